@@ -1,0 +1,153 @@
+"""What do a worker and the control plane say to each other? The messages of `/api/v1/agent/…`.
+
+Every write for a run carries its fencing token; a stale one is answered 409 and changes nothing.
+Heartbeats are sent by byte offset of their file: the control plane answers up to which byte it has
+each rank's file, and the sender goes on from there, so a lost, doubled or late message costs
+nothing.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from gonogo.contract.finding import Finding
+from gonogo.contract.heartbeat import Count
+from gonogo.contract.lifecycle import RunEvent
+from gonogo.contract.order import Order
+from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
+from gonogo.contract.wire import Submitted
+
+WAKE_QUEUE_PREFIX = "gonogo-"
+WAKE_JOB = "worker.job.wake"
+"""The one function that a queue message may name; anything else is refused."""
+
+MAX_TELEMETRY_LINES = 5_000
+MAX_LOG_BYTES = 65_536
+MAX_EVIDENCE_BYTES = 50 * 2**20
+
+
+class ClaimRequest(Submitted):
+    """POST /agent/claims: a worker offers its free devices."""
+
+    worker: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
+    """Stable name of the worker on its host."""
+    host: str
+    boot_id: str
+    """/proc/sys/kernel/random/boot_id: a new one proves that everything before it is dead."""
+    pid: int
+    version: str
+    labels: dict[str, str] = {}
+    profiles: list[str] = []
+    """Hardware profiles that this worker can serve; empty = any."""
+    devices: list[str] = []
+    """All devices of the worker, such as `cpu:0`, `cuda:1`."""
+    free: list[str] = []
+    """Those without a living keeper."""
+    active: list[str] = []
+    """Runs that live or wait to be shipped on this worker. A run claimed by this worker that is
+    not among them never started, or is over: it may be given out again."""
+    metrics_url: str | None = None
+    """Where Prometheus finds the worker's exporter."""
+    draining: bool = False
+
+
+class ClaimAnswer(Submitted):
+    """An order, or nothing."""
+
+    order: Order | None = None
+
+
+class RankTelemetry(Submitted):
+    """A stretch of one rank's heartbeat file."""
+
+    rank: Count
+    start: Count
+    """Byte of the file at which the stretch begins (what the control plane last acknowledged)."""
+    end: Count
+    """Byte after the last complete line of the stretch."""
+    lines: Annotated[list[str], Field(max_length=MAX_TELEMETRY_LINES)]
+    """The complete lines as they stand in the file (undecodable bytes replaced)."""
+
+
+class LogTelemetry(Submitted):
+    """A stretch of one log file."""
+
+    name: Annotated[str, Field(pattern=r"^(torchrun|rank\d{1,4})\.log$")]
+    start: Count
+    text: Annotated[str, Field(max_length=MAX_LOG_BYTES)]
+    end: Count
+
+
+class Telemetry(Submitted):
+    """POST /agent/runs/{id}/telemetry; an empty one renews the lease and asks for the offsets."""
+
+    token: int
+    ranks: list[RankTelemetry] = []
+    logs: list[LogTelemetry] = []
+    suspect: bool = False
+    backlog_lines: Count = 0
+
+
+class CommandKind(StrEnum):
+    """What an operator (or the control plane for him) asks of a run."""
+
+    HALT = "halt"
+    CANCEL = "cancel"
+    SUPERSEDE = "supersede"
+
+
+class Command(Submitted):
+    """Stop with a checkpoint."""
+
+    kind: CommandKind
+    reason: str = ""
+    actor: str = ""
+
+
+class TelemetryAck(Submitted):
+    """What the control plane has, and what it asks."""
+
+    acked: dict[str, Count] = {}
+    """Rank → bytes of its heartbeat file that are in the database."""
+    logs: dict[str, Count] = {}
+    command: Command | None = None
+
+
+class StateReport(Submitted):
+    """POST /agent/runs/{id}/state: the run's lifecycle went on."""
+
+    token: int
+    event: RunEvent
+    at: float
+    dir: str | None = None
+    preflight: Preflight | None = None
+    model: ModelRecord | None = None
+    exit: ExitRecord | None = None
+    sizes: dict[str, Count] = {}
+    """With `end`: rank → bytes of complete lines in its file; judgement waits for all of them."""
+    findings: Count = 0
+    """With `end`: number of findings recorded; judgement waits for all of them."""
+
+
+class FindingsReport(Submitted):
+    """POST /agent/runs/{id}/findings; idempotent by key."""
+
+    token: int
+    findings: list[Finding]
+
+
+class EvidenceReport(Submitted):
+    """POST /agent/runs/{id}/evidence: one file, base64."""
+
+    token: int
+    path: str
+    content_b64: str
+    truncated: bool = False
+
+
+class Accepted(Submitted):
+    """Answer of the calls that have nothing to say."""
+
+    ok: bool = True
+    detail: dict[str, Any] = {}

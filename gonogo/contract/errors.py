@@ -1,0 +1,87 @@
+"""What can go wrong, as one tree.
+
+GonogoError
+├── Rejected       the caller's fault: never retried; REST 4xx, CLI exit 2
+│   ├── NotFound       REST 404, CLI exit 3
+│   ├── NotAllowed     REST 401/403, CLI exit 4
+│   └── Conflict       REST 409 (illegal transition, stale token)
+├── Unavailable    ours or the network's fault: retried; REST 503, CLI exit 5
+└── Corrupt        bytes that we read are wrong: recorded, never swallowed; CLI exit 1
+
+A sick run is not an exception: it is data (a finding, an outcome, a verdict).
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong with an input, in RFC 9457 `errors` form."""
+
+    path: str
+    message: str
+
+
+class GonogoError(Exception):
+    """Something went wrong."""
+
+    code = "error"
+    title = "Error"
+
+    def __init__(self, detail: str | None = None, *, problems: tuple[Problem, ...] = ()) -> None:
+        super().__init__(detail or self.__class__.__doc__ or self.title)
+        self.problems = problems
+
+    @property
+    def detail(self) -> str:
+        """One sentence that says what to do."""
+        return str(self.args[0])
+
+
+class Rejected(GonogoError):
+    """The request is not valid."""
+
+    code = "rejected"
+    title = "The request is not valid"
+
+
+class NotFound(Rejected):
+    """There is no such thing."""
+
+    code = "not_found"
+    title = "Not found"
+
+
+class NotAllowed(Rejected):
+    """The key does not allow this."""
+
+    code = "not_allowed"
+    title = "Not allowed"
+
+
+class Conflict(Rejected):
+    """The request does not fit the present state."""
+
+    code = "conflict"
+    title = "Conflict"
+
+    def __init__(
+        self, detail: str | None = None, *, state: str | None = None, allowed: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(detail)
+        self.state = state
+        self.allowed = allowed
+
+
+class Unavailable(GonogoError):
+    """A part that is needed does not answer; the call may be repeated."""
+
+    code = "unavailable"
+    title = "Temporarily unavailable"
+
+
+class Corrupt(GonogoError):
+    """Recorded bytes cannot be read as what they should be."""
+
+    code = "corrupt"
+    title = "Corrupt record"

@@ -1,0 +1,166 @@
+"""What does a rank say about itself? One JSON line of one rank (docs/heartbeats.md).
+
+Unknown fields are ignored and unknown messages are kept: a newer trainer must not end a run. What
+cannot be read at all is `Corrupt`, which the reader counts.
+"""
+
+import json
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from gonogo.contract.errors import Corrupt
+from gonogo.contract.wire import Recorded
+
+MAX_LINE_BYTES = 65_536
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+
+
+class Msg(StrEnum):
+    """Messages of the protocol; a line may carry others, which count as liveness only."""
+
+    BOOT = "boot"
+    LOADER_READY = "loader_ready"
+    LOADER_ERROR = "loader_error"
+    STEP_START = "step_start"
+    SECTION = "section"
+    PROGRESS = "progress"
+    STEP_END = "step_end"
+    CHECKPOINT = "checkpoint"
+    EVAL = "eval"
+    ALIVE = "alive"
+    HALT_SEEN = "halt_seen"
+    DONE = "done"
+    ERROR = "error"
+    STACKDUMP = "stackdump"
+
+
+class Section(StrEnum):
+    """What a rank is doing."""
+
+    BOOT = "boot"
+    DATA = "data"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+    LOG = "log"
+    CHECKPOINT = "checkpoint"
+    EVAL = "eval"
+
+
+COMPUTE_SECTIONS = frozenset({Section.FORWARD, Section.BACKWARD, Section.OPTIMIZER})
+NON_TRAINING_SECTIONS = frozenset({Section.CHECKPOINT, Section.EVAL})
+
+
+class Identity(Recorded):
+    """What runs, flat; null in an order means not checked."""
+
+    config_digest: str | None = None
+    params: int | None = None
+    dim: int | None = None
+    layers: int | None = None
+    heads: int | None = None
+    groups: int | None = None
+    seq_len: int | None = None
+    vocab: int | None = None
+    dtype: str | None = None
+    tokens_per_step: int | None = None
+    world_size: int | None = None
+    dataset: str | None = None
+    parallel: str | None = None
+    git_sha: str | None = None
+    nsa_env: dict[str, str] | None = None
+
+
+class StepSections(Recorded):
+    """Seconds of one step by section."""
+
+    data: float = 0.0
+    forward: float = 0.0
+    backward: float = 0.0
+    optimizer: float = 0.0
+    wait: float = 0.0
+
+
+class Heartbeat(Identity):
+    """One line of one rank; identity fields are set on `boot` lines only."""
+
+    v: int = 1
+    ts: Finite
+    iso: str | None = None
+    mono: Finite
+    pid: Count
+    rank: Count
+    boot: str
+    seq: Count
+    step: Count
+    msg: str
+    section: str | None = None
+    section_seq: Count = 0
+
+    backend: str | None = None
+    dt: float | None = None
+    loss: float | None = None
+    grad_norm: float | None = None
+    lr: float | None = None
+    toks_per_s: float | None = None
+    dt_fetch_s: float | None = None
+    gpu_mem_alloc: float | None = None
+    gpu_mem_reserved: float | None = None
+    host_rss_mb: float | None = None
+    gate_entropy: float | None = None
+    gate_max: float | None = None
+    gate_collapse_frac: float | None = None
+    loss_scale: float | None = None
+    skipped: bool | None = None
+    dt_step_s: float | None = None
+    tokens: int | None = None
+    step_sections: StepSections | None = None
+    path: str | None = None
+    val_loss: float | None = None
+    section_age_s: float | None = None
+    collective_seq: int | None = None
+    type: str | None = None
+    text: str | None = None
+
+    def identity(self) -> Identity:
+        """Return the identity that a boot line reports."""
+        return Identity(**{name: getattr(self, name) for name in Identity.model_fields})
+
+    def canonical(self) -> dict[str, Any]:
+        """Return the JSON form whose digest facts hold: what is absent is left out."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+def parse_object(raw: bytes) -> dict[str, Any]:
+    """Return the JSON object on one line.
+
+    Raises:
+        Corrupt: too long, not UTF-8, not JSON, or not an object.
+    """
+    if len(raw) > MAX_LINE_BYTES:
+        raise Corrupt(f"a line of {len(raw)} bytes; the limit is {MAX_LINE_BYTES}")
+    try:
+        found = json.loads(raw.decode())
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise Corrupt(f"not a JSON line: {error}") from error
+    if not isinstance(found, dict):
+        raise Corrupt(f"expected a JSON object, found a {type(found).__name__}")
+    return found
+
+
+def parse_heartbeat(raw: bytes) -> Heartbeat:
+    """Return the heartbeat on one line (without or with its newline).
+
+    Raises:
+        Corrupt: anything that is not a heartbeat of this protocol.
+    """
+    try:
+        return Heartbeat.model_validate(parse_object(raw))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        path = ".".join(str(part) for part in first["loc"])
+        raise Corrupt(f"not a heartbeat: {path}: {first['msg']}") from error

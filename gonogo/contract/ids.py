@@ -1,0 +1,32 @@
+"""How things are named: a prefix that tells the kind, and a ULID that sorts by time."""
+
+import re
+from enum import StrEnum
+
+from ulid import ULID
+
+_ID = re.compile(r"(exp|run|dec|evt|alt|cmp|key|whk)_[0-9A-HJKMNP-TV-Z]{26}")
+
+
+class Kind(StrEnum):
+    """Prefixes of identifiers."""
+
+    EXPERIMENT = "exp"
+    RUN = "run"
+    DECISION = "dec"
+    EVENT = "evt"
+    ALERT = "alt"
+    CAMPAIGN = "cmp"
+    KEY = "key"
+    WEBHOOK = "whk"
+
+
+def new_id(kind: Kind) -> str:
+    """Return a fresh identifier, such as `run_01K…`."""
+    return f"{kind.value}_{ULID()}"
+
+
+def is_id(text: str, kind: Kind | None = None) -> bool:
+    """Say whether `text` is an identifier (of `kind`, when given); safe as a path segment."""
+    match = _ID.fullmatch(text)
+    return match is not None and (kind is None or match.group(1) == kind.value)

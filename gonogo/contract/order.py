@@ -1,0 +1,93 @@
+"""What is a worker told about a run? Everything: gate, deadlines and identity included.
+
+An order lies in its run directory, so that a run directory judges itself.
+"""
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import Field
+
+from gonogo.contract.heartbeat import Identity
+from gonogo.contract.plan import CheckpointCadence, Criterion, HeartbeatCadence, Limits
+from gonogo.contract.watch import Watch
+from gonogo.contract.wire import Recorded
+
+JUDGE_VERSION = 1
+"""Version of the rules; raised by any change that alters a recorded decision."""
+
+
+class RunReason(StrEnum):
+    """Why a run was started."""
+
+    FIRST = "first"
+    RESUME = "resume"
+    RERUN = "rerun"
+    TAKEOVER = "takeover"
+    CONFIRM = "confirm"
+    REMEDY = "remedy"
+    CAMPAIGN = "campaign"
+
+
+class ResumePoint(Recorded):
+    """A durable checkpoint to start from."""
+
+    path: str
+    step: int
+
+
+class HaltGrace(Recorded):
+    """Seconds between SIGTERM and SIGKILL."""
+
+    grace_s: float = 1.0
+
+
+class LeftOut(Recorded):
+    """A criterion that does not apply to the profile."""
+
+    id: str
+    why: str
+
+
+class Order(Recorded):
+    """order.json."""
+
+    v: int = 1
+    experiment: str
+    run: str
+    attempt: int = 1
+    reason: RunReason = RunReason.FIRST
+    token: int
+    """Fencing token: grows with each claim; every write for the run carries it."""
+    plan: str
+    plan_digest: str
+    phase: str
+    steps: int
+    world_size: int
+    profile: str
+    entry: str = "nsa.train"
+    resume_from: ResumePoint | None = None
+    train: dict[str, Any]
+    """The whole training configuration; the trainer adds no defaults of its own."""
+    env: dict[str, str] = Field(default_factory=dict)
+    identity: Identity = Identity()
+    allow_drift: list[str] = Field(default_factory=list)
+    gate: list[Criterion] = Field(default_factory=list)
+    left_out: list[LeftOut] = Field(default_factory=list)
+    watch: Watch = Watch()
+    """What the plan and the profile set; everything else is a detector's default."""
+    watch_from_profile: list[str] = Field(default_factory=list)
+    """Dotted paths in `watch` whose value came from the profile."""
+    halt: HaltGrace = HaltGrace()
+    heartbeat: HeartbeatCadence = HeartbeatCadence()
+    checkpoint: CheckpointCadence = CheckpointCadence()
+    fault: str | None = None
+    limits: Limits = Limits()
+    judge_version: int = JUDGE_VERSION
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON form of order.json: unset watch settings and thresholds stay unsaid."""
+        document = self.model_dump(mode="json")
+        document["watch"] = self.watch.model_dump(mode="json", exclude_unset=True)
+        document["gate"] = [row.model_dump(mode="json", exclude_unset=True) for row in self.gate]
+        return document

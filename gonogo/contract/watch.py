@@ -1,0 +1,174 @@
+"""Which settings do the detectors have? Defaults of the watchdog's rules, one model a detector.
+
+A plan may set any of them (`watch: {stall: {halt_s: 5}}`); unknown names are errors. Times are
+seconds of the watcher's monotonic clock; `*_x` are multiples of m, the run's median step over its
+last 256 training steps; `*_ratio` are ratios of step time or speed.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from gonogo.contract.finding import Source
+from gonogo.contract.wire import Submitted
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Ratio = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Steps = Annotated[int, Field(ge=0)]
+
+
+class ProcessDeath(Submitted):
+    """D1: the agent or a rank is gone."""
+
+    settle_s: Seconds = 0.5
+    """How long an exit is held against a missing exit stamp before it is called unexplained."""
+
+
+class NoFirstHeartbeat(Submitted):
+    """D2: start-up takes too long."""
+
+    exec_s: Seconds = 120.0
+    boot_s: Seconds = 300.0
+    first_step_s: Seconds = 900.0
+
+
+class AliveLost(Submitted):
+    """D3: a rank's lines stopped."""
+
+    suspect_s: Seconds = 30.0
+    halt_s: Seconds = 60.0
+
+
+class Stall(Submitted):
+    """D4: no step advances while a rank stands in forward, backward or optimizer."""
+
+    suspect_s: Seconds = 10.0
+    suspect_x: Ratio = 3.0
+    halt_s: Seconds = 60.0
+    halt_x: Ratio = 8.0
+    corroborate_s: Seconds = 15.0
+    corroborate_x: Ratio = 3.0
+    min_steps: Steps = 32
+    early_s: Seconds = 300.0
+    early_x: Ratio = 10.0
+
+
+class Deadline(Submitted):
+    """Deadline of one section: the larger of seconds and a multiple of the section's median."""
+
+    suspect_s: Seconds | None = None
+    halt_s: Seconds
+    halt_x: Ratio | None = None
+
+
+class DataDeadline(Deadline):
+    """Deadline of the data section."""
+
+    suspect_s: Seconds | None = 120.0
+    halt_s: Seconds = 300.0
+
+
+class CheckpointDeadline(Deadline):
+    """Deadline of the checkpoint section."""
+
+    halt_s: Seconds = 600.0
+    halt_x: Ratio | None = 10.0
+
+
+class EvalDeadline(Deadline):
+    """Deadline of the eval section."""
+
+    halt_s: Seconds = 1800.0
+    halt_x: Ratio | None = 5.0
+
+
+class ShortDeadline(Deadline):
+    """Deadline of the log section, and of being in no (known) section."""
+
+    halt_s: Seconds = 60.0
+
+
+class SectionDeadline(Submitted):
+    """D5: a section lasts too long."""
+
+    data: DataDeadline = DataDeadline()
+    checkpoint: CheckpointDeadline = CheckpointDeadline()
+    eval: EvalDeadline = EvalDeadline()
+    log: ShortDeadline = ShortDeadline()
+    out_of_section: ShortDeadline = ShortDeadline()
+
+
+class RankDivergence(Submitted):
+    """D6: which rank is the culprit; no settings."""
+
+
+class Slow(Submitted):
+    """D8: recomputed tokens/s fall below the floor, or below the run's own baseline."""
+
+    floor_tok_s: Ratio | None = None
+    floor_ratio: Ratio = 0.8
+    floor_over_s: Seconds = 300.0
+    hard_floor_ratio: Ratio = 0.5
+    hard_floor_over_steps: Steps = 5
+    warmup_steps: Steps = 20
+    baseline_steps: Annotated[int, Field(ge=1)] = 200
+    window_steps: Annotated[int, Field(ge=1)] = 64
+    warn_ratio: Ratio = 1.33
+    warn_over_s: Seconds = 300.0
+    halt_ratio: Ratio = 1.67
+    over_s: Seconds = 600.0
+    over_steps: Annotated[int, Field(ge=1)] | None = None
+    """When set, the relative rule halts on the median of so many steps instead of `over_s`."""
+
+
+class NonFinite(Submitted):
+    """D10: a loss or gradient norm of an applied step is not finite."""
+
+    fp16_running: Annotated[int, Field(ge=1)] = 3
+    fp16_window_steps: Annotated[int, Field(ge=1)] = 100
+    fp16_skipped: Annotated[int, Field(ge=1)] = 10
+
+
+class Hygiene(Submitted):
+    """D18: gaps, duplicates, steps that run backwards, clocks that disagree."""
+
+    skew_s: Seconds = 5.0
+
+
+class IdentityCheck(Submitted):
+    """D22: what runs equals what was ordered."""
+
+    params_tolerance_ratio: Ratio = 0.02
+
+
+class FirstLoss(Submitted):
+    """D26: the first loss is near ln(vocab)."""
+
+    tolerance: Ratio = 1.0
+
+
+class Watch(Submitted):
+    """Settings of all detectors, whole."""
+
+    process_death: ProcessDeath = ProcessDeath()
+    no_first_heartbeat: NoFirstHeartbeat = NoFirstHeartbeat()
+    alive_lost: AliveLost = AliveLost()
+    stall: Stall = Stall()
+    section_deadline: SectionDeadline = SectionDeadline()
+    rank_divergence: RankDivergence = RankDivergence()
+    slow: Slow = Slow()
+    non_finite: NonFinite = NonFinite()
+    hygiene: Hygiene = Hygiene()
+    identity: IdentityCheck = IdentityCheck()
+    first_loss: FirstLoss = FirstLoss()
+
+    def source_of(self, path: str, from_profile: frozenset[str] = frozenset()) -> Source:
+        """Return where the value at a dotted path (`stall.halt_s`) came from."""
+        if path in from_profile:
+            return Source.PROFILE
+        node: Any = self
+        for part in path.split("."):
+            if part not in node.model_fields_set:
+                return Source.DEFAULT
+            node = getattr(node, part)
+        return Source.PLAN

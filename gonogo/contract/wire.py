@@ -1,0 +1,29 @@
+"""Bases of everything that crosses a process boundary.
+
+A submission forbids unknown fields (a typo is an error); a record that another process wrote
+ignores them (a newer trainer must not end a run). Non-finite numbers are strings on the wire.
+"""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Submitted(BaseModel):
+    """Base of what a person submits: unknown fields are errors."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, ser_json_inf_nan="strings", serialize_by_alias=True
+    )
+
+
+class Recorded(BaseModel):
+    """Base of what a process wrote: unknown fields are ignored."""
+
+    model_config = ConfigDict(
+        extra="ignore", frozen=True, ser_json_inf_nan="strings", serialize_by_alias=True
+    )
+
+    def wire(self) -> dict[str, Any]:
+        """Return the JSON form of this record (`canonical.wire_line` makes a line of it)."""
+        return self.model_dump(mode="json")
