@@ -49,6 +49,13 @@ class LeftOut(Recorded):
     why: str
 
 
+class PhaseAhead(Recorded):
+    """A phase of the plan that comes after the ordered one."""
+
+    name: str
+    steps: int
+
+
 class Order(Recorded):
     """order.json."""
 
@@ -74,6 +81,8 @@ class Order(Recorded):
     allow_drift: list[str] = Field(default_factory=list)
     gate: list[Criterion] = Field(default_factory=list)
     left_out: list[LeftOut] = Field(default_factory=list)
+    phases_after: list[PhaseAhead] = Field(default_factory=list)
+    """What the plan goes on with: conditions name these phases, forecasts count their steps."""
     watch: Watch = Watch()
     """What the plan and the profile set; everything else is a detector's default."""
     watch_from_profile: list[str] = Field(default_factory=list)

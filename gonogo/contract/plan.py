@@ -241,6 +241,9 @@ class Plan(Submitted):
         for index, phase in enumerate(self.phases):
             if phase.init_from is not None and phase.init_from not in names[:index]:
                 raise ValueError(f"phases.{phase.name}.init_from: expected an earlier phase")
+            ids = [criterion.id for criterion in phase.gate]
+            if len(set(ids)) != len(ids):
+                raise ValueError(f"phases.{phase.name}.gate: two criteria have the same id")
             for criterion in phase.gate:
                 _check_condition_places(names, index, phase.name, criterion)
         return self

@@ -15,7 +15,7 @@ from gonogo.contract.canonical import digest
 from gonogo.contract.errors import NotFound, Problem, Rejected
 from gonogo.contract.fault import parse_fault
 from gonogo.contract.heartbeat import Identity
-from gonogo.contract.order import HaltGrace, LeftOut, Order, ResumePoint, RunReason
+from gonogo.contract.order import HaltGrace, LeftOut, Order, PhaseAhead, ResumePoint, RunReason
 from gonogo.contract.plan import (
     DEVICE_METRICS,
     Criterion,
@@ -174,6 +174,7 @@ def build_order(
         allow_drift=list(plan.allow_drift),
         gate=gate,
         left_out=left_out,
+        phases_after=_phases_after(plan, phase),
         watch=watch,
         watch_from_profile=from_profile,
         halt=HaltGrace(grace_s=_grace_s(plan, profile)),
@@ -192,6 +193,11 @@ def _phase_train(train: Mapping[str, Any], plan: Plan, phase: Phase) -> dict[str
         "data": phase.data,
         "parallel": plan.workload.parallel,
     }
+
+
+def _phases_after(plan: Plan, phase: Phase) -> list[PhaseAhead]:
+    rest = plan.phases[plan.phases.index(phase) + 1 :]
+    return [PhaseAhead(name=later.name, steps=later.steps) for later in rest]
 
 
 def _grace_s(plan: Plan, profile: HardwareProfile) -> float:

@@ -1,0 +1,179 @@
+"""Which commands look after the installation? Plans, self-check, keys and the database."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gonogo.cli.checkout import application_argv, application_env
+from gonogo.cli.client import Client
+from gonogo.cli.exits import Exit
+from gonogo.cli.experiments import load_plan_argument
+from gonogo.cli.output import out, print_json, print_table
+from gonogo.cli.settings import Settings, load_settings
+from gonogo.cli.supervise import embedded_server
+from gonogo.contract.errors import GonogoError, NotFound
+from gonogo.contract.plan import bundled_plan, bundled_plan_names, parse_plan
+from gonogo.contract.resolve import checkout_root, resolve_plan
+
+_MIN_FREE_BYTES = 5 * 10**9
+
+
+def plans(
+    name: Annotated[str | None, typer.Argument(help="Plan to show, or a file to check.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """List the bundled plans, or show and check one (a name or a YAML file)."""
+    if name is not None:
+        data = load_plan_argument(name)
+        plan = parse_plan(bundled_plan(data) if isinstance(data, str) else data)
+        resolved = resolve_plan(plan.canonical())
+        if as_json:
+            print_json({"valid": True, "digest": plan.digest(), **resolved.wire()})
+        else:
+            out.print(f"{plan.name}: valid, digest {plan.digest()[:12]}", highlight=False)
+            print_table(
+                ("phase", "steps", "data", "criteria"),
+                (
+                    (row.name, str(row.steps), row.data, ", ".join(c.id for c in row.gate))
+                    for row in plan.phases
+                ),
+            )
+        return
+    found = [parse_plan(bundled_plan(each)) for each in bundled_plan_names()]
+    if as_json:
+        print_json({"items": [plan.canonical() for plan in found]})
+        return
+    print_table(
+        ("plan", "profile", "ranks", "phases"),
+        (
+            (
+                plan.name,
+                plan.profile,
+                str(plan.workload.world_size),
+                ", ".join(f"{phase.name} {phase.steps}" for phase in plan.phases),
+            )
+            for plan in found
+        ),
+    )
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Check what gonogo needs here, and say how to mend what is missing."""
+    settings = load_settings()
+    checks = [
+        {"id": name, "outcome": outcome, "text": text} for name, outcome, text in _checks(settings)
+    ]
+    healthy = all(check["outcome"] != "fail" for check in checks)
+    if as_json:
+        print_json({"ok": healthy, "checks": checks})
+    else:
+        colour = {"pass": "green", "warn": "yellow", "fail": "bold red"}
+        for check in checks:
+            style = colour[check["outcome"]]
+            out.print(f"[{style}]{check['outcome']:<5}[/{style}] {check['id']:<10} {check['text']}")
+    raise typer.Exit(Exit.OK if healthy else Exit.UNEXPECTED)
+
+
+def _checks(settings: Settings) -> Iterator[tuple[str, str, str]]:
+    yield "python", "pass", sys.version.split()[0]
+    try:
+        yield "checkout", "pass", str(checkout_root())
+    except NotFound as error:
+        yield "checkout", "warn", error.detail
+    yield _check_home(settings.home)
+    yield _check_redis(settings)
+    for module in ("torch", "fastapi", "rq"):
+        yield _check_import(module)
+    found = shutil.which("py-spy", path=_search_path(settings))
+    yield (
+        ("py-spy", "pass", found)
+        if found
+        else ("py-spy", "warn", "no native stacks as evidence: pip install py-spy")
+    )
+    smi = shutil.which("nvidia-smi")
+    yield "gpu", "pass" if smi else "warn", smi or "no nvidia-smi: the cpu profile only"
+    yield _check_service(settings)
+
+
+def _search_path(settings: Settings) -> str:
+    """Return PATH with this Python's own folder of commands first."""
+    return f"{Path(sys.executable).parent}:{settings.inherited.get('PATH', '')}"
+
+
+def _check_home(home: Path) -> tuple[str, str, str]:
+    existing = next(folder for folder in (home, *home.parents) if folder.exists())
+    free = shutil.disk_usage(existing).free
+    text = f"{home}, {free / 1e9:.0f} GB free"
+    return "home", "pass" if free > _MIN_FREE_BYTES else "warn", text
+
+
+def _check_redis(settings: Settings) -> tuple[str, str, str]:
+    if settings.redis_url:
+        return "redis", "pass", "REDIS_URL is set"
+    try:
+        argv = embedded_server(settings.home, settings.inherited.get("PATH", ""))
+    except GonogoError as error:
+        return "redis", "fail", error.detail
+    return "redis", "pass", f"embedded: {argv[0]}"
+
+
+def _check_import(module: str) -> tuple[str, str, str]:
+    code = f"import importlib.metadata as m; print(m.version({module!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return module, "pass", done.stdout.strip()
+    return module, "warn", "not installed: make install"
+
+
+def _check_service(settings: Settings) -> tuple[str, str, str]:
+    with Client(settings.url, settings.key()) as client:
+        try:
+            count = len(client.get("/workers")["items"])
+        except GonogoError as error:
+            return "service", "warn", error.detail
+    return "service", "pass" if count else "warn", f"{settings.url}, {count} worker(s)"
+
+
+def _run_service(*arguments: str) -> None:
+    settings = load_settings()
+    done = subprocess.run(
+        application_argv("service", *arguments),
+        env=application_env(settings.inherited),
+        cwd=checkout_root(),
+        check=False,
+    )
+    raise typer.Exit(done.returncode)
+
+
+def db(
+    action: Annotated[str, typer.Argument(help="upgrade | current")] = "current",
+) -> None:
+    """Bring the database to the newest schema, or say which it has."""
+    _run_service("db", action)
+
+
+def keys(
+    action: Annotated[str, typer.Argument(help="list | create | revoke")] = "list",
+    name: Annotated[str | None, typer.Argument(help="Name of the key.")] = None,
+    role: Annotated[str, typer.Option(help="viewer | operator | admin | worker")] = "operator",
+) -> None:
+    """List, create or revoke API keys (on the service's own host)."""
+    arguments = ["keys", action]
+    if name is not None:
+        arguments += [name, "--role", role] if action == "create" else [name]
+    _run_service(*arguments)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(plans)
+    app.command()(doctor)
+    app.command()(db)
+    app.command()(keys)

@@ -1,0 +1,145 @@
+"""How is the control plane called? A thin REST client that speaks in the contract's errors."""
+
+import time
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from gonogo import __version__
+from gonogo.contract.api import ExperimentView, RunView
+from gonogo.contract.errors import (
+    Conflict,
+    NotAllowed,
+    NotFound,
+    Problem,
+    Rejected,
+    Unavailable,
+)
+
+_ERRORS = {401: NotAllowed, 403: NotAllowed, 404: NotFound}
+_PATIENCE_S = 10.0
+"""How long a read is repeated while the service restarts."""
+
+
+class Client:
+    """Calls of `/api/v1`; every method raises `GonogoError`s only."""
+
+    def __init__(
+        self, url: str, key: str | None, *, transport: httpx.BaseTransport | None = None
+    ) -> None:
+        headers = {"User-Agent": f"gonogo/{__version__}"}
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+        self.url = url
+        try:
+            self._http = httpx.Client(
+                base_url=f"{url}/api/v1", headers=headers, timeout=30.0, transport=transport
+            )
+        except httpx.InvalidURL as error:
+            raise Rejected(f"GONOGO_URL: found {url!r}; expected http://HOST:PORT") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._http.close()
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx.Response:
+        """Return the response of one call.
+
+        Raises:
+            Unavailable: no answer, or a 5xx.
+            Rejected: a 4xx, as its own kind (NotFound, NotAllowed, Conflict).
+        """
+        try:
+            response = self._http.request(
+                method, path, json=body, params=_present(params), headers=headers
+            )
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise Unavailable(
+                f"no answer from {self.url} ({error}); is it running? (`gonogo up`)"
+            ) from error
+        if response.is_success:
+            return response
+        raise _error_of(response)
+
+    def get(self, path: str, **params: Any) -> Any:
+        """Return the JSON answer of a GET."""
+        return self.call("GET", path, params=params).json()
+
+    def get_patiently(self, path: str, **params: Any) -> Any:
+        """Return the answer of a GET that is repeated for some seconds while nobody answers."""
+        give_up = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return self.get(path, **params)
+            except Unavailable:
+                if time.monotonic() > give_up:
+                    raise
+                time.sleep(0.5)
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None, **headers: str) -> Any:
+        """Return the JSON answer of a POST."""
+        return self.call("POST", path, body=body or {}, headers=headers).json()
+
+    def pages(self, path: str, **params: Any) -> Iterator[dict[str, Any]]:
+        """Yield the items of a paged collection, page by page."""
+        cursor = None
+        while True:
+            page = self.get_patiently(path, cursor=cursor, **params)
+            yield from page["items"]
+            cursor = page.get("next_cursor")
+            if cursor is None:
+                return
+
+    def experiment(self, experiment: str) -> ExperimentView:
+        """Return an experiment; `last` is the newest one."""
+        if experiment == "last":
+            newest = self.get_patiently("/experiments", limit=1)["items"]
+            if not newest:
+                raise NotFound("there is no experiment yet")
+            return ExperimentView.model_validate(newest[0])
+        return ExperimentView.model_validate(self.get_patiently(f"/experiments/{experiment}"))
+
+    def run(self, run: str) -> RunView:
+        """Return a run."""
+        return RunView.model_validate(self.get_patiently(f"/runs/{run}"))
+
+
+def _present(params: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {key: value for key, value in (params or {}).items() if value is not None}
+
+
+def _error_of(response: httpx.Response) -> Exception:
+    """Return the error that a problem document stands for."""
+    try:
+        body = response.json()
+    except ValueError:
+        body = {}
+    detail = body.get("detail") or f"{response.status_code} {response.reason_phrase}"
+    if response.status_code >= 500 or response.status_code == 429:
+        return Unavailable(str(detail))
+    if response.status_code == 409:
+        return Conflict(
+            str(detail), state=body.get("state"), allowed=tuple(body.get("allowed") or ())
+        )
+    problems = tuple(
+        Problem(path=str(row.get("path", "")), message=str(row.get("message", "")))
+        for row in body.get("errors") or ()
+    )
+    return _ERRORS.get(response.status_code, Rejected)(str(detail), problems=problems)

@@ -1,0 +1,166 @@
+"""What does `gonogo demo` do? One real experiment through every phase, on this machine.
+
+It starts everything in a fresh home below `GONOGO_HOME/demo/`, submits the plan `demo`, follows it
+to its verdict and leaves the home for inspection. `--fault` breaks the run on purpose.
+"""
+
+import signal
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from rich.live import Live
+
+from gonogo.cli.client import Client
+from gonogo.cli.exits import Exit, exit_of_verdict
+from gonogo.cli.output import err, out, print_json, verdict_text
+from gonogo.cli.settings import load_settings
+from gonogo.cli.supervise import Stack
+from gonogo.cli.watching import POLL_S, plain_line, render, take_glance
+from gonogo.contract.api import ExperimentView
+from gonogo.contract.plan import bundled_plan
+from gonogo.contract.resolve import checkout_root, resolve_plan
+
+_ALERTS_S = 15.0
+"""How long the end waits for alerts to be delivered."""
+
+
+def demo(
+    fault: Annotated[
+        str | None,
+        typer.Option(help="Break it: hang, freeze, slow, nan, crash, exit, wrong-config[:k=v,…]."),
+    ] = None,
+    webhook: Annotated[
+        str | None, typer.Option(help="Deliver finding.halt alerts to this URL.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Run one real experiment here, through every phase, to its verdict."""
+    checkout_root()
+    sets = {"fault": fault} if fault else {}
+    resolve_plan(bundled_plan("demo"), sets)
+    settings = load_settings()
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
+    home = settings.home / "demo" / stamp
+    inherited = {k: v for k, v in settings.inherited.items() if k != "GONOGO_API_KEY"}
+    settings = replace(settings, home=home, api_key=None, inherited=inherited)
+    _raise_on_sigterm()
+    err.print(f"demo: starting in {home}", highlight=False)
+    with Stack(settings=settings, port=0) as stack, Client(stack.url, settings.key()) as client:
+        if webhook:
+            client.post("/webhooks", {"url": webhook, "types": ["finding.halt"]})
+        body = {"plan": "demo", "name": "demo", "set": sets}
+        experiment = client.post("/experiments", body, **{"Idempotency-Key": stamp})["id"]
+        err.print(f"demo: {experiment} at {stack.url}", highlight=False)
+        try:
+            _follow(client, stack, experiment)
+        except KeyboardInterrupt:
+            err.print("\ndemo: ending with a checkpoint")
+            raise typer.Exit(Exit.INTERRUPTED) from None
+        _await_alerts(client)
+        result = build_result(client, experiment, home)
+    view = ExperimentView.model_validate(result.pop("view"))
+    if as_json:
+        print_json(result)
+    else:
+        _print_result(result)
+    raise typer.Exit(exit_of_verdict(view.verdict, view.outcome.code if view.outcome else None))
+
+
+def _raise_on_sigterm() -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+
+
+def _follow(client: Client, stack: Stack, experiment: str) -> None:
+    """Show progress until nothing more happens by itself; keep the processes alive meanwhile."""
+
+    def say(text: str) -> None:
+        err.print(f"demo: {text}", markup=False, highlight=False)
+
+    glance = take_glance(client, experiment)
+    if err.is_terminal:
+        with Live(render(glance), console=err, auto_refresh=False) as live:
+            while not glance.done:
+                stack.tend(say)
+                time.sleep(POLL_S)
+                glance = take_glance(client, experiment)
+                live.update(render(glance), refresh=True)
+        return
+    said_at = float("-inf")
+    while not glance.done:
+        stack.tend(say)
+        if time.monotonic() - said_at > 3:
+            said_at = time.monotonic()
+            err.print(plain_line(glance), markup=False, highlight=False, soft_wrap=True)
+        time.sleep(POLL_S)
+        glance = take_glance(client, experiment)
+    err.print(plain_line(glance), markup=False, highlight=False, soft_wrap=True)
+
+
+def _await_alerts(client: Client) -> None:
+    """Wait, within bounds, until every alert has left the outbox."""
+    deadline = time.monotonic() + _ALERTS_S
+    while time.monotonic() < deadline:
+        if all(alert.get("state") != "pending" for alert in client.pages("/alerts")):
+            return
+        time.sleep(0.2)
+    err.print("demo: some alerts are not delivered yet; they stay in the outbox")
+
+
+def build_result(client: Client, experiment: str, home: Path) -> dict[str, Any]:
+    """Return what the demo reports, and save the report into the home."""
+    view = client.experiment(experiment)
+    decisions = list(client.pages(f"/experiments/{experiment}/decisions"))
+    runs = [client.run(run) for phase in view.phases for run in phase.runs]
+    findings = [row for run in runs for row in client.pages(f"/runs/{run.id}/findings")]
+    client.call("GET", f"/experiments/{experiment}/report")
+    report = home / "reports" / experiment / "report.md"
+    last = runs[-1].outcome if runs else None
+    return {
+        "experiment": experiment,
+        "verdict": view.verdict,
+        "outcome": last.model_dump(mode="json") if last else None,
+        "home": str(home),
+        "report": str(report),
+        "decisions": [decision["id"] for decision in decisions],
+        "findings": findings,
+        "runs": [
+            {
+                "id": run.id,
+                "phase": run.phase,
+                "attempt": run.attempt,
+                "dir": run.dir,
+                "outcome": run.outcome.model_dump(mode="json") if run.outcome else None,
+                "verdict": run.verdict,
+            }
+            for run in runs
+        ],
+        "view": view.wire(),
+    }
+
+
+def _print_result(result: dict[str, Any]) -> None:
+    for run in result["runs"]:
+        outcome = run["outcome"]["code"] if run["outcome"] else "–"
+        out.print(f"  {run['phase']:<12} {outcome:<16} {verdict_text(run['verdict'])}")
+    for finding in result["findings"]:
+        if finding["severity"] == "halt":
+            out.print(f"  halted: {finding['text']}", highlight=False, markup=False)
+    out.print(f"\nverdict   {verdict_text(result['verdict'])}")
+    out.print(f"report    {result['report']}", soft_wrap=True, highlight=False)
+    if result["decisions"]:
+        command = f"GONOGO_HOME={result['home']} gonogo replay {result['decisions'][-1]}"
+        out.print(f"check it  {command}", soft_wrap=True, highlight=False)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command()(demo)

@@ -1,0 +1,58 @@
+"""With which code does a command end? One table for every command."""
+
+from enum import IntEnum
+
+from gonogo.contract.decision import Verdict
+from gonogo.contract.errors import (
+    Corrupt,
+    GonogoError,
+    NotAllowed,
+    NotFound,
+    Rejected,
+    Unavailable,
+)
+from gonogo.contract.outcome import OutcomeCode
+
+
+class Exit(IntEnum):
+    """Exit codes."""
+
+    OK = 0
+    UNEXPECTED = 1
+    BAD_INPUT = 2
+    NOT_FOUND = 3
+    NOT_ALLOWED = 4
+    UNREACHABLE = 5
+    NO_GO = 10
+    CONDITIONAL_GO = 11
+    INCONCLUSIVE = 12
+    CANCELLED = 13
+    INTERRUPTED = 130
+
+
+_OF_VERDICT = {
+    Verdict.GO: Exit.OK,
+    Verdict.NO_GO: Exit.NO_GO,
+    Verdict.CONDITIONAL_GO: Exit.CONDITIONAL_GO,
+    Verdict.INCONCLUSIVE: Exit.INCONCLUSIVE,
+}
+
+_OF_ERROR: tuple[tuple[type[GonogoError], Exit], ...] = (
+    (NotFound, Exit.NOT_FOUND),
+    (NotAllowed, Exit.NOT_ALLOWED),
+    (Rejected, Exit.BAD_INPUT),
+    (Unavailable, Exit.UNREACHABLE),
+    (Corrupt, Exit.UNEXPECTED),
+)
+
+
+def exit_of_verdict(verdict: Verdict | None, code: OutcomeCode | None = None) -> Exit:
+    """Return the exit code of an experiment or a decision; no verdict means cancelled."""
+    if verdict is None:
+        return Exit.CANCELLED if code is OutcomeCode.CANCELLED else Exit.INCONCLUSIVE
+    return _OF_VERDICT[verdict]
+
+
+def exit_of_error(error: GonogoError) -> Exit:
+    """Return the exit code of an error."""
+    return next((code for kind, code in _OF_ERROR if isinstance(error, kind)), Exit.UNEXPECTED)

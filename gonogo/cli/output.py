@@ -1,0 +1,65 @@
+"""How does a command speak? One JSON object on stdout with `--json`, else text for people.
+
+Progress and errors always go to stderr, so that stdout can be piped.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from gonogo.contract.canonical import wire_value
+from gonogo.contract.decision import Verdict
+
+out = Console()
+err = Console(stderr=True)
+
+VERDICT_STYLE = {
+    Verdict.GO: "bold green",
+    Verdict.CONDITIONAL_GO: "bold yellow",
+    Verdict.NO_GO: "bold red",
+    Verdict.INCONCLUSIVE: "bold magenta",
+}
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON value on one line of stdout."""
+    print(json.dumps(wire_value(value), ensure_ascii=False, allow_nan=False), flush=True)
+
+
+def verdict_text(verdict: str | Verdict | None) -> str:
+    """Return a verdict with its colour, in rich's markup."""
+    if verdict is None:
+        return "[dim]–[/dim]"
+    style = VERDICT_STYLE[Verdict(verdict)]
+    return f"[{style}]{verdict}[/{style}]"
+
+
+def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+    """Print a table of text on stdout; cells may hold rich markup."""
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold dim")
+    for row in rows:
+        table.add_row(*row)
+    out.print(table)
+
+
+def print_fields(fields: Mapping[str, Any]) -> None:
+    """Print names and values, one a line."""
+    width = max((len(name) for name in fields), default=0)
+    for name, value in fields.items():
+        out.print(f"[dim]{name:<{width}}[/dim]  {'–' if value is None else value}")
+
+
+def duration(seconds: float | None) -> str:
+    """Return seconds as people say them: `42 s`, `3 min 05 s`, `2 h 10 min`, `62.4 d`."""
+    if seconds is None:
+        return "–"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
+    if seconds < 172_800:
+        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02d} min"
+    return f"{seconds / 86_400:.1f} d"

@@ -1,0 +1,100 @@
+"""Which commands start processes? `up` everything, `serve` the control plane, `worker` a host."""
+
+import signal
+import threading
+from dataclasses import replace
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from gonogo.cli.checkout import replace_process
+from gonogo.cli.client import Client
+from gonogo.cli.exits import Exit
+from gonogo.cli.output import err, out, print_json
+from gonogo.cli.settings import load_settings
+from gonogo.cli.supervise import Stack
+from gonogo.contract.errors import GonogoError
+
+Host = Annotated[str, typer.Option(help="Address to listen on.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")]
+CHECKPOINT_GRACE_S = 600.0
+
+
+def up(
+    host: Host = "127.0.0.1",
+    port: Port = 8750,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON line when ready.")
+    ] = False,
+) -> None:
+    """Run everything here: embedded server, service and one worker, each restarted when it dies."""
+    asked = threading.Event()
+    now = threading.Event()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        (now if asked.is_set() else asked).set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    stack = Stack(settings=load_settings(), host=host, port=port)
+    with stack:
+        _announce(stack, as_json)
+        while not asked.wait(0.2):
+            stack.tend(lambda text: err.print(text, markup=False, highlight=False))
+        err.print("stopping: runs end with a checkpoint and can be resumed (Ctrl-C again: now)")
+        stopper = threading.Thread(target=stack.stop, args=(CHECKPOINT_GRACE_S,), daemon=True)
+        stopper.start()
+        while stopper.is_alive() and not now.wait(0.2):
+            pass
+        if now.is_set():
+            for child in stack.children:
+                child.stop(0.5)
+    raise typer.Exit(Exit.OK if not now.is_set() else Exit.INTERRUPTED)
+
+
+def _announce(stack: Stack, as_json: bool) -> None:
+    link = sign_in_link(stack)
+    if as_json:
+        print_json({"url": stack.url, "home": str(stack.home), "sign_in": link})
+        return
+    out.print(f"gonogo is up at {stack.url}  [dim](home {stack.home})[/dim]")
+    out.print(f"sign in once with   {link}", soft_wrap=True)
+    out.print("[dim]submit with          gonogo submit demo[/dim]")
+
+
+def sign_in_link(stack: Stack) -> str:
+    """Return a one-time link that signs a browser in."""
+    key = replace(stack.settings, api_key=None).key()
+    with Client(stack.url, key) as client:
+        try:
+            return str(client.post("/sign-in-links")["url"])
+        except GonogoError as error:
+            return f"{stack.url} (no sign-in link: {error.detail})"
+
+
+def serve(
+    host: Host = "127.0.0.1",
+    port: Port = 8750,
+    no_conduct: Annotated[
+        bool, typer.Option("--no-conduct", help="Serve requests only; another one conducts.")
+    ] = False,
+) -> None:
+    """Run the control plane alone."""
+    arguments = ["serve", "--host", host, "--port", str(port)]
+    if no_conduct:
+        arguments.append("--no-conduct")
+    replace_process("service", *arguments, environ=load_settings().inherited)
+
+
+def worker() -> None:
+    """Run a worker on this GPU host."""
+    replace_process("worker", environ=load_settings().inherited)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(up)
+    app.command()(serve)
+    app.command()(worker)

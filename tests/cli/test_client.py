@@ -1,0 +1,99 @@
+"""The client turns every answer into the contract's errors, and pages through collections."""
+
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from gonogo.cli.client import Client
+from gonogo.contract.errors import Conflict, NotAllowed, NotFound, Rejected, Unavailable
+
+Answer = Callable[[httpx.Request], httpx.Response]
+
+
+def client_of(answer: Answer, key: str | None = "k") -> Client:
+    return Client("http://service", key, transport=httpx.MockTransport(answer))
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (401, NotAllowed),
+        (403, NotAllowed),
+        (404, NotFound),
+        (409, Conflict),
+        (400, Rejected),
+        (422, Rejected),
+        (429, Unavailable),
+        (500, Unavailable),
+        (503, Unavailable),
+    ],
+)
+def test_a_problem_document_becomes_its_own_error(status: int, kind: type[Exception]) -> None:
+    body = {"title": "t", "status": status, "detail": "what to do", "code": "c"}
+    with client_of(lambda _: httpx.Response(status, json=body)) as client:
+        with pytest.raises(kind, match="what to do") as caught:
+            client.get("/experiments")
+    assert type(caught.value) is kind
+
+
+def test_a_conflict_says_what_is_allowed_now() -> None:
+    body = {"detail": "no", "state": "finished", "allowed": ["rerun"]}
+    with client_of(lambda _: httpx.Response(409, json=body)) as client:
+        with pytest.raises(Conflict) as caught:
+            client.post("/experiments/exp_1/halt")
+    assert (caught.value.state, caught.value.allowed) == ("finished", ("rerun",))
+
+
+def test_problems_keep_their_paths() -> None:
+    rows = [{"path": "phases.smoke.stps", "message": "unknown key"}]
+    with client_of(lambda _: httpx.Response(422, json={"detail": "d", "errors": rows})) as client:
+        with pytest.raises(Rejected) as caught:
+            client.post("/experiments", {})
+    assert caught.value.problems[0].path == "phases.smoke.stps"
+
+
+def test_an_error_page_that_is_not_json_is_still_one_error() -> None:
+    with client_of(lambda _: httpx.Response(502, text="<html>")) as client:
+        with pytest.raises(Unavailable, match="502"):
+            client.get("/experiments")
+
+
+def test_no_answer_is_unavailable_and_says_how_to_start_the_service() -> None:
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused", request=request)
+
+    with client_of(refuse) as client, pytest.raises(Unavailable, match="gonogo up"):
+        client.get("/experiments")
+
+
+def test_the_key_is_sent_as_a_bearer_and_absent_without_one() -> None:
+    seen: list[str | None] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers.get("Authorization"))
+        return httpx.Response(200, json={})
+
+    with client_of(answer) as client:
+        client.get("/plans")
+    with client_of(answer, key=None) as client:
+        client.get("/plans")
+    assert seen == ["Bearer k", None]
+
+
+def test_pages_are_followed_to_the_end() -> None:
+    pages = {None: ([1, 2], "b"), "b": ([3], "c"), "c": ([], None)}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        items, following = pages[request.url.params.get("cursor")]
+        return httpx.Response(
+            200, json={"items": [{"n": n} for n in items], "next_cursor": following}
+        )
+
+    with client_of(answer) as client:
+        assert [row["n"] for row in client.pages("/alerts")] == [1, 2, 3]
+
+
+def test_a_url_that_is_none_is_rejected() -> None:
+    with pytest.raises(Rejected, match="GONOGO_URL"):
+        Client("http://[::", None)

