@@ -1,0 +1,31 @@
+"""Fixtures of the end-to-end tests: a stack for each module, a webhook receiver for all."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gonogo.cli.client import Client
+from gonogo.cli.settings import load_settings
+from gonogo.cli.supervise import Stack
+from tests.e2e.lab import Lab, Receiver, clean_environ
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    """A stack of its own for each module of tests."""
+    home = Path(tempfile.mkdtemp(prefix="gonogo-e2e-"))
+    settings = load_settings(clean_environ(home))
+    with Stack(settings=settings, port=0) as stack, Client(stack.url, settings.key()) as client:
+        yield Lab(stack=stack, client=client)
+    shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def receiver() -> Iterator[Receiver]:
+    """A webhook receiver for the session."""
+    found = Receiver()
+    yield found
+    found.close()
