@@ -15,15 +15,14 @@ from gonogo.cli.exits import Exit, exit_of_verdict
 from gonogo.cli.experiments import load_plan_argument
 from gonogo.cli.output import duration, out, print_fields, print_json, verdict_text
 from gonogo.cli.settings import load_settings
+from gonogo.contract.api import Forecast
 from gonogo.contract.canonical import wire_value
-from gonogo.contract.decision import Decision
+from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import NotFound, Rejected
 from gonogo.contract.ids import Kind, is_id
-from gonogo.contract.plan import bundled_plan
-from gonogo.contract.rundir import load_record
-from gonogo.judge.forecast import forecast_of_speed
+from gonogo.judge.forecast import seconds_at_speed
 from gonogo.judge.offline import judge_directory
-from gonogo.judge.replay import replay_decision
+from gonogo.judge.replay import load_decision, replay_decision, run_dir_of
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
@@ -45,16 +44,14 @@ def judge(
     if (plan is None) != (phase is None):
         raise Rejected("--plan and --phase go together")
     data = load_plan_argument(plan) if plan else None
-    if isinstance(data, str):
-        data = bundled_plan(data)
     clock = None if now is None else parse_time(now)
-    judged = judge_directory(directory, plan=data, phase=phase, now=clock)
-    document = judged.document()
+    document = judge_directory(directory, plan=data, phase=phase, now=clock)
     if as_json:
         print_json(document)
     else:
         _print_judged(document)
-    raise typer.Exit(exit_of_verdict(judged.decision.verdict))
+    verdict = document["verdict"]
+    raise typer.Exit(exit_of_verdict(Verdict(verdict) if verdict else None))
 
 
 def parse_time(text: str) -> float:
@@ -120,24 +117,15 @@ def replay(
 ) -> None:
     """Judge again from the recorded evidence; exit 1 names the first difference."""
     path = find_decision(decision, load_settings().home)
-    recorded = load_record(path, Decision)
-    if recorded is None:
-        raise NotFound(f"{path}: no such file")
-    runs = path.absolute().parent.parent / "runs"
-    folder = runs / recorded.run if recorded.run else None
+    recorded = load_decision(path)
+    folder = run_dir_of(recorded, path)
     result = replay_decision(recorded, folder, facts_only=facts_only)
     if as_json:
         print_json({"id": recorded.id, **wire_value(asdict(result))})
     elif result.equal:
-        out.print(f"{recorded.id}: {verdict_text(recorded.verdict)} again, digests equal")
+        out.print(f"{recorded.id}: {verdict_text(recorded.verdict)} again; {result.text}")
     else:
-        out.print(
-            f"{recorded.id}: differs at {result.path}:"
-            f" recorded {result.recorded!r}, found {result.found!r}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        out.print(f"{recorded.id}: {result.text}", highlight=False, markup=False, soft_wrap=True)
     raise typer.Exit(Exit.OK if result.equal else Exit.UNEXPECTED)
 
 
@@ -154,7 +142,9 @@ def forecast(
     if experiment is None:
         if steps is None or tok_s is None:
             raise Rejected("give an experiment, or --steps and --tok-s")
-        found = forecast_of_speed(steps=steps, tokens_per_step=tokens_per_step, tok_s=tok_s)
+        seconds = seconds_at_speed(steps=steps, tokens_per_step=tokens_per_step, tok_s=tok_s)
+        basis = f"{steps} steps of {tokens_per_step} tokens at {tok_s:g} tokens/s"
+        found = Forecast(seconds_p50=seconds, seconds_p90=seconds, basis=basis)
     else:
         with connect() as client:
             found = client.experiment(experiment).forecast

@@ -59,16 +59,16 @@ class Identity(Recorded):
     """What runs, flat; null in an order means not checked."""
 
     config_digest: str | None = None
-    params: int | None = None
-    dim: int | None = None
-    layers: int | None = None
-    heads: int | None = None
-    groups: int | None = None
-    seq_len: int | None = None
-    vocab: int | None = None
+    params: Count | None = None
+    dim: Count | None = None
+    layers: Count | None = None
+    heads: Count | None = None
+    groups: Count | None = None
+    seq_len: Count | None = None
+    vocab: Count | None = None
     dtype: str | None = None
-    tokens_per_step: int | None = None
-    world_size: int | None = None
+    tokens_per_step: Count | None = None
+    world_size: Count | None = None
     dataset: str | None = None
     parallel: str | None = None
     git_sha: str | None = None
@@ -88,7 +88,7 @@ class StepSections(Recorded):
 class Heartbeat(Identity):
     """One line of one rank; identity fields are set on `boot` lines only."""
 
-    v: int = 1
+    v: Count = 1
     ts: Finite
     iso: str | None = None
     mono: Finite
@@ -117,12 +117,12 @@ class Heartbeat(Identity):
     loss_scale: float | None = None
     skipped: bool | None = None
     dt_step_s: float | None = None
-    tokens: int | None = None
+    tokens: Count | None = None
     step_sections: StepSections | None = None
     path: str | None = None
     val_loss: float | None = None
     section_age_s: float | None = None
-    collective_seq: int | None = None
+    collective_seq: Count | None = None
     type: str | None = None
     text: str | None = None
 
@@ -145,7 +145,9 @@ def parse_object(raw: bytes) -> dict[str, Any]:
         raise Corrupt(f"a line of {len(raw)} bytes; the limit is {MAX_LINE_BYTES}")
     try:
         found = json.loads(raw.decode())
-    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        if b"\\ud" in raw.lower():
+            json.dumps(found, ensure_ascii=False).encode()  # half a surrogate pair has no bytes
+    except (ValueError, RecursionError) as error:
         raise Corrupt(f"not a JSON line: {error}") from error
     if not isinstance(found, dict):
         raise Corrupt(f"expected a JSON object, found a {type(found).__name__}")

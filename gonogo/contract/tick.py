@@ -32,6 +32,8 @@ class RankProbe(Recorded):
     state: ProcessState = ProcessState.UNKNOWN
     code: int | None = None
     signal: int | None = None
+    exit_at: Finite | None = None
+    """When it ended, in Unix seconds, from its exit record: tells the cause from its victims."""
     env: dict[str, str] | None = None
     """Allow-listed `NSA_*` names really in /proc/<pid>/environ; once per boot."""
 

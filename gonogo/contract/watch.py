@@ -30,6 +30,8 @@ class NoFirstHeartbeat(Submitted):
     exec_s: Seconds = 120.0
     boot_s: Seconds = 300.0
     first_step_s: Seconds = 900.0
+    first_step_compile_s: Seconds = 1800.0
+    """Instead of `first_step_s` where the training configuration says `compile: true`."""
 
 
 class AliveLost(Submitted):

@@ -1,0 +1,60 @@
+# `make help` lists the targets. Everything happens inside .venv; nothing is installed elsewhere.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# The newest interpreter that fits (3.11 or later); `make PYTHON=/path/to/python3 …` chooses another.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+EXTRAS := server,worker,postgres,nsa,cpu,dev
+# One thread a process on CPU: the tests start several ranks on few cores.
+TEST_ENV := OMP_NUM_THREADS=1
+ARGS ?=
+
+.NOTPARALLEL:
+.PHONY: help install demo up test unit e2e lint format dashboards clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## Create .venv and install everything (done once; again when pyproject.toml changes)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "gonogo needs Python 3.11 or later (apt-get install python3.11 python3-venv)"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[$(EXTRAS)]' -c constraints.txt
+	@touch $(STAMP)
+
+demo: install ## One real experiment through every phase, on this machine (ARGS="--fault hang" breaks it)
+	$(BIN)/gonogo demo $(ARGS)
+
+up: install ## Start everything here: service, worker, embedded queue and database (Ctrl-C ends it)
+	$(BIN)/gonogo up $(ARGS)
+
+test: lint unit e2e ## Everything that must hold: lint, then all tests
+
+unit: install ## All tests but the end-to-end ones (ARGS="-k stall" chooses)
+	$(TEST_ENV) $(BIN)/python -m pytest tests --ignore=tests/e2e $(ARGS)
+
+e2e: install ## The end-to-end tests: real processes, every fault of the table, kills
+	@if test -d tests/e2e; then $(TEST_ENV) $(BIN)/python -m pytest tests/e2e $(ARGS); fi
+
+lint: install ## ruff, mypy, the import law, spelling
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	PYTHONPATH=. $(BIN)/lint-imports
+	$(BIN)/codespell
+
+format: install ## Let ruff format the code and mend what it can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+dashboards: install ## Write docker/grafana/dashboards/*.json anew from dashboards.py
+	$(BIN)/python docker/grafana/dashboards.py
+
+clean: ## Remove .venv and every cache
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,129 @@
+"""What did the watcher see of the processes? The last probe of each, and when it first was dead.
+
+A probe tells what it saw at its tick and stands until another one: a watcher may send changes
+only. What was never probed is UNKNOWN, and nothing is concluded from it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from gonogo.contract.tick import AgentProbe, ProcessState, RankProbe, StackProbe, Tick
+
+HELD = frozenset({ProcessState.STOPPED, ProcessState.UNINTERRUPTIBLE, ProcessState.DEAD})
+"""States in which a process does nothing, whatever its last line said."""
+SAME_STACKS_AFTER_S = 5.0
+IDLE_SHARE = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A rank's process (or the agent's, with rank -1)."""
+
+    state: ProcessState = ProcessState.UNKNOWN
+    code: int | None = None
+    signal: int | None = None
+    exit_at: float | None = None
+    dead_mono: float | None = None
+    """Watcher's clock of the first probe that found it dead."""
+    env: Mapping[str, str] | None = None
+
+    @property
+    def dead(self) -> bool:
+        """Whether it is gone."""
+        return self.state is ProcessState.DEAD
+
+    @property
+    def explained(self) -> bool:
+        """Whether its exit record was read."""
+        return self.code is not None or self.signal is not None
+
+
+_NEVER_PROBED = Process()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """One stack reading and when it was taken."""
+
+    mono: float
+    probe: StackProbe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processes:
+    """All that probes have told."""
+
+    ranks: Mapping[int, Process] = field(default_factory=dict)
+    agent: Process = Process()
+    stacks: Mapping[int, tuple[Stack, ...]] = field(default_factory=dict)
+    """Rank → its last two readings."""
+
+    def of(self, rank: int) -> Process:
+        """Return what is known of a rank's process."""
+        return self.ranks.get(rank, _NEVER_PROBED)
+
+    def waits(self, rank: int) -> bool | None:
+        """Return whether a rank's last stack waits in a collective; None when not known."""
+        readings = self.stacks.get(rank, ())
+        return readings[-1].probe.waiting if readings else None
+
+    def stands(self, rank: int, since_mono: float) -> bool:
+        """Whether two readings of a rank's stack, far enough apart, are the same."""
+        readings = self.stacks.get(rank, ())
+        if len(readings) < 2:
+            return False
+        first, last = readings[0], readings[-1]
+        return (
+            first.mono >= since_mono
+            and last.mono - first.mono >= SAME_STACKS_AFTER_S
+            and first.probe.digest is not None
+            and first.probe.digest == last.probe.digest
+        )
+
+    def idles(self, rank: int) -> bool:
+        """Whether a rank's main thread used next to no CPU between its last two readings."""
+        readings = self.stacks.get(rank, ())
+        if len(readings) < 2:
+            return False
+        first, last = readings[0], readings[-1]
+        if first.probe.cpu_s is None or last.probe.cpu_s is None or last.mono <= first.mono:
+            return False
+        return (last.probe.cpu_s - first.probe.cpu_s) / (last.mono - first.mono) < IDLE_SHARE
+
+
+def seen_by(processes: Processes, tick: Tick) -> Processes:
+    """Return what is known after a tick's probes."""
+    if not (tick.ranks or tick.agent or tick.stacks):
+        return processes
+    ranks = dict(processes.ranks)
+    for probe in tick.ranks:
+        known = _probed(processes.of(probe.rank), probe, tick.mono)
+        ranks[probe.rank] = replace(
+            known,
+            exit_at=known.exit_at if probe.exit_at is None else probe.exit_at,
+            env=known.env if probe.env is None else probe.env,
+        )
+    agent = processes.agent
+    if tick.agent is not None:
+        agent = _probed(agent, tick.agent, tick.mono)
+    stacks = dict(processes.stacks)
+    for stack in tick.stacks:
+        reading = Stack(mono=tick.mono, probe=stack)
+        stacks[stack.rank] = (*stacks.get(stack.rank, ())[-1:], reading)
+    return Processes(ranks=ranks, agent=agent, stacks=stacks)
+
+
+def _probed(known: Process, probe: RankProbe | AgentProbe, mono: float) -> Process:
+    """Return what is known of a process after one probe; the first death is kept."""
+    if known.dead and probe.state is not ProcessState.DEAD:
+        return known
+    dead_mono = known.dead_mono
+    if probe.state is ProcessState.DEAD and dead_mono is None:
+        dead_mono = mono
+    return replace(
+        known,
+        state=probe.state,
+        code=known.code if probe.code is None else probe.code,
+        signal=known.signal if probe.signal is None else probe.signal,
+        dead_mono=dead_mono,
+    )

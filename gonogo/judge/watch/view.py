@@ -1,0 +1,148 @@
+"""What may a detector look at? The run's order, the streams, the processes, and nothing else.
+
+`Run` never changes; a `View` is what is known at one event. An event is a line (`Beat`) or the
+watcher's tick. Findings are made here, so that every key carries run and attempt and every
+threshold says where it came from.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gonogo.contract.finding import Finding, Severity, Source
+from gonogo.contract.heartbeat import Heartbeat
+from gonogo.contract.order import Order
+from gonogo.contract.outcome import Detector
+from gonogo.contract.tick import Tick
+from gonogo.contract.watch import Watch
+from gonogo.judge.watch.processes import HELD, Processes
+from gonogo.judge.watch.seen import Arrival
+from gonogo.judge.watch.stream import RankStream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What was ordered; the same from the first event to the last."""
+
+    order: Order
+    from_profile: frozenset[str] = frozenset()
+
+    @property
+    def watch(self) -> Watch:
+        """Settings of all detectors."""
+        return self.order.watch
+
+    def source(self, path: str) -> Source:
+        """Return where the setting at a dotted path came from."""
+        return self.order.watch.source_of(path, self.from_profile)
+
+    def key(self, detector: Detector, severity: Severity, episode: str) -> str:
+        """Return the key of a finding: one for each run, attempt, detector, stage and episode."""
+        order = self.order
+        return f"{order.run}/{order.attempt}/{detector}/{severity}/{episode}"
+
+    def expected_step_s(self) -> float | None:
+        """Return the step time at the profile's floor, where one is known."""
+        tokens, floor = self.order.identity.tokens_per_step, self.watch.slow.floor_tok_s
+        return tokens / floor if tokens and floor else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """One accepted line, and the tick that brought it."""
+
+    line: Heartbeat
+    arrival: Arrival
+    tick: Tick
+
+
+Event = Beat | Tick
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A deadline in seconds, and where it came from."""
+
+    seconds: float
+    source: Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What is known at one event. The mappings are read only."""
+
+    run: Run
+    streams: Mapping[int, RankStream]
+    processes: Processes
+    watched: bool
+    """Whether ticks are a watcher's (live or recorded), not made up from the lines themselves."""
+    latched: bool
+    """Whether a halt was found already."""
+    started_mono: float | None
+    """The first tick that brought anything."""
+    unreadable: Mapping[int, int]
+    """Rank → lines that are no heartbeat."""
+
+    def active(self) -> list[RankStream]:
+        """Return the ranks that spoke and have neither finished nor died."""
+        return [
+            stream
+            for rank, stream in self.streams.items()
+            if not stream.done and not self.processes.of(rank).dead
+        ]
+
+    def fresh(self, streams: Iterable[RankStream], mono: float) -> list[RankStream]:
+        """Return those that were heard within the liveness limit."""
+        limit_s = self.run.watch.alive_lost.suspect_s
+        return [stream for stream in streams if mono - stream.heard_mono <= limit_s]
+
+    def held(self, rank: int) -> bool:
+        """Whether a rank's process is stopped, dead or in uninterruptible sleep."""
+        return self.processes.of(rank).state in HELD
+
+    def median_step_s(self) -> float | None:
+        """Return m: the largest of the ranks' median step times."""
+        medians = [s.pace.median_s for s in self.streams.values() if s.pace.median_s is not None]
+        return max(medians, default=None)
+
+    def testified(self, streams: list[RankStream], culprit: RankStream, mono: float) -> bool:
+        """Whether a deadline may be called missed, rather than lines lost on their way.
+
+        All ranks silent at once may be the transport: that is UNKNOWN, until a probe shows the
+        culprit held or every rank's stack standing still. Where nobody watched, the files are
+        all there is, and their silence is the ranks' own.
+        """
+        if not self.watched or self.fresh(streams, mono) or self.held(culprit.rank):
+            return True
+        return all(self.processes.stands(s.rank, s.heard_mono) for s in streams)
+
+
+def found(
+    view: View,
+    detector: Detector,
+    severity: Severity,
+    *,
+    episode: str,
+    at: float,
+    text: str,
+    stream: RankStream | None = None,
+    rank: int | None = None,
+    step: int | None = None,
+    value: float | None = None,
+    threshold: float | None = None,
+    source: Source = Source.DEFAULT,
+) -> Finding:
+    """Return a finding; `stream` names the culprit with its section, step and last advance."""
+    return Finding(
+        detector=detector,
+        severity=severity,
+        rank=rank if stream is None else stream.rank,
+        section=None if stream is None else stream.section,
+        step=step if stream is None else stream.step,
+        value=value,
+        threshold=threshold,
+        source=source,
+        since=None if stream is None else stream.advanced_ts,
+        at=at,
+        key=view.run.key(detector, severity, episode),
+        text=text,
+    )

@@ -1,0 +1,1 @@
+"""The workload: Native Sparse Attention, its model, data and trainer."""

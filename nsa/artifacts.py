@@ -1,0 +1,138 @@
+"""What else does a run leave behind? `env.json`, `model.json`, CSV files, memory reports.
+
+Nothing here is needed to judge a run (heartbeats carry that), so a file that cannot be written is
+told in the log and does not end it. TensorBoard files are not written; `env.json` says so.
+"""
+
+import csv
+import json
+import platform
+import resource
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from nsa.settings import Settings
+
+_COLUMNS = ("step", "loss", "lr", "grad_norm", "toks_per_s", "dt_fetch_s")
+
+
+class RunArtifacts:
+    """The files of rank 0; on other ranks every method does nothing."""
+
+    def __init__(self, run_dir: Path, settings: Settings, device: torch.device) -> None:
+        self._run_dir, self._settings, self._device = run_dir, settings, device
+        self._leads = settings.rank == 0
+        self._memory_every = int(settings.value("NSA_MEM_DUMP_EVERY"))
+        self._csv_on = self._leads and not settings.on("NSA_DISABLE_CSV_LOGS")
+
+    def describe(
+        self, identity: Mapping[str, Any], model: nn.Module, network: Mapping[str, str]
+    ) -> None:
+        """Write `model.json`, `env.json` and `dtypes_report.txt`.
+
+        Args:
+            identity: what was counted on the live model.
+            model: whose parameter types are reported.
+            network: the variables that the trainer itself has set.
+        """
+        if not self._leads:
+            return
+        self._save_json("model.json", identity)
+        self._save_json("env.json", {**self._environment(), "set_by_trainer": dict(network)})
+        self._save("dtypes_report.txt", _report_dtypes(model, str(identity["dtype"])))
+
+    def log_step(self, fields: Mapping[str, Any], gates: Sequence[tuple[float, float]]) -> None:
+        """Append a row to `training.csv`, and one a layer to `gate_health.csv`.
+
+        The first refusal ends the files, not the run.
+
+        Args:
+            fields: those of the progress line, and `step`.
+            gates: normalised entropy and largest share of every layer's gates; may be empty.
+        """
+        if not self._csv_on:
+            return
+        layers = [(fields["step"], layer, *row) for layer, row in enumerate(gates)]
+        try:
+            self._append("training.csv", _COLUMNS, [[fields[name] for name in _COLUMNS]])
+            if layers:
+                self._append("gate_health.csv", ("step", "layer", "entropy", "max_share"), layers)
+        except OSError as error:
+            print(f"the CSV files end here: {error}", file=sys.stderr)
+            self._csv_on = False
+
+    def _append(self, name: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        with (self._run_dir / name).open("a", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            if file.tell() == 0:
+                writer.writerow(header)
+            writer.writerows(rows)
+
+    def dump_memory(self, when: str, step: int) -> None:
+        """Write `mem_{when}_step{N}.json` and `.txt` where NSA_MEM_DUMP_EVERY says so."""
+        if not self._leads or not self._memory_every or step % self._memory_every:
+            return
+        report = memory_report(self._device)
+        name = f"mem_{when}_step{step}"
+        self._save_json(f"{name}.json", report)
+        self._save(f"{name}.txt", "".join(f"{key} {value}\n" for key, value in report.items()))
+
+    def _environment(self) -> dict[str, Any]:
+        tensorboard = find_spec("tensorboard") is not None
+        on_gpu = self._device.type == "cuda"
+        return {
+            "argv": sys.argv,
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "host": platform.node(),
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+            "device": str(self._device),
+            "device_name": torch.cuda.get_device_name(self._device) if on_gpu else None,
+            "threads": torch.get_num_threads(),
+            "nsa_env": dict(self._settings.nsa_env),
+            "env": dict(self._settings.recorded_env),
+            "tensorboard": "installed, not written" if tensorboard else "not installed",
+        }
+
+    def _save_json(self, name: str, value: Mapping[str, Any]) -> None:
+        self._save(name, json.dumps(value, indent=1, sort_keys=True) + "\n")
+
+    def _save(self, name: str, text: str) -> None:
+        draft = self._run_dir / f".{name}.draft"
+        try:
+            draft.write_text(text, encoding="utf-8")
+            draft.replace(self._run_dir / name)  # a reader sees the whole file or none
+        except OSError as error:
+            print(f"no {name}: {error}", file=sys.stderr)
+
+
+def memory_report(device: torch.device) -> dict[str, float]:
+    """Memory of this process in MB (2^20 bytes): host, its peak, and the device's allocator."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    report = {
+        "host_rss_mb": round(pages * resource.getpagesize() / 2**20, 1),
+        "host_peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+        "gpu_mem_alloc": 0.0,
+        "gpu_mem_reserved": 0.0,
+    }
+    if device.type == "cuda":
+        report["gpu_mem_alloc"] = round(torch.cuda.memory_allocated(device) / 2**20, 1)
+        report["gpu_mem_reserved"] = round(torch.cuda.memory_reserved(device) / 2**20, 1)
+        report["gpu_mem_peak"] = round(torch.cuda.max_memory_allocated(device) / 2**20, 1)
+    return report
+
+
+def _report_dtypes(model: nn.Module, compute: str) -> str:
+    """One line per dtype of the parameters with their number, and the dtype of the arithmetic."""
+    counts: dict[str, int] = {}
+    for parameter in model.parameters():
+        counts[str(parameter.dtype)] = counts.get(str(parameter.dtype), 0) + parameter.numel()
+    rows = [f"parameters {dtype} {count}" for dtype, count in sorted(counts.items())]
+    return "\n".join([*rows, f"compute {compute}", ""])

@@ -1,0 +1,169 @@
+"""The compressed branch: coarse attention over block means, and the scores that selection needs.
+
+A query sees the blocks that end at or before it. Query tiles start at the first query that sees a
+block (t = l - 1), so no row is empty; the rows before it are zero.
+
+Ties between blocks are real (repeated text gives equal keys), and go to the lower block only if
+equal keys get equal probabilities to the last bit, wherever they stand. BLAS does not promise that:
+its fp64 products, and fp32 ones of fewer than 12 columns, differ by a rounding from column to
+column, and so do sums over many heads. These are added up here in one order for all columns.
+
+Shape legend as in plan.py, and C compressed blocks, J selection blocks.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nsa.attention.pieces import OutputGradient
+from nsa.attention.plan import key_rows, pairs_at_once, piece_size, span_rows, span_view
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tile:
+    """Queries [t0, t1) and the first `seen` compressed blocks, `sure` of which all of them see."""
+
+    t0: int
+    t1: int
+    sure: int
+    seen: int
+    pairs: tuple[slice, slice]
+
+
+def _tiles(q_BSGRD: Tensor, l: int, d: int, start: int) -> Iterator[_Tile]:  # noqa: E741
+    S = q_BSGRD.shape[1]
+    length = piece_size(q_BSGRD.device).span_queries
+    # Tiles break at `start`, the first query whose block scores are wanted.
+    edges = [*range(l - 1, min(start, S), length), *range(max(l - 1, start), S, length), S]
+    for t0, t1 in itertools.pairwise(edges):
+        seen = (t1 - l) // d + 1
+        for pairs in pairs_at_once(q_BSGRD, (t1 - t0) * seen):
+            yield _Tile(t0=t0, t1=t1, sure=(t0 + 1 - l) // d + 1, seen=seen, pairs=pairs)
+
+
+_FEWEST_COLUMNS_OF_BLAS = 16
+
+
+def _logits(q: Tensor, k: Tensor) -> Tensor:
+    """Products [n, T * R, K]; equal keys give bit-equal columns."""
+    if k.dtype != torch.float64 and k.shape[1] >= _FEWEST_COLUMNS_OF_BLAS:
+        return torch.bmm(q, k.transpose(1, 2))
+    logits = q.new_zeros(q.shape[0], q.shape[1], k.shape[1])
+    for x in range(q.shape[-1]):
+        logits += q[..., x, None] * k[:, None, :, x]
+    return logits
+
+
+def _hide(scores: Tensor, tile: _Tile, l: int, d: int) -> None:  # noqa: E741
+    if tile.sure == tile.seen:
+        return
+    t = torch.arange(tile.t0, tile.t1, device=scores.device)[:, None, None]
+    ends = torch.arange(tile.sure, tile.seen, device=scores.device) * d + l - 1
+    view = scores.view(scores.shape[0], tile.t1 - tile.t0, -1, tile.seen)
+    view[..., tile.sure :].masked_fill_(ends > t, -torch.inf)
+
+
+def _block_scores(p_NTRC: Tensor, blocks: int, l: int, d: int, l_sel: int) -> Tensor:  # noqa: E741
+    """Eq. 9 and 10, with the (m, n) pairs of one offset m - n counted together: [N, T, J].
+
+    Every block is summed in the same order, so equal probabilities give exactly equal scores.
+    """
+    a, r = l_sel // d, l // d
+    N, T, R, seen = p_NTRC.shape
+    padded = p_NTRC.new_zeros(N, T, r - 1 + a * blocks)
+    for head in range(R):
+        padded[..., r - 1 : r - 1 + seen] += p_NTRC[:, :, head]
+    scores = p_NTRC.new_zeros(N, T, blocks)
+    for offset in range(1 - r, a):
+        count = sum(0 <= m - offset < r for m in range(a))
+        scores.add_(padded[..., r - 1 + offset :: a][..., :blocks], alpha=count)
+    return scores
+
+
+def compressed_attend(
+    q_BSGRD: Tensor,
+    k_BGCD: Tensor,
+    v_BGCD: Tensor,
+    *,
+    l: int,  # noqa: E741
+    d: int,
+    l_sel: int,
+    start: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Attention over the visible compressed blocks, and block scores from query `start` on.
+
+    Args:
+        q_BSGRD: Queries, contiguous.
+        k_BGCD: Compressed keys, multiplied by scale * log2(e).
+        v_BGCD: Compressed values.
+        l: Tokens in a compression block.
+        d: Tokens between the starts of two compression blocks.
+        l_sel: Tokens in a selection block.
+        start: First query whose block scores are wanted (S for none).
+
+    Returns:
+        Output [B, S, G, R, D], base-2 log-sum-exp [B, S, G, R] (0 where nothing is visible) and the
+        scores of the selection blocks [B, G, max(0, S - start), J].
+    """
+    B, S, G, R, _ = q_BSGRD.shape
+    blocks = -(-S // l_sel)
+    out = k_BGCD.new_empty(q_BSGRD.shape)
+    out[:, : l - 1] = 0
+    lse = k_BGCD.new_zeros(q_BSGRD.shape[:-1])
+    scores = k_BGCD.new_zeros(B, G, max(0, S - start), blocks)
+    for tile in _tiles(q_BSGRD, l, d, start):
+        pairs, queries, seen = tile.pairs, slice(tile.t0, tile.t1), slice(tile.seen)
+        q = span_rows(q_BSGRD, pairs, queries).to(k_BGCD.dtype)
+        p = _logits(q, key_rows(k_BGCD, pairs, seen))
+        _hide(p, tile, l, d)
+        top = p.amax(-1, keepdim=True)
+        p.sub_(top).exp2_()
+        total = p.sum(-1, keepdim=True)
+        p /= total
+        place = span_view(lse[..., None], pairs, queries)
+        place.copy_(total.log2_().add_(top).view(place.shape))
+        place = span_view(out, pairs, queries)
+        place.copy_(torch.bmm(p, key_rows(v_BGCD, pairs, seen)).view(place.shape))
+        if tile.t0 >= start:
+            per_head = p.view(-1, tile.t1 - tile.t0, R, tile.seen)
+            wanted = scores[pairs[0], pairs[1], tile.t0 - start : tile.t1 - start]
+            wanted.copy_(_block_scores(per_head, blocks, l, d, l_sel).view(wanted.shape))
+    return out, lse, scores
+
+
+def compressed_backward(
+    q_BSGRD: Tensor,
+    k_BGCD: Tensor,
+    v_BGCD: Tensor,
+    output: OutputGradient,
+    dq_BSGRD: Tensor,
+    *,
+    l: int,  # noqa: E741
+    d: int,
+    start: int,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of `gate * compressed_attend(...)`, as `pieces.attend_backward`."""
+    dk, dv = torch.zeros_like(k_BGCD), torch.zeros_like(v_BGCD)
+    for tile in _tiles(q_BSGRD, l, d, start):
+        pairs, queries, seen = tile.pairs, slice(tile.t0, tile.t1), slice(tile.seen)
+        q = span_rows(q_BSGRD, pairs, queries).to(k_BGCD.dtype)
+        grad = span_rows(output.grad_BSGRD, pairs, queries)
+        k, v = key_rows(k_BGCD, pairs, seen), key_rows(v_BGCD, pairs, seen)
+        offset = span_rows(output.offset_BSGR1, pairs, queries)
+        p = torch.baddbmm(offset, q, k.transpose(1, 2))
+        _hide(p, tile, l, d)
+        p.exp2_()
+        if output.sign_BSGR1 is not None:
+            p *= span_rows(output.sign_BSGR1, pairs, queries)
+        key_rows(dv, pairs, seen).baddbmm_(p.transpose(1, 2), grad)
+        dot = span_rows(output.dot_BSGR1, pairs, queries)
+        p *= torch.baddbmm(dot, grad, v.transpose(1, 2), beta=-1)
+        key_rows(dk, pairs, seen).baddbmm_(p.transpose(1, 2), q)
+        place = span_view(dq_BSGRD, pairs, queries)
+        place += torch.bmm(p, k).view(place.shape)
+    return dk, dv

@@ -1,0 +1,104 @@
+"""Which blocks does each query select, and which queries does each block meet?
+
+Queries before n_sel * l_sel select every block up to their own: they are a dense prefix and need
+no scores. From there on blocks 0, c - 1 and c are forced and n_sel - 3 free ones are chosen by
+score, ties to the lower id. Shape legend as in plan.py, and J selection blocks.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nsa.attention.plan import Plan, Span, Visit, causal_spans, piece_size
+
+
+def prefix_length(S: int, l_sel: int, n_sel: int) -> int:
+    """How many leading queries select everything they may see."""
+    return min(S, n_sel * l_sel)
+
+
+def _best(scores_BGTJ: Tensor, allowed_TJ: Tensor, count: int) -> Tensor:
+    """Ids of the `count` best allowed blocks, ties to the lower id: [B, G, T, count]."""
+    blocks = scores_BGTJ.shape[-1]
+    if scores_BGTJ.dtype == torch.float64:
+        ranked = scores_BGTJ.masked_fill(~allowed_TJ, -1.0)
+        return ranked.sort(dim=-1, descending=True, stable=True).indices[..., :count]
+    # The bits of a non-negative float order like the float; the id below them settles ties, and
+    # makes the selection of the best of many several times faster than a stable sort.
+    ids = torch.arange(blocks, device=scores_BGTJ.device)
+    keys = scores_BGTJ.view(torch.int32).to(torch.int64) * blocks + (blocks - 1 - ids)
+    keys.masked_fill_(~allowed_TJ, -1)
+    best = keys.topk(count, dim=-1, sorted=False).values
+    return blocks - 1 - best.remainder(blocks)
+
+
+def free_blocks(scores_BGTJ: Tensor, start: int, l_sel: int, n_sel: int) -> Tensor:
+    """The blocks chosen by score for the queries from `start` on.
+
+    Args:
+        scores_BGTJ: Block scores of the queries start .. S - 1, all >= 0.
+        start: First query beyond the dense prefix.
+        l_sel: Tokens in a selection block.
+        n_sel: Blocks each query selects.
+
+    Returns:
+        Ids [B, G, S - start, n_sel - 3] in no particular order.
+    """
+    B, G, T, blocks = scores_BGTJ.shape
+    if T == 0:
+        return torch.zeros(B, G, 0, n_sel - 3, dtype=torch.int64, device=scores_BGTJ.device)
+    current = torch.arange(start, start + T, device=scores_BGTJ.device)[:, None] // l_sel
+    ids = torch.arange(blocks, device=scores_BGTJ.device)
+    allowed = (ids > 0) & (ids < current - 1)
+    return _best(scores_BGTJ, allowed, n_sel - 3)
+
+
+def selected_ids(free_BGTF: Tensor, S: int, l_sel: int, n_sel: int) -> Tensor:
+    """All selected block ids, ascending, -1 padded at the end: [B, S, G, n_sel] int64."""
+    B, G, T, _ = free_BGTF.shape
+    device = free_BGTF.device
+    ids = torch.arange(n_sel, device=device)
+    current = torch.arange(S - T, device=device)[:, None] // l_sel
+    dense = ids.where(ids <= current, -1).expand(B, G, S - T, n_sel)
+    own = (torch.arange(S - T, S, device=device) // l_sel)[:, None].expand(B, G, T, 1)
+    sparse = torch.cat((torch.zeros_like(own), free_BGTF, own - 1, own), dim=-1)
+    return torch.cat((dense, sparse.sort(dim=-1).values), dim=2).transpose(1, 2)
+
+
+def _visits(free_BGTF: Tensor, S: int, l_sel: int, blocks: int) -> tuple[Visit, ...]:
+    """Invert "query chose block" into "block meets these queries", block 0 meeting all."""
+    B, G, T, _ = free_BGTF.shape
+    chosen = torch.zeros(B, G, T, blocks, dtype=torch.bool, device=free_BGTF.device)
+    chosen.scatter_(-1, free_BGTF, True)
+    chosen[..., 0] = True
+    b, g, j, t = chosen.transpose(2, 3).nonzero(as_tuple=True)
+    counts = torch.bincount((b * G + g) * blocks + j, minlength=B * G * blocks).tolist()
+    visits = []
+    for number, rows in enumerate(((b * S + (S - T) + t) * G + g).split(counts)):
+        pair, block = divmod(number, blocks)
+        for part in rows.split(piece_size(rows.device).visit_queries):
+            if len(part):
+                keys = {"k0": block * l_sel, "k1": (block + 1) * l_sel}
+                visits.append(Visit(b=pair // G, g=pair % G, rows=part, **keys))
+    return tuple(visits)
+
+
+def selected_plan(free_BGTF: Tensor, S: int, l_sel: int) -> Plan:
+    """The pieces of the selected branch: dense prefix, own and previous block, visits.
+
+    Args:
+        free_BGTF: Output of `free_blocks`; T = 0 when everything is selected.
+        S: Tokens.
+        l_sel: Tokens in a selection block.
+    """
+    T = free_BGTF.shape[2]
+    length = piece_size(free_BGTF.device).span_queries
+    spans = list(causal_spans(S - T, length))
+    for block_start in range(S - T, S, l_sel):
+        block_end = min(S, block_start + l_sel)
+        for t0 in range(block_start, block_end, length):
+            t1 = min(block_end, t0 + length)
+            spans.append(Span(t0=t0, t1=t1, k0=block_start - l_sel, k1=t1))
+    visits = _visits(free_BGTF, S, l_sel, -(-S // l_sel)) if T else ()
+    return Plan(spans=tuple(spans), visits=visits)

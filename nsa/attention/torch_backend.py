@@ -1,0 +1,165 @@
+"""The fast PyTorch backend: three branches in one autograd function that recomputes scores.
+
+No S x S tensor exists, and between forward and backward only the branch outputs and their
+log-sum-exps are kept. Plain PyTorch: runs on CPU and CUDA; the sizes of the pieces suit a CPU
+core's cache. Half-precision inputs are computed in fp32. First derivatives only.
+
+Shape legend: B batch, S tokens, H heads, G groups, D head width, R = H / G.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from nsa.attention.compressed import compressed_attend, compressed_backward
+from nsa.attention.compression import compress_tokens
+from nsa.attention.pieces import OutputGradient, attend, attend_backward
+from nsa.attention.plan import piece_size, window_plan
+from nsa.attention.selection import free_blocks, prefix_length, selected_ids, selected_plan
+
+# Softmax is computed in powers of two: exp(x) = 2^(x * log2(e)).
+_LOG2_E = math.log2(math.e)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes:
+    l: int  # noqa: E741
+    d: int
+    l_sel: int
+    n_sel: int
+    w: int
+    scale: float
+
+
+def _pack_keys(x_BKGD: Tensor, exact: torch.dtype, scale: float = 1.0) -> Tensor:
+    """[B, K, G, D] -> [B, G, K, D], contiguous and multiplied by the scale."""
+    packed = x_BKGD.to(exact)
+    packed = packed * scale if scale != 1.0 else packed
+    return packed.transpose(1, 2).contiguous()
+
+
+def _unpack_keys(x_BGKD: Tensor, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
+    """[B, G, K, D] -> [B, K, G, D]."""
+    unpacked = x_BGKD.mul_(scale) if scale != 1.0 else x_BGKD
+    return unpacked.transpose(1, 2).to(dtype)
+
+
+class _NsaFunction(torch.autograd.Function):
+    """out and selection from queries, (compressed) keys and values, and gates."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        q: Tensor,
+        k_blocks: Tensor,
+        v_blocks: Tensor,
+        k_sel: Tensor,
+        v_sel: Tensor,
+        k_win: Tensor,
+        v_win: Tensor,
+        gates: Tensor,
+        sizes: _Sizes,
+    ) -> tuple[Tensor, Tensor]:
+        B, S, H, D = q.shape
+        G = k_sel.shape[2]
+        exact = torch.float64 if q.dtype == torch.float64 else torch.float32
+        start = prefix_length(S, sizes.l_sel, sizes.n_sel)
+        q = q.contiguous().view(B, S, G, H // G, D)
+        keys = [_pack_keys(k, exact, sizes.scale * _LOG2_E) for k in (k_blocks, k_sel, k_win)]
+        values = [_pack_keys(v, exact) for v in (v_blocks, v_sel, v_win)]
+
+        out_cmp, lse_cmp, scores = compressed_attend(
+            q, keys[0], values[0], l=sizes.l, d=sizes.d, l_sel=sizes.l_sel, start=start
+        )
+        free = free_blocks(scores, start, sizes.l_sel, sizes.n_sel)
+        plan_sel = selected_plan(free, S, sizes.l_sel)
+        out_sel, lse_sel = attend(q, keys[1], values[1], plan_sel)
+        plan_win = window_plan(S, sizes.w, piece_size(q.device).span_queries)
+        out_win, lse_win = attend(q, keys[2], values[2], plan_win)
+
+        gate = gates.to(exact).reshape(B, S, G, H // G, 3)
+        out = out_cmp * gate[..., 0:1]
+        out.addcmul_(out_sel, gate[..., 1:2]).addcmul_(out_win, gate[..., 2:3])
+        sel = selected_ids(free, S, sizes.l_sel, sizes.n_sel)
+        ctx.sizes, ctx.plans, ctx.start = sizes, (plan_sel, plan_win), start
+        ctx.save_for_backward(
+            q, k_blocks, v_blocks, k_sel, v_sel, k_win, v_win, gates,
+            out_cmp, out_sel, out_win, lse_cmp, lse_sel, lse_win,
+        )  # fmt: skip
+        ctx.mark_non_differentiable(sel)
+        return out.view(B, S, H, D).to(q.dtype), sel
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor, _grad_sel: Tensor) -> tuple[Tensor | None, ...]:
+        with torch.autocast(grad_out.device.type, enabled=False):
+            return _NsaFunction._gradients(ctx, grad_out)
+
+    @staticmethod
+    def _gradients(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        q, k_blocks, v_blocks, k_sel, v_sel, k_win, v_win, gates, *rest = ctx.saved_tensors
+        outs, lses, sizes = rest[:3], rest[3:], ctx.sizes
+        exact = outs[0].dtype
+        grad = grad_out.to(exact).contiguous().view(q.shape)
+        gate = gates.to(exact).reshape(*q.shape[:-1], 3)
+        dgate = torch.stack([torch.linalg.vecdot(grad, out) for out in outs], dim=-1)
+        sign = gate.sign() if bool((gate < 0).any()) else None
+        dq = torch.zeros_like(q, dtype=exact)
+
+        grads: list[Tensor] = []
+        branches = ((k_blocks, v_blocks), (k_sel, v_sel), (k_win, v_win))
+        for branch, (k, v) in enumerate(branches):
+            inputs = (q, _pack_keys(k, exact, sizes.scale * _LOG2_E), _pack_keys(v, exact))
+            output = OutputGradient(
+                grad_BSGRD=grad,
+                offset_BSGR1=(gate[..., branch].abs().log2() - lses[branch])[..., None],
+                dot_BSGR1=dgate[..., branch, None],
+                sign_BSGR1=None if sign is None else sign[..., branch, None].contiguous(),
+            )
+            if branch == 0:
+                dk, dv = compressed_backward(
+                    *inputs, output, dq, l=sizes.l, d=sizes.d, start=ctx.start
+                )
+            else:
+                dk, dv = attend_backward(*inputs, ctx.plans[branch - 1], output, dq)
+            grads += [_unpack_keys(dk, k.dtype, sizes.scale), _unpack_keys(dv, v.dtype)]
+        dq_out = dq.mul_(1 / _LOG2_E).view(grad_out.shape).to(q.dtype)
+        return (dq_out, *grads, dgate.view(gates.shape).to(gates.dtype), None)
+
+
+def nsa_attention_torch(
+    q: Tensor,
+    k_cmp: Tensor,
+    v_cmp: Tensor,
+    k_sel: Tensor,
+    v_sel: Tensor,
+    k_win: Tensor,
+    v_win: Tensor,
+    gates: Tensor,
+    *,
+    l: int,  # noqa: E741
+    d: int,
+    l_sel: int,
+    n_sel: int,
+    w: int,
+    scale: float,
+    compressed: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Fast NSA; arguments and shapes as `nsa.attention.nsa_attention`.
+
+    Returns:
+        `out` [B, S, H, D] in the dtype of q, and the selected block ids [B, S, G, n_sel].
+    """
+    if compressed is None:
+        compressed = (compress_tokens(k_cmp, l, d), compress_tokens(v_cmp, l, d))
+    sizes = _Sizes(l=l, d=d, l_sel=l_sel, n_sel=n_sel, w=w, scale=scale)
+    out, sel = _NsaFunction.apply(
+        q, compressed[0], compressed[1], k_sel, v_sel, k_win, v_win, gates, sizes
+    )
+    return out, sel

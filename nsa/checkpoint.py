@@ -1,0 +1,142 @@
+"""How does a run survive its own end? Checkpoints that are whole or not there.
+
+`checkpoints/step_000020/` holds `model.pt`, `optimizer.pt`, `state.json` (step, data position,
+digest of the configuration), `rng.pt` and, written last, `manifest.json` with the size and SHA-256
+of each. It is written beside its place, synced, then renamed. A directory that is there is never
+overwritten. Whoever reads one checks the manifest first.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nsa.errors import BadConfig
+
+VERSION = 1
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything a run needs to go on as if it had not stopped.
+
+    `next_sequence` is the data position: the number of the first sequence not yet trained on.
+    `rng` holds one generator state per rank.
+    """
+
+    step: int
+    next_sequence: int
+    config_digest: str
+    world_size: int
+    model: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    rng: list[Tensor]
+
+
+def checkpoint_path(run_dir: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies."""
+    return run_dir / "checkpoints" / f"step_{step:06d}"
+
+
+def save_checkpoint(run_dir: Path, snapshot: Snapshot) -> Path:
+    """Write a checkpoint; returns its directory, which is whole and durable.
+
+    Raises:
+        OSError: the file system refused; what was there before is untouched.
+    """
+    place = checkpoint_path(run_dir, snapshot.step)
+    if (place / MANIFEST).exists():
+        return place
+    draft = place.with_name(f".{place.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        draft.mkdir(parents=True)
+        files = {}
+        for name, write in _writers(snapshot).items():
+            write(draft / name)
+            files[name] = _sealed(draft / name)
+        manifest = {"v": VERSION, "step": snapshot.step, "files": files}
+        (draft / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        _sync(draft / MANIFEST)
+        _sync(draft)
+        draft.rename(place)
+        _sync(place.parent)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    return place
+
+
+def load_checkpoint(place: Path, expected_step: int | None = None) -> Snapshot:
+    """Read a checkpoint after checking its manifest.
+
+    Raises:
+        BadConfig: it is missing, torn, changed since, or of another step.
+    """
+    try:
+        manifest = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
+        if manifest["v"] != VERSION:
+            raise BadConfig(f"checkpoint {place} has version {manifest['v']!r}")
+        for name, seal in manifest["files"].items():
+            if _seal(place / name) != seal:
+                raise BadConfig(f"checkpoint {place}: {name} is not what its manifest says")
+        state = json.loads((place / "state.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadConfig(f"cannot read checkpoint {place}: {error!r}") from error
+    if expected_step not in (None, state["step"]):
+        raise BadConfig(f"checkpoint {place} is of step {state['step']}, not {expected_step}")
+    return Snapshot(
+        step=state["step"],
+        next_sequence=state["next_sequence"],
+        config_digest=state["config_digest"],
+        world_size=state["world_size"],
+        model=_load(place / "model.pt"),
+        optimizer=_load(place / "optimizer.pt"),
+        rng=_load(place / "rng.pt"),
+    )
+
+
+def _writers(snapshot: Snapshot) -> dict[str, Callable[[Path], Any]]:
+    state = {
+        "step": snapshot.step,
+        "next_sequence": snapshot.next_sequence,
+        "config_digest": snapshot.config_digest,
+        "world_size": snapshot.world_size,
+    }
+    return {
+        "model.pt": lambda file: torch.save(snapshot.model, file),
+        "optimizer.pt": lambda file: torch.save(snapshot.optimizer, file),
+        "rng.pt": lambda file: torch.save(snapshot.rng, file),
+        "state.json": lambda file: file.write_text(json.dumps(state), encoding="utf-8"),
+    }
+
+
+def _load(file: Path) -> Any:
+    return torch.load(file, map_location="cpu", weights_only=True)
+
+
+def _sealed(file: Path) -> dict[str, Any]:
+    _sync(file)
+    return _seal(file)
+
+
+def _seal(file: Path) -> dict[str, Any]:
+    with file.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    return {"bytes": file.stat().st_size, "sha256": digest}
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

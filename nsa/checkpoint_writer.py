@@ -1,0 +1,70 @@
+"""When is a checkpoint written, and what if it cannot be?
+
+All ranks decide alike: by the step they all know, or by rank 0's clock, which the trainer shares.
+Rank 0 writes, the others wait. A write that the file system refuses is told in an `error` line and
+ends nothing: the last good checkpoint stays, and whoever watches decides.
+"""
+
+import time
+from pathlib import Path
+
+import torch
+
+from nsa.checkpoint import Snapshot, checkpoint_path, save_checkpoint
+from nsa.config import config_digest
+from nsa.heartbeat import Heartbeat
+from nsa.launch import Cadence
+from nsa.rig import Rig
+
+
+class CheckpointWriter:
+    """Cadence and act of saving, for one rank."""
+
+    def __init__(self, run_dir: Path, cadence: Cadence, rig: Rig, heart: Heartbeat) -> None:
+        self._run_dir, self._cadence, self._rig, self._heart = run_dir, cadence, rig, heart
+        self._saved_step = rig.resumed_step
+        self._saved_at = time.monotonic()
+
+    def due_by_time(self, now: float) -> bool:
+        """Whether `every_s` has passed since the last one (or the start), by this rank's clock."""
+        every_s = self._cadence.every_s
+        return every_s is not None and now - self._saved_at >= every_s
+
+    def due_by_step(self, step: int, *, last: bool) -> bool:
+        """Whether `every_steps` says so; where there is a cadence, the last step is saved too."""
+        every = self._cadence.every_steps
+        return (last and bool(self._cadence)) or (every is not None and step % every == 0)
+
+    def save(self, step: int) -> None:
+        """Save the weights that step `step` made; a collective: every rank calls it."""
+        if step == self._saved_step:
+            return
+        began = time.monotonic()
+        rng = self._rig.ranks.gather_bytes(torch.get_rng_state())
+        text = self._write(step, rng) if self._rig.ranks.rank == 0 else ""
+        failed = self._rig.ranks.choose(int(bool(text)))
+        self._saved_at = time.monotonic()
+        if failed:
+            self._heart.beat("error", type="CheckpointFailure", text=text or "on rank 0")
+            return
+        self._saved_step = step
+        place = checkpoint_path(self._run_dir, step).relative_to(self._run_dir)
+        self._heart.beat("checkpoint", path=str(place), dt=round(self._saved_at - began, 6))
+
+    def _write(self, step: int, rng: list[torch.Tensor]) -> str:
+        """Rank 0's part; returns why it failed, or nothing."""
+        rig = self._rig
+        snapshot = Snapshot(
+            step=step,
+            next_sequence=step * rig.config.batch.global_seqs,
+            config_digest=config_digest(rig.config),
+            world_size=rig.ranks.world_size,
+            model=rig.model.state_dict(),
+            optimizer=rig.optimizer.state_dict(),
+            rng=rng,
+        )
+        try:
+            save_checkpoint(self._run_dir, snapshot)
+        except (OSError, RuntimeError) as error:  # torch.save tells a full disk as RuntimeError
+            return str(error) or type(error).__name__
+        return ""

@@ -1,0 +1,192 @@
+"""What is trained, and how? The whole training configuration, typed.
+
+There are no defaults here: a missing key and an unknown key are errors, so that two runs with
+the same digest trained the same thing. The same schema serves `nsa/configs/*.yaml` and the
+`train` object of an order.
+"""
+
+import dataclasses
+import hashlib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import rfc8785
+import yaml
+
+from nsa.errors import BadConfig
+
+CONFIG_DIR = Path(__file__).parent / "configs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Shape of the language model. `ffn_width` is the inner width of SwiGLU."""
+
+    dim: int
+    layers: int
+    heads: int
+    groups: int
+    head_dim: int
+    vocab: int
+    seq_len: int
+    ffn_width: int
+    rope_theta: float
+    norm_eps: float
+    init_std: float
+    gradient_checkpointing: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionConfig:
+    """`kind` nsa | dense; the rest are the NSA paper's l, d, l', n and w, in tokens or blocks."""
+
+    kind: str
+    backend: str
+    l: int  # noqa: E741 - the paper's letter
+    d: int
+    l_sel: int
+    n_sel: int
+    w: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimConfig:
+    """AdamW with linear warm-up and cosine decay to `min_lr_ratio` × lr at `decay_steps`."""
+
+    lr: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    clip: float
+    warmup_steps: int
+    decay_steps: int
+    min_lr_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchConfig:
+    """`global_seqs` sequences per optimizer step over all ranks, in `accumulate` parts a rank."""
+
+    global_seqs: int
+    accumulate: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalConfig:
+    """Held-out loss every `every_steps` (0 = never) over `batches` global batches."""
+
+    every_steps: int
+    batches: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """Everything that decides the numbers of a run; `params` is what the model must count."""
+
+    config: str
+    model: ModelConfig
+    attention: AttentionConfig
+    optim: OptimConfig
+    batch: BatchConfig
+    eval: EvalConfig
+    data: str
+    seed: int
+    dtype: str
+    parallel: str
+    steps: int
+    params: int
+
+
+def build_config(mapping: Mapping[str, Any]) -> TrainConfig:
+    """A checked configuration from parsed YAML or JSON.
+
+    Raises:
+        BadConfig: a key is missing, unknown, of the wrong type, or the values do not fit.
+    """
+    config: TrainConfig = _build(TrainConfig, mapping, "train")
+    _check(config)
+    return config
+
+
+def load_config(file: Path) -> dict[str, Any]:
+    """The mapping in a YAML file; a bare name means `nsa/configs/NAME.yaml`.
+
+    Raises:
+        BadConfig: the file cannot be read or is not a mapping.
+    """
+    if file.suffix == "" and not file.exists():
+        file = CONFIG_DIR / f"{file.name}.yaml"
+    try:
+        loaded = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadConfig(f"cannot read configuration {file}: {error}") from error
+    if not isinstance(loaded, dict):
+        raise BadConfig(f"{file} holds no mapping")
+    return loaded
+
+
+def config_digest(config: TrainConfig) -> str:
+    """SHA-256 (hex) of the RFC 8785 form of the configuration that was built."""
+    return hashlib.sha256(rfc8785.dumps(dataclasses.asdict(config))).hexdigest()
+
+
+def _build(cls: Any, mapping: Any, path: str) -> Any:
+    if not isinstance(mapping, Mapping):
+        raise BadConfig(f"{path}: expected a mapping, found {mapping!r}")
+    hints = typing.get_type_hints(cls)
+    unknown = sorted(str(key) for key in set(mapping) - set(hints))
+    if unknown:
+        raise BadConfig(f"{path}: unknown key {unknown[0]!r}; known: {', '.join(sorted(hints))}")
+    missing = [name for name in hints if name not in mapping]
+    if missing:
+        raise BadConfig(f"{path}: missing key {missing[0]!r}")
+    return cls(
+        **{name: _value(hint, mapping[name], f"{path}.{name}") for name, hint in hints.items()}
+    )
+
+
+def _value(hint: Any, value: Any, path: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return _build(hint, value, path)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if type(value) not in kinds:
+        raise BadConfig(f"{path}: expected {hint.__name__}, found {value!r}")
+    return value
+
+
+def _check(config: TrainConfig) -> None:
+    model, attention, optim = config.model, config.attention, config.optim
+    rules = (
+        (min(dataclasses.astuple(model)[:8]) >= 1, "model: sizes must be at least 1"),
+        (model.heads % model.groups == 0, "model.heads must be a multiple of model.groups"),
+        (model.head_dim % 2 == 0, "model.head_dim must be even (RoPE turns pairs)"),
+        (model.vocab >= 256, "model.vocab must hold every byte (256)"),
+        (attention.kind in ("nsa", "dense"), "attention.kind must be nsa or dense"),
+        (
+            attention.kind == "dense" or model.seq_len >= attention.l,
+            "model.seq_len must be at least attention.l: a branch without blocks learns nothing",
+        ),
+        (config.dtype in ("fp32", "bf16"), "dtype must be fp32 or bf16"),
+        (
+            config.parallel in ("ddp", "single"),
+            f"parallel must be ddp or single; {config.parallel!r} is not built",
+        ),
+        (config.batch.global_seqs >= 1, "batch.global_seqs must be at least 1"),
+        (config.batch.accumulate >= 1, "batch.accumulate must be at least 1"),
+        (config.eval.every_steps >= 0, "eval.every_steps must not be negative"),
+        (config.eval.batches >= 1, "eval.batches must be at least 1"),
+        (config.steps >= 1, "steps must be at least 1"),
+        (optim.warmup_steps >= 0, "optim.warmup_steps must not be negative"),
+        (optim.decay_steps >= 1, "optim.decay_steps must be at least 1"),
+        (optim.lr > 0 and optim.clip > 0, "optim.lr and optim.clip must be positive"),
+    )
+    for holds, text in rules:
+        if not holds:
+            raise BadConfig(text)

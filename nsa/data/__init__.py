@@ -1,0 +1,6 @@
+"""Where the bytes come from: sources of sequences, and how ranks share them."""
+
+from nsa.data.batches import Batches, BatchPlan
+from nsa.data.source import Source, open_source
+
+__all__ = ["BatchPlan", "Batches", "Source", "open_source"]

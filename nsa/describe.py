@@ -1,0 +1,86 @@
+"""`python -m nsa.describe --config FILE`: how large is a model, and what does a token cost?
+
+Prints one JSON object: parameters (counted on the built model, without allocating it), shapes,
+and FLOPs per token. A multiplication and an addition are two FLOPs; the backward pass counts
+twice the forward. It does not cover element-wise work, norms and the optimizer.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nsa.config import AttentionConfig, TrainConfig, build_config, config_digest, load_config
+from nsa.errors import BadConfig
+from nsa.model import LanguageModel, build_model
+
+
+def describe(config: TrainConfig) -> dict[str, Any]:
+    """Parameters, shapes and FLOPs per token of a configuration."""
+    with torch.device("meta"):
+        model = build_model(config)
+    parameters = dict(model.named_parameters())
+    forward = forward_flops_per_token(model, config)
+    return {
+        "config": config.config,
+        "config_digest": config_digest(config),
+        "params": sum(parameter.numel() for parameter in parameters.values()),
+        "params_expected": config.params,
+        "tokens_per_step": config.batch.global_seqs * config.model.seq_len,
+        "flops_per_token": {"forward": forward, "train": 3 * forward},
+        "pairs_per_token": pairs_per_token(config.attention, config.model.seq_len),
+        "shapes": {name: list(parameter.shape) for name, parameter in parameters.items()},
+    }
+
+
+def forward_flops_per_token(model: LanguageModel, config: TrainConfig) -> int:
+    """Mean FLOPs of one token's forward pass at the configured sequence length.
+
+    Every weight matrix but the embedding is multiplied once; every query-key pair costs one dot
+    product and one weighted sum of head_dim per head.
+    """
+    matrices = sum(
+        parameter.numel()
+        for name, parameter in model.named_parameters()
+        if parameter.dim() == 2 and not name.startswith("embedding")
+    )
+    shape = config.model
+    pairs = sum(pairs_per_token(config.attention, shape.seq_len).values())
+    return round(2 * matrices + 4 * pairs * shape.head_dim * shape.heads * shape.layers)
+
+
+def pairs_per_token(attention: AttentionConfig, seq_len: int) -> dict[str, float]:
+    """Keys that a query attends to in each branch, averaged over the positions of a sequence."""
+    if attention.kind == "dense":
+        return {"dense": (seq_len + 1) / 2}
+    l, d, l_sel = attention.l, attention.d, attention.l_sel  # noqa: E741 - the paper's letter
+    compressed = selected = window = 0
+    for t in range(seq_len):
+        compressed += max(0, (t + 1 - l) // d + 1)
+        whole_blocks = min(attention.n_sel, t // l_sel + 1) - 1
+        selected += whole_blocks * l_sel + t % l_sel + 1
+        window += min(attention.w, t + 1)
+    return {
+        "compressed": compressed / seq_len,
+        "selected": selected / seq_len,
+        "window": window / seq_len,
+    }
+
+
+def main() -> int:
+    """Print the description; exit code 4 for a bad configuration."""
+    parser = argparse.ArgumentParser(prog="python -m nsa.describe", allow_abbrev=False)
+    parser.add_argument("--config", type=Path, required=True, help="YAML file, or a bundled name")
+    try:
+        config = build_config(load_config(parser.parse_args().config))
+    except BadConfig as error:
+        print(json.dumps({"error": str(error)}))
+        return error.code
+    print(json.dumps(describe(config), indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

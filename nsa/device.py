@@ -1,0 +1,39 @@
+"""Where does this rank compute, and how is PyTorch set up for it?"""
+
+import torch
+
+from nsa.errors import BadConfig
+from nsa.settings import Settings
+
+
+def choose_device(asked: str, settings: Settings) -> torch.device:
+    """This rank's device: a GPU of its own, or the CPU.
+
+    Args:
+        asked: cpu, cuda, or auto (a GPU when there are any).
+        settings: local rank and number of ranks on this host.
+
+    Raises:
+        BadConfig: there are GPUs, or cuda is asked for, but not one for every local rank.
+    """
+    gpus = torch.cuda.device_count() if asked != "cpu" and torch.cuda.is_available() else 0
+    if gpus == 0 and asked != "cuda":
+        return torch.device("cpu")
+    if gpus < settings.local_world_size:
+        raise BadConfig(f"{settings.local_world_size} ranks on this host, but {gpus} GPUs")
+    return torch.device("cuda", settings.local_rank)
+
+
+def prepare_torch(device: torch.device, settings: Settings) -> None:
+    """Threads (one per rank on a CPU), TF32, and the SDPA kernels the toggles leave."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        torch.backends.cuda.matmul.allow_tf32 = True
+        torch.backends.cudnn.allow_tf32 = True
+    else:
+        torch.set_num_threads(1)
+    if settings.on("NSA_SDPA_NO_FLASH"):
+        torch.backends.cuda.enable_flash_sdp(False)
+    if settings.on("NSA_SDPA_FLASH_ONLY"):
+        torch.backends.cuda.enable_math_sdp(False)
+        torch.backends.cuda.enable_mem_efficient_sdp(False)

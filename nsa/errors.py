@@ -1,0 +1,40 @@
+"""Why can a training run end early, and with which exit code?
+
+TrainerStop
+├── Halted        3  `.HALT` was seen; left at a step boundary, with a checkpoint
+├── BadConfig     4  the order, configuration, environment or arguments are wrong
+├── DataFailure   5  the data source cannot serve
+└── NonFinite     6  loss or gradient norm is NaN or infinite (only without a supervisor)
+"""
+
+from typing import ClassVar
+
+
+class TrainerStop(Exception):
+    """The run ends here for a named reason; `code` is the process's exit code."""
+
+    code: ClassVar[int] = 1
+
+
+class Halted(TrainerStop):
+    """Told to stop by `.HALT`."""
+
+    code = 3
+
+
+class BadConfig(TrainerStop):
+    """The configuration is wrong."""
+
+    code = 4
+
+
+class DataFailure(TrainerStop):
+    """The data source cannot serve."""
+
+    code = 5
+
+
+class NonFinite(TrainerStop):
+    """The loss or the gradient norm is not finite."""
+
+    code = 6

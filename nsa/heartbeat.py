@@ -1,0 +1,153 @@
+"""What is this rank doing? One JSON line per event, appended to `heartbeat_rank{N}.jsonl`.
+
+Guarantees: a line is one `write` to a file opened for appending, so a reader sees whole lines (a
+torn last one at worst); `seq` is 1, 2, 3, … in file order; a line that cannot be written is
+counted, leaves a gap in `seq`, and never stops training. Not guaranteed: durability (no fsync).
+
+A thread speaks when the trainer does not: an `alive` line after `alive_every_s` of silence and a
+`section` line when one section has lasted more than a second. Neither means progress.
+"""
+
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+VERSION = 1
+_ANNOUNCE_AFTER_S = 1.0
+_POLL_S = 0.1
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it: non-finite floats become "NaN", "Infinity", "-Infinity"."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+class Heartbeat:
+    """The heartbeat file of one rank and the clock of the section it is in.
+
+    Args:
+        file: where lines are appended.
+        rank: number of this rank.
+        boot: id of this process start.
+        alive_every_s: silence after which the thread speaks.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        *,
+        rank: int,
+        boot: str,
+        alive_every_s: float,
+    ) -> None:
+        self._fd = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._rank, self._boot, self._alive_every_s = rank, boot, alive_every_s
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._seq = 0
+        self._torn = False
+        self.step = 0
+        self.in_step = False
+        self.section: str | None = None
+        self.section_seq = 0
+        self.collective_seq = 0
+        self.write_failures = 0
+        self._section_since = self._last_write = time.monotonic()
+        self._announced = False
+
+    def beat(self, msg: str, **fields: Any) -> None:
+        """Append one line; never raises for a file system that refuses it."""
+        with self._lock:
+            self._write(msg, fields)
+
+    @contextmanager
+    def in_section(self, name: str) -> Iterator[None]:
+        """Name what the rank does meanwhile; outside a step both edges are written at once."""
+        self._enter(name)
+        yield
+        self._enter(None)
+
+    def _enter(self, name: str | None) -> None:
+        with self._lock:
+            self.section = name
+            self.section_seq += 1
+            self._section_since = time.monotonic()
+            self._announced = name is None or not self.in_step
+            if not self.in_step:
+                self._write("section", {"collective_seq": self.collective_seq})
+
+    def count_collective(self) -> None:
+        """Count a collective that this rank is about to enter."""
+        self.collective_seq += 1
+
+    def start_thread(self) -> None:
+        """Start the thread that speaks for a silent trainer."""
+        self._thread = threading.Thread(target=self._speak, name="heartbeat", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the thread and close the file."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join()
+        os.close(self._fd)
+
+    def _speak(self) -> None:
+        while not self._closing.wait(_POLL_S):
+            with self._lock:
+                now = time.monotonic()
+                age = now - self._section_since
+                if not self._announced and age > _ANNOUNCE_AFTER_S:
+                    self._announced = True
+                    self._write("section", self._position(age))
+                elif now - self._last_write >= self._alive_every_s:
+                    self._write("alive", self._position(age))
+
+    def _position(self, age_s: float) -> dict[str, Any]:
+        return {"section_age_s": round(age_s, 3), "collective_seq": self.collective_seq}
+
+    def _write(self, msg: str, fields: dict[str, Any]) -> None:
+        self._seq += 1
+        now, mono = time.time(), time.monotonic()
+        line = {
+            "v": VERSION,
+            "ts": now,
+            "iso": datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds"),
+            "mono": mono,
+            "pid": os.getpid(),
+            "rank": self._rank,
+            "boot": self._boot,
+            "seq": self._seq,
+            "step": self.step,
+            "msg": msg,
+            "section": self.section,
+            "section_seq": self.section_seq,
+            **plain(fields),
+        }
+        if self.write_failures:
+            line["write_failures"] = self.write_failures
+        data = (json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n").encode()
+        if self._torn:
+            data = b"\n" + data
+        self._last_write = mono
+        try:
+            written = os.write(self._fd, data)
+        except OSError:
+            self.write_failures += 1
+            return
+        self._torn = written < len(data)
+        self.write_failures += self._torn

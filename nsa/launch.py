@@ -1,0 +1,157 @@
+"""What was this process told to do? An order, or a command line: the same `Launch` either way."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from nsa.config import BatchConfig, OptimConfig, TrainConfig, build_config, load_config
+from nsa.errors import BadConfig
+from nsa.settings import Settings
+
+_DEFAULT_ALIVE_EVERY_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cadence:
+    """When checkpoints are due: after so many steps, or seconds, whichever is first; None = not."""
+
+    every_steps: int | None = None
+    every_s: float | None = None
+
+    def __bool__(self) -> bool:
+        return self.every_steps is not None or self.every_s is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One run of the trainer.
+
+    `supervised`: somebody writes `.GO` and `.HALT`, and decides what a non-finite loss means.
+    `resume_step` is what the order claims about the checkpoint; None = not claimed.
+    """
+
+    run_dir: Path
+    config: TrainConfig
+    supervised: bool
+    resume_path: Path | None = None
+    resume_step: int | None = None
+    alive_every_s: float = _DEFAULT_ALIVE_EVERY_S
+    checkpoint: Cadence = Cadence()
+    fault: str | None = None
+    device: str = "auto"
+
+
+def launch_from_order(file: Path, settings: Settings) -> Launch:
+    """The launch that an `order.json` describes; the run directory is the order's folder.
+
+    Raises:
+        BadConfig: the order cannot be read, lacks something, or disagrees with the environment.
+    """
+    try:
+        order = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadConfig(f"cannot read order {file}: {error}") from error
+    if not isinstance(order, dict):
+        raise BadConfig(f"order {file} holds no object")
+    config = build_config(_object(order, "train"))
+    if order.get("steps") != config.steps:
+        raise BadConfig(f"order: steps {order.get('steps')!r}, but train.steps {config.steps}")
+    if order.get("world_size") != settings.world_size:
+        raise BadConfig(
+            f"order: world_size {order.get('world_size')!r}, but {settings.world_size} are running"
+        )
+    _refuse_disagreement(config, settings)
+    resume = order.get("resume_from") or {}
+    run_dir = file.parent
+    return Launch(
+        run_dir=run_dir,
+        config=config,
+        supervised=True,
+        resume_path=run_dir / resume["path"] if resume else None,
+        resume_step=resume.get("step"),
+        alive_every_s=_number(_object(order, "heartbeat"), "alive_every_s")
+        or _DEFAULT_ALIVE_EVERY_S,
+        checkpoint=_cadence(_object(order, "checkpoint")),
+        fault=order.get("fault"),
+        device="cpu" if order.get("profile") == "cpu" else "auto",
+    )
+
+
+def launch_from_file(
+    file: Path,
+    *,
+    run_dir: Path,
+    settings: Settings,
+    steps: int | None = None,
+    data: str | None = None,
+    resume: Path | None = None,
+    checkpoint: Cadence = Cadence(),
+    device: str = "auto",
+) -> Launch:
+    """The launch of a configuration file; `steps`, `data`, NSA_LR and NSA_ACCUM override it.
+
+    Raises:
+        BadConfig: the file is not a whole configuration.
+    """
+    mapping = load_config(file)
+    if steps is not None:
+        mapping["steps"] = steps
+    if data is not None:
+        mapping["data"] = data
+    config = _overridden(build_config(mapping), settings)
+    if settings.world_size == 1 and not settings.under_torchrun:
+        config = replace(config, parallel="single")
+    run_dir.mkdir(parents=True, exist_ok=True)
+    return Launch(
+        run_dir=run_dir,
+        config=config,
+        supervised=False,
+        resume_path=resume,
+        checkpoint=checkpoint,
+        device=device,
+    )
+
+
+def _overridden(config: TrainConfig, settings: Settings) -> TrainConfig:
+    optim: OptimConfig = config.optim
+    batch: BatchConfig = config.batch
+    if "NSA_LR" in settings.nsa_env:
+        optim = replace(optim, lr=float(settings.value("NSA_LR")))
+    if "NSA_ACCUM" in settings.nsa_env:
+        batch = replace(batch, accumulate=int(settings.value("NSA_ACCUM")))
+    return replace(config, optim=optim, batch=batch)
+
+
+def _refuse_disagreement(config: TrainConfig, settings: Settings) -> None:
+    if settings.config_name not in (None, config.config):
+        raise BadConfig(f"CONFIG={settings.config_name}, but the order says {config.config}")
+    if _overridden(config, settings) != config:
+        raise BadConfig("NSA_LR or NSA_ACCUM disagrees with the order; change `train` instead")
+
+
+def _object(order: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = order.get(key)
+    if value is None and key != "train":
+        return {}
+    if not isinstance(value, dict):
+        raise BadConfig(f"order: {key} must be an object, found {value!r}")
+    return value
+
+
+def _number(mapping: Mapping[str, Any], key: str) -> float | None:
+    value = mapping.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise BadConfig(f"order: {key} must be a positive number, found {value!r}")
+    return float(value)
+
+
+def _cadence(mapping: Mapping[str, Any]) -> Cadence:
+    steps = _number(mapping, "every_steps")
+    return Cadence(
+        every_steps=None if steps is None else int(steps),
+        every_s=_number(mapping, "every_s"),
+    )

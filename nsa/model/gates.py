@@ -1,0 +1,39 @@
+"""Do all three branches still have a say? Gate statistics of the last forward pass."""
+
+import torch
+
+from nsa.model.attention import NativeSparseAttention
+from nsa.model.transformer import LanguageModel
+
+_COLLAPSED_ENTROPY = 0.18
+_COLLAPSED_SHARE = 0.9
+
+
+def gate_rows(model: LanguageModel) -> list[tuple[float, float]]:
+    """`(mean normalised entropy, mean largest share)` of every layer; empty where not kept."""
+    stats = [
+        block.attention.gate_stats
+        for block in model.layers()
+        if isinstance(block.attention, NativeSparseAttention)
+        and block.attention.gate_stats is not None
+    ]
+    return [(entropy, share) for entropy, share in torch.stack(stats).tolist()] if stats else []
+
+
+def gate_health(rows: list[tuple[float, float]]) -> dict[str, float]:
+    """Gate fields of a progress line; empty when statistics are off or attention is dense.
+
+    Shares are gates divided by their sum over the branches. `gate_entropy` is the mean entropy of
+    the shares in units of ln 3 (1 = equal, 0 = one branch has all), `gate_max` the largest share
+    of any layer, `gate_collapse_frac` the fraction of layers below 0.18 or above 0.9.
+    """
+    if not rows:
+        return {}
+    collapsed = [
+        entropy < _COLLAPSED_ENTROPY or share > _COLLAPSED_SHARE for entropy, share in rows
+    ]
+    return {
+        "gate_entropy": sum(entropy for entropy, _ in rows) / len(rows),
+        "gate_max": max(share for _, share in rows),
+        "gate_collapse_frac": sum(collapsed) / len(rows),
+    }

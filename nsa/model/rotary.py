@@ -1,0 +1,34 @@
+"""Where is a token? Rotary position embedding, applied to every head by itself.
+
+Shapes: B batch, S positions, N heads or groups, D head dimension.
+"""
+
+import torch
+from torch import Tensor
+
+
+def rotation_table(positions: int, head_dim: int, theta: float) -> Tensor:
+    """Cosines and sines of every position, `[2, positions, head_dim / 2]`, fp32.
+
+    Pair m of a head turns by position / theta^(2m / head_dim) radians.
+    """
+    frequencies = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+    angles = torch.arange(positions, dtype=torch.float64)[:, None] * frequencies[None, :]
+    return torch.stack((angles.cos(), angles.sin())).float()
+
+
+def rotate(x_BSND: Tensor, table: Tensor) -> Tensor:
+    """Turn every head by its position.
+
+    Args:
+        x_BSND: heads, `[B, S, N, D]`; dimension m is paired with m + D/2.
+        table: `[2, S, D / 2]`, the rows of `rotation_table` for the S positions.
+
+    Returns:
+        The same shape and dtype; a dot product of two results depends on the difference of their
+        positions only.
+    """
+    cos, sin = table[0][:, None, :], table[1][:, None, :]
+    first, second = x_BSND.float().chunk(2, dim=-1)
+    turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    return turned.to(x_BSND.dtype)

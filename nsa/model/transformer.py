@@ -1,0 +1,130 @@
+"""Which network is trained? Pre-norm blocks of attention and SwiGLU, embeddings untied.
+
+It does not cover generation: there is no key-value cache here.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from nsa.config import TrainConfig
+from nsa.model.attention import DenseAttention, NativeSparseAttention
+from nsa.model.rotary import rotation_table
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) · weight, in fp32 whatever the input."""
+
+    def __init__(self, dim: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last dimension."""
+        x32 = x.float()
+        return (x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + self.eps)) * self.weight
+
+
+class SwiGLU(nn.Module):
+    """w_down(silu(w_gate x) · w_up x)."""
+
+    def __init__(self, dim: int, width: int) -> None:
+        super().__init__()
+        self.w_gate = nn.Linear(dim, width, bias=False)
+        self.w_up = nn.Linear(dim, width, bias=False)
+        self.w_down = nn.Linear(width, dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply to the last dimension."""
+        return self.w_down(F.silu(self.w_gate(x)) * self.w_up(x))
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + ffn(norm(x))."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        super().__init__()
+        model = config.model
+        self.attention_norm = RMSNorm(model.dim, model.norm_eps)
+        self.attention: NativeSparseAttention | DenseAttention
+        if config.attention.kind == "nsa":
+            self.attention = NativeSparseAttention(model, config.attention)
+        else:
+            self.attention = DenseAttention(model)
+        self.ffn_norm = RMSNorm(model.dim, model.norm_eps)
+        self.ffn = SwiGLU(model.dim, model.ffn_width)
+
+    def forward(self, x_BSE: Tensor, table: Tensor) -> Tensor:
+        """One layer."""
+        x_BSE = x_BSE + self.attention(self.attention_norm(x_BSE), table)
+        return x_BSE + self.ffn(self.ffn_norm(x_BSE))
+
+
+class LanguageModel(nn.Module):
+    """Bytes in, logits over the next byte out.
+
+    `rotation` holds one row per position, so its length is the longest sequence that fits.
+    """
+
+    rotation: Tensor
+
+    def __init__(self, config: TrainConfig) -> None:
+        super().__init__()
+        model = config.model
+        self.embedding = nn.Embedding(model.vocab, model.dim)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(model.layers))
+        self.norm = RMSNorm(model.dim, model.norm_eps)
+        self.head = nn.Linear(model.dim, model.vocab, bias=False)
+        self.gradient_checkpointing = model.gradient_checkpointing
+        table = rotation_table(model.seq_len, model.head_dim, model.rope_theta)
+        self.register_buffer("rotation", table, persistent=False)
+        self._initialise(model.init_std)
+
+    def forward(self, tokens_BS: Tensor) -> Tensor:
+        """Logits `[B, S, vocab]` for int64 tokens `[B, S]`, S at most the model's seq_len."""
+        table = self.rotation[:, : tokens_BS.shape[1]]
+        x_BSE = self.embedding(tokens_BS)
+        for block in self.blocks:
+            if self.gradient_checkpointing and self.training:
+                x_BSE = checkpoint(block, x_BSE, table, use_reentrant=False)
+            else:
+                x_BSE = block(x_BSE, table)
+        return self.head(self.norm(x_BSE))
+
+    def layers(self) -> list[Block]:
+        """The blocks, first to last."""
+        return [block for block in self.blocks if isinstance(block, Block)]
+
+    def keep_gate_stats(self, keep: bool) -> None:
+        """Whether forward passes leave gate statistics behind (`nsa.model.gates`)."""
+        for block in self.layers():
+            if isinstance(block.attention, NativeSparseAttention):
+                block.attention.keep_gate_stats = keep
+
+    @torch.no_grad()
+    def poison(self) -> None:
+        """Make every further loss NaN: the injected fault `nan`."""
+        self.norm.weight.fill_(math.nan)
+
+    def _initialise(self, std: float) -> None:
+        residual_std = std / math.sqrt(2 * len(self.blocks))
+        for name, parameter in self.named_parameters():
+            if name.endswith("gate.bias"):
+                nn.init.zeros_(parameter)
+            elif parameter.dim() == 2:
+                into_residual = name.endswith(("w_o.weight", "w_down.weight"))
+                nn.init.normal_(parameter, std=residual_std if into_residual else std)
+
+
+def build_model(config: TrainConfig) -> LanguageModel:
+    """The model of a configuration on the default device, drawn from torch's current seed."""
+    return LanguageModel(config)
+
+
+def next_byte_loss(logits_BSV: Tensor, targets_BS: Tensor) -> Tensor:
+    """Mean cross-entropy in nats per byte, in fp32."""
+    return F.cross_entropy(logits_BSV.float().flatten(0, 1), targets_BS.flatten())

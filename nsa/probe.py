@@ -1,0 +1,97 @@
+"""`python -m nsa.probe`: what can this host's devices compute? One JSON object.
+
+`peak_flops` is measured, not looked up: the best of repeated square matrix products, per device
+(bf16 on a GPU, fp32 on the CPU with all its threads), summed at the top level. It takes about half
+a second a device; `--no-collect-env` leaves out PyTorch's environment report, which takes longer.
+"""
+
+import argparse
+import json
+import os
+import platform
+import time
+from typing import Any
+
+import torch
+
+from nsa.errors import BadConfig
+from nsa.settings import load_settings
+
+_MEASURE_S = 0.4
+_SIZES = {"cpu": 768, "cuda": 4096}
+
+
+def probe(*, collect_env: bool) -> dict[str, Any]:
+    """Devices with their measured peak, and what software drives them."""
+    devices = [measure_device(device) for device in list_devices()]
+    return {
+        "v": 1,
+        "peak_flops": sum(device["peak_flops"] for device in devices),
+        "devices": devices,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "collect_env": environment_report() if collect_env else None,
+    }
+
+
+def list_devices() -> list[torch.device]:
+    """The GPUs this process may use, else the CPU."""
+    if torch.cuda.is_available():
+        return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    return [torch.device("cpu")]
+
+
+def measure_device(device: torch.device) -> dict[str, Any]:
+    """Peak FLOP/s of a device: the fastest of the products that fit into 0.4 s."""
+    on_gpu = device.type == "cuda"
+    dtype = torch.bfloat16 if on_gpu else torch.float32
+    size = _SIZES[device.type]
+    a = torch.ones(size, size, dtype=dtype, device=device)
+    fastest_s = float("inf")
+    _time_product(a)  # the first one pays for loading the library
+    deadline = time.monotonic() + _MEASURE_S
+    while time.monotonic() < deadline:
+        fastest_s = min(fastest_s, _time_product(a))
+    properties = torch.cuda.get_device_properties(device) if on_gpu else None
+    return {
+        "device": str(device),
+        "name": properties.name if properties else platform.processor() or platform.machine(),
+        "memory_mb": properties.total_memory // 2**20 if properties else None,
+        "dtype": str(dtype).removeprefix("torch."),
+        "peak_flops": round(2 * size**3 / fastest_s),
+    }
+
+
+def environment_report() -> str:
+    """What `torch.utils.collect_env` says."""
+    from torch.utils.collect_env import get_pretty_env_info
+
+    return str(get_pretty_env_info())
+
+
+def _time_product(a: torch.Tensor) -> float:
+    began = time.perf_counter()
+    torch.mm(a, a)
+    if a.device.type == "cuda":
+        torch.cuda.synchronize(a.device)
+    return time.perf_counter() - began
+
+
+def main() -> int:
+    """Print the probe; exit code 4 for an unknown `NSA_*` variable."""
+    parser = argparse.ArgumentParser(prog="python -m nsa.probe", allow_abbrev=False)
+    parser.add_argument("--no-collect-env", action="store_true")
+    arguments = parser.parse_args()
+    try:
+        load_settings()
+    except BadConfig as error:
+        print(json.dumps({"error": str(error)}))
+        return error.code
+    print(json.dumps(probe(collect_env=not arguments.no_collect_env), indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,149 @@
+"""How do the ranks of a run talk? Process group, gradient averaging, small shared numbers.
+
+Every collective this rank enters is counted in the heartbeat's `collective_seq` before it can
+block, so a rank that has not entered one is known by its lower count.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from nsa.errors import BadConfig
+from nsa.settings import Settings
+
+# Above every deadline of a watcher: a collective that waits is the watcher's business.
+_COLLECTIVE_TIMEOUT = timedelta(hours=3)
+
+
+class Ranks:
+    """This process among its peers; `single` has none and talks to nobody.
+
+    Args:
+        settings: rank and world size as torchrun set them.
+        parallel: ddp or single.
+        device: where the model lives.
+        on_collective: told before each collective.
+
+    Raises:
+        BadConfig: `single` with more than one rank.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        parallel: str,
+        device: torch.device,
+        on_collective: Callable[[], None],
+    ) -> None:
+        self.rank, self.world_size = settings.rank, settings.world_size
+        self.backend = "DDP" if parallel == "ddp" else "single"
+        self.wait_s = 0.0
+        self._settings, self._device = settings, device
+        self._on_collective = on_collective
+        self._last_bucket_at: float | None = None
+        if parallel == "single":
+            if self.world_size != 1:
+                raise BadConfig(f"parallel single with {self.world_size} ranks")
+            return
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        if settings.under_torchrun:
+            dist.init_process_group(backend, timeout=_COLLECTIVE_TIMEOUT)
+        else:
+            store = dist.HashStore()  # type: ignore[attr-defined] # torch does not export it
+            dist.init_process_group(backend, store=store, rank=0, world_size=1)
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model whose backward averages gradients over the ranks."""
+        if self.backend == "single":
+            return model
+        safe = self._settings.on("NSA_DDP_SAFE_MODE")
+        # The rotation table is equal by construction: no broadcast of it before each forward.
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["rotation"])
+        net = DistributedDataParallel(
+            model,
+            device_ids=[self._device.index] if self._device.type == "cuda" else None,
+            bucket_cap_mb=float(self._settings.value("NSA_DDP_BUCKET_MB")),
+            find_unused_parameters=safe or self._settings.on("NSA_DDP_FIND_UNUSED"),
+            static_graph=not safe and self._settings.on("NSA_DDP_STATIC_GRAPH"),
+        )
+        compress = not safe and self._settings.value("NSA_DDP_COMPRESS") == "bf16"
+        net.register_comm_hook(torch.bfloat16 if compress else None, self._average_bucket)
+        return net
+
+    @contextmanager
+    def part_of_step(self, net: nn.Module, *, last: bool) -> Iterator[None]:
+        """Around forward and backward of one part; gradients are averaged in the last only."""
+        self._last_bucket_at = None
+        if last or not isinstance(net, DistributedDataParallel):
+            yield
+        else:
+            with net.no_sync():
+                yield
+
+    def backward_wait_s(self, ended_at: float) -> float:
+        """How long the backward pass that ended at `ended_at` waited for its peers, in s.
+
+        Counted from the launch of the last bucket: this rank has computed all its gradients then.
+        """
+        return 0.0 if self._last_bucket_at is None else ended_at - self._last_bucket_at
+
+    def add_up(self, numbers: list[float]) -> list[float]:
+        """The sums over all ranks, in fp64, equal on every rank."""
+        if self.backend == "single":
+            return numbers
+        shared = torch.tensor(numbers, dtype=torch.float64, device=self._device)
+        with self._waiting():
+            dist.all_reduce(shared)
+            return shared.tolist()
+
+    def choose(self, number: int) -> int:
+        """Rank 0's number, on every rank."""
+        return int(self.add_up([number if self.rank == 0 else 0])[0])
+
+    def gather_bytes(self, data: Tensor) -> list[Tensor]:
+        """A byte tensor of equal size from every rank, in order of rank, on the CPU."""
+        if self.backend == "single":
+            return [data]
+        here = data.to(self._device)
+        gathered = [torch.empty_like(here) for _ in range(self.world_size)]
+        with self._waiting():
+            dist.all_gather(gathered, here)
+        return [tensor.cpu() for tensor in gathered]
+
+    def leave_together(self) -> None:
+        """Wait for every rank, then take the group down; without it exits are not clean."""
+        if self.backend != "single":
+            self.add_up([0.0])
+            dist.destroy_process_group()
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        self._on_collective()
+        began = time.monotonic()
+        yield
+        self.wait_s += time.monotonic() - began
+
+    def _average_bucket(
+        self,
+        wire_dtype: torch.dtype | None,
+        bucket: dist.GradBucket,  # type: ignore[name-defined] # DDP wants this very annotation
+    ) -> torch.futures.Future[Tensor]:
+        self._on_collective()
+        self._last_bucket_at = time.monotonic()
+        gradients = bucket.buffer()
+        wire = gradients if wire_dtype is None else gradients.to(wire_dtype)
+        wire.div_(self.world_size)
+        future = dist.all_reduce(wire, async_op=True).get_future()
+
+        def received(done: Any) -> Tensor:
+            result = done.value()[0]
+            return result if result is gradients else gradients.copy_(result)
+
+        return future.then(received)

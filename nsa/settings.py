@@ -1,0 +1,147 @@
+"""What does the environment say? The only module of the trainer that reads it.
+
+`TOGGLES` is the one table of `NSA_*` variables. A name that is not in it, or a value that its row
+does not allow, is an error: a misspelt toggle must not silently train something else. Rows whose
+feature is not built allow only the value that describes what runs anyway.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nsa.errors import BadConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toggle:
+    """One environment variable: its default, the values it may have, and what it does.
+
+    `allowed` is a tuple of literal values, or "int" or "float" for non-negative numbers.
+    """
+
+    name: str
+    default: str
+    allowed: tuple[str, ...] | str
+    effect: str
+
+
+_FLAG = ("0", "1")
+
+
+def _row(name: str, default: str, allowed: tuple[str, ...] | str, effect: str) -> Toggle:
+    return Toggle(name=name, default=default, allowed=allowed, effect=effect)
+
+
+TOGGLES: dict[str, Toggle] = {
+    toggle.name: toggle
+    for toggle in (
+        _row("NSA_PREFILL_BATCHED", "1", ("1",), "all queries at once; sequential is not built"),
+        _row("NSA_SEL_RANGES_V2", "1", ("1",), "selected ids to ranges, vectorised; V1 not built"),
+        _row("NSA_USE_FA2", "0", ("0",), "flash-attn kernels; not built"),
+        _row("NSA_SDPA_NO_FLASH", "0", _FLAG, "switch PyTorch's flash SDPA kernel off"),
+        _row("NSA_SDPA_FLASH_ONLY", "0", _FLAG, "switch every SDPA kernel but flash off"),
+        _row("NSA_DISABLE_AUX_STATS", "0", _FLAG, "no gate statistics in progress lines"),
+        _row("NSA_TB_DISABLE", "0", _FLAG, "no TensorBoard files"),
+        _row("NSA_DISABLE_CSV_LOGS", "0", _FLAG, "no training.csv"),
+        _row("NSA_DDP_STATIC_GRAPH", "0", _FLAG, "DDP static_graph"),
+        _row("NSA_DDP_FIND_UNUSED", "0", _FLAG, "DDP find_unused_parameters"),
+        _row("NSA_DDP_BUCKET_MB", "25", "int", "DDP gradient bucket size in MB"),
+        _row("NSA_DDP_COMPRESS", "none", ("none", "bf16"), "dtype of the gradient all-reduce"),
+        _row("NSA_DDP_SAFE_MODE", "0", _FLAG, "find_unused on; static graph, compression off"),
+        _row("NSA_DDP_DISABLE_GC", "0", _FLAG, "no gradient checkpointing under DDP"),
+        _row("NSA_ACCUM", "", "int", "batch.accumulate; refused when it disagrees with an order"),
+        _row("NSA_LR", "", "float", "optim.lr; refused when it disagrees with an order"),
+        _row("NSA_MEM_DUMP_EVERY", "0", "int", "memory report before and after every Nth step"),
+        _row("NSA_SCALER_INIT_SCALE", "65536", (), "fp16 loss scaling; fp16 is not built"),
+        _row("NSA_SCALER_GROWTH_INTERVAL", "2000", (), "fp16 loss scaling; fp16 is not built"),
+        _row("NSA_SCALER_GROWTH_FACTOR", "2.0", (), "fp16 loss scaling; fp16 is not built"),
+        _row("NSA_SCALER_BACKOFF_FACTOR", "0.5", (), "fp16 loss scaling; fp16 is not built"),
+    )
+}
+
+_RECORDED_PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_", "OMP_", "CUDA_VISIBLE_DEVICES")
+_RECORDED_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "CONFIG")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The environment of this process, checked.
+
+    `nsa_env` holds the `NSA_*` variables that are really set; `recorded_env` what else shapes a
+    run (NCCL_*, OMP_*, the allocator). Without torchrun it is rank 0 of 1.
+    """
+
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    local_world_size: int = 1
+    under_torchrun: bool = False
+    config_name: str | None = None
+    nsa_env: Mapping[str, str]
+    recorded_env: Mapping[str, str]
+
+    def value(self, name: str) -> str:
+        """The value of a toggle: as set, else its default."""
+        return self.nsa_env.get(name, TOGGLES[name].default)
+
+    def on(self, name: str) -> bool:
+        """Whether a 0/1 toggle is 1."""
+        return self.value(name) == "1"
+
+
+def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
+    """Read and check the environment.
+
+    Raises:
+        BadConfig: an unknown `NSA_*` name, a value its row does not allow, or a rank that is not
+            a number.
+    """
+    environ = os.environ if environ is None else environ
+    nsa_env = {name: environ[name] for name in sorted(environ) if name.startswith("NSA_")}
+    for name, value in nsa_env.items():
+        _check(name, value)
+    return Settings(
+        rank=_integer(environ, "RANK", 0),
+        local_rank=_integer(environ, "LOCAL_RANK", 0),
+        world_size=_integer(environ, "WORLD_SIZE", 1),
+        local_world_size=_integer(environ, "LOCAL_WORLD_SIZE", 1),
+        under_torchrun="MASTER_ADDR" in environ and "RANK" in environ,
+        config_name=environ.get("CONFIG"),
+        nsa_env=nsa_env,
+        recorded_env={
+            name: environ[name]
+            for name in sorted(environ)
+            if name in _RECORDED_NAMES or name.startswith(_RECORDED_PREFIXES)
+        },
+    )
+
+
+def set_unless_set(variables: Mapping[str, str]) -> dict[str, str]:
+    """Set variables of this process that nobody has chosen yet; returns those."""
+    chosen = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(chosen)
+    return chosen
+
+
+def _check(name: str, value: str) -> None:
+    toggle = TOGGLES.get(name)
+    if toggle is None:
+        raise BadConfig(f"unknown variable {name}; known: {', '.join(sorted(TOGGLES))}")
+    if isinstance(toggle.allowed, tuple):
+        if value not in toggle.allowed:
+            expected = " or ".join(toggle.allowed) or "it to be unset"
+            raise BadConfig(f"{name}={value!r}: expected {expected} ({toggle.effect})")
+        return
+    try:
+        number = int(value) if toggle.allowed == "int" else float(value)
+    except ValueError:
+        raise BadConfig(f"{name}={value!r}: expected {toggle.allowed}") from None
+    if not 0 <= number < float("inf"):
+        raise BadConfig(f"{name}={value!r}: expected a finite number, not negative")
+
+
+def _integer(environ: Mapping[str, str], name: str, default: int) -> int:
+    try:
+        return int(environ.get(name, default))
+    except ValueError:
+        raise BadConfig(f"{name}={environ[name]!r}: expected a whole number") from None

@@ -1,0 +1,86 @@
+"""`python -m nsa.train`: one rank of a training run, alone or under torchrun.
+
+    python -m nsa.train --order RUN_DIR/order.json
+    python -m nsa.train --config FILE --steps N --data NAME --out DIR [--resume PATH]
+
+With `--order` the run directory is the order's folder; it waits for `.GO` and obeys `.HALT`.
+Exit codes: 0 done, 3 halted, 4 bad configuration, 5 data failure, 6 non-finite, 1 anything else.
+"""
+
+import argparse
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+from nsa.errors import BadConfig, TrainerStop
+from nsa.launch import Cadence, Launch, launch_from_file, launch_from_order
+from nsa.settings import Settings, load_settings
+from nsa.stacks import StackDumps
+
+
+class _Arguments(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise BadConfig(message)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train; returns the exit code."""
+    try:
+        settings = load_settings()
+        launch = parse_launch(sys.argv[1:] if arguments is None else arguments, settings)
+        stacks = StackDumps(launch.run_dir, settings.rank)
+        from nsa.trainer import Trainer  # torch takes seconds: refuse and dump stacks before it
+
+        Trainer(launch, settings, stacks).run()
+    except TrainerStop as stop:
+        print(f"{type(stop).__name__}: {stop}", file=sys.stderr)
+        return stop.code
+    except Exception:  # noqa: BLE001 - the process's edge; the `error` line is written by now
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def parse_launch(arguments: list[str], settings: Settings) -> Launch:
+    """What the command line asks for.
+
+    Raises:
+        BadConfig: unknown or contradicting arguments, or what the launch functions raise.
+    """
+    parser = _Arguments(
+        prog="python -m nsa.train", description="Train one rank.", allow_abbrev=False
+    )
+    parser.add_argument("--order", type=Path, help="order.json; excludes everything else")
+    parser.add_argument("--config", type=Path, help="YAML file, or the name of a bundled one")
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--data", help="synthetic | local_text")
+    parser.add_argument("--out", type=Path, help="run directory")
+    parser.add_argument("--resume", type=Path, help="a checkpoint directory")
+    parser.add_argument("--checkpoint-every", type=int, help="steps between checkpoints")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    given = parser.parse_args(arguments)
+    if given.order is not None:
+        if len(arguments) not in (1, 2):
+            raise BadConfig("--order stands alone: the order says everything")
+        return launch_from_order(given.order, settings)
+    if given.config is None or given.out is None:
+        raise BadConfig("give --order FILE, or --config FILE and --out DIR")
+    return launch_from_file(
+        given.config,
+        run_dir=given.out,
+        settings=settings,
+        steps=given.steps,
+        data=given.data,
+        resume=given.resume,
+        checkpoint=Cadence(every_steps=given.checkpoint_every),
+        device=given.device,
+    )
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # a peer may hang in a collective: its threads must not change our exit code

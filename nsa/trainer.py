@@ -1,0 +1,267 @@
+"""How does one rank train, from boot to done? Reads top to bottom: boot, wait, step, step, leave.
+
+Every step writes `step_start`, `progress`, `step_end`. Decisions that must be equal on every rank
+(halt, checkpoint by time) are rank 0's and ride on the one small collective of the step that also
+averages the loss.
+"""
+
+import math
+import secrets
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nsa.artifacts import RunArtifacts, memory_report
+from nsa.checkpoint_writer import CheckpointWriter
+from nsa.data import Batches, BatchPlan, open_source
+from nsa.errors import BadConfig, DataFailure, Halted, NonFinite
+from nsa.evaluation import held_out_loss
+from nsa.faults import parse_fault, toy_instead_of
+from nsa.heartbeat import Heartbeat
+from nsa.identity import count_identity
+from nsa.launch import Launch
+from nsa.model.gates import gate_health, gate_rows
+from nsa.model.transformer import next_byte_loss
+from nsa.network import prepare_network
+from nsa.optimizer import learning_rate
+from nsa.rig import build_rig
+from nsa.sections import Sections
+from nsa.settings import Settings
+from nsa.stacks import StackDumps
+
+_GO_LIMIT_S = 120.0
+_GO_POLL_S = 0.05
+_ERROR_TEXT_LIMIT = 2000
+
+
+class Trainer:
+    """One rank of one run.
+
+    Args:
+        launch: what to train, where, and whom to obey.
+        settings: the checked environment.
+        stacks: the dumps of this process, which `run` closes.
+
+    Raises:
+        BadConfig: the fault or the batch does not fit; nothing has been written yet.
+    """
+
+    def __init__(self, launch: Launch, settings: Settings, stacks: StackDumps) -> None:
+        self.launch, self.settings, self.config = launch, settings, launch.config
+        rank, world_size = settings.rank, settings.world_size
+        self.fault = parse_fault(launch.fault, rank=rank, world_size=world_size)
+        if self.fault.kind == "wrong-config":
+            self.config = toy_instead_of(self.config)
+        self.plan = BatchPlan.of(self.config, rank=rank, world_size=world_size)
+        self.heart = Heartbeat(
+            launch.run_dir / f"heartbeat_rank{rank}.jsonl",
+            rank=rank,
+            boot=secrets.token_hex(8),
+            alive_every_s=launch.alive_every_s,
+        )
+        self.stacks = stacks
+        self.stacks.on_dump = lambda name: self.heart.beat("stackdump", path=name)
+        self.sections = Sections(self.heart, self.fault)
+        self.step = 0
+        self.halt_told = self.checkpoint_due = self.poisoned = False
+
+    def run(self) -> None:
+        """Train to the last step.
+
+        Raises:
+            TrainerStop: the run ended early, for the reason that the class names.
+        """
+        try:
+            self._boot()
+            self._open_data()
+            while self.step < self.config.steps:
+                self._train_step()
+                self._between_steps()
+            self.rig.ranks.leave_together()
+            self.heart.beat("done")
+        except Halted:
+            raise
+        except Exception as error:  # told to whoever watches, then it ends the process as ever
+            text = str(error)[:_ERROR_TEXT_LIMIT]
+            self.heart.beat("error", type=type(error).__name__, text=text)
+            raise
+        finally:
+            self.stacks.close()
+            self.heart.close()
+
+    def _boot(self) -> None:
+        self.heart.section = "boot"
+        network = prepare_network(self.settings)
+        self.rig = build_rig(
+            self.config, self.plan, self.launch, self.settings, self.heart.count_collective
+        )
+        self.step = self.heart.step = self.rig.resumed_step
+        identity = count_identity(self.rig.model, self.config, self.plan, self.settings)
+        self.heart.beat(
+            "boot",
+            **identity,
+            backend=self.rig.ranks.backend,
+            attention_backend=self.rig.attention_backend,
+            device=str(self.rig.device),
+        )
+        self.heart.start_thread()
+        self.fault.strike("boot", self.step)
+        self.artifacts = RunArtifacts(self.launch.run_dir, self.settings, self.rig.device)
+        self.artifacts.describe(identity, self.rig.model, network)
+        self.writer = CheckpointWriter(
+            self.launch.run_dir, self.launch.checkpoint, self.rig, self.heart
+        )
+        if self.launch.supervised:
+            self._wait_for_go()
+        self.heart.section = None
+
+    def _wait_for_go(self) -> None:
+        """Rank 0 looks for `.GO`; all ranks go, or leave, together."""
+        deadline = time.monotonic() + _GO_LIMIT_S
+        while not (go := self._told("GO")) and not self._told("HALT"):
+            if self.settings.rank != 0 or time.monotonic() > deadline:
+                break
+            time.sleep(_GO_POLL_S)
+        if self.rig.ranks.choose(int(go)):
+            return
+        halted = self.rig.ranks.choose(int(self._told("HALT")))
+        if halted:
+            self.heart.beat("halt_seen")
+        self.rig.ranks.leave_together()
+        if halted:
+            raise Halted("halted before the first step")
+        raise BadConfig(f"no .GO within {_GO_LIMIT_S:.0f} s")
+
+    def _told(self, word: str) -> bool:
+        return (self.launch.run_dir / f".{word}").exists()
+
+    def _open_data(self) -> None:
+        with self.sections.enter("data"):
+            began = time.monotonic()
+            try:
+                source = open_source(self.config.data, self.config.seed)
+            except DataFailure as error:
+                self.heart.beat("loader_error", type=type(error).__name__, text=str(error))
+                raise
+            self.batches = Batches(source, self.plan, self.rig.device)
+            self.heart.beat("loader_ready", dt=round(time.monotonic() - began, 6))
+
+    # One step: data, forward, backward, optimizer, log.
+
+    def _train_step(self) -> None:
+        self.step += 1
+        self.sections.begin_step(self.step)
+        self.rig.ranks.wait_s = 0.0
+        self.artifacts.dump_memory("pre", self.step)
+        parts, fetch_s = self._fetch()
+        loss = sum(self._forward_backward(parts), start=torch.zeros((), device=self.rig.device))
+        rate = learning_rate(self.step, self.config.optim)
+        grad_norm = self._apply(rate)
+        tokens = sum(inputs.numel() for inputs, _ in parts) * self.settings.world_size
+        with self.sections.enter("log"):
+            self._report(loss.item(), grad_norm, rate, tokens, fetch_s)
+        self.sections.count_as_wait(self.rig.ranks.wait_s)
+        self.heart.beat(
+            "step_end",
+            dt_step_s=round(time.monotonic() - self.sections.began, 6),
+            tokens=tokens,
+            step_sections={name: round(s, 6) for name, s in self.sections.spent_s.items()},
+            collective_seq=self.heart.collective_seq,
+        )
+        self.sections.end_step()
+        self.artifacts.dump_memory("post", self.step)
+
+    def _fetch(self) -> tuple[list[tuple[Tensor, Tensor]], float]:
+        """The parts of this rank's batch, and how long they took to come, in s."""
+        with self.sections.enter("data", first_line="step_start"):
+            began = time.monotonic()
+            try:
+                parts = self.batches.of_step(self.step)
+            except DataFailure as error:
+                self.heart.beat("loader_error", type=type(error).__name__, text=str(error))
+                raise
+            return parts, time.monotonic() - began
+
+    def _forward_backward(self, parts: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
+        """Add every part's gradients; returns their shares of the mean loss."""
+        rig, shares = self.rig, []
+        for number, (inputs, targets) in enumerate(parts, start=1):
+            with rig.ranks.part_of_step(rig.net, last=number == len(parts)):
+                with self.sections.enter("forward"):
+                    if self.fault.poisons(self.step):
+                        rig.model.poison()
+                    with rig.compute_dtype():
+                        loss = next_byte_loss(rig.net(inputs), targets) / len(parts)
+                    rig.settle()
+                with self.sections.enter("backward"):
+                    loss.backward()
+                    rig.settle()
+                    waited_s = rig.ranks.backward_wait_s(time.monotonic())
+                self.sections.count_as_wait(waited_s, instead_of="backward")
+            shares.append(loss.detach())
+        return shares
+
+    def _apply(self, rate: float) -> float:
+        """Clip and step; returns the gradient norm before clipping."""
+        optimizer = self.rig.optimizer
+        with self.sections.enter("optimizer"):
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            norm = torch.nn.utils.clip_grad_norm_(
+                self.rig.model.parameters(), self.config.optim.clip
+            ).item()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            self.rig.settle()
+            self.fault.drag(self.step, time.monotonic() - self.sections.began)
+        return norm
+
+    def _report(
+        self, loss: float, grad_norm: float, rate: float, tokens: int, fetch_s: float
+    ) -> None:
+        """Average the loss, learn rank 0's decisions, write the progress line."""
+        leads = self.settings.rank == 0
+        halt = leads and self.launch.supervised and self._told("HALT")
+        due = leads and self.writer.due_by_time(time.monotonic())
+        loss, halts, dues = self.rig.ranks.add_up(
+            [loss / self.settings.world_size, float(halt), float(due)]
+        )
+        self.halt_told, self.checkpoint_due = halts > 0, dues > 0
+        self.poisoned |= not (math.isfinite(loss) and math.isfinite(grad_norm))
+        memory, gates = memory_report(self.rig.device), gate_rows(self.rig.model)
+        fields: dict[str, Any] = {
+            "loss": loss,
+            "grad_norm": grad_norm,
+            "lr": rate,
+            "toks_per_s": tokens / (time.monotonic() - self.sections.began),
+            "dt_fetch_s": round(fetch_s, 6),
+            **{name: memory[name] for name in ("gpu_mem_alloc", "gpu_mem_reserved", "host_rss_mb")},
+            **gate_health(gates),
+        }
+        self.heart.beat("progress", **fields)
+        self.artifacts.log_step({"step": self.step, **fields}, gates)
+
+    def _between_steps(self) -> None:
+        """Leave, save or evaluate, where it is time for it."""
+        if self.poisoned and not self.launch.supervised:
+            self.rig.ranks.leave_together()
+            raise NonFinite(f"loss or gradient norm is not finite at step {self.step}")
+        last = self.step == self.config.steps
+        halts = self.halt_told and not last
+        if halts:
+            self.heart.beat("halt_seen")
+        if not self.poisoned and (
+            halts or self.checkpoint_due or self.writer.due_by_step(self.step, last=last)
+        ):
+            with self.sections.enter("checkpoint"):
+                self.writer.save(self.step)
+        if halts:
+            self.rig.ranks.leave_together()
+            raise Halted(f"halted after step {self.step}")
+        every_steps = self.config.eval.every_steps
+        if every_steps and self.step % every_steps == 0:
+            with self.sections.enter("eval"):
+                loss = held_out_loss(self.rig, self.batches, self.config.eval.batches)
+                self.heart.beat("eval", val_loss=loss)

@@ -1,0 +1,104 @@
+"""How is the control plane run? `python -m service serve|db|keys` (what `gonogo serve` calls)."""
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.errors import GonogoError, NotAllowed, NotFound, Rejected, Unavailable
+from service.auth import Role, create_key, revoke_key
+from service.context import open_context
+from service.db.migrate import current_revision, migrate
+from service.db.schema import KeyRow
+from service.serve import serve
+from service.settings import Settings, load_settings
+from service.views import instant
+
+EXITS = ((NotFound, 3), (NotAllowed, 4), (Rejected, 2), (Unavailable, 5))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m service", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("serve", help="run the control plane")
+    run.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    run.add_argument("--port", type=int, default=8750, help="port; 0 takes a free one")
+    run.add_argument("--no-conduct", action="store_true", help="serve requests only")
+    database = commands.add_parser("db", help="look after the database")
+    database.add_argument("action", choices=("upgrade", "current"))
+    keys = commands.add_parser("keys", help="look after API keys")
+    actions = keys.add_subparsers(dest="action", required=True)
+    actions.add_parser("list")
+    create = actions.add_parser("create")
+    create.add_argument("name")
+    create.add_argument("--role", choices=[role.value for role in Role], default="operator")
+    actions.add_parser("revoke").add_argument("name")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        settings = load_settings()
+        logging.basicConfig(
+            level=settings.log.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        )
+        settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if arguments.command == "serve":
+            serve(settings, arguments.host, arguments.port, conduct=not arguments.no_conduct)
+        elif arguments.command == "db":
+            _database(settings, arguments.action)
+        else:
+            _keys(settings, arguments)
+    except GonogoError as error:
+        print(f"error: {error.detail}", file=sys.stderr)
+        return next((code for kind, code in EXITS if isinstance(error, kind)), 1)
+    return 0
+
+
+def _database(settings: Settings, action: str) -> None:
+    if action == "upgrade":
+        migrate(settings.database_url)
+    found, newest = current_revision(settings.database_url)
+    print(json.dumps({"revision": found, "newest": newest}))
+
+
+def _keys(settings: Settings, arguments: argparse.Namespace) -> None:
+    migrate(settings.database_url)
+    context = open_context(settings)
+    store, now = context.store, context.now()
+    try:
+        if arguments.action == "create":
+            role = Role(arguments.role)
+            key = store.write(lambda session: create_key(session, arguments.name, role, now))
+            print(json.dumps({"name": arguments.name, "role": role, "key": key}))
+        elif arguments.action == "revoke":
+            store.write(lambda session: revoke_key(session, arguments.name, now))
+            print(json.dumps({"name": arguments.name, "revoked": True}))
+        else:
+            for row in store.read(_list_keys):
+                print(json.dumps(row))
+    finally:
+        store.close()
+
+
+def _list_keys(session: Session) -> list[dict[str, object]]:
+    return [
+        {
+            "name": row.name,
+            "role": row.role,
+            "created_at": instant(row.created_at),
+            "revoked_at": instant(row.revoked_at),
+        }
+        for row in session.scalars(select(KeyRow).order_by(KeyRow.created_at))
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""Which routes does the control plane have? One table of routers, and what stands outside /api."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from sqlalchemy import text
+
+from gonogo import __version__
+from gonogo.contract.api import ProblemBody
+from service.auth import Service
+from service.conductor.conductor import Conductor
+from service.context import Context
+from service.problems import DOCUMENTED, WireResponse, add_handlers
+from service.rest import actions, agent, experiments, overview, plans, runs
+
+API = (
+    experiments.router,
+    actions.router,
+    runs.router,
+    plans.router,
+    overview.router,
+    agent.router,
+)
+"""Routers below /api/v1; each call of theirs asks for a key."""
+
+open_routes = APIRouter(tags=["open"])
+
+
+@open_routes.get("/healthz", operation_id="healthz")
+def healthz() -> dict[str, str]:
+    """Say that the process lives."""
+    return {"status": "ok", "version": __version__}
+
+
+@open_routes.get("/readyz", operation_id="readyz", responses={503: DOCUMENTED[503]})
+def readyz(context: Service) -> dict[str, str]:
+    """Say that the database answers."""
+    context.store.read(lambda session: session.execute(text("SELECT 1")).scalar())
+    return {"status": "ready"}
+
+
+OPEN = (open_routes,)
+"""Routers outside /api: no key."""
+
+
+def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
+    """Return the web application; with `conduct` it also runs the conductor's loops."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        conductor = Conductor(context) if conduct else None
+        app.state.conductor = conductor
+        if conductor is not None:
+            conductor.start()
+        yield
+        context.closing.set()
+        context.bell.ring()
+        if conductor is not None:
+            conductor.close()
+
+    app = FastAPI(
+        title="gonogo",
+        version=__version__,
+        summary="Runs training experiments phase by phase, and ends each in a GO or NO_GO.",
+        lifespan=lifespan,
+        default_response_class=WireResponse,
+    )
+    app.state.context = context
+    add_handlers(app)
+    for router in API:
+        app.include_router(router, prefix="/api/v1", responses=DOCUMENTED)
+    for router in OPEN:
+        app.include_router(router)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's own idiom
+    return app
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI document, with the one model of problems that every error has."""
+    if app.openapi_schema is None:
+        schema = FastAPI.openapi(app)
+        schemas = schema["components"]["schemas"]
+        schemas["ProblemBody"] = ProblemBody.model_json_schema(
+            ref_template="#/components/schemas/{model}"
+        )
+        for unused in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(unused, None)
+        app.openapi_schema = schema
+    return app.openapi_schema

@@ -1,0 +1,56 @@
+"""Which checkpoint may a run go on from? The last one whose manifest holds, byte for byte.
+
+The manifest is written last, so a checkpoint without one, or one whose sizes or digests differ, is
+passed over for the one before it.
+"""
+
+import hashlib
+import logging
+from pathlib import Path
+
+from gonogo.contract.errors import Corrupt
+from gonogo.contract.order import ResumePoint
+from gonogo.contract.records import Manifest
+from gonogo.contract.rundir import RunDir, load_record
+
+_log = logging.getLogger(__name__)
+_CHUNK_BYTES = 2**20
+
+
+def find_durable_checkpoint(run_dir: str | None) -> ResumePoint | None:
+    """Return the newest checkpoint of a run directory on this host that verifies, or None."""
+    if run_dir is None:
+        return None
+    folder = RunDir(Path(run_dir)).checkpoints
+    try:
+        candidates = sorted((path for path in folder.iterdir() if path.is_dir()), reverse=True)
+    except OSError:
+        return None
+    for path in candidates:
+        manifest = _verified(path)
+        if manifest is not None:
+            return ResumePoint(path=str(path), step=manifest.step)
+    return None
+
+
+def _verified(folder: Path) -> Manifest | None:
+    try:
+        manifest = load_record(folder / "manifest.json", Manifest)
+        if manifest is None:
+            return None
+        for name, expected in manifest.files.items():
+            path = RunDir(folder).inside(name)
+            if path.stat().st_size != expected.bytes or _sha256(path) != expected.sha256:
+                raise Corrupt(f"{name} is not what the manifest says")
+    except (OSError, Corrupt) as error:
+        _log.warning("checkpoint %s: %s", folder, error, extra={"action": "checkpoint_refused"})
+        return None
+    return manifest
+
+
+def _sha256(path: Path) -> str:
+    found = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            found.update(chunk)
+    return found.hexdigest()

@@ -1,0 +1,206 @@
+"""Which run does a worker get? The oldest queued one that fits its free devices, exactly once.
+
+A claim is idempotent: a run that this worker claimed and does not know of is given out again under
+a higher token. A new boot id of a worker proves that everything it ran before is dead. A worker
+that is silent proves nothing, and nothing is taken from it here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.agent import ClaimRequest
+from gonogo.contract.errors import Conflict
+from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, RunEvent, RunState
+from gonogo.contract.order import Order, ResumePoint, RunReason
+from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.contract.plan import Plan, hardware_profiles
+from gonogo.contract.resolve import build_order
+from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
+from service.lifecycle import Deed, lock_run, move_experiment, move_run, record_event
+from service.progress import end_without_worker, resolved_of
+
+_NOT_STARTED = (RunState.CLAIMED, RunState.PREFLIGHT)
+_LOOK_AHEAD = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What a worker can take, reduced to what the choice depends on."""
+
+    free: tuple[str, ...]
+    profiles: tuple[str, ...] = ()
+
+    def fits(self, plan: Plan) -> bool:
+        """Say whether a run of this plan fits: a device for each rank, or one slot on a CPU."""
+        if self.profiles and plan.profile not in self.profiles:
+            return False
+        if not hardware_profiles()[plan.profile].has_devices:
+            return bool(self.free)
+        gpus = [device for device in self.free if device.startswith("cuda")]
+        return len(gpus) >= plan.workload.world_size
+
+
+def claim(deed: Deed, request: ClaimRequest) -> Order | None:
+    """Return the order of a run that now belongs to this worker, or None."""
+    rebooted = _remember_worker(deed, request)
+    mine = _runs_of_worker(deed.session, request.worker)
+    if rebooted:
+        for run in mine:
+            _bury(deed, run, request)
+    else:
+        _renew(deed, mine, request)
+        for run in mine:
+            if run.state in _NOT_STARTED and run.id not in request.active:
+                order = _give_out(deed, run.id, request, again=True)
+                if order is not None:
+                    return order
+    if request.draining or not request.free:
+        return None
+    offer = Offer(free=tuple(request.free), profiles=tuple(request.profiles))
+    for run_id in _fitting(deed.session, offer):
+        order = _give_out(deed, run_id, request, again=False)
+        if order is not None:
+            return order
+    return None
+
+
+def _remember_worker(deed: Deed, request: ClaimRequest) -> bool:
+    """Store what the worker says of itself; return whether its host has booted anew."""
+    query = select(WorkerRow).where(WorkerRow.name == request.worker).with_for_update()
+    row = deed.session.scalars(query).first()
+    document = request.model_dump(mode="json")
+    if row is None:
+        deed.session.add(
+            WorkerRow(
+                name=request.worker,
+                host=request.host,
+                boot_id=request.boot_id,
+                seen_at=deed.now,
+                draining=request.draining,
+                claim=document,
+            )
+        )
+        deed.session.flush()
+        return False
+    rebooted = row.boot_id != request.boot_id and row.host == request.host
+    row.host, row.boot_id, row.seen_at = request.host, request.boot_id, deed.now
+    row.draining, row.claim = request.draining, document
+    return rebooted
+
+
+def _runs_of_worker(session: Session, worker: str) -> list[RunRow]:
+    query = select(RunRow).where(RunRow.worker == worker, RunRow.state != RunState.ENDED.value)
+    return list(session.scalars(query.order_by(RunRow.created_at)))
+
+
+def _bury(deed: Deed, run: RunRow, request: ClaimRequest) -> None:
+    """End an attempt of before the reboot, unless its directory waits to be shipped.
+
+    A run among `active` is reported by the worker's reaper, with all that it left behind.
+    """
+    if run.boot_id == request.boot_id or run.id in request.active:
+        return
+    experiment, row = lock_run(deed, run.id)
+    if row.state == RunState.ENDED:
+        return
+    text = f"host {request.host} booted anew"
+    end_without_worker(deed, experiment, row, OutcomeCode.WORKER_LOST, Actor.INFRA, text)
+
+
+def _renew(deed: Deed, mine: list[RunRow], request: ClaimRequest) -> None:
+    """A claim is a sign of life of the worker's runs that have no watcher yet."""
+    for run in mine:
+        if run.state in _NOT_STARTED and run.id in request.active:
+            progress = deed.session.get_one(ProgressRow, run.id)
+            progress.heard += 1
+            progress.heard_at = deed.now
+
+
+def _fitting(session: Session, offer: Offer) -> list[str]:
+    """Return the queued runs that fit, oldest first."""
+    query = (
+        select(RunRow.id, ExperimentRow)
+        .join(ExperimentRow, ExperimentRow.id == RunRow.experiment)
+        .where(RunRow.state == RunState.QUEUED.value)
+        .order_by(RunRow.created_at, RunRow.id)
+        .limit(_LOOK_AHEAD)
+    )
+    found: list[str] = []
+    fits: dict[str, bool] = {}
+    for run_id, experiment in session.execute(query):
+        if experiment.id not in fits:
+            fits[experiment.id] = offer.fits(resolved_of(experiment).parsed())
+        if fits[experiment.id]:
+            found.append(run_id)
+    return found
+
+
+def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) -> Order | None:
+    """Give a run to a worker under a new token; None when another was faster."""
+    experiment, run = lock_run(deed, run_id)
+    expected = run.worker == request.worker and run.state in _NOT_STARTED
+    if (again and not expected) or (not again and run.state != RunState.QUEUED):
+        return None
+    token = experiment.token + 1
+    try:
+        if again:
+            record_event(
+                deed, experiment, "run.given_again", run=run.id, phase=run.phase, token=token
+            )
+        else:
+            move_run(
+                deed,
+                experiment,
+                run,
+                RunEvent.CLAIM,
+                token=run.token,
+                worker=request.worker,
+                given_token=token,
+            )
+    except Conflict:
+        return None
+    experiment.token = run.token = token
+    run.worker, run.host, run.boot_id = request.worker, request.host, request.boot_id
+    run.claimed_at = deed.now
+    order = _build_order(experiment, run)
+    run.order = order.document()
+    progress = deed.session.get_one(ProgressRow, run.id)
+    progress.heard += 1
+    progress.heard_at = deed.now
+    if experiment.state == ExperimentState.QUEUED:
+        move_experiment(deed, experiment, ExperimentEvent.START)
+    return order
+
+
+def _build_order(experiment: ExperimentRow, run: RunRow) -> Order:
+    resume = ResumePoint.model_validate(run.resume_from) if run.resume_from else None
+    change = run.change or {}
+    resolved = resolved_of(experiment)
+    train = _laid_over(resolved.train, change.get("train", {}))
+    return build_order(
+        resolved.model_copy(update={"train": train}),
+        run.phase,
+        experiment=experiment.id,
+        run=run.id,
+        token=run.token,
+        attempt=run.attempt,
+        reason=RunReason(run.reason),
+        resume_from=resume,
+        frozen=experiment.frozen,
+        env=change.get("env", {}),
+    )
+
+
+def _laid_over(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with a variant's patch laid over it."""
+    result = dict(base)
+    for key, value in patch.items():
+        below = result.get(key)
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            value = _laid_over(below, value)
+        result[key] = value
+    return result

@@ -1,0 +1,39 @@
+"""Which loops are there, and when do they run? The table; a new loop is one row."""
+
+from service.conductor.judge import Judging
+from service.conductor.leader import Leader
+from service.conductor.leases import Leases
+from service.conductor.loop import Loop
+from service.conductor.upkeep import Cursors, Upkeep
+from service.conductor.wake import Waker
+from service.context import Context
+
+JOIN_S = 5.0
+
+
+class Conductor:
+    """Runs every loop while this service leads."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._leader = Leader(context.store, context.settings.home / "conductor.lock")
+        self._waker = Waker(context)
+        self.loops = [
+            Loop(name="judging", run_once=Judging(context).run_once, every_s=0.5),
+            Loop(name="wake", run_once=self._waker.run_once, every_s=1.0),
+            Loop(name="leases", run_once=Leases(context).run_once, every_s=2.0, listens=False),
+            Loop(name="cursors", run_once=Cursors(context).run_once, every_s=0.5),
+            Loop(name="upkeep", run_once=Upkeep(context).run_once, every_s=30.0, listens=False),
+        ]
+
+    def start(self) -> None:
+        """Start every loop."""
+        for loop in self.loops:
+            loop.start(self._context, lambda: self._leader.leads(self._context.mono()))
+
+    def close(self) -> None:
+        """End every loop (the context is closing) and give the lead away."""
+        for loop in self.loops:
+            loop.join(JOIN_S)
+        self._leader.close()
+        self._waker.close()

@@ -1,0 +1,155 @@
+"""Which runs have gone silent? They are shown as lost and told about; nothing is started.
+
+A silent host is not a dead host: only proof (its exit record, a new boot id, an operator) or the
+plan's own `isolated_limit_s` lets another attempt begin. Silence is timed by this process's own
+monotonic clock, from when it last saw the run's sign-of-life counter grow, so neither a wrong wall
+clock nor a restart of the service makes a run look lost.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.lifecycle import RunState
+from gonogo.contract.outcome import Actor, OutcomeCode
+from service.context import Context
+from service.db.schema import ExperimentRow, ProgressRow, RunRow
+from service.lifecycle import Deed, load_experiment, load_run, lock_run, queue_alert, record_event
+from service.progress import load_resume_points, resolved_of
+from service.verbs import replace_run
+
+LEASE_S = 30.0
+TAKEOVER_AFTER_S = 360.0
+"""After `isolated_limit_s`: by then the watcher has ended the run and every process is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Living:
+    """A run that a worker holds."""
+
+    run: str
+    heard: int
+    lost: bool
+    isolated_limit_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """When a run's counter was last seen to grow, on the conductor's clock."""
+
+    heard: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdicts:
+    """What the silence of runs means."""
+
+    lost: tuple[str, ...] = ()
+    take_over: tuple[str, ...] = ()
+
+
+def observe(
+    seen: Mapping[str, Silence], living: Sequence[Living], now_mono: float
+) -> dict[str, Silence]:
+    """Return what is known of each living run's silence."""
+    found: dict[str, Silence] = {}
+    for run in living:
+        before = seen.get(run.run)
+        grew = before is None or before.heard != run.heard
+        found[run.run] = Silence(heard=run.heard, since=now_mono) if grew or not before else before
+    return found
+
+
+def decide(seen: Mapping[str, Silence], living: Sequence[Living], now_mono: float) -> Verdicts:
+    """Return which runs are lost now, and which the plan allows to be taken over."""
+    silent = {run.run: now_mono - seen[run.run].since for run in living}
+    return Verdicts(
+        lost=tuple(run.run for run in living if not run.lost and silent[run.run] > LEASE_S),
+        take_over=tuple(
+            run.run
+            for run in living
+            if run.isolated_limit_s is not None
+            and silent[run.run] > run.isolated_limit_s + TAKEOVER_AFTER_S
+        ),
+    )
+
+
+class Leases:
+    """Watches the silence of runs."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._seen: dict[str, Silence] = {}
+
+    def run_once(self) -> None:
+        """Look once, and do what follows."""
+        context = self._context
+        living = context.store.read(load_living)
+        now_mono = context.mono()
+        self._seen = observe(self._seen, living, now_mono)
+        found = decide(self._seen, living, now_mono)
+        for run in found.lost:
+            self._lose(run)
+        for run in found.take_over:
+            self._take_over(run)
+
+    def _lose(self, run: str) -> None:
+        context, heard = self._context, self._seen[run].heard
+        context.store.write(
+            lambda session: mark_lost(Deed(session=session, now=context.now()), run, heard)
+        )
+
+    def _take_over(self, run: str) -> None:
+        context = self._context
+        points = context.store.read(
+            lambda session: load_resume_points(
+                session,
+                load_experiment(session, load_run(session, run).experiment),
+                load_run(session, run).phase,
+            )
+        )
+
+        def work(session: Session) -> None:
+            deed = Deed(session=session, now=context.now())
+            experiment, row = lock_run(deed, run)
+            if row.state != RunState.ENDED and row.lost:
+                text = f"host {row.host} was isolated for longer than the plan's limit"
+                replace_run(deed, experiment, row, OutcomeCode.ISOLATED, Actor.INFRA, text, points)
+
+        context.store.write(work)
+
+
+def load_living(session: Session) -> list[Living]:
+    """Return every run that a worker holds."""
+    query = (
+        select(RunRow, ProgressRow.heard, ExperimentRow)
+        .join(ProgressRow, ProgressRow.run == RunRow.id)
+        .join(ExperimentRow, ExperimentRow.id == RunRow.experiment)
+        .where(RunRow.state.not_in((RunState.QUEUED.value, RunState.ENDED.value)))
+    )
+    found = []
+    for run, heard, experiment in session.execute(query):
+        plan = resolved_of(experiment).parsed()
+        limits = plan.phase(run.phase).limits or plan.limits
+        found.append(
+            Living(run=run.id, heard=heard, lost=run.lost, isolated_limit_s=limits.isolated_limit_s)
+        )
+    return found
+
+
+def mark_lost(deed: Deed, run_id: str, heard: int) -> None:
+    """Show a run as lost and tell; unless it was heard of in the meantime."""
+    experiment, run = lock_run(deed, run_id)
+    progress = deed.session.get_one(ProgressRow, run_id, populate_existing=True)
+    if run.state in (RunState.QUEUED, RunState.ENDED) or run.lost or progress.heard != heard:
+        return
+    run.lost = True
+    text = (
+        f"{experiment.name}, {run.phase}: nothing heard of run {run.id} on host {run.host}"
+        f" for {LEASE_S:g} s; it may go on there, nothing is started"
+    )
+    record_event(deed, experiment, "run.lost", run=run.id, phase=run.phase, text=text)
+    queue_alert(deed, experiment, "run.lost", text, run=run)

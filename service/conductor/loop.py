@@ -1,0 +1,69 @@
+"""How is something repeated? A thread that runs a pass on the bell, and at least every so often.
+
+A pass that fails is logged and counted, and tried again at the next turn: the truth is in the
+database, so nothing is lost by it.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gonogo.contract.errors import Unavailable
+from service.context import Context
+
+MIN_PAUSE_S = 0.02
+"""Between two passes, so that a busy bell does not make a loop spin."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Loop:
+    """One repeated pass."""
+
+    name: str
+    run_once: Callable[[], None]
+    every_s: float
+    listens: bool = True
+    """Whether the bell brings the next pass forward."""
+    passes: int = 0
+    failures: int = 0
+    last_pass_at: float | None = None
+    """Unix seconds, for the metrics."""
+    _thread: threading.Thread | None = field(default=None, repr=False)
+
+    def start(self, context: Context, may_run: Callable[[], bool]) -> None:
+        """Start the thread; it ends when the context closes."""
+        bell = context.bell.listen()
+        self._thread = threading.Thread(
+            target=self._repeat, args=(context, bell, may_run), name=self.name, daemon=True
+        )
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread to end."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def _repeat(self, context: Context, bell: threading.Event, may_run: Callable[[], bool]) -> None:
+        while not context.closing.is_set():
+            if may_run():
+                self._pass(context)
+            if self.listens:
+                bell.wait(self.every_s)
+                bell.clear()
+                context.closing.wait(MIN_PAUSE_S)
+            else:
+                context.closing.wait(self.every_s)
+
+    def _pass(self, context: Context) -> None:
+        try:
+            self.run_once()
+        except Unavailable as error:
+            self.failures += 1
+            _log.warning("%s: %s", self.name, error, extra={"action": "pass_unavailable"})
+        except Exception:  # noqa: BLE001 - the edge of a thread: logged, counted, tried again
+            self.failures += 1
+            _log.exception("%s: pass failed", self.name, extra={"action": "pass_failed"})
+        self.passes += 1
+        self.last_pass_at = context.now()

@@ -1,0 +1,93 @@
+"""Who is told that something waits? Workers, by a queue message that says only that.
+
+RQ wakes, the database decides: a message carries nothing, so a lost, doubled or late one changes
+nothing. Messages are sent after the commit, best effort, and again every few seconds while runs
+wait. Redis may be down for any time: workers also ask by themselves.
+"""
+
+import logging
+from collections.abc import Mapping
+
+from redis import Redis
+from redis.exceptions import RedisError
+from rq import Queue
+from rq.serializers import JSONSerializer
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.agent import WAKE_JOB, WAKE_QUEUE_PREFIX
+from gonogo.contract.lifecycle import RunState
+from service.context import Context
+from service.db.schema import RunRow
+
+QUEUE = f"{WAKE_QUEUE_PREFIX}default"
+AGAIN_S = 3.0
+_TIMEOUT_S = 1.0
+_log = logging.getLogger(__name__)
+
+
+def decide_wakes(waiting: list[str], woken: Mapping[str, float], now_mono: float) -> list[str]:
+    """Return the waiting runs for which a message is due: new ones, and those of a while ago."""
+    return [run for run in waiting if now_mono - woken.get(run, float("-inf")) >= AGAIN_S]
+
+
+class Waker:
+    """Sends wake messages for what the database says is waiting."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._woken: dict[str, float] = {}
+        self._sent = 0
+        self._down = False
+        self._redis: Redis | None = None
+        if context.settings.redis_url is not None:
+            self._redis = Redis.from_url(
+                context.settings.redis_url,
+                socket_timeout=_TIMEOUT_S,
+                socket_connect_timeout=_TIMEOUT_S,
+            )
+
+    def run_once(self) -> None:
+        """Send what is due."""
+        waiting = self._context.store.read(load_waiting)
+        self._woken = {run: at for run, at in self._woken.items() if run in waiting}
+        now_mono = self._context.mono()
+        due = decide_wakes(waiting, self._woken, now_mono)
+        if not due or self._redis is None:
+            return
+        for run in due:
+            self._woken[run] = now_mono
+        try:
+            self._send(self._redis, due)
+        except RedisError as error:
+            if not self._down:
+                _log.warning("no wake: %s", error, extra={"action": "wake_unavailable"})
+            self._down = True
+            return
+        if self._down:
+            _log.info("Redis is back", extra={"action": "wake_available"})
+        self._down = False
+
+    def _send(self, redis: Redis, due: list[str]) -> None:
+        queue = Queue(QUEUE, connection=redis, serializer=JSONSerializer)
+        for run in due[: max(0, len(due) - len(queue))]:
+            self._sent += 1
+            queue.enqueue_call(
+                WAKE_JOB,
+                timeout=-1,
+                result_ttl=0,
+                failure_ttl=60,
+                job_id=f"wake-{run}-{int(self._context.now() * 1000)}-{self._sent}",
+                unique=True,
+            )
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._redis is not None:
+            self._redis.close()
+
+
+def load_waiting(session: Session) -> list[str]:
+    """Return the runs that wait for a worker, oldest first."""
+    query = select(RunRow.id).where(RunRow.state == RunState.QUEUED.value)
+    return list(session.scalars(query.order_by(RunRow.created_at, RunRow.id)))

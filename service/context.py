@@ -1,0 +1,59 @@
+"""What does every part of the service share? Settings, database, clocks, and the bell.
+
+The bell is rung after every commit, so that the conductor's loops act at once and not at their
+next turn; who misses it finds the same in the database a moment later.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from service.db.store import Store
+from service.settings import Settings
+
+
+class Bell:
+    """Wakes everyone who listens."""
+
+    def __init__(self) -> None:
+        self._listeners: list[threading.Event] = []
+
+    def listen(self) -> threading.Event:
+        """Return an event that is set whenever the bell rings; the listener clears it."""
+        listener = threading.Event()
+        self._listeners.append(listener)
+        return listener
+
+    def ring(self) -> None:
+        """Wake all listeners."""
+        for listener in self._listeners:
+            listener.set()
+
+
+@dataclass(slots=True, kw_only=True)
+class Context:
+    """One running service; `app.state.context` of the web application."""
+
+    settings: Settings
+    store: Store
+    bell: Bell
+    now: Callable[[], float] = time.time
+    """Unix seconds, for what people read."""
+    mono: Callable[[], float] = time.monotonic
+    """Seconds of a clock that only goes forward, for every deadline."""
+    url: str = "http://127.0.0.1:8750"
+    """Where people reach this service, for links in alerts."""
+    closing: threading.Event = field(default_factory=threading.Event)
+
+
+def open_context(
+    settings: Settings,
+    *,
+    now: Callable[[], float] = time.time,
+    mono: Callable[[], float] = time.monotonic,
+) -> Context:
+    """Return a context with an open database (already migrated)."""
+    bell = Bell()
+    store = Store(settings.database_url, after_commit=bell.ring)
+    return Context(settings=settings, store=store, bell=bell, now=now, mono=mono)

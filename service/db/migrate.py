@@ -1,0 +1,68 @@
+"""How does a database come to the newest schema? Alembic, run by every start.
+
+SQLite is migrated with foreign keys off and checked afterwards (a batch migration of a parent
+table with them on deletes every child). On PostgreSQL an advisory lock lets one start migrate.
+"""
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, create_engine, event
+from sqlalchemy.pool import NullPool
+
+from gonogo.contract.errors import Corrupt
+from service.db.store import is_sqlite
+
+_LOCK = 0x676F6E6F67
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def build_config(connection: Connection | None = None) -> Config:
+    """Return Alembic's configuration, bound to a connection when given."""
+    config = Config()
+    config.set_main_option("script_location", str(_ROOT / "migrations"))
+    config.set_main_option("path_separator", "os")
+    if connection is not None:
+        config.attributes["connection"] = connection
+    return config
+
+
+def migrate(url: str, revision: str = "head") -> None:
+    """Bring the database at `url` to `revision`.
+
+    Raises:
+        Corrupt: a SQLite database whose foreign keys do not hold afterwards.
+    """
+    engine = create_engine(url, poolclass=NullPool)
+    if is_sqlite(url):
+
+        @event.listens_for(engine, "connect")
+        def on_connect(connection: object, _: object) -> None:
+            connection.isolation_level = None  # type: ignore[attr-defined]  # sqlite3.Connection
+            connection.execute("PRAGMA foreign_keys=OFF")  # type: ignore[attr-defined]
+
+        @event.listens_for(engine, "begin")
+        def on_begin(connection: Connection) -> None:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    with engine.begin() as connection:
+        if not is_sqlite(url):
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+        command.upgrade(build_config(connection), revision)
+        if is_sqlite(url):
+            broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+            if broken:
+                raise Corrupt(f"after the migration {len(broken)} rows refer to nothing")
+    engine.dispose()
+
+
+def current_revision(url: str) -> tuple[str | None, str | None]:
+    """Return the revision of the database and the newest one."""
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.connect() as connection:
+        found = MigrationContext.configure(connection).get_current_revision()
+    engine.dispose()
+    return found, ScriptDirectory.from_config(build_config()).get_current_head()

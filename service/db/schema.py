@@ -1,0 +1,348 @@
+"""Which tables are there? Typed models; migrations build the same ones.
+
+Append-only: events, decisions, heartbeats, findings. Instants are Unix seconds (REAL, UTC); states
+hold the values of the contract's enums; documents are JSON texts of the contract's models.
+"""
+
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+NAMING = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
+Id = String(40)
+Seconds = Float(53)
+
+
+class Table(DeclarativeBase):
+    """Base of all tables."""
+
+    metadata = MetaData(naming_convention=NAMING)
+    type_annotation_map = {  # noqa: RUF012 - SQLAlchemy reads it from the class
+        kind: JSON(none_as_null=True) for kind in (dict[str, Any], dict[str, str], list[str])
+    }
+
+
+class ExperimentRow(Table):
+    """One submission. Its row lock orders everything that happens to it."""
+
+    __tablename__ = "experiments"
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    name: Mapped[str] = mapped_column(Text)
+    plan: Mapped[str] = mapped_column(String(64))
+    resolved: Mapped[dict[str, Any]]
+    labels: Mapped[dict[str, str]]
+    state: Mapped[str] = mapped_column(String(20), index=True)
+    outcome: Mapped[dict[str, Any] | None]
+    verdict: Mapped[str | None] = mapped_column(String(20))
+    created_by: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[float] = mapped_column(Seconds)
+    started_at: Mapped[float | None] = mapped_column(Seconds)
+    ended_at: Mapped[float | None] = mapped_column(Seconds)
+    event_seq: Mapped[int] = mapped_column(Integer, default=0)
+    decision_seq: Mapped[int] = mapped_column(Integer, default=0)
+    token: Mapped[int] = mapped_column(BigInteger, default=0)
+    """The last fencing token given out; it grows with each claim of any of its runs."""
+    frozen: Mapped[dict[str, Any]]
+    """Code identity that the first run froze."""
+    stop: Mapped[dict[str, Any] | None]
+    """What an operator asked: {kind: halt | cancel, reason, actor}."""
+    awaiting: Mapped[dict[str, Any] | None]
+    """While awaiting: {kind: approval | decision, phase (that was judged), text}."""
+
+
+class PhaseRow(Table):
+    """One phase of an experiment."""
+
+    __tablename__ = "phases"
+    experiment: Mapped[str] = mapped_column(
+        ForeignKey("experiments.id", ondelete="CASCADE"), primary_key=True
+    )
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    position: Mapped[int] = mapped_column(Integer)
+    steps: Mapped[int] = mapped_column(Integer)
+    state: Mapped[str] = mapped_column(String(20))
+    verdict: Mapped[str | None] = mapped_column(String(20))
+    approved_by: Mapped[str | None] = mapped_column(Text)
+
+
+class RunRow(Table):
+    """One launch of one phase."""
+
+    __tablename__ = "runs"
+    __table_args__ = (
+        UniqueConstraint("experiment", "phase", "attempt"),
+        Index("ix_runs_state_created_at", "state", "created_at"),
+    )
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    experiment: Mapped[str] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"))
+    phase: Mapped[str] = mapped_column(String(64))
+    attempt: Mapped[int] = mapped_column(Integer)
+    reason: Mapped[str] = mapped_column(String(20))
+    state: Mapped[str] = mapped_column(String(20))
+    token: Mapped[int] = mapped_column(BigInteger, default=0)
+    resume_from: Mapped[dict[str, Any] | None]
+    change: Mapped[dict[str, Any] | None]
+    """`env` and `train` patch of a confirmation's variant or of a remedy."""
+    order: Mapped[dict[str, Any] | None]
+    suspect: Mapped[bool] = mapped_column(Boolean, default=False)
+    lost: Mapped[bool] = mapped_column(Boolean, default=False)
+    outcome: Mapped[dict[str, Any] | None]
+    verdict: Mapped[str | None] = mapped_column(String(20))
+    judged: Mapped[bool] = mapped_column(Boolean, default=False)
+    worker: Mapped[str | None] = mapped_column(String(128), index=True)
+    host: Mapped[str | None] = mapped_column(Text)
+    boot_id: Mapped[str | None] = mapped_column(Text)
+    dir: Mapped[str | None] = mapped_column(Text)
+    command: Mapped[dict[str, Any] | None]
+    """What the watcher is told with its next telemetry."""
+    preflight: Mapped[dict[str, Any] | None]
+    model: Mapped[dict[str, Any] | None]
+    exit: Mapped[dict[str, Any] | None]
+    sizes: Mapped[dict[str, Any]]
+    """With the end: rank → bytes that judgement waits for."""
+    findings_expected: Mapped[int] = mapped_column(Integer, default=0)
+    created_at: Mapped[float] = mapped_column(Seconds)
+    claimed_at: Mapped[float | None] = mapped_column(Seconds)
+    started_at: Mapped[float | None] = mapped_column(Seconds)
+    ended_at: Mapped[float | None] = mapped_column(Seconds)
+
+
+class ProgressRow(Table):
+    """What telemetry says about a run, apart from its row: written often, locked by itself."""
+
+    __tablename__ = "progress"
+    run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    heard: Mapped[int] = mapped_column(BigInteger, default=0)
+    """Grows with every sign of life; the conductor times its growth by its own clock."""
+    heard_at: Mapped[float | None] = mapped_column(Seconds)
+    heartbeat_at: Mapped[float | None] = mapped_column(Seconds)
+    lines: Mapped[int] = mapped_column(BigInteger, default=0)
+    late_lines: Mapped[int] = mapped_column(BigInteger, default=0)
+    """Lines that came after the end: counted, not obeyed."""
+    backlog_lines: Mapped[int] = mapped_column(BigInteger, default=0)
+    step: Mapped[int] = mapped_column(Integer, default=0)
+    loss: Mapped[str | None] = mapped_column(String(40))
+    toks_per_s: Mapped[float | None] = mapped_column(Seconds)
+    identity: Mapped[dict[str, Any] | None]
+
+
+class OffsetRow(Table):
+    """Up to which byte a file of a run is in the database: `rank0`, `torchrun.log`, …"""
+
+    __tablename__ = "offsets"
+    run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    file: Mapped[str] = mapped_column(String(64), primary_key=True)
+    bytes: Mapped[int] = mapped_column(BigInteger)
+
+
+class HeartbeatRow(Table):
+    """One line of one rank as it stands in its file. A line that cannot be read has boot ''."""
+
+    __tablename__ = "heartbeats"
+    __table_args__ = (Index("ix_heartbeats_run_n", "run", "n"),)
+    run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    rank: Mapped[int] = mapped_column(Integer, primary_key=True)
+    boot: Mapped[str] = mapped_column(Text, primary_key=True)
+    seq: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    n: Mapped[int] = mapped_column(BigInteger)
+    """Order of arrival within the run."""
+    step: Mapped[int] = mapped_column(BigInteger)
+    msg: Mapped[str] = mapped_column(Text)
+    line: Mapped[str] = mapped_column(Text)
+
+
+class LogRow(Table):
+    """A stretch of a log file."""
+
+    __tablename__ = "logs"
+    run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    file: Mapped[str] = mapped_column(String(64), primary_key=True)
+    start: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    end: Mapped[int] = mapped_column(BigInteger)
+    text: Mapped[str] = mapped_column(Text)
+
+
+class FindingRow(Table):
+    """One finding of a run, in the order of its file."""
+
+    __tablename__ = "findings"
+    run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    key: Mapped[str] = mapped_column(String(200), primary_key=True)
+    n: Mapped[int] = mapped_column(Integer)
+    severity: Mapped[str] = mapped_column(String(10))
+    document: Mapped[str] = mapped_column(Text)
+
+
+class EvidenceRow(Table):
+    """One uploaded file of evidence."""
+
+    __tablename__ = "evidence"
+    run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    path: Mapped[str] = mapped_column(String(400), primary_key=True)
+    size: Mapped[int] = mapped_column("bytes", BigInteger)
+    truncated: Mapped[bool] = mapped_column(Boolean)
+    content: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class DecisionRow(Table):
+    """One decision; `document` is the whole of it."""
+
+    __tablename__ = "decisions"
+    __table_args__ = (UniqueConstraint("experiment", "seq"),)
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    experiment: Mapped[str] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"))
+    seq: Mapped[int] = mapped_column(Integer)
+    phase: Mapped[str | None] = mapped_column(String(64))
+    run: Mapped[str | None] = mapped_column(Id, index=True)
+    kind: Mapped[str] = mapped_column(String(20))
+    verdict: Mapped[str | None] = mapped_column(String(20))
+    hash: Mapped[str] = mapped_column(String(64))
+    at: Mapped[float] = mapped_column(Seconds)
+    document: Mapped[str] = mapped_column(Text)
+
+
+class AssessmentRow(Table):
+    """What an ended run came to by itself: what `decide` takes, and what a decision holds."""
+
+    __tablename__ = "assessments"
+    run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    attempt: Mapped[dict[str, Any]]
+    rules: Mapped[str] = mapped_column(Text)
+    facts: Mapped[str] = mapped_column(Text)
+
+
+class ConditionRow(Table):
+    """One condition, as the decisions so far leave it (they are the truth, this is a view)."""
+
+    __tablename__ = "conditions"
+    experiment: Mapped[str] = mapped_column(
+        ForeignKey("experiments.id", ondelete="CASCADE"), primary_key=True
+    )
+    id: Mapped[str] = mapped_column(String(200), primary_key=True)
+    phase: Mapped[str] = mapped_column(String(64))
+    n: Mapped[int] = mapped_column(Integer)
+    state: Mapped[str] = mapped_column(String(20))
+    document: Mapped[dict[str, Any]]
+
+
+class EventRow(Table):
+    """Something that happened. `seq` orders an experiment's, `cursor` all of them."""
+
+    __tablename__ = "events"
+    __table_args__ = (
+        UniqueConstraint("experiment", "seq"),
+        Index("ix_events_cursor", "cursor", unique=True),
+    )
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    experiment: Mapped[str] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"))
+    seq: Mapped[int] = mapped_column(Integer)
+    cursor: Mapped[int | None] = mapped_column(BigInteger)
+    """Given by the one conductor after the commit: sequences are not commit-ordered."""
+    type: Mapped[str] = mapped_column(String(40))
+    run: Mapped[str | None] = mapped_column(Id)
+    phase: Mapped[str | None] = mapped_column(String(64))
+    actor: Mapped[str] = mapped_column(Text)
+    at: Mapped[float] = mapped_column(Seconds)
+    data: Mapped[dict[str, Any]]
+
+
+class AlertRow(Table):
+    """The outbox: an alert that was committed together with what it tells."""
+
+    __tablename__ = "alerts"
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    type: Mapped[str] = mapped_column(String(40))
+    experiment: Mapped[str | None] = mapped_column(Id, index=True)
+    run: Mapped[str | None] = mapped_column(Id)
+    data: Mapped[dict[str, Any]]
+    """AlertData, without `url`."""
+    at: Mapped[float] = mapped_column(Seconds)
+    spread: Mapped[bool] = mapped_column(Boolean, default=False)
+    """Whether a delivery stands for every subscription that wants it."""
+
+
+class WebhookRow(Table):
+    """A subscription: where alerts of which types go."""
+
+    __tablename__ = "webhooks"
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    url: Mapped[str] = mapped_column(Text)
+    secret: Mapped[str] = mapped_column(Text)
+    types: Mapped[list[str]]
+    """Alert types; empty = every type."""
+    created_at: Mapped[float] = mapped_column(Seconds)
+    disabled_at: Mapped[float | None] = mapped_column(Seconds)
+
+
+class DeliveryRow(Table):
+    """One alert on its way to one subscription."""
+
+    __tablename__ = "deliveries"
+    __table_args__ = (Index("ix_deliveries_state_due_at", "state", "due_at"),)
+    alert: Mapped[str] = mapped_column(
+        ForeignKey("alerts.id", ondelete="CASCADE"), primary_key=True
+    )
+    webhook: Mapped[str] = mapped_column(
+        ForeignKey("webhooks.id", ondelete="CASCADE"), primary_key=True
+    )
+    state: Mapped[str] = mapped_column(String(20), default="pending")
+    """pending | delivered | failed."""
+    attempts: Mapped[int] = mapped_column(Integer, default=0)
+    due_at: Mapped[float] = mapped_column(Seconds)
+    delivered_at: Mapped[float | None] = mapped_column(Seconds)
+    error: Mapped[str | None] = mapped_column(Text)
+
+
+class KeyRow(Table):
+    """An API key, by its hash."""
+
+    __tablename__ = "keys"
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    name: Mapped[str] = mapped_column(Text)
+    role: Mapped[str] = mapped_column(String(20))
+    hash: Mapped[str] = mapped_column(String(64), unique=True)
+    created_at: Mapped[float] = mapped_column(Seconds)
+    revoked_at: Mapped[float | None] = mapped_column(Seconds)
+
+
+class WorkerRow(Table):
+    """A worker, as its last claim described it."""
+
+    __tablename__ = "workers"
+    name: Mapped[str] = mapped_column(String(128), primary_key=True)
+    host: Mapped[str] = mapped_column(Text)
+    boot_id: Mapped[str] = mapped_column(Text)
+    seen_at: Mapped[float] = mapped_column(Seconds)
+    draining: Mapped[bool] = mapped_column(Boolean, default=False)
+    claim: Mapped[dict[str, Any]]
+
+
+class IdempotencyRow(Table):
+    """The stored answer of a creating POST."""
+
+    __tablename__ = "idempotency"
+    actor: Mapped[str] = mapped_column(String(40), primary_key=True)
+    route: Mapped[str] = mapped_column(String(120), primary_key=True)
+    key: Mapped[str] = mapped_column(String(200), primary_key=True)
+    body_digest: Mapped[str] = mapped_column(String(64))
+    answer: Mapped[dict[str, Any] | None]
+    created_at: Mapped[float] = mapped_column(Seconds, index=True)

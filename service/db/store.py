@@ -1,0 +1,180 @@
+"""How is the database read and written? Transactions as functions, on SQLite and PostgreSQL.
+
+Guarantees: a function given to `write` is committed whole or not at all, and its result is
+returned after the commit. SQLite has one writer thread that commits whatever waits as one group
+(BEGIN IMMEDIATE, a savepoint for each), so that writers neither fail on locks nor pay one fsync
+each; on PostgreSQL writers run side by side and take row locks. A function may be run again after
+a serialization failure, so it touches nothing but its session.
+"""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.orm import Session
+
+from gonogo.contract.errors import Unavailable
+
+_T = TypeVar("_T")
+_Work = Callable[[Session], Any]
+_GROUP = 64
+_BUSY_S = 30.0
+_PATIENCE_S = 60.0
+_RETRIES = 5
+_log = logging.getLogger(__name__)
+
+
+def build_engine(url: str, *, writes: bool = False) -> Engine:
+    """Return an engine; a SQLite one for `writes` takes the write lock when it begins."""
+    if not is_sqlite(url):
+        return create_engine(url, pool_size=10, max_overflow=30, pool_pre_ping=True)
+    engine = create_engine(url, connect_args={"timeout": _BUSY_S, "check_same_thread": False})
+
+    @event.listens_for(engine, "connect")
+    def on_connect(connection: Any, _: Any) -> None:
+        connection.isolation_level = None
+        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def on_begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def is_sqlite(url: str) -> bool:
+    """Say whether a URL names a SQLite database."""
+    return make_url(url).get_backend_name() == "sqlite"
+
+
+@dataclass(slots=True)
+class _Job:
+    work: _Work
+    done: "Future[Any]"
+
+
+class Store:
+    """The database. `after_commit` is called in the writer's thread after every commit."""
+
+    def __init__(self, url: str, *, after_commit: Callable[[], None] | None = None) -> None:
+        self.url = url
+        self.sqlite = is_sqlite(url)
+        self._after_commit = after_commit or (lambda: None)
+        self._readers = build_engine(url)
+        self._writers = build_engine(url, writes=True) if self.sqlite else self._readers
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        if self.sqlite:
+            self._thread = threading.Thread(target=self._run, name="db-writer", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """End the writer and close every connection."""
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+        self._readers.dispose()
+        self._writers.dispose()
+
+    def connect(self) -> Connection:
+        """Return a connection of its own (the conductor's advisory lock lives on one)."""
+        return self._readers.connect()
+
+    def read(self, work: Callable[[Session], _T]) -> _T:
+        """Return what `work` reads, in one consistent snapshot on SQLite.
+
+        Raises:
+            Unavailable: the database does not answer.
+        """
+        try:
+            with Session(self._readers, expire_on_commit=False) as session:
+                return work(session)
+        except OperationalError as error:
+            raise Unavailable("the database does not answer") from error
+
+    def write(self, work: Callable[[Session], _T]) -> _T:
+        """Run `work` in a transaction and return its result after the commit.
+
+        Raises:
+            Unavailable: the database does not answer.
+        """
+        if self._thread is None:
+            return self._write_now(work)
+        done: Future[_T] = Future()
+        self._jobs.put(_Job(work, done))
+        try:
+            return done.result(timeout=_PATIENCE_S)
+        except OperationalError as error:
+            raise Unavailable("the database does not answer") from error
+        except TimeoutError as error:
+            raise Unavailable("the database is overloaded") from error
+
+    def _write_now(self, work: Callable[[Session], _T]) -> _T:
+        """Run a transaction in this thread; one that lost against another runs again."""
+        for attempt in range(1, _RETRIES + 1):
+            try:
+                with Session(self._writers, expire_on_commit=False) as session, session.begin():
+                    result = work(session)
+                self._after_commit()
+                return result
+            except OperationalError as error:
+                if attempt == _RETRIES or not _lost_a_race(error):
+                    raise Unavailable("the database does not answer") from error
+        raise AssertionError("the last attempt returns or raises")
+
+    def _run(self) -> None:
+        while (first := self._jobs.get()) is not None:
+            group, ends = [first], False
+            while len(group) < _GROUP and not self._jobs.empty():
+                job = self._jobs.get()
+                if job is None:
+                    ends = True
+                    break
+                group.append(job)
+            self._commit_group(group)
+            if ends:
+                return
+
+    def _commit_group(self, group: list[_Job]) -> None:
+        """Run a group in one transaction; each fails or holds by itself."""
+        results: list[tuple[_Job, Any]] = []
+        try:
+            with self._writers.begin() as connection:
+                for job in group:
+                    self._run_job(connection, job, results)
+        except DBAPIError as error:
+            _log.error("commit failed: %s", error, extra={"action": "commit_failed"})
+            for job in group:
+                if not job.done.done():
+                    job.done.set_exception(error)
+            return
+        for job, result in results:
+            job.done.set_result(result)
+        if results:
+            self._after_commit()
+
+    @staticmethod
+    def _run_job(connection: Connection, job: _Job, results: list[tuple[_Job, Any]]) -> None:
+        try:
+            with Session(
+                connection, join_transaction_mode="create_savepoint", expire_on_commit=False
+            ) as session:
+                result = job.work(session)
+                session.commit()
+        except Exception as error:  # noqa: BLE001 - belongs to the caller, who gets it as it is
+            job.done.set_exception(error)
+        else:
+            results.append((job, result))
+
+
+def _lost_a_race(error: OperationalError) -> bool:
+    """Say whether PostgreSQL ended a transaction for another one's sake."""
+    return getattr(error.orig, "sqlstate", None) in ("40001", "40P01")

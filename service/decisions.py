@@ -1,0 +1,191 @@
+"""How is a decision recorded? Sealed into its experiment's chain, with its alert, once.
+
+The decision's own file (`GONOGO_HOME/decisions/{id}.json`, from which `gonogo replay` works without
+any service) is written after the commit; the conductor writes those that are missing.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.canonical import canonical_bytes
+from gonogo.contract.decision import Condition, Decision, Verdict
+from gonogo.contract.ids import Kind, new_id
+from gonogo.contract.rundir import save_json
+from gonogo.judge.conditions import conditions_of, experiment_verdict
+from gonogo.judge.rules import OpenCondition
+from gonogo.judge.seal import build_condition_decision
+from service.db.schema import ConditionRow, DecisionRow, ExperimentRow
+from service.lifecycle import Deed, phases_of, queue_alert, record_event
+from service.views import stamp
+
+Build = Callable[..., Decision]
+
+
+def load_decisions(session: Session, experiment: str) -> list[Decision]:
+    """Return every decision of an experiment in its order."""
+    query = select(DecisionRow.document).where(DecisionRow.experiment == experiment)
+    rows = session.scalars(query.order_by(DecisionRow.seq))
+    return [Decision.model_validate_json(document) for document in rows]
+
+
+def record_decision(
+    deed: Deed,
+    experiment: ExperimentRow,
+    build: Build,
+    *,
+    phase: str | None,
+    run: str | None,
+    supersede: bool = False,
+    **fields: Any,
+) -> Decision:
+    """Append a decision to its experiment's chain and return it.
+
+    Args:
+        deed: the transaction.
+        experiment: locked.
+        build: one of `gonogo.judge.seal`'s builders.
+        phase, run: what the decision is about.
+        supersede: whether it replaces the last decision about the phase.
+        fields: what the builder takes besides.
+    """
+    query = select(DecisionRow).where(DecisionRow.experiment == experiment.id)
+    earlier = list(deed.session.scalars(query.order_by(DecisionRow.seq)))
+    if supersede:
+        about = [row.id for row in earlier if row.phase == phase and row.kind != "condition"]
+        fields["supersedes"] = about[-1] if about else None
+    experiment.decision_seq += 1
+    decision = build(
+        id=new_id(Kind.DECISION),
+        seq=experiment.decision_seq,
+        experiment=experiment.id,
+        phase=phase,
+        run=run,
+        at=stamp(deed.now),
+        prev_hash=earlier[-1].hash if earlier else None,
+        **fields,
+    )
+    deed.session.add(
+        DecisionRow(
+            id=decision.id,
+            experiment=experiment.id,
+            seq=decision.seq,
+            phase=phase,
+            run=run,
+            kind=decision.kind.value,
+            verdict=decision.verdict.value if decision.verdict else None,
+            hash=decision.hash,
+            at=deed.now,
+            document=canonical_bytes(decision.wire()).decode(),
+        )
+    )
+    _tell(deed, experiment, decision)
+    deed.session.flush()
+    _show_conditions(deed, experiment)
+    return decision
+
+
+def _tell(deed: Deed, experiment: ExperimentRow, decision: Decision) -> None:
+    record_event(
+        deed,
+        experiment,
+        "decision.made",
+        run=decision.run,
+        phase=decision.phase,
+        decision=decision.id,
+        kind=decision.kind.value,
+        verdict=decision.verdict.value if decision.verdict else None,
+        reason=decision.reason,
+    )
+    summary = decision.model_dump(mode="json", exclude={"facts", "rules"})
+    verdict = decision.verdict.value if decision.verdict else "no verdict"
+    place = f"{experiment.name}, {decision.phase}" if decision.phase else experiment.name
+    queue_alert(
+        deed,
+        experiment,
+        "decision.made",
+        f"{place}: {verdict} ({decision.kind})",
+        phase=decision.phase,
+        decision=summary,
+    )
+
+
+def _show_conditions(deed: Deed, experiment: ExperimentRow) -> None:
+    """Bring the table of conditions to what the decisions say."""
+    deed.session.execute(delete(ConditionRow).where(ConditionRow.experiment == experiment.id))
+    rows = conditions_of(load_decisions(deed.session, experiment.id))
+    deed.session.add_all(
+        ConditionRow(
+            experiment=experiment.id,
+            id=row.condition.id,
+            phase=row.condition.id.partition(":")[0],
+            n=number,
+            state=row.condition.state.value,
+            document=row.condition.wire(),
+        )
+        for number, row in enumerate(rows)
+    )
+    deed.session.flush()
+
+
+def load_conditions(session: Session, experiment: str) -> list[OpenCondition]:
+    """Return every condition of an experiment in its present state."""
+    return conditions_of(load_decisions(session, experiment))
+
+
+def record_conditions(
+    deed: Deed,
+    experiment: ExperimentRow,
+    conditions: Iterable[Condition],
+    *,
+    phase: str | None,
+    run: str | None = None,
+    **fields: Any,
+) -> Decision:
+    """Record that conditions are met, missed or waived, as `conditions` now say."""
+    changed = {condition.id: condition for condition in conditions}
+    known = [row.condition for row in load_conditions(deed.session, experiment.id)]
+    verdict = total_verdict(deed.session, experiment, [changed.get(row.id, row) for row in known])
+    return record_decision(
+        deed,
+        experiment,
+        build_condition_decision,
+        phase=phase,
+        run=run,
+        verdict=verdict,
+        conditions=list(changed.values()),
+        **fields,
+    )
+
+
+def total_verdict(
+    session: Session, experiment: ExperimentRow, conditions: Iterable[Condition] | None = None
+) -> Verdict | None:
+    """Return the verdict across an experiment's phases and conditions (default: as recorded)."""
+    if conditions is None:
+        conditions = [row.condition for row in load_conditions(session, experiment.id)]
+    phases = {
+        phase.name: Verdict(phase.verdict) if phase.verdict else None
+        for phase in phases_of(session, experiment.id)
+    }
+    return experiment_verdict(phases, conditions)
+
+
+def save_decision(folder: Path, decision: Decision) -> None:
+    """Write a decision's own file, unless it is there."""
+    path = folder / f"{decision.id}.json"
+    if not path.exists():
+        save_json(path, decision.wire())
+
+
+def save_missing(folder: Path, session: Session) -> int:
+    """Write every decision's file that is missing; return how many they were."""
+    present = {path.stem for path in folder.glob("dec_*.json")} if folder.is_dir() else set()
+    missing = set(session.scalars(select(DecisionRow.id))) - present
+    for decision in sorted(missing):
+        row = session.get_one(DecisionRow, decision)
+        save_decision(folder, Decision.model_validate_json(row.document))
+    return len(missing)

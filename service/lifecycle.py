@@ -1,0 +1,252 @@
+"""How does anything change its state? Only here, by the contract's tables, under one lock.
+
+A transition is one transaction: the experiment's row lock, compare-and-set on state and token, the
+event, and the alert if there is one. So per experiment everything has one order, `seq` has no
+gaps, and whoever comes second gets a `Conflict`. Locks are taken in the order experiment → run.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from gonogo.contract.api import AlertData
+from gonogo.contract.errors import Conflict, NotFound
+from gonogo.contract.ids import Kind, is_id, new_id
+from gonogo.contract.lifecycle import (
+    ExperimentEvent,
+    ExperimentState,
+    PhaseEvent,
+    PhaseState,
+    RunEvent,
+    RunState,
+    advance_experiment,
+    advance_phase,
+    advance_run,
+)
+from service.db.schema import AlertRow, EventRow, ExperimentRow, PhaseRow, RunRow
+
+CONDUCTOR = "conductor"
+"""Actor of what happens by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deed:
+    """One transaction in which someone does something."""
+
+    session: Session
+    now: float
+    actor: str = CONDUCTOR
+
+
+def load_experiment(session: Session, experiment: str) -> ExperimentRow:
+    """Return an experiment without locking it.
+
+    Raises:
+        NotFound: there is none.
+    """
+    row = session.get(ExperimentRow, experiment) if is_id(experiment, Kind.EXPERIMENT) else None
+    if row is None:
+        raise NotFound(f"there is no experiment {experiment}")
+    return row
+
+
+def lock_experiment(deed: Deed, experiment: str) -> ExperimentRow:
+    """Return an experiment, locked until the transaction ends.
+
+    Raises:
+        NotFound: there is none.
+    """
+    if is_id(experiment, Kind.EXPERIMENT):
+        query = select(ExperimentRow).where(ExperimentRow.id == experiment).with_for_update()
+        row = deed.session.scalars(query.execution_options(populate_existing=True)).first()
+        if row is not None:
+            return row
+    raise NotFound(f"there is no experiment {experiment}")
+
+
+def load_run(session: Session, run: str) -> RunRow:
+    """Return a run without locking it.
+
+    Raises:
+        NotFound: there is none.
+    """
+    row = session.get(RunRow, run) if is_id(run, Kind.RUN) else None
+    if row is None:
+        raise NotFound(f"there is no run {run}")
+    return row
+
+
+def lock_run(deed: Deed, run: str) -> tuple[ExperimentRow, RunRow]:
+    """Return a run and its experiment, both fresh, the experiment locked.
+
+    Raises:
+        NotFound: there is no such run.
+    """
+    experiment = lock_experiment(deed, load_run(deed.session, run).experiment)
+    row = deed.session.get_one(RunRow, run, populate_existing=True)
+    return experiment, row
+
+
+def phases_of(session: Session, experiment: str) -> list[PhaseRow]:
+    """Return the phases of an experiment in their order."""
+    query = select(PhaseRow).where(PhaseRow.experiment == experiment)
+    return list(session.scalars(query.order_by(PhaseRow.position)))
+
+
+def runs_of(session: Session, experiment: str, phase: str | None = None) -> list[RunRow]:
+    """Return the runs of an experiment (or of one phase), oldest first."""
+    query = select(RunRow).where(RunRow.experiment == experiment)
+    if phase is not None:
+        query = query.where(RunRow.phase == phase)
+    return list(session.scalars(query.order_by(RunRow.created_at, RunRow.attempt)))
+
+
+def record_event(
+    deed: Deed,
+    experiment: ExperimentRow,
+    kind: str,
+    /,
+    *,
+    run: str | None = None,
+    phase: str | None = None,
+    **data: Any,
+) -> None:
+    """Append an event under the experiment's lock."""
+    experiment.event_seq += 1
+    deed.session.add(
+        EventRow(
+            id=new_id(Kind.EVENT),
+            experiment=experiment.id,
+            seq=experiment.event_seq,
+            cursor=None,
+            type=kind,
+            run=run,
+            phase=phase,
+            actor=deed.actor,
+            at=deed.now,
+            data=data,
+        )
+    )
+
+
+def queue_alert(
+    deed: Deed,
+    experiment: ExperimentRow,
+    kind: str,
+    text: str,
+    *,
+    run: RunRow | None = None,
+    phase: str | None = None,
+    rank: int | None = None,
+    finding: dict[str, Any] | None = None,
+    decision: dict[str, Any] | None = None,
+) -> str:
+    """Put an alert into the outbox and return its id; it leaves after the commit, or never."""
+    alert = new_id(Kind.ALERT)
+    data = AlertData(
+        alert_id=alert,
+        experiment=experiment.id,
+        run=run.id if run else None,
+        phase=run.phase if run else phase,
+        rank=rank,
+        finding=finding,
+        decision=decision,
+        text=text,
+        url="",
+    )
+    deed.session.add(
+        AlertRow(
+            id=alert,
+            type=kind,
+            experiment=experiment.id,
+            run=data.run,
+            data=data.wire(),
+            at=deed.now,
+        )
+    )
+    return alert
+
+
+def move_experiment(deed: Deed, row: ExperimentRow, event: ExperimentEvent, **data: Any) -> None:
+    """Let an experiment make a transition.
+
+    Raises:
+        Conflict: its state does not allow it, or another was faster.
+    """
+    old = row.state
+    new = advance_experiment(ExperimentState(old), event)
+    deed.session.flush()
+    done = deed.session.execute(
+        update(ExperimentRow)
+        .where(ExperimentRow.id == row.id, ExperimentRow.state == old)
+        .values(state=new.value)
+    )
+    _only_one(done, old)
+    if event is ExperimentEvent.START:
+        row.started_at = deed.now
+    if new is ExperimentState.FINISHED:
+        row.ended_at = deed.now
+    record_event(deed, row, "experiment.state", state=new.value, before=old, event=event, **data)
+
+
+def move_phase(deed: Deed, row: ExperimentRow, phase: PhaseRow, event: PhaseEvent) -> None:
+    """Let a phase make a transition.
+
+    Raises:
+        Conflict: its state does not allow it, or another was faster.
+    """
+    old = phase.state
+    new = advance_phase(PhaseState(old), event)
+    deed.session.flush()
+    done = deed.session.execute(
+        update(PhaseRow)
+        .where(PhaseRow.experiment == row.id, PhaseRow.name == phase.name, PhaseRow.state == old)
+        .values(state=new.value)
+    )
+    _only_one(done, old)
+    record_event(
+        deed, row, "phase.state", phase=phase.name, state=new.value, before=old, event=event
+    )
+
+
+def move_run(
+    deed: Deed, row: ExperimentRow, run: RunRow, event: RunEvent, *, token: int, **data: Any
+) -> None:
+    """Let a run make a transition.
+
+    Raises:
+        Conflict: its state does not allow it, the token is stale, or another was faster.
+    """
+    old = run.state
+    new = advance_run(RunState(old), event)
+    deed.session.flush()
+    done = deed.session.execute(
+        update(RunRow)
+        .where(RunRow.id == run.id, RunRow.state == old, RunRow.token == token)
+        .values(state=new.value)
+    )
+    _only_one(done, old)
+    if event is RunEvent.LAUNCH:
+        run.started_at = deed.now
+    if new is RunState.ENDED:
+        run.ended_at = deed.now
+        run.suspect = run.lost = False
+    record_event(
+        deed,
+        row,
+        "run.state",
+        run=run.id,
+        phase=run.phase,
+        state=new.value,
+        before=old,
+        event=event,
+        attempt=run.attempt,
+        **data,
+    )
+
+
+def _only_one(done: Any, state: str) -> None:
+    if done.rowcount != 1:
+        raise Conflict("another change was faster; read it again", state=state)

@@ -1,0 +1,215 @@
+"""How does an experiment go on? Phases begin, attempts are queued, everything ends.
+
+Each function is one step inside a transaction that holds the experiment's lock. What step is next
+is decided elsewhere: by `gonogo.judge.decide` after a run, by `verbs` and `overrides` for a person.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from gonogo.contract.decision import Verdict
+from gonogo.contract.errors import Conflict
+from gonogo.contract.ids import Kind, new_id
+from gonogo.contract.lifecycle import (
+    ExperimentEvent,
+    ExperimentState,
+    PhaseEvent,
+    PhaseState,
+    RunEvent,
+    RunState,
+)
+from gonogo.contract.order import ResumePoint, RunReason
+from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
+from gonogo.contract.resolve import ResolvedPlan
+from service.checkpoints import find_durable_checkpoint
+from service.db.schema import ExperimentRow, PhaseRow, ProgressRow, RunRow
+from service.lifecycle import (
+    Deed,
+    move_experiment,
+    move_phase,
+    move_run,
+    phases_of,
+    record_event,
+    runs_of,
+)
+
+
+def resolved_of(experiment: ExperimentRow) -> ResolvedPlan:
+    """Return the plan that an experiment froze."""
+    return ResolvedPlan.model_validate(experiment.resolved)
+
+
+def active_phase(deed: Deed, experiment: ExperimentRow) -> PhaseRow | None:
+    """Return the phase that is active, if any."""
+    phases = phases_of(deed.session, experiment.id)
+    return next((phase for phase in phases if phase.state == PhaseState.ACTIVE), None)
+
+
+def next_pending(deed: Deed, experiment: ExperimentRow) -> PhaseRow | None:
+    """Return the first phase that has not begun, if any."""
+    phases = phases_of(deed.session, experiment.id)
+    return next((phase for phase in phases if phase.state == PhaseState.PENDING), None)
+
+
+def current_run(deed: Deed, experiment: ExperimentRow) -> RunRow | None:
+    """Return the run that has not ended, if any."""
+    runs = runs_of(deed.session, experiment.id)
+    return next((run for run in reversed(runs) if run.state != RunState.ENDED), None)
+
+
+def start_phase(
+    deed: Deed, experiment: ExperimentRow, phase: PhaseRow, init: ResumePoint | None = None
+) -> RunRow:
+    """Activate a phase and queue its first run."""
+    move_phase(deed, experiment, phase, PhaseEvent.ACTIVATE)
+    return queue_run(deed, experiment, phase.name, RunReason.FIRST, resume_from=init)
+
+
+def queue_run(
+    deed: Deed,
+    experiment: ExperimentRow,
+    phase: str,
+    reason: RunReason,
+    *,
+    resume_from: ResumePoint | None = None,
+    change: Mapping[str, Any] | None = None,
+) -> RunRow:
+    """Queue the next attempt of a phase.
+
+    Raises:
+        Conflict: an attempt of it has not ended.
+    """
+    before = runs_of(deed.session, experiment.id, phase)
+    if any(run.state != RunState.ENDED for run in before):
+        raise Conflict(f"phase {phase} has a run that has not ended", state=experiment.state)
+    run = RunRow(
+        id=new_id(Kind.RUN),
+        experiment=experiment.id,
+        phase=phase,
+        attempt=max((row.attempt for row in before), default=0) + 1,
+        reason=reason.value,
+        state=RunState.QUEUED.value,
+        resume_from=resume_from.wire() if resume_from else None,
+        change=dict(change) if change else None,
+        sizes={},
+        created_at=deed.now,
+    )
+    deed.session.add(run)
+    deed.session.flush()
+    deed.session.add(ProgressRow(run=run.id))
+    record_event(
+        deed,
+        experiment,
+        "run.state",
+        run=run.id,
+        phase=phase,
+        state=RunState.QUEUED.value,
+        attempt=run.attempt,
+        reason=reason.value,
+        resume_from=run.resume_from,
+    )
+    return run
+
+
+def load_resume_points(
+    session: Session, experiment: ExperimentRow, phase: str | None
+) -> dict[str, ResumePoint]:
+    """Return durable checkpoints by the phase that may start from them.
+
+    That is the phase itself (going on where its attempts stopped) and the one after it (where its
+    plan initialises it from another). Checkpoints are read whole to verify them, which takes long:
+    do it outside a transaction that writes.
+    """
+    found: dict[str, ResumePoint] = {}
+    plan = resolved_of(experiment).parsed()
+    if phase is None:
+        return found
+    for wanted in (plan.phase(phase), plan.next_phase(phase)):
+        if wanted is None:
+            continue
+        point = _lineage_checkpoint(session, experiment, phase) if wanted.name == phase else None
+        if point is None and wanted.init_from is not None:
+            point = _lineage_checkpoint(session, experiment, wanted.init_from)
+        if point is not None:
+            found[wanted.name] = point
+    return found
+
+
+def _lineage_checkpoint(
+    session: Session, experiment: ExperimentRow, phase: str
+) -> ResumePoint | None:
+    """Return the newest durable checkpoint of a phase's last run, or of those it went on from."""
+    for run in reversed(runs_of(session, experiment.id, phase)):
+        found = find_durable_checkpoint(run.dir)
+        if found is not None:
+            return found
+        if run.resume_from is None and run.state == RunState.ENDED and run.dir is not None:
+            return None
+    return None
+
+
+def pass_phase(deed: Deed, experiment: ExperimentRow, phase: PhaseRow, verdict: Verdict) -> None:
+    """Let a phase pass with its verdict."""
+    phase.verdict = verdict.value
+    move_phase(deed, experiment, phase, PhaseEvent.PASS)
+
+
+def fail_phase(deed: Deed, experiment: ExperimentRow, phase: PhaseRow, verdict: Verdict) -> None:
+    """Let a phase fail with its verdict."""
+    phase.verdict = verdict.value
+    move_phase(deed, experiment, phase, PhaseEvent.FAIL)
+
+
+def await_person(deed: Deed, experiment: ExperimentRow, kind: str, phase: str, text: str) -> None:
+    """Let an experiment wait for a person: for an `approval`, or for a `decision` about a phase."""
+    experiment.awaiting = {"kind": kind, "phase": phase, "text": text}
+    move_experiment(deed, experiment, ExperimentEvent.AWAIT, waiting_for=text)
+
+
+def continue_experiment(deed: Deed, experiment: ExperimentRow) -> None:
+    """Let an experiment that waited for a person go on."""
+    experiment.awaiting = experiment.stop = experiment.verdict = None
+    move_experiment(deed, experiment, ExperimentEvent.CONTINUE)
+
+
+def finish(
+    deed: Deed, experiment: ExperimentRow, verdict: Verdict | None, outcome: dict[str, Any] | None
+) -> None:
+    """Finish an experiment; phases that have not ended are skipped."""
+    for phase in phases_of(deed.session, experiment.id):
+        if phase.state in (PhaseState.PENDING, PhaseState.ACTIVE):
+            move_phase(deed, experiment, phase, PhaseEvent.SKIP)
+    experiment.awaiting = None
+    experiment.verdict = verdict.value if verdict else None
+    experiment.outcome = outcome
+    move_experiment(
+        deed,
+        experiment,
+        ExperimentEvent.FINISH,
+        verdict=experiment.verdict,
+        outcome=(outcome or {}).get("code"),
+    )
+
+
+def end_without_worker(
+    deed: Deed, experiment: ExperimentRow, run: RunRow, code: OutcomeCode, actor: Actor, text: str
+) -> None:
+    """End a run for which no worker will ever report the end."""
+    outcome = Outcome(code=code, actor=actor, text=text)
+    run.outcome = outcome.model_dump(mode="json")
+    run.exit = {
+        "v": 1,
+        "ended_at": deed.now,
+        "ended_by": actor.value,
+        "reason": code.value,
+        "text": text,
+        "by_service": True,
+    }
+    move_run(deed, experiment, run, RunEvent.END, token=run.token, outcome=code.value, text=text)
+
+
+def is_over(experiment: ExperimentRow) -> bool:
+    """Say whether an experiment is finished."""
+    return experiment.state == ExperimentState.FINISHED

@@ -1,0 +1,1 @@
+"""HTTP in, HTTP out: one router per resource; what is decided is decided elsewhere."""

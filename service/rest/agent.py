@@ -1,0 +1,94 @@
+"""The worker-facing calls: claims, telemetry, states, findings, evidence."""
+
+from fastapi import APIRouter
+from sqlalchemy.orm import Session
+
+from gonogo.contract.agent import (
+    Accepted,
+    ClaimAnswer,
+    ClaimRequest,
+    EvidenceReport,
+    FindingsReport,
+    StateReport,
+    Telemetry,
+    TelemetryAck,
+)
+from gonogo.contract.order import Order
+from service.auth import Agent, Service
+from service.claims import claim
+from service.db.schema import ExperimentRow, ProgressRow
+from service.lifecycle import Deed, load_run
+from service.problems import WireResponse
+from service.run_states import take_evidence, take_findings, take_state
+from service.telemetry import needs_flags, parse_stretches, take_telemetry, update_flags
+
+router = APIRouter(prefix="/agent", tags=["worker-facing"])
+
+
+@router.post("/claims", operation_id="claim", response_model=ClaimAnswer)
+def post_claim(context: Service, caller: Agent, request: ClaimRequest) -> WireResponse:
+    """Offer free devices; get an order with its fencing token, or nothing."""
+
+    def work(session: Session) -> Order | None:
+        actor = f"worker {request.worker}"
+        return claim(Deed(session=session, now=context.now(), actor=actor), request)
+
+    order = context.store.write(work)
+    # as in order.json: a setting that nobody set stays unsaid, so that its source stays known
+    return WireResponse({"order": order.document() if order is not None else None})
+
+
+@router.post("/runs/{run}/telemetry", operation_id="post_telemetry")
+def post_telemetry(context: Service, caller: Agent, run: str, telemetry: Telemetry) -> TelemetryAck:
+    """Send heartbeats and log tails by offset, renew the lease, get commands."""
+    stretches = parse_stretches(telemetry.ranks)
+
+    def work(session: Session) -> tuple[TelemetryAck, bool]:
+        deed = Deed(session=session, now=context.now(), actor=f"run {run}")
+        ack = take_telemetry(deed, run, telemetry, stretches)
+        row = load_run(session, run)
+        frozen = bool(session.get_one(ExperimentRow, row.experiment).frozen)
+        progress = session.get_one(ProgressRow, run)
+        return ack, needs_flags(row, progress, telemetry, frozen)
+
+    ack, flags = context.store.write(work)
+    if flags:
+        context.store.write(
+            lambda session: update_flags(
+                Deed(session=session, now=context.now(), actor=f"run {run}"), run, telemetry
+            )
+        )
+    return ack
+
+
+@router.post("/runs/{run}/state", operation_id="post_state")
+def post_state(context: Service, caller: Agent, run: str, report: StateReport) -> Accepted:
+    """Report that the run's lifecycle went on; what is past already changes nothing."""
+    context.store.write(
+        lambda session: take_state(
+            Deed(session=session, now=context.now(), actor=f"run {run}"), run, report
+        )
+    )
+    return Accepted()
+
+
+@router.post("/runs/{run}/findings", operation_id="post_findings")
+def post_findings(context: Service, caller: Agent, run: str, report: FindingsReport) -> Accepted:
+    """Report findings; known keys change nothing."""
+    taken = context.store.write(
+        lambda session: take_findings(
+            Deed(session=session, now=context.now(), actor=f"run {run}"), run, report
+        )
+    )
+    return Accepted(detail={"new": taken})
+
+
+@router.post("/runs/{run}/evidence", operation_id="post_evidence")
+def post_evidence(context: Service, caller: Agent, run: str, report: EvidenceReport) -> Accepted:
+    """Upload one file of evidence."""
+    context.store.write(
+        lambda session: take_evidence(
+            Deed(session=session, now=context.now(), actor=f"run {run}"), run, report
+        )
+    )
+    return Accepted()

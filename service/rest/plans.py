@@ -1,0 +1,81 @@
+"""Plans and schemas: what can be submitted, and in which form."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body
+from pydantic import BaseModel
+
+from gonogo.contract.api import Submission
+from gonogo.contract.errors import NotFound
+from gonogo.contract.plan import bundled_plan, bundled_plan_names, parse_plan
+from gonogo.contract.schemas import SCHEMAS, schema
+from service.auth import Viewer
+from service.submission import resolve_submission
+
+router = APIRouter(tags=["plans"])
+
+
+class PlanView(BaseModel):
+    """A plan that ships with gonogo."""
+
+    name: str
+    profile: str
+    world_size: int
+    phases: list[dict[str, Any]]
+    digest: str
+
+
+class PlansView(BaseModel):
+    """All plans that ship with gonogo."""
+
+    items: list[PlanView]
+    next_cursor: None = None
+
+
+class ValidationView(BaseModel):
+    """A plan that is valid."""
+
+    valid: bool = True
+    plan: dict[str, Any]
+    digest: str
+    train: dict[str, Any]
+
+
+@router.get("/plans", operation_id="list_plans")
+def list_plans(_: Viewer) -> PlansView:
+    """List the bundled plans."""
+    plans = [parse_plan(bundled_plan(name)) for name in bundled_plan_names()]
+    return PlansView(
+        items=[
+            PlanView(
+                name=plan.name,
+                profile=plan.profile,
+                world_size=plan.workload.world_size,
+                phases=[{"name": phase.name, "steps": phase.steps} for phase in plan.phases],
+                digest=plan.digest(),
+            )
+            for plan in plans
+        ]
+    )
+
+
+@router.get("/plans/{name}", operation_id="show_plan")
+def show_plan(_: Viewer, name: str) -> dict[str, Any]:
+    """Show a bundled plan as it can be submitted."""
+    return bundled_plan(name)
+
+
+@router.post("/plans/validate", operation_id="validate_plan")
+def validate_plan(_: Viewer, submission: Annotated[Submission, Body()]) -> ValidationView:
+    """Check a plan (a bundled one's name, or the plan itself) with its overrides."""
+    resolved = resolve_submission(submission)
+    digest = resolved.parsed().digest()
+    return ValidationView(plan=resolved.plan, digest=digest, train=resolved.train)
+
+
+@router.get("/schemas/{name}", operation_id="show_schema", tags=["schemas"])
+def show_schema(_: Viewer, name: str) -> dict[str, Any]:
+    """Return the JSON Schema of a document."""
+    if name not in SCHEMAS:
+        raise NotFound(f"there is no schema {name!r}; there are {', '.join(SCHEMAS)}")
+    return schema(name)

@@ -1,0 +1,146 @@
+"""How did a number develop over a run? Downsampled so that no peak is lost.
+
+Each bucket of neighbouring steps gives its lowest and its highest value at their own steps, so a
+spike of one step is seen however long the run is.
+"""
+
+import json
+import math
+from collections.abc import Iterable
+from enum import StrEnum
+
+from pydantic import BaseModel
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.heartbeat import Msg
+from service.db.schema import HeartbeatRow
+
+Point = tuple[int, float]
+
+
+class SeriesMetric(StrEnum):
+    """What can be drawn: fields of the heartbeats."""
+
+    LOSS = "loss"
+    GRAD_NORM = "grad_norm"
+    LR = "lr"
+    TOKS_PER_S = "toks_per_s"
+    DT_STEP_S = "dt_step_s"
+    DT_FETCH_S = "dt_fetch_s"
+    GPU_MEM_ALLOC = "gpu_mem_alloc"
+    GPU_MEM_RESERVED = "gpu_mem_reserved"
+    HOST_RSS_MB = "host_rss_mb"
+    GATE_ENTROPY = "gate_entropy"
+    GATE_MAX = "gate_max"
+    VAL_LOSS = "val_loss"
+
+
+SOURCE = {
+    SeriesMetric.DT_STEP_S: Msg.STEP_END,
+    SeriesMetric.VAL_LOSS: Msg.EVAL,
+}
+"""Metric → message that carries it; the others come with `progress`."""
+
+UNITS = {
+    SeriesMetric.TOKS_PER_S: "tokens/s",
+    SeriesMetric.DT_STEP_S: "s",
+    SeriesMetric.DT_FETCH_S: "s",
+    SeriesMetric.GPU_MEM_ALLOC: "MB",
+    SeriesMetric.GPU_MEM_RESERVED: "MB",
+    SeriesMetric.HOST_RSS_MB: "MB",
+}
+
+
+class RankSeries(BaseModel):
+    """One rank's points."""
+
+    rank: int
+    points: list[Point]
+    """(step, value), ascending by step."""
+    samples: int
+    """How many finite values there were before downsampling."""
+    non_finite: list[int]
+    """Steps whose value was NaN or infinite (the first 100)."""
+
+
+class SeriesView(BaseModel):
+    """One metric of a run."""
+
+    run: str
+    metric: SeriesMetric
+    unit: str | None
+    series: list[RankSeries]
+
+
+def load_series(
+    session: Session, run: str, metric: SeriesMetric, points: int, rank: int | None = None
+) -> SeriesView:
+    """Return one metric of a run, at most about `points` points a rank."""
+    query = (
+        select(HeartbeatRow.rank, HeartbeatRow.step, HeartbeatRow.line)
+        .where(
+            HeartbeatRow.run == run,
+            HeartbeatRow.msg == SOURCE.get(metric, Msg.PROGRESS).value,
+        )
+        .order_by(HeartbeatRow.rank, HeartbeatRow.n)
+    )
+    if rank is not None:
+        query = query.where(HeartbeatRow.rank == rank)
+    values: dict[int, dict[int, float]] = {}
+    for row_rank, step, line in session.execute(query):
+        found = _number(json.loads(line).get(metric.value))
+        if found is not None:
+            values.setdefault(row_rank, {})[step] = found
+    return SeriesView(
+        run=run,
+        metric=metric,
+        unit=UNITS.get(metric),
+        series=[_rank_series(rank, by_step, points) for rank, by_step in sorted(values.items())],
+    )
+
+
+def _number(value: object) -> float | None:
+    """Return a heartbeat's number; non-finite ones come as strings."""
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int | float):
+        return float(value)
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return None
+    return None
+
+
+def _rank_series(rank: int, by_step: dict[int, float], points: int) -> RankSeries:
+    finite = [(step, value) for step, value in sorted(by_step.items()) if math.isfinite(value)]
+    strange = [step for step, value in sorted(by_step.items()) if not math.isfinite(value)]
+    return RankSeries(
+        rank=rank,
+        points=downsample(finite, points),
+        samples=len(finite),
+        non_finite=strange[:100],
+    )
+
+
+def downsample(points: list[Point], limit: int) -> list[Point]:
+    """Return at most `limit` of the points (at least two): lowest and highest of each bucket."""
+    limit = max(2, limit)
+    if len(points) <= limit:
+        return points
+    buckets = limit // 2
+    kept: list[Point] = []
+    for bucket in range(buckets):
+        start = bucket * len(points) // buckets
+        end = (bucket + 1) * len(points) // buckets
+        kept += _ends(points[start:end])
+    return kept
+
+
+def _ends(points: Iterable[Point]) -> list[Point]:
+    points = list(points)
+    low = min(points, key=lambda point: point[1])
+    high = max(points, key=lambda point: point[1])
+    return sorted({low, high})

@@ -1,0 +1,48 @@
+"""What does the control plane read from its environment? The only place that does."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gonogo.contract.settings import home_of, read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The service's rows of `gonogo.contract.settings.TABLE`, read."""
+
+    home: Path
+    database_url: str
+    redis_url: str | None = None
+    webhook_url: str | None = None
+    webhook_secret: str | None = None
+    log: str = "info"
+
+    @property
+    def decisions(self) -> Path:
+        """Folder of the self-contained decision files."""
+        return self.home / "decisions"
+
+    @property
+    def runs(self) -> Path:
+        """Folder of the run directories of workers that share this home."""
+        return self.home / "runs"
+
+
+def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
+    """Return the settings that an environment holds (default: this process's).
+
+    Raises:
+        Rejected: an unknown `GONOGO_*` name.
+    """
+    values = read(os.environ if environ is None else environ, "service")
+    home = home_of(values)
+    return Settings(
+        home=home,
+        database_url=values["GONOGO_DATABASE_URL"] or f"sqlite:///{home}/gonogo.db",
+        redis_url=values["REDIS_URL"],
+        webhook_url=values["GONOGO_WEBHOOK_URL"],
+        webhook_secret=values["GONOGO_WEBHOOK_SECRET"],
+        log=values["GONOGO_LOG"] or "info",
+    )

@@ -1,0 +1,76 @@
+"""What becomes of a submission? A frozen plan, its phases, and the first queued run."""
+
+from typing import Any
+
+from gonogo.contract.api import Submission
+from gonogo.contract.ids import Kind, new_id
+from gonogo.contract.lifecycle import ExperimentState, PhaseState
+from gonogo.contract.plan import bundled_plan
+from gonogo.contract.resolve import ResolvedPlan, build_order, resolve_plan
+from service.db.schema import ExperimentRow, PhaseRow
+from service.lifecycle import Deed, record_event
+from service.progress import start_phase
+
+
+def resolve_submission(submission: Submission) -> ResolvedPlan:
+    """Return the plan that a submission freezes.
+
+    Raises:
+        Rejected: anything wrong with plan, overrides or fault.
+        NotFound: no such bundled plan or configuration.
+    """
+    plan = submission.plan
+    return resolve_plan(bundled_plan(plan) if isinstance(plan, str) else plan, submission.set)
+
+
+def build_dry_run(submission: Submission) -> dict[str, Any]:
+    """Return what would run: the resolved plan and the order of every phase."""
+    resolved = resolve_submission(submission)
+    plan = resolved.parsed()
+    orders = [
+        build_order(resolved, phase.name, experiment="exp_dry_run", run="run_dry_run", token=0)
+        for phase in plan.phases
+    ]
+    return {
+        "dry_run": True,
+        "plan": resolved.plan,
+        "plan_digest": plan.digest(),
+        "train": resolved.train,
+        "fault": resolved.fault,
+        "orders": [order.document() for order in orders],
+    }
+
+
+def create_experiment(deed: Deed, submission: Submission, resolved: ResolvedPlan) -> ExperimentRow:
+    """Store an experiment and queue the first run of its first phase."""
+    plan = resolved.parsed()
+    experiment = ExperimentRow(
+        id=new_id(Kind.EXPERIMENT),
+        name=submission.name or plan.name,
+        plan=plan.name,
+        resolved=resolved.wire(),
+        labels=dict(submission.labels),
+        state=ExperimentState.QUEUED.value,
+        created_by=deed.actor,
+        created_at=deed.now,
+        event_seq=0,
+        decision_seq=0,
+        token=0,
+        frozen={},
+    )
+    deed.session.add(experiment)
+    deed.session.flush()
+    phases = [
+        PhaseRow(
+            experiment=experiment.id,
+            name=phase.name,
+            position=position,
+            steps=phase.steps,
+            state=PhaseState.PENDING.value,
+        )
+        for position, phase in enumerate(plan.phases)
+    ]
+    deed.session.add_all(phases)
+    record_event(deed, experiment, "experiment.state", state=experiment.state, plan=plan.name)
+    start_phase(deed, experiment, phases[0])
+    return experiment

@@ -1,0 +1,136 @@
+"""Is what the documentation says still true? Links, paths, commands, settings, diagrams."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from gonogo.cli.main import app
+from gonogo.contract import lifecycle
+from gonogo.contract.settings import TABLE, Setting
+from nsa.settings import TOGGLES, Toggle
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "bench/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TOPS = "gonogo|service|worker|nsa|migrations|docker|docs|bench|tests"
+PAGE_IDS = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+def rows_of(page: str) -> dict[str, list[str]]:
+    """First cell of each table row, without backticks → the other cells."""
+    lines = (ROOT / page).read_text().splitlines()
+    cells = [
+        [cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines if "|" in line
+    ]
+    return {row[0].strip("`"): row[1:] for row in cells}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
+    local = [link for link in links if "://" not in link]
+    assert [link for link in local if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
+def test_every_file_that_a_page_names_exists(page: Path) -> None:
+    named = re.findall(rf"`((?:{TOPS})/[\w./-]*)`", page.read_text())
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
+def test_every_module_that_a_page_names_exists(page: Path) -> None:
+    named = re.findall(rf"(?:-m |`)((?:{TOPS})(?:\.[a-z_]+)+)\b", page.read_text())
+    paths = [name.replace(".", "/") for name in named if not name.endswith(".md")]
+    roots = [ROOT / path for path in paths]
+    missing = [path for path in roots if not path.exists() and not path.with_suffix(".py").exists()]
+    # A dotted name may also end in something that its module defines.
+    assert [path for path in missing if not defines(path)] == []
+
+
+def defines(path: Path) -> bool:
+    source = path.parent.with_suffix(".py")
+    package = path.parent / "__init__.py"
+    texts = [file.read_text() for file in (source, package) if file.exists()]
+    return any(re.search(rf"\b{path.name}\b", text) for text in texts)
+
+
+def test_the_tree_in_the_readme_is_the_tree() -> None:
+    tree = (ROOT / "README.md").read_text().split("## The tree")[1].split("```")[1]
+    folder, seen = "", []
+    for line in tree.strip().splitlines():
+        first = line.split("  ")[0] if not line.startswith(" ") else line.strip().split("  ")[0]
+        names = line.split() if line.startswith("README") else [first]
+        for name in names:
+            path = folder + name if line.startswith(" ") else name
+            seen.append(path)
+            assert (ROOT / path).exists(), path
+        if not line.startswith(" ") and first.endswith("/"):
+            folder = first
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert packages <= {path.strip("/") for path in seen}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
+def test_every_command_that_a_page_shows_exists(page: Path) -> None:
+    text = page.read_text()
+    shown = set(re.findall(r"(?:`|bin/|api )gonogo ([a-z]+)", text))
+    known = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    assert shown <= known
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.env)
+def test_every_setting_is_documented_with_its_default(row: Setting) -> None:
+    documented = rows_of("docs/settings.md")
+    assert documented[row.env][0].strip("`") == (row.default or "–")
+
+
+@pytest.mark.parametrize("toggle", TOGGLES.values(), ids=lambda toggle: toggle.name)
+def test_every_toggle_of_the_trainer_is_documented_with_its_default(toggle: Toggle) -> None:
+    documented = rows_of("docs/settings.md")
+    assert documented[toggle.name][0].strip("`") == (toggle.default or "–")
+
+
+def test_nothing_is_documented_that_no_process_reads() -> None:
+    named = {name for name in rows_of("docs/settings.md") if name.startswith(("GONOGO_", "NSA_"))}
+    assert named == {row.env for row in TABLE if row.env.startswith("GONOGO_")} | TOGGLES.keys()
+
+
+def diagram(table: dict[tuple[StrEnum, StrEnum], StrEnum]) -> list[str]:
+    """Lines of the Mermaid diagram of a lifecycle."""
+    return [f"    {before} --> {after}: {event}" for (before, event), after in table.items()]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        lifecycle.EXPERIMENT_TRANSITIONS,
+        lifecycle.PHASE_TRANSITIONS,
+        lifecycle.RUN_TRANSITIONS,
+    ],
+    ids=["experiment", "phase", "run"],
+)
+def test_the_lifecycle_diagrams_are_the_tables(
+    table: dict[tuple[StrEnum, StrEnum], StrEnum],
+) -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    diagrams = re.findall(r"```mermaid\nstateDiagram-v2\n(.*?)```", page, re.S)
+    expected = diagram(table)
+    assert any(sorted(found.rstrip("\n").split("\n")) == sorted(expected) for found in diagrams), (
+        "expected a diagram of:\n" + "\n".join(expected)
+    )
+
+
+def test_every_decision_record_has_the_same_parts() -> None:
+    records = sorted((ROOT / "docs/decisions").glob("[0-9]*.md"))
+    assert len(records) >= 5
+    for number, record in enumerate(records, start=1):
+        text = record.read_text()
+        assert record.name.startswith(f"{number:04d}-")
+        assert text.startswith(f"# {number}. ")
+        for part in ("**Question.**", "**Decision.**", "**Why.**", "**So.**"):
+            assert part in text, (record.name, part)

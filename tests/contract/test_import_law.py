@@ -1,0 +1,70 @@
+"""Is the import law of pyproject.toml kept, and does the checker see every package?"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import grimp
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+
+
+def lint_imports(tree: Path) -> subprocess.CompletedProcess[str]:
+    """Run import-linter over `tree` without its cache."""
+    command = [sys.executable, "-c", LINT, "--no-cache"]
+    return subprocess.run(command, cwd=tree, check=False, capture_output=True, text=True)
+
+
+def test_nobody_breaks_the_import_law() -> None:
+    checked = lint_imports(ROOT)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.fixture(scope="module")
+def lawful_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Empty packages of the same names under the same law."""
+    tree = tmp_path_factory.mktemp("tree")
+    (tree / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
+    for name in ("service", "worker", "nsa", "gonogo/contract", "gonogo/judge", "gonogo/cli"):
+        folder = tree / name
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").write_text("")
+    (tree / "gonogo" / "__init__.py").write_text("")
+    return tree
+
+
+def test_lawful_packages_pass(lawful_tree: Path) -> None:
+    lawful = lint_imports(lawful_tree)
+    assert lawful.returncode == 0, lawful.stdout + lawful.stderr
+
+
+@pytest.mark.parametrize(
+    ("package", "statement"),
+    [
+        ("service", "import worker"),
+        ("worker", "import torch"),
+        ("nsa", "import gonogo"),
+        ("gonogo/contract", "import gonogo.judge"),
+        ("gonogo/judge", "import httpx"),
+        ("gonogo/cli", "import service"),
+        ("gonogo/cli", "import redis"),
+    ],
+    ids=lambda value: value.replace("import ", "").replace("/", "."),
+)
+def test_a_forbidden_import_is_seen(lawful_tree: Path, package: str, statement: str) -> None:
+    culprit = lawful_tree / package / "culprit.py"
+    culprit.write_text(statement + "\n")
+    broken = lint_imports(lawful_tree)
+    culprit.unlink()
+    assert broken.returncode == 1
+    assert "culprit" in broken.stdout
+
+
+def test_the_law_covers_every_package_of_the_tree() -> None:
+    graph = grimp.build_graph("gonogo", "service", "worker", "nsa", cache_dir=None)
+    for name in ("gonogo.contract", "gonogo.judge", "gonogo.cli", "service", "worker", "nsa"):
+        assert name in graph.modules

@@ -1,0 +1,377 @@
+"""Which run directories do tests judge? Small ones, made from nothing but this file.
+
+`python -m tests.data.make_runs` writes `tests/data/runs/` anew, the same every time, and the golden
+decisions of `tests/data/decisions/` that are not there yet. Ours: `healthy`, `stalled`, `non_finite`. The predecessor's: `predecessor_healthy`,
+`predecessor_toy` (a toy's speed under the real model's name), `predecessor_stalled`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from gonogo.contract.canonical import wire_line, wire_value
+from gonogo.contract.order import Order, ResumePoint
+from gonogo.contract.plan import Criterion, bundled_plan
+from gonogo.contract.resolve import build_order, resolve_plan
+from gonogo.contract.rundir import save_json
+from gonogo.judge.facts import build_facts
+from gonogo.judge.history import with_history
+from gonogo.judge.record import load_run
+from gonogo.judge.rules import build_rules
+from gonogo.judge.seal import build_decision
+from gonogo.judge.verdict import judge
+from gonogo.judge.watch import replay_watch
+
+HERE = Path(__file__).parent
+EPOCH = 1_760_000_000.0
+BOOT_MONO = 5_000.0
+STEPS = 12
+EXPERIMENT = "exp_01K00000000000000000000000"
+
+CONFIG: dict[str, Any] = {
+    "config": "demo",
+    "model": {
+        "dim": 64, "layers": 2, "heads": 4, "groups": 2, "vocab": 256, "seq_len": 128,
+        "gradient_checkpointing": False,
+    },
+    "batch": {"global_seqs": 4, "accumulate": 1},
+    "eval": {"every_steps": 6, "batches": 1},
+    "params": 100_000,
+    "data": "local_text",
+    "seed": 1337,
+    "dtype": "fp32",
+    "parallel": "ddp",
+    "steps": STEPS,
+}
+TOKENS = 512
+
+Line = dict[str, Any]
+
+
+def order_of(
+    *, phase: str = "smoke", resume_step: int | None = None, sets: dict[str, Any] | None = None
+) -> Order:
+    """An order of the demo plan with a tiny configuration, `STEPS` steps a phase."""
+    steps = {f"phases.{name}.steps": STEPS for name in ("smoke", "extended", "production")}
+    resolved = resolve_plan(
+        bundled_plan("demo"), {**steps, **(sets or {})}, load_config=lambda name: CONFIG
+    )
+    resume = None
+    if resume_step is not None:
+        resume = ResumePoint(path=f"checkpoints/step_{resume_step:06d}", step=resume_step)
+    return build_order(
+        resolved,
+        phase,
+        experiment=EXPERIMENT,
+        run="run_01K00000000000000000000000",
+        token=1,
+        resume_from=resume,
+        frozen={"git_sha": "0123456789abcdef0123456789abcdef01234567"},
+    )
+
+
+class Rank:
+    """Writes one rank's lines on a clock of its own."""
+
+    def __init__(self, rank: int, order: Order) -> None:
+        self.rank, self.order = rank, order
+        self.mono, self.seq, self.section_seq = BOOT_MONO + 0.001 * rank, 0, 0
+        self.random = random.Random(rank)
+        self.lines: list[Line] = []
+
+    def say(self, msg: str, step: int, section: str | None, **fields: Any) -> None:
+        self.seq += 1
+        self.section_seq += 1
+        self.lines.append({
+            "v": 1, "ts": round(EPOCH + self.mono - BOOT_MONO, 6), "mono": round(self.mono, 6),
+            "pid": 1000 + self.rank, "rank": self.rank, "boot": f"boot{self.rank}",
+            "seq": self.seq, "step": step, "msg": msg, "section": section,
+            "section_seq": self.section_seq, **fields,
+        })  # fmt: skip
+
+    def boot(self) -> None:
+        identity = self.order.identity.model_dump(mode="json", exclude_none=True)
+        self.say("boot", 0, "boot", **identity, backend="DDP")
+        self.mono += 0.5
+        self.say("loader_ready", 0, "data", dt=0.2)
+
+    def step(
+        self, step: int, *, loss: float | None = None, stop_in: str | None = None,
+        dt_s: float = 0.5,
+    ) -> None:  # fmt: skip
+        self.say("step_start", step, "data")
+        if stop_in is not None:
+            self.mono += 1.0
+            self.say("section", step, stop_in, section_age_s=1.0, collective_seq=step)
+            return
+        # both ranks end a step together: they meet in its last collective
+        self.mono += dt_s * (1 + 0.04 * math.sin(step)) - 0.03
+        self.say(
+            "progress", step, "log",
+            loss=5.6 - 0.05 * step + 0.01 * math.sin(step) if loss is None else loss,
+            grad_norm=1.0 + 0.1 * math.cos(step), lr=0.001, toks_per_s=TOKENS / dt_s,
+            dt_fetch_s=0.004, gpu_mem_alloc=0.0, gpu_mem_reserved=0.0, host_rss_mb=300.5,
+        )  # fmt: skip
+        self.mono += 0.02
+        sections = {"data": 0.005, "forward": 0.2, "backward": 0.25, "optimizer": 0.02}
+        self.say(
+            "step_end", step, "log", dt_step_s=dt_s, tokens=TOKENS,
+            step_sections={**sections, "wait": 0.01},
+        )  # fmt: skip
+        self.mono += 0.01
+        every = CONFIG["eval"]["every_steps"]
+        if step % every == 0:
+            self.mono += 0.1
+            self.say("eval", step, "eval", val_loss=5.6 - 0.05 * step)
+
+    def wait(self, seconds: float, step: int, section: str) -> None:
+        """The heartbeat thread speaks while the trainer does not."""
+        end = self.mono + seconds
+        while self.mono + 0.5 < end:
+            self.mono += 0.5
+            self.say("alive", step, section, section_age_s=1.0, collective_seq=step)
+
+    def done(self) -> None:
+        self.say("done", self.order.steps, None)
+
+
+def healthy_ranks(order: Order) -> list[Rank]:
+    """Two ranks that do all that was ordered."""
+    ranks = [Rank(rank, order) for rank in range(order.world_size)]
+    first = 1 if order.resume_from is None else order.resume_from.step + 1
+    for rank in ranks:
+        rank.boot()
+        for step in range(first, order.steps + 1):
+            rank.step(step)
+        rank.done()
+    return ranks
+
+
+def stalled_ranks(order: Order) -> list[Rank]:
+    """Rank 1 hangs in backward of step 8; rank 0 waits for it in the collective."""
+    ranks = [Rank(rank, order) for rank in range(order.world_size)]
+    for rank in ranks:
+        rank.boot()
+        for step in range(1, 8):
+            rank.step(step)
+        rank.step(8, stop_in="backward")
+        if rank.rank == 0:
+            rank.lines[-1]["collective_seq"] = 9
+        rank.wait(9.0, 8, "backward")
+    return ranks
+
+
+def non_finite_ranks(order: Order) -> list[Rank]:
+    """The loss of step 9 is not a number."""
+    ranks = [Rank(rank, order) for rank in range(order.world_size)]
+    for rank in ranks:
+        rank.boot()
+        for step in range(1, 10):
+            rank.step(step, loss=math.nan if step == 9 else None)
+    return ranks
+
+
+def ticks_of(ranks: list[Rank], texts: dict[int, list[bytes]]) -> Iterator[Line]:
+    """What a watcher with a quarter of a second between ticks would have recorded."""
+    stamps = {
+        rank.rank: [line["mono"] for line in rank.lines] for rank in ranks
+    }
+    end = max(stamp[-1] for stamp in stamps.values()) + 0.5
+    upto = {rank.rank: 0 for rank in ranks}
+    taken = {rank.rank: 0 for rank in ranks}
+    number, mono = 0, BOOT_MONO
+    while mono < end:
+        number += 1
+        mono = BOOT_MONO + number * 0.25
+        fresh = False
+        for rank, times in stamps.items():
+            while taken[rank] < len(times) and times[taken[rank]] <= mono:
+                upto[rank] += len(texts[rank][taken[rank]])
+                taken[rank] += 1
+                fresh = True
+        if fresh:
+            probes = [{"rank": rank.rank, "pid": 1000 + rank.rank, "state": "alive"} for rank in ranks]
+            yield {
+                "v": 1, "n": number, "mono": mono, "ts": EPOCH + mono - BOOT_MONO,
+                "interval_s": 0.25, "late_s": 0.0,
+                "upto": {str(rank): size for rank, size in upto.items()},
+                "ranks": probes if number % 8 == 1 else [], "go": mono > BOOT_MONO + 0.5,
+            }  # fmt: skip
+
+
+def save_run(folder: Path, order: Order, ranks: list[Rank], exit_record: Line) -> None:
+    """Write a whole run directory; its findings are those of the watch."""
+    folder.mkdir(parents=True)
+    save_json(folder / "order.json", order.document())
+    texts = {rank.rank: [wire_line(line) for line in rank.lines] for rank in ranks}
+    for rank, lines in texts.items():
+        (folder / f"heartbeat_rank{rank}.jsonl").write_bytes(b"".join(lines))
+    ticks = [wire_line(tick) for tick in ticks_of(ranks, texts)]
+    (folder / "watch.jsonl").write_bytes(b"".join(ticks))
+    checks = [{"id": "disk", "outcome": "pass", "text": "90 GB free"}]
+    save_json(folder / "preflight" / "preflight.json", {"v": 1, "passed": True, "checks": checks})
+    for rank, row in exit_record["ranks"].items():
+        save_json(folder / f"exit_rank{rank}.json", row)
+    save_json(folder / "exit.json", exit_record)
+    findings = [wire_line(finding.wire()) for finding in replay_watch(folder)]
+    (folder / "findings.jsonl").write_bytes(b"".join(findings))
+
+
+def exit_of(ranks: list[Rank], **fields: Any) -> Line:
+    """An exit record at the last line's time."""
+    at = max(rank.lines[-1]["ts"] for rank in ranks) + 0.2
+    signal = fields.pop("rank_signal", None)
+    row = {"v": 1, "code": None if signal else 0, "signal": signal, "at": at}
+    rows = {str(rank.rank): row for rank in ranks}
+    base = {"v": 1, "code": 0, "signal": None, "ended_at": at, "ended_by": "trainer"}
+    return {**base, "reason": "completed", "text": "", "ranks": rows, **fields}
+
+
+def make_healthy(folder: Path) -> None:
+    """GO."""
+    order = order_of()
+    ranks = healthy_ranks(order)
+    save_run(folder, order, ranks, exit_of(ranks))
+
+
+def make_stalled(folder: Path) -> None:
+    """NO_GO: stalled, rank 1, backward."""
+    order = order_of()
+    ranks = stalled_ranks(order)
+    fields = {"code": 1, "ended_by": "watchdog", "reason": "stalled", "rank_signal": 9}
+    save_run(folder, order, ranks, exit_of(ranks, **fields))
+
+
+def make_non_finite(folder: Path) -> None:
+    """NO_GO: non_finite."""
+    order = order_of()
+    ranks = non_finite_ranks(order)
+    fields = {"code": 1, "ended_by": "watchdog", "reason": "non_finite", "rank_signal": 9}
+    save_run(folder, order, ranks, exit_of(ranks, **fields))
+
+
+# ---- the predecessor's lines (docs of its trainer; figures of the field reports) ----------------
+
+
+def predecessor_line(second: float, step: int, msg: str, **fields: Any) -> Line:
+    stamp = EPOCH + second
+    return {
+        "ts": stamp, "iso": f"t+{second:.0f}s", "pid": 4242, "rank": 0, "step": step, "msg": msg,
+        "gpu_mem_alloc": 298, "gpu_mem_reserved": 610, **fields,
+    }  # fmt: skip
+
+
+def predecessor_lines(
+    *, steps: int, step_s: float, tok_s: float, log_every: int, until: int | None = None
+) -> list[Line]:
+    """Rank 0 only, a progress line every `log_every` steps."""
+    lines = [
+        predecessor_line(0.0, 0, "boot"),
+        predecessor_line(11.3, 0, "fineweb_loader_ready", dt_fetch_s=11.3),
+    ]
+    for step in range(log_every, (until or steps) + 1, log_every):
+        second = 11.3 + step * step_s
+        loss = 5.6877 * math.exp(-step / 400)
+        lines.append(
+            predecessor_line(
+                second, step, "progress", loss=loss, toks_per_s=tok_s, dt_fetch_s=0.0005,
+                grad_norm=0.0,
+            )  # fmt: skip
+        )
+        lines.append(predecessor_line(second + 0.2, step, "step_end"))
+    return lines
+
+
+def save_lines(folder: Path, lines: list[Line]) -> None:
+    folder.mkdir(parents=True)
+    text = "".join(json.dumps(wire_value(line)) + "\n" for line in lines)
+    (folder / "heartbeat_rank0.jsonl").write_text(text)
+
+
+def make_predecessor_healthy(folder: Path) -> None:
+    """300 steps at 107 s; nothing that could prove a GO."""
+    save_lines(folder, predecessor_lines(steps=300, step_s=107.8, tok_s=38.0, log_every=20))
+
+
+def make_predecessor_toy(folder: Path) -> None:
+    """The 847 tokens/s of a 254 499-parameter toy (R70)."""
+    save_lines(folder, predecessor_lines(steps=300, step_s=0.3, tok_s=847.0, log_every=20))
+
+
+def make_predecessor_stalled(folder: Path) -> None:
+    """Hung after step 160."""
+    lines = predecessor_lines(steps=300, step_s=107.8, tok_s=38.0, log_every=20, until=160)
+    for beat in range(1, 40):
+        lines.append(predecessor_line(11.3 + 160 * 107.8 + 600.0 * beat, 160, "beat"))
+    save_lines(folder, lines)
+
+
+RUNS: dict[str, Callable[[Path], None]] = {
+    "healthy": make_healthy,
+    "stalled": make_stalled,
+    "non_finite": make_non_finite,
+    "predecessor_healthy": make_predecessor_healthy,
+    "predecessor_toy": make_predecessor_toy,
+    "predecessor_stalled": make_predecessor_stalled,
+}
+
+OURS = ("healthy", "stalled", "non_finite")
+
+SLOW_GATE = {
+    "id": "throughput", "metric": "toks_per_s", "aggregate": "median", "warmup_steps": 2,
+    "min_samples": 5, "pass_above": 2000.0, "fail_below": 500.0, "grey": "conditional",
+}  # fmt: skip
+
+CONFIRMED = {
+    "confirmations": [
+        {"run": "run_2", "variant": None, "verdict": "NO_GO", "code": "stalled"},
+        {"run": "run_3", "variant": {"env": {"NSA_SDPA_NO_FLASH": "1"}, "train": {}},
+         "verdict": "GO", "code": "completed"},
+    ]
+}  # fmt: skip
+
+
+def judged(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Rules and facts of one golden decision."""
+    record = load_run(folder / {"conditional": "healthy", "confirmed": "stalled"}.get(name, name))
+    rules = build_rules(record.order)
+    if name == "conditional":
+        rules["gate"].append(Criterion.model_validate(SLOW_GATE).model_dump(mode="json"))
+    facts = build_facts(record, rules)
+    return rules, with_history(facts, CONFIRMED if name == "confirmed" else {})
+
+
+GOLDEN = (*OURS, "conditional", "confirmed")
+
+
+def save_golden(name: str, runs: Path, into: Path) -> None:
+    """Write a decision about one run directory, once: a golden file is never made anew."""
+    rules, facts = judged(name, runs)
+    decision = build_decision(
+        id=f"dec_01K0000000000000000000000{GOLDEN.index(name)}", seq=1, experiment=EXPERIMENT,
+        phase=rules["phase"], run="run_01K00000000000000000000000",
+        judgement=judge(facts, rules), rules=rules, facts=facts, at="2025-10-09T09:00:00Z",
+    )  # fmt: skip
+    target = into / f"v{decision.judge_version}_{name}.json"
+    if not target.exists():
+        save_json(target, decision.model_dump(mode="json"))
+
+
+def main() -> None:
+    """Write the runs anew, and the golden decisions that are not there yet."""
+    for name, make in RUNS.items():
+        folder = HERE / "runs" / name
+        shutil.rmtree(folder, ignore_errors=True)
+        make(folder)
+    for name in GOLDEN:
+        save_golden(name, HERE / "runs", HERE / "decisions")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Records built in memory from the generator's lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gonogo.contract.canonical import wire_line
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.order import Order
+from gonogo.contract.outcome import Actor, Detector, OutcomeCode
+from gonogo.contract.plan import Criterion
+from gonogo.contract.records import Check, CheckOutcome, ExitRecord, Preflight, RankExit
+from gonogo.judge.facts import build_facts
+from gonogo.judge.record import RunRecord, build_run_record
+from gonogo.judge.rules import build_rules
+from gonogo.judge.verdict import Judgement, judge
+from tests.data.make_runs import Rank, healthy_ranks, order_of
+
+PREFLIGHT = Preflight(
+    passed=True, checks=[Check(id="disk", outcome=CheckOutcome.PASS, text="90 GB free")]
+)
+
+
+def exit_record(
+    reason: OutcomeCode = OutcomeCode.COMPLETED, *, by: Actor = Actor.TRAINER, code: int = 0
+) -> ExitRecord:
+    ranks = {str(rank): RankExit(code=code, at=1.0) for rank in (0, 1)}
+    return ExitRecord(code=code, ended_at=1.0, ended_by=by, reason=reason, ranks=ranks)
+
+
+def finding(detector: Detector, severity: Severity = Severity.HALT, **fields: Any) -> Finding:
+    return Finding(
+        detector=detector,
+        severity=severity,
+        at=1.0,
+        key=f"{detector}/{severity}",
+        text="",
+        **fields,
+    )
+
+
+def lines_of(ranks: Iterable[Rank]) -> dict[int, list[bytes]]:
+    return {rank.rank: [wire_line(line) for line in rank.lines] for rank in ranks}
+
+
+def with_gate(order: Order, *rows: dict[str, Any]) -> Order:
+    """The order with only these criteria in its gate."""
+    return order.model_copy(update={"gate": [Criterion.model_validate(row) for row in rows]})
+
+
+def record_of(
+    order: Order | None = None,
+    ranks: list[Rank] | None = None,
+    *,
+    lines: dict[int, list[bytes]] | None = None,
+    exit: ExitRecord | None = None,
+    findings: Iterable[Finding] = (),
+    preflight: Preflight | None = PREFLIGHT,
+) -> RunRecord:
+    """A healthy, completed run, but for what is said otherwise."""
+    order = order or order_of()
+    if lines is None:
+        lines = lines_of(ranks if ranks is not None else healthy_ranks(order))
+    return build_run_record(
+        order, lines, exit or exit_record(), preflight=preflight, findings=findings
+    )
+
+
+def judged(record: RunRecord) -> Judgement:
+    rules = build_rules(record.order)
+    return judge(build_facts(record, rules), rules)
+
+
+def outcomes(judgement: Judgement) -> dict[str, str]:
+    return {row.id: row.outcome.value for row in judgement.criteria}

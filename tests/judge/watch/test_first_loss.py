@@ -1,0 +1,25 @@
+"""D26: the first loss is near ln(vocab)."""
+
+import pytest
+
+from gonogo.contract.finding import Severity
+from tests.judge.watch.streams import World, order_of, watch
+
+
+@pytest.mark.parametrize(
+    ("loss", "warns"), [(5.545, False), (5.6877, False), (6.5, False), (6.6, True), (4.5, True)]
+)
+def test_the_first_loss_warns_outside_the_tolerance(loss: float, warns: bool) -> None:
+    found = watch(World(order_of(), loss=lambda step: loss).boot().steps(3))
+    assert found.halts == []
+    assert [f.detector for f in found.of(Severity.WARN)] == ["first_loss"] * warns
+
+
+def test_later_losses_do_not_matter() -> None:
+    world = World(order_of(), loss=lambda step: 5.5 if step == 1 else 1.0).boot().steps(5)
+    assert watch(world).findings == []
+
+
+def test_a_resumed_run_has_no_first_loss() -> None:
+    world = World(order_of(resume_step=20), loss=lambda step: 1.0).boot().steps(5)
+    assert watch(world).findings == []

@@ -1,0 +1,116 @@
+"""D22: what runs is what was ordered."""
+
+from typing import Any
+
+import pytest
+
+from gonogo.contract.finding import Severity
+from gonogo.contract.heartbeat import Identity
+from gonogo.judge.watch import identity_ok
+from tests.judge.watch.streams import IDENTITY, Watched, World, order_of, watch
+
+
+def booted(told: dict[str, Any] | None = None, **order: Any) -> Watched:
+    return watch(World(order_of(**order)).boot(**(told or {})))
+
+
+def test_the_ordered_identity_on_every_rank_is_let_go() -> None:
+    found = booted()
+    assert found.findings == []
+    assert identity_ok(found.state) is True
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("config_digest", "d" * 64),
+        ("dim", 128),
+        ("layers", 1),
+        ("params", 254_499),
+        ("tokens_per_step", 4096),
+        ("dtype", "bf16"),
+        ("vocab", 257),
+        ("world_size", 1),
+        ("nsa_env", {}),
+        ("nsa_env", {"NSA_TB_DISABLE": "0"}),
+    ],
+)
+def test_any_difference_halts_before_the_first_step(name: str, value: Any) -> None:
+    found = watch(World(order_of()).boot(**{name: value}).steps(3))
+    (halt,) = found.halts
+    assert (halt.detector, halt.rank, halt.step) == ("identity", None, 0)
+    assert name in halt.text
+    assert identity_ok(found.state) is False
+
+
+@pytest.mark.parametrize(("params", "halts"), [(1_019_999, False), (1_020_001, True)])
+def test_parameters_may_differ_by_two_percent(params: int, halts: bool) -> None:
+    assert bool(booted({"params": params}).halts) is halts
+
+
+def test_ranks_that_differ_from_each_other_halt() -> None:
+    world = World(order_of(identity=Identity(dim=256)))
+    world.ranks[0].say("boot", dim=256, dataset="local_text")
+    world.ranks[1].say("boot", dim=256, dataset="synthetic")
+    (halt,) = watch(world).halts
+    assert "rank 1" in halt.text
+    assert "dataset" in halt.text
+
+
+def test_what_the_order_does_not_say_is_not_checked() -> None:
+    found = booted({"git_sha": "abc", "dim": 9}, identity=IDENTITY.model_copy(update={"dim": None}))
+    assert found.halts == []
+    assert identity_ok(found.state) is True
+
+
+def test_a_field_that_is_not_told_is_unknown_and_never_let_go() -> None:
+    found = booted({"params": None})
+    assert found.halts == []
+    assert found.named(Severity.WARN) == {"identity"}
+    assert identity_ok(found.state) is None
+
+
+@pytest.mark.parametrize(("allowed", "severity"), [([], "halt"), (["git_sha"], "warn")])
+def test_drift_is_a_warning_only_where_it_is_allowed(allowed: list[str], severity: str) -> None:
+    identity = IDENTITY.model_copy(update={"git_sha": "a"})
+    found = booted({"git_sha": "b"}, identity=identity, allow_drift=allowed)
+    assert {finding.severity for finding in found.findings} == {severity}
+    assert identity_ok(found.state) is (severity == "warn")
+
+
+def test_the_environment_of_the_process_itself_is_checked() -> None:
+    world = World(order_of()).boot()
+    rows = world.probes[-1][1]["ranks"]
+    rows[1]["env"] = {"NSA_TB_DISABLE": "1", "NSA_USE_FA2": "1", "HOME": "/"}
+    found = watch(world)
+    (halt,) = found.halts
+    assert "NSA_USE_FA2" in halt.text
+    assert identity_ok(found.state) is False
+
+
+def test_names_that_are_not_ours_do_not_count_in_the_environment() -> None:
+    world = World(order_of()).boot()
+    for row in world.probes[-1][1]["ranks"]:
+        row["env"] = {**row["env"], "PATH": "/bin"}
+    assert identity_ok(watch(world).state) is True
+
+
+def test_nobody_is_let_go_before_the_environment_was_read() -> None:
+    world = World(order_of()).boot()
+    for row in world.probes[-1][1]["ranks"]:
+        row["env"] = None
+    assert identity_ok(watch(world).state) is None
+
+
+def test_nobody_is_let_go_before_all_ranks_have_booted() -> None:
+    world = World(order_of()).boot()
+    world.ranks[1].lines.clear()
+    assert identity_ok(watch(world).state) is None
+
+
+def test_a_boot_line_that_comes_late_is_still_judged() -> None:
+    world = World(order_of()).boot(dim=128)
+    for rank in world.ranks:
+        rank.lines[0], rank.lines[1] = rank.lines[1], rank.lines[0]
+    found = watch(world, shuffle=lambda lines: lines[::-1])
+    assert found.named(Severity.HALT) == {"identity"}

@@ -1,0 +1,177 @@
+"""D1: the first death is named, a normal end is silent."""
+
+import pytest
+
+from gonogo.contract.finding import Severity
+from gonogo.contract.outcome import Detector
+from gonogo.judge.watch import armed, start
+from tests.judge.watch.streams import EPOCH, T0, World, order_of, watch
+
+
+def running(steps: int = 7) -> World:
+    world = World(order_of()).boot().steps(steps)
+    world.open_step()
+    return world
+
+
+@pytest.mark.parametrize(
+    ("probe", "says"),
+    [
+        ({"signal": 9}, "SIGKILL"),
+        ({"signal": 11}, "SIGSEGV"),
+        ({"signal": 6}, "SIGABRT"),
+        ({"code": 3}, "exit code 3"),
+        ({"code": 1}, "exit code 1"),
+    ],
+    ids=["kill", "segv", "abort", "exit3", "raise"],
+)
+def test_a_death_is_found_on_the_tick_that_sees_it(probe: dict[str, int], says: str) -> None:
+    world = running()
+    died = world.mono
+    world.probe(1, "dead", exit_at=EPOCH + died - T0, **probe)
+    found = watch(world)
+    (finding,) = found.halts
+    assert (finding.detector, finding.rank, finding.step) == (Detector.PROCESS_DEATH, 1, 8)
+    assert says in finding.text
+    assert finding.at - (EPOCH + died - T0) <= 0.5
+
+
+def test_the_rank_that_died_first_is_named_not_the_one_that_died_of_it() -> None:
+    world = running()
+    world.probe(0, "dead", code=1, exit_at=EPOCH + 10.2)
+    world.probe(1, "dead", code=7, exit_at=EPOCH + 10.1)
+    assert watch(world).halted() == [("process_death", 1, "data")]
+
+
+def test_without_stamps_a_signal_is_the_cause_of_an_exception() -> None:
+    world = running()
+    world.probe(0, "dead", code=1)
+    world.probe(1, "dead", signal=9)
+    assert watch(world).halted() == [("process_death", 1, "data")]
+
+
+def test_a_rank_that_torchrun_ended_is_a_victim() -> None:
+    world = running()
+    world.probe(0, "dead", signal=15, exit_at=EPOCH + 1)
+    world.ranks[0].spend(0.3)
+    world.probe(1, "dead", code=3, exit_at=EPOCH + 2)
+    assert watch(world).halted() == [("process_death", 1, "data")]
+
+
+def test_a_rank_that_someone_terminated_is_named_when_no_other_cause_comes() -> None:
+    world = running()
+    world.probe(0, "dead", signal=15, exit_at=EPOCH + 1)
+    for rank in world.ranks:
+        rank.spend(2.0)
+    assert watch(world).halted() == [("process_death", 0, "data")]
+
+
+def test_exit_zero_before_the_last_step_ended_early() -> None:
+    world = running()
+    world.probe(0, "dead", code=0)
+    died = world.mono
+    for rank in world.ranks:
+        rank.spend(2.0)
+    (finding,) = watch(world).halts
+    assert finding.rank == 0
+    assert "early" in finding.text
+    assert 0.5 <= finding.at - (EPOCH + died - T0) <= 1.0
+
+
+def test_a_normal_end_that_races_with_a_tick_is_silent() -> None:
+    world = World(order_of(steps=5)).boot().steps(5)
+    world.probe(1, "dead", code=0)  # probed before its last lines were read
+    for rank in world.ranks:
+        rank.mono += 0.3
+        rank.say("done")
+    world.probe(0, "dead", code=0)
+    world.ranks[0].mono += 2.0
+    assert watch(world).findings == []
+
+
+def test_the_last_step_and_exit_zero_without_done_is_a_normal_end() -> None:
+    world = World(order_of(steps=5)).boot().steps(5)
+    for rank in (0, 1):
+        world.probe(rank, "dead", code=0)
+    world.ranks[0].mono += 2.0
+    assert watch(world).findings == []
+
+
+def test_the_last_step_and_another_exit_code_is_a_death() -> None:
+    world = World(order_of(steps=5)).boot().steps(5)
+    world.probe(1, "dead", code=1)
+    assert watch(world).halted() == [("process_death", 1, None)]
+
+
+def test_a_rank_that_failed_after_done_is_no_finding() -> None:
+    world = World(order_of(steps=5)).boot().steps(5).finish()
+    world.probe(1, "dead", signal=6)
+    world.probes.append((world.mono, {"agent": {"pid": 99, "state": "dead", "code": 1}}))
+    world.ranks[0].mono += 2.0
+    assert watch(world).findings == []
+
+
+def test_a_rank_that_obeyed_a_halt_may_end_with_another_code() -> None:
+    world = running()
+    world.ranks[1].say("halt_seen")
+    world.probe(1, "dead", code=3)
+    world.ranks[0].spend(2.0)
+    assert watch(world).findings == []
+
+
+def test_a_death_before_any_line_is_found() -> None:
+    world = World(order_of())
+    world.alive()
+    world.ranks[0].mono += 1.0
+    world.probe(1, "dead", code=1, exit_at=EPOCH)
+    assert watch(world).halted() == [("process_death", 1, None)]
+
+
+def test_a_killed_agent_is_the_cause_of_its_ranks_deaths() -> None:
+    world = running()
+    world.probes.append((world.mono, {"agent": {"pid": 99, "state": "dead", "signal": 9}}))
+    world.probe(0, "dead", signal=9)
+    world.probe(1, "dead", signal=9)
+    (finding,) = watch(world).halts
+    assert finding.rank is None
+    assert "agent" in finding.text
+
+
+def test_an_agent_that_fails_alone_is_found_when_it_has_settled() -> None:
+    world = running()
+    world.probes.append((world.mono, {"agent": {"pid": 99, "state": "dead", "code": 1}}))
+    for rank in world.ranks:
+        rank.spend(1.0)
+    (finding,) = watch(world).halts
+    assert finding.rank is None
+
+
+def test_a_process_that_vanished_without_a_stamp_is_found_when_it_has_settled() -> None:
+    world = running()
+    world.probe(1, "dead")
+    for rank in world.ranks:
+        rank.spend(1.0)
+    (finding,) = watch(world).halts
+    assert finding.rank == 1
+    assert finding.value is None
+
+
+def test_a_stamp_that_comes_late_still_explains() -> None:
+    world = running()
+    world.probe(1, "dead")
+    world.ranks[0].mono += 0.3
+    world.probe(1, "dead", code=5, exit_at=EPOCH)
+    (finding,) = watch(world).halts
+    assert finding.value == 5
+
+
+def test_deaths_after_a_halt_are_no_second_finding() -> None:
+    world = World(order_of(), loss=lambda step: "NaN" if step == 5 else 5.0).boot().steps(6)
+    world.probe(1, "dead", signal=9)
+    found = watch(world, stop_at_halt=False)
+    assert found.named(Severity.HALT) == {"non_finite"}
+
+
+def test_it_is_armed_by_the_first_probe() -> None:
+    assert not armed(start(order_of()))[Detector.PROCESS_DEATH]
+    assert armed(watch(running()).state)[Detector.PROCESS_DEATH]

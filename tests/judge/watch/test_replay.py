@@ -1,0 +1,149 @@
+"""Offline: the same findings from the files, with a watcher's ticks and without."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gonogo.contract.canonical import wire_value
+from gonogo.contract.errors import NotFound
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.rundir import save_json
+from gonogo.judge.watch import not_observed, replay_run, replay_watch
+from tests.judge.watch.streams import EPOCH, T0, World, order_of, watch
+from tests.judge.watch.test_fold import faulty, healthy, noisy
+
+KINDS = ["hang", "freeze", "slow", "nan", "identity", "death"]
+
+
+def wired(findings: list[Finding]) -> list[dict[str, object]]:
+    """Findings as they are written; a NaN equals itself there."""
+    return [wire_value(finding.wire()) for finding in findings]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("on", [True, False], ids=["until the halt", "to the end"])
+def test_the_recorded_directory_gives_the_live_findings(
+    kind: str, on: bool, tmp_path: Path
+) -> None:
+    live = watch(faulty(kind), stop_at_halt=on)
+    assert live.halts
+    assert wired(replay_watch(live.save(tmp_path))) == wired(live.findings)
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_noise_is_replayed_as_it_was_seen(
+    seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    live = watch(noisy(healthy(seed), seed), interval_s=0.5)
+    again = replay_run(live.save(tmp_path_factory.mktemp("run")))
+    assert again.findings == live.findings
+    assert again.state == live.state
+    assert again.not_observed == []
+
+
+def test_lines_that_no_tick_brought_are_not_seen(tmp_path: Path) -> None:
+    live = watch(faulty("nan"))
+    live.ticks = live.ticks[: len(live.ticks) // 2]
+    assert replay_watch(live.save(tmp_path)) == []
+
+
+def test_an_unreadable_tick_is_left_out_and_said(tmp_path: Path) -> None:
+    folder = watch(faulty("nan")).save(tmp_path)
+    path = folder / "watch.jsonl"
+    path.write_bytes(b"{torn\n" + path.read_bytes())
+    again = replay_run(folder)
+    assert [finding.detector for finding in again.findings] == ["non_finite"]
+    assert any("watch.jsonl" in text for text in again.not_observed)
+
+
+def unwatched(world: World, folder: Path) -> Path:
+    """The directory of a trainer that nobody watched."""
+    save_json(folder / "order.json", world.order.document())
+    for rank in world.ranks:
+        data = b"".join(line.raw + b"\n" for line in rank.lines)
+        (folder / f"heartbeat_rank{rank.rank}.jsonl").write_bytes(data)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["hang", "slow", "nan", "identity"])
+def test_without_a_watcher_the_lines_own_clocks_tell_the_same(kind: str, tmp_path: Path) -> None:
+    found = replay_watch(unwatched(faulty(kind), tmp_path))
+    halts = [f for f in found if f.severity is Severity.HALT]
+    (live,) = watch(faulty(kind)).halts
+    assert (halts[0].detector, halts[0].rank, halts[0].section, halts[0].step) == (
+        live.detector, live.rank, live.section, live.step,
+    )  # fmt: skip
+    assert halts[0].at == pytest.approx(live.at, abs=1.0)
+
+
+def test_without_a_watcher_a_healthy_run_is_silent_and_says_what_it_did_not_see(
+    tmp_path: Path,
+) -> None:
+    again = replay_run(unwatched(healthy(7), tmp_path), now=EPOCH + 10**6)
+    assert again.findings == []
+    assert "process_death" in again.not_observed[0]
+    assert not_observed(again.state) == again.not_observed
+
+
+@pytest.mark.parametrize(("now_s", "halts"), [(None, 0), (3.0, 0), (100.0, 1)])
+def test_without_a_watcher_time_passes_until_the_directory_is_looked_at(
+    now_s: float | None, halts: int, tmp_path: Path
+) -> None:
+    world = World(order_of()).boot().steps(19)
+    world.open_step()
+    world.hang(1, "backward", 1.2)
+    now = None if now_s is None else EPOCH + world.mono - T0 + now_s
+    found = replay_watch(unwatched(world, tmp_path), now=now)
+    stalls = [f for f in found if f.severity is Severity.HALT]
+    assert [(f.detector, f.rank) for f in stalls] == [("stall", 1)] * halts
+    if halts:
+        assert stalls[0].value == pytest.approx(5.0, abs=0.5)
+
+
+def test_without_a_watcher_a_gap_in_the_lines_is_found_when_it_was_due(tmp_path: Path) -> None:
+    world = World(order_of()).boot().steps(19)
+    world.open_step()
+    for rank in world.ranks:
+        rank.enter("backward")
+        rank.spend(1.5)
+        rank.mono += 60.0
+        rank.say("alive", section_age_s=61.5)
+    found = replay_watch(unwatched(world, tmp_path))
+    (halt,) = [f for f in found if f.severity is Severity.HALT]
+    assert halt.value == pytest.approx(5.0, abs=0.5)
+
+
+def test_ranks_without_a_shared_clock_are_merged_by_wall_time(tmp_path: Path) -> None:
+    folder = unwatched(healthy(3), tmp_path)
+    path = folder / "heartbeat_rank1.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"mono": 5', b'"mono": 95'))
+    assert replay_watch(folder) == []
+
+
+def test_an_exit_record_stops_the_clock(tmp_path: Path) -> None:
+    world = World(order_of()).boot().steps(19)
+    world.open_step()
+    world.hang(1, "backward", 1.2)
+    folder = unwatched(world, tmp_path)
+    record = {"ended_at": EPOCH + world.mono - T0 + 2.0, "ended_by": "infra"}
+    save_json(folder / "exit.json", {**record, "reason": "keeper_lost"})
+    found = replay_watch(folder, now=EPOCH + 10**6)
+    assert [f for f in found if f.severity is Severity.HALT] == []
+
+
+def test_a_directory_without_an_order_needs_one(tmp_path: Path) -> None:
+    world = World(order_of()).boot().steps(3)
+    folder = unwatched(world, tmp_path)
+    (folder / "order.json").unlink()
+    with pytest.raises(NotFound, match="no order"):
+        replay_watch(folder)
+    assert replay_watch(folder, order=world.order) == []
+
+
+def test_an_empty_directory_has_no_findings_and_says_so(tmp_path: Path) -> None:
+    again = replay_run(tmp_path, order=order_of())
+    assert again.findings == []
+    assert any("no line of rank 0, 1" in text for text in again.not_observed)

@@ -1,0 +1,268 @@
+"""D4: a step that does not end while the rank behind computes."""
+
+from typing import Any
+
+import pytest
+
+from gonogo.contract.finding import Severity, Source
+from gonogo.judge.watch import armed
+from tests.judge.watch.streams import DEMO, EPOCH, T0, World, order_of, watch
+
+
+def hung(
+    order_watch: dict[str, Any] | None = None,
+    *,
+    steps: int = 11,
+    step_s: float = 0.5,
+    section: str = "backward",
+    culprit: int = 1,
+    for_s: float = 20.0,
+    alive_every_s: float = 0.5,
+) -> World:
+    world = World(order_of(order_watch, steps=200), alive_every_s=alive_every_s)
+    world.boot().steps(steps, step_s=step_s)
+    world.open_step()
+    world.hang(culprit, section, for_s)
+    return world
+
+
+@pytest.mark.parametrize("section", ["forward", "backward"])
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_a_hang_names_rank_and_section_within_the_bound(section: str, culprit: int) -> None:
+    found = watch(hung(section=section, culprit=culprit))
+    assert found.halted() == [("stall", culprit, section)]
+    (halt,) = found.halts
+    assert halt.step == 12
+    assert halt.since is not None
+    assert 5.0 < halt.at - halt.since <= 7.0
+    assert (halt.threshold, halt.source) == (5.0, Source.PLAN)
+
+
+def test_a_hang_in_the_optimizer_is_not_blamed_on_the_rank_that_waits_in_log() -> None:
+    world = World(order_of()).boot().steps(11)
+    world.open_step()
+    for rank in world.ranks:
+        rank.enter("forward")
+        rank.spend(0.1)
+        rank.enter("optimizer")
+    world.ranks[0].enter("log")
+    for rank in world.ranks:
+        rank.spend(20.0)
+    assert watch(world).halted() == [("stall", 1, "optimizer")]
+
+
+def test_it_is_suspect_before_it_halts() -> None:
+    found = watch(hung())
+    suspect, halt = found.findings
+    assert (suspect.severity, suspect.threshold) == (Severity.SUSPECT, 2.0)
+    assert suspect.at < halt.at
+
+
+def test_slow_steps_have_a_limit_that_follows_them() -> None:
+    (halt,) = watch(hung({}, steps=40, step_s=20.0, for_s=200.0), interval_s=1.0).halts
+    assert halt.source is Source.ADAPTIVE
+    assert halt.threshold == pytest.approx(8 * 20.01, rel=0.01)
+
+
+def test_defaults_halt_at_a_minute() -> None:
+    (halt,) = watch(hung({}, steps=40, for_s=80.0)).halts
+    assert (halt.threshold, halt.source) == (60.0, Source.DEFAULT)
+    assert 60.0 < (halt.value or 0) < 61.0
+
+
+def test_before_there_are_enough_steps_the_early_limit_holds() -> None:
+    found = watch(hung({}, steps=5, for_s=290.0, alive_every_s=5), interval_s=1.0)
+    assert found.halts == []
+    (halt,) = watch(hung({}, steps=5, for_s=310.0, alive_every_s=5), interval_s=1.0).halts
+    assert halt.threshold == 300.0
+
+
+def test_the_early_limit_follows_the_profiles_floor() -> None:
+    slow = {"slow": {"floor_tok_s": 20.48}}  # 100 s a step
+    assert watch(hung(slow, steps=5, for_s=900.0, alive_every_s=5), interval_s=5.0).halts == []
+    (halt,) = watch(hung(slow, steps=5, for_s=1100.0, alive_every_s=5), interval_s=5.0).halts
+    assert halt.threshold == pytest.approx(1000.0)
+
+
+def test_a_peer_that_waits_for_a_slow_loader_stalls_nobody() -> None:
+    world = World(order_of({}), alive_every_s=5).boot().steps(35)
+    world.open_step()
+    world.hang(0, "data", 100.0)
+    for rank in world.ranks:
+        rank.collective_seq = 100
+    world.compute()
+    world.close_step()
+    world.steps(3)
+    assert watch(world).findings == []
+
+
+@pytest.mark.parametrize(
+    ("section", "seconds"), [("checkpoint", 480.0), ("eval", 1200.0), ("data", 100.0)]
+)
+def test_long_pauses_between_steps_are_silent(section: str, seconds: float) -> None:
+    world = World(order_of({}, steps=100), alive_every_s=5).boot().steps(40)
+    world.pause(section, seconds).steps(20)
+    assert watch(world, interval_s=1.0).findings == []
+
+
+def test_steps_of_very_different_length_are_silent() -> None:
+    world = World(order_of({}), alive_every_s=5).boot().steps(35, step_s=2.0)
+    for step_s in (30.0, 2.0, 50.0, 2.0, 9.0):
+        world.steps(1, step_s=step_s)
+    assert watch(world).halts == []
+
+
+def test_alive_lines_and_stack_dumps_are_no_progress() -> None:
+    world = hung(for_s=0.1)
+    for _ in range(60):
+        for rank in world.ranks:
+            rank.mono += 0.2
+            rank.say("stackdump" if rank.rank else "alive", section_age_s=1.0)
+    assert watch(world).halted() == [("stall", 1, "backward")]
+
+
+def test_all_ranks_silent_in_backward_is_unknown() -> None:
+    world = hung(for_s=0.5)
+    for rank in world.ranks:
+        rank.mono += 300.0
+    assert watch(world).halts == []
+
+
+def test_all_ranks_silent_halts_when_every_stack_stands_still() -> None:
+    world = hung(for_s=1.5)
+    for after_s in (10.0, 16.0):
+        for rank in world.ranks:
+            rank.mono += after_s
+        rows = [{"rank": rank, "digest": "same", "waiting": True} for rank in (0, 1)]
+        world.probes.append((world.mono, {"stacks": rows}))
+    world.ranks[0].mono += 2.0
+    assert watch(world).halted() == [("stall", 1, "backward")]
+
+
+def stacks(world: World, seconds: float, **of: tuple[str, bool, float]) -> None:
+    """Two readings of every stack: digest, waiting and CPU seconds used in between, by rank."""
+    for number in (0, 1):
+        for rank in world.ranks:
+            rank.spend(seconds)
+        rows = [
+            {"rank": int(rank[1:]), "round": number + 1, "digest": digest, "waiting": waiting,
+             "cpu_s": 5.0 + number * cpu_s}
+            for rank, (digest, waiting, cpu_s) in of.items()
+        ]  # fmt: skip
+        world.probes.append((world.mono, {"stacks": rows}))
+    for rank in world.ranks:
+        rank.spend(100.0)
+
+
+SAME, MOVING = ("a", True, 0.0), ("b", False, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("r0", "r1", "seconds", "early"),
+    [
+        (SAME, MOVING, 8.0, True),
+        (SAME, ("b", False, 4.0), 8.0, False),
+        (SAME, SAME, 8.0, False),
+        (MOVING, MOVING, 8.0, False),
+        (SAME, MOVING, 2.0, False),
+    ],
+    ids=["idle minority", "busy minority", "all wait", "none waits", "too soon"],
+)
+def test_stacks_corroborate_only_an_idle_minority_outside_the_collective(
+    r0: tuple[str, bool, float], r1: tuple[str, bool, float], seconds: float, early: bool
+) -> None:
+    world = hung({}, steps=40, for_s=1.5)
+    stacks(world, seconds, r0=r0, r1=r1)
+    (halt,) = watch(world).halts
+    assert halt.threshold == (15.0 if early else 60.0)
+
+
+def test_stacks_that_changed_corroborate_nothing() -> None:
+    world = hung({}, steps=40, for_s=1.5)
+    stacks(world, 8.0, r0=SAME, r1=MOVING)
+    first = world.probes[-2][1]["stacks"]
+    first[1]["digest"] = "other"
+    (halt,) = watch(world).halts
+    assert halt.threshold == 60.0
+
+
+def test_a_held_rank_corroborates() -> None:
+    world = hung({}, steps=40, for_s=3.0)
+    world.probe(1, "stopped")
+    for rank in world.ranks:
+        rank.spend(100.0)
+    (halt,) = watch(world).halts
+    assert (halt.threshold, halt.rank) == (15.0, 1)
+
+
+def test_a_rank_whose_alive_line_is_lost_corroborates() -> None:
+    world = hung({"alive_lost": {"suspect_s": 5, "halt_s": 500}}, steps=40, for_s=3.0)
+    world.ranks[1].stopped = True
+    for rank in world.ranks:
+        rank.spend(100.0)
+    (halt,) = watch(world).halts
+    assert (halt.detector, halt.threshold, halt.rank) == ("stall", 15.0, 1)
+
+
+def test_a_late_tick_raises_no_stall_and_the_next_one_does() -> None:
+    world = hung()
+    stalled_at = world.ranks[1].mono - 20.0
+
+    def ticking(end: float) -> list[tuple[float, float]]:
+        on_time = [(T0 + number / 4, 0.0) for number in range(int(4 * (stalled_at + 4.5 - T0)))]
+        return [*on_time, (stalled_at + 5.75, 0.76), (stalled_at + 6.0, 0.0)]
+
+    (halt,) = watch(world, ticking=ticking).halts
+    assert halt.at - EPOCH == pytest.approx(stalled_at + 6.0 - T0)
+
+
+def test_a_tick_late_by_three_intervals_still_counts() -> None:
+    world = hung()
+    stalled_at = world.ranks[1].mono - 20.0
+
+    def ticking(end: float) -> list[tuple[float, float]]:
+        on_time = [(T0 + number / 4, 0.0) for number in range(int(4 * (stalled_at + 4.5 - T0)))]
+        return [*on_time, (stalled_at + 5.75, 0.75), (stalled_at + 6.0, 0.0)]
+
+    (halt,) = watch(world, ticking=ticking).halts
+    assert halt.at - EPOCH == pytest.approx(stalled_at + 5.75 - T0)
+
+
+def test_a_watcher_that_slept_starts_all_deadlines_anew() -> None:
+    world = hung(for_s=40.0)
+    began = world.mono - 40.0
+
+    def ticking(end: float) -> list[tuple[float, float]]:
+        on_time = [(T0 + number / 4, 0.0) for number in range(int(4 * (began - T0)))]
+        awake = [(began + 30.0 + number / 4, 0.0) for number in range(1, 40)]
+        return [*on_time, (began + 30.0, 29.5), *awake]
+
+    (halt,) = watch(world, ticking=ticking).halts
+    assert 35.0 < halt.at - EPOCH - (began - T0) <= 35.5
+
+
+def test_a_rank_that_labels_nothing_is_timed_by_its_lines() -> None:
+    world = World(order_of({"stall": {"min_steps": 3}}, steps=400, world_size=1))
+    (rank,) = world.ranks
+    rank.section = None
+    rank.say("boot")
+    for step in range(20, 120, 20):  # a line every 20 steps of 2 s
+        rank.mono += 40.0
+        rank.step = step
+        rank.say("progress", loss=5.0)
+    rank.mono += 300.0
+    rank.say("beat")
+    assert watch(world, interval_s=1.0).halts == []
+    rank.mono += 25.0
+    rank.say("beat")
+    (halt,) = watch(world, interval_s=1.0).halts
+    assert (halt.detector, halt.threshold) == ("stall", pytest.approx(320.0))
+
+
+def test_it_is_armed_once_a_step_has_ended() -> None:
+    assert not armed(watch(World(order_of()).boot()).state)["stall"]
+    assert armed(watch(World(order_of()).boot().steps(1)).state)["stall"]
+
+
+def test_the_demo_settings_are_those_of_the_plan() -> None:
+    assert order_of().watch.stall.halt_s == DEMO["stall"]["halt_s"]

@@ -1,0 +1,79 @@
+"""The entry point: what it refuses, which backend it takes, and that it says so."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+from nsa.attention import BackendUnavailableError, available_backends, nsa_attention
+from nsa.attention.backends import _announce
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        ({"l": 10}, "d must divide l"),
+        ({"l_sel": 18}, "d must divide l_sel"),
+        ({"n_sel": 2}, "n_sel"),
+        ({"w": 0}, "at least 1"),
+        ({"d": 0}, "at least 1"),
+    ],
+)
+def test_block_sizes_that_do_not_fit_are_refused(wrong, word, small, make_inputs):
+    with pytest.raises(ValueError, match=word):
+        nsa_attention(**make_inputs(20), **(small | wrong))
+
+
+def test_groups_must_divide_heads(small, make_inputs):
+    with pytest.raises(ValueError, match="H=5 G=2"):
+        nsa_attention(**make_inputs(20, H=5), **small)
+
+
+@pytest.mark.parametrize("name", ["k_cmp", "v_sel", "k_win", "gates"])
+def test_a_wrong_shape_is_named(name, small, make_inputs):
+    inputs = make_inputs(20)
+    with pytest.raises(ValueError, match=name):
+        nsa_attention(**(inputs | {name: inputs[name][:, :-1]}), **small)
+
+
+def test_caller_compressed_keys_of_a_wrong_length_are_refused(small, make_inputs):
+    inputs = make_inputs(20)
+    wrong = (inputs["k_cmp"], inputs["v_cmp"])
+    with pytest.raises(ValueError, match="compressed"):
+        nsa_attention(**inputs, compressed=wrong, **small)
+
+
+@pytest.mark.parametrize("backend", ["triton", "nothing"])
+def test_a_backend_that_cannot_serve_says_why_and_what_can(backend, small, make_inputs):
+    with pytest.raises(BackendUnavailableError, match=r"(?s)triton|nothing.*available here.*torch"):
+        nsa_attention(**make_inputs(20), backend=backend, **small)
+
+
+def test_available_backends_give_a_reason_for_each_that_cannot_serve():
+    reasons = available_backends("cpu")
+    assert reasons["reference"] is None
+    assert reasons["torch"] is None
+    assert reasons["triton"]
+    assert available_backends("meta")["torch"]
+
+
+def test_auto_takes_the_fast_backend_and_says_so_once(small, make_inputs, caplog):
+    _announce.cache_clear()
+    inputs = make_inputs(90)
+    with caplog.at_level(logging.INFO, logger="nsa.attention.backends"):
+        outs = [
+            nsa_attention(**inputs, backend=name, **small) for name in ("auto", "auto", "torch")
+        ]
+    assert torch.equal(outs[0], outs[2])
+    assert [record.message for record in caplog.records] == ["attention backend for cpu: torch"]
+
+
+def test_the_result_is_the_output_alone_unless_the_selection_is_asked_for(small, make_inputs):
+    inputs = make_inputs(33)
+    out = nsa_attention(**inputs, **small)
+    pair = nsa_attention(**inputs, return_selection=True, **small)
+    assert torch.equal(out, pair[0])
+    assert pair[1].shape == (2, 33, 2, small["n_sel"])
+    assert not pair[1].requires_grad

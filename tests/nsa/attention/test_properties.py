@@ -1,0 +1,257 @@
+"""What must hold for NSA whatever computes it: causality, limits, symmetry, gradients, memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nsa.attention import nsa_attention
+
+BACKENDS = pytest.mark.parametrize("backend", ["reference", "torch"])
+CUTS = (1, 7, 8, 15, 16, 33, 63, 64, 65, 100, 128, 159)
+
+
+def _call(inputs, backend, sizes):
+    with torch.no_grad():
+        return nsa_attention(**inputs, backend=backend, return_selection=True, **sizes)
+
+
+def _only(branch, inputs):
+    gates = torch.zeros_like(inputs["gates"])
+    gates[..., branch] = 1.0
+    return inputs | {"gates": gates}
+
+
+def _dense(q, k, v):
+    repeat = q.shape[2] // k.shape[2]
+    k, v = (x.repeat_interleave(repeat, dim=2).transpose(1, 2) for x in (k, v))
+    out = scaled_dot_product_attention(q.transpose(1, 2), k, v, is_causal=True)
+    return out.transpose(1, 2).detach()
+
+
+@BACKENDS
+@pytest.mark.parametrize("factor", [1.0, 50.0])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_the_future_moves_neither_output_nor_selection(backend, factor, dtype, small, make_inputs):
+    inputs = make_inputs(160, dtype=dtype)
+    out, sel = _call(inputs, backend, small)
+    other = make_inputs(160, dtype=dtype, seed=1)
+    for cut in CUTS:
+        mixed = {
+            name: torch.cat((x[:, :cut], factor * other[name][:, cut:]), dim=1)
+            for name, x in inputs.items()
+        }
+        moved, moved_sel = _call(mixed, backend, small)
+        assert torch.equal(sel[:, :cut], moved_sel[:, :cut]), cut
+        assert (out[:, :cut] - moved[:, :cut]).abs().max() < 1e-6, cut
+        assert not torch.equal(out[:, cut:], moved[:, cut:]), cut
+
+
+def test_the_future_moves_no_bit_of_the_compressed_and_window_branches(small, make_inputs):
+    inputs = make_inputs(160, dtype=torch.float32)
+    other = make_inputs(160, dtype=torch.float32, seed=1)
+    for branch in (0, 2):
+        out, _ = _call(_only(branch, inputs), "torch", small)
+        for cut in CUTS:
+            mixed = {
+                name: torch.cat((x[:, :cut], 50 * other[name][:, cut:]), dim=1)
+                for name, x in _only(branch, inputs).items()
+            }
+            moved, _ = _call(mixed, "torch", small)
+            assert torch.equal(out[:, :cut], moved[:, :cut]), (branch, cut)
+
+
+@BACKENDS
+def test_a_shorter_sequence_gives_the_same_first_rows(backend, small, make_inputs):
+    inputs = make_inputs(160)
+    out, sel = _call(inputs, backend, small)
+    for S in (1, 5, 31, 32, 64, 65, 127, 150):
+        short, short_sel = _call({n: x[:, :S] for n, x in inputs.items()}, backend, small)
+        torch.testing.assert_close(short, out[:, :S], rtol=1e-12, atol=1e-13)
+        assert torch.equal(short_sel, sel[:, :S])
+
+
+@BACKENDS
+def test_everything_is_selected_before_n_sel_blocks_are_full(backend, small, make_inputs):
+    inputs = make_inputs(120)
+    out, _ = _call(_only(1, inputs), backend, small)
+    dense = _dense(inputs["q"], inputs["k_sel"], inputs["v_sel"])
+    full = small["n_sel"] * small["l_sel"]
+    torch.testing.assert_close(out[:, :full], dense[:, :full])
+    assert (out[:, full:] - dense[:, full:]).abs().max() > 1e-2
+
+
+@BACKENDS
+@pytest.mark.parametrize("w", [120, 121, 500])
+def test_a_window_over_the_whole_sequence_is_causal_attention(backend, w, small, make_inputs):
+    inputs = make_inputs(120)
+    out, _ = _call(_only(2, inputs), backend, small | {"w": w})
+    torch.testing.assert_close(out, _dense(inputs["q"], inputs["k_win"], inputs["v_win"]))
+
+
+@BACKENDS
+def test_blocks_of_one_token_make_the_compressed_branch_causal_attention(
+    backend, small, make_inputs
+):
+    inputs = make_inputs(120)
+    out, _ = _call(_only(0, inputs), backend, small | {"l": 1, "d": 1})
+    torch.testing.assert_close(out, _dense(inputs["q"], inputs["k_cmp"], inputs["v_cmp"]))
+
+
+@BACKENDS
+def test_a_window_of_one_token_returns_its_value(backend, small, make_inputs):
+    inputs = make_inputs(70)
+    out, _ = _call(_only(2, inputs), backend, small | {"w": 1})
+    torch.testing.assert_close(out, inputs["v_win"].detach().repeat_interleave(2, dim=2))
+
+
+@BACKENDS
+def test_a_query_that_sees_no_compressed_block_gets_zero_and_no_gradient(
+    backend, small, make_inputs
+):
+    inputs = _only(0, make_inputs(40))
+    out = nsa_attention(**inputs, backend=backend, **small)
+    first = small["l"] - 1
+    assert torch.equal(out[:, :first], torch.zeros_like(out[:, :first]))
+    (gradient,) = torch.autograd.grad(out.square().sum(), inputs["q"])
+    assert torch.equal(gradient[:, :first], torch.zeros_like(gradient[:, :first]))
+    assert gradient[:, first + small["d"] :].abs().amin(dim=(0, 2)).max() > 0
+
+
+@BACKENDS
+def test_batch_items_are_independent(backend, small, make_inputs):
+    inputs = make_inputs(130, B=3)
+    out, sel = _call(inputs, backend, small)
+    for b in range(3):
+        alone, ids = _call({n: x[b : b + 1] for n, x in inputs.items()}, backend, small)
+        torch.testing.assert_close(out[b : b + 1], alone, rtol=1e-12, atol=1e-13)
+        assert torch.equal(sel[b : b + 1], ids)
+
+
+@BACKENDS
+def test_permuting_the_heads_of_a_group_permutes_outputs_and_keeps_the_selection(
+    backend, small, make_inputs
+):
+    inputs = make_inputs(150, H=6)
+    order = [2, 0, 1, 5, 3, 4]
+    permuted = inputs | {n: inputs[n][:, :, order] for n in ("q", "gates")}
+    out, sel = _call(inputs, backend, small)
+    moved, moved_sel = _call(permuted, backend, small)
+    torch.testing.assert_close(out[:, :, order], moved, rtol=1e-12, atol=1e-13)
+    assert torch.equal(sel, moved_sel)
+
+
+@BACKENDS
+def test_ids_ascend_hold_the_forced_blocks_and_pad_at_the_end(backend, small, make_inputs):
+    _, sel = _call(make_inputs(160), backend, small)
+    assert sel.dtype == torch.int64
+    for t in range(160):
+        c = t // small["l_sel"]
+        for ids in sel[:, t].reshape(-1, small["n_sel"]).tolist():
+            count = min(small["n_sel"], c + 1)
+            real, padding = ids[:count], ids[count:]
+            assert real == sorted(set(real))
+            assert {0, max(0, c - 1), c} <= set(real)
+            assert max(real) == c
+            assert padding == [-1] * (small["n_sel"] - count)
+
+
+@BACKENDS
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("H", [2, 6, 16])
+@pytest.mark.parametrize("key", [0.0, 0.37])
+def test_equal_keys_select_the_lowest_blocks(backend, dtype, H, key, small, make_inputs):
+    inputs = make_inputs(400, B=1, H=H, G=1, dtype=dtype)
+    direction = torch.arange(1, 9, dtype=dtype) * key
+    inputs |= {"k_cmp": torch.zeros_like(inputs["k_cmp"]) + direction}
+    _, sel = _call(inputs, backend, small | {"n_sel": 5})
+    # Block 0 is overlapped by one compressed block less, and is forced anyway.
+    for t in range(5 * small["l_sel"], 400):
+        c = t // small["l_sel"]
+        assert sel[0, t, 0].tolist() == [0, 1, 2, c - 1, c], t
+
+
+@BACKENDS
+def test_blocks_chosen_by_all_and_by_none_get_their_gradient(backend, small, make_inputs, run):
+    S, l_sel = 320, small["l_sel"]
+    inputs = make_inputs(S, B=1, H=6, G=1)
+    with torch.no_grad():
+        inputs["q"].abs_()
+        inputs["k_cmp"] *= 0.1
+        inputs["k_cmp"][:, 7 * l_sel : 8 * l_sel] += 3.0
+    expected, ids, wanted = run(_only(1, inputs), backend="reference", **small)
+    out, sel, grads = run(_only(1, inputs), backend=backend, **small)
+    late = sel[0, 10 * l_sel :, 0]
+    assert (late == 7).any(-1).all()
+    torch.testing.assert_close(out, expected, rtol=1e-10, atol=1e-12)
+    for name in ("q", "k_sel", "v_sel"):
+        torch.testing.assert_close(grads[name], wanted[name], rtol=1e-9, atol=1e-12)
+    assert torch.equal(sel, ids)
+    # Only the last queries count now: a block that none of them chose gets exactly nothing.
+    leaves = {n: x.detach().clone().requires_grad_() for n, x in _only(1, inputs).items()}
+    result = nsa_attention(**leaves, backend=backend, **small)
+    tail = result[:, 15 * l_sel :].square().sum()
+    dk, dv = torch.autograd.grad(tail, (leaves["k_sel"], leaves["v_sel"]))
+    chosen = set(sel[0, 15 * l_sel :].flatten().tolist())
+    unchosen = [j for j in range(S // l_sel) if j not in chosen]
+    assert unchosen
+    for j in range(S // l_sel):
+        block = slice(j * l_sel, (j + 1) * l_sel)
+        for gradient in (dk, dv):
+            assert bool(gradient[:, block].abs().max() > 0) == (j in chosen), j
+
+
+@BACKENDS
+def test_every_input_gets_a_gradient_that_is_not_small(backend, small, make_inputs, run):
+    _, _, grads = run(make_inputs(160), backend=backend, **small)
+    for name, gradient in grads.items():
+        per_token = gradient.abs().amax(dim=(0, 2, 3))
+        assert gradient.norm() > 0.1, name
+        assert (per_token > 0).float().mean() > 0.9, name
+
+
+@pytest.mark.parametrize("q_factor", [1.0, 20.0])
+def test_gradients_agree_with_finite_differences(q_factor, make_inputs):
+    sizes = {"l": 4, "d": 2, "l_sel": 4, "n_sel": 3, "w": 5}
+    inputs = make_inputs(22, B=1, H=2, G=1, D=2, q_factor=q_factor)
+    _, sel = _call(inputs, "torch", sizes)
+
+    def attention(*tensors):
+        out, ids = nsa_attention(*tensors, backend="torch", return_selection=True, **sizes)
+        assert torch.equal(ids, sel), "a step of the differences crossed a change of selection"
+        return out
+
+    assert torch.autograd.gradcheck(attention, list(inputs.values()), eps=1e-6, atol=1e-6)
+
+
+@BACKENDS
+def test_the_default_scale_is_one_over_the_root_of_the_width(backend, small, make_inputs):
+    inputs = make_inputs(100, D=16)
+    out, _ = _call(inputs, backend, small)
+    given, _ = _call(inputs, backend, small | {"scale": 0.25})
+    other, _ = _call(inputs, backend, small | {"scale": 0.5})
+    assert torch.equal(out, given)
+    assert not torch.allclose(out, other)
+
+
+class _LargestTensor(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for x in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(x, torch.Tensor):
+                self.numel = max(self.numel, x.numel())
+        return result
+
+
+def test_no_tensor_of_the_fast_backend_grows_with_the_square_of_the_length(make_inputs):
+    S = 2048
+    inputs = make_inputs(S, B=1, H=2, G=1, D=8, dtype=torch.float32)
+    with _LargestTensor() as largest:
+        nsa_attention(**inputs, backend="torch").sum().backward()
+    assert 0 < largest.numel < S * S / 16

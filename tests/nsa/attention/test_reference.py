@@ -1,0 +1,105 @@
+"""The reference backend against loops over single queries, and the scores of Eq. 9 by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nsa.attention.compressed import _block_scores
+from nsa.attention.compression import compress_tokens
+from nsa.attention.reference import block_scores, compress, select
+
+BOTH_SCORES = pytest.mark.parametrize("backend", ["reference", "torch"])
+
+
+def _scores(backend, p_BSHC, groups, blocks, l, d, l_sel):  # noqa: E741
+    if backend == "reference":
+        return block_scores(p_BSHC, groups, blocks, l, d, l_sel)
+    B, S, H, C = p_BSHC.shape
+    per_pair = p_BSHC.view(B, S, groups, H // groups, C).transpose(1, 2).flatten(0, 1)
+    scores = _block_scores(per_pair, blocks, l, d, l_sel)
+    return scores.view(B, groups, S, blocks).transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("S", "H", "G", "sizes"),
+    [
+        (1, 2, 1, {}),
+        (7, 2, 2, {}),
+        (33, 4, 2, {}),
+        (97, 4, 2, {}),
+        (90, 6, 1, {"l": 4, "d": 4, "l_sel": 4, "n_sel": 3, "w": 5}),
+        (75, 2, 1, {"l": 12, "d": 4, "l_sel": 8, "n_sel": 5, "w": 1}),
+    ],
+)
+@pytest.mark.parametrize("backend", ["reference", "torch"])
+def test_values_ids_and_gradients_are_those_of_the_loops(
+    backend, S, H, G, sizes, small, make_inputs, judge, run
+):
+    sizes = small | sizes
+    inputs = make_inputs(S, B=1, H=H, G=G, D=4)
+    out, sel, grads = run(inputs, backend=backend, **sizes)
+    expected, ids = judge(inputs, **sizes)
+    generator = torch.Generator().manual_seed(99)
+    grad = torch.randn(out.shape, generator=generator, dtype=torch.float64)
+    leaves = list(inputs.values())
+    wanted = torch.autograd.grad(expected, leaves, grad, allow_unused=True)
+    assert torch.equal(sel, ids)
+    torch.testing.assert_close(out, expected.detach(), rtol=1e-10, atol=1e-12)
+    for name, gradient in zip(inputs, wanted, strict=True):
+        exact = torch.zeros_like(grads[name]) if gradient is None else gradient
+        torch.testing.assert_close(grads[name], exact, rtol=1e-9, atol=1e-11, msg=name)
+
+
+@BOTH_SCORES
+def test_equation_9_weighs_the_five_blocks_around_a_selection_block_1_2_2_2_1(backend):
+    C, blocks = 15, 4
+    one_hot = torch.eye(C, dtype=torch.float64).view(1, C, 1, C)
+    weights = _scores(backend, one_hot, 1, blocks, 32, 16, 64)[0, :, 0]
+    expected = torch.zeros(C, blocks, dtype=torch.float64)
+    for j in range(blocks):
+        for offset, weight in zip(range(-1, 4), (1, 2, 2, 2, 1), strict=True):
+            if 0 <= 4 * j + offset < C:
+                expected[4 * j + offset, j] = weight
+    assert torch.equal(weights, expected)
+
+
+@BOTH_SCORES
+@pytest.mark.parametrize(("l", "d", "l_sel"), [(32, 16, 64), (8, 4, 16), (12, 4, 8), (8, 2, 4)])
+def test_a_block_score_is_the_overlap_of_its_tokens_with_each_compressed_block(
+    backend,
+    l,  # noqa: E741
+    d,
+    l_sel,
+):
+    blocks = 5
+    C = (blocks * l_sel - l) // d + 1
+    generator = torch.Generator().manual_seed(1)
+    p = torch.rand(1, 3, 2, C, generator=generator, dtype=torch.float64)
+    overlap = torch.tensor(
+        [
+            [
+                len(set(range(i * d, i * d + l)) & set(range(j * l_sel, (j + 1) * l_sel))) / d
+                for j in range(blocks)
+            ]
+            for i in range(C)
+        ],
+        dtype=torch.float64,
+    )
+    expected = (p.sum(2) @ overlap)[:, :, None]
+    torch.testing.assert_close(_scores(backend, p, 1, blocks, l, d, l_sel), expected)
+
+
+@pytest.mark.parametrize("pool", [compress, compress_tokens])
+@pytest.mark.parametrize(("S", "blocks"), [(1, 0), (7, 0), (8, 1), (11, 1), (12, 2), (33, 7)])
+def test_only_whole_blocks_are_compressed_and_each_is_a_mean(pool, S, blocks):
+    x = torch.arange(S, dtype=torch.float64).view(1, S, 1, 1)
+    means = pool(x, 8, 4)
+    assert means.flatten().tolist() == [4 * i + 3.5 for i in range(blocks)]
+
+
+def test_ties_go_to_the_lower_block():
+    scores = torch.zeros(1, 160, 1, 10)
+    ids = select(scores, 16, 5)[0, :, 0]
+    assert ids[159].tolist() == [0, 1, 2, 8, 9]
+    assert ids[40].tolist() == [0, 1, 2, -1, -1]

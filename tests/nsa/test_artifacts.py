@@ -1,0 +1,42 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from nsa.artifacts import RunArtifacts, memory_report
+from nsa.settings import load_settings
+
+CPU = torch.device("cpu")
+FIELDS = {"step": 1, "loss": 1.5, "lr": 0.1, "grad_norm": 2.0, "toks_per_s": 9.0, "dt_fetch_s": 0}
+
+
+def test_files_that_cannot_be_written_are_told_and_end_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    artifacts = RunArtifacts(tmp_path / "gone", load_settings({"NSA_MEM_DUMP_EVERY": "1"}), CPU)
+    artifacts.describe({"dtype": "fp32"}, torch.nn.Linear(2, 2), {})
+    artifacts.log_step(FIELDS, [])
+    artifacts.log_step(FIELDS, [])
+    artifacts.dump_memory("pre", 1)
+    told = capsys.readouterr().err
+    assert all(name in told for name in ("model.json", "env.json", "mem_pre_step1.json"))
+    assert told.count("CSV files end here") == 1
+
+
+def test_only_rank_0_writes(tmp_path: Path) -> None:
+    settings = load_settings({"RANK": "1", "WORLD_SIZE": "2", "NSA_MEM_DUMP_EVERY": "1"})
+    artifacts = RunArtifacts(tmp_path, settings, CPU)
+    artifacts.describe({"dtype": "fp32"}, torch.nn.Linear(2, 2), {})
+    artifacts.log_step(FIELDS, [(1.0, 0.4)])
+    artifacts.dump_memory("post", 1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_memory_of_the_process_grows_by_what_it_holds() -> None:
+    before = memory_report(CPU)
+    held = torch.ones(16 * 2**20)  # 64 MB of fp32
+    after = memory_report(CPU)
+    assert 55 < after["host_rss_mb"] - before["host_rss_mb"] < 80
+    assert after["host_peak_rss_mb"] >= after["host_rss_mb"] - 1
+    assert held.sum() > 0
+    assert after["gpu_mem_reserved"] == 0

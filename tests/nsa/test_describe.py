@@ -1,0 +1,41 @@
+from pathlib import Path
+
+import pytest
+
+from nsa.config import AttentionConfig, build_config, load_config
+from nsa.describe import describe, pairs_per_token
+
+NSA = AttentionConfig(kind="nsa", backend="auto", l=8, d=4, l_sel=8, n_sel=3, w=16)
+
+
+def test_pairs_are_those_of_the_definition() -> None:
+    length = 50
+    compressed = selected = window = 0
+    for t in range(length):
+        compressed += sum(i * 4 + 8 - 1 <= t for i in range(length))
+        blocks = sorted({0, t // 8, max(0, t // 8 - 1)} | set(range(min(3, t // 8 + 1))))
+        chosen = sorted({0, t // 8, max(0, t // 8 - 1)})
+        for block in blocks:
+            if len(chosen) < min(3, t // 8 + 1) and block not in chosen:
+                chosen.append(block)
+        selected += sum(s // 8 in chosen for s in range(t + 1))
+        window += min(16, t + 1)
+    expected = {"compressed": compressed, "selected": selected, "window": window}
+    assert pairs_per_token(NSA, length) == pytest.approx(
+        {name: count / length for name, count in expected.items()}
+    )
+
+
+def test_the_field_model_costs_about_six_flops_per_parameter_and_token_to_train() -> None:
+    told = describe(build_config(load_config(Path("m7c_125m"))))
+    assert 6 <= told["flops_per_token"]["train"] / told["params"] <= 8
+    assert told["tokens_per_step"] == 4096
+    assert told["shapes"]["embedding.weight"] == [256, 768]
+    assert sum(_size(shape) for shape in told["shapes"].values()) == told["params"]
+
+
+def _size(shape: list[int]) -> int:
+    size = 1
+    for length in shape:
+        size *= length
+    return size

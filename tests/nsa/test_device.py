@@ -1,0 +1,56 @@
+import pytest
+import torch
+
+from nsa.device import choose_device, prepare_torch
+from nsa.errors import BadConfig
+from nsa.settings import load_settings
+
+PAIR = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus", "expected"),
+    [
+        ("auto", 0, "cpu"),
+        ("auto", 2, "cuda:1"),
+        ("cpu", 2, "cpu"),
+        ("cuda", 2, "cuda:1"),
+        ("auto", 1, None),
+        ("cuda", 0, None),
+    ],
+)
+def test_every_local_rank_has_a_device_of_its_own_or_none_trains(
+    monkeypatch: pytest.MonkeyPatch, asked: str, gpus: int, expected: str | None
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    settings = load_settings(PAIR)
+    if expected is None:
+        with pytest.raises(BadConfig, match="2 ranks on this host"):
+            choose_device(asked, settings)
+    else:
+        assert choose_device(asked, settings) == torch.device(expected)
+
+
+@pytest.mark.parametrize(
+    ("environ", "flash", "math"),
+    [
+        ({}, True, True),
+        ({"NSA_SDPA_NO_FLASH": "1"}, False, True),
+        ({"NSA_SDPA_FLASH_ONLY": "1"}, True, False),
+    ],
+    ids=["default", "no-flash", "flash-only"],
+)
+def test_the_toggles_choose_the_sdpa_kernels(
+    environ: dict[str, str], flash: bool, math: bool
+) -> None:
+    cuda = torch.backends.cuda
+    before = cuda.flash_sdp_enabled(), cuda.math_sdp_enabled(), cuda.mem_efficient_sdp_enabled()
+    try:
+        prepare_torch(torch.device("cpu"), load_settings(environ))
+        assert (cuda.flash_sdp_enabled(), cuda.math_sdp_enabled()) == (flash, math)
+        assert torch.get_num_threads() == 1
+    finally:
+        cuda.enable_flash_sdp(before[0])
+        cuda.enable_math_sdp(before[1])
+        cuda.enable_mem_efficient_sdp(before[2])

@@ -1,0 +1,95 @@
+import os
+import signal
+import time
+
+import pytest
+
+from nsa.errors import BadConfig
+from nsa.faults import Fault, parse_fault
+
+
+@pytest.mark.parametrize(
+    ("spec", "rank", "expected"),
+    [
+        (None, 0, Fault()),
+        ("hang", 1, Fault(kind="hang", step=12, section="backward")),
+        ("hang:rank=0,step=3,section=data", 0, Fault(kind="hang", step=3, section="data")),
+        ("freeze:rank=0,step=9", 0, Fault(kind="freeze", step=9, section="data")),
+        ("slow:factor=5,from=20", 1, Fault(kind="slow", step=20, factor=5.0)),
+        ("slow:factor=2,phase=smoke", 0, Fault(kind="slow", step=20, factor=2.0)),
+        ("nan:step=15", 1, Fault(kind="nan", step=15)),
+        ("crash:rank=1,step=8", 1, Fault(kind="crash", step=8, section="data")),
+        ("exit:code=3,rank=0,step=8", 0, Fault(kind="exit", step=8, section="data", code=3)),
+        ("wrong-config", 1, Fault(kind="wrong-config")),
+    ],
+)
+def test_a_spec_says_what_this_rank_suffers(spec: str, rank: int, expected: Fault) -> None:
+    assert parse_fault(spec, rank=rank, world_size=2) == expected
+
+
+def test_the_other_rank_suffers_nothing() -> None:
+    assert parse_fault("crash:rank=1,step=8", rank=0, world_size=2).kind is None
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "hangs",
+        "hang:steps=3",
+        "hang:step",
+        "hang:step=x",
+        "hang:rank=2",
+        "hang:section=lunch",
+        "slow:factor=0.5",
+        "slow:factor=nan",
+        "nan:factor=2",
+    ],
+)
+def test_a_spec_that_makes_no_sense_is_an_error(spec: str) -> None:
+    with pytest.raises(BadConfig):
+        parse_fault(spec, rank=0, world_size=2)
+
+
+def test_a_fault_strikes_in_its_step_and_section_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append(number))
+    fault = parse_fault("freeze:rank=0,step=9,section=eval", rank=0, world_size=1)
+    for step in range(1, 12):
+        fault.strike("eval", step)
+        fault.strike("data", step)
+    assert sent == [signal.SIGSTOP]
+
+
+def test_a_section_that_comes_late_is_still_hit(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append(number))
+    fault = parse_fault("crash:rank=0,step=12,section=eval", rank=0, world_size=1)
+    fault.strike("eval", 10)
+    assert sent == []
+    fault.strike("eval", 20)
+    assert sent == [signal.SIGKILL]
+
+
+def test_a_slow_step_takes_factor_times_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    fault = parse_fault("slow:factor=5,from=3", rank=0, world_size=1)
+    for step, natural_s in ((2, 1.0), (3, 0.5), (4, 2.0)):
+        fault.drag(step, natural_s)
+    assert slept == [2.0, 8.0]
+
+
+def test_exit_leaves_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[int] = []
+    monkeypatch.setattr(os, "_exit", left.append)
+    fault = parse_fault("exit:code=7,rank=0,step=2", rank=0, world_size=1)
+    fault.strike("data", 1)
+    fault.strike("forward", 2)
+    assert left == []
+    fault.strike("data", 2)
+    assert left == [7]
+
+
+def test_nan_poisons_before_its_step_once() -> None:
+    fault = parse_fault("nan:step=3", rank=1, world_size=2)
+    assert [step for step in range(1, 6) if fault.poisons(step)] == [3]

@@ -1,0 +1,164 @@
+import json
+import math
+import os
+import threading
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsa.heartbeat import Heartbeat
+
+ALWAYS = {"v", "ts", "iso", "mono", "pid", "rank", "boot", "seq", "step", "msg"}
+ALWAYS |= {"section", "section_seq"}
+
+
+def _heart(file: Path, **changes: Any) -> Heartbeat:
+    return Heartbeat(file, **{"rank": 3, "boot": "b", "alive_every_s": 60.0, **changes})
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def _wait_for(file: Path, msg: str) -> dict[str, Any]:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        for line in _lines(file):
+            if line["msg"] == msg:
+                return line
+        time.sleep(0.01)
+    raise AssertionError(f"no {msg} line")
+
+
+def test_every_line_has_the_fields_that_readers_rely_on(tmp_path: Path) -> None:
+    heart = _heart(tmp_path / "h")
+    heart.beat("boot", backend="single")
+    heart.step = 4
+    heart.beat("done")
+    heart.close()
+    first, second = _lines(tmp_path / "h")
+    assert first.keys() == ALWAYS | {"backend"}
+    assert second.keys() == ALWAYS
+    assert (first["rank"], first["boot"], first["pid"]) == (3, "b", os.getpid())
+    assert [first["seq"], second["seq"]] == [1, 2]
+    assert [first["step"], second["step"]] == [0, 4]
+    assert abs(first["ts"] - time.time()) < 60
+    assert first["mono"] <= second["mono"]
+
+
+def test_numbers_that_are_not_finite_are_strings_and_losses_keep_their_digits(
+    tmp_path: Path,
+) -> None:
+    heart = _heart(tmp_path / "h")
+    loss = 5.545177444479562
+    heart.beat("progress", loss=loss, a=math.nan, b=math.inf, c={"d": [-math.inf]})
+    heart.close()
+    (line,) = _lines(tmp_path / "h")
+    assert line["loss"] == loss
+    assert (line["a"], line["b"], line["c"]) == ("NaN", "Infinity", {"d": ["-Infinity"]})
+
+
+def test_sequence_numbers_have_no_gap_when_threads_write_at_once(tmp_path: Path) -> None:
+    heart = _heart(tmp_path / "h")
+
+    def write() -> None:
+        for _ in range(200):
+            heart.beat("x")
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    heart.close()
+    assert [line["seq"] for line in _lines(tmp_path / "h")] == list(range(1, 801))
+
+
+def test_a_section_outside_a_step_is_told_at_both_edges_and_inside_only_when_long(
+    tmp_path: Path,
+) -> None:
+    heart = _heart(tmp_path / "h")
+    with heart.in_section("eval"):
+        pass
+    heart.in_step = True
+    with heart.in_section("forward"):
+        pass
+    assert [(line["msg"], line["section"]) for line in _lines(tmp_path / "h")] == [
+        ("section", "eval"),
+        ("section", None),
+    ]
+    heart.start_thread()
+    with heart.in_section("backward"):
+        line = _wait_for(tmp_path / "h", "section")
+        assert line["section"] == "eval"
+        deadline = time.monotonic() + 30
+        while _lines(tmp_path / "h")[-1]["section"] != "backward":
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    line = _lines(tmp_path / "h")[-1]
+    assert line["msg"] == "section"
+    assert line["section_age_s"] > 1.0
+    heart.close()
+
+
+def test_the_thread_speaks_only_in_silence(tmp_path: Path) -> None:
+    heart = _heart(tmp_path / "h", alive_every_s=0.3)
+    heart.in_step = True
+    with heart.in_section("backward"):
+        heart.count_collective()
+        heart.start_thread()
+        line = _wait_for(tmp_path / "h", "alive")
+    heart.close()
+    assert line["section"] == "backward"
+    assert line["collective_seq"] == 1
+    assert line["section_age_s"] >= 0.3
+    lines = _lines(tmp_path / "h")
+    for earlier, later in pairwise(lines):
+        if later["msg"] == "alive":
+            assert later["mono"] - earlier["mono"] >= 0.3
+
+
+def test_a_full_disk_is_counted_and_never_raises() -> None:
+    heart = _heart(Path("/dev/full"))
+    heart.beat("boot")
+    heart.beat("progress", loss=1.0)
+    heart.close()
+    assert heart.write_failures == 2
+
+
+def test_after_a_refused_line_the_next_tells_and_its_number_shows_the_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heart = _heart(tmp_path / "h")
+    real = os.write
+    heart.beat("one")
+
+    def refuse(fd: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", refuse)
+    heart.beat("two")
+    monkeypatch.setattr(os, "write", real)
+    heart.beat("three")
+    heart.close()
+    one, three = _lines(tmp_path / "h")
+    assert (one["seq"], three["seq"], three["write_failures"]) == (1, 3, 1)
+
+
+def test_a_torn_line_does_not_spoil_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heart = _heart(tmp_path / "h")
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:10]))
+    heart.beat("one")
+    monkeypatch.setattr(os, "write", real)
+    heart.beat("two")
+    heart.close()
+    torn, whole = (tmp_path / "h").read_text().splitlines()
+    assert len(torn) == 10
+    assert json.loads(whole)["msg"] == "two"
+    assert json.loads(whole)["write_failures"] == 1

@@ -1,0 +1,54 @@
+import os
+
+import pytest
+
+from nsa.errors import BadConfig
+from nsa.settings import TOGGLES, Toggle, load_settings, set_unless_set
+
+
+def test_without_torchrun_this_is_rank_0_of_1() -> None:
+    settings = load_settings({})
+    assert (settings.rank, settings.world_size, settings.under_torchrun) == (0, 1, False)
+    assert settings.nsa_env == {}
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"NSA_TB_DISABEL": "1"},
+        {"NSA_TB_DISABLE": "yes"},
+        {"NSA_PREFILL_BATCHED": "0"},
+        {"NSA_ACCUM": "2.5"},
+        {"NSA_LR": "-1"},
+        {"NSA_LR": "inf"},
+        {"NSA_SCALER_INIT_SCALE": "65536"},
+        {"RANK": "first"},
+    ],
+    ids=lambda environ: "=".join(*environ.items()),
+)
+def test_a_variable_that_cannot_be_honoured_is_an_error(environ: dict[str, str]) -> None:
+    with pytest.raises(BadConfig):
+        load_settings(environ)
+
+
+def test_only_variables_that_are_set_are_reported() -> None:
+    settings = load_settings({"NSA_TB_DISABLE": "1", "HOME": "/", "NCCL_ALGO": "Ring"})
+    assert settings.nsa_env == {"NSA_TB_DISABLE": "1"}
+    assert settings.recorded_env == {"NCCL_ALGO": "Ring"}
+    assert settings.on("NSA_TB_DISABLE")
+    assert not settings.on("NSA_DISABLE_CSV_LOGS")
+
+
+SETTABLE = [toggle for toggle in TOGGLES.values() if toggle.default and toggle.allowed]
+
+
+@pytest.mark.parametrize("toggle", SETTABLE, ids=lambda toggle: toggle.name)
+def test_every_default_is_a_value_its_own_row_allows(toggle: Toggle) -> None:
+    assert load_settings({toggle.name: toggle.default}).value(toggle.name) == toggle.default
+
+
+def test_what_is_set_already_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_ALGO", "Tree")
+    monkeypatch.delenv("NCCL_PROTO", raising=False)
+    assert set_unless_set({"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}) == {"NCCL_PROTO": "Simple"}
+    assert (os.environ["NCCL_ALGO"], os.environ.pop("NCCL_PROTO")) == ("Tree", "Simple")

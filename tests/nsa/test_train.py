@@ -1,0 +1,144 @@
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsa.errors import BadConfig
+from nsa.launch import launch_from_order
+from nsa.settings import load_settings
+from nsa.train import parse_launch
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--config", "demo"],
+        ["--out", "/nowhere"],
+        ["--config", "demo", "--out", "{tmp}", "--seq-len", "128"],
+        ["--config", "demo", "--out", "{tmp}", "--step", "4"],
+        ["--config", "demo", "--out", "{tmp}", "--steps", "four"],
+        ["--config", "demo", "--out", "{tmp}", "extra"],
+        ["--config", "no-such-file", "--out", "{tmp}"],
+        ["--order", "{tmp}/order.json"],
+        ["--order", "{tmp}/order.json", "--steps", "4"],
+    ],
+    ids=" ".join,
+)
+def test_arguments_that_make_no_sense_are_errors(arguments: list[str], tmp_path: Path) -> None:
+    filled = [argument.format(tmp=tmp_path) for argument in arguments]
+    with pytest.raises(BadConfig):
+        parse_launch(filled, load_settings({}))
+
+
+def test_the_command_line_overrides_steps_and_data_only(tmp_path: Path) -> None:
+    arguments = ["--config", "demo", "--steps", "7", "--data", "synthetic", "--out", str(tmp_path)]
+    launch = parse_launch(arguments, load_settings({}))
+    assert (launch.config.steps, launch.config.data) == (7, "synthetic")
+    assert (launch.config.parallel, launch.supervised) == ("single", False)
+    assert (
+        launch.config.model
+        == parse_launch(arguments[:2] + arguments[6:], load_settings({})).config.model
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"steps": 5}, "steps"),
+        ({"world_size": 2}, "world_size"),
+        ({"train": {"extra": 1}}, "unknown key"),
+        ({"heartbeat": {"alive_every_s": 0}}, "alive_every_s"),
+        ({"checkpoint": {"every_steps": "20"}}, "every_steps"),
+        ({"checkpoint": 20}, "checkpoint"),
+    ],
+)
+def test_an_order_that_disagrees_with_itself_or_the_world_is_refused(
+    make_order: Callable[..., Path], change: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(BadConfig, match=text):
+        launch_from_order(make_order(**change), load_settings({}))
+
+
+@pytest.mark.parametrize(
+    ("environ", "fits"),
+    [
+        ({"CONFIG": "tiny"}, True),
+        ({"CONFIG": "m7c_125m"}, False),
+        ({"NSA_LR": "0.01"}, True),
+        ({"NSA_LR": "0.02"}, False),
+        ({"NSA_ACCUM": "2"}, False),
+    ],
+    ids=str,
+)
+def test_the_environment_may_repeat_the_order_but_not_change_it(
+    make_order: Callable[..., Path], environ: dict[str, str], fits: bool
+) -> None:
+    order = make_order()
+    if fits:
+        assert launch_from_order(order, load_settings(environ)).config.optim.lr == 0.01
+        return
+    with pytest.raises(BadConfig):
+        launch_from_order(order, load_settings(environ))
+
+
+def test_without_an_order_the_toggles_change_the_configuration_and_so_its_digest(
+    tmp_path: Path,
+) -> None:
+    arguments = ["--config", "demo", "--out", str(tmp_path)]
+    launch = parse_launch(arguments, load_settings({"NSA_LR": "0.5", "NSA_ACCUM": "2"}))
+    assert (launch.config.optim.lr, launch.config.batch.accumulate) == (0.5, 2)
+
+
+def _nsa(module: str, *arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+    root = Path(__file__).parents[2]
+    return subprocess.run(
+        [sys.executable, "-m", f"nsa.{module}", *arguments],
+        cwd=root,
+        env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", **environ},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def test_an_unknown_variable_ends_the_process_with_code_4(tmp_path: Path) -> None:
+    done = _nsa("train", "--config", "demo", "--out", str(tmp_path), NSA_TB_DISABEL="1")
+    assert done.returncode == 4
+    assert "NSA_TB_DISABEL" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_process_trains_alone_from_a_configuration(tmp_path: Path, helpers: Any) -> None:
+    done = _nsa(
+        "train", "--config", "demo", "--steps", "1", "--data", "synthetic", "--out", str(tmp_path)
+    )
+    assert done.returncode == 0, done.stderr
+    lines = helpers.read_lines(tmp_path)
+    assert lines[-1]["msg"] == "done"
+    assert (
+        lines[0]["params"]
+        == parse_launch(
+            ["--config", "demo", "--out", str(tmp_path)], load_settings({})
+        ).config.params
+    )
+
+
+def test_data_that_is_missing_ends_the_process_with_code_5(tmp_path: Path) -> None:
+    done = _nsa("train", "--config", "demo", "--data", "fineweb_edu", "--out", str(tmp_path))
+    assert done.returncode == 5
+    assert "needs" in done.stderr
+
+
+def test_the_probe_measures_a_peak_and_prints_one_object() -> None:
+    done = _nsa("probe", "--no-collect-env", CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 0, done.stderr
+    probe = json.loads(done.stdout)
+    (device,) = probe["devices"]
+    assert device["device"] == "cpu"
+    assert probe["peak_flops"] == device["peak_flops"] > 1e9

@@ -1,0 +1,381 @@
+import json
+import math
+import os
+import signal
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+import nsa.trainer
+from nsa.checkpoint import load_checkpoint
+from nsa.errors import BadConfig, DataFailure, Halted, NonFinite
+from nsa.launch import launch_from_file
+from nsa.optimizer import learning_rate
+from nsa.settings import load_settings
+from nsa.stacks import StackDumps
+from nsa.trainer import Trainer
+
+Lines = list[dict[str, Any]]
+TrainHere = Callable[..., Lines]
+
+
+def _of(lines: Lines, msg: str) -> Lines:
+    return [line for line in lines if line["msg"] == msg]
+
+
+def _losses(lines: Lines) -> list[Any]:
+    return [line["loss"] for line in _of(lines, "progress")]
+
+
+def test_every_step_writes_its_three_lines_in_order(train_here: TrainHere) -> None:
+    lines = train_here(train={"steps": 3})
+    steps = [(line["step"], line["msg"]) for line in lines if line["step"] > 0]
+    expected = [(k, msg) for k in (1, 2, 3) for msg in ("step_start", "progress", "step_end")]
+    assert steps == [*expected, (3, "done")]
+    assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
+    assert lines[0]["msg"] == "boot"
+    (ready,) = _of(lines, "loader_ready")
+    assert ready["dt"] >= 0
+    assert ready["seq"] < _of(lines, "step_start")[0]["seq"]
+
+
+def test_a_step_accounts_for_its_time_and_tokens(train_here: TrainHere) -> None:
+    lines = train_here(train={"steps": 3})
+    for progress, end in zip(_of(lines, "progress"), _of(lines, "step_end"), strict=True):
+        assert end["tokens"] == 4 * 64
+        parts = end["step_sections"]
+        assert set(parts) == {"data", "forward", "backward", "optimizer", "wait"}
+        assert all(seconds >= 0 for seconds in parts.values())
+        assert 0 < sum(parts.values()) <= end["dt_step_s"] + 1e-5
+        assert end["section"] is None
+        assert progress["toks_per_s"] >= end["tokens"] / end["dt_step_s"]
+        assert progress["grad_norm"] > 0
+        assert progress["host_rss_mb"] > 10
+        assert 0 < progress["dt_fetch_s"] < parts["data"]
+
+
+def test_the_boot_line_holds_what_was_counted_on_the_model(
+    train_here: TrainHere, tiny: dict[str, Any]
+) -> None:
+    boot = train_here()[0]
+    assert boot["params"] == 20_408 + _head_and_embedding(tiny)
+    expected = {"dim": 32, "layers": 2, "heads": 4, "groups": 2, "seq_len": 64, "vocab": 256}
+    expected |= {"dtype": "fp32", "tokens_per_step": 256, "world_size": 1, "nsa_env": {}}
+    expected |= {"dataset": "synthetic", "parallel": "single", "backend": "single"}
+    assert {key: boot[key] for key in expected} == expected
+    assert len(boot["config_digest"]) == 64
+    assert "git_sha" in boot
+
+
+def _head_and_embedding(tiny: dict[str, Any]) -> int:
+    return 2 * tiny["model"]["vocab"] * tiny["model"]["dim"]
+
+
+def test_model_json_is_the_identity_of_the_boot_line(
+    make_order: Callable[..., Path], helpers: Any
+) -> None:
+    order = make_order()
+    helpers.build_trainer(order).run()
+    model = json.loads((order.parent / "model.json").read_text())
+    boot = helpers.read_lines(order.parent)[0]
+    assert len(model) == 15
+    assert model == {key: boot[key] for key in model}
+
+
+def test_the_same_seed_gives_the_same_losses_and_another_does_not(train_here: TrainHere) -> None:
+    first = _losses(train_here("one"))
+    assert _losses(train_here("two")) == first
+    assert _losses(train_here("three", train={"seed": 7})) != first
+
+
+def test_accumulation_gives_the_losses_of_the_big_batch(train_here: TrainHere) -> None:
+    whole = _losses(train_here("whole", train={"steps": 6}))
+    parts = train_here("parts", train={"steps": 6, "batch": {"global_seqs": 4, "accumulate": 4}})
+    assert _losses(parts) == pytest.approx(whole, abs=1e-5)
+    assert _of(parts, "step_end")[0]["tokens"] == 256
+
+
+def test_it_learns(train_here: TrainHere) -> None:
+    lines = train_here(
+        train={"steps": 60, "data": "local_text", "eval": {"every_steps": 60, "batches": 4}}
+    )
+    losses = _losses(lines)
+    assert losses[0] == pytest.approx(math.log(256), abs=0.5)
+    assert sum(losses[-5:]) / 5 < losses[0] - 0.6
+    (evaluated,) = _of(lines, "eval")
+    assert evaluated["section"] == "eval"
+    assert evaluated["val_loss"] < losses[0] - 0.6
+
+
+def test_a_resumed_run_repeats_the_uninterrupted_one_exactly(
+    train_here: TrainHere, tmp_path: Path
+) -> None:
+    whole = train_here("whole", train={"steps": 6}, checkpoint={"every_steps": 3})
+    resume = {"path": str(tmp_path / "whole" / "checkpoints" / "step_000003"), "step": 3}
+    rest = train_here("rest", train={"steps": 6}, resume_from=resume)
+    assert _losses(rest) == _losses(whole)[3:]
+    assert [line["step"] for line in _of(rest, "progress")] == [4, 5, 6]
+    assert rest[0]["step"] == 3
+    assert [line["path"] for line in _of(whole, "checkpoint")] == [
+        "checkpoints/step_000003",
+        "checkpoints/step_000006",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("train", "text"),
+    [
+        ({"batch": {"global_seqs": 2, "accumulate": 1}}, "global_seqs"),
+        ({"steps": 2}, "only 2 ordered"),
+        ({"seed": 1}, None),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused(
+    train_here: TrainHere, tmp_path: Path, train: dict[str, Any], text: str | None
+) -> None:
+    train_here("whole", checkpoint={"every_steps": 4})
+    resume = {"path": str(tmp_path / "whole" / "checkpoints" / "step_000004"), "step": 4}
+    if text is None:  # a fit: nothing is left to train
+        assert _of(train_here("rest", train=train, resume_from=resume), "done")
+        return
+    with pytest.raises(BadConfig, match=text):
+        train_here("rest", train=train, resume_from=resume)
+
+
+def test_a_checkpoint_of_another_model_is_refused(
+    train_here: TrainHere, tmp_path: Path, tiny: dict[str, Any]
+) -> None:
+    train_here("whole", checkpoint={"every_steps": 4})
+    resume = {"path": str(tmp_path / "whole" / "checkpoints" / "step_000004"), "step": 4}
+    smaller = {**tiny["model"], "layers": 1}
+    with pytest.raises(BadConfig, match="does not fit this model"):
+        train_here("rest", train={"model": smaller}, resume_from=resume)
+
+
+def test_checkpoints_come_by_time_too(train_here: TrainHere) -> None:
+    lines = train_here(train={"steps": 3}, checkpoint={"every_s": 1e-6})
+    assert [line["step"] for line in _of(lines, "checkpoint")] == [1, 2, 3]
+
+
+def test_without_a_cadence_no_checkpoint_is_written(train_here: TrainHere, tmp_path: Path) -> None:
+    assert not _of(train_here(), "checkpoint")
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_checkpoint_that_cannot_be_written_is_told_and_ends_nothing(
+    make_order: Callable[..., Path], helpers: Any
+) -> None:
+    order = make_order(checkpoint={"every_steps": 2})
+    (order.parent / "checkpoints").write_text("a file where the folder should be")
+    helpers.build_trainer(order).run()
+    lines = helpers.read_lines(order.parent)
+    assert [line["step"] for line in _of(lines, "error")] == [2, 4]
+    assert {line["type"] for line in _of(lines, "error")} == {"CheckpointFailure"}
+    assert _of(lines, "done")
+
+
+def test_halt_leaves_after_the_step_with_a_checkpoint(
+    make_order: Callable[..., Path], helpers: Any
+) -> None:
+    order = make_order(train={"steps": 50})
+    (order.parent / ".HALT").touch()
+    with pytest.raises(Halted) as stop:
+        helpers.build_trainer(order).run()
+    assert stop.value.code == 3
+    lines = helpers.read_lines(order.parent)
+    assert [line["step"] for line in _of(lines, "step_end")] == [1]
+    assert [line["step"] for line in _of(lines, "halt_seen")] == [1]
+    assert not _of(lines, "done")
+    place = order.parent / _of(lines, "checkpoint")[0]["path"]
+    assert load_checkpoint(place).step == 1
+
+
+def test_halt_before_go_ends_without_a_step(make_order: Callable[..., Path], helpers: Any) -> None:
+    order = make_order(go=False)
+    (order.parent / ".HALT").touch()
+    with pytest.raises(Halted):
+        helpers.build_trainer(order).run()
+    assert [line["msg"] for line in helpers.read_lines(order.parent)] == ["boot", "halt_seen"]
+
+
+def test_without_go_it_leaves_when_the_limit_is_over(
+    make_order: Callable[..., Path], helpers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nsa.trainer, "_GO_LIMIT_S", 0.1)
+    order = make_order(go=False)
+    with pytest.raises(BadConfig, match=r"no \.GO") as stop:
+        helpers.build_trainer(order).run()
+    assert stop.value.code == 4
+    assert [line["msg"] for line in helpers.read_lines(order.parent)] == ["boot", "error"]
+
+
+def test_a_poisoned_run_goes_on_until_halted_and_is_never_saved(
+    make_order: Callable[..., Path], helpers: Any
+) -> None:
+    order = make_order(fault="nan:step=3", train={"steps": 5}, checkpoint={"every_steps": 1})
+    helpers.build_trainer(order).run()
+    lines = helpers.read_lines(order.parent)
+    losses = _losses(lines)
+    assert all(math.isfinite(loss) for loss in losses[:2])
+    assert losses[2:] == ["NaN"] * 3
+    assert [line["step"] for line in _of(lines, "checkpoint")] == [1, 2]
+    saved = load_checkpoint(order.parent / "checkpoints" / "step_000002")
+    assert all(tensor.isfinite().all() for tensor in saved.model.values())
+
+
+def test_a_poisoned_run_that_is_halted_writes_no_checkpoint(
+    make_order: Callable[..., Path], helpers: Any
+) -> None:
+    order = make_order(fault="nan:step=1", train={"steps": 50})
+    (order.parent / ".HALT").touch()
+    with pytest.raises(Halted):
+        helpers.build_trainer(order).run()
+    assert not _of(helpers.read_lines(order.parent), "checkpoint")
+
+
+def test_without_a_supervisor_a_run_that_is_not_finite_ends_itself(
+    tiny: dict[str, Any], tmp_path: Path, helpers: Any
+) -> None:
+    file = tmp_path / "huge.yaml"
+    tiny["optim"] |= {"lr": 1e30, "warmup_steps": 0, "clip": 1e30}
+    tiny["steps"] = 20
+    file.write_text(yaml.safe_dump(tiny))
+    settings = load_settings({})
+    launch = launch_from_file(file, run_dir=tmp_path / "out", settings=settings)
+    with pytest.raises(NonFinite) as stop:
+        Trainer(launch, settings, StackDumps(launch.run_dir, 0)).run()
+    assert stop.value.code == 6
+    lines = helpers.read_lines(tmp_path / "out")
+    assert _of(lines, "error")[0]["type"] == "NonFinite"
+    assert len(_of(lines, "progress")) < 20
+
+
+def test_the_toy_reports_what_it_is(train_here: TrainHere, tmp_path: Path) -> None:
+    honest = train_here("honest")[0]
+    toy = train_here("toy", fault="wrong-config")[0]
+    assert (toy["dim"], toy["layers"], toy["seq_len"]) == (128, 1, 128)
+    for key in ("config_digest", "params", "dim", "layers", "tokens_per_step"):
+        assert toy[key] != honest[key]
+
+
+def test_a_slow_run_is_slower_by_its_factor(train_here: TrainHere) -> None:
+    lines = train_here(train={"steps": 6}, fault="slow:factor=20,from=4")
+    took = [line["dt_step_s"] for line in _of(lines, "step_end")]
+    fastest_slow = min(took[3:])
+    work_s = [
+        sum(line["step_sections"][name] for name in ("forward", "backward"))
+        for line in _of(lines, "step_end")
+    ]
+    assert fastest_slow >= 20 * min(work_s[3:])
+    speed = [line["toks_per_s"] for line in _of(lines, "progress")]
+    assert max(speed[3:]) < max(speed[:3])
+
+
+def test_data_that_is_not_there_is_told_before_it_ends(
+    make_order: Callable[..., Path], helpers: Any
+) -> None:
+    order = make_order(train={"data": "fineweb_edu"})
+    with pytest.raises(DataFailure) as stop:
+        helpers.build_trainer(order).run()
+    assert stop.value.code == 5
+    lines = helpers.read_lines(order.parent)
+    assert [line["msg"] for line in lines[-2:]] == ["loader_error", "error"]
+    assert not _of(lines, "step_start")
+
+
+def test_toggles_switch_their_files_and_fields_off(
+    make_order: Callable[..., Path], helpers: Any
+) -> None:
+    names = ("NSA_TB_DISABLE", "NSA_DISABLE_CSV_LOGS", "NSA_DISABLE_AUX_STATS")
+    off = make_order("off")
+    helpers.build_trainer(off, dict.fromkeys(names, "1")).run()
+    on = make_order("on")
+    helpers.build_trainer(on, {"NSA_MEM_DUMP_EVERY": "2"}).run()
+    assert not (off.parent / "training.csv").exists()
+    assert not (off.parent / "gate_health.csv").exists()
+    header, *rows = (on.parent / "training.csv").read_text().splitlines()
+    assert header == "step,loss,lr,grad_norm,toks_per_s,dt_fetch_s"
+    losses = [line["loss"] for line in _of(helpers.read_lines(on.parent), "progress")]
+    assert [float(row.split(",")[1]) for row in rows] == losses
+    assert len((on.parent / "gate_health.csv").read_text().splitlines()) == 1 + 4 * 2
+    assert not [file for file in off.parent.iterdir() if file.name.startswith("mem_")]
+    assert (on.parent / "mem_pre_step2.json").exists()
+    assert (on.parent / "mem_post_step4.txt").exists()
+    for folder, there in ((off.parent, False), (on.parent, True)):
+        for line in _of(helpers.read_lines(folder), "progress"):
+            assert ("gate_entropy" in line) is there
+    assert helpers.read_lines(off.parent)[0]["nsa_env"] == dict.fromkeys(names, "1")
+    assert "tensorboard" in json.loads((on.parent / "env.json").read_text())
+
+
+def test_sigusr1_writes_the_stacks_and_training_goes_on(
+    make_order: Callable[..., Path], helpers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = make_order()
+    real = nsa.trainer.learning_rate
+
+    def signalled(step: int, optim: Any) -> float:
+        if step == 2:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return real(step, optim)
+
+    monkeypatch.setattr(nsa.trainer, "learning_rate", signalled)
+    helpers.build_trainer(order).run()
+    (dump,) = order.parent.glob("stackdump_rank0_*.txt")
+    assert "signalled" in dump.read_text()
+    assert "_train_step" in dump.read_text()
+    assert _of(helpers.read_lines(order.parent), "done")
+    assert not (order.parent / ".stackdump_rank0.txt").exists()
+
+
+def test_a_static_graph_with_accumulation_is_refused_before_it_fails(
+    make_order: Callable[..., Path],
+    helpers: Any,
+) -> None:
+    order = make_order(train={"batch": {"global_seqs": 4, "accumulate": 2}})
+    with pytest.raises(BadConfig, match="STATIC_GRAPH"):
+        helpers.build_trainer(order, {"NSA_DDP_STATIC_GRAPH": "1"}).run()
+
+
+def test_an_attention_backend_that_is_not_here_is_bad_configuration(
+    make_order: Callable[..., Path], tiny: dict[str, Any], helpers: Any
+) -> None:
+    order = make_order(train={"attention": {**tiny["attention"], "backend": "triton"}})
+    with pytest.raises(BadConfig, match="triton"):
+        helpers.build_trainer(order).run()
+
+
+def test_a_disk_that_is_full_from_the_start_does_not_stop_training(
+    make_order: Callable[..., Path], helpers: Any
+) -> None:
+    order = make_order()
+    (order.parent / "heartbeat_rank0.jsonl").symlink_to("/dev/full")
+    trainer = helpers.build_trainer(order)
+    trainer.run()
+    assert trainer.step == 4
+    assert trainer.heart.write_failures > 12
+
+
+def test_bf16_trains_on_fp32_weights(train_here: TrainHere, tmp_path: Path) -> None:
+    lines = train_here(train={"dtype": "bf16", "steps": 6}, checkpoint={"every_steps": 6})
+    assert all(math.isfinite(loss) for loss in _losses(lines))
+    assert lines[0]["dtype"] == "bf16"
+    saved = load_checkpoint(tmp_path / "run" / "checkpoints" / "step_000006")
+    assert {tensor.dtype for tensor in saved.model.values()} == {torch.float32}
+
+
+def test_the_learning_rate_warms_up_decays_and_stays(tiny: dict[str, Any]) -> None:
+    from nsa.config import build_config
+
+    optim = build_config(tiny).optim
+    rates = [learning_rate(step, optim) for step in range(1, 60)]
+    assert rates[:2] == [0.005, 0.01]
+    assert all(later <= earlier for earlier, later in pairwise(rates[1:]))
+    assert rates[39] == pytest.approx(0.001)
+    assert rates[58] == pytest.approx(0.001)
+    assert rates[20] == pytest.approx(0.001 + 0.009 * 0.5, abs=1e-9)

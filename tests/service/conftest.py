@@ -1,0 +1,117 @@
+"""A running control plane for tests: the real application over real HTTP, on either database."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from service.app import create_app
+from service.auth import load_local_keys
+from service.context import Context, open_context
+from service.db.migrate import migrate
+from service.settings import Settings
+from tests.service.fake_worker import FakeWorker
+
+
+@dataclass
+class Plane:
+    """A control plane and the ways to talk to it."""
+
+    context: Context
+    http: httpx.Client
+    home: Path
+
+    def key(self, name: str = "key") -> str:
+        return (self.home / name).read_text().strip()
+
+    def get(self, path: str, **params: Any) -> Any:
+        answer = self.call("GET", path, params=params)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def call(
+        self, method: str, path: str, *, key: str | None = None, headers: dict[str, str] | None = None, **more: Any
+    ) -> httpx.Response:  # fmt: skip
+        own = {"Authorization": f"Bearer {key or self.key()}", **(headers or {})}
+        return self.http.request(method, f"/api/v1{path}", headers=own, **more)
+
+    def submit(self, plan: Any = "demo", **more: Any) -> str:
+        answer = self.call("POST", "/experiments", json={"plan": plan, **more})
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["id"])
+
+    def experiment(self, experiment: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.get(f"/experiments/{experiment}")
+        return found
+
+    def worker(self, **more: Any) -> FakeWorker:
+        return FakeWorker(http=self.http, key=self.key("worker_key"), **more)
+
+    def wait(self, ready: Callable[[], Any], what: str = "it", limit_s: float = 20.0) -> Any:
+        """Ask until the answer is truthy, and return it."""
+        deadline = time.monotonic() + limit_s
+        while not (found := ready()):
+            assert time.monotonic() < deadline, f"{what} did not happen within {limit_s:g} s"
+            time.sleep(0.01)
+        return found
+
+    def wait_state(self, experiment: str, *states: str) -> dict[str, Any]:
+        return self.wait(
+            lambda: (view := self.experiment(experiment))["state"] in states and view,
+            f"{experiment} in {states}",
+        )
+
+    def next_order(self, worker: FakeWorker, **more: Any) -> Any:
+        return self.wait(lambda: worker.claim(**more), "an order")
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.needs("postgres"))])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/gonogo.db"
+    return str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+def settings(tmp_path: Path, database_url: str) -> Settings:
+    return Settings(home=tmp_path, database_url=database_url)
+
+
+@pytest.fixture
+def plane(settings: Settings) -> Iterator[Plane]:
+    """A control plane that conducts."""
+    migrate(settings.database_url)
+    context = open_context(settings)
+    load_local_keys(context)
+    with serving(context) as http:
+        yield Plane(context=context, http=http, home=settings.home)
+
+
+@contextmanager
+def serving(context: Context, *, conduct: bool = True) -> Iterator[httpx.Client]:
+    """Serve a context on a free port of loopback, and close it in the end."""
+    config = uvicorn.Config(
+        create_app(context, conduct=conduct), port=0, log_config=None, timeout_graceful_shutdown=1
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive(), "the server did not start"
+        time.sleep(0.005)
+    context.url = "http://127.0.0.1:%d" % server.servers[0].sockets[0].getsockname()[1]
+    with httpx.Client(base_url=context.url, timeout=30, trust_env=False) as http:
+        yield http
+    server.should_exit = True
+    thread.join(10)
+    context.store.close()

@@ -1,0 +1,173 @@
+"""Is every run given out exactly once, and again where it never started?"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from gonogo.contract.plan import bundled_plan, parse_plan
+from service.claims import Offer
+from tests.service.conftest import Plane
+from tests.service.fake_worker import beats, config_digest_holds
+
+
+def test_workers_that_race_get_every_run_exactly_once(plane: Plane) -> None:
+    for _ in range(6):
+        plane.submit()
+    workers = [plane.worker(name=f"w{n}", host=f"host-{n}") for n in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        orders = [order for order in pool.map(lambda worker: worker.claim(), workers) if order]
+    assert len(orders) == 6
+    assert len({order.run for order in orders}) == 6
+
+
+def test_the_oldest_run_comes_first(plane: Plane) -> None:
+    experiments = [plane.submit() for _ in range(3)]
+    worker = plane.worker(devices=("cpu:0", "cpu:1", "cpu:2"))
+    found = []
+    for _ in experiments:
+        order = worker.claim()
+        assert order is not None
+        worker.active.append(order.run)
+        found.append(order.experiment)
+    assert found == experiments
+
+
+def test_a_run_that_its_worker_never_got_is_given_out_again_under_a_higher_token(
+    plane: Plane,
+) -> None:
+    plane.submit()
+    worker = plane.worker()
+    first = worker.claim()
+    again = worker.claim()
+    assert first is not None
+    assert again is not None
+    assert again.run == first.run
+    assert again.token > first.token
+    assert worker.telemetry(first).status_code == 409
+    assert worker.telemetry(again).status_code == 200
+    worker.active.append(again.run)
+    assert worker.claim() is None
+
+
+def test_a_run_that_started_is_not_given_out_again(plane: Plane) -> None:
+    plane.submit()
+    worker = plane.worker()
+    order = worker.claim()
+    assert order is not None
+    worker.start(order)
+    assert worker.claim() is None
+
+
+def test_a_worker_that_drains_or_has_no_free_device_gets_nothing(plane: Plane) -> None:
+    plane.submit()
+    worker = plane.worker()
+    assert worker.claim(draining=True) is None
+    assert worker.claim(free=[]) is None
+    assert worker.claim(profiles=["h100"]) is None
+    assert worker.claim(profiles=["cpu"]) is not None
+
+
+@pytest.mark.parametrize(
+    ("plan", "free", "fits"),
+    [
+        ("demo", ("cpu:0",), True),
+        ("demo", (), False),
+        ("m7c-125m", ("cuda:0", "cuda:1"), True),
+        ("m7c-125m", ("cuda:0",), False),
+        ("m7c-125m", ("cpu:0", "cpu:1"), False),
+    ],
+)
+def test_a_plan_fits_the_devices_that_are_free(
+    plan: str, free: tuple[str, ...], fits: bool
+) -> None:
+    assert Offer(free=free).fits(parse_plan(bundled_plan(plan))) is fits
+
+
+def test_a_new_boot_id_proves_older_attempts_dead_and_the_next_resumes(plane: Plane) -> None:
+    experiment = plane.submit()
+    worker = plane.worker()
+    order = worker.claim()
+    assert order is not None
+    worker.start(order)
+    reborn = plane.worker(boot_id="boot-2")
+    reborn.claim(free=[])
+    again = plane.next_order(reborn)
+    assert (again.phase, again.attempt, again.reason) == (order.phase, 2, "resume")
+    assert plane.get(f"/runs/{order.run}")["outcome"]["code"] == "worker_lost"
+    assert plane.get(f"/experiments/{experiment}/decisions")["items"] == []
+
+
+def test_after_a_reboot_a_run_whose_directory_waits_is_left_to_the_reaper(plane: Plane) -> None:
+    plane.submit()
+    worker = plane.worker()
+    order = worker.claim()
+    assert order is not None
+    worker.start(order)
+    plane.worker(boot_id="boot-2").claim(free=[], active=[order.run])
+    assert plane.get(f"/runs/{order.run}")["state"] == "running"
+
+
+def test_infra_is_retried_from_the_last_durable_checkpoint_until_retries_end(
+    plane: Plane, tmp_path: Path
+) -> None:
+    plane.submit(set={"retry.infra": 1})
+    worker = plane.worker(home=tmp_path / "runs")
+    order = worker.claim()
+    assert order is not None
+    save_checkpoint(tmp_path / "runs" / order.run, step=1)
+    worker.start(order)
+    lines = {rank: beats(order, rank, upto=0, done=False) for rank in (0, 1)}
+    worker.ship(order, lines)
+    worker.end(order, lines, "keeper_lost", "infra", code=None)
+    again = plane.next_order(worker)
+    assert again.resume_from is not None
+    assert again.resume_from.step == 1
+    assert Path(again.resume_from.path).name == "step_000001"
+    worker.start(again)
+    worker.end(again, {}, "hardware", "infra", code=None)
+    view = plane.wait_state(order.experiment, "awaiting_decision")
+    assert view["verdict"] == "INCONCLUSIVE"
+
+
+def test_a_checkpoint_whose_bytes_changed_is_passed_over(plane: Plane, tmp_path: Path) -> None:
+    plane.submit()
+    worker = plane.worker(home=tmp_path / "runs")
+    order = worker.claim()
+    assert order is not None
+    folder = tmp_path / "runs" / order.run
+    save_checkpoint(folder, step=1)
+    save_checkpoint(folder, step=2)
+    (folder / "checkpoints" / "step_000002" / "model.pt").write_bytes(b"torn!")
+    worker.start(order)
+    worker.end(order, {}, "keeper_lost", "infra", code=None)
+    again = plane.next_order(worker)
+    assert again.resume_from is not None
+    assert again.resume_from.step == 1
+
+
+def save_checkpoint(run_dir: Path, *, step: int) -> None:
+    """A checkpoint as the trainer leaves it: the manifest last."""
+    import hashlib
+    import json
+
+    folder = run_dir / "checkpoints" / f"step_{step:06d}"
+    folder.mkdir(parents=True)
+    content = b"x" * (10 + step)
+    (folder / "model.pt").write_bytes(content)
+    found = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    manifest = {"v": 1, "step": step, "files": {"model.pt": found}}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_the_first_run_freezes_the_code_identity_for_later_ones(plane: Plane) -> None:
+    plane.submit()
+    worker = plane.worker()
+    first = worker.claim()
+    assert first is not None
+    assert config_digest_holds(first)
+    assert first.identity.git_sha is None
+    worker.run_through(first)
+    assert plane.next_order(worker).identity.git_sha == "a" * 40

@@ -1,0 +1,180 @@
+"""What does each verb do in each state, asked once, asked again, and asked in vain?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gonogo.contract.lifecycle import EXPERIMENT_TRANSITIONS, ExperimentState
+from tests.service.conftest import Plane
+from tests.service.fake_worker import FakeWorker, beats
+
+
+def verb(plane: Plane, experiment: str, name: str, **more: Any) -> Any:
+    return plane.call("POST", f"/experiments/{experiment}/{name}", json={"reason": "test"}, **more)
+
+
+def running(plane: Plane, worker: FakeWorker) -> tuple[str, Any]:
+    experiment = plane.submit()
+    order = plane.next_order(worker)
+    worker.start(order)
+    return experiment, order
+
+
+def fail_halted(worker: FakeWorker, order: Any, reason: str = "halted") -> None:
+    """End as the watcher does when told to stop."""
+    lines = {rank: beats(order, rank, upto=0, done=False) for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    answer = worker.end(order, lines, reason, "operator", code=3, text="asked")
+    assert answer.status_code == 200, answer.text
+
+
+def test_halt_reaches_the_watcher_and_ends_awaiting_a_decision(plane: Plane) -> None:
+    worker = plane.worker()
+    experiment, order = running(plane, worker)
+    assert verb(plane, experiment, "halt").status_code == 202
+    assert verb(plane, experiment, "halt").status_code == 200
+    assert worker.telemetry(order).json()["command"]["kind"] == "halt"
+    fail_halted(worker, order)
+    view = plane.wait_state(experiment, "awaiting_decision")
+    assert view["verdict"] == "INCONCLUSIVE"
+    assert "halted" in view["waiting_for"]
+    assert verb(plane, experiment, "halt").status_code == 200
+    refused = verb(plane, experiment, "promote")
+    assert refused.status_code == 409
+    assert refused.json()["state"] == "awaiting_decision"
+    assert refused.json()["allowed"] == ["rerun", "resume", "override", "cancel"]
+
+
+def test_halt_of_a_queued_experiment_needs_no_worker(plane: Plane) -> None:
+    experiment = plane.submit()
+    assert verb(plane, experiment, "halt").json()["state"] == "stopping"
+    view = plane.wait_state(experiment, "awaiting_decision")
+    assert plane.worker().claim() is None
+    run = plane.get(f"/runs/{view['phases'][0]['runs'][0]}")
+    assert run["outcome"] == {
+        "code": "halted", "actor": "operator", "class": "operator", "text": "local admin: test",
+    }  # fmt: skip
+
+
+def test_cancel_finishes_without_a_verdict_and_skips_the_phases(plane: Plane) -> None:
+    worker = plane.worker()
+    experiment, order = running(plane, worker)
+    assert verb(plane, experiment, "halt").status_code == 202
+    assert verb(plane, experiment, "cancel").status_code == 202
+    assert worker.telemetry(order).json()["command"]["kind"] == "cancel"
+    fail_halted(worker, order, "cancelled")
+    view = plane.wait_state(experiment, "finished")
+    assert view["verdict"] is None
+    assert view["outcome"]["code"] == "cancelled"
+    assert {phase["state"] for phase in view["phases"]} == {"skipped"}
+    assert verb(plane, experiment, "cancel").status_code == 200
+    assert plane.get(f"/experiments/{experiment}/decisions")["items"][0]["verdict"] is None
+
+
+def test_a_run_that_completes_while_it_is_halted_starts_nothing_more(plane: Plane) -> None:
+    worker = plane.worker()
+    experiment, order = running(plane, worker)
+    verb(plane, experiment, "halt")
+    worker.run_through(order)
+    view = plane.wait_state(experiment, "awaiting_decision")
+    assert view["phases"][0]["state"] == "passed"
+    assert view["waiting_for"].startswith("an approval")
+    assert worker.claim() is None
+    assert verb(plane, experiment, "promote").status_code == 202
+    assert verb(plane, experiment, "promote").status_code == 200
+    assert plane.next_order(worker).phase == "synthetic"
+
+
+@pytest.mark.parametrize("name", ["rerun", "resume"])
+def test_a_halted_phase_is_started_again(plane: Plane, name: str) -> None:
+    worker = plane.worker()
+    experiment, order = running(plane, worker)
+    verb(plane, experiment, "halt")
+    fail_halted(worker, order)
+    plane.wait_state(experiment, "awaiting_decision")
+    assert verb(plane, experiment, name).status_code == 202
+    assert verb(plane, experiment, name).status_code == 200
+    again = plane.next_order(worker)
+    assert (again.attempt, again.reason, again.phase) == (2, name, order.phase)
+    assert again.token > order.token
+    worker.run_through(again)
+    assert plane.next_order(worker).phase == "synthetic"
+
+
+def test_takeover_fences_the_old_attempt_and_starts_the_next(plane: Plane) -> None:
+    worker = plane.worker()
+    experiment, order = running(plane, worker)
+    assert verb(plane, experiment, "takeover").status_code == 202
+    assert verb(plane, experiment, "takeover").status_code == 200
+    other = plane.worker(name="w2", host="host-2")
+    again = plane.next_order(other)
+    assert (again.reason, again.attempt) == ("takeover", 2)
+    assert again.token > order.token
+    answer = worker.telemetry(order)
+    assert answer.json()["command"]["kind"] == "supersede"
+    assert plane.get(f"/runs/{order.run}")["outcome"]["code"] == "superseded"
+    assert plane.get(f"/experiments/{experiment}/decisions")["items"] == []
+
+
+def test_nothing_can_be_asked_of_a_finished_experiment_but_an_override(plane: Plane) -> None:
+    experiment = plane.submit()
+    verb(plane, experiment, "cancel")
+    plane.wait_state(experiment, "finished")
+    for name in ("halt", "resume", "promote", "rerun", "takeover"):
+        answer = verb(plane, experiment, name)
+        assert answer.status_code == 409, name
+        assert answer.json()["allowed"] == ["override"]
+        assert answer.json()["state"] == "finished"
+
+
+def test_the_table_has_no_way_out_of_finished() -> None:
+    assert not [key for key in EXPERIMENT_TRANSITIONS if key[0] is ExperimentState.FINISHED]
+
+
+def test_an_override_acts_while_it_is_awaited_and_relabels_afterwards(plane: Plane) -> None:
+    worker = plane.worker()
+    experiment, order = running(plane, worker)
+    early = plane.call(
+        "POST", f"/experiments/{experiment}/decisions", json={"verdict": "GO", "reason": "x"}
+    )
+    assert early.status_code == 409
+    verb(plane, experiment, "halt")
+    fail_halted(worker, order)
+    plane.wait_state(experiment, "awaiting_decision")
+    etag = plane.call("GET", f"/experiments/{experiment}").headers["ETag"]
+    body = {"verdict": "GO", "reason": "seen enough"}
+    path = f"/experiments/{experiment}/decisions"
+    stale = plane.call("POST", path, json=body, headers={"If-Match": '"1"'})
+    assert stale.status_code == 412
+    made = plane.call("POST", path, json=body, headers={"If-Match": etag})
+    assert made.status_code == 201, made.text
+    assert (made.json()["kind"], made.json()["actor"]) == ("human", "local admin")
+    first = plane.get(path)["items"][0]
+    assert made.json()["supersedes"] == first["id"]
+    assert made.json()["prev_hash"] == first["hash"]
+    assert (plane.home / "decisions" / f"{made.json()['id']}.json").exists()
+    second = plane.next_order(worker)
+    assert second.phase == "synthetic"
+    verb(plane, experiment, "cancel")
+    fail_halted(worker, second, "cancelled")
+    plane.wait_state(experiment, "finished")
+    body = {"verdict": "NO_GO", "reason": "after all"}
+    assert plane.call("POST", path, json=body).status_code == 201
+    view = plane.experiment(experiment)
+    assert (view["state"], view["verdict"]) == ("finished", "NO_GO")
+    assert worker.claim() is None
+
+
+def test_an_override_to_no_go_finishes(plane: Plane) -> None:
+    worker = plane.worker()
+    experiment, order = running(plane, worker)
+    verb(plane, experiment, "halt")
+    fail_halted(worker, order)
+    plane.wait_state(experiment, "awaiting_decision")
+    body = {"verdict": "NO_GO", "reason": "broken"}
+    assert plane.call("POST", f"/experiments/{experiment}/decisions", json=body).status_code == 201
+    view = plane.experiment(experiment)
+    assert (view["state"], view["verdict"]) == ("finished", "NO_GO")
+    assert view["phases"][0]["state"] == "failed"

@@ -1,0 +1,178 @@
+"""A control plane in a few lines, over real HTTP: what the worker's side is tried against.
+
+It follows the agent protocol (offsets, tokens, idempotent findings) with everything in memory, and
+can be told to be down, to lose answers, to swallow requests and to call tokens stale.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from gonogo.contract.agent import (
+    ClaimRequest,
+    EvidenceReport,
+    FindingsReport,
+    StateReport,
+    Telemetry,
+)
+from gonogo.contract.order import Order
+
+KEY = "wk-secret"
+_RUN = re.compile(r"/api/v1/agent/runs/(run_\w+)/(telemetry|state|findings|evidence)")
+
+
+@dataclass
+class RunStore:
+    """What has arrived of one run."""
+
+    token: int
+    offsets: dict[str, int] = field(default_factory=dict)
+    lines: dict[str, list[str]] = field(default_factory=dict)
+    logs: dict[str, tuple[int, str]] = field(default_factory=dict)
+    states: list[StateReport] = field(default_factory=list)
+    findings: dict[str, Any] = field(default_factory=dict)
+    evidence: dict[str, EvidenceReport] = field(default_factory=dict)
+    telemetry: int = 0
+    command: dict[str, Any] | None = None
+
+    def events(self) -> list[str]:
+        return [str(report.event) for report in self.states]
+
+
+@dataclass
+class FakeControlPlane:
+    """`orders` wait to be claimed; `runs` hold what arrived. Faults are switched by fields."""
+
+    orders: list[Order] = field(default_factory=list)
+    runs: dict[str, RunStore] = field(default_factory=dict)
+    given: list[tuple[str, str]] = field(default_factory=list)
+    claims: list[ClaimRequest] = field(default_factory=list)
+    down: bool = False
+    lose_every: int = 0
+    """Every n-th call is done and its answer is lost; every n-th + 1 is lost before it is done."""
+    refuse: dict[str, int] = field(default_factory=dict)
+    """Call (telemetry, state, findings, evidence) → status to answer instead."""
+    stale: set[str] = field(default_factory=set)
+    """Runs that somebody else claims anew as soon as they were given out."""
+    key: str = KEY
+    calls: int = 0
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    port: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def answer(self, path: str, key: str | None, body: bytes) -> tuple[int, dict[str, Any]] | None:
+        """Return (status, document), or None to hang up."""
+        with self.lock:
+            self.calls += 1
+            turn = self.calls % self.lose_every if self.lose_every else None
+            if self.down or turn == 1:
+                return None
+            if key != f"Bearer {self.key}":
+                return 401, _problem(401, "no such key")
+            found = self._do(path, body)
+            return None if turn == 0 else found
+
+    def _do(self, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
+        if path == "/api/v1/agent/claims":
+            return 200, {"order": self._claim(ClaimRequest.model_validate_json(body))}
+        match = _RUN.fullmatch(path)
+        run = self.runs.get(match.group(1)) if match else None
+        if match is None or run is None:
+            return 404, _problem(404, "no such run")
+        call = match.group(2)
+        if call in self.refuse:
+            return self.refuse[call], _problem(self.refuse[call], "refused")
+        if json.loads(body)["token"] != run.token:
+            return 409, _problem(409, "stale token")
+        return 200, getattr(self, f"_{call}")(run, body)
+
+    def _claim(self, request: ClaimRequest) -> dict[str, Any] | None:
+        self.claims.append(request)
+        if not request.free or request.draining or not self.orders:
+            return None
+        order = self.orders.pop(0)
+        self.given.append((order.run, request.worker))
+        self.runs.setdefault(order.run, RunStore(token=order.token)).token = order.token
+        if order.run in self.stale:
+            self.runs[order.run].token += 1
+        return order.document()
+
+    def _telemetry(self, run: RunStore, body: bytes) -> dict[str, Any]:
+        message = Telemetry.model_validate_json(body)
+        run.telemetry += 1
+        for part in message.ranks:
+            name = str(part.rank)
+            if part.start == run.offsets.get(name, 0):
+                run.offsets[name] = part.end
+                run.lines.setdefault(name, []).extend(part.lines)
+        for log in message.logs:
+            end, text = run.logs.get(log.name, (0, ""))
+            if log.start >= end:
+                run.logs[log.name] = (log.end, text + log.text)
+        logs = {name: end for name, (end, _) in run.logs.items()}
+        return {"acked": run.offsets, "logs": logs, "command": run.command}
+
+    def _state(self, run: RunStore, body: bytes) -> dict[str, Any]:
+        run.states.append(StateReport.model_validate_json(body))
+        return {"ok": True}
+
+    def _findings(self, run: RunStore, body: bytes) -> dict[str, Any]:
+        for finding in FindingsReport.model_validate_json(body).findings:
+            run.findings.setdefault(finding.key, finding)
+        return {"ok": True}
+
+    def _evidence(self, run: RunStore, body: bytes) -> dict[str, Any]:
+        report = EvidenceReport.model_validate_json(body)
+        run.evidence[report.path] = report
+        return {"ok": True}
+
+
+def _problem(status: int, detail: str) -> dict[str, Any]:
+    return {"title": "no", "status": status, "detail": detail, "code": "test"}
+
+
+@contextmanager
+def serving(plane: FakeControlPlane) -> Iterator[FakeControlPlane]:
+    """Serve the control plane on a free port of loopback (the same one, when it had one)."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            found = plane.answer(self.path, self.headers.get("Authorization"), body)
+            if found is None:
+                self.close_connection = True
+                return
+            status, document = found
+            content = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", plane.port), Handler)
+    server.daemon_threads = True
+    plane.port = server.server_port
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield plane
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(5)

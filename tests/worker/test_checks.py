@@ -1,0 +1,222 @@
+"""Does each preflight check see the world when it is broken?"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gonogo.contract.heartbeat import Identity
+from gonogo.contract.ids import Kind, new_id
+from gonogo.contract.order import ResumePoint
+from gonogo.contract.records import CheckOutcome, Preflight
+from gonogo.contract.rundir import RunDir, load_record, save_json
+from tests.worker.orders import make_order
+from worker import checks
+from worker.preflight import run_preflight
+from worker.probe import Probe, ProbeStore
+from worker.processes import boot_id, load_stat
+
+PASS, WARN, FAIL = CheckOutcome.PASS, CheckOutcome.WARN, CheckOutcome.FAIL
+SMI = b"""<nvidia_smi_log><gpu id="0"><fb_memory_usage><used>%s</used></fb_memory_usage>
+<processes>%s</processes></gpu></nvidia_smi_log>"""
+ALIEN = b"<process_info><pid>4711</pid><type>C</type></process_info>"
+DESKTOP = b"<process_info><pid>12</pid><type>G</type></process_info>"
+
+
+@pytest.mark.parametrize(
+    ("devices", "smi", "expected"),
+    [
+        (None, None, FAIL),
+        (("cuda:0",), None, WARN),
+        (("cuda:0",), SMI % (b"3 MiB", b""), PASS),
+        (("cuda:0",), SMI % (b"3 MiB", DESKTOP), PASS),
+        (("cuda:0",), SMI % (b"3 MiB", ALIEN), FAIL),
+        (("cuda:0",), SMI % (b"900 MiB", b""), FAIL),
+        (("cuda:1",), SMI % (b"3 MiB", b""), FAIL),
+        (("cuda:0",), b"<html", FAIL),
+        (("cpu:0",), b"<html", PASS),
+        (("cpu:0",), None, PASS),
+    ],
+)
+def test_devices_must_be_there_and_nobodys(
+    devices: tuple[str, ...] | None, smi: bytes | None, expected: CheckOutcome
+) -> None:
+    assert checks.check_devices(make_order(), devices, smi)[0] is expected
+
+
+def test_more_ranks_than_processors_warn() -> None:
+    assert checks.check_devices(make_order(world_size=4096), ("cpu:0",), None)[0] is WARN
+
+
+@pytest.mark.parametrize(
+    ("free", "params", "expected"),
+    [
+        (100 * checks.GB, 125_000_000, PASS),
+        (4 * checks.GB, 125_000_000, WARN),
+        (1 * checks.GB, 125_000_000, FAIL),
+        (50_000_000, None, FAIL),
+    ],
+)
+def test_the_disk_must_hold_a_checkpoint(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    free: int,
+    params: int | None,
+    expected: CheckOutcome,
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=free)
+    monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: usage)
+    order = make_order(identity=Identity(params=params))
+    assert checks.check_disk(order, tmp_path)[0] is expected
+
+
+@pytest.fixture
+def dead_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_segments_of_dead_processes_are_removed_and_told(tmp_path: Path, dead_pid: int) -> None:
+    stale = tmp_path / f"torch_{dead_pid}_1_2"
+    alive = tmp_path / f"torch_{os.getpid()}_1_2"
+    for path in (stale, alive, tmp_path / "somebody_elses"):
+        path.write_bytes(b"x")
+    outcome, text = checks.check_shm(tmp_path)
+    assert (outcome, stale.exists(), alive.exists()) == (WARN, False, True)
+    assert text.startswith("1 stale")
+    assert checks.check_shm(tmp_path)[0] is PASS
+
+
+def test_a_segment_that_somebody_still_maps_stays(tmp_path: Path, dead_pid: int) -> None:
+    path = tmp_path / f"torch_{dead_pid}_1"
+    path.write_bytes(b"x" * 4096)
+    with path.open("r+b") as stream, mmap.mmap(stream.fileno(), 0):
+        assert checks.check_shm(tmp_path)[0] is PASS
+    assert path.exists()
+
+
+def test_a_stale_segment_that_stays_fails(
+    tmp_path: Path, dead_pid: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"torch_{dead_pid}_1").write_bytes(b"x")
+
+    def refuse(self: Path) -> None:
+        raise PermissionError(1, "not yours")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert checks.check_shm(tmp_path)[0] is FAIL
+
+
+def test_shared_memory_that_is_full_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=1)
+    monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: usage)
+    assert checks.check_shm(tmp_path)[0] is FAIL
+
+
+@pytest.fixture
+def marked() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A process that carries the token of a run."""
+    token = new_id(Kind.RUN)
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", code], env={"GONOGO_RUN": token})
+    yield token, process
+    process.kill()
+    process.wait()
+
+
+def test_processes_of_this_very_run_fail(
+    tmp_path: Path, marked: tuple[str, subprocess.Popen[bytes]]
+) -> None:
+    assert checks.check_orphans(marked[0], tmp_path)[0] is FAIL
+    assert marked[1].poll() is None
+
+
+def test_processes_of_a_run_without_a_keeper_are_ended(
+    tmp_path: Path, marked: tuple[str, subprocess.Popen[bytes]]
+) -> None:
+    (tmp_path / marked[0]).mkdir()
+    outcome, text = checks.check_orphans(new_id(Kind.RUN), tmp_path)
+    assert outcome is WARN
+    assert marked[0] in text
+    assert marked[1].wait(5) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("whose", ["another-home", "a-living-keeper"])
+def test_other_runs_are_left_alone(
+    tmp_path: Path, marked: tuple[str, subprocess.Popen[bytes]], whose: str
+) -> None:
+    if whose == "a-living-keeper":
+        stat = load_stat(os.getpid())
+        assert stat is not None
+        keeper = {"pid": os.getpid(), "start_ticks": stat.start_ticks, "boot_id": boot_id()}
+        save_json(tmp_path / marked[0] / "keeper.json", keeper)
+    assert checks.check_orphans(new_id(Kind.RUN), tmp_path)[0] is PASS
+    assert marked[1].poll() is None
+
+
+@pytest.mark.parametrize("broken", ["", "missing", "short", "no-manifest", "torn-manifest"])
+def test_a_checkpoint_to_go_on_from_must_be_whole(tmp_path: Path, broken: str) -> None:
+    (tmp_path / "model.pt").write_bytes(b"12345")
+    files = {"model.pt": {"bytes": 5, "sha256": "0" * 64}}
+    save_json(tmp_path / "manifest.json", {"v": 1, "step": 20, "files": files})
+    match broken:
+        case "missing":
+            (tmp_path / "model.pt").unlink()
+        case "short":
+            (tmp_path / "model.pt").write_bytes(b"123")
+        case "no-manifest":
+            (tmp_path / "manifest.json").unlink()
+        case "torn-manifest":
+            (tmp_path / "manifest.json").write_text('{"v": 1,')
+    order = make_order(resume_from=ResumePoint(path=str(tmp_path), step=20))
+    assert checks.check_resume(order)[0] is (FAIL if broken else PASS)
+
+
+def store_with(home: Path, monkeypatch: pytest.MonkeyPatch, probe: Probe) -> ProbeStore:
+    store = ProbeStore(home, home, {})
+    monkeypatch.setattr(ProbeStore, "result", lambda self: probe)
+    return store
+
+
+def test_preflight_writes_its_record_and_one_fail_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = make_order()
+    run_dir = RunDir(tmp_path / "runs" / order.run)
+    run_dir.path.mkdir(parents=True)
+    row = {"device": "cpu", "peak_flops": 1e12}
+    good = Probe(peak_flops=1e12, devices=[row], torch="2", collect_env="env")
+    record = run_preflight(
+        order, run_dir, devices=("cpu:0",), store=store_with(tmp_path, monkeypatch, good)
+    )
+    assert record.passed
+    assert load_record(run_dir.preflight, Preflight) == record
+    assert (run_dir.preflight.parent / "collect_env.txt").read_text() == "env"
+    assert record.devices == [{"device": "cpu:0", "peak_flops": 1e12}]
+    bad = Probe(error="no torch here")
+    record = run_preflight(
+        order, run_dir, devices=("cpu:0",), store=store_with(tmp_path, monkeypatch, bad)
+    )
+    assert not record.passed
+    assert [check.id for check in record.checks if check.outcome is FAIL] == ["environment"]
+
+
+def test_a_probe_is_kept_for_this_boot_and_commit_only(tmp_path: Path) -> None:
+    probe = {"peak_flops": 7.0, "torch": "2", "collect_env": "x", "devices": []}
+    kept = {"v": 1, "boot_id": boot_id(), "git_sha": None, "probe": probe}
+    save_json(tmp_path / "probe.json", kept)
+    assert ProbeStore(tmp_path, tmp_path, {}).result().peak_flops == 7.0
+    save_json(tmp_path / "probe.json", {**kept, "boot_id": "another"})
+    found = ProbeStore(tmp_path, tmp_path, dict(os.environ)).result()
+    assert found.error is not None  # there is no nsa.probe in that folder
+    assert json.loads((tmp_path / "probe.json").read_text())["boot_id"] == "another"

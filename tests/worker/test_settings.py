@@ -1,0 +1,73 @@
+"""Are wrong settings refused at once, and do keys stay out of sight?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gonogo.contract.errors import Rejected
+from worker.settings import OnStop, keeper_environ, load_settings, worker_name
+
+
+def environ(tmp_path: Path, **more: str) -> dict[str, str]:
+    return {"GONOGO_HOME": str(tmp_path), "PATH": "/bin", **more}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("GONOGO_WORKER_METRICS_PORT", "http"),
+        ("GONOGO_WORKER_METRICS_PORT", "70000"),
+        ("GONOGO_WORKER_LABELS", "gpu"),
+        ("GONOGO_WORKER_LABELS", "gpu=,a=b"),
+        ("GONOGO_WORKER_ON_STOP", "explode"),
+        ("GONOGO_LOG", "loud"),
+        ("GONOGO_WORKER_LABLES", "a=b"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_by_name(tmp_path: Path, name: str, value: str) -> None:
+    with pytest.raises(Rejected, match=name):
+        load_settings(environ(tmp_path, **{name: value}))
+
+
+def test_defaults_are_those_of_the_table(tmp_path: Path) -> None:
+    settings = load_settings(environ(tmp_path))
+    assert settings.on_stop is OnStop.LEAVE
+    assert settings.metrics_port == 8751
+    assert settings.labels == {}
+    assert settings.runs == tmp_path / "runs"
+
+
+def test_the_workers_own_key_comes_before_the_local_one(tmp_path: Path) -> None:
+    settings = load_settings(environ(tmp_path))
+    assert settings.key() is None
+    (tmp_path / "key").write_text("admin\n")
+    assert settings.key() == "admin"
+    (tmp_path / "worker_key").write_text("worker\n")
+    assert settings.key() == "worker"
+    assert load_settings(environ(tmp_path, GONOGO_API_KEY="given")).key() == "given"
+
+
+def test_settings_do_not_show_their_secrets(tmp_path: Path) -> None:
+    settings = load_settings(
+        environ(tmp_path, GONOGO_API_KEY="s3cret", REDIS_URL="redis://:s3cret@host/0")
+    )
+    assert "s3cret" not in repr(settings)
+
+
+def test_a_keeper_gets_what_it_needs_and_no_more(tmp_path: Path) -> None:
+    settings = load_settings(
+        environ(tmp_path, REDIS_URL="redis://:pw@host/0", GONOGO_WORKER_LABELS="a=b", HOME="/root")
+    )
+    found = keeper_environ(settings, "k")
+    assert found["GONOGO_API_KEY"] == "k"
+    assert found["HOME"] == "/root"
+    assert not {"REDIS_URL", "GONOGO_WORKER_LABELS"} & found.keys()
+
+
+def test_a_workers_name_is_one_that_the_control_plane_takes(tmp_path: Path) -> None:
+    settings = load_settings(environ(tmp_path))
+    assert worker_name(settings, 0) != worker_name(settings, 1)
+    other = load_settings(environ(tmp_path / "b"))
+    assert worker_name(settings, 0) != worker_name(other, 0)

@@ -1,0 +1,1 @@
+"""The GPU host's side: claim a run, check the host, keep and watch the trainer, ship what it says."""

@@ -1,0 +1,83 @@
+"""`python -m worker`: the worker of this host, until it is told to stop.
+
+The main thread makes rounds (worker.loop); the waker (RQ) and the exporter have threads of their
+own. SIGTERM or SIGINT stops it: runs are left alone, or end with a checkpoint
+(GONOGO_WORKER_ON_STOP); a second signal ends the waiting.
+
+Exit codes: 0 stopped · 1 this home has no free worker name · 2 bad settings.
+"""
+
+import logging
+import signal
+import sys
+import threading
+import time
+
+from gonogo.contract.errors import Rejected
+from gonogo.contract.resolve import checkout_root
+from worker.claim import Desk
+from worker.devices import list_devices
+from worker.exporter import announce_exporter
+from worker.job import REQUESTS
+from worker.locks import take_worker_number
+from worker.loop import Stopping, end_runs, make_rounds
+from worker.probe import ProbeStore
+from worker.settings import OnStop, Settings, load_settings, worker_name
+from worker.waker import start_listening
+
+_log = logging.getLogger("worker")
+
+
+def main() -> int:
+    """Run the worker; see the module's text for the exit codes."""
+    try:
+        settings = load_settings()
+        devices = list_devices(settings.devices)
+    except Rejected as error:
+        print(f"gonogo worker: {error.detail}", file=sys.stderr)
+        return 2
+    _start_logging(settings.log_level)
+    taken = take_worker_number(settings.home)
+    if taken is None:
+        print(f"gonogo worker: too many workers in {settings.home}", file=sys.stderr)
+        return 1
+    stopping = Stopping(REQUESTS)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stopping.on_signal)
+    work(settings, devices, worker_name(settings, taken[0]), stopping)
+    return 0
+
+
+def work(settings: Settings, devices: tuple[str, ...], name: str, stopping: Stopping) -> None:
+    """Make rounds until told to stop, then do with the runs what the settings say."""
+    desk = Desk(
+        settings=settings,
+        name=name,
+        devices=devices,
+        probes=ProbeStore(settings.home, checkout_root(), settings.inherited),
+        metrics_url=announce_exporter(settings, devices),
+    )
+    desk.probes.start()
+    listening = threading.Event()
+    start_listening(settings.redis_url, listening)
+    _log.info("%s: %s", name, ", ".join(devices), extra={"action": "worker_started"})
+    make_rounds(desk, REQUESTS, stopping)
+    listening.set()
+    if settings.on_stop is OnStop.CHECKPOINT:
+        end_runs(desk, stopping, now=time.time())
+    desk.close()
+    _log.info("%s stopped", name, extra={"action": "worker_stopped"})
+
+
+def _start_logging(level: str) -> None:
+    logging.basicConfig(
+        level=level.upper(),
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    for name in ("httpx", "httpcore"):
+        logging.getLogger(name).setLevel(logging.WARNING)  # one line a request says nothing
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""How does the worker's side call the control plane? The agent calls over HTTP, thinly.
+
+Guarantees: every call ends within its timeouts; a failure is one of the contract's errors
+(`Unavailable`: try again; `Conflict`: stale token or a step that does not fit; other `Rejected`:
+never by repeating). Nothing here retries, and the key never enters a message or a log line.
+"""
+
+from types import TracebackType
+from typing import Self, TypeVar
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from gonogo.contract.agent import (
+    Accepted,
+    ClaimAnswer,
+    ClaimRequest,
+    EvidenceReport,
+    FindingsReport,
+    StateReport,
+    Telemetry,
+    TelemetryAck,
+)
+from gonogo.contract.api import ProblemBody
+from gonogo.contract.errors import Conflict, NotAllowed, NotFound, Rejected, Unavailable
+
+CONNECT_TIMEOUT_S = 2.0
+CALL_TIMEOUT_S = 10.0
+EVIDENCE_TIMEOUT_S = 30.0
+
+_A = TypeVar("_A", bound=BaseModel)
+
+
+class ControlPlane:
+    """The control plane at `url`, called with a worker key; safe to use from several threads."""
+
+    def __init__(
+        self, url: str, key: str | None, *, transport: httpx.BaseTransport | None = None
+    ) -> None:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._http = httpx.Client(
+            base_url=f"{url.rstrip('/')}/api/v1/agent",
+            headers=headers,
+            timeout=httpx.Timeout(CALL_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            transport=transport,
+            trust_env=False,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def post_claim(self, request: ClaimRequest) -> ClaimAnswer:
+        """Offer free devices; return an order or nothing."""
+        return self._post("/claims", request, ClaimAnswer)
+
+    def post_telemetry(self, run: str, telemetry: Telemetry) -> TelemetryAck:
+        """Send heartbeats and logs, renew the lease; return what has arrived so far."""
+        return self._post(f"/runs/{run}/telemetry", telemetry, TelemetryAck)
+
+    def post_state(self, run: str, report: StateReport) -> Accepted:
+        """Report that the run's lifecycle went on."""
+        return self._post(f"/runs/{run}/state", report, Accepted)
+
+    def post_findings(self, run: str, report: FindingsReport) -> Accepted:
+        """Report findings; those that are known already change nothing."""
+        return self._post(f"/runs/{run}/findings", report, Accepted)
+
+    def post_evidence(self, run: str, report: EvidenceReport) -> Accepted:
+        """Upload one file of evidence."""
+        return self._post(f"/runs/{run}/evidence", report, Accepted, timeout_s=EVIDENCE_TIMEOUT_S)
+
+    def _post(
+        self, path: str, body: BaseModel, answer: type[_A], *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> _A:
+        """Post one message.
+
+        Raises:
+            Unavailable: no answer, 5xx, 429, or an answer that is not of this protocol.
+            Conflict, NotFound, NotAllowed, Rejected: by the answer's status.
+        """
+        try:
+            response = self._http.post(
+                path,
+                content=body.model_dump_json(),
+                headers={"Content-Type": "application/json"},
+                timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
+            )
+        except httpx.HTTPError as error:
+            raise Unavailable(f"{path}: {type(error).__name__}: {error}") from error
+        if response.is_success:
+            try:
+                return answer.model_validate_json(response.content)
+            except ValidationError as error:
+                raise Unavailable(f"{path}: the answer is not that of a control plane") from error
+        raise _error_of(path, response)
+
+
+def _error_of(path: str, response: httpx.Response) -> Rejected | Unavailable:
+    """Return the contract's error for an answer that is not a success."""
+    status = response.status_code
+    problem = _problem_of(response)
+    detail = f"{path}: {status}: {problem.detail if problem else response.reason_phrase}"
+    if status == 409:
+        allowed = tuple(problem.allowed) if problem else ()
+        return Conflict(detail, state=problem.state if problem else None, allowed=allowed)
+    if status == 404:
+        return NotFound(detail)
+    if status in (401, 403):
+        return NotAllowed(detail)
+    if status == 429 or status >= 500 or not response.is_client_error:
+        return Unavailable(detail)
+    return Rejected(detail)
+
+
+def _problem_of(response: httpx.Response) -> ProblemBody | None:
+    """Return the problem document of an answer, or None where something else came back."""
+    try:
+        return ProblemBody.model_validate_json(response.content)
+    except ValidationError:
+        return None

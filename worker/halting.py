@@ -1,0 +1,134 @@
+"""What has the watcher decided, and has it been done? The hand between findings and requests.
+
+The first halt finding decides; it waits at most EVIDENCE_WAIT_S for a round of evidence and is
+then acted upon, once: what stands in `.HALT` or `.kill` is never written again, so a watcher that
+died in between completes what the one before it had decided.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from gonogo.contract.agent import Command
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.order import Order
+from gonogo.contract.outcome import Detector
+from gonogo.contract.rundir import RunDir
+from worker.evidence import Evidence, Target
+from worker.halt import KILL_NAME, ask_halt, ask_kill
+from worker.pace import Pace
+from worker.response import Response, Way, answer_command, answer_finding, answer_isolation
+
+EVIDENCE_WAIT_S = 1.0
+SECOND_ROUND_S = 5.0
+RECENT_ROUND_S = 10.0
+_STANDING = frozenset({Detector.STALL, Detector.ALIVE_LOST, Detector.SECTION_DEADLINE})
+
+_log = logging.getLogger(__name__)
+
+
+class Halting:
+    """Turns findings and commands of one run into evidence and requests.
+
+    Args:
+        run_dir: where requests are written.
+        order: the order.
+        pace: how long leaving may take.
+        evidence: where rounds are taken.
+        targets: returns every rank's process as it is now.
+    """
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        order: Order,
+        pace: Pace,
+        evidence: Evidence,
+        targets: Callable[[], Mapping[int, Target]],
+    ) -> None:
+        self._dir, self._order, self._pace = run_dir, order, pace
+        self._evidence, self._targets = evidence, targets
+        self._pending: Finding | None = None
+        self._act_at = 0.0
+        self._second_round_at: float | None = None
+        self._second_reason = ""
+
+    def asked(self) -> bool:
+        """Say whether the run has been asked to end, by whomever."""
+        return self._dir.halt.exists() or (self._dir.path / KILL_NAME).exists()
+
+    def observe(self, finding: Finding, now: float) -> Finding:
+        """Take evidence for a new finding, decide on it, and return it with its evidence.
+
+        Args:
+            finding: as the fold made it; not recorded yet.
+            now: monotonic seconds.
+        """
+        if finding.severity not in (Severity.SUSPECT, Severity.HALT) or self.asked():
+            return finding
+        paths = self._take_evidence(finding, now)
+        halts = finding.severity is Severity.HALT
+        if halts and self._pending is None:
+            self._pending, self._act_at = finding, now + EVIDENCE_WAIT_S
+        elif not halts and finding.detector in _STANDING and self._second_round_at is None:
+            self._second_round_at = now + SECOND_ROUND_S
+            self._second_reason = finding.detector.value
+        return finding.model_copy(update={"evidence": paths}) if paths else finding
+
+    def resume(self, findings: list[Finding], now: float) -> None:
+        """Take up what a watcher before this one had decided."""
+        halts = [finding for finding in findings if finding.severity is Severity.HALT]
+        if halts and not self.asked():
+            self._pending, self._act_at = halts[0], now
+
+    def obey(self, command: Command, now: float) -> None:
+        """Do what the control plane asks, unless the run is ending already."""
+        if not self.asked():
+            self._request(answer_command(command, **self._circumstances(now)))
+
+    def isolate(self, silent_s: float, now: float) -> None:
+        """End the run because nobody has answered for too long."""
+        if not self.asked():
+            self._request(answer_isolation(silent_s, **self._circumstances(now)))
+
+    def advance(self, now: float) -> None:
+        """Act on what is due: a second round, or the decision."""
+        if self._second_round_at is not None and now >= self._second_round_at:
+            self._second_round_at = None
+            if not self.asked() and self._pending is None:
+                self._evidence.start_round(self._second_reason, self._targets(), now)
+        pending = self._pending
+        if pending is None:
+            return
+        last = self._evidence.last
+        if now < self._act_at and last is not None and last.is_running():
+            return
+        self._pending = None
+        if not self.asked():
+            self._request(answer_finding(pending, **self._circumstances(now)))
+
+    def _take_evidence(self, finding: Finding, now: float) -> list[str]:
+        """Return the paths of a recent round, or of one that this finding starts."""
+        last = self._evidence.last
+        if last is not None and now - last.started_at <= RECENT_ROUND_S:
+            return last.paths
+        found = self._evidence.start_round(finding.detector.value, self._targets(), now)
+        return found.paths if found is not None else []
+
+    def _circumstances(self, now: float) -> dict[str, float]:
+        return {
+            "leaving_s": self._pace.leaving_s(),
+            "grace_s": self._order.halt.grace_s,
+            "now": time.time(),
+            "now_mono": now,
+        }
+
+    def _request(self, response: Response) -> None:
+        ask = ask_kill if response.way is Way.KILL else ask_halt
+        if ask(self._dir.path, response.request):
+            _log.warning(
+                "ending the run: %s (%s)",
+                response.request.text or response.request.reason,
+                response.way,
+                extra={"action": "end_asked"},
+            )

@@ -1,0 +1,65 @@
+"""Which runs of this home are not finished with? Read from `runs/`, at any moment, by anyone.
+
+A run lives when the keeper that its `keeper.json` names lives (pid, start time and boot). It is
+open until `.shipped` says that the control plane has everything.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from worker.durable import load_json
+from worker.processes import ProcessRef, boot_id
+
+SHIPPED_NAME = ".shipped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRun:
+    """A run directory whose last report has not been acknowledged."""
+
+    run: str
+    path: Path
+    keeper: ProcessRef | None
+    """The living keeper, if any."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether exit.json is written."""
+        return (self.path / "exit.json").exists()
+
+
+@dataclass(slots=True)
+class Inventory:
+    """The runs of one home; remembers which ones were shipped, so that they cost nothing more."""
+
+    runs: Path
+    _shipped: set[str] = field(default_factory=set)
+
+    def open_runs(self) -> list[OpenRun]:
+        """Return the open runs, oldest id first."""
+        found = []
+        for path in sorted(self._candidates()):
+            if (path / SHIPPED_NAME).exists():
+                self._shipped.add(path.name)
+            elif (path / "order.json").exists():
+                found.append(OpenRun(run=path.name, path=path, keeper=living_keeper(path)))
+        return found
+
+    def _candidates(self) -> list[Path]:
+        try:
+            names = [path for path in self.runs.iterdir() if path.name not in self._shipped]
+        except FileNotFoundError:
+            return []
+        return [path for path in names if path.name.startswith("run_") and path.is_dir()]
+
+
+def living_keeper(run_dir: Path) -> ProcessRef | None:
+    """Return the keeper of a run, when it lives."""
+    record = load_json(run_dir / "keeper.json") or {}
+    pid, start_ticks = record.get("pid"), record.get("start_ticks")
+    if not isinstance(pid, int) or not isinstance(start_ticks, int):
+        return None
+    if record.get("boot_id") != boot_id():
+        return None
+    keeper = ProcessRef(pid=pid, start_ticks=start_ticks)
+    return keeper if keeper.is_alive() else None

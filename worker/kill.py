@@ -1,0 +1,110 @@
+"""How is every process of a run ended, and that proved? A few lines a call; stdlib only.
+
+Last stacks (SIGUSR1, NCCL's recorder), SIGCONT, SIGTERM to the agent, grace, then SIGKILL to
+whatever carries the token or descends from the keeper, sweep after sweep, until none is left. A
+process is hit as soon as it is read, since one that forks for ever is elsewhere a moment later.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from worker.processes import (
+    ProcessRef,
+    find_descendants,
+    find_marked,
+    load_stat,
+    send_signal,
+)
+
+DUMP_S = 0.3
+"""How long ranks get to write their stacks."""
+
+
+class Killer:
+    """Ends the processes of one run; `advance` is called until it says True.
+
+    Args:
+        token: the run's token.
+        agent: torchrun's process, or None when it ended.
+        ranks: the ranks' own processes.
+        spare: processes whose trees stay (the watcher).
+        grace_s: seconds between SIGTERM and SIGKILL.
+        dump: whether to ask for stacks first.
+        pipes: NCCL flight recorder pipes; a byte into one makes that rank dump.
+        now: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        token: str,
+        agent: ProcessRef | None,
+        ranks: Iterable[ProcessRef],
+        spare: Callable[[], frozenset[int]],
+        grace_s: float,
+        dump: bool,
+        pipes: Iterable[Path] = (),
+        now: float,
+    ) -> None:
+        self._token, self._agent, self._spare = token, agent, spare
+        self._grace_s = grace_s
+        self._terminate_at = now
+        self._terminated = False
+        if dump:
+            self._dump(ranks, pipes)
+            self._terminate_at = now + DUMP_S
+        self._kill_at = self._terminate_at + grace_s
+
+    def hurry(self, now: float) -> None:
+        """Skip what is left of the grace."""
+        self._terminate_at = self._kill_at = now
+
+    def advance(self, now: float) -> bool:
+        """Do what is due; True when a sweep found no process of the run."""
+        if not self._terminated and now >= self._terminate_at:
+            self._terminated = True
+            if self._kill_at > now:
+                self._wake_all()
+                if self._agent is not None:
+                    self._agent.send(signal.SIGTERM)
+        if now >= self._kill_at:
+            return not any([send_signal(pid, signal.SIGKILL) for pid in self._living()])
+        return next(iter(self._living()), None) is None
+
+    def _dump(self, ranks: Iterable[ProcessRef], pipes: Iterable[Path]) -> None:
+        for rank in ranks:
+            rank.send(signal.SIGUSR1)
+        for pipe in pipes:
+            _poke(pipe)
+        self._wake_all()
+
+    def _wake_all(self) -> None:
+        for pid in self._living():
+            send_signal(pid, signal.SIGCONT)
+
+    def _living(self) -> Iterable[int]:
+        """Yield the run's living processes: by token, then by descent."""
+        spare = self._spare()
+        seen: set[int] = set()
+        for pid in find_marked(self._token):
+            found = load_stat(pid)
+            if found is not None and not found.ended and pid not in spare:
+                seen.add(pid)
+                yield pid
+        yield from find_descendants(os.getpid(), leave=spare) - seen
+
+
+def _poke(pipe: Path) -> None:
+    """Write one byte into a pipe that somebody reads; without a reader nothing happens."""
+    try:
+        descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return
+    try:
+        os.write(descriptor, b"1")
+    except OSError:
+        return
+    finally:
+        os.close(descriptor)

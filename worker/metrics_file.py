@@ -1,0 +1,93 @@
+"""What does a watcher tell the worker's exporter? `.metrics.json` in the run directory.
+
+The watcher replaces the file about once a second; the exporter reads it whenever Prometheus asks,
+and drops a run's series when its keeper has ended. It holds nothing that is needed for anything
+else, so a file that cannot be written or read is a gap in a chart and no more.
+
+Schema (`Snapshot`; every key may be missing):
+
+    {"v": 1, "tick": 1e9,              Unix seconds of the watcher's last tick
+     "backlog": 0,                     heartbeat lines not acknowledged by the control plane
+     "ranks": {"0": {"step": 7, "last": 1e9, "loss": 2.5}},   `last`: Unix s of the last line
+     "armed": {"stall": true},         detector → whether it could fire
+     "findings": {"stall/halt": 1},    detector/severity → how many
+     "step_s": {"sum": 8.1, "counts": [0, 3, …]}}   steps by duration: one count for each
+                                       bound of STEP_BUCKETS_S, then one for what is longer
+"""
+
+import bisect
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gonogo.contract.canonical import wire_value
+
+METRICS_NAME = ".metrics.json"
+STEP_BUCKETS_S = (
+    0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0, 600.0
+)  # fmt: skip
+
+
+class RankMetrics(BaseModel):
+    """One rank."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    step: int | None = None
+    last: float | None = None
+    loss: float | None = None
+
+
+class StepDurations(BaseModel):
+    """How long steps took: counts by bucket (not cumulated), and their sum in seconds."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    sum: float = 0.0
+    counts: list[int] = []
+
+
+class Snapshot(BaseModel):
+    """.metrics.json."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    tick: float | None = None
+    backlog: int = 0
+    ranks: dict[str, RankMetrics] = {}
+    armed: dict[str, bool] = {}
+    findings: dict[str, int] = {}
+    step_s: StepDurations = Field(default_factory=StepDurations)
+
+
+def step_histogram(durations_s: Iterable[float]) -> dict[str, Any]:
+    """Return `step_s` of these step durations (seconds)."""
+    counts = [0] * (len(STEP_BUCKETS_S) + 1)
+    total = 0.0
+    for duration in durations_s:
+        counts[bisect.bisect_left(STEP_BUCKETS_S, duration)] += 1
+        total += duration
+    return {"sum": total, "counts": counts}
+
+
+def save_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
+    """Replace the file at `path` (not synced: it is worth nothing after a crash).
+
+    Raises:
+        OSError: the disk does not take it.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(wire_value({"v": 1, **metrics}), allow_nan=False))
+    temporary.replace(path)
+
+
+def load_metrics(run_dir: Path) -> Snapshot | None:
+    """Return what the watcher last said; None when there is nothing readable."""
+    try:
+        return Snapshot.model_validate_json((run_dir / METRICS_NAME).read_bytes())
+    except (OSError, ValidationError):
+        return None

@@ -1,0 +1,99 @@
+"""Is this host fit for this run? Checked before the keeper starts; recorded in `preflight/`.
+
+Each check says pass, warn or fail in a sentence; one fail and the run is not started. A check that
+could not be made warns: it never passes for lack of evidence.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gonogo.contract.order import Order
+from gonogo.contract.records import Check, CheckOutcome, Preflight
+from gonogo.contract.rundir import RunDir, save_json
+from worker import checks
+from worker.probe import Probe, ProbeStore, load_git_sha
+
+_log = logging.getLogger(__name__)
+
+
+def run_preflight(
+    order: Order, run_dir: RunDir, *, devices: Sequence[str] | None, store: ProbeStore
+) -> Preflight:
+    """Make every check, write `preflight/` and return the record.
+
+    Args:
+        order: the run's order.
+        run_dir: its directory.
+        devices: devices chosen for it; None when there are not enough.
+        store: where the host's probe comes from.
+    """
+    folder = run_dir.preflight.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    smi = checks.load_nvidia_smi()
+    if smi is not None:
+        (folder / "nvidia_smi.xml").write_bytes(smi)
+    probe = store.result()
+    rows: list[tuple[str, Callable[[], tuple[CheckOutcome, str]]]] = [
+        ("devices", lambda: checks.check_devices(order, devices, smi)),
+        ("disk", lambda: checks.check_disk(order, run_dir.path)),
+        ("shm", lambda: checks.check_shm()),
+        ("orphans", lambda: checks.check_orphans(order.run, run_dir.path.parent)),
+        ("code", lambda: _check_code(store.root, folder)),
+        ("environment", lambda: _check_environment(probe, folder)),
+        ("peak", lambda: _check_peak(probe)),
+        ("resume", lambda: checks.check_resume(order)),
+    ]
+    made = [_make(check_id, check) for check_id, check in rows]
+    record = Preflight(
+        passed=all(check.outcome is not CheckOutcome.FAIL for check in made),
+        checks=made,
+        peak_flops=probe.peak_flops,
+        devices=_described(devices, probe),
+    )
+    save_json(run_dir.preflight, record.wire())
+    return record
+
+
+def _make(check_id: str, check: Callable[[], tuple[CheckOutcome, str]]) -> Check:
+    try:
+        outcome, text = check()
+    except OSError as error:
+        outcome, text = CheckOutcome.WARN, f"could not be checked: {error}"
+    if outcome is not CheckOutcome.PASS:
+        _log.warning("%s: %s: %s", check_id, outcome, text, extra={"action": "preflight_check"})
+    return Check(id=check_id, outcome=outcome, text=text)
+
+
+def _check_code(root: Path, folder: Path) -> tuple[CheckOutcome, str]:
+    sha = load_git_sha(root)
+    (folder / "git_sha.txt").write_text(f"{sha or ''}\n")
+    if sha is None:
+        return CheckOutcome.WARN, f"no git commit can be read in {root}"
+    state = "with uncommitted changes" if "+" in sha else "clean"
+    return CheckOutcome.PASS, f"{sha}, {state}"
+
+
+def _check_environment(probe: Probe, folder: Path) -> tuple[CheckOutcome, str]:
+    (folder / "collect_env.txt").write_text(probe.collect_env or "")
+    if probe.error is not None:
+        return CheckOutcome.FAIL, probe.error
+    if not probe.collect_env:
+        return CheckOutcome.WARN, f"torch {probe.torch}; collect_env said nothing"
+    return CheckOutcome.PASS, f"torch {probe.torch}"
+
+
+def _check_peak(probe: Probe) -> tuple[CheckOutcome, str]:
+    if probe.peak_flops is None:
+        return CheckOutcome.WARN, "no matrix product was measured"
+    return CheckOutcome.PASS, f"{probe.peak_flops / 1e12:.3f} TFLOP/s measured"
+
+
+def _described(devices: Sequence[str] | None, probe: Probe) -> list[dict[str, object]]:
+    """Return the chosen devices, each with what the probe says of it."""
+    by_name = {str(row.get("device")): row for row in probe.devices}
+    rows: list[dict[str, object]] = []
+    for device in devices or ():
+        said = by_name.get(device) or by_name.get(device.partition(":")[0]) or {}
+        rows.append({**said, "device": device})
+    return rows

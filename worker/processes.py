@@ -1,0 +1,162 @@
+"""Which processes belong to a run, and in what state are they? Read from /proc; stdlib only.
+
+A process is known by pid and start time, since pids are used again. A run's processes carry its
+token, `GONOGO_RUN={run id}`, in their environment; those that dropped it are found as descendants
+of the keeper, which is a subreaper, so nothing it started can leave the tree.
+"""
+
+import ctypes
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+TOKEN_NAME = "GONOGO_RUN"
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_ENDED_STATES = frozenset("ZXx")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stat:
+    """What /proc/<pid>/stat says; `cpu_ticks` are user and system time in clock ticks."""
+
+    pid: int
+    state: str
+    ppid: int
+    start_ticks: int
+    cpu_ticks: int
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is a zombie or going."""
+        return self.state in _ENDED_STATES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessRef:
+    """One process, whatever becomes of its pid."""
+
+    pid: int
+    start_ticks: int
+
+    def stat(self) -> Stat | None:
+        """Return what /proc says of it now, or None when it is gone."""
+        found = load_stat(self.pid)
+        return found if found is not None and found.start_ticks == self.start_ticks else None
+
+    def is_alive(self) -> bool:
+        """Say whether it runs (stopped counts, a zombie does not)."""
+        found = self.stat()
+        return found is not None and not found.ended
+
+    def send(self, number: signal.Signals) -> bool:
+        """Send a signal; False when the process is gone."""
+        return self.is_alive() and send_signal(self.pid, number)
+
+
+def load_stat(pid: int, task: int | None = None) -> Stat | None:
+    """Return the state of a process (or of one of its threads), or None when it is gone."""
+    path = f"/proc/{pid}/stat" if task is None else f"/proc/{pid}/task/{task}/stat"
+    try:
+        with open(path, "rb") as stream:
+            text = stream.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text[text.rindex(b")") + 2 :].split()
+    return Stat(
+        pid=pid,
+        state=fields[0].decode(),
+        ppid=int(fields[1]),
+        start_ticks=int(fields[19]),
+        cpu_ticks=int(fields[11]) + int(fields[12]),
+    )
+
+
+def find_process(pid: int) -> ProcessRef | None:
+    """Return the living process with this pid now."""
+    found = load_stat(pid)
+    if found is None or found.ended:
+        return None
+    return ProcessRef(pid=pid, start_ticks=found.start_ticks)
+
+
+def load_environ(pid: int) -> bytes:
+    """Return the raw environment of a process; empty when it is gone or a zombie."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as stream:
+            return stream.read()
+    except OSError:
+        return b""
+
+
+def iter_pids() -> Iterator[int]:
+    """Yield every pid there is."""
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            yield int(name)
+
+
+def find_marked(token: str) -> Iterator[int]:
+    """Yield each process that carries the run's token, as soon as it is read (0.8 ms a sweep)."""
+    mark = f"{TOKEN_NAME}={token}\0".encode()
+    own = os.getpid()
+    for pid in iter_pids():
+        environ = load_environ(pid)
+        if pid != own and (environ.startswith(mark) or b"\0" + mark in environ):
+            yield pid
+
+
+def find_descendants(root: int, leave: frozenset[int] = frozenset()) -> set[int]:
+    """Return the living descendants of `root`, without the trees of `leave`."""
+    children: dict[int, list[Stat]] = {}
+    for pid in iter_pids():
+        found = load_stat(pid)
+        if found is not None:
+            children.setdefault(found.ppid, []).append(found)
+    result: set[int] = set()
+    waiting = [root]
+    while waiting:
+        for child in children.get(waiting.pop(), ()):
+            if child.pid in leave or child.pid in result:
+                continue
+            waiting.append(child.pid)
+            if not child.ended:
+                result.add(child.pid)
+    return result
+
+
+def send_signal(pid: int, number: signal.Signals) -> bool:
+    """Send a signal; False when there is no such process."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when the thread that forked it ends.
+
+    Fork clears it, exec keeps it. Every process calls it for itself.
+    """
+    _prctl(_PR_SET_PDEATHSIG, int(number))
+
+
+def become_subreaper() -> None:
+    """Adopt every orphan among the descendants of this process."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def boot_id() -> str:
+    """Return this boot's id; another one proves that everything before it is dead."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}): {os.strerror(number)}")

@@ -1,0 +1,147 @@
+"""Which reports about a run are due, and what do they say? Built from its directory alone."""
+
+import logging
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from gonogo.contract.agent import StateReport, Telemetry
+from gonogo.contract.errors import Corrupt
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.heartbeat import Msg, parse_object
+from gonogo.contract.lifecycle import RunEvent
+from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
+from gonogo.contract.rundir import RunDir, load_all_lines, load_lines, load_record
+
+_log = logging.getLogger(__name__)
+_STEP_LINES = frozenset({Msg.STEP_START, Msg.PROGRESS, Msg.STEP_END})
+_M = TypeVar("_M", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingsPart:
+    """The findings of a stretch of findings.jsonl, and where the next stretch begins."""
+
+    findings: list[Finding]
+    offset: int
+
+
+def load_findings(run_dir: RunDir, offset: int = 0) -> FindingsPart:
+    """Return the findings on the complete lines from `offset` on; unreadable ones are logged."""
+    part = load_lines(run_dir.findings, offset)
+    found = [finding for line in part.lines if (finding := _finding_of(line))]
+    return FindingsPart(findings=found, offset=part.offset)
+
+
+def recorded_findings(run_dir: RunDir) -> list[Finding]:
+    """Return the different findings (by key) of the whole file, in order."""
+    found = (_finding_of(line) for line in load_all_lines(run_dir.findings))
+    return list({finding.key: finding for finding in found if finding}.values())
+
+
+def first_step_at(telemetry: Telemetry) -> float | None:
+    """Return the stamp of the first line of a training step among those sent, if any."""
+    stamps = [at for part in telemetry.ranks if (at := _first_step(part.lines)) is not None]
+    return min(stamps, default=None)
+
+
+def _first_step(lines: list[str]) -> float | None:
+    for line in lines:
+        try:
+            found = parse_object(line.encode())
+        except Corrupt:
+            continue
+        stamp = found.get("ts")
+        if found.get("msg") in _STEP_LINES and isinstance(stamp, int | float):
+            return float(stamp)
+    return None
+
+
+def due_events(run_dir: RunDir, reported: Container[RunEvent], *, stepped: bool) -> list[RunEvent]:
+    """Return the events that the directory shows and that were not reported, in order."""
+    shown: dict[RunEvent, Callable[[], bool]] = {
+        RunEvent.CHECK: run_dir.order.exists,
+        RunEvent.LAUNCH: lambda: _is_fit(run_dir),
+        RunEvent.STEP: lambda: stepped,
+        RunEvent.HALT: lambda: _is_halting(run_dir),
+    }
+    return [event for event, holds in shown.items() if event not in reported and holds()]
+
+
+def build_report(
+    run_dir: RunDir, token: int, event: RunEvent, *, stepped_at: float | None = None
+) -> StateReport:
+    """Return the report of an event before the end, with what the directory holds about it."""
+    known = event is not RunEvent.CHECK
+    stamps = {
+        RunEvent.CHECK: _changed_at(run_dir.order),
+        RunEvent.LAUNCH: _changed_at(run_dir.preflight),
+        RunEvent.STEP: stepped_at,
+        RunEvent.HALT: _changed_at(run_dir.halt) or _changed_at(run_dir.findings),
+    }
+    return StateReport(
+        token=token,
+        event=event,
+        at=stamps.get(event) or _changed_at(run_dir.path) or 0.0,
+        dir=str(run_dir.path),
+        preflight=load_or_none(run_dir.preflight, Preflight) if known else None,
+        model=load_or_none(run_dir.model, ModelRecord) if known else None,
+    )
+
+
+def build_end(
+    run_dir: RunDir, token: int, exit_record: ExitRecord, sizes: dict[str, int]
+) -> StateReport:
+    """Return the report of the end; `sizes` are the bytes of complete lines by rank."""
+    return StateReport(
+        token=token,
+        event=RunEvent.END,
+        at=exit_record.ended_at,
+        dir=str(run_dir.path),
+        preflight=load_or_none(run_dir.preflight, Preflight),
+        model=load_or_none(run_dir.model, ModelRecord),
+        exit=exit_record,
+        sizes=sizes,
+        findings=len(recorded_findings(run_dir)),
+    )
+
+
+def load_or_none(path: Path, model: type[_M]) -> _M | None:
+    """Return a record, or None when it is missing or cannot be read (which is logged)."""
+    try:
+        return load_record(path, model)
+    except Corrupt as error:
+        _log.warning("unreadable record: %s", error, extra={"action": "record_corrupt"})
+        return None
+
+
+def _is_fit(run_dir: RunDir) -> bool:
+    """Say whether preflight has passed."""
+    preflight = load_or_none(run_dir.preflight, Preflight)
+    return preflight is not None and preflight.passed
+
+
+def _is_halting(run_dir: RunDir) -> bool:
+    """Say whether the run is being ended: `.HALT`, or a finding that halts."""
+    if run_dir.halt.exists():
+        return True
+    return any(finding.severity is Severity.HALT for finding in recorded_findings(run_dir))
+
+
+def _finding_of(line: bytes) -> Finding | None:
+    try:
+        return Finding.model_validate_json(line)
+    except ValidationError as error:
+        _log.warning("unreadable finding: %s", error, extra={"action": "finding_corrupt"})
+        return None
+
+
+def _changed_at(path: Path) -> float | None:
+    """Return when a file was last written, in Unix seconds."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return None

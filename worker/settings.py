@@ -1,0 +1,148 @@
+"""What does a worker (and its keepers) read from the environment? Here, and only here."""
+
+import hashlib
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from gonogo.contract.errors import Rejected
+from gonogo.contract.resolve import checkout_root
+from gonogo.contract.settings import TABLE, home_of, load_key, read
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+class OnStop(StrEnum):
+    """What a worker that is told to stop does with its runs."""
+
+    LEAVE = "leave"
+    CHECKPOINT = "checkpoint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of one worker process."""
+
+    home: Path
+    url: str
+    api_key: str | None = field(repr=False)
+    redis_url: str = field(repr=False)
+    metrics_port: int
+    log_level: str
+    labels: Mapping[str, str]
+    devices: str | None
+    """As written: `cuda:0,cuda:1`, `cpu:N`; None = what is there."""
+    on_stop: OnStop
+    host: str
+    inherited: Mapping[str, str] = field(repr=False)
+
+    @property
+    def runs(self) -> Path:
+        """Folder of the run directories."""
+        return self.home / "runs"
+
+    def key(self) -> str | None:
+        """Return the key for the agent calls: the environment's, else a local one of the home.
+
+        The service makes the local ones at its first start, so this may change from None.
+        """
+        return self.api_key or _load_worker_key(self.home) or load_key(self.home)
+
+
+def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
+    """Return the settings of this process.
+
+    Raises:
+        Rejected: an unknown `GONOGO_*` name, or a value that cannot be.
+    """
+    source = dict(os.environ if environ is None else environ)
+    values = read(source, "worker")
+    home = home_of(values)
+    level = (values["GONOGO_LOG"] or "info").lower()
+    if level not in LOG_LEVELS:
+        raise Rejected(f"GONOGO_LOG={level}; expected one of {', '.join(LOG_LEVELS)}")
+    return Settings(
+        home=home,
+        url=(values["GONOGO_URL"] or "").rstrip("/"),
+        api_key=values["GONOGO_API_KEY"],
+        redis_url=values["REDIS_URL"] or f"unix://{home}/redis.sock",
+        metrics_port=parse_port(values["GONOGO_WORKER_METRICS_PORT"] or "0"),
+        log_level=level,
+        labels=parse_labels(values["GONOGO_WORKER_LABELS"] or ""),
+        devices=values["GONOGO_WORKER_DEVICES"],
+        on_stop=_parse_on_stop(values["GONOGO_WORKER_ON_STOP"] or "leave"),
+        host=socket.gethostname(),
+        inherited=source,
+    )
+
+
+def worker_name(settings: Settings, number: int) -> str:
+    """Return the worker's stable name: host, home, and its number among the workers there."""
+    host = re.sub(r"[^A-Za-z0-9_.-]", "-", settings.host)[:96]
+    home = hashlib.sha256(str(settings.home).encode()).hexdigest()[:6]
+    return f"{host}-{home}" if number == 0 else f"{host}-{home}-{number}"
+
+
+def parse_port(text: str) -> int:
+    """Return a TCP port; 0 asks for a free one.
+
+    Raises:
+        Rejected: not a port.
+    """
+    if not text.isdecimal() or int(text) > 65_535:
+        raise Rejected(f"GONOGO_WORKER_METRICS_PORT={text}; expected 0 to 65535")
+    return int(text)
+
+
+def parse_labels(text: str) -> dict[str, str]:
+    """Return the labels of `k=v,k=v`.
+
+    Raises:
+        Rejected: a part without a name or a value.
+    """
+    labels: dict[str, str] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        name, sign, value = part.partition("=")
+        if not sign or not name.strip() or not value.strip():
+            raise Rejected(f"GONOGO_WORKER_LABELS: found {part!r}; expected k=v,k=v")
+        labels[name.strip()] = value.strip()
+    return labels
+
+
+def keeper_environ(settings: Settings, key: str | None) -> dict[str, str]:
+    """Return the environment of a keeper: ours, without what only a worker needs.
+
+    The keeper gives torchrun a clean one of its own, so no key reaches a trainer.
+    """
+    ours = {row.env for row in TABLE}
+    kept = {name: value for name, value in settings.inherited.items() if name not in ours}
+    root = str(checkout_root())
+    path = os.pathsep.join(filter(None, [root, settings.inherited.get("PYTHONPATH")]))
+    more = {"GONOGO_API_KEY": key} if key else {}
+    return {
+        **kept,
+        **more,
+        "GONOGO_HOME": str(settings.home),
+        "GONOGO_URL": settings.url,
+        "GONOGO_LOG": settings.log_level,
+        "PYTHONPATH": path,
+    }
+
+
+def _parse_on_stop(text: str) -> OnStop:
+    try:
+        return OnStop(text)
+    except ValueError as error:
+        known = ", ".join(OnStop)
+        raise Rejected(f"GONOGO_WORKER_ON_STOP={text}; expected one of {known}") from error
+
+
+def _load_worker_key(home: Path) -> str | None:
+    try:
+        return (home / "worker_key").read_text().strip() or None
+    except FileNotFoundError:
+        return None

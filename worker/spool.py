@@ -1,0 +1,96 @@
+"""What has of a run directory been reported, and what may be read of its growing files?
+
+`.reported.json` is a cache: losing it repeats idempotent reports and nothing else.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from gonogo.contract.lifecycle import RunEvent
+from gonogo.contract.rundir import save_json
+
+_log = logging.getLogger(__name__)
+_TAIL_BYTES = 131_072
+
+
+class _Stored(BaseModel):
+    events: list[RunEvent] = []
+    stepped_at: float | None = None
+    findings_bytes: int = 0
+    evidence: dict[str, int] = {}
+
+
+@dataclass(slots=True, kw_only=True)
+class Reported:
+    """What the control plane has acknowledged besides heartbeats and logs."""
+
+    events: list[RunEvent] = field(default_factory=list)
+    stepped_at: float | None = None
+    """Stamp of the first line of a training step that was acknowledged."""
+    findings_bytes: int = 0
+    evidence: dict[str, int] = field(default_factory=dict)
+    """File → its size when it was uploaded."""
+
+    def save(self, run_dir: Path) -> None:
+        """Write `.reported.json`; a full disk costs repetition, not the run."""
+        document = {
+            "v": 1,
+            "events": [str(event) for event in self.events],
+            "stepped_at": self.stepped_at,
+            "findings_bytes": self.findings_bytes,
+            "evidence": self.evidence,
+        }
+        try:
+            save_json(run_dir / ".reported.json", document)
+        except OSError as error:
+            _log.warning("no .reported.json: %s", error, extra={"action": "reported_unsaved"})
+
+
+def load_reported(run_dir: Path) -> Reported:
+    """Return what is recorded as acknowledged; nothing when the record is missing or torn."""
+    try:
+        stored = _Stored.model_validate_json((run_dir / ".reported.json").read_bytes())
+    except (OSError, ValidationError):
+        return Reported()
+    return Reported(
+        events=list(stored.events),
+        stepped_at=stored.stepped_at,
+        findings_bytes=stored.findings_bytes,
+        evidence=dict(stored.evidence),
+    )
+
+
+def complete_bytes(path: Path) -> int:
+    """Return how many bytes of a file stand in complete lines (0 when it is missing)."""
+    try:
+        with path.open("rb") as stream:
+            end = stream.seek(0, 2)
+            while end > 0:
+                start = max(0, end - _TAIL_BYTES)
+                stream.seek(start)
+                cut = stream.read(end - start).rfind(b"\n")
+                if cut >= 0:
+                    return start + cut + 1
+                end = start
+    except FileNotFoundError:
+        pass
+    return 0
+
+
+def load_tail(path: Path, offset: int, most: int, lag: int) -> tuple[int, bytes] | None:
+    """Return what follows `offset`, at most `most` bytes, as (start, bytes); None when nothing.
+
+    A reader further than `lag` bytes behind jumps to the last `most` bytes.
+    """
+    try:
+        with path.open("rb") as stream:
+            size = stream.seek(0, 2)
+            start = size - most if size - offset > lag else min(offset, size)
+            stream.seek(start)
+            data = stream.read(most)
+    except FileNotFoundError:
+        return None
+    return (start, data) if data else None

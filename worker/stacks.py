@@ -1,0 +1,147 @@
+"""Where does a rank stand? Its stacks by py-spy, and what of them detectors use.
+
+With native frames where that works (0.1–2 s), else Python frames; a stopped process cannot be
+paused, so it is read as it stands. py-spy missing, hanging or refused is an outcome, not an error.
+"""
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gonogo.contract.tick import StackProbe
+from worker.processes import TICKS_PER_S, load_stat
+
+LIMIT_S = 5.0
+_WAITING = re.compile(
+    r"gloo|nccl|c10d|all_?reduce|all_?gather|reduce_?scatter|barrier|broadcast|wait_?tensor"
+    r"|stream_?synchronize",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stacks:
+    """One reading: text for people, a probe for detectors (None when there was nothing to read)."""
+
+    text: str
+    probe: StackProbe | None
+
+
+def find_py_spy() -> str | None:
+    """Return the py-spy beside this Python, else that on the path, else None."""
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.exists() else shutil.which("py-spy")
+
+
+def read_stacks(
+    pid: int,
+    *,
+    rank: int,
+    round_number: int,
+    stopped: bool,
+    program: str | None,
+    limit_s: float = LIMIT_S,
+) -> Stacks:
+    """Return the stacks of one process.
+
+    Args:
+        pid: the rank's process.
+        rank: its rank.
+        round_number: number of the evidence round.
+        stopped: whether the process is stopped.
+        program: path of py-spy; None when it is missing.
+        limit_s: seconds for each of at most two readings, the first of which gets three fifths.
+    """
+    if program is None:
+        return Stacks(text="py-spy is not installed\n", probe=None)
+    ways: list[tuple[list[str], float]] = [(["--nonblocking"], limit_s)]
+    if not stopped:
+        ways = [(["--native"], 0.6 * limit_s), ([], 0.4 * limit_s)]
+    said = []
+    for options, seconds in ways:
+        command = [program, "dump", "--pid", str(pid), "--json", *options]
+        threads, problem = _run_json(command, seconds)
+        if threads is not None:
+            probe = build_probe(threads, pid=pid, rank=rank, round_number=round_number)
+            return Stacks(text=render(threads), probe=probe)
+        said.append(f"{' '.join(command)}: {problem}\n")
+    return Stacks(text="".join(said), probe=None)
+
+
+def build_probe(
+    threads: Sequence[dict[str, Any]], *, pid: int, rank: int, round_number: int
+) -> StackProbe | None:
+    """Return what detectors use of a reading: the main thread's innermost frames."""
+    main = [thread for thread in threads if thread.get("os_thread_id") == pid]
+    main = main or [thread for thread in threads if thread.get("thread_name") == "MainThread"]
+    if not main or not main[0].get("frames"):
+        return None
+    frames = main[0]["frames"]
+    stat = load_stat(pid, task=pid)
+    return StackProbe(
+        rank=rank,
+        round=round_number,
+        frame=_innermost(frames),
+        waiting=_is_waiting(frames),
+        digest=hashlib.sha256("\n".join(map(_place, frames)).encode()).hexdigest(),
+        cpu_s=stat.cpu_ticks / TICKS_PER_S if stat else None,
+    )
+
+
+def render(threads: Sequence[dict[str, Any]]) -> str:
+    """Return a reading as text: the main thread first, innermost frames first."""
+    lines = []
+    for thread in sorted(threads, key=lambda row: row.get("thread_name") != "MainThread"):
+        marks = [mark for mark in ("active", "owns_gil") if thread.get(mark)]
+        name = thread.get("thread_name") or "thread"
+        lines.append(f"{name} (thread {thread.get('os_thread_id')}) {' '.join(marks)}".rstrip())
+        lines += [f"    {_place(frame)}" for frame in thread.get("frames", ())]
+    return "\n".join(lines) + "\n"
+
+
+def _innermost(frames: Sequence[dict[str, Any]]) -> str:
+    """Return the innermost frame that has a name, not only an address."""
+    names = [str(frame.get("name")) for frame in frames]
+    return next((name for name in names if not name.startswith("0x")), names[0])
+
+
+def _is_waiting(frames: Sequence[dict[str, Any]]) -> bool:
+    """Say whether the innermost frames, up to the first of Python code, wait in a collective."""
+    for frame in frames:
+        if _WAITING.search(f"{frame.get('name')} {frame.get('short_filename')}"):
+            return True
+        if str(frame.get("filename", "")).endswith(".py"):
+            return False
+    return False
+
+
+def _place(frame: dict[str, Any]) -> str:
+    line = frame.get("line")
+    where = frame.get("short_filename") or frame.get("filename")
+    return f"{frame.get('name')} ({where}:{line})" if line else f"{frame.get('name')} ({where})"
+
+
+def _run_json(command: Sequence[str], limit_s: float) -> tuple[list[dict[str, Any]] | None, str]:
+    """Return a command's JSON, or None and why not.
+
+    coreutils' `timeout` bounds the command even when this process is killed meanwhile.
+    """
+    bounded = ["timeout", "-s", "KILL", f"{limit_s:.1f}", *command]
+    try:
+        done = subprocess.run(bounded, capture_output=True, timeout=limit_s + 0.5, check=False)
+    except (subprocess.TimeoutExpired, OSError) as error:
+        return None, str(error)
+    if done.returncode != 0:
+        return None, f"code {done.returncode}: {done.stderr.decode('utf-8', 'replace')[:300]}"
+    try:
+        found = json.loads(done.stdout)
+    except ValueError as error:
+        return None, str(error)
+    return (found, "") if isinstance(found, list) else (None, "no list of threads")

@@ -1,0 +1,303 @@
+"""How does what stands in a run directory reach the control plane?
+
+Guarantees: the run directory is the only spool. Heartbeats go by byte offset from what the control
+plane acknowledged, so a lost, doubled or late message, a restart or an outage of any length costs
+nothing; findings and state reports are idempotent, and state reports keep their order. `.shipped`
+is written only when everything, the end included, has been acknowledged (or the run's token is
+stale, after which nothing of it will ever be taken). Nothing here raises for a service that fails.
+
+Not covered: logs are tails; what lies further behind than `LOG_LAG_BYTES` is skipped, not sent.
+"""
+
+import logging
+from collections.abc import Callable
+
+from gonogo.contract.agent import (
+    MAX_LOG_BYTES,
+    MAX_TELEMETRY_LINES,
+    Command,
+    CommandKind,
+    FindingsReport,
+    LogTelemetry,
+    RankTelemetry,
+    StateReport,
+    Telemetry,
+    TelemetryAck,
+)
+from gonogo.contract.errors import Conflict, GonogoError, Rejected, Unavailable
+from gonogo.contract.records import ExitRecord
+from gonogo.contract.rundir import RunDir, load_lines, save_json
+from worker.client import ControlPlane
+from worker.reports import build_end, build_report, due_events, first_step_at, load_findings
+from worker.spool import Reported, complete_bytes, load_reported, load_tail
+from worker.upload import build_evidence, pending_evidence
+
+LOG_LAG_BYTES = 1_048_576
+MAX_BATCH_BYTES = 2 * 2**20
+"""Heartbeat bytes in one message."""
+RENEW_S = 1.0
+"""An empty message at least this often: it renews the lease and brings commands."""
+BACKOFF_S = (0.25, 0.5, 1.0, 2.0, 4.0)
+MAX_ROUNDS = 8
+FINISH_ROUNDS = 10_000
+
+_log = logging.getLogger(__name__)
+
+
+class Shipper:
+    """Ships one run directory; used from one thread. A second one may take over at any moment."""
+
+    def __init__(self, run_dir: RunDir, run_id: str, token: int, client: ControlPlane) -> None:
+        self._dir = run_dir
+        self._run = run_id
+        self._token = token
+        self._client = client
+        self._acked: dict[int, int] = {}
+        self._log_acked: dict[str, int] = {}
+        self._asked = False
+        self._reported: Reported = load_reported(run_dir.path)
+        self._failures = 0
+        self._not_before = float("-inf")
+        self._last_call = float("-inf")
+        self._line_bytes = 300.0
+        self.fenced = False
+        """Whether the control plane called the token stale: a newer attempt owns the run."""
+        self.backlog_lines = 0
+        """About how many complete lines have not been acknowledged."""
+
+    def ship(self, now_mono: float, *, suspect: bool = False) -> TelemetryAck | None:
+        """Send what is new, in at most a few calls; return the control plane's last answer.
+
+        Returns None when nothing was asked or the control plane does not answer (it is tried again
+        with a growing pause). A stale token comes back as a `supersede` command.
+        """
+        if self.fenced:
+            return _superseded()
+        if now_mono < self._not_before:
+            return None
+        try:
+            return self._ship(now_mono, suspect)
+        except Conflict as error:
+            self._fence(error)
+            return _superseded()
+        except (Unavailable, Rejected) as error:
+            self._back_off(now_mono, error)
+            return None
+
+    def report(self) -> None:
+        """Report the lifecycle's events that are due; what cannot be sent now is sent later."""
+        if self.fenced:
+            return
+        try:
+            self._send_states()
+        except Conflict as error:
+            self._fence(error)
+        except (Unavailable, Rejected) as error:
+            _log.warning("report waits: %s", error, extra={"action": "report_waits"})
+
+    def finish(self, exit_record: ExitRecord) -> bool:
+        """Send the rest and the end; True when all of it is acknowledged (`.shipped` says so).
+
+        One attempt: a control plane that fails makes it False, to be called again later.
+        """
+        if (self._dir.path / ".shipped").exists():
+            return True
+        try:
+            if not self.fenced:
+                self._finish(exit_record)
+        except Conflict as error:
+            self._fence(error)
+        except (Unavailable, Rejected) as error:
+            _log.warning("end not shipped: %s", error, extra={"action": "finish_failed"})
+            return False
+        save_json(self._dir.path / ".shipped", {"v": 1, "fenced": self.fenced})
+        return True
+
+    def _ship(self, now_mono: float, suspect: bool) -> TelemetryAck | None:
+        self._tolerate("finding_refused", self._send_findings)
+        self._tolerate("state_refused", self._send_states)
+        ack = None
+        for _ in range(MAX_ROUNDS):
+            telemetry = self._build_telemetry(suspect)
+            asked, fresh = self._asked, bool(telemetry.ranks or telemetry.logs)
+            if asked and not fresh and now_mono - self._last_call < RENEW_S:
+                break
+            ack = self._send_telemetry(telemetry)
+            self._last_call = now_mono
+            if asked and not fresh:
+                break
+        self._failures = 0
+        self._tolerate("state_refused", self._send_states)
+        self._tolerate("evidence_waits", self._send_some_evidence, (Rejected, Unavailable))
+        return ack
+
+    def _tolerate(
+        self,
+        action: str,
+        step: Callable[[], None],
+        errors: tuple[type[GonogoError], ...] = (Rejected,),
+    ) -> None:
+        """Do a step whose refusal must not keep heartbeats from being sent."""
+        try:
+            step()
+        except Conflict:
+            raise
+        except errors as error:
+            _log.warning("%s: %s", action, error, extra={"action": action})
+
+    def _finish(self, exit_record: ExitRecord) -> None:
+        """Send everything, then the end."""
+        for _ in range(FINISH_ROUNDS):
+            telemetry = self._build_telemetry(suspect=False)
+            if self._asked and not telemetry.ranks and not telemetry.logs:
+                break
+            before = dict(self._acked), dict(self._log_acked), self._asked
+            self._send_telemetry(telemetry)
+            if before == (self._acked, self._log_acked, self._asked):
+                raise Unavailable("the control plane acknowledges nothing new")
+        self._send_findings()
+        self._send_states()
+        self._send_evidence(limit=10_000)
+        sizes = {str(rank): complete_bytes(self._dir.heartbeat(rank)) for rank in self._dir.ranks()}
+        self._once(build_end(self._dir, self._token, exit_record, sizes))
+
+    def _build_telemetry(self, suspect: bool) -> Telemetry:
+        """Return the next stretch of every file; empty until the offsets are known."""
+        ranks: list[RankTelemetry] = []
+        logs: list[LogTelemetry] = []
+        if self._asked:
+            share = max(65_536, MAX_BATCH_BYTES // max(1, len(self._dir.ranks())))
+            ranks = [part for rank in self._dir.ranks() if (part := self._rank_part(rank, share))]
+            logs = [tail for name in self._log_names() if (tail := self._log_part(name))]
+        return Telemetry(
+            token=self._token,
+            ranks=ranks,
+            logs=logs,
+            suspect=suspect,
+            backlog_lines=self._count_backlog(),
+        )
+
+    def _rank_part(self, rank: int, share: int) -> RankTelemetry | None:
+        start = self._acked.get(rank, 0)
+        path = self._dir.heartbeat(rank)
+        part = load_lines(path, start, start + share)
+        if part.offset == start:
+            part = load_lines(path, start)  # one line that is longer than the share
+        if part.offset == start:
+            return None
+        lines, end = part.lines, part.offset
+        if len(lines) > MAX_TELEMETRY_LINES:
+            head = load_lines(path, start, start + _bytes_of(lines[:MAX_TELEMETRY_LINES]))
+            lines, end = head.lines, head.offset
+        self._line_bytes = max(1.0, (end - start) / max(1, len(lines)))
+        text = [line.decode("utf-8", "replace") for line in lines]
+        return RankTelemetry(rank=rank, start=start, end=end, lines=text)
+
+    def _log_names(self) -> list[str]:
+        names = [f"rank{rank}.log" for rank in self._dir.ranks()]
+        return [name for name in ("torchrun.log", *names) if (self._dir.path / name).exists()]
+
+    def _log_part(self, name: str) -> LogTelemetry | None:
+        found = load_tail(
+            self._dir.path / name, self._log_acked.get(name, 0), MAX_LOG_BYTES, LOG_LAG_BYTES
+        )
+        if found is None:
+            return None
+        start, data = found
+        text = data.decode("utf-8", "replace").replace("\x00", "\ufffd")
+        return LogTelemetry(name=name, start=start, end=start + len(data), text=text)
+
+    def _send_telemetry(self, telemetry: Telemetry) -> TelemetryAck:
+        """Send one message and take over what the control plane says it has."""
+        ack = self._client.post_telemetry(self._run, telemetry)
+        self._asked = True
+        self._acked = {int(rank): offset for rank, offset in ack.acked.items()}
+        self._log_acked = dict(ack.logs)
+        if self._reported.stepped_at is None and (at := first_step_at(telemetry)) is not None:
+            self._reported.stepped_at = at
+            self._save()
+        self.backlog_lines = self._count_backlog()
+        return ack
+
+    def _send_states(self) -> None:
+        """Report the events that are due, in the lifecycle's order."""
+        stepped_at = self._reported.stepped_at
+        events = self._reported.events
+        for event in due_events(self._dir, events, stepped=stepped_at is not None):
+            self._once(build_report(self._dir, self._token, event, stepped_at=stepped_at))
+            self._reported.events.append(event)
+            self._save()
+
+    def _once(self, report: StateReport) -> None:
+        """Report an event; one that the control plane is already past counts as reported."""
+        try:
+            self._client.post_state(self._run, report)
+        except Conflict as error:
+            if error.state is None:
+                raise
+            _log.info("%s is past: %s", report.event, error, extra={"action": "state_past"})
+
+    def _send_findings(self) -> None:
+        """Report the findings that stand in the file beyond the last acknowledged byte."""
+        part = load_findings(self._dir, self._reported.findings_bytes)
+        if part.offset == self._reported.findings_bytes:
+            return
+        if part.findings:
+            report = FindingsReport(token=self._token, findings=part.findings)
+            self._client.post_findings(self._run, report)
+        self._reported.findings_bytes = part.offset
+        self._save()
+
+    def _send_some_evidence(self) -> None:
+        self._send_evidence(limit=1)
+
+    def _send_evidence(self, limit: int) -> None:
+        """Upload up to `limit` files; one that is refused is not tried again."""
+        ended = self._dir.exit.exists()
+        for item in pending_evidence(self._dir, self._reported.evidence, ended=ended)[:limit]:
+            report = build_evidence(self._dir, self._token, item)
+            try:
+                if report is not None:
+                    self._client.post_evidence(self._run, report)
+            except Conflict:
+                raise
+            except Rejected as error:
+                _log.warning("evidence refused: %s", error, extra={"action": "evidence_refused"})
+            self._reported.evidence[item.path] = item.bytes
+            self._save()
+
+    def _count_backlog(self) -> int:
+        missing = 0
+        for rank in self._dir.ranks():
+            try:
+                size = self._dir.heartbeat(rank).stat().st_size
+            except FileNotFoundError:
+                continue
+            missing += max(0, size - self._acked.get(rank, 0))
+        return round(missing / self._line_bytes)
+
+    def _back_off(self, now_mono: float, error: Exception) -> None:
+        pause = BACKOFF_S[min(self._failures, len(BACKOFF_S) - 1)]
+        if self._failures == 0:
+            _log.warning("telemetry waits: %s", error, extra={"action": "telemetry_waits"})
+        self._failures += 1
+        self._not_before = now_mono + pause
+        self._asked = False  # after an outage, ask what has arrived before sending
+
+    def _fence(self, error: Conflict) -> None:
+        _log.error("fenced off: %s", error, extra={"action": "fenced"})
+        self.fenced = True
+
+    def _save(self) -> None:
+        self._reported.save(self._dir.path)
+
+
+def _superseded() -> TelemetryAck:
+    """Return the answer that stands for a stale token."""
+    command = Command(kind=CommandKind.SUPERSEDE, reason="the run's token is stale")
+    return TelemetryAck(command=command)
+
+
+def _bytes_of(lines: list[bytes]) -> int:
+    """Return an upper bound of the bytes that these lines take in a file of `\\n` lines."""
+    return sum(len(line) + 1 for line in lines)
