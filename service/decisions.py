@@ -4,6 +4,7 @@ The decision's own file (`GONOGO_HOME/decisions/{id}.json`, from which `gonogo r
 any service) is written after the commit; the conductor writes those that are missing.
 """
 
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -178,7 +179,8 @@ def save_decision(folder: Path, decision: Decision) -> None:
     """Write a decision's own file, unless it is there."""
     path = folder / f"{decision.id}.json"
     if not path.exists():
-        save_json(path, decision.wire())
+        # by way of its canonical form: the same bytes whoever writes the file, and when
+        save_json(path, json.loads(canonical_bytes(decision.wire())))
 
 
 def save_missing(folder: Path, session: Session) -> int:

@@ -26,7 +26,7 @@ from service.db.schema import EvidenceRow, ExperimentRow, FindingRow, ProgressRo
 from service.lifecycle import Deed, lock_run, move_run, queue_alert, record_event
 
 _PROGRESS = list(RunState)
-_LEADS_TO = {
+LEADS_TO = {
     RunEvent.CLAIM: RunState.CLAIMED,
     RunEvent.CHECK: RunState.PREFLIGHT,
     RunEvent.LAUNCH: RunState.STARTING,
@@ -49,7 +49,7 @@ def take_state(deed: Deed, run_id: str, report: StateReport) -> None:
     if report.event is RunEvent.END and report.exit is None:
         raise Rejected("exit: missing; an end is reported with its record")
     _take_records(deed, experiment, run, report)
-    if _PROGRESS.index(RunState(run.state)) >= _PROGRESS.index(_LEADS_TO[report.event]):
+    if _PROGRESS.index(RunState(run.state)) >= _PROGRESS.index(LEADS_TO[report.event]):
         return
     if report.event is RunEvent.END:
         _end(deed, experiment, run, report)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gonogo.contract.settings import home_of, read
+from service.alerts.message import check_secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,15 +35,16 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """Return the settings that an environment holds (default: this process's).
 
     Raises:
-        Rejected: an unknown `GONOGO_*` name.
+        Rejected: an unknown `GONOGO_*` name, or a webhook secret that cannot sign.
     """
     values = read(os.environ if environ is None else environ, "service")
     home = home_of(values)
+    secret = values["GONOGO_WEBHOOK_SECRET"]
     return Settings(
         home=home,
         database_url=values["GONOGO_DATABASE_URL"] or f"sqlite:///{home}/gonogo.db",
         redis_url=values["REDIS_URL"],
         webhook_url=values["GONOGO_WEBHOOK_URL"],
-        webhook_secret=values["GONOGO_WEBHOOK_SECRET"],
+        webhook_secret=check_secret(secret) if secret else None,
         log=values["GONOGO_LOG"] or "info",
     )

@@ -3,6 +3,7 @@
 from typing import Any
 
 from gonogo.contract.api import Submission
+from gonogo.contract.errors import Problem, Rejected
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.lifecycle import ExperimentState, PhaseState
 from gonogo.contract.plan import bundled_plan
@@ -19,8 +20,24 @@ def resolve_submission(submission: Submission) -> ResolvedPlan:
         Rejected: anything wrong with plan, overrides or fault.
         NotFound: no such bundled plan or configuration.
     """
+    _check_texts(submission)
     plan = submission.plan
     return resolve_plan(bundled_plan(plan) if isinstance(plan, str) else plan, submission.set)
+
+
+def _check_texts(submission: Submission) -> None:
+    """Refuse what no database stores in a text.
+
+    Raises:
+        Rejected: a NUL character in the name or a label.
+    """
+    texts = {"name": submission.name or ""}
+    for label, value in submission.labels.items():
+        texts[f"labels.{label}"] = label + value
+    for path, text in texts.items():
+        if "\x00" in text:
+            problem = Problem(path=path, message="a NUL character")
+            raise Rejected(f"{path}: a NUL character", problems=(problem,))
 
 
 def build_dry_run(submission: Submission) -> dict[str, Any]:

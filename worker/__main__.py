@@ -2,12 +2,14 @@
 
 The main thread makes rounds (worker.loop); the waker (RQ) and the exporter have threads of their
 own. SIGTERM or SIGINT stops it: runs are left alone, or end with a checkpoint
-(GONOGO_WORKER_ON_STOP); a second signal ends the waiting.
+(GONOGO_WORKER_ON_STOP); a second signal ends the waiting. A worker that only stops because its
+parent died leaves its runs alone in any case.
 
 Exit codes: 0 stopped · 1 this home has no free worker name · 2 bad settings.
 """
 
 import logging
+import os
 import signal
 import sys
 import threading
@@ -50,6 +52,7 @@ def main() -> int:
 
 def work(settings: Settings, devices: tuple[str, ...], name: str, stopping: Stopping) -> None:
     """Make rounds until told to stop, then do with the runs what the settings say."""
+    parent = os.getppid()  # one that died told us nothing: its runs go on
     desk = Desk(
         settings=settings,
         name=name,
@@ -63,7 +66,7 @@ def work(settings: Settings, devices: tuple[str, ...], name: str, stopping: Stop
     _log.info("%s: %s", name, ", ".join(devices), extra={"action": "worker_started"})
     make_rounds(desk, REQUESTS, stopping)
     listening.set()
-    if settings.on_stop is OnStop.CHECKPOINT:
+    if settings.on_stop is OnStop.CHECKPOINT and os.getppid() == parent:
         end_runs(desk, stopping, now=time.time())
     desk.close()
     _log.info("%s stopped", name, extra={"action": "worker_stopped"})

@@ -35,6 +35,8 @@ from worker.settings import Settings, keeper_environ
 from worker.start import KEEPER_MODULE, start_keeper
 from worker.telemetry import Shipper
 
+LONGEST_PAUSE_S = 5.0
+
 _log = logging.getLogger(__name__)
 
 
@@ -47,7 +49,9 @@ class Retry:
 
     def later(self, now: float) -> Self:
         """Return the next attempt after one that failed now."""
-        return replace(self, not_before=now + self.pause_s, pause_s=min(60.0, 2 * self.pause_s))
+        return replace(
+            self, not_before=now + self.pause_s, pause_s=min(LONGEST_PAUSE_S, 2 * self.pause_s)
+        )
 
 
 @dataclass(slots=True, kw_only=True)

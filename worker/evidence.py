@@ -9,7 +9,6 @@ names of a round's files are known before it has run, so that a finding can name
 import logging
 import queue
 import shutil
-import subprocess
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,9 +17,11 @@ from pathlib import Path
 from gonogo.contract.rundir import RunDir
 from gonogo.contract.tick import StackProbe
 from worker.exit_record import load_tail
-from worker.stacks import LIMIT_S, find_py_spy, read_stacks
+from worker.stacks import LIMIT_S, Readers, find_py_spy, read_stacks
 
 MAX_ROUNDS = 8
+MAX_ROUNDS_OF_SUSPICION = 6
+"""The rest is kept for findings that end a run."""
 LOG_LINES = 500
 HEARTBEATS = 512
 MAX_FILE_BYTES = 2 * 2**20
@@ -59,24 +60,35 @@ class Evidence:
         self._dir = run_dir
         self._probes: queue.SimpleQueue[StackProbe] = queue.SimpleQueue()
         self._py_spy = find_py_spy()
+        self._readers = Readers()
         taken = [path.name for path in run_dir.evidence.glob("[0-9]*_*")]
         self._taken = max((int(name.partition("_")[0]) for name in taken), default=0)
         self.last: Round | None = None
 
-    def start_round(self, reason: str, targets: Mapping[int, Target], now: float) -> Round | None:
+    def start_round(
+        self,
+        reason: str,
+        targets: Mapping[int, Target],
+        now: float,
+        *,
+        native: bool = False,
+        halts: bool = False,
+    ) -> Round | None:
         """Start a round; None when the run has had its share.
 
         Args:
             reason: detector that asks for it.
             targets: every rank.
             now: monotonic seconds.
+            native: whether native frames are wanted.
+            halts: whether the finding ends the run.
         """
-        if self._taken >= MAX_ROUNDS:
+        if self._taken >= (MAX_ROUNDS if halts else MAX_ROUNDS_OF_SUSPICION):
             return None
         self._taken += 1
         folder = self._dir.evidence / f"{self._taken:02d}_{reason}"
         folder.mkdir(parents=True, exist_ok=True)
-        jobs = self._jobs(self._taken, targets)
+        jobs = self._jobs(self._taken, targets, native)
         paths = [str((folder / name).relative_to(self._dir.path)) for name in jobs]
         found = Round(number=self._taken, started_at=now, paths=paths)
         for name, collect in jobs.items():
@@ -88,6 +100,10 @@ class Evidence:
         self.last = found
         return found
 
+    def stop(self) -> None:
+        """End all readings: a process that is being read takes no signal."""
+        self._readers.stop()
+
     def take_probes(self) -> list[StackProbe]:
         """Return the stack readings that came in since the last call."""
         found = []
@@ -95,21 +111,27 @@ class Evidence:
             found.append(self._probes.get_nowait())
         return found
 
-    def _jobs(self, number: int, targets: Mapping[int, Target]) -> dict[str, Callable[[], str]]:
+    def _jobs(
+        self, number: int, targets: Mapping[int, Target], native: bool
+    ) -> dict[str, Callable[[], str]]:
         jobs: dict[str, Callable[[], str]] = {}
         for rank, target in sorted(targets.items()):
             if target.pid is not None:
-                jobs[f"stacks_rank{rank}.txt"] = self._stacks_job(number, target)
+                jobs[f"stacks_rank{rank}.txt"] = self._stacks_job(number, target, native)
                 jobs[f"proc_rank{rank}.txt"] = _proc_job(target.pid)
             jobs[f"log_rank{rank}.txt"] = _tail_job(self._dir.rank_log(rank), LOG_LINES)
             beats = _tail_job(self._dir.heartbeat(rank), HEARTBEATS)
             jobs[f"heartbeats_rank{rank}.jsonl"] = beats
         jobs["torchrun_log.txt"] = _tail_job(self._dir.torchrun_log, LOG_LINES)
         if shutil.which("nvidia-smi"):
-            jobs["nvidia_smi.xml"] = lambda: _run_text(["nvidia-smi", "-q", "-x"])
+            jobs["nvidia_smi.xml"] = self._nvidia_smi
         return jobs
 
-    def _stacks_job(self, number: int, target: Target) -> Callable[[], str]:
+    def _nvidia_smi(self) -> str:
+        done = self._readers.run(["nvidia-smi", "-q", "-x"], LIMIT_S)
+        return (done.stdout + done.stderr).decode("utf-8", "replace")
+
+    def _stacks_job(self, number: int, target: Target, native: bool) -> Callable[[], str]:
         pid = target.pid
         assert pid is not None
 
@@ -119,7 +141,9 @@ class Evidence:
                 rank=target.rank,
                 round_number=number,
                 stopped=target.stopped,
+                native=native,
                 program=self._py_spy,
+                readers=self._readers,
             )
             if found.probe is not None:
                 self._probes.put(found.probe)
@@ -163,13 +187,3 @@ def _tail_job(path: Path, lines: int) -> Callable[[], str]:
         return "".join(tail.splitlines(keepends=True)[-lines:])
 
     return collect
-
-
-def _run_text(command: list[str]) -> str:
-    done = subprocess.run(
-        ["timeout", "-s", "KILL", f"{LIMIT_S:g}", *command],
-        capture_output=True,
-        timeout=LIMIT_S + 0.5,
-        check=False,
-    )
-    return (done.stdout + done.stderr).decode("utf-8", "replace")

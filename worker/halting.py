@@ -36,6 +36,7 @@ class Halting:
         pace: how long leaving may take.
         evidence: where rounds are taken.
         targets: returns every rank's process as it is now.
+        step_of: returns the step that a rank is in now.
     """
 
     def __init__(
@@ -45,13 +46,14 @@ class Halting:
         pace: Pace,
         evidence: Evidence,
         targets: Callable[[], Mapping[int, Target]],
+        step_of: Callable[[int], int],
     ) -> None:
         self._dir, self._order, self._pace = run_dir, order, pace
-        self._evidence, self._targets = evidence, targets
+        self._evidence, self._targets, self._step_of = evidence, targets, step_of
         self._pending: Finding | None = None
         self._act_at = 0.0
         self._second_round_at: float | None = None
-        self._second_reason = ""
+        self._suspicion: Finding | None = None
 
     def asked(self) -> bool:
         """Say whether the run has been asked to end, by whomever."""
@@ -71,8 +73,7 @@ class Halting:
         if halts and self._pending is None:
             self._pending, self._act_at = finding, now + EVIDENCE_WAIT_S
         elif not halts and finding.detector in _STANDING and self._second_round_at is None:
-            self._second_round_at = now + SECOND_ROUND_S
-            self._second_reason = finding.detector.value
+            self._second_round_at, self._suspicion = now + SECOND_ROUND_S, finding
         return finding.model_copy(update={"evidence": paths}) if paths else finding
 
     def resume(self, findings: list[Finding], now: float) -> None:
@@ -95,8 +96,7 @@ class Halting:
         """Act on what is due: a second round, or the decision."""
         if self._second_round_at is not None and now >= self._second_round_at:
             self._second_round_at = None
-            if not self.asked() and self._pending is None:
-                self._evidence.start_round(self._second_reason, self._targets(), now)
+            self._look_again(now)
         pending = self._pending
         if pending is None:
             return
@@ -107,12 +107,29 @@ class Halting:
         if not self.asked():
             self._request(answer_finding(pending, **self._circumstances(now)))
 
+    def _look_again(self, now: float) -> None:
+        """Take a thorough round, which costs time, of a run that still stands where it stood."""
+        suspicion = self._suspicion
+        if suspicion is None or self._pending is not None or self.asked():
+            return
+        rank, step = suspicion.rank, suspicion.step
+        if rank is not None and step is not None and self._step_of(rank) > step:
+            return
+        reason = suspicion.detector.value
+        self._evidence.start_round(reason, self._targets(), now, native=True)
+
     def _take_evidence(self, finding: Finding, now: float) -> list[str]:
         """Return the paths of a recent round, or of one that this finding starts."""
         last = self._evidence.last
         if last is not None and now - last.started_at <= RECENT_ROUND_S:
             return last.paths
-        found = self._evidence.start_round(finding.detector.value, self._targets(), now)
+        halts = finding.severity is Severity.HALT
+        found = self._evidence.start_round(
+            finding.detector.value,
+            self._targets(),
+            now,
+            halts=halts,
+        )
         return found.paths if found is not None else []
 
     def _circumstances(self, now: float) -> dict[str, float]:
@@ -124,6 +141,7 @@ class Halting:
         }
 
     def _request(self, response: Response) -> None:
+        self._evidence.stop()
         ask = ask_kill if response.way is Way.KILL else ask_halt
         if ask(self._dir.path, response.request):
             _log.warning(

@@ -35,23 +35,12 @@ from pathlib import Path
 from typing import Any
 
 from worker.children import Child, reap_all, start_child
-from worker.durable import load_json, save_json
-from worker.exit_record import Ended, build_exit, build_refusal, ended_of
-from worker.halt import (
-    HALT_LIMIT_S,
-    HALT_NAME,
-    KILL_NAME,
-    EndRequest,
-    ask_halt,
-    ask_kill,
-    asked_by,
-    load_request,
-    until_after,
-)
-from worker.kill import Killer
+from worker.durable import save_json
+from worker.ending import Ending
+from worker.exit_record import Ended, build_refusal
 from worker.launch import ENTRIES, LaunchRefused, build_command, build_environment
 from worker.locks import keeper_lock, take_lock
-from worker.processes import TOKEN_NAME, ProcessRef, become_subreaper, boot_id, load_stat
+from worker.processes import TOKEN_NAME, become_subreaper, boot_id, load_stat
 
 LAST_WORDS_S = 60.0
 WATCHER_DEATHS = 5
@@ -73,6 +62,9 @@ class Keeper:
         locks: device → descriptor of its lock, closed when no process of the run is left.
         environ: environment of this process.
         entries: modules that an order may start.
+
+    Raises:
+        LaunchRefused: the order asks for what this host does not start.
     """
 
     def __init__(
@@ -90,13 +82,11 @@ class Keeper:
         self._agent_environ = build_environment(order, run_dir, environ, locks)
         self._started_at = time.time()
         self._deadline_s = (order.get("limits") or {}).get("deadline_s")
-        self._grace_s = float((order.get("halt") or {}).get("grace_s") or 0.0)
+        self._ending = Ending(run_dir, order, self._spared)
         self._agent: Child | None = None
         self._watcher: Child | None = None
         self._watcher_deaths: deque[float] = deque(maxlen=WATCHER_DEATHS)
         self._statuses: dict[int, Ended] = {}
-        self._killer: Killer | None = None
-        self._halt_until: float | None = None
         self._stops = 0
         self._over = False
 
@@ -104,29 +94,32 @@ class Keeper:
         """Start, keep, end, and write exit.json."""
         wake = _wake_descriptor(self._stop)
         started = time.monotonic()
-        self._start_agent()
+        agent = self._start_agent()
         self._start_watcher()
-        while not self._all_ended(time.monotonic()):
+        while not self._ending.is_over(time.monotonic(), agent):
             self._wait(wake)
             now = time.monotonic()
-            if self._deadline_s is not None and now - started >= self._deadline_s:
-                self._ask_to_leave(
-                    "deadline", "watchdog", f"the run exceeded {self._deadline_s:g} s"
-                )
-            self._obey(now)
-        self._save_exit()
+            self._limit(now - started)
+            self._ending.obey(now, agent, at_once=self._stops >= 2)
+        self._ending.save_exit(agent, self._statuses)
         self._over = True
         for descriptor in self._locks.values():
             os.close(descriptor)
         self._await_last_words(wake)
 
-    # ---- processes ------------------------------------------------------------------------
+    def _limit(self, age_s: float) -> None:
+        """Ask the run to leave when its time is up, or when this keeper was told to stop."""
+        if self._stops:
+            self._ending.ask_to_leave("halted", "operator", "the keeper was told to stop")
+        if self._deadline_s is not None and age_s >= self._deadline_s:
+            text = f"the run exceeded {self._deadline_s:g} s"
+            self._ending.ask_to_leave("deadline", "watchdog", text)
 
-    def _start_agent(self) -> None:
-        self._agent = start_child(
-            self._command, env=self._agent_environ, log=self._dir / "torchrun.log"
-        )
+    def _start_agent(self) -> Child:
+        log = self._dir / "torchrun.log"
+        self._agent = start_child(self._command, env=self._agent_environ, log=log)
         self._save_state()
+        return self._agent
 
     def _start_watcher(self) -> None:
         environ = {name: text for name, text in self._environ.items() if name != TOKEN_NAME}
@@ -145,142 +138,31 @@ class Keeper:
                     child.ended = ended
                     self._save_state()
         if self._watcher is not None and self._watcher.ended is not None:
-            self._replace_watcher(time.monotonic())
+            self._replace_watcher(self._watcher.ended, time.monotonic())
 
-    def _replace_watcher(self, now: float) -> None:
-        """Start another watcher, unless they die one after the other."""
-        ended = self._watcher.ended if self._watcher is not None else None
-        if self._over and ended is not None and ended.code == 0:
+    def _replace_watcher(self, ended: Ended, now: float) -> None:
+        """Start another watcher, unless it is done or they die one after the other."""
+        if self._over and ended.code == 0:
             self._watcher = None
             return
-        self._watcher_deaths.append(now)
         _log.warning("the watcher died: %s", ended)
-        storm = (
-            len(self._watcher_deaths) == WATCHER_DEATHS
-            and now - self._watcher_deaths[0] <= WATCHER_DEATHS_WITHIN_S
-        )
-        if storm and self._over:
-            self._watcher = None
-        elif storm:
-            self._watcher = None
-            text = f"the watcher died {WATCHER_DEATHS} times in {WATCHER_DEATHS_WITHIN_S:g} s"
-            self._ask_to_leave("watcher_failed", "infra", text)
-        else:
+        self._watcher_deaths.append(now)
+        deaths = self._watcher_deaths
+        if len(deaths) < WATCHER_DEATHS or now - deaths[0] > WATCHER_DEATHS_WITHIN_S:
             self._start_watcher()
+            return
+        self._watcher = None
+        if not self._over:
+            text = f"the watcher died {WATCHER_DEATHS} times in {WATCHER_DEATHS_WITHIN_S:g} s"
+            self._ending.ask_to_leave("watcher_failed", "infra", text)
 
     def _spared(self) -> frozenset[int]:
         watcher = self._watcher
         return frozenset() if watcher is None else frozenset({watcher.ref.pid})
 
-    # ---- the end ----------------------------------------------------------------------------
-
     def _stop(self) -> None:
         """A signal asked this keeper to stop."""
         self._stops += 1
-
-    def _obey(self, now: float) -> None:
-        """Do what signals and the request files ask."""
-        if self._stops >= 1:
-            self._ask_to_leave("halted", "operator", "the keeper was told to stop")
-        if self._killer is not None:
-            return
-        request = load_request(self._dir / KILL_NAME)
-        if request is None and self._stops >= 2:
-            request = self._end_now("halted", "operator", "the keeper was told to stop now")
-        if request is None and self._has_run_out(now):
-            request = self._end_now("halted", "operator", "asked to leave, the ranks did not")
-        if request is not None:
-            self._kill(now, grace_s=request.grace_s, dump=request.dump)
-
-    def _has_run_out(self, now: float) -> bool:
-        """Say whether the time to leave, as `.HALT` tells it, is over."""
-        if self._halt_until is None:
-            request = load_request(self._dir / HALT_NAME)
-            if request is None:
-                return False
-            self._halt_until = request.until_mono or now + HALT_LIMIT_S
-        return now >= self._halt_until
-
-    def _ask_to_leave(self, reason: str, ended_by: str, text: str) -> None:
-        if (self._dir / HALT_NAME).exists() or (self._dir / KILL_NAME).exists():
-            return
-        until = until_after(HALT_LIMIT_S)
-        ask_halt(self._dir, self._request(reason, ended_by, text, until))
-
-    def _end_now(self, reason: str, ended_by: str, text: str) -> EndRequest:
-        request = self._request(reason, ended_by, text, None)
-        ask_kill(self._dir, request)
-        return load_request(self._dir / KILL_NAME) or request
-
-    def _request(self, reason: str, by: str, text: str, until: float | None) -> EndRequest:
-        return EndRequest(
-            reason=reason,
-            ended_by=by,
-            at=time.time(),
-            text=text,
-            until_mono=until,
-            grace_s=self._grace_s,
-        )
-
-    def _kill(self, now: float, *, grace_s: float, dump: bool) -> None:
-        agent = self._agent
-        self._killer = Killer(
-            token=str(self._order["run"]),
-            agent=agent.ref if agent is not None and agent.ended is None else None,
-            ranks=[ref for _, ref, _ in self._rank_records()],
-            spare=self._spared,
-            grace_s=grace_s,
-            dump=dump,
-            pipes=sorted(self._dir.glob(".nccl_dump_rank_*")),
-            now=now,
-        )
-
-    def _all_ended(self, now: float) -> bool:
-        """Say whether torchrun has ended and nothing of the run is left; sweep what is."""
-        agent_ended = self._agent is None or self._agent.ended is not None
-        if agent_ended and self._killer is None:
-            self._kill(now, grace_s=0.0, dump=False)
-        if self._killer is None:
-            return False
-        if agent_ended:
-            self._killer.hurry(now)
-        return self._killer.advance(now) and agent_ended
-
-    def _rank_records(self) -> list[tuple[int, ProcessRef, int]]:
-        """Return (rank, its process, pid of its wrapper) of every rank that was started."""
-        found = []
-        for rank in range(int(self._order["world_size"])):
-            record = load_json(self._dir / f".rank{rank}.json")
-            if record is not None:
-                ref = ProcessRef(pid=record["pid"], start_ticks=record["start_ticks"])
-                found.append((rank, ref, int(record["wrapper"])))
-        return found
-
-    def _rank_exits(self) -> dict[int, Ended]:
-        """Return how each rank ended; what a wrapper could not write any more is written here."""
-        exits: dict[int, Ended] = {}
-        for rank, ref, wrapper in self._rank_records():
-            path = self._dir / f"exit_rank{rank}.json"
-            document = load_json(path)
-            if document is None:
-                known = self._statuses.get(ref.pid) or self._statuses.get(wrapper)
-                ended = known or Ended(code=None, signal=int(signal.SIGKILL), at=time.time())
-                save_json(path, ended.document())
-            else:
-                ended = ended_of(document)
-            exits[rank] = ended
-        return exits
-
-    def _save_exit(self) -> None:
-        record = build_exit(
-            run_dir=self._dir,
-            order=self._order,
-            request=asked_by(self._dir),
-            agent=self._agent.ended if self._agent is not None else None,
-            ranks=self._rank_exits(),
-            now=time.time(),
-        )
-        save_json(self._dir / "exit.json", record)
 
     def _await_last_words(self, wake: int) -> None:
         """Wait for the watcher to ship the rest; the worker's reaper does what it leaves."""

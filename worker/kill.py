@@ -7,6 +7,7 @@ process is hit as soon as it is read, since one that forks for ever is elsewhere
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from worker.processes import (
 
 DUMP_S = 0.3
 """How long ranks get to write their stacks."""
+SWEEP_S = 0.2
+EMPTY_SWEEPS = 3
 
 
 class Killer:
@@ -62,16 +65,26 @@ class Killer:
         self._terminate_at = self._kill_at = now
 
     def advance(self, now: float) -> bool:
-        """Do what is due; True when a sweep found no process of the run."""
+        """Do what is due; True when no process of the run is left."""
         if not self._terminated and now >= self._terminate_at:
             self._terminated = True
             if self._kill_at > now:
                 self._wake_all()
                 if self._agent is not None:
                     self._agent.send(signal.SIGTERM)
-        if now >= self._kill_at:
-            return not any([send_signal(pid, signal.SIGKILL) for pid in self._living()])
-        return next(iter(self._living()), None) is None
+        return now >= self._kill_at and self._sweep()
+
+    def _sweep(self) -> bool:
+        """Kill whatever lives, for a moment; True when sweep after sweep found nothing.
+
+        One empty sweep proves nothing: a child that was forked after the listing is not in it.
+        """
+        give_up = time.monotonic() + SWEEP_S
+        empty = 0
+        while empty < EMPTY_SWEEPS and time.monotonic() < give_up:
+            hit = [send_signal(pid, signal.SIGKILL) for pid in self._living()]
+            empty = 0 if hit else empty + 1
+        return empty == EMPTY_SWEEPS
 
     def _dump(self, ranks: Iterable[ProcessRef], pipes: Iterable[Path]) -> None:
         for rank in ranks:

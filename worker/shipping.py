@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # its imports take a moment, which is the thread's, not the f
 
 PAUSE_S = 0.3
 FINISH_PAUSE_S = 0.5
+FAILURE_PAUSE_S = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class Shipping(threading.Thread):
                 pause_s = self._ship_once(shipper)
             except Exception:  # noqa: BLE001 - edge of a thread: counted, logged, tried again
                 self.failures += 1
-                pause_s = 1.0
+                pause_s = FAILURE_PAUSE_S
                 _log.exception("shipping failed", extra={"action": "shipping_failed"})
             self._stopping.wait(pause_s)
 

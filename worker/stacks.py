@@ -1,15 +1,21 @@
 """Where does a rank stand? Its stacks by py-spy, and what of them detectors use.
 
-With native frames where that works (0.1–2 s), else Python frames; a stopped process cannot be
-paused, so it is read as it stands. py-spy missing, hanging or refused is an outcome, not an error.
+Python frames take 10–50 ms; native ones 0.1–2 s on an idle host and 5–7 s on a loaded one, of which
+the process stands still for half: so they are for runs that stand already. A stopped process
+cannot be paused and is read as it stands. py-spy missing, hanging or refused is an outcome, not an
+error. A process that is being read takes no signal, so whoever ends a run stops its readers first
+(`Readers.stop`; tried: a reader that is killed leaves its process running, 40 times of 40).
 """
 
 import hashlib
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +40,51 @@ class Stacks:
     probe: StackProbe | None
 
 
+class Readers:
+    """The readings that run at this moment; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[int] = set()
+        self._stopped = False
+
+    def run(self, command: Sequence[str], limit_s: float) -> subprocess.CompletedProcess[bytes]:
+        """Run a command to its end, or to that of its time.
+
+        coreutils' `timeout` bounds it even when this process is killed meanwhile; it leads a
+        process group, so that both can be ended at once.
+
+        Raises:
+            subprocess.TimeoutExpired: `timeout` itself did not end.
+            OSError: the command cannot be started.
+        """
+        bounded = ["timeout", "-s", "KILL", f"{limit_s:.1f}", *command]
+        with self._lock:
+            if self._stopped:
+                return subprocess.CompletedProcess(bounded, -1, b"", b"the run was being ended")
+            process = subprocess.Popen(
+                bounded, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0
+            )
+            self._running.add(process.pid)
+        try:
+            with process:
+                out, error = process.communicate(timeout=limit_s + 0.5)
+        finally:
+            with self._lock:
+                self._running.discard(process.pid)
+        return subprocess.CompletedProcess(bounded, process.returncode, out, error)
+
+    def stop(self) -> None:
+        """End every reading now, and start none from here on."""
+        with self._lock:
+            self._stopped = True
+            for group in self._running:
+                try:
+                    os.killpg(group, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+
+
 def find_py_spy() -> str | None:
     """Return the py-spy beside this Python, else that on the path, else None."""
     beside = Path(sys.executable).with_name("py-spy")
@@ -46,7 +97,9 @@ def read_stacks(
     rank: int,
     round_number: int,
     stopped: bool,
+    native: bool,
     program: str | None,
+    readers: Readers,
     limit_s: float = LIMIT_S,
 ) -> Stacks:
     """Return the stacks of one process.
@@ -56,29 +109,43 @@ def read_stacks(
         rank: its rank.
         round_number: number of the evidence round.
         stopped: whether the process is stopped.
+        native: whether native frames are worth the time that the process stands still.
         program: path of py-spy; None when it is missing.
+        readers: where the readings are listed while they run.
         limit_s: seconds for each of at most two readings, the first of which gets three fifths.
     """
     if program is None:
         return Stacks(text="py-spy is not installed\n", probe=None)
-    ways: list[tuple[list[str], float]] = [(["--nonblocking"], limit_s)]
-    if not stopped:
+    ways: list[tuple[list[str], float]] = [([], limit_s)]
+    if stopped:
+        ways = [(["--nonblocking"], limit_s)]
+    elif native:
         ways = [(["--native"], 0.6 * limit_s), ([], 0.4 * limit_s)]
     said = []
     for options, seconds in ways:
         command = [program, "dump", "--pid", str(pid), "--json", *options]
-        threads, problem = _run_json(command, seconds)
+        threads, problem = _run_json(readers, command, seconds)
         if threads is not None:
-            probe = build_probe(threads, pid=pid, rank=rank, round_number=round_number)
+            probe = build_probe(
+                threads,
+                pid=pid,
+                rank=rank,
+                round_number=round_number,
+                native="--native" in options,
+            )
             return Stacks(text=render(threads), probe=probe)
         said.append(f"{' '.join(command)}: {problem}\n")
     return Stacks(text="".join(said), probe=None)
 
 
 def build_probe(
-    threads: Sequence[dict[str, Any]], *, pid: int, rank: int, round_number: int
+    threads: Sequence[dict[str, Any]], *, pid: int, rank: int, round_number: int, native: bool
 ) -> StackProbe | None:
-    """Return what detectors use of a reading: the main thread's innermost frames."""
+    """Return what detectors use of a reading: where the main thread stands.
+
+    The digest is of Python frames alone, so that readings of both kinds compare. That a thread
+    does not wait in a collective can only be told from native frames.
+    """
     main = [thread for thread in threads if thread.get("os_thread_id") == pid]
     main = main or [thread for thread in threads if thread.get("thread_name") == "MainThread"]
     if not main or not main[0].get("frames"):
@@ -89,8 +156,8 @@ def build_probe(
         rank=rank,
         round=round_number,
         frame=_innermost(frames),
-        waiting=_is_waiting(frames),
-        digest=hashlib.sha256("\n".join(map(_place, frames)).encode()).hexdigest(),
+        waiting=_is_waiting(frames) or (False if native else None),
+        digest=_digest(frames),
         cpu_s=stat.cpu_ticks / TICKS_PER_S if stat else None,
     )
 
@@ -106,6 +173,15 @@ def render(threads: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _digest(frames: Sequence[dict[str, Any]]) -> str | None:
+    places = [_place(frame) for frame in frames if _is_python(frame)]
+    return hashlib.sha256("\n".join(places).encode()).hexdigest() if places else None
+
+
+def _is_python(frame: dict[str, Any]) -> bool:
+    return not str(frame.get("filename", "")).partition(".so")[1]
+
+
 def _innermost(frames: Sequence[dict[str, Any]]) -> str:
     """Return the innermost frame that has a name, not only an address."""
     names = [str(frame.get("name")) for frame in frames]
@@ -117,7 +193,7 @@ def _is_waiting(frames: Sequence[dict[str, Any]]) -> bool:
     for frame in frames:
         if _WAITING.search(f"{frame.get('name')} {frame.get('short_filename')}"):
             return True
-        if str(frame.get("filename", "")).endswith(".py"):
+        if _is_python(frame):
             return False
     return False
 
@@ -128,14 +204,12 @@ def _place(frame: dict[str, Any]) -> str:
     return f"{frame.get('name')} ({where}:{line})" if line else f"{frame.get('name')} ({where})"
 
 
-def _run_json(command: Sequence[str], limit_s: float) -> tuple[list[dict[str, Any]] | None, str]:
-    """Return a command's JSON, or None and why not.
-
-    coreutils' `timeout` bounds the command even when this process is killed meanwhile.
-    """
-    bounded = ["timeout", "-s", "KILL", f"{limit_s:.1f}", *command]
+def _run_json(
+    readers: Readers, command: Sequence[str], limit_s: float
+) -> tuple[list[dict[str, Any]] | None, str]:
+    """Return a command's JSON, or None and why not."""
     try:
-        done = subprocess.run(bounded, capture_output=True, timeout=limit_s + 0.5, check=False)
+        done = readers.run(command, limit_s)
     except (subprocess.TimeoutExpired, OSError) as error:
         return None, str(error)
     if done.returncode != 0:

@@ -6,15 +6,13 @@ nothing; findings and state reports are idempotent, and state reports keep their
 is written only when everything, the end included, has been acknowledged (or the run's token is
 stale, after which nothing of it will ever be taken). Nothing here raises for a service that fails.
 
-Not covered: logs are tails; what lies further behind than `LOG_LAG_BYTES` is skipped, not sent.
+Not covered: logs are tails; what lies further behind than a megabyte is skipped, not sent.
 """
 
 import logging
 from collections.abc import Callable
 
 from gonogo.contract.agent import (
-    MAX_LOG_BYTES,
-    MAX_TELEMETRY_LINES,
     Command,
     CommandKind,
     FindingsReport,
@@ -25,14 +23,15 @@ from gonogo.contract.agent import (
     TelemetryAck,
 )
 from gonogo.contract.errors import Conflict, GonogoError, Rejected, Unavailable
+from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.records import ExitRecord
-from gonogo.contract.rundir import RunDir, load_lines, save_json
+from gonogo.contract.rundir import RunDir, save_json
 from worker.client import ControlPlane
 from worker.reports import build_end, build_report, due_events, first_step_at, load_findings
-from worker.spool import Reported, complete_bytes, load_reported, load_tail
+from worker.spool import Reported, complete_bytes, load_reported
+from worker.stretches import build_log_stretch, build_rank_stretch, log_names, unsent_bytes
 from worker.upload import build_evidence, pending_evidence
 
-LOG_LAG_BYTES = 1_048_576
 MAX_BATCH_BYTES = 2 * 2**20
 """Heartbeat bytes in one message."""
 RENEW_S = 1.0
@@ -166,9 +165,8 @@ class Shipper:
         ranks: list[RankTelemetry] = []
         logs: list[LogTelemetry] = []
         if self._asked:
-            share = max(65_536, MAX_BATCH_BYTES // max(1, len(self._dir.ranks())))
-            ranks = [part for rank in self._dir.ranks() if (part := self._rank_part(rank, share))]
-            logs = [tail for name in self._log_names() if (tail := self._log_part(name))]
+            ranks = self._rank_stretches()
+            logs = self._log_stretches()
         return Telemetry(
             token=self._token,
             ranks=ranks,
@@ -177,39 +175,26 @@ class Shipper:
             backlog_lines=self._count_backlog(),
         )
 
-    def _rank_part(self, rank: int, share: int) -> RankTelemetry | None:
-        start = self._acked.get(rank, 0)
-        path = self._dir.heartbeat(rank)
-        part = load_lines(path, start, start + share)
-        if part.offset == start:
-            part = load_lines(path, start)  # one line that is longer than the share
-        if part.offset == start:
-            return None
-        lines, end = part.lines, part.offset
-        if len(lines) > MAX_TELEMETRY_LINES:
-            head = load_lines(path, start, start + _bytes_of(lines[:MAX_TELEMETRY_LINES]))
-            lines, end = head.lines, head.offset
-        self._line_bytes = max(1.0, (end - start) / max(1, len(lines)))
-        text = [line.decode("utf-8", "replace") for line in lines]
-        return RankTelemetry(rank=rank, start=start, end=end, lines=text)
+    def _rank_stretches(self) -> list[RankTelemetry]:
+        ranks = self._dir.ranks()
+        share = max(MAX_LINE_BYTES, MAX_BATCH_BYTES // max(1, len(ranks)))
+        found = [
+            build_rank_stretch(self._dir, rank, self._acked.get(rank, 0), share) for rank in ranks
+        ]
+        return [part for part in found if part is not None]
 
-    def _log_names(self) -> list[str]:
-        names = [f"rank{rank}.log" for rank in self._dir.ranks()]
-        return [name for name in ("torchrun.log", *names) if (self._dir.path / name).exists()]
-
-    def _log_part(self, name: str) -> LogTelemetry | None:
-        found = load_tail(
-            self._dir.path / name, self._log_acked.get(name, 0), MAX_LOG_BYTES, LOG_LAG_BYTES
-        )
-        if found is None:
-            return None
-        start, data = found
-        text = data.decode("utf-8", "replace").replace("\x00", "\ufffd")
-        return LogTelemetry(name=name, start=start, end=start + len(data), text=text)
+    def _log_stretches(self) -> list[LogTelemetry]:
+        found = [
+            build_log_stretch(self._dir, name, self._log_acked.get(name, 0))
+            for name in log_names(self._dir)
+        ]
+        return [part for part in found if part is not None]
 
     def _send_telemetry(self, telemetry: Telemetry) -> TelemetryAck:
         """Send one message and take over what the control plane says it has."""
         ack = self._client.post_telemetry(self._run, telemetry)
+        for part in telemetry.ranks:
+            self._line_bytes = max(1.0, (part.end - part.start) / max(1, len(part.lines)))
         self._asked = True
         self._acked = {int(rank): offset for rank, offset in ack.acked.items()}
         self._log_acked = dict(ack.logs)
@@ -267,14 +252,7 @@ class Shipper:
             self._save()
 
     def _count_backlog(self) -> int:
-        missing = 0
-        for rank in self._dir.ranks():
-            try:
-                size = self._dir.heartbeat(rank).stat().st_size
-            except FileNotFoundError:
-                continue
-            missing += max(0, size - self._acked.get(rank, 0))
-        return round(missing / self._line_bytes)
+        return round(unsent_bytes(self._dir, self._acked) / self._line_bytes)
 
     def _back_off(self, now_mono: float, error: Exception) -> None:
         pause = BACKOFF_S[min(self._failures, len(BACKOFF_S) - 1)]
@@ -296,8 +274,3 @@ def _superseded() -> TelemetryAck:
     """Return the answer that stands for a stale token."""
     command = Command(kind=CommandKind.SUPERSEDE, reason="the run's token is stale")
     return TelemetryAck(command=command)
-
-
-def _bytes_of(lines: list[bytes]) -> int:
-    """Return an upper bound of the bytes that these lines take in a file of `\\n` lines."""
-    return sum(len(line) + 1 for line in lines)

@@ -15,7 +15,7 @@ import threading
 from typing import Any
 
 import redis
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError, RedisError
 from rq import Queue, SimpleWorker
 from rq.exceptions import StopRequested
 from rq.job import Job
@@ -97,11 +97,15 @@ class Waker(SimpleWorker):
         """Keep the registration fresh; this is also where a stop is seen.
 
         Raises:
-            StopRequested: the worker stops.
+            StopRequested: the worker stops, or Redis is gone (`listen` begins again, and says so
+                once, where RQ would say it every few seconds for as long as it lasts).
         """
         if self.stopping.is_set():
             raise StopRequested
-        super().heartbeat(*args, **kwargs)
+        try:
+            super().heartbeat(*args, **kwargs)
+        except ConnectionError as error:
+            raise StopRequested from error
 
     def _install_signal_handlers(self) -> None:
         """Leave signals to the main thread."""

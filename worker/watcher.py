@@ -42,6 +42,8 @@ INTERVAL_S = 0.2
 LATE_INTERVALS = 3
 METRICS_EVERY_S = 1.0
 GIVE_UP_S = 30.0
+SUSPECT_S = 10.0
+"""How long a run is shown as suspect after a suspicion that went no further."""
 
 _log = logging.getLogger("worker.watcher")
 
@@ -68,10 +70,12 @@ class Watcher:
         self._due = now if memory.mono is None else memory.mono + INTERVAL_S
         self._prober = Prober(run_dir=run_dir, world_size=order.world_size)
         self._evidence = Evidence(run_dir)
-        self._halting = Halting(run_dir, order, self._pace, self._evidence, self._targets)
+        self._halting = Halting(
+            run_dir, order, self._pace, self._evidence, self._targets, self._step_of
+        )
         self._counts: Counter[str] = Counter()
         self._seen: set[str] = set()
-        self._metrics_at = float("-inf")
+        self._metrics_at = self._suspect_until = float("-inf")
         for finding in memory.findings:
             self._count(finding)
         for finding in memory.unrecorded:
@@ -136,6 +140,8 @@ class Watcher:
             self._record(finding, now)
         if not tick.go and not asked and identity_ok(self._state):
             self._dir.go.touch()
+        if self._shipping is not None:
+            self._shipping.suspect = now < self._suspect_until
         if now >= self._metrics_at:
             self._metrics_at = now + METRICS_EVERY_S
             self._save_metrics(tick.ts)
@@ -162,12 +168,16 @@ class Watcher:
         self._journal.add_finding(finding)
         self._count(finding)
         _log.warning("%s: %s", finding.severity, finding.text, extra={"action": "finding"})
-        if self._shipping is not None and finding.severity is Severity.SUSPECT:
-            self._shipping.suspect = True
+        if finding.severity is Severity.SUSPECT:
+            self._suspect_until = now + SUSPECT_S
 
     def _count(self, finding: Finding) -> None:
         self._seen.add(finding.key)
         self._counts[f"{finding.detector.value}/{finding.severity.value}"] += 1
+
+    def _step_of(self, rank: int) -> int:
+        row = snapshot(self._state).ranks.get(rank)
+        return row.step if row is not None else 0
 
     def _targets(self) -> dict[int, Target]:
         """Return every rank's process for a round of evidence."""

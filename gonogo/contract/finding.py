@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from gonogo.contract.heartbeat import Count
 from gonogo.contract.outcome import Detector
-from gonogo.contract.wire import Recorded
+from gonogo.contract.wire import Number, Recorded
 
 
 class Severity(StrEnum):
@@ -34,8 +34,8 @@ class Finding(Recorded):
     rank: Count | None = None
     section: str | None = None
     step: Count | None = None
-    value: float | None = None
-    threshold: float | None = None
+    value: Number | None = None
+    threshold: Number | None = None
     source: Source = Source.DEFAULT
     since: float | None = None
     """Since when, in Unix seconds (for a stall: the last line that advanced the step)."""

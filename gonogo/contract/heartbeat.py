@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
+from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Corrupt
-from gonogo.contract.wire import Recorded
+from gonogo.contract.wire import Number, Recorded
 
 MAX_LINE_BYTES = 65_536
 
@@ -102,26 +103,26 @@ class Heartbeat(Identity):
     section_seq: Count = 0
 
     backend: str | None = None
-    dt: float | None = None
-    loss: float | None = None
-    grad_norm: float | None = None
-    lr: float | None = None
-    toks_per_s: float | None = None
-    dt_fetch_s: float | None = None
-    gpu_mem_alloc: float | None = None
-    gpu_mem_reserved: float | None = None
-    host_rss_mb: float | None = None
-    gate_entropy: float | None = None
-    gate_max: float | None = None
-    gate_collapse_frac: float | None = None
-    loss_scale: float | None = None
+    dt: Number | None = None
+    loss: Number | None = None
+    grad_norm: Number | None = None
+    lr: Number | None = None
+    toks_per_s: Number | None = None
+    dt_fetch_s: Number | None = None
+    gpu_mem_alloc: Number | None = None
+    gpu_mem_reserved: Number | None = None
+    host_rss_mb: Number | None = None
+    gate_entropy: Number | None = None
+    gate_max: Number | None = None
+    gate_collapse_frac: Number | None = None
+    loss_scale: Number | None = None
     skipped: bool | None = None
-    dt_step_s: float | None = None
+    dt_step_s: Number | None = None
     tokens: Count | None = None
     step_sections: StepSections | None = None
     path: str | None = None
-    val_loss: float | None = None
-    section_age_s: float | None = None
+    val_loss: Number | None = None
+    section_age_s: Number | None = None
     collective_seq: Count | None = None
     type: str | None = None
     text: str | None = None
@@ -132,7 +133,8 @@ class Heartbeat(Identity):
 
     def canonical(self) -> dict[str, Any]:
         """Return the JSON form whose digest facts hold: what is absent is left out."""
-        return self.model_dump(mode="json", exclude_none=True)
+        found: dict[str, Any] = wire_value(self.model_dump(mode="json", exclude_none=True))
+        return found
 
 
 def parse_object(raw: bytes) -> dict[str, Any]:

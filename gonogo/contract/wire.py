@@ -4,9 +4,18 @@ A submission forbids unknown fields (a typo is an error); a record that another 
 ignores them (a newer trainer must not end a run). Non-finite numbers are strings on the wire.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, WithJsonSchema
+
+from gonogo.contract.canonical import wire_value
+
+NON_FINITE = ("NaN", "Infinity", "-Infinity")
+
+Number = Annotated[
+    float, WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": list(NON_FINITE)}]})
+]
+"""A float that may be non-finite: a string on the wire."""
 
 
 class Submitted(BaseModel):
@@ -26,4 +35,5 @@ class Recorded(BaseModel):
 
     def wire(self) -> dict[str, Any]:
         """Return the JSON form of this record (`canonical.wire_line` makes a line of it)."""
-        return self.model_dump(mode="json")
+        found: dict[str, Any] = wire_value(self.model_dump(mode="json"))
+        return found

@@ -58,8 +58,9 @@ def _code(facts: Json) -> str | None:
 
 
 def _hang(facts: Json, *sections: str | None) -> bool:
+    """Say whether a rank hung there; one that was stopped from outside (alive_lost) did not."""
     found = latched(facts)
-    hang = ("stall", "section_deadline", "alive_lost")
+    hang = ("stall", "section_deadline")
     return found is not None and found["detector"] in hang and found["section"] in sections
 
 

@@ -120,11 +120,16 @@ def digest_beats(beats: Sequence[Heartbeat]) -> BeatDigests:
     whole = hashlib.sha256(b"[")
     blocks = []
     for first in range(0, len(beats), size):
-        rows = b",".join(canonical_bytes(row.canonical()) for row in beats[first : first + size])
+        rows = b",".join(_bytes_of(row) for row in beats[first : first + size])
         whole.update(b"," + rows if first else rows)
         blocks.append(hashlib.sha256(rows).hexdigest()[:16])
     whole.update(b"]")
     return BeatDigests(whole=whole.hexdigest(), blocks=blocks)
+
+
+def _bytes_of(beat: Heartbeat) -> bytes:
+    """Return the bytes of `beat.canonical()`; the encoder itself names what is not finite."""
+    return canonical_bytes(beat.model_dump(exclude_none=True))
 
 
 def _exit_facts(record: RunRecord) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from gonogo.contract.canonical import digest, wire_value
 from gonogo.contract.decision import Decision, DecisionKind
 from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.contract.finding import Finding
-from gonogo.contract.outcome import OutcomeClass
+from gonogo.contract.outcome import OutcomeClass, OutcomeCode
 from gonogo.contract.rundir import RunDir
 from gonogo.judge.facts import block_size, build_facts
 from gonogo.judge.history import with_history
@@ -30,6 +30,10 @@ _BLOCK = re.compile(r"ranks\.(?P<rank>\d+)\.blocks\.(?P<block>\d+)")
 
 _REPORTED = frozenset({OutcomeClass.INFRA, OutcomeClass.OPERATOR})
 """Ends that the control plane may have had to write down for a host that could not."""
+
+
+_NEVER_IN_A_DIRECTORY = frozenset({OutcomeCode.WORKER_LOST, OutcomeCode.SUPERSEDED})
+"""Ends of an attempt that was given up; its host may have written another one later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +151,7 @@ def _read_again(decision: Decision, run_dir: Path | None, checked: list[str]) ->
     if record.predecessor or not RunDir(run_dir).watch.exists():
         return None
     checked.append("watch")
-    return _watched_again(run_dir)
+    return _watched_again(run_dir, torn=_was_torn(decision.facts))
 
 
 def _as_reported(
@@ -155,7 +159,9 @@ def _as_reported(
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Leave the end out where only the control plane could write it down (a lost host)."""
     outcome = recorded.get("outcome")
-    if record.exit is not None or outcome is None or outcome["class"] not in _REPORTED:
+    if outcome is None or outcome["class"] not in _REPORTED:
+        return recorded, found
+    if record.exit is not None and outcome["code"] not in _NEVER_IN_A_DIRECTORY:
         return recorded, found
     names = ("outcome", "exit", "rank_exits")
     return tuple({k: v for k, v in row.items() if k not in names} for row in (recorded, found))  # type: ignore[return-value]  # two in, two out
@@ -178,12 +184,23 @@ def _place(path: str, record: RunRecord) -> str:
     )
 
 
-def _watched_again(run_dir: Path) -> _Difference | None:
-    """Fold watch.jsonl again and compare with findings.jsonl, detector by detector."""
+def _was_torn(facts: Mapping[str, Any]) -> bool:
+    """Say whether the watcher may have died between a tick and writing down what it found."""
+    outcome = facts.get("outcome")
+    return outcome is not None and outcome["class"] == OutcomeClass.INFRA
+
+
+def _watched_again(run_dir: Path, *, torn: bool) -> _Difference | None:
+    """Fold watch.jsonl again and compare with findings.jsonl, key by key.
+
+    Where the watcher died with its run (`torn`), the fold may find more than was written down.
+    """
     folded = {row.detector for row in REGISTRY}
     recorded = [row for row in load_findings(RunDir(run_dir)) or [] if row.detector in folded]
     left = _by_key(recorded)
     right = _by_key(replay_watch(run_dir))
+    if torn:
+        right = {key: row for key, row in right.items() if key in left}
     difference = first_difference(left, right)
     if difference is None:
         return None

@@ -1,5 +1,6 @@
 """Which loops are there, and when do they run? The table; a new loop is one row."""
 
+from service.alerts.delivery import Deliveries
 from service.conductor.judge import Judging
 from service.conductor.leader import Leader
 from service.conductor.leases import Leases
@@ -18,10 +19,12 @@ class Conductor:
         self._context = context
         self._leader = Leader(context.store, context.settings.home / "conductor.lock")
         self._waker = Waker(context)
+        self._deliveries = Deliveries(context)
         self.loops = [
             Loop(name="judging", run_once=Judging(context).run_once, every_s=0.5),
             Loop(name="wake", run_once=self._waker.run_once, every_s=1.0),
             Loop(name="leases", run_once=Leases(context).run_once, every_s=2.0, listens=False),
+            Loop(name="alerts", run_once=self._deliveries.run_once, every_s=0.5),
             Loop(name="cursors", run_once=Cursors(context).run_once, every_s=0.5),
             Loop(name="upkeep", run_once=Upkeep(context).run_once, every_s=30.0, listens=False),
         ]
@@ -35,5 +38,6 @@ class Conductor:
         """End every loop (the context is closing) and give the lead away."""
         for loop in self.loops:
             loop.join(JOIN_S)
+        self._deliveries.close()
         self._leader.close()
         self._waker.close()

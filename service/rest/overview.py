@@ -10,9 +10,10 @@ from pydantic import BaseModel, Field, field_validator
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from gonogo.contract.errors import NotFound
+from gonogo.contract.errors import NotFound, Rejected
 from gonogo.contract.ids import Kind, is_id, new_id
 from gonogo.contract.wire import Submitted
+from service.alerts.message import check_secret
 from service.auth import Admin, Service, Viewer
 from service.db.schema import AlertRow, DeliveryRow, EventRow, WebhookRow, WorkerRow
 from service.idempotency import IdempotencyKey, answer_once
@@ -103,6 +104,14 @@ class WebhookBody(Submitted):
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("expected http://HOST… or https://HOST…")
         return url
+
+    @field_validator("secret")
+    @classmethod
+    def _can_sign(cls, secret: str | None) -> str | None:
+        try:
+            return check_secret(secret) if secret else None
+        except Rejected as error:
+            raise ValueError(error.detail) from error
 
 
 class WebhookView(BaseModel):

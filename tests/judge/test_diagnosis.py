@@ -72,6 +72,7 @@ CASES = [
         facts_with("too_slow", detector="slow", sections_s={"data": 50.0, "forward": 40.0}),
     ),
     (None, facts_with("stalled", detector="stall", source="predecessor")),
+    (None, facts_with("stalled", detector="alive_lost", section="data")),
     (None, facts_with("completed")),
     (None, facts_with()),
 ]
@@ -85,14 +86,16 @@ def test_a_known_failure_has_its_name(name: str | None, facts: dict[str, Any]) -
 def test_every_row_is_reached_by_a_case_and_says_cause_and_remedy() -> None:
     assert {row.name for row in DIAGNOSES} == {name for name, _ in CASES if name}
     for row in DIAGNOSES:
-        assert row.cause and row.remedy and row.requirement.startswith("R")
+        assert row.cause
+        assert row.remedy
+        assert row.requirement.startswith("R")
         assert diagnosis_named(row.name) is row
 
 
 SIGNS = [
     ("RuntimeError", "Expected to mark a variable ready only once. This error is caused by …",
      ["marked_ready_twice"]),
-    ("RuntimeError", "Parameter at index 192 has been marked as ready twice", ["marked_ready_twice"]),
+    ("RuntimeError", "Parameter at index 192 was marked as ready twice", ["marked_ready_twice"]),
     ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 20.00 MiB", ["out_of_memory"]),
     ("IndexError", "index 4 is out of bounds for dimension 0 with size 4", ["index_error"]),
     ("OSError", "[Errno 28] No space left on device", ["no_space"]),

@@ -13,6 +13,8 @@ from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.contract.order import JUDGE_VERSION
 from gonogo.contract.rundir import save_json
 from gonogo.judge.conditions import conditions_of, waived
+from gonogo.judge.facts import build_facts
+from gonogo.judge.record import load_run
 from gonogo.judge.replay import (
     check_chain,
     first_difference,
@@ -20,7 +22,9 @@ from gonogo.judge.replay import (
     replay_decision,
     run_dir_of,
 )
-from gonogo.judge.seal import build_condition_decision, build_human_decision
+from gonogo.judge.rules import build_rules
+from gonogo.judge.seal import build_condition_decision, build_decision, build_human_decision
+from gonogo.judge.verdict import judge
 from tests.data.make_runs import GOLDEN, HERE
 from tests.judge.conftest import CopyRun
 
@@ -110,6 +114,17 @@ def test_a_finding_that_the_watch_does_not_come_to_is_named(copy_run: CopyRun) -
     assert found.found == "(absent)"
 
 
+@pytest.mark.parametrize(("code", "equal"), [("keeper_lost", True), ("stalled", False)])
+def test_a_watcher_that_died_with_its_run_may_have_found_more_than_it_wrote(
+    code: str, equal: bool, copy_run: CopyRun
+) -> None:
+    folder = copy_run("stalled")
+    (folder / "findings.jsonl").write_bytes(b"")
+    rewritten(folder, "exit.json", reason=code, ended_by="infra")
+    decision = decision_about(folder)
+    assert replay_decision(decision, folder).equal is equal
+
+
 DECISION_FIELDS = [
     ({"verdict": "NO_GO"}, "verdict"),
     ({"diagnosis": "gremlins"}, "diagnosis"),
@@ -157,11 +172,16 @@ def test_an_end_that_only_the_control_plane_knew_does_not_differ(copy_run: CopyR
     assert found.equal, found.text
 
 
-def _resealed(document: dict[str, Any]) -> Decision:
-    """The decision that the (changed) facts of a document come to."""
-    from gonogo.judge.seal import build_decision
-    from gonogo.judge.verdict import judge
+def decision_about(folder: Path) -> Decision:
+    """The decision about a run directory as it stands."""
+    record = load_run(folder)
+    rules = build_rules(record.order)
+    facts = build_facts(record, rules)
+    return _resealed({"id": "dec_1", "rules": rules, "facts": facts})
 
+
+def _resealed(document: dict[str, Any]) -> Decision:
+    """The decision that the facts of a document come to."""
     return build_decision(
         id=document["id"], seq=1, experiment="exp_1", phase="smoke", run="run_1",
         judgement=judge(document["facts"], document["rules"]), rules=document["rules"],

@@ -21,7 +21,7 @@ from nsa.stacks import StackDumps
 from nsa.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 
 TINY: dict[str, Any] = {
     "config": "tiny",
@@ -148,6 +148,28 @@ def launch_ranks() -> Iterator[Callable[..., list["subprocess.Popen[bytes]"]]]:
         process.wait(LIMIT_S)
 
 
+@pytest.fixture
+def start_torchrun() -> Iterator[Callable[[Path], "subprocess.Popen[bytes]"]]:
+    """Start an order's two ranks by torchrun; at the end its agent is told to end them."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(order: Path) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+        command += ["--master-addr=127.0.0.1", f"--master-port={free_port()}", "--no-python"]
+        command += [sys.executable, "-m", "nsa.train", "--order", str(order)]
+        env = {name: value for name, value in os.environ.items() if not _ours(name)}
+        env["OMP_NUM_THREADS"] = "1"
+        agent = subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.DEVNULL)
+        started.append(agent)
+        return agent
+
+    yield start
+    for agent in started:
+        if agent.poll() is None:
+            agent.terminate()
+        agent.wait(LIMIT_S)
+
+
 def free_port() -> int:
     """A port on loopback that nobody listens on now."""
     with socket.socket() as probe:
@@ -171,7 +193,7 @@ def read_lines(run_dir: Path, rank: int = 0) -> list[dict[str, Any]]:
 def wait_for(
     run_dir: Path, seen: Callable[[dict[str, Any]], bool], rank: int = 0
 ) -> dict[str, Any]:
-    """The first heartbeat line of a rank that `seen` accepts; fails after a minute."""
+    """The first heartbeat line of a rank that `seen` accepts; fails after LIMIT_S."""
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         for line in read_lines(run_dir, rank):

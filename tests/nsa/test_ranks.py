@@ -1,9 +1,7 @@
 """What only two real processes can show."""
 
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +9,6 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
 LaunchRanks = Callable[..., list["subprocess.Popen[bytes]"]]
 MakeOrder = Callable[..., Path]
 DDP = {"parallel": "ddp"}
@@ -27,20 +24,12 @@ def _is(msg: str, **fields: Any) -> Callable[[dict[str, Any]], bool]:
 
 
 def test_two_ranks_under_torchrun_wait_for_go_and_equal_one_rank_that_accumulates(
-    make_order: MakeOrder, train_here: Any, helpers: Any
+    make_order: MakeOrder, start_torchrun: Any, train_here: Any, helpers: Any
 ) -> None:
     batch = {"global_seqs": 4, "accumulate": 2}
     alone = train_here("alone", train={"steps": 3, "batch": batch})
     order = make_order("pair", go=False, train={"steps": 3, **DDP}, world_size=2)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    command += ["--master-addr=127.0.0.1", f"--master-port={helpers.free_port()}", "--no-python"]
-    command += [sys.executable, "-m", "nsa.train", "--order", str(order)]
-    agent = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stderr=subprocess.DEVNULL,
-    )
+    agent = start_torchrun(order)
     boots = [helpers.wait_for(order.parent, _is("boot"), rank) for rank in (0, 1)]
     time.sleep(0.3)
     assert not _of(helpers.read_lines(order.parent), "step_start")

@@ -39,8 +39,14 @@ class Plane:
         return answer.json()
 
     def call(
-        self, method: str, path: str, *, key: str | None = None, headers: dict[str, str] | None = None, **more: Any
-    ) -> httpx.Response:  # fmt: skip
+        self,
+        method: str,
+        path: str,
+        *,
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+        **more: Any,
+    ) -> httpx.Response:
         own = {"Authorization": f"Bearer {key or self.key()}", **(headers or {})}
         return self.http.request(method, f"/api/v1{path}", headers=own, **more)
 
@@ -109,7 +115,7 @@ def serving(context: Context, *, conduct: bool = True) -> Iterator[httpx.Client]
     while not server.started:
         assert thread.is_alive(), "the server did not start"
         time.sleep(0.005)
-    context.url = "http://127.0.0.1:%d" % server.servers[0].sockets[0].getsockname()[1]
+    context.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     with httpx.Client(base_url=context.url, timeout=30, trust_env=False) as http:
         yield http
     server.should_exit = True

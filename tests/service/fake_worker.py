@@ -36,9 +36,9 @@ def beats(
         lines.append(
             json.dumps(
                 {
-                    "v": 1, "ts": clock, "iso": "-", "mono": clock - BOOT_TS + 100, "pid": 1000 + rank,
-                    "rank": rank, "boot": boot, "seq": len(lines), "step": step, "msg": msg,
-                    "section": section, "section_seq": len(lines), **more,
+                    "v": 1, "ts": clock, "iso": "-", "mono": clock - BOOT_TS + 100,
+                    "pid": 1000 + rank, "rank": rank, "boot": boot, "seq": len(lines),
+                    "step": step, "msg": msg, "section": section, "section_seq": len(lines), **more,
                 }
             )
         )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import subprocess
 from pathlib import Path
 
 import httpx
@@ -74,6 +75,20 @@ def test_step_durations_are_a_histogram_that_reaches_ten_minutes(live: HostView)
     assert found["gonogo_rank_step_duration_seconds_count", (("run", run),)] == 3
     assert math.isclose(found["gonogo_rank_step_duration_seconds_sum", (("run", run),)], 700.5)
     assert STEP_BUCKETS_S[-1] == 600
+
+
+@pytest.mark.needs("promtool")
+def test_promtool_has_nothing_to_say_against_the_names(live: HostView) -> None:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(HostCollector(lambda: live))
+    done = subprocess.run(
+        ["promtool", "check", "metrics"],
+        input=generate_latest(registry),
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, b"")
 
 
 def test_a_run_that_has_ended_leaves_no_series(live: HostView) -> None:

@@ -11,7 +11,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.outcome import Detector
 from gonogo.contract.rundir import RunDir
 from tests.worker.runs import build_test_order
-from worker.evidence import MAX_ROUNDS, Evidence, Round, Target
+from worker.evidence import MAX_ROUNDS, MAX_ROUNDS_OF_SUSPICION, Evidence, Round, Target
 from worker.halt import HALT_NAME, KILL_NAME, load_request
 from worker.halting import EVIDENCE_WAIT_S, RECENT_ROUND_S, SECOND_ROUND_S, Halting
 from worker.pace import Pace
@@ -24,8 +24,10 @@ class EvidenceOnPaper(Evidence):
         super().__init__(run_dir)
         self.rounds: list[str] = []
         self.running = False
+        self.now = 0.0
+        self.step = 0
 
-    def start_round(self, reason: str, targets: object, now: float) -> Round | None:
+    def start_round(self, reason: str, *_: object, **__: object) -> Round | None:
         self.rounds.append(reason)
         evidence = self
 
@@ -33,7 +35,7 @@ class EvidenceOnPaper(Evidence):
             def is_running(self) -> bool:
                 return evidence.running
 
-        self.last = RoundOnPaper(number=1, started_at=now, paths=[f"evidence/{reason}"])
+        self.last = RoundOnPaper(number=1, started_at=self.now, paths=[f"evidence/{reason}"])
         return self.last
 
 
@@ -45,13 +47,18 @@ def evidence(tmp_path: Path) -> EvidenceOnPaper:
 @pytest.fixture
 def halting(tmp_path: Path, evidence: EvidenceOnPaper) -> Halting:
     order = build_test_order("run_x")
-    return Halting(RunDir(tmp_path), order, Pace(), evidence, dict)
+    return Halting(RunDir(tmp_path), order, Pace(), evidence, dict, lambda _: evidence.step)
 
 
 def finding(
-    severity: Severity = Severity.HALT, detector: Detector = Detector.STALL, key: str = "k"
+    severity: Severity = Severity.HALT,
+    detector: Detector = Detector.STALL,
+    key: str = "k",
+    **place: int,
 ) -> Finding:
-    return Finding(detector=detector, severity=severity, at=1.0, key=key, text="why")
+    return Finding.model_validate(
+        {"detector": detector, "severity": severity, "at": 1.0, "key": key, "text": "why", **place}
+    )
 
 
 def test_warning_takes_no_evidence_and_asks_for_nothing(
@@ -82,6 +89,15 @@ def test_standing_suspicion_gets_a_second_round_later(
     halting.advance(SECOND_ROUND_S)
     halting.advance(SECOND_ROUND_S + 1)
     assert len(evidence.rounds) == 2
+
+
+def test_suspicion_that_went_away_gets_no_second_round(
+    halting: Halting, evidence: EvidenceOnPaper
+) -> None:
+    halting.observe(finding(Severity.SUSPECT, rank=1, step=8), 0.0)
+    evidence.step = 9
+    halting.advance(SECOND_ROUND_S + 1)
+    assert len(evidence.rounds) == 1
 
 
 def test_halt_waits_for_its_evidence_but_not_for_long(
@@ -149,10 +165,13 @@ def test_decision_of_a_watcher_that_died_is_carried_out_at_once(
 def test_evidence_of_one_run_is_bounded(tmp_path: Path) -> None:
     real = Evidence(RunDir(tmp_path))
     target = {0: Target(rank=0, pid=None)}
-    rounds = [real.start_round("stall", target, float(n)) for n in range(MAX_ROUNDS + 2)]
-    assert [found is not None for found in rounds] == [True] * MAX_ROUNDS + [False] * 2
-    for found in rounds:
+    rounds = [real.start_round("stall", target, float(n)) for n in range(MAX_ROUNDS)]
+    taken = [found is not None for found in rounds]
+    assert taken == [n < MAX_ROUNDS_OF_SUSPICION for n in range(MAX_ROUNDS)]
+    halts = [real.start_round("stall", target, 99.0, halts=True) for _ in range(MAX_ROUNDS)]
+    assert [found is not None for found in halts].count(True) == MAX_ROUNDS - taken.count(True)
+    for found in rounds + halts:
         for thread in found.threads if found is not None else ():
             thread.join(5)
     again = Evidence(RunDir(tmp_path))
-    assert again.start_round("stall", target, 0.0) is None
+    assert again.start_round("stall", target, 0.0, halts=True) is None

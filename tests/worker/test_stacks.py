@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 
 from tests.worker.runs import wait_until
 from worker.processes import load_stat
-from worker.stacks import build_probe, find_py_spy, read_stacks
+from worker.stacks import Readers, build_probe, find_py_spy, read_stacks
 
 SLEEPER = """
 import os, time
@@ -43,7 +45,8 @@ def program(tmp_path: Path, text: str) -> str:
 
 
 def read(pid: int, py_spy: str | None, **more: Any) -> Any:
-    settings = {"rank": 1, "round_number": 1, "stopped": False, **more}
+    settings = {"rank": 1, "round_number": 1, "stopped": False, "native": True, **more}
+    settings.setdefault("readers", Readers())
     return read_stacks(pid, program=py_spy, **settings)
 
 
@@ -83,6 +86,18 @@ def test_hanging_py_spy_is_cut_off(tmp_path: Path) -> None:
     assert found.text.count("py-spy dump") == 2
 
 
+def test_reading_is_cut_off_when_the_run_is_to_end(tmp_path: Path) -> None:
+    readers = Readers()
+    asked = threading.Timer(0.3, readers.stop)
+    asked.start()
+    began = time.monotonic()
+    found = read(1, program(tmp_path, "sleep 60"), readers=readers, limit_s=50.0)
+    assert time.monotonic() - began < 20.0
+    assert found.probe is None
+    assert read(1, program(tmp_path, "echo '[]'"), readers=readers).text.count("ended") == 2
+    asked.join()
+
+
 @pytest.mark.parametrize("text", ["exit 1", "echo nonsense", "echo '{}'", "echo '[]'"])
 def test_py_spy_that_answers_nonsense_leaves_nothing_known(tmp_path: Path, text: str) -> None:
     assert read(1, program(tmp_path, text)).probe is None
@@ -111,13 +126,34 @@ def test_main_thread_waits_when_its_innermost_frames_are_a_collectives(
         {"os_thread_id": 8, "thread_name": "other", "frames": [frame("gloo")]},
         {"os_thread_id": 7, "thread_name": "MainThread", "frames": frames},
     ]
-    probe = build_probe(threads, pid=7, rank=0, round_number=1)
+    probe = build_probe(threads, pid=7, rank=0, round_number=1, native=True)
     assert probe is not None
     assert probe.waiting is waiting
 
 
+def test_python_frames_alone_cannot_tell_that_a_thread_does_not_wait() -> None:
+    threads = [{"os_thread_id": 7, "frames": [frame("backward", "graph.py")]}]
+    probe = build_probe(threads, pid=7, rank=0, round_number=1, native=False)
+    assert probe is not None
+    assert probe.waiting is None
+
+
+def test_readings_with_and_without_native_frames_compare() -> None:
+    python = [frame("load", "loader.py"), frame("main", "train.py")]
+    readings = [
+        build_probe(
+            [{"os_thread_id": 7, "frames": frames}], pid=7, rank=0, round_number=1, native=n
+        )
+        for frames, n in (([frame("nanosleep"), *python], True), (python, False))
+    ]
+    first, second = readings
+    assert first is not None
+    assert second is not None
+    assert first.digest == second.digest
+
+
 def test_address_without_a_name_is_no_frame_worth_showing() -> None:
     threads = [{"os_thread_id": 7, "frames": [frame("0x7f00"), frame("epoll_wait")]}]
-    probe = build_probe(threads, pid=7, rank=0, round_number=1)
+    probe = build_probe(threads, pid=7, rank=0, round_number=1, native=True)
     assert probe is not None
     assert probe.frame == "epoll_wait"

@@ -20,7 +20,7 @@ from tests.worker.orders import (
     write_beats,
     write_finding,
 )
-from worker import telemetry
+from worker import stretches, telemetry
 from worker.client import ControlPlane
 from worker.telemetry import Shipper
 
@@ -247,7 +247,7 @@ def test_more_lines_than_one_message_takes_go_in_several(
     new_shipper: NewShipper,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(telemetry, "MAX_TELEMETRY_LINES", 7)
+    monkeypatch.setattr(stretches, "MAX_TELEMETRY_LINES", 7)
     lines = write_beats(run_dir, 0, range(40))
     shipping = new_shipper()
     shipping.ship(0.0)
@@ -267,6 +267,18 @@ def test_a_line_longer_than_a_message_still_passes(
     run_dir.heartbeat(0).write_bytes(long + beat(0, 1))
     assert new_shipper().finish(completed())
     assert arrived(plane).offsets["0"] == len(long + beat(0, 1))
+
+
+def test_a_line_of_carriage_returns_blocks_nothing(
+    run_dir: RunDir,
+    plane: FakeControlPlane,
+    new_shipper: NewShipper,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stretches, "MAX_TELEMETRY_LINES", 5)
+    run_dir.heartbeat(0).write_bytes(b"\r" * 50 + b"\n" + beat(0, 1))
+    assert new_shipper().finish(completed())
+    assert arrived(plane).lines["0"][-1] == beat(0, 1).decode().rstrip("\n")
 
 
 def test_a_control_plane_that_takes_nothing_ends_the_attempt(

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import httpx
@@ -34,6 +34,7 @@ from worker.processes import ProcessRef, boot_id, find_marked
 from worker.waker import QUEUE_NAME
 
 ROOT = checkout_root()
+LIGHT_WORKER = (sys.executable, "-m", "tests.worker.light_worker")
 NO_REDIS = "redis://127.0.0.1:1/0"
 
 
@@ -64,7 +65,9 @@ def start_worker(home: Path, plane: FakeControlPlane) -> Iterator[StartWorker]:
     """Factory of worker processes of the home."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(redis_url: str = NO_REDIS, **more: str) -> subprocess.Popen[bytes]:
+    def start(
+        redis_url: str = NO_REDIS, command: Sequence[str] = LIGHT_WORKER, **more: str
+    ) -> subprocess.Popen[bytes]:
         environ = {
             "PATH": os.environ["PATH"],
             "GONOGO_HOME": str(home),
@@ -76,13 +79,7 @@ def start_worker(home: Path, plane: FakeControlPlane) -> Iterator[StartWorker]:
             **more,
         }
         with (home / f"worker{len(started)}.log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tests.worker.light_worker"],
-                cwd=ROOT,
-                env=environ,
-                stdout=log,
-                stderr=log,
-            )
+            process = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=log, stderr=log)
         started.append(process)
         return process
 
@@ -288,6 +285,32 @@ def test_a_worker_told_to_stop_may_end_its_runs_with_a_checkpoint(
     assert end.exit.reason is OutcomeCode.HALTED
     assert not keeper_of(home, order).is_alive()
     assert plane.claims[-1].draining
+
+
+SUPERVISOR = """
+import ctypes, os, subprocess, sys
+die = lambda: ctypes.CDLL(None).prctl(1, 15, 0, 0, 0)
+worker = subprocess.Popen([sys.executable, "-m", "tests.worker.light_worker"], preexec_fn=die)
+print(worker.pid, flush=True)
+sys.exit(worker.wait())
+"""
+
+
+def test_a_worker_whose_supervisor_was_killed_ends_no_run(
+    home: Path, plane: FakeControlPlane, start_worker: StartWorker
+) -> None:
+    order = make_order()
+    offer(plane, order)
+    supervisor = start_worker(
+        GONOGO_WORKER_ON_STOP="checkpoint", command=(sys.executable, "-c", SUPERVISOR)
+    )
+    until(lambda: is_training(home, order), "the run")
+    worker = int((home / "worker0.log").read_text().split()[0])
+    supervisor.kill()
+    supervisor.wait()
+    until(lambda: not Path(f"/proc/{worker}").exists(), "the worker's end")
+    assert keeper_of(home, order).is_alive()
+    assert not (home / "runs" / order.run / ".HALT").exists()
 
 
 def test_an_order_under_a_newer_token_gets_a_clean_directory(

@@ -16,7 +16,11 @@ from gonogo.contract.outcome import Detector
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch.view import Beat, Event, Run, View, found
 
-FIELDS = tuple(Identity.model_fields)
+FIELDS = tuple(sorted(Identity.model_fields, key=lambda name: name == "config_digest"))
+"""The digest last: what differs is told by its own name first."""
+
+DIGEST_LENGTH = 64
+MAX_TEXT = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,14 +153,13 @@ def _findings(own: Told, tick: Tick, view: View, rank: int) -> list[Finding]:
 
 
 def _text(row: Difference) -> str:
-    return f"rank {row.rank} runs {row.name} {_short(row.said)}, {row.by} says " + _short(
-        row.expected
-    )
+    said, expected = _short(row.said), _short(row.expected)
+    return f"rank {row.rank} runs {row.name} {said}, {row.by} says {expected}"
 
 
 def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 80 else f"{text[:77]}…"
+    is_digest = isinstance(value, str) and len(value) == DIGEST_LENGTH
+    return f"{value[:12]}…" if is_digest else str(value)[:MAX_TEXT]
 
 
 def _finding(

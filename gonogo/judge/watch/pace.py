@@ -24,6 +24,11 @@ class Pace:
     """Checkpoint and eval time since the last step end."""
     median_s: float | None = None
 
+    @property
+    def last_s(self) -> float:
+        """Seconds between the last two step ends that were seen."""
+        return self.times_s[-1] * self.stride if self.times_s else 0.0
+
     def without(self, seconds: float) -> "Pace":
         """Return the pace with `seconds` since the last step end taken out."""
         return replace(self, excluded_s=self.excluded_s + seconds)

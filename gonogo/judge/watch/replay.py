@@ -225,9 +225,8 @@ def not_observed(state: WatchState) -> list[str]:
     if unlabelled:
         texts.append(f"sections: rank {', '.join(unlabelled)} never says what it is doing")
     ready = armed(state)
-    texts += [
-        f"{detector}: there was not enough to look at"
-        for detector in (Detector.SLOW, Detector.NON_FINITE)
-        if not ready[detector]
-    ]
+    if not ready[Detector.SLOW]:
+        texts.append("slow: no floor is ordered, and there were too few steps for a baseline")
+    if not ready[Detector.NON_FINITE]:
+        texts.append("non_finite: no line told a loss")
     return texts

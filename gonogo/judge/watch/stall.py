@@ -13,13 +13,18 @@ from gonogo.judge.watch.rank_divergence import name_culprit
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Event, Limit, Run, View, found
 
+AS_BEFORE_X = 1.5
+"""A step is not suspect before it has taken this multiple of the one before: a run that has become
+slow is D8's, and evidence at every step would slow it further."""
+
 
 def observe(own: None, event: Event, view: View) -> tuple[None, list[Finding]]:
     """Observe a tick: how long the rank behind has computed on its present step."""
     if not isinstance(event, Tick):
         return own, []
-    suspect_s = view.run.watch.stall.suspect_s
-    if all(stream.computed_s(event.mono) <= suspect_s for stream in view.streams.values()):
+    stall = view.run.watch.stall
+    least_s = min(stall.suspect_s, stall.halt_s, stall.corroborate_s, stall.early_s / 2)
+    if all(stream.computed_s(event.mono) <= least_s for stream in view.streams.values()):
         return own, []
     streams = [stream for stream in view.active() if not _finished(view, stream)]
     culprit = name_culprit(view, streams)
@@ -46,8 +51,9 @@ def limits(run: Run, stream: RankStream, m: float | None) -> tuple[Limit, Limit]
         early = _larger(run, "stall.early_s", stall.early_s, stall.early_x * expected)
         return Limit(seconds=early.seconds / 2, source=early.source), early
     m *= stream.pace.stride
+    usual_s = max(stall.suspect_x * m, AS_BEFORE_X * stream.pace.last_s)
     return (
-        _larger(run, "stall.suspect_s", stall.suspect_s, stall.suspect_x * m),
+        _larger(run, "stall.suspect_s", stall.suspect_s, usual_s),
         _larger(run, "stall.halt_s", stall.halt_s, stall.halt_x * m),
     )
 

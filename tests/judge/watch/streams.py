@@ -220,7 +220,9 @@ class World:
             rank.say("step_end", tokens=self.order.identity.tokens_per_step)
             rank.in_step = False
 
-    def steps(self, count: int, *, step_s: float = 0.5, data_s: float = 0.01, **fields: Any) -> World:
+    def steps(
+        self, count: int, *, step_s: float = 0.5, data_s: float = 0.01, **fields: Any
+    ) -> World:
         """Whole steps in lockstep."""
         for _ in range(count):
             self.open_step(data_s=data_s)
@@ -357,12 +359,9 @@ def watch(
             for name, rows in probes[looked][1].items():
                 fields[name] = fields.get(name, []) + rows if isinstance(rows, list) else rows
             looked += 1
-        tick = Tick.model_validate(
-            {
-                "n": number, "mono": mono, "ts": EPOCH + mono - T0, "interval_s": interval_s,
-                "late_s": late_s, "upto": {str(rank): len(files[rank]) for rank in beats}, **fields,
-            }  # fmt: skip
-        )
+        row = {"n": number, "mono": mono, "ts": EPOCH + mono - T0, "interval_s": interval_s}
+        upto = {str(rank): len(files[rank]) for rank in beats}
+        tick = Tick.model_validate({**row, "late_s": late_s, "upto": upto, **fields})
         before = seen.state
         seen.state, findings = fold(seen.state, tick, beats)
         seen.findings += findings

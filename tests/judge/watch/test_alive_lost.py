@@ -3,6 +3,8 @@
 import pytest
 
 from gonogo.contract.finding import Severity
+from gonogo.contract.outcome import Detector
+from gonogo.judge.watch import armed, start
 from tests.judge.watch.streams import EPOCH, T0, World, order_of, watch
 
 
@@ -94,3 +96,36 @@ def test_one_rank_alone_needs_a_probe() -> None:
     world.probe(0, "stopped")
     world.ranks[0].mono += 2.0
     assert watch(world).halted()[0] == ("alive_lost", 0, "data")
+
+
+def test_a_rank_that_obeys_a_halt_may_be_silent() -> None:
+    world = World(order_of()).boot().steps(8)
+    world.ranks[0].say("halt_seen")
+    world.ranks[0].stopped = True
+    world.ranks[1].spend(8.0)
+    assert watch(world).named(Severity.HALT) == set()
+
+
+def test_a_rank_that_names_no_sections_promises_no_alive_lines() -> None:
+    world = World(order_of()).boot().steps(8)
+    for rank in world.ranks:
+        rank.section, rank.section_seq = None, 0
+        rank.boot, rank.seq = f"plain{rank.rank}", 0
+        rank.say("boot", **world.order.identity.model_dump(exclude_none=True))
+    world.ranks[0].mono += 8.0
+    world.ranks[1].stopped = False
+    for _ in range(16):
+        world.ranks[1].mono += 0.5
+        world.ranks[1].say("beat")
+    assert "alive_lost" not in watch(world).named(Severity.HALT) | watch(world).named(
+        Severity.SUSPECT
+    )
+
+
+def test_it_is_armed_by_a_rank_that_speaks() -> None:
+    speaking = watch(World(order_of()).boot()).state
+    assert armed(speaking)[Detector.ALIVE_LOST]
+    assert not armed(start(order_of()))[Detector.ALIVE_LOST]
+    assert not armed(watch(World(order_of(steps=3)).boot().steps(3).finish()).state)[
+        Detector.ALIVE_LOST
+    ]

@@ -3,6 +3,9 @@
 import pytest
 
 from gonogo.contract.finding import Severity
+from gonogo.contract.heartbeat import Identity
+from gonogo.contract.outcome import Detector
+from gonogo.judge.watch import armed
 from tests.judge.watch.streams import World, order_of, watch
 
 
@@ -23,3 +26,26 @@ def test_later_losses_do_not_matter() -> None:
 def test_a_resumed_run_has_no_first_loss() -> None:
     world = World(order_of(resume_step=20), loss=lambda step: 1.0).boot().steps(5)
     assert watch(world).findings == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "resume_step", "identity", "on"),
+    [
+        (0, None, Identity(vocab=256), True),
+        (1, None, Identity(vocab=256), False),
+        (0, 20, Identity(vocab=256), False),
+        (0, None, Identity(), False),
+    ],
+    ids=["before step 1", "after it", "resumed", "vocabulary unknown"],
+)
+def test_it_is_armed_until_the_first_loss_is_told(
+    steps: int, resume_step: int | None, identity: Identity, on: bool
+) -> None:
+    order = order_of(resume_step=resume_step, identity=identity)
+    found = watch(World(order).boot().steps(steps))
+    assert armed(found.state)[Detector.FIRST_LOSS] is on
+
+
+def test_a_loss_that_is_no_number_is_not_this_detectors() -> None:
+    found = watch(World(order_of(), loss=lambda step: "NaN").boot().steps(2))
+    assert found.named(Severity.WARN) == set()

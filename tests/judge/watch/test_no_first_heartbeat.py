@@ -3,6 +3,7 @@
 import pytest
 
 from gonogo.contract.finding import Source
+from gonogo.contract.outcome import Detector
 from gonogo.judge.watch import armed
 from tests.judge.watch.streams import EPOCH, World, order_of, watch
 
@@ -72,5 +73,5 @@ def test_ten_minutes_of_compilation_are_silent() -> None:
 
 def test_it_is_disarmed_by_the_first_step_end() -> None:
     before = World(order_of()).boot()
-    assert armed(watch(before).state)["no_first_heartbeat"]
-    assert not armed(watch(World(order_of()).boot().steps(1)).state)["no_first_heartbeat"]
+    assert armed(watch(before).state)[Detector.NO_FIRST_HEARTBEAT]
+    assert not armed(watch(World(order_of()).boot().steps(1)).state)[Detector.NO_FIRST_HEARTBEAT]

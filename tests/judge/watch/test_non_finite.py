@@ -1,5 +1,7 @@
 """D10: numbers that are none."""
 
+from typing import Any
+
 import pytest
 
 from gonogo.contract.heartbeat import Identity
@@ -16,7 +18,8 @@ def run_of(dtype: str = "fp32", **fields: object) -> World:
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
 def test_one_bad_number_halts_on_its_line(dtype: str, name: str, value: str) -> None:
     world = run_of(dtype).steps(14)
-    world.steps(1, **{name: value})
+    numbers: dict[str, Any] = {name: value}
+    world.steps(1, **numbers)
     written = next(line for line in world.ranks[0].lines if value.encode() in line.raw)
     (halt,) = watch(world).halts
     assert (halt.detector, halt.rank, halt.step) == ("non_finite", None, 15)

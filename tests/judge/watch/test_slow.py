@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.finding import Severity, Source
+from gonogo.contract.outcome import Detector
 from gonogo.judge.watch import armed
 from tests.judge.watch.streams import World, order_of, watch
 
@@ -136,5 +137,5 @@ def test_a_plan_without_a_floor_has_only_its_baseline() -> None:
 
 
 def test_it_is_armed_by_its_baseline() -> None:
-    assert not armed(watch(run_of().steps(10)).state)["slow"]
-    assert armed(watch(run_of().steps(20)).state)["slow"]
+    assert not armed(watch(run_of().steps(10)).state)[Detector.SLOW]
+    assert armed(watch(run_of().steps(20)).state)[Detector.SLOW]

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.finding import Severity, Source
+from gonogo.contract.outcome import Detector
 from gonogo.judge.watch import armed
 from tests.judge.watch.streams import DEMO, EPOCH, T0, World, order_of, watch
 
@@ -56,6 +57,12 @@ def test_it_is_suspect_before_it_halts() -> None:
     suspect, halt = found.findings
     assert (suspect.severity, suspect.threshold) == (Severity.SUSPECT, 2.0)
     assert suspect.at < halt.at
+
+
+def test_a_run_that_has_become_slow_is_suspect_once_not_at_every_step() -> None:
+    world = World(order_of()).boot().steps(15).steps(4, step_s=3.0)
+    found = watch(world)
+    assert [(f.severity, f.step) for f in found.findings] == [(Severity.SUSPECT, 16)]
 
 
 def test_slow_steps_have_a_limit_that_follows_them() -> None:
@@ -256,12 +263,13 @@ def test_a_rank_that_labels_nothing_is_timed_by_its_lines() -> None:
     rank.mono += 25.0
     rank.say("beat")
     (halt,) = watch(world, interval_s=1.0).halts
-    assert (halt.detector, halt.threshold) == ("stall", pytest.approx(320.0))
+    assert halt.detector is Detector.STALL
+    assert halt.threshold == pytest.approx(320.0)
 
 
 def test_it_is_armed_once_a_step_has_ended() -> None:
-    assert not armed(watch(World(order_of()).boot()).state)["stall"]
-    assert armed(watch(World(order_of()).boot().steps(1)).state)["stall"]
+    assert not armed(watch(World(order_of()).boot()).state)[Detector.STALL]
+    assert armed(watch(World(order_of()).boot().steps(1)).state)[Detector.STALL]
 
 
 def test_the_demo_settings_are_those_of_the_plan() -> None:

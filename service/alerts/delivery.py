@@ -1,0 +1,113 @@
+"""Who carries the alerts? A loop of the conductor that hands due deliveries to a few threads.
+
+At least once: a try is marked after it was made, so a service that dies in between tells it again,
+under the same id. One subscription has one try under way at a time, in the order of the alerts; a
+receiver that hangs delays no other. Not guaranteed: order across retries, exactly once.
+"""
+
+import logging
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+
+from service.alerts.message import TIMEOUT_S, post_alert
+from service.alerts.outbox import (
+    Parcel,
+    fail_orphaned,
+    has_unspread,
+    load_due,
+    load_orphaned,
+    mark,
+    spread_alerts,
+    subscribe_settings,
+)
+from service.context import Context
+
+THREADS = 8
+REST_S = 5.0
+"""Pause of a subscription whose try could not be recorded, so that it is not told in a rush."""
+_log = logging.getLogger(__name__)
+
+
+class Deliveries:
+    """Delivers what the outbox holds."""
+
+    def __init__(self, context: Context, *, timeout_s: float = TIMEOUT_S) -> None:
+        self._context = context
+        self._client = httpx.Client(timeout=timeout_s, trust_env=False)
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="alerts")
+        self._busy: set[str] = set()
+        self._rests: dict[str, float] = {}
+        self._lock = threading.Lock()
+        self._subscribed = False
+
+    def run_once(self) -> None:
+        """Spread new alerts and start every try that is due."""
+        context = self._context
+        if not self._subscribed:
+            self._subscribe()
+        if context.store.read(has_unspread):
+            context.store.write(lambda session: spread_alerts(session, context.now()))
+        if context.store.read(load_orphaned):
+            context.store.write(fail_orphaned)
+        self._start(context.store.read(lambda s: load_due(s, context.now(), context.url)))
+
+    def busy(self) -> int:
+        """Return how many subscriptions have a try under way."""
+        with self._lock:
+            return len(self._busy)
+
+    def close(self) -> None:
+        """Start no more tries; those under way end by their timeout and are told again."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _subscribe(self) -> None:
+        settings, now = self._context.settings, self._context.now()
+        self._context.store.write(
+            lambda session: subscribe_settings(
+                session, settings.webhook_url, settings.webhook_secret, now
+            )
+        )
+        self._subscribed = True
+
+    def _start(self, due: list[Parcel]) -> None:
+        context = self._context
+        by_webhook: dict[str, list[Parcel]] = {}
+        for parcel in due:
+            by_webhook.setdefault(parcel.webhook, []).append(parcel)
+        for webhook, parcels in by_webhook.items():
+            with self._lock:
+                if webhook in self._busy or self._rests.get(webhook, 0.0) > context.mono():
+                    continue
+                self._busy.add(webhook)
+            self._pool.submit(self._carry, webhook, parcels)
+
+    def _carry(self, webhook: str, parcels: list[Parcel]) -> None:
+        """Try one subscription's deliveries one after the other; stop at the first that fails."""
+        try:
+            for parcel in parcels:
+                if self._context.closing.is_set() or not self._try(parcel):
+                    break
+        except Exception:  # noqa: BLE001 - the edge of a thread: logged, and due again
+            _log.exception("delivery to %s", webhook, extra={"action": "delivery_failed"})
+            self._rests[webhook] = self._context.mono() + REST_S
+        finally:
+            with self._lock:
+                self._busy.discard(webhook)
+
+    def _try(self, parcel: Parcel) -> bool:
+        context = self._context
+        answer = post_alert(self._client, parcel.target, parcel.alert, parcel.body, context.now())
+        if answer.error is not None:
+            _log.warning(
+                "alert %s to %s: %s",
+                parcel.alert,
+                parcel.webhook,
+                answer.error,
+                extra={"action": "alert_not_delivered"},
+            )
+        jitter = random.random()
+        context.store.write(lambda session: mark(session, parcel, answer, context.now(), jitter))
+        return answer.error is None

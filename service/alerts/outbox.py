@@ -1,0 +1,185 @@
+"""Which alert waits for whom? Rows of the outbox, and what becomes of them.
+
+Alerts are committed together with what they tell (`service.lifecycle.queue_alert`). Spreading one
+makes a delivery for every subscription that wants its type; that and the mark on the alert are one
+transaction, so no subscription is forgotten or told of what came before it.
+"""
+
+import secrets
+from base64 import b64encode
+from dataclasses import dataclass
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from gonogo.contract.api import AlertBody
+from gonogo.contract.ids import Kind
+from service.alerts.message import Answer, Target, check_secret
+from service.alerts.schedule import next_try_at
+from service.db.schema import AlertRow, DeliveryRow, WebhookRow
+from service.views import alert_url, stamp
+
+SETTINGS_WEBHOOK = f"{Kind.WEBHOOK.value}_{'0' * 26}"
+"""Id of the subscription that GONOGO_WEBHOOK_URL makes."""
+
+BATCH = 100
+PENDING, DELIVERED, FAILED = "pending", "delivered", "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parcel:
+    """One delivery that is due."""
+
+    alert: str
+    webhook: str
+    target: Target
+    body: AlertBody
+    alerted_at: float
+    attempts: int
+
+
+def subscribe_settings(session: Session, url: str | None, secret: str | None, now: float) -> None:
+    """Make the environment's subscription what the environment says: one, changed, or none.
+
+    Without a secret of its own it gets a random one: it is signed, and nobody can check it.
+    """
+    row = session.get(WebhookRow, SETTINGS_WEBHOOK)
+    if url is None:
+        if row is not None:
+            row.disabled_at = row.disabled_at or now
+        return
+    if row is None:
+        row = WebhookRow(id=SETTINGS_WEBHOOK, url=url, secret="", types=[], created_at=now)
+        session.add(row)
+    row.url = url
+    row.secret = (
+        check_secret(secret)
+        if secret
+        else row.secret or f"whsec_{b64encode(secrets.token_bytes(32)).decode()}"
+    )
+    row.disabled_at = None
+
+
+def has_unspread(session: Session) -> bool:
+    """Say whether an alert has no deliveries yet."""
+    query = select(AlertRow.id).where(AlertRow.spread.is_(False)).limit(1)
+    return session.scalars(query).first() is not None
+
+
+def spread_alerts(session: Session, now: float) -> int:
+    """Make a delivery for every subscription that wants an alert; return how many."""
+    waiting = select(AlertRow).where(AlertRow.spread.is_(False)).order_by(AlertRow.id)
+    living = select(WebhookRow).where(WebhookRow.disabled_at.is_(None))
+    webhooks = list(session.scalars(living))
+    made = 0
+    for alert in session.scalars(waiting.limit(BATCH)).all():
+        alert.spread = True
+        for webhook in webhooks:
+            if webhook.created_at <= alert.at and (
+                not webhook.types or alert.type in webhook.types
+            ):
+                row = DeliveryRow(
+                    alert=alert.id, webhook=webhook.id, state=PENDING, attempts=0, due_at=now
+                )
+                session.add(row)
+                made += 1
+    return made
+
+
+def load_due(session: Session, now: float, url: str) -> list[Parcel]:
+    """Return the deliveries that are due, oldest alert first.
+
+    Args:
+        session: reads.
+        now: Unix seconds.
+        url: where people reach this service.
+    """
+    query = (
+        select(DeliveryRow, AlertRow, WebhookRow)
+        .join(AlertRow, AlertRow.id == DeliveryRow.alert)
+        .join(WebhookRow, WebhookRow.id == DeliveryRow.webhook)
+        .where(DeliveryRow.state == PENDING, DeliveryRow.due_at <= now)
+        .where(WebhookRow.disabled_at.is_(None))
+        .order_by(DeliveryRow.alert)
+        .limit(BATCH)
+    )
+    return [
+        Parcel(
+            alert=alert.id,
+            webhook=webhook.id,
+            target=Target(url=webhook.url, secret=webhook.secret),
+            body=build_body(alert, url),
+            alerted_at=alert.at,
+            attempts=delivery.attempts,
+        )
+        for delivery, alert, webhook in session.execute(query)
+    ]
+
+
+def load_next_due(session: Session) -> float | None:
+    """Return when the next delivery is due, Unix seconds."""
+    query = select(DeliveryRow.due_at).where(DeliveryRow.state == PENDING)
+    return session.scalars(query.order_by(DeliveryRow.due_at).limit(1)).first()
+
+
+def build_body(alert: AlertRow, url: str) -> AlertBody:
+    """Return the body that tells of an alert."""
+    data = {**alert.data, "alert_id": alert.id, "url": alert_url(alert, url)}
+    return AlertBody.model_validate(
+        {"type": alert.type, "timestamp": stamp(alert.at), "data": data}
+    )
+
+
+def mark(session: Session, parcel: Parcel, answer: Answer, now: float, jitter: float) -> None:
+    """Record what came of one try: delivered, to be tried again, or failed for good."""
+    row = session.get(DeliveryRow, (parcel.alert, parcel.webhook))
+    if row is None or row.state != PENDING:
+        return
+    row.attempts += 1
+    row.error = answer.error
+    if answer.error is None:
+        row.state, row.delivered_at = DELIVERED, now
+        return
+    due_at = next_try_at(
+        attempts=row.attempts, alerted_at=parcel.alerted_at, now=now, jitter=jitter
+    )
+    if answer.gone:
+        end_subscription(session, parcel.webhook, now, "the receiver is gone (HTTP 410)")
+    elif due_at is None:
+        row.state = FAILED
+    else:
+        row.due_at = due_at
+
+
+def end_subscription(session: Session, webhook: str, now: float, why: str) -> None:
+    """End a subscription, and with it what still waits for it."""
+    row = session.get_one(WebhookRow, webhook)
+    row.disabled_at = row.disabled_at or now
+    fail_waiting(session, webhook, why)
+
+
+def fail_waiting(session: Session, webhook: str, why: str) -> None:
+    """Give up every delivery that waits for a subscription."""
+    session.flush()
+    session.execute(
+        update(DeliveryRow)
+        .where(DeliveryRow.webhook == webhook, DeliveryRow.state == PENDING)
+        .values(state=FAILED, error=why)
+    )
+
+
+def load_orphaned(session: Session) -> list[str]:
+    """Return the ended subscriptions that something still waits for."""
+    query = (
+        select(DeliveryRow.webhook)
+        .join(WebhookRow, WebhookRow.id == DeliveryRow.webhook)
+        .where(DeliveryRow.state == PENDING, WebhookRow.disabled_at.is_not(None))
+        .distinct()
+    )
+    return list(session.scalars(query))
+
+
+def fail_orphaned(session: Session) -> None:
+    """Give up whatever waits for an ended subscription."""
+    for webhook in load_orphaned(session):
+        fail_waiting(session, webhook, "the subscription ended")

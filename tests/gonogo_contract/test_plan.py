@@ -1,0 +1,167 @@
+"""A typo in a plan is an error that names the path, what was found and what was expected."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from gonogo.contract.errors import NotFound, Rejected
+from gonogo.contract.plan import (
+    bundled_plan,
+    bundled_plan_names,
+    hardware_profiles,
+    parse_plan,
+    with_overrides,
+)
+from gonogo.contract.yaml_text import parse_yaml
+
+DEMO = bundled_plan("demo")
+
+
+def test_the_bundled_plans_are_valid() -> None:
+    assert bundled_plan_names() == ["demo", "m7c-125m"]
+    for name in bundled_plan_names():
+        assert parse_plan(bundled_plan(name)).name == name
+
+
+def test_the_real_plan_is_the_one_of_the_field_reports() -> None:
+    plan = parse_plan(bundled_plan("m7c-125m"))
+    steps = {phase.name: phase.steps for phase in plan.phases}
+    assert steps == {
+        "sanity": 1,
+        "synthetic": 200,
+        "smoke": 300,
+        "extended": 1000,
+        "production": 50_000,
+    }
+    smoke = plan.phase("smoke")
+    assert (smoke.checkpoint.every_steps, smoke.checkpoint.every_s) == (5000, 3600)
+    (throughput,) = [row for row in smoke.gate if row.id == "throughput"]
+    assert (throughput.pass_above, throughput.fail_below) == ("profile", 39)
+    assert hardware_profiles()[plan.profile].floor_tok_s == 45
+
+
+PROBLEMS = [
+    ({"watchdog": {}}, "watchdog", "unknown key"),
+    ({"phases.smoke.stepz": 3}, "phases.smoke.stepz", "did you mean steps?"),
+    ({"phases.smoke.steps": 0}, "phases.smoke.steps", "found 0"),
+    ({"phases.smoke.data": "wikipedia"}, "phases.smoke.data", "found 'wikipedia'"),
+    ({"phases.smoke.env": {"LD_PRELOAD": "x"}}, "phases.smoke.env", "LD_PRELOAD"),
+    ({"phases.smoke.gate.finite.metric": "looss"}, "phases.smoke.gate.finite.metric", "looss"),
+    ({"phases.smoke.gate.finite.pass_above": 1}, "phases.smoke.gate.finite", "no threshold"),
+    ({"phases.smoke.gate.throughput.pass_above": None}, "phases.smoke.gate.throughput", "expected"),
+    ({"phases.smoke.gate.finite.id": "coverage"}, "phases.smoke.gate", "built-in"),
+    ({"phases.smoke.gate.finite.id": "throughput"}, "", "same id"),
+    ({"phases.smoke.name": "sanity"}, "", "same name"),
+    ({"phases.smoke.init_from": "production"}, "", "earlier phase"),
+    ({"profile": "a100"}, "profile", "a100-pcie-gen4"),
+    ({"watch.stall.halts": 3}, "watch.stall.halts", "halt_s"),
+    ({"workload.entry": "os.system('x')"}, "workload.entry", "found"),
+    ({"workload.world_size": 0}, "workload.world_size", "found 0"),
+    ({"heartbeat.alive_every_s": 1.0}, "", "a third of watch.alive_lost.suspect_s"),
+    ({"limits.isolated_limit_s": 20}, "limits.isolated_limit_s", "found 20"),
+    ({"retry.infra": 99}, "retry.infra", "found 99"),
+    ({"v": 2}, "v", "found 2"),
+    ({"train": {}}, "", "train.config"),
+]
+
+
+@pytest.mark.parametrize(("sets", "path", "said"), PROBLEMS, ids=[str(row[0]) for row in PROBLEMS])
+def test_what_is_wrong_is_named_with_its_path(sets: dict[str, Any], path: str, said: str) -> None:
+    with pytest.raises(Rejected) as refused:
+        parse_plan(with_overrides(DEMO, sets))
+    problems = refused.value.problems
+    assert any(row.path.startswith(path) for row in problems)
+    assert said in " ".join(
+        [refused.value.detail, *(f"{row.path} {row.message}" for row in problems)]
+    )
+
+
+PLACES = [
+    ({"evidence_from": "smoke"}, "later phase"),
+    ({"due": "sanity"}, "later phase"),
+    ({"evidence_from": "end"}, "expected a phase"),
+    ({"evidence_from": "production", "due": "extended"}, "does not come before due"),
+    ({"evidence_from": "extended", "due": "extended"}, "does not come before due"),
+    ({"evidence_from": "extended", "due": "production"}, None),
+    ({"evidence_from": "production", "due": "end"}, None),
+]
+
+
+@pytest.mark.parametrize(("fields", "said"), PLACES)
+def test_the_evidence_of_a_condition_comes_before_it_is_due(
+    fields: dict[str, str], said: str | None
+) -> None:
+    sets = {f"phases.smoke.gate.throughput.{name}": value for name, value in fields.items()}
+    data = with_overrides(DEMO, sets)
+    if said is None:
+        parse_plan(data)
+        return
+    with pytest.raises(Rejected, match=said):
+        parse_plan(data)
+
+
+THRESHOLDS = [
+    ({"pass_above": 4, "fail_below": 5}, "pass side"),
+    ({"pass_below": 6, "fail_above": 5}, "pass side"),
+    ({"pass_above": 4, "pass_below": 5}, "expected pass_above"),
+    ({}, "expected pass_above"),
+]
+
+
+@pytest.mark.parametrize(("fields", "said"), THRESHOLDS)
+def test_thresholds_that_contradict_are_refused(fields: dict[str, float], said: str) -> None:
+    data = deepcopy(DEMO)
+    data["phases"][0]["gate"].append({"id": "c", "metric": "loss", **fields})
+    with pytest.raises(Rejected, match=said):
+        parse_plan(data)
+
+
+def test_overrides_go_by_name_and_leave_the_original_alone() -> None:
+    before = deepcopy(DEMO)
+    data = with_overrides(DEMO, {"phases.smoke.steps": 7, "train.seed": 9, "confirm.on": ["stall"]})
+    plan = parse_plan(data)
+    assert (plan.phase("smoke").steps, plan.train["seed"]) == (7, 9)
+    assert plan.confirm is not None
+    assert before == DEMO
+
+
+@pytest.mark.parametrize("path", ["phases.smok.steps", "phases.smoke.steps.x", "phases.smoke"])
+def test_an_override_that_leads_nowhere_is_refused(path: str) -> None:
+    with pytest.raises(Rejected, match=path.split(".")[0]):
+        parse_plan(with_overrides(DEMO, {path: 1}))
+
+
+def test_an_unknown_plan_or_phase_is_not_found() -> None:
+    with pytest.raises(NotFound, match="demo"):
+        bundled_plan("../demo")
+    with pytest.raises(NotFound):
+        parse_plan(DEMO).phase("none")
+
+
+def test_the_digest_is_of_what_was_said_and_changes_with_it() -> None:
+    plan = parse_plan(DEMO)
+    assert parse_plan(plan.canonical()).digest() == plan.digest()
+    assert parse_plan(with_overrides(DEMO, {"train.seed": 1})).digest() != plan.digest()
+
+
+YAML = [
+    ("a: on", {"a": "on"}),
+    ("on: [x]", {"on": ["x"]}),
+    ("a: yes", {"a": "yes"}),
+    ("a: true", {"a": True}),
+    ("a: 1.0e+3", {"a": 1000.0}),
+]
+
+
+@pytest.mark.parametrize(("text", "value"), YAML)
+def test_yaml_is_read_as_version_1_2_reads_it(text: str, value: Any) -> None:
+    assert parse_yaml(text) == value
+
+
+@pytest.mark.parametrize("text", ["a: 1\na: 2", "a: [", "!!python/object:os.system x"])
+def test_yaml_that_is_ambiguous_or_wrong_is_refused(text: str) -> None:
+    with pytest.raises(Rejected):
+        parse_yaml(text)

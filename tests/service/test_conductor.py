@@ -1,0 +1,237 @@
+"""What happens by itself, and what happens when a part of it was killed in between?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+from rq import Queue
+from rq.serializers import JSONSerializer
+
+from service.conductor.leader import Leader
+from service.conductor.leases import LEASE_S, TAKEOVER_AFTER_S, Leases, Living, decide, observe
+from service.conductor.upkeep import assign_cursors
+from service.conductor.wake import AGAIN_S, QUEUE, Waker, decide_wakes
+from service.context import Context, open_context
+from service.db.migrate import migrate
+from service.db.schema import EventRow
+from service.decisions import save_missing
+from service.settings import Settings
+from tests.servers import RedisServer
+from tests.service.conftest import Plane, serving
+from tests.service.fake_worker import FakeWorker
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.at = 1000.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def still(settings: Settings, clock: Clock) -> Iterator[Plane]:
+    """A control plane that does nothing by itself; its monotonic clock is the test's."""
+    migrate(settings.database_url)
+    from service.auth import load_local_keys
+
+    context = open_context(settings, mono=clock)
+    load_local_keys(context)
+    with serving(context, conduct=False) as http:
+        yield Plane(context=context, http=http, home=settings.home)
+
+
+@pytest.mark.parametrize(
+    ("woken", "expected"),
+    [
+        ({}, ["a", "b"]),
+        ({"a": 100.0}, ["b"]),
+        ({"a": 100.0 - AGAIN_S, "b": 100.0 - AGAIN_S + 0.1}, ["a"]),
+    ],
+)
+def test_a_wake_is_due_at_once_and_again_after_a_while(
+    woken: dict[str, float], expected: list[str]
+) -> None:
+    assert decide_wakes(["a", "b"], woken, 100.0) == expected
+
+
+def living(heard: int, *, lost: bool = False, limit: float | None = None) -> list[Living]:
+    return [Living(run="r", heard=heard, lost=lost, isolated_limit_s=limit)]
+
+
+def test_a_run_is_lost_only_after_the_lease_on_this_clock() -> None:
+    seen = observe({}, living(5), 0.0)
+    assert decide(seen, living(5), LEASE_S).lost == ()
+    assert decide(seen, living(5), LEASE_S + 0.1).lost == ("r",)
+    assert decide(seen, living(5, lost=True), LEASE_S + 0.1).lost == ()
+    seen = observe(seen, living(6), LEASE_S)
+    assert decide(seen, living(6), LEASE_S + 0.1).lost == ()
+
+
+def test_nothing_is_taken_over_without_the_plans_limit() -> None:
+    seen = observe({}, living(1), 0.0)
+    assert decide(seen, living(1, lost=True), 1e6).take_over == ()
+    limited = living(1, lost=True, limit=300.0)
+    assert decide(seen, limited, 300.0 + TAKEOVER_AFTER_S).take_over == ()
+    assert decide(seen, limited, 300.1 + TAKEOVER_AFTER_S).take_over == ("r",)
+
+
+def started(plane: Plane, **sets: Any) -> tuple[FakeWorker, Any]:
+    plane.submit(set=sets)
+    worker = plane.worker()
+    order = worker.claim()
+    assert order is not None
+    worker.start(order)
+    return worker, order
+
+
+def test_a_silent_run_is_shown_lost_once_and_found_when_it_speaks(
+    still: Plane, clock: Clock
+) -> None:
+    worker, order = started(still)
+    leases = Leases(still.context)
+    for _ in range(3):
+        leases.run_once()
+        clock.at += LEASE_S + 1
+    run = still.get(f"/runs/{order.run}")
+    assert (run["lost"], run["state"]) == (True, "running")
+    alerts = [row["type"] for row in still.get("/alerts")["items"]]
+    assert alerts == ["run.lost"]
+    assert still.worker(name="w2").claim() is None
+    worker.telemetry(order)
+    assert still.get(f"/runs/{order.run}")["lost"] is False
+
+
+def test_an_isolated_run_is_taken_over_after_the_plans_limit(still: Plane, clock: Clock) -> None:
+    worker, order = started(still, **{"limits.isolated_limit_s": 300})
+    leases = Leases(still.context)
+    leases.run_once()
+    clock.at += LEASE_S + 1
+    leases.run_once()
+    clock.at += 300 + TAKEOVER_AFTER_S
+    leases.run_once()
+    assert still.get(f"/runs/{order.run}")["outcome"]["code"] == "isolated"
+    again = worker.claim()
+    assert again is not None
+    assert (again.reason, again.attempt) == ("takeover", 2)
+    assert again.token > order.token
+
+
+def waiting_jobs(url: str) -> int:
+    with Redis.from_url(url) as redis:
+        return len(Queue(QUEUE, connection=redis, serializer=JSONSerializer))
+
+
+def with_redis(plane: Plane, server: RedisServer) -> Waker:
+    """A waker as another start of the service would have it: with an empty memory."""
+    from dataclasses import replace
+
+    plane.context.settings = replace(plane.context.settings, redis_url=server.url)
+    return Waker(plane.context)
+
+
+def test_a_wake_lost_between_the_commit_and_the_queue_is_sent_by_the_next_start(
+    still: Plane, redis_server: RedisServer
+) -> None:
+    still.submit()  # the service dies here: committed, nobody told
+    waker = with_redis(still, redis_server)
+    waker.run_once()
+    waker.run_once()
+    assert waiting_jobs(redis_server.url) == 1
+    waker.close()
+
+
+def test_redis_may_be_down_and_forget_everything(
+    still: Plane, redis_server: RedisServer, clock: Clock
+) -> None:
+    still.submit()
+    redis_server.kill()
+    waker = with_redis(still, redis_server)
+    waker.run_once()
+    redis_server.start()
+    clock.at += AGAIN_S
+    waker.run_once()
+    clock.at += AGAIN_S
+    waker.run_once()
+    assert waiting_jobs(redis_server.url) == 1, "one message per waiting run, not one per pass"
+    still.worker().claim()
+    clock.at += AGAIN_S
+    with Redis.from_url(redis_server.url) as redis:
+        redis.flushall()
+    waker.run_once()
+    assert waiting_jobs(redis_server.url) == 0, "nothing waits any more"
+    waker.close()
+
+
+def test_one_of_two_services_conducts_and_the_other_takes_over(
+    settings: Settings, tmp_path: Path
+) -> None:
+    migrate(settings.database_url)
+    contexts = [open_context(settings) for _ in range(2)]
+    leaders = [Leader(context.store, tmp_path / "conductor.lock") for context in contexts]
+    assert [leader.leads(0.0) for leader in leaders] == [True, False]
+    assert [leader.leads(2.0) for leader in leaders] == [True, False]
+    leaders[0].close()
+    assert leaders[1].leads(4.0)
+    leaders[1].close()
+    for context in contexts:
+        context.store.close()
+
+
+def test_cursors_order_all_committed_events_once(still: Plane) -> None:
+    for _ in range(3):
+        still.submit()
+    context: Context = still.context
+    first = context.store.write(assign_cursors)
+    assert first > 3
+    assert context.store.write(assign_cursors) == 0
+    still.submit()
+    context.store.write(assign_cursors)
+    from sqlalchemy import select
+
+    cursors = context.store.read(
+        lambda session: list(session.scalars(select(EventRow.cursor).order_by(EventRow.cursor)))
+    )
+    assert cursors == list(range(1, len(cursors) + 1))
+
+
+def test_a_decision_file_that_a_kill_left_unwritten_is_written_later(plane: Plane) -> None:
+    experiment = plane.submit()
+    worker = plane.worker()
+    worker.run_through(plane.next_order(worker))
+    plane.next_order(worker)
+    folder = plane.home / "decisions"
+    decision = plane.get(f"/experiments/{experiment}/decisions")["items"][0]["id"]
+    path = folder / f"{decision}.json"
+    plane.wait(path.exists, "the file")
+    before = path.read_bytes()
+    path.unlink()
+    assert plane.context.store.read(lambda session: save_missing(folder, session)) == 1
+    assert path.read_bytes() == before
+
+
+def test_a_service_started_anew_judges_what_ended_meanwhile(
+    still: Plane, settings: Settings
+) -> None:
+    experiment = still.submit()
+    worker = still.worker()
+    order = worker.claim()
+    assert order is not None
+    worker.run_through(order)
+    assert still.get(f"/experiments/{experiment}/decisions")["items"] == []
+    context = open_context(settings)
+    with serving(context) as http:
+        second = Plane(context=context, http=http, home=settings.home)
+        second.wait(lambda: second.get(f"/experiments/{experiment}/decisions")["items"], "GO")
+        assert second.get(f"/runs/{order.run}")["verdict"] == "GO"

@@ -1,0 +1,250 @@
+"""What follows the end of a run, and is it the same as judging its directory?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.contract.decision import Decision
+from gonogo.contract.rundir import RunDir, save_json
+from gonogo.judge.record import load_run
+from gonogo.judge.replay import check_chain, load_decision, replay_decision
+from service.judging import assess
+from tests.service.conftest import Plane
+from tests.service.fake_worker import FakeWorker, beats
+
+
+def end_with(
+    plane: Plane, worker: FakeWorker, order: Any, reason: str, by: str, **more: Any
+) -> None:
+    worker.start(order)
+    lines = {rank: beats(order, rank, upto=0, done=False) for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    answer = worker.end(order, lines, reason, by, code=1, **more)
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize(
+    ("reason", "by"),
+    [("stalled", "watchdog"), ("nonzero_exit", "trainer"), ("config_mismatch", "watchdog")],
+)
+def test_a_run_that_policy_or_the_user_ended_is_no_go(plane: Plane, reason: str, by: str) -> None:
+    experiment = plane.submit()
+    worker = plane.worker()
+    end_with(plane, worker, plane.next_order(worker), reason, by)
+    view = plane.wait_state(experiment, "finished")
+    assert view["verdict"] == "NO_GO"
+    assert view["outcome"]["code"] == reason
+    assert [phase["state"] for phase in view["phases"]] == ["failed", *["skipped"] * 4]
+    assert plane.worker().claim() is None
+
+
+def test_a_decision_replays_from_its_file_and_the_run_directory(
+    plane: Plane, tmp_path: Path
+) -> None:
+    experiment = plane.submit()
+    worker = plane.worker(home=tmp_path / "runs")
+    order = plane.next_order(worker)
+    run_dir = save_run(tmp_path / "runs" / order.run, order)
+    worker.run_through(order)
+    decisions = plane.wait(
+        lambda: plane.get(f"/experiments/{experiment}/decisions")["items"], "a decision"
+    )
+    path = plane.home / "decisions" / f"{decisions[0]['id']}.json"
+    plane.wait(path.exists, "the decision's file")
+    recorded = load_decision(path)
+    assert recorded == Decision.model_validate(decisions[0])
+    found = replay_decision(recorded, run_dir)
+    assert found.equal, found
+    beat_file = RunDir(run_dir).heartbeat(1)
+    beat_file.write_text(beat_file.read_text().replace('"loss": 3', '"loss": 4', 1))
+    tampered = replay_decision(recorded, run_dir)
+    assert not tampered.equal
+    assert tampered.path is not None
+
+
+def save_run(folder: Path, order: Any) -> Path:
+    """The directory that the fake worker's healthy run would have left."""
+    run_dir = RunDir(folder)
+    save_json(run_dir.order, order.document())
+    for rank in range(order.world_size):
+        text = "".join(line + "\n" for line in beats(order, rank))
+        run_dir.heartbeat(rank).write_text(text)
+    checks = [{"id": "disk", "outcome": "pass", "text": "ok"}]
+    save_json(run_dir.preflight, {"v": 1, "passed": True, "checks": checks})
+    ranks = {str(rank): {"code": 0, "at": 1.0} for rank in range(order.world_size)}
+    save_json(
+        run_dir.exit,
+        {"v": 1, "code": 0, "ended_at": 1.0, "ended_by": "trainer", "reason": "completed",
+         "ranks": ranks},
+    )  # fmt: skip
+    run_dir.findings.write_text("")
+    run_dir.watch.write_text("")
+    return folder
+
+
+def test_facts_from_the_database_equal_those_from_the_directory(
+    plane: Plane, tmp_path: Path
+) -> None:
+    plane.submit()
+    worker = plane.worker(home=tmp_path / "runs")
+    order = plane.next_order(worker)
+    folder = save_run(tmp_path / "runs" / order.run, order)
+    worker.run_through(order)
+    plane.wait(lambda: plane.get(f"/runs/{order.run}")["verdict"], "a verdict")
+    found = plane.context.store.read(lambda session: assess(session, order.run))
+    from gonogo.judge.facts import build_facts
+
+    assert build_facts(load_run(folder), found.rules) == found.facts
+
+
+def test_the_chain_of_an_experiment_holds(plane: Plane) -> None:
+    experiment = plane.submit()
+    worker = plane.worker()
+    for _ in range(3):
+        worker.run_through(plane.next_order(worker))
+    rows = plane.wait(
+        lambda: (found := plane.get(f"/experiments/{experiment}/decisions")["items"])[2:] and found
+    )
+    decisions = [Decision.model_validate(row) for row in rows]
+    assert check_chain(decisions).equal
+    assert decisions[0].prev_hash is None
+    assert not check_chain([decisions[0], decisions[2]]).equal
+
+
+def test_only_the_first_halt_finding_of_a_run_alerts(plane: Plane) -> None:
+    plane.submit()
+    worker = plane.worker()
+    order = plane.next_order(worker)
+    worker.start(order)
+    found = [
+        {"detector": "stall", "severity": severity, "rank": 1, "section": "backward", "at": 1.0 + n,
+         "key": f"{order.run}:{n}", "text": "rank 1 stands in backward"}
+        for n, severity in enumerate(["suspect", "halt", "halt"])
+    ]  # fmt: skip
+    path = f"/runs/{order.run}/findings"
+    for part in (found[:1], found[:2], found):
+        worker.post(path, {"token": order.token, "findings": part})
+    alerts = [row for row in plane.get("/alerts")["items"] if row["type"] == "finding.halt"]
+    assert len(alerts) == 1
+    data = alerts[0]["data"]
+    assert (data["rank"], data["run"], data["phase"]) == (1, order.run, "sanity")
+    assert data["finding"]["key"] == f"{order.run}:1"
+    assert data["url"].endswith(f"/experiments/{order.experiment}")
+    assert [row["key"] for row in plane.get(path)["items"]] == [row["key"] for row in found]
+
+
+def test_conditions_are_met_by_the_run_that_brings_the_evidence(plane: Plane) -> None:
+    gate = [
+        {"id": "pace", "metric": "dt_step_s", "aggregate": "median", "over_ranks": "max",
+         "pass_below": 0.15, "severity": "conditional"}
+    ]  # fmt: skip
+    experiment = plane.submit(set={"phases.sanity.gate": gate, "phases.sanity.steps": 20})
+    worker = plane.worker()
+    worker.run_through(plane.next_order(worker))
+    order = plane.next_order(worker)
+    view = plane.experiment(experiment)
+    assert view["phases"][0]["verdict"] == "CONDITIONAL_GO"
+    condition = view["conditions"][0]
+    assert (condition["state"], condition["evidence_from"]) == ("open", "synthetic")
+    worker.start(order)
+    lines = {rank: beats(order, rank, step_s=0.1) for rank in (0, 1)}
+    worker.ship(order, lines)
+    worker.end(order, lines)
+    plane.next_order(worker)
+    assert plane.experiment(experiment)["conditions"][0]["state"] == "met"
+    kinds = [row["kind"] for row in plane.get(f"/experiments/{experiment}/decisions")["items"]]
+    assert kinds == ["auto", "auto", "condition"]
+
+
+def test_a_condition_can_be_waived_once_by_a_person(plane: Plane) -> None:
+    gate = [
+        {"id": "pace", "metric": "dt_step_s", "aggregate": "median", "over_ranks": "max",
+         "pass_below": 0.15, "severity": "conditional"}
+    ]  # fmt: skip
+    experiment = plane.submit(set={"phases.sanity.gate": gate, "phases.sanity.steps": 20})
+    worker = plane.worker()
+    worker.run_through(plane.next_order(worker))
+    condition = plane.wait(lambda: plane.experiment(experiment)["conditions"], "a condition")[0]
+    body = {"verdict": "GO", "reason": "known", "condition": condition["id"]}
+    path = f"/experiments/{experiment}/decisions"
+    made = plane.call("POST", path, json=body)
+    assert made.status_code == 201, made.text
+    assert made.json()["kind"] == "condition"
+    assert plane.experiment(experiment)["conditions"][0]["state"] == "waived"
+    again = plane.call("POST", path, json=body)
+    assert (again.status_code, again.json()["state"]) == (409, "waived")
+    unknown = plane.call("POST", path, json={**body, "condition": "smoke:none"})
+    assert unknown.status_code == 404
+
+
+def test_an_approval_is_awaited_where_the_plan_asks_for_one(plane: Plane) -> None:
+    experiment = plane.submit(set={"phases.sanity.approve": "always"})
+    worker = plane.worker()
+    worker.run_through(plane.next_order(worker))
+    view = plane.wait_state(experiment, "awaiting_decision")
+    assert view["verdict"] == "GO"
+    assert worker.claim() is None
+    answer = plane.call("POST", f"/experiments/{experiment}/promote", json={"reason": "fine"})
+    assert answer.status_code == 202
+    assert plane.next_order(worker).phase == "synthetic"
+    kinds = [event["type"] for event in events(plane, experiment)]
+    assert "phase.approved" in kinds
+
+
+def events(plane: Plane, experiment: str) -> list[dict[str, Any]]:
+    """Everything that happened so far, read from the event stream."""
+    answer = plane.call("GET", f"/experiments/{experiment}/events", params={"follow": "false"})
+    blocks = [block.split("\n") for block in answer.text.split("\n\n") if "\nevent: " in block]
+    return [
+        json.loads(line.removeprefix("data: "))
+        for block in blocks
+        for line in block
+        if line.startswith("data: ") and block[0].startswith("id: ")
+    ]
+
+
+def test_events_of_an_experiment_have_no_gaps_and_resume_after_the_last_one(plane: Plane) -> None:
+    experiment = plane.submit()
+    worker = plane.worker()
+    for _ in range(2):
+        worker.run_through(plane.next_order(worker))
+    plane.next_order(worker)
+    found = events(plane, experiment)
+    assert [event["seq"] for event in found] == list(range(1, len(found) + 1))
+    answer = plane.call(
+        "GET",
+        f"/experiments/{experiment}/events",
+        params={"follow": "false"},
+        headers={"Last-Event-ID": "5"},
+    )
+    assert answer.text.split("id: ")[1].startswith("6\n")
+    ordered = plane.wait(
+        lambda: (page := plane.get("/events", limit=1000)["items"])[len(found) - 1 :] and page
+    )
+    cursors = [event["cursor"] for event in ordered]
+    assert cursors == sorted(set(cursors))
+    assert plane.get("/events", after=cursors[3])["items"][0]["cursor"] == cursors[4]
+
+
+def test_an_event_that_happens_reaches_whoever_follows(plane: Plane) -> None:
+    experiment = plane.submit()
+    headers = {"Authorization": f"Bearer {plane.key()}"}
+    url = f"/api/v1/experiments/{experiment}/events"
+    with plane.http.stream("GET", url, headers=headers) as stream:
+        lines = stream.iter_lines()
+        while not next(lines).startswith("event: run.state"):
+            continue
+        plane.call("POST", f"/experiments/{experiment}/cancel", json={})
+        seen = [line for line in lines_until(lines, "event: experiment.stop")]
+    assert seen[-1] == "event: experiment.stop"
+
+
+def lines_until(lines: Any, last: str) -> Any:
+    for line in lines:
+        yield line
+        if line == last:
+            return

@@ -1,0 +1,197 @@
+"""Do the resources answer in the form that the interface names?"""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.service.conftest import Plane
+from tests.service.fake_worker import beats
+
+
+def test_a_dry_run_answers_every_order_and_stores_nothing(plane: Plane) -> None:
+    answer = plane.call("POST", "/experiments", json={"plan": "demo", "dry_run": True})
+    assert answer.status_code == 200
+    orders = answer.json()["orders"]
+    assert [order["phase"] for order in orders][:2] == ["sanity", "synthetic"]
+    assert plane.get("/experiments")["items"] == []
+
+
+def test_the_same_idempotency_key_creates_once(plane: Plane) -> None:
+    headers = {"Idempotency-Key": "k1"}
+
+    def submit(_: int) -> Any:
+        return plane.call("POST", "/experiments", json={"plan": "demo"}, headers=headers)
+
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(submit, range(6)))
+    assert {answer.status_code for answer in answers} <= {201, 409}
+    ids = {answer.json()["id"] for answer in answers if answer.status_code == 201}
+    assert len(ids) == 1
+    assert len(plane.get("/experiments")["items"]) == 1
+    other = plane.call("POST", "/experiments", json={"plan": "demo", "name": "x"}, headers=headers)
+    assert other.status_code == 422
+
+
+def test_a_refused_submission_may_be_sent_again_under_its_key(plane: Plane) -> None:
+    headers = {"Idempotency-Key": "k2"}
+    bad = {"plan": "demo", "set": {"phases.smoke.steps": "many"}}
+    assert plane.call("POST", "/experiments", json=bad, headers=headers).status_code == 422
+    good = plane.call("POST", "/experiments", json={"plan": "demo"}, headers=headers)
+    assert good.status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "path"),
+    [
+        ({"plan": "nope"}, 404, None),
+        ({"plan": "demo", "set": {"phases.smoke.stps": 3}}, 422, "phases.smoke.stps"),
+        ({"plan": "m7c-125m", "set": {"fault": "hang"}}, 422, None),
+        ({"plan": "demo", "set": {"fault": "hang:rank=9"}}, 422, None),
+        ({"plan": "demo", "typo": 1}, 422, "typo"),
+        ({"plan": "demo", "name": "nul\x00"}, 422, None),
+        ({"plan": {"v": 1}}, 422, "name"),
+    ],
+)
+def test_a_bad_submission_is_refused_with_its_path(
+    plane: Plane, body: dict[str, Any], status: int, path: str | None
+) -> None:
+    answer = plane.call("POST", "/experiments", json=body)
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["status"] == status
+    if path is not None:
+        assert path in [row["path"] for row in answer.json()["errors"]]
+
+
+def test_a_body_that_is_no_json_is_a_bad_request(plane: Plane) -> None:
+    answer = plane.call(
+        "POST", "/experiments", content=b'{"plan":', headers={"Content-Type": "application/json"}
+    )
+    assert answer.status_code == 400
+    assert answer.json()["code"] == "bad_request"
+
+
+def test_lists_come_in_pages_that_miss_nothing(plane: Plane) -> None:
+    made = [plane.submit() for _ in range(5)]
+    found: list[str] = []
+    cursor = None
+    while True:
+        page = plane.get("/experiments", limit=2, **({"cursor": cursor} if cursor else {}))
+        found += [row["id"] for row in page["items"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert found == sorted(made, reverse=True)
+
+
+@pytest.mark.parametrize(
+    "path", ["/experiments/exp_1", "/runs/../x", "/decisions/dec_", "/schemas/x"]
+)
+def test_what_is_not_there_is_a_problem_document(plane: Plane, path: str) -> None:
+    answer = plane.call("GET", path)
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["code"] == "not_found"
+
+
+def test_a_series_keeps_its_peaks(plane: Plane) -> None:
+    plane.submit(set={"phases.sanity.steps": 400})
+    worker = plane.worker()
+    order = plane.next_order(worker)
+    worker.start(order)
+    lines = beats(order, 0)
+    for step, loss in ((200, 99.0), (201, "NaN")):
+        said = f'"step": {step}, "msg": "progress"'
+        at = next(n for n, line in enumerate(lines) if said in line)
+        lines[at] = json.dumps({**json.loads(lines[at]), "loss": loss})
+    worker.ship(order, {0: lines})
+    found = plane.get(f"/runs/{order.run}/series", metric="loss", points=20)["series"][0]
+    assert len(found["points"]) <= 20
+    assert [200, 99.0] in found["points"]
+    assert (found["samples"], found["non_finite"]) == (399, [201])
+    assert plane.call("GET", f"/runs/{order.run}/series?metric=nope").status_code == 422
+
+
+def test_artifacts_are_served_from_here_and_never_from_outside(
+    plane: Plane, tmp_path: Path
+) -> None:
+    import socket
+
+    plane.submit()
+    worker = plane.worker(home=tmp_path / "runs", host=socket.gethostname())
+    order = plane.next_order(worker)
+    folder = tmp_path / "runs" / order.run
+    folder.mkdir(parents=True)
+    (folder / "order.json").write_text(json.dumps(order.document()))
+    (folder / "rank0.log").write_text("hello\n")
+    (tmp_path / "secret").write_text("no")
+    (folder / "link").symlink_to(tmp_path / "secret")
+    worker.start(order)
+    base = f"/runs/{order.run}/artifacts"
+    listed = plane.get(base)
+    assert [row["path"] for row in listed["items"]] == ["order.json", "rank0.log"]
+    assert plane.call("GET", f"{base}/rank0.log").text == "hello\n"
+    for path in ("%2e%2e/%2e%2e/secret", "link", "%2e%2e%2fsecret", "none"):
+        assert plane.call("GET", f"{base}/{path}").status_code in (404, 422), path
+
+
+def test_an_artifact_on_another_host_says_where_it_lies(plane: Plane, tmp_path: Path) -> None:
+    plane.submit()
+    worker = plane.worker(home=tmp_path / "away", host="far-away")
+    order = plane.next_order(worker)
+    worker.start(order)
+    answer = plane.call("GET", f"/runs/{order.run}/artifacts/rank0.log")
+    assert answer.status_code == 409
+    body = answer.json()
+    assert body["code"] == "artifact_not_here"
+    assert {"path": "host", "message": "far-away"} in body["errors"]
+    report = {"token": order.token, "path": "evidence/s.txt", "content_b64": "aGVsbG8="}
+    assert worker.post(f"/runs/{order.run}/evidence", report).status_code == 200
+    found = plane.call("GET", f"/runs/{order.run}/artifacts/evidence/s.txt")
+    assert (found.status_code, found.text) == (200, "hello")
+    for path in ("../x", "/etc/passwd", ""):
+        assert (
+            worker.post(f"/runs/{order.run}/evidence", {**report, "path": path}).status_code == 422
+        )
+
+
+def test_a_worker_cannot_make_the_service_serve_another_folder(
+    plane: Plane, tmp_path: Path
+) -> None:
+    plane.submit()
+    worker = plane.worker()
+    order = plane.next_order(worker)
+    (tmp_path / "passwd").write_text("secret")
+    worker.state(order, "check", dir=str(tmp_path))
+    assert plane.call("GET", f"/runs/{order.run}/artifacts/passwd").status_code == 409
+
+
+def test_webhooks_show_their_secret_once(plane: Plane) -> None:
+    body = {"url": "http://127.0.0.1:1/hook", "types": ["finding.halt"]}
+    made = plane.call("POST", "/webhooks", json=body)
+    assert made.status_code == 201
+    assert made.json()["secret"].startswith("whsec_")
+    listed = plane.get("/webhooks")["items"]
+    assert (listed[0]["id"], listed[0]["secret"]) == (made.json()["id"], None)
+    assert plane.call("DELETE", f"/webhooks/{made.json()['id']}").status_code == 204
+    assert plane.get("/webhooks")["items"] == []
+    assert plane.call("POST", "/webhooks", json={"url": "file:///etc/passwd"}).status_code == 422
+
+
+def test_openapi_documents_problems_and_unique_operations(plane: Plane) -> None:
+    document = plane.http.get("/openapi.json").json()
+    operations = []
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            operations.append(operation["operationId"])
+            if path.startswith("/api/"):
+                assert {"400", "401", "403", "404", "409", "422", "429", "503"} <= set(
+                    operation["responses"]
+                ), path
+    assert len(set(operations)) == len(operations)
+    assert "ProblemBody" in document["components"]["schemas"]

@@ -1,0 +1,62 @@
+"""Is every report of a run's state taken where the table allows it, and only there?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gonogo.contract.lifecycle import RUN_TRANSITIONS, RunEvent, RunState
+from service.db.schema import RunRow
+from service.run_states import LEADS_TO
+from tests.service.conftest import Plane
+from tests.service.fake_worker import FakeWorker
+
+ORDER = list(RunState)
+REPORTED = [event for event in RunEvent if event is not RunEvent.CLAIM]
+EXIT = {"ended_at": 1.0, "ended_by": "trainer", "reason": "nonzero_exit", "code": 1}
+
+
+def in_state(plane: Plane, state: RunState) -> tuple[FakeWorker, Any]:
+    """A claimed run, put into a state."""
+    plane.submit()
+    worker = plane.worker()
+    order = worker.claim()
+    assert order is not None
+
+    def put(session: Any) -> None:
+        session.get_one(RunRow, order.run).state = state.value
+
+    plane.context.store.write(put)
+    return worker, order
+
+
+@pytest.mark.parametrize("state", [state for state in RunState if state not in ("queued", "ended")])
+def test_every_event_in_every_state(plane: Plane, state: RunState) -> None:
+    for event in REPORTED:
+        worker, order = in_state(plane, state)
+        more = {"exit": EXIT} if event is RunEvent.END else {}
+        answer = worker.state(order, event.value, **more)
+        found = plane.get(f"/runs/{order.run}")["state"]
+        if (state, event) in RUN_TRANSITIONS:
+            assert (answer.status_code, found) == (200, RUN_TRANSITIONS[state, event])
+        elif ORDER.index(state) >= ORDER.index(LEADS_TO[event]):
+            assert (answer.status_code, found) == (200, state), "past already: nothing changes"
+        else:
+            assert (answer.status_code, found) == (409, state)
+            allowed = {str(key[1]) for key in RUN_TRANSITIONS if key[0] is state}
+            assert set(answer.json()["allowed"]) == allowed
+        plane.call("POST", f"/experiments/{order.experiment}/cancel", json={})
+
+
+def test_an_end_needs_its_record(plane: Plane) -> None:
+    worker, order = in_state(plane, RunState.RUNNING)
+    assert worker.state(order, "end").status_code == 422
+
+
+def test_what_a_second_end_says_is_not_taken(plane: Plane) -> None:
+    worker, order = in_state(plane, RunState.RUNNING)
+    assert worker.state(order, "end", exit=EXIT).status_code == 200
+    other = {**EXIT, "reason": "completed", "code": 0}
+    assert worker.state(order, "end", exit=other).status_code == 200
+    assert plane.get(f"/runs/{order.run}")["outcome"]["code"] == "nonzero_exit"
