@@ -9,18 +9,24 @@ from sqlalchemy import text
 
 from gonogo import __version__
 from gonogo.contract.api import ProblemBody
+from service import metrics
 from service.auth import Service
 from service.conductor.conductor import Conductor
 from service.context import Context
+from service.pages import sign_in
+from service.pages.routes import add_pages
 from service.problems import DOCUMENTED, WireResponse, add_handlers
+from service.report import routes as report
 from service.rest import actions, agent, experiments, overview, plans, runs
 
 API = (
     experiments.router,
+    report.router,
     actions.router,
     runs.router,
     plans.router,
     overview.router,
+    sign_in.api,
     agent.router,
 )
 """Routers below /api/v1; each call of theirs asks for a key."""
@@ -41,7 +47,7 @@ def readyz(context: Service) -> dict[str, str]:
     return {"status": "ready"}
 
 
-OPEN = (open_routes,)
+OPEN = (open_routes, metrics.router)
 """Routers outside /api: no key."""
 
 
@@ -73,6 +79,7 @@ def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
         app.include_router(router, prefix="/api/v1", responses=DOCUMENTED)
     for router in OPEN:
         app.include_router(router)
+    add_pages(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's own idiom
     return app
 

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 from fastapi import Header
 from sqlalchemy import delete, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from gonogo.contract.canonical import digest
 from gonogo.contract.errors import Conflict, Rejected
+from service.db.insert import insert_if_new
 from service.db.schema import IdempotencyRow
 
 KEPT_S = 86_400.0
@@ -57,7 +57,7 @@ def answer_once(
             IdempotencyRow.created_at < now - KEPT_S,
         )
     )
-    if insert_new(session, IdempotencyRow, [{**values, "created_at": now}]):
+    if insert_if_new(session, IdempotencyRow, {**values, "created_at": now}):
         answer = create()
         row = session.get_one(IdempotencyRow, (actor, route, key))
         row.answer = answer
@@ -72,14 +72,3 @@ def answer_once(
     if found.answer is None:
         raise Conflict("the first request with this Idempotency-Key is still under way")
     return found.answer
-
-
-def insert_new(session: Session, table: Any, rows: list[dict[str, Any]]) -> int:
-    """Insert the rows whose primary key is new; return how many they were."""
-    if not rows:
-        return 0
-    name = session.get_bind().dialect.name
-    insert = postgresql.insert if name == "postgresql" else sqlite.insert
-    session.flush()
-    statement = insert(table.__table__).on_conflict_do_nothing()
-    return session.connection().execute(statement, rows).rowcount

@@ -1,10 +1,10 @@
 """How does the control plane start and stop? Migrate, keys, listen, announce, serve."""
 
-import asyncio
 import json
 import os
+import signal
 import socket
-import sys
+from types import FrameType
 
 import uvicorn
 
@@ -12,7 +12,7 @@ from gonogo.contract.errors import Unavailable
 from gonogo.contract.rundir import save_json
 from service.app import create_app
 from service.auth import load_local_keys
-from service.context import open_context
+from service.context import Context, open_context
 from service.db.migrate import migrate
 from service.settings import Settings
 
@@ -28,6 +28,8 @@ def serve(settings: Settings, host: str, port: int, *, conduct: bool = True) -> 
     Raises:
         Unavailable: the address cannot be had.
     """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
     migrate(settings.database_url)
     context = open_context(settings)
     try:
@@ -42,23 +44,36 @@ def serve(settings: Settings, host: str, port: int, *, conduct: bool = True) -> 
             timeout_graceful_shutdown=STOP_S,
             timeout_keep_alive=30,
         )
-        asyncio.run(_run(uvicorn.Server(config), listener, context.url, settings))
+        Server(config, context).run(sockets=[listener])
     finally:
         context.closing.set()
         context.store.close()
 
 
-async def _run(
-    server: uvicorn.Server, listener: socket.socket, url: str, settings: Settings
-) -> None:
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    while not server.started and not serving.done():
-        await asyncio.sleep(0.01)
-    if server.started:
-        save_json(settings.home / "service.json", {"url": url, "pid": os.getpid()})
-        print(json.dumps({"url": url}), flush=True)
-        sys.stdout.flush()
-    await serving
+def _leave(number: int, frame: FrameType | None) -> None:
+    """End in good order; uvicorn raises its signal again when it has stopped."""
+    raise SystemExit(0)
+
+
+class Server(uvicorn.Server):
+    """Announces itself when it listens, and lets event streams end when it stops."""
+
+    def __init__(self, config: uvicorn.Config, context: Context) -> None:
+        super().__init__(config)
+        self._context = context
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to serve."""
+        await super().startup(sockets=sockets)
+        if self.started:
+            found = {"url": self._context.url, "pid": os.getpid()}
+            save_json(self._context.settings.home / "service.json", found)
+            print(json.dumps({"url": self._context.url}), flush=True)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to stop."""
+        self._context.closing.set()
+        super().handle_exit(sig, frame)
 
 
 def _listen(host: str, port: int) -> socket.socket:

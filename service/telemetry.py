@@ -25,8 +25,8 @@ from gonogo.contract.canonical import wire_number
 from gonogo.contract.errors import Conflict, Corrupt
 from gonogo.contract.heartbeat import Heartbeat, Msg, parse_heartbeat
 from gonogo.contract.lifecycle import RunState
+from service.db.insert import insert_all_new
 from service.db.schema import HeartbeatRow, LogRow, OffsetRow, ProgressRow, RunRow
-from service.idempotency import insert_new
 from service.lifecycle import Deed, load_run, lock_run, record_event
 from service.run_states import check_token, freeze_identity
 
@@ -178,7 +178,7 @@ def _store_lines(session: Session, progress: ProgressRow, lines: list[Line]) -> 
                 "line": line.text.replace("\x00", "\ufffd"),
             }
         )
-    insert_new(session, HeartbeatRow, rows)
+    insert_all_new(session, HeartbeatRow, rows)
     progress.lines += len(rows)
 
 

@@ -1,1 +1,1 @@
-"""The GPU host's side: claim a run, check the host, keep and watch the trainer, ship what it says."""
+"""The GPU host's side: claim, check the host, keep and watch the trainer, ship what it says."""

@@ -67,6 +67,8 @@ class Desk:
     keeper_module: str = KEEPER_MODULE
     wall: Callable[[], float] = time.time
     """The clock of the records that this worker writes."""
+    offered: int = 0
+    """How many devices the last claim offered; when more are free now, it is time for another."""
     _inventory: Inventory = field(init=False)
     _client: ControlPlane | None = None
     _reachable: bool = True
@@ -122,6 +124,8 @@ class Desk:
 
     def _claim(self) -> Order | None:
         """Offer what is free; return an order or None (nothing to do, or nobody to ask)."""
+        free = self.free()
+        self.offered = len(free)
         client = self._connect()
         if client is None:
             return None
@@ -133,7 +137,7 @@ class Desk:
             version=__version__,
             labels=dict(self.settings.labels),
             devices=list(self.devices),
-            free=list(self.free()),
+            free=list(free),
             active=[run.run for run in self._inventory.open_runs()],
             metrics_url=self.metrics_url,
             draining=self.draining,

@@ -1,8 +1,9 @@
 """How is every process of a run ended, and that proved? A few lines a call; stdlib only.
 
-Last stacks (SIGUSR1, NCCL's recorder), SIGCONT, SIGTERM to the agent, grace, then SIGKILL to
-whatever carries the token or descends from the keeper, sweep after sweep, until none is left. A
-process is hit as soon as it is read, since one that forks for ever is elsewhere a moment later.
+Last stacks (SIGUSR1 where it is handled, NCCL's recorder), SIGCONT, SIGTERM to ranks and agent,
+grace, then SIGKILL to whatever carries the token or descends from the keeper, sweep after sweep,
+until none is left. A process is hit as soon as it is read, since one that forks for ever is
+elsewhere a moment later.
 """
 
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from worker.processes import (
     ProcessRef,
+    catches,
     find_descendants,
     find_marked,
     load_stat,
@@ -51,12 +53,12 @@ class Killer:
         pipes: Iterable[Path] = (),
         now: float,
     ) -> None:
-        self._token, self._agent, self._spare = token, agent, spare
-        self._grace_s = grace_s
+        self._token, self._spare = token, spare
+        self._agent, self._ranks = agent, tuple(ranks)
         self._terminate_at = now
         self._terminated = False
         if dump:
-            self._dump(ranks, pipes)
+            self._dump(pipes)
             self._terminate_at = now + DUMP_S
         self._kill_at = self._terminate_at + grace_s
 
@@ -70,8 +72,9 @@ class Killer:
             self._terminated = True
             if self._kill_at > now:
                 self._wake_all()
-                if self._agent is not None:
-                    self._agent.send(signal.SIGTERM)
+                for process in (*self._ranks, self._agent):
+                    if process is not None:
+                        process.send(signal.SIGTERM)
         return now >= self._kill_at and self._sweep()
 
     def _sweep(self) -> bool:
@@ -86,9 +89,10 @@ class Killer:
             empty = 0 if hit else empty + 1
         return empty == EMPTY_SWEEPS
 
-    def _dump(self, ranks: Iterable[ProcessRef], pipes: Iterable[Path]) -> None:
-        for rank in ranks:
-            rank.send(signal.SIGUSR1)
+    def _dump(self, pipes: Iterable[Path]) -> None:
+        for rank in self._ranks:
+            if catches(rank.pid, signal.SIGUSR1):
+                rank.send(signal.SIGUSR1)
         for pipe in pipes:
             _poke(pipe)
         self._wake_all()

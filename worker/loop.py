@@ -41,20 +41,18 @@ class Stopping:
 
 def make_rounds(desk: Desk, requests: Requests, stopping: Stopping) -> None:
     """Make rounds until the worker is told to stop."""
-    free = len(desk.devices)
     next_at = time.monotonic()
     while stopping.times == 0:
         asked = _gather(requests, max(0.0, min(TICK_S, next_at - time.monotonic())))
         if stopping.times:
             _answer(asked, [])
             return
-        before, free = free, len(desk.free())
-        if not asked and free <= before and time.monotonic() < next_at:
+        waits = time.monotonic() < next_at and len(desk.free()) <= desk.offered
+        if waits and not asked:
             continue
         started = _try_round(desk)
         _answer(asked, started or [])
         next_at = time.monotonic() + (POLL_S if started is not None else TICK_S)
-        free = len(desk.free())
 
 
 def end_runs(desk: Desk, stopping: Stopping, *, now: float) -> None:

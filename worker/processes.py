@@ -93,6 +93,17 @@ def load_environ(pid: int) -> bytes:
         return b""
 
 
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Say whether a process has a handler for a signal (which would end it otherwise)."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as stream:
+            lines = stream.read().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    masks = [line.split()[1] for line in lines if line.startswith(b"SigCgt:")]
+    return bool(masks) and bool(int(masks[0], 16) >> (number - 1) & 1)
+
+
 def iter_pids() -> Iterator[int]:
     """Yield every pid there is."""
     for name in os.listdir("/proc"):

@@ -36,7 +36,8 @@ class Shipping(threading.Thread):
         self._connect = connect
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._exit: ExitRecord | None = None
-        self._stopping = threading.Event()
+        self._stopping = False
+        self._wake = threading.Event()
         self._acked_at = _boot_clock()
         self.failures = 0
         self.backlog_lines = 0
@@ -54,15 +55,17 @@ class Shipping(threading.Thread):
     def finish(self, record: ExitRecord) -> None:
         """From now on ship the rest and the end; `finished` is set when all of it arrived."""
         self._exit = record
+        self._wake.set()
 
     def stop(self) -> None:
         """Give up."""
-        self._stopping.set()
+        self._stopping = True
+        self._wake.set()
 
     def run(self) -> None:
         """Ship until the end."""
         shipper: Shipper | None = None
-        while not self._stopping.is_set() and not self.finished.is_set():
+        while not self._stopping and not self.finished.is_set():
             try:
                 shipper = shipper or self._connect()
                 pause_s = self._ship_once(shipper)
@@ -70,7 +73,8 @@ class Shipping(threading.Thread):
                 self.failures += 1
                 pause_s = FAILURE_PAUSE_S
                 _log.exception("shipping failed", extra={"action": "shipping_failed"})
-            self._stopping.wait(pause_s)
+            self._wake.wait(pause_s)
+            self._wake.clear()
 
     def _ship_once(self, shipper: "Shipper") -> float:
         """Do one round; returns how long to wait before the next."""

@@ -260,7 +260,6 @@ class Shipper:
             _log.warning("telemetry waits: %s", error, extra={"action": "telemetry_waits"})
         self._failures += 1
         self._not_before = now_mono + pause
-        self._asked = False  # after an outage, ask what has arrived before sending
 
     def _fence(self, error: Conflict) -> None:
         _log.error("fenced off: %s", error, extra={"action": "fenced"})

@@ -17,14 +17,13 @@ from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.contract.finding import Finding
 from gonogo.contract.outcome import OutcomeClass, OutcomeCode
 from gonogo.contract.rundir import RunDir
+from gonogo.judge.difference import Difference, first_difference
 from gonogo.judge.facts import block_size, build_facts
 from gonogo.judge.history import with_history
 from gonogo.judge.record import RunRecord, load_findings, load_run
 from gonogo.judge.verdict import judge
 from gonogo.judge.watch import replay_watch
 from gonogo.judge.watch.registry import REGISTRY
-
-ABSENT = "(absent)"
 
 _BLOCK = re.compile(r"ranks\.(?P<rank>\d+)\.blocks\.(?P<block>\d+)")
 
@@ -51,15 +50,6 @@ class ReplayResult:
     """One sentence."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Difference:
-    path: str
-    recorded: Any
-    found: Any
-    where: str = ""
-    """Where in the files that is, when it can be said."""
-
-
 def replay_decision(
     decision: Decision, run_dir: Path | None, *, facts_only: bool = False
 ) -> ReplayResult:
@@ -79,7 +69,7 @@ def replay_decision(
     for name, recorded, found in _seals(decision):
         checked.append(name.removesuffix("_digest"))
         if recorded != found:
-            return _differs(checked, _Difference(path=name, recorded=recorded, found=found))
+            return _differs(checked, Difference(path=name, recorded=recorded, found=found))
     if decision.kind is not DecisionKind.AUTO:
         return _same(checked, f"a {decision.kind} decision: digests are whole")
     checked.append("decision")
@@ -102,7 +92,7 @@ def check_chain(decisions: Sequence[Decision]) -> ReplayResult:
         ):
             if recorded != found:
                 where = f"decisions.{number}.{name}"
-                difference = _Difference(path=where, recorded=recorded, found=found)
+                difference = Difference(path=where, recorded=recorded, found=found)
                 return _differs(["chain"], difference)
         previous = decision.hash
     return _same(["chain"], f"{len(decisions)} decisions in one chain")
@@ -116,7 +106,7 @@ def _seals(decision: Decision) -> list[tuple[str, str, str]]:
     ]
 
 
-def _judged_again(decision: Decision) -> _Difference | None:
+def _judged_again(decision: Decision) -> Difference | None:
     """Half (a)."""
     again = judge(decision.facts, decision.rules)
     recorded = decision.model_dump(
@@ -133,7 +123,7 @@ def _judged_again(decision: Decision) -> _Difference | None:
     return first_difference(wire_value(recorded), found)
 
 
-def _read_again(decision: Decision, run_dir: Path | None, checked: list[str]) -> _Difference | None:
+def _read_again(decision: Decision, run_dir: Path | None, checked: list[str]) -> Difference | None:
     """Half (b): the directory's facts, then its watch."""
     if run_dir is None or not run_dir.is_dir():
         if not decision.facts.get("ranks"):
@@ -190,7 +180,7 @@ def _was_torn(facts: Mapping[str, Any]) -> bool:
     return outcome is not None and outcome["class"] == OutcomeClass.INFRA
 
 
-def _watched_again(run_dir: Path, *, torn: bool) -> _Difference | None:
+def _watched_again(run_dir: Path, *, torn: bool) -> Difference | None:
     """Fold watch.jsonl again and compare with findings.jsonl, key by key.
 
     Where the watcher died with its run (`torn`), the fold may find more than was written down.
@@ -212,29 +202,7 @@ def _by_key(findings: Iterable[Finding]) -> dict[str, Any]:
     return {row.key: row.model_dump(mode="json", include=names) for row in findings}
 
 
-def first_difference(recorded: Any, found: Any, path: str = "") -> _Difference | None:
-    """Return the first place, keys in order, at which two JSON values differ."""
-    if isinstance(recorded, Mapping) and isinstance(found, Mapping):
-        keys: list[Any] = sorted(recorded.keys() | found.keys(), key=str)
-        pairs = [(key, recorded.get(key, ABSENT), found.get(key, ABSENT)) for key in keys]
-    elif isinstance(recorded, list) and isinstance(found, list):
-        size = max(len(recorded), len(found))
-        pairs = [(i, _at(recorded, i), _at(found, i)) for i in range(size)]
-    else:
-        same = recorded == found and isinstance(recorded, bool) == isinstance(found, bool)
-        return None if same else _Difference(path=path, recorded=recorded, found=found)
-    for key, left, right in pairs:
-        difference = first_difference(left, right, f"{path}.{key}" if path else str(key))
-        if difference is not None:
-            return difference
-    return None
-
-
-def _at(values: Sequence[Any], index: int) -> Any:
-    return values[index] if index < len(values) else ABSENT
-
-
-def _differs(checked: Sequence[str], difference: _Difference) -> ReplayResult:
+def _differs(checked: Sequence[str], difference: Difference) -> ReplayResult:
     return ReplayResult(
         equal=False,
         checked=tuple(checked),

@@ -324,6 +324,19 @@ class KeyRow(Table):
     revoked_at: Mapped[float | None] = mapped_column(Seconds)
 
 
+class SessionRow(Table):
+    """A browser's session, or a one-time link to one, by the hash of its token."""
+
+    __tablename__ = "sessions"
+    hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    key: Mapped[str] = mapped_column(ForeignKey("keys.id", ondelete="CASCADE"))
+    """The API key whose rights it has; when that is revoked, so is this."""
+    kind: Mapped[str] = mapped_column(String(10))
+    """link | session."""
+    created_at: Mapped[float] = mapped_column(Seconds)
+    expires_at: Mapped[float] = mapped_column(Seconds, index=True)
+
+
 class WorkerRow(Table):
     """A worker, as its last claim described it."""
 

@@ -113,6 +113,17 @@ for _verb, _summary in (
     operation_id="override",
     status_code=201,
     response_model=Decision,
+    responses={
+        201: {
+            "description": "It is recorded.",
+            "links": {
+                "show": {
+                    "operationId": "show_decision",
+                    "parameters": {"decision": "$response.body#/id"},
+                }
+            },
+        }
+    },
 )
 def post_decision(
     context: Service,

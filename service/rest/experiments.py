@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Body, Header, Query, Response
 from fastapi.responses import StreamingResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -22,6 +22,18 @@ from service.submission import build_dry_run, create_experiment, resolve_submiss
 from service.views import view_decision, view_experiment, view_experiments
 
 router = APIRouter(tags=["experiments"])
+Submitted = Annotated[
+    Submission,
+    Body(
+        openapi_examples={
+            "bundled": {"summary": "A bundled plan", "value": {"plan": "demo", "name": "first"}},
+            "changed": {
+                "summary": "With an override and a fault",
+                "value": {"plan": "demo", "set": {"phases.smoke.steps": 30, "fault": "hang"}},
+            },
+        }
+    ),
+]
 
 _LINKS = {
     name: {
@@ -32,7 +44,13 @@ _LINKS = {
     for name, operation, text in (
         ("show", "show_experiment", "The experiment as it stands."),
         ("decisions", "list_decisions", "Its decisions."),
+        ("forecast", "forecast", "How long the rest takes."),
         ("halt", "halt", "Stop it with a checkpoint."),
+        ("resume", "resume", "Go on after a halt."),
+        ("rerun", "rerun", "Run the undecided phase again."),
+        ("promote", "promote", "Approve the next phase."),
+        ("takeover", "takeover", "Declare the living attempt dead."),
+        ("override", "override", "Decide by hand."),
         ("cancel", "cancel", "Stop it for good."),
     )
 }
@@ -49,7 +67,7 @@ _LINKS = {
     },
 )
 def submit(
-    context: Service, caller: Operator, submission: Submission, key: IdempotencyKey = None
+    context: Service, caller: Operator, submission: Submitted, key: IdempotencyKey = None
 ) -> WireResponse:
     """Submit an experiment, or (`dry_run`) only resolve its plan."""
     if submission.dry_run:

@@ -17,7 +17,7 @@ from service.alerts.message import check_secret
 from service.auth import Admin, Service, Viewer
 from service.db.schema import AlertRow, DeliveryRow, EventRow, WebhookRow, WorkerRow
 from service.idempotency import IdempotencyKey, answer_once
-from service.paging import Cursor, Limit, Page, load_page, page_of
+from service.paging import Cursor, Limit, Page, load_page, number_cursor, page_of
 from service.problems import WireResponse
 from service.views import (
     AlertView,
@@ -53,12 +53,17 @@ def list_events(
     _: Viewer,
     after: Annotated[int, Query(ge=0, lt=2**53, description="`cursor` of the last one seen.")] = 0,
     limit: Limit = 200,
+    cursor: Cursor = None,
 ) -> Page[EventView]:
     """List the events of all experiments in one order that never changes."""
 
     def work(session: Session) -> dict[str, Any]:
         rows, next_cursor = load_page(
-            session, select(EventRow), EventRow.cursor, limit=limit, after=after
+            session,
+            select(EventRow),
+            EventRow.cursor,
+            limit=limit,
+            after=number_cursor(cursor) or after,
         )
         return page_of(rows, next_cursor, view_event)
 

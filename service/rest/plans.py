@@ -66,7 +66,9 @@ def show_plan(_: Viewer, name: str) -> dict[str, Any]:
 
 
 @router.post("/plans/validate", operation_id="validate_plan")
-def validate_plan(_: Viewer, submission: Annotated[Submission, Body()]) -> ValidationView:
+def validate_plan(
+    _: Viewer, submission: Annotated[Submission, Body(examples=[{"plan": "demo"}])]
+) -> ValidationView:
     """Check a plan (a bundled one's name, or the plan itself) with its overrides."""
     resolved = resolve_submission(submission)
     digest = resolved.parsed().digest()

@@ -47,9 +47,12 @@ def list_heartbeats(
     context: Service,
     _: Viewer,
     run: str,
-    after: Annotated[int, Query(ge=0, lt=2**53, description="`next_cursor` so far.")] = 0,
+    after: Annotated[
+        int, Query(ge=0, lt=2**53, description="Only what arrived after this `n`.")
+    ] = 0,
     rank: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
     limit: Limit = 1000,
+    cursor: Cursor = None,
 ) -> Page[dict[str, Any]]:
     """List heartbeats in the order of their arrival: rank, boot, seq, and the line itself."""
 
@@ -58,7 +61,8 @@ def list_heartbeats(
         query = select(HeartbeatRow).where(HeartbeatRow.run == run)
         if rank is not None:
             query = query.where(HeartbeatRow.rank == rank)
-        rows, next_cursor = load_page(session, query, HeartbeatRow.n, limit=limit, after=after)
+        start = number_cursor(cursor) or after
+        rows, next_cursor = load_page(session, query, HeartbeatRow.n, limit=limit, after=start)
         return page_of(rows, next_cursor, _heartbeat)
 
     return Page[dict[str, Any]](**context.store.read(work))

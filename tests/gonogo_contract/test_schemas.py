@@ -49,4 +49,4 @@ def test_decisions_fit_the_schema(name: str) -> None:
 
 def test_a_plan_with_a_typo_does_not_fit() -> None:
     with pytest.raises(jsonschema.ValidationError):
-        fits("plan", {**bundled_plan("demo"), "fases": []})
+        fits("plan", {**bundled_plan("demo"), "stages": []})

@@ -165,6 +165,19 @@ def test_a_median_that_missing_samples_could_save_does_not_fail() -> None:
     assert said({0: losses}, aggregate="median", pass_below=4.0).outcome == "inconclusive"
 
 
+def test_too_few_samples_to_judge_do_not_fail_either_unless_none_could_save_them() -> None:
+    few = {0: flat(5.0, 3)}
+    assert said(few, steps=3, min_samples=10, pass_below=4.0).outcome == "inconclusive"
+    assert said(few, steps=3, min_samples=5, pass_below=4.0).outcome == "fail"
+
+
+def test_the_last_value_fails_for_certain_once_it_is_there() -> None:
+    losses = {step: 5.0 for step in range(2, 11)}
+    assert said({0: losses}, aggregate="last", pass_below=4.0).outcome == "fail"
+    losses = {step: 5.0 for step in range(1, 10)}
+    assert said({0: losses}, aggregate="last", pass_below=4.0).outcome == "inconclusive"
+
+
 def test_too_few_samples_are_inconclusive_even_when_all_are_there() -> None:
     assert said({0: flat(5.0, 3)}, steps=3, min_samples=4, pass_below=9).outcome == "inconclusive"
     assert said({0: flat(5.0, 4)}, steps=4, min_samples=4, pass_below=9).outcome == "pass"

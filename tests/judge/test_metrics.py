@@ -41,6 +41,23 @@ def test_speed_is_tokens_over_the_time_between_start_and_end_whatever_is_reporte
     assert measured(ranks, "toks_per_s")["value"] == pytest.approx(expected, rel=1e-8)
 
 
+def test_speed_counts_the_ordered_tokens_not_those_that_are_claimed() -> None:
+    ranks = healthy_ranks(order_of())
+    honest = measured(ranks, "toks_per_s")["value"]
+    for line in ranks[0].lines:
+        if line["msg"] == "step_end":
+            line["tokens"] = 100 * TOKENS
+    assert measured(ranks, "toks_per_s")["value"] == honest
+
+
+def test_a_step_that_two_process_starts_share_has_no_time() -> None:
+    ranks = healthy_ranks(order_of())
+    for line in ranks[0].lines:
+        if line["step"] > 7 or (line["step"] == 7 and line["msg"] != "step_start"):
+            line["boot"] = "later"
+    assert measured(ranks, "dt_step_s")["samples"] == STEPS - 1
+
+
 def test_step_time_and_its_variation() -> None:
     ranks = healthy_ranks(order_of())
     times = step_times(ranks[0])

@@ -13,11 +13,11 @@ from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.contract.order import JUDGE_VERSION
 from gonogo.contract.rundir import save_json
 from gonogo.judge.conditions import conditions_of, waived
+from gonogo.judge.difference import first_difference
 from gonogo.judge.facts import build_facts
 from gonogo.judge.record import load_run
 from gonogo.judge.replay import (
     check_chain,
-    first_difference,
     load_decision,
     replay_decision,
     run_dir_of,

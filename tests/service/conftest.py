@@ -13,11 +13,14 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from sqlalchemy import text
 
 from service.app import create_app
 from service.auth import load_local_keys
 from service.context import Context, open_context
 from service.db.migrate import migrate
+from service.db.schema import Table
+from service.db.store import build_engine
 from service.settings import Settings
 from tests.service.fake_worker import FakeWorker
 
@@ -80,11 +83,41 @@ class Plane:
         return self.wait(lambda: worker.claim(**more), "an order")
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.needs("postgres"))])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database of each kind."""
+BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.needs("postgres"))]
+
+
+@pytest.fixture(scope="session")
+def cleared_postgres(request: pytest.FixtureRequest) -> Callable[[], str]:
+    """One migrated PostgreSQL database for the session; each call empties it first."""
+    made: list[str] = []
+
+    def clear() -> str:
+        if not made:
+            made.append(request.getfixturevalue("postgres_server").new_database())
+            migrate(made[0])
+        engine = build_engine(made[0])
+        with engine.begin() as connection:
+            names = ", ".join(table.name for table in Table.metadata.sorted_tables)
+            connection.execute(text(f"TRUNCATE {names} CASCADE"))
+        engine.dispose()
+        return made[0]
+
+    return clear
+
+
+@pytest.fixture(params=BOTH)
+def database_url(
+    request: pytest.FixtureRequest, tmp_path: Path, cleared_postgres: Callable[[], str]
+) -> str:
+    """A database of each kind, without a row in it."""
+    return f"sqlite:///{tmp_path}/gonogo.db" if request.param == "sqlite" else cleared_postgres()
+
+
+@pytest.fixture(params=BOTH)
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database of each kind, without a table in it."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/gonogo.db"
+        return f"sqlite:///{tmp_path}/empty.db"
     return str(request.getfixturevalue("postgres_url"))
 
 
@@ -121,3 +154,28 @@ def serving(context: Context, *, conduct: bool = True) -> Iterator[httpx.Client]
     server.should_exit = True
     thread.join(10)
     context.store.close()
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.at = 1000.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def still(settings: Settings, clock: Clock) -> Iterator[Plane]:
+    """A control plane that does nothing by itself; its monotonic clock is the test's."""
+    migrate(settings.database_url)
+    context = open_context(settings, mono=clock)
+    load_local_keys(context)
+    with serving(context, conduct=False) as http:
+        yield Plane(context=context, http=http, home=settings.home)

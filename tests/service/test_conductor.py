@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,35 +20,8 @@ from service.db.schema import EventRow
 from service.decisions import save_missing
 from service.settings import Settings
 from tests.servers import RedisServer
-from tests.service.conftest import Plane, serving
+from tests.service.conftest import Clock, Plane, serving
 from tests.service.fake_worker import FakeWorker
-
-
-class Clock:
-    """A clock that stands until it is moved."""
-
-    def __init__(self) -> None:
-        self.at = 1000.0
-
-    def __call__(self) -> float:
-        return self.at
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def still(settings: Settings, clock: Clock) -> Iterator[Plane]:
-    """A control plane that does nothing by itself; its monotonic clock is the test's."""
-    migrate(settings.database_url)
-    from service.auth import load_local_keys
-
-    context = open_context(settings, mono=clock)
-    load_local_keys(context)
-    with serving(context, conduct=False) as http:
-        yield Plane(context=context, http=http, home=settings.home)
 
 
 @pytest.mark.parametrize(

@@ -248,3 +248,54 @@ def lines_until(lines: Any, last: str) -> Any:
         yield line
         if line == last:
             return
+
+
+def stalled(plane: Plane, worker: FakeWorker, order: Any) -> None:
+    """A run that its watcher halted for a stall."""
+    worker.start(order)
+    finding = {
+        "detector": "stall", "severity": "halt", "rank": 1, "section": "backward", "at": 1.0,
+        "key": f"{order.run}:stall", "text": "rank 1 stands in backward",
+    }  # fmt: skip
+    worker.post(f"/runs/{order.run}/findings", {"token": order.token, "findings": [finding]})
+    lines = {rank: beats(order, rank, upto=0, done=False) for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    worker.end(order, lines, "stalled", "watchdog", findings=1, code=None)
+
+
+def test_a_stall_is_confirmed_unchanged_and_then_under_variants_before_no_go(
+    plane: Plane,
+) -> None:
+    variant = {"env": {"NSA_SDPA_NO_FLASH": "1"}, "train": {"seed": 7}}
+    confirm = {"on": ["stall"], "variants": [variant]}
+    experiment = plane.submit(set={"confirm": confirm})
+    worker = plane.worker()
+    first = plane.next_order(worker)
+    stalled(plane, worker, first)
+    unchanged = plane.next_order(worker)
+    assert (unchanged.reason, unchanged.env, unchanged.attempt) == ("confirm", first.env, 2)
+    stalled(plane, worker, unchanged)
+    quiet = plane.next_order(worker)
+    assert quiet.env["NSA_TB_DISABLE"] == "1"
+    stalled(plane, worker, quiet)
+    varied = plane.next_order(worker)
+    assert varied.env["NSA_SDPA_NO_FLASH"] == "1"
+    assert varied.train["seed"] == 7
+    assert varied.identity.config_digest != first.identity.config_digest
+    assert plane.get(f"/experiments/{experiment}/decisions")["items"] == []
+    worker.run_through(varied)
+    view = plane.wait_state(experiment, "awaiting_decision")
+    assert view["verdict"] == "CONDITIONAL_GO"
+    decisions = plane.get(f"/experiments/{experiment}/decisions")["items"]
+    assert len(decisions) == 1
+    assert decisions[0]["run"] == first.run
+    assert len(decisions[0]["facts"]["history"]["confirmations"]) == 3
+
+
+def test_a_stall_with_logging_off_is_no_go_at_once(plane: Plane) -> None:
+    quiet = {"NSA_TB_DISABLE": "1", "NSA_DISABLE_CSV_LOGS": "1", "NSA_DISABLE_AUX_STATS": "1"}
+    confirm = {"on": ["stall"], "variants": []}
+    experiment = plane.submit(set={"confirm": confirm, "phases.sanity.env": quiet})
+    worker = plane.worker()
+    stalled(plane, worker, plane.next_order(worker))
+    assert plane.wait_state(experiment, "finished")["verdict"] == "NO_GO"

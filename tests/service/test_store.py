@@ -71,12 +71,12 @@ def test_what_was_written_is_there_after_a_reopening(database_url: str) -> None:
     again.close()
 
 
-def test_migrations_build_what_the_models_say(database_url: str) -> None:
-    migrate(database_url)
-    migrate(database_url)
-    found, newest = current_revision(database_url)
+def test_migrations_build_what_the_models_say(empty_url: str) -> None:
+    migrate(empty_url)
+    migrate(empty_url)
+    found, newest = current_revision(empty_url)
     assert found == newest
-    engine = build_engine(database_url)
+    engine = build_engine(empty_url)
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Table.metadata) == []

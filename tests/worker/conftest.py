@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gonogo.contract.ids import Kind, new_id
 from tests.worker.runs import NewRun, SupervisedRun, build_test_order
 
 
@@ -19,7 +20,7 @@ def new_run(tmp_path: Path) -> Iterator[NewRun]:
     def start(
         *options: str, environ: dict[str, str] | None = None, **changes: Any
     ) -> SupervisedRun:
-        path = tmp_path / f"run_{tmp_path.name}_{len(started)}"
+        path = tmp_path / new_id(Kind.RUN)  # the token: two sessions of tests must not share it
         order = build_test_order(path.name, **changes)
         run = SupervisedRun(path=path, order=order, environ=environ or {})
         started.append(run)

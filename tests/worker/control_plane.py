@@ -59,6 +59,8 @@ class FakeControlPlane:
     """Every n-th call is done and its answer is lost; every n-th + 1 is lost before it is done."""
     refuse: dict[str, int] = field(default_factory=dict)
     """Call (telemetry, state, findings, evidence) → status to answer instead."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """What else the problem of a refused call says."""
     stale: set[str] = field(default_factory=set)
     """Runs that somebody else claims anew as soon as they were given out."""
     key: str = KEY
@@ -91,7 +93,7 @@ class FakeControlPlane:
             return 404, _problem(404, "no such run")
         call = match.group(2)
         if call in self.refuse:
-            return self.refuse[call], _problem(self.refuse[call], "refused")
+            return self.refuse[call], {**_problem(self.refuse[call], "refused"), **self.extra}
         if json.loads(body)["token"] != run.token:
             return 409, _problem(409, "stale token")
         return 200, getattr(self, f"_{call}")(run, body)

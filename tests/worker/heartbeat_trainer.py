@@ -8,6 +8,7 @@ collective is a file that says how far a rank has come, and waiting for those of
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
 import secrets
@@ -40,6 +41,9 @@ class Rank:
         self.section: str | None = "boot"
         self.since = self.wrote = time.monotonic()
         self.lock = threading.Lock()
+        self.dump = (self.dir / f"stackdump_rank{self.rank}_0.txt").open("w")
+        if self.kind != "plain":
+            faulthandler.register(signal.SIGUSR1, file=self.dump, all_threads=True)
         path = self.dir / f"heartbeat_rank{self.rank}.jsonl"
         self.file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
@@ -93,7 +97,9 @@ class Rank:
         """Break, when this is the place and the moment."""
         if section != self.values.get("section", "backward") or not self.is_struck():
             return
-        if self.kind == "hang":
+        if self.kind == "stubborn":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if self.kind in ("hang", "stubborn", "plain"):
             while True:
                 time.sleep(0.1)
         if self.kind == "deaf":  # ignores SIGTERM, and forks for ever (at most 60 s)
@@ -110,6 +116,8 @@ class Rank:
             os._exit(1)
 
     def boot_up(self) -> None:
+        while self.kind == "mute":
+            time.sleep(0.1)
         identity = {name: v for name, v in self.order["identity"].items() if v is not None}
         if self.kind == "wrong-config":
             identity["dim"] = 128

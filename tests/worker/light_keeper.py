@@ -24,6 +24,9 @@ from worker.client import ControlPlane
 from worker.processes import boot_id, die_with_parent, load_stat
 from worker.telemetry import Shipper
 
+LIMIT_S = 120.0
+"""No light keeper outlives its test for longer."""
+
 
 def main() -> int:
     parser = argparse.ArgumentParser()
@@ -66,8 +69,9 @@ def main() -> int:
 def train(path: Path, order: Order) -> tuple[str, str]:
     """Write heartbeats until the run is over; return reason and actor."""
     seq = 0
+    give_up = time.monotonic() + LIMIT_S
     with (path / "heartbeat_rank0.jsonl").open("a") as stream:
-        while not (path / ".finish").exists():
+        while not (path / ".finish").exists() and time.monotonic() < give_up:
             if (path / ".HALT").exists():
                 return "halted", "operator"
             seq += 1

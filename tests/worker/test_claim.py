@@ -58,7 +58,9 @@ def test_a_claim_says_what_is_free_and_what_is_open(desk: Desk, plane: FakeContr
     ended(desk, order)
     with holding(device_lock(desk.settings.home, "cpu:0")):
         desk.run_round()
+        assert desk.offered == 0
     desk.run_round()
+    assert desk.offered == 1
     assert [(row.free, row.active) for row in plane.claims] == [
         ([], [order.run]),
         (["cpu:0"], [order.run]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from gonogo.contract.outcome import Actor, Detector, OutcomeCode
 from gonogo.contract.records import RankExit
 from gonogo.contract.rundir import load_record
 from tests.worker.runs import NewRun, SupervisedRun, wait_until
+from worker.halt import EndRequest, ask_halt
 from worker.processes import ProcessRef, load_stat, send_signal
 
 
@@ -63,6 +65,18 @@ def test_evidence_of_a_hang_shows_where_the_rank_stood(new_run: NewRun) -> None:
     assert "strike" in (run.path / stacks[0]).read_text()
     names = {Path(path).name for path in evidence}
     assert {"proc_rank0.txt", "log_rank0.txt", "heartbeats_rank1.jsonl"} <= names
+
+
+def test_last_stacks_are_asked_for_and_never_end_a_rank_that_has_no_handler(
+    new_run: NewRun,
+) -> None:
+    asked = new_run(fault="hang:rank=1,step=5")
+    asked.wait_for_exit()
+    assert "strike" in (asked.path / "stackdump_rank1_0.txt").read_text()
+    plain = new_run(fault="plain:rank=1,step=5")
+    plain.wait_for_exit()
+    stamps = [load_record(plain.dir.rank_exit(rank), RankExit) for rank in range(2)]
+    assert [stamp.signal for stamp in stamps if stamp is not None] == [signal.SIGTERM] * 2
 
 
 def test_stopped_rank_is_found_by_its_state(new_run: NewRun) -> None:
@@ -141,6 +155,17 @@ def test_wrong_model_ends_before_its_first_step(new_run: NewRun) -> None:
     assert run.step() == 0
 
 
+def test_hanging_rank_that_ignores_sigterm_is_killed_after_the_grace(new_run: NewRun) -> None:
+    run = new_run(fault="stubborn:rank=1,step=8")
+    run.wait_for_exit()
+    finding = run.halts()[0]
+    stamp = load_record(run.dir.rank_exit(1), RankExit)
+    assert stamp is not None
+    assert (finding.rank, stamp.signal) == (1, signal.SIGKILL)
+    assert dead_after_s(run, finding.at) <= 3.0
+    assert run.living() == []
+
+
 def test_rank_that_ignores_sigterm_and_forks_for_ever_is_ended(new_run: NewRun) -> None:
     run = new_run(fault="deaf:rank=1,step=8")
     run.wait_for_exit()
@@ -180,6 +205,28 @@ def test_keeper_told_to_stop_twice_ends_a_hanging_run_at_once(new_run: NewRun) -
     record = run.wait_for_exit()
     assert (record.reason, record.ended_by) == (OutcomeCode.HALTED, Actor.OPERATOR)
     assert run.living() == []
+
+
+def test_ranks_that_do_not_leave_in_time_are_ended_for_the_same_reason(new_run: NewRun) -> None:
+    run = new_run(fault="hang:rank=1,step=3", watch={"stall": {"early_s": 500.0}})
+    run.wait_for_step(2)
+    asked = EndRequest(
+        reason="too_slow",
+        ended_by="watchdog",
+        at=time.time(),
+        text="why",
+        until_mono=time.monotonic() + 1.0,
+    )
+    assert ask_halt(run.path, asked)
+    record = run.wait_for_exit()
+    assert (record.reason, record.ended_by, record.text) == (
+        OutcomeCode.TOO_SLOW,
+        Actor.WATCHDOG,
+        "why",
+    )
+    assert record.ended_at - asked.at >= 1.0
+    assert run.living() == []
+    assert run.halts() == []
 
 
 def test_killed_keeper_takes_everything_along(new_run: NewRun) -> None:
@@ -250,3 +297,26 @@ def start_of(pid: int) -> int:
     stat = load_stat(pid)
     assert stat is not None
     return stat.start_ticks
+
+
+def test_program_that_cannot_start_is_a_death_without_a_heartbeat(new_run: NewRun) -> None:
+    run = new_run(
+        "--allow-entry", "tests.worker.no_such_module", entry="tests.worker.no_such_module"
+    )
+    record = run.wait_for_exit()
+    assert (record.reason, record.ended_by, record.code) == (
+        OutcomeCode.NONZERO_EXIT,
+        Actor.TRAINER,
+        1,
+    )
+    assert "No module named" in run.dir.rank_log(0).read_text()
+    assert run.halts()[0].detector is Detector.PROCESS_DEATH
+
+
+def test_rank_that_never_speaks_is_ended(new_run: NewRun) -> None:
+    limits = {"exec_s": 3.0}
+    run = new_run(fault="mute", watch={"no_first_heartbeat": limits})
+    record = run.wait_for_exit()
+    assert (record.reason, record.ended_by) == (OutcomeCode.START_FAILED, Actor.WATCHDOG)
+    assert run.halts()[0].detector is Detector.NO_FIRST_HEARTBEAT
+    assert run.living() == []

@@ -160,6 +160,22 @@ def test_a_stale_token_comes_back_as_supersede_and_ends_the_shipping(
     assert arrived(plane).lines == {}
 
 
+@pytest.mark.parametrize(
+    ("extra", "fenced"), [({}, True), ({"state": "running", "allowed": ["halt"]}, False)]
+)
+def test_a_refused_event_fences_off_unless_the_run_is_merely_past_it(
+    run_dir: RunDir,
+    plane: FakeControlPlane,
+    new_shipper: NewShipper,
+    extra: dict[str, object],
+    fenced: bool,
+) -> None:
+    plane.refuse, plane.extra = {"state": 409}, extra
+    shipping = new_shipper()
+    shipping.report()
+    assert shipping.fenced is fenced
+
+
 def test_an_operators_command_comes_with_the_answer(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -14,8 +15,9 @@ from gonogo.contract.finding import Severity
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
 from gonogo.contract.rundir import load_all_lines
 from tests.worker.control_plane import FakeControlPlane, RunStore, serving
-from tests.worker.runs import ROOT, NewRun, wait_until
+from tests.worker.runs import ROOT, NewRun, SupervisedRun, wait_until
 from worker.halt import KILL_NAME, load_request
+from worker.metrics_file import load_metrics
 from worker.processes import send_signal
 
 
@@ -25,12 +27,16 @@ def test_killed_watcher_is_back_and_the_trainer_never_stopped(new_run: NewRun) -
         run.wait_for_step(step)
         pid = run.pid_of("watcher")
         send_signal(pid, signal.SIGKILL)
-        wait_until(lambda before=pid: run.pid_of("watcher") != before, "another watcher", 1.0)
+        wait_until(functools.partial(has_other_watcher, run, pid), "another watcher", 1.0)
     record = run.wait_for_exit()
     assert record.reason is OutcomeCode.COMPLETED
     assert run.findings() == []
     assert len({beat["boot"] for beat in run.beats(0)}) == 1
     run.assert_replays()
+
+
+def has_other_watcher(run: SupervisedRun, pid: int) -> bool:
+    return run.pid_of("watcher") != pid
 
 
 def test_watcher_killed_before_a_hang_finds_it_all_the_same(new_run: NewRun) -> None:
@@ -199,6 +205,20 @@ def test_suspicion_takes_evidence_and_costs_nothing(new_run: NewRun) -> None:
     assert run.halts() == []
     assert run.findings()[0].evidence
     run.assert_replays()
+
+
+def test_watcher_tells_the_exporter_what_it_sees(new_run: NewRun) -> None:
+    run = new_run(fault="slow:factor=6,from=22", steps=60)
+    run.wait_for_exit()
+    found = load_metrics(run.path)
+    assert found is not None
+    assert {rank: row.step is not None for rank, row in found.ranks.items()} == {
+        "0": True,
+        "1": True,
+    }
+    assert sum(found.step_s.counts) > 20
+    assert found.armed[Detector.STALL] is True
+    assert set(found.findings) <= {f"{f.detector}/{f.severity}" for f in run.findings()}
 
 
 def environ_of(plane: FakeControlPlane) -> dict[str, str]:

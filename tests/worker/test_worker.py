@@ -29,8 +29,7 @@ from tests.worker.control_plane import KEY, FakeControlPlane, serving
 from tests.worker.orders import make_order
 from worker.durable import load_json
 from worker.locks import device_lock, is_locked
-from worker.probe import load_git_sha
-from worker.processes import ProcessRef, boot_id, find_marked
+from worker.processes import ProcessRef, find_marked
 from worker.waker import QUEUE_NAME
 
 ROOT = checkout_root()
@@ -46,10 +45,7 @@ def plane() -> Iterator[FakeControlPlane]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
-    """A home whose probe is known; whatever is left of its runs is ended afterwards."""
-    probe = {"peak_flops": 1e12, "torch": "2", "collect_env": "x", "devices": []}
-    kept = {"v": 1, "boot_id": boot_id(), "git_sha": load_git_sha(ROOT), "probe": probe}
-    save_json(tmp_path / "probe.json", kept)
+    """A home; whatever is left of its runs is ended afterwards."""
     yield tmp_path
     for path in (tmp_path / "runs").glob("run_*"):
         state = load_json(path / "keeper.json")
@@ -92,7 +88,7 @@ def start_worker(home: Path, plane: FakeControlPlane) -> Iterator[StartWorker]:
 
 
 def until(ready: Callable[[], bool], what: str) -> None:
-    wait_until(ready, what=what, limit_s=30.0)
+    wait_until(ready, what=what, limit_s=60.0)
 
 
 def offer(plane: FakeControlPlane, *orders: Order) -> None:
@@ -155,7 +151,7 @@ def test_a_message_starts_a_run_and_a_killed_redis_stops_nothing(
     home: Path, plane: FakeControlPlane, start_worker: StartWorker, valkey_server: RedisServer
 ) -> None:
     first, second = make_order(), make_order()
-    start_worker(valkey_server.url)
+    start_worker(valkey_server.url, command=(*LIGHT_WORKER, "600"))  # it never asks by itself
     until(lambda: bool(plane.claims), "a first claim")
     offer(plane, first)
     with redis.Redis.from_url(valkey_server.url) as connection:
@@ -266,7 +262,7 @@ def test_a_worker_told_to_stop_leaves_its_runs_alone(
     worker = start_worker()
     until(lambda: is_training(home, order), "the run")
     worker.terminate()
-    assert worker.wait(30) == 0
+    assert worker.wait(60) == 0
     assert keeper_of(home, order).is_alive()
     assert is_locked(device_lock(home, "cpu:0"))
 
@@ -383,7 +379,7 @@ def test_bad_settings_end_the_worker_with_one_line(
     home: Path, start_worker: StartWorker, name: str, value: str
 ) -> None:
     worker = start_worker(**{name: value})
-    assert worker.wait(30) == 2
+    assert worker.wait(60) == 2
     said = (home / "worker0.log").read_text()
     assert said.count("\n") == 1
     assert name in said

@@ -2,7 +2,7 @@
 
 Guarantees: pure (no clock, no file); a tick without bytes and probes that is not late and finds
 nothing leaves the state equal, so it need not be recorded; a finding is returned once for each key.
-A late tick (> `LATE_INTERVALS` intervals) raises no deadline; a watcher that slept re-arms them.
+A late tick raises no deadline; a watcher that slept (> `SLEPT_S`) re-arms them all.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,9 +20,8 @@ from gonogo.judge.watch.processes import Processes, seen_by
 from gonogo.judge.watch.registry import OF_BEATS, OF_TICKS, REGISTRY, Row
 from gonogo.judge.watch.seen import Arrival, in_order
 from gonogo.judge.watch.stream import RankStream, absorb
-from gonogo.judge.watch.view import Beat, Event, Run, View
+from gonogo.judge.watch.view import Beat, Event, Run, View, is_late
 
-LATE_INTERVALS = 3.0
 SLEPT_S = 15.0
 
 
@@ -81,7 +80,7 @@ def fold(
         tick: the watcher's clock and probes.
         beats: rank → the complete raw lines that this tick brought.
     """
-    late = tick.late_s > LATE_INTERVALS * tick.interval_s
+    late = is_late(tick)
     brought = any(beats.values()) or bool(tick.ranks or tick.agent or tick.stacks)
     working = _Working(state, tick, brought=brought or late)
     if tick.late_s > SLEPT_S:

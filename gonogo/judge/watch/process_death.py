@@ -3,7 +3,8 @@
 The finding names the first death, the cause: the exit stamps order them, and ranks that torchrun
 ended with SIGTERM are victims. Exit 0 counts as ended early unless the rank said `done` or reached
 the last step; so that a normal end cannot race with a tick, it is judged `settle_s` later, when
-what it wrote has been read. Deaths after a halt are no finding: they follow from it.
+what it wrote has been read (never on a late tick). Deaths after a halt are no finding: they follow
+from it.
 """
 
 import math
@@ -14,7 +15,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.outcome import Detector
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch.processes import Process
-from gonogo.judge.watch.view import Event, View, found
+from gonogo.judge.watch.view import Event, View, found, is_late
 
 AGENT = -1
 _SIGTERM_CODES = frozenset({128 + signal.SIGTERM, -signal.SIGTERM})
@@ -77,8 +78,10 @@ def _ripe(view: View, tick: Tick, death: Death) -> bool:
         certain = process.signal is not None and not death.victim
     else:
         certain = death.certain
+    if certain or is_late(tick):
+        return certain
     dead_mono = tick.mono if process.dead_mono is None else process.dead_mono
-    return certain or tick.mono - dead_mono >= view.run.watch.process_death.settle_s
+    return tick.mono - dead_mono >= view.run.watch.process_death.settle_s
 
 
 def _ended_well(view: View, rank: int, process: Process) -> bool:

@@ -49,7 +49,6 @@ REGISTRY: tuple[Row, ...] = (
         observe=process_death.observe,
         armed=process_death.armed,
         ticks=True,
-        deadline=True,
         probes=True,
     ),
     Row(

@@ -57,6 +57,13 @@ class Beat:
 
 Event = Beat | Tick
 
+LATE_INTERVALS = 3.0
+
+
+def is_late(tick: Tick) -> bool:
+    """Whether the watcher itself came so late that it cannot tell what missed a deadline."""
+    return tick.late_s > LATE_INTERVALS * tick.interval_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.finding import Severity
+from gonogo.contract.finding import Severity, Source
 from gonogo.contract.heartbeat import Identity
-from gonogo.judge.watch import identity_ok
+from gonogo.contract.outcome import Detector
+from gonogo.judge.watch import armed, identity_ok, start
 from tests.judge.watch.streams import IDENTITY, Watched, World, order_of, watch
 
 
@@ -114,3 +115,26 @@ def test_a_boot_line_that_comes_late_is_still_judged() -> None:
         rank.lines[0], rank.lines[1] = rank.lines[1], rank.lines[0]
     found = watch(world, shuffle=lambda lines: lines[::-1])
     assert found.named(Severity.HALT) == {"identity"}
+
+
+def test_what_differs_is_told_by_its_own_name_and_digests_are_cut_short() -> None:
+    (halt,) = booted({"config_digest": "d" * 64, "dim": 128}).halts
+    assert halt.text.index("dim 128") < halt.text.index("config_digest dddddddddddd…")
+    assert halt.source is Source.PLAN
+    warnings = booted({"params": None}).of(Severity.WARN)
+    assert [(warn.rank, warn.source) for warn in warnings] == [
+        (0, Source.DEFAULT),
+        (1, Source.DEFAULT),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("identity", "world_size", "on"),
+    [(Identity(dim=256), 1, True), (Identity(), 2, True), (Identity(), 1, False)],
+    ids=["an order that checks", "peers", "nothing to compare"],
+)
+def test_it_is_armed_when_there_is_something_to_compare(
+    identity: Identity, world_size: int, on: bool
+) -> None:
+    order = order_of(world_size=world_size).model_copy(update={"identity": identity})
+    assert armed(start(order))[Detector.IDENTITY] is on

@@ -71,6 +71,17 @@ def test_ten_minutes_of_compilation_are_silent() -> None:
     assert watch(world, interval_s=1.0).findings == []
 
 
+def test_a_rank_that_names_no_sections_may_boot_for_long() -> None:
+    world = World(order_of({}, world_size=1))
+    (rank,) = world.ranks
+    rank.section = None
+    rank.say("boot", **world.order.identity.model_dump(exclude_none=True))
+    for _ in range(200):
+        rank.mono += 5.0
+        rank.say("beat")
+    assert watch(world, interval_s=1.0).halts == []
+
+
 def test_it_is_disarmed_by_the_first_step_end() -> None:
     before = World(order_of()).boot()
     assert armed(watch(before).state)[Detector.NO_FIRST_HEARTBEAT]

@@ -5,7 +5,7 @@ import pytest
 from gonogo.contract.finding import Severity
 from gonogo.contract.outcome import Detector
 from gonogo.judge.watch import armed, start
-from tests.judge.watch.streams import EPOCH, T0, World, order_of, watch
+from tests.judge.watch.streams import EPOCH, T0, World, every, order_of, watch
 
 
 def running(steps: int = 7) -> World:
@@ -170,6 +170,22 @@ def test_deaths_after_a_halt_are_no_second_finding() -> None:
     world.probe(1, "dead", signal=9)
     found = watch(world, stop_at_halt=False)
     assert found.named(Severity.HALT) == {"non_finite"}
+
+
+def test_a_death_with_a_stamp_is_a_fact_on_a_late_tick_too() -> None:
+    world = running()
+    world.probe(1, "dead", signal=9)
+    found = watch(world, ticking=lambda end: [(mono, 2.0) for mono, _ in every(0.25)(end)])
+    assert found.halted() == [("process_death", 1, "data")]
+
+
+@pytest.mark.parametrize("probe", [{}, {"code": 0}, {"signal": 15}])
+def test_a_death_that_must_settle_does_not_do_so_on_late_ticks(probe: dict[str, int]) -> None:
+    world = running()
+    world.probe(1, "dead", **probe)
+    world.ranks[0].spend(3.0)
+    found = watch(world, ticking=lambda end: [(mono, 2.0) for mono, _ in every(0.25)(end)])
+    assert found.halts == []
 
 
 def test_it_is_armed_by_the_first_probe() -> None:

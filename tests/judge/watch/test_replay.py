@@ -123,6 +123,22 @@ def test_ranks_without_a_shared_clock_are_merged_by_wall_time(tmp_path: Path) ->
     assert replay_watch(folder) == []
 
 
+def test_without_a_watcher_a_rank_without_a_file_is_not_observed(tmp_path: Path) -> None:
+    world = World(order_of({}, steps=400)).boot().steps(400)
+    folder = unwatched(world, tmp_path)
+    (folder / "heartbeat_rank1.jsonl").unlink()
+    again = replay_run(folder)
+    assert again.findings == []
+    assert "ranks: no line of rank 1" in again.not_observed
+
+
+def test_without_a_watcher_wall_clocks_that_differ_are_no_finding(tmp_path: Path) -> None:
+    world = World(order_of())
+    world.ranks[1].wall_off_s = 3600.0
+    folder = unwatched(world.boot().steps(5).finish(), tmp_path)
+    assert replay_watch(folder) == []
+
+
 def test_an_exit_record_stops_the_clock(tmp_path: Path) -> None:
     world = World(order_of()).boot().steps(19)
     world.open_step()

@@ -1,0 +1,66 @@
+"""Which entries met this block? The selection turned round, on the device and without a wait.
+
+An *entry* is one choice: query t of pair n = b * G + g chose a block in slot f; its number is
+(n * T + (t - start)) * F + f. A *block* is numbered n * J + j. The entries are sorted by block, and
+the work is cut into pieces of a fixed number of rows (entry, head). How many pieces there are
+depends on the data; as many programs as there could be are started, and the rest end at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pieces:
+    """The rows of all blocks, cut into pieces of at most a given size; int32 on the device.
+
+    Attributes:
+        block: Block of each piece, the number of blocks for those that do not exist: [most].
+        first: First piece of each block, and their number: [blocks + 1].
+        most: How many pieces there can be.
+    """
+
+    block: Tensor
+    first: Tensor
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Index:
+    """Entries by block.
+
+    Attributes:
+        entry: Numbers of the entries, sorted by block: [N * T * F] int32.
+        first: First place in `entry` of each block, and their number: [blocks + 1] int32.
+        blocks: Number of blocks, N * J.
+    """
+
+    entry: Tensor
+    first: Tensor
+    blocks: int
+
+
+def invert(chosen_NTF: Tensor, J: int) -> Index:
+    """Sort the choices by block; within a block they keep their order, so results repeat."""
+    N = chosen_NTF.shape[0]
+    device = chosen_NTF.device
+    blocks = N * J
+    pair = torch.arange(N, device=device, dtype=torch.int32)[:, None, None]
+    by_block, entry = (chosen_NTF + pair * J).flatten().sort(stable=True)
+    edges = torch.arange(blocks + 1, device=device, dtype=torch.int32)
+    first = torch.searchsorted(by_block, edges, out_int32=True)
+    return Index(entry=entry.to(torch.int32), first=first, blocks=blocks)
+
+
+def cut(index: Index, heads: int, rows: int) -> Pieces:
+    """Pieces of at most `rows` rows, a row being one of the `heads` heads of an entry."""
+    per_block = (index.first.diff() * heads + rows - 1) // rows
+    end = per_block.cumsum(0, dtype=torch.int32)
+    most = index.entry.numel() * heads // rows + index.blocks
+    number = torch.arange(most, device=end.device, dtype=torch.int32)
+    block = torch.searchsorted(end, number, right=True, out_int32=True)
+    return Pieces(block=block, first=torch.cat((end[:1] * 0, end)), most=most)

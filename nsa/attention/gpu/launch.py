@@ -1,0 +1,225 @@
+"""The kernels as functions of tensors: sizes, grids and the tiles of the table.
+
+Shapes: q, grad [B, S, H, D]; keys and values [B, K, G, D]; gates, dots [B, S, H, 3], R = H / G.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from nsa.attention.gpu import band, gates, scores, visits
+from nsa.attention.gpu.index import Index, cut, invert
+from nsa.attention.gpu.tiles import Tile, padded, tiles_for
+
+_LOG2_E = math.log2(math.e)
+# Rows of scores that one program keeps in registers while it chooses.
+_CHOICE_NUMBERS = 4096
+_CHUNK_QUERIES = 2048
+# Tiles of rows that one program of the visits' backward pass sums up.
+_VISIT_TILES = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """Which keys a band sees (see band.py); `branch` is the column of its gate."""
+
+    branch: int
+    prefix: int
+    align: int = 1
+    back: int = 0
+    stride: int = 1
+    reach: int = 0
+
+    def constants(self) -> dict[str, int]:
+        """The rule as the kernels' compile-time constants."""
+        return {"ALIGN": self.align, "BACK": self.back, "STRIDE": self.stride, "REACH": self.reach}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Sizes of one call; the queries from `start` on choose `free` blocks by score."""
+
+    B: int
+    S: int
+    G: int
+    R: int
+    D: int
+    l: int  # noqa: E741
+    d: int
+    l_sel: int
+    n_sel: int
+    start: int
+    scale: float
+
+    @property
+    def free(self) -> int:
+        """Blocks chosen by score."""
+        return self.n_sel - 3
+
+    @property
+    def blocks(self) -> int:
+        """Selection blocks, a last short one included."""
+        return -(-self.S // self.l_sel)
+
+    def constants(self) -> dict[str, Any]:
+        """What all kernels over rows share."""
+        return {"R": self.R, "D": self.D, "DP": padded(self.D)}
+
+
+def _options(tile: Tile) -> dict[str, int]:
+    return {"num_warps": tile.warps, "num_stages": tile.stages}
+
+
+def attend(shape: Shape, rule: Band, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Output [B, S, H, D] in the dtype of q and base-2 log-sum-exp [B, S, H] of a band."""
+    tile = tiles_for(q.dtype, shape.D).forward
+    out = torch.empty_like(q)
+    lse = q.new_empty(q.shape[:3], dtype=torch.float32)
+    band.band_forward[(triton.cdiv(shape.S * shape.R, tile.rows), shape.B * shape.G)](
+        q, k, v, out, lse, shape.S, k.shape[1], shape.G, rule.prefix, shape.scale * _LOG2_E,
+        M=tile.rows, N=tile.keys, PRECISION="ieee", **shape.constants(), **rule.constants(),
+        **_options(tile),
+    )  # fmt: skip
+    return out, lse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowGradients:
+    """What the backward passes read for every row."""
+
+    q: Tensor
+    grad: Tensor
+    gates: Tensor
+    dots: Tensor
+
+
+def attend_backward(
+    shape: Shape, rule: Band, rows: RowGradients, k: Tensor, v: Tensor, lse: Tensor, dq: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Gradients of gate * attend: dq (fp32) is set by branch 0 and added to by the others.
+
+    Returns:
+        dk, dv [B, K, G, D], fp32.
+    """
+    table = tiles_for(rows.q.dtype, shape.D)
+    K, pairs, log2_scale = k.shape[1], shape.B * shape.G, shape.scale * _LOG2_E
+    constants = {**shape.constants(), **rule.constants(), "BRANCH": rule.branch}
+    inputs = (rows.q, k, v, rows.grad, lse, rows.gates, rows.dots)
+    band.band_dq[(triton.cdiv(shape.S * shape.R, table.dq.rows), pairs)](
+        *inputs, dq, shape.S, K, shape.G, rule.prefix, log2_scale, shape.scale,
+        M=table.dq.rows, N=table.dq.keys, ADD=rule.branch > 0, PRECISION="ieee", **constants,
+        **_options(table.dq),
+    )  # fmt: skip
+    # Every later query sees a compressed key: its sum is shared among chunks of queries.
+    chunk = _CHUNK_QUERIES if rule.branch == 0 else shape.S
+    parts = triton.cdiv(shape.S, chunk)
+    dk, dv = (k.new_empty((parts, *k.shape), dtype=torch.float32) for _ in range(2))
+    if K:
+        band.band_dkdv[(triton.cdiv(K, table.dkdv.keys), parts, pairs)](
+            *inputs, dk, dv, shape.S, K, shape.B, shape.G, rule.prefix, chunk, log2_scale,
+            shape.scale, M=table.dkdv.rows, N=table.dkdv.keys, PRECISION="ieee", **constants,
+            **_options(table.dkdv),
+        )  # fmt: skip
+    return (dk[0], dv[0]) if parts == 1 else (dk.sum(0), dv.sum(0))
+
+
+def choose(shape: Shape, q: Tensor, k: Tensor, lse: Tensor) -> Tensor:
+    """Block 0 and the free blocks of the queries from `start` on: [B * G, T, n_sel - 2] int32."""
+    T, J, tile = shape.S - shape.start, shape.blocks, tiles_for(q.dtype, shape.D).scores
+    pairs = shape.B * shape.G
+    chosen = torch.zeros(pairs, T, shape.free + 1, dtype=torch.int32, device=q.device)
+    if T == 0 or shape.free == 0:
+        return chosen
+    score = q.new_empty(pairs, T, J, dtype=torch.float32)
+    scores.block_scores[(triton.cdiv(T, tile.rows), triton.cdiv(J, tile.keys), pairs)](
+        q, k, lse, score, shape.S, k.shape[1], shape.G, J, shape.start, shape.scale * _LOG2_E,
+        M=tile.rows, N=tile.keys, L=shape.l, STEP=shape.d, L_SEL=shape.l_sel, PRECISION="ieee",
+        **shape.constants(), **_options(tile),
+    )  # fmt: skip
+    width = padded(J)
+    rows = max(1, _CHOICE_NUMBERS // width)
+    scores.choose_blocks[(triton.cdiv(pairs * T, rows),)](
+        score, chosen, pairs * T, T, J, shape.start,
+        FREE=shape.free, M=rows, JP=width, L_SEL=shape.l_sel,
+    )  # fmt: skip
+    return chosen
+
+
+def visit(
+    shape: Shape, q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, out: Tensor, lse: Tensor
+) -> Index:
+    """Add the chosen blocks to the output and log-sum-exp of the own ones, in place."""
+    pairs, T, F = chosen.shape
+    tile = tiles_for(q.dtype, shape.D).visit
+    index = invert(chosen, shape.blocks)
+    pieces = cut(index, shape.R, tile.rows)
+    part = q.new_empty(pairs * T * F * shape.R, shape.D, dtype=torch.float32)
+    part_lse = part.new_empty(len(part))
+    visits.visit_forward[(pieces.most,)](
+        q, k, v, part, part_lse, index.entry, index.first, pieces.block, pieces.first,
+        shape.S, shape.G, shape.blocks, T, shape.start, index.blocks, shape.scale * _LOG2_E,
+        M=tile.rows, N=padded(shape.l_sel), F=F, L_SEL=shape.l_sel, PRECISION="ieee",
+        **shape.constants(), **_options(tile),
+    )  # fmt: skip
+    rows = pairs * T * shape.R
+    visits.merge[(triton.cdiv(rows, 32),)](
+        part, part_lse, out, lse, shape.S, shape.G, T, shape.start, rows,
+        M=32, F=F, **shape.constants(),
+    )  # fmt: skip
+    return index
+
+
+def visit_backward(
+    shape: Shape,
+    rows: RowGradients,
+    k: Tensor,
+    v: Tensor,
+    lse: Tensor,
+    index: Index,
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+) -> None:
+    """Add the gradients of the visits to dq, dk and dv, in place."""
+    T, F, pairs = shape.S - shape.start, shape.free + 1, shape.B * shape.G
+    tile = tiles_for(rows.q.dtype, shape.D).visit_backward
+    pieces = cut(index, shape.R, tile.rows * _VISIT_TILES)
+    part = dq.new_empty(pairs * T * F * shape.R, shape.D)
+    part_dk, part_dv = (dq.new_empty(pieces.most, shape.l_sel, shape.D) for _ in range(2))
+    visits.visit_backward[(pieces.most,)](
+        rows.q, k, v, rows.grad, lse, rows.gates, rows.dots, part, part_dk, part_dv, index.entry,
+        index.first, pieces.block, pieces.first, shape.S, shape.G, shape.blocks, T, shape.start,
+        index.blocks, shape.scale * _LOG2_E, shape.scale,
+        M=tile.rows, N=padded(shape.l_sel), F=F, L_SEL=shape.l_sel, TILES=_VISIT_TILES,
+        PRECISION="ieee", **shape.constants(), **_options(tile),
+    )  # fmt: skip
+    count = pairs * T * shape.R
+    visits.add_dq[(triton.cdiv(count, 32),)](
+        part, dq, shape.S, shape.G, T, shape.start, count, M=32, F=F, **shape.constants()
+    )
+    visits.add_dkdv[(index.blocks,)](
+        part_dk, part_dv, dk, dv, pieces.first, shape.S, shape.G, shape.blocks,
+        D=shape.D, DP=padded(shape.D), N=padded(shape.l_sel), L_SEL=shape.l_sel,
+    )  # fmt: skip
+
+
+def mix(outs: tuple[Tensor, Tensor, Tensor], gate: Tensor) -> Tensor:
+    """The gated sum of the branch outputs."""
+    out, D = torch.empty_like(outs[0]), outs[0].shape[-1]
+    rows = out.numel() // D
+    gates.mix[(triton.cdiv(rows, 32),)](*outs, gate, out, rows, D=D, DP=padded(D), M=32)
+    return out
+
+
+def dots(outs: tuple[Tensor, Tensor, Tensor], grad: Tensor) -> Tensor:
+    """<grad, output> of every branch: [B, S, H, 3] fp32."""
+    dot, D = grad.new_empty(*grad.shape[:3], 3, dtype=torch.float32), grad.shape[-1]
+    rows = grad.numel() // D
+    gates.dots[(triton.cdiv(rows, 32),)](*outs, grad, dot, rows, D=D, DP=padded(D), M=32)
+    return dot

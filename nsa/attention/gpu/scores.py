@@ -1,0 +1,88 @@
+# mypy: allow-untyped-defs
+"""Which blocks do the queries beyond the dense prefix choose?
+
+Scores are computed again from q, the compressed keys and their log-sum-exp, one small product per
+offset between a selection block and the compressed blocks that overlap it (Eq. 9 and 10), so the
+probabilities themselves are never stored.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def block_scores(
+    q_ptr, k_ptr, lse_ptr, score_ptr, S, C, G, J, start, log2_scale,
+    R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    L: tl.constexpr, STEP: tl.constexpr, L_SEL: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Scores [B, G, S - start, J] of M queries and N blocks; blocks of the future are not written."""
+    A: tl.constexpr = L_SEL // STEP
+    OVERLAP: tl.constexpr = L // STEP
+    pair = tl.program_id(2).to(tl.int64)
+    b, g = pair // G, pair % G
+    t_M = start + tl.program_id(0) * M + tl.arange(0, M)
+    j_N = tl.program_id(1) * N + tl.arange(0, N)
+    t_last = tl.minimum(start + tl.program_id(0) * M + M - 1, S - 1)
+    if tl.program_id(1) * N * L_SEL <= t_last:
+        x_D = tl.arange(0, DP)
+        wide_D = (x_D < D)[None, :]
+        live_M = t_M < S
+        score_MN = tl.zeros((M, N), tl.float32)
+        for offset in tl.static_range(1 - OVERLAP, A):
+            count = 0
+            for m in tl.static_range(A):
+                if (m - offset >= 0) & (m - offset < OVERLAP):
+                    count += 1
+            i_N = j_N * A + offset
+            inside_N = (i_N >= 0) & (i_N < C)
+            key_at_N = (b * C + i_N) * G + g
+            k_ND = tl.load(
+                k_ptr + key_at_N[:, None] * D + x_D[None, :],
+                mask=inside_N[:, None] & wide_D,
+                other=0.0,
+            )
+            seen_MN = inside_N[None, :] & ((i_N * STEP + L - 1)[None, :] <= t_M[:, None])
+            for r in range(R):
+                at_M = (b * S + t_M) * G * R + g * R + r
+                q_MD = tl.load(
+                    q_ptr + at_M[:, None] * D + x_D[None, :],
+                    mask=live_M[:, None] & wide_D,
+                    other=0.0,
+                )
+                lse_M = tl.load(lse_ptr + at_M, mask=live_M, other=0.0)
+                logit_MN = tl.dot(q_MD, tl.trans(k_ND), input_precision=PRECISION) * log2_scale
+                p_MN = tl.where(seen_MN, tl.exp2(logit_MN - lse_M[:, None]), 0.0)
+                score_MN += p_MN * count
+        to_M = pair * (S - start) + (t_M - start)
+        tl.store(
+            score_ptr + to_M[:, None] * J + j_N[None, :],
+            score_MN,
+            mask=live_M[:, None] & (j_N < J)[None, :],
+        )
+
+
+@triton.jit
+def choose_blocks(
+    score_ptr, chosen_ptr, rows, T, J, start,
+    FREE: tl.constexpr, M: tl.constexpr, JP: tl.constexpr, L_SEL: tl.constexpr,
+):  # fmt: skip
+    """Block 0, then the FREE best blocks of 1 .. c - 2, ties to the lower: [rows, FREE + 1]."""
+    row_M = (tl.program_id(0).to(tl.int64) * M) + tl.arange(0, M)
+    live_M = row_M < rows
+    t_M = start + row_M % T
+    j_P = tl.arange(0, JP)
+    may_MP = (j_P > 0)[None, :] & (j_P[None, :] < (t_M // L_SEL - 1)[:, None])
+    score_MP = tl.load(
+        score_ptr + row_M[:, None] * J + j_P[None, :],
+        mask=live_M[:, None] & may_MP,
+        other=-1.0,
+    )
+    # A NaN must not choose a block that does not exist.
+    score_MP = tl.where(may_MP & (score_MP != score_MP), 0.0, score_MP)
+    tl.store(chosen_ptr + row_M * (FREE + 1), tl.zeros((M,), tl.int32), mask=live_M)
+    for slot in range(FREE):
+        best_M = tl.max(score_MP, 1)
+        first_M = tl.min(tl.where(score_MP == best_M[:, None], j_P[None, :], JP), 1)
+        tl.store(chosen_ptr + row_M * (FREE + 1) + slot + 1, first_M, mask=live_M)
+        score_MP = tl.where(j_P[None, :] == first_M[:, None], -1.0, score_MP)

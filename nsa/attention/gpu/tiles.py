@@ -1,0 +1,82 @@
+"""How large is a tile of each kernel? A table by width of the numbers and of the heads.
+
+No autotuning: the first step of a run costs what every step costs, and a run repeats itself. The
+sizes are those that compile within the registers and shared memory of sm_80 and sm_90 (a test
+compiles them); which are fastest is for `bench/gpu.py` to say.
+"""
+
+import functools
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """One kernel's tile.
+
+    Attributes:
+        rows: Rows (query, head) of a tile; all heads of a group are neighbours, so a tile of 128
+            holds 21 queries of 6 heads and wastes 2 rows of 128.
+        keys: Keys of a tile.
+        warps: Warps of a program.
+        stages: Depth of the load pipeline.
+    """
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiles:
+    """The tiles of all kernels for one dtype and head width."""
+
+    forward: Tile
+    dq: Tile
+    dkdv: Tile
+    visit: Tile
+    visit_backward: Tile
+    scores: Tile
+
+
+def _all(rows: int, keys: int, warps: int, stages: int) -> Tiles:
+    tile = Tile(rows=rows, keys=keys, warps=warps, stages=stages)
+    return Tiles(
+        forward=tile, dq=tile, dkdv=tile, visit=tile, visit_backward=tile, scores=tile
+    )
+
+
+_HALF_NARROW = Tiles(
+    forward=Tile(rows=128, keys=64, warps=4, stages=3),
+    dq=Tile(rows=128, keys=64, warps=8, stages=2),
+    dkdv=Tile(rows=64, keys=64, warps=4, stages=2),
+    visit=Tile(rows=128, keys=64, warps=4, stages=1),
+    visit_backward=Tile(rows=64, keys=64, warps=4, stages=2),
+    scores=Tile(rows=64, keys=64, warps=4, stages=2),
+)
+
+# (bytes of a number, padded head width) -> tiles.
+_TABLE: dict[tuple[int, int], Tiles] = {
+    **{(2, width): _HALF_NARROW for width in (16, 32, 64)},
+    (2, 128): _all(64, 64, 4, 2),
+    (2, 256): _all(32, 32, 4, 1),
+    **{(4, width): _all(32, 32, 4, 1) for width in (16, 32, 64)},
+    (4, 128): _all(16, 32, 4, 1),
+    (4, 256): _all(16, 16, 4, 1),
+}
+
+WIDEST_HEAD = 256
+WIDEST_BLOCK = 128
+
+
+def padded(size: int) -> int:
+    """The power of two, at least 16, that a side of a matrix product needs."""
+    return max(16, 1 << (size - 1).bit_length())
+
+
+@functools.cache
+def tiles_for(dtype: torch.dtype, head_width: int) -> Tiles:
+    """The row of the table for a dtype of 2 or 4 bytes and a head width up to 256."""
+    return _TABLE[dtype.itemsize, padded(head_width)]

@@ -1,0 +1,187 @@
+"""What does a page show? Rows of the database as the contract's models, and thinned curves."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.api import ExperimentView, RunView
+from gonogo.contract.decision import CriterionResult, Decision
+from gonogo.contract.finding import Finding
+from gonogo.contract.heartbeat import Msg, parse_object
+from gonogo.contract.lifecycle import RunState
+from gonogo.contract.order import Order
+from service.artifacts import ArtifactsView, list_artifacts
+from service.db.schema import HeartbeatRow, LogRow, ProgressRow, RunRow
+from service.decisions import load_decisions
+from service.gate_now import load_gate_now
+from service.judging import load_findings
+from service.lifecycle import load_experiment, runs_of
+from service.pages.charts import Line
+from service.report.verdicts import cause_of
+from service.views import view_experiment, view_run
+
+POINTS = 400
+"""Steps that are read for a curve, at most about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPage:
+    """The run that a page shows whole."""
+
+    view: RunView
+    order: Order | None
+    findings: Sequence[Finding]
+    criteria: Sequence[CriterionResult]
+    decided: bool
+    """Whether the criteria are those of a decision; else they show how the gate stands now."""
+    loss: Sequence[Line]
+    speed: Sequence[Line]
+    cause: str | None
+    logs: Sequence[str]
+    artifacts: ArtifactsView
+    age_s: float | None
+    """Seconds since the last heartbeat."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentPage:
+    """An experiment, and one of its runs."""
+
+    view: ExperimentView
+    runs: Sequence[RunView]
+    decisions: Sequence[Decision]
+    run: RunPage | None
+    cause: str | None
+    """Why it is not GO, when it is not."""
+
+    @property
+    def living(self) -> bool:
+        """Whether the page may change by itself."""
+        return self.view.state != "finished"
+
+
+def load_experiment_page(
+    session: Session, experiment: str, run: str | None, now: float
+) -> ExperimentPage:
+    """Return an experiment's page; `run` names the run to show, else the one to look at.
+
+    Raises:
+        NotFound: there is no such experiment.
+    """
+    row = load_experiment(session, experiment)
+    view = view_experiment(session, row)
+    rows = runs_of(session, experiment)
+    decisions = load_decisions(session, experiment)
+    chosen = next((found for found in rows if found.id == run), None) or _most_telling(rows)
+    page = _load_run(session, chosen, decisions, view, now) if chosen else None
+    return ExperimentPage(
+        view=view,
+        runs=[_view_run(session, found, view) for found in rows],
+        decisions=decisions,
+        run=page,
+        cause=_cause(session, rows, decisions),
+    )
+
+
+def _most_telling(rows: Sequence[RunRow]) -> RunRow | None:
+    """Return the run that goes on, else the last one."""
+    living = [row for row in rows if row.state != RunState.ENDED]
+    found = living or list(rows)
+    return found[-1] if found else None
+
+
+def _view_run(session: Session, row: RunRow, experiment: ExperimentView) -> RunView:
+    view = view_run(row, session.get_one(ProgressRow, row.id))
+    if view.steps:
+        return view
+    steps = {phase.name: phase.steps for phase in experiment.phases}
+    return view.model_copy(update={"steps": steps.get(row.phase, 0)})
+
+
+def _cause(session: Session, rows: Sequence[RunRow], decisions: Sequence[Decision]) -> str | None:
+    bad = [row for row in rows if row.judged and row.verdict not in (None, "GO")]
+    if not bad:
+        return None
+    about = _criteria(decisions, bad[-1].id)
+    view = view_run(bad[-1], session.get_one(ProgressRow, bad[-1].id))
+    return f"{bad[-1].phase}: {cause_of(load_findings(session, bad[-1].id), view.outcome, about)}"
+
+
+def _criteria(decisions: Sequence[Decision], run: str) -> list[CriterionResult]:
+    about = [row for row in decisions if row.run == run and row.criteria]
+    return list(about[-1].criteria) if about else []
+
+
+def _load_run(
+    session: Session,
+    row: RunRow,
+    decisions: Sequence[Decision],
+    experiment: ExperimentView,
+    now: float,
+) -> RunPage:
+    progress = session.get_one(ProgressRow, row.id)
+    view = _view_run(session, row, experiment)
+    order = Order.model_validate(row.order) if row.order else None
+    decided = _criteria(decisions, row.id)
+    criteria = decided or (load_gate_now(session, row.id, order) if order else [])
+    findings = load_findings(session, row.id)
+    bad = view.outcome is not None and view.verdict != "GO"
+    loss, speed = load_curves(session, row.id, progress.step)
+    return RunPage(
+        view=view,
+        order=order,
+        findings=findings,
+        criteria=criteria,
+        decided=bool(decided),
+        loss=loss,
+        speed=speed,
+        cause=cause_of(findings, view.outcome, decided) if bad else None,
+        logs=_logs(session, row.id),
+        artifacts=list_artifacts(session, row),
+        age_s=None if progress.heartbeat_at is None else max(0.0, now - progress.heartbeat_at),
+    )
+
+
+def load_curves(session: Session, run: str, last_step: int) -> tuple[list[Line], list[Line]]:
+    """Return loss and throughput over the steps, every so many steps where there are many."""
+    every = max(1, ceil(last_step / POINTS))
+    told = _load_said(session, run, Msg.PROGRESS, every)
+    evals = _load_said(session, run, Msg.EVAL, 1)
+    loss = [Line(name="loss", points=_points(told, "loss"), kind="a")]
+    val_loss = _points(evals, "val_loss")
+    if val_loss:
+        loss.append(Line(name="validation loss", points=val_loss, kind="b"))
+    return loss, [Line(name="tokens/s", points=_points(told, "toks_per_s"), kind="c")]
+
+
+def _load_said(
+    session: Session, run: str, msg: Msg, every: int
+) -> list[tuple[int, dict[str, Any]]]:
+    first = select(func.min(HeartbeatRow.rank)).where(HeartbeatRow.run == run)
+    query = (
+        select(HeartbeatRow.step, HeartbeatRow.line)
+        .where(HeartbeatRow.run == run, HeartbeatRow.rank == first.scalar_subquery())
+        .where(HeartbeatRow.msg == msg.value, HeartbeatRow.step % every == 0)
+        .order_by(HeartbeatRow.n)
+        .limit(4 * POINTS)
+    )
+    rows = {step: parse_object(line.encode()) for step, line in session.execute(query)}
+    return sorted(rows.items())
+
+
+def _points(rows: Sequence[tuple[int, dict[str, Any]]], name: str) -> list[tuple[float, float]]:
+    found = [(float(step), line.get(name)) for step, line in rows]
+    return [
+        (step, float(value))
+        for step, value in found
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+
+
+def _logs(session: Session, run: str) -> list[str]:
+    query = select(LogRow.file).where(LogRow.run == run).distinct().order_by(LogRow.file)
+    return [str(name) for name in session.scalars(query)]

@@ -1,0 +1,185 @@
+"""Which pages are there? One function each: rows in, template out."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, FastAPI, Query, Response
+from fastapi.responses import FileResponse, HTMLResponse, PlainTextResponse
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.errors import NotFound
+from service.artifacts import list_artifacts, load_artifact
+from service.auth import Service
+from service.db.schema import AlertRow, DeliveryRow, ExperimentRow, WorkerRow
+from service.lifecycle import load_experiment, load_run
+from service.logs import load_log
+from service.pages import sign_in
+from service.pages.charts import legend, line_chart
+from service.pages.load import load_experiment_page
+from service.pages.render import STATIC, load_static, render
+from service.pages.route import PageRoute, Visitor
+from service.paging import Cursor, load_page
+from service.report.gates import observed_text, threshold_text
+from service.report.writing import reports_dir, write_report
+from service.views import view_alert, view_experiments, view_worker
+
+REFRESH_S = 2
+PAGE = 50
+LOG_LINES = 400
+SANDBOX = {"Content-Security-Policy": "default-src 'none'; sandbox"}
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+
+@router.get("/")
+def experiments(context: Service, who: Visitor, cursor: Cursor = None) -> Response:
+    """List the experiments, newest first."""
+
+    def work(session: Session) -> tuple[list[Any], str | None]:
+        rows, after = load_page(
+            session,
+            select(ExperimentRow),
+            ExperimentRow.id,
+            limit=PAGE,
+            after=cursor,
+            newest_first=True,
+        )
+        return view_experiments(session, rows), after
+
+    rows, after = context.store.read(work)
+    page = render("experiments.html", who=who, rows=rows, after=after, refresh_s=REFRESH_S)
+    return HTMLResponse(page)
+
+
+@router.get("/experiments/{experiment}")
+def experiment(
+    context: Service,
+    who: Visitor,
+    experiment: str,
+    run: Annotated[str | None, Query(max_length=60)] = None,
+) -> Response:
+    """Show an experiment and one of its runs."""
+    found = context.store.read(
+        lambda session: load_experiment_page(session, experiment, run, context.now())
+    )
+    page = render(
+        "experiment.html",
+        who=who,
+        page=found,
+        refresh_s=REFRESH_S if found.living else None,
+        chart=line_chart,
+        legend=legend,
+        observed=observed_text,
+        threshold=threshold_text,
+    )
+    return HTMLResponse(page)
+
+
+@router.get("/experiments/{experiment}/report")
+def report(context: Service, _: Visitor, experiment: str) -> Response:
+    """Show the report as the text that it is."""
+    return PlainTextResponse(write_report(context, experiment))
+
+
+@router.get("/experiments/{experiment}/report/{picture}.png")
+def picture(context: Service, _: Visitor, experiment: str, picture: str) -> Response:
+    """Show a picture of the report."""
+    context.store.read(lambda session: load_experiment(session, experiment))
+    folder = reports_dir(context.settings.home, experiment).resolve()
+    path = (folder / f"{picture}.png").resolve()
+    if path.parent != folder or not path.is_file():
+        raise NotFound("there is no such picture; open the report first")
+    return FileResponse(path, media_type="image/png")
+
+
+@router.get("/runs/{run}/logs/{name}")
+def log(context: Service, who: Visitor, run: str, name: str) -> Response:
+    """Show the end of a log."""
+    number = name.removeprefix("rank").removesuffix(".log")
+    rank = int(number) if number.isdecimal() and len(number) < 6 else None
+    if rank is None and name != "torchrun.log":
+        raise NotFound(f"there is no log {name}")
+
+    def work(session: Session) -> tuple[Any, str]:
+        row = load_run(session, run)
+        return load_log(session, run, rank, LOG_LINES, 0), row.experiment
+
+    found, experiment = context.store.read(work)
+    page = render(
+        "log.html", who=who, log=found, lines=LOG_LINES, experiment=experiment, refresh_s=REFRESH_S
+    )
+    return HTMLResponse(page)
+
+
+@router.get("/runs/{run}/artifacts")
+def artifacts(context: Service, who: Visitor, run: str) -> Response:
+    """List the files of a run."""
+
+    def work(session: Session) -> tuple[Any, str]:
+        row = load_run(session, run)
+        return list_artifacts(session, row), row.experiment
+
+    found, experiment = context.store.read(work)
+    return HTMLResponse(render("artifacts.html", who=who, found=found, experiment=experiment))
+
+
+@router.get("/runs/{run}/artifacts/{path:path}")
+def artifact(context: Service, _: Visitor, run: str, path: str) -> Response:
+    """Show a file of a run: pictures as such, everything else as text or as a download."""
+    found = context.store.read(lambda session: load_artifact(session, load_run(session, run), path))
+    kind = "application/octet-stream"
+    if path.endswith((".json", ".jsonl", ".log", ".txt", ".csv", ".xml")):
+        kind = "text/plain"
+    if isinstance(found, bytes):
+        return Response(found, media_type=kind, headers=SANDBOX)
+    return FileResponse(found, media_type=kind, headers=SANDBOX)
+
+
+@router.get("/workers")
+def workers(context: Service, who: Visitor) -> Response:
+    """List the workers."""
+    rows = context.store.read(
+        lambda session: [
+            view_worker(row, context.now())
+            for row in session.scalars(select(WorkerRow).order_by(WorkerRow.seen_at.desc()))
+        ]
+    )
+    return HTMLResponse(render("workers.html", who=who, rows=rows, refresh_s=REFRESH_S))
+
+
+@router.get("/alerts")
+def alerts(context: Service, who: Visitor, cursor: Cursor = None) -> Response:
+    """List the alerts, newest first."""
+
+    def work(session: Session) -> tuple[list[Any], str | None]:
+        rows, after = load_page(
+            session,
+            select(AlertRow),
+            AlertRow.id,
+            limit=PAGE,
+            after=cursor,
+            newest_first=True,
+        )
+        ids = [row.id for row in rows]
+        sent: dict[str, list[DeliveryRow]] = {}
+        for delivery in session.scalars(select(DeliveryRow).where(DeliveryRow.alert.in_(ids))):
+            sent.setdefault(delivery.alert, []).append(delivery)
+        return [view_alert(row, sent.get(row.id, []), "") for row in rows], after
+
+    rows, after = context.store.read(work)
+    page = render("alerts.html", who=who, rows=rows, after=after, refresh_s=REFRESH_S)
+    return HTMLResponse(page)
+
+
+@router.get("/static/{name}")
+def static(name: str) -> Response:
+    """Serve a style sheet, a script or the icon; its address changes with its content."""
+    if name not in STATIC:
+        raise NotFound(f"there is no {name}")
+    headers = {"Cache-Control": "public, max-age=31536000, immutable"}
+    return Response(load_static(name), media_type=STATIC[name], headers=headers)
+
+
+def add_pages(app: FastAPI) -> None:
+    """Add every page to the application."""
+    app.include_router(sign_in.router)
+    app.include_router(router)

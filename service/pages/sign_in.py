@@ -1,0 +1,125 @@
+"""How does a browser sign in? With an API key in a form, or by a one-time link.
+
+`gonogo up` prints such a link, so that a newcomer never copies a key.
+"""
+
+from typing import Annotated
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from pydantic import BaseModel
+from sqlalchemy.orm import Session
+
+from gonogo.contract.errors import NotAllowed
+from service.auth import Admin, Service, find_principal
+from service.pages.render import render
+from service.pages.route import PageRoute
+from service.pages.sessions import (
+    COOKIE,
+    LINK_S,
+    SESSION_S,
+    create_link,
+    create_session,
+    end_session,
+    find_viewer,
+    use_link,
+)
+from service.views import stamp
+
+MAX_FORM_BYTES = 4_096
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+api = APIRouter(tags=["overview"])
+
+
+class SignInLink(BaseModel):
+    """A link that signs one browser in, once."""
+
+    url: str
+    expires_at: str
+
+
+@api.post("/sign-in-links", operation_id="create_sign_in_link", status_code=201)
+def create_sign_in_link(context: Service, caller: Admin) -> SignInLink:
+    """Return a one-time link that signs a browser in with the rights of this key."""
+    now = context.now()
+    token = context.store.write(lambda session: create_link(session, caller.key_id, now))
+    return SignInLink(url=f"{context.url}/sign-in?token={token}", expires_at=stamp(now + LINK_S))
+
+
+def local_path(path: str) -> str:
+    """Return where to go after signing in: a path of this site, or the first page."""
+    inside = path.startswith("/") and not path.startswith(("//", "/\\"))
+    return path if inside and path.isprintable() else "/"
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Return the fields of a small form."""
+    if request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+        raise NotAllowed("this form was sent by another site")
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_FORM_BYTES:
+            raise NotAllowed("the form is too long")
+    fields = parse_qs(body.decode("utf-8", "replace"))
+    return {name: values[0] for name, values in fields.items()}
+
+
+Form = Annotated[dict[str, str], Depends(read_form)]
+Next = Annotated[str, Query(max_length=2_000)]
+
+
+@router.get("/sign-in")
+def show_sign_in(
+    context: Service, token: Annotated[str | None, Query(max_length=200)] = None, next: Next = "/"
+) -> Response:
+    """Show the form, or use up a one-time link."""
+    if token is None:
+        return HTMLResponse(render("sign_in.html", next=local_path(next), problem=None))
+    made = context.store.write(lambda session: use_link(session, token, context.now()))
+    if made is None:
+        problem = "This link was used before or has expired. Use a key, or ask for a new link."
+        return HTMLResponse(render("sign_in.html", next="/", problem=problem), 403)
+    return _welcome(made, "/", secure=context.url.startswith("https"))
+
+
+@router.post("/sign-in")
+def sign_in(context: Service, form: Form) -> Response:
+    """Begin a session with the rights of a key."""
+    key, to = form.get("key", "").strip(), local_path(form.get("next", "/"))
+    now = context.now()
+
+    def work(session: Session) -> str | None:
+        found = find_principal(session, key)
+        if found is None:
+            return None
+        token = create_session(session, found.key_id, now)
+        session.flush()
+        return token if find_viewer(session, token, now) is not None else None
+
+    token = context.store.write(work) if key else None
+    if token is None:
+        problem = "That is not a key that may look at pages."
+        return HTMLResponse(render("sign_in.html", next=to, problem=problem), 403)
+    return _welcome(token, to, secure=context.url.startswith("https"))
+
+
+@router.post("/sign-out")
+def sign_out(request: Request, context: Service, form: Form) -> Response:
+    """End the session."""
+    del form
+    token = request.cookies.get(COOKIE)
+    if token is not None:
+        context.store.write(lambda session: end_session(session, token))
+    response = RedirectResponse("/sign-in", 303)
+    response.delete_cookie(COOKIE)
+    return response
+
+
+def _welcome(token: str, to: str, *, secure: bool) -> Response:
+    response = RedirectResponse(to, 303)
+    response.set_cookie(
+        COOKIE, token, max_age=int(SESSION_S), httponly=True, samesite="strict", secure=secure
+    )
+    return response

@@ -1,0 +1,46 @@
+// Keeps a page fresh: fetches it again and swaps the parts marked data-live that have changed.
+// Without scripts the page reloads itself every ten seconds instead.
+"use strict";
+
+(function () {
+  const everyMs = Number(document.body.dataset.refreshS) * 1000;
+  const stale = document.getElementById("stale");
+  const openDetails = (part) =>
+    Array.from(part.querySelectorAll("details"), (row) => row.open);
+
+  function swap(fresh) {
+    for (const part of document.querySelectorAll("[data-live]")) {
+      const next = fresh.querySelector(`[data-live="${part.dataset.live}"]`);
+      if (!next || next.innerHTML === part.innerHTML) continue;
+      if (part.contains(document.activeElement) && document.activeElement !== part) continue;
+      const open = openDetails(part);
+      const atEnd = part.scrollTop + part.clientHeight >= part.scrollHeight - 4;
+      part.replaceChildren(...Array.from(next.childNodes, (node) => document.adoptNode(node)));
+      part.querySelectorAll("details").forEach((row, index) => { row.open = open[index] === true; });
+      if (atEnd) part.scrollTop = part.scrollHeight;
+    }
+    document.title = fresh.title;
+  }
+
+  async function refresh() {
+    if (document.hidden) return true;
+    try {
+      const answer = await fetch(location.href, { credentials: "same-origin", redirect: "manual" });
+      if (answer.type === "opaqueredirect") { location.reload(); return false; }
+      if (!answer.ok) throw new Error(String(answer.status));
+      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+      swap(fresh);
+      stale.hidden = true;
+      return fresh.body.dataset.refreshS !== undefined;
+    } catch (error) {
+      stale.hidden = false;
+      return true;
+    }
+  }
+
+  async function loop() {
+    if (await refresh()) setTimeout(loop, everyMs);
+  }
+
+  setTimeout(loop, everyMs);
+})();

@@ -1,0 +1,158 @@
+"""How does the report show judgement? Gate tables, conditions, findings, and how to replay them."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gonogo.contract.decision import Condition, CriterionOutcome, CriterionResult, Decision
+from gonogo.contract.finding import Finding, Severity
+from gonogo.judge.diagnosis import diagnosis_named
+from service.report.text import NONE, code, inline, number, table
+from service.report.view import ReportView, RunReport
+
+SIGNS = {
+    CriterionOutcome.PASS: "pass",
+    CriterionOutcome.FAIL: "**FAIL**",
+    CriterionOutcome.INCONCLUSIVE: "**inconclusive**",
+    CriterionOutcome.ERROR: "**error**",
+}
+_BOUNDS = {"pass_above": "≥", "pass_below": "≤", "fail_above": "fails >", "fail_below": "fails <"}
+
+
+def observed_text(value: Any) -> str:
+    """Return what a criterion saw, in a few words."""
+    if value is None:
+        return NONE
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return number(value, 6)
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def threshold_text(value: Any) -> str:
+    """Return a threshold as signs: `≥ 45, fails < 39`."""
+    if not isinstance(value, Mapping):
+        return observed_text(value)
+    known = [
+        f"{_BOUNDS[name]} {observed_text(bound)}"
+        for name, bound in value.items()
+        if name in _BOUNDS and bound is not None
+    ]
+    return ", ".join(known) or NONE
+
+
+def gate_table(criteria: Iterable[CriterionResult]) -> str:
+    """Return the gate: every criterion with what it saw and where that stands."""
+    heads = (
+        "criterion", "severity", "outcome", "observed", "threshold", "steps", "samples", "evidence",
+    )  # fmt: skip
+    rows = (
+        (
+            code(row.id),
+            row.severity.value,
+            SIGNS[row.outcome],
+            inline(observed_text(row.observed)),
+            inline(threshold_text(row.threshold)),
+            row.window or NONE,
+            NONE if row.samples is None else str(row.samples),
+            inline(row.evidence),
+        )
+        for row in criteria
+    )
+    return table(heads, rows)
+
+
+def left_out_text(run: RunReport) -> str | None:
+    """Say which criteria were left out when the order was made, and why."""
+    if run.order is None or not run.order.left_out:
+        return None
+    rows = "; ".join(f"{code(row.id)}: {inline(row.why)}" for row in run.order.left_out)
+    return f"Left out: {rows}."
+
+
+def not_observed(run: RunReport) -> list[str]:
+    """Return what nothing was seen of, one sentence each (missing evidence is never a pass)."""
+    found = []
+    if not run.ranks:
+        return ["no rank wrote a heartbeat"]
+    if run.first("peak_reserved_mb") is None:
+        found.append("device memory: no rank reports any")
+    found.append("device utilisation: heartbeats do not carry it")
+    if run.first("last_val_loss") is None:
+        found.append("validation loss: no evaluation was due or reported")
+    if not any(rank.sections_s for rank in run.ranks):
+        found.append("sections of a step: not reported")
+    if run.artifacts.dir is not None and not run.artifacts.reachable:
+        found.append(f"files of the run: they lie on {run.artifacts.host} at {run.artifacts.dir}")
+    return found
+
+
+def finding_lines(findings: Iterable[Finding]) -> list[str]:
+    """Return the findings, the one that halted first."""
+    rows = sorted(findings, key=lambda row: (row.severity is not Severity.HALT, row.at))
+    return [_finding_line(row) for row in rows]
+
+
+def _finding_line(row: Finding) -> str:
+    place = [f"rank {row.rank}" if row.rank is not None else "", row.section or ""]
+    place += [f"step {row.step}" if row.step is not None else ""]
+    where = ", ".join(part for part in place if part)
+    bound = ""
+    if row.value is not None and row.threshold is not None:
+        bound = f" ({number(row.value)} against {number(row.threshold)}, {row.source.value})"
+    files = f" Evidence: {', '.join(code(path) for path in row.evidence)}." if row.evidence else ""
+    return f"- **{row.severity.value}** {code(row.detector.value)} {where}: {inline(row.text)}{bound}.{files}"  # noqa: E501 - one sentence
+
+
+def condition_table(conditions: Iterable[Condition]) -> str:
+    """Return the conditions of a CONDITIONAL_GO and what became of them."""
+    rows = (
+        (
+            code(row.id),
+            f"**{row.state.value}**",
+            inline(row.text),
+            row.evidence_from or "a person",
+            row.due or NONE,
+            row.on_miss,
+        )
+        for row in conditions
+    )
+    return table(("condition", "state", "what", "evidence from", "due before", "if missed"), rows)
+
+
+def diagnosis_text(decision: Decision | None) -> str | None:
+    """Return the named failure with its cause and remedy."""
+    if decision is None or decision.diagnosis is None:
+        return None
+    row = diagnosis_named(decision.diagnosis)
+    if row is None:
+        return f"Diagnosis: {code(decision.diagnosis)}."
+    patch = f" Patch: {code(json.dumps(row.patch))}." if row.patch else ""
+    return (
+        f"Diagnosis: **{row.name}** ({row.requirement}): {inline(row.cause)}."
+        f" Remedy: {inline(row.remedy)}.{patch}"
+    )
+
+
+def decision_table(view: ReportView) -> str:
+    """Return every decision with its digests."""
+    rows = (
+        (
+            str(row.seq),
+            code(row.id),
+            row.phase or "experiment",
+            row.kind.value,
+            f"**{row.verdict}**" if row.verdict else NONE,
+            inline(row.actor),
+            row.at,
+            inline(row.reason or ""),
+            code(row.facts_digest[:12]),
+            code(row.rule_digest[:12]),
+        )
+        for row in view.decisions
+    )
+    heads = ("#", "decision", "about", "kind", "verdict", "by", "at", "reason", "facts", "rules")
+    return table(heads, rows)

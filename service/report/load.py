@@ -1,0 +1,143 @@
+"""What does the database hold for a report? One view, read run by run.
+
+Heartbeats are read whole, run by run, since medians are of all steps: as much work as judging.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.decision import Decision
+from gonogo.contract.errors import Corrupt
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.heartbeat import Identity
+from gonogo.contract.order import Order
+from gonogo.contract.outcome import OutcomeClass
+from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
+from gonogo.contract.rundir import load_record
+from gonogo.contract.wire import Recorded
+from gonogo.judge.facts import build_facts
+from gonogo.judge.forecast import build_forecast
+from gonogo.judge.record import RunRecord, build_run_record
+from service.artifacts import list_artifacts, reachable_dir
+from service.context import Context
+from service.db.schema import AssessmentRow, ExperimentRow, ProgressRow, RunRow
+from service.decisions import load_decisions
+from service.judging import load_findings, load_lines
+from service.lifecycle import load_experiment, runs_of
+from service.logs import load_log
+from service.progress import resolved_of
+from service.report.numbers import build_numbers
+from service.report.view import LogTail, ReportView, RunReport
+from service.views import stamp, view_experiment, view_run
+
+LOG_LINES = 25
+
+
+class EnvRecord(Recorded):
+    """The parts of env.json that the report prints."""
+
+    torch: str | None = None
+    python: str | None = None
+    host: str | None = None
+    cuda: str | None = None
+    device_name: str | None = None
+
+
+def load_report_view(session: Session, experiment_id: str, context: Context) -> ReportView:
+    """Return everything that the report of an experiment prints.
+
+    Raises:
+        NotFound: there is no such experiment.
+    """
+    row = load_experiment(session, experiment_id)
+    decisions = load_decisions(session, experiment_id)
+    resolved = resolved_of(row)
+    runs = runs_of(session, experiment_id)
+    return ReportView(
+        experiment=view_experiment(session, row),
+        created_by=row.created_by,
+        plan=resolved.plan,
+        plan_digest=resolved.parsed().digest(),
+        train=resolved.train,
+        fault=resolved.fault,
+        runs=tuple(load_run_report(session, row, run, decisions) for run in runs),
+        decisions=tuple(decisions),
+        now=stamp(context.now()),
+        url=context.url,
+    )
+
+
+def load_run_report(
+    session: Session, experiment: ExperimentRow, run: RunRow, decisions: Sequence[Decision]
+) -> RunReport:
+    """Return one run of an experiment."""
+    order = Order.model_validate(run.order) if run.order else None
+    findings = load_findings(session, run.id)
+    record = build_run_record(
+        order,
+        load_lines(session, run),
+        ExitRecord.model_validate(run.exit) if run.exit else None,
+        None,
+        Preflight.model_validate(run.preflight) if run.preflight else None,
+        ModelRecord.model_validate(run.model) if run.model else None,
+        findings,
+    )
+    facts = _load_facts(session, run.id) or build_facts(record)
+    about = [row for row in decisions if row.run == run.id and row.criteria]
+    ahead = sum(phase.steps for phase in order.phases_after) if order else 0
+    view = view_run(run, session.get_one(ProgressRow, run.id))
+    if not view.steps:
+        steps = resolved_of(experiment).parsed().phase(run.phase).steps
+        view = view.model_copy(update={"steps": steps})
+    return RunReport(
+        view=view,
+        order=order,
+        preflight=record.preflight,
+        ran={int(rank): Identity.model_validate(said) for rank, said in facts["identity"].items()},
+        counted=record.model,
+        ranks=build_numbers(record),
+        findings=tuple(findings),
+        decision=about[-1] if about else None,
+        artifacts=list_artifacts(session, run),
+        forecast_after=build_forecast([facts], steps_left=ahead) if ahead else None,
+        log=_load_tail(session, run, record, findings),
+        environment=_load_environment(run),
+    )
+
+
+def _load_tail(
+    session: Session, run: RunRow, record: RunRecord, findings: Sequence[Finding]
+) -> LogTail | None:
+    """Return the end of the log that may say why a run failed, None for one that did not."""
+    view = view_run(run, session.get_one(ProgressRow, run.id))
+    if view.outcome is None or view.outcome.klass in (OutcomeClass.SUCCESS, OutcomeClass.OPERATOR):
+        return None
+    halts = [row.rank for row in findings if row.severity is Severity.HALT]
+    named = halts[0] if halts and halts[0] is not None else None
+    order = [named, *sorted(record.streams), None] if named is not None else [None, 0]
+    for rank in order:
+        log = load_log(session, run.id, rank, LOG_LINES, 0)
+        if log.text.strip():
+            return LogTail(name=log.name, text=log.text)
+    return None
+
+
+def _load_environment(run: RunRow) -> dict[str, str]:
+    run_dir = reachable_dir(run)
+    if run_dir is None:
+        return {}
+    try:
+        found = load_record(run_dir.path / "env.json", EnvRecord)
+    except (OSError, Corrupt):
+        return {}
+    return {} if found is None else found.model_dump(exclude_none=True)
+
+
+def _load_facts(session: Session, run: str) -> dict[str, Any] | None:
+    """Return the facts that the run was judged by; None before its end."""
+    text = session.scalars(select(AssessmentRow.facts).where(AssessmentRow.run == run)).first()
+    return None if text is None else json.loads(text)

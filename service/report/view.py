@@ -1,0 +1,129 @@
+"""What does a report know? Everything it prints, and nothing that it would have to look up."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gonogo.contract.api import ExperimentView, Forecast, RunView
+from gonogo.contract.decision import Decision
+from gonogo.contract.finding import Finding
+from gonogo.contract.heartbeat import Identity
+from gonogo.contract.order import Order
+from gonogo.contract.records import Preflight
+from service.artifacts import ArtifactsView
+
+Series = tuple[tuple[int, float], ...]
+"""(step, value), ascending by step."""
+
+SECTIONS = ("data", "forward", "backward", "optimizer", "wait")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankNumbers:
+    """What one rank did, as its heartbeats say."""
+
+    rank: int
+    final_step: int
+    first_loss: float | None = None
+    last_loss: float | None = None
+    last_val_loss: float | None = None
+    median_tok_s: float | None = None
+    """Recomputed from the rank's clock and the tokens of a step, over all ranks."""
+    median_step_s: float | None = None
+    p95_step_s: float | None = None
+    median_fetch_s: float | None = None
+    loader_ready_s: float | None = None
+    peak_reserved_mb: float | None = None
+    peak_alloc_mb: float | None = None
+    peak_rss_mb: float | None = None
+    sections_s: Mapping[str, float | None] = field(default_factory=dict)
+    """Section → median seconds of a step."""
+    loss: Series = ()
+    val_loss: Series = ()
+    tok_s: Series = ()
+    memory_mb: Series = ()
+    sections: Mapping[str, Series] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogTail:
+    """The end of a log that may say why."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """One run."""
+
+    view: RunView
+    order: Order | None
+    preflight: Preflight | None
+    ran: Mapping[int, Identity]
+    """Rank → what its boot line said that it is."""
+    counted: Identity | None
+    """What was counted on the live model (model.json)."""
+    ranks: tuple[RankNumbers, ...]
+    findings: tuple[Finding, ...]
+    decision: Decision | None
+    """The newest decision about this run that has criteria."""
+    artifacts: ArtifactsView
+    forecast_after: Forecast | None = None
+    """What the phases after this one would take at this run's pace."""
+    log: LogTail | None = None
+    plot: str | None = None
+    """File name of its picture, beside the report."""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    """env.json, where the run directory is on this host."""
+
+    @property
+    def title(self) -> str:
+        """How the report calls it."""
+        attempt = f", attempt {self.view.attempt}" if self.view.attempt > 1 else ""
+        return f"{self.view.phase}{attempt}"
+
+    def worst(self, name: str) -> float | None:
+        """Return the largest value over the ranks of one number."""
+        found = [value for rank in self.ranks if (value := getattr(rank, name)) is not None]
+        return max(found, default=None)
+
+    def least(self, name: str) -> float | None:
+        """Return the smallest value over the ranks of one number."""
+        found = [value for rank in self.ranks if (value := getattr(rank, name)) is not None]
+        return min(found, default=None)
+
+    def first(self, name: str) -> float | None:
+        """Return one number of the lowest rank that has it."""
+        found = (getattr(rank, name) for rank in self.ranks)
+        return next((value for value in found if value is not None), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportView:
+    """One experiment."""
+
+    experiment: ExperimentView
+    created_by: str
+    plan: Mapping[str, Any]
+    plan_digest: str
+    train: Mapping[str, Any]
+    fault: str | None
+    runs: tuple[RunReport, ...]
+    decisions: tuple[Decision, ...]
+    now: str
+    url: str
+    overview: str | None = None
+    """File name of the picture of all phases."""
+    no_plots: str | None = None
+    """Why there are no pictures."""
+
+    @property
+    def culprit(self) -> RunReport | None:
+        """The run to look at first: the last one that is not GO, else none."""
+        for run in reversed(self.runs):
+            outcome = run.view.outcome
+            bad = outcome is not None and outcome.code != "completed"
+            if bad or run.view.verdict not in (None, "GO"):
+                return run
+        return None

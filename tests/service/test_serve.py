@@ -1,0 +1,116 @@
+"""Does the real process start, announce itself, survive a kill, and stop?"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.__main__ import main
+from tests.service.fake_worker import FakeWorker
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Process:
+    """`python -m service serve` in a home of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.child: subprocess.Popen[str] | None = None
+
+    def start(self) -> httpx.Client:
+        env = {"PATH": os.environ["PATH"], "GONOGO_HOME": str(self.home), "PYTHONPATH": str(ROOT)}
+        with (self.home / "service.log").open("a") as log:
+            self.child = subprocess.Popen(
+                [sys.executable, "-m", "service", "serve", "--port", "0"],
+                cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=log, text=True,
+            )  # fmt: skip
+        assert self.child.stdout is not None
+        said = json.loads(self.child.stdout.readline())
+        written = json.loads((self.home / "service.json").read_text())
+        assert written == {"url": said["url"], "pid": self.child.pid}
+        return httpx.Client(base_url=said["url"], timeout=30, trust_env=False)
+
+    def end(self, how: signal.Signals) -> int:
+        assert self.child is not None
+        self.child.send_signal(how)
+        code = self.child.wait(20)
+        if self.child.stdout is not None:
+            self.child.stdout.close()
+        self.child = None
+        return code
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Process]:
+    started = Process(tmp_path)
+    yield started
+    if started.child is not None:
+        started.end(signal.SIGKILL)
+
+
+def test_what_was_answered_survives_a_kill(process: Process) -> None:
+    with process.start() as http:
+        key = (process.home / "key").read_text().strip()
+        headers = {"Authorization": f"Bearer {key}"}
+        answer = http.post("/api/v1/experiments", json={"plan": "demo"}, headers=headers)
+        assert answer.status_code == 201
+        process.end(signal.SIGKILL)
+    with process.start() as http:
+        assert (process.home / "key").read_text().strip() == key
+        found: Any = http.get(f"/api/v1/experiments/{answer.json()['id']}", headers=headers).json()
+        assert found["state"] == "queued"
+        worker = FakeWorker(http=http, key=(process.home / "worker_key").read_text().strip())
+        order = worker.claim()
+        assert order is not None
+        assert order.experiment == found["id"]
+        assert process.end(signal.SIGTERM) == 0
+
+
+def test_a_stop_does_not_wait_for_those_who_follow_events(process: Process) -> None:
+    with process.start() as http:
+        headers = {"Authorization": f"Bearer {(process.home / 'key').read_text().strip()}"}
+        answer = http.post("/api/v1/experiments", json={"plan": "demo"}, headers=headers)
+        url = f"/api/v1/experiments/{answer.json()['id']}/events"
+        with http.stream("GET", url, headers=headers) as stream:
+            assert next(stream.iter_lines()) == "retry: 1000"
+            assert process.end(signal.SIGTERM) == 0
+
+
+def test_keys_are_made_listed_and_revoked_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GONOGO_HOME", str(tmp_path))
+    for name in ("GONOGO_DATABASE_URL", "REDIS_URL"):
+        monkeypatch.delenv(name, raising=False)
+    assert main(["keys", "create", "ann", "--role", "viewer"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["key"].startswith("gonogo_")
+    assert main(["keys", "create", "ann"]) == 2
+    assert main(["keys", "revoke", "bob"]) == 3
+    assert main(["keys", "revoke", "ann"]) == 0
+    assert main(["keys", "list"]) == 0
+    listed = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    assert listed["name"] == "ann"
+    assert listed["revoked_at"] is not None
+    assert made["key"] not in (tmp_path / "gonogo.db").read_bytes().decode("latin-1")
+    assert main(["db", "current"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["revision"] == found["newest"]
+
+
+def test_an_unknown_setting_is_refused_with_a_hint(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GONOGO_HOEM", "/tmp")
+    assert main(["db", "current"]) == 2
+    assert "did you mean GONOGO_HOME" in capsys.readouterr().err

@@ -1,0 +1,112 @@
+"""Whatever people and workers do, in whatever order: what holds at every moment?"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from gonogo.contract.lifecycle import RunState
+from service.conductor.judge import Judging
+from service.db.schema import EventRow, RunRow
+from tests.service.conftest import Plane
+from tests.service.fake_worker import beats, size_of
+
+VERBS = ("halt", "cancel", "resume", "rerun", "promote", "takeover")
+ENDS = (
+    ("completed", "trainer"),
+    ("keeper_lost", "infra"),
+    ("stalled", "watchdog"),
+    ("halted", "operator"),
+)
+
+
+class Walk:
+    """Random deeds on one experiment."""
+
+    def __init__(self, plane: Plane, seed: int) -> None:
+        self.plane = plane
+        self.chance = random.Random(seed)
+        self.experiment = plane.submit(set={"phases.synthetic.approve": "always"})
+        self.worker = plane.worker()
+        self.judging = Judging(plane.context)
+        self.orders: list[Any] = []
+        self.statuses: set[int] = set()
+
+    def step(self) -> None:
+        self.chance.choice((self.ask, self.work, self.work, self.end, self.judge, self.stray))()
+
+    def ask(self) -> None:
+        verb = self.chance.choice(VERBS)
+        if verb == "cancel" and self.chance.random() < 0.9:
+            return
+        answer = self.plane.call("POST", f"/experiments/{self.experiment}/{verb}", json={})
+        self.statuses.add(answer.status_code)
+        assert answer.status_code in (200, 202, 409), answer.text
+
+    def work(self) -> None:
+        order = self.worker.claim()
+        if order is not None:
+            self.orders.append(order)
+            self.worker.active = [order.run]
+            for event in ("check", "launch", "step"):
+                assert self.worker.state(order, event).status_code == 200
+
+    def end(self) -> None:
+        if not self.orders:
+            return
+        order = self.orders[-1]
+        reason, by = self.chance.choices(ENDS, weights=(6, 2, 1, 2))[0]
+        upto = None if reason == "completed" else 0
+        lines = {rank: beats(order, rank, upto=upto, done=upto is None) for rank in (0, 1)}
+        ranks = [
+            {"rank": rank, "start": 0, "end": size_of(rows), "lines": rows}
+            for rank, rows in lines.items()
+        ]
+        assert self.worker.telemetry(order, ranks=ranks).status_code == 200
+        assert self.worker.end(order, lines, reason, by).status_code == 200
+
+    def judge(self) -> None:
+        self.judging.run_once()
+
+    def stray(self) -> None:
+        """A message of an attempt that is over, and one with a stale token."""
+        if self.orders:
+            order = self.chance.choice(self.orders)
+            assert self.worker.state(order, "step").status_code == 200
+            old = order.model_copy(update={"token": order.token - 1})
+            assert self.worker.telemetry(old).status_code == 409
+
+    def check(self, before: dict[str, Any] | None) -> dict[str, Any]:
+        view = self.plane.experiment(self.experiment)
+        if before is not None and before["state"] == "finished":
+            assert view["state"] == "finished"
+            assert view["outcome"] == before["outcome"]
+
+        def read(session: Any) -> tuple[list[int], list[RunRow]]:
+            seqs = select(EventRow.seq).where(EventRow.experiment == self.experiment)
+            return sorted(session.scalars(seqs)), list(session.scalars(select(RunRow)))
+
+        seqs, runs = self.plane.context.store.read(read)
+        assert seqs == list(range(1, len(seqs) + 1))
+        living = [run for run in runs if run.state != RunState.ENDED]
+        assert len(living) <= 1
+        if view["state"] in ("finished", "awaiting_decision"):
+            assert living == []
+        tokens = [run.token for run in sorted(runs, key=lambda run: run.created_at) if run.token]
+        assert tokens == sorted(set(tokens))
+        assert sum(phase["state"] == "active" for phase in view["phases"]) <= 1
+        return view
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_must_hold_holds_through_a_random_walk(still: Plane, seed: int) -> None:
+    walk = Walk(still, seed)
+    view = None
+    for _ in range(70):
+        walk.step()
+        view = walk.check(view)
+    assert len(walk.orders) >= 2
+    assert walk.statuses >= {409}
