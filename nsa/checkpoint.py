@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,8 @@ class Snapshot:
     """Everything a run needs to go on as if it had not stopped.
 
     `next_sequence` is the data position: the number of the first sequence not yet trained on.
-    `rng` holds one generator state per rank.
+    `rng` holds one generator state per rank. `data` is name and seed of the source, `marks` where
+    each lane of a stream goes on (empty for sources that need none).
     """
 
     step: int
@@ -39,6 +40,8 @@ class Snapshot:
     model: dict[str, Tensor]
     optimizer: dict[str, Any]
     rng: list[Tensor]
+    data: tuple[str, int] = ("", 0)
+    marks: list[list[int]] = field(default_factory=list)
 
 
 def checkpoint_path(run_dir: Path, step: int) -> Path:
@@ -101,6 +104,8 @@ def load_checkpoint(place: Path, expected_step: int | None = None) -> Snapshot:
         model=_load(place / "model.pt"),
         optimizer=_load(place / "optimizer.pt"),
         rng=_load(place / "rng.pt"),
+        data=tuple(state.get("data", ("", 0))),
+        marks=state.get("marks", []),
     )
 
 
@@ -110,6 +115,8 @@ def _writers(snapshot: Snapshot) -> dict[str, Callable[[Path], Any]]:
         "next_sequence": snapshot.next_sequence,
         "config_digest": snapshot.config_digest,
         "world_size": snapshot.world_size,
+        "data": snapshot.data,
+        "marks": snapshot.marks,
     }
     return {
         "model.pt": lambda file: torch.save(snapshot.model, file),

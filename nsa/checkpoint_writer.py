@@ -35,13 +35,19 @@ class CheckpointWriter:
         every = self._cadence.every_steps
         return (last and bool(self._cadence)) or (every is not None and step % every == 0)
 
-    def save(self, step: int) -> None:
-        """Save the weights that step `step` made; a collective: every rank calls it."""
+    def save(self, step: int, marks: torch.Tensor) -> None:
+        """Save the weights that step `step` made; a collective: every rank calls it.
+
+        Args:
+            step: the last finished step.
+            marks: where this rank's part of the data goes on, `Batches.marks(step + 1)`.
+        """
         if step == self._saved_step:
             return
         began = time.monotonic()
-        rng = self._rig.ranks.gather_bytes(torch.get_rng_state())
-        text = self._write(step, rng) if self._rig.ranks.rank == 0 else ""
+        rng = self._rig.ranks.gather(torch.get_rng_state())
+        all_marks = self._rig.ranks.gather(marks) if marks.numel() else []
+        text = self._write(step, rng, all_marks) if self._rig.ranks.rank == 0 else ""
         failed = self._rig.ranks.choose(int(bool(text)))
         self._saved_at = time.monotonic()
         if failed:
@@ -51,7 +57,7 @@ class CheckpointWriter:
         place = checkpoint_path(self._run_dir, step).relative_to(self._run_dir)
         self._heart.beat("checkpoint", path=str(place), dt=round(self._saved_at - began, 6))
 
-    def _write(self, step: int, rng: list[torch.Tensor]) -> str:
+    def _write(self, step: int, rng: list[torch.Tensor], marks: list[torch.Tensor]) -> str:
         """Rank 0's part; returns why it failed, or nothing."""
         rig = self._rig
         snapshot = Snapshot(
@@ -62,6 +68,8 @@ class CheckpointWriter:
             model=rig.model.state_dict(),
             optimizer=rig.optimizer.state_dict(),
             rng=rng,
+            data=(rig.config.data, rig.config.seed),
+            marks=[row for rows in marks for row in rows.tolist()],
         )
         try:
             save_checkpoint(self._run_dir, snapshot)

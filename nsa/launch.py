@@ -29,7 +29,8 @@ class Launch:
     """One run of the trainer.
 
     `supervised`: somebody writes `.GO` and `.HALT`, and decides what a non-finite loss means.
-    `resume_step` is what the order claims about the checkpoint; None = not claimed.
+    `resume_step` is what the order claims about the checkpoint; None = not claimed. 0 means: take
+    its weights, whatever step they are of, and start from step 1 with nothing else of it.
     """
 
     run_dir: Path

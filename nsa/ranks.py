@@ -107,8 +107,8 @@ class Ranks:
         """Rank 0's number, on every rank."""
         return int(self.add_up([number if self.rank == 0 else 0])[0])
 
-    def gather_bytes(self, data: Tensor) -> list[Tensor]:
-        """A byte tensor of equal size from every rank, in order of rank, on the CPU."""
+    def gather(self, data: Tensor) -> list[Tensor]:
+        """A tensor of equal shape and dtype from every rank, in order of rank, on the CPU."""
         if self.backend == "single":
             return [data]
         here = data.to(self._device)

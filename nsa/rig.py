@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import nn
 
 from nsa.attention.backends import BackendUnavailableError, choose_backend
-from nsa.checkpoint import load_checkpoint
+from nsa.checkpoint import Snapshot, load_checkpoint
 from nsa.config import TrainConfig
 from nsa.data import BatchPlan
 from nsa.device import choose_device, prepare_torch
@@ -25,7 +26,7 @@ class Rig:
 
     `attention_backend` is what `auto` has become (`dense` where attention is not sparse). `net` is
     `model`, wrapped where gradients are averaged over ranks; `resumed_step` is the last
-    step the weights have seen.
+    step the weights have seen, `marks` where a stream of data goes on then.
     """
 
     config: TrainConfig
@@ -37,6 +38,7 @@ class Rig:
     net: nn.Module
     optimizer: torch.optim.Optimizer
     resumed_step: int
+    marks: list[list[int]]
 
     def compute_dtype(self) -> torch.autocast:
         """The context of a forward pass: bf16 arithmetic over fp32 weights, or plain fp32."""
@@ -76,8 +78,9 @@ def build_rig(
         model.gradient_checkpointing = False
     optimizer = build_optimizer(model, config.optim, device)
     resumed_step = 0
+    marks: list[list[int]] = []
     if launch.resume_path is not None:
-        resumed_step = _resume(launch, config, model, optimizer, settings.rank)
+        resumed_step, marks = _resume(launch, config, model, optimizer, settings.rank)
     return Rig(
         config=config,
         plan=plan,
@@ -88,6 +91,7 @@ def build_rig(
         net=ranks.wrap(model),
         optimizer=optimizer,
         resumed_step=resumed_step,
+        marks=marks,
     )
 
 
@@ -106,20 +110,35 @@ def _resume(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     rank: int,
-) -> int:
-    """Load weights, optimizer and random state; returns the step they are of."""
+) -> tuple[int, list[list[int]]]:
+    """Load weights, optimizer and random state; returns their step and where data goes on.
+
+    An order that claims step 0 starts a new run from another's weights: they alone are loaded.
+    """
     path = launch.resume_path
     assert path is not None
-    snapshot = load_checkpoint(path, launch.resume_step)
+    weights_only = launch.resume_step == 0
+    snapshot = load_checkpoint(path, None if weights_only else launch.resume_step)
+    if weights_only:
+        _load_weights(model, snapshot, path)
+        return 0, []
     if snapshot.next_sequence != snapshot.step * config.batch.global_seqs:
         raise BadConfig(f"checkpoint {path} was trained with another batch.global_seqs")
     if snapshot.step > config.steps:
         raise BadConfig(f"checkpoint of step {snapshot.step}, but only {config.steps} ordered")
+    _load_weights(model, snapshot, path)
     try:
-        model.load_state_dict(snapshot.model)
         optimizer.load_state_dict(snapshot.optimizer)
     except (RuntimeError, ValueError, KeyError) as error:
         raise BadConfig(f"checkpoint {path} does not fit this model: {error}") from error
     if rank < len(snapshot.rng):
         torch.set_rng_state(snapshot.rng[rank])
-    return snapshot.step
+    same_data = snapshot.data == (config.data, config.seed)
+    return snapshot.step, snapshot.marks if same_data else []
+
+
+def _load_weights(model: nn.Module, snapshot: Snapshot, path: Path) -> None:
+    try:
+        model.load_state_dict(snapshot.model)
+    except RuntimeError as error:
+        raise BadConfig(f"checkpoint {path} does not fit this model: {error}") from error

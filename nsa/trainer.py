@@ -8,6 +8,7 @@ averages the loss.
 import math
 import secrets
 import time
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -65,6 +66,7 @@ class Trainer:
         self.stacks.on_dump = lambda name: self.heart.beat("stackdump", path=name)
         self.sections = Sections(self.heart, self.fault)
         self.step = 0
+        self.at_end = ExitStack()
         self.halt_told = self.checkpoint_due = self.poisoned = False
 
     def run(self) -> None:
@@ -88,6 +90,7 @@ class Trainer:
             self.heart.beat("error", type=type(error).__name__, text=text)
             raise
         finally:
+            self.at_end.close()
             self.stacks.close()
             self.heart.close()
 
@@ -141,11 +144,14 @@ class Trainer:
         with self.sections.enter("data"):
             began = time.monotonic()
             try:
-                source = open_source(self.config.data, self.config.seed)
+                source = open_source(self.config.data, self.config.seed, self.plan.global_seqs)
+                self.batches = Batches(source, self.plan, self.rig.device)
+                self.at_end.callback(self.batches.close)
+                if self.step < self.config.steps:
+                    self.batches.prepare(self.step + 1, self.rig.marks)
             except DataFailure as error:
                 self.heart.beat("loader_error", type=type(error).__name__, text=str(error))
                 raise
-            self.batches = Batches(source, self.plan, self.rig.device)
             self.heart.beat("loader_ready", dt=round(time.monotonic() - began, 6))
 
     # One step: data, forward, backward, optimizer, log.
@@ -256,7 +262,7 @@ class Trainer:
             halts or self.checkpoint_due or self.writer.due_by_step(self.step, last=last)
         ):
             with self.sections.enter("checkpoint"):
-                self.writer.save(self.step)
+                self.writer.save(self.step, self.batches.marks(self.step + 1))
         if halts:
             self.rig.ranks.leave_together()
             raise Halted(f"halted after step {self.step}")

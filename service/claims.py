@@ -5,7 +5,7 @@ a higher token. A new boot id of a worker proves that everything it ran before i
 that is silent proves nothing, and nothing is taken from it here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,8 +120,8 @@ def _renew(deed: Deed, mine: list[RunRow], request: ClaimRequest) -> None:
             progress.heard_at = deed.now
 
 
-def _fitting(session: Session, offer: Offer) -> list[str]:
-    """Return the queued runs that fit, oldest first."""
+def _fitting(session: Session, offer: Offer) -> Iterator[str]:
+    """Yield the queued runs that fit, oldest first; each is looked at only when asked for."""
     query = (
         select(RunRow.id, ExperimentRow)
         .join(ExperimentRow, ExperimentRow.id == RunRow.experiment)
@@ -129,14 +129,12 @@ def _fitting(session: Session, offer: Offer) -> list[str]:
         .order_by(RunRow.created_at, RunRow.id)
         .limit(_LOOK_AHEAD)
     )
-    found: list[str] = []
     fits: dict[str, bool] = {}
-    for run_id, experiment in session.execute(query):
+    for run_id, experiment in session.execute(query).all():
         if experiment.id not in fits:
             fits[experiment.id] = offer.fits(resolved_of(experiment).parsed())
         if fits[experiment.id]:
-            found.append(run_id)
-    return found
+            yield run_id
 
 
 def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) -> Order | None:

@@ -150,7 +150,7 @@ _PER_RUN: tuple[tuple[str, str, _Read], ...] = (
     ),
     (
         "gonogo_run_last_heartbeat_timestamp_seconds",
-        "Unix time at which the last heartbeat arrived.",
+        "Unix time of the last heartbeat, by its host's clock.",
         lambda run, said, order: said.heartbeat_at,
     ),
     (

@@ -6,6 +6,7 @@ from gonogo.contract.api import Submission
 from gonogo.contract.errors import Problem, Rejected
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.lifecycle import ExperimentState, PhaseState
+from gonogo.contract.order import Order
 from gonogo.contract.plan import bundled_plan
 from gonogo.contract.resolve import ResolvedPlan, build_order, resolve_plan
 from service.db.schema import ExperimentRow, PhaseRow
@@ -14,7 +15,7 @@ from service.progress import start_phase
 
 
 def resolve_submission(submission: Submission) -> ResolvedPlan:
-    """Return the plan that a submission freezes.
+    """Return the plan that a submission freezes; every phase's order can be made from it.
 
     Raises:
         Rejected: anything wrong with plan, overrides or fault.
@@ -22,7 +23,18 @@ def resolve_submission(submission: Submission) -> ResolvedPlan:
     """
     _check_texts(submission)
     plan = submission.plan
-    return resolve_plan(bundled_plan(plan) if isinstance(plan, str) else plan, submission.set)
+    data = bundled_plan(plan) if isinstance(plan, str) else plan
+    resolved = resolve_plan(data, submission.set)
+    build_orders(resolved)
+    return resolved
+
+
+def build_orders(resolved: ResolvedPlan) -> list[Order]:
+    """Return the order of every phase, as its first run would get it."""
+    return [
+        build_order(resolved, phase.name, experiment="exp_dry_run", run="run_dry_run", token=0)
+        for phase in resolved.parsed().phases
+    ]
 
 
 def _check_texts(submission: Submission) -> None:
@@ -43,18 +55,13 @@ def _check_texts(submission: Submission) -> None:
 def build_dry_run(submission: Submission) -> dict[str, Any]:
     """Return what would run: the resolved plan and the order of every phase."""
     resolved = resolve_submission(submission)
-    plan = resolved.parsed()
-    orders = [
-        build_order(resolved, phase.name, experiment="exp_dry_run", run="run_dry_run", token=0)
-        for phase in plan.phases
-    ]
     return {
         "dry_run": True,
         "plan": resolved.plan,
-        "plan_digest": plan.digest(),
+        "plan_digest": resolved.parsed().digest(),
         "train": resolved.train,
         "fault": resolved.fault,
-        "orders": [order.document() for order in orders],
+        "orders": [order.document() for order in build_orders(resolved)],
     }
 
 

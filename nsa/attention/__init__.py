@@ -4,10 +4,26 @@
 
 - `reference`: the equations written out; any dtype; S x S memory; the truth of the tests.
 - `torch`: fast PyTorch for CPU and CUDA; no S x S tensor.
-- `triton`: GPU kernels; not part of this release, asking for it says so.
+- `triton`: GPU kernels for any group of heads; opt-in until `bench/gpu.py` has proven them.
+
+`prefill` and `decode` generate with a cache; `counters.snapshot()` says which path served.
 """
 
 from nsa.attention.backends import BackendUnavailableError, available_backends
+from nsa.attention.cache import NsaCache, Sizes
+from nsa.attention.decode import decode, prefill
+from nsa.attention.kernels import Kernels, dense_attention, use_kernels
 from nsa.attention.operation import nsa_attention
 
-__all__ = ["BackendUnavailableError", "available_backends", "nsa_attention"]
+__all__ = [
+    "BackendUnavailableError",
+    "Kernels",
+    "NsaCache",
+    "Sizes",
+    "available_backends",
+    "decode",
+    "dense_attention",
+    "nsa_attention",
+    "prefill",
+    "use_kernels",
+]

@@ -3,15 +3,70 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import logging
+from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
 
 class BackendUnavailableError(ValueError):
     """The requested attention backend cannot serve the call; the message says why."""
+
+
+# Half precision on tensor cores, and the first with a bf16 unit.
+_OLDEST_CAPABILITY = (8, 0)
+_WIDEST_HEAD = 256
+_WIDEST_BLOCK = 128
+_MOST_HEADS = 64
+
+
+@functools.cache
+def _triton_reason(device: torch.device) -> str | None:
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    import triton
+
+    if triton.knobs.runtime.interpret:
+        return None
+    if device.type != "cuda":
+        return f"its kernels need CUDA, not {device.type} (or TRITON_INTERPRET=1, for tests)"
+    if torch.cuda.get_device_capability(device) < _OLDEST_CAPABILITY:
+        return "its kernels need compute capability 8.0"
+    return None
+
+
+def triton_call_reason(q: Tensor, groups: int, l_sel: int) -> str | None:
+    """Why the Triton kernels cannot serve this call on a device that they serve, None if they do.
+
+    Args:
+        q: Queries [B, S, H, D].
+        groups: Key/value heads.
+        l_sel: Tokens in a selection block.
+    """
+    if q.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return f"its kernels compute in fp32, fp16 and bf16, not {q.dtype}"
+    if q.shape[-1] > _WIDEST_HEAD:
+        return f"its tiles end at D = {_WIDEST_HEAD}, not {q.shape[-1]}"
+    if l_sel > _WIDEST_BLOCK:
+        return f"its tiles end at l_sel = {_WIDEST_BLOCK}, not {l_sel}"
+    if q.shape[2] // groups > _MOST_HEADS:
+        return f"its tiles end at {_MOST_HEADS} heads in a group, not {q.shape[2] // groups}"
+    return None
+
+
+def _torch_reason(device: torch.device) -> str | None:
+    return None if device.type in ("cpu", "cuda") else f"tested on cpu and cuda, not {device.type}"
+
+
+_REASONS: dict[str, Callable[[torch.device], str | None]] = {
+    "reference": lambda _device: None,
+    "torch": _torch_reason,
+    "triton": _triton_reason,
+}
 
 
 def available_backends(device: torch.device | str = "cpu") -> dict[str, str | None]:
@@ -23,12 +78,7 @@ def available_backends(device: torch.device | str = "cpu") -> dict[str, str | No
     Returns:
         Backend name to None when it can serve, else to the reason why it cannot.
     """
-    kind = torch.device(device).type
-    return {
-        "reference": None,
-        "torch": None if kind in ("cpu", "cuda") else f"tested on cpu and cuda, not on {kind}",
-        "triton": "its kernels are not part of this release",
-    }
+    return {name: reason(torch.device(device)) for name, reason in _REASONS.items()}
 
 
 @functools.cache
@@ -42,19 +92,18 @@ def choose_backend(requested: str, device: torch.device) -> str:
     Raises:
         BackendUnavailableError: Unknown name, or a backend that cannot serve this device.
     """
-    reasons = available_backends(device)
-    serving = [name for name, reason in reasons.items() if reason is None]
     if requested == "auto":
-        name = "torch" if "torch" in serving else "reference"
+        # Triton stays opt-in until `bench/gpu.py` has shown it right and faster on a GPU. It is
+        # not even asked: importing it takes seconds.
+        name = "torch" if _torch_reason(device) is None else "reference"
         _announce(device.type, name)
         return name
-    if requested not in reasons:
-        raise BackendUnavailableError(
-            f"unknown attention backend {requested!r}; available here: auto, {', '.join(serving)}"
-        )
-    if (reason := reasons[requested]) is not None:
-        raise BackendUnavailableError(
-            f"attention backend {requested!r} cannot serve this call: {reason}; "
-            f"available here: auto, {', '.join(serving)}"
-        )
-    return requested
+    if requested in _REASONS and (reason := _REASONS[requested](device)) is None:
+        return requested
+    serving = [name for name, reason in available_backends(device).items() if reason is None]
+    why = (
+        f"attention backend {requested!r} cannot serve this call: {reason}"
+        if requested in _REASONS
+        else f"unknown attention backend {requested!r}"
+    )
+    raise BackendUnavailableError(f"{why}; available here: auto, {', '.join(serving)}")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Literal, overload
+from collections.abc import Callable
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
-from nsa.attention.backends import choose_backend
+from nsa.attention.backends import BackendUnavailableError, choose_backend, triton_call_reason
+from nsa.attention.counters import count
+from nsa.attention.kernels import Kernels, asked_kernels
+from nsa.attention.packing import attend_documents
 from nsa.attention.reference import nsa_attention_reference
 from nsa.attention.torch_backend import nsa_attention_torch
 
@@ -52,6 +57,35 @@ def _check_shapes(
             raise ValueError(f"{name} must be {expected[name]}, got {tuple(tensor.shape)}")
 
 
+def _check_documents(doc_ids: Tensor, q: Tensor, compressed: tuple[Tensor, Tensor] | None) -> None:
+    if tuple(doc_ids.shape) != tuple(q.shape[:2]) or doc_ids.is_floating_point():
+        raise ValueError(f"doc_ids must be integers {tuple(q.shape[:2])}, got {doc_ids.shape}")
+    if compressed is not None:
+        raise ValueError("doc_ids and compressed exclude each other: blocks start with documents")
+
+
+def _reference(*tensors: Tensor, kernels: Kernels, want_ids: bool, **sizes: Any) -> Any:
+    return nsa_attention_reference(*tensors, **sizes)
+
+
+def _torch(*tensors: Tensor, want_ids: bool, **options: Any) -> Any:
+    return nsa_attention_torch(*tensors, **options)
+
+
+def _triton(*tensors: Tensor, kernels: Kernels, **options: Any) -> Any:
+    # Imported when first used: Triton is optional, and slow to import.
+    from nsa.attention.gpu.function import nsa_attention_triton
+
+    return nsa_attention_triton(*tensors, **options)
+
+
+_BACKENDS: dict[str, Callable[..., Any]] = {
+    "reference": _reference,
+    "torch": _torch,
+    "triton": _triton,
+}
+
+
 @overload
 def nsa_attention(
     q: Tensor,
@@ -71,6 +105,8 @@ def nsa_attention(
     scale: float | None = ...,
     compressed: tuple[Tensor, Tensor] | None = ...,
     backend: str = ...,
+    doc_ids: Tensor | None = ...,
+    kernels: Kernels | None = ...,
     return_selection: Literal[False] = ...,
 ) -> Tensor: ...
 @overload
@@ -92,6 +128,8 @@ def nsa_attention(
     scale: float | None = ...,
     compressed: tuple[Tensor, Tensor] | None = ...,
     backend: str = ...,
+    doc_ids: Tensor | None = ...,
+    kernels: Kernels | None = ...,
     return_selection: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...
 def nsa_attention(
@@ -112,6 +150,8 @@ def nsa_attention(
     scale: float | None = None,
     compressed: tuple[Tensor, Tensor] | None = None,
     backend: str = "auto",
+    doc_ids: Tensor | None = None,
+    kernels: Kernels | None = None,
     return_selection: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Native Sparse Attention: compressed, selected and window attention, gated and summed.
@@ -134,6 +174,10 @@ def nsa_attention(
         compressed: Compressed keys and values [B, C, G, D] instead of the means of k_cmp, v_cmp,
             with C = max(0, (S - l) // d + 1).
         backend: auto, reference, torch or triton.
+        doc_ids: Integers [B, S] whose runs of equal numbers are documents: each is attended as if
+            it were alone, its blocks counted from its first token. Not together with `compressed`.
+        kernels: Foreign kernels that the torch backend may call; default what
+            `nsa.attention.use_kernels` was given.
         return_selection: Also return the selected block ids.
 
     Returns:
@@ -155,24 +199,28 @@ def nsa_attention(
     }
     _check_shapes(q, keys_values, gates, compressed, l, d)
     chosen = choose_backend(backend, q.device)
-    run = nsa_attention_reference if chosen == "reference" else nsa_attention_torch
+    if chosen == "triton" and (reason := triton_call_reason(q, k_sel.shape[2], l_sel)):
+        raise BackendUnavailableError(
+            f"attention backend 'triton' cannot serve this call: {reason}"
+        )
+    count("attention", chosen, "" if backend == "auto" else "asked for")
+    run = functools.partial(
+        _BACKENDS[chosen],
+        l=l,
+        d=d,
+        l_sel=l_sel,
+        n_sel=n_sel,
+        w=w,
+        scale=1.0 / math.sqrt(q.shape[-1]) if scale is None else scale,
+        kernels=asked_kernels() if kernels is None else kernels,
+        want_ids=return_selection or doc_ids is not None,
+    )
+    tensors = (q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates)
     # The backends choose their precision themselves: autocast would round the scores.
     with torch.autocast(q.device.type, enabled=False):
-        out, sel = run(
-            q,
-            k_cmp,
-            v_cmp,
-            k_sel,
-            v_sel,
-            k_win,
-            v_win,
-            gates,
-            l=l,
-            d=d,
-            l_sel=l_sel,
-            n_sel=n_sel,
-            w=w,
-            scale=1.0 / math.sqrt(q.shape[-1]) if scale is None else scale,
-            compressed=compressed,
-        )
+        if doc_ids is None:
+            out, sel = run(*tensors, compressed=compressed)
+        else:
+            _check_documents(doc_ids, q, compressed)
+            out, sel = attend_documents(run, tensors, doc_ids)
     return (out, sel) if return_selection else out

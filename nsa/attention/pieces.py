@@ -77,7 +77,7 @@ def _span_scores(
 
 def _row_maxima(q_BSGRD: Tensor, k_BGSD: Tensor, plan: Plan) -> Tensor:
     """The largest score of every row: [B, S, G, R]."""
-    maxima = k_BGSD.new_empty(q_BSGRD.shape[:-1])
+    maxima = k_BGSD.new_zeros(q_BSGRD.shape[:-1])
     D = q_BSGRD.shape[-1]
     for span in plan.spans:
         queries, keys = slice(span.t0, span.t1), slice(span.k0, span.k1)
@@ -95,14 +95,17 @@ def _row_maxima(q_BSGRD: Tensor, k_BGSD: Tensor, plan: Plan) -> Tensor:
     return maxima
 
 
-def attend(q_BSGRD: Tensor, k_BGSD: Tensor, v_BGSD: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+def attend(
+    q_BSGRD: Tensor, k_BGSD: Tensor, v_BGSD: Tensor, plan: Plan, *, begin: int = 0
+) -> tuple[Tensor, Tensor]:
     """Softmax attention over the pairs of a plan.
 
     Args:
         q_BSGRD: Queries, contiguous.
         k_BGSD: Keys, multiplied by scale * log2(e).
         v_BGSD: Values.
-        plan: The pieces; every row is in one span and has at least one key there.
+        plan: The pieces; every row of `begin` and later is in one span and has a key there.
+        begin: First query that the plan covers; the output of those before is 0.
 
     Returns:
         Output [B, S, G, R, D] and log-sum-exp [B, S, G, R], base 2.
@@ -113,6 +116,7 @@ def attend(q_BSGRD: Tensor, k_BGSD: Tensor, v_BGSD: Tensor, plan: Plan) -> tuple
         reference = _row_maxima(q_BSGRD, k_BGSD, plan).where(needs, 0.0)
     out = k_BGSD.new_empty(q_BSGRD.shape)
     total = k_BGSD.new_empty(q_BSGRD.shape[:-1])
+    out[:, :begin], total[:, :begin] = 0, 1
     for span in plan.spans:
         queries, keys = slice(span.t0, span.t1), slice(span.k0, span.k1)
         for pairs in _pairs(q_BSGRD, span):

@@ -84,17 +84,18 @@ def _visits(free_BGTF: Tensor, S: int, l_sel: int, blocks: int) -> tuple[Visit, 
     return tuple(visits)
 
 
-def selected_plan(free_BGTF: Tensor, S: int, l_sel: int) -> Plan:
+def selected_plan(free_BGTF: Tensor, S: int, l_sel: int, *, with_prefix: bool = True) -> Plan:
     """The pieces of the selected branch: dense prefix, own and previous block, visits.
 
     Args:
         free_BGTF: Output of `free_blocks`; T = 0 when everything is selected.
         S: Tokens.
         l_sel: Tokens in a selection block.
+        with_prefix: Whether the dense prefix is part of the plan.
     """
     T = free_BGTF.shape[2]
     length = piece_size(free_BGTF.device).span_queries
-    spans = list(causal_spans(S - T, length))
+    spans = list(causal_spans(S - T, length)) if with_prefix else []
     for block_start in range(S - T, S, l_sel):
         block_end = min(S, block_start + l_sel)
         for t0 in range(block_start, block_end, length):

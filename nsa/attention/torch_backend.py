@@ -2,7 +2,9 @@
 
 No S x S tensor exists, and between forward and backward only the branch outputs and their
 log-sum-exps are kept. Plain PyTorch: runs on CPU and CUDA; the sizes of the pieces suit a CPU
-core's cache. Half-precision inputs are computed in fp32. First derivatives only.
+core's cache. Half-precision inputs are computed in fp32. The dense prefix of the selected branch
+and the window are ordinary attention: where foreign kernels serve (kernels.py), those compute them
+and autograd joins the results. First derivatives only.
 
 Shape legend: B batch, S tokens, H heads, G groups, D head width, R = H / G.
 """
@@ -19,6 +21,8 @@ from torch.autograd.function import once_differentiable
 
 from nsa.attention.compressed import compressed_attend, compressed_backward
 from nsa.attention.compression import compress_tokens
+from nsa.attention.counters import count
+from nsa.attention.kernels import PIECES, Choice, Kernels, attend_causally, choose_kernel
 from nsa.attention.pieces import OutputGradient, attend, attend_backward
 from nsa.attention.plan import piece_size, window_plan
 from nsa.attention.selection import free_blocks, prefix_length, selected_ids, selected_plan
@@ -35,6 +39,8 @@ class _Sizes:
     n_sel: int
     w: int
     scale: float
+    with_prefix: bool = True
+    with_window: bool = True
 
 
 def _pack_keys(x_BKGD: Tensor, exact: torch.dtype, scale: float = 1.0) -> Tensor:
@@ -78,14 +84,19 @@ class _NsaFunction(torch.autograd.Function):
             q, keys[0], values[0], l=sizes.l, d=sizes.d, l_sel=sizes.l_sel, start=start
         )
         free = free_blocks(scores, start, sizes.l_sel, sizes.n_sel)
-        plan_sel = selected_plan(free, S, sizes.l_sel)
-        out_sel, lse_sel = attend(q, keys[1], values[1], plan_sel)
-        plan_win = window_plan(S, sizes.w, piece_size(q.device).span_queries)
-        out_win, lse_win = attend(q, keys[2], values[2], plan_win)
+        plan_sel = selected_plan(free, S, sizes.l_sel, with_prefix=sizes.with_prefix)
+        begin = 0 if sizes.with_prefix else start
+        out_sel, lse_sel = attend(q, keys[1], values[1], plan_sel, begin=begin)
+        plan_win, out_win, lse_win = None, None, None
+        if sizes.with_window:
+            plan_win = window_plan(S, sizes.w, piece_size(q.device).span_queries)
+            out_win, lse_win = attend(q, keys[2], values[2], plan_win)
 
         gate = gates.to(exact).reshape(B, S, G, H // G, 3)
         out = out_cmp * gate[..., 0:1]
-        out.addcmul_(out_sel, gate[..., 1:2]).addcmul_(out_win, gate[..., 2:3])
+        out.addcmul_(out_sel, gate[..., 1:2])
+        if out_win is not None:
+            out.addcmul_(out_win, gate[..., 2:3])
         sel = selected_ids(free, S, sizes.l_sel, sizes.n_sel)
         ctx.sizes, ctx.plans, ctx.start = sizes, (plan_sel, plan_win), start
         ctx.save_for_backward(
@@ -108,13 +119,19 @@ class _NsaFunction(torch.autograd.Function):
         exact = outs[0].dtype
         grad = grad_out.to(exact).contiguous().view(q.shape)
         gate = gates.to(exact).reshape(*q.shape[:-1], 3)
-        dgate = torch.stack([torch.linalg.vecdot(grad, out) for out in outs], dim=-1)
+        dgate = torch.zeros_like(gate)
+        for branch, out in enumerate(outs):
+            if out is not None:
+                dgate[..., branch] = torch.linalg.vecdot(grad, out)
         sign = gate.sign() if bool((gate < 0).any()) else None
         dq = torch.zeros_like(q, dtype=exact)
 
-        grads: list[Tensor] = []
+        grads: list[Tensor | None] = []
         branches = ((k_blocks, v_blocks), (k_sel, v_sel), (k_win, v_win))
         for branch, (k, v) in enumerate(branches):
+            if outs[branch] is None:
+                grads += [None, None]
+                continue
             inputs = (q, _pack_keys(k, exact, sizes.scale * _LOG2_E), _pack_keys(v, exact))
             output = OutputGradient(
                 grad_BSGRD=grad,
@@ -131,6 +148,18 @@ class _NsaFunction(torch.autograd.Function):
             grads += [_unpack_keys(dk, k.dtype, sizes.scale), _unpack_keys(dv, v.dtype)]
         dq_out = dq.mul_(1 / _LOG2_E).view(grad_out.shape).to(q.dtype)
         return (dq_out, *grads, dgate.view(gates.shape).to(gates.dtype), None)
+
+
+def _foreign(
+    kernels: Kernels, q: Tensor, w: int, start: int
+) -> tuple[tuple[Choice, int | None, int], ...]:
+    """Kernel, width and number of queries of the dense prefix and of the window."""
+    parts = []
+    for operation, width, queries in (("prefix", None, start), ("window", w, q.shape[1])):
+        choice = choose_kernel(kernels, q, window=width is not None)
+        count(operation, choice.path, choice.reason)
+        parts.append((choice, width, queries))
+    return tuple(parts)
 
 
 def nsa_attention_torch(
@@ -150,6 +179,7 @@ def nsa_attention_torch(
     w: int,
     scale: float,
     compressed: tuple[Tensor, Tensor] | None = None,
+    kernels: Kernels,
 ) -> tuple[Tensor, Tensor]:
     """Fast NSA; arguments and shapes as `nsa.attention.nsa_attention`.
 
@@ -158,8 +188,30 @@ def nsa_attention_torch(
     """
     if compressed is None:
         compressed = (compress_tokens(k_cmp, l, d), compress_tokens(v_cmp, l, d))
-    sizes = _Sizes(l=l, d=d, l_sel=l_sel, n_sel=n_sel, w=w, scale=scale)
+    start = prefix_length(q.shape[1], l_sel, n_sel)
+    prefix, window = _foreign(kernels, q, w, start)
+    sizes = _Sizes(
+        l=l,
+        d=d,
+        l_sel=l_sel,
+        n_sel=n_sel,
+        w=w,
+        scale=scale,
+        with_prefix=prefix[0].path == PIECES,
+        with_window=window[0].path == PIECES,
+    )
     out, sel = _NsaFunction.apply(
         q, compressed[0], compressed[1], k_sel, v_sel, k_win, v_win, gates, sizes
     )
+    keys_values = ((k_sel, v_sel), (k_win, v_win))
+    for branch, ((choice, width, queries), (k, v)) in enumerate(
+        zip((prefix, window), keys_values, strict=True), start=1
+    ):
+        if choice.path == PIECES:
+            continue
+        here = slice(queries)
+        part = attend_causally(choice, q[:, here], k[:, here], v[:, here], scale, width)
+        part = part * gates[:, here, :, branch, None]
+        rest = q.shape[1] - queries
+        out = out + (torch.nn.functional.pad(part, (0, 0, 0, 0, 0, rest)) if rest else part)
     return out, sel

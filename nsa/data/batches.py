@@ -4,14 +4,17 @@ Step k trains on sequences (k−1)·G … k·G−1, whatever the number of ranks
 with `accumulate` 2 sees what two ranks with 1 see, and a resumed run goes on where it stopped.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nsa.config import TrainConfig
-from nsa.data.source import Source
+from nsa.data.prefetch import Prefetch
+from nsa.data.source import Source, Stream
 from nsa.errors import BadConfig
 
 
@@ -63,10 +66,41 @@ class BatchPlan:
 
 
 class Batches:
-    """Inputs and targets `[part_seqs, seq_len]`, int64, on the device."""
+    """Inputs and targets `[part_seqs, seq_len]`, int64, on the device.
+
+    Args:
+        source: where sequences come from; a `Stream` is read ahead in a thread.
+        plan: this rank's share of every batch.
+        device: where the tensors go.
+    """
 
     def __init__(self, source: Source, plan: BatchPlan, device: torch.device) -> None:
         self._source, self._plan, self._device = source, plan, device
+        self._stream = source if isinstance(source, Stream) else None
+        self._prefetch = Prefetch(self._read) if self._stream else None
+
+    def prepare(self, step: int, marks: Sequence[Sequence[int]] = ()) -> None:
+        """Be ready for a step: go to its place in a stream, and wait for its first batch there.
+
+        Args:
+            step: the first step to come.
+            marks: what `marks` of the checkpoint's run gave, of all ranks; may be empty.
+
+        Raises:
+            DataFailure: the first batch does not come, or not in time.
+        """
+        if self._stream is None or self._prefetch is None:
+            return
+        self._stream.seek(marks)
+        self._prefetch.batch("train", step - 1)
+
+    def marks(self, step: int) -> Tensor:
+        """Where this rank's sequences of a step begin, `[sequences, k]` int64; k = 0: no stream."""
+        if self._stream is None:
+            return torch.zeros(0, 0, dtype=torch.int64)
+        parts = range(self._plan.accumulate)
+        indices = [index for part in parts for index in self._plan.indices(step - 1, part)]
+        return torch.tensor(self._stream.marks(indices), dtype=torch.int64)
 
     def of_step(self, step: int) -> list[tuple[Tensor, Tensor]]:
         """The parts of one training step (from 1).
@@ -74,16 +108,33 @@ class Batches:
         Raises:
             DataFailure: the source cannot serve.
         """
-        return [self._part("train", step - 1, part) for part in range(self._plan.accumulate)]
+        return self._batch("train", step - 1)
 
     def held_out(self, batch: int) -> list[tuple[Tensor, Tensor]]:
         """The parts of validation batch 0, 1, 2, …: the same bytes at every evaluation."""
-        return [self._part("val", batch, part) for part in range(self._plan.accumulate)]
+        return self._batch("val", batch)
 
-    def _part(self, split: str, batch: int, part: int) -> tuple[Tensor, Tensor]:
-        rows = [
-            self._source.sequence(split, index, self._plan.seq_len)
-            for index in self._plan.indices(batch, part)
+    def close(self) -> None:
+        """Stop reading ahead."""
+        if self._prefetch is not None:
+            self._prefetch.close()
+
+    def _batch(self, split: str, number: int) -> list[tuple[Tensor, Tensor]]:
+        read = self._prefetch.batch if self._prefetch else self._read
+        parts = []
+        for rows in read(split, number):
+            tokens = torch.from_numpy(rows).to(self._device, torch.int64)
+            parts.append((tokens[:, :-1], tokens[:, 1:]))
+        return parts
+
+    def _read(self, split: str, number: int) -> list[NDArray[np.uint8]]:
+        """Bytes of this rank's parts of a batch, `[part_seqs, seq_len + 1]` each."""
+        return [
+            np.stack(
+                [
+                    self._source.sequence(split, index, self._plan.seq_len)
+                    for index in self._plan.indices(number, part)
+                ]
+            )
+            for part in range(self._plan.accumulate)
         ]
-        tokens = torch.from_numpy(np.stack(rows)).to(self._device, torch.int64)
-        return tokens[:, :-1], tokens[:, 1:]

@@ -1,11 +1,13 @@
 """What may a run train on? Named sources of numbered sequences.
 
-A source maps (split, index) to the same bytes on every rank and after every restart. So the data
-position of a run is one number, any rank can fetch its own share without reading the others', and
-nothing has to be replayed on resume. A new source is one class here and one line in `open_source`.
+A source maps (split, index) to the same bytes on every rank and after every restart, so any rank
+can fetch its own share without reading the others', and nothing has to be replayed on resume: the
+data position of a run is one number, and for streams also one mark a lane (`nsa.data.lanes`).
+A new source is one class here and one line in `open_source`.
 """
 
-from typing import Protocol
+from collections.abc import Iterable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +29,29 @@ class Source(Protocol):
         ...
 
 
-def open_source(name: str, seed: int) -> Source:
-    """The source of a `data` name: synthetic or local_text.
+@runtime_checkable
+class Stream(Source, Protocol):
+    """A source that may be slow and is cheap to read only forwards.
+
+    It is read ahead in a thread with time limits, and a checkpoint holds its marks.
+    """
+
+    def marks(self, indices: Iterable[int]) -> list[list[int]]:
+        """Where the training sequences `indices` begin: equally long rows of whole numbers."""
+        ...
+
+    def seek(self, marks: Iterable[Iterable[int]]) -> None:
+        """Make the sequences of these marks cheap to read: the rest of the stream follows them."""
+        ...
+
+
+def open_source(name: str, seed: int, lanes: int = 1) -> Source:
+    """The source of a `data` name: synthetic, local_text, fineweb_edu or parquet:PATH.
+
+    Args:
+        name: the `data` of a configuration.
+        seed: decides the order of documents.
+        lanes: sequences of a global batch; streams are divided so that each has its own documents.
 
     Raises:
         DataFailure: the name is unknown, or what it needs is not here.
@@ -37,8 +60,19 @@ def open_source(name: str, seed: int) -> Source:
         return MarkovBytes(seed)
     if name == "local_text":
         return LocalText.of_standard_library(seed)
+    if name == "fineweb_edu" or name.startswith("parquet:"):
+        return _open_parquet(name, seed, lanes)
+    raise DataFailure(
+        f"unknown data {name!r}; known: synthetic, local_text, fineweb_edu, parquet:PATH"
+    )
+
+
+def _open_parquet(name: str, seed: int, lanes: int) -> Source:
+    try:  # pyarrow takes a moment to load, and only these sources need it
+        from nsa.data.fineweb import open_fineweb_edu
+        from nsa.data.parquet import ParquetText
+    except ImportError as error:
+        raise DataFailure(f"data {name} needs pyarrow and fsspec: {error}") from error
     if name == "fineweb_edu":
-        raise DataFailure("data fineweb_edu needs the streaming loader, which is not built yet")
-    if name.startswith("parquet:"):
-        raise DataFailure(f"data {name} needs the Parquet loader, which is not built yet")
-    raise DataFailure(f"unknown data {name!r}; known: synthetic, local_text")
+        return open_fineweb_edu(seed, lanes)
+    return ParquetText(name.removeprefix("parquet:"), seed, lanes)

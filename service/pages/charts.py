@@ -13,6 +13,7 @@ from service.report.text import number
 
 WIDTH, HEIGHT = 640, 220
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 26
+_TINY = 1e-300
 Point = tuple[float, float]
 
 
@@ -87,7 +88,7 @@ def _in_words(lines: Sequence[Line], finite: Sequence[Sequence[Point]]) -> str:
 
 def nice_ticks(low: float, high: float, count: int = 4) -> tuple[float, float, list[float]]:
     """Return round bounds around `low` and `high`, and the round values between them."""
-    span = high - low or abs(high) or 1.0
+    span = next(size for size in (high - low, abs(high), 1.0) if size > _TINY)
     raw = span / count
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * times for times in (1, 2, 2.5, 5, 10) if power * times >= raw * 0.999)

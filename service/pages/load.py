@@ -21,6 +21,7 @@ from service.gate_now import load_gate_now
 from service.judging import load_findings
 from service.lifecycle import load_experiment, runs_of
 from service.pages.charts import Line
+from service.report.evidence import Excerpt, load_stack
 from service.report.verdicts import cause_of
 from service.views import view_experiment, view_run
 
@@ -41,6 +42,7 @@ class RunPage:
     loss: Sequence[Line]
     speed: Sequence[Line]
     cause: str | None
+    stack: Excerpt | None
     logs: Sequence[str]
     artifacts: ArtifactsView
     age_s: float | None
@@ -140,6 +142,7 @@ def _load_run(
         loss=loss,
         speed=speed,
         cause=cause_of(findings, view.outcome, decided) if bad else None,
+        stack=load_stack(session, row, findings),
         logs=_logs(session, row.id),
         artifacts=list_artifacts(session, row),
         age_s=None if progress.heartbeat_at is None else max(0.0, now - progress.heartbeat_at),

@@ -90,21 +90,24 @@ def not_observed(run: RunReport) -> list[str]:
     return found
 
 
-def finding_lines(findings: Iterable[Finding]) -> list[str]:
-    """Return the findings, the one that halted first."""
+def finding_lines(findings: Iterable[Finding], *, evidence: bool = True) -> list[str]:
+    """Return the findings, the one that halted first, with or without their files."""
     rows = sorted(findings, key=lambda row: (row.severity is not Severity.HALT, row.at))
-    return [_finding_line(row) for row in rows]
+    return [_finding_line(row, evidence=evidence) for row in rows]
 
 
-def _finding_line(row: Finding) -> str:
+def _finding_line(row: Finding, *, evidence: bool) -> str:
     place = [f"rank {row.rank}" if row.rank is not None else "", row.section or ""]
     place += [f"step {row.step}" if row.step is not None else ""]
     where = ", ".join(part for part in place if part)
-    bound = ""
+    parts = [f"- **{row.severity.value}** {code(row.detector.value)}"]
+    parts.append(f" ({where}): {inline(row.text)}" if where else f": {inline(row.text)}")
     if row.value is not None and row.threshold is not None:
-        bound = f" ({number(row.value)} against {number(row.threshold)}, {row.source.value})"
-    files = f" Evidence: {', '.join(code(path) for path in row.evidence)}." if row.evidence else ""
-    return f"- **{row.severity.value}** {code(row.detector.value)} {where}: {inline(row.text)}{bound}.{files}"  # noqa: E501 - one sentence
+        bound = f"{number(row.value)} against {number(row.threshold)}, {row.source.value}"
+        parts.append(f" ({bound})")
+    if evidence and row.evidence:
+        parts.append(f". Evidence: {', '.join(code(path) for path in row.evidence)}")
+    return "".join(parts)
 
 
 def condition_table(conditions: Iterable[Condition]) -> str:

@@ -30,8 +30,9 @@ from service.judging import load_findings, load_lines
 from service.lifecycle import load_experiment, runs_of
 from service.logs import load_log
 from service.progress import resolved_of
+from service.report.evidence import Excerpt, load_stack
 from service.report.numbers import build_numbers
-from service.report.view import LogTail, ReportView, RunReport
+from service.report.view import ReportView, RunReport
 from service.views import stamp, view_experiment, view_run
 
 LOG_LINES = 25
@@ -104,6 +105,7 @@ def load_run_report(
         decision=about[-1] if about else None,
         artifacts=list_artifacts(session, run),
         forecast_after=build_forecast([facts], steps_left=ahead) if ahead else None,
+        stack=load_stack(session, run, findings),
         log=_load_tail(session, run, record, findings),
         environment=_load_environment(run),
     )
@@ -111,7 +113,7 @@ def load_run_report(
 
 def _load_tail(
     session: Session, run: RunRow, record: RunRecord, findings: Sequence[Finding]
-) -> LogTail | None:
+) -> Excerpt | None:
     """Return the end of the log that may say why a run failed, None for one that did not."""
     view = view_run(run, session.get_one(ProgressRow, run.id))
     if view.outcome is None or view.outcome.klass in (OutcomeClass.SUCCESS, OutcomeClass.OPERATOR):
@@ -122,7 +124,7 @@ def _load_tail(
     for rank in order:
         log = load_log(session, run.id, rank, LOG_LINES, 0)
         if log.text.strip():
-            return LogTail(name=log.name, text=log.text)
+            return Excerpt(name=log.name, text=log.text)
     return None
 
 

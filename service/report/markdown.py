@@ -87,7 +87,7 @@ def _first_look(run: RunReport) -> list[str]:
     """Return what to look at first: finding, diagnosis, failed criteria, end of the log."""
     parts = [f"### Look here first: {run.title} {code(run.view.id)}"]
     if run.findings:
-        parts.append("\n".join(finding_lines(run.findings)))
+        parts.append("\n".join(finding_lines(run.findings, evidence=False)))
     diagnosis = diagnosis_text(run.decision)
     if diagnosis is not None:
         parts.append(diagnosis)
@@ -95,6 +95,8 @@ def _first_look(run: RunReport) -> list[str]:
         bad = [row for row in run.decision.criteria if row.outcome != "pass"]
         if bad:
             parts.append(gate_table(bad))
+    if run.stack is not None:
+        parts += [f"Where it stood ({code(run.stack.name)}):", block(run.stack.text)]
     if run.log is not None:
         parts += [f"The end of {code(run.log.name)}:", block(run.log.text)]
     return parts

@@ -11,6 +11,7 @@ from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order
 from gonogo.contract.records import Preflight
 from service.artifacts import ArtifactsView
+from service.report.evidence import Excerpt
 
 Series = tuple[tuple[int, float], ...]
 """(step, value), ascending by step."""
@@ -46,14 +47,6 @@ class RankNumbers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogTail:
-    """The end of a log that may say why."""
-
-    name: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
     """One run."""
 
@@ -71,7 +64,10 @@ class RunReport:
     artifacts: ArtifactsView
     forecast_after: Forecast | None = None
     """What the phases after this one would take at this run's pace."""
-    log: LogTail | None = None
+    stack: Excerpt | None = None
+    """Where the rank stood that the halt finding names."""
+    log: Excerpt | None = None
+    """The end of the log that may say why it failed."""
     plot: str | None = None
     """File name of its picture, beside the report."""
     environment: Mapping[str, Any] = field(default_factory=dict)

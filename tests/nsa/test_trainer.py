@@ -127,6 +127,25 @@ def test_a_resumed_run_repeats_the_uninterrupted_one_exactly(
     ]
 
 
+def test_an_order_that_claims_step_0_takes_the_weights_alone_and_starts_at_step_1(
+    train_here: TrainHere, tmp_path: Path
+) -> None:
+    taught = train_here("taught", train={"steps": 6}, checkpoint={"every_steps": 6})
+    place = tmp_path / "taught" / "checkpoints" / "step_000006"
+    fresh = train_here(
+        "fresh",
+        train={"steps": 2, "batch": {"global_seqs": 2, "accumulate": 1}},
+        resume_from={"path": str(place), "step": 0},
+        checkpoint={"every_steps": 1},
+    )
+    assert fresh[0]["step"] == 0
+    assert [line["step"] for line in _of(fresh, "progress")] == [1, 2]
+    assert _losses(fresh)[0] < _losses(taught)[0] - 0.05
+    first = load_checkpoint(tmp_path / "fresh" / "checkpoints" / "step_000001")
+    assert first.next_sequence == 2
+    assert {state["step"].item() for state in first.optimizer["state"].values()} == {1.0}
+
+
 @pytest.mark.parametrize(
     ("train", "text"),
     [
@@ -279,7 +298,7 @@ def test_a_slow_run_is_slower_by_its_factor(train_here: TrainHere) -> None:
 def test_data_that_is_not_there_is_told_before_it_ends(
     make_order: Callable[..., Path], helpers: Any
 ) -> None:
-    order = make_order(train={"data": "fineweb_edu"})
+    order = make_order(train={"data": "a book"})
     with pytest.raises(DataFailure) as stop:
         helpers.build_trainer(order).run()
     assert stop.value.code == 5

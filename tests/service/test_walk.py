@@ -36,11 +36,12 @@ class Walk:
         self.statuses: set[int] = set()
 
     def step(self) -> None:
-        self.chance.choice((self.ask, self.work, self.work, self.end, self.judge, self.stray))()
+        deeds = (self.ask, self.work, self.end, self.judge, self.stray)
+        self.chance.choices(deeds, weights=(3, 6, 4, 6, 2))[0]()
 
     def ask(self) -> None:
         verb = self.chance.choice(VERBS)
-        if verb == "cancel" and self.chance.random() < 0.9:
+        if verb == "cancel" and self.chance.random() < 0.95:
             return
         answer = self.plane.call("POST", f"/experiments/{self.experiment}/{verb}", json={})
         self.statuses.add(answer.status_code)
@@ -58,7 +59,7 @@ class Walk:
         if not self.orders:
             return
         order = self.orders[-1]
-        reason, by = self.chance.choices(ENDS, weights=(6, 2, 1, 2))[0]
+        reason, by = self.chance.choices(ENDS, weights=(12, 4, 1, 4))[0]
         upto = None if reason == "completed" else 0
         lines = {rank: beats(order, rank, upto=upto, done=upto is None) for rank in (0, 1)}
         ranks = [
@@ -105,6 +106,7 @@ class Walk:
 def test_what_must_hold_holds_through_a_random_walk(still: Plane, seed: int) -> None:
     walk = Walk(still, seed)
     view = None
+    walk.work()
     for _ in range(70):
         walk.step()
         view = walk.check(view)

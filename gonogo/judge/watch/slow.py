@@ -59,14 +59,17 @@ def observe(own: Speed, event: Event, view: View) -> tuple[Speed, list[Finding]]
 
 
 def _timed(own: Speed, step_s: float, stride: int, slow: Slow) -> Speed:
-    """Return the speed with one more step time."""
+    """Return the speed with one more step time, as often as it stands for a step."""
     keep = max(slow.window_steps, slow.over_steps or 0, slow.hard_floor_over_steps)
+    samples = (step_s,) * min(stride, keep)
     own = replace(
-        own, window=(*own.window[1 - keep :], step_s), trained_s=own.trained_s + step_s * stride
+        own,
+        window=(*own.window, *samples)[-keep:],
+        trained_s=own.trained_s + step_s * stride,
     )
     if own.baseline_s is not None:
-        return replace(own, after_baseline=own.after_baseline + 1)
-    baseline = (*own.baseline, step_s)
+        return replace(own, after_baseline=own.after_baseline + stride)
+    baseline = (*own.baseline, *samples)
     if len(baseline) < slow.baseline_steps:
         return replace(own, baseline=baseline)
     return replace(own, baseline=(), baseline_s=statistics.median(baseline))

@@ -149,7 +149,7 @@ def band_dq(
         v_ND = tl.load(v_ptr + key_at_N[:, None] * D + x_D[None, :], mask=here_ND, other=0.0)
         score_MN = tl.dot(q_MD, tl.trans(k_ND), input_precision=PRECISION) * log2_scale
         seen_MN = visible(t_M, s_N, K, prefix, ALIGN, BACK, STRIDE, REACH)
-        p_MN = tl.where(seen_MN, tl.exp2(score_MN - lse_M[:, None]), 0.0)
+        p_MN = tl.exp2(tl.where(seen_MN, score_MN - lse_M[:, None], float("-inf")))
         dp_MN = tl.dot(grad_MD, tl.trans(v_ND), input_precision=PRECISION)
         ds_MN = p_MN * gate_M[:, None] * (dp_MN - dot_M[:, None])
         dq_MD += tl.dot(ds_MN.to(k_ND.dtype), k_ND, input_precision=PRECISION)
@@ -200,7 +200,9 @@ def band_dkdv(
         dot_M = tl.load(dot_ptr + at_M * 3 + BRANCH, mask=live_M, other=0.0)
         score_MN = tl.dot(q_MD, tl.trans(k_ND), input_precision=PRECISION) * log2_scale
         seen_MN = visible(t_M, s_N, K, prefix, ALIGN, BACK, STRIDE, REACH) & live_M[:, None]
-        p_MN = tl.where(seen_MN, tl.exp2(score_MN - lse_M[:, None]), 0.0) * gate_M[:, None]
+        p_MN = (
+            tl.exp2(tl.where(seen_MN, score_MN - lse_M[:, None], float("-inf"))) * gate_M[:, None]
+        )
         dv_ND += tl.dot(tl.trans(p_MN.to(grad_MD.dtype)), grad_MD, input_precision=PRECISION)
         dp_MN = tl.dot(grad_MD, tl.trans(v_ND), input_precision=PRECISION)
         ds_MN = p_MN * (dp_MN - dot_M[:, None])

@@ -52,7 +52,7 @@ def block_scores(
                 )
                 lse_M = tl.load(lse_ptr + at_M, mask=live_M, other=0.0)
                 logit_MN = tl.dot(q_MD, tl.trans(k_ND), input_precision=PRECISION) * log2_scale
-                p_MN = tl.where(seen_MN, tl.exp2(logit_MN - lse_M[:, None]), 0.0)
+                p_MN = tl.exp2(tl.where(seen_MN, logit_MN - lse_M[:, None], float("-inf")))
                 score_MN += p_MN * count
         to_M = pair * (S - start) + (t_M - start)
         tl.store(

@@ -43,9 +43,7 @@ class Tiles:
 
 def _all(rows: int, keys: int, warps: int, stages: int) -> Tiles:
     tile = Tile(rows=rows, keys=keys, warps=warps, stages=stages)
-    return Tiles(
-        forward=tile, dq=tile, dkdv=tile, visit=tile, visit_backward=tile, scores=tile
-    )
+    return Tiles(forward=tile, dq=tile, dkdv=tile, visit=tile, visit_backward=tile, scores=tile)
 
 
 _HALF_NARROW = Tiles(
@@ -66,9 +64,6 @@ _TABLE: dict[tuple[int, int], Tiles] = {
     (4, 128): _all(16, 32, 4, 1),
     (4, 256): _all(16, 16, 4, 1),
 }
-
-WIDEST_HEAD = 256
-WIDEST_BLOCK = 128
 
 
 def padded(size: int) -> int:

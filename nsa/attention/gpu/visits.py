@@ -58,9 +58,7 @@ def visit_forward(
         out_MD = tl.dot(p_MN.to(v_ND.dtype), v_ND, input_precision=PRECISION) / total_M[:, None]
         to_M = entry_M * R + r_M
         tl.store(part_lse_ptr + to_M, top_M + tl.log2(total_M), mask=live_M)
-        tl.store(
-            part_ptr + to_M[:, None] * D + x_D[None, :], out_MD, mask=live_M[:, None] & wide_D
-        )
+        tl.store(part_ptr + to_M[:, None] * D + x_D[None, :], out_MD, mask=live_M[:, None] & wide_D)
 
 
 @triton.jit
@@ -136,7 +134,10 @@ def visit_backward(
             dot_M = tl.load(dot_ptr + at_M * 3 + 1, mask=live_M, other=0.0)
             score_MN = tl.dot(q_MD, tl.trans(k_ND), input_precision=PRECISION) * log2_scale
             real_MN = live_M[:, None] & (n_N < L_SEL)[None, :]
-            p_MN = tl.where(real_MN, tl.exp2(score_MN - lse_M[:, None]), 0.0) * gate_M[:, None]
+            p_MN = (
+                tl.exp2(tl.where(real_MN, score_MN - lse_M[:, None], float("-inf")))
+                * gate_M[:, None]
+            )
             dv_ND += tl.dot(tl.trans(p_MN.to(grad_MD.dtype)), grad_MD, input_precision=PRECISION)
             dp_MN = tl.dot(grad_MD, tl.trans(v_ND), input_precision=PRECISION)
             ds_MN = (p_MN * (dp_MN - dot_M[:, None])).to(q_MD.dtype)

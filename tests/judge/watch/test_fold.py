@@ -185,7 +185,7 @@ def test_a_fifth_of_lines_doubled_and_reordered_changes_no_decision(kind: str, s
     clean, dirty = watch(faulty(kind)), watch(noisy(faulty(kind), seed))
     assert essence(dirty.findings) == essence(clean.findings)
     assert len(clean.halts) == 1
-    assert abs((dirty.halts[0].step or 0) - (clean.halts[0].step or 0)) <= 1
+    assert abs((dirty.halts[0].step or 0) - (clean.halts[0].step or 0)) <= 2
 
 
 @settings(max_examples=10, deadline=None)

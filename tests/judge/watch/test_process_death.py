@@ -137,13 +137,22 @@ def test_a_killed_agent_is_the_cause_of_its_ranks_deaths() -> None:
     assert "agent" in finding.text
 
 
-def test_an_agent_that_fails_alone_is_found_when_it_has_settled() -> None:
+def test_an_agent_that_fails_with_its_rank_is_not_the_cause() -> None:
     world = running()
     world.probes.append((world.mono, {"agent": {"pid": 99, "state": "dead", "code": 1}}))
+    world.probe(1, "dead", code=3, exit_at=EPOCH)
+    assert watch(world).halted() == [("process_death", 1, "data")]
+
+
+def test_an_agent_that_fails_alone_is_found_when_it_has_settled() -> None:
+    world = running()
+    died = world.mono
+    world.probes.append((died, {"agent": {"pid": 99, "state": "dead", "code": 1}}))
     for rank in world.ranks:
         rank.spend(1.0)
     (finding,) = watch(world).halts
     assert finding.rank is None
+    assert 0.5 <= finding.at - (EPOCH + died - T0) <= 1.0
 
 
 def test_a_process_that_vanished_without_a_stamp_is_found_when_it_has_settled() -> None:
@@ -191,3 +200,6 @@ def test_a_death_that_must_settle_does_not_do_so_on_late_ticks(probe: dict[str, 
 def test_it_is_armed_by_the_first_probe() -> None:
     assert not armed(start(order_of()))[Detector.PROCESS_DEATH]
     assert armed(watch(running()).state)[Detector.PROCESS_DEATH]
+    agent_only = World(order_of())
+    agent_only.probes.append((T0, {"agent": {"pid": 99, "state": "alive"}}))
+    assert armed(watch(agent_only).state)[Detector.PROCESS_DEATH]

@@ -99,3 +99,22 @@ def test_all_ranks_silent_in_a_section_is_unknown() -> None:
         del rank.lines[-1]
         rank.mono += 300.0
     assert watch(world, interval_s=1.0).halts == []
+
+
+def test_computing_for_long_is_not_this_detectors() -> None:
+    world = World(order_of({}, steps=200), alive_every_s=5).boot().steps(5).steps(2, step_s=130.0)
+    assert watch(world, interval_s=1.0).findings == []
+
+
+def test_booting_for_long_is_not_this_detectors() -> None:
+    world = World(order_of({}), alive_every_s=5)
+    for rank in world.ranks:
+        rank.mono += 1.0
+        rank.say("boot", **world.order.identity.model_dump(exclude_none=True))
+        rank.spend(200.0)
+    assert watch(world, interval_s=1.0).findings == []
+
+
+def test_opening_the_data_before_the_first_step_has_a_deadline() -> None:
+    world = World(order_of({}), alive_every_s=5).boot(load_s=310.0)
+    assert watch(world, interval_s=1.0).halted() == [("section_deadline", 0, "data")]

@@ -139,3 +139,22 @@ def test_a_plan_without_a_floor_has_only_its_baseline() -> None:
 def test_it_is_armed_by_its_baseline() -> None:
     assert not armed(watch(run_of().steps(10)).state)[Detector.SLOW]
     assert armed(watch(run_of().steps(20)).state)[Detector.SLOW]
+
+
+def test_a_step_end_that_was_lost_still_counts_for_its_step() -> None:
+    world = run_of().steps(19).steps(5, step_s=2.5)
+    for rank in world.ranks:
+        rank.lines = [
+            line
+            for line in rank.lines
+            if not (b'"step_end"' in line.raw and b'"step": 22,' in line.raw)
+        ]
+    (halt,) = watch(world).halts
+    assert halt.step == 24
+
+
+def test_a_jump_over_countless_steps_costs_no_memory() -> None:
+    world = run_of({}).steps(3)
+    for rank in world.ranks:
+        rank.step = 10**12
+    assert watch(world.steps(3)).halts == []

@@ -37,6 +37,7 @@ def test_a_hang_names_rank_and_section_within_the_bound(section: str, culprit: i
     assert halt.since is not None
     assert 5.0 < halt.at - halt.since <= 7.0
     assert (halt.threshold, halt.source) == (5.0, Source.PLAN)
+    assert f"rank {culprit} stands in {section}" in halt.text
 
 
 def test_a_hang_in_the_optimizer_is_not_blamed_on_the_rank_that_waits_in_log() -> None:
@@ -265,6 +266,45 @@ def test_a_rank_that_labels_nothing_is_timed_by_its_lines() -> None:
     (halt,) = watch(world, interval_s=1.0).halts
     assert halt.detector is Detector.STALL
     assert halt.threshold == pytest.approx(320.0)
+
+
+def test_nobody_is_blamed_when_no_rank_is_left() -> None:
+    world = hung(for_s=0.5)
+    for rank in world.ranks:
+        world.probe(rank.rank, "dead", signal=9)
+        rank.mono += 30.0
+    assert watch(world, stop_at_halt=False).named(Severity.HALT) == {"process_death"}
+
+
+def test_nothing_corroborates_before_there_are_enough_steps() -> None:
+    world = hung({}, steps=5, for_s=3.0)
+    world.probe(1, "stopped")
+    for rank in world.ranks:
+        rank.spend(100.0)
+    assert watch(world).halts == []
+
+
+def test_a_rank_that_obeys_a_halt_is_given_its_time() -> None:
+    world = hung(for_s=0.5)
+    for rank in world.ranks:
+        rank.say("halt_seen")
+        rank.spend(20.0)
+    assert watch(world).halts == []
+
+
+def test_a_rank_that_labels_nothing_and_reached_the_last_step_is_done() -> None:
+    world = World(order_of(steps=100, world_size=1))
+    (rank,) = world.ranks
+    rank.section = None
+    rank.say("boot")
+    for step in range(20, 120, 20):
+        rank.mono += 40.0
+        rank.step = step
+        rank.say("progress", loss=5.0)
+    for _ in range(500):
+        rank.mono += 1.0
+        rank.say("beat")
+    assert watch(world, interval_s=1.0).halts == []
 
 
 def test_it_is_armed_once_a_step_has_ended() -> None:

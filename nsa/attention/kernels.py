@@ -1,0 +1,148 @@
+"""Which attention kernels from elsewhere may the torch backend call?
+
+The dense prefix and the window are ordinary attention, for which PyTorch's flash kernel (through
+`scaled_dot_product_attention`) and the package flash-attn exist. Flash serves fp16 and bf16 on
+CUDA; PyTorch's own switches (`torch.backends.cuda.enable_flash_sdp`, which the trainer sets from
+NSA_SDPA_NO_FLASH and NSA_SDPA_FLASH_ONLY) are obeyed. What does not serve leaves the work to the
+backend's own pieces, and the counters say why.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from nsa.attention.counters import count
+
+PIECES, SDPA, FLASH_ATTN = "pieces", "sdpa", "flash_attn"
+
+_HALF = (torch.float16, torch.bfloat16)
+_WIDEST_HEAD = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """What is asked for.
+
+    Attributes:
+        sdpa: PyTorch's kernels for the dense prefix (and, on CUDA, the window): True, False, or
+            None for "where they are the faster choice", which is half precision on CUDA.
+        flash_attn: The package flash-attn where it is installed and serves (NSA_USE_FA2).
+    """
+
+    sdpa: bool | None = None
+    flash_attn: bool = False
+
+
+_asked = Kernels()
+
+
+def use_kernels(kernels: Kernels) -> None:
+    """What calls without a `kernels` argument of their own use from now on, in this process."""
+    global _asked  # noqa: PLW0603 - like PyTorch's own switches, one per process
+    _asked = kernels
+
+
+def asked_kernels() -> Kernels:
+    """What `use_kernels` was last given."""
+    return _asked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The kernel that serves, and why it is not the preferred one (empty when it is)."""
+
+    path: str
+    reason: str = ""
+
+
+@functools.cache
+def _flash_attn_missing() -> str:
+    return "" if importlib.util.find_spec("flash_attn") else "flash-attn is not installed"
+
+
+def _flash_reason(q: Tensor) -> str:
+    """Why flash kernels cannot serve, empty when they can."""
+    if q.device.type != "cuda":
+        return f"flash kernels need CUDA, not {q.device.type}"
+    if q.dtype not in _HALF:
+        return f"flash kernels need fp16 or bf16, not {q.dtype}"
+    return "" if q.shape[-1] <= _WIDEST_HEAD else f"flash kernels end at D = {_WIDEST_HEAD}"
+
+
+def choose_kernel(kernels: Kernels, q: Tensor, *, window: bool) -> Choice:
+    """Who attends for the dense prefix or the window.
+
+    Args:
+        kernels: What is asked for.
+        q: Queries [B, S, H, D].
+        window: Whether each query sees a window only.
+    """
+    flash = _flash_reason(q)
+    reason = ""
+    if kernels.flash_attn:
+        reason = flash or _flash_attn_missing()
+        if not reason:
+            return Choice(path=FLASH_ATTN)
+    if kernels.sdpa is False:
+        return Choice(path=PIECES, reason=reason or "SDPA is switched off")
+    switched_off = "" if torch.backends.cuda.flash_sdp_enabled() else "flash SDPA is switched off"
+    if window or kernels.sdpa is None:
+        # Of PyTorch's kernels only flash knows windows, and only flash beats the pieces.
+        blocked = flash or switched_off
+        return (
+            Choice(path=PIECES, reason=reason or blocked)
+            if blocked
+            else Choice(path=SDPA, reason=reason)
+        )
+    return Choice(path=SDPA, reason=reason or (switched_off if flash == "" else ""))
+
+
+def attend_causally(
+    choice: Choice, q_BSHD: Tensor, k_BSGD: Tensor, v_BSGD: Tensor, scale: float, w: int | None
+) -> Tensor:
+    """Causal attention, of a window of `w` tokens unless None, by a foreign kernel.
+
+    Differentiable by autograd. Returns [B, S, H, D].
+    """
+    left = -1 if w is None else w - 1
+    if choice.path == FLASH_ATTN:
+        import flash_attn
+
+        return flash_attn.flash_attn_func(
+            q_BSHD, k_BSGD, v_BSGD, softmax_scale=scale, causal=True, window_size=(left, 0)
+        )
+    if w is None:
+        q, k, v = (x.transpose(1, 2) for x in (q_BSHD, k_BSGD, v_BSGD))
+        out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
+        return out.transpose(1, 2)
+    S = q_BSHD.shape[1]
+    out, *_ = torch.ops.aten._flash_attention_forward(
+        q_BSHD, k_BSGD, v_BSGD, None, None, S, S, 0.0, True, False,
+        scale=scale, window_size_left=left, window_size_right=0,
+    )  # fmt: skip
+    return out
+
+
+def dense_attention(
+    q_BSHD: Tensor, k_BSGD: Tensor, v_BSGD: Tensor, *, kernels: Kernels | None = None
+) -> Tensor:
+    """Full causal attention for models without NSA: flash-attn if asked for, else SDPA.
+
+    Args:
+        q_BSHD: Queries.
+        k_BSGD: Keys; G divides H.
+        v_BSGD: Values.
+        kernels: What is asked for; default what `use_kernels` was given.
+    """
+    kernels = asked_kernels() if kernels is None else kernels
+    reason = (_flash_reason(q_BSHD) or _flash_attn_missing()) if kernels.flash_attn else ""
+    use_flash_attn = kernels.flash_attn and not reason
+    choice = Choice(path=FLASH_ATTN if use_flash_attn else SDPA, reason=reason)
+    count("dense", choice.path, choice.reason)
+    return attend_causally(choice, q_BSHD, k_BSGD, v_BSGD, q_BSHD.shape[-1] ** -0.5, None)

@@ -1,0 +1,80 @@
+"""Which tokens are selected? Block ids become merged ranges [start, end) within [0, t + 1).
+
+V1 is the plain loop over the ids of one query; V2 does all queries at once. Both drop the ids that
+do not exist (negative, or starting after t) one by one, sort, remove doubles, cut the last block
+at t, and merge neighbours; so they give the same on every pattern, gaps included (R43). A range is
+never inverted or empty, and no id takes a neighbour with it when it is dropped.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def ranges_v1(ids: list[int], t: int, l_sel: int) -> list[tuple[int, int]]:
+    """The ranges of one query.
+
+    Args:
+        ids: Block ids in any order, doubles and ids that do not exist included.
+        t: Position of the query.
+        l_sel: Tokens in a selection block.
+
+    Returns:
+        Ascending, disjoint ranges that do not touch, each [start, end) within [0, t + 1).
+    """
+    merged: list[tuple[int, int]] = []
+    for block in sorted({block for block in ids if 0 <= block and block * l_sel <= t}):
+        start, end = block * l_sel, min((block + 1) * l_sel, t + 1)
+        if merged and merged[-1][1] == start:
+            merged[-1] = (merged[-1][0], end)
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def ranges_v2(ids_XN: Tensor, t_X: Tensor, l_sel: int) -> Tensor:
+    """The ranges of many queries.
+
+    Args:
+        ids_XN: Block ids [..., N], as for `ranges_v1`.
+        t_X: Positions of the queries, broadcastable to [...].
+        l_sel: Tokens in a selection block.
+
+    Returns:
+        [..., N, 2] int64: the ranges of each query as by `ranges_v1`, padded at the end with
+        (0, 0).
+    """
+    t_X1 = t_X.to(torch.int64).expand(ids_XN.shape[:-1])[..., None]
+    exists = (ids_XN >= 0) & (ids_XN * l_sel <= t_X1)
+    # Behind every real id, so that those which do not exist sort to the end.
+    nowhere = t_X1 // l_sel + 2
+    blocks = ids_XN.to(torch.int64).where(exists, nowhere).sort(dim=-1).values
+    real = blocks < nowhere
+    before = torch.cat((torch.full_like(blocks[..., :1], -2), blocks[..., :-1]), dim=-1)
+    opens = real & (blocks - before > 1)
+    slot = (opens.cumsum(-1) - 1).clamp_min(0)
+    starts = torch.zeros_like(blocks).scatter_add(-1, slot, (blocks * l_sel).where(opens, 0))
+    ends = torch.minimum((blocks + 1) * l_sel, t_X1 + 1).where(real, 0)
+    ends = torch.zeros_like(blocks).scatter_reduce(-1, slot, ends, "amax")
+    return torch.stack((starts, ends), dim=-1)
+
+
+def positions_in(ranges_XN2: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """The tokens of padded ranges, ascending.
+
+    Args:
+        ranges_XN2: As returned by `ranges_v2`.
+        most: Tokens that any query's ranges hold, at most.
+
+    Returns:
+        Positions [..., most] int64 (0 where there is none) and which of them are real.
+    """
+    starts, ends = ranges_XN2.unbind(-1)
+    filled = (ends - starts).cumsum(-1)
+    number = torch.arange(most, device=starts.device).expand(*starts.shape[:-1], most)
+    inside = torch.searchsorted(filled, number.contiguous(), right=True)
+    real = inside < starts.shape[-1]
+    inside = inside.clamp_max(starts.shape[-1] - 1)
+    skipped = (filled - (ends - starts)).gather(-1, inside)
+    return (starts.gather(-1, inside) + number - skipped).where(real, 0), real

@@ -1,0 +1,67 @@
+"""Where do row groups of remote files stay, so that a rerun does not fetch them again?
+
+One file a row group in one folder, which several ranks and runs may share: each is written beside
+its place and renamed. The least recently used go when the folder outgrows its limit. A cache that
+cannot be read or written only costs time, so its troubles are no errors.
+"""
+
+import hashlib
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+
+class RowGroupCache:
+    """Tables by name.
+
+    Args:
+        folder: made when the first table is saved.
+        limit_bytes: what the files may take together.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        self._folder, self._limit_bytes = folder, limit_bytes
+
+    def load(self, name: str) -> pa.Table | None:
+        """The table of a name; None when it is not here."""
+        file = self._file(name)
+        try:
+            table = pq.read_table(file)
+            os.utime(file)
+        except (OSError, pa.ArrowException):
+            return None
+        return table
+
+    def save(self, name: str, table: pa.Table) -> None:
+        """Keep a table, at the cost of the least recently used."""
+        file = self._file(name)
+        draft = file.with_suffix(f".{secrets.token_hex(4)}")
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            pq.write_table(table, draft, compression="zstd")
+            draft.replace(file)
+            self._shrink()
+        except (OSError, pa.ArrowException):
+            with suppress(OSError):
+                draft.unlink()
+
+    def _file(self, name: str) -> Path:
+        return self._folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.parquet"
+
+    def _shrink(self) -> None:
+        kept = []
+        for file in self._folder.glob("*.parquet"):
+            try:
+                kept.append((file.stat().st_mtime, file.stat().st_size, file))
+            except FileNotFoundError:  # another rank was quicker
+                continue
+        total = sum(size for _, size, _ in kept)
+        for _, size, file in sorted(kept):
+            if total <= self._limit_bytes:
+                return
+            file.unlink(missing_ok=True)
+            total -= size

@@ -1,0 +1,125 @@
+"""How is an endless stream of documents shared out, packed, and gone on with?
+
+The corpus is cut into pieces, and the pieces are dealt to lanes: sequence i of a global batch of G
+comes from lane i mod G. So what a step trains on does not depend on the number of ranks, and ranks
+read disjoint pieces. Documents of a lane are packed, not cut: one after another, a zero byte after
+each; when the pieces are through, they begin again.
+
+A lane is read forwards. `mark(n)` says where its sequence n begins, and `seek` goes there without
+reading what lies before it. Shape legend of a mark: [n, piece, chunk, offset].
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from nsa.errors import DataFailure
+
+SEPARATOR = b"\0"
+_MARKS_KEPT = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Piece:
+    """Some documents of a file: those of one row group (None: of all), each `stride`-th of them."""
+
+    path: str
+    row_group: int | None = None
+    start: int = 0
+    stride: int = 1
+
+    def cut(self, parts: int) -> list["Piece"]:
+        """The piece as `parts` pieces that share no document."""
+        return [
+            replace(self, start=self.start + self.stride * part, stride=self.stride * parts)
+            for part in range(parts)
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Where sequence `n` of a lane begins: at byte `offset` of a chunk of a piece."""
+
+    n: int = 0
+    piece: int = 0
+    chunk: int = 0
+    offset: int = 0
+
+
+def deal(pieces: list[Piece], lanes: int) -> list[list[Piece]]:
+    """The pieces of every lane, in order; pieces are cut when there are fewer than lanes."""
+    if len(pieces) < lanes:
+        pieces = [part for piece in pieces for part in piece.cut(-(-lanes // len(pieces)))]
+    return [pieces[lane::lanes] for lane in range(lanes)]
+
+
+class Lane:
+    """One endless stream.
+
+    Args:
+        pieces: what it consists of.
+        read: packed bytes of chunk 0, 1, … of a piece; None beyond its last chunk.
+    """
+
+    def __init__(self, pieces: list[Piece], read: Callable[[Piece, int], bytes | None]) -> None:
+        self._pieces, self._read = pieces, read
+        self._held: tuple[int, int, bytes | None] = (-1, -1, None)
+        self._marks = {0: Mark()}
+
+    def sequence(self, n: int, length: int) -> bytes:
+        """Sequence n, `length` + 1 bytes (the last is the next one's first).
+
+        Raises:
+            DataFailure: the documents cannot be read, or there are none.
+        """
+        mark = self.mark(n, length)
+        data, after = self._walk(mark, length)
+        self._keep(replace(after, n=n + 1))
+        return data + self._walk(after, 1)[0]
+
+    def mark(self, n: int, length: int) -> Mark:
+        """Where sequence n begins; reads up to there when it has to."""
+        if n in self._marks:
+            return self._marks[n]
+        mark = self._marks[max((known for known in self._marks if known < n), default=0)]
+        while mark.n < n:
+            mark = replace(self._walk(mark, length)[1], n=mark.n + 1)
+            self._keep(mark)
+        return mark
+
+    def seek(self, mark: Mark) -> None:
+        """Know where a sequence begins without having read what lies before it."""
+        self._keep(mark)
+
+    def _keep(self, mark: Mark) -> None:
+        self._marks[mark.n] = mark
+        if len(self._marks) > _MARKS_KEPT:
+            del self._marks[min(known for known in self._marks if known)]
+
+    def _walk(self, mark: Mark, count: int) -> tuple[bytes, Mark]:
+        """`count` bytes from a mark, and where they end."""
+        parts: list[bytes] = []
+        ends_seen = 0  # since the last byte
+        while count > 0:
+            data = self._chunk(mark)
+            if data is None:
+                ends_seen += 1
+                if ends_seen > len(self._pieces):
+                    raise DataFailure(f"no text in {self._pieces[0].path} and its like")
+                piece = (mark.piece + 1) % len(self._pieces)
+                mark = replace(mark, piece=piece, chunk=0, offset=0)
+                continue
+            part = data[mark.offset : mark.offset + count]
+            if not part:
+                mark = replace(mark, chunk=mark.chunk + 1, offset=0)
+                continue
+            parts.append(part)
+            ends_seen = 0
+            count -= len(part)
+            mark = replace(mark, offset=mark.offset + len(part))
+        return b"".join(parts), mark
+
+    def _chunk(self, mark: Mark) -> bytes | None:
+        if self._held[:2] != (mark.piece, mark.chunk):
+            data = self._read(self._pieces[mark.piece], mark.chunk)
+            self._held = (mark.piece, mark.chunk, data)
+        return self._held[2]

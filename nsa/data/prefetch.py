@@ -1,0 +1,84 @@
+"""How is a slow source read without holding the step up, and how long may it take?
+
+One thread reads the batches that come next while the trainer computes. What goes wrong in it is
+raised where the batch is asked for, and a batch that does not come in time is a `DataFailure`: a
+loader that hangs is never waited for without end.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from nsa.errors import DataFailure
+
+FIRST_BATCH_LIMIT_S = 180.0  # index, footers and cold connections included; 11 s is usual (R30)
+BATCH_LIMIT_S = 60.0
+AHEAD = 2
+
+
+class Prefetch:
+    """Batches of `read(split, number)`, training batches read ahead.
+
+    Args:
+        read: called in the thread only.
+        first_limit_s: how long the first batch of a process may take.
+        limit_s: how long every other may.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[str, int], Any],
+        *,
+        first_limit_s: float = FIRST_BATCH_LIMIT_S,
+        limit_s: float = BATCH_LIMIT_S,
+    ) -> None:
+        self._read, self._first_limit_s, self._limit_s = read, first_limit_s, limit_s
+        self._asked: dict[tuple[str, int], Future[Any]] = {}
+        self._queue: queue.SimpleQueue[tuple[str, int] | None] = queue.SimpleQueue()
+        self._served = False
+        threading.Thread(target=self._work, name="prefetch", daemon=True).start()
+
+    def batch(self, split: str, number: int) -> Any:
+        """A batch; training batches after it are being read when this returns.
+
+        Raises:
+            DataFailure: it did not come in time, or the source failed.
+        """
+        wanted = self._ask(split, number)
+        if split == "train":
+            for later in range(number + 1, number + 1 + AHEAD):
+                self._ask(split, later)
+        limit_s = self._limit_s if self._served else self._first_limit_s
+        try:
+            rows = wanted.result(limit_s)
+        except TimeoutError as error:
+            if wanted.done():  # the source's own time-out, not ours
+                raise DataFailure(f"{split} batch {number}: {error!r}") from error
+            raise DataFailure(f"{split} batch {number} did not come in {limit_s:g} s") from None
+        self._served = True
+        for key in [key for key in self._asked if key[0] == split and key[1] < number]:
+            del self._asked[key]
+        return rows
+
+    def close(self) -> None:
+        """Let the thread end after what it is reading now."""
+        self._queue.put(None)
+
+    def _ask(self, split: str, number: int) -> "Future[Any]":
+        key = (split, number)
+        if key not in self._asked:
+            self._asked[key] = Future()
+            self._queue.put(key)
+        return self._asked[key]
+
+    def _work(self) -> None:
+        while (key := self._queue.get()) is not None:
+            wanted = self._asked.get(key)
+            if wanted is None:  # no longer wanted
+                continue
+            try:
+                wanted.set_result(self._read(*key))
+            except Exception as error:  # noqa: BLE001 - raised again where the batch is asked for
+                wanted.set_exception(error)

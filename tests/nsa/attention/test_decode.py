@@ -1,0 +1,109 @@
+"""Generation with a cache gives what the batched operation gives, and reads no more than it says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nsa.attention import NsaCache, Sizes, decode, nsa_attention, prefill
+
+
+def _cache(inputs, small, capacity=None, **options):
+    B, S, G, D = inputs["k_sel"].shape
+    dtype = inputs["k_sel"].dtype
+    return NsaCache(
+        B=B, G=G, D=D, capacity=capacity or S, sizes=Sizes(**small), dtype=dtype, **options
+    )
+
+
+def _step(inputs, t):
+    return {name: x.detach()[:, t : t + 1] for name, x in inputs.items()}
+
+
+def _append(cache, token):
+    cache.append(*(token[f"{kind}_{branch}"] for branch in ("cmp", "sel", "win") for kind in "kv"))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float64, 1e-12), (torch.float32, 2e-6), (torch.bfloat16, 2e-2)],
+    ids=str,
+)
+@pytest.mark.parametrize("vectorised", [True, False], ids=["V2", "V1"])
+def test_every_position_equals_the_batched_result(dtype, tolerance, vectorised, small, make_inputs):
+    inputs = make_inputs(150, H=6, G=2, dtype=dtype)
+    out, sel = nsa_attention(**inputs, return_selection=True, **small)
+    cache = _cache(inputs, small)
+    for t in range(150):
+        token = _step(inputs, t)
+        _append(cache, token)
+        step, ids = decode(token["q"], token["gates"], cache, ranges_vectorised=vectorised)
+        assert torch.equal(ids[:, 0], sel[:, t]), t
+        torch.testing.assert_close(step[:, 0], out[:, t], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("S", [1, 7, 8, 65, 130])
+def test_batched_and_sequential_prefill_give_the_same_output_and_the_same_cache(
+    S, small, make_inputs
+):
+    inputs = make_inputs(S + 5)
+    prompt = {name: x.detach()[:, :S] for name, x in inputs.items()}
+    caches = [_cache(inputs, small) for _ in range(2)]
+    outs = [
+        prefill(**prompt, cache=cache, batched=batched)
+        for cache, batched in zip(caches, (True, False), strict=True)
+    ]
+    torch.testing.assert_close(*outs, rtol=1e-11, atol=1e-12)
+    for t in range(S, S + 5):
+        token = _step(inputs, t)
+        results = []
+        for cache in caches:
+            _append(cache, token)
+            results.append(decode(token["q"], token["gates"], cache)[0])
+        torch.testing.assert_close(*results, rtol=1e-12, atol=1e-13)
+
+
+def test_a_token_reads_only_its_blocks_selected_tokens_and_window(small, make_inputs):
+    inputs = make_inputs(150, B=1, G=1)
+    cache = _cache(inputs, small, capacity=300)
+    prompt = {name: x.detach() for name, x in inputs.items()}
+    prefill(**prompt, cache=cache)
+    last = _step(inputs, 149)
+    out, ids = decode(last["q"], last["gates"], cache)
+    chosen = set(ids[0, 0, 0].tolist())
+    unread = [s for s in range(300) if s // small["l_sel"] not in chosen or s > 149]
+    cache.k_sel[:, unread] = cache.v_sel[:, unread] = torch.nan
+    cache.k_blocks[:, cache.blocks :] = cache.v_blocks[:, cache.blocks :] = torch.nan
+    assert torch.equal(decode(last["q"], last["gates"], cache)[0], out)
+    assert len(unread) >= 300 - small["n_sel"] * small["l_sel"]
+    assert cache.blocks == (150 - small["l"]) // small["d"] + 1
+    assert cache.k_ring.shape[1] == small["w"]
+
+
+def test_blocks_are_turned_once_each_with_their_own_number(small, make_inputs):
+    inputs = make_inputs(60, B=1)
+    calls = []
+
+    def turn(means, first):
+        calls.extend(range(first, first + means.shape[1]))
+        return -means
+
+    turned, plain = _cache(inputs, small, turn_blocks=turn), _cache(inputs, small)
+    for cache in (turned, plain):
+        for begin, end in ((0, 7), (7, 8), (8, 30), (30, 60)):
+            _append(cache, {name: x.detach()[:, begin:end] for name, x in inputs.items()})
+    assert calls == list(range(turned.blocks))
+    assert torch.equal(turned.k_blocks, -plain.k_blocks)
+    assert torch.equal(turned.v_blocks, plain.v_blocks)
+
+
+def test_a_full_an_empty_and_a_used_cache_are_refused(small, make_inputs):
+    inputs = {name: x.detach() for name, x in make_inputs(10).items()}
+    cache = _cache(inputs, small)
+    with pytest.raises(ValueError, match="append"):
+        decode(inputs["q"][:, :1], inputs["gates"][:, :1], cache)
+    prefill(**inputs, cache=cache)
+    with pytest.raises(ValueError, match="holds 10 tokens, not 11"):
+        _append(cache, _step(inputs, 0))
+    with pytest.raises(ValueError, match="empty cache"):
+        prefill(**inputs, cache=cache)

@@ -1,0 +1,190 @@
+"""The Triton kernels: right under the interpreter, and legal on sm_80 and sm_90."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+from nsa.attention import BackendUnavailableError, available_backends, nsa_attention
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+NAMES = (
+    "six heads a group",
+    "one head a group, two items",
+    "two heads, beyond the prefix by one",
+    "sixteen heads, wide",
+    "all in the prefix",
+    "shorter than a block",
+    "one token",
+    "no free block",
+    "blocks that do not overlap",
+    "odd head width and block",
+    "fp16",
+    "logits times 1000",
+    "hot block",
+    "packed documents",
+)
+needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+
+
+@pytest.fixture(scope="module")
+def interpreted():
+    """Result of each case, from one process that interprets the kernels."""
+    done = subprocess.run(
+        [sys.executable, str(HERE / "triton_cases.py"), *NAMES],
+        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return {result["case"]: result for result in map(json.loads, done.stdout.splitlines())}
+
+
+@needs_triton
+@pytest.mark.parametrize("name", NAMES)
+def test_interpreted_kernels_agree_with_the_fp64_reference(interpreted, name):
+    result = interpreted[name]
+    output, *gradients = result["errors"]
+    assert result["ids"]
+    assert output < (2e-3 if name == "fp16" else 1e-5)
+    assert max(gradients) < (2e-3 if name == "fp16" else 1e-4)
+
+
+@needs_triton
+def test_the_hot_block_was_chosen_by_many(interpreted):
+    assert interpreted["hot block"]["hot"]
+
+
+def _signature(kernel, number):
+    """Types by the kernels' naming rule, and constants for the paper's sizes with six heads."""
+    in_fp32 = ("lse", "dot", "dq", "dk", "dv", "part", "part_lse", "part_dk", "part_dv", "score")
+    in_int32 = ("entry", "entry_first", "piece_block", "piece_first", "chosen")
+    types = {}
+    for name in kernel.arg_names:
+        stem = name.removesuffix("_ptr")
+        if stem == name:
+            types[name] = "fp32" if name in ("log2_scale", "scale") else "i32"
+        else:
+            types[name] = (
+                "*fp32" if stem in in_fp32 else "*i32" if stem in in_int32 else f"*{number}"
+            )
+    return types
+
+
+def _kernels():
+    from nsa.attention.gpu import band, gates, scores, visits
+
+    return {
+        "forward": (band.band_forward,),
+        "dq": (band.band_dq,),
+        "dkdv": (band.band_dkdv,),
+        "visit": (visits.visit_forward,),
+        "visit_backward": (visits.visit_backward,),
+        "scores": (scores.block_scores,),
+        "rows": (
+            visits.merge, visits.add_dq, visits.add_dkdv, scores.choose_blocks, gates.mix, gates.dots,
+        ),
+    }  # fmt: skip
+
+
+def _compile(kernel, tile, number, capability):
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    values = {
+        "R": 6, "D": 64, "DP": 64, "F": 14, "FREE": 13, "L": 32, "STEP": 16, "L_SEL": 64, "JP": 128,
+        "ALIGN": 64, "BACK": 64, "STRIDE": 1, "REACH": 0, "BRANCH": 1, "ADD": True, "TILES": 32,
+        "PRECISION": "ieee", "M": tile.rows if tile else 32, "N": tile.keys if tile else 64,
+    }  # fmt: skip
+    constants = {n: values[n] for n in kernel.arg_names if n in values}
+    types = _signature(kernel, number) | dict.fromkeys(constants, "constexpr")
+    options = {"num_warps": tile.warps, "num_stages": tile.stages} if tile else {}
+    source = ASTSource(fn=kernel, signature=types, constexprs=constants)
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("capability", "number", "names"),
+    [
+        (80, "bf16", ("forward", "dq", "dkdv", "visit", "visit_backward", "scores", "rows")),
+        (90, "bf16", ("forward", "dq", "dkdv", "visit", "visit_backward", "scores", "rows")),
+        (80, "fp32", ("dkdv", "visit_backward")),
+    ],
+    ids=["sm_80", "sm_90", "sm_80 in fp32"],
+)
+def test_every_kernel_compiles_to_machine_code_that_fits(
+    capability, number, names, tmp_path, monkeypatch
+):
+    from nsa.attention.gpu.tiles import tiles_for
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    shared_bytes = {80: 163 * 1024, 90: 227 * 1024}[capability]
+    table = tiles_for(torch.float32 if number == "fp32" else torch.bfloat16, 64)
+    for name in names:
+        for kernel in _kernels()[name]:
+            compiled = _compile(kernel, getattr(table, name, None), number, capability)
+            assert compiled.asm["cubin"][:4] == b"\x7fELF", kernel
+            assert compiled.metadata.shared <= shared_bytes, kernel
+
+
+def test_without_a_gpu_the_backend_says_what_it_needs(small, make_inputs):
+    reason = available_backends("cpu")["triton"]
+    assert "CUDA" in reason or "not installed" in reason
+    with pytest.raises(BackendUnavailableError, match="triton"):
+        nsa_attention(**make_inputs(20, dtype=torch.float32), backend="triton", **small)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"dtype": torch.float64}, "float64"),
+        ({"D": 300}, "D = 256"),
+        ({"l_sel": 256}, "l_sel"),
+        ({"H": 65}, "heads"),
+    ],
+    ids=["fp64", "wide heads", "long blocks", "many heads"],
+)
+def test_a_call_that_the_tiles_do_not_cover_is_refused_with_the_reason(change, word):
+    from nsa.attention.backends import triton_call_reason
+
+    sizes = {"dtype": torch.float32, "D": 64, "l_sel": 64, "H": 12} | change
+    q = torch.empty(1, 1, sizes["H"], sizes["D"], dtype=sizes["dtype"])
+    assert word in triton_call_reason(q, 1, sizes["l_sel"])
+    fine = torch.empty(1, 1, 16, 64, dtype=torch.bfloat16)
+    assert triton_call_reason(fine, 1, 64) is None
+
+
+@pytest.mark.gpu
+@needs_triton
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float32, 1e-4), (torch.float16, 3e-3), (torch.bfloat16, 2e-2)],
+    ids=str,
+)
+@pytest.mark.parametrize(("H", "G"), [(12, 2), (4, 4), (16, 1)])
+@pytest.mark.parametrize("S", [1, 33, 1025, 1500])
+def test_compiled_kernels_agree_with_the_reference(S, H, G, dtype, tolerance, make_inputs, run):
+    inputs = {n: x.detach().cuda() for n, x in make_inputs(S, H=H, G=G, D=64, dtype=dtype).items()}
+    out, sel, grads = run(inputs, backend="triton")
+    expected, ids, wanted = run({n: x.float() for n, x in inputs.items()}, backend="reference")
+    assert (sel == ids).float().mean() > (0.999 if dtype == torch.float32 else 0.95)
+    same = (sel == ids).all(-1)[..., None].repeat_interleave(H // G, 2).expand_as(out)
+    assert (out - expected)[same].norm() <= tolerance * expected[same].norm()
+    for name in inputs:
+        if torch.equal(sel, ids):
+            assert (grads[name] - wanted[name]).norm() <= tolerance * wanted[name].norm().clamp_min(
+                1e-3
+            ), name

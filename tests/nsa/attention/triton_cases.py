@@ -1,0 +1,79 @@
+"""Runs the Triton backend on the CPU under TRITON_INTERPRET=1; prints one JSON line per case.
+
+A program of its own, because Triton decides once, at import, whether it interprets. Started by
+test_triton.py: `python triton_cases.py CASE…`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import warnings
+
+import torch
+
+CASES = {
+    "six heads a group": {"S": 100, "H": 6, "G": 1},
+    "one head a group, two items": {"S": 97, "B": 2, "H": 2, "G": 2},
+    "two heads, beyond the prefix by one": {"S": 65, "H": 4, "G": 2},
+    "sixteen heads, wide": {"S": 80, "H": 16, "G": 1, "D": 16},
+    "all in the prefix": {"S": 33, "H": 6, "G": 2},
+    "shorter than a block": {"S": 7, "H": 2, "G": 1},
+    "one token": {"S": 1, "H": 2, "G": 1},
+    "no free block": {"S": 70, "H": 2, "G": 1, "n_sel": 3},
+    "blocks that do not overlap": {"S": 70, "H": 2, "G": 1, "l": 4},
+    "odd head width and block": {"S": 90, "H": 3, "G": 1, "D": 5, "l_sel": 12, "w": 7},
+    "fp16": {"S": 100, "H": 6, "G": 1, "dtype": "float16"},
+    "logits times 1000": {"S": 70, "H": 2, "G": 1, "factor": 1000.0},
+    "hot block": {"S": 100, "H": 2, "G": 1, "hot": True},
+    "packed documents": {"S": 70, "H": 2, "G": 1, "documents": True},
+}
+
+
+def run(
+    *, S, H, G, B=1, D=8, l=8, n_sel=4, l_sel=16, w=20, dtype="float32", factor=1.0, hot=False,  # noqa: E741
+    documents=False,
+):  # fmt: skip
+    """Relative errors against the fp64 reference, and whether the ids are equal."""
+    from nsa.attention import nsa_attention
+
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    inputs = [draw(B, S, H, D) * factor, *(draw(B, S, G, D) for _ in range(6))]
+    inputs[1] /= factor
+    if hot:  # every query likes block 2 and no other
+        inputs[0][..., 0] = 9.0
+        inputs[1][:, :, :, 0] = -1.0
+        inputs[1][:, 2 * l_sel : 3 * l_sel, :, 0] = 1.0
+    inputs.append(draw(B, S, H, 3).sigmoid())
+    grad = draw(B, S, H, D)
+    options = {"l": l, "d": 4, "l_sel": l_sel, "n_sel": n_sel, "w": w, "return_selection": True}
+    if documents:
+        options["doc_ids"] = torch.arange(S).div(30, rounding_mode="floor").expand(B, S)
+    rounded = [x.to(getattr(torch, dtype)) for x in inputs]
+    results = []
+    for backend in ("triton", "reference"):
+        exact = backend == "reference"
+        leaves = [(x.double() if exact else x.clone()).requires_grad_() for x in rounded]
+        out, ids = nsa_attention(*leaves, backend=backend, **options)
+        out.backward(grad.to(out.dtype))
+        grads = [torch.zeros_like(x) if x.grad is None else x.grad for x in leaves]
+        results.append((ids, [out.detach(), *grads]))
+    (ids, got), (wanted_ids, wanted) = results
+    errors = []
+    for x, y in zip(got, wanted, strict=True):
+        size = max(y.norm().item(), 1e-3 * math.sqrt(y.numel()))
+        errors.append((x.double() - y).norm().item() / size)
+    hottest = (ids[:, -20:] == 2).any(-1).all().item() if hot else None
+    return {"ids": torch.equal(ids, wanted_ids), "errors": errors, "hot": hottest}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    warnings.simplefilter("error")
+    for name in sys.argv[1:]:
+        print(json.dumps({"case": name, **run(**CASES[name])}), flush=True)

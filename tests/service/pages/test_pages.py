@@ -1,0 +1,168 @@
+"""What do the pages show, and is what others wrote only ever text?"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+
+import httpx
+import pytest
+from sqlalchemy import update
+
+from service.db.schema import RunRow
+from service.pages.render import STATIC
+from tests.service.conftest import Plane
+from tests.service.fake_worker import beats
+
+NASTY = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def pages(plane: Plane) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=plane.context.url, timeout=30, trust_env=False) as client:
+        client.get(plane.call("POST", "/sign-in-links").json()["url"])
+        yield client
+
+
+def text_of(answer: httpx.Response) -> str:
+    assert answer.status_code == 200, answer.text
+    return unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", answer.text)))
+
+
+def halted(plane: Plane, home: Path) -> tuple[str, str]:
+    """Run an experiment that is halted in smoke; return its id and the run's."""
+    experiment = plane.submit(name=NASTY)
+    worker = plane.worker(home=home)
+    for _ in range(2):
+        worker.run_through(plane.next_order(worker))
+    order = plane.next_order(worker)
+    worker.start(order)
+    lines = {rank: beats(order, rank, upto=12, done=False) for rank in range(2)}
+    worker.ship(order, lines)
+    finding = {
+        "v": 1, "detector": "stall", "severity": "halt", "rank": 1, "section": "backward",
+        "step": 12, "at": 1.0, "key": "k1", "text": f"rank 1 stands {NASTY}",
+        "evidence": ["evidence/01_stall/stacks_rank1.txt"],
+    }  # fmt: skip
+    answer = worker.post(
+        f"/runs/{order.run}/findings", {"token": order.token, "findings": [finding]}
+    )
+    assert answer.status_code == 200, answer.text
+    log = {"name": "rank1.log", "start": 0, "end": len(NASTY), "text": NASTY}
+    assert worker.telemetry(order, logs=[log]).status_code == 200
+    worker.end(order, lines, reason="stalled", by="watchdog", findings=1, code=None)
+    plane.wait_state(experiment, "finished")
+    return experiment, order.run
+
+
+def test_an_empty_service_says_how_to_begin(pages: httpx.Client) -> None:
+    assert "gonogo submit demo" in text_of(pages.get("/"))
+    assert "gonogo worker" in text_of(pages.get("/workers"))
+    assert "Nothing has called" in text_of(pages.get("/alerts"))
+
+
+def test_a_running_experiment_shows_live_numbers_and_how_its_gate_stands(
+    plane: Plane, pages: httpx.Client
+) -> None:
+    experiment = plane.submit()
+    worker = plane.worker()
+    for _ in range(2):
+        worker.run_through(plane.next_order(worker))
+    order = plane.next_order(worker)
+    worker.start(order)
+    worker.ship(order, {rank: beats(order, rank, upto=20) for rank in range(2)})
+    answer = pages.get(f"/experiments/{experiment}")
+    text = text_of(answer)
+    for part in ("20 / 40", "4.2500", "10240", "nothing is decided", "fetch_share", "≤ 0.3"):
+        assert part in text
+    assert answer.text.count("<polyline") >= 2
+    assert 'data-refresh-s="2"' in answer.text
+    assert "Left out: throughput" in text
+
+
+def test_a_halted_experiment_says_why_and_shows_the_evidence(
+    plane: Plane, pages: httpx.Client, tmp_path: Path
+) -> None:
+    experiment, run = halted(plane, tmp_path)
+    answer = pages.get(f"/experiments/{experiment}")
+    text = text_of(answer)
+    assert f"Why: smoke: stall (rank 1, backward): rank 1 stands {NASTY}" in text
+    for part in ("NO GO", "skipped", "stalled (policy), by watchdog", "gonogo replay dec_"):
+        assert part in text
+    assert f'href="/runs/{run}/artifacts/evidence/01_stall/stacks_rank1.txt"' in answer.text
+    assert "data-refresh-s" not in answer.text
+    assert "NO GO" in text_of(pages.get("/"))
+    alerts = text_of(pages.get("/alerts"))
+    assert "finding.halt" in alerts
+    assert "unsubscribed" in alerts
+
+
+def test_what_others_wrote_is_only_text(plane: Plane, pages: httpx.Client, tmp_path: Path) -> None:
+    experiment, run = halted(plane, tmp_path)
+    for path in (
+        "/", "/alerts", "/workers", f"/experiments/{experiment}", f"/runs/{run}/logs/rank1.log",
+        f"/runs/{run}/artifacts", f"/experiments/{experiment}?run={NASTY}",
+        f"/sign-in?next=/{NASTY}",
+    ):  # fmt: skip
+        answer = pages.get(path)
+        assert answer.status_code == 200, path
+        assert NASTY not in answer.text
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe-inline" not in policy
+        assert not re.search(r"<script(?! src=)|<style|\sstyle=|\son\w+=", answer.text), path
+    answer = pages.get("/experiments/%3Cscript%3Ealert(1)")
+    assert answer.status_code == 404
+    assert "<script>" not in answer.text
+
+
+def test_an_earlier_run_can_be_chosen(plane: Plane, pages: httpx.Client, tmp_path: Path) -> None:
+    experiment, _ = halted(plane, tmp_path)
+    first = plane.experiment(experiment)["phases"][0]["runs"][0]
+    text = text_of(pages.get(f"/experiments/{experiment}?run={first}"))
+    assert f"{first} · first" in text
+    assert "all 2 ranks reached step 1" in text
+
+
+def test_the_log_and_the_files_are_shown(plane: Plane, pages: httpx.Client, tmp_path: Path) -> None:
+    experiment, run = halted(plane, tmp_path)
+    assert NASTY in unescape(pages.get(f"/runs/{run}/logs/rank1.log").text)
+    assert pages.get(f"/runs/{run}/logs/passwd").status_code == 404
+    folder = tmp_path / run
+    folder.mkdir()
+    row = plane.context.store.read(lambda session: session.get_one(RunRow, run))
+    (folder / "order.json").write_text(json.dumps(row.order))
+    (folder / "env.json").write_text("{}")
+    here = update(RunRow).where(RunRow.id == run).values(host=socket.gethostname())
+    plane.context.store.write(lambda session: session.execute(here) and None)
+    assert "env.json" in text_of(pages.get(f"/runs/{run}/artifacts"))
+    answer = pages.get(f"/runs/{run}/artifacts/env.json")
+    assert (answer.status_code, answer.text) == (200, "{}")
+    assert "sandbox" in answer.headers["content-security-policy"]
+    assert pages.get(f"/runs/{run}/artifacts/..%2f..%2fkey").status_code in (404, 422)
+    report = pages.get(f"/experiments/{experiment}/report")
+    assert report.headers["content-type"].startswith("text/plain")
+    assert report.text.startswith("# NO_GO")
+    picture = pages.get(f"/experiments/{experiment}/report/smoke-1.png")
+    assert picture.headers["content-type"] == "image/png"
+    assert pages.get(f"/experiments/{experiment}/report/..%2f..%2fx.png").status_code == 404
+
+
+@pytest.mark.parametrize("name", sorted(STATIC))
+def test_static_files_need_no_session_and_change_their_address(plane: Plane, name: str) -> None:
+    answer = plane.http.get(f"/static/{name}")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith(STATIC[name])
+    assert "immutable" in answer.headers["cache-control"]
+    assert plane.http.get("/static/render.py").status_code == 404
+
+
+def test_an_unknown_experiment_is_a_page_of_its_own(pages: httpx.Client) -> None:
+    answer = pages.get("/experiments/exp_x")
+    assert answer.status_code == 404
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "there is no experiment" in answer.text

@@ -1,0 +1,180 @@
+"""Does the report say the verdict and its cause first, and everything that they rest on?"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from gonogo.contract.api import Forecast
+from gonogo.contract.decision import Condition, Verdict
+from gonogo.contract.heartbeat import Identity
+from gonogo.contract.lifecycle import ExperimentState
+from gonogo.contract.order import LeftOut
+from service.report.evidence import Excerpt, first_thread
+from service.report.markdown import build_report
+from tests.service.report.views import (
+    EXPERIMENT,
+    RUN,
+    decision,
+    halt_finding,
+    order_of,
+    report_view,
+    run_report,
+)
+
+
+def hung() -> str:
+    run = run_report()
+    outcome = {"code": "stalled", "actor": "watchdog", "text": "rank 1 stands in backward"}
+    run = replace(
+        run,
+        view=run.view.model_validate({**run.view.wire(), "outcome": outcome, "verdict": "NO_GO"}),
+        findings=(halt_finding(),),
+        decision=decision("NO_GO", diagnosis="hang_in_compute"),
+        stack=Excerpt(name="evidence/01_stall/stacks_rank1.txt", text="main\n  spin (a.py:1)"),
+        log=Excerpt(name="rank1.log", text="Traceback ``` here"),
+    )
+    return build_report(
+        report_view(
+            run,
+            verdict=Verdict.NO_GO,
+            fault="hang:rank=1",
+            decisions=(decision("NO_GO", diagnosis="hang_in_compute"),),
+        )
+    )
+
+
+def test_the_verdict_and_its_cause_stand_in_the_first_lines() -> None:
+    top = hung()[:600]
+    assert top.startswith("# NO_GO: my \\| experiment")
+    assert "stall (rank 1, backward): rank 1 stands in backward" in top
+    assert "gonogo (auto), `dec_01J00000000000000000000000`" in top
+    assert "`hang:rank=1`" in hung()
+
+
+def test_a_sick_run_shows_finding_diagnosis_stack_and_log_before_the_phases() -> None:
+    text = hung()
+    first_look, rest = text.split("## Phases")
+    for part in ("**halt** `stall`", "hang_in_compute", "spin (a.py:1)", "Traceback", "R15"):
+        assert part in first_look
+    assert "evidence/01_stall/stacks_rank1.txt" in rest
+    assert "look at the stack dump" in first_look.lower()
+
+
+def test_the_numbers_are_those_of_the_heartbeats() -> None:
+    text = build_report(report_view(run_report()))
+    # fake_worker: loss 5.5 − 2.5·step/40, steps of 0.2 s, backward 0.1 s of 0.171 s
+    row = next(line for line in text.splitlines() if line.startswith(f"| smoke | `{RUN}`"))
+    for cell in ("40 / 40", "5.4375", "3.0000", "0.2 s", "backward 58.5 %", "6 min 12 s"):
+        assert f"| {cell} |" in row
+    assert "| 10240 |" in row
+
+
+def test_the_gate_shows_what_was_observed_beside_its_threshold() -> None:
+    text = build_report(report_view(run_report()))
+    row = next(line for line in text.splitlines() if line.startswith("| `throughput`"))
+    assert "| 37.5 | ≥ 45, fails \\< 39 | 21..300 | 280 |" in row
+
+
+def test_what_ran_is_held_against_what_was_ordered() -> None:
+    run = run_report()
+    toy = run.ran[1].model_copy(update={"dim": 128, "params": 254_499})
+    text = build_report(report_view(replace(run, ran={0: run.ran[0], 1: toy})))
+    dim = next(line for line in text.splitlines() if line.startswith("| dim "))
+    assert "rank 1: `128`" in dim
+    assert "**DIFFERS**" in dim
+    params = next(line for line in text.splitlines() if line.startswith("| params "))
+    assert "254499" in params
+    assert "**DIFFERS**" in params
+    assert "| seq_len | `512` | `512` | `512` | equal |" in text
+
+
+def test_what_was_not_observed_is_said() -> None:
+    text = build_report(report_view(run_report()))
+    assert "device memory: no rank reports any" in text
+    assert "device utilisation" in text
+    assert "they lie on gpu-7 at /runs/x" in text
+
+
+def test_a_run_without_heartbeats_says_so() -> None:
+    text = build_report(report_view(run_report(ranks=(), ran={}, counted=None, decision=None)))
+    assert "no rank wrote a heartbeat" in text
+
+
+def test_left_out_criteria_are_listed_with_their_reason() -> None:
+    order = order_of().model_copy(update={"left_out": [LeftOut(id="util", why="no devices")]})
+    text = build_report(report_view(replace(run_report(), order=order)))
+    assert "Left out: `util`: no devices." in text
+
+
+def test_conditions_stand_in_the_summary() -> None:
+    condition = Condition(
+        id="smoke:throughput", text="throughput ≥ 50", criterion="throughput",
+        evidence_from="extended", due="production",
+    )  # fmt: skip
+    view = report_view(run_report(), verdict=Verdict.CONDITIONAL_GO, conditions=[condition])
+    summary = build_report(view).split("## Phases")[0]
+    assert "| `smoke:throughput` | **open** | throughput ≥ 50 | extended | production |" in summary
+
+
+def test_a_claim_stands_beside_the_forecast() -> None:
+    forecast = Forecast(seconds_p50=62 * 86_400.0, claimed_seconds=40 * 3_600.0)
+    text = build_report(report_view(run_report(), forecast=forecast, state=ExperimentState.RUNNING))
+    assert "From now: 62.0 days" in text
+    assert "Claimed: 40.0 h." in text
+
+
+@pytest.mark.parametrize(("plan", "there"), [("m7c-125m", True), ("demo", False)])
+def test_the_fields_figures_stand_beside_the_125m_plan_only(plan: str, there: bool) -> None:
+    text = build_report(report_view(run_report(order_of("smoke", plan)), plan=plan))
+    assert ("37–38 tok/s" in text) is there
+    assert ("62 days" in text) is there
+
+
+def test_every_decision_comes_with_its_replay() -> None:
+    assert "gonogo replay dec_01J00000000000000000000000" in build_report(report_view(run_report()))
+
+
+def test_the_same_view_gives_the_same_text() -> None:
+    assert build_report(report_view(run_report())) == build_report(report_view(run_report()))
+
+
+def test_every_table_has_as_many_cells_in_each_row() -> None:
+    for table in re.findall(r"(?:^\|.*\n)+", hung() + "\n", re.M):
+        rows = [re.sub(r"\\\\|\\\|", "", row) for row in table.splitlines()]
+        assert {row.count("|") for row in rows} == {rows[0].count("|")}, table
+
+
+def test_an_experiment_without_a_run_has_a_report() -> None:
+    text = build_report(
+        report_view(
+            state=ExperimentState.QUEUED,
+            verdict=None,
+            decisions=(),
+            no_plots="no run has two steps yet",
+        )
+    )
+    assert text.startswith("# no verdict yet: ")
+    assert "| smoke | – | passed |" in text
+    assert EXPERIMENT in text
+
+
+def test_only_the_first_thread_of_a_stack_is_shown() -> None:
+    stacks = "MainThread (1)\n    f (a.py:1)\n    g (a.py:2)\nheartbeat (2)\n    wait (b.py:1)\n"
+    assert first_thread(stacks) == "MainThread (1)\n    f (a.py:1)\n    g (a.py:2)"
+
+
+def test_an_unchecked_identity_field_is_not_called_equal() -> None:
+    run = run_report()
+    order = run.order
+    assert order is not None
+    order = order.model_copy(
+        update={"identity": Identity(**{**order.identity.model_dump(), "git_sha": None})}
+    )
+    said = run.ran[0].model_copy(update={"git_sha": "f" * 40})
+    text = build_report(report_view(replace(run, order=order, ran={0: said, 1: said})))
+    sha = next(line for line in text.splitlines() if line.startswith("| git_sha "))
+    assert "not checked" in sha
+    assert not sha.rstrip(" |").endswith("equal")

@@ -1,0 +1,115 @@
+"""Does the service write a report whose numbers are those of the heartbeats, pictures included?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gonogo.contract.plan import bundled_plan
+from gonogo.judge.facts import build_facts
+from gonogo.judge.record import build_run_record
+from service.report.numbers import build_numbers
+from service.report.plots import can_plot, draw_overview, draw_run
+from tests.service.conftest import Plane
+from tests.service.fake_worker import beats
+from tests.service.report.views import order_of, run_report
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def report_of(plane: Plane, experiment: str) -> tuple[str, Path]:
+    answer = plane.call("GET", f"/experiments/{experiment}/report")
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/markdown")
+    return answer.text, plane.home / "reports" / experiment
+
+
+def test_the_numbers_are_the_judges() -> None:
+    order = order_of()
+    record = build_run_record(order, {rank: beats(order, rank) for rank in range(2)})
+    facts = build_facts(record)
+    for rank in build_numbers(record):
+        pace = facts["pace"][str(rank.rank)]
+        assert rank.final_step == facts["ranks"][str(rank.rank)]["last_step"]
+        assert rank.median_step_s == pace["median_step_s"]
+        assert rank.p95_step_s == pace["p95_step_s"]
+        assert dict(rank.sections_s) == pace["sections_s"]
+
+
+def test_the_report_of_a_finished_experiment_lies_in_the_home(plane: Plane) -> None:
+    experiment = plane.submit()
+    worker = plane.worker()
+    runs = []
+    for _ in range(5):
+        order = plane.next_order(worker)
+        runs.append(order)
+        worker.run_through(order)
+    plane.wait_state(experiment, "finished")
+    text, folder = report_of(plane, experiment)
+    assert text.startswith("# GO: ")
+    assert (folder / "report.md").read_text() == text
+    for order in runs:
+        lines = [json.loads(line) for line in beats(order, 0)]
+        losses = [line["loss"] for line in lines if line["msg"] == "progress"]
+        assert order.run in text
+        assert f"| {losses[0]:.4f} | {losses[-1]:.4f} |" in text
+    pictures = sorted(path.name for path in folder.glob("*.png"))
+    named = [f"{order.phase}-1.png" for order in runs if order.steps > 1]
+    assert pictures == sorted([*named, "overview.png"])
+    for name in pictures:
+        assert f"]({name})" in text
+        assert (folder / name).read_bytes().startswith(PNG)
+
+
+def test_a_final_picture_is_drawn_once_and_a_live_one_again(plane: Plane) -> None:
+    experiment = plane.submit(_one_phase("smoke"))
+    worker = plane.worker()
+    order = plane.next_order(worker)
+    worker.start(order)
+    lines = {rank: beats(order, rank, upto=5) for rank in range(2)}
+    worker.ship(order, lines)
+    text, folder = report_of(plane, experiment)
+    assert "5 / 40" in text
+    assert text.startswith("# no verdict yet")
+    live = (folder / "smoke-1.png").read_bytes()
+    whole = {rank: beats(order, rank) for rank in range(2)}
+    rest = {rank: whole[rank][len(lines[rank]) :] for rank in whole}
+    have = {rank: sum(len(line) + 1 for line in lines[rank]) for rank in lines}
+    worker.ship(order, rest, have)
+    worker.end(order, whole)
+    plane.wait_state(experiment, "finished")
+    report_of(plane, experiment)
+    final = (folder / "smoke-1.png").stat()
+    assert (folder / "smoke-1.png").read_bytes() != live
+    report_of(plane, experiment)
+    assert (folder / "smoke-1.png").stat().st_mtime_ns == final.st_mtime_ns
+
+
+def test_a_report_needs_a_key_and_an_experiment(plane: Plane) -> None:
+    assert plane.http.get("/api/v1/experiments/exp_x/report").status_code == 401
+    assert plane.call("GET", "/experiments/exp_x/report").status_code == 404
+
+
+def test_pictures_need_two_steps() -> None:
+    one = order_of("sanity")
+    assert not can_plot(run_report(one))
+    assert can_plot(run_report())
+
+
+@pytest.mark.parametrize("missing", ["sections", "loss", "tok_s", "memory_mb"])
+def test_what_was_not_observed_leaves_an_empty_panel(missing: str) -> None:
+    run = run_report()
+    empty = {} if missing == "sections" else ()
+    run = replace(run, ranks=tuple(replace(rank, **{missing: empty}) for rank in run.ranks))
+    assert draw_run(run).startswith(PNG)
+    assert draw_overview([run, run]).startswith(PNG)
+
+
+def _one_phase(name: str) -> dict[str, object]:
+    plan = bundled_plan("demo")
+    plan["phases"] = [row for row in plan["phases"] if row["name"] == name]
+    plan["phases"][0]["gate"] = []
+    return plan

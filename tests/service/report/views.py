@@ -1,0 +1,100 @@
+"""Report views for tests: a run that went well, and what a test changes about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from gonogo.contract.api import ExperimentView, PhaseView, RunView
+from gonogo.contract.decision import CriterionOutcome, CriterionResult, Decision, DecisionKind
+from gonogo.contract.finding import Finding
+from gonogo.contract.heartbeat import Identity
+from gonogo.contract.order import Order
+from gonogo.contract.plan import bundled_plan
+from gonogo.contract.resolve import build_order, resolve_plan
+from gonogo.judge.record import build_run_record
+from service.artifacts import ArtifactsView
+from service.report.numbers import build_numbers
+from service.report.view import ReportView, RunReport
+from tests.service.fake_worker import beats
+
+EXPERIMENT = "exp_01J00000000000000000000000"
+RUN = "run_01J00000000000000000000000"
+AT = "2026-01-01T00:00:00.000+00:00"
+
+
+def order_of(phase: str = "smoke", plan: str = "demo") -> Order:
+    return build_order(
+        resolve_plan(bundled_plan(plan)), phase, experiment=EXPERIMENT, run=RUN, attempt=1, token=1
+    )
+
+
+def decision(verdict: str = "GO", **more: Any) -> Decision:
+    criteria = [
+        CriterionResult(
+            id="throughput",
+            severity="required",
+            outcome=CriterionOutcome.PASS if verdict == "GO" else CriterionOutcome.FAIL,
+            observed=37.5,
+            threshold={"pass_above": 45.0, "fail_below": 39.0},
+            window="21..300",
+            samples=280,
+            evidence="median of toks_per_s is 37.5; ≥ 39 was asked",
+        )
+    ]
+    return Decision(
+        id="dec_01J00000000000000000000000", seq=1, experiment=EXPERIMENT, phase="smoke", run=RUN,
+        kind=DecisionKind.AUTO, verdict=verdict, criteria=criteria, rule_digest="a" * 64,
+        facts_digest="b" * 64, judge_version=1, actor="gonogo", at=AT, **more,
+    )  # fmt: skip
+
+
+def run_report(order: Order | None = None, **more: Any) -> RunReport:
+    order = order or order_of()
+    lines = {rank: beats(order, rank) for rank in range(2)}
+    record = build_run_record(order, lines)
+    said = Identity.model_validate(order.identity.model_dump())
+    run = RunReport(
+        view=RunView(
+            id=RUN, experiment=EXPERIMENT, phase=order.phase, attempt=1, reason="first",
+            state="ended", outcome={"code": "completed", "actor": "trainer"}, verdict="GO",
+            steps=order.steps, step=order.steps, created_at=AT, started_at=AT,
+            ended_at="2026-01-01T00:06:12.000+00:00", host="gpu-7",
+        ),
+        order=order,
+        preflight=None,
+        ran={0: said, 1: said},
+        counted=said,
+        ranks=build_numbers(record),
+        findings=(),
+        decision=decision(),
+        artifacts=ArtifactsView(run=RUN, host="gpu-7", dir="/runs/x", reachable=False, items=[]),
+    )  # fmt: skip
+    return replace(run, **more)
+
+
+def report_view(*runs: RunReport, plan: str = "demo", **more: Any) -> ReportView:
+    experiment = ExperimentView(
+        id=EXPERIMENT, name="my | experiment", plan=plan, state="finished", verdict="GO",
+        phases=[PhaseView(name="smoke", state="passed", steps=40, verdict="GO", runs=[RUN])],
+        created_at=AT, ended_at=AT,
+    )  # fmt: skip
+    changes = {name: more.pop(name) for name in list(more) if name in ExperimentView.model_fields}
+    resolved = resolve_plan(bundled_plan(plan))
+    view = ReportView(
+        experiment=experiment.model_copy(update=changes), created_by="ann", plan=resolved.plan,
+        plan_digest="c" * 64, train=resolved.train, fault=None, runs=runs,
+        decisions=(decision(),), now=AT, url="http://127.0.0.1:8750",
+    )  # fmt: skip
+    return replace(view, **more)
+
+
+def halt_finding(**more: Any) -> Finding:
+    return Finding.model_validate(
+        {
+            "detector": "stall", "severity": "halt", "rank": 1, "section": "backward", "step": 12,
+            "value": 18.6, "threshold": 15.0, "at": 1.0, "key": "k",
+            "evidence": ["evidence/01_stall/stacks_rank1.txt"],
+            "text": "rank 1 stands in backward", **more,
+        }
+    )  # fmt: skip
