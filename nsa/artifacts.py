@@ -1,7 +1,7 @@
-"""What else does a run leave behind? `env.json`, `model.json`, CSV files, memory reports.
+"""What else does a run leave behind? `env.json`, `model.json`, CSV, memory reports, TensorBoard.
 
 Nothing here is needed to judge a run (heartbeats carry that), so a file that cannot be written is
-told in the log and does not end it. TensorBoard files are not written; `env.json` says so.
+told in the log and does not end it.
 """
 
 import csv
@@ -10,14 +10,16 @@ import platform
 import resource
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from nsa.attention import counters
+from nsa.model.selection_stats import COLUMNS as SELECTION_COLUMNS
 from nsa.settings import Settings
+from nsa.tensorboard import TensorBoard
 
 _COLUMNS = ("step", "loss", "lr", "grad_norm", "toks_per_s", "dt_fetch_s")
 
@@ -30,6 +32,8 @@ class RunArtifacts:
         self._leads = settings.rank == 0
         self._memory_every = int(settings.value("NSA_MEM_DUMP_EVERY"))
         self._csv_on = self._leads and not settings.on("NSA_DISABLE_CSV_LOGS")
+        board_on = self._leads and not settings.on("NSA_TB_DISABLE")
+        self._board = TensorBoard(run_dir / "tb", on=board_on)
 
     def describe(
         self, identity: Mapping[str, Any], model: nn.Module, network: Mapping[str, str]
@@ -47,25 +51,52 @@ class RunArtifacts:
         self._save_json("env.json", {**self._environment(), "set_by_trainer": dict(network)})
         self._save("dtypes_report.txt", _report_dtypes(model, str(identity["dtype"])))
 
-    def log_step(self, fields: Mapping[str, Any], gates: Sequence[tuple[float, float]]) -> None:
-        """Append a row to `training.csv`, and one a layer to `gate_health.csv`.
+    def log_step(
+        self,
+        fields: Mapping[str, Any],
+        gates: Sequence[Sequence[float]],
+        selection: Sequence[Sequence[float]] = (),
+    ) -> None:
+        """A row of `training.csv`, one a layer of `gate_health.csv` and `k_stats.csv`, and curves.
 
         The first refusal ends the files, not the run.
 
         Args:
             fields: those of the progress line, and `step`.
             gates: normalised entropy and largest share of every layer's gates; may be empty.
+            selection: `nsa.model.selection_stats` of every layer; may be empty.
         """
+        step = fields["step"]
+        self._board.log(step, fields)
         if not self._csv_on:
             return
-        layers = [(fields["step"], layer, *row) for layer, row in enumerate(gates)]
         try:
             self._append("training.csv", _COLUMNS, [[fields[name] for name in _COLUMNS]])
-            if layers:
-                self._append("gate_health.csv", ("step", "layer", "entropy", "max_share"), layers)
+            self._append_layers("gate_health.csv", ("entropy", "max_share"), step, gates)
+            self._append_layers("k_stats.csv", SELECTION_COLUMNS, step, selection)
         except OSError as error:
             print(f"the CSV files end here: {error}", file=sys.stderr)
             self._csv_on = False
+
+    def log_evaluation(self, step: int, val_loss: float) -> None:
+        """A point of the held-out curve."""
+        self._board.log(step, {"val_loss": val_loss})
+
+    def close(self) -> None:
+        """Write what is known only at the end: which attention path served how often, and why."""
+        self._board.close()
+        if self._csv_on and (served := counters.snapshot()):
+            try:
+                self._append("fallback_counters.csv", served[0]._fields, served)
+            except OSError as error:
+                print(f"no fallback_counters.csv: {error}", file=sys.stderr)
+
+    def _append_layers(
+        self, name: str, header: Sequence[str], step: int, rows: Sequence[Sequence[float]]
+    ) -> None:
+        if rows:
+            numbered = [(step, layer, *row) for layer, row in enumerate(rows)]
+            self._append(name, ("step", "layer", *header), numbered)
 
     def _append(self, name: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         with (self._run_dir / name).open("a", encoding="utf-8", newline="") as file:
@@ -84,7 +115,6 @@ class RunArtifacts:
         self._save(f"{name}.txt", "".join(f"{key} {value}\n" for key, value in report.items()))
 
     def _environment(self) -> dict[str, Any]:
-        tensorboard = find_spec("tensorboard") is not None
         on_gpu = self._device.type == "cuda"
         return {
             "argv": sys.argv,
@@ -98,7 +128,6 @@ class RunArtifacts:
             "threads": torch.get_num_threads(),
             "nsa_env": dict(self._settings.nsa_env),
             "env": dict(self._settings.recorded_env),
-            "tensorboard": "installed, not written" if tensorboard else "not installed",
         }
 
     def _save_json(self, name: str, value: Mapping[str, Any]) -> None:

@@ -30,7 +30,7 @@ class Snapshot:
 
     `next_sequence` is the data position: the number of the first sequence not yet trained on.
     `rng` holds one generator state per rank. `data` is name and seed of the source, `marks` where
-    each lane of a stream goes on (empty for sources that need none).
+    each lane of a stream goes on (empty for sources that need none), `loss_scale` that of fp16.
     """
 
     step: int
@@ -42,6 +42,7 @@ class Snapshot:
     rng: list[Tensor]
     data: tuple[str, int] = ("", 0)
     marks: list[list[int]] = field(default_factory=list)
+    loss_scale: dict[str, Any] = field(default_factory=dict)
 
 
 def checkpoint_path(run_dir: Path, step: int) -> Path:
@@ -78,6 +79,22 @@ def save_checkpoint(run_dir: Path, snapshot: Snapshot) -> Path:
     return place
 
 
+def keep_newest(run_dir: Path, count: int) -> None:
+    """Delete all but the newest `count` checkpoints of a run.
+
+    A directory is renamed first, so that what bears a checkpoint's name is always whole.
+
+    Raises:
+        OSError: the file system refused.
+    """
+    folder = checkpoint_path(run_dir, 0).parent
+    places = sorted(folder.glob("step_*"), key=lambda place: int(place.name.removeprefix("step_")))
+    for place in places[:-count]:
+        gone = place.with_name(f".{place.name}.gone")
+        place.rename(gone)
+        shutil.rmtree(gone)
+
+
 def load_checkpoint(place: Path, expected_step: int | None = None) -> Snapshot:
     """Read a checkpoint after checking its manifest.
 
@@ -106,6 +123,7 @@ def load_checkpoint(place: Path, expected_step: int | None = None) -> Snapshot:
         rng=_load(place / "rng.pt"),
         data=tuple(state.get("data", ("", 0))),
         marks=state.get("marks", []),
+        loss_scale=state.get("loss_scale", {}),
     )
 
 
@@ -117,6 +135,7 @@ def _writers(snapshot: Snapshot) -> dict[str, Callable[[Path], Any]]:
         "world_size": snapshot.world_size,
         "data": snapshot.data,
         "marks": snapshot.marks,
+        "loss_scale": snapshot.loss_scale,
     }
     return {
         "model.pt": lambda file: torch.save(snapshot.model, file),

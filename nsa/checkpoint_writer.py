@@ -7,10 +7,11 @@ ends nothing: the last good checkpoint stays, and whoever watches decides.
 
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from nsa.checkpoint import Snapshot, checkpoint_path, save_checkpoint
+from nsa.checkpoint import Snapshot, checkpoint_path, keep_newest, save_checkpoint
 from nsa.config import config_digest
 from nsa.heartbeat import Heartbeat
 from nsa.launch import Cadence
@@ -46,8 +47,13 @@ class CheckpointWriter:
             return
         began = time.monotonic()
         rng = self._rig.ranks.gather(torch.get_rng_state())
+        weights = self._rig.ranks.whole(self._rig.model.state_dict())
+        moments = self._rig.ranks.whole(self._rig.optimizer.state_dict())
         all_marks = self._rig.ranks.gather(marks) if marks.numel() else []
-        text = self._write(step, rng, all_marks) if self._rig.ranks.rank == 0 else ""
+        text = ""
+        if self._rig.ranks.rank == 0:
+            snapshot = self._snapshot(step, weights, moments, rng, all_marks)
+            text = self._write(snapshot)
         failed = self._rig.ranks.choose(int(bool(text)))
         self._saved_at = time.monotonic()
         if failed:
@@ -57,22 +63,35 @@ class CheckpointWriter:
         place = checkpoint_path(self._run_dir, step).relative_to(self._run_dir)
         self._heart.beat("checkpoint", path=str(place), dt=round(self._saved_at - began, 6))
 
-    def _write(self, step: int, rng: list[torch.Tensor], marks: list[torch.Tensor]) -> str:
-        """Rank 0's part; returns why it failed, or nothing."""
+    def _snapshot(
+        self,
+        step: int,
+        weights: dict[str, torch.Tensor],
+        moments: dict[str, Any],
+        rng: list[torch.Tensor],
+        marks: list[torch.Tensor],
+    ) -> Snapshot:
         rig = self._rig
-        snapshot = Snapshot(
+        return Snapshot(
             step=step,
             next_sequence=step * rig.config.batch.global_seqs,
             config_digest=config_digest(rig.config),
             world_size=rig.ranks.world_size,
-            model=rig.model.state_dict(),
-            optimizer=rig.optimizer.state_dict(),
+            model=weights,
+            optimizer=moments,
             rng=rng,
             data=(rig.config.data, rig.config.seed),
             marks=[row for rows in marks for row in rows.tolist()],
+            loss_scale=rig.loss_scale.state(),
         )
+
+    def _write(self, snapshot: Snapshot) -> str:
+        """Rank 0's part; returns why it failed, or nothing."""
+        engine = self._rig.config.engine
         try:
             save_checkpoint(self._run_dir, snapshot)
+            if engine is not None and engine.keep_checkpoints:
+                keep_newest(self._run_dir, engine.keep_checkpoints)
         except (OSError, RuntimeError) as error:  # torch.save tells a full disk as RuntimeError
             return str(error) or type(error).__name__
         return ""

@@ -2,7 +2,8 @@
 
 There are no defaults here: a missing key and an unknown key are errors, so that two runs with
 the same digest trained the same thing. The same schema serves `nsa/configs/*.yaml` and the
-`train` object of an order.
+`train` object of an order. One whole section, `engine`, may be left out; its absence is part of
+the digest.
 """
 
 import dataclasses
@@ -85,8 +86,26 @@ class EvalConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """How the machine does it; without this section: by its own lights, and everything is kept.
+
+    `fused_adamw`: the optimizer as one kernel. `compile`: torch.compile of the feed-forward parts.
+    `keep_checkpoints`: the newest n of this run stay (0 = all). `profile_steps`: so many steps,
+    from the run's third, are profiled (0 = none).
+    """
+
+    fused_adamw: bool
+    compile: bool
+    keep_checkpoints: int
+    profile_steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """Everything that decides the numbers of a run; `params` is what the model must count."""
+    """Everything that decides the numbers of a run; `params` is what the model must count.
+
+    `dtype` is fp32, bf16 or fp16 and names the arithmetic: the parameters are always fp32.
+    """
 
     config: str
     model: ModelConfig
@@ -100,6 +119,7 @@ class TrainConfig:
     parallel: str
     steps: int
     params: int
+    engine: EngineConfig | None = None
 
 
 def build_config(mapping: Mapping[str, Any]) -> TrainConfig:
@@ -132,7 +152,10 @@ def load_config(file: Path) -> dict[str, Any]:
 
 def config_digest(config: TrainConfig) -> str:
     """SHA-256 (hex) of the RFC 8785 form of the configuration that was built."""
-    return hashlib.sha256(rfc8785.dumps(dataclasses.asdict(config))).hexdigest()
+    mapping = dataclasses.asdict(config)
+    if config.engine is None:
+        del mapping["engine"]
+    return hashlib.sha256(rfc8785.dumps(mapping)).hexdigest()
 
 
 def _build(cls: Any, mapping: Any, path: str) -> Any:
@@ -142,11 +165,18 @@ def _build(cls: Any, mapping: Any, path: str) -> Any:
     unknown = sorted(str(key) for key in set(mapping) - set(hints))
     if unknown:
         raise BadConfig(f"{path}: unknown key {unknown[0]!r}; known: {', '.join(sorted(hints))}")
-    missing = [name for name in hints if name not in mapping]
+    optional = {
+        field.name for field in dataclasses.fields(cls) if field.default is not dataclasses.MISSING
+    }
+    missing = [name for name in hints if name not in mapping and name not in optional]
     if missing:
         raise BadConfig(f"{path}: missing key {missing[0]!r}")
     return cls(
-        **{name: _value(hint, mapping[name], f"{path}.{name}") for name, hint in hints.items()}
+        **{
+            name: _value(hint, mapping[name], f"{path}.{name}")
+            for name, hint in hints.items()
+            if name in mapping
+        }
     )
 
 
@@ -155,14 +185,15 @@ def _value(hint: Any, value: Any, path: str) -> Any:
         return _build(hint, value, path)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if type(value) not in kinds:
+    if isinstance(hint, types.UnionType):  # a section that may be left out, but not be null
+        return _build(typing.get_args(hint)[0], value, path)
+    if type(value) is not hint:
         raise BadConfig(f"{path}: expected {hint.__name__}, found {value!r}")
     return value
 
 
 def _check(config: TrainConfig) -> None:
-    model, attention, optim = config.model, config.attention, config.optim
+    model, attention, optim, engine = config.model, config.attention, config.optim, config.engine
     rules = (
         (min(dataclasses.astuple(model)[:8]) >= 1, "model: sizes must be at least 1"),
         (model.heads % model.groups == 0, "model.heads must be a multiple of model.groups"),
@@ -173,11 +204,8 @@ def _check(config: TrainConfig) -> None:
             attention.kind == "dense" or model.seq_len >= attention.l,
             "model.seq_len must be at least attention.l: a branch without blocks learns nothing",
         ),
-        (config.dtype in ("fp32", "bf16"), "dtype must be fp32 or bf16"),
-        (
-            config.parallel in ("ddp", "single"),
-            f"parallel must be ddp or single; {config.parallel!r} is not built",
-        ),
+        (config.dtype in ("fp32", "bf16", "fp16"), "dtype must be fp32, bf16 or fp16"),
+        (config.parallel in ("single", "ddp", "fsdp"), "parallel must be single, ddp or fsdp"),
         (config.batch.global_seqs >= 1, "batch.global_seqs must be at least 1"),
         (config.batch.accumulate >= 1, "batch.accumulate must be at least 1"),
         (config.eval.every_steps >= 0, "eval.every_steps must not be negative"),
@@ -185,6 +213,10 @@ def _check(config: TrainConfig) -> None:
         (config.steps >= 1, "steps must be at least 1"),
         (optim.warmup_steps >= 0, "optim.warmup_steps must not be negative"),
         (optim.decay_steps >= 1, "optim.decay_steps must be at least 1"),
+        (
+            engine is None or min(engine.keep_checkpoints, engine.profile_steps) >= 0,
+            "engine: numbers must not be negative",
+        ),
         (optim.lr > 0 and optim.clip > 0, "optim.lr and optim.clip must be positive"),
     )
     for holds, text in rules:

@@ -2,6 +2,7 @@
 
 import torch
 
+from nsa.attention.kernels import Kernels, use_kernels
 from nsa.errors import BadConfig
 from nsa.settings import Settings
 
@@ -25,13 +26,14 @@ def choose_device(asked: str, settings: Settings) -> torch.device:
 
 
 def prepare_torch(device: torch.device, settings: Settings) -> None:
-    """Threads (one per rank on a CPU), TF32, and the SDPA kernels the toggles leave."""
+    """Threads (one per rank on a CPU), TF32, and the attention kernels the toggles leave."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
         torch.backends.cuda.matmul.allow_tf32 = True
         torch.backends.cudnn.allow_tf32 = True
     else:
         torch.set_num_threads(1)
+    use_kernels(Kernels(flash_attn=settings.on("NSA_USE_FA2")))
     if settings.on("NSA_SDPA_NO_FLASH"):
         torch.backends.cuda.enable_flash_sdp(False)
     if settings.on("NSA_SDPA_FLASH_ONLY"):

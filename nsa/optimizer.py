@@ -1,17 +1,35 @@
-"""How do the weights move? AdamW, and a learning rate that is a function of the step alone."""
+"""How do the weights move? AdamW, clipping, and a learning rate that depends on the step alone."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from nsa.config import OptimConfig
+from nsa.scaling import LossScale
+from nsa.sharding import whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """What one step did: gradient norm before clipping, and whether fp16 had to skip it."""
+
+    grad_norm: float
+    skipped: bool
 
 
 def build_optimizer(
-    model: nn.Module, optim: OptimConfig, device: torch.device
+    model: nn.Module, optim: OptimConfig, device: torch.device, *, fused: bool | None = None
 ) -> torch.optim.AdamW:
-    """AdamW over fp32 parameters; weight decay on matrices only, not on norms and biases."""
+    """AdamW over fp32 parameters; weight decay on matrices only, not on norms and biases.
+
+    Args:
+        model: whose parameters move.
+        optim: rates and decay.
+        device: where they live.
+        fused: one kernel for all of it; None = on GPUs.
+    """
     matrices = [parameter for parameter in model.parameters() if parameter.dim() >= 2]
     vectors = [parameter for parameter in model.parameters() if parameter.dim() < 2]
     return torch.optim.AdamW(
@@ -22,8 +40,26 @@ def build_optimizer(
         lr=optim.lr,
         betas=(optim.beta1, optim.beta2),
         eps=optim.eps,
-        fused=device.type == "cuda",
+        fused=device.type == "cuda" if fused is None else fused,
     )
+
+
+def apply_gradients(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss_scale: LossScale,
+    *,
+    rate: float,
+    clip: float,
+) -> Update:
+    """Clip the gradients to a norm of `clip`, step at `rate`, and clear them."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    loss_scale.unscale(optimizer)
+    norm = whole(torch.nn.utils.clip_grad_norm_(model.parameters(), clip)).item()
+    skipped = loss_scale.step(optimizer)
+    optimizer.zero_grad(set_to_none=True)
+    return Update(grad_norm=norm, skipped=skipped)
 
 
 def learning_rate(step: int, optim: OptimConfig) -> float:

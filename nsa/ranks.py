@@ -13,10 +13,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from nsa.errors import BadConfig
+from nsa.model.transformer import LanguageModel
 from nsa.settings import Settings
+from nsa.sharding import Reductions, shard, whole
 
 # Above every deadline of a watcher: a collective that waits is the watcher's business.
 _COLLECTIVE_TIMEOUT = timedelta(hours=3)
@@ -27,7 +30,7 @@ class Ranks:
 
     Args:
         settings: rank and world size as torchrun set them.
-        parallel: ddp or single.
+        parallel: single, ddp or fsdp.
         device: where the model lives.
         on_collective: told before each collective.
 
@@ -43,11 +46,11 @@ class Ranks:
         on_collective: Callable[[], None],
     ) -> None:
         self.rank, self.world_size = settings.rank, settings.world_size
-        self.backend = "DDP" if parallel == "ddp" else "single"
+        self.backend = {"ddp": "DDP", "fsdp": "FSDP"}.get(parallel, "single")
         self.wait_s = 0.0
         self._settings, self._device = settings, device
         self._on_collective = on_collective
-        self._last_bucket_at: float | None = None
+        self._reductions = Reductions()
         if parallel == "single":
             if self.world_size != 1:
                 raise BadConfig(f"parallel single with {self.world_size} ranks")
@@ -59,11 +62,25 @@ class Ranks:
             store = dist.HashStore()  # type: ignore[attr-defined] # torch does not export it
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
 
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """The model whose backward averages gradients over the ranks."""
+    def wrap(self, model: LanguageModel) -> nn.Module:
+        """The model whose backward averages gradients over the ranks.
+
+        FSDP shards the model itself: an optimizer is built afterwards.
+        """
         if self.backend == "single":
             return model
         safe = self._settings.on("NSA_DDP_SAFE_MODE")
+        compress = not safe and self._settings.value("NSA_DDP_COMPRESS") == "bf16"
+        wire_dtype = torch.bfloat16 if compress else None
+        if self.backend == "FSDP":
+            shard(
+                model,
+                self._device,
+                wire_dtype=wire_dtype,
+                on_collective=self._on_collective,
+                reductions=self._reductions,
+            )
+            return model
         # The rotation table is equal by construction: no broadcast of it before each forward.
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["rotation"])
         net = DistributedDataParallel(
@@ -73,14 +90,15 @@ class Ranks:
             find_unused_parameters=safe or self._settings.on("NSA_DDP_FIND_UNUSED"),
             static_graph=not safe and self._settings.on("NSA_DDP_STATIC_GRAPH"),
         )
-        compress = not safe and self._settings.value("NSA_DDP_COMPRESS") == "bf16"
-        net.register_comm_hook(torch.bfloat16 if compress else None, self._average_bucket)
+        net.register_comm_hook(wire_dtype, self._average_bucket)
         return net
 
     @contextmanager
     def part_of_step(self, net: nn.Module, *, last: bool) -> Iterator[None]:
         """Around forward and backward of one part; gradients are averaged in the last only."""
-        self._last_bucket_at = None
+        self._reductions.last_at = None
+        if isinstance(net, FSDPModule):
+            net.set_requires_gradient_sync(last)
         if last or not isinstance(net, DistributedDataParallel):
             yield
         else:
@@ -90,9 +108,11 @@ class Ranks:
     def backward_wait_s(self, ended_at: float) -> float:
         """How long the backward pass that ended at `ended_at` waited for its peers, in s.
 
-        Counted from the launch of the last bucket: this rank has computed all its gradients then.
+        Counted from the launch of the last reduction: this rank has computed all its gradients
+        then.
         """
-        return 0.0 if self._last_bucket_at is None else ended_at - self._last_bucket_at
+        launched_at = self._reductions.last_at
+        return 0.0 if launched_at is None else ended_at - launched_at
 
     def add_up(self, numbers: list[float]) -> list[float]:
         """The sums over all ranks, in fp64, equal on every rank."""
@@ -117,6 +137,14 @@ class Ranks:
             dist.all_gather(gathered, here)
         return [tensor.cpu() for tensor in gathered]
 
+    def whole(self, state: dict[str, Any]) -> dict[str, Any]:
+        """A state dict without shards, equal on every rank."""
+        if self.backend != "FSDP":
+            return state
+        with self._waiting():
+            gathered: dict[str, Any] = whole(state)
+        return gathered
+
     def leave_together(self) -> None:
         """Wait for every rank, then take the group down; without it exits are not clean."""
         if self.backend != "single":
@@ -136,7 +164,7 @@ class Ranks:
         bucket: dist.GradBucket,  # type: ignore[name-defined] # DDP wants this very annotation
     ) -> torch.futures.Future[Tensor]:
         self._on_collective()
-        self._last_bucket_at = time.monotonic()
+        self._reductions.last_at = time.monotonic()
         gradients = bucket.buffer()
         wire = gradients if wire_dtype is None else gradients.to(wire_dtype)
         wire.div_(self.world_size)

@@ -1,8 +1,8 @@
 """What must stand before the first step? Device, process group, model, optimizer, batch plan."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -17,7 +17,9 @@ from nsa.launch import Launch
 from nsa.model import LanguageModel, build_model
 from nsa.optimizer import build_optimizer
 from nsa.ranks import Ranks
+from nsa.scaling import LossScale
 from nsa.settings import Settings
+from nsa.sharding import as_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +39,14 @@ class Rig:
     model: LanguageModel
     net: nn.Module
     optimizer: torch.optim.Optimizer
+    loss_scale: LossScale
     resumed_step: int
     marks: list[list[int]]
 
     def compute_dtype(self) -> torch.autocast:
-        """The context of a forward pass: bf16 arithmetic over fp32 weights, or plain fp32."""
-        return torch.autocast(
-            self.device.type, dtype=torch.bfloat16, enabled=self.config.dtype == "bf16"
-        )
+        """The context of a forward pass: 16-bit arithmetic over fp32 weights, or plain fp32."""
+        dtype = torch.float16 if self.config.dtype == "fp16" else torch.bfloat16
+        return torch.autocast(self.device.type, dtype=dtype, enabled=self.config.dtype != "fp32")
 
     def settle(self) -> None:
         """Let a section end when its work ends, not when its kernels are queued."""
@@ -74,13 +76,20 @@ def build_rig(
     torch.manual_seed(config.seed)
     model = build_model(config).to(device)
     model.keep_gate_stats(not settings.on("NSA_DISABLE_AUX_STATS"))
+    if not settings.on("NSA_PREFILL_BATCHED"):
+        model.evaluate_sequentially(ranges_vectorised=settings.on("NSA_SEL_RANGES_V2"))
     if ranks.backend == "DDP" and settings.on("NSA_DDP_DISABLE_GC"):
         model.gradient_checkpointing = False
-    optimizer = build_optimizer(model, config.optim, device)
-    resumed_step = 0
-    marks: list[list[int]] = []
-    if launch.resume_path is not None:
-        resumed_step, marks = _resume(launch, config, model, optimizer, settings.rank)
+    engine, loss_scale = config.engine, LossScale(config.dtype, device, settings)
+    if engine is not None and engine.compile:
+        _compile(model, device)
+    snapshot = _open_checkpoint(launch, config, model)
+    net = ranks.wrap(model)
+    fused = None if engine is None else engine.fused_adamw
+    optimizer = build_optimizer(model, config.optim, device, fused=fused)
+    going_on = snapshot is not None and launch.resume_step != 0
+    if snapshot is not None and going_on:
+        _go_on(snapshot, optimizer, loss_scale, settings.rank)
     return Rig(
         config=config,
         plan=plan,
@@ -88,10 +97,11 @@ def build_rig(
         attention_backend=attention_backend,
         ranks=ranks,
         model=model,
-        net=ranks.wrap(model),
+        net=net,
         optimizer=optimizer,
-        resumed_step=resumed_step,
-        marks=marks,
+        loss_scale=loss_scale,
+        resumed_step=snapshot.step if snapshot is not None and going_on else 0,
+        marks=_marks(snapshot, config) if snapshot is not None and going_on else [],
     )
 
 
@@ -104,41 +114,50 @@ def _attention_backend(config: TrainConfig, device: torch.device) -> str:
         raise BadConfig(str(error)) from error
 
 
-def _resume(
-    launch: Launch,
-    config: TrainConfig,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    rank: int,
-) -> tuple[int, list[list[int]]]:
-    """Load weights, optimizer and random state; returns their step and where data goes on.
+def _compile(model: LanguageModel, device: torch.device) -> None:
+    """Compile the feed-forward parts; attention is made of kernels of its own."""
+    if device.type == "cpu" and not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        raise BadConfig("engine.compile needs a C++ compiler on CPUs")
+    for block in model.layers():
+        block.ffn.compile()
 
-    An order that claims step 0 starts a new run from another's weights: they alone are loaded.
+
+def _open_checkpoint(launch: Launch, config: TrainConfig, model: nn.Module) -> Snapshot | None:
+    """Read the checkpoint there may be and load its weights.
+
+    An order that claims step 0 starts a new run from another's weights: they alone must fit.
     """
     path = launch.resume_path
-    assert path is not None
+    if path is None:
+        return None
     weights_only = launch.resume_step == 0
     snapshot = load_checkpoint(path, None if weights_only else launch.resume_step)
-    if weights_only:
-        _load_weights(model, snapshot, path)
-        return 0, []
-    if snapshot.next_sequence != snapshot.step * config.batch.global_seqs:
-        raise BadConfig(f"checkpoint {path} was trained with another batch.global_seqs")
-    if snapshot.step > config.steps:
-        raise BadConfig(f"checkpoint of step {snapshot.step}, but only {config.steps} ordered")
-    _load_weights(model, snapshot, path)
-    try:
-        optimizer.load_state_dict(snapshot.optimizer)
-    except (RuntimeError, ValueError, KeyError) as error:
-        raise BadConfig(f"checkpoint {path} does not fit this model: {error}") from error
-    if rank < len(snapshot.rng):
-        torch.set_rng_state(snapshot.rng[rank])
-    same_data = snapshot.data == (config.data, config.seed)
-    return snapshot.step, snapshot.marks if same_data else []
-
-
-def _load_weights(model: nn.Module, snapshot: Snapshot, path: Path) -> None:
+    if not weights_only:
+        if snapshot.next_sequence != snapshot.step * config.batch.global_seqs:
+            raise BadConfig(f"checkpoint {path} was trained with another batch.global_seqs")
+        if snapshot.step > config.steps:
+            raise BadConfig(f"checkpoint of step {snapshot.step}, but only {config.steps} ordered")
     try:
         model.load_state_dict(snapshot.model)
     except RuntimeError as error:
         raise BadConfig(f"checkpoint {path} does not fit this model: {error}") from error
+    return snapshot
+
+
+def _go_on(
+    snapshot: Snapshot, optimizer: torch.optim.Optimizer, loss_scale: LossScale, rank: int
+) -> None:
+    """Load what a run needs besides the weights to go on as if it had not stopped."""
+    parameters = [item for group in optimizer.param_groups for item in group["params"]]
+    try:
+        optimizer.load_state_dict(as_parameters(snapshot.optimizer, parameters))
+    except (RuntimeError, ValueError, KeyError, IndexError) as error:
+        raise BadConfig(f"the checkpoint does not fit this optimizer: {error}") from error
+    loss_scale.load(snapshot.loss_scale)
+    if rank < len(snapshot.rng):
+        torch.set_rng_state(snapshot.rng[rank])
+
+
+def _marks(snapshot: Snapshot, config: TrainConfig) -> list[list[int]]:
+    """Where a stream goes on; nowhere in particular when it is another stream."""
+    return snapshot.marks if snapshot.data == (config.data, config.seed) else []

@@ -5,8 +5,9 @@ step's account, which `step_end` reports.
 """
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 from nsa.faults import Fault
 from nsa.heartbeat import Heartbeat
@@ -15,12 +16,16 @@ ACCOUNTED = ("data", "forward", "backward", "optimizer", "wait")
 
 
 class Sections:
-    """The sections of one rank; `spent_s` is the account of the current step."""
+    """The sections of one rank.
+
+    `spent_s` is the account of the current step; `label` marks sections for a profiler.
+    """
 
     def __init__(self, heart: Heartbeat, fault: Fault) -> None:
         self._heart, self._fault = heart, fault
         self.spent_s: dict[str, float] = {}
         self.began = time.monotonic()
+        self.label: Callable[[str], AbstractContextManager[Any]] | None = None
 
     def begin_step(self, step: int) -> None:
         """Open a step: its number is in every line from here on."""
@@ -41,7 +46,8 @@ class Sections:
             if first_line is not None:
                 self._heart.beat(first_line)
             self._fault.strike(name, self._heart.step)
-            yield
+            with self.label(name) if self.label else nullcontext():
+                yield
         if name in self.spent_s:
             self.spent_s[name] += time.monotonic() - began
 

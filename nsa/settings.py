@@ -1,8 +1,8 @@
 """What does the environment say? The only module of the trainer that reads it.
 
 `TOGGLES` is the one table of `NSA_*` variables. A name that is not in it, or a value that its row
-does not allow, is an error: a misspelt toggle must not silently train something else. Rows whose
-feature is not built allow only the value that describes what runs anyway.
+does not allow, is an error: a misspelt toggle must not silently train something else.
+`python -m nsa.flags` prints the table.
 """
 
 import os
@@ -35,14 +35,14 @@ def _row(name: str, default: str, allowed: tuple[str, ...] | str, effect: str) -
 TOGGLES: dict[str, Toggle] = {
     toggle.name: toggle
     for toggle in (
-        _row("NSA_PREFILL_BATCHED", "1", ("1",), "all queries at once; sequential is not built"),
-        _row("NSA_SEL_RANGES_V2", "1", ("1",), "selected ids to ranges, vectorised; V1 not built"),
-        _row("NSA_USE_FA2", "0", ("0",), "flash-attn kernels; not built"),
+        _row("NSA_PREFILL_BATCHED", "1", _FLAG, "0: evaluation decodes token by token (slow)"),
+        _row("NSA_SEL_RANGES_V2", "1", _FLAG, "0: that decoding merges ranges in a loop (V1)"),
+        _row("NSA_USE_FA2", "0", _FLAG, "flash-attn's kernels where installed, on GPUs in 16 bits"),
         _row("NSA_SDPA_NO_FLASH", "0", _FLAG, "switch PyTorch's flash SDPA kernel off"),
         _row("NSA_SDPA_FLASH_ONLY", "0", _FLAG, "switch every SDPA kernel but flash off"),
-        _row("NSA_DISABLE_AUX_STATS", "0", _FLAG, "no gate statistics in progress lines"),
+        _row("NSA_DISABLE_AUX_STATS", "0", _FLAG, "no gate and selection statistics"),
         _row("NSA_TB_DISABLE", "0", _FLAG, "no TensorBoard files"),
-        _row("NSA_DISABLE_CSV_LOGS", "0", _FLAG, "no training.csv"),
+        _row("NSA_DISABLE_CSV_LOGS", "0", _FLAG, "no CSV files"),
         _row("NSA_DDP_STATIC_GRAPH", "0", _FLAG, "DDP static_graph"),
         _row("NSA_DDP_FIND_UNUSED", "0", _FLAG, "DDP find_unused_parameters"),
         _row("NSA_DDP_BUCKET_MB", "25", "int", "DDP gradient bucket size in MB"),
@@ -52,12 +52,48 @@ TOGGLES: dict[str, Toggle] = {
         _row("NSA_ACCUM", "", "int", "batch.accumulate; refused when it disagrees with an order"),
         _row("NSA_LR", "", "float", "optim.lr; refused when it disagrees with an order"),
         _row("NSA_MEM_DUMP_EVERY", "0", "int", "memory report before and after every Nth step"),
-        _row("NSA_SCALER_INIT_SCALE", "65536", (), "fp16 loss scaling; fp16 is not built"),
-        _row("NSA_SCALER_GROWTH_INTERVAL", "2000", (), "fp16 loss scaling; fp16 is not built"),
-        _row("NSA_SCALER_GROWTH_FACTOR", "2.0", (), "fp16 loss scaling; fp16 is not built"),
-        _row("NSA_SCALER_BACKOFF_FACTOR", "0.5", (), "fp16 loss scaling; fp16 is not built"),
+        _row("NSA_SCALER_INIT_SCALE", "65536", "float", "fp16: loss scale of the first step"),
+        _row(
+            "NSA_SCALER_GROWTH_INTERVAL",
+            "2000",
+            "int",
+            "fp16: steps without overflow until the scale grows",
+        ),
+        _row("NSA_SCALER_GROWTH_FACTOR", "2.0", "float", "fp16: by how much it grows"),
+        _row(
+            "NSA_SCALER_BACKOFF_FACTOR", "0.5", "float", "fp16: what an overflow multiplies it by"
+        ),
     )
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassedOn:
+    """Variables of others that are recorded in `env.json` and left to whom they concern."""
+
+    name: str
+    default: str
+    values: str
+    effect: str
+
+
+PASSED_ON = (
+    PassedOn(
+        name="CONFIG",
+        default="",
+        values="a name",
+        effect="refused when it disagrees with the order",
+    ),
+    PassedOn(
+        name="NCCL_*",
+        default="",
+        values="any",
+        effect="NCCL's; what is not set gets topology-aware defaults (R48)",
+    ),
+    PassedOn(
+        name="PYTORCH_CUDA_ALLOC_CONF", default="", values="any", effect="PyTorch's GPU allocator"
+    ),
+)
 
 _RECORDED_PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_", "OMP_", "CUDA_VISIBLE_DEVICES")
 _RECORDED_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "CONFIG")

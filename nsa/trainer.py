@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from nsa.artifacts import RunArtifacts, memory_report
+from nsa.attention import counters
 from nsa.checkpoint_writer import CheckpointWriter
 from nsa.data import Batches, BatchPlan, open_source
 from nsa.errors import BadConfig, DataFailure, Halted, NonFinite
@@ -24,9 +25,11 @@ from nsa.heartbeat import Heartbeat
 from nsa.identity import count_identity
 from nsa.launch import Launch
 from nsa.model.gates import gate_health, gate_rows
+from nsa.model.selection_stats import selection_rows
 from nsa.model.transformer import next_byte_loss
 from nsa.network import prepare_network
-from nsa.optimizer import learning_rate
+from nsa.optimizer import Update, apply_gradients, learning_rate
+from nsa.profiling import StepProfiler
 from nsa.rig import build_rig
 from nsa.sections import Sections
 from nsa.settings import Settings
@@ -35,6 +38,8 @@ from nsa.stacks import StackDumps
 _GO_LIMIT_S = 120.0
 _GO_POLL_S = 0.05
 _ERROR_TEXT_LIMIT = 2000
+_SELECTION_EVERY = 10
+_SKIPPED_LIMIT = 20  # from 65536, twenty halvings leave nothing to scale
 
 
 class Trainer:
@@ -68,6 +73,7 @@ class Trainer:
         self.step = 0
         self.at_end = ExitStack()
         self.halt_told = self.checkpoint_due = self.poisoned = False
+        self.skipped_running = 0
 
     def run(self) -> None:
         """Train to the last step.
@@ -111,7 +117,16 @@ class Trainer:
         )
         self.heart.start_thread()
         self.fault.strike("boot", self.step)
+        counters.clear()
         self.artifacts = RunArtifacts(self.launch.run_dir, self.settings, self.rig.device)
+        self.at_end.callback(self.artifacts.close)
+        engine = self.config.engine
+        self.profiler = StepProfiler(
+            self.launch.run_dir,
+            engine.profile_steps if engine is not None and self.settings.rank == 0 else 0,
+            self.rig.device,
+            self.sections,
+        )
         self.artifacts.describe(identity, self.rig.model, network)
         self.writer = CheckpointWriter(
             self.launch.run_dir, self.launch.checkpoint, self.rig, self.heart
@@ -158,16 +173,18 @@ class Trainer:
 
     def _train_step(self) -> None:
         self.step += 1
+        self.profiler.before_step(self.step)
+        self.rig.model.keep_selection(self._selection_due())
         self.sections.begin_step(self.step)
         self.rig.ranks.wait_s = 0.0
         self.artifacts.dump_memory("pre", self.step)
         parts, fetch_s = self._fetch()
         loss = sum(self._forward_backward(parts), start=torch.zeros((), device=self.rig.device))
         rate = learning_rate(self.step, self.config.optim)
-        grad_norm = self._apply(rate)
+        update = self._apply(rate)
         tokens = sum(inputs.numel() for inputs, _ in parts) * self.settings.world_size
         with self.sections.enter("log"):
-            self._report(loss.item(), grad_norm, rate, tokens, fetch_s)
+            self._report(loss.item(), update, rate, tokens, fetch_s)
         self.sections.count_as_wait(self.rig.ranks.wait_s)
         self.heart.beat(
             "step_end",
@@ -177,6 +194,7 @@ class Trainer:
             collective_seq=self.heart.collective_seq,
         )
         self.sections.end_step()
+        self.profiler.after_step()
         self.artifacts.dump_memory("post", self.step)
 
     def _fetch(self) -> tuple[list[tuple[Tensor, Tensor]], float]:
@@ -202,30 +220,25 @@ class Trainer:
                         loss = next_byte_loss(rig.net(inputs), targets) / len(parts)
                     rig.settle()
                 with self.sections.enter("backward"):
-                    loss.backward()
+                    rig.loss_scale.scale(loss).backward()
                     rig.settle()
                     waited_s = rig.ranks.backward_wait_s(time.monotonic())
                 self.sections.count_as_wait(waited_s, instead_of="backward")
             shares.append(loss.detach())
         return shares
 
-    def _apply(self, rate: float) -> float:
-        """Clip and step; returns the gradient norm before clipping."""
-        optimizer = self.rig.optimizer
+    def _apply(self, rate: float) -> Update:
+        rig = self.rig
         with self.sections.enter("optimizer"):
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-            norm = torch.nn.utils.clip_grad_norm_(
-                self.rig.model.parameters(), self.config.optim.clip
-            ).item()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            self.rig.settle()
+            update = apply_gradients(
+                rig.model, rig.optimizer, rig.loss_scale, rate=rate, clip=self.config.optim.clip
+            )
+            rig.settle()
             self.fault.drag(self.step, time.monotonic() - self.sections.began)
-        return norm
+        return update
 
     def _report(
-        self, loss: float, grad_norm: float, rate: float, tokens: int, fetch_s: float
+        self, loss: float, update: Update, rate: float, tokens: int, fetch_s: float
     ) -> None:
         """Average the loss, learn rank 0's decisions, write the progress line."""
         leads = self.settings.rank == 0
@@ -235,19 +248,34 @@ class Trainer:
             [loss / self.settings.world_size, float(halt), float(due)]
         )
         self.halt_told, self.checkpoint_due = halts > 0, dues > 0
-        self.poisoned |= not (math.isfinite(loss) and math.isfinite(grad_norm))
+        self._judge_numbers(loss, update)
         memory, gates = memory_report(self.rig.device), gate_rows(self.rig.model)
         fields: dict[str, Any] = {
             "loss": loss,
-            "grad_norm": grad_norm,
+            "grad_norm": update.grad_norm,
             "lr": rate,
             "toks_per_s": tokens / (time.monotonic() - self.sections.began),
             "dt_fetch_s": round(fetch_s, 6),
             **{name: memory[name] for name in ("gpu_mem_alloc", "gpu_mem_reserved", "host_rss_mb")},
             **gate_health(gates),
         }
+        if self.rig.loss_scale.on:
+            fields |= {"loss_scale": self.rig.loss_scale.value(), "skipped": update.skipped}
         self.heart.beat("progress", **fields)
-        self.artifacts.log_step({"step": self.step, **fields}, gates)
+        selection = selection_rows(self.rig.model) if self._selection_due() else ()
+        self.artifacts.log_step({"step": self.step, **fields}, gates, selection)
+
+    def _selection_due(self) -> bool:
+        """Selection statistics are looked at now and then: all layers, under 1 % of the time."""
+        off = self.settings.on("NSA_DISABLE_AUX_STATS") or self.settings.on("NSA_DISABLE_CSV_LOGS")
+        return self.settings.rank == 0 and not off and self.step % _SELECTION_EVERY == 1
+
+    def _judge_numbers(self, loss: float, update: Update) -> None:
+        """Are the weights still good? fp16 may skip a step, but not one after another for ever."""
+        self.skipped_running = self.skipped_running + 1 if update.skipped else 0
+        finite = math.isfinite(loss) and math.isfinite(update.grad_norm)
+        if self.skipped_running >= _SKIPPED_LIMIT or not (finite or update.skipped):
+            self.poisoned = True
 
     def _between_steps(self) -> None:
         """Leave, save or evaluate, where it is time for it."""
@@ -271,3 +299,4 @@ class Trainer:
             with self.sections.enter("eval"):
                 loss = held_out_loss(self.rig, self.batches, self.config.eval.batches)
                 self.heart.beat("eval", val_loss=loss)
+                self.artifacts.log_evaluation(self.step, loss)

@@ -131,7 +131,9 @@ def load_resume_points(
             continue
         point = _lineage_checkpoint(session, experiment, phase) if wanted.name == phase else None
         if point is None and wanted.init_from is not None:
-            point = _lineage_checkpoint(session, experiment, wanted.init_from)
+            source = _lineage_checkpoint(session, experiment, wanted.init_from)
+            # Step 0: weights alone; the phase's own steps, optimizer and data begin anew.
+            point = source and source.model_copy(update={"step": 0})
         if point is not None:
             found[wanted.name] = point
     return found

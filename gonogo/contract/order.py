@@ -34,6 +34,7 @@ class ResumePoint(Recorded):
 
     path: str
     step: int
+    """Step to go on after; 0 takes the weights alone, whatever step they are of (`init_from`)."""
 
 
 class HaltGrace(Recorded):

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 
 class Served(NamedTuple):
-    """One row: `count` calls of `operation` went through `path` because of `reason`."""
+    """One row: `calls` calls of `operation` went through `path` because of `reason`."""
 
     operation: str
     path: str
     reason: str
-    count: int
+    calls: int
 
 
 _lock = threading.Lock()

@@ -44,7 +44,7 @@ _asked = Kernels()
 
 def use_kernels(kernels: Kernels) -> None:
     """What calls without a `kernels` argument of their own use from now on, in this process."""
-    global _asked  # noqa: PLW0603 - like PyTorch's own switches, one per process
+    global _asked
     _asked = kernels
 
 

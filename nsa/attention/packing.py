@@ -6,6 +6,7 @@ document, and block ids are those within the document. Documents of one length g
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
@@ -24,7 +25,7 @@ def document_lengths(doc_ids_BS: Tensor) -> list[list[int]]:
     lengths = []
     for row in changes.cpu():
         edges = [0, *(row.nonzero()[:, 0] + 1).tolist(), S]
-        lengths.append([end - begin for begin, end in zip(edges[:-1], edges[1:], strict=True)])
+        lengths.append([end - begin for begin, end in itertools.pairwise(edges)])
     return lengths
 
 

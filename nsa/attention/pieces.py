@@ -7,8 +7,9 @@ the row's true maximum, found by a pass of its own, where it does not. The bound
 of a row only, so the future cannot move a bit of it. The backward pass recomputes the scores from
 the saved log-sum-exp.
 
-Everything is in powers of two: keys come multiplied by scale * log2(e), so scores are plain
-products and p = 2^(score - lse). (PyTorch's exp2 takes a quarter of the time of its exp on x86.)
+Everything is in powers of two: scores are products times scale * log2(e), p = 2^(score - lse).
+(PyTorch's exp2 takes a quarter of the time of its exp on x86.) The factor is in the keys already,
+or, where that would cost precision, given as `factor` and applied to the products.
 
 Shape legend as in plan.py. Scores, statistics and accumulators have the dtype of the keys: fp32,
 or fp64 for fp64 inputs.
@@ -46,10 +47,10 @@ class OutputGradient:
     sign_BSGR1: Tensor | None
 
 
-def _needs_maximum(q_BSGRD: Tensor, k_BGSD: Tensor) -> Tensor:
+def _needs_maximum(q_BSGRD: Tensor, k_BGSD: Tensor, factor: float) -> Tensor:
     """True for the rows [B, S, G, R] whose scores are not known to be small."""
     norm = torch.linalg.vector_norm
-    largest_key = norm(k_BGSD, dim=-1).cummax(2).values.transpose(1, 2)
+    largest_key = norm(k_BGSD, dim=-1).mul_(abs(factor)).cummax(2).values.transpose(1, 2)
     return norm(q_BSGRD, dim=-1, dtype=k_BGSD.dtype) * largest_key[..., None] > _SAFE_SCORE
 
 
@@ -64,18 +65,27 @@ def _flat(x_BSGRX: Tensor) -> Tensor:
 
 
 def _span_scores(
-    q: Tensor, k: Tensor, plan: Plan, span: Span, offset: Tensor | None = None
+    q: Tensor, k: Tensor, plan: Plan, span: Span, factor: float, offset: Tensor | None = None
 ) -> Tensor:
     """Scores [n, T * R, K] of a piece plus a number per row, -inf where hidden."""
-    if offset is None:
+    if offset is not None:
+        scores = torch.baddbmm(offset, q, k.transpose(1, 2), alpha=factor)
+    elif factor == 1.0:
         scores = torch.bmm(q, k.transpose(1, 2))
     else:
-        scores = torch.baddbmm(offset, q, k.transpose(1, 2))
+        scores = torch.baddbmm(q.new_zeros(1, 1, 1), q, k.transpose(1, 2), alpha=factor)
     plan.hide(scores.view(scores.shape[0], span.t1 - span.t0, -1, scores.shape[-1]), span)
     return scores
 
 
-def _row_maxima(q_BSGRD: Tensor, k_BGSD: Tensor, plan: Plan) -> Tensor:
+def _visit_scores(q: Tensor, k: Tensor, factor: float) -> Tensor:
+    """Scores [T * R, K] of a visit."""
+    if factor == 1.0:
+        return q @ k.t()
+    return torch.addmm(q.new_zeros(1, 1), q, k.t(), alpha=factor)
+
+
+def _row_maxima(q_BSGRD: Tensor, k_BGSD: Tensor, plan: Plan, factor: float) -> Tensor:
     """The largest score of every row: [B, S, G, R]."""
     maxima = k_BGSD.new_zeros(q_BSGRD.shape[:-1])
     D = q_BSGRD.shape[-1]
@@ -83,37 +93,45 @@ def _row_maxima(q_BSGRD: Tensor, k_BGSD: Tensor, plan: Plan) -> Tensor:
         queries, keys = slice(span.t0, span.t1), slice(span.k0, span.k1)
         for pairs in _pairs(q_BSGRD, span):
             q = span_rows(q_BSGRD, pairs, queries).to(k_BGSD.dtype)
-            top = _span_scores(q, key_rows(k_BGSD, pairs, keys), plan, span).amax(-1)
+            top = _span_scores(q, key_rows(k_BGSD, pairs, keys), plan, span, factor).amax(-1)
             place = span_view(maxima[..., None], pairs, queries)
             place.copy_(top.view(place.shape))
     rows = _flat(maxima)
     for visit in plan.visits:
         q = _flat(q_BSGRD).index_select(0, visit.rows).view(-1, D).to(k_BGSD.dtype)
-        top = (q @ k_BGSD[visit.b, visit.g, visit.k0 : visit.k1].t()).amax(-1)
+        k = k_BGSD[visit.b, visit.g, visit.k0 : visit.k1]
+        top = _visit_scores(q, k, factor).amax(-1)
         before = rows.index_select(0, visit.rows)
         rows.index_copy_(0, visit.rows, torch.maximum(before, top.view_as(before)))
     return maxima
 
 
 def attend(
-    q_BSGRD: Tensor, k_BGSD: Tensor, v_BGSD: Tensor, plan: Plan, *, begin: int = 0
+    q_BSGRD: Tensor,
+    k_BGSD: Tensor,
+    v_BGSD: Tensor,
+    plan: Plan,
+    *,
+    begin: int = 0,
+    factor: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """Softmax attention over the pairs of a plan.
 
     Args:
         q_BSGRD: Queries, contiguous.
-        k_BGSD: Keys, multiplied by scale * log2(e).
+        k_BGSD: Keys.
         v_BGSD: Values.
         plan: The pieces; every row of `begin` and later is in one span and has a key there.
         begin: First query that the plan covers; the output of those before is 0.
+        factor: scale * log2(e), 1 if the keys have been multiplied by it.
 
     Returns:
         Output [B, S, G, R, D] and log-sum-exp [B, S, G, R], base 2.
     """
-    needs = _needs_maximum(q_BSGRD, k_BGSD)
+    needs = _needs_maximum(q_BSGRD, k_BGSD, factor)
     reference = None
     if bool(needs.any()):
-        reference = _row_maxima(q_BSGRD, k_BGSD, plan).where(needs, 0.0)
+        reference = _row_maxima(q_BSGRD, k_BGSD, plan, factor).where(needs, 0.0)
     out = k_BGSD.new_empty(q_BSGRD.shape)
     total = k_BGSD.new_empty(q_BSGRD.shape[:-1])
     out[:, :begin], total[:, :begin] = 0, 1
@@ -121,7 +139,7 @@ def attend(
         queries, keys = slice(span.t0, span.t1), slice(span.k0, span.k1)
         for pairs in _pairs(q_BSGRD, span):
             q = span_rows(q_BSGRD, pairs, queries).to(k_BGSD.dtype)
-            p = _span_scores(q, key_rows(k_BGSD, pairs, keys), plan, span)
+            p = _span_scores(q, key_rows(k_BGSD, pairs, keys), plan, span, factor)
             if reference is not None:
                 p -= span_rows(reference[..., None], pairs, queries)
             p.exp2_()
@@ -130,7 +148,7 @@ def attend(
             place = span_view(out, pairs, queries)
             place.copy_(torch.bmm(p, key_rows(v_BGSD, pairs, keys)).view(place.shape))
     for visit in plan.visits:
-        _attend_visit(q_BSGRD, k_BGSD, v_BGSD, visit, reference, out, total)
+        _attend_visit(q_BSGRD, k_BGSD, v_BGSD, visit, factor, reference, out, total)
     out /= total[..., None]
     lse = total.log2_()
     return out, lse if reference is None else lse.add_(reference)
@@ -141,6 +159,7 @@ def _attend_visit(
     k_BGSD: Tensor,
     v_BGSD: Tensor,
     visit: Visit,
+    factor: float,
     reference: Tensor | None,
     out: Tensor,
     total: Tensor,
@@ -149,7 +168,7 @@ def _attend_visit(
     R, D = q_BSGRD.shape[-2:]
     place = (visit.b, visit.g, slice(visit.k0, visit.k1))
     q = _flat(q_BSGRD).index_select(0, visit.rows).view(-1, D).to(k_BGSD.dtype)
-    p = q @ k_BGSD[place].t()
+    p = _visit_scores(q, k_BGSD[place], factor)
     if reference is not None:
         p -= _flat(reference).index_select(0, visit.rows).view(-1, 1)
     p.exp2_()
@@ -164,16 +183,19 @@ def attend_backward(
     plan: Plan,
     output: OutputGradient,
     dq_BSGRD: Tensor,
+    *,
+    factor: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of `gate * attend(q, k, v)`.
 
     Args:
         q_BSGRD: Queries, contiguous.
-        k_BGSD: Keys, multiplied by scale * log2(e).
+        k_BGSD: Keys.
         v_BGSD: Values.
         plan: The pieces of the forward pass.
         output: Gradient of the gated output, and statistics.
         dq_BSGRD: log2(e) times the gradient of q is added to it; contiguous, dtype of the keys.
+        factor: As for `attend`.
 
     Returns:
         1 / scale times the gradient of the unscaled keys, and that of the values: [B, G, S, D].
@@ -186,7 +208,7 @@ def attend_backward(
             grad = span_rows(output.grad_BSGRD, pairs, queries)
             k, v = key_rows(k_BGSD, pairs, keys), key_rows(v_BGSD, pairs, keys)
             offset = span_rows(output.offset_BSGR1, pairs, queries)
-            p = _span_scores(q, k, plan, span, offset).exp2_()
+            p = _span_scores(q, k, plan, span, factor, offset).exp2_()
             if output.sign_BSGR1 is not None:
                 p *= span_rows(output.sign_BSGR1, pairs, queries)
             key_rows(dv, pairs, keys).baddbmm_(p.transpose(1, 2), grad)
@@ -194,12 +216,14 @@ def attend_backward(
             p *= torch.baddbmm(dot, grad, v.transpose(1, 2), beta=-1)
             key_rows(dk, pairs, keys).baddbmm_(p.transpose(1, 2), q)
             place = span_view(dq_BSGRD, pairs, queries)
-            place += torch.bmm(p, k).view(place.shape)
+            place.add_(torch.bmm(p, k).view(place.shape), alpha=factor)
     if plan.visits:
         # One row of numbers per query, so that a visit gathers them once.
         numbers = torch.cat((output.offset_BSGR1, output.dot_BSGR1), dim=-1)
         for visit in plan.visits:
-            _visit_backward(q_BSGRD, k_BGSD, v_BGSD, visit, output, numbers, dq_BSGRD, dk, dv)
+            _visit_backward(
+                q_BSGRD, k_BGSD, v_BGSD, visit, factor, output, numbers, dq_BSGRD, dk, dv
+            )
     return dk, dv
 
 
@@ -208,6 +232,7 @@ def _visit_backward(
     k_BGSD: Tensor,
     v_BGSD: Tensor,
     visit: Visit,
+    factor: float,
     output: OutputGradient,
     numbers: Tensor,
     dq_BSGRD: Tensor,
@@ -221,10 +246,10 @@ def _visit_backward(
     offset, dot = _flat(numbers).index_select(0, visit.rows).view(-1, 2).split(1, dim=1)
     q = _flat(q_BSGRD).index_select(0, visit.rows).view(-1, D).to(k.dtype)
     grad = _flat(output.grad_BSGRD).index_select(0, visit.rows).view(-1, D)
-    p = torch.addmm(offset, q, k.t()).exp2_()
+    p = torch.addmm(offset, q, k.t(), alpha=factor).exp2_()
     if output.sign_BSGR1 is not None:
         p *= _flat(output.sign_BSGR1).index_select(0, visit.rows).view(-1, 1)
     dv[place].addmm_(p.t(), grad)
     p *= torch.addmm(dot, grad, v.t(), beta=-1)
     dk[place].addmm_(p.t(), q)
-    _flat(dq_BSGRD).index_add_(0, visit.rows, (p @ k).view(-1, R * D))
+    _flat(dq_BSGRD).index_add_(0, visit.rows, (p @ k).view(-1, R * D), alpha=factor)

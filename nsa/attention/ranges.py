@@ -24,7 +24,7 @@ def ranges_v1(ids: list[int], t: int, l_sel: int) -> list[tuple[int, int]]:
         Ascending, disjoint ranges that do not touch, each [start, end) within [0, t + 1).
     """
     merged: list[tuple[int, int]] = []
-    for block in sorted({block for block in ids if 0 <= block and block * l_sel <= t}):
+    for block in sorted({block for block in ids if block >= 0 and block * l_sel <= t}):
         start, end = block * l_sel, min((block + 1) * l_sel, t + 1)
         if merged and merged[-1][1] == start:
             merged[-1] = (merged[-1][0], end)

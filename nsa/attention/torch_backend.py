@@ -2,9 +2,10 @@
 
 No S x S tensor exists, and between forward and backward only the branch outputs and their
 log-sum-exps are kept. Plain PyTorch: runs on CPU and CUDA; the sizes of the pieces suit a CPU
-core's cache. Half-precision inputs are computed in fp32. The dense prefix of the selected branch
-and the window are ordinary attention: where foreign kernels serve (kernels.py), those compute them
-and autograd joins the results. First derivatives only.
+core's cache. Half-precision inputs are computed in fp32 (bf16 by native products summed in fp32
+where the CPU has them, but for the compressed branch, which selects). The dense prefix of the
+selected branch and the window are ordinary attention: where foreign kernels serve (kernels.py),
+those compute them and autograd joins the results. First derivatives only.
 
 Shape legend: B batch, S tokens, H heads, G groups, D head width, R = H / G.
 """
@@ -25,6 +26,7 @@ from nsa.attention.counters import count
 from nsa.attention.kernels import PIECES, Choice, Kernels, attend_causally, choose_kernel
 from nsa.attention.pieces import OutputGradient, attend, attend_backward
 from nsa.attention.plan import piece_size, window_plan
+from nsa.attention.precision import bf16_products, native_bf16
 from nsa.attention.selection import free_blocks, prefix_length, selected_ids, selected_plan
 
 # Softmax is computed in powers of two: exp(x) = 2^(x * log2(e)).
@@ -56,6 +58,14 @@ def _unpack_keys(x_BGKD: Tensor, dtype: torch.dtype, scale: float = 1.0) -> Tens
     return unpacked.transpose(1, 2).to(dtype)
 
 
+def _factors(scale: float, native: bool) -> tuple[float, float]:
+    """What the keys, and what the products are multiplied by: scale * log2(e) in one of them.
+
+    Scaled keys would no longer be bf16 numbers.
+    """
+    return (1.0, scale * _LOG2_E) if native else (scale * _LOG2_E, 1.0)
+
+
 class _NsaFunction(torch.autograd.Function):
     """out and selection from queries, (compressed) keys and values, and gates."""
 
@@ -77,7 +87,10 @@ class _NsaFunction(torch.autograd.Function):
         exact = torch.float64 if q.dtype == torch.float64 else torch.float32
         start = prefix_length(S, sizes.l_sel, sizes.n_sel)
         q = q.contiguous().view(B, S, G, H // G, D)
-        keys = [_pack_keys(k, exact, sizes.scale * _LOG2_E) for k in (k_blocks, k_sel, k_win)]
+        native = native_bf16(q.dtype, q.device)
+        in_keys, factor = _factors(sizes.scale, native)
+        keys = [_pack_keys(k_blocks, exact, sizes.scale * _LOG2_E)]
+        keys += [_pack_keys(k, exact, in_keys) for k in (k_sel, k_win)]
         values = [_pack_keys(v, exact) for v in (v_blocks, v_sel, v_win)]
 
         out_cmp, lse_cmp, scores = compressed_attend(
@@ -86,11 +99,12 @@ class _NsaFunction(torch.autograd.Function):
         free = free_blocks(scores, start, sizes.l_sel, sizes.n_sel)
         plan_sel = selected_plan(free, S, sizes.l_sel, with_prefix=sizes.with_prefix)
         begin = 0 if sizes.with_prefix else start
-        out_sel, lse_sel = attend(q, keys[1], values[1], plan_sel, begin=begin)
         plan_win, out_win, lse_win = None, None, None
-        if sizes.with_window:
-            plan_win = window_plan(S, sizes.w, piece_size(q.device).span_queries)
-            out_win, lse_win = attend(q, keys[2], values[2], plan_win)
+        with bf16_products(native):
+            out_sel, lse_sel = attend(q, keys[1], values[1], plan_sel, begin=begin, factor=factor)
+            if sizes.with_window:
+                plan_win = window_plan(S, sizes.w, piece_size(q.device).span_queries)
+                out_win, lse_win = attend(q, keys[2], values[2], plan_win, factor=factor)
 
         gate = gates.to(exact).reshape(B, S, G, H // G, 3)
         out = out_cmp * gate[..., 0:1]
@@ -132,7 +146,9 @@ class _NsaFunction(torch.autograd.Function):
             if outs[branch] is None:
                 grads += [None, None]
                 continue
-            inputs = (q, _pack_keys(k, exact, sizes.scale * _LOG2_E), _pack_keys(v, exact))
+            native = branch > 0 and native_bf16(q.dtype, q.device)
+            in_keys, factor = _factors(sizes.scale, native)
+            inputs = (q, _pack_keys(k, exact, in_keys), _pack_keys(v, exact))
             output = OutputGradient(
                 grad_BSGRD=grad,
                 offset_BSGR1=(gate[..., branch].abs().log2() - lses[branch])[..., None],
@@ -144,7 +160,9 @@ class _NsaFunction(torch.autograd.Function):
                     *inputs, output, dq, l=sizes.l, d=sizes.d, start=ctx.start
                 )
             else:
-                dk, dv = attend_backward(*inputs, ctx.plans[branch - 1], output, dq)
+                plan = ctx.plans[branch - 1]
+                with bf16_products(native):
+                    dk, dv = attend_backward(*inputs, plan, output, dq, factor=factor)
             grads += [_unpack_keys(dk, k.dtype, sizes.scale), _unpack_keys(dv, v.dtype)]
         dq_out = dq.mul_(1 / _LOG2_E).view(grad_out.shape).to(q.dtype)
         return (dq_out, *grads, dgate.view(gates.shape).to(gates.dtype), None)

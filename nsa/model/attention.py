@@ -9,9 +9,8 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from nsa.attention import nsa_attention
+from nsa.attention import NsaCache, Sizes, decode, dense_attention, nsa_attention
 from nsa.config import AttentionConfig, ModelConfig
 from nsa.model.rotary import rotate
 
@@ -23,7 +22,9 @@ class NativeSparseAttention(nn.Module):
 
     Each branch has its own keys and values; `gate` gives every head and branch a weight in (0, 1).
     With `keep_gate_stats` the forward pass leaves `[mean normalised entropy, mean largest share]`
-    of the gates in `gate_stats`.
+    of the gates in `gate_stats`, with `keep_selection` the selected block ids `[B, S, G, n_sel]` in
+    `selection`. With `sequential` evaluation attends token by token through the cache, as
+    generation does: the slow reference of the batched path.
     """
 
     def __init__(self, model: ModelConfig, attention: AttentionConfig) -> None:
@@ -42,6 +43,10 @@ class NativeSparseAttention(nn.Module):
         self.w_o = nn.Linear(model.heads * model.head_dim, model.dim, bias=False)
         self.keep_gate_stats = False
         self.gate_stats: Tensor | None = None
+        self.keep_selection = False
+        self.selection: Tensor | None = None
+        self.sequential = False
+        self.ranges_vectorised = True
 
     def forward(self, x_BSE: Tensor, table: Tensor) -> Tensor:
         """Attend; `table` is the rotation table of positions 0..S-1."""
@@ -52,12 +57,15 @@ class NativeSparseAttention(nn.Module):
         gates_BSH3 = torch.sigmoid(self.gate(x_BSE)).view(B, S, -1, len(BRANCHES))
         if self.keep_gate_stats:
             self.gate_stats = _gate_stats(gates_BSH3.detach())
+        if self.sequential and not self.training:
+            k_rotated = {**k, **{name: rotate(k[name], table) for name in ("selected", "window")}}
+            return self.w_o(self._token_by_token(q, k_rotated, v, gates_BSH3, table))
         l, d = self.shape.l, self.shape.d  # noqa: E741 - the paper's letter
         compressed_k = block_means(k["compressed"], l, d)
         starts = table[:, : compressed_k.shape[1] * d : d]
         # The operation keeps its own precision: autocast would reach into its fp32 statistics.
         with torch.autocast(x_BSE.device.type, enabled=False):
-            out_BSHD = nsa_attention(
+            out_BSHD, selection = nsa_attention(
                 q,
                 k["compressed"],
                 v["compressed"],
@@ -73,8 +81,51 @@ class NativeSparseAttention(nn.Module):
                 w=self.shape.w,
                 compressed=(rotate(compressed_k, starts), block_means(v["compressed"], l, d)),
                 backend=self.shape.backend,
+                return_selection=True,
             )
+        if self.keep_selection:
+            self.selection = selection
         return self.w_o(out_BSHD.reshape(B, S, -1))
+
+    def _token_by_token(
+        self,
+        q_BSHD: Tensor,
+        k: dict[str, Tensor],
+        v: dict[str, Tensor],
+        gates_BSH3: Tensor,
+        table: Tensor,
+    ) -> Tensor:
+        """What the batched path gives, `[B, S, H * D]`, by decoding one token after another."""
+        B, S, _, D = q_BSHD.shape
+        shape = self.shape
+        sizes = Sizes(l=shape.l, d=shape.d, l_sel=shape.l_sel, n_sel=shape.n_sel, w=shape.w)
+
+        def turn(blocks_BCGD: Tensor, first: int) -> Tensor:
+            start, end = first * shape.d, (first + blocks_BCGD.shape[1]) * shape.d
+            return rotate(blocks_BCGD, table[:, start : end : shape.d])
+
+        cache = NsaCache(
+            B=B,
+            G=k["selected"].shape[2],
+            D=D,
+            capacity=S,
+            sizes=sizes,
+            dtype=q_BSHD.dtype,
+            device=q_BSHD.device,
+            turn_blocks=turn,
+        )
+        outs = []
+        for t in range(S):
+            now = slice(t, t + 1)
+            cache.append(*(x[name][:, now] for name in BRANCHES for x in (k, v)))
+            out, _ = decode(
+                q_BSHD[:, now],
+                gates_BSH3[:, now],
+                cache,
+                ranges_vectorised=self.ranges_vectorised,
+            )
+            outs.append(out)
+        return torch.cat(outs, dim=1).reshape(B, S, -1)
 
     @property
     def heads(self) -> int:
@@ -117,11 +168,10 @@ class DenseAttention(nn.Module):
     def forward(self, x_BSE: Tensor, table: Tensor) -> Tensor:
         """Attend; `table` is the rotation table of positions 0..S-1."""
         B, S, _ = x_BSE.shape
-        q = rotate(self.w_q(x_BSE).view(B, S, -1, self.head_dim), table).transpose(1, 2)
-        k = rotate(self.w_k(x_BSE).view(B, S, -1, self.head_dim), table).transpose(1, 2)
-        v = self.w_v(x_BSE).view(B, S, -1, self.head_dim).transpose(1, 2)
-        out_BHSD = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        return self.w_o(out_BHSD.transpose(1, 2).reshape(B, S, -1))
+        q = rotate(self.w_q(x_BSE).view(B, S, -1, self.head_dim), table)
+        k = rotate(self.w_k(x_BSE).view(B, S, -1, self.head_dim), table)
+        v = self.w_v(x_BSE).view(B, S, -1, self.head_dim)
+        return self.w_o(dense_attention(q, k, v).reshape(B, S, -1))
 
 
 def block_means(x_BSGD: Tensor, l: int, d: int) -> Tensor:  # noqa: E741

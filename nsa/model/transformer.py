@@ -105,6 +105,20 @@ class LanguageModel(nn.Module):
             if isinstance(block.attention, NativeSparseAttention):
                 block.attention.keep_gate_stats = keep
 
+    def keep_selection(self, keep: bool) -> None:
+        """Whether forward passes leave the selected blocks behind (`nsa.model.selection_stats`)."""
+        for block in self.layers():
+            if isinstance(block.attention, NativeSparseAttention):
+                block.attention.keep_selection = keep
+                block.attention.selection = None
+
+    def evaluate_sequentially(self, *, ranges_vectorised: bool) -> None:
+        """Attend token by token in evaluation, with selection ranges V2 or V1."""
+        for block in self.layers():
+            if isinstance(block.attention, NativeSparseAttention):
+                block.attention.sequential = True
+                block.attention.ranges_vectorised = ranges_vectorised
+
     @torch.no_grad()
     def poison(self) -> None:
         """Make every further loss NaN: the injected fault `nan`."""

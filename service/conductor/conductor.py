@@ -8,6 +8,7 @@ from service.conductor.loop import Loop
 from service.conductor.upkeep import Cursors, Upkeep
 from service.conductor.wake import Waker
 from service.context import Context
+from service.report.keeping import Reports
 
 JOIN_S = 5.0
 
@@ -26,6 +27,7 @@ class Conductor:
             Loop(name="leases", run_once=Leases(context).run_once, every_s=2.0, listens=False),
             Loop(name="alerts", run_once=self._deliveries.run_once, every_s=0.5),
             Loop(name="cursors", run_once=Cursors(context).run_once, every_s=0.5),
+            Loop(name="reports", run_once=Reports(context).run_once, every_s=10.0, listens=False),
             Loop(name="upkeep", run_once=Upkeep(context).run_once, every_s=30.0, listens=False),
         ]
 

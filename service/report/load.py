@@ -1,6 +1,6 @@
 """What does the database hold for a report? One view, read run by run.
 
-Heartbeats are read whole, run by run, since medians are of all steps: as much work as judging.
+Numbers are of all steps, so every heartbeat is read, though only the fields that are shown.
 """
 
 import json
@@ -10,29 +10,28 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from gonogo.contract.api import Forecast
 from gonogo.contract.decision import Decision
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Finding, Severity
-from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeClass
-from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
+from gonogo.contract.records import ModelRecord, Preflight
 from gonogo.contract.rundir import load_record
 from gonogo.contract.wire import Recorded
-from gonogo.judge.facts import build_facts
-from gonogo.judge.forecast import build_forecast
-from gonogo.judge.record import RunRecord, build_run_record
+from gonogo.judge.forecast import build_forecast, build_live_forecast
 from service.artifacts import list_artifacts, reachable_dir
 from service.context import Context
 from service.db.schema import AssessmentRow, ExperimentRow, ProgressRow, RunRow
 from service.decisions import load_decisions
-from service.judging import load_findings, load_lines
+from service.judging import load_findings
 from service.lifecycle import load_experiment, runs_of
 from service.logs import load_log
 from service.progress import resolved_of
+from service.report.beats import load_beats
 from service.report.evidence import Excerpt, load_stack
 from service.report.numbers import build_numbers
-from service.report.view import ReportView, RunReport
+from service.report.view import RankNumbers, ReportView, RunReport
 from service.views import stamp, view_experiment, view_run
 
 LOG_LINES = 25
@@ -78,18 +77,10 @@ def load_run_report(
     """Return one run of an experiment."""
     order = Order.model_validate(run.order) if run.order else None
     findings = load_findings(session, run.id)
-    record = build_run_record(
-        order,
-        load_lines(session, run),
-        ExitRecord.model_validate(run.exit) if run.exit else None,
-        None,
-        Preflight.model_validate(run.preflight) if run.preflight else None,
-        ModelRecord.model_validate(run.model) if run.model else None,
-        findings,
-    )
-    facts = _load_facts(session, run.id) or build_facts(record)
+    beats = load_beats(session, run.id)
+    ranks = build_numbers(order, beats)
+    said = {rank: row.steps.identity() for rank, row in beats.items()}
     about = [row for row in decisions if row.run == run.id and row.criteria]
-    ahead = sum(phase.steps for phase in order.phases_after) if order else 0
     view = view_run(run, session.get_one(ProgressRow, run.id))
     if not view.steps:
         steps = resolved_of(experiment).parsed().phase(run.phase).steps
@@ -97,22 +88,22 @@ def load_run_report(
     return RunReport(
         view=view,
         order=order,
-        preflight=record.preflight,
-        ran={int(rank): Identity.model_validate(said) for rank, said in facts["identity"].items()},
-        counted=record.model,
-        ranks=build_numbers(record),
+        preflight=Preflight.model_validate(run.preflight) if run.preflight else None,
+        ran={rank: identity for rank, identity in said.items() if identity is not None},
+        counted=ModelRecord.model_validate(run.model) if run.model else None,
+        ranks=ranks,
         findings=tuple(findings),
         decision=about[-1] if about else None,
         artifacts=list_artifacts(session, run),
-        forecast_after=build_forecast([facts], steps_left=ahead) if ahead else None,
+        forecast_after=_forecast_after(session, run.id, order, ranks),
         stack=load_stack(session, run, findings),
-        log=_load_tail(session, run, record, findings),
+        log=_load_tail(session, run, list(beats), findings),
         environment=_load_environment(run),
     )
 
 
 def _load_tail(
-    session: Session, run: RunRow, record: RunRecord, findings: Sequence[Finding]
+    session: Session, run: RunRow, ranks: Sequence[int], findings: Sequence[Finding]
 ) -> Excerpt | None:
     """Return the end of the log that may say why a run failed, None for one that did not."""
     view = view_run(run, session.get_one(ProgressRow, run.id))
@@ -120,7 +111,7 @@ def _load_tail(
         return None
     halts = [row.rank for row in findings if row.severity is Severity.HALT]
     named = halts[0] if halts and halts[0] is not None else None
-    order = [named, *sorted(record.streams), None] if named is not None else [None, 0]
+    order = [named, *ranks, None] if named is not None else [None, 0]
     for rank in order:
         log = load_log(session, run.id, rank, LOG_LINES, 0)
         if log.text.strip():
@@ -137,6 +128,24 @@ def _load_environment(run: RunRow) -> dict[str, str]:
     except (OSError, Corrupt):
         return {}
     return {} if found is None else found.model_dump(exclude_none=True)
+
+
+def _forecast_after(
+    session: Session, run: str, order: Order | None, ranks: Sequence[RankNumbers]
+) -> Forecast | None:
+    """Return what the phases after a run would take at its pace, if any come."""
+    ahead = sum(phase.steps for phase in order.phases_after) if order else 0
+    if not ahead:
+        return None
+    facts = _load_facts(session, run)
+    if facts is not None:
+        return build_forecast([facts], steps_left=ahead)
+    slow = max(ranks, key=lambda rank: rank.median_step_s or 0.0, default=None)
+    if slow is None or slow.median_step_s is None:
+        return Forecast()
+    return build_live_forecast(
+        step_s=slow.median_step_s, steps_left=ahead, measured_steps=slow.final_step
+    )
 
 
 def _load_facts(session: Session, run: str) -> dict[str, Any] | None:

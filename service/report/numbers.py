@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping
 
 from gonogo.contract.canonical import rounded
 from gonogo.contract.heartbeat import Heartbeat, Msg
+from gonogo.contract.order import Order
 from gonogo.contract.plan import Metric
 from gonogo.judge.measure import quantile
 from gonogo.judge.metrics import METRICS
-from gonogo.judge.record import RunRecord
 from gonogo.judge.rules import build_rules
 from gonogo.judge.scope import Scope, build_scope
-from gonogo.judge.steps import RankSteps, build_rank_steps
+from gonogo.judge.steps import RankSteps
+from service.report.beats import RankBeats
 from service.report.view import SECTIONS, RankNumbers, Series
 from service.series import downsample
 
@@ -20,19 +21,19 @@ POINTS = 1_000
 """Points of a curve, at most."""
 
 
-def build_numbers(record: RunRecord) -> tuple[RankNumbers, ...]:
-    """Return the numbers of every rank of a run, by rank."""
-    scope = build_scope(build_rules(record.order))
-    found = []
-    for rank in sorted(record.streams):
-        beats = record.streams[rank].in_time()
-        found.append(_numbers(rank, beats, build_rank_steps(beats), scope))
-    return tuple(found)
+def build_numbers(order: Order | None, ranks: Mapping[int, RankBeats]) -> tuple[RankNumbers, ...]:
+    """Return the numbers of every rank of a run, by rank.
+
+    Args:
+        order: what was ordered; None leaves out what depends on it.
+        ranks: rank → what it said.
+    """
+    scope = build_scope(build_rules(order))
+    return tuple(_numbers(rank, ranks[rank], scope) for rank in sorted(ranks))
 
 
-def _numbers(
-    rank: int, beats: Iterable[Heartbeat], steps: RankSteps, scope: Scope | None
-) -> RankNumbers:
+def _numbers(rank: int, said: RankBeats, scope: Scope | None) -> RankNumbers:
+    steps = said.steps
     progress = [beat for _, beat in sorted(steps.said[Msg.PROGRESS].items())]
     times = sorted(steps.step_times().items())
     seconds = [value for _, value in times]
@@ -40,7 +41,6 @@ def _numbers(
     tok_s = sorted(METRICS[Metric.TOKS_PER_S].samples(steps, scope).items()) if scope else []
     sections = _sections(steps)
     evals = sorted(steps.evals.items())
-    ready = [beat.dt for beat in beats if beat.msg == Msg.LOADER_READY and beat.dt is not None]
     return RankNumbers(
         rank=rank,
         final_step=steps.last_step,
@@ -51,7 +51,7 @@ def _numbers(
         median_step_s=_median(seconds),
         p95_step_s=rounded(quantile(seconds, 0.95)) if seconds else None,
         median_fetch_s=_median(beat.dt_fetch_s for beat in progress),
-        loader_ready_s=ready[0] if ready else None,
+        loader_ready_s=said.ready_s,
         peak_reserved_mb=_peak(beat.gpu_mem_reserved for beat in progress),
         peak_alloc_mb=_peak(beat.gpu_mem_alloc for beat in progress),
         peak_rss_mb=_peak(beat.host_rss_mb for beat in progress),

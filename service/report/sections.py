@@ -146,7 +146,10 @@ def configuration(view: ReportView) -> str:
     for title, rows in by_run.items():
         own = [row for row in rows if row not in everywhere]
         if own:
-            parts += [f"Only in **{title}**:" if everywhere else f"**{title}**", table(heads, own)]
+            parts += [
+                f"In **{title}**, where the runs differ:" if everywhere else f"**{title}**",
+                table(heads, own),
+            ]
     train = json.dumps(view.train, indent=1, ensure_ascii=False, sort_keys=True)
     parts += ["The whole training configuration of the plan:", block(train, "json")]
     return "\n\n".join(parts)

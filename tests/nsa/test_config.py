@@ -14,6 +14,7 @@ from nsa.errors import BadConfig
 
 BUNDLED = sorted(CONFIG_DIR.glob("*.yaml"))
 DEMO: dict[str, Any] = yaml.safe_load((CONFIG_DIR / "demo.yaml").read_text())
+ENGINE = {"fused_adamw": True, "compile": False, "keep_checkpoints": 0, "profile_steps": 0}
 KEYS = [(key,) for key in DEMO] + [
     (key, inner) for key, value in DEMO.items() if isinstance(value, dict) for inner in value
 ]
@@ -60,8 +61,11 @@ def test_an_unknown_key_is_an_error_that_names_it(section: str | None) -> None:
         (None, "steps", "40"),
         (None, "steps", True),
         (None, "steps", 0),
-        (None, "dtype", "fp16"),
-        (None, "parallel", "fsdp"),
+        (None, "dtype", "fp8"),
+        (None, "parallel", "tp"),
+        (None, "engine", None),
+        (None, "engine", {"compile": True}),
+        (None, "engine", {**ENGINE, "keep_checkpoints": -1}),
         ("model", "dim", 256.0),
         ("model", "groups", 3),
         ("model", "vocab", 255),
@@ -84,6 +88,14 @@ def test_the_digest_is_that_of_the_orders_own_bytes_in_canonical_form() -> None:
     through_json = json.loads(json.dumps(DEMO))
     expected = hashlib.sha256(rfc8785.dumps(through_json)).hexdigest()
     assert config_digest(build_config(DEMO)) == expected
+
+
+def test_the_engine_may_be_left_out_and_its_absence_is_part_of_the_digest() -> None:
+    mapping = {**copy.deepcopy(DEMO), "engine": dict(ENGINE)}
+    expected = hashlib.sha256(rfc8785.dumps(json.loads(json.dumps(mapping)))).hexdigest()
+    assert config_digest(build_config(mapping)) == expected
+    assert config_digest(build_config(DEMO)) != expected
+    assert build_config(DEMO).engine is None
 
 
 def test_the_digest_does_not_care_whether_a_whole_number_was_written_as_a_float() -> None:

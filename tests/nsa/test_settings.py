@@ -17,11 +17,11 @@ def test_without_torchrun_this_is_rank_0_of_1() -> None:
     [
         {"NSA_TB_DISABEL": "1"},
         {"NSA_TB_DISABLE": "yes"},
-        {"NSA_PREFILL_BATCHED": "0"},
+        {"NSA_PREFILL_BATCHED": "2"},
         {"NSA_ACCUM": "2.5"},
         {"NSA_LR": "-1"},
         {"NSA_LR": "inf"},
-        {"NSA_SCALER_INIT_SCALE": "65536"},
+        {"NSA_SCALER_INIT_SCALE": "big"},
         {"RANK": "first"},
     ],
     ids=lambda environ: "=".join(*environ.items()),

@@ -148,6 +148,24 @@ def test_a_checkpoint_whose_bytes_changed_is_passed_over(plane: Plane, tmp_path:
     assert again.resume_from.step == 1
 
 
+def test_a_phase_that_says_init_from_takes_the_weights_and_begins_at_step_one(
+    plane: Plane, tmp_path: Path
+) -> None:
+    plan = bundled_plan("demo")
+    plan["phases"] = plan["phases"][:2]
+    plan["phases"][1]["init_from"] = "sanity"
+    plane.submit(plan)
+    worker = plane.worker(home=tmp_path / "runs")
+    first = worker.claim()
+    assert first is not None
+    save_checkpoint(tmp_path / "runs" / first.run, step=1)
+    worker.run_through(first)
+    second = plane.next_order(worker)
+    assert second.resume_from is not None
+    assert second.resume_from.step == 0
+    assert Path(second.resume_from.path).parent.parent.name == first.run
+
+
 def save_checkpoint(run_dir: Path, *, step: int) -> None:
     """A checkpoint as the trainer leaves it: the manifest last."""
     import hashlib

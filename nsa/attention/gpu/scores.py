@@ -16,7 +16,7 @@ def block_scores(
     R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     L: tl.constexpr, STEP: tl.constexpr, L_SEL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Scores [B, G, S - start, J] of M queries and N blocks; blocks of the future are not written."""
+    """Scores [B, G, S - start, J] of M queries and N blocks; none for blocks of the future."""
     A: tl.constexpr = L_SEL // STEP
     OVERLAP: tl.constexpr = L // STEP
     pair = tl.program_id(2).to(tl.int64)

@@ -3,7 +3,7 @@
 "use strict";
 
 (function () {
-  const everyMs = Number(document.body.dataset.refreshS) * 1000;
+  const everyMs = Number(document.body.dataset.everyS) * 1000;
   const stale = document.getElementById("stale");
   const openDetails = (part) =>
     Array.from(part.querySelectorAll("details"), (row) => row.open);
@@ -15,7 +15,7 @@
       if (part.contains(document.activeElement) && document.activeElement !== part) continue;
       const open = openDetails(part);
       const atEnd = part.scrollTop + part.clientHeight >= part.scrollHeight - 4;
-      part.replaceChildren(...Array.from(next.childNodes, (node) => document.adoptNode(node)));
+      part.replaceChildren(...Array.from(next.childNodes));
       part.querySelectorAll("details").forEach((row, index) => { row.open = open[index] === true; });
       if (atEnd) part.scrollTop = part.scrollHeight;
     }
@@ -31,7 +31,7 @@
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
       swap(fresh);
       stale.hidden = true;
-      return fresh.body.dataset.refreshS !== undefined;
+      return fresh.body.dataset.everyS !== undefined;
     } catch (error) {
       stale.hidden = false;
       return true;

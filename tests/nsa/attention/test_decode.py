@@ -1,4 +1,4 @@
-"""Generation with a cache gives what the batched operation gives, and reads no more than it says."""
+"""Generation with a cache gives what the batched operation gives, and reads no more."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ CASES = {
     "blocks that do not overlap": {"S": 70, "H": 2, "G": 1, "l": 4},
     "odd head width and block": {"S": 90, "H": 3, "G": 1, "D": 5, "l_sel": 12, "w": 7},
     "fp16": {"S": 100, "H": 6, "G": 1, "dtype": "float16"},
+    "logits times 30": {"S": 70, "H": 2, "G": 1, "factor": 30.0},
     "logits times 1000": {"S": 70, "H": 2, "G": 1, "factor": 1000.0},
     "hot block": {"S": 100, "H": 2, "G": 1, "hot": True},
     "packed documents": {"S": 70, "H": 2, "G": 1, "documents": True},

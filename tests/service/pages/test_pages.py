@@ -80,7 +80,7 @@ def test_a_running_experiment_shows_live_numbers_and_how_its_gate_stands(
     for part in ("20 / 40", "4.2500", "10240", "nothing is decided", "fetch_share", "≤ 0.3"):
         assert part in text
     assert answer.text.count("<polyline") >= 2
-    assert 'data-refresh-s="2"' in answer.text
+    assert 'data-every-s="2"' in answer.text
     assert "Left out: throughput" in text
 
 
@@ -94,7 +94,7 @@ def test_a_halted_experiment_says_why_and_shows_the_evidence(
     for part in ("NO GO", "skipped", "stalled (policy), by watchdog", "gonogo replay dec_"):
         assert part in text
     assert f'href="/runs/{run}/artifacts/evidence/01_stall/stacks_rank1.txt"' in answer.text
-    assert "data-refresh-s" not in answer.text
+    assert "data-every-s" not in answer.text
     assert "NO GO" in text_of(pages.get("/"))
     alerts = text_of(pages.get("/alerts"))
     assert "finding.halt" in alerts

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gonogo.contract.order import Order, ResumePoint
 from gonogo.contract.plan import bundled_plan
 from gonogo.judge.facts import build_facts
 from gonogo.judge.record import build_run_record
-from service.report.numbers import build_numbers
 from service.report.plots import can_plot, draw_overview, draw_run
 from tests.service.conftest import Plane
 from tests.service.fake_worker import beats
-from tests.service.report.views import order_of, run_report
+from tests.service.report.views import numbers_of, order_of, run_report
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -27,16 +29,46 @@ def report_of(plane: Plane, experiment: str) -> tuple[str, Path]:
     return answer.text, plane.home / "reports" / experiment
 
 
-def test_the_numbers_are_the_judges() -> None:
+def made(order: Order, rank: int, **more: Any) -> list[str]:
+    """Beats of uneven steps, with a resumed boot and a non-finite loss when asked for."""
+    rows = [json.loads(line) for line in beats(order, rank, **more)]
+    for number, row in enumerate(rows):
+        row["mono"] += 0.013 * (number * number % 7) * rank
+        row["ts"] = row["mono"]
+    return [json.dumps(row) for row in rows]
+
+
+def test_the_numbers_are_the_judges_over_two_boots() -> None:
     order = order_of()
-    record = build_run_record(order, {rank: beats(order, rank) for rank in range(2)})
-    facts = build_facts(record)
-    for rank in build_numbers(record):
+    lines = {rank: made(order, rank, upto=25, done=False) for rank in range(2)}
+    later = order.model_copy(update={"attempt": 2, "resume_from": ResumePoint(path="x", step=20)})
+    for rank in range(2):
+        again = [json.loads(line) for line in made(later, rank)]
+        for row in again:
+            row["mono"] += 1_000.0
+            row["ts"] += 1_000.0
+        lines[rank] += [json.dumps(row) for row in again]
+    facts = build_facts(build_run_record(order, lines))
+    numbers = numbers_of(order, lines)
+    assert len(numbers) == 2
+    for rank in numbers:
         pace = facts["pace"][str(rank.rank)]
-        assert rank.final_step == facts["ranks"][str(rank.rank)]["last_step"]
+        assert rank.final_step == facts["ranks"][str(rank.rank)]["last_step"] == 40
         assert rank.median_step_s == pace["median_step_s"]
         assert rank.p95_step_s == pace["p95_step_s"]
         assert dict(rank.sections_s) == pace["sections_s"]
+        assert len(rank.tok_s) == pace["steps"]
+
+
+def test_a_loss_that_is_not_finite_is_shown_and_not_drawn() -> None:
+    order = order_of()
+    rows = [json.loads(line) for line in beats(order, 0)]
+    last = next(row for row in rows if row["msg"] == "progress" and row["step"] == 40)
+    last["loss"] = "NaN"
+    (rank,) = numbers_of(order, {0: [json.dumps(row) for row in rows]})
+    assert rank.last_loss is not None
+    assert math.isnan(rank.last_loss)
+    assert [step for step, _ in rank.loss] == list(range(1, 40))
 
 
 def test_the_report_of_a_finished_experiment_lies_in_the_home(plane: Plane) -> None:

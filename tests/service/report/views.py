@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +13,10 @@ from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order
 from gonogo.contract.plan import bundled_plan
 from gonogo.contract.resolve import build_order, resolve_plan
-from gonogo.judge.record import build_run_record
 from service.artifacts import ArtifactsView
+from service.report.beats import build_rank_beats, read_beat
 from service.report.numbers import build_numbers
-from service.report.view import ReportView, RunReport
+from service.report.view import RankNumbers, ReportView, RunReport
 from tests.service.fake_worker import beats
 
 EXPERIMENT = "exp_01J00000000000000000000000"
@@ -49,10 +50,15 @@ def decision(verdict: str = "GO", **more: Any) -> Decision:
     )  # fmt: skip
 
 
+def numbers_of(order: Order, lines: Mapping[int, list[str]]) -> tuple[RankNumbers, ...]:
+    said = {
+        rank: build_rank_beats([read_beat(line) for line in rows]) for rank, rows in lines.items()
+    }
+    return build_numbers(order, said)
+
+
 def run_report(order: Order | None = None, **more: Any) -> RunReport:
     order = order or order_of()
-    lines = {rank: beats(order, rank) for rank in range(2)}
-    record = build_run_record(order, lines)
     said = Identity.model_validate(order.identity.model_dump())
     run = RunReport(
         view=RunView(
@@ -65,7 +71,7 @@ def run_report(order: Order | None = None, **more: Any) -> RunReport:
         preflight=None,
         ran={0: said, 1: said},
         counted=said,
-        ranks=build_numbers(record),
+        ranks=numbers_of(order, {rank: beats(order, rank) for rank in range(2)}),
         findings=(),
         decision=decision(),
         artifacts=ArtifactsView(run=RUN, host="gpu-7", dir="/runs/x", reachable=False, items=[]),

@@ -1,0 +1,123 @@
+"""How fast is the whole 125M model, and what does the trainer itself cost?
+
+Run from the repository root:
+
+    python -m bench.trainer speed --pairs 3
+    python -m bench.trainer overhead --steps 12
+
+`speed` trains `m7c_125m` at S = 2048, batch 1, optimizer included, on one core: NSA and the same
+model with dense SDPA in one process, alternating, in CPU time of the process (one thread, so a busy
+machine disturbs both alike); the figure is the median over the pairs of NSA's tokens/s over
+dense's. `overhead` runs the real trainer and adds up, from its heartbeats, what of a step is
+neither forward, backward nor optimizer: data, heartbeats, CSV, curves and statistics. The first two
+steps are left out of both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from nsa.config import TrainConfig, build_config, load_config
+from nsa.launch import Launch
+from nsa.model import build_model
+from nsa.model.transformer import next_byte_loss
+from nsa.optimizer import build_optimizer
+from nsa.settings import load_settings
+from nsa.stacks import StackDumps
+from nsa.trainer import Trainer
+
+CPU = torch.device("cpu")
+
+
+def build_step(config: TrainConfig, dtype: str) -> Callable[[], None]:
+    """One whole training step on random bytes."""
+    torch.manual_seed(config.seed)
+    model = build_model(config)
+    optimizer = build_optimizer(model, config.optim, CPU, fused=True)
+    tokens = torch.randint(256, (1, config.model.seq_len + 1))
+
+    def step() -> None:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "bf16"):
+            loss = next_byte_loss(model(tokens[:, :-1]), tokens[:, 1:])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), config.optim.clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def measure_speed(pairs: int, dtype: str, warm_up: int) -> dict[str, float]:
+    """Median tokens/s of CPU time of both kinds, and of their ratio pair by pair."""
+    mapping = load_config(Path("m7c_125m"))
+    steps = {}
+    for kind in ("nsa", "dense"):
+        config = build_config({**mapping, "attention": {**mapping["attention"], "kind": kind}})
+        steps[kind] = build_step(config, dtype)
+    rates: dict[str, list[float]] = {kind: [] for kind in steps}
+    for number in range(warm_up + pairs):
+        for kind, step in steps.items():
+            began = time.process_time()
+            step()
+            rate = mapping["model"]["seq_len"] / (time.process_time() - began)
+            if number >= warm_up:
+                rates[kind].append(rate)
+            print(f"  {kind} {rate:.1f} tok/s", flush=True)
+    ratios = [ours / dense for ours, dense in zip(rates["nsa"], rates["dense"], strict=True)]
+    medians = {f"{kind}_tok_s": statistics.median(own) for kind, own in rates.items()}
+    return {**medians, "ratio": statistics.median(ratios)}
+
+
+def measure_overhead(config_name: str, steps: int) -> dict[str, float]:
+    """Median shares of a step, from the heartbeats of a run of the trainer in this process."""
+    config = build_config(load_config(Path(config_name)))
+    config = dataclasses.replace(config, steps=steps, parallel="single", data="local_text")
+    settings = load_settings({})
+    with tempfile.TemporaryDirectory() as folder:
+        launch = Launch(run_dir=Path(folder), config=config, supervised=False, device="cpu")
+        Trainer(launch, settings, StackDumps(launch.run_dir, 0)).run()
+        lines = (launch.run_dir / "heartbeat_rank0.jsonl").read_text().splitlines()
+    ends = [line for line in map(json.loads, lines) if line["msg"] == "step_end"][2:]
+    shares = []
+    for end in ends:
+        spent = end["step_sections"]
+        work_s = spent["forward"] + spent["backward"] + spent["optimizer"]
+        shares.append((1 - work_s / end["dt_step_s"], spent["data"] / end["dt_step_s"]))
+    return {
+        "dt_step_s": statistics.median(end["dt_step_s"] for end in ends),
+        "overhead_share": statistics.median(share for share, _ in shares),
+        "of_it_data_share": statistics.median(share for _, share in shares),
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True)
+    speed = commands.add_parser("speed")
+    speed.add_argument("--pairs", type=int, default=3)
+    speed.add_argument("--warm-up", type=int, default=1)
+    speed.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
+    overhead = commands.add_parser("overhead")
+    overhead.add_argument("--config", default="demo")
+    overhead.add_argument("--steps", type=int, default=12)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    if given.command == "speed":
+        told = measure_speed(given.pairs, given.dtype, given.warm_up)
+    else:
+        told = measure_overhead(given.config, given.steps)
+    print(json.dumps({name: round(value, 4) for name, value in told.items()}))
+
+
+if __name__ == "__main__":
+    main()

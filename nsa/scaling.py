@@ -1,0 +1,68 @@
+"""How does fp16 keep small gradients? The loss is scaled up, and steps that overflow are skipped.
+
+For fp32 and bf16 everything here passes through. The scale starts at 65536, halves when a gradient
+overflows and doubles after 2000 steps without (R28); the NSA_SCALER_* variables change that.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nsa.errors import BadConfig
+from nsa.settings import Settings
+
+
+class LossScale:
+    """The scale of one run.
+
+    Args:
+        dtype: fp16 scales; any other dtype does not.
+        device: where the loss lives.
+        settings: the NSA_SCALER_* variables.
+
+    Raises:
+        BadConfig: factors that would not grow or not back off.
+    """
+
+    def __init__(self, dtype: str, device: torch.device, settings: Settings) -> None:
+        self.on = dtype == "fp16"
+        try:
+            self._scaler = torch.amp.GradScaler(
+                device.type,
+                init_scale=float(settings.value("NSA_SCALER_INIT_SCALE")),
+                growth_factor=float(settings.value("NSA_SCALER_GROWTH_FACTOR")),
+                backoff_factor=float(settings.value("NSA_SCALER_BACKOFF_FACTOR")),
+                growth_interval=int(settings.value("NSA_SCALER_GROWTH_INTERVAL")),
+                enabled=self.on,
+            )
+        except AssertionError as error:
+            raise BadConfig(f"NSA_SCALER_*: {error}") from error
+
+    def scale(self, loss: Tensor) -> Tensor:
+        """The loss whose gradients fit into fp16."""
+        return self._scaler.scale(loss)
+
+    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
+        """Divide the gradients by the scale, so that they can be measured and clipped."""
+        self._scaler.unscale_(optimizer)
+
+    def step(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Step, unless a gradient overflowed; returns whether it was skipped."""
+        before = self._scaler.get_scale()
+        self._scaler.step(optimizer)
+        self._scaler.update()
+        return self.on and self._scaler.get_scale() < before
+
+    def value(self) -> float:
+        """The scale that the next step uses."""
+        return float(self._scaler.get_scale())
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds; empty without scaling."""
+        return self._scaler.state_dict()
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on with a checkpoint's scale; another dtype's checkpoint has none."""
+        if self.on and state:
+            self._scaler.load_state_dict(state)

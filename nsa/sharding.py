@@ -1,0 +1,131 @@
+"""How are weights, gradients and moments shared out over the ranks? FSDP2, one unit per block.
+
+Each rank keeps 1/n of every parameter; a block's weights are gathered before it runs, and its
+gradients are averaged and scattered after it has. Checkpoints hold whole tensors (`whole`), so what
+one way of training saved, any other can load (`as_parameters`).
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from nsa.model.transformer import LanguageModel
+
+
+class Reductions:
+    """When this rank launched its last gradient reduction; `None` before the first."""
+
+    def __init__(self) -> None:
+        self.last_at: float | None = None
+
+
+def shard(
+    model: LanguageModel,
+    device: torch.device,
+    *,
+    wire_dtype: torch.dtype | None,
+    on_collective: Callable[[], None],
+    reductions: Reductions,
+) -> None:
+    """Shard a model in place.
+
+    Args:
+        model: with the same weights on every rank.
+        device: where it lives.
+        wire_dtype: of gradients on the wire; None = their own.
+        on_collective: told before each gather and each reduction.
+        reductions: told when a reduction is launched.
+    """
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    policy = MixedPrecisionPolicy(reduce_dtype=wire_dtype)
+    for block in model.layers():
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+    for module in model.modules():
+        if isinstance(module, FSDPModule) and hasattr(module, "set_custom_all_gather"):
+            # The classes that these want are not public; what they must do is.
+            gather: Any = _Gather(on_collective)
+            reduce_scatter: Any = _ReduceScatter(on_collective, reductions)
+            module.set_custom_all_gather(gather)
+            module.set_custom_reduce_scatter(reduce_scatter)
+
+
+def whole(value: Any) -> Any:
+    """A state with every sharded tensor whole, on the CPU; a collective, equal on all ranks."""
+    if isinstance(value, DTensor):
+        return value.full_tensor().cpu()
+    if isinstance(value, dict):
+        return {key: whole(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [whole(item) for item in value]
+    return value
+
+
+def as_parameters(state: dict[str, Any], parameters: Sequence[Tensor]) -> dict[str, Any]:
+    """An optimizer's whole state, cut as its parameters are.
+
+    Args:
+        state: `state_dict` of an optimizer over whole parameters in the same order.
+        parameters: those of the optimizer that will load it, in the order of its groups.
+    """
+    cut = {}
+    for number, moments in state["state"].items():
+        like = parameters[number]
+        cut[number] = {name: _cut(value, like) for name, value in moments.items()}
+    return {**state, "state": cut}
+
+
+def _cut(value: Tensor, like: Tensor) -> Tensor:
+    if not isinstance(like, DTensor) or value.shape != like.shape:
+        return value
+    here = value.to(like.device)
+    # Every rank has read the whole tensor: nothing needs to be sent.
+    return distribute_tensor(here, like.device_mesh, like.placements, src_data_rank=None)
+
+
+class _Allocate:
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class _Gather(_Allocate):
+    """FSDP's all-gather, counted."""
+
+    def __init__(self, on_collective: Callable[[], None]) -> None:
+        self._on_collective = on_collective
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        async_op: bool = False,
+    ) -> Any:
+        self._on_collective()
+        return dist.all_gather_into_tensor(output_tensor, input_tensor, group, async_op)
+
+
+class _ReduceScatter(_Allocate):
+    """FSDP's reduce-scatter, counted and timed."""
+
+    def __init__(self, on_collective: Callable[[], None], reductions: Reductions) -> None:
+        self._on_collective, self._reductions = on_collective, reductions
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> Any:
+        self._on_collective()
+        self._reductions.last_at = time.monotonic()
+        return dist.reduce_scatter_tensor(output_tensor, input_tensor, op, group, async_op)

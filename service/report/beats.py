@@ -1,0 +1,123 @@
+"""How are a long run's heartbeats read without filling the memory? Only the fields that are shown.
+
+A pydantic model of every line of 50 000 steps takes more than a gigabyte and half a minute of the
+service's time. A `Slim` beat has the attributes that the judge's functions read and nothing else.
+Lines were validated when they came in; those that could not be read have no boot and stay out.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any, cast
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.heartbeat import Heartbeat, Msg, StepSections, parse_heartbeat
+from gonogo.judge.record import Stream
+from gonogo.judge.steps import RankSteps, build_rank_steps
+from service.db.schema import HeartbeatRow
+
+_CHUNK = 5_000
+_SHOWN = (
+    Msg.LOADER_READY,
+    Msg.STEP_START,
+    Msg.PROGRESS,
+    Msg.STEP_END,
+    Msg.EVAL,
+    Msg.DONE,
+)
+
+
+@dataclass(slots=True)
+class Slim:
+    """One heartbeat, as far as the report shows it."""
+
+    ts: float
+    mono: float
+    boot: str
+    seq: int
+    step: int
+    msg: str
+    loss: float | None
+    val_loss: float | None
+    skipped: bool | None
+    tokens: int | None
+    dt: float | None
+    dt_fetch_s: float | None
+    gpu_mem_reserved: float | None
+    gpu_mem_alloc: float | None
+    host_rss_mb: float | None
+    step_sections: StepSections | None
+
+
+def read_beat(line: str) -> Heartbeat | Slim:
+    """Return the beat on a line that is known to be one; a boot line whole."""
+    said = json.loads(line)
+    if said["msg"] == Msg.BOOT:
+        return parse_heartbeat(line.encode())
+    return Slim(
+        ts=said["ts"],
+        mono=said["mono"],
+        boot=said["boot"],
+        seq=said["seq"],
+        step=said["step"],
+        msg=said["msg"],
+        loss=_float(said.get("loss")),
+        val_loss=_float(said.get("val_loss")),
+        skipped=said.get("skipped"),
+        tokens=said.get("tokens"),
+        dt=_float(said.get("dt")),
+        dt_fetch_s=_float(said.get("dt_fetch_s")),
+        gpu_mem_reserved=_float(said.get("gpu_mem_reserved")),
+        gpu_mem_alloc=_float(said.get("gpu_mem_alloc")),
+        host_rss_mb=_float(said.get("host_rss_mb")),
+        step_sections=_sections(said.get("step_sections")),
+    )
+
+
+def _float(value: Any) -> float | None:
+    """Return a heartbeat's number; non-finite ones are words on the wire."""
+    return None if value is None else float(value)
+
+
+def _sections(said: dict[str, Any] | None) -> StepSections | None:
+    if said is None:
+        return None
+    row: StepSections = StepSections.model_construct(
+        data=float(said.get("data", 0.0)),
+        forward=float(said.get("forward", 0.0)),
+        backward=float(said.get("backward", 0.0)),
+        optimizer=float(said.get("optimizer", 0.0)),
+        wait=float(said.get("wait", 0.0)),
+    )
+    return row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankBeats:
+    """One rank, by step, and the beats in the order in which they were said."""
+
+    steps: RankSteps
+    ready_s: float | None
+    """Seconds until the first batch was there."""
+
+
+def build_rank_beats(beats: list[Heartbeat | Slim]) -> RankBeats:
+    """Return one rank's steps by the judge's own functions."""
+    said = Stream(beats=tuple(cast(list[Heartbeat], beats))).in_time()
+    ready = [beat.dt for beat in said if beat.msg == Msg.LOADER_READY and beat.dt is not None]
+    return RankBeats(steps=build_rank_steps(said), ready_s=ready[0] if ready else None)
+
+
+def load_beats(session: Session, run: str) -> dict[int, RankBeats]:
+    """Return rank → its beats, of a run of any length."""
+    query = (
+        select(HeartbeatRow.rank, HeartbeatRow.line)
+        .where(HeartbeatRow.run == run, HeartbeatRow.boot != "")
+        .where(HeartbeatRow.msg.in_([Msg.BOOT.value, *(msg.value for msg in _SHOWN)]))
+        .execution_options(yield_per=_CHUNK)
+    )
+    found: dict[int, list[Heartbeat | Slim]] = {}
+    for rank, line in session.execute(query):
+        found.setdefault(rank, []).append(read_beat(line))
+    return {rank: build_rank_beats(found[rank]) for rank in sorted(found)}

@@ -1,0 +1,147 @@
+"""Foreign kernels for prefix and window: who is asked, who serves, and what the counters say."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from nsa.attention import Kernels, counters, dense_attention, nsa_attention, use_kernels
+from nsa.attention import kernels as kernels_module
+from nsa.attention.kernels import FLASH_ATTN, PIECES, SDPA, choose_kernel
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    counters.clear()
+    yield
+    counters.clear()
+    use_kernels(Kernels())
+
+
+def _counts():
+    return {(row.operation, row.path): (row.calls, row.reason) for row in counters.snapshot()}
+
+
+@pytest.mark.parametrize("S", [5, 64, 65, 150])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_the_prefix_by_sdpa_gives_the_same_output_and_gradients(S, dtype, small, make_inputs, run):
+    inputs = make_inputs(S, H=6, dtype=dtype)
+    out, sel, grads = run(inputs, backend="torch", kernels=Kernels(sdpa=True), **small)
+    expected, ids, wanted = run(inputs, backend="torch", kernels=Kernels(sdpa=False), **small)
+    tolerance = 1e-10 if dtype == torch.float64 else 2e-5
+    assert torch.equal(sel, ids)
+    torch.testing.assert_close(out, expected, rtol=tolerance, atol=tolerance)
+    for name in inputs:
+        torch.testing.assert_close(
+            grads[name], wanted[name], rtol=tolerance, atol=tolerance, msg=name
+        )
+    assert _counts()["prefix", SDPA][0] == 1
+    assert _counts()["prefix", PIECES] == (1, "SDPA is switched off")
+
+
+def test_huge_logits_beyond_a_foreign_prefix_stay_finite(small, make_inputs, run):
+    inputs = make_inputs(130, dtype=torch.float32, q_factor=1000.0)
+    out, _, grads = run(inputs, backend="torch", kernels=Kernels(sdpa=True), **small)
+    assert out.isfinite().all()
+    assert all(gradient.isfinite().all() for gradient in grads.values())
+
+
+def test_both_parts_by_a_foreign_kernel_join_into_the_same_result(
+    small, make_inputs, run, monkeypatch
+):
+    inputs = make_inputs(150)
+    expected, _, wanted = run(inputs, backend="reference", **small)
+
+    def flash_attn_func(q, k, v, *, softmax_scale, causal, window_size):
+        assert causal
+        S = q.shape[1]
+        t, s = torch.arange(S)[:, None], torch.arange(S)
+        hidden = (s > t) | ((s <= t - window_size[0] - 1) & (window_size[0] >= 0))
+        k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
+        logits = softmax_scale * torch.einsum("bshd,bkhd->bhsk", q, k)
+        return torch.einsum(
+            "bhsk,bkhd->bshd", logits.masked_fill(hidden, -torch.inf).softmax(-1), v
+        )
+
+    monkeypatch.setattr(kernels_module, "_flash_reason", lambda q: "")
+    monkeypatch.setattr(kernels_module, "_flash_attn_missing", lambda: "")
+    package = SimpleNamespace(flash_attn_func=flash_attn_func)
+    monkeypatch.setitem(__import__("sys").modules, "flash_attn", package)
+    use_kernels(Kernels(flash_attn=True))
+    out, _, grads = run(inputs, backend="torch", **small)
+    torch.testing.assert_close(out, expected, rtol=1e-11, atol=1e-12)
+    for name in inputs:
+        torch.testing.assert_close(grads[name], wanted[name], rtol=1e-9, atol=1e-12, msg=name)
+    assert _counts()["prefix", FLASH_ATTN] == (1, "")
+    assert _counts()["window", FLASH_ATTN] == (1, "")
+
+
+@pytest.fixture
+def half_on_cuda():
+    """What the choice looks at of a tensor that flash kernels could serve."""
+    return SimpleNamespace(
+        device=torch.device("cuda"), dtype=torch.bfloat16, shape=(1, 100, 12, 64)
+    )
+
+
+@pytest.mark.parametrize("window", [True, False])
+def test_half_precision_on_cuda_is_served_by_flash_unless_it_is_switched_off(
+    window, half_on_cuda, monkeypatch
+):
+    assert choose_kernel(Kernels(), half_on_cuda, window=window).path == SDPA
+    off = choose_kernel(Kernels(sdpa=False), half_on_cuda, window=window)
+    assert (off.path, off.reason) == (PIECES, "SDPA is switched off")
+    monkeypatch.setattr(torch.backends.cuda, "flash_sdp_enabled", lambda: False)
+    no_flash = choose_kernel(Kernels(), half_on_cuda, window=window)
+    assert (no_flash.path, no_flash.reason) == (PIECES, "flash SDPA is switched off")
+
+
+def test_flash_attn_is_taken_when_asked_for_and_installed(half_on_cuda, monkeypatch):
+    monkeypatch.setattr(kernels_module, "_flash_attn_missing", lambda: "")
+    asked = Kernels(flash_attn=True)
+    assert choose_kernel(asked, half_on_cuda, window=True).path == FLASH_ATTN
+    monkeypatch.setattr(kernels_module, "_flash_attn_missing", lambda: "it is not installed")
+    other = choose_kernel(asked, half_on_cuda, window=True)
+    assert (other.path, other.reason) == (SDPA, "it is not installed")
+
+
+def test_a_wish_that_the_cpu_cannot_grant_is_counted_with_its_reason(small, make_inputs):
+    inputs = make_inputs(80, dtype=torch.float32)
+    with torch.no_grad():
+        for _ in range(3):
+            nsa_attention(**inputs, kernels=Kernels(flash_attn=True), **small)
+        dense_attention(
+            inputs["q"], inputs["k_sel"], inputs["v_sel"], kernels=Kernels(flash_attn=True)
+        )
+    counts = _counts()
+    assert counts["attention", "torch"] == (3, "")
+    for operation, path in (("window", PIECES), ("prefix", PIECES)):
+        assert counts[operation, path][0] == 3
+        assert "CUDA" in counts[operation, path][1]
+    assert counts["dense", SDPA][0] == 1
+    assert "CUDA" in counts["dense", SDPA][1]
+
+
+def test_dense_attention_is_causal_attention_over_groups(make_inputs):
+    inputs = {n: x.detach() for n, x in make_inputs(40, H=6, G=2).items()}
+    q, k, v = inputs["q"], inputs["k_sel"], inputs["v_sel"]
+    k_all, v_all = (x.repeat_interleave(3, 2) for x in (k, v))
+    logits = torch.einsum("bshd,bkhd->bhsk", q, k_all) / 8**0.5
+    weights = logits.masked_fill(torch.ones(40, 40).triu(1).bool(), -torch.inf).softmax(-1)
+    expected = torch.einsum("bhsk,bkhd->bshd", weights, v_all)
+    torch.testing.assert_close(dense_attention(q, k, v), expected)
+
+
+def test_counters_count_calls_by_backend_and_start_again_when_cleared(small, make_inputs):
+    inputs = make_inputs(20)
+    nsa_attention(**inputs, backend="reference", **small)
+    nsa_attention(**inputs, **small)
+    rows = [row for row in counters.snapshot() if row.operation == "attention"]
+    assert [(row.path, row.reason, row.calls) for row in rows] == [
+        ("reference", "asked for", 1),
+        ("torch", "", 1),
+    ]
+    counters.clear()
+    assert counters.snapshot() == []

@@ -1,0 +1,111 @@
+"""DDP and FSDP train what one process trains, and go on with each other's checkpoints."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nsa.checkpoint import load_checkpoint
+from nsa.sharding import as_parameters, whole
+
+LaunchRanks = Callable[..., list["subprocess.Popen[bytes]"]]
+MakeOrder = Callable[..., Path]
+STEPS = 50
+HALF = {"every_steps": STEPS // 2}
+
+
+def _progress(lines: list[dict[str, Any]]) -> list[float]:
+    return [line["loss"] for line in lines if line["msg"] == "progress"]
+
+
+def _run(launch_ranks: LaunchRanks, helpers: Any, order: Path, **more: Any) -> list[dict[str, Any]]:
+    """Both ranks to the end; the lines of rank 0, whose losses rank 1 has too."""
+    processes = launch_ranks(order, **more)
+    codes = [process.wait(helpers.LIMIT_S) for process in processes]
+    assert codes == [0, 0], (order.parent / "rank0.log").read_text()
+    one, two = (helpers.read_lines(order.parent, rank) for rank in (0, 1))
+    assert _progress(one) == _progress(two)
+    return one
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_ranks_with_checkpointed_activations_equal_one_process_over_50_steps(
+    parallel: str,
+    make_order: MakeOrder,
+    launch_ranks: LaunchRanks,
+    train_here: Any,
+    helpers: Any,
+    tmp_path: Path,
+) -> None:
+    alone = train_here("alone", train={"steps": STEPS}, checkpoint=HALF)
+    model = {**helpers.TINY["model"], "gradient_checkpointing": True}
+    train = {"steps": STEPS, "parallel": parallel, "model": model}
+    train |= {"batch": {"global_seqs": 4, "accumulate": 2}}
+    train |= {"eval": {"every_steps": STEPS, "batches": 2}}
+    order = make_order("pair", train=train, world_size=2, checkpoint=HALF)
+    pair = _run(launch_ranks, helpers, order)
+    assert pair[0]["backend"] == parallel.upper()
+    assert {key: pair[0][key] for key in ("params", "dim", "vocab", "groups")} == {
+        key: alone[0][key] for key in ("params", "dim", "vocab", "groups")
+    }
+    assert _progress(pair) == pytest.approx(_progress(alone), rel=1e-4)
+    own, other = (
+        load_checkpoint(tmp_path / name / "checkpoints" / f"step_{STEPS:06d}")
+        for name in ("alone", "pair")
+    )
+    assert own.optimizer["state"].keys() == other.optimizer["state"].keys()
+    for name, tensor in own.model.items():
+        torch.testing.assert_close(other.model[name], tensor, rtol=1e-2, atol=2e-4)
+    # What two ranks saved half way, one process goes on with.
+    half = {"path": str(order.parent / "checkpoints" / "step_000025"), "step": 25}
+    rest = train_here("rest", train={"steps": STEPS}, resume_from=half)
+    assert _progress(rest) == pytest.approx(_progress(alone)[25:], rel=1e-4)
+    steps = [line for line in pair if line["msg"] == "step_end"]
+    per_step = steps[-1]["collective_seq"] - steps[-2]["collective_seq"]
+    assert per_step >= (7 if parallel == "fsdp" else 2)
+
+
+def test_what_one_process_saved_two_sharded_ranks_go_on_with(
+    make_order: MakeOrder, launch_ranks: LaunchRanks, train_here: Any, helpers: Any, tmp_path: Path
+) -> None:
+    alone = train_here("alone", train={"steps": 20}, checkpoint={"every_steps": 10})
+    half = {"path": str(tmp_path / "alone" / "checkpoints" / "step_000010"), "step": 10}
+    order = make_order(
+        "pair", train={"steps": 20, "parallel": "fsdp"}, world_size=2, resume_from=half
+    )
+    pair = _run(launch_ranks, helpers, order)
+    assert _progress(pair) == pytest.approx(_progress(alone)[10:], rel=1e-4)
+
+
+def test_fp16_on_sharded_ranks_skips_the_same_steps_everywhere(
+    make_order: MakeOrder, launch_ranks: LaunchRanks, helpers: Any
+) -> None:
+    train = {"steps": 6, "parallel": "fsdp", "dtype": "fp16"}
+    order = make_order("pair", train=train, world_size=2)
+    environ = {"NSA_SCALER_INIT_SCALE": "4e6", "NSA_DDP_COMPRESS": "bf16"}
+    _run(launch_ranks, helpers, order, environ=environ)
+    both = [
+        [
+            (line["skipped"], line["loss_scale"])
+            for line in helpers.read_lines(order.parent, rank)
+            if line["msg"] == "progress"
+        ]
+        for rank in (0, 1)
+    ]
+    assert both[0] == both[1]
+    assert both[0][0] == (True, 2e6)
+    assert both[0][-1][0] is False
+
+
+def test_a_state_without_shards_is_left_as_it_is() -> None:
+    linear = torch.nn.Linear(2, 3)
+    optimizer = torch.optim.AdamW(linear.parameters())
+    linear(torch.ones(2)).sum().backward()
+    optimizer.step()
+    state = optimizer.state_dict()
+    assert whole(state)["state"][0]["exp_avg"] is state["state"][0]["exp_avg"]
+    cut = as_parameters(state, list(linear.parameters()))
+    assert cut["state"][1]["exp_avg_sq"] is state["state"][1]["exp_avg_sq"]

@@ -1,0 +1,68 @@
+"""Do the pages live in a real browser, under their own content security policy?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import demand
+from tests.service.conftest import Plane
+from tests.service.fake_worker import beats
+from tests.service.pages.browser import Browser, chromium
+
+pytestmark = pytest.mark.needs("chromium")
+
+
+@pytest.fixture
+def database_url(tmp_path: Path) -> str:
+    """SQLite alone: a browser sees no database."""
+    return f"sqlite:///{tmp_path}/gonogo.db"
+
+
+@pytest.fixture
+def tab(plane: Plane, tmp_path: Path) -> Iterator[Browser]:
+    with chromium(demand("chromium"), tmp_path / "profile") as browser:
+        browser.visit(plane.call("POST", "/sign-in-links").json()["url"], "/")
+        yield browser
+        assert browser.complaints == []
+
+
+def test_pages_follow_what_happens_without_being_loaded_again(plane: Plane, tab: Browser) -> None:
+    tab.eval("window.loadedOnce = true")
+    assert tab.eval("document.querySelectorAll('tbody tr').length") == 0
+    experiment = plane.submit(name="lively")
+    tab.wait("document.querySelector('tbody a')?.innerText === 'lively'")
+    assert tab.eval("window.loadedOnce") is True
+    tab.visit(f"{plane.context.url}/experiments/{experiment}", f"/experiments/{experiment}")
+    tab.eval("window.loadedOnce = true")
+    worker = plane.worker()
+    for _ in range(2):
+        worker.run_through(plane.next_order(worker))
+    order = plane.next_order(worker)
+    worker.start(order)
+    worker.ship(order, {rank: beats(order, rank, upto=20) for rank in range(2)})
+    tab.wait("document.querySelector('dd')?.innerText === '20 / 40'")
+    assert tab.eval("document.querySelectorAll('polyline').length") >= 2
+    plane.call("POST", f"/experiments/{experiment}/cancel", json={"reason": "enough"})
+    tab.wait("document.querySelector('.headline').innerText.includes('stopping')")
+    assert tab.eval("window.loadedOnce") is True
+
+
+def test_a_page_fits_a_telephone(plane: Plane, tab: Browser) -> None:
+    experiment = plane.submit(name="narrow")
+    worker = plane.worker()
+    worker.run_through(plane.next_order(worker))
+    plane.wait(lambda: plane.experiment(experiment)["phases"][0]["verdict"], "a verdict")
+    tab.call(
+        "Emulation.setDeviceMetricsOverride",
+        width=400,
+        height=800,
+        deviceScaleFactor=1,
+        mobile=True,
+    )
+    run = plane.experiment(experiment)["phases"][0]["runs"][0]
+    for path in ("/", f"/experiments/{experiment}?run={run}", "/alerts", "/workers", "/sign-in"):
+        tab.visit(f"{plane.context.url}{path}", path.split("?")[0])
+        assert tab.eval("document.documentElement.scrollWidth") <= 400, path
