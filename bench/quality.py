@@ -9,7 +9,7 @@ selects at most 192 of 1024 tokens. Both kinds see the same real text (`local_te
 order, from the same seed, with the same optimizer; the figure is the held-out loss in nats per byte
 after the last step, and the ratio of the means over the seeds. Each finished run is appended to
 `--out`, and runs that are there already are not repeated, so it can be stopped at any time.
-NSA has three pairs of K/V projections and gates where dense has one pair: 10 % more parameters here.
+NSA has gates and three pairs of K/V projections where dense has one: 10 % more parameters here.
 """
 
 from __future__ import annotations

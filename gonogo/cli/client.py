@@ -19,8 +19,8 @@ from gonogo.contract.errors import (
 )
 
 _ERRORS = {401: NotAllowed, 403: NotAllowed, 404: NotFound}
-_PATIENCE_S = 10.0
-"""How long a read is repeated while the service restarts."""
+_PATIENCE_S = 60.0
+"""How long a read is repeated while the service restarts or the machine is starved."""
 
 
 class Client:

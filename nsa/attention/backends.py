@@ -21,6 +21,8 @@ class BackendUnavailableError(ValueError):
 _OLDEST_CAPABILITY = (8, 0)
 _WIDEST_HEAD = 256
 _WIDEST_BLOCK = 128
+# One block of keys and one of values must fit into shared memory beside the queries.
+_LARGEST_BLOCK_BYTES = 64 * 1024
 _MOST_HEADS = 64
 
 
@@ -53,6 +55,8 @@ def triton_call_reason(q: Tensor, groups: int, l_sel: int) -> str | None:
         return f"its tiles end at D = {_WIDEST_HEAD}, not {q.shape[-1]}"
     if l_sel > _WIDEST_BLOCK:
         return f"its tiles end at l_sel = {_WIDEST_BLOCK}, not {l_sel}"
+    if l_sel * q.shape[-1] * q.element_size() > _LARGEST_BLOCK_BYTES:
+        return f"a block of {l_sel} keys of D = {q.shape[-1]} in {q.dtype} exceeds its tiles"
     if q.shape[2] // groups > _MOST_HEADS:
         return f"its tiles end at {_MOST_HEADS} heads in a group, not {q.shape[2] // groups}"
     return None

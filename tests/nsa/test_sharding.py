@@ -100,6 +100,46 @@ def test_fp16_on_sharded_ranks_skips_the_same_steps_everywhere(
     assert both[0][-1][0] is False
 
 
+def test_one_sharded_rank_trains_what_one_process_trains_and_can_be_poisoned(
+    train_here: Any,
+) -> None:
+    steps = {"steps": 5, "eval": {"every_steps": 5, "batches": 1}}
+    alone = train_here("alone", train=steps)
+    sharded = train_here("sharded", train={**steps, "parallel": "fsdp"})
+    assert _progress(sharded) == pytest.approx(_progress(alone), rel=1e-5)
+    poisoned = train_here("poisoned", train={**steps, "parallel": "fsdp"}, fault="nan:step=3")
+    assert _progress(poisoned)[2:] == ["NaN"] * 3
+
+
+def test_what_ddp_is_told_reaches_it(make_order: MakeOrder, helpers: Any) -> None:
+    model = {**helpers.TINY["model"], "gradient_checkpointing": True}
+    order = make_order(train={"parallel": "ddp", "model": model})
+    environ = {
+        "NSA_DDP_STATIC_GRAPH": "1",
+        "NSA_DDP_BUCKET_MB": "7",
+        "NSA_DDP_DISABLE_GC": "1",
+    }
+    trainer = helpers.build_trainer(order, environ)
+    trainer.run()
+    net = trainer.rig.net
+    assert (net.static_graph, net.find_unused_parameters) == (True, False)
+    assert net.bucket_bytes_cap == 7 * 2**20
+    assert not trainer.rig.model.gradient_checkpointing
+
+
+@pytest.mark.filterwarnings("ignore:find_unused_parameters")
+def test_safe_mode_searches_unused_parameters_and_nothing_clever(
+    make_order: MakeOrder, helpers: Any, train_here: Any
+) -> None:
+    plain = train_here("plain")
+    order = make_order(train={"parallel": "ddp"})
+    environ = dict.fromkeys(("NSA_DDP_SAFE_MODE", "NSA_DDP_STATIC_GRAPH"), "1")
+    trainer = helpers.build_trainer(order, {**environ, "NSA_DDP_COMPRESS": "bf16"})
+    trainer.run()
+    assert (trainer.rig.net.static_graph, trainer.rig.net.find_unused_parameters) == (False, True)
+    assert _progress(helpers.read_lines(order.parent)) == pytest.approx(_progress(plain), rel=1e-6)
+
+
 def test_a_state_without_shards_is_left_as_it_is() -> None:
     linear = torch.nn.Linear(2, 3)
     optimizer = torch.optim.AdamW(linear.parameters())

@@ -130,9 +130,11 @@ def test_one_process_trains_alone_from_a_configuration(tmp_path: Path, helpers: 
 
 
 def test_data_that_is_missing_ends_the_process_with_code_5(tmp_path: Path) -> None:
-    done = _nsa("train", "--config", "demo", "--data", "fineweb_edu", "--out", str(tmp_path))
+    done = _nsa(
+        "train", "--config", "demo", "--data", f"parquet:{tmp_path}/gone", "--out", str(tmp_path)
+    )
     assert done.returncode == 5
-    assert "needs" in done.stderr
+    assert "cannot" in done.stderr or "no .parquet" in done.stderr
 
 
 def test_the_probe_measures_a_peak_and_prints_one_object() -> None:

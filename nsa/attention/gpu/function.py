@@ -127,9 +127,9 @@ def nsa_attention_triton(
         start=prefix_length(S, l_sel, n_sel),
     )  # fmt: skip
     blocks = (x.to(q.dtype) for x in compressed)
-    out, chosen = _NsaTritonFunction.apply(
-        q, *blocks, *(x.to(q.dtype) for x in (k_sel, v_sel, k_win, v_win)), gates, shape, w
-    )
+    tensors = (q, *blocks, *(x.to(q.dtype) for x in (k_sel, v_sel, k_win, v_win)), gates)
+    with torch.cuda.device_of(q):  # Triton starts kernels on the current device
+        out, chosen = _NsaTritonFunction.apply(*tensors, shape, w)
     if not want_ids:
         return out, None
     free = chosen[..., 1:].view(B, G, S - shape.start, shape.free).long()

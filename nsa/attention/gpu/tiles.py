@@ -1,8 +1,8 @@
 """How large is a tile of each kernel? A table by width of the numbers and of the heads.
 
 No autotuning: the first step of a run costs what every step costs, and a run repeats itself. The
-sizes are those that compile within the registers and shared memory of sm_80 and sm_90 (a test
-compiles them); which are fastest is for `bench/gpu.py` to say.
+sizes are those that compile for sm_80 and sm_90 within their shared memory (a test compiles them)
+and, for D = 64, with next to no register spilled; which are fastest is for `bench/gpu.py` to say.
 """
 
 import functools

@@ -98,6 +98,36 @@ def test_half_precision_on_cuda_is_served_by_flash_unless_it_is_switched_off(
     assert (no_flash.path, no_flash.reason) == (PIECES, "flash SDPA is switched off")
 
 
+def test_a_torch_without_windows_leaves_the_window_to_the_pieces(half_on_cuda, monkeypatch):
+    assert kernels_module._windows_missing() == ""
+    monkeypatch.setattr(kernels_module, "_windows_missing", lambda: "too old")
+    choice = choose_kernel(Kernels(), half_on_cuda, window=True)
+    assert (choice.path, choice.reason) == (PIECES, "too old")
+    assert choose_kernel(Kernels(), half_on_cuda, window=False).path == SDPA
+
+
+def test_a_window_is_given_to_flash_as_the_tokens_before_the_query(make_inputs, monkeypatch):
+    from torch.nn.attention import varlen
+
+    from nsa.attention.kernels import Choice, attend_causally
+
+    seen = {}
+
+    def varlen_attn(q, k, v, edges_q, edges_k, most_q, most_k, **options):
+        seen.update(options, shape=q.shape, edges=edges_q.tolist(), most=most_k)
+        return q
+
+    monkeypatch.setattr(varlen, "varlen_attn", varlen_attn)
+    inputs = make_inputs(30, B=2, H=6, G=2)
+    q = inputs["q"]
+    out = attend_causally(Choice(path=SDPA), q, inputs["k_win"], inputs["v_win"], 0.5, 20)
+    assert torch.equal(out, q)
+    assert seen["window_size"] == (19, 0)
+    assert seen["edges"] == [0, 30, 60]
+    assert seen["scale"] == 0.5
+    assert seen["shape"] == (60, 6, 8)
+
+
 def test_flash_attn_is_taken_when_asked_for_and_installed(half_on_cuda, monkeypatch):
     monkeypatch.setattr(kernels_module, "_flash_attn_missing", lambda: "")
     asked = Kernels(flash_attn=True)

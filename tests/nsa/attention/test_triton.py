@@ -101,7 +101,7 @@ def _kernels():
     }  # fmt: skip
 
 
-def _compile(kernel, tile, number, capability):
+def _compile(kernel, tile, number, capability, **ones):
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -111,6 +111,7 @@ def _compile(kernel, tile, number, capability):
         "ALIGN": 64, "BACK": 64, "STRIDE": 1, "REACH": 0, "BRANCH": 1, "ADD": True, "TILES": 32,
         "PRECISION": "ieee", "M": tile.rows if tile else 32, "N": tile.keys if tile else 64,
     }  # fmt: skip
+    values |= ones
     constants = {n: values[n] for n in kernel.arg_names if n in values}
     types = _signature(kernel, number) | dict.fromkeys(constants, "constexpr")
     options = {"num_warps": tile.warps, "num_stages": tile.stages} if tile else {}
@@ -149,6 +150,19 @@ def test_every_kernel_compiles_to_machine_code_that_fits(
             assert compiled.metadata.shared <= shared_bytes, kernel
 
 
+@needs_triton
+def test_sizes_of_one_which_triton_makes_constants_compile_too(tmp_path, monkeypatch):
+    from nsa.attention.gpu.tiles import tiles_for
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    ones = dict.fromkeys(("S", "K", "C", "G", "J", "T", "B", "prefix", "start", "chunk"), 1)
+    table = tiles_for(torch.bfloat16, 16)
+    for name in ("forward", "dkdv", "visit", "visit_backward"):
+        (kernel,) = _kernels()[name]
+        tile = getattr(table, name)
+        assert _compile(kernel, tile, "bf16", 80, **ones, R=1, D=16, DP=16).asm["cubin"], kernel
+
+
 def test_without_a_gpu_the_backend_says_what_it_needs(small, make_inputs):
     reason = available_backends("cpu")["triton"]
     assert "CUDA" in reason or "not installed" in reason
@@ -162,9 +176,10 @@ def test_without_a_gpu_the_backend_says_what_it_needs(small, make_inputs):
         ({"dtype": torch.float64}, "float64"),
         ({"D": 300}, "D = 256"),
         ({"l_sel": 256}, "l_sel"),
+        ({"l_sel": 128, "D": 256}, "exceeds"),
         ({"H": 65}, "heads"),
     ],
-    ids=["fp64", "wide heads", "long blocks", "many heads"],
+    ids=["fp64", "wide heads", "long blocks", "large blocks", "many heads"],
 )
 def test_a_call_that_the_tiles_do_not_cover_is_refused_with_the_reason(change, word):
     from nsa.attention.backends import triton_call_reason
