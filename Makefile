@@ -12,6 +12,8 @@ STAMP := $(VENV)/.installed
 EXTRAS := server,worker,postgres,nsa,cpu,dev
 # One thread a process on CPU: the tests start several ranks on few cores.
 TEST_ENV := OMP_NUM_THREADS=1
+# Most tests wait for processes they start, so a few sessions at once are quicker than one.
+WORKERS ?= 3
 ARGS ?=
 
 .NOTPARALLEL:
@@ -37,7 +39,7 @@ up: install ## Start everything here: service, worker, embedded queue and databa
 test: lint unit e2e ## Everything that must hold: lint, then all tests
 
 unit: install ## All tests but the end-to-end ones (ARGS="-k stall" chooses)
-	$(TEST_ENV) $(BIN)/python -m pytest tests --ignore=tests/e2e $(ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest tests --ignore=tests/e2e -n $(WORKERS) --dist worksteal $(ARGS)
 
 e2e: install ## The end-to-end tests: real processes, every fault of the table, kills
 	@if test -d tests/e2e; then $(TEST_ENV) $(BIN)/python -m pytest tests/e2e $(ARGS); fi

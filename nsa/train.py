@@ -55,7 +55,7 @@ def parse_launch(arguments: list[str], settings: Settings) -> Launch:
     parser.add_argument("--order", type=Path, help="order.json; excludes everything else")
     parser.add_argument("--config", type=Path, help="YAML file, or the name of a bundled one")
     parser.add_argument("--steps", type=int)
-    parser.add_argument("--data", help="synthetic | local_text")
+    parser.add_argument("--data", help="synthetic | local_text | fineweb_edu | parquet:PATH")
     parser.add_argument("--out", type=Path, help="run directory")
     parser.add_argument("--resume", type=Path, help="a checkpoint directory")
     parser.add_argument("--checkpoint-every", type=int, help="steps between checkpoints")

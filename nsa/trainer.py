@@ -18,9 +18,10 @@ from nsa.artifacts import RunArtifacts, memory_report
 from nsa.attention import counters
 from nsa.checkpoint_writer import CheckpointWriter
 from nsa.data import Batches, BatchPlan, open_source
-from nsa.errors import BadConfig, DataFailure, Halted, NonFinite
+from nsa.errors import DataFailure, Halted, NonFinite
 from nsa.evaluation import held_out_loss
 from nsa.faults import parse_fault, toy_instead_of
+from nsa.go import told, wait_for_go
 from nsa.heartbeat import Heartbeat
 from nsa.identity import count_identity
 from nsa.launch import Launch
@@ -35,8 +36,6 @@ from nsa.sections import Sections
 from nsa.settings import Settings
 from nsa.stacks import StackDumps
 
-_GO_LIMIT_S = 120.0
-_GO_POLL_S = 0.05
 _ERROR_TEXT_LIMIT = 2000
 _SELECTION_EVERY = 10
 _SKIPPED_LIMIT = 20  # from 65536, twenty halvings leave nothing to scale
@@ -132,28 +131,8 @@ class Trainer:
             self.launch.run_dir, self.launch.checkpoint, self.rig, self.heart
         )
         if self.launch.supervised:
-            self._wait_for_go()
+            wait_for_go(self.launch.run_dir, self.rig.ranks, self.heart)
         self.heart.section = None
-
-    def _wait_for_go(self) -> None:
-        """Rank 0 looks for `.GO`; all ranks go, or leave, together."""
-        deadline = time.monotonic() + _GO_LIMIT_S
-        while not (go := self._told("GO")) and not self._told("HALT"):
-            if self.settings.rank != 0 or time.monotonic() > deadline:
-                break
-            time.sleep(_GO_POLL_S)
-        if self.rig.ranks.choose(int(go)):
-            return
-        halted = self.rig.ranks.choose(int(self._told("HALT")))
-        if halted:
-            self.heart.beat("halt_seen")
-        self.rig.ranks.leave_together()
-        if halted:
-            raise Halted("halted before the first step")
-        raise BadConfig(f"no .GO within {_GO_LIMIT_S:.0f} s")
-
-    def _told(self, word: str) -> bool:
-        return (self.launch.run_dir / f".{word}").exists()
 
     def _open_data(self) -> None:
         with self.sections.enter("data"):
@@ -242,7 +221,7 @@ class Trainer:
     ) -> None:
         """Average the loss, learn rank 0's decisions, write the progress line."""
         leads = self.settings.rank == 0
-        halt = leads and self.launch.supervised and self._told("HALT")
+        halt = leads and self.launch.supervised and told(self.launch.run_dir, "HALT")
         due = leads and self.writer.due_by_time(time.monotonic())
         loss, halts, dues = self.rig.ranks.add_up(
             [loss / self.settings.world_size, float(halt), float(due)]

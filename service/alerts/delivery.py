@@ -52,7 +52,9 @@ class Deliveries:
             context.store.write(lambda session: spread_alerts(session, context.now()))
         if context.store.read(load_orphaned):
             context.store.write(fail_orphaned)
-        self._start(context.store.read(lambda s: load_due(s, context.now(), context.url)))
+        with self._lock:
+            busy = frozenset(self._busy)  # before the read: what they mark may be missing from it
+        self._start(context.store.read(lambda s: load_due(s, context.now(), context.url)), busy)
 
     def busy(self) -> int:
         """Return how many subscriptions have a try under way."""
@@ -72,12 +74,14 @@ class Deliveries:
         )
         self._subscribed = True
 
-    def _start(self, due: list[Parcel]) -> None:
+    def _start(self, due: list[Parcel], busy: frozenset[str]) -> None:
         context = self._context
         by_webhook: dict[str, list[Parcel]] = {}
         for parcel in due:
             by_webhook.setdefault(parcel.webhook, []).append(parcel)
         for webhook, parcels in by_webhook.items():
+            if webhook in busy:
+                continue
             with self._lock:
                 if webhook in self._busy or self._rests.get(webhook, 0.0) > context.mono():
                     continue

@@ -15,9 +15,14 @@ from gonogo.contract.rundir import RunDir
 from tests.e2e.lab import Lab, beats, last_step, one_phase_plan, processes_of, read_json
 
 
-def start(lab: Lab, step: int = 10) -> tuple[str, RunView]:
-    """Submit the smoke phase alone and wait until it is in the middle."""
-    experiment = lab.submit(one_phase_plan())
+STEPS = 24
+CHECKPOINT_AT = 10
+
+
+def start(lab: Lab, step: int = 7) -> tuple[str, RunView]:
+    """Submit the smoke phase alone, shortened, and wait until it is in the middle."""
+    cadence = {"every_steps": CHECKPOINT_AT, "every_s": 600}
+    experiment = lab.submit(one_phase_plan(steps=STEPS, checkpoint=cadence))
     return experiment, lab.wait_for_step(experiment, step)
 
 
@@ -61,7 +66,7 @@ def test_the_worker_may_be_killed(lab: Lab) -> None:
 def test_the_watcher_may_be_killed(lab: Lab) -> None:
     experiment, run = start(lab)
     folder = RunDir(Path(run.dir or ""))
-    for step in (12, 16, 20):
+    for step in (8, 11, 14):
         lab.wait_for_step(experiment, step)
         pid = read_json(folder.path / "keeper.json")["watcher"]["pid"]
         os.kill(pid, signal.SIGKILL)
@@ -85,7 +90,7 @@ def test_the_control_plane_may_be_killed(lab: Lab) -> None:
 
 
 def test_a_killed_keeper_takes_its_run_along_and_the_run_resumes(lab: Lab) -> None:
-    experiment, run = start(lab, step=24)
+    experiment, run = start(lab, step=13)
     folder = RunDir(Path(run.dir or ""))
     pid = read_json(folder.path / "keeper.json")["pid"]
     os.kill(pid, signal.SIGKILL)
@@ -97,13 +102,13 @@ def test_a_killed_keeper_takes_its_run_along_and_the_run_resumes(lab: Lab) -> No
     assert first.outcome.code == "keeper_lost"
     assert (second.attempt, second.reason) == (2, "resume")
     order = read_json(RunDir(Path(second.dir or "")).order)
-    assert order["resume_from"]["step"] == 20
+    assert order["resume_from"]["step"] == CHECKPOINT_AT
     steps = [r["step"] for r in beats(RunDir(Path(second.dir or "")), 0) if r["msg"] == "step_end"]
-    assert steps == list(range(21, 41))
+    assert steps == list(range(CHECKPOINT_AT + 1, STEPS + 1))
 
 
 def test_a_halted_run_can_be_resumed_to_go(lab: Lab) -> None:
-    experiment, run = start(lab, step=8)
+    experiment, run = start(lab, step=5)
     lab.client.post(f"/experiments/{experiment}/halt", {"reason": "a look"})
     view = lab.wait_for_end(experiment)
     assert (view.state, view.verdict) == ("awaiting_decision", "INCONCLUSIVE")

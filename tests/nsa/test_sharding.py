@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from nsa.checkpoint import load_checkpoint
+from nsa.data.make_parquet import write_parquet_folder
 from nsa.sharding import as_parameters, whole
 
 LaunchRanks = Callable[..., list["subprocess.Popen[bytes]"]]
@@ -71,13 +72,27 @@ def test_two_ranks_with_checkpointed_activations_equal_one_process_over_50_steps
 def test_what_one_process_saved_two_sharded_ranks_go_on_with(
     make_order: MakeOrder, launch_ranks: LaunchRanks, train_here: Any, helpers: Any, tmp_path: Path
 ) -> None:
-    alone = train_here("alone", train={"steps": 20}, checkpoint={"every_steps": 10})
+    corpus = tmp_path / "corpus"
+    documents = [f"<{number}>" + "text " * (number % 37) for number in range(400)]
+    write_parquet_folder(corpus, documents, files=3, rows_per_group=20)
+    train = {"steps": 20, "data": f"parquet:{corpus}"}
+    alone = train_here("alone", train=train, checkpoint={"every_steps": 10})
     half = {"path": str(tmp_path / "alone" / "checkpoints" / "step_000010"), "step": 10}
     order = make_order(
-        "pair", train={"steps": 20, "parallel": "fsdp"}, world_size=2, resume_from=half
+        "pair",
+        train={**train, "parallel": "fsdp"},
+        world_size=2,
+        resume_from=half,
+        checkpoint={"every_steps": 10},
     )
     pair = _run(launch_ranks, helpers, order)
     assert _progress(pair) == pytest.approx(_progress(alone)[10:], rel=1e-4)
+    own, other = (
+        load_checkpoint(tmp_path / name / "checkpoints" / "step_000020")
+        for name in ("alone", "pair")
+    )
+    assert sorted(own.marks) == sorted(other.marks)
+    assert len(own.marks) == 4
 
 
 def test_fp16_on_sharded_ranks_skips_the_same_steps_everywhere(

@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 
+import nsa.go
 import nsa.trainer
 from nsa.checkpoint import load_checkpoint
 from nsa.errors import BadConfig, DataFailure, Halted, NonFinite
@@ -225,7 +226,7 @@ def test_halt_before_go_ends_without_a_step(make_order: Callable[..., Path], hel
 def test_without_go_it_leaves_when_the_limit_is_over(
     make_order: Callable[..., Path], helpers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nsa.trainer, "_GO_LIMIT_S", 0.1)
+    monkeypatch.setattr(nsa.go, "_LIMIT_S", 0.1)
     order = make_order(go=False)
     with pytest.raises(BadConfig, match=r"no \.GO") as stop:
         helpers.build_trainer(order).run()

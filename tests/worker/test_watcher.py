@@ -17,7 +17,7 @@ from gonogo.contract.rundir import load_all_lines
 from tests.worker.control_plane import FakeControlPlane, RunStore, serving
 from tests.worker.runs import ROOT, NewRun, SupervisedRun, wait_until
 from worker.halt import KILL_NAME, load_request
-from worker.metrics_file import load_metrics
+from worker.metrics_file import Snapshot, load_metrics
 from worker.processes import send_signal
 
 
@@ -209,6 +209,12 @@ def test_suspicion_takes_evidence_and_costs_nothing(new_run: NewRun) -> None:
 
 def test_watcher_tells_the_exporter_what_it_sees(new_run: NewRun) -> None:
     run = new_run(fault="slow:factor=6,from=22", steps=60)
+
+    def told() -> Snapshot | None:
+        found = load_metrics(run.path)
+        return found if found is not None and found.armed.get(Detector.STALL) else None
+
+    assert wait_until(told, "an armed stall detector").armed[Detector.STALL] is True
     run.wait_for_exit()
     found = load_metrics(run.path)
     assert found is not None
@@ -217,7 +223,6 @@ def test_watcher_tells_the_exporter_what_it_sees(new_run: NewRun) -> None:
         "1": True,
     }
     assert sum(found.step_s.counts) > 20
-    assert found.armed[Detector.STALL] is True
     assert set(found.findings) <= {f"{f.detector}/{f.severity}" for f in run.findings()}
 
 

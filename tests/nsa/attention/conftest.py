@@ -67,7 +67,7 @@ def run() -> Callable[..., tuple[Tensor, Tensor, dict[str, Tensor]]]:
         leaves = {name: x.detach().clone().requires_grad_() for name, x in inputs.items()}
         out, sel = nsa_attention(**leaves, return_selection=True, **options)
         generator = torch.Generator().manual_seed(99)
-        grad = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out.dtype)
+        grad = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out)
         out.backward(grad)
         zero = {name: torch.zeros_like(x) for name, x in leaves.items()}
         grads = {n: zero[n] if x.grad is None else x.grad for n, x in leaves.items()}

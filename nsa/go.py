@@ -1,0 +1,42 @@
+"""May this run start, must it stop? The two words that a supervisor leaves in the run directory.
+
+Rank 0 alone reads them; what it reads is shared, so that all ranks go, or leave, together.
+"""
+
+import time
+from pathlib import Path
+
+from nsa.errors import BadConfig, Halted
+from nsa.heartbeat import Heartbeat
+from nsa.ranks import Ranks
+
+_LIMIT_S = 120.0
+_POLL_S = 0.05
+
+
+def told(run_dir: Path, word: str) -> bool:
+    """Whether `.GO` or `.HALT` is there."""
+    return (run_dir / f".{word}").exists()
+
+
+def wait_for_go(run_dir: Path, ranks: Ranks, heart: Heartbeat) -> None:
+    """Return when `.GO` is there; a collective.
+
+    Raises:
+        Halted: `.HALT` came instead.
+        BadConfig: neither came within 120 s.
+    """
+    deadline = time.monotonic() + _LIMIT_S
+    while not (go := told(run_dir, "GO")) and not told(run_dir, "HALT"):
+        if ranks.rank != 0 or time.monotonic() > deadline:
+            break
+        time.sleep(_POLL_S)
+    if ranks.choose(int(go)):
+        return
+    halted = ranks.choose(int(told(run_dir, "HALT")))
+    if halted:
+        heart.beat("halt_seen")
+    ranks.leave_together()
+    if halted:
+        raise Halted("halted before the first step")
+    raise BadConfig(f"no .GO within {_LIMIT_S:.0f} s")
