@@ -14,7 +14,6 @@ from gonogo.contract.api import RunView
 from gonogo.contract.rundir import RunDir
 from tests.e2e.lab import Lab, beats, last_step, one_phase_plan, processes_of, read_json
 
-
 STEPS = 24
 CHECKPOINT_AT = 10
 
