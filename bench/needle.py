@@ -2,7 +2,7 @@
 
 Run from the repository root:
 
-    python -m bench.needle --steps 600
+    python -m bench.needle --steps 500 --save tests/data/needle.pt
 
 A sequence is noise in which a marker byte and a pattern of three secret bytes stand once; at its
 end the marker comes again, and the model has to go on with the pattern. The first occurrence lies
@@ -118,16 +118,24 @@ def closed(model: LanguageModel, branch: str) -> Iterator[None]:
     with torch.no_grad():
         for block in model.layers():
             block.attention.gate.bias[number :: len(BRANCHES)] = -math.inf
-    yield
-    with torch.no_grad():
-        for block, bias in zip(model.layers(), kept, strict=True):
-            block.attention.gate.bias.copy_(bias)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for block, bias in zip(model.layers(), kept, strict=True):
+                block.attention.gate.bias.copy_(bias)
 
 
-def study(steps: int, batch: int, seed: int, count: int, *, show: bool = False) -> dict[str, Any]:
-    """Train, then measure with all branches and with each one closed."""
-    config = build_needle_config(steps, seed)
-    model = train_on_needles(config, batch, show=show)
+def load_trained(file: Path) -> tuple[LanguageModel, TrainConfig]:
+    """A model that `--save` wrote, and its configuration."""
+    config = build_needle_config(steps=1, seed=1337)
+    model = build_model(config)
+    model.load_state_dict(torch.load(file, weights_only=True))
+    return model.eval(), config
+
+
+def study(model: LanguageModel, config: TrainConfig, count: int) -> dict[str, Any]:
+    """What is retrieved with all branches and with each one closed."""
     told: dict[str, Any] = {"retrieved": retrieved(model, config, count)}
     for branch in BRANCHES:
         with closed(model, branch):
@@ -138,13 +146,19 @@ def study(steps: int, batch: int, seed: int, count: int, *, show: bool = False) 
 def main() -> None:
     """Train one model and print what it retrieves."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--seed", type=int, default=1337)
     parser.add_argument("--count", type=int, default=256)
+    parser.add_argument("--save", type=Path, help="where the weights go, in half precision")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    print(json.dumps(study(given.steps, given.batch, given.seed, given.count, show=True)))
+    config = build_needle_config(given.steps, given.seed)
+    model = train_on_needles(config, given.batch, show=True)
+    if given.save is not None:
+        halves = {name: tensor.half() for name, tensor in model.state_dict().items()}
+        torch.save(halves, given.save)
+    print(json.dumps(study(model, config, given.count)))
 
 
 if __name__ == "__main__":

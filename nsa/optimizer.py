@@ -2,13 +2,13 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
 from nsa.config import OptimConfig
 from nsa.scaling import LossScale
-from nsa.sharding import whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +56,12 @@ def apply_gradients(
     for group in optimizer.param_groups:
         group["lr"] = rate
     loss_scale.unscale(optimizer)
-    norm = whole(torch.nn.utils.clip_grad_norm_(model.parameters(), clip)).item()
+    norm: Any = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+    if hasattr(norm, "full_tensor"):  # of sharded gradients: each rank holds a part of it
+        norm = norm.full_tensor()
     skipped = loss_scale.step(optimizer)
     optimizer.zero_grad(set_to_none=True)
-    return Update(grad_norm=norm, skipped=skipped)
+    return Update(grad_norm=norm.item(), skipped=skipped)
 
 
 def learning_rate(step: int, optim: OptimConfig) -> float:

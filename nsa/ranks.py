@@ -5,7 +5,7 @@ block, so a rank that has not entered one is known by its lower count.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -13,13 +13,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from nsa.errors import BadConfig
 from nsa.model.transformer import LanguageModel
 from nsa.settings import Settings
-from nsa.sharding import Reductions, shard, whole
 
 # Above every deadline of a watcher: a collective that waits is the watcher's business.
 _COLLECTIVE_TIMEOUT = timedelta(hours=3)
@@ -50,7 +48,7 @@ class Ranks:
         self.wait_s = 0.0
         self._settings, self._device = settings, device
         self._on_collective = on_collective
-        self._reductions = Reductions()
+        self._reduced_at: float | None = None
         if parallel == "single":
             if self.world_size != 1:
                 raise BadConfig(f"parallel single with {self.world_size} ranks")
@@ -73,12 +71,14 @@ class Ranks:
         compress = not safe and self._settings.value("NSA_DDP_COMPRESS") == "bf16"
         wire_dtype = torch.bfloat16 if compress else None
         if self.backend == "FSDP":
+            from nsa.sharding import shard
+
             shard(
                 model,
                 self._device,
                 wire_dtype=wire_dtype,
                 on_collective=self._on_collective,
-                reductions=self._reductions,
+                on_reduction=self._note_reduction,
             )
             return model
         # The rotation table is equal by construction: no broadcast of it before each forward.
@@ -96,9 +96,10 @@ class Ranks:
     @contextmanager
     def part_of_step(self, net: nn.Module, *, last: bool) -> Iterator[None]:
         """Around forward and backward of one part; gradients are averaged in the last only."""
-        self._reductions.last_at = None
-        if isinstance(net, FSDPModule):
-            net.set_requires_gradient_sync(last)
+        self._reduced_at = None
+        if self.backend == "FSDP":
+            sharded: Any = net
+            sharded.set_requires_gradient_sync(last)
         if last or not isinstance(net, DistributedDataParallel):
             yield
         else:
@@ -111,8 +112,7 @@ class Ranks:
         Counted from the launch of the last reduction: this rank has computed all its gradients
         then.
         """
-        launched_at = self._reductions.last_at
-        return 0.0 if launched_at is None else ended_at - launched_at
+        return 0.0 if self._reduced_at is None else ended_at - self._reduced_at
 
     def add_up(self, numbers: list[float]) -> list[float]:
         """The sums over all ranks, in fp64, equal on every rank."""
@@ -141,9 +141,19 @@ class Ranks:
         """A state dict without shards, equal on every rank."""
         if self.backend != "FSDP":
             return state
+        from nsa.sharding import whole
+
         with self._waiting():
             gathered: dict[str, Any] = whole(state)
         return gathered
+
+    def cut(self, state: dict[str, Any], parameters: Sequence[Tensor]) -> dict[str, Any]:
+        """An optimizer's whole state, sharded as its parameters are."""
+        if self.backend != "FSDP":
+            return state
+        from nsa.sharding import as_parameters
+
+        return as_parameters(state, parameters)
 
     def leave_together(self) -> None:
         """Wait for every rank, then take the group down; without it exits are not clean."""
@@ -158,13 +168,16 @@ class Ranks:
         yield
         self.wait_s += time.monotonic() - began
 
+    def _note_reduction(self) -> None:
+        self._reduced_at = time.monotonic()
+
     def _average_bucket(
         self,
         wire_dtype: torch.dtype | None,
         bucket: dist.GradBucket,  # type: ignore[name-defined] # DDP wants this very annotation
     ) -> torch.futures.Future[Tensor]:
         self._on_collective()
-        self._reductions.last_at = time.monotonic()
+        self._note_reduction()
         gradients = bucket.buffer()
         wire = gradients if wire_dtype is None else gradients.to(wire_dtype)
         wire.div_(self.world_size)

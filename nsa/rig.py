@@ -19,7 +19,6 @@ from nsa.optimizer import build_optimizer
 from nsa.ranks import Ranks
 from nsa.scaling import LossScale
 from nsa.settings import Settings
-from nsa.sharding import as_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +88,7 @@ def build_rig(
     optimizer = build_optimizer(model, config.optim, device, fused=fused)
     going_on = snapshot is not None and launch.resume_step != 0
     if snapshot is not None and going_on:
-        _go_on(snapshot, optimizer, loss_scale, settings.rank)
+        _go_on(snapshot, optimizer, loss_scale, ranks)
     return Rig(
         config=config,
         plan=plan,
@@ -145,17 +144,17 @@ def _open_checkpoint(launch: Launch, config: TrainConfig, model: nn.Module) -> S
 
 
 def _go_on(
-    snapshot: Snapshot, optimizer: torch.optim.Optimizer, loss_scale: LossScale, rank: int
+    snapshot: Snapshot, optimizer: torch.optim.Optimizer, loss_scale: LossScale, ranks: Ranks
 ) -> None:
     """Load what a run needs besides the weights to go on as if it had not stopped."""
     parameters = [item for group in optimizer.param_groups for item in group["params"]]
     try:
-        optimizer.load_state_dict(as_parameters(snapshot.optimizer, parameters))
+        optimizer.load_state_dict(ranks.cut(snapshot.optimizer, parameters))
     except (RuntimeError, ValueError, KeyError, IndexError) as error:
         raise BadConfig(f"the checkpoint does not fit this optimizer: {error}") from error
     loss_scale.load(snapshot.loss_scale)
-    if rank < len(snapshot.rng):
-        torch.set_rng_state(snapshot.rng[rank])
+    if ranks.rank < len(snapshot.rng):
+        torch.set_rng_state(snapshot.rng[ranks.rank])
 
 
 def _marks(snapshot: Snapshot, config: TrainConfig) -> list[list[int]]:

@@ -2,10 +2,10 @@
 
 Each rank keeps 1/n of every parameter; a block's weights are gathered before it runs, and its
 gradients are averaged and scattered after it has. Checkpoints hold whole tensors (`whole`), so what
-one way of training saved, any other can load (`as_parameters`).
+one way of training saved, any other can load (`as_parameters`). To be imported where it is wanted
+only: FSDP takes half a second to load.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,20 +19,13 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from nsa.model.transformer import LanguageModel
 
 
-class Reductions:
-    """When this rank launched its last gradient reduction; `None` before the first."""
-
-    def __init__(self) -> None:
-        self.last_at: float | None = None
-
-
 def shard(
     model: LanguageModel,
     device: torch.device,
     *,
     wire_dtype: torch.dtype | None,
     on_collective: Callable[[], None],
-    reductions: Reductions,
+    on_reduction: Callable[[], None],
 ) -> None:
     """Shard a model in place.
 
@@ -41,7 +34,7 @@ def shard(
         device: where it lives.
         wire_dtype: of gradients on the wire; None = their own.
         on_collective: told before each gather and each reduction.
-        reductions: told when a reduction is launched.
+        on_reduction: told when a reduction is launched.
     """
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     policy = MixedPrecisionPolicy(reduce_dtype=wire_dtype)
@@ -52,7 +45,7 @@ def shard(
         if isinstance(module, FSDPModule) and hasattr(module, "set_custom_all_gather"):
             # The classes that these want are not public; what they must do is.
             gather: Any = _Gather(on_collective)
-            reduce_scatter: Any = _ReduceScatter(on_collective, reductions)
+            reduce_scatter: Any = _ReduceScatter(on_collective, on_reduction)
             module.set_custom_all_gather(gather)
             module.set_custom_reduce_scatter(reduce_scatter)
 
@@ -113,10 +106,10 @@ class _Gather(_Allocate):
 
 
 class _ReduceScatter(_Allocate):
-    """FSDP's reduce-scatter, counted and timed."""
+    """FSDP's reduce-scatter, counted and told."""
 
-    def __init__(self, on_collective: Callable[[], None], reductions: Reductions) -> None:
-        self._on_collective, self._reductions = on_collective, reductions
+    def __init__(self, on_collective: Callable[[], None], on_reduction: Callable[[], None]) -> None:
+        self._on_collective, self._on_reduction = on_collective, on_reduction
 
     def __call__(
         self,
@@ -127,5 +120,5 @@ class _ReduceScatter(_Allocate):
         async_op: bool = False,
     ) -> Any:
         self._on_collective()
-        self._reductions.last_at = time.monotonic()
+        self._on_reduction()
         return dist.reduce_scatter_tensor(output_tensor, input_tensor, op, group, async_op)

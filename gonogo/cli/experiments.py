@@ -145,18 +145,20 @@ def show(experiment: Id, as_json: Json = False) -> None:
 
 
 def _print_experiment(view: ExperimentView) -> None:
-    print_fields(
-        {
-            "experiment": view.id,
-            "name": view.name,
-            "plan": view.plan,
-            "state": view.state,
-            "verdict": verdict_text(view.verdict),
-            "outcome": view.outcome.code if view.outcome else None,
-            "waiting for": view.waiting_for,
-            "rest": duration(view.forecast.seconds_p50) + f"  ({view.forecast.basis})",
-        }
-    )
+    fields = {
+        "experiment": view.id,
+        "name": view.name,
+        "plan": view.plan,
+        "state": view.state,
+        "verdict": verdict_text(view.verdict),
+    }
+    if view.outcome is not None:
+        fields["outcome"] = view.outcome.code
+    if view.waiting_for is not None:
+        fields["waiting for"] = view.waiting_for
+    if view.forecast.seconds_p50 is not None:
+        fields["rest"] = f"{duration(view.forecast.seconds_p50)}  ({view.forecast.basis})"
+    print_fields(fields)
     for condition in view.conditions:
         out.print(f"condition {condition.state}: {condition.text}", highlight=False)
 

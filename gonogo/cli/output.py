@@ -12,9 +12,19 @@ from rich.table import Table
 
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.decision import Verdict
+from gonogo.contract.ids import is_id
 
-out = Console()
-err = Console(stderr=True)
+_PIPED_COLUMNS = 240
+
+
+def _console(*, stderr: bool = False) -> Console:
+    """Return a console that never folds or cuts what a pipe gets."""
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=_PIPED_COLUMNS)
+
+
+out = _console()
+err = _console(stderr=True)
 
 VERDICT_STYLE = {
     Verdict.GO: "bold green",
@@ -38,9 +48,13 @@ def verdict_text(verdict: str | Verdict | None) -> str:
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    """Print a table of text on stdout; cells may hold rich markup."""
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold dim")
-    for row in rows:
+    """Print a table of text on stdout; cells may hold rich markup, identifiers are never cut."""
+    cells = [list(row) for row in rows]
+    table = Table(box=None, pad_edge=False, header_style="bold dim")
+    for index, name in enumerate(columns):
+        widest = max((len(row[index]) for row in cells if is_id(row[index])), default=None)
+        table.add_column(name, min_width=widest)
+    for row in cells:
         table.add_row(*row)
     out.print(table)
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from gonogo.cli.output import duration
+from gonogo.cli.output import duration, out, print_table
+from gonogo.contract.ids import Kind, new_id
 
 
 @pytest.mark.parametrize(
@@ -18,3 +19,12 @@ from gonogo.cli.output import duration
 )
 def test_a_duration_uses_the_unit_that_fits(seconds: float | None, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_identifiers_are_whole_however_narrow_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(out, "_width", 60)
+    name = new_id(Kind.RUN)
+    print_table(("id", "text", "more"), [(name, "a long text " * 8, "another " * 9)])
+    assert name in capsys.readouterr().out
