@@ -1,5 +1,6 @@
 """Which commands look after the installation? Plans, self-check, keys and the database."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -171,9 +172,30 @@ def keys(
     _run_service(*arguments)
 
 
+def flags(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """List every NSA_* variable of the trainer with its default and effect."""
+    done = subprocess.run(
+        application_argv("nsa.flags", *(["--json"] if as_json else [])),
+        env=application_env(load_settings().inherited),
+        cwd=checkout_root(),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise typer.Exit(Exit.UNEXPECTED)
+    if as_json:
+        print_json({"items": json.loads(done.stdout)})
+    else:
+        print(done.stdout, end="")
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command()(plans)
     app.command()(doctor)
     app.command()(db)
     app.command()(keys)
+    app.command()(flags)

@@ -1,0 +1,136 @@
+"""The command line as a person meets it: help, one-line errors, exit codes, one JSON object."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUNS = Path(__file__).parent.parent / "data" / "runs"
+
+
+def gonogo(home: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GONOGO_")}
+    return subprocess.run(
+        [sys.executable, "-m", "gonogo.cli.main", *arguments],
+        env={**kept, "GONOGO_HOME": str(home), "GONOGO_URL": "http://127.0.0.1:9", **environ},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+COMMANDS = [
+    "up",
+    "serve",
+    "worker",
+    "demo",
+    "submit",
+    "list",
+    "show",
+    "watch",
+    "logs",
+    "halt",
+    "cancel",
+    "resume",
+    "promote",
+    "override",
+    "takeover",
+    "rerun",
+    "report",
+    "judge",
+    "replay",
+    "forecast",
+    "plans",
+    "doctor",
+    "db",
+    "keys",
+    "flags",
+]
+
+
+def test_help_lists_every_command(tmp_path: Path) -> None:
+    done = gonogo(tmp_path, "--help")
+    assert done.returncode == 0
+    listed = {line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")}
+    assert set(COMMANDS) <= listed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["judge", "/no/such/directory"], 3, "no such directory"),
+        (["replay", "dec_00000000000000000000000000"], 3, "no such"),
+        (["submit", "nope"], 3, "neither a plan file nor one of demo"),
+        (["submit", "demo", "--set", "steps"], 2, "expected KEY=VALUE"),
+        (["demo", "--fault", "hangg"], 2, "expected one of hang"),
+        (["demo", "--fault", "hang:rank=7"], 2, "expected 0 to 1"),
+        (["forecast"], 2, "give an experiment, or --steps"),
+        (["judge", str(RUNS / "healthy"), "--now", "soon"], 2, "Unix seconds or RFC 3339"),
+        (["list"], 5, "is it running"),
+        (["list", "--limit", "0"], 2, "limit"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
+)
+def test_bad_input_is_one_clear_error_with_its_code(
+    tmp_path: Path, arguments: list[str], code: int, says: str
+) -> None:
+    done = gonogo(tmp_path, *arguments)
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+
+
+def test_a_misspelt_variable_is_an_error_with_a_hint(tmp_path: Path) -> None:
+    done = gonogo(tmp_path, "list", GONOGO_HOOM="x")
+    assert done.returncode == 2
+    assert "did you mean GONOGO_HOME?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("healthy", 0), ("non_finite", 10), ("stalled", 10), ("predecessor_healthy", 12)],
+)
+def test_judging_a_directory_exits_by_its_verdict_with_one_json_object(
+    tmp_path: Path, name: str, code: int
+) -> None:
+    done = gonogo(tmp_path, "judge", str(RUNS / name), "--json")
+    assert done.returncode == code, done.stderr
+    judged = json.loads(done.stdout)
+    assert judged["facts_digest"]
+    assert judged["not_observed"] or code != 12
+
+
+def test_the_field_forecast_is_62_days(tmp_path: Path) -> None:
+    done = gonogo(tmp_path, "forecast", "--steps", "50000", "--tok-s", "38", "--json")
+    assert json.loads(done.stdout)["seconds_p50"] == pytest.approx(62.4 * 86_400, rel=0.01)
+
+
+def test_plans_are_shown_and_checked(tmp_path: Path) -> None:
+    names = [row["name"] for row in json.loads(gonogo(tmp_path, "plans", "--json").stdout)["items"]]
+    assert names == ["demo", "m7c-125m"]
+    shown = json.loads(gonogo(tmp_path, "plans", "demo", "--json").stdout)
+    assert shown["valid"]
+    broken = tmp_path / "plan.yaml"
+    broken.write_text("v: 1\nname: x\nprofil: cpu\n")
+    done = gonogo(tmp_path, "plans", str(broken))
+    assert done.returncode == 2
+    assert "did you mean profile?" in done.stderr
+
+
+def test_flags_list_every_toggle(tmp_path: Path) -> None:
+    rows = json.loads(gonogo(tmp_path, "flags", "--json").stdout)["items"]
+    names = {row["name"] for row in rows}
+    assert {"NSA_PREFILL_BATCHED", "NSA_DDP_BUCKET_MB", "NSA_SCALER_INIT_SCALE"} <= names
+    assert all(row["effect"] for row in rows)
+
+
+def test_the_doctor_answers_in_json(tmp_path: Path) -> None:
+    done = gonogo(tmp_path, "doctor", "--json")
+    answer = json.loads(done.stdout)
+    assert {"python", "home", "redis", "service"} <= {check["id"] for check in answer["checks"]}
+    assert done.returncode == (0 if answer["ok"] else 1)
