@@ -13,7 +13,7 @@ EXTRAS := server,worker,postgres,nsa,cpu,dev
 # One thread a process on CPU: the tests start several ranks on few cores.
 TEST_ENV := OMP_NUM_THREADS=1
 # Most tests wait for processes they start, so a few sessions at once are quicker than one.
-WORKERS ?= 3
+WORKERS ?= 4
 ARGS ?=
 
 .NOTPARALLEL:

@@ -2,7 +2,7 @@
 
 Run from the repository root:
 
-    python -m bench.needle --steps 500 --save tests/data/needle.pt
+    python -m bench.needle --steps 700 --save tests/data/needle.pt
 
 A sequence is noise in which a marker byte and a pattern of three secret bytes stand once; at its
 end the marker comes again, and the model has to go on with the pattern. The first occurrence lies
@@ -87,10 +87,11 @@ def train_on_needles(config: TrainConfig, batch: int, *, show: bool = False) -> 
     for step in range(1, config.steps + 1):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, config.optim)
-        tokens = needles(batch, config, random, repeats=REPEATS)
+        repeats = REPEATS if 2 * step <= config.steps else 1  # many lessons first, then far ones
+        tokens = needles(batch, config, random, repeats=repeats)
         targets = tokens[:, 1:].where(tokens[:, 1:] >= SECRETS.start, -100)
         targets = targets.where(targets != MARKER, -100)
-        targets[:, : _slot(config, REPEATS)] = -100  # what nobody has said yet
+        targets[:, : _slot(config, repeats)] = -100  # what nobody has said yet
         loss = next_byte_loss(model(tokens[:, :-1]), targets)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.optim.clip)
@@ -146,7 +147,7 @@ def study(model: LanguageModel, config: TrainConfig, count: int) -> dict[str, An
 def main() -> None:
     """Train one model and print what it retrieves."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--steps", type=int, default=700)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--seed", type=int, default=1337)
     parser.add_argument("--count", type=int, default=256)

@@ -1,6 +1,6 @@
 """A trained tiny model finds a byte pattern beyond its window, and does it through selection.
 
-The weights are those of `python -m bench.needle --steps 500 --save tests/data/needle.pt`; what is
+The weights are those of `python -m bench.needle --steps 700 --save tests/data/needle.pt`; what is
 measured here is what the attention of today does with them.
 """
 
