@@ -35,7 +35,9 @@ def _losses(lines: Lines) -> list[Any]:
 
 def test_every_step_writes_its_three_lines_in_order(train_here: TrainHere) -> None:
     lines = train_here(train={"steps": 3})
-    steps = [(line["step"], line["msg"]) for line in lines if line["step"] > 0]
+    # A busy machine may add `section` and `alive`: they say what lasts, not what was done.
+    said = [line for line in lines if line["msg"] not in ("section", "alive")]
+    steps = [(line["step"], line["msg"]) for line in said if line["step"] > 0]
     expected = [(k, msg) for k in (1, 2, 3) for msg in ("step_start", "progress", "step_end")]
     assert steps == [*expected, (3, "done")]
     assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
