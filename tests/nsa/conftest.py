@@ -190,6 +190,11 @@ def read_lines(run_dir: Path, rank: int = 0) -> list[dict[str, Any]]:
     ]
 
 
+def told(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Lines without `section` and `alive`, which a busy machine may add: they say what lasts."""
+    return [line for line in lines if line["msg"] not in ("section", "alive")]
+
+
 def wait_for(
     run_dir: Path, seen: Callable[[dict[str, Any]], bool], rank: int = 0
 ) -> dict[str, Any]:

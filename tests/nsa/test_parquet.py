@@ -363,5 +363,5 @@ def test_a_loader_that_fails_is_told_before_the_first_step_and_ends_with_5(
         helpers.build_trainer(order).run()
     assert stop.value.code == 5
     lines = helpers.read_lines(order.parent)
-    assert [line["msg"] for line in lines[-2:]] == ["loader_error", "error"]
+    assert [line["msg"] for line in helpers.told(lines)[-2:]] == ["loader_error", "error"]
     assert not [line for line in lines if line["msg"] == "step_start"]
