@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -171,11 +172,12 @@ def start_torchrun() -> Iterator[Callable[[Path], "subprocess.Popen[bytes]"]]:
 
 
 def free_port() -> int:
-    """A port on loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody listens on now, below those the kernel gives to others meanwhile."""
+    while True:
+        port = random.randrange(15_000, 32_000)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                return port
 
 
 def read_lines(run_dir: Path, rank: int = 0) -> list[dict[str, Any]]:
