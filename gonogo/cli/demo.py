@@ -48,7 +48,7 @@ def demo(
     home = settings.home / "demo" / stamp
     inherited = {k: v for k, v in settings.inherited.items() if k != "GONOGO_API_KEY"}
     settings = replace(settings, home=home, api_key=None, inherited=inherited)
-    _raise_on_sigterm()
+    _raise_on_signals()
     err.print(f"demo: starting in {home}", highlight=False)
     with Stack(settings=settings, port=0) as stack, Client(stack.url, settings.key()) as client:
         if webhook:
@@ -71,12 +71,14 @@ def demo(
     raise typer.Exit(exit_of_verdict(view.verdict, view.outcome.code if view.outcome else None))
 
 
-def _raise_on_sigterm() -> None:
+def _raise_on_signals() -> None:
     def interrupt(number: int, frame: FrameType | None) -> None:
         del number, frame
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, interrupt)
+    # SIGINT too: a shell that starts a job in the background leaves it ignored.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, interrupt)
 
 
 def _follow(client: Client, stack: Stack, experiment: str) -> None:

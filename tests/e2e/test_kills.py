@@ -4,15 +4,27 @@ Each test kills one part with SIGKILL in the middle of the smoke phase.
 """
 
 import os
+import re
 import shutil
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from gonogo.contract.api import RunView
 from gonogo.contract.rundir import RunDir
-from tests.e2e.lab import Lab, beats, last_step, one_phase_plan, processes_of, read_json
+from tests.e2e.lab import (
+    Lab,
+    beats,
+    clean_environ,
+    last_step,
+    one_phase_plan,
+    processes_of,
+    read_json,
+)
 
 STEPS = 24
 CHECKPOINT_AT = 10
@@ -129,3 +141,28 @@ def test_a_cancelled_experiment_ends_without_a_verdict(lab: Lab) -> None:
     view = lab.wait_for_end(experiment)
     assert (view.state, view.verdict) == ("finished", None)
     assert processes_of(run.id) == []
+
+
+def test_ctrl_c_ends_the_demo_with_a_checkpoint(tmp_path: Path) -> None:
+    log = tmp_path / "stderr"
+    with log.open("wb") as stream:
+        demo = subprocess.Popen(
+            [sys.executable, "-m", "gonogo.cli.main", "demo", "--json"],
+            env=clean_environ(tmp_path),
+            stdout=subprocess.DEVNULL,
+            stderr=stream,
+        )
+    deadline = time.monotonic() + 120
+    while (
+        not re.search(r"synthetic running: step [2-6]/", log.read_text())
+        and time.monotonic() < deadline
+    ):
+        assert demo.poll() is None, log.read_text()
+        time.sleep(0.1)
+    demo.send_signal(signal.SIGINT)
+    assert demo.wait(60) == 130
+    run = max((tmp_path / "demo").glob("*/runs/*"), key=lambda path: path.name)
+    record = read_json(RunDir(run).exit)
+    assert (record["reason"], record["ended_by"]) == ("halted", "operator")
+    assert list(RunDir(run).checkpoints.glob("step_*/manifest.json"))
+    assert processes_of(run.name) == []
