@@ -13,14 +13,13 @@ from types import FrameType
 from typing import Annotated, Any
 
 import typer
-from rich.live import Live
 
 from gonogo.cli.client import Client
 from gonogo.cli.exits import Exit, exit_of_verdict
 from gonogo.cli.output import err, out, print_json, verdict_text
 from gonogo.cli.settings import load_settings
 from gonogo.cli.supervise import Stack
-from gonogo.cli.watching import POLL_S, plain_line, render, take_glance
+from gonogo.cli.watching import watch_experiment
 from gonogo.contract.api import ExperimentView
 from gonogo.contract.plan import bundled_plan
 from gonogo.contract.resolve import checkout_root, resolve_plan
@@ -57,7 +56,7 @@ def demo(
         experiment = client.post("/experiments", body, **{"Idempotency-Key": stamp})["id"]
         err.print(f"demo: {experiment} at {stack.url}", highlight=False)
         try:
-            _follow(client, stack, experiment)
+            watch_experiment(client, experiment, meanwhile=lambda: stack.tend(_say))
         except KeyboardInterrupt:
             err.print("\ndemo: ending with a checkpoint")
             raise typer.Exit(Exit.INTERRUPTED) from None
@@ -81,30 +80,8 @@ def _raise_on_signals() -> None:
         signal.signal(number, interrupt)
 
 
-def _follow(client: Client, stack: Stack, experiment: str) -> None:
-    """Show progress until nothing more happens by itself; keep the processes alive meanwhile."""
-
-    def say(text: str) -> None:
-        err.print(f"demo: {text}", markup=False, highlight=False)
-
-    glance = take_glance(client, experiment)
-    if err.is_terminal:
-        with Live(render(glance), console=err, auto_refresh=False) as live:
-            while not glance.done:
-                stack.tend(say)
-                time.sleep(POLL_S)
-                glance = take_glance(client, experiment)
-                live.update(render(glance), refresh=True)
-        return
-    said_at = float("-inf")
-    while not glance.done:
-        stack.tend(say)
-        if time.monotonic() - said_at > 3:
-            said_at = time.monotonic()
-            err.print(plain_line(glance), markup=False, highlight=False, soft_wrap=True)
-        time.sleep(POLL_S)
-        glance = take_glance(client, experiment)
-    err.print(plain_line(glance), markup=False, highlight=False, soft_wrap=True)
+def _say(text: str) -> None:
+    err.print(f"demo: {text}", markup=False, highlight=False)
 
 
 def _await_alerts(client: Client) -> None:

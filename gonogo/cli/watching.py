@@ -5,6 +5,7 @@ that logs stay readable. Ctrl-C ends the watching, never the run.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated
@@ -24,6 +25,7 @@ from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 
 POLL_S = 0.5
+SAY_EVERY_S = 3.0
 _DONE = (ExperimentState.FINISHED, ExperimentState.AWAITING_DECISION)
 _MARK = {
     PhaseState.PENDING: ("○", "dim"),
@@ -121,12 +123,26 @@ def plain_line(glance: Glance) -> str:
     return " | ".join(parts)
 
 
-def watch_experiment(client: Client, experiment: str, *, quiet: bool = False) -> ExperimentView:
-    """Follow an experiment on stderr until it finishes or waits for a person; return it."""
+def watch_experiment(
+    client: Client,
+    experiment: str,
+    *,
+    quiet: bool = False,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> ExperimentView:
+    """Follow an experiment on stderr until it finishes or waits for a person; return it.
+
+    Args:
+        client: the service's.
+        experiment: its id.
+        quiet: print lines even on a terminal, where a block would be redrawn.
+        meanwhile: called before each look.
+    """
     glance = take_glance(client, experiment)
     if err.is_terminal and not quiet:
         with Live(render(glance), console=err, auto_refresh=False, transient=False) as live:
             while not glance.done:
+                meanwhile()
                 time.sleep(POLL_S)
                 glance = take_glance(client, experiment)
                 live.update(render(glance), refresh=True)
@@ -135,11 +151,12 @@ def watch_experiment(client: Client, experiment: str, *, quiet: bool = False) ->
     said_at = float("-inf")
     while True:
         mark = _mark_of(glance)
-        if mark != shown or time.monotonic() - said_at > 5:
+        if mark != shown or time.monotonic() - said_at > SAY_EVERY_S:
             shown, said_at = mark, time.monotonic()
             err.print(plain_line(glance), markup=False, highlight=False, soft_wrap=True)
         if glance.done:
             return glance.experiment
+        meanwhile()
         time.sleep(POLL_S)
         glance = take_glance(client, experiment)
 

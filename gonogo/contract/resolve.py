@@ -249,7 +249,7 @@ def expected_identity(
     """Return the identity that a run of this configuration must report."""
     model = train.get("model", {})
     batch = train.get("batch", {})
-    seq_len = model.get("seq_len", train.get("seq_len"))
+    seq_len = model.get("seq_len")
     sequences = batch.get("global_seqs")
     tokens = seq_len * sequences if seq_len and sequences else None
     return Identity(

@@ -1,7 +1,7 @@
 """What does each criterion say about the facts? Pass, fail, inconclusive or error, never a guess.
 
-The built-in criteria are a table of functions at the end; a plan's own are evaluated from what was
-measured: certain failure first, then what is missing, then the thresholds.
+A plan's own criteria, evaluated from what was measured: certain failure first, then what is
+missing, then the thresholds. The built-in ones are in `built_in`.
 """
 
 from collections.abc import Mapping
