@@ -14,10 +14,11 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import ClaimRequest
 from gonogo.contract.errors import Conflict
+from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, RunEvent, RunState
 from gonogo.contract.order import Order, ResumePoint, RunReason
 from gonogo.contract.outcome import Actor, OutcomeCode
-from gonogo.contract.plan import Plan, hardware_profiles
+from gonogo.contract.plan import Plan
 from gonogo.contract.resolve import build_order
 from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
 from service.lifecycle import Deed, lock_run, move_experiment, move_run, record_event

@@ -7,7 +7,7 @@ from gonogo.contract.errors import Problem, Rejected
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.lifecycle import ExperimentState, PhaseState
 from gonogo.contract.order import Order
-from gonogo.contract.plan import bundled_plan
+from gonogo.contract.plan_source import bundled_plan
 from gonogo.contract.resolve import ResolvedPlan, build_order, resolve_plan
 from service.db.schema import ExperimentRow, PhaseRow
 from service.lifecycle import Deed, record_event

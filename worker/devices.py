@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gonogo.contract.errors import Rejected
+from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
-from gonogo.contract.plan import hardware_profiles
 from worker.locks import device_lock, is_locked
 
 _DEVICE = re.compile(r"(cuda|cpu):(\d{1,3})")

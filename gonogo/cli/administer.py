@@ -18,7 +18,7 @@ from gonogo.cli.output import out, print_json, print_table
 from gonogo.cli.settings import Settings, load_settings
 from gonogo.cli.supervise import embedded_server
 from gonogo.contract.errors import GonogoError, NotFound
-from gonogo.contract.plan import bundled_plan, bundled_plan_names, parse_plan
+from gonogo.contract.plan_source import bundled_plan, bundled_plan_names, parse_plan
 from gonogo.contract.resolve import checkout_root, resolve_plan
 
 _MIN_FREE_BYTES = 5 * 10**9

@@ -21,7 +21,7 @@ from gonogo.cli.settings import load_settings
 from gonogo.cli.supervise import Stack
 from gonogo.cli.watching import watch_experiment
 from gonogo.contract.api import ExperimentView
-from gonogo.contract.plan import bundled_plan
+from gonogo.contract.plan_source import bundled_plan
 from gonogo.contract.resolve import checkout_root, resolve_plan
 
 _ALERTS_S = 15.0

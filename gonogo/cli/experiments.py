@@ -20,7 +20,7 @@ from gonogo.cli.watching import watch_experiment
 from gonogo.contract.api import ExperimentView
 from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import NotFound
-from gonogo.contract.plan import bundled_plan_names
+from gonogo.contract.plan_source import bundled_plan_names
 from gonogo.contract.yaml_text import parse_yaml
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]

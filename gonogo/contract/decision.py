@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from gonogo.contract.canonical import digest
-from gonogo.contract.plan import GateSeverity
+from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.wire import Recorded
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from pydantic import Field
 
+from gonogo.contract.criterion import Criterion
 from gonogo.contract.heartbeat import Identity
-from gonogo.contract.plan import CheckpointCadence, Criterion, HeartbeatCadence, Limits
+from gonogo.contract.plan import CheckpointCadence, HeartbeatCadence, Limits
 from gonogo.contract.watch import Watch
 from gonogo.contract.wire import Recorded
 

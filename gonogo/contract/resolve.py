@@ -12,20 +12,14 @@ from typing import Any
 
 import gonogo
 from gonogo.contract.canonical import digest
+from gonogo.contract.criterion import DEVICE_METRICS, Criterion
 from gonogo.contract.errors import NotFound, Problem, Rejected
 from gonogo.contract.fault import parse_fault
+from gonogo.contract.hardware import HardwareProfile, hardware_profiles
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import HaltGrace, LeftOut, Order, PhaseAhead, ResumePoint, RunReason
-from gonogo.contract.plan import (
-    DEVICE_METRICS,
-    Criterion,
-    HardwareProfile,
-    Phase,
-    Plan,
-    hardware_profiles,
-    parse_plan,
-    with_overrides,
-)
+from gonogo.contract.plan import Phase, Plan
+from gonogo.contract.plan_source import parse_plan, with_overrides
 from gonogo.contract.watch import Watch
 from gonogo.contract.wire import Recorded
 from gonogo.contract.yaml_text import parse_yaml

@@ -6,7 +6,7 @@ ignores them (a newer trainer must not end a run). Non-finite numbers are string
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from gonogo.contract.canonical import wire_value
 
@@ -16,6 +16,9 @@ Number = Annotated[
     float, WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": list(NON_FINITE)}]})
 ]
 """A float that may be non-finite: a string on the wire."""
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
+"""What plans, phases and criteria are called."""
 
 
 class Submitted(BaseModel):

@@ -6,9 +6,9 @@ They stand before a plan's own in every gate and are required. Missing evidence 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import CriterionOutcome, CriterionResult
 from gonogo.contract.outcome import OutcomeCode
-from gonogo.contract.plan import GateSeverity
 
 Json = Mapping[str, Any]
 Said = tuple[CriterionOutcome, Any, str]

@@ -8,6 +8,7 @@ only a person can waive it. State changes are decisions of kind `condition`.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from gonogo.contract.criterion import Criterion, GateSeverity
 from gonogo.contract.decision import (
     Condition,
     ConditionState,
@@ -16,7 +17,6 @@ from gonogo.contract.decision import (
     Decision,
     Verdict,
 )
-from gonogo.contract.plan import Criterion, GateSeverity
 from gonogo.judge.criteria import evaluate
 from gonogo.judge.rules import OpenCondition
 

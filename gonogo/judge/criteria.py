@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gonogo.contract.canonical import rounded
+from gonogo.contract.criterion import Aggregate, Criterion, GateSeverity, Grey
 from gonogo.contract.decision import CriterionOutcome, CriterionResult
-from gonogo.contract.plan import Aggregate, Criterion, GateSeverity, Grey
 from gonogo.judge.measure import needed_share
 
 Json = Mapping[str, Any]

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gonogo.contract.canonical import canonical_bytes, rounded, wire_value
+from gonogo.contract.criterion import Criterion
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.outcome import CODE_OF_DETECTOR, Actor, Outcome, OutcomeCode
-from gonogo.contract.plan import Criterion
 from gonogo.contract.records import CheckOutcome
 from gonogo.judge.measure import build_measure, quantile
 from gonogo.judge.record import RunRecord

@@ -8,8 +8,8 @@ and `remedy` (the diagnosis and patch under which the judged run was made).
 from collections.abc import Mapping
 from typing import Any
 
+from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import CriterionOutcome, CriterionResult, Verdict
-from gonogo.contract.plan import GateSeverity
 
 REPRODUCED = "reproduced"
 REMEDIED = "remedied"

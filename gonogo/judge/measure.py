@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gonogo.contract.canonical import rounded, wire_number
-from gonogo.contract.plan import Aggregate, Criterion
+from gonogo.contract.criterion import Aggregate, Criterion
 from gonogo.judge.metrics import METRICS, MetricRow, Owed, slope
 from gonogo.judge.scope import Scope
 from gonogo.judge.steps import RankSteps

@@ -1,8 +1,8 @@
 """What can a criterion look at? One row per metric: where its samples come from.
 
-A new metric is a name in `gonogo.contract.plan.Metric` and a row here. Samples are step → value of
-one rank; speeds and step times are recomputed from the rank's own clock, never taken from what the
-trainer reports about itself (R16, R70).
+A new metric is a name in `gonogo.contract.criterion.Metric` and a row here. Samples are step →
+value of one rank; speeds and step times are recomputed from the rank's own clock, never taken from
+what the trainer reports about itself (R16, R70).
 """
 
 import math
@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gonogo.contract.criterion import Metric
 from gonogo.contract.heartbeat import Msg
-from gonogo.contract.plan import Metric
 from gonogo.judge.scope import Scope
 from gonogo.judge.steps import RankSteps
 

@@ -13,7 +13,8 @@ from typing import Any
 from gonogo.contract.errors import NotFound, Rejected
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.order import Order
-from gonogo.contract.plan import Plan, bundled_plan
+from gonogo.contract.plan import Plan
+from gonogo.contract.plan_source import bundled_plan
 from gonogo.contract.resolve import build_order, checkout_root, load_train_config, resolve_plan
 from gonogo.contract.rundir import RunDir, load_record
 from gonogo.contract.yaml_text import parse_yaml

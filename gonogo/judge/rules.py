@@ -12,9 +12,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from gonogo.contract.canonical import wire_value
+from gonogo.contract.criterion import BUILT_IN_CRITERIA, Criterion
 from gonogo.contract.decision import Condition
 from gonogo.contract.order import JUDGE_VERSION, Order
-from gonogo.contract.plan import BUILT_IN_CRITERIA, Criterion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

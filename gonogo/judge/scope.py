@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gonogo.contract.plan import Criterion
+from gonogo.contract.criterion import Criterion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

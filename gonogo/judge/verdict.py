@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gonogo.contract.criterion import Criterion, GateSeverity
 from gonogo.contract.decision import Condition, CriterionOutcome, CriterionResult, Verdict
 from gonogo.contract.errors import Rejected
 from gonogo.contract.order import JUDGE_VERSION
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
-from gonogo.contract.plan import Criterion, GateSeverity
 from gonogo.judge.built_in import evaluate_built_in, evaluate_drift
 from gonogo.judge.conditions import build_conditions
 from gonogo.judge.criteria import evaluate

@@ -5,9 +5,9 @@ import statistics
 from collections.abc import Iterable, Mapping
 
 from gonogo.contract.canonical import rounded
+from gonogo.contract.criterion import Metric
 from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.order import Order
-from gonogo.contract.plan import Metric
 from gonogo.judge.measure import quantile
 from gonogo.judge.metrics import METRICS
 from gonogo.judge.rules import build_rules

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from gonogo.contract.api import Submission
 from gonogo.contract.errors import NotFound
-from gonogo.contract.plan import bundled_plan, bundled_plan_names, parse_plan
+from gonogo.contract.plan_source import bundled_plan, bundled_plan_names, parse_plan
 from gonogo.contract.schemas import SCHEMAS, schema
 from service.auth import Viewer
 from service.submission import resolve_submission

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.contract.canonical import wire_line, wire_value
+from gonogo.contract.criterion import Criterion
 from gonogo.contract.order import Order, ResumePoint
-from gonogo.contract.plan import Criterion, bundled_plan
+from gonogo.contract.plan_source import bundled_plan
 from gonogo.contract.resolve import build_order, resolve_plan
 from gonogo.contract.rundir import save_json
 from gonogo.judge.facts import build_facts

@@ -18,7 +18,7 @@ from gonogo.cli.client import Client
 from gonogo.cli.supervise import Stack
 from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.lifecycle import ExperimentState, RunState
-from gonogo.contract.plan import bundled_plan
+from gonogo.contract.plan_source import bundled_plan
 from gonogo.contract.rundir import RunDir, load_all_lines
 
 LIMIT_S = 150.0

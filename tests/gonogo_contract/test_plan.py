@@ -8,13 +8,8 @@ from typing import Any
 import pytest
 
 from gonogo.contract.errors import NotFound, Rejected
-from gonogo.contract.plan import (
-    bundled_plan,
-    bundled_plan_names,
-    hardware_profiles,
-    parse_plan,
-    with_overrides,
-)
+from gonogo.contract.hardware import hardware_profiles
+from gonogo.contract.plan_source import bundled_plan, bundled_plan_names, parse_plan, with_overrides
 from gonogo.contract.yaml_text import parse_yaml
 
 DEMO = bundled_plan("demo")

@@ -9,7 +9,7 @@ import pytest
 from gonogo.contract.canonical import digest
 from gonogo.contract.errors import Rejected
 from gonogo.contract.order import Order
-from gonogo.contract.plan import bundled_plan
+from gonogo.contract.plan_source import bundled_plan
 from gonogo.contract.resolve import ResolvedPlan, build_order, resolve_plan
 from tests.data.make_runs import CONFIG, order_of
 

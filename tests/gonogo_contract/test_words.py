@@ -15,7 +15,7 @@ from gonogo.contract.outcome import (
     OutcomeClass,
     OutcomeCode,
 )
-from gonogo.contract.plan import bundled_plan, parse_plan
+from gonogo.contract.plan_source import bundled_plan, parse_plan
 from gonogo.contract.watch import Watch
 from gonogo.judge.rules import watch_values
 from tests.data.make_runs import order_of

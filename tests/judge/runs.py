@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from gonogo.contract.canonical import wire_line
+from gonogo.contract.criterion import Criterion
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
-from gonogo.contract.plan import Criterion
 from gonogo.contract.records import Check, CheckOutcome, ExitRecord, Preflight, RankExit
 from gonogo.judge.facts import build_facts
 from gonogo.judge.record import RunRecord, build_run_record

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gonogo.contract.criterion import Criterion, Metric
 from gonogo.contract.decision import CriterionResult
 from gonogo.contract.heartbeat import Heartbeat
-from gonogo.contract.plan import Criterion, Metric
 from gonogo.judge.criteria import evaluate
 from gonogo.judge.measure import build_measure
 from gonogo.judge.metrics import METRICS

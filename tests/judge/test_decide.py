@@ -9,7 +9,8 @@ import pytest
 from gonogo.contract.decision import Condition, Verdict
 from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import Actor, Detector, Outcome, OutcomeCode
-from gonogo.contract.plan import Plan, bundled_plan, parse_plan, with_overrides
+from gonogo.contract.plan import Plan
+from gonogo.contract.plan_source import bundled_plan, parse_plan, with_overrides
 from gonogo.judge.conditions import build_conditions
 from gonogo.judge.decide import (
     Action,

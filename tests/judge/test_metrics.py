@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.plan import Criterion
+from gonogo.contract.criterion import Criterion
 from gonogo.judge.facts import build_facts
 from gonogo.judge.rules import build_rules
 from tests.data.make_runs import STEPS, TOKENS, Rank, healthy_ranks, order_of

@@ -12,7 +12,7 @@ import pytest
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.decision import Decision
 from gonogo.contract.errors import NotFound, Rejected
-from gonogo.contract.plan import bundled_plan
+from gonogo.contract.plan_source import bundled_plan
 from gonogo.judge.offline import judge_directory
 from gonogo.judge.record import load_run
 from tests.data import make_runs

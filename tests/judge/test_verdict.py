@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gonogo.contract.canonical import digest
+from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import CriterionOutcome, CriterionResult, Verdict
 from gonogo.contract.errors import Rejected
 from gonogo.contract.order import JUDGE_VERSION
 from gonogo.contract.outcome import CLASS_OF, Actor, Outcome, OutcomeCode
-from gonogo.contract.plan import GateSeverity
 from gonogo.judge.facts import build_facts
 from gonogo.judge.history import with_history
 from gonogo.judge.record import build_run_record

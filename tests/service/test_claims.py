@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.contract.plan import bundled_plan, parse_plan
+from gonogo.contract.plan_source import bundled_plan, parse_plan
 from service.claims import Offer
 from tests.service.conftest import Plane
 from tests.service.fake_worker import beats, config_digest_holds

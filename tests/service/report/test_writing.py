@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.order import Order, ResumePoint
-from gonogo.contract.plan import bundled_plan
+from gonogo.contract.plan_source import bundled_plan
 from gonogo.judge.facts import build_facts
 from gonogo.judge.record import build_run_record
 from service.report.plots import can_plot, draw_overview, draw_run

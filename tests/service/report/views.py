@@ -11,7 +11,7 @@ from gonogo.contract.decision import CriterionOutcome, CriterionResult, Decision
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order
-from gonogo.contract.plan import bundled_plan
+from gonogo.contract.plan_source import bundled_plan
 from gonogo.contract.resolve import build_order, resolve_plan
 from service.artifacts import ArtifactsView
 from service.report.beats import build_rank_beats, read_beat
