@@ -17,7 +17,7 @@ WORKERS ?= 4
 ARGS ?=
 
 .NOTPARALLEL:
-.PHONY: help install demo up test unit e2e lint format dashboards clean
+.PHONY: help install demo up test unit e2e lint bench format dashboards clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ lint: install ## ruff, mypy, the import law, spelling
 	$(BIN)/mypy
 	PYTHONPATH=. $(BIN)/lint-imports
 	$(BIN)/codespell
+
+bench: install ## Measure what docs/benchmarks.md claims (a quarter of an hour; ARGS="--list" says what)
+	$(TEST_ENV) $(BIN)/python -m bench $(ARGS)
 
 format: install ## Let ruff format the code and mend what it can
 	$(BIN)/ruff format .

@@ -5,7 +5,9 @@ Run from the repository root on a machine with a CUDA device (Triton comes with 
     python -m bench.gpu                         # everything, a few minutes
     python -m bench.gpu --only attention --lengths 2048,32768 --json figures.json
 
-1. *right*: the Triton backend against the plain equations, forward and backward, in fp32 and bf16.
+1. *proof*: the one that `backend="auto"` goes by on this machine (`python -m nsa.attention.proof`):
+   the Triton backend against the plain equations, forward and backward, in fp32, fp16 and bf16, and
+   against the torch backend in time. Made if there is none; `--again` makes it anew.
 2. *attention*: forward + backward of NSA (each backend) against dense causal SDPA held to
    FLASH_ATTENTION, and cuDNN's figure beside it: 12 heads, 2 groups, D 64, bf16, medians of at
    least 20 CUDA-event timings after warm-up. Batch is stated; dense gets its keys repeated to all
@@ -13,103 +15,33 @@ Run from the repository root on a machine with a CUDA device (Triton comes with 
 3. *model*: tokens/s of whole training steps of the 125M model (forward, backward, clipping, fused
    AdamW, bf16 compute over fp32 parameters), batch and accumulation stated.
 
-Exit 0 when everything was right, 1 when something was wrong, 3 when there is no GPU: then nothing
-was measured, and no figure of this page is known.
+Exit 0 when Triton was right, 1 when it was wrong or its trial failed, 3 when there is no GPU: then
+nothing was measured, and no figure of this page is known.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from nsa.attention import available_backends, nsa_attention
-from nsa.attention.compression import compress_tokens
+from nsa.attention import available_backends
+from nsa.attention.gpu.trial import HEAD_DIM, HEADS, median_ms, nsa_step
+from nsa.attention.proof import device_proof, table
 from nsa.config import build_config, load_config
 from nsa.model import build_model
 from nsa.model.transformer import next_byte_loss
 from nsa.optimizer import build_optimizer
 
-HEADS, GROUPS, HEAD_DIM = 12, 2, 64
-# Largest relative error of outputs and of gradients.
-TOLERANCES = {torch.float32: (1e-5, 1e-4), torch.bfloat16: (1.5e-2, 2e-2)}
-WARM_UP = 5
 FIELD_TOK_S = 38.0
-
-
-def median_ms(step: Callable[[], None], repeats: int) -> float:
-    """Median of `repeats` CUDA-event timings after warm-up, in milliseconds."""
-    for _ in range(WARM_UP):
-        step()
-    marks = [
-        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-        for _ in range(repeats)
-    ]
-    for begin, end in marks:
-        begin.record()
-        step()
-        end.record()
-    torch.cuda.synchronize()
-    return statistics.median(begin.elapsed_time(end) for begin, end in marks)
-
-
-def _inputs(B: int, S: int, dtype: torch.dtype) -> list[Tensor]:
-    generator = torch.Generator(device="cuda").manual_seed(0)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, device="cuda", dtype=dtype, generator=generator)
-
-    keys_values = [draw(B, S, GROUPS, HEAD_DIM) for _ in range(6)]
-    gates = draw(B, S, HEADS, 3).sigmoid()
-    tensors = [draw(B, S, HEADS, HEAD_DIM), *keys_values, gates]
-    return [tensor.requires_grad_() for tensor in tensors]
-
-
-def _result(
-    inputs: list[Tensor], blocks: tuple[Tensor, Tensor], backend: str
-) -> tuple[Tensor, list[Tensor]]:
-    leaves = [x.detach().requires_grad_() for x in (*inputs, *blocks)]
-    out, ids = nsa_attention(
-        *leaves[:-2], compressed=(leaves[-2], leaves[-1]), backend=backend, return_selection=True
-    )
-    out.backward(torch.ones_like(out) / 8)
-    return ids, [out.detach(), *(x.grad for x in leaves if x.grad is not None)]
-
-
-def check_right(lengths: tuple[int, ...]) -> list[dict[str, Any]]:
-    """Triton against the equations; rows whose selection differs by a near tie are counted."""
-    rows = []
-    for dtype, (out_limit, grad_limit) in TOLERANCES.items():
-        for S in lengths:
-            inputs = _inputs(2, S, dtype)
-            # Both start from the same rounded blocks: else near ties are decided by the rounding.
-            k, v = (compress_tokens(x.detach(), 32, 16).to(dtype) for x in inputs[1:3])
-            ids, got = _result(inputs, (k, v), "triton")
-            exact = [x.detach().float() for x in inputs]
-            wanted_ids, wanted = _result(exact, (k.float(), v.float()), "reference")
-            errors = [
-                ((x.float() - y).norm() / y.norm().clamp_min(1e-3 * y.numel() ** 0.5)).item()
-                for x, y in zip(got, wanted, strict=True)
-            ]
-            same = (ids == wanted_ids).all(-1).float().mean().item()
-            # A query that chose another of two nearly equal blocks moves its own row only.
-            slack = 1.0 + 100.0 * (1.0 - same)
-            fine = errors[0] < out_limit * slack and max(errors[1:]) < grad_limit * slack
-            rows.append(
-                {"S": S, "dtype": str(dtype), "same_selection": same, "out": errors[0],
-                 "gradients": max(errors[1:]), "right": fine and same > 0.95}
-            )  # fmt: skip
-            print("  right" if rows[-1]["right"] else "  WRONG", rows[-1], flush=True)
-    return rows
 
 
 def _dense_step(B: int, S: int, kernel: SDPBackend) -> Callable[[], None]:
@@ -126,16 +58,6 @@ def _dense_step(B: int, S: int, kernel: SDPBackend) -> Callable[[], None]:
     return step
 
 
-def _nsa_step(B: int, S: int, backend: str) -> Callable[[], None]:
-    leaves = _inputs(B, S, torch.bfloat16)
-    grad = torch.randn(B, S, HEADS, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
-
-    def step() -> None:
-        torch.autograd.grad(nsa_attention(*leaves, backend=backend), leaves, grad)
-
-    return step
-
-
 def compare_attention(
     lengths: tuple[int, ...], batch: int, repeats: int, backends: list[str]
 ) -> list[dict[str, Any]]:
@@ -145,7 +67,10 @@ def compare_attention(
         steps = {
             "flash": lambda S=S: _dense_step(batch, S, SDPBackend.FLASH_ATTENTION),
             "cudnn": lambda S=S: _dense_step(batch, S, SDPBackend.CUDNN_ATTENTION),
-            **{b: lambda S=S, b=b: _nsa_step(batch, S, b) for b in backends},
+            **{
+                b: lambda S=S, b=b: nsa_step(batch, S, b, torch.bfloat16, torch.device("cuda"))
+                for b in backends
+            },
         }
         row: dict[str, Any] = {"S": S, "batch": batch, "repeats": repeats}
         for name, build in steps.items():
@@ -201,9 +126,11 @@ def _figures(args: argparse.Namespace) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(), "torch": torch.__version__, "backends": backends
     }  # fmt: skip
     print(figures)
-    if args.only in ("all", "right") and "triton" in backends:
-        print("Triton against the equations:")
-        figures["right"] = check_right((1, 33, 65, 1025, 1500))
+    if "triton" in backends:
+        print("the proof:", flush=True)
+        proof = device_proof(torch.device("cuda", torch.cuda.current_device()), again=args.again)
+        figures["proof"] = asdict(proof)
+        print(table(proof), flush=True)
     if args.only in ("all", "attention"):
         print(f"forward + backward, bf16, batch {args.batch}, median of {args.repeats}, ms:")
         figures["attention"] = compare_attention(lengths, args.batch, args.repeats, backends)
@@ -221,7 +148,8 @@ def _figures(args: argparse.Namespace) -> dict[str, Any]:
 def main(argv: list[str] | None = None) -> int:
     """Measure, print, and say by the exit code whether it was right."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=["all", "right", "attention", "model"], default="all")
+    parser.add_argument("--only", choices=["all", "proof", "attention", "model"], default="all")
+    parser.add_argument("--again", action="store_true", help="make the proof anew")
     parser.add_argument("--lengths", default="2048,4096,8192,16384,32768")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=20, help="timings of each figure, >= 20")
@@ -235,7 +163,7 @@ def main(argv: list[str] | None = None) -> int:
     figures = _figures(args)
     if args.json:
         args.json.write_text(json.dumps(figures, indent=1), encoding="utf-8")
-    return 0 if all(row["right"] for row in figures.get("right", [])) else 1
+    return 0 if figures.get("proof", {"right": True})["right"] else 1
 
 
 if __name__ == "__main__":

@@ -3,14 +3,17 @@
 Run from the repository root:
 
     python -m bench.trainer speed --pairs 3
+    python -m bench.trainer accumulation --pairs 3
     python -m bench.trainer overhead --steps 12
 
 `speed` trains `m7c_125m` at S = 2048, batch 1, optimizer included, on one core: NSA and the same
 model with dense SDPA in one process, alternating, in CPU time of the process (one thread, so a busy
 machine disturbs both alike); the figure is the median over the pairs of NSA's tokens/s over
-dense's. `overhead` runs the real trainer and adds up, from its heartbeats, what of a step is
-neither forward, backward nor optimizer: data, heartbeats, CSV, curves and statistics. The first two
-steps are left out of both.
+dense's; `--dtype both` adds the same model in bf16, and its tokens/s over those of fp32.
+`accumulation` trains it on two sequences a step, in one part and in two: the figure is the
+tokens/s of two parts over those of one. `overhead` runs the real trainer and adds up, from
+its heartbeats, what of a step is neither forward, backward nor optimizer: data, heartbeats, CSV,
+curves and statistics. The first two steps are left out of it.
 """
 
 from __future__ import annotations
@@ -36,19 +39,21 @@ from nsa.stacks import StackDumps
 from nsa.trainer import Trainer
 
 CPU = torch.device("cpu")
+Step = Callable[[], None]
 
 
-def build_step(config: TrainConfig, dtype: str) -> Callable[[], None]:
-    """One whole training step on random bytes."""
+def build_step(config: TrainConfig, dtype: str, *, seqs: int = 1, parts: int = 1) -> Step:
+    """One whole training step on random bytes, `seqs` sequences in `parts` forward passes."""
     torch.manual_seed(config.seed)
     model = build_model(config)
     optimizer = build_optimizer(model, config.optim, CPU, fused=True)
-    tokens = torch.randint(256, (1, config.model.seq_len + 1))
+    tokens = torch.randint(256, (seqs, config.model.seq_len + 1))
 
     def step() -> None:
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "bf16"):
-            loss = next_byte_loss(model(tokens[:, :-1]), tokens[:, 1:])
-        loss.backward()
+        for part in tokens.chunk(parts):
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "bf16"):
+                loss = next_byte_loss(model(part[:, :-1]), part[:, 1:]) / parts
+            loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.optim.clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -56,25 +61,52 @@ def build_step(config: TrainConfig, dtype: str) -> Callable[[], None]:
     return step
 
 
-def measure_speed(pairs: int, dtype: str, warm_up: int) -> dict[str, float]:
-    """Median tokens/s of CPU time of both kinds, and of their ratio pair by pair."""
-    mapping = load_config(Path("m7c_125m"))
-    steps = {}
-    for kind in ("nsa", "dense"):
-        config = build_config({**mapping, "attention": {**mapping["attention"], "kind": kind}})
-        steps[kind] = build_step(config, dtype)
+def rates_side_by_side(
+    steps: dict[str, Step], tokens: int, *, pairs: int, warm_up: int
+) -> dict[str, list[float]]:
+    """Tokens/s of CPU time of each step, one after another in turn, `pairs` times."""
     rates: dict[str, list[float]] = {kind: [] for kind in steps}
     for number in range(warm_up + pairs):
         for kind, step in steps.items():
             began = time.process_time()
             step()
-            rate = mapping["model"]["seq_len"] / (time.process_time() - began)
+            rate = tokens / (time.process_time() - began)
             if number >= warm_up:
                 rates[kind].append(rate)
             print(f"  {kind} {rate:.1f} tok/s", flush=True)
-    ratios = [ours / dense for ours, dense in zip(rates["nsa"], rates["dense"], strict=True)]
-    medians = {f"{kind}_tok_s": statistics.median(own) for kind, own in rates.items()}
-    return {**medians, "ratio": statistics.median(ratios)}
+    return rates
+
+
+def compare(rates: dict[str, list[float]], ours: str, other: str) -> float:
+    """Median over the pairs of one kind's tokens/s over another's."""
+    return statistics.median(a / b for a, b in zip(rates[ours], rates[other], strict=True))
+
+
+def measure_speed(pairs: int, dtype: str, warm_up: int) -> dict[str, float]:
+    """Median tokens/s of both kinds, and of their ratios pair by pair."""
+    mapping = load_config(Path("m7c_125m"))
+    dtypes = ("fp32", "bf16") if dtype == "both" else (dtype,)
+    steps = {}
+    for kind in ("nsa", "dense"):
+        config = build_config({**mapping, "attention": {**mapping["attention"], "kind": kind}})
+        steps |= {f"{kind}_{name}": build_step(config, name) for name in dtypes}
+    rates = rates_side_by_side(steps, mapping["model"]["seq_len"], pairs=pairs, warm_up=warm_up)
+    told = {f"{kind}_tok_s": statistics.median(own) for kind, own in rates.items()}
+    told |= {
+        f"nsa_to_dense_{name}": compare(rates, f"nsa_{name}", f"dense_{name}") for name in dtypes
+    }
+    if dtype == "both":
+        told["nsa_bf16_to_fp32"] = compare(rates, "nsa_bf16", "nsa_fp32")
+    return told
+
+
+def measure_accumulation(pairs: int, warm_up: int) -> dict[str, float]:
+    """Median tokens/s of two sequences in one part and in two, and of their ratio pair by pair."""
+    config = build_config(load_config(Path("m7c_125m")))
+    steps = {f"{parts}_parts": build_step(config, "fp32", seqs=2, parts=parts) for parts in (1, 2)}
+    rates = rates_side_by_side(steps, 2 * config.model.seq_len, pairs=pairs, warm_up=warm_up)
+    told = {f"{kind}_tok_s": statistics.median(own) for kind, own in rates.items()}
+    return {**told, "2_to_1": compare(rates, "2_parts", "1_parts")}
 
 
 def measure_overhead(config_name: str, steps: int) -> dict[str, float]:
@@ -106,7 +138,10 @@ def main() -> None:
     speed = commands.add_parser("speed")
     speed.add_argument("--pairs", type=int, default=3)
     speed.add_argument("--warm-up", type=int, default=1)
-    speed.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
+    speed.add_argument("--dtype", choices=("fp32", "bf16", "both"), default="fp32")
+    accumulation = commands.add_parser("accumulation")
+    accumulation.add_argument("--pairs", type=int, default=3)
+    accumulation.add_argument("--warm-up", type=int, default=1)
     overhead = commands.add_parser("overhead")
     overhead.add_argument("--config", default="demo")
     overhead.add_argument("--steps", type=int, default=12)
@@ -114,6 +149,8 @@ def main() -> None:
     torch.set_num_threads(1)
     if given.command == "speed":
         told = measure_speed(given.pairs, given.dtype, given.warm_up)
+    elif given.command == "accumulation":
+        told = measure_accumulation(given.pairs, given.warm_up)
     else:
         told = measure_overhead(given.config, given.steps)
     print(json.dumps({name: round(value, 4) for name, value in told.items()}))

@@ -30,7 +30,8 @@ class Snapshot:
 
     `next_sequence` is the data position: the number of the first sequence not yet trained on.
     `rng` holds one generator state per rank. `data` is name and seed of the source, `marks` where
-    each lane of a stream goes on (empty for sources that need none), `loss_scale` that of fp16.
+    each lane of a stream goes on (empty for sources that need none), `loss_scale` that of fp16,
+    `config` the whole configuration, so that the weights can be used without the run.
     """
 
     step: int
@@ -43,6 +44,7 @@ class Snapshot:
     data: tuple[str, int] = ("", 0)
     marks: list[list[int]] = field(default_factory=list)
     loss_scale: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
 
 
 def checkpoint_path(run_dir: Path, step: int) -> Path:
@@ -87,12 +89,39 @@ def keep_newest(run_dir: Path, count: int) -> None:
     Raises:
         OSError: the file system refused.
     """
-    folder = checkpoint_path(run_dir, 0).parent
-    places = sorted(folder.glob("step_*"), key=lambda place: int(place.name.removeprefix("step_")))
-    for place in places[:-count]:
+    for place in _checkpoints(run_dir)[:-count]:
         gone = place.with_name(f".{place.name}.gone")
         place.rename(gone)
         shutil.rmtree(gone)
+
+
+def later_checkpoints(run_dir: Path, step: int) -> list[Path]:
+    """The checkpoints of a folder that a run which goes on from `step` cannot have written."""
+    return [place for place in _checkpoints(run_dir) if _step(place) > step]
+
+
+def sweep(run_dir: Path) -> None:
+    """Delete what a process that was killed while writing or deleting has left."""
+    folder = checkpoint_path(run_dir, 0).parent
+    for pattern in (".step_*.draft", ".step_*.gone"):
+        for left in folder.glob(pattern):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def newest_checkpoint(folder: Path) -> Path:
+    """The newest checkpoint of a run's folder; any other folder as it is."""
+    places = _checkpoints(folder)
+    return places[-1] if places else folder
+
+
+def _checkpoints(run_dir: Path) -> list[Path]:
+    """All checkpoints of a run, oldest first."""
+    folder = checkpoint_path(run_dir, 0).parent
+    return sorted(folder.glob("step_*"), key=_step)
+
+
+def _step(place: Path) -> int:
+    return int(place.name.removeprefix("step_"))
 
 
 def load_checkpoint(place: Path, expected_step: int | None = None) -> Snapshot:
@@ -109,7 +138,7 @@ def load_checkpoint(place: Path, expected_step: int | None = None) -> Snapshot:
             if _seal(place / name) != seal:
                 raise BadConfig(f"checkpoint {place}: {name} is not what its manifest says")
         state = json.loads((place / "state.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadConfig(f"cannot read checkpoint {place}: {error!r}") from error
     if expected_step not in (None, state["step"]):
         raise BadConfig(f"checkpoint {place} is of step {state['step']}, not {expected_step}")
@@ -124,6 +153,7 @@ def load_checkpoint(place: Path, expected_step: int | None = None) -> Snapshot:
         data=tuple(state.get("data", ("", 0))),
         marks=state.get("marks", []),
         loss_scale=state.get("loss_scale", {}),
+        config=state.get("config", {}),
     )
 
 
@@ -136,6 +166,7 @@ def _writers(snapshot: Snapshot) -> dict[str, Callable[[Path], Any]]:
         "data": snapshot.data,
         "marks": snapshot.marks,
         "loss_scale": snapshot.loss_scale,
+        "config": snapshot.config,
     }
     return {
         "model.pt": lambda file: torch.save(snapshot.model, file),

@@ -5,23 +5,40 @@ Rank 0 writes, the others wait. A write that the file system refuses is told in 
 ends nothing: the last good checkpoint stays, and whoever watches decides.
 """
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from nsa.checkpoint import Snapshot, checkpoint_path, keep_newest, save_checkpoint
-from nsa.config import config_digest
+from nsa.checkpoint import (
+    Snapshot,
+    checkpoint_path,
+    keep_newest,
+    later_checkpoints,
+    save_checkpoint,
+    sweep,
+)
+from nsa.config import config_digest, config_mapping
+from nsa.errors import BadConfig
 from nsa.heartbeat import Heartbeat
 from nsa.launch import Cadence
 from nsa.rig import Rig
 
 
 class CheckpointWriter:
-    """Cadence and act of saving, for one rank."""
+    """Cadence and act of saving, for one rank.
+
+    Raises:
+        BadConfig: the folder holds checkpoints of another run, which are never overwritten.
+    """
 
     def __init__(self, run_dir: Path, cadence: Cadence, rig: Rig, heart: Heartbeat) -> None:
+        if others := later_checkpoints(run_dir, rig.resumed_step):
+            raise BadConfig(f"{others[0]} is of another run: choose another run directory")
+        if rig.ranks.rank == 0:
+            sweep(run_dir)
         self._run_dir, self._cadence, self._rig, self._heart = run_dir, cadence, rig, heart
         self._saved_step = rig.resumed_step
         self._saved_at = time.monotonic()
@@ -83,6 +100,7 @@ class CheckpointWriter:
             data=(rig.config.data, rig.config.seed),
             marks=[row for rows in marks for row in rows.tolist()],
             loss_scale=rig.loss_scale.state(),
+            config=config_mapping(rig.config),
         )
 
     def _write(self, snapshot: Snapshot) -> str:
@@ -90,8 +108,11 @@ class CheckpointWriter:
         engine = self._rig.config.engine
         try:
             save_checkpoint(self._run_dir, snapshot)
-            if engine is not None and engine.keep_checkpoints:
-                keep_newest(self._run_dir, engine.keep_checkpoints)
         except (OSError, RuntimeError) as error:  # torch.save tells a full disk as RuntimeError
             return str(error) or type(error).__name__
+        if engine is not None and engine.keep_checkpoints:
+            try:
+                keep_newest(self._run_dir, engine.keep_checkpoints)
+            except OSError as error:
+                print(f"old checkpoints stay: {error}", file=sys.stderr)
         return ""

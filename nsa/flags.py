@@ -13,8 +13,8 @@ from nsa.settings import PASSED_ON, TOGGLES, Toggle
 _HEADER = """# Flags of the trainer
 
 Written by `python -m nsa.flags --markdown`, from the table that checks the environment. They are
-set in a plan under `phases.*.env`. A variable that is not listed, or a value that its row does not
-allow, ends the trainer with exit code 4 before anything is trained.
+set in a plan under `phases.*.env`. A variable that is not listed, a value that its row does not
+allow, or two that take each other back end the trainer with exit code 4 before anything is trained.
 """
 
 

@@ -19,6 +19,11 @@ def told(run_dir: Path, word: str) -> bool:
     return (run_dir / f".{word}").exists()
 
 
+def forget(run_dir: Path, word: str) -> None:
+    """Take a word back that was meant for an earlier run in the same directory."""
+    (run_dir / f".{word}").unlink(missing_ok=True)
+
+
 def wait_for_go(run_dir: Path, ranks: Ranks, heart: Heartbeat) -> None:
     """Return when `.GO` is there; a collective.
 

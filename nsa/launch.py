@@ -28,7 +28,7 @@ class Cadence:
 class Launch:
     """One run of the trainer.
 
-    `supervised`: somebody writes `.GO` and `.HALT`, and decides what a non-finite loss means.
+    `supervised`: somebody writes `.GO`, and decides what a non-finite loss means.
     `resume_step` is what the order claims about the checkpoint; None = not claimed. 0 means: take
     its weights, whatever step they are of, and start from step 1 with nothing else of it.
     """
@@ -64,18 +64,23 @@ def launch_from_order(file: Path, settings: Settings) -> Launch:
             f"order: world_size {order.get('world_size')!r}, but {settings.world_size} are running"
         )
     _refuse_disagreement(config, settings)
-    resume = order.get("resume_from") or {}
+    resume = _object(order, "resume_from")
+    path, step, fault = resume.get("path"), resume.get("step"), order.get("fault")
+    if resume and not (isinstance(path, str) and type(step) in (int, type(None))):
+        raise BadConfig(f"order: resume_from must be {{path, step}}, found {resume!r}")
+    if not isinstance(fault, str | None):
+        raise BadConfig(f"order: fault must be a string or null, found {fault!r}")
     run_dir = file.parent
     return Launch(
         run_dir=run_dir,
         config=config,
         supervised=True,
-        resume_path=run_dir / resume["path"] if resume else None,
-        resume_step=resume.get("step"),
+        resume_path=None if path is None else run_dir / path,
+        resume_step=step,
         alive_every_s=_number(_object(order, "heartbeat"), "alive_every_s")
         or _DEFAULT_ALIVE_EVERY_S,
         checkpoint=_cadence(_object(order, "checkpoint")),
-        fault=order.get("fault"),
+        fault=fault,
         device="cpu" if order.get("profile") == "cpu" else "auto",
     )
 
@@ -94,7 +99,7 @@ def launch_from_file(
     """The launch of a configuration file; `steps`, `data`, NSA_LR and NSA_ACCUM override it.
 
     Raises:
-        BadConfig: the file is not a whole configuration.
+        BadConfig: the file is not a whole configuration, or the directory cannot be made.
     """
     mapping = load_config(file)
     if steps is not None:
@@ -104,7 +109,10 @@ def launch_from_file(
     config = _overridden(build_config(mapping), settings)
     if settings.world_size == 1 and not settings.under_torchrun:
         config = replace(config, parallel="single")
-    run_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadConfig(f"cannot make the run directory {run_dir}: {error}") from error
     return Launch(
         run_dir=run_dir,
         config=config,
@@ -152,6 +160,8 @@ def _number(mapping: Mapping[str, Any], key: str) -> float | None:
 
 def _cadence(mapping: Mapping[str, Any]) -> Cadence:
     steps = _number(mapping, "every_steps")
+    if steps is not None and steps % 1:
+        raise BadConfig(f"order: every_steps must be a whole number, found {steps}")
     return Cadence(
         every_steps=None if steps is None else int(steps),
         every_s=_number(mapping, "every_s"),

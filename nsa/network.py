@@ -16,8 +16,13 @@ _TOPOLOGY_LIMIT_S = 20
 def prepare_network(settings: Settings) -> dict[str, str]:
     """Set what this host calls for and nobody has set; returns what was set."""
     topology = read_topology() if settings.world_size > 1 else None
-    infiniband = Path("/sys/class/infiniband").is_dir()
+    infiniband = has_devices(Path("/sys/class/infiniband"))
     return set_unless_set(choose_network(settings, topology, infiniband=infiniband))
+
+
+def has_devices(folder: Path) -> bool:
+    """Whether a class of /sys has any: its folder is also there when only the driver is loaded."""
+    return any(folder.glob("*"))
 
 
 def choose_network(settings: Settings, topology: str | None, *, infiniband: bool) -> dict[str, str]:

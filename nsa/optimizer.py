@@ -1,6 +1,7 @@
 """How do the weights move? AdamW, clipping, and a learning rate that depends on the step alone."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,10 +52,16 @@ def apply_gradients(
     *,
     rate: float,
     clip: float,
+    on_collective: Callable[[], None],
 ) -> Update:
-    """Clip the gradients to a norm of `clip`, step at `rate`, and clear them."""
+    """Clip the gradients to a norm of `clip`, step at `rate`, and clear them.
+
+    `on_collective` is told before the ranks add up the norm of sharded gradients.
+    """
     for group in optimizer.param_groups:
         group["lr"] = rate
+    if any(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
+        on_collective()
     loss_scale.unscale(optimizer)
     norm: Any = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
     if hasattr(norm, "full_tensor"):  # of sharded gradients: each rank holds a part of it

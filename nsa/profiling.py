@@ -58,8 +58,14 @@ class StepProfiler:
 
     def after_step(self) -> None:
         """Write the files after the last step to profile."""
-        if self._profile is None or self._left:
+        if not self._left:
+            self.close()
+
+    def close(self) -> None:
+        """Write the files now: a run may end before it has as many steps as it was to profile."""
+        if self._profile is None:
             return
+        self._left = 0
         self._profile.__exit__(None, None, None)
         self._sections.label = None
         averages = self._profile.key_averages()

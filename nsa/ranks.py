@@ -49,6 +49,7 @@ class Ranks:
         self._settings, self._device = settings, device
         self._on_collective = on_collective
         self._reduced_at: float | None = None
+        self._graph_unknown = False
         if parallel == "single":
             if self.world_size != 1:
                 raise BadConfig(f"parallel single with {self.world_size} ranks")
@@ -83,25 +84,31 @@ class Ranks:
             return model
         # The rotation table is equal by construction: no broadcast of it before each forward.
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["rotation"])
+        self._graph_unknown = not safe and self._settings.on("NSA_DDP_STATIC_GRAPH")
         net = DistributedDataParallel(
             model,
             device_ids=[self._device.index] if self._device.type == "cuda" else None,
             bucket_cap_mb=float(self._settings.value("NSA_DDP_BUCKET_MB")),
             find_unused_parameters=safe or self._settings.on("NSA_DDP_FIND_UNUSED"),
-            static_graph=not safe and self._settings.on("NSA_DDP_STATIC_GRAPH"),
+            static_graph=self._graph_unknown,
         )
         net.register_comm_hook(wire_dtype, self._average_bucket)
         return net
 
     @contextmanager
     def part_of_step(self, net: nn.Module, *, last: bool) -> Iterator[None]:
-        """Around forward and backward of one part; gradients are averaged in the last only."""
+        """Around forward and backward of one part; gradients are averaged in the last only.
+
+        Of a static graph every part of the first step averages: DDP learns it there, and fails
+        when its first backward pass does not. The sums are the same.
+        """
         self._reduced_at = None
         if self.backend == "FSDP":
             sharded: Any = net
             sharded.set_requires_gradient_sync(last)
-        if last or not isinstance(net, DistributedDataParallel):
+        if last or self._graph_unknown or not isinstance(net, DistributedDataParallel):
             yield
+            self._graph_unknown = self._graph_unknown and not last
         else:
             with net.no_sync():
                 yield

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from nsa.attention.backends import BackendUnavailableError, choose_backend
-from nsa.checkpoint import Snapshot, load_checkpoint
+from nsa.checkpoint import Snapshot, load_checkpoint, newest_checkpoint
 from nsa.config import TrainConfig
 from nsa.data import BatchPlan
 from nsa.device import choose_device, prepare_torch
@@ -63,11 +63,8 @@ def build_rig(
     """Build everything; all ranks draw the same weights from the seed, or load the same ones.
 
     Raises:
-        BadConfig: no device, too many ranks, toggles that exclude each other, or a checkpoint that
-            does not fit.
+        BadConfig: no device, too many ranks, or a checkpoint that does not fit.
     """
-    if settings.on("NSA_DDP_STATIC_GRAPH") and config.batch.accumulate > 1:
-        raise BadConfig("NSA_DDP_STATIC_GRAPH=1 with accumulation fails inside PyTorch's reducer")
     device = choose_device(launch.device, settings)
     prepare_torch(device, settings)
     attention_backend = _attention_backend(config, device)
@@ -126,9 +123,9 @@ def _open_checkpoint(launch: Launch, config: TrainConfig, model: nn.Module) -> S
 
     An order that claims step 0 starts a new run from another's weights: they alone must fit.
     """
-    path = launch.resume_path
-    if path is None:
+    if launch.resume_path is None:
         return None
+    path = newest_checkpoint(launch.resume_path)
     weights_only = launch.resume_step == 0
     snapshot = load_checkpoint(path, None if weights_only else launch.resume_step)
     if not weights_only:
@@ -148,8 +145,15 @@ def _go_on(
 ) -> None:
     """Load what a run needs besides the weights to go on as if it had not stopped."""
     parameters = [item for group in optimizer.param_groups for item in group["params"]]
+    # Moments are the checkpoint's; rates, decay and the kernel are what is configured now.
+    groups = optimizer.state_dict()["param_groups"]
     try:
-        optimizer.load_state_dict(ranks.cut(snapshot.optimizer, parameters))
+        if [group["params"] for group in snapshot.optimizer["param_groups"]] != [
+            group["params"] for group in groups
+        ]:
+            raise ValueError("other parameters")
+        moments = {**snapshot.optimizer, "param_groups": groups}
+        optimizer.load_state_dict(ranks.cut(moments, parameters))
     except (RuntimeError, ValueError, KeyError, IndexError) as error:
         raise BadConfig(f"the checkpoint does not fit this optimizer: {error}") from error
     loss_scale.load(snapshot.loss_scale)

@@ -5,9 +5,11 @@ does not allow, is an error: a misspelt toggle must not silently train something
 `python -m nsa.flags` prints the table.
 """
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from nsa.errors import BadConfig
 
@@ -16,7 +18,7 @@ from nsa.errors import BadConfig
 class Toggle:
     """One environment variable: its default, the values it may have, and what it does.
 
-    `allowed` is a tuple of literal values, or "int" or "float" for non-negative numbers.
+    `allowed` is a tuple of literal values, or a key of `_NUMBERS`.
     """
 
     name: str
@@ -26,6 +28,18 @@ class Toggle:
 
 
 _FLAG = ("0", "1")
+_NUMBERS: dict[str, tuple[type[int] | type[float], Callable[[float], bool]]] = {
+    "int >= 0": (int, lambda number: number >= 0),
+    "int >= 1": (int, lambda number: number >= 1),
+    "float > 0": (float, lambda number: 0 < number < math.inf),
+    "float > 1": (float, lambda number: 1 < number < math.inf),
+    "0 < float < 1": (float, lambda number: 0 < number < 1),
+}
+# Each of a pair takes back what the other asks for.
+_CONTRADICTIONS = (
+    ("NSA_SDPA_NO_FLASH", "NSA_SDPA_FLASH_ONLY"),
+    ("NSA_DDP_STATIC_GRAPH", "NSA_DDP_FIND_UNUSED"),
+)
 
 
 def _row(name: str, default: str, allowed: tuple[str, ...] | str, effect: str) -> Toggle:
@@ -38,30 +52,44 @@ TOGGLES: dict[str, Toggle] = {
         _row("NSA_PREFILL_BATCHED", "1", _FLAG, "0: evaluation decodes token by token (slow)"),
         _row("NSA_SEL_RANGES_V2", "1", _FLAG, "0: that decoding merges ranges in a loop (V1)"),
         _row("NSA_USE_FA2", "0", _FLAG, "flash-attn's kernels where installed, on GPUs in 16 bits"),
-        _row("NSA_SDPA_NO_FLASH", "0", _FLAG, "switch PyTorch's flash SDPA kernel off"),
+        _row(
+            "NSA_SDPA_NO_FLASH",
+            "0",
+            _FLAG,
+            "switch PyTorch's flash SDPA kernel off; not with flash only",
+        ),
         _row("NSA_SDPA_FLASH_ONLY", "0", _FLAG, "switch every SDPA kernel but flash off"),
         _row("NSA_DISABLE_AUX_STATS", "0", _FLAG, "no gate and selection statistics"),
         _row("NSA_TB_DISABLE", "0", _FLAG, "no TensorBoard files"),
         _row("NSA_DISABLE_CSV_LOGS", "0", _FLAG, "no CSV files"),
         _row("NSA_DDP_STATIC_GRAPH", "0", _FLAG, "DDP static_graph"),
-        _row("NSA_DDP_FIND_UNUSED", "0", _FLAG, "DDP find_unused_parameters"),
-        _row("NSA_DDP_BUCKET_MB", "25", "int", "DDP gradient bucket size in MB"),
+        _row(
+            "NSA_DDP_FIND_UNUSED", "0", _FLAG, "DDP find_unused_parameters; not with static graph"
+        ),
+        _row("NSA_DDP_BUCKET_MB", "25", "int >= 0", "DDP gradient bucket size in MB"),
         _row("NSA_DDP_COMPRESS", "none", ("none", "bf16"), "dtype of the gradient all-reduce"),
         _row("NSA_DDP_SAFE_MODE", "0", _FLAG, "find_unused on; static graph, compression off"),
         _row("NSA_DDP_DISABLE_GC", "0", _FLAG, "no gradient checkpointing under DDP"),
-        _row("NSA_ACCUM", "", "int", "batch.accumulate; refused when it disagrees with an order"),
-        _row("NSA_LR", "", "float", "optim.lr; refused when it disagrees with an order"),
-        _row("NSA_MEM_DUMP_EVERY", "0", "int", "memory report before and after every Nth step"),
-        _row("NSA_SCALER_INIT_SCALE", "65536", "float", "fp16: loss scale of the first step"),
+        _row(
+            "NSA_ACCUM", "", "int >= 1", "batch.accumulate; refused when it disagrees with an order"
+        ),
+        _row("NSA_LR", "", "float > 0", "optim.lr; refused when it disagrees with an order"),
+        _row(
+            "NSA_MEM_DUMP_EVERY", "0", "int >= 0", "memory report before and after every Nth step"
+        ),
+        _row("NSA_SCALER_INIT_SCALE", "65536", "float > 0", "fp16: loss scale of the first step"),
         _row(
             "NSA_SCALER_GROWTH_INTERVAL",
             "2000",
-            "int",
+            "int >= 1",
             "fp16: steps without overflow until the scale grows",
         ),
-        _row("NSA_SCALER_GROWTH_FACTOR", "2.0", "float", "fp16: by how much it grows"),
+        _row("NSA_SCALER_GROWTH_FACTOR", "2.0", "float > 1", "fp16: by how much it grows"),
         _row(
-            "NSA_SCALER_BACKOFF_FACTOR", "0.5", "float", "fp16: what an overflow multiplies it by"
+            "NSA_SCALER_BACKOFF_FACTOR",
+            "0.5",
+            "0 < float < 1",
+            "fp16: what an overflow multiplies it by",
         ),
     )
 }
@@ -129,13 +157,16 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """Read and check the environment.
 
     Raises:
-        BadConfig: an unknown `NSA_*` name, a value its row does not allow, or a rank that is not
-            a number.
+        BadConfig: an unknown `NSA_*` name, a value its row does not allow, two that exclude each
+            other, or a rank that is not a number.
     """
     environ = os.environ if environ is None else environ
     nsa_env = {name: environ[name] for name in sorted(environ) if name.startswith("NSA_")}
     for name, value in nsa_env.items():
         _check(name, value)
+    for one, other in _CONTRADICTIONS:
+        if nsa_env.get(one) == nsa_env.get(other) == "1":
+            raise BadConfig(f"{one}=1 and {other}=1 exclude each other")
     return Settings(
         rank=_integer(environ, "RANK", 0),
         local_rank=_integer(environ, "LOCAL_RANK", 0),
@@ -150,6 +181,18 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
             if name in _RECORDED_NAMES or name.startswith(_RECORDED_PREFIXES)
         },
     )
+
+
+def cache_folder(environ: Mapping[str, str] | None = None) -> Path | None:
+    """Where this user keeps what can be made again: XDG_CACHE_HOME, else ~/.cache; or nowhere."""
+    environ = os.environ if environ is None else environ
+    chosen = Path(environ.get("XDG_CACHE_HOME", ""))
+    if chosen.is_absolute():
+        return chosen / "gonogo"
+    try:
+        return Path.home() / ".cache" / "gonogo"
+    except RuntimeError:  # a user without a home
+        return None
 
 
 def set_unless_set(variables: Mapping[str, str]) -> dict[str, str]:
@@ -168,12 +211,13 @@ def _check(name: str, value: str) -> None:
             expected = " or ".join(toggle.allowed) or "it to be unset"
             raise BadConfig(f"{name}={value!r}: expected {expected} ({toggle.effect})")
         return
+    kind, fits = _NUMBERS[toggle.allowed]
     try:
-        number = int(value) if toggle.allowed == "int" else float(value)
+        if fits(kind(value)):
+            return
     except ValueError:
-        raise BadConfig(f"{name}={value!r}: expected {toggle.allowed}") from None
-    if not 0 <= number < float("inf"):
-        raise BadConfig(f"{name}={value!r}: expected a finite number, not negative")
+        pass
+    raise BadConfig(f"{name}={value!r}: expected {toggle.allowed} ({toggle.effect})")
 
 
 def _integer(environ: Mapping[str, str], name: str, default: int) -> int:

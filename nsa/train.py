@@ -3,7 +3,8 @@
     python -m nsa.train --order RUN_DIR/order.json
     python -m nsa.train --config FILE --steps N --data NAME --out DIR [--resume PATH]
 
-With `--order` the run directory is the order's folder; it waits for `.GO` and obeys `.HALT`.
+With `--order` the run directory is the order's folder, and it waits for `.GO`. A `.HALT` in the run
+directory ends it at the next step, with a checkpoint; one from before `--config` is forgotten.
 Exit codes: 0 done, 3 halted, 4 bad configuration, 5 data failure, 6 non-finite, 1 anything else.
 """
 
@@ -14,7 +15,7 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from nsa.errors import BadConfig, TrainerStop
+from nsa.errors import BadConfig, DataFailure, TrainerStop
 from nsa.launch import Cadence, Launch, launch_from_file, launch_from_order
 from nsa.settings import Settings, load_settings
 from nsa.stacks import StackDumps
@@ -35,6 +36,8 @@ def main(arguments: list[str] | None = None) -> int:
 
         Trainer(launch, settings, stacks).run()
     except TrainerStop as stop:
+        if _is_unforeseen(stop):
+            traceback.print_exception(stop)
         print(f"{type(stop).__name__}: {stop}", file=sys.stderr)
         return stop.code
     except Exception:  # noqa: BLE001 - the process's edge; the `error` line is written by now
@@ -49,16 +52,23 @@ def parse_launch(arguments: list[str], settings: Settings) -> Launch:
     Raises:
         BadConfig: unknown or contradicting arguments, or what the launch functions raise.
     """
+    summary, _, rest = (__doc__ or "").partition("\n\n")
     parser = _Arguments(
-        prog="python -m nsa.train", description="Train one rank.", allow_abbrev=False
+        prog="python -m nsa.train",
+        description=summary.partition(": ")[2].capitalize(),
+        epilog=rest,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("--order", type=Path, help="order.json; excludes everything else")
     parser.add_argument("--config", type=Path, help="YAML file, or the name of a bundled one")
-    parser.add_argument("--steps", type=int)
-    parser.add_argument("--data", help="synthetic | local_text | fineweb_edu | parquet:PATH")
+    parser.add_argument("--steps", type=int, help="instead of the configuration's")
+    parser.add_argument(
+        "--data", help="the same: synthetic | local_text | fineweb_edu | parquet:PATH"
+    )
     parser.add_argument("--out", type=Path, help="run directory")
-    parser.add_argument("--resume", type=Path, help="a checkpoint directory")
-    parser.add_argument("--checkpoint-every", type=int, help="steps between checkpoints")
+    parser.add_argument("--resume", type=Path, help="a checkpoint's folder, or a run's: its newest")
+    parser.add_argument("--checkpoint-every", type=_whole_number, help="steps between checkpoints")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     given = parser.parse_args(arguments)
     if given.order is not None:
@@ -77,6 +87,22 @@ def parse_launch(arguments: list[str], settings: Settings) -> Launch:
         checkpoint=Cadence(every_steps=given.checkpoint_every),
         device=given.device,
     )
+
+
+def _is_unforeseen(stop: TrainerStop) -> bool:
+    """Whether its cause is likely a bug, not a file or a network: the log should show where."""
+    error = stop.__cause__ if isinstance(stop, DataFailure) else None
+    causes = []
+    while error is not None:
+        causes.append(error)
+        error = error.__cause__ or error.__context__
+    return bool(causes) and not any(isinstance(cause, OSError) for cause in causes)
+
+
+def _whole_number(text: str) -> int:
+    if not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1, found {text!r}")
+    return int(text)
 
 
 if __name__ == "__main__":

@@ -17,11 +17,12 @@ from torch import Tensor
 from nsa.artifacts import RunArtifacts, memory_report
 from nsa.attention import counters
 from nsa.checkpoint_writer import CheckpointWriter
+from nsa.console import Console
 from nsa.data import Batches, BatchPlan, open_source
 from nsa.errors import DataFailure, Halted, NonFinite
 from nsa.evaluation import held_out_loss
 from nsa.faults import parse_fault, toy_instead_of
-from nsa.go import told, wait_for_go
+from nsa.go import forget, told, wait_for_go
 from nsa.heartbeat import Heartbeat
 from nsa.identity import count_identity
 from nsa.launch import Launch
@@ -126,12 +127,17 @@ class Trainer:
             self.rig.device,
             self.sections,
         )
+        self.at_end.callback(self.profiler.close)
         self.artifacts.describe(identity, self.rig.model, network)
         self.writer = CheckpointWriter(
             self.launch.run_dir, self.launch.checkpoint, self.rig, self.heart
         )
+        self.console: Console | None = None
         if self.launch.supervised:
             wait_for_go(self.launch.run_dir, self.rig.ranks, self.heart)
+        elif self.settings.rank == 0:
+            forget(self.launch.run_dir, "HALT")
+            self.console = Console(self.config.steps, self.step)
         self.heart.section = None
 
     def _open_data(self) -> None:
@@ -210,7 +216,12 @@ class Trainer:
         rig = self.rig
         with self.sections.enter("optimizer"):
             update = apply_gradients(
-                rig.model, rig.optimizer, rig.loss_scale, rate=rate, clip=self.config.optim.clip
+                rig.model,
+                rig.optimizer,
+                rig.loss_scale,
+                rate=rate,
+                clip=self.config.optim.clip,
+                on_collective=self.heart.count_collective,
             )
             rig.settle()
             self.fault.drag(self.step, time.monotonic() - self.sections.began)
@@ -221,7 +232,7 @@ class Trainer:
     ) -> None:
         """Average the loss, learn rank 0's decisions, write the progress line."""
         leads = self.settings.rank == 0
-        halt = leads and self.launch.supervised and told(self.launch.run_dir, "HALT")
+        halt = leads and told(self.launch.run_dir, "HALT")
         due = leads and self.writer.due_by_time(time.monotonic())
         loss, halts, dues = self.rig.ranks.add_up(
             [loss / self.settings.world_size, float(halt), float(due)]
@@ -243,6 +254,8 @@ class Trainer:
         self.heart.beat("progress", **fields)
         selection = selection_rows(self.rig.model) if self._selection_due() else ()
         self.artifacts.log_step({"step": self.step, **fields}, gates, selection)
+        if self.console is not None:
+            self.console.tell_step(self.step, fields)
 
     def _selection_due(self) -> bool:
         """Selection statistics are looked at now and then: all layers, under 1 % of the time."""
@@ -278,4 +291,6 @@ class Trainer:
             with self.sections.enter("eval"):
                 loss = held_out_loss(self.rig, self.batches, self.config.eval.batches)
                 self.heart.beat("eval", val_loss=loss)
+                if self.console is not None:
+                    self.console.tell(f"validation after step {self.step}: loss {loss:.4f}")
                 self.artifacts.log_evaluation(self.step, loss)

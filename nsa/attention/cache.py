@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nsa.attention.compression import compressed_length
+from nsa.attention.compression import compress_tokens, compressed_length
 
 # Means of key blocks [B, n, G, D] and the number of the first one, to the keys as attended: a
 # model with rotary embedding turns each block to its first position here.
@@ -96,18 +96,12 @@ class NsaCache:
         l, d = self.sizes.l, self.sizes.d  # noqa: E741
         k_open = torch.cat((self._k_open, k_cmp), dim=1)
         v_open = torch.cat((self._v_open, v_cmp), dim=1)
-        new = compressed_length(k_open.shape[1], l, d)
+        k, v = compress_tokens(k_open, l, d), compress_tokens(v_open, l, d)
+        new = k.shape[1]
         if new:
-            k = block_means(k_open, new, l, d, self.k_blocks.dtype)
-            v = block_means(v_open, new, l, d, self.v_blocks.dtype)
             if self._turn_blocks is not None:
                 k = self._turn_blocks(k, self.blocks)
             self.k_blocks[:, self.blocks : self.blocks + new] = k
             self.v_blocks[:, self.blocks : self.blocks + new] = v
             self.blocks += new
         self._k_open, self._v_open = k_open[:, new * d :], v_open[:, new * d :]
-
-
-def block_means(x_BSGD: Tensor, blocks: int, l: int, d: int, dtype: torch.dtype) -> Tensor:  # noqa: E741
-    """The means of the first `blocks` blocks, [B, blocks, G, D]."""
-    return x_BSGD.to(dtype).unfold(1, l, d)[:, :blocks].mean(-1)

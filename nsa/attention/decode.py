@@ -94,11 +94,19 @@ def decode(
     """
     if cache.length == 0:
         raise ValueError("decode needs the token's keys and values in the cache: append them first")
+    factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    # Scores and statistics keep their precision: autocast would round them.
+    with torch.autocast(q.device.type, enabled=False):
+        return _decode(q, gates, cache, factor, ranges_vectorised=ranges_vectorised)
+
+
+def _decode(
+    q: Tensor, gates: Tensor, cache: NsaCache, factor: float, *, ranges_vectorised: bool
+) -> tuple[Tensor, Tensor]:
     sizes, t = cache.sizes, cache.length - 1
     B, _, H, D = q.shape
     G = cache.k_sel.shape[2]
     exact = cache.k_blocks.dtype
-    factor = 1 / math.sqrt(D) if scale is None else scale
     q_BGRD = q.view(B, G, H // G, D).to(exact) * factor
 
     c = t // sizes.l_sel
@@ -139,6 +147,7 @@ def prefill(
     *,
     scale: float | None = None,
     batched: bool = True,
+    ranges_vectorised: bool = True,
     **options: Any,
 ) -> Tensor:
     """Attend for a whole prompt and leave its keys and values in the cache.
@@ -155,6 +164,7 @@ def prefill(
         cache: Empty; its sizes are used.
         scale: Factor on every product; default 1 / sqrt(D).
         batched: All queries at once; False decodes token by token.
+        ranges_vectorised: For `decode`, when not batched.
         options: More arguments of `nsa_attention` when batched (`backend`, `kernels`).
 
     Returns:
@@ -171,7 +181,10 @@ def prefill(
         for t in range(q.shape[1]):
             cache.append(*(x[:, t : t + 1] for x in tensors))
             step = slice(t, t + 1)
-            outs.append(decode(q[:, step], gates[:, step], cache, scale=scale)[0])
+            out, _ = decode(
+                q[:, step], gates[:, step], cache, scale=scale, ranges_vectorised=ranges_vectorised
+            )
+            outs.append(out)
         return torch.cat(outs, dim=1)
     cache.append(*tensors)
     sizes = cache.sizes

@@ -10,10 +10,10 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from nsa.attention.backends import BackendUnavailableError, choose_backend, triton_call_reason
+from nsa.attention.backends import choose_for_call
 from nsa.attention.counters import count
 from nsa.attention.kernels import Kernels, asked_kernels
-from nsa.attention.packing import attend_documents
+from nsa.attention.packing import attend_documents, document_lengths
 from nsa.attention.reference import nsa_attention_reference
 from nsa.attention.torch_backend import nsa_attention_torch
 
@@ -198,12 +198,8 @@ def nsa_attention(
         "v_win": v_win,
     }
     _check_shapes(q, keys_values, gates, compressed, l, d)
-    chosen = choose_backend(backend, q.device)
-    if chosen == "triton" and (reason := triton_call_reason(q, k_sel.shape[2], l_sel)):
-        raise BackendUnavailableError(
-            f"attention backend 'triton' cannot serve this call: {reason}"
-        )
-    count("attention", chosen, "" if backend == "auto" else "asked for")
+    chosen, reason = choose_for_call(backend, q, k_sel.shape[2], l_sel)
+    count("attention", chosen, reason)
     run = functools.partial(
         _BACKENDS[chosen],
         l=l,
@@ -222,5 +218,5 @@ def nsa_attention(
             out, sel = run(*tensors, compressed=compressed)
         else:
             _check_documents(doc_ids, q, compressed)
-            out, sel = attend_documents(run, tensors, doc_ids)
+            out, sel = attend_documents(run, tensors, document_lengths(doc_ids))
     return (out, sel) if return_selection else out

@@ -29,29 +29,43 @@ def document_lengths(doc_ids_BS: Tensor) -> list[list[int]]:
     return lengths
 
 
+def separated_documents(tokens_BS: Tensor, separator: int) -> list[list[int]]:
+    """Tokens of each document, per batch item, where a separator ends every document.
+
+    Args:
+        tokens_BS: Token numbers [B, S].
+        separator: The token that is the last of its document.
+    """
+    ends = tokens_BS == separator
+    return document_lengths(ends.cumsum(1) - ends.to(torch.int64))
+
+
 def attend_documents(
-    attend: Callable[..., tuple[Tensor, Tensor]], tensors: Sequence[Tensor], doc_ids_BS: Tensor
-) -> tuple[Tensor, Tensor]:
+    attend: Callable[..., tuple[Tensor, ...]],
+    tensors: Sequence[Tensor],
+    lengths: Sequence[Sequence[int]],
+) -> tuple[Tensor, ...]:
     """Apply attention to each document by itself.
 
     Args:
-        attend: Takes the tensors of documents of one length, returns output and block ids.
+        attend: Takes the tensors of documents of one length, returns tensors [B, S, ...].
         tensors: All [B, S, ...].
-        doc_ids_BS: Integers [B, S]; a document is a run of equal numbers.
+        lengths: Tokens of each document, per batch item, as `document_lengths` gives them.
 
     Returns:
-        Output and block ids of all tokens, [B, S, ...] each.
+        What `attend` returned, of all tokens.
     """
-    lengths = document_lengths(doc_ids_BS)
+    B, S = tensors[0].shape[:2]
+    flat = [length for item in lengths for length in item]
     # split, not slices: a slice's backward fills the whole tensor with zeros each time.
-    rows = [x.flatten(0, 1).split([n for item in lengths for n in item]) for x in tensors]
+    rows = [x.flatten(0, 1).split(flat) for x in tensors]
     alike: dict[int, list[int]] = defaultdict(list)
-    for number, length in enumerate(n for item in lengths for n in item):
+    for number, length in enumerate(flat):
         alike[length].append(number)
-    results: dict[int, tuple[Tensor, Tensor]] = {}
+    results: dict[int, tuple[Tensor, ...]] = {}
     for numbers in alike.values():
-        out, ids = attend(*(torch.stack([x[n] for n in numbers]) for x in rows))
-        results |= dict(zip(numbers, zip(out.unbind(0), ids.unbind(0), strict=True), strict=True))
-    outs, all_ids = zip(*(results[n] for n in range(len(results))), strict=True)
-    B, S = doc_ids_BS.shape
-    return torch.cat(outs).unflatten(0, (B, S)), torch.cat(all_ids).unflatten(0, (B, S))
+        parts = attend(*(torch.stack([x[n] for n in numbers]) for x in rows))
+        each = zip(*(part.unbind(0) for part in parts), strict=True)
+        results |= dict(zip(numbers, each, strict=True))
+    whole = zip(*(results[n] for n in range(len(flat))), strict=True)
+    return tuple(torch.cat(part).unflatten(0, (B, S)) for part in whole)

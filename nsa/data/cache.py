@@ -1,8 +1,9 @@
 """Where do row groups of remote files stay, so that a rerun does not fetch them again?
 
 One file a row group in one folder, which several ranks and runs may share: each is written beside
-its place and renamed. The least recently used go when the folder outgrows its limit. A cache that
-cannot be read or written only costs time, so its troubles are no errors.
+its place and renamed. The least recently used go before the folder would outgrow its limit; several
+ranks that write at once may exceed it by what they write. A cache that cannot be read or written
+only costs time, so its troubles are no errors.
 """
 
 import hashlib
@@ -37,14 +38,19 @@ class RowGroupCache:
         return table
 
     def save(self, name: str, table: pa.Table) -> None:
-        """Keep a table, at the cost of the least recently used."""
+        """Keep a table, at the cost of the least recently used; one that is too large is not."""
         file = self._file(name)
         draft = file.with_suffix(f".{secrets.token_hex(4)}")
         try:
+            packed = pa.BufferOutputStream()
+            pq.write_table(table, packed, compression="zstd")
+            data = packed.getvalue()
+            if data.size > self._limit_bytes:
+                return
             self._folder.mkdir(parents=True, exist_ok=True)
-            pq.write_table(table, draft, compression="zstd")
+            self._shrink(self._limit_bytes - data.size)
+            draft.write_bytes(data)
             draft.replace(file)
-            self._shrink()
         except (OSError, pa.ArrowException):
             with suppress(OSError):
                 draft.unlink()
@@ -52,16 +58,17 @@ class RowGroupCache:
     def _file(self, name: str) -> Path:
         return self._folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.parquet"
 
-    def _shrink(self) -> None:
+    def _shrink(self, limit_bytes: int) -> None:
+        """Delete what is oldest until the rest fits; a killed process's drafts are old some day."""
         kept = []
-        for file in self._folder.glob("*.parquet"):
+        for file in self._folder.iterdir():
             try:
                 kept.append((file.stat().st_mtime, file.stat().st_size, file))
             except FileNotFoundError:  # another rank was quicker
                 continue
         total = sum(size for _, size, _ in kept)
         for _, size, file in sorted(kept):
-            if total <= self._limit_bytes:
+            if total <= limit_bytes:
                 return
             file.unlink(missing_ok=True)
             total -= size

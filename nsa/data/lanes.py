@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 from nsa.errors import DataFailure
 
-SEPARATOR = b"\0"
 _MARKS_KEPT = 256
 
 

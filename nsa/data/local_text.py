@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from nsa.config import SEPARATOR
 from nsa.errors import DataFailure
 
-SEPARATOR = b"\0"
 _VAL_SHARE = 20  # one file in twenty
 _LEFT_OUT = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idlelib"}
 
@@ -56,7 +56,7 @@ class LocalText:
         for folder, subfolders, names in os.walk(root):
             subfolders[:] = [name for name in subfolders if name not in _LEFT_OUT]
             paths = [Path(folder, name) for name in names if name.endswith(".py")]
-            files += [(path, path.stat().st_size) for path in paths]
+            files += [(path, path.stat().st_size) for path in paths if path.is_file()]
         return cls(root, files, seed)
 
     def paths(self, split: str) -> list[Path]:

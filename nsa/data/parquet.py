@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from nsa.config import SEPARATOR
 from nsa.data.cache import RowGroupCache
-from nsa.data.lanes import SEPARATOR, Lane, Mark, Piece, deal
+from nsa.data.lanes import Lane, Mark, Piece, deal
 from nsa.errors import DataFailure
 
 _COLUMN = "text"
@@ -40,8 +41,10 @@ class ParquetText:
 
     def __init__(self, url: str, seed: int, lanes: int, cache: RowGroupCache | None = None) -> None:
         self._url, self._seed, self._lanes, self._cache = url, seed, lanes, cache
-        with _reading(url):
+        try:
             self._files, self._root = fsspec.core.url_to_fs(url)
+        except Exception as error:  # noqa: BLE001 - every file system of fsspec raises its own kinds
+            raise DataFailure(f"cannot open {url}: {error}") from None
         self._opened = lru_cache(maxsize=8)(self._open)
         self._length = 0
         self._sought: list[tuple[int, Mark]] = []

@@ -1,8 +1,8 @@
 """How is a slow source read without holding the step up, and how long may it take?
 
-One thread reads the batches that come next while the trainer computes. What goes wrong in it is
-raised where the batch is asked for, and a batch that does not come in time is a `DataFailure`: a
-loader that hangs is never waited for without end.
+One thread reads the batches that come next while the trainer computes. What goes wrong in it is a
+`DataFailure` where the batch is asked for, and so is a batch that does not come in time: a loader
+that hangs is never waited for without end.
 """
 
 import queue
@@ -53,9 +53,7 @@ class Prefetch:
         limit_s = self._limit_s if self._served else self._first_limit_s
         try:
             rows = wanted.result(limit_s)
-        except TimeoutError as error:
-            if wanted.done():  # the source's own time-out, not ours
-                raise DataFailure(f"{split} batch {number}: {error!r}") from error
+        except TimeoutError:
             raise DataFailure(f"{split} batch {number} did not come in {limit_s:g} s") from None
         self._served = True
         for key in [key for key in self._asked if key[0] == split and key[1] < number]:
@@ -80,5 +78,9 @@ class Prefetch:
                 continue
             try:
                 wanted.set_result(self._read(*key))
+            except DataFailure as failure:
+                wanted.set_exception(failure)
             except Exception as error:  # noqa: BLE001 - raised again where the batch is asked for
-                wanted.set_exception(error)
+                unforeseen = DataFailure(f"{key[0]} batch {key[1]}: {error!r}")
+                unforeseen.__cause__ = error
+                wanted.set_exception(unforeseen)

@@ -75,4 +75,6 @@ def _open_parquet(name: str, seed: int, lanes: int) -> Source:
         raise DataFailure(f"data {name} needs pyarrow and fsspec: {error}") from error
     if name == "fineweb_edu":
         return open_fineweb_edu(seed, lanes)
-    return ParquetText(name.removeprefix("parquet:"), seed, lanes)
+    if not (url := name.removeprefix("parquet:")):
+        raise DataFailure("data parquet: needs a folder: parquet:PATH")
+    return ParquetText(url, seed, lanes)

@@ -1,20 +1,26 @@
-"""How does a layer look back? The NSA module (three branches, three K/V pairs, gates) and dense.
+"""How does a layer look back? The NSA module: three branches, three K/V pairs, gates.
 
-Both map `[B, S, dim]` to `[B, S, dim]`. Rotary embedding is per head, on q, k_sel and k_win; the
+It maps `[B, S, dim]` to `[B, S, dim]`. Rotary embedding is per head, on q, k_sel and k_win; the
 compressed branch compresses un-rotated keys and rotates each block at its first position.
 Shapes: B batch, S positions, H heads, G groups, D head dimension, C compressed blocks.
 """
 
+import functools
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from nsa.attention import NsaCache, Sizes, decode, dense_attention, nsa_attention
+from nsa.attention import NsaCache, Sizes, decode, nsa_attention, prefill
+from nsa.attention.compression import compress_tokens
+from nsa.attention.packing import attend_documents
 from nsa.config import AttentionConfig, ModelConfig
 from nsa.model.rotary import rotate
 
 BRANCHES = ("compressed", "selected", "window")
+# Tokens of each packed document, per batch item.
+Documents = Sequence[Sequence[int]]
 
 
 class NativeSparseAttention(nn.Module):
@@ -48,84 +54,136 @@ class NativeSparseAttention(nn.Module):
         self.sequential = False
         self.ranges_vectorised = True
 
-    def forward(self, x_BSE: Tensor, table: Tensor) -> Tensor:
-        """Attend; `table` is the rotation table of positions 0..S-1."""
-        B, S, _ = x_BSE.shape
-        q = rotate(self._heads(self.w_q(x_BSE)), table)
-        k = {name: self._heads(self.w_k[name](x_BSE)) for name in BRANCHES}
-        v = {name: self._heads(self.w_v[name](x_BSE)) for name in BRANCHES}
-        gates_BSH3 = torch.sigmoid(self.gate(x_BSE)).view(B, S, -1, len(BRANCHES))
-        if self.keep_gate_stats:
-            self.gate_stats = _gate_stats(gates_BSH3.detach())
-        if self.sequential and not self.training:
-            k_rotated = {**k, **{name: rotate(k[name], table) for name in ("selected", "window")}}
-            return self.w_o(self._token_by_token(q, k_rotated, v, gates_BSH3, table))
-        l, d = self.shape.l, self.shape.d  # noqa: E741 - the paper's letter
-        compressed_k = block_means(k["compressed"], l, d)
-        starts = table[:, : compressed_k.shape[1] * d : d]
-        # The operation keeps its own precision: autocast would reach into its fp32 statistics.
-        with torch.autocast(x_BSE.device.type, enabled=False):
-            out_BSHD, selection = nsa_attention(
-                q,
-                k["compressed"],
-                v["compressed"],
-                rotate(k["selected"], table),
-                v["selected"],
-                rotate(k["window"], table),
-                v["window"],
-                gates_BSH3.to(q.dtype),
-                l=l,
-                d=d,
-                l_sel=self.shape.l_sel,
-                n_sel=self.shape.n_sel,
-                w=self.shape.w,
-                compressed=(rotate(compressed_k, starts), block_means(v["compressed"], l, d)),
-                backend=self.shape.backend,
-                return_selection=True,
-            )
-        if self.keep_selection:
-            self.selection = selection
-        return self.w_o(out_BSHD.reshape(B, S, -1))
+    def forward(self, x_BSE: Tensor, table: Tensor, documents: Documents | None = None) -> Tensor:
+        """Attend.
 
-    def _token_by_token(
+        Args:
+            x_BSE: the tokens.
+            table: the rotation table of positions 0..S-1.
+            documents: tokens of each packed document, per batch item; each is attended as if it
+                were alone. None: they are one text.
+        """
+        B, S, _ = x_BSE.shape
+        read = self._project(x_BSE)
+        if self.keep_gate_stats:
+            self.gate_stats = _gate_stats(read[-1].detach())
+        attend = functools.partial(self._attend, table=table)
+        out, ids = attend(*read) if documents is None else attend_documents(attend, read, documents)
+        if self.keep_selection:
+            self.selection = ids
+        return self.w_o(out.reshape(B, S, -1))
+
+    def _attend(
         self,
-        q_BSHD: Tensor,
-        k: dict[str, Tensor],
-        v: dict[str, Tensor],
-        gates_BSH3: Tensor,
+        q: Tensor,
+        k_cmp: Tensor,
+        v_cmp: Tensor,
+        k_sel: Tensor,
+        v_sel: Tensor,
+        k_win: Tensor,
+        v_win: Tensor,
+        gates: Tensor,
+        *,
         table: Tensor,
-    ) -> Tensor:
-        """What the batched path gives, `[B, S, H * D]`, by decoding one token after another."""
-        B, S, _, D = q_BSHD.shape
+    ) -> tuple[Tensor, Tensor]:
+        """Output `[B, S, H, D]` and block ids (-1 where nobody asked) of un-rotated heads."""
+        B, S, _, _ = q.shape
+        here = table[:, :S]
+        q, k_sel, k_win = (rotate(x, here) for x in (q, k_sel, k_win))
+        tensors = (q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates)
+        no_ids = torch.full((B, S, 1, 1), -1, device=q.device)
+        if self.sequential and not self.training:
+            return self._prefill(tensors, self.start_cache(B, here, q), batched=False), no_ids
         shape = self.shape
-        sizes = Sizes(l=shape.l, d=shape.d, l_sel=shape.l_sel, n_sel=shape.n_sel, w=shape.w)
+        k_blocks, v_blocks = (compress_tokens(x, shape.l, shape.d) for x in (k_cmp, v_cmp))
+        starts = here[:, : k_blocks.shape[1] * shape.d : shape.d]
+        # The operation keeps its own precision: autocast would reach into its fp32 statistics.
+        with torch.autocast(q.device.type, enabled=False):
+            attend = functools.partial(
+                nsa_attention,
+                *tensors,
+                l=shape.l,
+                d=shape.d,
+                l_sel=shape.l_sel,
+                n_sel=shape.n_sel,
+                w=shape.w,
+                compressed=(rotate(k_blocks, starts), v_blocks),
+                backend=shape.backend,
+            )
+            if self.keep_selection:
+                out, ids = attend(return_selection=True)
+                return out, ids
+            return attend(), no_ids
+
+    def start_cache(self, B: int, table: Tensor, like: Tensor) -> NsaCache:
+        """Room for as many tokens as the rotation table has positions.
+
+        Args:
+            B: sequences.
+            table: the rotation table.
+            like: a tensor of the dtype and on the device that keys will have.
+        """
+        shape = self.shape
 
         def turn(blocks_BCGD: Tensor, first: int) -> Tensor:
             start, end = first * shape.d, (first + blocks_BCGD.shape[1]) * shape.d
             return rotate(blocks_BCGD, table[:, start : end : shape.d])
 
-        cache = NsaCache(
+        return NsaCache(
             B=B,
-            G=k["selected"].shape[2],
-            D=D,
-            capacity=S,
-            sizes=sizes,
-            dtype=q_BSHD.dtype,
-            device=q_BSHD.device,
+            G=self.groups,
+            D=self.head_dim,
+            capacity=table.shape[1],
+            sizes=Sizes(l=shape.l, d=shape.d, l_sel=shape.l_sel, n_sel=shape.n_sel, w=shape.w),
+            dtype=like.dtype,
+            device=like.device,
             turn_blocks=turn,
         )
-        outs = []
-        for t in range(S):
-            now = slice(t, t + 1)
-            cache.append(*(x[name][:, now] for name in BRANCHES for x in (k, v)))
-            out, _ = decode(
-                q_BSHD[:, now],
-                gates_BSH3[:, now],
-                cache,
-                ranges_vectorised=self.ranges_vectorised,
-            )
-            outs.append(out)
-        return torch.cat(outs, dim=1).reshape(B, S, -1)
+
+    def extend(self, x_BSE: Tensor, table: Tensor, cache: NsaCache) -> Tensor:
+        """Attend for the tokens after those in the cache: a whole prompt, or one more token.
+
+        Args:
+            x_BSE: the tokens; S = 1 unless the cache is empty.
+            table: the rotation table the cache was started with.
+            cache: takes their keys and values.
+        """
+        B, S, _ = x_BSE.shape
+        here = table[:, cache.length : cache.length + S]
+        q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates = self._project(x_BSE)
+        q, k_sel, k_win = (rotate(x, here) for x in (q, k_sel, k_win))
+        keys_values = (k_cmp, v_cmp, k_sel, v_sel, k_win, v_win)
+        if cache.length == 0:
+            out = self._prefill((q, *keys_values, gates), cache, batched=not self.sequential)
+        else:
+            cache.append(*keys_values)
+            out, _ = decode(q, gates, cache, ranges_vectorised=self.ranges_vectorised)
+        return self.w_o(out.reshape(B, S, -1))
+
+    def _prefill(self, tensors: Sequence[Tensor], cache: NsaCache, *, batched: bool) -> Tensor:
+        q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates = tensors
+        return prefill(
+            q,
+            k_cmp,
+            v_cmp,
+            k_sel,
+            v_sel,
+            k_win,
+            v_win,
+            gates,
+            cache,
+            batched=batched,
+            ranges_vectorised=self.ranges_vectorised,
+            backend=self.shape.backend,
+        )
+
+    def _project(self, x_BSE: Tensor) -> tuple[Tensor, ...]:
+        """q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win and gates, none of them rotated."""
+        q = self._heads(self.w_q(x_BSE))
+        pairs = ((self.w_k[name], self.w_v[name]) for name in BRANCHES)
+        keys_values = [self._heads(project(x_BSE)) for pair in pairs for project in pair]
+        gates = torch.sigmoid(self.gate(x_BSE)).view(*x_BSE.shape[:2], -1, len(BRANCHES))
+        return q, *keys_values, gates.to(q.dtype)
 
     @property
     def heads(self) -> int:
@@ -141,51 +199,6 @@ class NativeSparseAttention(nn.Module):
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(x.shape[0], x.shape[1], -1, self.head_dim)
-
-
-class DenseAttention(nn.Module):
-    """Causal attention over everything, with the same heads and groups."""
-
-    def __init__(self, model: ModelConfig) -> None:
-        super().__init__()
-        kv_width = model.groups * model.head_dim
-        self.head_dim = model.head_dim
-        self.w_q = nn.Linear(model.dim, model.heads * model.head_dim, bias=False)
-        self.w_k = nn.Linear(model.dim, kv_width, bias=False)
-        self.w_v = nn.Linear(model.dim, kv_width, bias=False)
-        self.w_o = nn.Linear(model.heads * model.head_dim, model.dim, bias=False)
-
-    @property
-    def heads(self) -> int:
-        """Query heads, as the weights have them."""
-        return self.w_q.out_features // self.head_dim
-
-    @property
-    def groups(self) -> int:
-        """K/V heads, as the weights have them."""
-        return self.w_k.out_features // self.head_dim
-
-    def forward(self, x_BSE: Tensor, table: Tensor) -> Tensor:
-        """Attend; `table` is the rotation table of positions 0..S-1."""
-        B, S, _ = x_BSE.shape
-        q = rotate(self.w_q(x_BSE).view(B, S, -1, self.head_dim), table)
-        k = rotate(self.w_k(x_BSE).view(B, S, -1, self.head_dim), table)
-        v = self.w_v(x_BSE).view(B, S, -1, self.head_dim)
-        return self.w_o(dense_attention(q, k, v).reshape(B, S, -1))
-
-
-def block_means(x_BSGD: Tensor, l: int, d: int) -> Tensor:  # noqa: E741
-    """The mean of every whole block of l tokens, one each d tokens: `[B, C, G, D]`.
-
-    d divides l, so a block is l/d chunks of d tokens; C = max(0, (S - l) // d + 1).
-    """
-    B, S, G, D = x_BSGD.shape
-    blocks = max(0, (S - l) // d + 1)
-    chunks = x_BSGD[:, : S // d * d].view(B, S // d, d, G, D).mean(dim=2)
-    total = chunks[:, :blocks]
-    for offset in range(1, l // d):
-        total = total + chunks[:, offset : offset + blocks]
-    return total / (l // d)
 
 
 def _gate_stats(gates_BSH3: Tensor) -> Tensor:

@@ -1,17 +1,18 @@
-"""Which network is trained? Pre-norm blocks of attention and SwiGLU, embeddings untied.
-
-It does not cover generation: there is no key-value cache here.
-"""
+"""Which network is trained? Pre-norm blocks of attention and SwiGLU, embeddings untied."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from nsa.config import TrainConfig
-from nsa.model.attention import DenseAttention, NativeSparseAttention
+from nsa.attention.packing import separated_documents
+from nsa.config import SEPARATOR, TrainConfig
+from nsa.model.attention import Documents, NativeSparseAttention
+from nsa.model.dense import DenseAttention
 from nsa.model.rotary import rotation_table
 
 
@@ -58,9 +59,14 @@ class Block(nn.Module):
         self.ffn_norm = RMSNorm(model.dim, model.norm_eps)
         self.ffn = SwiGLU(model.dim, model.ffn_width)
 
-    def forward(self, x_BSE: Tensor, table: Tensor) -> Tensor:
+    def forward(self, x_BSE: Tensor, table: Tensor, documents: Documents | None = None) -> Tensor:
         """One layer."""
-        x_BSE = x_BSE + self.attention(self.attention_norm(x_BSE), table)
+        x_BSE = x_BSE + self.attention(self.attention_norm(x_BSE), table, documents)
+        return x_BSE + self.ffn(self.ffn_norm(x_BSE))
+
+    def extend(self, x_BSE: Tensor, table: Tensor, cache: Any) -> Tensor:
+        """One layer for the tokens after those in its attention's cache."""
+        x_BSE = x_BSE + self.attention.extend(self.attention_norm(x_BSE), table, cache)
         return x_BSE + self.ffn(self.ffn_norm(x_BSE))
 
 
@@ -80,6 +86,7 @@ class LanguageModel(nn.Module):
         self.norm = RMSNorm(model.dim, model.norm_eps)
         self.head = nn.Linear(model.dim, model.vocab, bias=False)
         self.gradient_checkpointing = model.gradient_checkpointing
+        self.documents_apart = config.packing is not None and config.packing.documents_apart
         table = rotation_table(model.seq_len, model.head_dim, model.rope_theta)
         self.register_buffer("rotation", table, persistent=False)
         self._initialise(model.init_std)
@@ -87,13 +94,40 @@ class LanguageModel(nn.Module):
     def forward(self, tokens_BS: Tensor) -> Tensor:
         """Logits `[B, S, vocab]` for int64 tokens `[B, S]`, S at most the model's seq_len."""
         table = self.rotation[:, : tokens_BS.shape[1]]
+        documents = separated_documents(tokens_BS, SEPARATOR[0]) if self.documents_apart else None
         x_BSE = self.embedding(tokens_BS)
         for block in self.blocks:
             if self.gradient_checkpointing and self.training:
-                x_BSE = checkpoint(block, x_BSE, table, use_reentrant=False)
+                x_BSE = checkpoint(block, x_BSE, table, documents, use_reentrant=False)
             else:
-                x_BSE = block(x_BSE, table)
+                x_BSE = block(x_BSE, table, documents)
         return self.head(self.norm(x_BSE))
+
+    @torch.no_grad()
+    def start_caches(self, B: int) -> list[Any]:
+        """Empty caches of B sequences, one per layer, each with room for `seq_len` tokens."""
+        # Keys have the dtype that a projection gives, which autocast may have changed.
+        like = self.head(self.norm(self.embedding.weight[:1]))
+        return [block.attention.start_cache(B, self.rotation, like) for block in self.layers()]
+
+    @torch.no_grad()
+    def extend(self, tokens_BS: Tensor, caches: Sequence[Any]) -> Tensor:
+        """Logits `[B, vocab]` after the last of some tokens that follow those in the caches.
+
+        Args:
+            tokens_BS: int64; a whole prompt into empty caches, or one token.
+            caches: from `start_caches`; they take the tokens' keys and values.
+
+        Raises:
+            ValueError: more tokens in all than `seq_len`.
+        """
+        most, after = self.rotation.shape[1], caches[0].length + tokens_BS.shape[1]
+        if after > most:
+            raise ValueError(f"the model sees {most} tokens at most, not {after}")
+        x_BSE = self.embedding(tokens_BS)
+        for block, cache in zip(self.layers(), caches, strict=True):
+            x_BSE = block.extend(x_BSE, self.rotation, cache)
+        return self.head(self.norm(x_BSE[:, -1]))
 
     def layers(self) -> list[Block]:
         """The blocks, first to last."""

@@ -1,13 +1,25 @@
 import dataclasses
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from nsa.checkpoint import Snapshot, checkpoint_path, load_checkpoint, save_checkpoint
+from nsa.checkpoint import (
+    Snapshot,
+    checkpoint_path,
+    load_checkpoint,
+    newest_checkpoint,
+    save_checkpoint,
+    sweep,
+)
 from nsa.errors import BadConfig
+
+ROOT = Path(__file__).parents[2]
 
 SNAPSHOT = Snapshot(
     step=20,
@@ -85,3 +97,35 @@ def test_a_refused_write_leaves_nothing_and_touches_nothing(
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [good.name]
     monkeypatch.undo()
     assert load_checkpoint(good).step == 20
+
+
+_SAVE_TWICE = """
+import dataclasses, pathlib, sys, torch
+from nsa.checkpoint import Snapshot, save_checkpoint
+small = Snapshot(step=20, next_sequence=80, config_digest="", world_size=1,
+                 model={"w": torch.ones(4)}, optimizer={}, rng=[])
+save_checkpoint(pathlib.Path(sys.argv[1]), small)
+large = {str(n): torch.ones(2**22) for n in range(24)}
+save_checkpoint(pathlib.Path(sys.argv[1]), dataclasses.replace(small, step=40, model=large))
+"""
+
+
+def test_a_process_killed_while_it_writes_leaves_the_last_checkpoint_and_only_a_draft(
+    tmp_path: Path,
+) -> None:
+    writer = subprocess.Popen([sys.executable, "-c", _SAVE_TWICE, str(tmp_path)], cwd=ROOT)
+    half = tmp_path / "checkpoints" / ".step_000040.draft" / "model.pt"
+    deadline = time.monotonic() + 100
+    while not (half.exists() and half.stat().st_size > 2**20):
+        assert writer.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    writer.kill()
+    writer.wait()
+    assert half.stat().st_size < 24 * 2**24  # of some 400 MB
+    assert newest_checkpoint(tmp_path).name == "step_000020"
+    assert load_checkpoint(newest_checkpoint(tmp_path)).model["w"].sum() == 4
+    with pytest.raises(BadConfig, match="cannot read checkpoint"):
+        load_checkpoint(half.parent)
+    sweep(tmp_path)
+    assert [place.name for place in (tmp_path / "checkpoints").iterdir()] == ["step_000020"]

@@ -16,7 +16,6 @@ from nsa.attention import counters
 from nsa.checkpoint import load_checkpoint
 from nsa.errors import BadConfig, NonFinite
 from nsa.profiling import summarise
-from nsa.scaling import LossScale
 from nsa.settings import load_settings
 
 TrainHere = Callable[..., list[dict[str, Any]]]
@@ -79,11 +78,6 @@ def test_a_run_that_skips_every_step_is_not_good_for_ever(
     assert [line["step"] for line in _of(lines, "checkpoint")] == list(range(1, 20))
 
 
-def test_a_factor_that_does_not_back_off_is_bad_configuration() -> None:
-    with pytest.raises(BadConfig, match="NSA_SCALER"):
-        LossScale("fp16", torch.device("cpu"), load_settings({"NSA_SCALER_BACKOFF_FACTOR": "1.5"}))
-
-
 def test_only_the_newest_checkpoints_are_kept_where_the_engine_says_so(
     train_here: TrainHere, tmp_path: Path
 ) -> None:
@@ -140,6 +134,15 @@ def test_the_profile_names_the_hot_spots_of_the_steps_it_was_asked_for(
     )
     assert told["sections"]["backward"] == pytest.approx(backward_s, rel=0.5, abs=0.02)
     assert "aten::" in (tmp_path / "run" / "profile.txt").read_text()
+
+
+def test_a_run_that_ends_before_its_profile_does_still_writes_what_it_has(
+    train_here: TrainHere, tmp_path: Path
+) -> None:
+    train_here("run", train={"engine": {**ENGINE, "profile_steps": 9}, "steps": 4})
+    told = json.loads((tmp_path / "run" / "profile.json").read_text())
+    assert told["steps"] == [3, 4]
+    assert told["hot_spots"]
 
 
 def test_on_a_gpu_hot_spots_are_ranked_by_what_the_gpu_did() -> None:

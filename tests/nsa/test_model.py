@@ -6,7 +6,6 @@ import torch
 
 from nsa.config import build_config
 from nsa.model import build_model
-from nsa.model.attention import block_means
 from nsa.model.gates import gate_health, gate_rows
 from nsa.model.rotary import rotate, rotation_table
 from nsa.model.transformer import next_byte_loss
@@ -39,13 +38,6 @@ def test_every_head_is_rotated_by_itself() -> None:
     together = rotate(heads, table)
     apart = torch.cat([rotate(heads[:, :, n : n + 1], table) for n in range(3)], dim=2)
     torch.testing.assert_close(together, apart, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("length", [8, 9, 31, 64])
-def test_block_means_are_the_means_of_whole_blocks(length: int) -> None:
-    x = torch.randn(2, length, 2, 4)
-    blocks = [x[:, i * 4 : i * 4 + 8].mean(dim=1) for i in range((length - 8) // 4 + 1)]
-    torch.testing.assert_close(block_means(x, 8, 4), torch.stack(blocks, dim=1))
 
 
 @pytest.mark.parametrize("kind", ["nsa", "dense"])
@@ -120,3 +112,44 @@ def test_equal_gates_have_entropy_one_and_a_lone_gate_counts_as_collapsed(
     health = gate_health(gate_rows(model))
     assert health["gate_max"] > 0.99
     assert health["gate_collapse_frac"] == 0.5
+
+
+@pytest.mark.parametrize("kind", ["nsa", "dense"])
+@pytest.mark.parametrize("saving", [False, True], ids=["plain", "checkpointing"])
+def test_documents_apart_are_each_as_if_alone(
+    tiny: dict[str, Any], kind: str, saving: bool
+) -> None:
+    tiny["attention"]["kind"] = kind
+    tiny["model"]["gradient_checkpointing"] = saving
+    tokens = _tokens().clamp_min(1)
+    tokens[0, [4, 30, 31]] = 0  # documents of 5, 26, 1 and 32 bytes
+    tokens[1, 63] = 0  # one of 64
+    apart = _model(tiny, packing={"documents_apart": True})
+    alone = _model(tiny)
+    logits = apart(tokens)
+    documents = tokens[0].split([5, 26, 1, 32])
+    wanted = torch.cat([alone(document[None]) for document in documents], dim=1)
+    torch.testing.assert_close(logits[:1], wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(logits[1:], alone(tokens[1:]), rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(logits[:1], alone(tokens[:1]), atol=1e-3)
+    for model in (apart, alone):
+        model.zero_grad()
+    logits.sum().backward()
+    (wanted.sum() + alone(tokens[1:]).sum()).backward()
+    for a, b in zip(apart.parameters(), alone.parameters(), strict=True):
+        assert a.grad is not None
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_the_selection_of_documents_apart_counts_from_their_first_block(
+    tiny: dict[str, Any],
+) -> None:
+    model, tokens = _model(tiny, packing={"documents_apart": True}), _tokens().clamp_min(1)
+    tokens[:, 31] = 0
+    model.keep_selection(True)
+    with torch.no_grad():
+        model(tokens)
+    selection = model.layers()[0].attention.selection
+    assert selection.shape == (2, 64, 2, 3)
+    assert torch.equal(selection[:, 32], selection[:, 0])
+    assert selection.max() == 3

@@ -1,6 +1,7 @@
 """Parquet text: shared by ranks, packed, resumed, cached, and bounded in time."""
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -217,6 +218,13 @@ def test_a_folder_that_cannot_serve_is_a_data_failure(tmp_path: Path, case: str)
         source.sequence("train", 0, 8)
 
 
+@pytest.mark.parametrize("url", ["", "nosuch://corpus"])
+def test_a_url_that_means_nothing_is_a_data_failure_without_a_traceback(url: str) -> None:
+    with pytest.raises(DataFailure, match=url or "needs a folder") as failure:
+        open_source(f"parquet:{url}", 0, 1)
+    assert failure.value.__cause__ is None
+
+
 def test_whatever_a_file_system_raises_is_a_data_failure(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,6 +293,23 @@ def test_the_cache_stays_within_its_limit_and_drops_the_oldest(tmp_path: Path) -
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_a_table_that_is_larger_than_the_cache_is_not_kept_and_costs_no_other(
+    tmp_path: Path,
+) -> None:
+    small, large = (pa.table({"text": [f"{n:064d}" for n in range(size)]}) for size in (20, 9000))
+    cache = RowGroupCache(tmp_path, 4000)
+    cache.save("small", small)
+    cache.save("large", large)
+    assert cache.load("large") is None
+    assert cache.load("small") == small
+    # What a killed process was writing counts, and is old some day.
+    (tmp_path / "abc.0123abcd").write_bytes(bytes(3900))
+    os.utime(tmp_path / "abc.0123abcd", (0, 0))
+    cache.save("other", small)
+    assert cache.load("other") == small
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 4000
+
+
 def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be")
     cache = RowGroupCache(tmp_path / "cache", 1)
@@ -301,6 +326,19 @@ def test_a_batch_that_does_not_come_in_time_is_a_data_failure() -> None:
     finally:
         hold.set()
         prefetch.close()
+
+
+def test_a_file_that_never_opens_is_a_data_failure_in_time(tmp_path: Path) -> None:
+    pipe = tmp_path / "a.parquet"
+    os.mkfifo(pipe)  # whoever opens it waits for a writer
+    source = ParquetText(str(tmp_path), 0, 1)
+    prefetch = Prefetch(lambda split, n: source.sequence(split, n, 8), first_limit_s=0.3)
+    with pytest.raises(DataFailure, match=r"train batch 0 did not come in 0\.3 s"):
+        prefetch.batch("train", 0)
+    prefetch.close()
+    writer = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)  # let the thread end, and not wait again
+    pipe.unlink()
+    os.close(writer)
 
 
 def test_every_later_batch_has_its_own_limit() -> None:

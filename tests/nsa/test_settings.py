@@ -21,7 +21,16 @@ def test_without_torchrun_this_is_rank_0_of_1() -> None:
         {"NSA_ACCUM": "2.5"},
         {"NSA_LR": "-1"},
         {"NSA_LR": "inf"},
+        {"NSA_LR": "0"},
+        {"NSA_ACCUM": "0"},
+        {"NSA_DDP_BUCKET_MB": "-1"},
         {"NSA_SCALER_INIT_SCALE": "big"},
+        {"NSA_SCALER_INIT_SCALE": "0"},
+        {"NSA_SCALER_GROWTH_INTERVAL": "0"},
+        {"NSA_SCALER_GROWTH_FACTOR": "1"},
+        {"NSA_SCALER_BACKOFF_FACTOR": "0"},
+        {"NSA_SCALER_BACKOFF_FACTOR": "1.5"},
+        {"NSA_SCALER_BACKOFF_FACTOR": "nan"},
         {"RANK": "first"},
     ],
     ids=lambda environ: "=".join(*environ.items()),
@@ -29,6 +38,19 @@ def test_without_torchrun_this_is_rank_0_of_1() -> None:
 def test_a_variable_that_cannot_be_honoured_is_an_error(environ: dict[str, str]) -> None:
     with pytest.raises(BadConfig):
         load_settings(environ)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("NSA_SDPA_NO_FLASH", "NSA_SDPA_FLASH_ONLY"),
+        ("NSA_DDP_STATIC_GRAPH", "NSA_DDP_FIND_UNUSED"),
+    ],
+)
+def test_toggles_that_take_each_other_back_are_an_error(one: str, other: str) -> None:
+    assert load_settings({one: "1", other: "0"}).on(one)
+    with pytest.raises(BadConfig, match=f"{one}=1 and {other}=1 exclude each other"):
+        load_settings({one: "1", other: "1"})
 
 
 def test_only_variables_that_are_set_are_reported() -> None:

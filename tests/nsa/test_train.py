@@ -1,11 +1,15 @@
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from nsa.errors import BadConfig
 from nsa.launch import launch_from_order
@@ -24,6 +28,8 @@ from nsa.train import parse_launch
         ["--config", "demo", "--out", "{tmp}", "--steps", "four"],
         ["--config", "demo", "--out", "{tmp}", "extra"],
         ["--config", "no-such-file", "--out", "{tmp}"],
+        ["--config", "demo", "--out", "{tmp}", "--checkpoint-every", "0"],
+        ["--config", "demo", "--out", "/dev/null/out"],
         ["--order", "{tmp}/order.json"],
         ["--order", "{tmp}/order.json", "--steps", "4"],
     ],
@@ -55,6 +61,11 @@ def test_the_command_line_overrides_steps_and_data_only(tmp_path: Path) -> None:
         ({"heartbeat": {"alive_every_s": 0}}, "alive_every_s"),
         ({"checkpoint": {"every_steps": "20"}}, "every_steps"),
         ({"checkpoint": 20}, "checkpoint"),
+        ({"checkpoint": {"every_steps": 0.5}}, "every_steps"),
+        ({"resume_from": "there"}, "resume_from"),
+        ({"resume_from": {"step": 3}}, "resume_from"),
+        ({"resume_from": {"path": "there", "step": "3"}}, "resume_from"),
+        ({"fault": 3}, "fault"),
     ],
 )
 def test_an_order_that_disagrees_with_itself_or_the_world_is_refused(
@@ -129,12 +140,53 @@ def test_one_process_trains_alone_from_a_configuration(tmp_path: Path, helpers: 
     )
 
 
+def test_training_by_hand_is_told_line_by_line_and_goes_on_from_a_runs_folder(
+    tmp_path: Path, tiny: dict[str, Any], helpers: Any
+) -> None:
+    file = tmp_path / "tiny.yaml"
+    file.write_text(yaml.safe_dump(tiny | {"eval": {"every_steps": 4, "batches": 1}}))
+    first = ["train", "--config", str(file), "--out", str(tmp_path / "first")]
+    done = _nsa(*first, "--steps", "4", "--checkpoint-every", "2")
+    assert done.returncode == 0, done.stderr
+    told = done.stderr.splitlines()
+    assert told[0].startswith("step 1/4  loss 5.")
+    assert told[-2].startswith("step 4/4  loss 5.")
+    assert told[-2].endswith("done")
+    assert re.fullmatch(r"validation after step 4: loss \d\.\d{4}", told[-1])
+    second = ["train", "--config", str(file), "--out", str(tmp_path / "second")]
+    done = _nsa(*second, "--steps", "6", "--resume", str(tmp_path / "first"))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("step 5/6  loss 5.")
+    steps = [
+        line["step"]
+        for line in helpers.read_lines(tmp_path / "second")
+        if line["msg"] == "progress"
+    ]
+    assert steps == [5, 6]
+
+
 def test_data_that_is_missing_ends_the_process_with_code_5(tmp_path: Path) -> None:
     done = _nsa(
         "train", "--config", "demo", "--data", f"parquet:{tmp_path}/gone", "--out", str(tmp_path)
     )
     assert done.returncode == 5
     assert "cannot" in done.stderr or "no .parquet" in done.stderr
+
+
+def test_a_reader_that_breaks_in_its_thread_ends_the_process_with_code_5_and_its_traceback(
+    tmp_path: Path, helpers: Any
+) -> None:
+    bad = pa.array([b"fine", b"\xff\xfe"] * 40, pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"text": bad}), tmp_path / "a.parquet")
+    out = tmp_path / "out"
+    done = _nsa("train", "--config", "demo", "--data", f"parquet:{tmp_path}", "--out", str(out))
+    assert done.returncode == 5
+    assert "in _packed" in done.stderr
+    assert "UnicodeDecodeError" in done.stderr.splitlines()[-1]
+    assert done.stderr.splitlines()[-1].startswith("DataFailure: train batch 0: ")
+    lines = helpers.told(helpers.read_lines(out))
+    assert [line["msg"] for line in lines[-2:]] == ["loader_error", "error"]
+    assert lines[-1]["type"] == "DataFailure"
 
 
 def test_the_probe_measures_a_peak_and_prints_one_object() -> None:

@@ -177,6 +177,22 @@ def test_a_checkpoint_of_another_model_is_refused(
         train_here("rest", train={"model": smaller}, resume_from=resume)
 
 
+def test_what_is_configured_now_wins_over_what_the_checkpoint_was_trained_with(
+    make_order: Callable[..., Path], helpers: Any, train_here: TrainHere, tmp_path: Path
+) -> None:
+    train_here("whole", train={"steps": 2}, checkpoint={"every_steps": 2})
+    resume = {"path": str(tmp_path / "whole" / "checkpoints" / "step_000002"), "step": 2}
+    optim = {**helpers.TINY["optim"], "weight_decay": 0.5, "beta2": 0.8}
+    engine = {"fused_adamw": True, "compile": False, "keep_checkpoints": 0, "profile_steps": 0}
+    order = make_order("rest", train={"optim": optim, "engine": engine}, resume_from=resume)
+    trainer = helpers.build_trainer(order)
+    trainer.run()
+    matrices, vectors = trainer.rig.optimizer.param_groups
+    assert (matrices["weight_decay"], vectors["weight_decay"]) == (0.5, 0.0)
+    assert (matrices["betas"], matrices["fused"]) == ((0.9, 0.8), True)
+    assert {state["step"].item() for state in trainer.rig.optimizer.state.values()} == {4.0}
+
+
 def test_checkpoints_come_by_time_too(train_here: TrainHere) -> None:
     lines = train_here(train={"steps": 3}, checkpoint={"every_s": 1e-6})
     assert [line["step"] for line in _of(lines, "checkpoint")] == [1, 2, 3]
@@ -213,6 +229,49 @@ def test_halt_leaves_after_the_step_with_a_checkpoint(
     assert not _of(lines, "done")
     place = order.parent / _of(lines, "checkpoint")[0]["path"]
     assert load_checkpoint(place).step == 1
+
+
+def test_halt_stops_a_run_without_an_order_too_unless_it_was_meant_for_an_earlier_one(
+    tiny: dict[str, Any], tmp_path: Path, helpers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, out, settings = tmp_path / "tiny.yaml", tmp_path / "out", load_settings({})
+    file.write_text(yaml.safe_dump(tiny))
+    launch = launch_from_file(file, run_dir=out, settings=settings)
+    (out / ".HALT").touch()
+    real = nsa.trainer.learning_rate
+
+    def rate(step: int, optim: Any) -> float:
+        if step == 3:
+            (out / ".HALT").touch()
+        return real(step, optim)
+
+    monkeypatch.setattr(nsa.trainer, "learning_rate", rate)
+    with pytest.raises(Halted):
+        Trainer(launch, settings, StackDumps(out, 0)).run()
+    lines = helpers.read_lines(out)
+    assert [line["step"] for line in _of(lines, "step_end")] == [1, 2, 3]
+    assert load_checkpoint(out / _of(lines, "checkpoint")[0]["path"]).step == 3
+
+
+def test_a_directory_with_checkpoints_of_another_run_is_refused(
+    make_order: Callable[..., Path], helpers: Any
+) -> None:
+    order = make_order(checkpoint={"every_steps": 2})
+    helpers.build_trainer(order).run()
+    (left,) = (order.parent / "checkpoints").glob("step_000004")
+    (left.parent / ".step_000006.draft").mkdir()
+    before = (left / "manifest.json").read_bytes()
+    with pytest.raises(BadConfig, match=r"step_000002 is of another run"):
+        helpers.build_trainer(order).run()
+    assert (left / "manifest.json").read_bytes() == before
+    # Going on from the newest is the same run; what a kill has left is swept up.
+    mapping = json.loads(order.read_text())
+    mapping["resume_from"] = {"path": "checkpoints/step_000004", "step": 4}
+    mapping["steps"] = mapping["train"]["steps"] = 6
+    order.write_text(json.dumps(mapping))
+    helpers.build_trainer(order).run()
+    places = sorted(place.name for place in left.parent.iterdir())
+    assert places == ["step_000002", "step_000004", "step_000006"]
 
 
 def test_halt_before_go_ends_without_a_step(make_order: Callable[..., Path], helpers: Any) -> None:
@@ -357,15 +416,6 @@ def test_sigusr1_writes_the_stacks_and_training_goes_on(
     assert "_train_step" in dump.read_text()
     assert _of(helpers.read_lines(order.parent), "done")
     assert not (order.parent / ".stackdump_rank0.txt").exists()
-
-
-def test_a_static_graph_with_accumulation_is_refused_before_it_fails(
-    make_order: Callable[..., Path],
-    helpers: Any,
-) -> None:
-    order = make_order(train={"batch": {"global_seqs": 4, "accumulate": 2}})
-    with pytest.raises(BadConfig, match="STATIC_GRAPH"):
-        helpers.build_trainer(order, {"NSA_DDP_STATIC_GRAPH": "1"}).run()
 
 
 def test_an_attention_backend_that_is_not_here_is_bad_configuration(

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def mix(
     cmp_ptr, sel_ptr, win_ptr, gate_ptr, out_ptr, rows,
     D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr,
@@ -32,7 +32,7 @@ def mix(
     tl.store(out_ptr + at_MD, out_MD.to(out_ptr.dtype.element_ty), mask=live_MD)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def dots(
     cmp_ptr, sel_ptr, win_ptr, grad_ptr, dot_ptr, rows,
     D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr,

@@ -15,19 +15,29 @@ from torch import Tensor
 
 from nsa.attention.gpu import band, gates, scores, visits
 from nsa.attention.gpu.index import Index, cut, invert
-from nsa.attention.gpu.tiles import Tile, padded, tiles_for
+from nsa.attention.gpu.tiles import padded, tiles_for
 
 _LOG2_E = math.log2(math.e)
 # Rows of scores that one program keeps in registers while it chooses.
 _CHOICE_NUMBERS = 4096
-_CHUNK_QUERIES = 2048
+# The sums over the queries of a key are shared among programs until there are so many of them, but
+# a program keeps so many queries. A rule of shapes alone: results repeat.
+_PROGRAMS = 1024
+_CHUNK_QUERIES = 256
 # Tiles of rows that one program of the visits' backward pass sums up.
 _VISIT_TILES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """Which keys a band sees (see band.py); `branch` is the column of its gate."""
+    """Which keys a band sees (see band.py).
+
+    Attributes:
+        branch: Column of its gate.
+        prefix, align, back, stride, reach: The rule of positions.
+        block: Tokens of the blocks that a word of bits chooses among, 0 where nothing is chosen.
+        summed: Whether more is added to dk and dv, which are fp32 then.
+    """
 
     branch: int
     prefix: int
@@ -35,10 +45,27 @@ class Band:
     back: int = 0
     stride: int = 1
     reach: int = 0
+    block: int = 0
+    summed: bool = False
 
     def constants(self) -> dict[str, int]:
         """The rule as the kernels' compile-time constants."""
-        return {"ALIGN": self.align, "BACK": self.back, "STRIDE": self.stride, "REACH": self.reach}
+        return {
+            "ALIGN": self.align, "BACK": self.back, "STRIDE": self.stride, "REACH": self.reach,
+            "BLOCK": self.block,
+        }  # fmt: skip
+
+    def chunk(self, S: int, programs: int) -> int:
+        """Queries that one program of the backward pass over keys walks over, at most.
+
+        Args:
+            S: Queries.
+            programs: Programs where each walks over all of them.
+        """
+        if self.prefix < S:  # few queries see a key
+            return S
+        parts = min(triton.cdiv(_PROGRAMS, max(1, programs)), triton.cdiv(S, _CHUNK_QUERIES))
+        return triton.cdiv(S, parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,19 +99,18 @@ class Shape:
         return {"R": self.R, "D": self.D, "DP": padded(self.D)}
 
 
-def _options(tile: Tile) -> dict[str, int]:
-    return {"num_warps": tile.warps, "num_stages": tile.stages}
-
-
-def attend(shape: Shape, rule: Band, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def attend(
+    shape: Shape, rule: Band, q: Tensor, k: Tensor, v: Tensor, words: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Output [B, S, H, D] in the dtype of q and base-2 log-sum-exp [B, S, H] of a band."""
     tile = tiles_for(q.dtype, shape.D).forward
     out = torch.empty_like(q)
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
     band.band_forward[(triton.cdiv(shape.S * shape.R, tile.rows), shape.B * shape.G)](
-        q, k, v, out, lse, shape.S, k.shape[1], shape.G, rule.prefix, shape.scale * _LOG2_E,
+        q, k, v, words, out, lse, shape.S, k.shape[1], shape.G, rule.prefix, shape.start,
+        shape.scale * _LOG2_E,
         M=tile.rows, N=tile.keys, PRECISION="ieee", **shape.constants(), **rule.constants(),
-        **_options(tile),
+        **tile.options(),
     )  # fmt: skip
     return out, lse
 
@@ -100,55 +126,70 @@ class RowGradients:
 
 
 def attend_backward(
-    shape: Shape, rule: Band, rows: RowGradients, k: Tensor, v: Tensor, lse: Tensor, dq: Tensor
+    shape: Shape,
+    rule: Band,
+    rows: RowGradients,
+    k: Tensor,
+    v: Tensor,
+    lse: Tensor,
+    dq: Tensor,
+    words: Tensor | None,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of gate * attend: dq (fp32) is set by branch 0 and added to by the others.
 
     Returns:
-        dk, dv [B, K, G, D], fp32.
+        dk, dv [B, K, G, D]: rounded to `dtype` where nothing is added to them, else fp32.
     """
     table = tiles_for(rows.q.dtype, shape.D)
     K, pairs, log2_scale = k.shape[1], shape.B * shape.G, shape.scale * _LOG2_E
     constants = {**shape.constants(), **rule.constants(), "BRANCH": rule.branch}
-    inputs = (rows.q, k, v, rows.grad, lse, rows.gates, rows.dots)
+    inputs = (rows.q, k, v, rows.grad, lse, rows.gates, rows.dots, words)
     band.band_dq[(triton.cdiv(shape.S * shape.R, table.dq.rows), pairs)](
-        *inputs, dq, shape.S, K, shape.G, rule.prefix, log2_scale, shape.scale,
+        *inputs, dq, shape.S, K, shape.G, rule.prefix, shape.start, log2_scale, shape.scale,
         M=table.dq.rows, N=table.dq.keys, ADD=rule.branch > 0, PRECISION="ieee", **constants,
-        **_options(table.dq),
+        **table.dq.options(),
     )  # fmt: skip
-    # Every later query sees a compressed key: its sum is shared among chunks of queries.
-    chunk = _CHUNK_QUERIES if rule.branch == 0 else shape.S
+    chunk = rule.chunk(shape.S, triton.cdiv(K, table.dkdv.keys) * pairs)
     parts = triton.cdiv(shape.S, chunk)
-    dk, dv = (k.new_empty((parts, *k.shape), dtype=torch.float32) for _ in range(2))
+    dtype = torch.float32 if rule.summed or parts > 1 else dtype
+    dk, dv = (k.new_empty((parts, *k.shape), dtype=dtype) for _ in range(2))
     if K:
         band.band_dkdv[(triton.cdiv(K, table.dkdv.keys), parts, pairs)](
-            *inputs, dk, dv, shape.S, K, shape.B, shape.G, rule.prefix, chunk, log2_scale,
-            shape.scale, M=table.dkdv.rows, N=table.dkdv.keys, PRECISION="ieee", **constants,
-            **_options(table.dkdv),
+            *inputs, dk, dv, shape.S, K, shape.B, shape.G, rule.prefix, shape.start, chunk,
+            log2_scale, shape.scale, M=table.dkdv.rows, N=table.dkdv.keys, PRECISION="ieee",
+            **constants, **table.dkdv.options(),
         )  # fmt: skip
     return (dk[0], dv[0]) if parts == 1 else (dk.sum(0), dv.sum(0))
 
 
-def choose(shape: Shape, q: Tensor, k: Tensor, lse: Tensor) -> Tensor:
-    """Block 0 and the free blocks of the queries from `start` on: [B * G, T, n_sel - 2] int32."""
+def choose(
+    shape: Shape, q: Tensor, k: Tensor, lse: Tensor, *, as_words: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Block 0 and the free blocks of the queries from `start` on: [B * G, T, n_sel - 2] int32.
+
+    Returns:
+        Those, and if asked for all selected blocks as bits: [B * G, T] int64 (64 blocks at most).
+    """
     T, J, tile = shape.S - shape.start, shape.blocks, tiles_for(q.dtype, shape.D).scores
-    pairs = shape.B * shape.G
-    chosen = torch.zeros(pairs, T, shape.free + 1, dtype=torch.int32, device=q.device)
-    if T == 0 or shape.free == 0:
-        return chosen
+    pairs, free = shape.B * shape.G, shape.free
+    if T == 0 or free == 0:
+        return q.new_zeros(pairs, T, free + 1, dtype=torch.int32), None
+    chosen = q.new_empty(pairs, T, free + 1, dtype=torch.int32)
+    words = q.new_empty(pairs, T, dtype=torch.int64) if as_words else None
     score = q.new_empty(pairs, T, J, dtype=torch.float32)
     scores.block_scores[(triton.cdiv(T, tile.rows), triton.cdiv(J, tile.keys), pairs)](
         q, k, lse, score, shape.S, k.shape[1], shape.G, J, shape.start, shape.scale * _LOG2_E,
         M=tile.rows, N=tile.keys, L=shape.l, STEP=shape.d, L_SEL=shape.l_sel, PRECISION="ieee",
-        **shape.constants(), **_options(tile),
+        **shape.constants(), **tile.options(),
     )  # fmt: skip
     width = padded(J)
     rows = max(1, _CHOICE_NUMBERS // width)
-    scores.choose_blocks[(triton.cdiv(pairs * T, rows),)](
-        score, chosen, pairs * T, T, J, shape.start,
-        FREE=shape.free, M=rows, JP=width, L_SEL=shape.l_sel,
+    scores.choose_blocks[(triton.cdiv(T, rows), pairs)](
+        score, chosen, words, T, J, shape.start,
+        FREE=free, M=rows, JP=width, L_SEL=shape.l_sel, WORDS=as_words,
     )  # fmt: skip
-    return chosen
+    return chosen, words
 
 
 def visit(
@@ -159,16 +200,16 @@ def visit(
     tile = tiles_for(q.dtype, shape.D).visit
     index = invert(chosen, shape.blocks)
     pieces = cut(index, shape.R, tile.rows)
-    part = q.new_empty(pairs * T * F * shape.R, shape.D, dtype=torch.float32)
-    part_lse = part.new_empty(len(part))
+    part = q.new_empty(pairs * T * F * shape.R, shape.D)
+    part_lse = part.new_empty(len(part), dtype=torch.float32)
     visits.visit_forward[(pieces.most,)](
         q, k, v, part, part_lse, index.entry, index.first, pieces.block, pieces.first,
         shape.S, shape.G, shape.blocks, T, shape.start, index.blocks, shape.scale * _LOG2_E,
         M=tile.rows, N=padded(shape.l_sel), F=F, L_SEL=shape.l_sel, PRECISION="ieee",
-        **shape.constants(), **_options(tile),
+        **shape.constants(), **tile.options(),
     )  # fmt: skip
-    rows = pairs * T * shape.R
-    visits.merge[(triton.cdiv(rows, 32),)](
+    rows = T * shape.R
+    visits.merge[(triton.cdiv(rows, 32), pairs)](
         part, part_lse, out, lse, shape.S, shape.G, T, shape.start, rows,
         M=32, F=F, **shape.constants(),
     )  # fmt: skip
@@ -190,17 +231,17 @@ def visit_backward(
     T, F, pairs = shape.S - shape.start, shape.free + 1, shape.B * shape.G
     tile = tiles_for(rows.q.dtype, shape.D).visit_backward
     pieces = cut(index, shape.R, tile.rows * _VISIT_TILES)
-    part = dq.new_empty(pairs * T * F * shape.R, shape.D)
+    part = rows.q.new_empty(pairs * T * F * shape.R, shape.D)
     part_dk, part_dv = (dq.new_empty(pieces.most, shape.l_sel, shape.D) for _ in range(2))
     visits.visit_backward[(pieces.most,)](
         rows.q, k, v, rows.grad, lse, rows.gates, rows.dots, part, part_dk, part_dv, index.entry,
         index.first, pieces.block, pieces.first, shape.S, shape.G, shape.blocks, T, shape.start,
         index.blocks, shape.scale * _LOG2_E, shape.scale,
         M=tile.rows, N=padded(shape.l_sel), F=F, L_SEL=shape.l_sel, TILES=_VISIT_TILES,
-        PRECISION="ieee", **shape.constants(), **_options(tile),
+        PRECISION="ieee", **shape.constants(), **tile.options(),
     )  # fmt: skip
-    count = pairs * T * shape.R
-    visits.add_dq[(triton.cdiv(count, 32),)](
+    count = T * shape.R
+    visits.add_dq[(triton.cdiv(count, 32), pairs)](
         part, dq, shape.S, shape.G, T, shape.start, count, M=32, F=F, **shape.constants()
     )
     visits.add_dkdv[(index.blocks,)](

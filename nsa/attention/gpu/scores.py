@@ -9,8 +9,10 @@ probabilities themselves are never stored.
 import triton
 import triton.language as tl
 
+_SIZES = ["S", "C", "G", "J", "T", "start"]
 
-@triton.jit
+
+@triton.jit(do_not_specialize=_SIZES)
 def block_scores(
     q_ptr, k_ptr, lse_ptr, score_ptr, S, C, G, J, start, log2_scale,
     R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
@@ -62,17 +64,22 @@ def block_scores(
         )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def choose_blocks(
-    score_ptr, chosen_ptr, rows, T, J, start,
+    score_ptr, chosen_ptr, word_ptr, T, J, start,
     FREE: tl.constexpr, M: tl.constexpr, JP: tl.constexpr, L_SEL: tl.constexpr,
+    WORDS: tl.constexpr,
 ):  # fmt: skip
-    """Block 0, then the FREE best blocks of 1 .. c - 2, ties to the lower: [rows, FREE + 1]."""
-    row_M = (tl.program_id(0).to(tl.int64) * M) + tl.arange(0, M)
-    live_M = row_M < rows
-    t_M = start + row_M % T
+    """Block 0, then the FREE best blocks of 1 .. c - 2, ties to the lower: [B * G, T, FREE + 1].
+
+    With WORDS also every block that a query selects, c - 1 and c too, as bits of [B * G, T].
+    """
+    query_M = tl.program_id(0) * M + tl.arange(0, M)
+    row_M = tl.program_id(1).to(tl.int64) * T + query_M
+    live_M = query_M < T
+    own_M = (start + query_M) // L_SEL
     j_P = tl.arange(0, JP)
-    may_MP = (j_P > 0)[None, :] & (j_P[None, :] < (t_M // L_SEL - 1)[:, None])
+    may_MP = (j_P > 0)[None, :] & (j_P[None, :] < (own_M - 1)[:, None])
     score_MP = tl.load(
         score_ptr + row_M[:, None] * J + j_P[None, :],
         mask=live_M[:, None] & may_MP,
@@ -81,8 +88,13 @@ def choose_blocks(
     # A NaN must not choose a block that does not exist.
     score_MP = tl.where(may_MP & (score_MP != score_MP), 0.0, score_MP)
     tl.store(chosen_ptr + row_M * (FREE + 1), tl.zeros((M,), tl.int32), mask=live_M)
+    one_M = tl.full((M,), 1, tl.int64)
+    word_M = one_M | (one_M << own_M.to(tl.int64)) | (one_M << (own_M - 1).to(tl.int64))
     for slot in range(FREE):
         best_M = tl.max(score_MP, 1)
         first_M = tl.min(tl.where(score_MP == best_M[:, None], j_P[None, :], JP), 1)
         tl.store(chosen_ptr + row_M * (FREE + 1) + slot + 1, first_M, mask=live_M)
         score_MP = tl.where(j_P[None, :] == first_M[:, None], -1.0, score_MP)
+        word_M |= one_M << first_M.to(tl.int64)
+    if WORDS:
+        tl.store(word_ptr + row_M, word_M, mask=live_M)

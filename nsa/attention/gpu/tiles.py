@@ -1,8 +1,9 @@
 """How large is a tile of each kernel? A table by width of the numbers and of the heads.
 
 No autotuning: the first step of a run costs what every step costs, and a run repeats itself. The
-sizes are those that compile for sm_80 and sm_90 within their shared memory (a test compiles them)
-and, for D = 64, with next to no register spilled; which are fastest is for `bench/gpu.py` to say.
+sizes are those that compile for sm_80 and sm_90 within their shared memory (a test compiles them).
+For D = 64 in 16 bits ptxas spills at most 28 bytes of a thread on sm_90, and at least two programs
+share a multiprocessor; which are fastest is for `bench/gpu.py` to say.
 """
 
 import functools
@@ -16,17 +17,24 @@ class Tile:
     """One kernel's tile.
 
     Attributes:
-        rows: Rows (query, head) of a tile; all heads of a group are neighbours, so a tile of 128
-            holds 21 queries of 6 heads and wastes 2 rows of 128.
+        rows: Rows (query, head) of a tile; all heads of a group are neighbours, so tiles are full
+            whatever their number: 128 rows are 21 1/3 queries of 6 heads.
         keys: Keys of a tile.
         warps: Warps of a program.
         stages: Depth of the load pipeline.
+        registers: Most registers of a thread, None for as many as the compiler likes: 128 let two
+            programs of 8 warps run at once.
     """
 
     rows: int
     keys: int
     warps: int
     stages: int
+    registers: int | None = None
+
+    def options(self) -> dict[str, int | None]:
+        """What the launch of a kernel is told besides the sizes."""
+        return {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +55,11 @@ def _all(rows: int, keys: int, warps: int, stages: int) -> Tiles:
 
 
 _HALF_NARROW = Tiles(
-    forward=Tile(rows=128, keys=64, warps=4, stages=3),
-    dq=Tile(rows=128, keys=64, warps=8, stages=2),
+    forward=Tile(rows=128, keys=64, warps=8, stages=3, registers=128),
+    dq=Tile(rows=128, keys=64, warps=8, stages=2, registers=128),
     dkdv=Tile(rows=64, keys=64, warps=4, stages=2),
-    visit=Tile(rows=128, keys=64, warps=4, stages=1),
-    visit_backward=Tile(rows=64, keys=64, warps=4, stages=2),
+    visit=Tile(rows=128, keys=64, warps=4, stages=1, registers=128),
+    visit_backward=Tile(rows=64, keys=64, warps=4, stages=3),
     scores=Tile(rows=64, keys=64, warps=4, stages=2),
 )
 

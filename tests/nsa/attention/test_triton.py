@@ -17,23 +17,11 @@ from nsa.attention import BackendUnavailableError, available_backends, nsa_atten
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
-NAMES = (
-    "six heads a group",
-    "one head a group, two items",
-    "two heads, beyond the prefix by one",
-    "sixteen heads, wide",
-    "all in the prefix",
-    "shorter than a block",
-    "one token",
-    "no free block",
-    "blocks that do not overlap",
-    "odd head width and block",
-    "fp16",
-    "logits times 30",
-    "logits times 1000",
-    "hot block",
-    "packed documents",
-)
+sys.path.insert(0, str(HERE))
+from triton_cases import CASES, VISITED  # noqa: E402 - a program beside this file
+
+NAMES = (*CASES, *(f"{name}, visited" for name in VISITED))
+NANS = ("a NaN", "a NaN, visited")
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 
 
@@ -41,7 +29,7 @@ needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is
 def interpreted():
     """Result of each case, from one process that interprets the kernels."""
     done = subprocess.run(
-        [sys.executable, str(HERE / "triton_cases.py"), *NAMES, "a NaN"],
+        [sys.executable, str(HERE / "triton_cases.py"), *NAMES, *NANS],
         env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -58,34 +46,36 @@ def test_interpreted_kernels_agree_with_the_fp64_reference(interpreted, name):
     result = interpreted[name]
     output, *gradients = result["errors"]
     assert result["ids"]
-    assert output < (2e-3 if name == "fp16" else 1e-5)
+    case = name.removesuffix(", visited")
+    assert output < (2e-3 if case == "fp16" else 1e-5)
     # A softmax that is one-hot leaves gradients of rounding errors: they must be finite.
-    assert max(gradients) < {"fp16": 2e-3, "logits times 1000": math.inf}.get(name, 1e-4)
+    assert max(gradients) < {"fp16": 2e-3, "logits times 1000": math.inf}.get(case, 1e-4)
 
 
 @needs_triton
-def test_a_nan_breaks_neither_other_items_nor_the_ids(interpreted):
-    assert interpreted["a NaN"]["contained"]
+@pytest.mark.parametrize("name", NANS)
+def test_a_nan_breaks_neither_other_items_nor_the_ids(interpreted, name):
+    assert interpreted[name]["contained"]
 
 
 @needs_triton
-def test_the_hot_block_was_chosen_by_many(interpreted):
-    assert interpreted["hot block"]["hot"]
+@pytest.mark.parametrize("name", ["hot block", "hot block, visited"])
+def test_the_hot_block_was_chosen_by_many(interpreted, name):
+    assert interpreted[name]["hot"]
 
 
 def _signature(kernel, number):
     """Types by the kernels' naming rule, and constants for the paper's sizes with six heads."""
-    in_fp32 = ("lse", "dot", "dq", "dk", "dv", "part", "part_lse", "part_dk", "part_dv", "score")
+    in_fp32 = ("lse", "dot", "dq", "dk", "dv", "part_lse", "part_dk", "part_dv", "score")
     in_int32 = ("entry", "entry_first", "piece_block", "piece_first", "chosen")
+    others = {**dict.fromkeys(in_fp32, "*fp32"), **dict.fromkeys(in_int32, "*i32"), "word": "*i64"}
     types = {}
     for name in kernel.arg_names:
         stem = name.removesuffix("_ptr")
         if stem == name:
             types[name] = "fp32" if name in ("log2_scale", "scale") else "i32"
         else:
-            types[name] = (
-                "*fp32" if stem in in_fp32 else "*i32" if stem in in_int32 else f"*{number}"
-            )
+            types[name] = others.get(stem, f"*{number}")
     return types
 
 
@@ -106,25 +96,28 @@ def _kernels():
     }  # fmt: skip
 
 
-def _compile(kernel, tile, number, capability, **ones):
+def _compile(kernel, tile, number, capability, **others):
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     values = {
         "R": 6, "D": 64, "DP": 64, "F": 14, "FREE": 13, "L": 32, "STEP": 16, "L_SEL": 64, "JP": 128,
-        "ALIGN": 64, "BACK": 64, "STRIDE": 1, "REACH": 0, "BRANCH": 1, "ADD": True, "TILES": 32,
+        "ALIGN": 1, "BACK": 511, "STRIDE": 1, "REACH": 0, "BRANCH": 1, "ADD": True, "TILES": 32,
+        "BLOCK": 0, "WORDS": True,
         "PRECISION": "ieee", "M": tile.rows if tile else 32, "N": tile.keys if tile else 64,
     }  # fmt: skip
-    values |= ones
+    values |= others
     constants = {n: values[n] for n in kernel.arg_names if n in values}
+    if not values["BLOCK"] and "BLOCK" in constants:
+        constants["word_ptr"] = None
     types = _signature(kernel, number) | dict.fromkeys(constants, "constexpr")
-    options = {"num_warps": tile.warps, "num_stages": tile.stages} if tile else {}
+    options = tile.options() if tile else {}
     # As at run time, where PyTorch's memory starts at multiples of 16 bytes.
     aligned = {
         (place,): [["tt.divisibility", 16]]
         for place, name in enumerate(kernel.arg_names)
-        if name.endswith("_ptr")
+        if name.endswith("_ptr") and name not in constants
     }
     source = ASTSource(fn=kernel, signature=types, constexprs=constants, attrs=aligned)
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
@@ -150,22 +143,50 @@ def test_every_kernel_compiles_to_machine_code_that_fits(
     table = tiles_for(torch.float32 if number == "fp32" else torch.bfloat16, 64)
     for name in names:
         for kernel in _kernels()[name]:
-            compiled = _compile(kernel, getattr(table, name, None), number, capability)
-            assert compiled.asm["cubin"][:4] == b"\x7fELF", kernel
-            assert compiled.metadata.shared <= shared_bytes, kernel
+            for block in (0, 64) if "BLOCK" in kernel.arg_names else (0,):
+                tile = getattr(table, name, None)
+                compiled = _compile(kernel, tile, number, capability, BLOCK=block)
+                assert compiled.asm["cubin"][:4] == b"\x7fELF", kernel
+                assert compiled.metadata.shared <= shared_bytes, kernel
+
+
+@pytest.fixture(scope="module")
+def launches(tmp_path_factory):
+    """Kernels launched and compiled at each length, by a process that compiles for a GPU."""
+    cache = {"TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton")), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, str(HERE / "triton_launches.py"), "1500", "2048", "2112", "3001"],
+        env=os.environ | cache | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return {result["S"]: result for result in map(json.loads, done.stdout.splitlines())}
 
 
 @needs_triton
-def test_sizes_of_one_which_triton_makes_constants_compile_too(tmp_path, monkeypatch):
-    from nsa.attention.gpu.tiles import tiles_for
+def test_a_new_length_compiles_nothing_anew(launches):
+    assert set(launches[1500]["compiled"]) == set(launches[1500]["launched"])
+    assert launches[2048]["compiled"] == launches[3001]["compiled"] == []
 
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    ones = dict.fromkeys(("S", "K", "C", "G", "J", "T", "B", "prefix", "start", "chunk"), 1)
-    table = tiles_for(torch.bfloat16, 16)
-    for name in ("forward", "dkdv", "visit", "visit_backward"):
-        (kernel,) = _kernels()[name]
-        tile = getattr(table, name)
-        assert _compile(kernel, tile, "bf16", 80, **ones, R=1, D=16, DP=16).asm["cubin"], kernel
+
+@needs_triton
+@pytest.mark.parametrize("S", [2048, 3001])
+def test_nothing_waits_for_the_gpu(launches, S):
+    asking = {"_local_scalar_dense", "item", "nonzero", "masked_select", "repeat_interleave",
+              "unique", "is_nonzero", "equal", "bincount", "index"}  # fmt: skip
+    assert {"empty", "_to_copy"} & set(launches[S]["torch"])
+    assert not asking & set(launches[S]["torch"])
+
+
+@needs_triton
+def test_up_to_32_blocks_nothing_is_gathered(launches):
+    gathering = {"visit_forward", "merge", "visit_backward", "add_dq", "add_dkdv"}
+    assert len(launches[2048]["launched"]) == 13
+    assert not gathering & set(launches[2048]["launched"])
+    assert gathering <= set(launches[2112]["launched"])
 
 
 def test_without_a_gpu_the_backend_says_what_it_needs(small, make_inputs):
@@ -181,10 +202,11 @@ def test_without_a_gpu_the_backend_says_what_it_needs(small, make_inputs):
         ({"dtype": torch.float64}, "float64"),
         ({"D": 300}, "D = 256"),
         ({"l_sel": 256}, "l_sel"),
-        ({"l_sel": 128, "D": 256}, "exceeds"),
+        ({"l_sel": 64, "D": 256}, "exceeds"),
+        ({"l_sel": 128, "D": 256, "dtype": torch.bfloat16}, "exceeds"),
         ({"H": 65}, "heads"),
     ],
-    ids=["fp64", "wide heads", "long blocks", "large blocks", "many heads"],
+    ids=["fp64", "wide heads", "long blocks", "large blocks", "large in bf16", "many heads"],
 )
 def test_a_call_that_the_tiles_do_not_cover_is_refused_with_the_reason(change, word):
     from nsa.attention.backends import triton_call_reason
@@ -196,6 +218,33 @@ def test_a_call_that_the_tiles_do_not_cover_is_refused_with_the_reason(change, w
     assert triton_call_reason(fine, 1, 64) is None
 
 
+def test_a_gpu_with_little_shared_memory_serves_what_fits(monkeypatch):
+    from nsa.attention import backends
+
+    monkeypatch.setattr(backends, "_shared_bytes", lambda _device: 99 * 1024)
+    for width, l_sel, serves in ((64, 64, True), (128, 64, False), (64, 128, True)):
+        q = torch.empty(1, 1, 12, width, dtype=torch.bfloat16)
+        assert (backends.triton_call_reason(q, 2, l_sel) is None) is serves
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("number", "D", "l_sel"), [("bf16", 256, 64), ("bf16", 128, 128), ("fp32", 128, 64)], ids=str
+)
+def test_the_largest_blocks_that_are_served_fit(number, D, l_sel, tmp_path, monkeypatch):
+    from nsa.attention.backends import triton_call_reason
+    from nsa.attention.gpu.tiles import tiles_for
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    dtype = torch.float32 if number == "fp32" else torch.bfloat16
+    assert triton_call_reason(torch.empty(1, 1, 6, D, dtype=dtype), 1, l_sel) is None
+    (kernel,) = _kernels()["visit_backward"]
+    compiled = _compile(
+        kernel, tiles_for(dtype, D).visit_backward, number, 80, D=D, DP=D, L_SEL=l_sel, N=l_sel
+    )
+    assert compiled.metadata.shared <= 163 * 1024
+
+
 @pytest.mark.gpu
 @needs_triton
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -205,10 +254,14 @@ def test_a_call_that_the_tiles_do_not_cover_is_refused_with_the_reason(change, w
     ids=str,
 )
 @pytest.mark.parametrize(("H", "G"), [(12, 2), (4, 4), (16, 1)])
-@pytest.mark.parametrize("S", [1, 33, 1025, 1500])
-def test_compiled_kernels_agree_with_the_reference(S, H, G, dtype, tolerance, make_inputs, run):
+@pytest.mark.parametrize(("S", "bits"), [(1, 32), (33, 32), (1025, 32), (1500, 32), (1500, 0)])
+def test_compiled_kernels_agree_with_the_reference(
+    S, bits, H, G, dtype, tolerance, make_inputs, run, monkeypatch
+):
     from nsa.attention.compression import compress_tokens
+    from nsa.attention.gpu import function
 
+    monkeypatch.setattr(function, "MOST_BLOCKS_AS_BITS", bits)
     inputs = {n: x.detach().cuda() for n, x in make_inputs(S, H=H, G=G, D=64, dtype=dtype).items()}
     # Both start from the same rounded blocks, else near ties would be decided by that rounding.
     blocks = tuple(compress_tokens(inputs[n], 32, 16).to(dtype) for n in ("k_cmp", "v_cmp"))
@@ -229,7 +282,11 @@ def test_compiled_kernels_agree_with_the_reference(S, H, G, dtype, tolerance, ma
 @pytest.mark.gpu
 @needs_triton
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_compiled_kernels_repeat_bit_by_bit(make_inputs, run):
+@pytest.mark.parametrize("bits", [32, 0], ids=["bits", "visits"])
+def test_compiled_kernels_repeat_bit_by_bit(bits, make_inputs, run, monkeypatch):
+    from nsa.attention.gpu import function
+
+    monkeypatch.setattr(function, "MOST_BLOCKS_AS_BITS", bits)
     inputs = make_inputs(1500, H=12, G=2, D=64, dtype=torch.bfloat16)
     inputs = {n: x.detach().cuda() for n, x in inputs.items()}
     first, second = (run(inputs, backend="triton") for _ in range(2))

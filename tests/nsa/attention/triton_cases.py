@@ -29,15 +29,29 @@ CASES = {
     "logits times 1000": {"S": 70, "H": 2, "G": 1, "factor": 1000.0},
     "hot block": {"S": 100, "H": 2, "G": 1, "hot": True},
     "packed documents": {"S": 70, "H": 2, "G": 1, "documents": True},
+    "tiles within a block": {"S": 230, "H": 6, "G": 1, "l_sel": 32},
 }
+# These again, with the selected branch in the form that long sequences take (function.py).
+VISITED = (
+    "six heads a group",
+    "one head a group, two items",
+    "sixteen heads, wide",
+    "odd head width and block",
+    "fp16",
+    "logits times 1000",
+    "hot block",
+)
 
 
 def run(
     *, S, H, G, B=1, D=8, l=8, n_sel=4, l_sel=16, w=20, dtype="float32", factor=1.0, hot=False,  # noqa: E741
-    documents=False,
+    documents=False, visits=False,
 ):  # fmt: skip
     """Relative errors against the fp64 reference, and whether the ids are equal."""
     from nsa.attention import nsa_attention
+    from nsa.attention.gpu import function
+
+    function.MOST_BLOCKS_AS_BITS = 0 if visits else 32
 
     generator = torch.Generator().manual_seed(0)
 
@@ -90,8 +104,11 @@ def run_with_a_nan():
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    # What `empty` returns is full of NaN and of huge integers: nobody may read it.
+    torch.use_deterministic_algorithms(True)
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", "invalid value|All-NaN", RuntimeWarning)  # "a NaN"
     for name in sys.argv[1:]:
-        result = run_with_a_nan() if name == "a NaN" else run(**CASES[name])
+        case = name.removesuffix(", visited")
+        result = run_with_a_nan() if case == "a NaN" else run(**CASES[case], visits=case != name)
         print(json.dumps({"case": name, **result}), flush=True)

@@ -1,0 +1,141 @@
+"""`python -m nsa.generate CHECKPOINT --prompt TEXT`: what has the model learned to say?
+
+    python -m nsa.generate RUN_DIR --prompt "def main(" --bytes 200
+    python -m nsa.generate RUN_DIR/checkpoints/step_000040 --temperature 0 --json
+
+Goes on with a prompt from a checkpoint's weights, or from the newest checkpoint of a run's folder;
+the manifest is checked first. Bytes are printed as they come; with `--json` one object at the end.
+A separator (zero byte: the end of a document) ends the text. Without a prompt it begins a document.
+Exit codes: 0 done, 4 bad arguments or a checkpoint that cannot be used.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+from nsa.config import SEPARATOR, build_config
+from nsa.errors import BadConfig
+
+
+class _Arguments(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise BadConfig(message)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Generate; returns the exit code."""
+    try:
+        given = _parse(arguments)
+        prompt, step, drawn = start_generation(given)
+        began, written = time.monotonic(), bytearray()
+        for byte in drawn:
+            if byte == SEPARATOR[0]:
+                break
+            written.append(byte)
+            if not given.json:
+                sys.stdout.buffer.write(bytes([byte]))
+                sys.stdout.buffer.flush()
+    except BadConfig as error:
+        print(f"BadConfig: {error}", file=sys.stderr)
+        return error.code
+    spent_s = time.monotonic() - began
+    if given.json:
+        told = {
+            "checkpoint": str(given.checkpoint),
+            "step": step,
+            "prompt": prompt.decode("utf-8", "replace"),
+            "text": written.decode("utf-8", "replace"),
+            "bytes": len(written),
+            "bytes_per_s": round(len(written) / spent_s, 2),
+        }
+        print(json.dumps(told))
+    else:
+        print()
+    return 0
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    description = (__doc__ or "").partition("\n\n")
+    parser = _Arguments(
+        prog="python -m nsa.generate",
+        description="Go on with a text, from a checkpoint.",
+        epilog=description[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("checkpoint", type=Path, help="a checkpoint's folder, or a run's")
+    parser.add_argument("--prompt", help="text to go on with (default: begin a document)")
+    parser.add_argument("--prompt-file", type=Path, help="the same, from a file")
+    parser.add_argument("--bytes", type=int, default=200, help="at most so many (default 200)")
+    parser.add_argument("--temperature", type=float, default=0.8, help="0 = likeliest (default .8)")
+    parser.add_argument("--top-k", type=int, help="draw from the k likeliest bytes")
+    parser.add_argument("--top-p", type=float, help="draw from the likeliest of this probability")
+    parser.add_argument("--seed", type=int, default=0, help="same seed, same text (default 0)")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--json", action="store_true", help="one JSON object, no streaming")
+    return parser.parse_args(arguments)
+
+
+def start_generation(given: argparse.Namespace) -> tuple[bytes, int, Iterator[int]]:
+    """The prompt, the step of the checkpoint, and the bytes to come.
+
+    Raises:
+        BadConfig: nothing usable there, or numbers that do not fit the model.
+    """
+    prompt = _read_prompt(given)
+    # torch takes seconds: arguments are refused before it.
+    import torch
+
+    from nsa.checkpoint import load_checkpoint, newest_checkpoint
+    from nsa.model import build_model
+    from nsa.model.generation import Sampling, generate
+
+    snapshot = load_checkpoint(newest_checkpoint(given.checkpoint))
+    if not snapshot.config:
+        raise BadConfig(f"checkpoint {given.checkpoint} does not hold its configuration")
+    usable = given.device != "cpu" and torch.cuda.is_available()
+    if given.device == "cuda" and not usable:
+        raise BadConfig("--device cuda: there is no GPU here")
+    device = torch.device("cuda" if usable else "cpu")
+    model = build_model(build_config(snapshot.config))
+    try:
+        model.load_state_dict(snapshot.model)
+    except RuntimeError as error:
+        raise BadConfig(f"checkpoint {given.checkpoint} does not fit its model: {error}") from error
+    model.to(device).eval()
+    tokens = torch.tensor([list(prompt or SEPARATOR)], device=device)
+    if given.bytes < 1 or tokens.shape[1] + given.bytes > model.rotation.shape[1]:
+        room = model.rotation.shape[1] - tokens.shape[1]
+        raise BadConfig(f"--bytes must be 1 to {room} after this prompt, not {given.bytes}")
+    try:
+        sampling = Sampling(temperature=given.temperature, top_k=given.top_k, top_p=given.top_p)
+    except ValueError as error:
+        raise BadConfig(str(error)) from error
+    drawn = generate(
+        model,
+        tokens,
+        given.bytes,
+        sampling=sampling,
+        generator=torch.Generator(device=device).manual_seed(given.seed),
+    )
+    return prompt, snapshot.step, (int(byte.item()) for byte in drawn)
+
+
+def _read_prompt(given: argparse.Namespace) -> bytes:
+    if given.prompt is not None and given.prompt_file is not None:
+        raise BadConfig("give --prompt or --prompt-file, not both")
+    if given.prompt_file is None:
+        return (given.prompt or "").encode()
+    try:
+        content: bytes = given.prompt_file.read_bytes()
+    except OSError as error:
+        raise BadConfig(f"cannot read the prompt: {error}") from error
+    return content
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

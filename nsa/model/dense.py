@@ -1,0 +1,90 @@
+"""What is NSA compared with? Causal attention over everything, with the same heads and groups.
+
+It maps `[B, S, dim]` to `[B, S, dim]`. Shapes: B batch, S positions, G groups, D head dimension.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from nsa.attention import dense_attention
+from nsa.attention.packing import attend_documents
+from nsa.config import ModelConfig
+from nsa.model.attention import Documents
+from nsa.model.rotary import rotate
+
+
+class DenseCache:
+    """Keys and values of the tokens so far, `[B, capacity, G, D]`."""
+
+    def __init__(self, B: int, capacity: int, G: int, D: int, like: Tensor) -> None:
+        self.length = 0
+        self.k, self.v = (
+            torch.zeros(B, capacity, G, D, dtype=like.dtype, device=like.device) for _ in range(2)
+        )
+
+    def append(self, k_BSGD: Tensor, v_BSGD: Tensor) -> None:
+        """Add S tokens."""
+        end = self.length + k_BSGD.shape[1]
+        self.k[:, self.length : end], self.v[:, self.length : end] = k_BSGD, v_BSGD
+        self.length = end
+
+
+class DenseAttention(nn.Module):
+    """Causal attention over everything, with the same heads and groups."""
+
+    def __init__(self, model: ModelConfig) -> None:
+        super().__init__()
+        kv_width = model.groups * model.head_dim
+        self.head_dim = model.head_dim
+        self.w_q = nn.Linear(model.dim, model.heads * model.head_dim, bias=False)
+        self.w_k = nn.Linear(model.dim, kv_width, bias=False)
+        self.w_v = nn.Linear(model.dim, kv_width, bias=False)
+        self.w_o = nn.Linear(model.heads * model.head_dim, model.dim, bias=False)
+
+    @property
+    def heads(self) -> int:
+        """Query heads, as the weights have them."""
+        return self.w_q.out_features // self.head_dim
+
+    @property
+    def groups(self) -> int:
+        """K/V heads, as the weights have them."""
+        return self.w_k.out_features // self.head_dim
+
+    def forward(self, x_BSE: Tensor, table: Tensor, documents: Documents | None = None) -> Tensor:
+        """Attend; arguments as those of `NativeSparseAttention`."""
+        B, S, _ = x_BSE.shape
+        read = self._project(x_BSE)
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor]:
+            here = table[:, : q.shape[1]]
+            return (dense_attention(rotate(q, here), rotate(k, here), v),)
+
+        (out,) = attend(*read) if documents is None else attend_documents(attend, read, documents)
+        return self.w_o(out.reshape(B, S, -1))
+
+    def start_cache(self, B: int, table: Tensor, like: Tensor) -> DenseCache:
+        """Room for as many tokens as the rotation table has positions."""
+        return DenseCache(B, table.shape[1], self.groups, self.head_dim, like)
+
+    def extend(self, x_BSE: Tensor, table: Tensor, cache: DenseCache) -> Tensor:
+        """Attend for the tokens after those in the cache: a whole prompt, or one more token."""
+        B, S, _ = x_BSE.shape
+        first = cache.length
+        q, k, v = self._project(x_BSE)
+        here = table[:, first : first + S]
+        q, k = rotate(q, here), rotate(k, here)
+        cache.append(k, v)
+        if first == 0:
+            return self.w_o(dense_attention(q, k, v).reshape(B, S, -1))
+        k, v = (x[:, : cache.length].transpose(1, 2) for x in (cache.k, cache.v))
+        out = scaled_dot_product_attention(q.transpose(1, 2), k, v, enable_gqa=True)
+        return self.w_o(out.transpose(1, 2).reshape(B, S, -1))
+
+    def _project(self, x_BSE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = (
+            x.view(*x_BSE.shape[:2], -1, self.head_dim)
+            for x in (self.w_q(x_BSE), self.w_k(x_BSE), self.w_v(x_BSE))
+        )
+        return q, k, v

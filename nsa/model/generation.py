@@ -1,0 +1,102 @@
+"""How does a model go on with a text? Byte by byte, from a cache of keys and values.
+
+Each new byte costs one token's forward pass: with NSA it reads the compressed blocks, n selected
+blocks and the window, whatever the length of what came before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nsa.model.transformer import LanguageModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How the next byte is drawn; filters apply in the order of the fields, each if given.
+
+    Attributes:
+        temperature: Divides the logits; 0 takes the likeliest byte.
+        top_k: Only the k likeliest bytes.
+        top_p: Only the likeliest bytes that together first reach this probability (nucleus
+            sampling, arXiv 1904.09751), in (0, 1].
+
+    Raises:
+        ValueError: A number out of its range.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise ValueError(f"temperature must be 0 or more, not {self.temperature}")
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"top_k must be at least 1, not {self.top_k}")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be above 0 and at most 1, not {self.top_p}")
+
+
+def next_probabilities(logits_BV: Tensor, sampling: Sampling) -> Tensor:
+    """Probability of each byte to be drawn, `[B, V]`, fp32."""
+    logits = logits_BV.float()
+    if sampling.temperature == 0:
+        best = logits.argmax(-1, keepdim=True)
+        return torch.zeros_like(logits).scatter_(-1, best, 1.0)
+    # Only differences count: from the largest, however small the temperature, nothing overflows.
+    logits = (logits - logits.amax(-1, keepdim=True)) / sampling.temperature
+    order = logits.sort(dim=-1, descending=True, stable=True)
+    ranked = order.values
+    if sampling.top_k is not None:
+        ranked[..., sampling.top_k :] = -torch.inf
+    if sampling.top_p is not None:
+        shares = ranked.softmax(-1)
+        before = shares.cumsum(-1) - shares
+        ranked = ranked.masked_fill(before >= sampling.top_p, -torch.inf)
+    return torch.empty_like(ranked).scatter_(-1, order.indices, ranked.softmax(-1))
+
+
+@torch.no_grad()
+def generate(
+    model: LanguageModel,
+    prompt_BS: Tensor,
+    count: int,
+    *,
+    sampling: Sampling | None = None,
+    generator: torch.Generator | None = None,
+) -> Iterator[Tensor]:
+    """Go on with a batch of prompts.
+
+    Args:
+        model: In evaluation mode or not: there is no dropout.
+        prompt_BS: int64 `[B, S]`, S >= 1; S + count is at most the model's `seq_len`.
+        count: Bytes to add.
+        sampling: How; default from the model's own distribution.
+        generator: Source of randomness on the model's device; default torch's own.
+
+    Yields:
+        The next byte of each sequence, int64 `[B]`, `count` times.
+
+    Raises:
+        ValueError: The prompt is empty, or more tokens in all than `seq_len`.
+    """
+    sampling = sampling or Sampling()
+    B, S = prompt_BS.shape
+    most = model.rotation.shape[1]
+    if S < 1:
+        raise ValueError("a prompt needs at least one byte")
+    if S + count > most:
+        raise ValueError(
+            f"a prompt of {S} and {count} new bytes exceed the {most} tokens that the model sees"
+        )
+    caches, tokens_BS = model.start_caches(B), prompt_BS
+    for _ in range(count):
+        logits_BV = model.extend(tokens_BS, caches)
+        drawn = torch.multinomial(next_probabilities(logits_BV, sampling), 1, generator=generator)
+        yield drawn[:, 0]
+        tokens_BS = drawn

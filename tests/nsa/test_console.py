@@ -1,0 +1,44 @@
+import re
+
+import pytest
+
+from nsa.console import Console, duration
+
+FIELDS = {"loss": 5.51234, "grad_norm": 1.25, "lr": 1e-3, "toks_per_s": 1660.4}
+
+
+def _lines(step_s: float, steps: int, done: int = 0) -> list[str]:
+    now, lines = [100.0], list[str]()
+    console = Console(steps, done, write=lines.append, now=lambda: now[0])
+    for step in range(done + 1, steps + 1):
+        now[0] += step_s if step > done + 1 else 60.0  # the first step warms up
+        console.tell_step(step, FIELDS)
+    return lines
+
+
+def test_a_line_says_step_loss_speed_and_time_left() -> None:
+    assert _lines(6.0, 4) == [
+        "step 1/4  loss 5.5123  grad 1.25  lr 1.00e-03  1660 tok/s",
+        "step 2/4  loss 5.5123  grad 1.25  lr 1.00e-03  1660 tok/s  6.00 s/step  0:12 left",
+        "step 3/4  loss 5.5123  grad 1.25  lr 1.00e-03  1660 tok/s  6.00 s/step  0:06 left",
+        "step 4/4  loss 5.5123  grad 1.25  lr 1.00e-03  1660 tok/s  6.00 s/step  done",
+    ]
+
+
+def test_quick_steps_give_a_line_every_five_seconds_and_the_last() -> None:
+    told = [int(re.findall(r"step (\d+)/", line)[0]) for line in _lines(1.0, 18)]
+    assert told == [1, 6, 11, 16, 18]
+
+
+def test_a_resumed_run_reckons_with_its_own_steps() -> None:
+    lines = _lines(6.0, 24, done=20)
+    assert lines[0].startswith("step 21/24")
+    assert lines[1].endswith("6.00 s/step  0:12 left")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0:00"), (59.6, "1:00"), (61, "1:01"), (3600, "1:00:00"), (90_061, "1 d 1:01:01")],
+)
+def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
