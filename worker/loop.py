@@ -62,14 +62,20 @@ def end_runs(desk: Desk, stopping: Stopping, *, now: float) -> None:
     """
     desk.draining = True
     inventory = Inventory(desk.settings.runs)
+    keepers = set()
     for run in inventory.open_runs():
-        if run.keeper is not None and not run.ended:
+        if run.keeper is None:
+            continue
+        # A keeper lives a little longer than its run is open: its last act is to say so.
+        keepers.add(run.keeper)
+        if not run.ended:
             ask_halt(run.path, build_stop(now))
             _log.info("%s asked to leave", run.run, extra={"action": "run_halt_asked"})
     deadline = time.monotonic() + END_LIMIT_S
     next_at = time.monotonic()
     while time.monotonic() < deadline and stopping.times < 2:
-        if not any(run.keeper for run in inventory.open_runs()):
+        keepers |= {run.keeper for run in inventory.open_runs() if run.keeper is not None}
+        if not any(keeper.is_alive() for keeper in keepers):
             break
         if time.monotonic() >= next_at:
             _try_round(desk)

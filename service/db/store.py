@@ -10,6 +10,7 @@ a serialization failure, so it touches nothing but its session.
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import QueuePool
 
 from gonogo.contract.errors import Unavailable
 
@@ -27,6 +29,8 @@ _GROUP = 64
 _BUSY_S = 30.0
 _PATIENCE_S = 60.0
 _RETRIES = 5
+_CLOSE_S = 5.0
+_CLOSE_POLL_S = 0.01
 _log = logging.getLogger(__name__)
 
 
@@ -76,13 +80,13 @@ class Store:
             self._thread.start()
 
     def close(self) -> None:
-        """End the writer and close every connection."""
+        """End the writer and close every connection, after the readers that are still at it."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join()
             self._thread = None
-        self._readers.dispose()
-        self._writers.dispose()
+        for engine in (self._readers, self._writers):
+            _dispose(engine)
 
     def connect(self) -> Connection:
         """Return a connection of its own (the conductor's advisory lock lives on one)."""
@@ -173,6 +177,17 @@ class Store:
             job.done.set_exception(error)
         else:
             results.append((job, result))
+
+
+def _dispose(engine: Engine) -> None:
+    """Close an engine's connections; one that is in use would come back to a pool that is gone."""
+    deadline = time.monotonic() + _CLOSE_S
+    while isinstance(engine.pool, QueuePool) and engine.pool.checkedout():
+        if time.monotonic() > deadline:
+            _log.warning("closed the database under a reader", extra={"action": "db_closed_early"})
+            break
+        time.sleep(_CLOSE_POLL_S)
+    engine.dispose()
 
 
 def _lost_a_race(error: OperationalError) -> bool:

@@ -149,14 +149,14 @@ def test_training_by_hand_is_told_line_by_line_and_goes_on_from_a_runs_folder(
     done = _nsa(*first, "--steps", "4", "--checkpoint-every", "2")
     assert done.returncode == 0, done.stderr
     told = done.stderr.splitlines()
-    assert told[0].startswith("step 1/4  loss 5.")
-    assert told[-2].startswith("step 4/4  loss 5.")
+    assert told[0].startswith("step 1/4  loss ")
+    assert told[-2].startswith("step 4/4  loss ")
     assert told[-2].endswith("done")
     assert re.fullmatch(r"validation after step 4: loss \d\.\d{4}", told[-1])
     second = ["train", "--config", str(file), "--out", str(tmp_path / "second")]
     done = _nsa(*second, "--steps", "6", "--resume", str(tmp_path / "first"))
     assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith("step 5/6  loss 5.")
+    assert done.stderr.startswith("step 5/6  loss ")
     steps = [
         line["step"]
         for line in helpers.read_lines(tmp_path / "second")
