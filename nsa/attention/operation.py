@@ -19,6 +19,9 @@ from nsa.attention.torch_backend import nsa_attention_torch
 
 
 def _check_blocks(l: int, d: int, l_sel: int, n_sel: int, w: int) -> None:  # noqa: E741
+    sizes = {"l": l, "d": d, "l_sel": l_sel, "n_sel": n_sel, "w": w}
+    if fractions := {name: size for name, size in sizes.items() if not isinstance(size, int)}:
+        raise ValueError(f"sizes must be whole numbers, got {fractions}")
     if min(l, d, l_sel, w) < 1:
         raise ValueError(f"l, d, l_sel and w must be at least 1, got {l=} {d=} {l_sel=} {w=}")
     if l % d != 0:

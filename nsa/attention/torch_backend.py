@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from nsa.attention.compressed import compressed_attend, compressed_backward
 from nsa.attention.compression import compress_tokens
 from nsa.attention.counters import count
+from nsa.attention.derivatives import first_derivatives_only
 from nsa.attention.kernels import PIECES, Choice, Kernels, attend_causally, choose_kernel
 from nsa.attention.pieces import OutputGradient, attend, attend_backward
 from nsa.attention.plan import piece_size, window_plan
@@ -122,7 +122,7 @@ class _NsaFunction(torch.autograd.Function):
         return out.view(B, S, H, D).to(q.dtype), sel
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, grad_out: Tensor, _grad_sel: Tensor) -> tuple[Tensor | None, ...]:
         with torch.autocast(grad_out.device.type, enabled=False):
             return _NsaFunction._gradients(ctx, grad_out)

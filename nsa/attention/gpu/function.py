@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from nsa.attention.compression import compress_tokens
+from nsa.attention.derivatives import first_derivatives_only
 from nsa.attention.gpu.index import Index
 from nsa.attention.gpu.launch import (
     Band,
@@ -95,7 +95,7 @@ class _NsaTritonFunction(torch.autograd.Function):
         return mix(outs, gates), chosen
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, grad_out: Tensor, _grad_chosen: None) -> tuple[Tensor | None, ...]:
         q, *rest = ctx.saved_tensors
         keys_values, gates, outs, lses, kept = (

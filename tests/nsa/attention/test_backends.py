@@ -207,6 +207,20 @@ def test_a_graph_kept_for_a_second_backward_gives_the_same_gradients(small, make
         assert torch.equal(x, y)
 
 
+def test_a_second_derivative_is_refused_and_never_zero(small, make_inputs):
+    from nsa.attention import nsa_attention
+
+    inputs = make_inputs(70)
+    leaves = list(inputs.values())
+    plain = torch.autograd.grad(nsa_attention(**inputs, backend="torch", **small).sum(), leaves)
+    out = nsa_attention(**inputs, backend="torch", **small).sum()
+    grads = torch.autograd.grad(out, leaves, create_graph=True)
+    for x, y in zip(plain, grads, strict=True):
+        assert torch.equal(x, y)
+    with pytest.raises(NotImplementedError, match=r"first derivatives only.*backend='reference'"):
+        sum(grad.square().sum() for grad in grads).backward()
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("S", [1, 33, 200])

@@ -14,6 +14,8 @@ from nsa.attention.backends import _announce
 @pytest.mark.parametrize(
     ("wrong", "word"),
     [
+        ({"w": 2.5}, "whole numbers"),
+        ({"n_sel": 4.0}, "whole numbers"),
         ({"l": 10}, "d must divide l"),
         ({"l_sel": 18}, "d must divide l_sel"),
         ({"n_sel": 2}, "n_sel"),

@@ -22,6 +22,7 @@ from triton_cases import CASES, VISITED  # noqa: E402 - a program beside this fi
 
 NAMES = (*CASES, *(f"{name}, visited" for name in VISITED))
 NANS = ("a NaN", "a NaN, visited")
+TWICE = "a second derivative"
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 
 
@@ -29,7 +30,7 @@ needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is
 def interpreted():
     """Result of each case, from one process that interprets the kernels."""
     done = subprocess.run(
-        [sys.executable, str(HERE / "triton_cases.py"), *NAMES, *NANS],
+        [sys.executable, str(HERE / "triton_cases.py"), *NAMES, *NANS, TWICE],
         env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -56,6 +57,11 @@ def test_interpreted_kernels_agree_with_the_fp64_reference(interpreted, name):
 @pytest.mark.parametrize("name", NANS)
 def test_a_nan_breaks_neither_other_items_nor_the_ids(interpreted, name):
     assert interpreted[name]["contained"]
+
+
+@needs_triton
+def test_a_second_derivative_is_refused(interpreted):
+    assert "first derivatives only" in interpreted[TWICE]["refused"]
 
 
 @needs_triton
