@@ -4,9 +4,11 @@ A query sees the blocks that end at or before it. Query tiles start at the first
 block (t = l - 1), so no row is empty; the rows before it are zero.
 
 Ties between blocks are real (repeated text gives equal keys), and go to the lower block only if
-equal keys get equal probabilities to the last bit, wherever they stand. BLAS does not promise that:
-its fp64 products, and fp32 ones of fewer than 12 columns, differ by a rounding from column to
-column, and so do sums over many heads. These are added up here in one order for all columns.
+equal products get equal probabilities to the last bit, wherever they stand. BLAS does not promise
+that: its fp64 products, and fp32 ones of fewer than 12 columns, differ by a rounding from column to
+column, and so do sums over many heads. These are added up here in one order for all columns; the
+scale is multiplied to the products, since keys that are scaled, and so rounded, first may lose
+products that were equal; and powers are taken by one implementation (`exp2_alike_`).
 
 Shape legend as in plan.py, and C compressed blocks, J selection blocks.
 """
@@ -49,14 +51,42 @@ def _tiles(q_BSGRD: Tensor, l: int, d: int, start: int) -> Iterator[_Tile]:  # n
 _FEWEST_COLUMNS_OF_BLAS = 16
 
 
-def _logits(q: Tensor, k: Tensor) -> Tensor:
-    """Products [n, T * R, K]; equal keys give bit-equal columns."""
+def compressed_logits(q: Tensor, k: Tensor, factor: float) -> Tensor:
+    """Products [n, T * R, K] times a factor; those that are equal are so to the last bit.
+
+    Args:
+        q: Queries [n, T * R, D].
+        k: Compressed keys [n, K, D], not scaled.
+        factor: scale * log2(e).
+    """
     if k.dtype != torch.float64 and k.shape[1] >= _FEWEST_COLUMNS_OF_BLAS:
-        return torch.bmm(q, k.transpose(1, 2))
+        return torch.bmm(q, k.transpose(1, 2)).mul_(factor)
     logits = q.new_zeros(q.shape[0], q.shape[1], k.shape[1])
     for x in range(q.shape[-1]):
         logits += q[..., x, None] * k[:, None, :, x]
-    return logits
+    return logits.mul_(factor)
+
+
+# PyTorch takes so many numbers through vector instructions at a time, and what is left over at the
+# end, or at the end of a thread's share of more than `_GRAIN`, through the C library's exp2.
+_VECTOR = 32
+_GRAIN = 32768
+
+
+def exp2_alike_(x: Tensor) -> Tensor:
+    """2^x in place, with equal results for equal numbers wherever they stand; x is contiguous."""
+    if x.device.type != "cpu":
+        return x.exp2_()
+    flat = x.view(-1)
+    whole = len(flat) // _VECTOR * _VECTOR
+    shared = torch.get_num_threads() > 1 and whole >= _GRAIN
+    for piece in flat[:whole].split(_GRAIN - 1 - (_GRAIN - 1) % _VECTOR if shared else whole or 1):
+        piece.exp2_()
+    if whole < len(flat):
+        rest = flat.new_zeros(_VECTOR)
+        rest[: len(flat) - whole] = flat[whole:]
+        flat[whole:] = rest.exp2_()[: len(flat) - whole]
+    return x
 
 
 def _hide(scores: Tensor, tile: _Tile, l: int, d: int) -> None:  # noqa: E741
@@ -68,7 +98,7 @@ def _hide(scores: Tensor, tile: _Tile, l: int, d: int) -> None:  # noqa: E741
     view[..., tile.sure :].masked_fill_(ends > t, -torch.inf)
 
 
-def _block_scores(p_NTRC: Tensor, blocks: int, l: int, d: int, l_sel: int) -> Tensor:  # noqa: E741
+def block_scores(p_NTRC: Tensor, blocks: int, l: int, d: int, l_sel: int) -> Tensor:  # noqa: E741
     """Eq. 9 and 10, with the (m, n) pairs of one offset m - n counted together: [N, T, J].
 
     Every block is summed in the same order, so equal probabilities give exactly equal scores.
@@ -94,17 +124,19 @@ def compressed_attend(
     d: int,
     l_sel: int,
     start: int,
+    factor: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Attention over the visible compressed blocks, and block scores from query `start` on.
 
     Args:
         q_BSGRD: Queries, contiguous.
-        k_BGCD: Compressed keys, multiplied by scale * log2(e).
+        k_BGCD: Compressed keys, not scaled.
         v_BGCD: Compressed values.
         l: Tokens in a compression block.
         d: Tokens between the starts of two compression blocks.
         l_sel: Tokens in a selection block.
         start: First query whose block scores are wanted (S for none).
+        factor: scale * log2(e).
 
     Returns:
         Output [B, S, G, R, D], base-2 log-sum-exp [B, S, G, R] (0 where nothing is visible) and the
@@ -119,10 +151,10 @@ def compressed_attend(
     for tile in _tiles(q_BSGRD, l, d, start):
         pairs, queries, seen = tile.pairs, slice(tile.t0, tile.t1), slice(tile.seen)
         q = span_rows(q_BSGRD, pairs, queries).to(k_BGCD.dtype)
-        p = _logits(q, key_rows(k_BGCD, pairs, seen))
+        p = compressed_logits(q, key_rows(k_BGCD, pairs, seen), factor)
         _hide(p, tile, l, d)
         top = p.amax(-1, keepdim=True)
-        p.sub_(top).exp2_()
+        exp2_alike_(p.sub_(top))
         total = p.sum(-1, keepdim=True)
         p /= total
         place = span_view(lse[..., None], pairs, queries)
@@ -132,7 +164,7 @@ def compressed_attend(
         if tile.t0 >= start:
             per_head = p.view(-1, tile.t1 - tile.t0, R, tile.seen)
             wanted = scores[pairs[0], pairs[1], tile.t0 - start : tile.t1 - start]
-            wanted.copy_(_block_scores(per_head, blocks, l, d, l_sel).view(wanted.shape))
+            wanted.copy_(block_scores(per_head, blocks, l, d, l_sel).view(wanted.shape))
     return out, lse, scores
 
 
@@ -147,7 +179,11 @@ def compressed_backward(
     d: int,
     start: int,
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of `gate * compressed_attend(...)`, as `pieces.attend_backward`."""
+    """Gradients of `gate * compressed_attend(...)`, as `pieces.attend_backward`.
+
+    The keys are multiplied by scale * log2(e) here. A query that sees one block gives it all,
+    whatever its score: that gradient is zero, and not what rounding leaves of a difference.
+    """
     dk, dv = torch.zeros_like(k_BGCD), torch.zeros_like(v_BGCD)
     for tile in _tiles(q_BSGRD, l, d, start):
         pairs, queries, seen = tile.pairs, slice(tile.t0, tile.t1), slice(tile.seen)
@@ -163,6 +199,8 @@ def compressed_backward(
         key_rows(dv, pairs, seen).baddbmm_(p.transpose(1, 2), grad)
         dot = span_rows(output.dot_BSGR1, pairs, queries)
         p *= torch.baddbmm(dot, grad, v.transpose(1, 2), beta=-1)
+        if (lone := l - 1 + d - tile.t0) > 0:
+            p.view(p.shape[0], tile.t1 - tile.t0, -1, tile.seen)[:, :lone] = 0
         key_rows(dk, pairs, seen).baddbmm_(p.transpose(1, 2), q)
         place = span_view(dq_BSGRD, pairs, queries)
         place += torch.bmm(p, k).view(place.shape)

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nsa.attention.cache import NsaCache, Sizes
+from nsa.attention.cache import NsaCache
+from nsa.attention.compressed import block_scores, compressed_logits, exp2_alike_
 from nsa.attention.operation import nsa_attention
 from nsa.attention.ranges import positions_in, ranges_v1, ranges_v2
 
@@ -33,12 +34,15 @@ def _mix(p_BGRX: Tensor, v_BGXD: Tensor) -> Tensor:
     return torch.einsum("bgrx,bgxd->bgrd", p_BGRX, v_BGXD)
 
 
-def _block_scores(p_BGC: Tensor, blocks: int, sizes: Sizes) -> Tensor:
-    """Overlap of compressed and selection blocks in units of d, times the probabilities (Eq. 9)."""
-    i = torch.arange(p_BGC.shape[-1], device=p_BGC.device)[:, None] * sizes.d
-    j = torch.arange(blocks, device=p_BGC.device)[None] * sizes.l_sel
-    overlap = torch.minimum(i + sizes.l, j + sizes.l_sel) - torch.maximum(i, j)
-    return p_BGC @ overlap.clamp_min(0).to(p_BGC.dtype).div_(sizes.d)
+def _shares_of_blocks(q_BGRD: Tensor, k_BGCD: Tensor, factor: float) -> Tensor:
+    """Softmax over the compressed blocks [B, G, R, C], ties kept as in the batched operation."""
+    logits = compressed_logits(
+        q_BGRD.flatten(0, 1), k_BGCD.flatten(0, 1), factor * math.log2(math.e)
+    )
+    if logits.shape[-1]:
+        p = exp2_alike_(logits.sub_(logits.amax(-1, keepdim=True)))
+        logits = p.div_(p.sum(-1, keepdim=True))
+    return logits.unflatten(0, q_BGRD.shape[:2])
 
 
 def _select(scores_BGJ: Tensor, c: int, n_sel: int) -> Tensor:
@@ -107,19 +111,22 @@ def _decode(
     B, _, H, D = q.shape
     G = cache.k_sel.shape[2]
     exact = cache.k_blocks.dtype
-    q_BGRD = q.view(B, G, H // G, D).to(exact) * factor
+    q_BGRD = q.view(B, G, H // G, D).to(exact)
 
     c = t // sizes.l_sel
     k_BGCD, v_BGCD = (
         x[:, : cache.blocks].transpose(1, 2) for x in (cache.k_blocks, cache.v_blocks)
     )
-    p_BGRC = _weights(q_BGRD, k_BGCD)
-    scores_BGJ = _block_scores(p_BGRC.sum(2), c + 1, sizes)
+    p_BGRC = _shares_of_blocks(q_BGRD, k_BGCD, factor)
+    scores_BGJ = block_scores(
+        p_BGRC.flatten(0, 1)[:, None], c + 1, sizes.l, sizes.d, sizes.l_sel
+    ).view(B, G, c + 1)
     ids_BGN = _select(scores_BGJ, c, sizes.n_sel)
 
     ranges = _ranges(ids_BGN, t, sizes.l_sel, vectorised=ranges_vectorised)
     most = min(t + 1, sizes.n_sel * sizes.l_sel)
     place, real = positions_in(ranges, most)
+    q_BGRD = q_BGRD * factor
     p_sel = _weights(q_BGRD, _read(cache.k_sel, place, exact), ~real)
 
     near = min(t + 1, sizes.w)

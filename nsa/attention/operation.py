@@ -89,6 +89,22 @@ _BACKENDS: dict[str, Callable[..., Any]] = {
 }
 
 
+def _never_compiled(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a function run as it is also within torch.compile.
+
+    A compiler has nothing to gain here (matrix products whose shapes depend on the selected ids)
+    and has been seen to get tiny shapes wrong. Outside of it nothing is imported.
+    """
+
+    @functools.wraps(operation)
+    def run(*arguments: Any, **options: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return torch.compiler.disable(operation)(*arguments, **options)
+        return operation(*arguments, **options)
+
+    return run
+
+
 @overload
 def nsa_attention(
     q: Tensor,
@@ -135,6 +151,7 @@ def nsa_attention(
     kernels: Kernels | None = ...,
     return_selection: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...
+@_never_compiled
 def nsa_attention(
     q: Tensor,
     k_cmp: Tensor,

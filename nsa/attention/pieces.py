@@ -188,6 +188,9 @@ def attend_backward(
 ) -> tuple[Tensor, Tensor]:
     """Gradients of `gate * attend(q, k, v)`.
 
+    A query that sees one key gives it all, whatever its score: that gradient is zero, and not what
+    rounding leaves of a difference.
+
     Args:
         q_BSGRD: Queries, contiguous.
         k_BGSD: Keys.
@@ -214,6 +217,8 @@ def attend_backward(
             key_rows(dv, pairs, keys).baddbmm_(p.transpose(1, 2), grad)
             dot = span_rows(output.dot_BSGR1, pairs, queries)
             p *= torch.baddbmm(dot, grad, v.transpose(1, 2), beta=-1)
+            if lone := plan.lone_queries(span):
+                p.view(p.shape[0], span.t1 - span.t0, -1, p.shape[-1])[:, :lone] = 0
             key_rows(dk, pairs, keys).baddbmm_(p.transpose(1, 2), q)
             place = span_view(dq_BSGRD, pairs, queries)
             place.add_(torch.bmm(p, k).view(place.shape), alpha=factor)

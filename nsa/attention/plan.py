@@ -94,6 +94,12 @@ class Plan:
             past = self._past(scores_NTRK, span, self.w)
             scores_NTRK[..., : past.shape[-1]] += past
 
+    def lone_queries(self, span: Span) -> int:
+        """How many queries of a span, from its first, see a single key in the whole plan."""
+        if self.w == 1:
+            return span.t1 - span.t0
+        return int(span.t0 == 0)
+
     def _future(self, scores: Tensor, span: Span, edge: int) -> Tensor:
         """-inf where s > t, else 0, for the keys from `edge` on: [T, 1, K']."""
         key = ("future", span.t1 - span.t0, edge - span.t0, span.k1 - edge)

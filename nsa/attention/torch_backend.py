@@ -89,14 +89,15 @@ class _NsaFunction(torch.autograd.Function):
         q = q.contiguous().view(B, S, G, H // G, D)
         native = native_bf16(q.dtype, q.device)
         in_keys, factor = _factors(sizes.scale, native)
-        keys = [_pack_keys(k_blocks, exact, sizes.scale * _LOG2_E)]
+        keys = [_pack_keys(k_blocks, exact)]
         keys += [_pack_keys(k, exact, in_keys) for k in (k_sel, k_win)]
         values = [_pack_keys(v, exact) for v in (v_blocks, v_sel, v_win)]
 
         with products(q.device, "ieee"):
             out_cmp, lse_cmp, scores = compressed_attend(
-                q, keys[0], values[0], l=sizes.l, d=sizes.d, l_sel=sizes.l_sel, start=start
-            )
+                q, keys[0], values[0], l=sizes.l, d=sizes.d, l_sel=sizes.l_sel, start=start,
+                factor=sizes.scale * _LOG2_E,
+            )  # fmt: skip
         free = free_blocks(scores, start, sizes.l_sel, sizes.n_sel)
         plan_sel = selected_plan(free, S, sizes.l_sel, with_prefix=sizes.with_prefix)
         begin = 0 if sizes.with_prefix else start
@@ -108,10 +109,11 @@ class _NsaFunction(torch.autograd.Function):
                 out_win, lse_win = attend(q, keys[2], values[2], plan_win, factor=factor)
 
         gate = gates.to(exact).reshape(B, S, G, H // G, 3)
-        out = out_cmp * gate[..., 0:1]
-        out.addcmul_(out_sel, gate[..., 1:2])
+        out = gate.new_empty(B, S, H, D)  # no view of another: callers may write to it
+        mixed = torch.mul(out_cmp, gate[..., 0:1], out=out.view(q.shape))
+        mixed.addcmul_(out_sel, gate[..., 1:2])
         if out_win is not None:
-            out.addcmul_(out_win, gate[..., 2:3])
+            mixed.addcmul_(out_win, gate[..., 2:3])
         sel = selected_ids(free, S, sizes.l_sel, sizes.n_sel)
         ctx.sizes, ctx.plans, ctx.start = sizes, (plan_sel, plan_win), start
         ctx.save_for_backward(
@@ -119,7 +121,7 @@ class _NsaFunction(torch.autograd.Function):
             out_cmp, out_sel, out_win, lse_cmp, lse_sel, lse_win,
         )  # fmt: skip
         ctx.mark_non_differentiable(sel)
-        return out.view(B, S, H, D).to(q.dtype), sel
+        return out.to(q.dtype), sel
 
     @staticmethod
     @first_derivatives_only

@@ -69,6 +69,24 @@ def all_visible(
 
 
 @triton.jit
+def has_one_key(
+    t,
+    prefix,
+    ALIGN: tl.constexpr,
+    BACK: tl.constexpr,
+    STRIDE: tl.constexpr,
+    REACH: tl.constexpr,
+):
+    """Whether a query sees a single key by position: its score moves nothing (ds is 0).
+
+    Without this the difference of two sums would leave their rounding. Such a query is never in a
+    tile that all its queries see whole.
+    """
+    low = tl.maximum(first_position(t, prefix, ALIGN, BACK) - REACH, 0)
+    return (t >= REACH) & ((t - REACH) // STRIDE == (low + STRIDE - 1) // STRIDE)
+
+
+@triton.jit
 def words_of(word_ptr, pair, t_M, S, start):
     """The chosen blocks of each row's query as bits; all of them before `start`."""
     at_M = word_ptr + pair * (S - start) + (t_M - start)
@@ -184,6 +202,7 @@ def band_dq(
     grad_MD = tl.load(grad_ptr + row_at_MD, mask=live_MD, other=0.0)
     lse_M = tl.load(lse_ptr + at_M, mask=live_M, other=0.0)
     gate_M = tl.load(gate_ptr + at_M * 3 + BRANCH, mask=live_M, other=0.0)
+    gate_M = tl.where(has_one_key(t_M, prefix, ALIGN, BACK, STRIDE, REACH), 0.0, gate_M)
     dot_M = tl.load(dot_ptr + at_M * 3 + BRANCH, mask=live_M, other=0.0)
     t_first, t_last = tile * M // R, tl.minimum((tile * M + M - 1) // R, S - 1)
     begin, end = key_range(t_first, t_last, K, prefix, N, ALIGN, BACK, STRIDE, REACH)
@@ -260,18 +279,20 @@ def band_dkdv(
         dot_M = tl.load(dot_ptr + at_M * 3 + BRANCH, mask=live_M, other=0.0)
         score_NM = tl.dot(k_ND, tl.trans(q_MD), input_precision=PRECISION) * log2_scale
         score_NM -= lse_M[None, :]
+        dp_NM = tl.dot(v_ND, tl.trans(grad_MD), input_precision=PRECISION)
         t_first, t_last = row0 // R, (row0 + M - 1) // R
         whole = all_visible(t_first, t_last, s0, K, prefix, N, ALIGN, BACK, STRIDE, REACH)
         if not (whole & (t_last < t_end)):
             seen_NM = visible(t_M[None, :], s_N[:, None], K, prefix, ALIGN, BACK, STRIDE, REACH)
             score_NM = tl.where(seen_NM & live_M[None, :], score_NM, float("-inf"))
+            lone_M = has_one_key(t_M, prefix, ALIGN, BACK, STRIDE, REACH)
+            dp_NM = tl.where(lone_M[None, :], dot_M[None, :], dp_NM)
         if BLOCK:
             word_1M = words_of(word_ptr, pair, t_M, S, start)[None, :]
             chosen = is_chosen(word_1M, s_N[:, None], s0, N, BLOCK)
             score_NM = tl.where(chosen, score_NM, float("-inf"))
         p_NM = tl.exp2(score_NM) * gate_M[None, :]
         dv_ND += tl.dot(p_NM.to(grad_MD.dtype), grad_MD, input_precision=PRECISION)
-        dp_NM = tl.dot(v_ND, tl.trans(grad_MD), input_precision=PRECISION)
         ds_NM = p_NM * (dp_NM - dot_M[None, :])
         dk_ND += tl.dot(ds_NM.to(q_MD.dtype), q_MD, input_precision=PRECISION)
     to_ND = (part.to(tl.int64) * B * K * G + key_at_N)[:, None] * D + x_D[None, :]

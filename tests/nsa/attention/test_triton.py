@@ -23,6 +23,7 @@ from triton_cases import CASES, VISITED  # noqa: E402 - a program beside this fi
 NAMES = (*CASES, *(f"{name}, visited" for name in VISITED))
 NANS = ("a NaN", "a NaN, visited")
 TWICE = "a second derivative"
+ONE_KEY = "one key"
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 
 
@@ -30,7 +31,7 @@ needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is
 def interpreted():
     """Result of each case, from one process that interprets the kernels."""
     done = subprocess.run(
-        [sys.executable, str(HERE / "triton_cases.py"), *NAMES, *NANS, TWICE],
+        [sys.executable, str(HERE / "triton_cases.py"), *NAMES, *NANS, TWICE, ONE_KEY],
         env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -57,6 +58,12 @@ def test_interpreted_kernels_agree_with_the_fp64_reference(interpreted, name):
 @pytest.mark.parametrize("name", NANS)
 def test_a_nan_breaks_neither_other_items_nor_the_ids(interpreted, name):
     assert interpreted[name]["contained"]
+
+
+@needs_triton
+def test_a_query_with_one_key_moves_neither_with_its_score(interpreted):
+    assert interpreted[ONE_KEY]["largest"] == 0.0
+    assert interpreted[ONE_KEY]["moved"]
 
 
 @needs_triton

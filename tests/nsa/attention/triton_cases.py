@@ -115,6 +115,25 @@ def run_second_derivative():
     return {"refused": ""}
 
 
+def run_one_key():
+    """The largest entry of the gradients that are zero, since a query sees one key."""
+    from nsa.attention import nsa_attention
+
+    largest = {}
+    for S, w, zero in ((1, 9, (0, 3, 5)), (11, 9, (1,)), (40, 1, (5,))):
+        generator = torch.Generator().manual_seed(0)
+        q, *rest = (
+            torch.randn(2, S, n, 8, generator=generator, requires_grad=True)
+            for n in (4, 2, 2, 2, 2, 2, 2)
+        )
+        gates = torch.rand(2, S, 4, 3, generator=generator)
+        out = nsa_attention(q, *rest, gates, l=8, d=4, l_sel=8, n_sel=3, w=w, backend="triton")
+        out.square().sum().backward()
+        tensors = (q, *rest)
+        largest[S] = max(tensors[place].grad.abs().max().item() for place in zero)
+    return {"largest": max(largest.values()), "moved": bool(rest[3].grad.any())}
+
+
 def run_case(name):
     """One case by its name."""
     from nsa.attention.gpu import function
@@ -123,6 +142,8 @@ def run_case(name):
     function.MOST_BLOCKS_AS_BITS = 32 if case == name else 0
     if case == "a NaN":
         return run_with_a_nan()
+    if case == "one key":
+        return run_one_key()
     if case == "a second derivative":
         return run_second_derivative()
     return run(**CASES[case])
