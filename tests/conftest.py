@@ -3,6 +3,9 @@
 `@pytest.mark.needs("postgres")` skips a test where the program is missing and says so; when the
 environment variable GONOGO_REQUIRE names the component (comma-separated), the skip is a failure.
 The fixtures below carry their need with them: a test that asks for `postgres_url` needs no mark.
+
+Generated cases are the same in every run; `make unit ARGS="--hypothesis-profile exploring"` draws
+new ones.
 """
 
 from __future__ import annotations
@@ -12,8 +15,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.servers import COMES_WITH, PROGRAMS, PostgresServer, RedisServer, find_program
+
+settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
+settings.register_profile("exploring", deadline=None)
+settings.load_profile("repeatable")
 
 
 def required_components() -> set[str]:

@@ -52,16 +52,19 @@ def observe(own: Speed, event: Event, view: View) -> tuple[Speed, list[Finding]]
     slow = view.run.watch.slow
     if line.step - stream.from_step <= slow.warmup_steps:
         return own, []
-    own = _timed(own, stream.pace.times_s[-1], stream.pace.stride, slow)
+    # A rank that names its sections ends every step: where ends are missing, nobody knows which of
+    # the steps took the time, and the mean of them is one sample.
+    samples = 1 if stream.labelled else stream.pace.stride
+    own = _timed(own, stream.pace.times_s[-1], stream.pace.stride, samples, slow)
     own, findings = _relative(own, event, view)
     own, absolute = _absolute(own, event, view)
     return own, absolute + findings
 
 
-def _timed(own: Speed, step_s: float, stride: int, slow: Slow) -> Speed:
-    """Return the speed with one more step time, as often as it stands for a step."""
+def _timed(own: Speed, step_s: float, stride: int, count: int, slow: Slow) -> Speed:
+    """Return the speed with the mean time of `stride` steps, counted `count` times."""
     keep = max(slow.window_steps, slow.over_steps or 0, slow.hard_floor_over_steps)
-    samples = (step_s,) * min(stride, keep)
+    samples = (step_s,) * min(count, keep)
     own = replace(
         own,
         window=(*own.window, *samples)[-keep:],

@@ -97,6 +97,8 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float) -> tuple[RankStream
     """Return the stream after one line, received at `mono`, and what the line was to it."""
     before = stream.seen
     seen, arrival = admit(before, beat)
+    if arrival is Arrival.LATE:
+        return replace(stream, seen=seen, pace=_paced_late(stream, beat)), arrival
     if arrival is not Arrival.NEW:
         return replace(stream, seen=seen), arrival
     if seen.boot != before.boot:
@@ -213,6 +215,19 @@ def _paced(stream: RankStream, beat: Heartbeat, tail_s: float) -> Pace:
     if unlabelled and beat.dt is not None and math.isfinite(beat.dt) and beat.dt > 0:
         pace = pace.without(beat.dt)
     return pace
+
+
+def _paced_late(stream: RankStream, beat: Heartbeat) -> Pace:
+    """Return the pace after a line that came out of order: a step end tells when its step ended.
+
+    Not where time has been taken out since the step end before: it may belong to either step.
+    """
+    pace = stream.pace
+    known = pace.last_step is not None and not pace.excluded_s
+    if not known or not _ends_step(beat, stream.labelled):
+        return pace
+    later = beat.step > (pace.last_step or 0) and pace.last_mono < beat.mono <= stream.own_mono
+    return pace.ended(beat.step, beat.mono) if later else pace
 
 
 def _section_times(stream: RankStream, ended: float) -> tuple[tuple[str, float], ...]:

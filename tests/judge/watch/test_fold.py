@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gonogo.contract.finding import Finding, Severity
@@ -26,10 +26,12 @@ def healthy(seed: int, *, world_size: int = 2, steps: int = 30) -> World:
     sigma = dice.choice([0.02, 0.1, 0.25])
     world = World(order_of(steps=steps, world_size=world_size))
     world.boot(boot_s=dice.uniform(0.5, 20), load_s=dice.uniform(0.1, 4))
+    paused = [-steps] * 2  # three slow steps of five would be a slow run, rightly found
     for step in range(1, steps + 1):
         first = 3.0 if step == 1 else 1.0
         data_s = [dice.expovariate(1 / 0.02) for _ in world.ranks]
-        if dice.random() < 0.05:
+        if dice.random() < 0.05 and step - paused[-2] > 6:
+            paused.append(step)
             data_s[dice.randrange(world_size)] += dice.uniform(0.5, 4.0)
         world.open_step(data_s=data_s)
         world.compute(step_s=[first * step_s * dice.lognormvariate(0, sigma) for _ in world.ranks])
@@ -190,6 +192,7 @@ def test_a_fifth_of_lines_doubled_and_reordered_changes_no_decision(kind: str, s
 
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 10**6))
+@example(seed=1153)
 def test_a_healthy_run_with_doubled_and_reordered_lines_stays_healthy(seed: int) -> None:
     assert watch(noisy(healthy(seed), seed)).halts == []
 

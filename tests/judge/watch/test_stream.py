@@ -1,0 +1,69 @@
+"""One rank's lines, folded in the order in which they come."""
+
+import pytest
+
+from gonogo.contract.heartbeat import Heartbeat
+from gonogo.judge.watch.seen import Arrival
+from gonogo.judge.watch.stream import RankStream, absorb
+
+
+def beat(seq: int, step: int, msg: str, mono: float, section: str | None = None) -> Heartbeat:
+    return Heartbeat.model_validate(
+        {
+            "v": 1, "ts": mono, "mono": mono, "pid": 1, "rank": 0, "boot": "b", "seq": seq,
+            "step": step, "msg": msg, "section": section, "section_seq": seq,
+        }
+    )  # fmt: skip
+
+
+def told(*lines: Heartbeat) -> tuple[RankStream, list[Arrival]]:
+    stream, arrivals = RankStream(rank=0), []
+    for line in lines:
+        stream, arrival = absorb(stream, line, line.mono)
+        arrivals.append(arrival)
+    return stream, arrivals
+
+
+FIRST = (
+    beat(1, 1, "step_start", 0.0, "data"),
+    beat(2, 1, "step_end", 1.0),
+    beat(3, 2, "step_start", 1.0, "data"),
+)
+
+
+def test_a_step_end_that_comes_late_is_timed_by_its_own_clock() -> None:
+    stream, arrivals = told(
+        *FIRST,
+        beat(5, 3, "step_start", 4.0, "data"),
+        beat(4, 2, "step_end", 4.0),
+        beat(6, 3, "step_end", 4.5),
+    )
+    assert arrivals[-3:] == [Arrival.NEW, Arrival.LATE, Arrival.NEW]
+    assert stream.pace.times_s == (3.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        beat(4, 2, "step_end", 9.0),  # a clock ahead of the line that came before it
+        beat(4, 2, "alive", 3.0, "data"),
+        beat(4, 1, "step_end", 3.0),
+    ],
+    ids=["from the future", "no end", "of a step that has ended"],
+)
+def test_a_late_line_that_tells_no_end_moves_no_time(late: Heartbeat) -> None:
+    stream, _ = told(*FIRST, beat(5, 3, "step_start", 4.0, "data"), late, beat(6, 3, "step_end", 5))
+    assert stream.pace.times_s == (2.0,)
+    assert stream.pace.stride == 2
+
+
+def test_a_late_end_is_no_sample_once_a_checkpoint_was_taken_out() -> None:
+    stream, _ = told(
+        *FIRST,
+        beat(5, 2, "section", 4.0, "checkpoint"),
+        beat(6, 2, "section", 24.0),
+        beat(4, 2, "step_end", 4.0),
+        beat(7, 3, "step_start", 24.0, "data"),
+        beat(8, 3, "step_end", 25.0),
+    )
+    assert stream.pace.times_s == (2.0,)
