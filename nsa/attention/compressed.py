@@ -80,7 +80,7 @@ def exp2_alike_(x: Tensor) -> Tensor:
     flat = x.view(-1)
     whole = len(flat) // _VECTOR * _VECTOR
     shared = torch.get_num_threads() > 1 and whole >= _GRAIN
-    for piece in flat[:whole].split(_GRAIN - 1 - (_GRAIN - 1) % _VECTOR if shared else whole or 1):
+    for piece in flat[:whole].split(_GRAIN - _VECTOR if shared else whole or 1):
         piece.exp2_()
     if whole < len(flat):
         rest = flat.new_zeros(_VECTOR)

@@ -68,9 +68,11 @@ class NativeSparseAttention(nn.Module):
         if self.keep_gate_stats:
             self.gate_stats = _gate_stats(read[-1].detach())
         attend = functools.partial(self._attend, table=table)
-        out, ids = attend(*read) if documents is None else attend_documents(attend, read, documents)
-        if self.keep_selection:
-            self.selection = ids
+        out, *ids = (
+            attend(*read) if documents is None else attend_documents(attend, read, documents)
+        )
+        if ids:
+            (self.selection,) = ids
         return self.w_o(out.reshape(B, S, -1))
 
     def _attend(
@@ -85,15 +87,14 @@ class NativeSparseAttention(nn.Module):
         gates: Tensor,
         *,
         table: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """Output `[B, S, H, D]` and block ids (-1 where nobody asked) of un-rotated heads."""
+    ) -> tuple[Tensor, ...]:
+        """Output `[B, S, H, D]` of un-rotated heads, and block ids with `keep_selection`."""
         B, S, _, _ = q.shape
         here = table[:, :S]
         q, k_sel, k_win = (rotate(x, here) for x in (q, k_sel, k_win))
         tensors = (q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates)
-        no_ids = torch.full((B, S, 1, 1), -1, device=q.device)
         if self.sequential and not self.training:
-            return self._prefill(tensors, self.start_cache(B, here, q), batched=False), no_ids
+            return (self._prefill(tensors, self.start_cache(B, here, q), batched=False),)
         shape = self.shape
         k_blocks, v_blocks = (compress_tokens(x, shape.l, shape.d) for x in (k_cmp, v_cmp))
         starts = here[:, : k_blocks.shape[1] * shape.d : shape.d]
@@ -113,7 +114,7 @@ class NativeSparseAttention(nn.Module):
             if self.keep_selection:
                 out, ids = attend(return_selection=True)
                 return out, ids
-            return attend(), no_ids
+            return (attend(),)
 
     def start_cache(self, B: int, table: Tensor, like: Tensor) -> NsaCache:
         """Room for as many tokens as the rotation table has positions.

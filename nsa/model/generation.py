@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nsa.config import SEPARATOR
 from nsa.model.transformer import LanguageModel
 
 
@@ -72,6 +73,9 @@ def generate(
 ) -> Iterator[Tensor]:
     """Go on with a batch of prompts.
 
+    Where the model keeps documents apart, a separator parts what follows it only if all of the
+    batch have theirs at that place.
+
     Args:
         model: In evaluation mode or not: there is no dropout.
         prompt_BS: int64 `[B, S]`, S >= 1; S + count is at most the model's `seq_len`.
@@ -83,7 +87,8 @@ def generate(
         The next byte of each sequence, int64 `[B]`, `count` times.
 
     Raises:
-        ValueError: The prompt is empty, or more tokens in all than `seq_len`.
+        ValueError: The prompt is empty, or more tokens in all than `seq_len`; or the model keeps
+            documents apart and those of a batch do not end together.
     """
     sampling = sampling or Sampling()
     B, S = prompt_BS.shape
@@ -95,8 +100,22 @@ def generate(
             f"a prompt of {S} and {count} new bytes exceed the {most} tokens that the model sees"
         )
     caches, tokens_BS = model.start_caches(B), prompt_BS
+    if model.documents_apart:
+        tokens_BS = _last_document(prompt_BS)
     for _ in range(count):
         logits_BV = model.extend(tokens_BS, caches)
+        if model.documents_apart and (tokens_BS[:, -1] == SEPARATOR[0]).all():
+            caches = model.start_caches(B)  # the next byte begins a document
         drawn = torch.multinomial(next_probabilities(logits_BV, sampling), 1, generator=generator)
         yield drawn[:, 0]
         tokens_BS = drawn
+
+
+def _last_document(prompt_BS: Tensor) -> Tensor:
+    """What the last token sees where documents are kept apart: its own one."""
+    ends_BS = prompt_BS[:, :-1] == SEPARATOR[0]
+    if not ends_BS.any():
+        return prompt_BS
+    if not (ends_BS == ends_BS[:1]).all():
+        raise ValueError("the documents of a batch of prompts must end at the same places")
+    return prompt_BS[:, int(ends_BS[0].nonzero()[-1]) + 1 :]

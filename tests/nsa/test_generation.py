@@ -63,6 +63,27 @@ def test_greedy_bytes_are_the_likeliest_after_all_before_them(tiny: dict[str, An
     assert tokens.shape == (2, 50)
 
 
+@pytest.mark.parametrize("kind", ["nsa", "dense"])
+def test_documents_apart_are_not_seen_by_the_next(tiny: dict[str, Any], kind: str) -> None:
+    model, tokens = _model(tiny | {"packing": {"documents_apart": True}}, kind), _prompt(20)
+    for place, byte in ((6, 0), (19, 0)):  # a document ends within the prompt, one with it
+        tokens[:, place] = byte
+    for drawn in generate(model, tokens, 30, sampling=GREEDY):
+        with torch.no_grad():
+            assert torch.equal(drawn, model(tokens)[:, -1].argmax(-1))
+        tokens = torch.cat((tokens, drawn[:, None]), dim=1)
+    assert tokens.shape == (2, 50)
+
+
+def test_documents_that_do_not_end_together_are_refused(tiny: dict[str, Any]) -> None:
+    model, tokens = _model(tiny | {"packing": {"documents_apart": True}}), _prompt(20)
+    tokens[:] = tokens.clamp_min(1)
+    tokens[0, 6] = 0
+    with pytest.raises(ValueError, match="must end at the same places"):
+        next(generate(model, tokens, 4))
+    next(generate(model, tokens[:1], 4))
+
+
 def test_bf16_generation_keeps_bf16_keys_and_agrees_roughly(tiny: dict[str, Any]) -> None:
     model, tokens = _model(tiny), _prompt(48)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
