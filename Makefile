@@ -17,7 +17,7 @@ WORKERS ?= 4
 ARGS ?=
 
 .NOTPARALLEL:
-.PHONY: help install demo up test unit e2e lint bench format dashboards clean
+.PHONY: help install demo up test unit e2e lint bench mutants simulate format dashboards clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,7 +42,7 @@ unit: install ## All tests but the end-to-end ones (ARGS="-k stall" chooses)
 	$(TEST_ENV) $(BIN)/python -m pytest tests --ignore=tests/e2e -n $(WORKERS) --dist worksteal $(ARGS)
 
 e2e: install ## The end-to-end tests: real processes, every fault of the table, kills
-	@if test -d tests/e2e; then $(TEST_ENV) $(BIN)/python -m pytest tests/e2e $(ARGS); fi
+	@if test -d tests/e2e; then $(TEST_ENV) $(BIN)/python -m pytest tests/e2e --timeout 900 $(ARGS); fi
 
 lint: install ## ruff, mypy, the import law, spelling
 	$(BIN)/ruff check .
@@ -53,6 +53,13 @@ lint: install ## ruff, mypy, the import law, spelling
 
 bench: install ## Measure what docs/benchmarks.md claims (a quarter of an hour; ARGS="--list" says what)
 	$(TEST_ENV) $(BIN)/python -m bench $(ARGS)
+
+SIMULATE_SEED ?= 1
+simulate: install ## 20 000 healthy run-hours and every fault, simulated: no halt, no miss (an hour)
+	$(TEST_ENV) $(BIN)/gonogo simulate --pool --seed $(SIMULATE_SEED) $(ARGS)
+
+mutants: install ## Would a test notice? Mutants of the judge, resumable; 55 minutes a call
+	$(TEST_ENV) $(BIN)/python -m bench.mutants $(ARGS)
 
 format: install ## Let ruff format the code and mend what it can
 	$(BIN)/ruff format .

@@ -41,6 +41,7 @@ SUITES = (
     Suite(name="speed", arguments="bench.trainer speed --pairs 3 --dtype both", minutes=6),
     Suite(name="accumulation", arguments="bench.trainer accumulation --pairs 3", minutes=6),
     Suite(name="overhead", arguments="bench.trainer overhead --steps 14", minutes=1),
+    Suite(name="submission", arguments="bench.submission", minutes=1),
     Suite(name="gpu", arguments="bench.gpu", minutes=5),
     Suite(name="needle", arguments="bench.needle --steps 700", minutes=15, long=True),
     Suite(

@@ -52,8 +52,15 @@ def checkpoint_path(run_dir: Path, step: int) -> Path:
     return run_dir / "checkpoints" / f"step_{step:06d}"
 
 
-def save_checkpoint(run_dir: Path, snapshot: Snapshot) -> Path:
+def save_checkpoint(
+    run_dir: Path, snapshot: Snapshot, after_file: Callable[[Path], None] = lambda file: None
+) -> Path:
     """Write a checkpoint; returns its directory, which is whole and durable.
+
+    Args:
+        run_dir: whose `checkpoints/` it goes to.
+        snapshot: what to write.
+        after_file: called with each file; what it raises ends the write as a full disk would.
 
     Raises:
         OSError: the file system refused; what was there before is untouched.
@@ -69,6 +76,7 @@ def save_checkpoint(run_dir: Path, snapshot: Snapshot) -> Path:
         for name, write in _writers(snapshot).items():
             write(draft / name)
             files[name] = _sealed(draft / name)
+            after_file(draft / name)
         manifest = {"v": VERSION, "step": snapshot.step, "files": files}
         (draft / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         _sync(draft / MANIFEST)
@@ -169,11 +177,17 @@ def _writers(snapshot: Snapshot) -> dict[str, Callable[[Path], Any]]:
         "config": snapshot.config,
     }
     return {
-        "model.pt": lambda file: torch.save(snapshot.model, file),
-        "optimizer.pt": lambda file: torch.save(snapshot.optimizer, file),
-        "rng.pt": lambda file: torch.save(snapshot.rng, file),
+        "model.pt": lambda file: _save(snapshot.model, file),
+        "optimizer.pt": lambda file: _save(snapshot.optimizer, file),
+        "rng.pt": lambda file: _save(snapshot.rng, file),
         "state.json": lambda file: file.write_text(json.dumps(state), encoding="utf-8"),
     }
+
+
+def _save(value: Any, file: Path) -> None:
+    """Write through a file of Python's: torch's own tells a full disk as an unexpected position."""
+    with file.open("wb") as opened:
+        torch.save(value, opened)
 
 
 def _load(file: Path) -> Any:

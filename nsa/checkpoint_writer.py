@@ -2,11 +2,13 @@
 
 All ranks decide alike: by the step they all know, or by rank 0's clock, which the trainer shares.
 Rank 0 writes, the others wait. A write that the file system refuses is told in an `error` line and
-ends nothing: the last good checkpoint stays, and whoever watches decides.
+ends nothing: the last good checkpoint stays, and whoever watches decides. Rank 0's line names the
+operating system's error, such as `type: OSError, text: [Errno 28] No space left on device`.
 """
 
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,12 @@ from nsa.checkpoint import (
 )
 from nsa.config import config_digest, config_mapping
 from nsa.errors import BadConfig
+from nsa.faults import Fault
 from nsa.heartbeat import Heartbeat
 from nsa.launch import Cadence
 from nsa.rig import Rig
+
+_TEXT_LIMIT = 2000
 
 
 class CheckpointWriter:
@@ -34,12 +39,15 @@ class CheckpointWriter:
         BadConfig: the folder holds checkpoints of another run, which are never overwritten.
     """
 
-    def __init__(self, run_dir: Path, cadence: Cadence, rig: Rig, heart: Heartbeat) -> None:
+    def __init__(
+        self, run_dir: Path, cadence: Cadence, rig: Rig, heart: Heartbeat, fault: Fault
+    ) -> None:
         if others := later_checkpoints(run_dir, rig.resumed_step):
             raise BadConfig(f"{others[0]} is of another run: choose another run directory")
         if rig.ranks.rank == 0:
             sweep(run_dir)
         self._run_dir, self._cadence, self._rig, self._heart = run_dir, cadence, rig, heart
+        self._fault = fault
         self._saved_step = rig.resumed_step
         self._saved_at = time.monotonic()
 
@@ -67,18 +75,26 @@ class CheckpointWriter:
         weights = self._rig.ranks.whole(self._rig.model.state_dict())
         moments = self._rig.ranks.whole(self._rig.optimizer.state_dict())
         all_marks = self._rig.ranks.gather(marks) if marks.numel() else []
-        text = ""
+        error: Exception | None = None
         if self._rig.ranks.rank == 0:
             snapshot = self._snapshot(step, weights, moments, rng, all_marks)
-            text = self._write(snapshot)
-        failed = self._rig.ranks.choose(int(bool(text)))
+            error = self._write(snapshot)
+        failed = self._rig.ranks.choose(int(error is not None))
         self._saved_at = time.monotonic()
         if failed:
-            self._heart.beat("error", type="CheckpointFailure", text=text or "on rank 0")
+            self._tell(error)
             return
         self._saved_step = step
         place = checkpoint_path(self._run_dir, step).relative_to(self._run_dir)
         self._heart.beat("checkpoint", path=str(place), dt=round(self._saved_at - began, 6))
+
+    def _tell(self, error: Exception | None) -> None:
+        """Say why nothing was saved; only rank 0 knows."""
+        if error is None:
+            self._heart.beat("error", type="CheckpointFailure", text="on rank 0")
+        else:
+            name = type(error).__name__
+            self._heart.beat("error", type=name, text=str(error)[:_TEXT_LIMIT] or name)
 
     def _snapshot(
         self,
@@ -103,16 +119,18 @@ class CheckpointWriter:
             config=config_mapping(rig.config),
         )
 
-    def _write(self, snapshot: Snapshot) -> str:
+    def _write(self, snapshot: Snapshot) -> Exception | None:
         """Rank 0's part; returns why it failed, or nothing."""
         engine = self._rig.config.engine
         try:
-            save_checkpoint(self._run_dir, snapshot)
-        except (OSError, RuntimeError) as error:  # torch.save tells a full disk as RuntimeError
-            return str(error) or type(error).__name__
+            save_checkpoint(
+                self._run_dir, snapshot, partial(self._fault.strike_write, snapshot.step)
+            )
+        except (OSError, RuntimeError) as error:
+            return error
         if engine is not None and engine.keep_checkpoints:
             try:
                 keep_newest(self._run_dir, engine.keep_checkpoints)
             except OSError as error:
                 print(f"old checkpoints stay: {error}", file=sys.stderr)
-        return ""
+        return None

@@ -1,19 +1,33 @@
-"""What does somebody who trains by hand see? A line now and then: step, loss, speed, time left."""
+"""What does a training rank say? A line now and then: step, loss, speed, time left.
 
+By hand it is for the eyes, on standard error; under a supervisor it goes into the rank's log.
+"""
+
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 _EVERY_S = 5.0
+LOG_EVERY_S = 30.0
+"""Under a supervisor: 15 MB in the 62 days of the longest run."""
 
 
 def _write(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def write_log(line: str) -> None:
+    """Write a line of the rank's log; one that cannot be written (a full disk) is left out."""
+    try:
+        os.write(1, f"{line}\n".encode())  # unbuffered: nothing is left to fail when we leave
+    except OSError:
+        pass
+
+
 class Console:
-    """Progress of a run that nobody supervises, at most one line every five seconds.
+    """Progress of a run, at most one line every so many seconds.
 
     The first and the last step are always told. Time left is the mean of the steps so far times
     those to come; the first step, which warms up, does not count.
@@ -21,6 +35,7 @@ class Console:
     Args:
         steps: Of the whole run.
         done: Those finished before this process began.
+        every_s: How far apart lines are, in seconds.
         write: Takes a line; default standard error.
         now: A clock in seconds; default monotonic.
     """
@@ -30,13 +45,14 @@ class Console:
         steps: int,
         done: int,
         *,
+        every_s: float = _EVERY_S,
         write: Callable[[str], None] = _write,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._steps, self._done = steps, done
-        self._write, self._now = write, now
+        self._every_s, self._write, self._now = every_s, write, now
         self._warm_at: float | None = None
-        self._told_at = -_EVERY_S
+        self._told_at = -every_s
 
     def tell_step(self, step: int, fields: Mapping[str, Any]) -> None:
         """A step has ended; `fields` are those of its progress line."""
@@ -44,7 +60,7 @@ class Console:
         first = self._warm_at is None
         if self._warm_at is None:
             self._warm_at = now
-        if not first and step != self._steps and now - self._told_at < _EVERY_S:
+        if not first and step != self._steps and now - self._told_at < self._every_s:
             return
         self._told_at = now
         parts = [

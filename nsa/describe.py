@@ -1,24 +1,32 @@
-"""`python -m nsa.describe --config FILE`: how large is a model, and what does a token cost?
+"""`python -m nsa.describe --config FILE | --schema`: how large is a model, what may be configured?
 
-Prints one JSON object: parameters (counted on the built model, without allocating it), shapes,
-and FLOPs per token. A multiplication and an addition are two FLOPs; the backward pass counts
-twice the forward. It does not cover element-wise work, norms and the optimizer.
+`--config` prints one JSON object: parameters (counted on the built model, without allocating it),
+shapes, and FLOPs per token. A multiplication and an addition are two FLOPs; the backward pass
+counts twice the forward. It does not cover element-wise work, norms and the optimizer. `--schema`
+prints the JSON Schema of every configuration and variable that the trainer takes (`nsa.schema`).
 """
+
+from __future__ import annotations
 
 import argparse
 import json
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from nsa.config import AttentionConfig, TrainConfig, build_config, config_digest, load_config
 from nsa.errors import BadConfig
-from nsa.model import LanguageModel, build_model
+from nsa.schema import schema_text
+
+if TYPE_CHECKING:
+    from nsa.model import LanguageModel
 
 
 def describe(config: TrainConfig) -> dict[str, Any]:
     """Parameters, shapes and FLOPs per token of a configuration."""
+    import torch  # takes seconds, and the schema needs none of it
+
+    from nsa.model import build_model
+
     with torch.device("meta"):
         model = build_model(config)
     parameters = dict(model.named_parameters())
@@ -70,11 +78,17 @@ def pairs_per_token(attention: AttentionConfig, seq_len: int) -> dict[str, float
 
 
 def main() -> int:
-    """Print the description; exit code 4 for a bad configuration."""
+    """Print the description or the schema; exit code 4 for a bad configuration."""
     parser = argparse.ArgumentParser(prog="python -m nsa.describe", allow_abbrev=False)
-    parser.add_argument("--config", type=Path, required=True, help="YAML file, or a bundled name")
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument("--config", type=Path, help="YAML file, or a bundled name")
+    asked.add_argument("--schema", action="store_true", help="what may be configured")
+    given = parser.parse_args()
+    if given.schema:
+        print(schema_text(), end="")
+        return 0
     try:
-        config = build_config(load_config(parser.parse_args().config))
+        config = build_config(load_config(given.config))
     except BadConfig as error:
         print(json.dumps({"error": str(error)}))
         return error.code

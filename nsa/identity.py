@@ -5,22 +5,53 @@ dims are read off the module tree, parameters are counted, and the digest is of 
 """
 
 import hashlib
+import os
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from nsa.config import TrainConfig, config_digest
 from nsa.data import BatchPlan
 from nsa.model.transformer import LanguageModel
 from nsa.settings import Settings
 
-_GIT_LIMIT_S = 20
+_GIT_LIMIT_S = 20.0
+_DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-relative", "--binary")
+_PACKAGES = ("gonogo", "nsa", "worker")
+_SOURCES = frozenset(
+    (
+        ".py",
+        ".pyx",
+        ".c",
+        ".cc",
+        ".cpp",
+        ".cu",
+        ".cuh",
+        ".h",
+        ".hpp",
+        ".sh",
+        ".toml",
+        ".yaml",
+        ".yml",
+    )
+)
+_DRIVER_VERSION = Path("/sys/module/nvidia/version")
 
 
 def count_identity(
-    model: LanguageModel, config: TrainConfig, plan: BatchPlan, settings: Settings
+    model: LanguageModel,
+    config: TrainConfig,
+    plan: BatchPlan,
+    settings: Settings,
+    device: torch.device,
 ) -> dict[str, Any]:
-    """The flat identity of a run, with the names that an order uses."""
+    """The flat identity of a run, with the names that an order uses.
+
+    `device` is the model of the device, not its number; `driver` its driver's version.
+    """
     attention = model.layers()[0].attention
     return {
         "config_digest": config_digest(config),
@@ -36,22 +67,77 @@ def count_identity(
         "world_size": settings.world_size,
         "dataset": config.data,
         "parallel": config.parallel,
-        "git_sha": git_sha(Path(__file__).parent),
+        "git_sha": git_sha(Path(__file__).resolve().parents[1]),
         "nsa_env": dict(settings.nsa_env),
+        "torch": str(torch.__version__),
+        "device": device_name(device),
+        "driver": driver_version(device),
     }
 
 
-def git_sha(folder: Path) -> str | None:
-    """The checkout's commit, `+` 12 hex digits of the digest of `git diff HEAD` when it is dirty.
+def device_name(device: torch.device) -> str:
+    """The model of a device ("NVIDIA H200"), `cpu` for the processor."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
-    None where there is no git or no commit.
-    """
-    commit = _git(folder, "rev-parse", "HEAD")
-    if commit is None:
+
+def driver_version(device: torch.device, said_by: Path = _DRIVER_VERSION) -> str | None:
+    """The version of a GPU's driver ("570.86.15"); None on a CPU, and where it is not said."""
+    if device.type != "cuda":
         return None
-    diff = _git(folder, "diff", "HEAD", "--no-ext-diff", "--no-color", "--binary") or b""
-    dirty = f"+{hashlib.sha256(diff).hexdigest()[:12]}" if diff else ""
-    return commit.decode().strip() + dirty
+    try:
+        return said_by.read_text(encoding="ascii", errors="replace").strip() or None
+    except OSError:
+        return None
+
+
+def git_sha(root: Path) -> str | None:
+    """Which code runs: the commit, `+` 12 hex digits where the checkout is not clean.
+
+    Those are of the digest of `git diff HEAD` and of the untracked, not ignored sources. Where
+    there is no git (a container's image) the sources themselves are digested. None where nothing
+    can be known. The worker's `load_git_sha` says the same.
+    """
+    top = _git(root, "rev-parse", "--show-toplevel")
+    commit = _git(root, "rev-parse", "HEAD")
+    if top is None or commit is None:
+        return _digest_of_tree(root)
+    checkout = Path(os.fsdecode(top).rstrip("\n"))
+    diff = _git(checkout, "diff", "HEAD", *_DIFF)
+    listed = _git(checkout, "ls-files", "--others", "--exclude-standard", "-z")
+    if diff is None or listed is None:
+        return None
+    names = sorted(name for name in os.fsdecode(listed).split("\0") if _is_source(name))
+    dirty = hashlib.sha256(diff)
+    _add_files(dirty, checkout, names)
+    mark = f"+{dirty.hexdigest()[:12]}" if diff or names else ""
+    return commit.decode().strip() + mark
+
+
+def _digest_of_tree(root: Path) -> str | None:
+    """Return `tree-` and the digest of the sources of our packages, where there is no git."""
+    found = (path for package in _PACKAGES for path in (root / package).rglob("*"))
+    names = sorted(
+        str(path.relative_to(root)) for path in found if path.is_file() and _is_source(path.name)
+    )
+    if not names:
+        return None
+    digest = hashlib.sha256()
+    _add_files(digest, root, names)
+    return f"tree-{digest.hexdigest()[:40]}"
+
+
+def _is_source(name: str) -> bool:
+    return Path(name).suffix in _SOURCES
+
+
+def _add_files(digest: "hashlib._Hash", folder: Path, names: Iterable[str]) -> None:
+    """Add names and contents; a file that cannot be read counts by its name alone."""
+    for name in names:
+        digest.update(b"\0" + os.fsencode(name) + b"\0")
+        try:
+            digest.update(hashlib.sha256((folder / name).read_bytes()).digest())
+        except OSError:
+            continue
 
 
 def _git(folder: Path, *arguments: str) -> bytes | None:

@@ -28,7 +28,8 @@ class Cadence:
 class Launch:
     """One run of the trainer.
 
-    `supervised`: somebody writes `.GO`, and decides what a non-finite loss means.
+    `supervised`: somebody writes `.GO`, and decides what a non-finite loss means. `attempt` is the
+    order's, where it says one.
     `resume_step` is what the order claims about the checkpoint; None = not claimed. 0 means: take
     its weights, whatever step they are of, and start from step 1 with nothing else of it.
     """
@@ -41,6 +42,7 @@ class Launch:
     alive_every_s: float = _DEFAULT_ALIVE_EVERY_S
     checkpoint: Cadence = Cadence()
     fault: str | None = None
+    attempt: int | None = None
     device: str = "auto"
 
 
@@ -66,10 +68,13 @@ def launch_from_order(file: Path, settings: Settings) -> Launch:
     _refuse_disagreement(config, settings)
     resume = _object(order, "resume_from")
     path, step, fault = resume.get("path"), resume.get("step"), order.get("fault")
+    attempt = order.get("attempt")
     if resume and not (isinstance(path, str) and type(step) in (int, type(None))):
         raise BadConfig(f"order: resume_from must be {{path, step}}, found {resume!r}")
     if not isinstance(fault, str | None):
         raise BadConfig(f"order: fault must be a string or null, found {fault!r}")
+    if type(attempt) not in (int, type(None)):
+        raise BadConfig(f"order: attempt must be a whole number, found {attempt!r}")
     run_dir = file.parent
     return Launch(
         run_dir=run_dir,
@@ -81,6 +86,7 @@ def launch_from_order(file: Path, settings: Settings) -> Launch:
         or _DEFAULT_ALIVE_EVERY_S,
         checkpoint=_cadence(_object(order, "checkpoint")),
         fault=fault,
+        attempt=attempt,
         device="cpu" if order.get("profile") == "cpu" else "auto",
     )
 

@@ -50,6 +50,7 @@ class Ranks:
         self._on_collective = on_collective
         self._reduced_at: float | None = None
         self._graph_unknown = False
+        self._second: Any = None
         if parallel == "single":
             if self.world_size != 1:
                 raise BadConfig(f"parallel single with {self.world_size} ranks")
@@ -94,6 +95,23 @@ class Ranks:
         )
         net.register_comm_hook(wire_dtype, self._average_bucket)
         return net
+
+    def open_second_group(self) -> None:
+        """Open a process group beside the first, of all ranks too; a collective.
+
+        Raises:
+            BadConfig: this rank talks to nobody.
+        """
+        if self.backend == "single":
+            raise BadConfig("a single rank has no second group")
+        self._second = dist.new_group()
+
+    def stand_apart(self) -> None:
+        """Enter one collective more than the others: an all-reduce in the second group."""
+        self._on_collective()
+        dist.all_reduce(torch.zeros(1, device=self._device), group=self._second)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
 
     @contextmanager
     def part_of_step(self, net: nn.Module, *, last: bool) -> Iterator[None]:

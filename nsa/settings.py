@@ -5,9 +5,9 @@ does not allow, is an error: a misspelt toggle must not silently train something
 `python -m nsa.flags` prints the table.
 """
 
-import math
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from nsa.errors import BadConfig
 class Toggle:
     """One environment variable: its default, the values it may have, and what it does.
 
-    `allowed` is a tuple of literal values, or a key of `_NUMBERS`.
+    `allowed` is a tuple of literal values, or a key of `NUMBERS`.
     """
 
     name: str
@@ -28,15 +28,18 @@ class Toggle:
 
 
 _FLAG = ("0", "1")
-_NUMBERS: dict[str, tuple[type[int] | type[float], Callable[[float], bool]]] = {
-    "int >= 0": (int, lambda number: number >= 0),
-    "int >= 1": (int, lambda number: number >= 1),
-    "float > 0": (float, lambda number: 0 < number < math.inf),
-    "float > 1": (float, lambda number: 1 < number < math.inf),
-    "0 < float < 1": (float, lambda number: 0 < number < 1),
+NUMBERS: dict[str, str] = {
+    "int >= 0": r"[0-9]{1,15}",
+    "int >= 1": r"0*[1-9][0-9]{0,14}",
+    "float > 0": (
+        r"(?=[0-9.]*[1-9])(?:[0-9]{1,15}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:[eE][-+]?[0-9]{1,2})?"
+    ),
+    "float > 1": r"(?!0*1(?:\.0*)?$)0*[1-9][0-9]{0,14}(?:\.[0-9]{0,20})?",
+    "0 < float < 1": r"0?\.[0-9]{0,20}[1-9][0-9]{0,20}",
 }
+"""What a number may be → how its whole text looks, in words that ECMA 262 and Python share."""
 # Each of a pair takes back what the other asks for.
-_CONTRADICTIONS = (
+CONTRADICTIONS = (
     ("NSA_SDPA_NO_FLASH", "NSA_SDPA_FLASH_ONLY"),
     ("NSA_DDP_STATIC_GRAPH", "NSA_DDP_FIND_UNUSED"),
 )
@@ -132,7 +135,8 @@ class Settings:
     """The environment of this process, checked.
 
     `nsa_env` holds the `NSA_*` variables that are really set; `recorded_env` what else shapes a
-    run (NCCL_*, OMP_*, the allocator). Without torchrun it is rank 0 of 1.
+    run (NCCL_*, OMP_*, the allocator); `run` whom this process was started for, where somebody
+    said so. Without torchrun it is rank 0 of 1.
     """
 
     rank: int = 0
@@ -141,6 +145,7 @@ class Settings:
     local_world_size: int = 1
     under_torchrun: bool = False
     config_name: str | None = None
+    run: str | None = None
     nsa_env: Mapping[str, str]
     recorded_env: Mapping[str, str]
 
@@ -164,7 +169,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     nsa_env = {name: environ[name] for name in sorted(environ) if name.startswith("NSA_")}
     for name, value in nsa_env.items():
         _check(name, value)
-    for one, other in _CONTRADICTIONS:
+    for one, other in CONTRADICTIONS:
         if nsa_env.get(one) == nsa_env.get(other) == "1":
             raise BadConfig(f"{one}=1 and {other}=1 exclude each other")
     return Settings(
@@ -174,6 +179,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         local_world_size=_integer(environ, "LOCAL_WORLD_SIZE", 1),
         under_torchrun="MASTER_ADDR" in environ and "RANK" in environ,
         config_name=environ.get("CONFIG"),
+        run=environ.get("GONOGO_RUN"),
         nsa_env=nsa_env,
         recorded_env={
             name: environ[name]
@@ -211,13 +217,8 @@ def _check(name: str, value: str) -> None:
             expected = " or ".join(toggle.allowed) or "it to be unset"
             raise BadConfig(f"{name}={value!r}: expected {expected} ({toggle.effect})")
         return
-    kind, fits = _NUMBERS[toggle.allowed]
-    try:
-        if fits(kind(value)):
-            return
-    except ValueError:
-        pass
-    raise BadConfig(f"{name}={value!r}: expected {toggle.allowed} ({toggle.effect})")
+    if re.fullmatch(NUMBERS[toggle.allowed], value) is None:
+        raise BadConfig(f"{name}={value!r}: expected {toggle.allowed} ({toggle.effect})")
 
 
 def _integer(environ: Mapping[str, str], name: str, default: int) -> int:

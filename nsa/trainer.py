@@ -17,11 +17,12 @@ from torch import Tensor
 from nsa.artifacts import RunArtifacts, memory_report
 from nsa.attention import counters
 from nsa.checkpoint_writer import CheckpointWriter
-from nsa.console import Console
+from nsa.console import LOG_EVERY_S, Console, write_log
 from nsa.data import Batches, BatchPlan, open_source
 from nsa.errors import DataFailure, Halted, NonFinite
 from nsa.evaluation import held_out_loss
 from nsa.faults import parse_fault, toy_instead_of
+from nsa.flight_recorder import FlightRecorder
 from nsa.go import forget, told, wait_for_go
 from nsa.heartbeat import Heartbeat
 from nsa.identity import count_identity
@@ -107,15 +108,23 @@ class Trainer:
             self.config, self.plan, self.launch, self.settings, self.heart.count_collective
         )
         self.step = self.heart.step = self.rig.resumed_step
-        identity = count_identity(self.rig.model, self.config, self.plan, self.settings)
+        if self.fault.second_group:
+            self.rig.ranks.open_second_group()
+        identity = count_identity(
+            self.rig.model, self.config, self.plan, self.settings, self.rig.device
+        )
         self.heart.beat(
             "boot",
+            run=self.settings.run,
+            attempt=self.launch.attempt,
             **identity,
             backend=self.rig.ranks.backend,
             attention_backend=self.rig.attention_backend,
-            device=str(self.rig.device),
         )
         self.heart.start_thread()
+        if self.rig.ranks.backend != "single":
+            recorder = FlightRecorder(self.launch.run_dir, self.settings.rank)
+            self.at_end.callback(recorder.close)
         self.fault.strike("boot", self.step)
         counters.clear()
         self.artifacts = RunArtifacts(self.launch.run_dir, self.settings, self.rig.device)
@@ -130,10 +139,13 @@ class Trainer:
         self.at_end.callback(self.profiler.close)
         self.artifacts.describe(identity, self.rig.model, network)
         self.writer = CheckpointWriter(
-            self.launch.run_dir, self.launch.checkpoint, self.rig, self.heart
+            self.launch.run_dir, self.launch.checkpoint, self.rig, self.heart, self.fault
         )
         self.console: Console | None = None
         if self.launch.supervised:
+            self.console = Console(
+                self.config.steps, self.step, every_s=LOG_EVERY_S, write=write_log
+            )
             wait_for_go(self.launch.run_dir, self.rig.ranks, self.heart)
         elif self.settings.rank == 0:
             forget(self.launch.run_dir, "HALT")
@@ -165,10 +177,11 @@ class Trainer:
         self.artifacts.dump_memory("pre", self.step)
         parts, fetch_s = self._fetch()
         loss = sum(self._forward_backward(parts), start=torch.zeros((), device=self.rig.device))
-        rate = learning_rate(self.step, self.config.optim)
+        rate = self.fault.rate(self.step, learning_rate(self.step, self.config.optim))
         update = self._apply(rate)
         tokens = sum(inputs.numel() for inputs, _ in parts) * self.settings.world_size
         with self.sections.enter("log"):
+            self.fault.leak(self.step)
             self._report(loss.item(), update, rate, tokens, fetch_s)
         self.sections.count_as_wait(self.rig.ranks.wait_s)
         self.heart.beat(
@@ -187,10 +200,11 @@ class Trainer:
         with self.sections.enter("data", first_line="step_start"):
             began = time.monotonic()
             try:
-                parts = self.batches.of_step(self.step)
+                parts = self.batches.of_step(self.fault.data_step(self.step))
             except DataFailure as error:
                 self.heart.beat("loader_error", type=type(error).__name__, text=str(error))
                 raise
+            self.sections.suffer_delay("data")
             return parts, time.monotonic() - began
 
     def _forward_backward(self, parts: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
@@ -201,9 +215,12 @@ class Trainer:
                 with self.sections.enter("forward"):
                     if self.fault.poisons(self.step):
                         rig.model.poison()
+                    if self.fault.stands_apart(self.step):
+                        rig.ranks.stand_apart()
                     with rig.compute_dtype():
                         loss = next_byte_loss(rig.net(inputs), targets) / len(parts)
                     rig.settle()
+                    self.sections.suffer_delay("forward")
                 with self.sections.enter("backward"):
                     rig.loss_scale.scale(loss).backward()
                     rig.settle()
@@ -240,11 +257,12 @@ class Trainer:
         self.halt_told, self.checkpoint_due = halts > 0, dues > 0
         self._judge_numbers(loss, update)
         memory, gates = memory_report(self.rig.device), gate_rows(self.rig.model)
+        tok_s = tokens / (time.monotonic() - self.sections.began)
         fields: dict[str, Any] = {
             "loss": loss,
             "grad_norm": update.grad_norm,
             "lr": rate,
-            "toks_per_s": tokens / (time.monotonic() - self.sections.began),
+            "toks_per_s": self.fault.told_speed(self.step, tok_s),
             "dt_fetch_s": round(fetch_s, 6),
             **{name: memory[name] for name in ("gpu_mem_alloc", "gpu_mem_reserved", "host_rss_mb")},
             **gate_health(gates),

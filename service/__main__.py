@@ -49,8 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         logging.basicConfig(
             level=settings.log.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
         )
-        settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if arguments.command != "serve":
+            logging.getLogger("alembic").setLevel(logging.WARNING)
         if arguments.command == "serve":
+            settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
             serve(settings, arguments.host, arguments.port, conduct=not arguments.no_conduct)
         elif arguments.command == "db":
             _database(settings, arguments.action)
@@ -64,13 +66,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _database(settings: Settings, action: str) -> None:
     if action == "upgrade":
+        settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         migrate(settings.database_url)
     found, newest = current_revision(settings.database_url)
     print(json.dumps({"revision": found, "newest": newest}))
 
 
 def _keys(settings: Settings, arguments: argparse.Namespace) -> None:
-    migrate(settings.database_url)
+    if arguments.action == "create":
+        settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        migrate(settings.database_url)
+    elif not _has_database(settings):
+        if arguments.action == "revoke":
+            raise NotFound(f"there is no key called {arguments.name}: there is no database yet")
+        return
     context = open_context(settings)
     store, now = context.store, context.now()
     try:
@@ -86,6 +95,18 @@ def _keys(settings: Settings, arguments: argparse.Namespace) -> None:
                 print(json.dumps(row))
     finally:
         store.close()
+
+
+def _has_database(settings: Settings) -> bool:
+    """Whether there is a database of this version; whoever only looks makes none.
+
+    Raises:
+        Rejected: there is one of another version.
+    """
+    found, newest = current_revision(settings.database_url)
+    if found is not None and found != newest:
+        raise Rejected(f"the database is at revision {found}, not {newest}: gonogo db upgrade")
+    return found is not None
 
 
 def _list_keys(session: Session) -> list[dict[str, object]]:

@@ -1,4 +1,4 @@
-"""How is the next action done? `gonogo.judge.decide` says what, this does it.
+"""How is the next action done? `gonogo.judge.course.decide` says what, this does it.
 
 An operator's stop outranks what would come next: `halt` lets nothing start before a person says
 so, `cancel` finishes.
@@ -6,15 +6,17 @@ so, `cancel` finishes.
 
 from typing import Any
 
-from gonogo.contract.decision import Decision, Verdict
+from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Conflict
 from gonogo.contract.lifecycle import ExperimentState, PhaseState
 from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
-from gonogo.judge.decide import Action, ActionKind
+from gonogo.judge.course.decide import Action, ActionKind
+from gonogo.judge.ledger.recorded import RecordedDecision
 from service.db.schema import ExperimentRow, PhaseRow
-from service.decisions import record_conditions, total_verdict
+from service.decisions import total_verdict
 from service.lifecycle import Deed, phases_of
+from service.missed import record_missed
 from service.progress import (
     await_person,
     continue_experiment,
@@ -35,7 +37,7 @@ def act(
     action: Action,
     resume: dict[str, ResumePoint],
     outcome: dict[str, Any] | None,
-) -> list[Decision]:
+) -> list[RecordedDecision]:
     """Do what comes after a verdict on a phase; return the decisions about missed conditions.
 
     Args:
@@ -50,12 +52,7 @@ def act(
     _settle_phase(deed, experiment, rows[phase], action.verdict)
     made = []
     if action.missed:
-        names = ", ".join(condition.id for condition in action.missed)
-        made.append(
-            record_conditions(
-                deed, experiment, action.missed, phase=phase, reason=f"missed: {names}"
-            )
-        )
+        made.append(record_missed(deed, experiment, action.missed, phase=phase))
     stop = (experiment.stop or {}).get("kind")
     if stop == "cancel":
         cancel_now(deed, experiment)
@@ -120,15 +117,27 @@ def _finish(
 
 def _await(deed: Deed, experiment: ExperimentRow, action: Action, phase: str, text: str) -> None:
     """Wait for a person, under the verdict so far."""
-    approval = action.kind in (ActionKind.START_PHASE, ActionKind.AWAIT_APPROVAL)
-    kind = "approval" if approval else "decision"
-    asked = "an approval" if approval else "a decision"
     verdict = total_verdict(deed.session, experiment)
     experiment.verdict = verdict.value if verdict else None
+    awaited = _awaited(action, phase, text, deed.now)
     if experiment.state == ExperimentState.AWAITING_DECISION:
-        experiment.awaiting = {"kind": kind, "phase": phase, "text": f"{asked}: {text}"}
+        experiment.awaiting = awaited
     else:
-        await_person(deed, experiment, kind, phase, f"{asked}: {text}")
+        await_person(deed, experiment, awaited)
+
+
+def _awaited(action: Action, phase: str, text: str, now: float) -> dict[str, Any]:
+    """Return what is asked of a person: a decision, or the approval of the phase that follows."""
+    if action.kind not in (ActionKind.START_PHASE, ActionKind.AWAIT_APPROVAL):
+        return {"kind": "decision", "phase": phase, "text": f"a decision: {text}"}
+    return {
+        "kind": "approval",
+        "phase": phase,
+        "text": f"an approval: {text}",
+        "following": action.phase,
+        "asked_at": round(now, 3),
+        "expires_s": action.expires_s,
+    }
 
 
 def cancel_now(deed: Deed, experiment: ExperimentRow) -> None:

@@ -17,7 +17,7 @@ from service.pages import sign_in
 from service.pages.routes import add_pages
 from service.problems import DOCUMENTED, WireResponse, add_handlers
 from service.report import routes as report
-from service.rest import actions, agent, experiments, overview, plans, runs
+from service.rest import actions, agent, experiments, find, overview, plans, runs
 
 API = (
     experiments.router,
@@ -26,6 +26,7 @@ API = (
     runs.router,
     plans.router,
     overview.router,
+    find.router,
     sign_in.api,
     agent.router,
 )

@@ -9,37 +9,17 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import BaseModel
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from gonogo.contract.api import ArtifactsView, ArtifactView
 from gonogo.contract.errors import Corrupt, NotFound, Rejected
 from gonogo.contract.order import Order
-from gonogo.contract.rundir import RunDir, load_record
+from gonogo.rundir import RunDir, load_record
 from service.db.schema import EvidenceRow, RunRow
 from service.problems import ArtifactNotHere
 
 MAX_LISTED = 5_000
-
-
-class ArtifactView(BaseModel):
-    """A file of a run."""
-
-    path: str
-    bytes: int
-    here: bool
-    """Whether the file itself lies on this host (else: an uploaded copy)."""
-    truncated: bool = False
-
-
-class ArtifactsView(BaseModel):
-    """The files of a run that can be had, and where its directory is."""
-
-    run: str
-    host: str | None
-    dir: str | None
-    reachable: bool
-    items: list[ArtifactView]
 
 
 def reachable_dir(run: RunRow) -> RunDir | None:

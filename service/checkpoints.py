@@ -11,7 +11,7 @@ from pathlib import Path
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.records import Manifest
-from gonogo.contract.rundir import RunDir, load_record
+from gonogo.rundir import RunDir, load_record
 
 _log = logging.getLogger(__name__)
 _CHUNK_BYTES = 2**20

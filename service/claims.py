@@ -18,8 +18,9 @@ from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, RunEvent, RunState
 from gonogo.contract.order import Order, ResumePoint, RunReason
 from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
-from gonogo.contract.resolve import build_order
+from gonogo.planning.resolve import build_order
 from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
 from service.lifecycle import Deed, lock_run, move_experiment, move_run, record_event
 from service.progress import end_without_worker, resolved_of
@@ -35,14 +36,20 @@ class Offer:
     free: tuple[str, ...]
     profiles: tuple[str, ...] = ()
 
-    def fits(self, plan: Plan) -> bool:
-        """Say whether a run of this plan fits: a device for each rank, or one slot on a CPU."""
+    def fits(self, plan: Plan, change: RecordedPatch | None = None) -> bool:
+        """Say whether a run of this plan fits: a device for each rank, or one slot on a CPU.
+
+        Args:
+            plan: the experiment's plan.
+            change: the patch under which the run is made; it may ask for other ranks.
+        """
         if self.profiles and plan.profile not in self.profiles:
             return False
         if not hardware_profiles()[plan.profile].has_devices:
             return bool(self.free)
         gpus = [device for device in self.free if device.startswith("cuda")]
-        return len(gpus) >= plan.workload.world_size
+        changed = change.workload.world_size if change is not None else None
+        return len(gpus) >= (changed or plan.workload.world_size)
 
 
 def claim(deed: Deed, request: ClaimRequest) -> Order | None:
@@ -124,17 +131,14 @@ def _renew(deed: Deed, mine: list[RunRow], request: ClaimRequest) -> None:
 def _fitting(session: Session, offer: Offer) -> Iterator[str]:
     """Yield the queued runs that fit, oldest first; each is looked at only when asked for."""
     query = (
-        select(RunRow.id, ExperimentRow)
+        select(RunRow.id, RunRow.change, ExperimentRow)
         .join(ExperimentRow, ExperimentRow.id == RunRow.experiment)
         .where(RunRow.state == RunState.QUEUED.value)
         .order_by(RunRow.created_at, RunRow.id)
         .limit(_LOOK_AHEAD)
     )
-    fits: dict[str, bool] = {}
-    for run_id, experiment in session.execute(query).all():
-        if experiment.id not in fits:
-            fits[experiment.id] = offer.fits(resolved_of(experiment).parsed())
-        if fits[experiment.id]:
+    for run_id, change, experiment in session.execute(query).all():
+        if offer.fits(resolved_of(experiment).parsed(), _patch(change)):
             yield run_id
 
 
@@ -177,11 +181,8 @@ def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) ->
 
 def _build_order(experiment: ExperimentRow, run: RunRow) -> Order:
     resume = ResumePoint.model_validate(run.resume_from) if run.resume_from else None
-    change = run.change or {}
-    resolved = resolved_of(experiment)
-    train = _laid_over(resolved.train, change.get("train", {}))
     return build_order(
-        resolved.model_copy(update={"train": train}),
+        resolved_of(experiment),
         run.phase,
         experiment=experiment.id,
         run=run.id,
@@ -190,16 +191,9 @@ def _build_order(experiment: ExperimentRow, run: RunRow) -> Order:
         reason=RunReason(run.reason),
         resume_from=resume,
         frozen=experiment.frozen,
-        env=change.get("env", {}),
+        change=_patch(run.change),
     )
 
 
-def _laid_over(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration with a variant's patch laid over it."""
-    result = dict(base)
-    for key, value in patch.items():
-        below = result.get(key)
-        if isinstance(below, Mapping) and isinstance(value, Mapping):
-            value = _laid_over(below, value)
-        result[key] = value
-    return result
+def _patch(change: Mapping[str, Any] | None) -> RecordedPatch | None:
+    return None if change is None else RecordedPatch.model_validate(change)

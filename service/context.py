@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from service.adoption import home_key
 from service.db.store import Store
+from service.decisions import SIGNING_KEY
 from service.settings import Settings
 
 
@@ -53,7 +55,12 @@ def open_context(
     now: Callable[[], float] = time.time,
     mono: Callable[[], float] = time.monotonic,
 ) -> Context:
-    """Return a context with an open database (already migrated)."""
+    """Return a context with an open database (already migrated) and the home's signing key.
+
+    Raises:
+        Rejected: the key cannot be had; see `gonogo.signing.load_signing_key`.
+    """
     bell = Bell()
-    store = Store(settings.database_url, after_commit=bell.ring)
+    info = {SIGNING_KEY: home_key(settings, now())}
+    store = Store(settings.database_url, after_commit=bell.ring, info=info)
     return Context(settings=settings, store=store, bell=bell, now=now, mono=mono)

@@ -5,7 +5,7 @@ any service) is written after the commit; the conductor writes those that are mi
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,53 +13,57 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.canonical import canonical_bytes
-from gonogo.contract.decision import Condition, Decision, Verdict
+from gonogo.contract.decision import Condition, CriterionResult, Decision, Verdict
 from gonogo.contract.ids import Kind, new_id
-from gonogo.contract.rundir import save_json
-from gonogo.judge.conditions import conditions_of, experiment_verdict
-from gonogo.judge.rules import OpenCondition
-from gonogo.judge.seal import build_condition_decision
+from gonogo.judge.gate.conditions import conditions_of, experiment_verdict
+from gonogo.judge.gate.rules import OpenCondition
+from gonogo.judge.ledger.recorded import RecordedDecision, parse_decision
+from gonogo.judge.ledger.seal import SERVICE_ACTOR, Entry, Place, append, settled
+from gonogo.judge.ledger.sign import SigningKey
+from gonogo.rundir import save_json
 from service.db.schema import ConditionRow, DecisionRow, ExperimentRow
 from service.lifecycle import Deed, phases_of, queue_alert, record_event
+from service.told.alert_text import decision_text
+from service.told.decided import load_decided
 from service.views import stamp
 
-Build = Callable[..., Decision]
+Json = Mapping[str, Any]
+
+SIGNING_KEY = "signing_key"
+"""Where a session carries the home's key (`Store`)."""
 
 
 def load_decisions(session: Session, experiment: str) -> list[Decision]:
     """Return every decision of an experiment in its order."""
     query = select(DecisionRow.document).where(DecisionRow.experiment == experiment)
     rows = session.scalars(query.order_by(DecisionRow.seq))
-    return [Decision.model_validate_json(document) for document in rows]
+    return [parse_decision(document).decision for document in rows]
 
 
 def record_decision(
     deed: Deed,
     experiment: ExperimentRow,
-    build: Build,
+    entry: Entry,
     *,
     phase: str | None,
     run: str | None,
     supersede: bool = False,
-    **fields: Any,
-) -> Decision:
-    """Append a decision to its experiment's chain and return it.
+) -> RecordedDecision:
+    """Append a decision to its experiment's chain, signed by the home, and return it.
 
     Args:
         deed: the transaction.
         experiment: locked.
-        build: one of `gonogo.judge.seal`'s builders.
+        entry: what was decided.
         phase, run: what the decision is about.
         supersede: whether it replaces the last decision about the phase.
-        fields: what the builder takes besides.
     """
+    key: SigningKey = deed.session.info[SIGNING_KEY]
     query = select(DecisionRow).where(DecisionRow.experiment == experiment.id)
     earlier = list(deed.session.scalars(query.order_by(DecisionRow.seq)))
-    if supersede:
-        about = [row.id for row in earlier if row.phase == phase and row.kind != "condition"]
-        fields["supersedes"] = about[-1] if about else None
+    about = [row.id for row in earlier if row.phase == phase and row.kind != "condition"]
     experiment.decision_seq += 1
-    decision = build(
+    place = Place(
         id=new_id(Kind.DECISION),
         seq=experiment.decision_seq,
         experiment=experiment.id,
@@ -67,8 +71,10 @@ def record_decision(
         run=run,
         at=stamp(deed.now),
         prev_hash=earlier[-1].hash if earlier else None,
-        **fields,
+        supersedes=about[-1] if supersede and about else None,
     )
+    recorded = append(entry, place, key)
+    decision = recorded.decision
     deed.session.add(
         DecisionRow(
             id=decision.id,
@@ -80,13 +86,14 @@ def record_decision(
             verdict=decision.verdict.value if decision.verdict else None,
             hash=decision.hash,
             at=deed.now,
-            document=canonical_bytes(decision.wire()).decode(),
+            document=canonical_bytes(recorded.document).decode(),
+            cause=decision.cause.wire() if decision.cause else None,
         )
     )
-    _tell(deed, experiment, decision)
     deed.session.flush()
+    _tell(deed, experiment, decision)
     _show_conditions(deed, experiment)
-    return decision
+    return recorded
 
 
 def _tell(deed: Deed, experiment: ExperimentRow, decision: Decision) -> None:
@@ -100,17 +107,22 @@ def _tell(deed: Deed, experiment: ExperimentRow, decision: Decision) -> None:
         kind=decision.kind.value,
         verdict=decision.verdict.value if decision.verdict else None,
         reason=decision.reason,
+        seq=decision.seq,
+        hash=decision.hash,
+        key_id=decision.key_id,
     )
-    summary = decision.model_dump(mode="json", exclude={"facts", "rules"})
-    verdict = decision.verdict.value if decision.verdict else "no verdict"
-    place = f"{experiment.name}, {decision.phase}" if decision.phase else experiment.name
     queue_alert(
         deed,
         experiment,
         "decision.made",
-        f"{place}: {verdict} ({decision.kind})",
+        decision_text(
+            experiment.id,
+            experiment.name,
+            decision,
+            load_decided(deed.session, [experiment.id])[experiment.id].overrides,
+        ),
         phase=decision.phase,
-        decision=summary,
+        decision=decision.model_dump(mode="json", exclude={"facts", "rules"}),
     )
 
 
@@ -144,22 +156,36 @@ def record_conditions(
     *,
     phase: str | None,
     run: str | None = None,
-    **fields: Any,
-) -> Decision:
-    """Record that conditions are met, missed or waived, as `conditions` now say."""
+    criteria: Sequence[CriterionResult] = (),
+    rules: Json | None = None,
+    facts: Json | None = None,
+    actor: str = SERVICE_ACTOR,
+    reason: str | None = None,
+) -> RecordedDecision:
+    """Record that conditions are met, missed or waived, as `conditions` now say.
+
+    Args:
+        deed: the transaction.
+        experiment: locked.
+        conditions: in their new state.
+        phase, run: what brought it about.
+        criteria, rules, facts, actor, reason: as `gonogo.judge.ledger.seal.settled` takes them.
+    """
     changed = {condition.id: condition for condition in conditions}
-    known = [row.condition for row in load_conditions(deed.session, experiment.id)]
-    verdict = total_verdict(deed.session, experiment, [changed.get(row.id, row) for row in known])
-    return record_decision(
-        deed,
-        experiment,
-        build_condition_decision,
-        phase=phase,
-        run=run,
-        verdict=verdict,
-        conditions=list(changed.values()),
-        **fields,
+    known = {
+        row.condition.id: row.condition for row in load_conditions(deed.session, experiment.id)
+    }
+    verdict = total_verdict(deed.session, experiment, {**known, **changed}.values())
+    entry = settled(
+        list(changed.values()),
+        verdict,
+        criteria=criteria,
+        rules=rules,
+        facts=facts,
+        actor=actor,
+        reason=reason,
     )
+    return record_decision(deed, experiment, entry, phase=phase, run=run)
 
 
 def total_verdict(
@@ -175,12 +201,12 @@ def total_verdict(
     return experiment_verdict(phases, conditions)
 
 
-def save_decision(folder: Path, decision: Decision) -> None:
+def save_decision(folder: Path, recorded: RecordedDecision) -> None:
     """Write a decision's own file, unless it is there."""
-    path = folder / f"{decision.id}.json"
+    path = folder / f"{recorded.id}.json"
     if not path.exists():
         # by way of its canonical form: the same bytes whoever writes the file, and when
-        save_json(path, json.loads(canonical_bytes(decision.wire())))
+        save_json(path, json.loads(canonical_bytes(recorded.document)))
 
 
 def save_missing(folder: Path, session: Session) -> int:
@@ -189,5 +215,5 @@ def save_missing(folder: Path, session: Session) -> int:
     missing = set(session.scalars(select(DecisionRow.id))) - present
     for decision in sorted(missing):
         row = session.get_one(DecisionRow, decision)
-        save_decision(folder, Decision.model_validate_json(row.document))
+        save_decision(folder, parse_decision(row.document))
     return len(missing)

@@ -9,10 +9,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.api import Forecast
+from gonogo.contract.facts import Facts
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.lifecycle import PhaseState, RunState
-from gonogo.judge.forecast import build_forecast as build_from_facts
-from gonogo.judge.forecast import build_live_forecast
+from gonogo.judge.course.forecast import build_forecast as build_from_facts
+from gonogo.judge.course.forecast import build_live_forecast
 from service.db.schema import (
     AssessmentRow,
     ExperimentRow,
@@ -54,7 +55,7 @@ def build_forecast(
             select(AssessmentRow.facts).where(AssessmentRow.run == run.id)
         ).first()
         found = facts and build_from_facts(
-            [json.loads(facts)], steps_left=left, claimed_seconds=claimed
+            [Facts.model_validate_json(facts)], steps_left=left, claimed_seconds=claimed
         )
         if found and found.seconds_p50 is not None:
             return found

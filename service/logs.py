@@ -1,24 +1,12 @@
 """What stands in a run's log? The tail that telemetry brought, by byte offset or by lines."""
 
-from pydantic import BaseModel
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from gonogo.contract.api import LogView
 from service.db.schema import LogRow
 
 MAX_TEXT_BYTES = 2**20
-
-
-class LogView(BaseModel):
-    """A stretch of a log."""
-
-    run: str
-    name: str
-    text: str
-    offset: int
-    """Byte of the file at which the stretch begins (the whole chunk, when `tail` cut it)."""
-    next_offset: int
-    """Where to go on."""
 
 
 def load_log(

@@ -1,14 +1,21 @@
-"""What does a person's own verdict do? It acts while one is awaited; afterwards it re-labels."""
+"""What does a person's own verdict do? It acts while one is awaited; afterwards it re-labels.
+
+A GO that is awaited goes on with the next phase. On a finished experiment nothing starts: the
+decision lists the phases that never ran. Either way it is shown as a person's for ever
+(`gonogo.judge.course.by_hand`).
+"""
 
 from gonogo.contract.api import Override
-from gonogo.contract.decision import ConditionState, Decision
+from gonogo.contract.decision import ConditionState, Verdict
 from gonogo.contract.errors import Conflict, NotFound
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import ResumePoint
-from gonogo.judge.conditions import waived
-from gonogo.judge.decide import decide_override
-from gonogo.judge.seal import build_human_decision
+from gonogo.judge.course.decide import Action, ActionKind, decide_override
+from gonogo.judge.gate.conditions import waived
+from gonogo.judge.ledger.recorded import RecordedDecision
+from gonogo.judge.ledger.seal import by_person
 from service.actions import act
+from service.approvals import waive_expired
 from service.db.schema import ExperimentRow, PhaseRow
 from service.decisions import (
     load_conditions,
@@ -20,14 +27,17 @@ from service.lifecycle import Deed, phases_of, runs_of
 from service.progress import resolved_of
 from service.verbs import last_outcome, require
 
+_GOES_ON = (Verdict.GO, Verdict.CONDITIONAL_GO)
+
 
 def override(
     deed: Deed, experiment: ExperimentRow, said: Override, points: dict[str, ResumePoint]
-) -> Decision:
+) -> RecordedDecision:
     """Record a person's verdict (or his waiving of a condition), and do what it means.
 
     Raises:
-        Conflict: the experiment is not awaiting one and not finished, or the condition is settled.
+        Conflict: the experiment is not awaiting one and not finished, the condition is settled, or
+            a GO would end the experiment by a condition that it misses.
         NotFound: no such condition.
     """
     if said.condition is not None:
@@ -35,17 +45,6 @@ def override(
     require(deed, experiment, "override")
     phase = _phase_of(deed, experiment)
     runs = runs_of(deed.session, experiment.id, phase.name)
-    decision = record_decision(
-        deed,
-        experiment,
-        build_human_decision,
-        phase=phase.name,
-        run=runs[-1].id if runs else None,
-        supersede=True,
-        verdict=said.verdict,
-        actor=deed.actor,
-        reason=said.reason,
-    )
     awaiting = experiment.state == ExperimentState.AWAITING_DECISION
     action = decide_override(
         resolved_of(experiment).parsed(),
@@ -54,6 +53,23 @@ def override(
         awaiting=awaiting,
         conditions=load_conditions(deed.session, experiment.id),
     )
+    if said.verdict in _GOES_ON:
+        _refuse_to_end(experiment, action)
+    decision = record_decision(
+        deed,
+        experiment,
+        by_person(
+            said.verdict,
+            actor=deed.actor,
+            reason=said.reason,
+            never_ran=[] if awaiting else _never_ran(deed, experiment),
+        ),
+        phase=phase.name,
+        run=runs[-1].id if runs else None,
+        supersede=True,
+    )
+    if awaiting and said.verdict in _GOES_ON:
+        waive_expired(deed, experiment, phase.name, reason=said.reason)
     if awaiting:
         experiment.stop = None
         act(deed, experiment, phase.name, action, points, last_outcome(deed, experiment))
@@ -61,6 +77,29 @@ def override(
         phase.verdict = said.verdict.value
         experiment.verdict = said.verdict.value
     return decision
+
+
+def _refuse_to_end(experiment: ExperimentRow, action: Action) -> None:
+    """Refuse a GO that would end the experiment: what is due and not met is waived first, or not.
+
+    Raises:
+        Conflict: going on would miss conditions that are NO_GO when missed.
+    """
+    if action.kind is ActionKind.FINISH and action.missed:
+        names = " and ".join(row.id for row in action.missed)
+        raise Conflict(
+            f"going on would miss {names} and end as NO_GO; waive it first:"
+            f" gonogo override {experiment.id} CONDITIONAL_GO --condition {action.missed[0].id}"
+            " --reason WHY",
+            state=experiment.state,
+            allowed=("override", "cancel"),
+        )
+
+
+def _never_ran(deed: Deed, experiment: ExperimentRow) -> list[str]:
+    """Return the phases that no run was ever started of."""
+    ran = {run.phase for run in runs_of(deed.session, experiment.id)}
+    return [row.name for row in phases_of(deed.session, experiment.id) if row.name not in ran]
 
 
 def _phase_of(deed: Deed, experiment: ExperimentRow) -> PhaseRow:
@@ -74,7 +113,7 @@ def _phase_of(deed: Deed, experiment: ExperimentRow) -> PhaseRow:
     return [phase for phase in phases if phase.name in ran][-1]
 
 
-def _waive(deed: Deed, experiment: ExperimentRow, said: Override) -> Decision:
+def _waive(deed: Deed, experiment: ExperimentRow, said: Override) -> RecordedDecision:
     rows = {row.condition.id: row.condition for row in load_conditions(deed.session, experiment.id)}
     condition = rows.get(said.condition or "")
     if condition is None:

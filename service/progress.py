@@ -1,7 +1,8 @@
 """How does an experiment go on? Phases begin, attempts are queued, everything ends.
 
 Each function is one step inside a transaction that holds the experiment's lock. What step is next
-is decided elsewhere: by `gonogo.judge.decide` after a run, by `verbs` and `overrides` for a person.
+is decided elsewhere: by `gonogo.judge.course.decide` after a run, by `verbs` and `overrides` for a
+person.
 """
 
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from gonogo.contract.lifecycle import (
 )
 from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
-from gonogo.contract.resolve import ResolvedPlan
+from gonogo.planning.resolve import ResolvedPlan
 from service.checkpoints import find_durable_checkpoint
 from service.db.schema import ExperimentRow, PhaseRow, ProgressRow, RunRow
 from service.lifecycle import (
@@ -164,10 +165,10 @@ def fail_phase(deed: Deed, experiment: ExperimentRow, phase: PhaseRow, verdict: 
     move_phase(deed, experiment, phase, PhaseEvent.FAIL)
 
 
-def await_person(deed: Deed, experiment: ExperimentRow, kind: str, phase: str, text: str) -> None:
-    """Let an experiment wait for a person: for an `approval`, or for a `decision` about a phase."""
-    experiment.awaiting = {"kind": kind, "phase": phase, "text": text}
-    move_experiment(deed, experiment, ExperimentEvent.AWAIT, waiting_for=text)
+def await_person(deed: Deed, experiment: ExperimentRow, awaited: dict[str, Any]) -> None:
+    """Let an experiment wait for a person; `awaited` is what its column `awaiting` holds."""
+    experiment.awaiting = awaited
+    move_experiment(deed, experiment, ExperimentEvent.AWAIT, waiting_for=awaited["text"])
 
 
 def continue_experiment(deed: Deed, experiment: ExperimentRow) -> None:
@@ -207,6 +208,8 @@ def end_without_worker(
         "ended_by": actor.value,
         "reason": code.value,
         "text": text,
+        "run": run.id,
+        "attempt": run.attempt,
         "by_service": True,
     }
     move_run(deed, experiment, run, RunEvent.END, token=run.token, outcome=code.value, text=text)

@@ -19,11 +19,13 @@ from gonogo.contract.agent import (
 )
 from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.errors import Conflict, Rejected
-from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.lifecycle import RunEvent, RunState
 from gonogo.contract.outcome import Outcome
+from gonogo.planning.resolve import FROZEN
 from service.db.schema import EvidenceRow, ExperimentRow, FindingRow, ProgressRow, RunRow
 from service.lifecycle import Deed, lock_run, move_run, queue_alert, record_event
+from service.told.causes import load_last_line
 
 _PROGRESS = list(RunState)
 LEADS_TO = {
@@ -85,12 +87,15 @@ def _take_records(deed: Deed, experiment: ExperimentRow, run: RunRow, report: St
 def freeze_identity(
     deed: Deed, experiment: ExperimentRow, run: RunRow, identity: dict[str, object]
 ) -> None:
-    """Freeze the code identity that the experiment's first run reported; later ones must equal."""
-    found = identity.get("git_sha")
+    """Freeze code, torch, device and driver as the first run reported them; later ones must equal.
+
+    What the first run does not say (a driver, on a CPU) stays unchecked.
+    """
+    found = {name: identity[name] for name in FROZEN if identity.get(name)}
     if experiment.frozen or not found:
         return
-    experiment.frozen = {"git_sha": found}
-    record_event(deed, experiment, "experiment.frozen", run=run.id, phase=run.phase, git_sha=found)
+    experiment.frozen = found
+    record_event(deed, experiment, "experiment.frozen", run=run.id, phase=run.phase, **found)
 
 
 def _end(deed: Deed, experiment: ExperimentRow, run: RunRow, report: StateReport) -> None:
@@ -100,6 +105,7 @@ def _end(deed: Deed, experiment: ExperimentRow, run: RunRow, report: StateReport
     run.outcome = outcome.model_dump(mode="json")
     run.sizes = dict(report.sizes)
     run.findings_expected = report.findings
+    run.promised = {"files": dict(report.files), "records": dict(report.records)}
     move_run(
         deed,
         experiment,
@@ -115,7 +121,8 @@ def _end(deed: Deed, experiment: ExperimentRow, run: RunRow, report: StateReport
 def take_findings(deed: Deed, run_id: str, report: FindingsReport) -> int:
     """Store the findings whose key is new and return how many they were.
 
-    Only the first halt finding of a run alerts; none does once the run is judged.
+    Only the first halt finding of a run alerts, and every one that asks for a person (`page`) does;
+    none does once the run is judged.
 
     Raises:
         NotFound: no such run.
@@ -134,10 +141,11 @@ def take_findings(deed: Deed, run_id: str, report: FindingsReport) -> int:
         known.add(finding.key)
         _store_finding(deed, experiment, run, finding, len(rows) + taken + 1)
         taken += 1
-        if finding.severity is Severity.HALT and not halted:
+        if finding.act is Act.PAGE:
+            _alert(deed, experiment, run, finding, "finding.page")
+        elif finding.severity is Severity.HALT and not halted:
             halted = True
-            if not run.judged:
-                _alert_halt(deed, experiment, run, finding)
+            _alert(deed, experiment, run, finding, "finding.halt")
     return taken
 
 
@@ -159,7 +167,7 @@ def _store_finding(
         "finding",
         run=run.id,
         phase=run.phase,
-        detector=finding.detector.value,
+        detector=finding.detector,
         severity=finding.severity.value,
         rank=finding.rank,
         step=finding.step,
@@ -168,12 +176,18 @@ def _store_finding(
     )
 
 
-def _alert_halt(deed: Deed, experiment: ExperimentRow, run: RunRow, finding: Finding) -> None:
+def _alert(deed: Deed, experiment: ExperimentRow, run: RunRow, finding: Finding, kind: str) -> None:
+    """Tell a person of a finding, unless the run has been judged since."""
+    if run.judged:
+        return
     text = f"{experiment.name}, {run.phase}: {finding.text}"
+    line = None if finding.rank is None else load_last_line(deed.session, run.id, finding.rank)
+    if line is not None:
+        text += f"; last line of rank{finding.rank}.log so far: {line}"
     queue_alert(
         deed,
         experiment,
-        "finding.halt",
+        kind,
         text,
         run=run,
         rank=finding.rank,

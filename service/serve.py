@@ -9,7 +9,7 @@ from types import FrameType
 import uvicorn
 
 from gonogo.contract.errors import Unavailable
-from gonogo.contract.rundir import save_json
+from gonogo.rundir import save_json
 from service.app import create_app
 from service.auth import load_local_keys
 from service.context import Context, open_context

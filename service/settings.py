@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gonogo.contract.settings import home_of, read
+from gonogo.settings import home_of, read
 from service.alerts.message import check_secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The service's rows of `gonogo.contract.settings.TABLE`, read."""
+    """The service's rows of `gonogo.settings.TABLE`, read."""
 
     home: Path
     database_url: str

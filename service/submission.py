@@ -7,26 +7,25 @@ from gonogo.contract.errors import Problem, Rejected
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.lifecycle import ExperimentState, PhaseState
 from gonogo.contract.order import Order
-from gonogo.contract.plan_source import bundled_plan
-from gonogo.contract.resolve import ResolvedPlan, build_order, resolve_plan
+from gonogo.planning.checks import warnings_of
+from gonogo.planning.resolve import ResolvedPlan, build_order, resolve_plan
+from gonogo.planning.source import bundled_plan
 from service.db.schema import ExperimentRow, PhaseRow
 from service.lifecycle import Deed, record_event
 from service.progress import start_phase
 
 
 def resolve_submission(submission: Submission) -> ResolvedPlan:
-    """Return the plan that a submission freezes; every phase's order can be made from it.
+    """Return the plan that a submission freezes; it is read and resolved here, once.
 
     Raises:
-        Rejected: anything wrong with plan, overrides or fault.
+        Rejected: anything wrong with plan, overrides or fault, every problem at once.
         NotFound: no such bundled plan or configuration.
     """
     _check_texts(submission)
     plan = submission.plan
     data = bundled_plan(plan) if isinstance(plan, str) else plan
-    resolved = resolve_plan(data, submission.set)
-    build_orders(resolved)
-    return resolved
+    return resolve_plan(data, submission.set)
 
 
 def build_orders(resolved: ResolvedPlan) -> list[Order]:
@@ -58,9 +57,10 @@ def build_dry_run(submission: Submission) -> dict[str, Any]:
     return {
         "dry_run": True,
         "plan": resolved.plan,
-        "plan_digest": resolved.parsed().digest(),
+        "plan_digest": resolved.plan_digest(),
         "train": resolved.train,
         "fault": resolved.fault,
+        "warnings": warnings_of(resolved.parsed()),
         "orders": [order.document() for order in build_orders(resolved)],
     }
 

@@ -1,9 +1,10 @@
-"""How do heartbeats and logs arrive? By byte offset of their file, each line exactly once.
+"""How do a run's growing files arrive? By byte offset, each line exactly once.
 
 A stretch is taken when it begins where the last one ended; anything else changes nothing and is
 answered with the offset to go on from, so a lost, doubled, late or reordered message costs nothing.
-Lines are stored as they stand in the file, keyed (run, rank, boot, seq); one that is no heartbeat
-is kept under the empty boot. Only the run's progress row is locked: telemetry waits for nobody.
+The bytes are kept as they are (`service.pieces`), and heartbeats also as lines for those who look
+on, keyed (run, rank, boot, seq); one that is no heartbeat is kept under the empty boot. Only the
+run's progress row is locked: telemetry waits for nobody.
 """
 
 from collections.abc import Iterable
@@ -25,9 +26,11 @@ from gonogo.contract.canonical import wire_number
 from gonogo.contract.errors import Conflict, Corrupt
 from gonogo.contract.heartbeat import Heartbeat, Msg, parse_heartbeat
 from gonogo.contract.lifecycle import RunState
+from gonogo.planning.resolve import FROZEN
 from service.db.insert import insert_all_new
 from service.db.schema import HeartbeatRow, LogRow, OffsetRow, ProgressRow, RunRow
 from service.lifecycle import Deed, load_run, lock_run, record_event
+from service.pieces import Piece, pack_heartbeats, store_piece
 from service.run_states import check_token, freeze_identity
 
 MAX_BOOT_CHARS = 256
@@ -54,10 +57,15 @@ class Stretch:
     start: int
     end: int
     lines: list[Line]
+    piece: Piece
 
 
 def parse_stretches(ranks: Iterable[RankTelemetry]) -> list[Stretch]:
-    """Return the stretches with their lines parsed (no database: do it outside a transaction)."""
+    """Return the stretches with their lines parsed (no database: do it outside a transaction).
+
+    Raises:
+        Rejected: raw bytes that are not those of their stretch.
+    """
     return [
         Stretch(
             rank=part.rank,
@@ -67,6 +75,7 @@ def parse_stretches(ranks: Iterable[RankTelemetry]) -> list[Stretch]:
                 Line(rank=part.rank, place=part.start + n, text=text, beat=_beat(part.rank, text))
                 for n, text in enumerate(part.lines)
             ],
+            piece=pack_heartbeats(part),
         )
         for part in ranks
     ]
@@ -83,9 +92,16 @@ def _beat(rank: int, text: str) -> Heartbeat | None:
 
 
 def take_telemetry(
-    deed: Deed, run_id: str, telemetry: Telemetry, stretches: list[Stretch]
+    deed: Deed, run_id: str, telemetry: Telemetry, stretches: list[Stretch], pieces: list[Piece]
 ) -> TelemetryAck:
     """Store what is new and answer what is there.
+
+    Args:
+        deed: the transaction.
+        run_id: of which run it is.
+        telemetry: the message.
+        stretches: its heartbeats.
+        pieces: its stretches of other growing files.
 
     Raises:
         NotFound: no such run.
@@ -103,31 +119,40 @@ def take_telemetry(
     }
     for stretch in stretches:
         if _advance(session, offsets, run_id, f"rank{stretch.rank}", stretch.start, stretch.end):
+            store_piece(session, run_id, stretch.piece)
             _store_lines(session, progress, stretch.lines)
             _note_progress(progress, stretch.lines)
             if run.state == RunState.ENDED:
                 progress.late_lines += len(stretch.lines)
+    for piece in pieces:
+        if _advance(session, offsets, run_id, piece.file, piece.start, piece.end):
+            store_piece(session, run_id, piece)
     for part in telemetry.logs:
         _store_log(session, offsets, run_id, part)
     progress.heard += 1
     progress.heard_at = deed.now
     progress.backlog_lines = telemetry.backlog_lines
-    return TelemetryAck(
-        acked={
-            name.removeprefix("rank"): row.bytes
-            for name, row in offsets.items()
-            if not name.endswith(".log")
+    have = {name: row.bytes for name, row in offsets.items()}
+    answer: dict[str, Any] = {
+        "acked": {
+            name.removeprefix("rank"): size
+            for name, size in have.items()
+            if not name.endswith((".log", ".jsonl"))
         },
-        logs={name: row.bytes for name, row in offsets.items() if name.endswith(".log")},
-        command=_command_of(run),
-    )
+        "logs": {name: size for name, size in have.items() if name.endswith(".log")},
+        "command": _command_of(run),
+    }
+    if telemetry.files is not None:  # else the sender does not know the word
+        answer["files"] = {name: size for name, size in have.items() if name.endswith(".jsonl")}
+    return TelemetryAck(**answer)
 
 
 def needs_flags(run: RunRow, progress: ProgressRow, telemetry: Telemetry, frozen: bool) -> bool:
     """Say whether the telemetry changes more than progress (so the experiment must be locked)."""
     if run.state == RunState.ENDED:
         return False
-    fresh = not frozen and bool((progress.identity or {}).get("git_sha"))
+    said = progress.identity or {}
+    fresh = not frozen and any(said.get(name) for name in FROZEN)
     return run.lost or run.suspect != telemetry.suspect or fresh
 
 
@@ -236,10 +261,10 @@ def _command_of(run: RunRow) -> Command | None:
 
 
 def stored_bytes(session: Session, run: str) -> dict[str, int]:
-    """Return rank → bytes of its heartbeat file that are in the database."""
+    """Return growing file → bytes of it that are in the database."""
     rows = session.scalars(select(OffsetRow).where(OffsetRow.run == run))
     return {
-        row.file.removeprefix("rank"): row.bytes for row in rows if not row.file.endswith(".log")
+        row.file if "." in row.file else f"heartbeat_{row.file}.jsonl": row.bytes for row in rows
     }
 
 

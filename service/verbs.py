@@ -9,12 +9,14 @@ that a silent attempt is dead.
 from collections.abc import Callable
 
 from gonogo.contract.agent import Command, CommandKind
+from gonogo.contract.decision import ConditionState
 from gonogo.contract.errors import Conflict
 from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, PhaseState, RunState
 from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.contract.outcome import Actor, OutcomeCode
-from gonogo.judge.decide import decide_promotion
+from gonogo.judge.course.decide import decide_promotion
 from service.actions import act, cancel_now
+from service.approvals import record_approval
 from service.db.schema import ExperimentRow, RunRow
 from service.decisions import load_conditions
 from service.lifecycle import Deed, move_experiment, phases_of, record_event, runs_of
@@ -26,6 +28,7 @@ from service.progress import (
     queue_run,
     resolved_of,
 )
+from service.told.awaited import verbs_of
 
 Points = dict[str, ResumePoint]
 Verb = Callable[[Deed, ExperimentRow, str, Points], bool]
@@ -33,20 +36,9 @@ Verb = Callable[[Deed, ExperimentRow, str, Points], bool]
 
 def allowed_verbs(deed: Deed, experiment: ExperimentRow) -> tuple[str, ...]:
     """Return what can be asked of an experiment as it stands."""
-    state = experiment.state
-    run = current_run(deed, experiment)
-    with_worker = ("takeover",) if run is not None and run.state != RunState.QUEUED else ()
-    if state in (ExperimentState.QUEUED, ExperimentState.RUNNING):
-        return ("halt", "cancel", *with_worker)
-    if state == ExperimentState.STOPPING:
-        stop = (experiment.stop or {}).get("kind")
-        return (*(("cancel",) if stop == "halt" else ()), *with_worker)
-    if state == ExperimentState.FINISHED:
-        return ("override",)
-    if (experiment.awaiting or {}).get("kind") == "approval":
-        return ("promote", "override", "cancel")
-    reruns = ("rerun", "resume") if active_phase(deed, experiment) is not None else ()
-    return (*reruns, "override", "cancel")
+    session = deed.session
+    phases, runs = phases_of(session, experiment.id), runs_of(session, experiment.id)
+    return verbs_of(experiment, phases, runs, deed.now)
 
 
 def require(deed: Deed, experiment: ExperimentRow, verb: str) -> None:
@@ -152,6 +144,7 @@ def promote(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) 
     phase = passed[-1]
     phase.approved_by = deed.actor
     record_event(deed, experiment, "phase.approved", phase=phase.name, reason=reason)
+    record_approval(deed, experiment, ConditionState.MET, reason=reason or None)
     experiment.stop = None
     conditions = load_conditions(deed.session, experiment.id)
     plan = resolved_of(experiment).parsed()

@@ -1,19 +1,29 @@
 """How do rows look from outside? As the contract's API models."""
 
+import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from pydantic import BaseModel
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from gonogo.contract.api import ExperimentView, Forecast, PhaseView, RunView
-from gonogo.contract.decision import Condition, Decision
+from gonogo.contract.api import (
+    AlertView,
+    DeliveryView,
+    EventView,
+    ExperimentView,
+    Forecast,
+    PhaseView,
+    RunView,
+    WorkerView,
+)
+from gonogo.contract.decision import Condition, Verdict
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.lifecycle import ExperimentState, RunState
 from gonogo.contract.outcome import Outcome
+from gonogo.judge.course.summary import phases_never_ran, summarise
 from service.db.schema import (
     AlertRow,
     ConditionRow,
@@ -28,55 +38,11 @@ from service.db.schema import (
     WorkerRow,
 )
 from service.forecasts import build_forecast
+from service.told.awaited import expires_at, open_approval
+from service.told.decided import Decided, load_decided, standing_cause
+from service.told.next_steps import next_steps, place_of
 
 WORKER_SILENT_S = 30.0
-
-
-class EventView(BaseModel):
-    """Something that happened."""
-
-    id: str
-    experiment: str
-    seq: int
-    cursor: int | None = None
-    type: str
-    run: str | None = None
-    phase: str | None = None
-    actor: str
-    at: str
-    data: dict[str, Any]
-
-
-class WorkerView(BaseModel):
-    """A worker, as its last claim described it."""
-
-    id: str
-    host: str
-    state: str
-    """up | silent (not heard of for 30 s) | draining."""
-    version: str
-    labels: dict[str, str]
-    profiles: list[str]
-    devices: list[str]
-    free: list[str]
-    active: list[str]
-    metrics_url: str | None = None
-    last_seen_at: str
-
-
-class AlertView(BaseModel):
-    """An alert of the outbox."""
-
-    id: str
-    type: str
-    experiment: str | None = None
-    run: str | None = None
-    at: str
-    text: str
-    data: dict[str, Any]
-    state: str
-    """pending | delivered | failed | unsubscribed (nobody wanted it)."""
-    deliveries: list[dict[str, Any]]
 
 
 def instant(seconds: float | None) -> str | None:
@@ -115,9 +81,15 @@ def view_experiments(session: Session, rows: Iterable[ExperimentRow]) -> list[Ex
             select(ConditionRow).where(ConditionRow.experiment.in_(ids)).order_by(ConditionRow.n)
         )
     )
+    decided = load_decided(session, ids)
     return [
         _view_one(
-            session, row, phases.get(row.id, []), runs.get(row.id, []), conditions.get(row.id, [])
+            session,
+            row,
+            phases.get(row.id, []),
+            runs.get(row.id, []),
+            conditions.get(row.id, []),
+            decided[row.id],
         )
         for row in rows
     ]
@@ -136,32 +108,47 @@ def _view_one(
     phases: list[PhaseRow],
     runs: list[RunRow],
     conditions: list[ConditionRow],
+    decided: Decided,
 ) -> ExperimentView:
     over = row.state == ExperimentState.FINISHED
+    shown = [_view_phase(phase, runs) for phase in phases]
+    asked = open_approval(row)
+    hanging = [*map(view_condition, conditions), *([asked] if asked else [])]
+    verdict = Verdict(row.verdict) if row.verdict else None
+    passed = verdict is Verdict.GO and not decided.overrides
+    cause = None if passed else standing_cause(decided, runs)
     return ExperimentView(
         id=row.id,
         name=row.name,
         plan=row.plan,
         state=ExperimentState(row.state),
         outcome=Outcome.model_validate(row.outcome) if row.outcome else None,
-        verdict=row.verdict,
-        phases=[
-            PhaseView(
-                name=phase.name,
-                state=phase.state,
-                steps=phase.steps,
-                verdict=phase.verdict,
-                runs=[run.id for run in runs if run.phase == phase.name],
-            )
-            for phase in phases
-        ],
-        conditions=[view_condition(condition) for condition in conditions],
+        verdict=verdict,
+        phases=shown,
+        conditions=hanging,
         forecast=Forecast() if over else build_forecast(session, row, phases, runs),
         labels=row.labels,
+        submitted_by=row.created_by,
         created_at=stamp(row.created_at),
         started_at=instant(row.started_at),
         ended_at=instant(row.ended_at),
         waiting_for=_waiting_for(row, runs),
+        waiting_until=instant(expires_at(row)),
+        overrides=decided.overrides,
+        never_ran=phases_never_ran(shown) if over else [],
+        cause=cause,
+        summary=summarise(verdict, shown, hanging, decided.overrides, finished=over),
+        next=next_steps(place_of(row, phases, runs, hanging, cause, decided.last)),
+    )
+
+
+def _view_phase(phase: PhaseRow, runs: Iterable[RunRow]) -> PhaseView:
+    return PhaseView(
+        name=phase.name,
+        state=phase.state,
+        steps=phase.steps,
+        verdict=phase.verdict,
+        runs=[run.id for run in runs if run.phase == phase.name],
     )
 
 
@@ -213,9 +200,10 @@ def view_run(row: RunRow, progress: ProgressRow) -> RunView:
     )
 
 
-def view_decision(row: DecisionRow) -> Decision:
-    """Return a decision as it was recorded."""
-    return Decision.model_validate_json(row.document)
+def view_decision(row: DecisionRow) -> dict[str, Any]:
+    """Return a decision's document as it was recorded, so that its digests hold anywhere."""
+    found: dict[str, Any] = json.loads(row.document)
+    return found
 
 
 def view_finding(row: FindingRow) -> Finding:
@@ -276,13 +264,13 @@ def view_alert(row: AlertRow, deliveries: list[DeliveryRow], url: str) -> AlertV
         data={**row.data, "url": alert_url(row, url)},
         state=state,
         deliveries=[
-            {
-                "webhook": delivery.webhook,
-                "state": delivery.state,
-                "attempts": delivery.attempts,
-                "delivered_at": instant(delivery.delivered_at),
-                "error": delivery.error,
-            }
+            DeliveryView(
+                webhook=delivery.webhook,
+                state=delivery.state,
+                attempts=delivery.attempts,
+                delivered_at=instant(delivery.delivered_at),
+                error=delivery.error,
+            )
             for delivery in deliveries
         ],
     )

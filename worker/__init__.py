@@ -1,1 +1,1 @@
-"""The GPU host's side: claim, check the host, keep and watch the trainer, ship what it says."""
+"""The GPU host's side of the service: claim, check the host, start a keeper, ship what it sees."""

@@ -16,15 +16,15 @@ import threading
 import time
 
 from gonogo.contract.errors import Rejected
-from gonogo.contract.resolve import checkout_root
+from gonogo.planning.resolve import checkout_root
 from worker.claim import Desk
-from worker.devices import list_devices
 from worker.exporter import announce_exporter
+from worker.home import take_worker_number
 from worker.job import REQUESTS
-from worker.locks import take_worker_number
 from worker.loop import Stopping, end_runs, make_rounds
 from worker.probe import ProbeStore
 from worker.settings import OnStop, Settings, load_settings, worker_name
+from worker.slots import list_devices
 from worker.waker import start_listening
 
 _log = logging.getLogger("worker")
@@ -34,7 +34,7 @@ def main() -> int:
     """Run the worker; see the module's text for the exit codes."""
     try:
         settings = load_settings()
-        devices = list_devices(settings.devices)
+        devices = list_devices(settings.devices, script=settings.devices_script)
     except Rejected as error:
         print(f"gonogo worker: {error.detail}", file=sys.stderr)
         return 2

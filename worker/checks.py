@@ -7,20 +7,19 @@ processes of runs whose keeper is gone: both are proven to be nobody's first.
 import os
 import re
 import shutil
-import signal
 import subprocess
-import time
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gonogo.contract.errors import Corrupt
+from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
 from gonogo.contract.records import CheckOutcome, Manifest
-from gonogo.contract.rundir import load_record
-from worker.inventory import living_keeper
-from worker.processes import TOKEN_NAME, find_marked, iter_pids, load_environ, send_signal
+from gonogo.rundir import load_record
+from gonogo.supervise.devices.look import DeviceSeen, Look
+from gonogo.supervise.keeper.kill import end_marked
+from gonogo.supervise.keeper.living import living_keeper
+from gonogo.supervise.processes import TOKEN_NAME, find_marked, iter_pids, load_environ
 
 GB = 10**9
 LEAST_DISK_BYTES = GB // 4
@@ -30,28 +29,62 @@ BUSY_DEVICE_MB = 512
 _BYTES_PER_PARAMETER = 12
 """A checkpoint: fp32 parameters and the two moments of Adam."""
 _SMI_LIMIT_S = 15.0
-_END_LIMIT_S = 3.0
 _TORCH_SEGMENT = re.compile(r"torch_(\d+)_\w+")
 _TOKEN = re.compile(rb"(?:^|\0)" + TOKEN_NAME.encode() + rb"=(run_[0-9A-Z]{26})\0")
 
 Result = tuple[CheckOutcome, str]
 
 
-def check_devices(order: Order, devices: Sequence[str] | None, smi: bytes | None) -> Result:
-    """Enough devices, and on GPUs nothing else on them."""
+def check_devices(order: Order, devices: Sequence[str] | None, look: Look | None) -> Result:
+    """Enough devices; those of GPUs can be read, nobody else is on them, and they are sound.
+
+    Args:
+        order: the run's order.
+        devices: slots chosen for it; None when there are not enough.
+        look: what they say; None where the run has none.
+    """
     if devices is None:
         text = f"profile {order.profile} with {order.world_size} ranks needs more free devices"
         return CheckOutcome.FAIL, text
-    busy = [text for text in _busy_devices(smi, devices)] if smi is not None else []
-    if busy:
-        return CheckOutcome.FAIL, "; ".join(busy)
-    gpus = [device for device in devices if device.startswith("cuda:")]
-    if gpus and smi is None:
-        return CheckOutcome.WARN, f"{', '.join(gpus)}; nvidia-smi does not answer"
+    profile = hardware_profiles().get(order.profile)
+    owed = order.world_size if profile is not None and profile.has_devices else 0
+    if look is not None or owed:
+        return _judge_look(look or Look(), owed)
     cpus = len(os.sched_getaffinity(0))
-    if not gpus and order.world_size > cpus:
+    if order.world_size > cpus:
         return CheckOutcome.WARN, f"{order.world_size} ranks share {cpus} CPUs"
     return CheckOutcome.PASS, ", ".join(devices)
+
+
+def _judge_look(look: Look, owed: int) -> Result:
+    """Say whether devices are fit; where the profile owes them, unreadable is unfit."""
+    unreadable = [look.error] if look.error is not None else []
+    unreadable += [
+        f"device {row.index} does not say what is on it"
+        for row in look.devices
+        if row.mem_used_mb is None or row.processes is None
+    ]
+    if len(look.devices) < owed and look.error is None:
+        unreadable.append(f"{len(look.devices)} devices can be read; {owed} ranks need one each")
+    busy = [text for row in look.devices if (text := _busy(row)) is not None]
+    if busy or (unreadable and owed):
+        return CheckOutcome.FAIL, "; ".join([*busy, *unreadable])
+    pending = [
+        f"device {row.index} has a row to remap" for row in look.devices if row.remap_pending
+    ]
+    if unreadable or pending:
+        return CheckOutcome.WARN, "; ".join([*unreadable, *pending])
+    told = ", ".join(f"rank {row.rank}: {row.name} {row.uuid}" for row in look.devices)
+    return CheckOutcome.PASS, told
+
+
+def _busy(row: DeviceSeen) -> str | None:
+    """Say who or what is on a device already."""
+    if row.processes:
+        return f"device {row.index} is used by processes {row.processes}"
+    if row.mem_used_mb is not None and row.mem_used_mb > BUSY_DEVICE_MB:
+        return f"device {row.index} has {row.mem_used_mb:.0f} MB in use"
+    return None
 
 
 def check_disk(order: Order, folder: Path) -> Result:
@@ -117,16 +150,6 @@ def living_tokens() -> set[str]:
     return {match.group(1).decode() for match in found if match}
 
 
-def end_marked(token: str) -> bool:
-    """SIGKILL every process of a run until none is left; False when some outlive it."""
-    deadline = time.monotonic() + _END_LIMIT_S
-    while time.monotonic() < deadline:
-        if not [send_signal(pid, signal.SIGKILL) for pid in find_marked(token)]:
-            return True
-        time.sleep(0.01)
-    return False
-
-
 def check_resume(order: Order) -> Result:
     """The checkpoint to go on from is here and whole by its manifest's sizes."""
     if order.resume_from is None:
@@ -157,61 +180,6 @@ def load_nvidia_smi() -> bytes | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuUse:
-    """What nvidia-smi says of one device."""
-
-    used_mb: float
-    pids: list[int]
-
-
-def parse_gpu_use(smi: bytes) -> list[GpuUse]:
-    """Return the use of each GPU, in nvidia-smi's order.
-
-    Raises:
-        Corrupt: not nvidia-smi's XML.
-    """
-    try:
-        root = ElementTree.fromstring(smi)
-    except ElementTree.ParseError as error:
-        raise Corrupt(f"nvidia-smi: {error}") from error
-    return [
-        GpuUse(
-            used_mb=_first_number(gpu.findtext("fb_memory_usage/used")),
-            pids=[
-                int(_first_number(process.findtext("pid")))
-                for process in gpu.iter("process_info")
-                if (process.findtext("type") or "").startswith("C")
-            ],
-        )
-        for gpu in root.findall("gpu")
-    ]
-
-
-def _busy_devices(smi: bytes, devices: Sequence[str]) -> Iterator[str]:
-    try:
-        gpus = parse_gpu_use(smi)
-    except Corrupt as error:
-        if any(device.startswith("cuda:") for device in devices):
-            yield str(error)
-        return
-    for device in devices:
-        kind, _, index = device.partition(":")
-        if kind != "cuda":
-            continue
-        if int(index) >= len(gpus):
-            yield f"{device} is not there"
-        elif gpus[int(index)].pids:
-            yield f"{device} is used by processes {gpus[int(index)].pids}"
-        elif gpus[int(index)].used_mb > BUSY_DEVICE_MB:
-            yield f"{device} has {gpus[int(index)].used_mb:.0f} MB in use"
-
-
-def _first_number(text: str | None) -> float:
-    match = re.search(r"\d+(\.\d+)?", text or "")
-    return float(match.group()) if match else 0.0
 
 
 def _is_orphaned(run_dir: Path) -> bool:

@@ -22,19 +22,23 @@ from gonogo.contract.ids import Kind, is_id
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.records import Check, CheckOutcome, Preflight
-from gonogo.contract.rundir import RunDir, load_record, save_json
+from gonogo.planning.resolve import checkout_root
+from gonogo.rundir import RunDir, load_record, save_json
+from gonogo.supervise.locks import holding
+from gonogo.supervise.lost import build_infra_exit
+from gonogo.supervise.processes import boot_id
+from gonogo.supervise.start import start_keeper
 from worker.client import ControlPlane
-from worker.devices import choose_devices, free_devices
+from worker.home import launch_lock
 from worker.inventory import Inventory
-from worker.locks import holding, launch_lock
 from worker.preflight import run_preflight
 from worker.probe import ProbeStore
-from worker.processes import boot_id
-from worker.reaper import build_exit_record, reap
+from worker.reaper import reap
 from worker.settings import Settings, keeper_environ
-from worker.start import KEEPER_MODULE, start_keeper
+from worker.slots import choose_devices, free_devices
 from worker.telemetry import Shipper
 
+KEEPER_MODULE = "worker.keeper"
 LONGEST_PAUSE_S = 5.0
 
 _log = logging.getLogger(__name__)
@@ -174,7 +178,13 @@ class Desk:
 
     def _launch(self, order: Order, run_dir: RunDir, shipper: Shipper) -> bool:
         devices = choose_devices(order, self.free())
-        record = run_preflight(order, run_dir, devices=devices, store=self.probes)
+        record = run_preflight(
+            order,
+            run_dir,
+            devices=devices,
+            store=self.probes,
+            script=self.settings.devices_script,
+        )
         if not record.passed or devices is None:
             self._end_unfit(order, run_dir, shipper, record)
             return False
@@ -188,6 +198,7 @@ class Desk:
                 home=self.settings.home,
                 devices=devices,
                 environ=environ,
+                cwd=checkout_root(),
                 module=self.keeper_module,
             )
         except OSError as error:
@@ -208,12 +219,12 @@ class Desk:
             for check in record.checks
             if check.outcome is CheckOutcome.FAIL
         ]
-        exit_record = build_exit_record(
+        exit_record = build_infra_exit(
             run_dir,
+            order,
             reason=OutcomeCode.PREFLIGHT_FAILED,
             text="; ".join(failed),
             now=self.wall(),
-            world_size=order.world_size,
         )
         save_json(run_dir.exit, exit_record.wire())
         _log.error("%s: %s", order.run, exit_record.text, extra={"action": "preflight_failed"})

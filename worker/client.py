@@ -17,6 +17,7 @@ from gonogo.contract.agent import (
     ClaimRequest,
     EvidenceReport,
     FindingsReport,
+    RecordReport,
     StateReport,
     Telemetry,
     TelemetryAck,
@@ -80,6 +81,10 @@ class ControlPlane:
     def post_evidence(self, run: str, report: EvidenceReport) -> Accepted:
         """Upload one file of evidence."""
         return self._post(f"/runs/{run}/evidence", report, Accepted, timeout_s=EVIDENCE_TIMEOUT_S)
+
+    def post_record(self, run: str, report: RecordReport) -> Accepted:
+        """Upload one small record; the same bytes again change nothing."""
+        return self._post(f"/runs/{run}/records", report, Accepted, timeout_s=EVIDENCE_TIMEOUT_S)
 
     def _post(
         self, path: str, body: BaseModel, answer: type[_A], *, timeout_s: float = CALL_TIMEOUT_S

@@ -2,7 +2,8 @@
 
 `/metrics` on `GONOGO_WORKER_METRICS_PORT` (0 takes a free port; the claim announces the address).
 One exporter a host. Only the `run` label is unbounded, and a run's series end with its keeper.
-Each watcher says what it knows in `.metrics.json` (worker.metrics_file); nothing is kept here.
+Each watcher says what it knows in `.metrics.json`, whose schema stands in
+`gonogo.supervise.watcher.metrics_file`; nothing is kept here.
 """
 
 import logging
@@ -22,10 +23,10 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from worker.devices import free_devices
+from gonogo.supervise.watcher.metrics_file import STEP_BUCKETS_S, Snapshot, load_metrics
 from worker.inventory import Inventory
-from worker.metrics_file import STEP_BUCKETS_S, Snapshot, load_metrics
 from worker.settings import Settings
+from worker.slots import free_devices
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 

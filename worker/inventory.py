@@ -1,14 +1,14 @@
 """Which runs of this home are not finished with? Read from `runs/`, at any moment, by anyone.
 
-A run lives when the keeper that its `keeper.json` names lives (pid, start time and boot). It is
-open until `.shipped` says that the control plane has everything.
+A run lives while its keeper does. It is open until `.shipped` says that the control plane has
+everything.
 """
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from worker.durable import load_json
-from worker.processes import ProcessRef, boot_id
+from gonogo.supervise.keeper.living import living_keeper
+from gonogo.supervise.processes import ProcessRef
 
 SHIPPED_NAME = ".shipped"
 
@@ -51,15 +51,3 @@ class Inventory:
         except FileNotFoundError:
             return []
         return [path for path in names if path.name.startswith("run_") and path.is_dir()]
-
-
-def living_keeper(run_dir: Path) -> ProcessRef | None:
-    """Return the keeper of a run, when it lives."""
-    record = load_json(run_dir / "keeper.json") or {}
-    pid, start_ticks = record.get("pid"), record.get("start_ticks")
-    if not isinstance(pid, int) or not isinstance(start_ticks, int):
-        return None
-    if record.get("boot_id") != boot_id():
-        return None
-    keeper = ProcessRef(pid=pid, start_ticks=start_ticks)
-    return keeper if keeper.is_alive() else None

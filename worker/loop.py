@@ -12,8 +12,8 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 
 from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.supervise.end_request import HALT_LIMIT_S, EndRequest, ask_halt, until_after
 from worker.claim import Desk
-from worker.halt import HALT_LIMIT_S, EndRequest, ask_halt, until_after
 from worker.inventory import Inventory
 
 POLL_S = 2.0

@@ -4,7 +4,6 @@ It takes seconds (torch is loaded, a matrix product is measured), so it starts w
 its answer is kept in `GONOGO_HOME/probe.json`. Only nsa imports torch, hence the other process.
 """
 
-import hashlib
 import json
 import logging
 import subprocess
@@ -16,11 +15,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from gonogo.contract.rundir import save_json
-from worker.processes import boot_id
+from gonogo.rundir import save_json
+from gonogo.supervise.processes import boot_id
+from worker.code import load_git_sha
 
 PROBE_LIMIT_S = 90.0
-_GIT_LIMIT_S = 10.0
 _PASSED_ON = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "CUDA_HOME", "VIRTUAL_ENV", "TMPDIR")
 
 _log = logging.getLogger(__name__)
@@ -117,26 +116,3 @@ class ProbeStore:
             return None
         current = kept.boot_id == boot_id() and kept.git_sha == load_git_sha(self.root)
         return kept.probe if current else None
-
-
-def load_git_sha(root: Path) -> str | None:
-    """Return the commit, `+` 12 hex digits of the digest of `git diff HEAD` when it is dirty.
-
-    The same words as the trainer's boot line; None where there is no git or no commit.
-    """
-    commit = _git(root, "rev-parse", "HEAD")
-    if commit is None:
-        return None
-    diff = _git(root, "diff", "HEAD", "--no-ext-diff", "--no-color", "--binary") or b""
-    dirty = f"+{hashlib.sha256(diff).hexdigest()[:12]}" if diff else ""
-    return commit.decode().strip() + dirty
-
-
-def _git(root: Path, *arguments: str) -> bytes | None:
-    try:
-        done = subprocess.run(
-            ("git", *arguments), cwd=root, capture_output=True, timeout=_GIT_LIMIT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None

@@ -14,7 +14,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Msg, parse_object
 from gonogo.contract.lifecycle import RunEvent
 from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
-from gonogo.contract.rundir import RunDir, load_all_lines, load_lines, load_record
+from gonogo.rundir import RunDir, load_all_lines, load_lines, load_record
 
 _log = logging.getLogger(__name__)
 _STEP_LINES = frozenset({Msg.STEP_START, Msg.PROGRESS, Msg.STEP_END})
@@ -93,9 +93,24 @@ def build_report(
 
 
 def build_end(
-    run_dir: RunDir, token: int, exit_record: ExitRecord, sizes: dict[str, int]
+    run_dir: RunDir,
+    token: int,
+    exit_record: ExitRecord,
+    *,
+    sizes: dict[str, int],
+    files: dict[str, int],
+    records: dict[str, str],
 ) -> StateReport:
-    """Return the report of the end; `sizes` are the bytes of complete lines by rank."""
+    """Return the report of the end.
+
+    Args:
+        run_dir: the run's directory.
+        token: the run's fencing token.
+        exit_record: how it ended.
+        sizes: rank → bytes of complete lines in its heartbeat file.
+        files: other growing file → bytes of complete lines.
+        records: small record → SHA-256 of its bytes.
+    """
     return StateReport(
         token=token,
         event=RunEvent.END,
@@ -106,6 +121,8 @@ def build_end(
         exit=exit_record,
         sizes=sizes,
         findings=len(recorded_findings(run_dir)),
+        files=files,
+        records=records,
     )
 
 

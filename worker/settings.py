@@ -10,8 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from gonogo.contract.errors import Rejected
-from gonogo.contract.resolve import checkout_root
-from gonogo.contract.settings import TABLE, home_of, load_key, read
+from gonogo.planning.resolve import checkout_root
+from gonogo.settings import TABLE, home_of, load_key, read
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -36,6 +36,8 @@ class Settings:
     labels: Mapping[str, str]
     devices: str | None
     """As written: `cuda:0,cuda:1`, `cpu:N`; None = what is there."""
+    devices_script: Path | None
+    """Scripted devices; honoured only where a run's plan allows faults."""
     on_stop: OnStop
     host: str
     inherited: Mapping[str, str] = field(repr=False)
@@ -74,6 +76,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         log_level=level,
         labels=parse_labels(values["GONOGO_WORKER_LABELS"] or ""),
         devices=values["GONOGO_WORKER_DEVICES"],
+        devices_script=_path(values["GONOGO_DEVICES_SCRIPT"]),
         on_stop=_parse_on_stop(values["GONOGO_WORKER_ON_STOP"] or "leave"),
         host=socket.gethostname(),
         inherited=source,
@@ -123,6 +126,8 @@ def keeper_environ(settings: Settings, key: str | None) -> dict[str, str]:
     root = str(checkout_root())
     path = os.pathsep.join(filter(None, [root, settings.inherited.get("PYTHONPATH")]))
     more = {"GONOGO_API_KEY": key} if key else {}
+    if settings.devices_script is not None:
+        more["GONOGO_DEVICES_SCRIPT"] = str(settings.devices_script)
     return {
         **kept,
         **more,
@@ -131,6 +136,10 @@ def keeper_environ(settings: Settings, key: str | None) -> dict[str, str]:
         "GONOGO_LOG": settings.log_level,
         "PYTHONPATH": path,
     }
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text).expanduser().absolute()
 
 
 def _parse_on_stop(text: str) -> OnStop:

@@ -1,7 +1,7 @@
 """How does the watcher ship without ever waiting? In a thread of its own, beside the ticks.
 
 A control plane that is slow, down or gone delays nothing and decides nothing; what it asks comes
-back as a command. Without a key the run is offline and nothing is shipped.
+back as a command.
 """
 
 import logging
@@ -20,11 +20,12 @@ if TYPE_CHECKING:  # its imports take a moment, which is the thread's, not the f
 PAUSE_S = 0.3
 FINISH_PAUSE_S = 0.5
 FAILURE_PAUSE_S = 1.0
+GIVE_UP_S = 30.0
 
 _log = logging.getLogger(__name__)
 
 
-class Shipping(threading.Thread):
+class ShippingThread(threading.Thread):
     """Ships one run until the exit record has been acknowledged or `stop` was called.
 
     Args:
@@ -56,6 +57,14 @@ class Shipping(threading.Thread):
         """From now on ship the rest and the end; `finished` is set when all of it arrived."""
         self._exit = record
         self._wake.set()
+
+    def close(self, record: ExitRecord | None) -> None:
+        """Ship until everything arrived, for at most GIVE_UP_S; the reaper ships what is left."""
+        if record is not None:
+            self.finish(record)
+            if not self.finished.wait(GIVE_UP_S):
+                _log.warning("left unshipped", extra={"action": "left_unshipped"})
+        self.stop()
 
     def stop(self) -> None:
         """Give up."""

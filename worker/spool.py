@@ -10,10 +10,9 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from gonogo.contract.lifecycle import RunEvent
-from gonogo.contract.rundir import save_json
+from gonogo.rundir import save_json
 
 _log = logging.getLogger(__name__)
-_TAIL_BYTES = 131_072
 
 
 class _Stored(BaseModel):
@@ -61,23 +60,6 @@ def load_reported(run_dir: Path) -> Reported:
         findings_bytes=stored.findings_bytes,
         evidence=dict(stored.evidence),
     )
-
-
-def complete_bytes(path: Path) -> int:
-    """Return how many bytes of a file stand in complete lines (0 when it is missing)."""
-    try:
-        with path.open("rb") as stream:
-            end = stream.seek(0, 2)
-            while end > 0:
-                start = max(0, end - _TAIL_BYTES)
-                stream.seek(start)
-                cut = stream.read(end - start).rfind(b"\n")
-                if cut >= 0:
-                    return start + cut + 1
-                end = start
-    except FileNotFoundError:
-        pass
-    return 0
 
 
 def load_tail(path: Path, offset: int, most: int, lag: int) -> tuple[int, bytes] | None:

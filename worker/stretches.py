@@ -1,15 +1,19 @@
 """Which part of a file goes into the next message? From the acknowledged byte, within limits."""
 
+import base64
 import io
 from pathlib import Path
 
 from gonogo.contract.agent import (
     MAX_LOG_BYTES,
+    MAX_STREAM_BYTES,
     MAX_TELEMETRY_LINES,
+    STREAMS,
     LogTelemetry,
     RankTelemetry,
+    StreamTelemetry,
 )
-from gonogo.contract.rundir import Lines, RunDir, load_lines
+from gonogo.rundir import Lines, RunDir, complete_bytes, load_lines
 from worker.spool import load_tail
 
 LOG_LAG_BYTES = 1_048_576
@@ -31,7 +35,47 @@ def build_rank_stretch(
     if len(part.lines) > MAX_TELEMETRY_LINES:
         part = _load_fewer(path, start, part.offset)
     lines = [line.decode("utf-8", "replace") for line in part.lines]
-    return RankTelemetry(rank=rank, start=start, end=part.offset, lines=lines)
+    raw = _load_between(path, start, part.offset)
+    plain = "".join(f"{line}\n" for line in lines).encode() == raw
+    return RankTelemetry(
+        rank=rank,
+        start=start,
+        end=part.offset,
+        lines=lines,
+        raw_b64=None if plain else base64.b64encode(raw).decode("ascii"),
+    )
+
+
+def build_stream_stretches(run_dir: RunDir, acked: dict[str, int]) -> list[StreamTelemetry]:
+    """Return the complete lines of the other growing files beyond what was acknowledged.
+
+    A line that alone is more than a message takes is sent in parts.
+    """
+    found = []
+    for name in STREAMS:
+        path, start = run_dir.path / name, acked.get(name, 0)
+        if not path.is_file():
+            continue
+        raw = _load_between(path, start, start + MAX_STREAM_BYTES)
+        cut = raw.rfind(b"\n") + 1
+        if cut == 0 and len(raw) == MAX_STREAM_BYTES:
+            cut = min(len(raw), max(0, complete_bytes(path) - start))
+        if cut:
+            content = base64.b64encode(raw[:cut]).decode("ascii")
+            found.append(StreamTelemetry(name=name, start=start, content_b64=content))
+    return found
+
+
+def stream_sizes(run_dir: RunDir) -> dict[str, int]:
+    """Return growing file → bytes of complete lines in it, of those that there are."""
+    paths = {name: run_dir.path / name for name in STREAMS}
+    return {name: complete_bytes(path) for name, path in paths.items() if path.is_file()}
+
+
+def _load_between(path: Path, start: int, end: int) -> bytes:
+    with path.open("rb") as stream:
+        stream.seek(start)
+        return stream.read(end - start)
 
 
 def _load_fewer(path: Path, start: int, end: int) -> Lines:
@@ -40,9 +84,7 @@ def _load_fewer(path: Path, start: int, end: int) -> Lines:
     A line may hold carriage returns, which readers take for ends of lines too; of one that alone
     is too many for a message the rest is left out (it is no heartbeat).
     """
-    with path.open("rb") as stream:
-        stream.seek(start)
-        whole = io.BytesIO(stream.read(end - start))
+    whole = io.BytesIO(_load_between(path, start, end))
     taken: list[bytes] = []
     for line in whole:
         pieces = line.splitlines()

@@ -1,8 +1,10 @@
 """How does what stands in a run directory reach the control plane?
 
-Guarantees: the run directory is the only spool. Heartbeats go by byte offset from what the control
-plane acknowledged, so a lost, doubled or late message, a restart or an outage of any length costs
-nothing; findings and state reports are idempotent, and state reports keep their order. `.shipped`
+Guarantees: the run directory is the only spool. Growing files (heartbeats, ticks, device samples,
+findings) go by byte offset from what the control plane acknowledged, so a lost, doubled or late
+message, a restart or an outage of any length costs nothing; small records go as the bytes that they
+are; findings and state reports are idempotent, and state reports keep their order. The end promises
+what there is of each file, and nothing is judged before all of it has arrived. `.shipped`
 is written only when everything, the end included, has been acknowledged (or the run's token is
 stale, after which nothing of it will ever be taken). Nothing here raises for a service that fails.
 
@@ -19,17 +21,26 @@ from gonogo.contract.agent import (
     LogTelemetry,
     RankTelemetry,
     StateReport,
+    StreamTelemetry,
     Telemetry,
     TelemetryAck,
 )
 from gonogo.contract.errors import Conflict, GonogoError, Rejected, Unavailable
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.records import ExitRecord
-from gonogo.contract.rundir import RunDir, save_json
+from gonogo.rundir import RunDir, complete_bytes, save_json
 from worker.client import ControlPlane
+from worker.records import SmallRecord, load_small_records
 from worker.reports import build_end, build_report, due_events, first_step_at, load_findings
-from worker.spool import Reported, complete_bytes, load_reported
-from worker.stretches import build_log_stretch, build_rank_stretch, log_names, unsent_bytes
+from worker.spool import Reported, load_reported
+from worker.stretches import (
+    build_log_stretch,
+    build_rank_stretch,
+    build_stream_stretches,
+    log_names,
+    stream_sizes,
+    unsent_bytes,
+)
 from worker.upload import build_evidence, pending_evidence
 
 MAX_BATCH_BYTES = 2 * 2**20
@@ -53,6 +64,8 @@ class Shipper:
         self._client = client
         self._acked: dict[int, int] = {}
         self._log_acked: dict[str, int] = {}
+        self._file_acked: dict[str, int] = {}
+        self._recorded: dict[str, str] = {}
         self._asked = False
         self._reported: Reported = load_reported(run_dir.path)
         self._failures = 0
@@ -118,7 +131,7 @@ class Shipper:
         ack = None
         for _ in range(MAX_ROUNDS):
             telemetry = self._build_telemetry(suspect)
-            asked, fresh = self._asked, bool(telemetry.ranks or telemetry.logs)
+            asked, fresh = self._asked, _brings(telemetry)
             if asked and not fresh and now_mono - self._last_call < RENEW_S:
                 break
             ack = self._send_telemetry(telemetry)
@@ -148,29 +161,68 @@ class Shipper:
         """Send everything, then the end."""
         for _ in range(FINISH_ROUNDS):
             telemetry = self._build_telemetry(suspect=False)
-            if self._asked and not telemetry.ranks and not telemetry.logs:
+            if self._asked and not _brings(telemetry):
                 break
-            before = dict(self._acked), dict(self._log_acked), self._asked
+            before = self._offsets()
             self._send_telemetry(telemetry)
-            if before == (self._acked, self._log_acked, self._asked):
+            if before == self._offsets():
                 raise Unavailable("the control plane acknowledges nothing new")
         self._send_findings()
         self._send_states()
         self._send_evidence(limit=10_000)
-        sizes = {str(rank): complete_bytes(self._dir.heartbeat(rank)) for rank in self._dir.ranks()}
-        self._once(build_end(self._dir, self._token, exit_record, sizes))
+        end = build_end(
+            self._dir,
+            self._token,
+            exit_record,
+            sizes={
+                str(rank): complete_bytes(self._dir.heartbeat(rank)) for rank in self._dir.ranks()
+            },
+            files=stream_sizes(self._dir),
+            records=self._send_records(),
+        )
+        self._once(end)
+
+    def _offsets(self) -> tuple[object, ...]:
+        """Return all that the control plane has said it has."""
+        return self._asked, dict(self._acked), dict(self._log_acked), dict(self._file_acked)
+
+    def _send_records(self) -> dict[str, str]:
+        """Upload the small records; returns path → digest of those that were taken."""
+        records = load_small_records(self._dir)
+        for record in records:
+            if self._recorded.get(record.path) != record.sha256:
+                self._send_record(record)
+        return {
+            record.path: record.sha256
+            for record in records
+            if self._recorded.get(record.path) == record.sha256
+        }
+
+    def _send_record(self, record: SmallRecord) -> None:
+        """Upload a record; one that is refused is not promised and keeps no run from its end."""
+        try:
+            self._client.post_record(self._run, record.report(self._token))
+        except Conflict:
+            raise
+        except Rejected as error:
+            _log.warning("%s: %s", record.path, error, extra={"action": "record_refused"})
+            return
+        self._recorded[record.path] = record.sha256
 
     def _build_telemetry(self, suspect: bool) -> Telemetry:
         """Return the next stretch of every file; empty until the offsets are known."""
         ranks: list[RankTelemetry] = []
         logs: list[LogTelemetry] = []
+        files: list[StreamTelemetry] = []
         if self._asked:
             ranks = self._rank_stretches()
             logs = self._log_stretches()
+            files = build_stream_stretches(self._dir, self._file_acked)
         return Telemetry(
             token=self._token,
             ranks=ranks,
             logs=logs,
+            files=files,
             suspect=suspect,
             backlog_lines=self._count_backlog(),
         )
@@ -198,6 +250,7 @@ class Shipper:
         self._asked = True
         self._acked = {int(rank): offset for rank, offset in ack.acked.items()}
         self._log_acked = dict(ack.logs)
+        self._file_acked = dict(ack.files)
         if self._reported.stepped_at is None and (at := first_step_at(telemetry)) is not None:
             self._reported.stepped_at = at
             self._save()
@@ -267,6 +320,11 @@ class Shipper:
 
     def _save(self) -> None:
         self._reported.save(self._dir.path)
+
+
+def _brings(telemetry: Telemetry) -> bool:
+    """Say whether a message brings anything but a sign of life."""
+    return bool(telemetry.ranks or telemetry.logs or telemetry.files)
 
 
 def _superseded() -> TelemetryAck:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gonogo.contract.agent import MAX_EVIDENCE_BYTES, EvidenceReport
 from gonogo.contract.errors import Rejected
-from gonogo.contract.rundir import RunDir
+from gonogo.rundir import RunDir
 
 MAX_FILE_BYTES = 4 * 2**20
 MAX_FILES = 1_000

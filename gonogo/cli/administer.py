@@ -1,4 +1,4 @@
-"""Which commands look after the installation? Plans, self-check, keys and the database."""
+"""Which commands look after the installation? Plans, self-check, the trainer's variables."""
 
 import json
 import shutil
@@ -11,15 +11,16 @@ from typing import Annotated
 import typer
 
 from gonogo.cli.checkout import application_argv, application_env
-from gonogo.cli.client import Client
+from gonogo.cli.connection import client_of
 from gonogo.cli.exits import Exit
-from gonogo.cli.experiments import load_plan_argument
-from gonogo.cli.output import out, print_json, print_table
+from gonogo.cli.output import err, out, print_json, print_table
+from gonogo.cli.reach.plans import placed, read_plan
 from gonogo.cli.settings import Settings, load_settings
 from gonogo.cli.supervise import embedded_server
 from gonogo.contract.errors import GonogoError, NotFound
-from gonogo.contract.plan_source import bundled_plan, bundled_plan_names, parse_plan
-from gonogo.contract.resolve import checkout_root, resolve_plan
+from gonogo.planning.checks import warnings_of
+from gonogo.planning.resolve import checkout_root, resolve_plan
+from gonogo.planning.source import bundled_plan, bundled_plan_names, parse_plan
 
 _MIN_FREE_BYTES = 5 * 10**9
 
@@ -30,17 +31,26 @@ def plans(
 ) -> None:
     """List the bundled plans, or show and check one (a name or a YAML file)."""
     if name is not None:
-        data = load_plan_argument(name)
-        plan = parse_plan(bundled_plan(data) if isinstance(data, str) else data)
-        resolved = resolve_plan(plan.canonical())
+        argument = read_plan(name)
+        with placed(argument):
+            resolved = resolve_plan(argument.data())
+        plan, digest = resolved.parsed(), resolved.plan_digest()
         if as_json:
-            print_json({"valid": True, "digest": plan.digest(), **resolved.wire()})
+            print_json({"valid": True, "digest": digest, **resolved.wire()})
         else:
-            out.print(f"{plan.name}: valid, digest {plan.digest()[:12]}", highlight=False)
+            out.print(f"{plan.name}: valid, digest {digest[:12]}", highlight=False)
+            for warning in warnings_of(plan):
+                err.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
             print_table(
-                ("phase", "steps", "data", "criteria"),
+                ("phase", "steps", "data", "begins", "criteria"),
                 (
-                    (row.name, str(row.steps), row.data, ", ".join(c.id for c in row.gate))
+                    (
+                        row.name,
+                        str(row.steps),
+                        row.data or "–",
+                        f"with {row.init_from}'s weights" if row.init_from else "fresh",
+                        ", ".join(c.id for c in row.gate),
+                    )
                     for row in plan.phases
                 ),
             )
@@ -134,42 +144,12 @@ def _check_import(module: str) -> tuple[str, str, str]:
 
 
 def _check_service(settings: Settings) -> tuple[str, str, str]:
-    with Client(settings.url, settings.key()) as client:
+    with client_of(settings) as client:
         try:
             count = len(client.get("/workers")["items"])
         except GonogoError as error:
             return "service", "warn", error.detail
     return "service", "pass" if count else "warn", f"{settings.url}, {count} worker(s)"
-
-
-def _run_service(*arguments: str) -> None:
-    settings = load_settings()
-    done = subprocess.run(
-        application_argv("service", *arguments),
-        env=application_env(settings.inherited),
-        cwd=checkout_root(),
-        check=False,
-    )
-    raise typer.Exit(done.returncode)
-
-
-def db(
-    action: Annotated[str, typer.Argument(help="upgrade | current")] = "current",
-) -> None:
-    """Bring the database to the newest schema, or say which it has."""
-    _run_service("db", action)
-
-
-def keys(
-    action: Annotated[str, typer.Argument(help="list | create | revoke")] = "list",
-    name: Annotated[str | None, typer.Argument(help="Name of the key.")] = None,
-    role: Annotated[str, typer.Option(help="viewer | operator | admin | worker")] = "operator",
-) -> None:
-    """List, create or revoke API keys (on the service's own host)."""
-    arguments = ["keys", action]
-    if name is not None:
-        arguments += [name, "--role", role] if action == "create" else [name]
-    _run_service(*arguments)
 
 
 def flags(
@@ -196,6 +176,4 @@ def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command()(plans)
     app.command()(doctor)
-    app.command()(db)
-    app.command()(keys)
     app.command()(flags)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from gonogo.contract.resolve import checkout_root
+from gonogo.planning.resolve import checkout_root
 
 
 def application_argv(module: str, *arguments: str) -> list[str]:

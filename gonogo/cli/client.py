@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
 
 from gonogo import __version__
+from gonogo.cli.reach.naming import resolve
 from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.errors import (
     Conflict,
@@ -17,8 +19,10 @@ from gonogo.contract.errors import (
     Rejected,
     Unavailable,
 )
+from gonogo.contract.ids import Kind
 
 _ERRORS = {401: NotAllowed, 403: NotAllowed, 404: NotFound}
+TIMEOUT_S = 30.0
 _PATIENCE_S = 60.0
 """How long a read is repeated while the service restarts or the machine is starved."""
 
@@ -27,15 +31,34 @@ class Client:
     """Calls of `/api/v1`; every method raises `GonogoError`s only."""
 
     def __init__(
-        self, url: str, key: str | None, *, transport: httpx.BaseTransport | None = None
+        self,
+        url: str,
+        key: str | None,
+        *,
+        unanswered: str = "is it running? (`gonogo up`)",
+        refused: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+        transport: httpx.BaseTransport | None = None,
     ) -> None:
+        """Open no connection yet.
+
+        Args:
+            url: where the service is.
+            key: API key.
+            unanswered: what to do when nobody answers there.
+            refused: what the service has against the key when it answers 401, and what to do.
+            timeout_s: for each step of a call: connecting, sending, each piece of the answer.
+            transport: how requests travel; default: TCP.
+        """
         headers = {"User-Agent": f"gonogo/{__version__}"}
         if key:
             headers["Authorization"] = f"Bearer {key}"
         self.url = url
+        self._unanswered, self._refused = unanswered, refused
+        self._answered = False
         try:
             self._http = httpx.Client(
-                base_url=f"{url}/api/v1", headers=headers, timeout=30.0, transport=transport
+                base_url=f"{url}/api/v1", headers=headers, timeout=timeout_s, transport=transport
             )
         except httpx.InvalidURL as error:
             raise Rejected(f"GONOGO_URL: found {url!r}; expected http://HOST:PORT") from error
@@ -71,11 +94,12 @@ class Client:
                 method, path, json=body, params=_present(params), headers=headers
             )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise Unavailable(
-                f"no answer from {self.url} ({error}); is it running? (`gonogo up`)"
-            ) from error
+            raise Unavailable(f"no answer from {self.url} ({error}); {self._unanswered}") from error
+        self._answered = True
         if response.is_success:
             return response
+        if response.status_code == 401 and self._refused is not None:
+            raise NotAllowed(f"{self.url} {self._refused}")
         raise _error_of(response)
 
     def get(self, path: str, **params: Any) -> Any:
@@ -83,8 +107,8 @@ class Client:
         return self.call("GET", path, params=params).json()
 
     def get_patiently(self, path: str, **params: Any) -> Any:
-        """Return the answer of a GET that is repeated for some seconds while nobody answers."""
-        give_up = time.monotonic() + _PATIENCE_S
+        """Return the answer of a GET; who has answered before is asked again for some seconds."""
+        give_up = time.monotonic() + (_PATIENCE_S if self._answered else 0.0)
         while True:
             try:
                 return self.get(path, **params)
@@ -97,6 +121,20 @@ class Client:
         """Return the JSON answer of a POST."""
         return self.call("POST", path, body=body or {}, headers=headers).json()
 
+    @contextmanager
+    def stream(self, path: str, headers: Mapping[str, str]) -> Iterator[httpx.Response]:
+        """Open an answer that is read while it comes, such as a stream of events.
+
+        Raises:
+            HTTPError: the connection cannot be made, or breaks while it is read.
+            GonogoError: as `call`.
+        """
+        with self._http.stream("GET", path, headers=headers) as response:
+            if not response.is_success:
+                response.read()
+                raise _error_of(response)
+            yield response
+
     def pages(self, path: str, **params: Any) -> Iterator[dict[str, Any]]:
         """Yield the items of a paged collection, page by page."""
         cursor = None
@@ -108,13 +146,9 @@ class Client:
                 return
 
     def experiment(self, experiment: str) -> ExperimentView:
-        """Return an experiment; `last` is the newest one."""
-        if experiment == "last":
-            newest = self.get_patiently("/experiments", limit=1)["items"]
-            if not newest:
-                raise NotFound("there is no experiment yet")
-            return ExperimentView.model_validate(newest[0])
-        return ExperimentView.model_validate(self.get_patiently(f"/experiments/{experiment}"))
+        """Return an experiment by its id, the beginning of it, its name, or `last`."""
+        _, found = resolve(self, experiment, Kind.EXPERIMENT)
+        return ExperimentView.model_validate(self.get_patiently(f"/experiments/{found}"))
 
     def run(self, run: str) -> RunView:
         """Return a run."""

@@ -3,16 +3,26 @@
 from collections.abc import Iterable
 from typing import Any
 
-from gonogo.cli.client import Client
-from gonogo.cli.settings import load_settings
-from gonogo.contract.errors import Rejected
+from gonogo.cli.client import TIMEOUT_S, Client
+from gonogo.cli.settings import Settings, load_settings
+from gonogo.contract.errors import Problem, Rejected
 from gonogo.contract.yaml_text import parse_yaml
 
 
 def connect() -> Client:
-    """Return a client of the service that the environment names."""
-    settings = load_settings()
-    return Client(settings.url, settings.key())
+    """Return a client of the service that the environment or its home names."""
+    return client_of(load_settings())
+
+
+def client_of(settings: Settings, timeout_s: float = TIMEOUT_S) -> Client:
+    """Return a client that says what to do when nobody answers, or the key is refused."""
+    return Client(
+        settings.url,
+        settings.key(),
+        unanswered=settings.service.unanswered(),
+        refused=settings.key_refused(),
+        timeout_s=timeout_s,
+    )
 
 
 def parse_pairs(pairs: Iterable[str], option: str) -> dict[str, str]:
@@ -31,8 +41,27 @@ def parse_pairs(pairs: Iterable[str], option: str) -> dict[str, str]:
 
 
 def parse_sets(pairs: Iterable[str]) -> dict[str, Any]:
-    """Return `--set` arguments with their values read as YAML (20 is a number, true a boolean)."""
-    return {
-        name: value if name == "fault" else parse_yaml(value)
-        for name, value in parse_pairs(pairs, "--set").items()
-    }
+    """Return `--set` arguments with their values read as YAML (20 is a number, true a boolean).
+
+    What a variable of an `env` is set to is a text however it looks (`…env.NSA_TB_DISABLE=0`);
+    null takes it away.
+
+    Raises:
+        Rejected: an argument without `=`, or a value that is not YAML.
+    """
+    return {name: _value(name, text) for name, text in parse_pairs(pairs, "--set").items()}
+
+
+def _value(name: str, text: str) -> Any:
+    if name == "fault":
+        return text
+    of_variable = name.split(".")[-2:-1] == ["env"]
+    try:
+        found = parse_yaml(text)
+    except Rejected as error:
+        if of_variable:
+            return text
+        message = error.problems[0].message
+        problem = Problem(path=name, message=f"found {text!r}; {message}", source="--set")
+        raise Rejected(f"--set {name}: {message}", problems=(problem,)) from error
+    return text if of_variable and found is not None and not isinstance(found, str) else found

@@ -15,14 +15,15 @@ from typing import Annotated, Any
 import typer
 
 from gonogo.cli.client import Client
-from gonogo.cli.exits import Exit, exit_of_verdict
+from gonogo.cli.exits import Exit, exit_of_experiment
 from gonogo.cli.output import err, out, print_json, verdict_text
 from gonogo.cli.settings import load_settings
 from gonogo.cli.supervise import Stack
 from gonogo.cli.watching import watch_experiment
 from gonogo.contract.api import ExperimentView
-from gonogo.contract.plan_source import bundled_plan
-from gonogo.contract.resolve import checkout_root, resolve_plan
+from gonogo.contract.fault import KINDS
+from gonogo.planning.resolve import checkout_root, resolve_plan
+from gonogo.planning.source import bundled_plan
 
 _ALERTS_S = 15.0
 """How long the end waits for alerts to be delivered."""
@@ -31,7 +32,7 @@ _ALERTS_S = 15.0
 def demo(
     fault: Annotated[
         str | None,
-        typer.Option(help="Break it: hang, freeze, slow, nan, crash, exit, wrong-config[:k=v,…]."),
+        typer.Option(help=f"Break it: {', '.join(KINDS)}[:k=v,…]."),
     ] = None,
     webhook: Annotated[
         str | None, typer.Option(help="Deliver finding.halt alerts to this URL.")
@@ -40,7 +41,7 @@ def demo(
 ) -> None:
     """Run one real experiment here, through every phase, to its verdict."""
     checkout_root()
-    sets = {"fault": fault} if fault else {}
+    sets = {} if fault is None else {"fault": fault}
     resolve_plan(bundled_plan("demo"), sets)
     settings = load_settings()
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
@@ -49,7 +50,10 @@ def demo(
     settings = replace(settings, home=home, api_key=None, inherited=inherited)
     _raise_on_signals()
     err.print(f"demo: starting in {home}", highlight=False)
-    with Stack(settings=settings, port=0) as stack, Client(stack.url, settings.key()) as client:
+    with (
+        Stack(settings=settings, port=0, say=_say) as stack,
+        Client(stack.url, settings.key()) as client,
+    ):
         if webhook:
             client.post("/webhooks", {"url": webhook, "types": ["finding.halt"]})
         body = {"plan": "demo", "name": "demo", "set": sets}
@@ -67,7 +71,7 @@ def demo(
         print_json(result)
     else:
         _print_result(result)
-    raise typer.Exit(exit_of_verdict(view.verdict, view.outcome.code if view.outcome else None))
+    raise typer.Exit(exit_of_experiment(view))
 
 
 def _raise_on_signals() -> None:

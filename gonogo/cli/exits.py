@@ -2,6 +2,7 @@
 
 from enum import IntEnum
 
+from gonogo.contract.api import ExperimentView
 from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import (
     Corrupt,
@@ -27,6 +28,8 @@ class Exit(IntEnum):
     CONDITIONAL_GO = 11
     INCONCLUSIVE = 12
     CANCELLED = 13
+    BY_HAND = 14
+    """Decided by hand: an override stands, whatever it says."""
     INTERRUPTED = 130
 
 
@@ -51,6 +54,13 @@ def exit_of_verdict(verdict: Verdict | None, code: OutcomeCode | None = None) ->
     if verdict is None:
         return Exit.CANCELLED if code is OutcomeCode.CANCELLED else Exit.INCONCLUSIVE
     return _OF_VERDICT[verdict]
+
+
+def exit_of_experiment(view: ExperimentView) -> Exit:
+    """Return the exit code of an experiment: a verdict by hand is never that of the evidence."""
+    if view.overrides and view.verdict is not None:
+        return Exit.BY_HAND
+    return exit_of_verdict(view.verdict, view.outcome.code if view.outcome else None)
 
 
 def exit_of_error(error: GonogoError) -> Exit:

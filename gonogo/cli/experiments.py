@@ -5,47 +5,47 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from gonogo.cli.connection import connect, parse_pairs, parse_sets
-from gonogo.cli.exits import exit_of_verdict
+from gonogo.cli.evidence import describe_run
+from gonogo.cli.exits import exit_of_experiment
+from gonogo.cli.look.experiments import print_experiments, submission_fields
 from gonogo.cli.output import (
     duration,
+    err,
     out,
     print_fields,
     print_json,
+    print_lines,
     print_table,
+    standing_text,
     verdict_text,
 )
+from gonogo.cli.reach.completing import complete_experiments, complete_plans
+from gonogo.cli.reach.plans import placed, read_plan
+from gonogo.cli.standing import cause_lines, standing_lines
 from gonogo.cli.watching import watch_experiment
 from gonogo.contract.api import ExperimentView
-from gonogo.contract.decision import Verdict
-from gonogo.contract.errors import NotFound
-from gonogo.contract.plan_source import bundled_plan_names
-from gonogo.contract.yaml_text import parse_yaml
+from gonogo.contract.canonical import wire_value
+from gonogo.contract.decision import Cause, DecisionKind, Verdict
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
-Id = Annotated[str, typer.Argument(help="Experiment id (exp_…), or `last`.")]
+Id = Annotated[
+    str,
+    typer.Argument(
+        help="Experiment: id, beginning of it, name, or `last`.",
+        autocompletion=complete_experiments,
+    ),
+]
 Reason = Annotated[str, typer.Option("--reason", help="Why; recorded with the action.")]
 
 
-def load_plan_argument(plan: str) -> str | dict[str, Any]:
-    """Return a bundled plan's name, or the data in a YAML file.
-
-    Raises:
-        NotFound: neither a bundled plan nor a file.
-    """
-    if plan in bundled_plan_names():
-        return plan
-    try:
-        data: dict[str, Any] = parse_yaml(Path(plan).read_text())
-    except OSError as error:
-        names = ", ".join(bundled_plan_names())
-        raise NotFound(f"{plan}: neither a plan file nor one of {names}") from error
-    return data
-
-
 def submit(
-    plan: Annotated[str, typer.Argument(help="Bundled plan's name, or a YAML file.")],
+    plan: Annotated[
+        str,
+        typer.Argument(help="Bundled plan's name, or a YAML file.", autocompletion=complete_plans),
+    ],
     name: Annotated[str | None, typer.Option(help="Name of the experiment.")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Override, e.g. phases.smoke.steps=20.")
@@ -59,16 +59,21 @@ def submit(
     as_json: Json = False,
 ) -> None:
     """Submit an experiment."""
+    argument = read_plan(plan)
+    sets = parse_sets(set_ or [])
     body = {
-        "plan": load_plan_argument(plan),
+        "plan": wire_value(argument.submitted),
         "name": name,
-        "set": parse_sets(set_ or []),
+        "set": wire_value(sets),
         "labels": parse_pairs(label or [], "--label"),
         "dry_run": dry_run,
     }
     key = idempotency_key or str(uuid.uuid4())
     with connect() as client:
-        answer = client.post("/experiments", body, **{"Idempotency-Key": key})
+        with placed(argument, sets):
+            answer = client.post("/experiments", body, **{"Idempotency-Key": key})
+        for warning in answer.get("warnings", []):
+            err.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
         if dry_run:
             print_json(answer)
             return
@@ -76,8 +81,10 @@ def submit(
             final = watch_experiment(client, answer["id"], quiet=as_json)
             if as_json:
                 print_json(final.wire())
-            code = final.outcome.code if final.outcome else None
-            raise typer.Exit(exit_of_verdict(final.verdict, code))
+            else:
+                out.print(f"{final.id}: {final.state} {standing_text(final)}")
+                print_lines(standing_lines(final))
+            raise typer.Exit(exit_of_experiment(final))
         if as_json:
             print_json(answer)
         else:
@@ -96,21 +103,7 @@ def list_(
         print_json(page)
         return
     rows = [ExperimentView.model_validate(item) for item in page["items"]]
-    print_table(
-        ("id", "name", "plan", "state", "phase", "verdict", "created"),
-        (
-            (
-                row.id,
-                row.name,
-                row.plan,
-                row.state,
-                next((phase.name for phase in row.phases if phase.state == "active"), ""),
-                verdict_text(row.verdict),
-                row.created_at,
-            )
-            for row in rows
-        ),
-    )
+    print_experiments(rows)
 
 
 def show(experiment: Id, as_json: Json = False) -> None:
@@ -123,6 +116,8 @@ def show(experiment: Id, as_json: Json = False) -> None:
             return
         _print_experiment(view)
         runs = [client.run(run) for phase in view.phases for run in phase.runs]
+        ended = [run for run in runs if run.outcome and run.outcome.code != "completed"]
+        evidence = {run.id: describe_run(client, run.id) for run in ended}
     print_table(
         ("phase", "run", "attempt", "state", "step", "outcome", "verdict"),
         (
@@ -138,29 +133,58 @@ def show(experiment: Id, as_json: Json = False) -> None:
             for run in runs
         ),
     )
+    print_lines(
+        f"{run.phase} #{run.attempt} ended as {run.outcome.code}, by {run.outcome.actor}: "
+        f"{run.outcome.text}"
+        for run in ended
+        if run.outcome and run.outcome.text
+    )
+    for run_id, texts in evidence.items():
+        for number, text in enumerate(texts):
+            head = "" if number else f"\nevidence of {run_id}\n"
+            out.print(f"{head}  {text}", highlight=False, markup=False)
     for decision in decisions:
-        out.print(f"\n{decision['id']}  {decision['phase']}  {verdict_text(decision['verdict'])}")
-        for row in decision["criteria"]:
-            out.print(f"  {row['outcome']:<12} {row['id']:<18} {row['evidence']}", highlight=False)
+        _print_decision(decision)
+
+
+def _print_decision(decision: dict[str, Any]) -> None:
+    human = decision["kind"] == DecisionKind.HUMAN
+    by = " by hand" if human else ""
+    head = f"\n{decision['id']}  {decision['phase']}  {verdict_text(decision['verdict'])}{by}"
+    out.print(head, highlight=False)
+    if decision["kind"] != DecisionKind.AUTO:
+        print_lines([f"  {decision['actor']}: {decision['reason'] or 'gave no reason'}"])
+    if decision.get("never_ran"):
+        print_lines([f"  never ran: {', '.join(decision['never_ran'])}"])
+    if decision.get("cause"):
+        cause = Cause.model_validate(decision["cause"])
+        print_lines(f"  {line}" for line in cause_lines(cause))
+    print_lines(
+        f"  {row['outcome']:<12} {row['id']:<18} {row['evidence']}" for row in decision["criteria"]
+    )
 
 
 def _print_experiment(view: ExperimentView) -> None:
     fields = {
         "experiment": view.id,
-        "name": view.name,
+        "name": escape(view.name),
         "plan": view.plan,
         "state": view.state,
-        "verdict": verdict_text(view.verdict),
+        "verdict": standing_text(view),
     }
+    fields |= submission_fields(view)
     if view.outcome is not None:
         fields["outcome"] = view.outcome.code
     if view.waiting_for is not None:
-        fields["waiting for"] = view.waiting_for
+        fields["waiting for"] = escape(view.waiting_for)
     if view.forecast.seconds_p50 is not None:
         fields["rest"] = f"{duration(view.forecast.seconds_p50)}  ({view.forecast.basis})"
     print_fields(fields)
-    for condition in view.conditions:
-        out.print(f"condition {condition.state}: {condition.text}", highlight=False)
+    print_lines(standing_lines(view))
+    print_lines(
+        f"condition {condition.state}: {condition.text} ({condition.id})"
+        for condition in view.conditions
+    )
 
 
 def _verb(verb: str, text: str) -> Any:
@@ -191,24 +215,31 @@ def override(
         etag = response.headers.get("ETag", "*")
         body = {"verdict": verdict.value, "reason": reason, "condition": condition}
         answer = client.post(f"/experiments/{view.id}/decisions", body, **{"If-Match": etag})
+        after = client.experiment(view.id)
     if as_json:
         print_json(answer)
-    else:
-        out.print(f"{answer['id']}: {verdict_text(answer['verdict'])} by {answer['actor']}")
+        return
+    print_lines([f"{answer['id']}: {answer['verdict']} by hand, {answer['actor']}"])
+    out.print(f"{after.id}: {after.state} {standing_text(after)}")
+    print_lines(standing_lines(after))
 
 
 def report(
     experiment: Id,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write it here.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Print the Markdown report of an experiment."""
     with connect() as client:
         view = client.experiment(experiment)
         text = client.call("GET", f"/experiments/{view.id}/report").text
-    if output is None:
+    if output is not None:
+        output.write_text(text)
+    if as_json:
+        print_json({"experiment": view.id, "output": output and str(output), "text": text})
+    elif output is None:
         print(text)
     else:
-        output.write_text(text)
         out.print(str(output))
 
 
@@ -218,12 +249,12 @@ def register(app: typer.Typer) -> None:
     app.command("list")(list_)
     app.command()(show)
     for verb, text in (
-        ("halt", "Stop with a checkpoint; evidence kept, a decision awaited."),
-        ("cancel", "Stop and finish without a verdict."),
-        ("resume", "Go on from the last durable checkpoint."),
-        ("promote", "Approve the next phase."),
-        ("rerun", "Run the undecided phase again."),
-        ("takeover", "Declare a silent attempt dead and start the next (you vouch for it)."),
+        ("halt", "Pause: stop with a checkpoint, keep the evidence, wait for your decision."),
+        ("cancel", "Stop for good, without a verdict."),
+        ("resume", "Go on with the undecided phase from its last checkpoint."),
+        ("promote", "Approve what waits for approval, so that the next phase begins."),
+        ("rerun", "Run the undecided phase again, from its start."),
+        ("takeover", "Declare a silent run dead (you vouch for it) and start its next attempt."),
     ):
         app.command(verb)(_verb(verb, text))
     app.command()(override)

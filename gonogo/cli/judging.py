@@ -1,9 +1,7 @@
-"""Which commands judge without any service? `judge`, `replay` and `forecast`.
+"""Which commands judge without any service? `judge` and `forecast`."""
 
-They read run directories and decision files; nothing else is asked.
-"""
-
-from dataclasses import asdict
+from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,24 +9,32 @@ from typing import Annotated, Any
 import typer
 
 from gonogo.cli.connection import connect
-from gonogo.cli.exits import Exit, exit_of_verdict
-from gonogo.cli.experiments import load_plan_argument
-from gonogo.cli.output import duration, out, print_fields, print_json, verdict_text
-from gonogo.cli.settings import load_settings
+from gonogo.cli.evidence import describe_directory
+from gonogo.cli.exits import exit_of_verdict
+from gonogo.cli.output import (
+    duration,
+    out,
+    print_fields,
+    print_json,
+    print_lines,
+    verdict_text,
+)
+from gonogo.cli.reach.completing import complete_experiments
+from gonogo.cli.reach.plans import placed, read_plan
+from gonogo.cli.standing import cause_lines
 from gonogo.contract.api import Forecast
-from gonogo.contract.canonical import wire_value
-from gonogo.contract.decision import Verdict
-from gonogo.contract.errors import NotFound, Rejected
-from gonogo.contract.ids import Kind, is_id
-from gonogo.judge.forecast import seconds_at_speed
-from gonogo.judge.offline import judge_directory
-from gonogo.judge.replay import load_decision, replay_decision, run_dir_of
+from gonogo.contract.decision import Cause, Verdict
+from gonogo.contract.errors import GonogoError, NotFound, Rejected
+from gonogo.judge.course.forecast import seconds_at_speed
+from gonogo.judge.directory import judge_directory
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
 
 def judge(
-    directory: Annotated[Path, typer.Argument(help="A run directory, ours or the predecessor's.")],
+    directory: Annotated[
+        Path, typer.Argument(help="A run directory: order.json, heartbeat_rank0.jsonl, …")
+    ],
     plan: Annotated[
         str | None, typer.Option(help="Rules of this plan, where there is no order.json.")
     ] = None,
@@ -43,13 +49,20 @@ def judge(
         raise NotFound(f"{directory}: no such directory")
     if (plan is None) != (phase is None):
         raise Rejected("--plan and --phase go together")
-    data = load_plan_argument(plan) if plan else None
+    rules = read_plan(plan) if plan else None
     clock = None if now is None else parse_time(now)
-    document = judge_directory(directory, plan=data, phase=phase, now=clock)
+    try:
+        with placed(rules) if rules is not None else nullcontext():
+            data = None if rules is None else rules.submitted
+            document = judge_directory(directory, plan=data, phase=phase, now=clock)
+    except GonogoError as error:
+        if as_json:
+            print_json({"verdict": None, "error": error.detail})
+        raise
     if as_json:
         print_json(document)
     else:
-        _print_judged(document)
+        _print_judged(document, describe_directory(directory, document["findings"]))
     verdict = document["verdict"]
     raise typer.Exit(exit_of_verdict(Verdict(verdict) if verdict else None))
 
@@ -73,7 +86,7 @@ def parse_time(text: str) -> float:
     return moment.timestamp()
 
 
-def _print_judged(document: dict[str, Any]) -> None:
+def _print_judged(document: dict[str, Any], evidence: Sequence[str]) -> None:
     for row in document["criteria"]:
         out.print(
             f"  {row['outcome']:<12} {row['id']:<18} {row['evidence']}",
@@ -86,59 +99,31 @@ def _print_judged(document: dict[str, Any]) -> None:
             highlight=False,
             markup=False,
         )
+    for text in evidence:
+        out.print(f"  evidence     {text}", highlight=False, markup=False)
     for text in document["not_observed"]:
         out.print(f"  not observed: {text}", highlight=False, markup=False)
+    if document["diagnosis"]:
+        out.print(f"  diagnosis    {document['diagnosis']}", highlight=False, markup=False)
+    if document.get("cause"):
+        print_lines(f"  {line}" for line in cause_lines(Cause.model_validate(document["cause"])))
     out.print(f"verdict  {verdict_text(document['verdict'])}")
-
-
-def find_decision(name: str, home: Path) -> Path:
-    """Return the file of a decision: a path, or an id in `decisions/` and below `demo/`.
-
-    Raises:
-        NotFound: neither.
-    """
-    path = Path(name)
-    if path.is_file():
-        return path
-    if is_id(name, Kind.DECISION):
-        places = [home / "decisions", *sorted(home.glob("demo/*/decisions"), reverse=True)]
-        for place in places:
-            if (place / f"{name}.json").is_file():
-                return place / f"{name}.json"
-    raise NotFound(f"{name}: no such file, and no such decision in {home}/decisions or below demo/")
-
-
-def replay(
-    decision: Annotated[str, typer.Argument(help="Decision id (dec_…) or decision file.")],
-    facts_only: Annotated[
-        bool, typer.Option("--facts-only", help="From the recorded facts; no run directory.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Judge again from the recorded evidence; exit 1 names the first difference."""
-    path = find_decision(decision, load_settings().home)
-    recorded = load_decision(path)
-    folder = run_dir_of(recorded, path)
-    result = replay_decision(recorded, folder, facts_only=facts_only)
-    if as_json:
-        print_json({"id": recorded.id, **wire_value(asdict(result))})
-    elif result.equal:
-        out.print(f"{recorded.id}: {verdict_text(recorded.verdict)} again; {result.text}")
-    else:
-        out.print(f"{recorded.id}: {result.text}", highlight=False, markup=False, soft_wrap=True)
-    raise typer.Exit(Exit.OK if result.equal else Exit.UNEXPECTED)
 
 
 def forecast(
     experiment: Annotated[
-        str | None, typer.Argument(help="Experiment id, or `last`; or give --steps … instead.")
+        str | None,
+        typer.Argument(
+            help="Experiment: id, beginning of it, name, or `last`; or --steps and --tok-s.",
+            autocompletion=complete_experiments,
+        ),
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps to go.")] = None,
     tokens_per_step: Annotated[int, typer.Option(min=1, help="Tokens of one step.")] = 4096,
     tok_s: Annotated[float | None, typer.Option(min=1e-9, help="Tokens per second.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Say how long it takes: arithmetic, not hope."""
+    """Say how long the rest of an experiment takes, from what was measured."""
     if experiment is None:
         if steps is None or tok_s is None:
             raise Rejected("give an experiment, or --steps and --tok-s")
@@ -164,5 +149,4 @@ def forecast(
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command()(judge)
-    app.command()(replay)
     app.command()(forecast)

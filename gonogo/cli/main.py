@@ -1,34 +1,61 @@
 """What can be typed? The `gonogo` command; `gonogo COMMAND --help` explains each.
 
-Exit codes: 0 GO / ok · 1 unexpected or differing · 2 bad input · 3 not found · 4 not allowed ·
-5 service unreachable · 10 NO_GO · 11 CONDITIONAL_GO · 12 INCONCLUSIVE · 13 cancelled ·
-130 Ctrl-C.
+With which code a command ends stands in `screen/exit_words.py`.
 """
 
 import sys
+from collections.abc import Sequence
 
 import typer
 
 from gonogo import __version__
-from gonogo.cli import administer, demo, experiments, judging, processes, watching
+from gonogo.cli import (
+    administer,
+    database,
+    demo,
+    experiments,
+    judging,
+    ledger,
+    processes,
+    simulating,
+    watching,
+)
 from gonogo.cli.exits import Exit, exit_of_error
+from gonogo.cli.look import artifacts, lists, page, status
 from gonogo.cli.output import err
+from gonogo.cli.reach.naming import Ambiguous
+from gonogo.cli.screen.group import Commands, UsageError, usage_text
+from gonogo.cli.screen.refusals import refusal_text
 from gonogo.contract.errors import Conflict, GonogoError
 
 app = typer.Typer(
     name="gonogo",
+    cls=Commands,
     help=(
         "Run training experiments in phases, watch every rank, and write down a verdict that"
         " anyone can check."
     ),
-    epilog="Start with: gonogo demo",
-    no_args_is_help=True,
-    add_completion=False,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
-for module in (processes, demo, experiments, watching, judging, administer):
+MODULES = (
+    processes,
+    demo,
+    experiments,
+    watching,
+    judging,
+    ledger,
+    simulating,
+    administer,
+    database,
+    status,
+    lists,
+    artifacts,
+    page,
+)
+for module in MODULES:
     module.register(app)
 
 
@@ -40,36 +67,57 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     version: bool = typer.Option(
         False, "--version", help="Print the version.", callback=_version, is_eager=True
     ),
 ) -> None:
-    """Hold the options that stand before a command."""
+    """Hold the options that stand before a command; without any, show the help."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code; every foreseen error is one line.
+
+    Args:
+        arguments: what follows `gonogo`; default: this process's.
+    """
+    given = None if arguments is None else list(arguments)
+    try:
+        return int(app(args=given, prog_name="gonogo", standalone_mode=False) or Exit.OK)
+    except UsageError as error:
+        err.print(usage_text(error), markup=False, highlight=False, soft_wrap=True)
+        return Exit.BAD_INPUT
+    except GonogoError as error:
+        print_error(error)
+        return exit_of_error(error)
+    except (KeyboardInterrupt, typer.Abort):
+        err.print("interrupted")
+        return Exit.INTERRUPTED
 
 
 def main() -> None:
-    """Run the command line; every foreseen error is one line and its own exit code."""
+    """Run the command line of this process."""
     try:
-        app(standalone_mode=True)
-    except GonogoError as error:
-        print_error(error)
-        sys.exit(exit_of_error(error))
-    except KeyboardInterrupt:
-        err.print("interrupted")
-        sys.exit(Exit.INTERRUPTED)
+        sys.exit(run())
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(Exit.UNEXPECTED)
 
 
 def print_error(error: GonogoError) -> None:
-    """Print an error as one line on stderr, with what is allowed where it is known."""
+    """Print an error on stderr, with what is allowed, or every problem, where that is known."""
     text = f"gonogo: {error.detail}"
     if isinstance(error, Conflict) and error.allowed:
         text += f" (allowed now: {', '.join(error.allowed)})"
-    elif len(error.problems) > 1:
-        text += "; " + "; ".join(f"{row.path}: {row.message}" for row in error.problems[1:])
-    err.print(" ".join(text.split()), markup=False, highlight=False, soft_wrap=True)
+    elif isinstance(error, Ambiguous):
+        rows = [f"  {row.path}  {row.message}" for row in error.problems]
+        err.print("\n".join([text, *rows]), markup=False, highlight=False, soft_wrap=True)
+        return
+    else:
+        text = f"gonogo: {refusal_text(error)}"
+    err.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from gonogo.contract.api import ExperimentView
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.decision import Verdict
 from gonogo.contract.ids import is_id
@@ -45,6 +46,28 @@ def verdict_text(verdict: str | Verdict | None) -> str:
         return "[dim]–[/dim]"
     style = VERDICT_STYLE[Verdict(verdict)]
     return f"[{style}]{verdict}[/{style}]"
+
+
+BY_HAND_STYLE = "bold cyan"
+"""Of a verdict that a person decided: never the colour of one that was earned."""
+
+
+def standing_text(view: ExperimentView) -> str:
+    """Return an experiment's verdict with its colour, in rich's markup: `GO by hand` is no GO."""
+    if not view.overrides or view.verdict is None:
+        return verdict_text(view.verdict)
+    return f"[{BY_HAND_STYLE}]{view.verdict_words}[/{BY_HAND_STYLE}]"
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines of text as they are: no markup, nothing folded."""
+    for line in lines:
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """Return a text of at most so many characters, for a cell of a table."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:

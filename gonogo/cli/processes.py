@@ -38,11 +38,11 @@ def up(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
-    stack = Stack(settings=load_settings(), host=host, port=port)
+    stack = Stack(settings=load_settings(), host=host, port=port, say=_say)
     with stack:
         _announce(stack, as_json)
         while not asked.wait(0.2):
-            stack.tend(lambda text: err.print(text, markup=False, highlight=False))
+            stack.tend(_say)
         err.print("stopping: runs end with a checkpoint and can be resumed (Ctrl-C again: now)")
         stopper = threading.Thread(target=stack.stop, args=(CHECKPOINT_GRACE_S,), daemon=True)
         stopper.start()
@@ -54,6 +54,10 @@ def up(
     raise typer.Exit(Exit.OK if not now.is_set() else Exit.INTERRUPTED)
 
 
+def _say(text: str) -> None:
+    err.print(text, markup=False, highlight=False)
+
+
 def _announce(stack: Stack, as_json: bool) -> None:
     link = sign_in_link(stack)
     if as_json:
@@ -62,6 +66,7 @@ def _announce(stack: Stack, as_json: bool) -> None:
     out.print(f"gonogo is up at {stack.url}  [dim](home {stack.home})[/dim]")
     out.print(f"sign in once with   {link}", soft_wrap=True)
     out.print("[dim]submit with          gonogo submit demo[/dim]")
+    out.print("[dim]look around with     gonogo status[/dim]")
 
 
 def sign_in_link(stack: Stack) -> str:
@@ -89,8 +94,10 @@ def serve(
 
 
 def worker() -> None:
-    """Run a worker on this GPU host."""
-    replace_process("worker", environ=load_settings().inherited)
+    """Run a worker on this GPU host, for the service of this home or of GONOGO_URL."""
+    settings = load_settings()
+    environ = {"GONOGO_URL": settings.url, **settings.inherited}
+    replace_process("worker", environ=environ)
 
 
 def register(app: typer.Typer) -> None:

@@ -25,7 +25,7 @@ import httpx
 from gonogo.cli.checkout import application_argv, application_env
 from gonogo.cli.settings import Settings
 from gonogo.contract.errors import Conflict, Rejected, Unavailable
-from gonogo.contract.resolve import checkout_root
+from gonogo.planning.resolve import checkout_root
 
 RESTART_S = 0.5
 _PR_SET_PDEATHSIG = 1
@@ -143,6 +143,8 @@ class Stack:
     settings: Settings
     host: str = "127.0.0.1"
     port: int = 8750
+    say: Callable[[str], None] = lambda text: None
+    """Takes what is waited for while it starts, a sentence each."""
     children: list[Child] = field(default_factory=list)
     _lock: IO[bytes] | None = None
 
@@ -185,10 +187,12 @@ class Stack:
         if redis_url is None:
             redis_url = f"unix://{socket_path(self.home)}"
             argv = embedded_server(self.home, base.get("PATH", ""))
+            self.say("starting the embedded queue server")
             self._start(Child("redis", argv, base, logs / "redis.log"))
         self.port = self.port or free_port(self.host)
         env = {**base, "REDIS_URL": redis_url, "GONOGO_URL": self.url}
         serve = application_argv("service", "serve", "--host", self.host, "--port", str(self.port))
+        self.say("starting the service: it brings its database up to date, then listens")
         self._start(Child("service", serve, env, logs / "service.log"))
         self._await_service(logs / "service.log")
         worker_key = (self.home / "worker_key").read_text().strip()
@@ -197,6 +201,7 @@ class Stack:
             "GONOGO_API_KEY": worker_key,
             "GONOGO_WORKER_ON_STOP": env.get("GONOGO_WORKER_ON_STOP", "checkpoint"),
         }
+        self.say("starting the worker: it looks at its devices, then takes what is queued")
         self._start(Child("worker", application_argv("worker"), worker_env, logs / "worker.log"))
 
     def _start(self, child: Child) -> None:

@@ -6,25 +6,35 @@ that logs stay readable. Ctrl-C ends the watching, never the run.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 import typer
 from rich.console import Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from gonogo.cli.client import Client
 from gonogo.cli.connection import connect
-from gonogo.cli.exits import Exit, exit_of_verdict
-from gonogo.cli.output import duration, err, out, print_json, verdict_text
+from gonogo.cli.exits import Exit, exit_of_experiment
+from gonogo.cli.output import duration, err, out, print_json, print_lines, standing_text
+from gonogo.cli.reach.completing import complete_experiments, complete_runs
+from gonogo.cli.reach.following import EventStream
+from gonogo.cli.reach.naming import resolve_run
+from gonogo.cli.screen.stages import stage_of
+from gonogo.cli.standing import standing_lines
 from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 
 POLL_S = 0.5
+LOOK_EVERY_S = 5.0
+"""How old what the stream does not tell may be: the forecast, a suspicion, a loss."""
+SETTLE_S = 0.25
+PROGRESS = ("step", "loss", "toks_per_s", "last_heartbeat_at")
 SAY_EVERY_S = 3.0
 _DONE = (ExperimentState.FINISHED, ExperimentState.AWAITING_DECISION)
 _MARK = {
@@ -61,6 +71,47 @@ def take_glance(client: Client, experiment: str) -> Glance:
     return Glance(experiment=view, run=run, now=datetime.now(UTC))
 
 
+class Follower:
+    """Keeps the glance at an experiment fresh: by its events, and by looking where none come."""
+
+    def __init__(self, client: Client, experiment: str) -> None:
+        self._client, self._experiment = client, experiment
+        self._stream = EventStream(client, experiment)
+        self._look()
+
+    def __enter__(self) -> Self:
+        self._stream.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.__exit__()
+
+    def _look(self) -> None:
+        self.glance = take_glance(self._client, self._experiment)
+        self._looked_at = time.monotonic()
+
+    def next(self) -> Glance:
+        """Return the glance when something has happened, at the latest after `POLL_S`."""
+        heard = self._stream.wait(POLL_S)
+        age_s = time.monotonic() - self._looked_at
+        if heard.events and age_s < SETTLE_S:
+            time.sleep(SETTLE_S - age_s)  # events come in groups
+        if heard.events or not heard.connected or age_s > LOOK_EVERY_S:
+            self._look()
+        else:
+            self.glance = advance(self.glance, heard.progress, datetime.now(UTC))
+        return self.glance
+
+
+def advance(glance: Glance, progress: dict[str, Any] | None, now: datetime) -> Glance:
+    """Return a glance at `now`, with the numbers that a `progress` event brought for its run."""
+    run = glance.run
+    if run is not None and progress is not None and progress.get("run") == run.id:
+        news = {name: progress[name] for name in PROGRESS if name in progress}
+        run = run.model_copy(update=news)
+    return replace(glance, run=run, now=now)
+
+
 def phase_strip(view: ExperimentView) -> Text:
     """Return the phases as one line: ✓ sanity ● smoke ○ extended."""
     strip = Text()
@@ -71,7 +122,10 @@ def phase_strip(view: ExperimentView) -> Text:
 
 
 def run_numbers(run: RunView, now: datetime) -> str:
-    """Return loss, speed, ETA and the age of the last heartbeat as one line."""
+    """Return loss, speed, ETA and the age of the last heartbeat as one line, or what is awaited."""
+    stage = stage_of(run, now)
+    if stage is not None:
+        return stage
     parts = [f"step {run.step}/{run.steps}"]
     if run.loss is not None:
         parts.append(f"loss {run.loss:.4f}")
@@ -90,7 +144,7 @@ def render(glance: Glance) -> Group:
     """Return the block that a terminal shows."""
     view, run = glance.experiment, glance.run
     head = Text.from_markup(
-        f"[bold]{view.name}[/bold] [dim]{view.id}[/dim] {view.state} {verdict_text(view.verdict)}"
+        f"[bold]{escape(view.name)}[/bold] [dim]{view.id}[/dim] {view.state} {standing_text(view)}"
     )
     lines: list[Text | Table] = [head, phase_strip(view)]
     if run is not None:
@@ -102,9 +156,14 @@ def render(glance: Glance) -> Group:
             ProgressBar(total=run.steps, completed=run.step, width=40),
             Text(eta, style="dim"),
         )
-        lines += [grid, Text(run_numbers(run, glance.now), style="dim")]
+        lines += [grid, Text(f"{run.state}: {run_numbers(run, glance.now)}", style="dim")]
     if view.waiting_for:
         lines.append(Text(f"waiting for {view.waiting_for}", style="yellow"))
+    if view.cause is not None:
+        lines.append(Text(f"why: {view.cause.told()}"))
+    lines += [Text(f"decided by hand: {row.phase}", style="cyan") for row in view.overrides]
+    if view.waiting_for and view.next:
+        lines.append(Text(f"type: {view.next[0].command}", style="bold"))
     return Group(*lines)
 
 
@@ -118,8 +177,11 @@ def plain_line(glance: Glance) -> str:
         parts.append(f"{run.phase} {state}: {run_numbers(run, glance.now)}")
     if rest and not glance.done:
         parts.append(f"about {duration(rest)} left")
+    if view.overrides:
+        parts.append(f"decided by hand: {', '.join(row.phase for row in view.overrides)}")
     if view.waiting_for:
         parts.append(f"waiting for {view.waiting_for}")
+        parts += [f"type: {row.command}" for row in view.next[:1]]
     return " | ".join(parts)
 
 
@@ -138,15 +200,26 @@ def watch_experiment(
         quiet: print lines even on a terminal, where a block would be redrawn.
         meanwhile: called before each look.
     """
-    glance = take_glance(client, experiment)
-    if err.is_terminal and not quiet:
-        with Live(render(glance), console=err, auto_refresh=False, transient=False) as live:
-            while not glance.done:
-                meanwhile()
-                time.sleep(POLL_S)
-                glance = take_glance(client, experiment)
-                live.update(render(glance), refresh=True)
-        return glance.experiment
+    with Follower(client, experiment) as follower:
+        if err.is_terminal and not quiet:
+            return _watch_block(follower, meanwhile)
+        return _watch_lines(follower, meanwhile)
+
+
+def _watch_block(follower: Follower, meanwhile: Callable[[], None]) -> ExperimentView:
+    """Redraw one block until nothing more happens."""
+    glance = follower.glance
+    with Live(render(glance), console=err, auto_refresh=False, transient=False) as live:
+        while not glance.done:
+            meanwhile()
+            glance = follower.next()
+            live.update(render(glance), refresh=True)
+    return glance.experiment
+
+
+def _watch_lines(follower: Follower, meanwhile: Callable[[], None]) -> ExperimentView:
+    """Print a line whenever something changed, until nothing more happens."""
+    glance = follower.glance
     shown: tuple[object, ...] = ()
     said_at = float("-inf")
     while True:
@@ -157,8 +230,7 @@ def watch_experiment(
         if glance.done:
             return glance.experiment
         meanwhile()
-        time.sleep(POLL_S)
-        glance = take_glance(client, experiment)
+        glance = follower.next()
 
 
 def _mark_of(glance: Glance) -> tuple[object, ...]:
@@ -169,7 +241,13 @@ def _mark_of(glance: Glance) -> tuple[object, ...]:
 
 
 def watch(
-    experiment: Annotated[str, typer.Argument(help="Experiment id (exp_…), or `last`.")] = "last",
+    experiment: Annotated[
+        str,
+        typer.Argument(
+            help="Experiment: id, beginning of it, name, or `last`.",
+            autocompletion=complete_experiments,
+        ),
+    ] = "last",
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line, whenever something changed.")
     ] = False,
@@ -183,14 +261,20 @@ def watch(
             err.print(f"\n{view.id} goes on; follow it again with: gonogo watch {view.id}")
             raise typer.Exit(Exit.INTERRUPTED) from None
     if not as_json:
-        out.print(f"{final.id}: {final.state} {verdict_text(final.verdict)}")
-    raise typer.Exit(exit_of_verdict(final.verdict, final.outcome.code if final.outcome else None))
+        out.print(f"{final.id}: {final.state} {standing_text(final)}")
+        print_lines(standing_lines(final))
+    raise typer.Exit(exit_of_experiment(final))
 
 
 def _watch_json(client: Client, experiment: str) -> ExperimentView:
+    with Follower(client, experiment) as follower:
+        return _print_lines(follower)
+
+
+def _print_lines(follower: Follower) -> ExperimentView:
     shown: object = None
+    glance = follower.glance
     while True:
-        glance = take_glance(client, experiment)
         run = glance.run.wire() if glance.run else None
         line = {"experiment": glance.experiment.wire(), "run": run}
         if line != shown:
@@ -198,27 +282,38 @@ def _watch_json(client: Client, experiment: str) -> ExperimentView:
             shown = line
         if glance.done:
             return glance.experiment
-        time.sleep(POLL_S)
+        glance = follower.next()
 
 
 def logs(
-    run: Annotated[str, typer.Argument(help="Run id (run_…), experiment id, or `last`.")] = "last",
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="Run or experiment: id, beginning, name, or `last`.",
+            autocompletion=complete_runs,
+        ),
+    ] = "last",
     rank: Annotated[int | None, typer.Option(help="Log of this rank; default: torchrun's.")] = None,
     tail: Annotated[int, typer.Option(min=1, help="The last so many lines.")] = 100,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until it ends.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object; one a stretch with --follow.")
+    ] = False,
 ) -> None:
-    """Print the log of a run."""
+    """Print the log of a run: torchrun's own, or that of one rank."""
     with connect() as client:
-        if not run.startswith("run_"):
-            active = [phase for phase in client.experiment(run).phases if phase.runs]
-            if not active:
-                err.print("no run yet")
-                return
-            run = active[-1].runs[-1]
+        found = resolve_run(client, run)
+        if found is None:
+            err.print("no run yet")
+            return
+        run = found
         page = client.get_patiently(f"/runs/{run}/logs", rank=rank, tail=tail)
         try:
             while True:
-                print(page["text"], end="", flush=True)
+                if as_json:
+                    print_json(page)
+                else:
+                    print(page["text"], end="", flush=True)
                 ended = client.run(run).state is RunState.ENDED
                 if not follow or (ended and not page["text"]):
                     return

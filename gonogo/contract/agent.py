@@ -1,9 +1,10 @@
 """What do a worker and the control plane say to each other? The messages of `/api/v1/agent/…`.
 
 Every write for a run carries its fencing token; a stale one is answered 409 and changes nothing.
-Heartbeats are sent by byte offset of their file: the control plane answers up to which byte it has
-each rank's file, and the sender goes on from there, so a lost, doubled or late message costs
-nothing.
+Growing files (heartbeats, ticks, device samples, findings) are sent by byte offset: the control
+plane answers up to which byte it has each, and the sender goes on from there, so a lost, doubled or
+late message costs nothing. Small records are sent whole, as the bytes that they are: their digests
+are part of the facts.
 """
 
 from enum import StrEnum
@@ -25,6 +26,19 @@ WAKE_JOB = "worker.job.wake"
 MAX_TELEMETRY_LINES = 5_000
 MAX_LOG_BYTES = 65_536
 MAX_EVIDENCE_BYTES = 50 * 2**20
+MAX_STREAM_BYTES = 2**20
+"""Of one growing file in one message."""
+MAX_RECORD_BYTES = 2**20
+"""Of one small record; a larger one stays on the host and is not judged."""
+
+STREAMS = ("watch.jsonl", "devices.jsonl", "findings.jsonl")
+"""Growing files besides the ranks' heartbeats."""
+
+RECORD_PATH = (
+    r"^(order\.json|exit\.json|exit_rank\d{1,4}\.json|preflight/preflight\.json"
+    r"|model\.json|env\.json|\.HALT|\.kill)$"
+)
+"""Small records of a run directory that judging needs byte by byte."""
 
 
 class ClaimRequest(Submitted):
@@ -68,6 +82,16 @@ class RankTelemetry(Submitted):
     """Byte after the last complete line of the stretch."""
     lines: Annotated[list[str], Field(max_length=MAX_TELEMETRY_LINES)]
     """The complete lines as they stand in the file (undecodable bytes replaced)."""
+    raw_b64: str | None = None
+    """The stretch's bytes, where the lines with a newline after each do not give them back."""
+
+
+class StreamTelemetry(Submitted):
+    """A stretch of complete lines of another growing file, as the bytes that they are."""
+
+    name: Annotated[str, Field(pattern=r"^(watch|devices|findings)\.jsonl$")]
+    start: Count
+    content_b64: Annotated[str, Field(max_length=3 * MAX_STREAM_BYTES)]
 
 
 class LogTelemetry(Submitted):
@@ -85,6 +109,8 @@ class Telemetry(Submitted):
     token: int
     ranks: list[RankTelemetry] = []
     logs: list[LogTelemetry] = []
+    files: list[StreamTelemetry] | None = None
+    """None: a sender of before there were any, which must not be answered about them."""
     suspect: bool = False
     backlog_lines: Count = 0
 
@@ -111,6 +137,8 @@ class TelemetryAck(Submitted):
     acked: dict[str, Count] = {}
     """Rank → bytes of its heartbeat file that are in the database."""
     logs: dict[str, Count] = {}
+    files: dict[str, Count] = {}
+    """Growing file → bytes of it that are in the database; unsaid to whom does not know it."""
     command: Command | None = None
 
 
@@ -128,6 +156,10 @@ class StateReport(Submitted):
     """With `end`: rank → bytes of complete lines in its file; judgement waits for all of them."""
     findings: Count = 0
     """With `end`: number of findings recorded; judgement waits for all of them."""
+    files: dict[str, Count] = {}
+    """With `end`: growing file → bytes of complete lines in it; judgement waits for all of them."""
+    records: dict[str, str] = {}
+    """With `end`: small record → SHA-256 of its bytes; judgement waits for these very bytes."""
 
 
 class FindingsReport(Submitted):
@@ -144,6 +176,14 @@ class EvidenceReport(Submitted):
     path: str
     content_b64: str
     truncated: bool = False
+
+
+class RecordReport(Submitted):
+    """POST /agent/runs/{id}/records: one small record as it stands, base64; idempotent."""
+
+    token: int
+    path: Annotated[str, Field(pattern=RECORD_PATH)]
+    content_b64: Annotated[str, Field(max_length=2 * MAX_RECORD_BYTES)]
 
 
 class Accepted(Submitted):

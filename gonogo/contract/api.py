@@ -4,8 +4,9 @@ from typing import Any
 
 from pydantic import Field
 
-from gonogo.contract.decision import Condition, Verdict
+from gonogo.contract.decision import Cause, Condition, Verdict
 from gonogo.contract.heartbeat import Identity
+from gonogo.contract.ids import Kind
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import Outcome
@@ -22,7 +23,7 @@ class Submission(Submitted):
     dry_run: bool = False
 
 
-class Action(Submitted):
+class VerbBody(Submitted):
     """Body of the verbs."""
 
     reason: str = ""
@@ -55,6 +56,30 @@ class PhaseView(Recorded):
     runs: list[str] = []
 
 
+class OverrideView(Recorded):
+    """A person's word that stands: a verdict on a phase, or the waiving of a missed condition."""
+
+    decision: str
+    phase: str
+    condition: str | None = None
+    """The missed condition that was waived; null for a verdict on the phase."""
+    verdict: Verdict | None
+    """What the person said; of a waiver, what the experiment has come to by it."""
+    evidence: Verdict | None = None
+    """What the evidence says; null where none was judged."""
+    actor: str
+    reason: str
+    at: str
+
+
+class NextStep(Recorded):
+    """A command to type next."""
+
+    command: str
+    text: str
+    """What it does."""
+
+
 class ExperimentView(Recorded):
     """An experiment."""
 
@@ -67,12 +92,40 @@ class ExperimentView(Recorded):
     phases: list[PhaseView] = []
     conditions: list[Condition] = []
     forecast: Forecast = Forecast()
+    warnings: list[str] = []
+    """In the answer to its submission: what is accepted and may still come to nothing."""
     labels: dict[str, str] = {}
+    submitted_by: str | None = None
+    """Name of the key that submitted it."""
     created_at: str
     started_at: str | None = None
     ended_at: str | None = None
     waiting_for: str | None = None
     """Why nothing happens, in one sentence (no worker, an approval, a decision)."""
+    waiting_until: str | None = None
+    """When an approval that is awaited expires."""
+    overrides: list[OverrideView] = []
+    """What a person decided and still stands; not empty: the verdict is one by hand."""
+    never_ran: list[str] = []
+    """Of a finished experiment: the phases that never ran."""
+    cause: Cause | None = None
+    """What the evidence says against it: of the last phase whose evidence is not GO."""
+    summary: str | None = None
+    """What it has come to, in a sentence or two that claim no more than what was seen."""
+    next: list[NextStep] = []
+    """What can be typed now, the likeliest first."""
+
+    @property
+    def verdict_words(self) -> str:
+        """The verdict as people read it: `GO`, `GO by hand`, or nothing."""
+        if self.verdict is None:
+            return ""
+        return f"{self.verdict} by hand" if self.overrides else self.verdict.value
+
+    def override_of(self, phase: str) -> OverrideView | None:
+        """Return the person's verdict that stands on a phase, if any."""
+        rows = (row for row in self.overrides if row.phase == phase and row.condition is None)
+        return next(rows, None)
 
 
 class RunView(Recorded):
@@ -100,6 +153,118 @@ class RunView(Recorded):
     created_at: str
     started_at: str | None = None
     ended_at: str | None = None
+
+
+class EventView(Recorded):
+    """Something that happened."""
+
+    id: str
+    experiment: str
+    seq: int
+    cursor: int | None = None
+    type: str
+    run: str | None = None
+    phase: str | None = None
+    actor: str
+    at: str
+    data: dict[str, Any]
+
+
+class WorkerView(Recorded):
+    """A worker, as its last claim described it."""
+
+    id: str
+    host: str
+    state: str
+    """up | silent (not heard of for 30 s) | draining."""
+    version: str
+    labels: dict[str, str]
+    profiles: list[str]
+    devices: list[str]
+    free: list[str]
+    active: list[str]
+    metrics_url: str | None = None
+    last_seen_at: str
+
+
+class DeliveryView(Recorded):
+    """An alert on its way to one subscription."""
+
+    webhook: str
+    state: str
+    attempts: int
+    delivered_at: str | None = None
+    error: str | None = None
+
+
+class AlertView(Recorded):
+    """An alert of the outbox."""
+
+    id: str
+    type: str
+    experiment: str | None = None
+    run: str | None = None
+    at: str
+    text: str
+    data: dict[str, Any]
+    state: str
+    """pending | delivered | failed | unsubscribed (nobody wanted it)."""
+    deliveries: list[DeliveryView]
+
+
+class ArtifactView(Recorded):
+    """A file of a run."""
+
+    path: str
+    bytes: int
+    here: bool
+    """Whether the file itself lies on this host (else: an uploaded copy)."""
+    truncated: bool = False
+
+
+class ArtifactsView(Recorded):
+    """The files of a run that can be had, and where its directory is."""
+
+    run: str
+    host: str | None
+    dir: str | None
+    reachable: bool
+    items: list[ArtifactView]
+
+
+class LogView(Recorded):
+    """A stretch of a log."""
+
+    run: str
+    name: str
+    text: str
+    offset: int
+    """Byte of the file at which the stretch begins (the whole chunk, when `tail` cut it)."""
+    next_offset: int
+    """Where to go on."""
+
+
+class FoundView(Recorded):
+    """An experiment, a run or a decision that a name or the beginning of an id may mean."""
+
+    id: str
+    kind: Kind
+    name: str
+    """The experiment's."""
+    experiment: str
+    phase: str | None = None
+    state: str
+    """Of an experiment or a run; `decided` for a decision."""
+    verdict: Verdict | None = None
+    at: str
+    """When it was submitted, created or decided."""
+
+
+class FoundPage(Recorded):
+    """Everything that a name or the beginning of an id may mean, newest first."""
+
+    items: list[FoundView]
+    next_cursor: None = None
 
 
 class AlertData(Recorded):

@@ -45,6 +45,17 @@ def wire_value(value: Any) -> Any:
     raise Corrupt(f"a {type(value).__name__} has no JSON form")
 
 
+def plain_copy(value: Any) -> Any:
+    """Return a JSON value of which nothing is shared with `value`; much cheaper than deepcopy."""
+    if type(value) is dict:
+        return {key: plain_copy(item) for key, item in value.items()}
+    if type(value) is list:
+        return [plain_copy(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: plain_copy(item) for key, item in value.items()}
+    return value
+
+
 def canonical_bytes(value: Any) -> bytes:
     """Return the RFC 8785 bytes of a JSON value.
 

@@ -23,7 +23,7 @@ class Aggregate(StrEnum):
 
 
 class Metric(StrEnum):
-    """What a criterion may look at."""
+    """What a criterion may look at, besides what other packages bring."""
 
     STEPS_COMPLETED = "steps_completed"
     LOSS = "loss"
@@ -43,7 +43,15 @@ class Metric(StrEnum):
     FORECAST_S = "forecast_s"
     COST = "cost"
     GATE_ENTROPY = "gate_entropy"
+    IDENTITY_DRIFT = "identity_drift"
 
+
+MetricName = Annotated[
+    Metric | Annotated[str, Field(min_length=1, max_length=64)],
+    Field(union_mode="left_to_right"),
+]
+"""A metric of ours, or what an installed package calls its own; whether it is there is checked
+where a plan is read."""
 
 DEVICE_METRICS = frozenset(
     {Metric.GPU_MEM_RESERVED_MB, Metric.GPU_MEM_SLOPE, Metric.GPU_UTIL, Metric.GPU_UTIL_RATIO}
@@ -67,14 +75,15 @@ class Grey(StrEnum):
 
 BUILT_IN_CRITERIA = ("completed", "identity", "coverage", "preflight", "no_halt_finding")
 
-Bound = float | Literal["profile"] | None
+Threshold = Annotated[float, Field(allow_inf_nan=False)]
+Bound = Threshold | Literal["profile"] | None
 
 
 class Criterion(Submitted):
     """A predicate over facts; `pass_*` is inclusive, `fail_*` exclusive."""
 
     id: Name
-    metric: Metric
+    metric: MetricName
     aggregate: Aggregate = Aggregate.MEDIAN
     over_ranks: Literal["min", "max", "mean", "sum"] = "min"
     warmup_steps: Annotated[int, Field(ge=0)] = 0
@@ -82,8 +91,8 @@ class Criterion(Submitted):
     """The last so many steps after warm-up; 0 = all."""
     pass_above: Bound = None
     pass_below: Bound = None
-    fail_above: float | None = None
-    fail_below: float | None = None
+    fail_above: Threshold | None = None
+    fail_below: Threshold | None = None
     grey: Grey = Grey.INCONCLUSIVE
     min_samples: Annotated[int, Field(ge=1)] = 1
     on_missing: Literal["inconclusive", "error", "fail"] = "inconclusive"
@@ -104,6 +113,9 @@ class Criterion(Submitted):
             raise ValueError(
                 "expected pass_above and/or fail_below, or pass_below and/or fail_above"
             )
+        asks_profile = "profile" in (self.pass_above, self.pass_below)
+        if asks_profile and self.metric is not Metric.TOKS_PER_S:
+            raise ValueError("the profile has a floor for toks_per_s alone")
         if self.id in BUILT_IN_CRITERIA:
             raise ValueError(f"{self.id} is a built-in criterion")
         for low, high in ((self.fail_below, self.pass_above), (self.pass_below, self.fail_above)):

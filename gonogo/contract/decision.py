@@ -1,8 +1,10 @@
 """What was decided, on which evidence, by which rules? A recorded verdict.
 
 Append-only and hash-chained per experiment: `prev_hash` is the hash of the decision before it,
-`hash` the digest of the decision without `hash`. Each is also a self-contained file, from which
-`gonogo replay` comes to the same digests without any service.
+`hash` the digest of the recorded document without `hash` and `signature`, fields that nobody knows
+included, and `signature` that of the home whose key `key_id` names. Each is also a self-contained
+file, from which `gonogo replay` comes to the same digests without any service. This model is a
+view of the document; digests are never taken over it (`gonogo.judge.ledger.recorded`).
 """
 
 from enum import StrEnum
@@ -10,7 +12,6 @@ from typing import Any
 
 from pydantic import Field
 
-from gonogo.contract.canonical import digest
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.wire import Recorded
 
@@ -79,9 +80,36 @@ class Condition(Recorded):
     state: ConditionState = ConditionState.OPEN
 
 
+class Cause(Recorded):
+    """Why a verdict is not GO, in words: under the hash of its decision, and deciding nothing."""
+
+    text: str
+    """One sentence: the halt finding, else how the run ended, else the first bad criterion."""
+    rank: int | None = None
+    """The rank that is to blame, where one is."""
+    log: str | None = None
+    """The log that says most: the guilty rank's, else the launcher's."""
+    line: str | None = None
+    """The last line of that log that says something, printable and at most 300 characters."""
+    unknown: bool = False
+    """Whether the run failed in a way that no diagnosis fits."""
+    look: list[str] = Field(default_factory=list)
+    """Of an unknown failure: where to look, the most telling first."""
+
+    def told(self) -> str:
+        """Return it as one line."""
+        text = f"unknown failure: {self.text}" if self.unknown else self.text
+        return f"{text}; last line of {self.log}: {self.line}" if self.line else text
+
+
+DECISION_V = 2
+"""1: hash of the model as release 0.1 serialised it; 2: hash of the document, signed."""
+
+
 class Decision(Recorded):
     """A decision as recorded."""
 
+    v: int = 1
     id: str
     seq: int
     experiment: str
@@ -103,11 +131,14 @@ class Decision(Recorded):
     reason: str | None = None
     at: str
     supersedes: str | None = None
-
-    def content_hash(self) -> str:
-        """Return the digest of everything but `hash`."""
-        return digest(self.model_dump(mode="json", exclude={"hash"}))
-
-    def sealed(self) -> "Decision":
-        """Return this decision with its `hash` set."""
-        return self.model_copy(update={"hash": self.content_hash()})
+    weakened: list[str] = Field(default_factory=list)
+    """Watch settings looser than the defaults, one sentence each."""
+    cause: Cause | None = None
+    """Why the verdict is not GO; left out of the document where it is, or where nobody said."""
+    never_ran: list[str] = Field(default_factory=list)
+    """Of a person's verdict on a finished experiment: the phases that never ran; left out when
+    there is none."""
+    key_id: str | None = None
+    """Which key signed it; null for one that no service recorded."""
+    signature: str | None = None
+    """Ed25519 over `hash`, base64."""

@@ -20,6 +20,10 @@ class Problem:
 
     path: str
     message: str
+    line: int | None = None
+    """Line of the file that it was read from; null where there is none, as in a JSON body."""
+    source: str | None = None
+    """What the line is of, or which argument said it, where that is known."""
 
 
 class GonogoError(Exception):

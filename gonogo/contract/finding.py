@@ -3,7 +3,6 @@
 from enum import StrEnum
 
 from gonogo.contract.heartbeat import Count
-from gonogo.contract.outcome import Detector
 from gonogo.contract.wire import Number, Recorded
 
 
@@ -25,11 +24,23 @@ class Source(StrEnum):
     ADAPTIVE = "adaptive"
 
 
+class Act(StrEnum):
+    """When something is done about a halt; null where nothing is (info, suspect, warn)."""
+
+    NOW = "now"
+    AT_CHECKPOINT = "at_checkpoint"
+    """After the next durable checkpoint: the run is sound until then. `value` is how many seconds
+    it has left, and half of them is the longest that a watcher waits."""
+    PAGE = "page"
+    """Nothing is ended; a person is told."""
+
+
 class Finding(Recorded):
     """One finding; idempotent by `key`, which carries the attempt."""
 
     v: int = 1
-    detector: Detector
+    detector: str
+    """One of `outcome.Detector`, or the name of a plug-in."""
     severity: Severity
     rank: Count | None = None
     section: str | None = None
@@ -42,5 +53,6 @@ class Finding(Recorded):
     at: float
     """When it was found, in Unix seconds."""
     key: str
+    act: Act | None = None
     evidence: list[str] = []
     text: str

@@ -1,6 +1,9 @@
 """What should a machine give? The hardware table: floor, devices and peak of every profile."""
 
+from collections.abc import Mapping
+from functools import cache
 from importlib import resources
+from types import MappingProxyType
 
 from gonogo.contract.wire import Submitted
 from gonogo.contract.yaml_text import parse_yaml
@@ -20,7 +23,9 @@ class HardwareProfile(Submitted):
         return self.gpus > 0
 
 
-def hardware_profiles() -> dict[str, HardwareProfile]:
-    """Return the hardware table (hardware.yaml)."""
+@cache
+def hardware_profiles() -> Mapping[str, HardwareProfile]:
+    """Return the hardware table (hardware.yaml), read once."""
     text = resources.files("gonogo.contract").joinpath("hardware.yaml").read_text()
-    return {name: HardwareProfile.model_validate(row) for name, row in parse_yaml(text).items()}
+    rows = parse_yaml(text).items()
+    return MappingProxyType({name: HardwareProfile.model_validate(row) for name, row in rows})

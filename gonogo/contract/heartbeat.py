@@ -6,11 +6,12 @@ cannot be read at all is `Corrupt`, which the reader counts.
 
 import json
 from enum import StrEnum
+from json.encoder import encode_basestring
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from gonogo.contract.canonical import wire_value
+from gonogo.contract.canonical import canonical_bytes, canonical_number, wire_value
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.wire import Number, Recorded
 
@@ -74,6 +75,9 @@ class Identity(Recorded):
     parallel: str | None = None
     git_sha: str | None = None
     nsa_env: dict[str, str] | None = None
+    torch: str | None = None
+    device: str | None = None
+    driver: str | None = None
 
 
 class StepSections(Recorded):
@@ -102,6 +106,10 @@ class Heartbeat(Identity):
     section: str | None = None
     section_seq: Count = 0
 
+    run: str | None = None
+    """On boot lines: the run that the process was started for (GONOGO_RUN)."""
+    attempt: Count | None = None
+    """On boot lines: its attempt, from the order."""
     backend: str | None = None
     dt: Number | None = None
     loss: Number | None = None
@@ -137,6 +145,58 @@ class Heartbeat(Identity):
         return found
 
 
+_ALWAYS = frozenset(
+    name
+    for name, row in Heartbeat.model_fields.items()
+    if not row.is_required() and row.default is not None
+)
+"""Fields that stand in the canonical form even where the line leaves them out."""
+
+_names: dict[frozenset[str], tuple[tuple[str, str], ...]] = {}
+"""Set of fields → (field, its key as JSON), in canonical order; as many sets as kinds of lines."""
+_MAX_KINDS = 4096
+
+
+def canonical_line(beat: Heartbeat) -> bytes:
+    """Return the RFC 8785 bytes of `beat.canonical()`; the fast way of the same thing."""
+    fields = frozenset(beat.model_fields_set)
+    names = _names.get(fields)
+    if names is None:
+        found = sorted((fields | _ALWAYS) & Heartbeat.model_fields.keys())
+        names = tuple((name, f'"{name}":') for name in found)
+        if len(_names) < _MAX_KINDS:
+            _names[fields] = names
+    values = beat.__dict__
+    parts = []
+    for name, key in names:
+        value = values[name]
+        if value is None:
+            continue
+        kind = type(value)
+        if kind is float:
+            text = repr(value)
+            if text[-2:] == ".0" or "e" in text or "n" in text:  # RFC 8785 may write it otherwise
+                text = canonical_number(value)
+            parts.append(key + text)
+        elif kind is int:
+            parts.append(f"{key}{value}")
+        elif kind is str:
+            parts.append(key + encode_basestring(value))
+        elif kind is StepSections:
+            parts.append(key + _sections(value))
+        else:
+            parts.append(key + canonical_bytes(value).decode())
+    return f"{{{','.join(parts)}}}".encode()
+
+
+_SECTIONS = tuple((name, f'"{name}":') for name in sorted(StepSections.model_fields))
+
+
+def _sections(sections: StepSections) -> str:
+    values = sections.__dict__
+    return f"{{{','.join([key + canonical_number(values[name]) for name, key in _SECTIONS])}}}"
+
+
 def parse_object(raw: bytes) -> dict[str, Any]:
     """Return the JSON object on one line.
 
@@ -163,7 +223,9 @@ def parse_heartbeat(raw: bytes) -> Heartbeat:
         Corrupt: anything that is not a heartbeat of this protocol.
     """
     try:
-        return Heartbeat.model_validate(parse_object(raw))
+        if len(raw) > MAX_LINE_BYTES:
+            raise Corrupt(f"a line of {len(raw)} bytes; the limit is {MAX_LINE_BYTES}")
+        return Heartbeat.model_validate_json(raw)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         path = ".".join(str(part) for part in first["loc"])

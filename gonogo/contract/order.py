@@ -4,7 +4,7 @@ An order lies in its run directory, so that a run directory judges itself.
 """
 
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -14,8 +14,13 @@ from gonogo.contract.plan import CheckpointCadence, HeartbeatCadence, Limits
 from gonogo.contract.watch import Watch
 from gonogo.contract.wire import Recorded
 
-JUDGE_VERSION = 1
+JUDGE_VERSION = 2
 """Version of the rules; raised by any change that alters a recorded decision."""
+
+
+MOST_STEPS = 10**9
+MOST_RANKS = 64 * 1024
+"""What no run here comes near: whoever reads an order may count up to it."""
 
 
 class RunReason(StrEnum):
@@ -34,7 +39,7 @@ class ResumePoint(Recorded):
     """A durable checkpoint to start from."""
 
     path: str
-    step: int
+    step: Annotated[int, Field(ge=0, le=MOST_STEPS)]
     """Step to go on after; 0 takes the weights alone, whatever step they are of (`init_from`)."""
 
 
@@ -71,10 +76,19 @@ class Order(Recorded):
     plan: str
     plan_digest: str
     phase: str
-    steps: int
-    world_size: int
+    steps: Annotated[int, Field(ge=1, le=MOST_STEPS)]
+    world_size: Annotated[int, Field(ge=1, le=MOST_RANKS)]
     profile: str
-    entry: str = "nsa.train"
+    entry: str | None = "nsa.train"
+    """Module or script that torchrun starts once a rank; null where there is a command."""
+    command: list[str] | None = None
+    """Program and arguments, started once a host as they are written."""
+    cwd: str | None = None
+    """Folder in which it is started, where the plan names one."""
+    files: list[str] = Field(default_factory=list)
+    """Files whose digests are code identity."""
+    init_from: str | None = None
+    """Phase whose last weights this phase begins with; null = it starts fresh."""
     resume_from: ResumePoint | None = None
     train: dict[str, Any]
     """The whole training configuration; the trainer adds no defaults of its own."""
@@ -83,6 +97,8 @@ class Order(Recorded):
     allow_drift: list[str] = Field(default_factory=list)
     gate: list[Criterion] = Field(default_factory=list)
     left_out: list[LeftOut] = Field(default_factory=list)
+    waive: list[str] = Field(default_factory=list)
+    """Criteria that the plan lets stay unobserved, by id."""
     phases_after: list[PhaseAhead] = Field(default_factory=list)
     """What the plan goes on with: conditions name these phases, forecasts count their steps."""
     watch: Watch = Watch()
@@ -93,7 +109,16 @@ class Order(Recorded):
     heartbeat: HeartbeatCadence = HeartbeatCadence()
     checkpoint: CheckpointCadence = CheckpointCadence()
     fault: str | None = None
+    allow_faults: bool = False
+    """Whether the plan lets faults (and scripted devices) be put in on purpose."""
     limits: Limits = Limits()
+    preflight: list[str] = Field(default_factory=list)
+    """Ids of the preflight checks that are owed."""
+    detectors: dict[str, int] = Field(default_factory=dict)
+    """Detector → version of its rule, of all that watch this run."""
+    settles: list[str] = Field(default_factory=list)
+    """Criteria of the judge's own whose conditions a later run can meet (`gate.settling`)."""
+    facts_v: int = 1
     judge_version: int = JUDGE_VERSION
 
     def document(self) -> dict[str, Any]:

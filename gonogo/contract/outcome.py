@@ -133,6 +133,14 @@ CODE_OF_DETECTOR: dict[Detector, OutcomeCode] = {
 """Cause of a halt by the detector whose halt finding latched (D1 names what the rank did)."""
 
 
+def code_of(detector: str) -> OutcomeCode:
+    """Return the cause that a halt of `detector` names; a plug-in's halt is a policy's."""
+    try:
+        return CODE_OF_DETECTOR.get(Detector(detector), OutcomeCode.STALLED)
+    except ValueError:
+        return OutcomeCode.DIVERGED
+
+
 class Outcome(BaseModel):
     """Why a run ended: code, class and the actor who ended it."""
 

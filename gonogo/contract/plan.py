@@ -1,30 +1,27 @@
 """What does a plan say? Phases, gates and the watchdog's settings, as data.
 
-`plan_source` reads one; the whole training configuration is resolved in `resolve`.
+`planning.source` reads one and names what is wrong with it; the whole training configuration is
+resolved in `planning.resolve`.
 """
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from gonogo.contract.canonical import digest
-from gonogo.contract.criterion import Criterion
+from gonogo.contract.criterion import BUILT_IN_CRITERIA, Criterion
 from gonogo.contract.errors import NotFound
 from gonogo.contract.hardware import hardware_profiles
+from gonogo.contract.near_miss import hint
 from gonogo.contract.outcome import Detector
+from gonogo.contract.patch import Patch
 from gonogo.contract.watch import Watch
 from gonogo.contract.wire import Name, Submitted
+from gonogo.contract.workload import OURS, Workload
 
-ENV_NAME = r"^(NSA_[A-Z0-9_]+|NCCL_[A-Z0-9_]+|TORCH_NCCL_[A-Z0-9_]+|GLOO_[A-Z0-9_]+|OMP_NUM_THREADS|MKL_NUM_THREADS|CUDA_VISIBLE_DEVICES|PYTORCH_CUDA_ALLOC_CONF|CONFIG|TOKENIZERS_PARALLELISM|HF_HOME|HF_TOKEN)$"  # noqa: E501 - one table of allowed names
-Env = dict[Annotated[str, Field(pattern=ENV_NAME)], str]
-
-
-class Workload(Submitted):
-    """Which entry point runs, on how many ranks."""
-
-    entry: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)*$")] = "nsa.train"
-    world_size: Annotated[int, Field(ge=1, le=1024)] = 1
-    parallel: Literal["single", "ddp", "fsdp"] = "single"
+NEVER_WAIVED = ("completed", "no_halt_finding")
+"""Built-in criteria without which nothing is proved: no plan waives them."""
 
 
 class HeartbeatCadence(Submitted):
@@ -45,18 +42,11 @@ class Retry(Submitted):
     infra: Annotated[int, Field(ge=0, le=10)] = 2
 
 
-class Variant(Submitted):
-    """One changed setting of a confirmation."""
-
-    env: Env = {}
-    train: dict[str, Any] = {}
-
-
 class Confirm(Submitted):
     """Reruns before a NO_GO (R15)."""
 
     on: list[Detector]
-    variants: list[Variant] = []
+    variants: list[Patch] = []
 
 
 class Limits(Submitted):
@@ -73,16 +63,34 @@ class CheckpointCadence(Submitted):
     every_s: Annotated[float, Field(gt=0)] | None = None
 
 
-class Phase(Submitted):
-    """A named stage of a plan."""
+class DeclaredIdentity(Submitted):
+    """What a foreign workload must report of itself; null = not checked."""
+
+    params: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+    dim: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+    layers: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+    heads: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+    groups: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+    seq_len: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+    vocab: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+    dtype: str | None = None
+    tokens_per_step: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+    dataset: str | None = None
+
+
+class Phase(Patch):
+    """A named stage of a plan; its `env`, `train` and `workload` lie over the plan's own."""
 
     name: Name
-    steps: Annotated[int, Field(ge=1)]
-    data: Annotated[str, Field(pattern=r"^(synthetic|local_text|fineweb_edu|parquet:.+)$")]
-    env: Env = {}
+    steps: Annotated[int, Field(ge=1, le=10**9)]
+    data: Annotated[str, Field(min_length=1)] | None = None
+    """What is trained on; a foreign workload may leave it to its own configuration."""
     checkpoint: CheckpointCadence = CheckpointCadence()
     approve: Literal["never", "on_conditional", "always"] = "never"
+    approve_expires_s: Annotated[float, Field(gt=0)] | None = None
+    """How long its approval is waited for; null: as the plan says."""
     init_from: str | None = None
+    """The earlier phase whose last weights it begins with; null = it starts fresh."""
     limits: Limits | None = None
     gate: list[Criterion] = []
 
@@ -95,16 +103,24 @@ class Plan(Submitted):
     profile: str
     allow_faults: bool = False
     workload: Workload
-    train: dict[str, Any]
+    train: dict[str, Any] = {}
+    """Ours: `config` and what is laid over it; a foreign workload's own configuration, as it is."""
     watch: Watch = Watch()
     heartbeat: HeartbeatCadence = HeartbeatCadence()
     halt: Halt = Halt()
     retry: Retry = Retry()
     confirm: Confirm | None = None
-    remedies: dict[str, dict[str, Any]] = {}
+    remedies: dict[str, Patch] = {}
+    """Diagnosis → what is changed before the phase is tried again."""
     max_remedies: Annotated[int, Field(ge=0, le=10)] = 0
-    allow_drift: list[Literal["git_sha", "torch", "device"]] = []
+    allow_drift: list[Literal["git_sha", "torch", "device", "driver"]] = []
     limits: Limits = Limits()
+    approve_expires_s: Annotated[float, Field(gt=0)] | None = None
+    """How long an approval is waited for, seconds; null: for ever."""
+    waive: list[Name] = []
+    """Criteria that may stay unobserved; what they waive is shown and makes CONDITIONAL_GO."""
+    identity: DeclaredIdentity | None = None
+    """Of a foreign workload; ours is told by its configuration."""
     phases: Annotated[list[Phase], Field(min_length=1)]
 
     @field_validator("profile")
@@ -112,31 +128,20 @@ class Plan(Submitted):
     def _profile_is_known(cls, name: str) -> str:
         known = hardware_profiles()
         if name not in known:
-            raise ValueError(f"expected one of {', '.join(sorted(known))}")
+            raise ValueError(f"found {name!r}; {hint(name, known)}")
         return name
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        names = [phase.name for phase in self.phases]
-        if len(set(names)) != len(names):
-            raise ValueError("two phases have the same name")
-        if not isinstance(self.train.get("config"), str):
-            raise ValueError("train.config: expected the name of a configuration")
-        limit = self.watch.alive_lost.suspect_s / 3
-        if self.heartbeat.alive_every_s > limit:
-            raise ValueError(
-                f"heartbeat.alive_every_s: found {self.heartbeat.alive_every_s:g}, expected at most"
-                f" {limit:g} (a third of watch.alive_lost.suspect_s)"
-            )
-        for index, phase in enumerate(self.phases):
-            if phase.init_from is not None and phase.init_from not in names[:index]:
-                raise ValueError(f"phases.{phase.name}.init_from: expected an earlier phase")
-            ids = [criterion.id for criterion in phase.gate]
-            if len(set(ids)) != len(ids):
-                raise ValueError(f"phases.{phase.name}.gate: two criteria have the same id")
-            for criterion in phase.gate:
-                _check_condition_places(names, index, phase.name, criterion)
+        problems = [*_problems_of(self), *_problems_of_phases(self)]
+        if problems:
+            raise ValueError("\n".join(problems))
         return self
+
+    @property
+    def ours(self) -> bool:
+        """Whether it runs the workload that comes with gonogo, whose configurations are known."""
+        return self.workload.program == OURS
 
     def phase(self, name: str) -> Phase:
         """Return the phase called `name`.
@@ -155,6 +160,11 @@ class Plan(Submitted):
         index = names.index(name) + 1
         return self.phases[index] if index < len(names) else None
 
+    def approval_limit_s(self, name: str) -> float | None:
+        """Return how long the approval of a phase is waited for, seconds; None: for ever."""
+        own = self.phase(name).approve_expires_s
+        return self.approve_expires_s if own is None else own
+
     def canonical(self) -> dict[str, Any]:
         """Return the JSON form that is stored and digested: what was said, nothing else."""
         return self.model_dump(mode="json", exclude_unset=True)
@@ -164,16 +174,59 @@ class Plan(Submitted):
         return digest(self.canonical())
 
 
-def _check_condition_places(names: list[str], index: int, phase: str, criterion: Criterion) -> None:
-    """Refuse a condition whose evidence would come after it is due."""
-    where = f"phases.{phase}.gate.{criterion.id}"
+def _problems_of(plan: Plan) -> Iterator[str]:
+    """Yield `path: what is wrong` between a plan's parts."""
+    if plan.ours and not isinstance(plan.train.get("config"), str):
+        yield "train.config: expected the name of a configuration"
+    if plan.ours and plan.identity is not None:
+        yield "identity: expected nothing: the configuration of nsa.train says what it is"
+    limit = plan.watch.alive_lost.suspect_s / 3
+    if plan.heartbeat.alive_every_s > limit:
+        yield (
+            f"heartbeat.alive_every_s: found {plan.heartbeat.alive_every_s:g}, expected at most"
+            f" {limit:g} (a third of watch.alive_lost.suspect_s)"
+        )
+    named = {criterion.id for phase in plan.phases for criterion in phase.gate}
+    waivable = named.union(BUILT_IN_CRITERIA).difference(NEVER_WAIVED)
+    for name in plan.waive:
+        if name in NEVER_WAIVED:
+            yield f"waive: {name} cannot be waived: without it nothing is proved"
+        elif name not in waivable:
+            yield f"waive: found {name!r}; {hint(name, waivable)}"
+
+
+def _problems_of_phases(plan: Plan) -> Iterator[str]:
+    names = [phase.name for phase in plan.phases]
+    for index, phase in enumerate(plan.phases):
+        where = f"phases.{phase.name}"
+        if phase.name in names[:index]:
+            yield f"{where}: two phases have the same name"
+        if plan.ours and phase.data is None:
+            yield f"{where}.data: missing; expected a value"
+        if phase.init_from is not None and phase.init_from not in names[:index]:
+            yield (
+                f"{where}.init_from: found {phase.init_from!r}; expected an earlier phase"
+                f" ({', '.join(names[:index]) or 'there is none'})"
+            )
+        ids = [criterion.id for criterion in phase.gate]
+        for name in {name for name in ids if ids.count(name) > 1}:
+            yield f"{where}.gate.{name}: two criteria have the same id"
+        for criterion in phase.gate:
+            problem = _misplaced(names, index, criterion)
+            if problem:
+                yield f"{where}.gate.{criterion.id}{problem}"
+
+
+def _misplaced(names: list[str], index: int, criterion: Criterion) -> str | None:
+    """Say what is wrong with a condition whose evidence would come after it is due."""
     order = [*names, "end"]
     for field in ("evidence_from", "due"):
         value = getattr(criterion, field)
         if value is not None and value not in order[index + 1 :]:
-            raise ValueError(f"{where}.{field}: found {value}, expected a later phase")
+            return f".{field}: found {value}, expected a later phase"
     if criterion.evidence_from == "end":
-        raise ValueError(f"{where}.evidence_from: expected a phase")
+        return ".evidence_from: expected a phase"
     places = [order.index(value) for value in (criterion.evidence_from, criterion.due) if value]
     if len(places) == 2 and places[0] >= places[1]:
-        raise ValueError(f"{where}: evidence_from does not come before due")
+        return ": evidence_from does not come before due"
+    return None

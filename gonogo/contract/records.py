@@ -5,8 +5,9 @@ from typing import Any
 
 from pydantic import Field
 
-from gonogo.contract.heartbeat import Identity
+from gonogo.contract.heartbeat import Count, Identity
 from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.contract.tick import ExitNumber, FileSeal
 from gonogo.contract.wire import Recorded
 
 
@@ -14,9 +15,17 @@ class RankExit(Recorded):
     """exit_rank{N}.json, by the rank wrapper (or the keeper, when the wrapper died too)."""
 
     v: int = 1
-    code: int | None = None
-    signal: int | None = None
+    code: ExitNumber | None = None
+    signal: ExitNumber | None = None
     at: float
+
+
+class Written(Recorded):
+    """How far a heartbeat file had been written."""
+
+    bytes: Count
+    lines: Count
+    """Complete lines."""
 
 
 class ExitRecord(Recorded):
@@ -26,13 +35,40 @@ class ExitRecord(Recorded):
     """
 
     v: int = 1
-    code: int | None = None
-    signal: int | None = None
+    code: ExitNumber | None = None
+    signal: ExitNumber | None = None
     ended_at: float
     ended_by: Actor
     reason: OutcomeCode
     text: str = ""
     ranks: dict[str, RankExit] = Field(default_factory=dict)
+    run: str | None = None
+    attempt: Count | None = None
+    order_sha256: str | None = None
+    """Of the bytes of order.json."""
+    watch: FileSeal | None = None
+    """watch.jsonl as it was when this was written: its first `bytes` bytes."""
+    findings: FileSeal | None = None
+    """findings.jsonl likewise; findings may follow."""
+    requests: list[str] = Field(default_factory=list)
+    """Files that stood there by which somebody asked the run to end, such as `.HALT`."""
+    heartbeats: dict[str, Written] | None = None
+    """Name of each heartbeat file → what stood in it: no rank lives any more that could add to it.
+
+    None where nobody counted."""
+
+
+PREFLIGHT_CHECKS = (
+    "devices",
+    "disk",
+    "shm",
+    "orphans",
+    "code",
+    "environment",
+    "peak",
+    "resume",
+)
+"""Ids of the preflight checks, in the order in which they are made; an order owes some of them."""
 
 
 class CheckOutcome(StrEnum):

@@ -12,11 +12,14 @@ from typing import Any
 from pydantic import BaseModel
 
 from gonogo.contract.decision import Decision
+from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
+from gonogo.contract.output import Outputs
 from gonogo.contract.plan import Plan
 from gonogo.contract.records import ExitRecord
+from gonogo.contract.rules import Rules
 
 SCHEMAS: dict[str, type[BaseModel]] = {
     "plan": Plan,
@@ -25,6 +28,9 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     "finding": Finding,
     "decision": Decision,
     "exit": ExitRecord,
+    "facts": Facts,
+    "rules": Rules,
+    "cli": Outputs,
 }
 
 

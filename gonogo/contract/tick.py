@@ -6,12 +6,24 @@ the same wherever and whenever it is made: detectors see nothing else. `mono` is
 monotonic clock, the one clock of all deadlines.
 """
 
+import re
 from enum import StrEnum
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from gonogo.contract.heartbeat import Count, Finite
 from gonogo.contract.wire import Recorded
+
+ExitNumber = Annotated[int, Field(ge=-(2**31), lt=2**32)]
+"""An exit code or a signal, as an operating system gives it."""
+
+_RANK = re.compile(r"0|[1-9][0-9]{0,5}")
+
+
+def parse_rank(name: str) -> int | None:
+    """Return the rank that a key names, or None: each rank has one spelling."""
+    return int(name) if _RANK.fullmatch(name) is not None else None
 
 
 class ProcessState(StrEnum):
@@ -30,8 +42,8 @@ class RankProbe(Recorded):
     rank: Count
     pid: Count | None = None
     state: ProcessState = ProcessState.UNKNOWN
-    code: int | None = None
-    signal: int | None = None
+    code: ExitNumber | None = None
+    signal: ExitNumber | None = None
     exit_at: Finite | None = None
     """When it ended, in Unix seconds, from its exit record: tells the cause from its victims."""
     env: dict[str, str] | None = None
@@ -43,8 +55,8 @@ class AgentProbe(Recorded):
 
     pid: Count | None = None
     state: ProcessState = ProcessState.UNKNOWN
-    code: int | None = None
-    signal: int | None = None
+    code: ExitNumber | None = None
+    signal: ExitNumber | None = None
 
 
 class StackProbe(Recorded):
@@ -59,6 +71,38 @@ class StackProbe(Recorded):
     digest: str | None = None
     cpu_s: Finite | None = None
     """CPU seconds of the main thread so far."""
+
+
+class WatchStart(Recorded):
+    """Which run is watched, by which watcher: on the first tick of each watcher process."""
+
+    run: str
+    attempt: Count
+    order_sha256: str
+    """Of the bytes of order.json."""
+    version: str = ""
+    """Release of gonogo that watches."""
+
+
+class LinesSeen(Recorded):
+    """How far one boot of one rank had been read at a tick."""
+
+    boot: str
+    seq: Count
+    """Highest seq up to which none is missing."""
+    digest: str
+    """Chain digest of the canonical lines up to there (`gonogo.judge.watch.lines`)."""
+    others: Count = 0
+    """Lines read besides: of other boots, and those that differ from one of the same seq."""
+    before: str | None = None
+    """Digest of the lines of other boots; null while there are none."""
+
+
+class FileSeal(Recorded):
+    """A file that stays as it is."""
+
+    bytes: Count
+    sha256: str
 
 
 class Tick(Recorded):
@@ -81,3 +125,12 @@ class Tick(Recorded):
     stacks: list[StackProbe] = Field(default_factory=list)
     go: bool = False
     """Whether `.GO` stood written before this tick."""
+    observations: dict[str, Any] = Field(default_factory=dict)
+    """Kind of probe → what it saw, such as `devices: [DeviceSample]` (docs/detectors.md)."""
+    start: WatchStart | None = None
+    lines: dict[str, LinesSeen] = Field(default_factory=dict)
+    """Rank → how far it had been read, of the ranks that brought lines with this tick."""
+    files: dict[str, FileSeal] = Field(default_factory=dict)
+    """Files that were complete and read for the first time, such as `exit.json`."""
+    prev: str | None = None
+    """Digest of the recorded tick before this one; null on the first."""

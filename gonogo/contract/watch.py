@@ -31,7 +31,7 @@ class NoFirstHeartbeat(Submitted):
     boot_s: Seconds = 300.0
     first_step_s: Seconds = 900.0
     first_step_compile_s: Seconds = 1800.0
-    """Instead of `first_step_s` where the training configuration says `compile: true`."""
+    """Instead of `first_step_s` where the training configuration says `engine: {compile: true}`."""
 
 
 class AliveLost(Submitted):
@@ -149,6 +149,150 @@ class FirstLoss(Submitted):
     tolerance: Ratio = 1.0
 
 
+class Straggler(Submitted):
+    """D7: one rank computes slower than the best, and than its own best."""
+
+    ratio: Ratio = 1.33
+    window_steps: Annotated[int, Field(ge=4)] = 64
+    windows: Annotated[int, Field(ge=1)] = 3
+
+
+class Frozen(Submitted):
+    """D9: loss or gradient norm stays bit-equal while steps advance; halts at `halt_x` times."""
+
+    loss_steps: Annotated[int, Field(ge=2)] = 20
+    grad_norm_steps: Annotated[int, Field(ge=2)] = 50
+    halt_x: Ratio = 2.0
+
+
+class Divergence(Submitted):
+    """D11: the loss, smoothed, stays above its best; spikes warn only."""
+
+    alpha: Annotated[float, Field(gt=0, le=1)] = 0.02
+    above: Ratio = 0.30
+    above_ratio: Ratio = 0.10
+    noise_x: Ratio = 3.0
+    """The limit is at least so many sigma of the loss: a noisy loss has a wider one."""
+    over_steps: Annotated[int, Field(ge=1)] = 50
+    after_step: Steps = 200
+    """Losses seen before it is armed; after a resume they are counted anew."""
+    spike_mad_x: Ratio = 8.0
+    spike_least: Ratio = 0.5
+    spike_of: Annotated[int, Field(ge=1)] = 8
+    spike_count: Annotated[int, Field(ge=1)] = 5
+    window_steps: Annotated[int, Field(ge=16)] = 128
+
+
+class Gradients(Submitted):
+    """D12: gradients are exactly zero (halt), explode or are always clipped (warn)."""
+
+    zero_steps: Annotated[int, Field(ge=1)] = 3
+    spike_x: Ratio = 20.0
+    spike_of: Annotated[int, Field(ge=1)] = 8
+    spike_count: Annotated[int, Field(ge=1)] = 5
+    window_steps: Annotated[int, Field(ge=16)] = 128
+    clip_share: Ratio = 0.95
+    clip_steps: Annotated[int, Field(ge=1)] = 500
+
+
+class GateCollapse(Submitted):
+    """D13: the branch gates choose one branch only."""
+
+    entropy: Ratio = 0.18
+    """Used, as `max_gate` is, where the trainer does not itself count the collapsed layers."""
+    max_gate: Ratio = 0.9
+    layer_share: Ratio = 0.5
+    distinct: Annotated[int, Field(ge=1)] = 3
+    apart_steps: Steps = 50
+    after_step: Steps = 500
+
+
+class Imbalance(Submitted):
+    """D14: devices of the run are used unequally, or too little; a warning."""
+
+    over_s: Seconds = 120.0
+    ratio: Ratio = 0.8
+    least_util: Ratio = 80.0
+
+
+class MemoryLeak(Submitted):
+    """D15: memory grows so that it hits its limit before the last step."""
+
+    min_samples: Annotated[int, Field(ge=8)] = 64
+    window_samples: Annotated[int, Field(ge=16)] = 256
+    rise_ratio: Ratio = 0.05
+    halt_eta_s: Seconds = 3600.0
+    limit_mb: Ratio | None = None
+    """Instead of the cgroup's (or host's) limit for host memory."""
+
+
+class MemoryLimit(Submitted):
+    """D16: memory is above its limit."""
+
+    reserved_mb: Ratio | None = None
+    samples: Annotated[int, Field(ge=1)] = 3
+    host_ratio: Ratio = 0.9
+
+
+class Loader(Submitted):
+    """D17: steps wait for data."""
+
+    window_steps: Annotated[int, Field(ge=4)] = 64
+    warn_share: Ratio = 0.30
+    halt_share: Ratio = 0.60
+    over_s: Seconds = 300.0
+
+
+class Disk(Submitted):
+    """D19: the run directory's file system is full, or nearly so."""
+
+    warn_checkpoints: Ratio = 2.0
+    warn_mb: Ratio = 5_000.0
+    halt_checkpoints: Ratio = 1.0
+
+
+class CheckpointOverdue(Submitted):
+    """D20: no checkpoint that the watcher has verified, long after one was due."""
+
+    overdue_x: Ratio = 1.5
+    grace_s: Seconds = 600.0
+    halt_x: Ratio = 2.0
+    """Halts at this multiple of the limit at which it warns."""
+
+
+class ImplausibleSpeed(Submitted):
+    """D21: what the trainer reports, or what the hardware could do, does not fit its lines."""
+
+    differ_ratio: Ratio = 0.10
+    over_steps: Annotated[int, Field(ge=1)] = 20
+    mfu: Ratio = 1.0
+    """Halts above this share of the matrix-product peak measured at preflight."""
+    clock_x: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 2.0
+    """Halts where a rank's clock runs so many times slower than the watcher's."""
+    clock_s: Seconds = 120.0
+    """Length of the spans in which the clocks are compared."""
+
+
+class WatcherCheck(Submitted):
+    """D23: the watcher itself was late or away."""
+
+    away_s: Seconds = 15.0
+
+
+class Hardware(Submitted):
+    """D24: the device or its driver reports a fault."""
+
+    throttled_s: Seconds = 60.0
+
+
+class RestartStorm(Submitted):
+    """D25: attempts fail one after the other without getting further."""
+
+    attempts: Annotated[int, Field(ge=1)] = 3
+    starts: Annotated[int, Field(ge=1)] = 5
+    within_s: Seconds = 1800.0
+
+
 class Watch(Submitted):
     """Settings of all detectors, whole."""
 
@@ -163,6 +307,23 @@ class Watch(Submitted):
     hygiene: Hygiene = Hygiene()
     identity: IdentityCheck = IdentityCheck()
     first_loss: FirstLoss = FirstLoss()
+    straggler: Straggler = Straggler()
+    frozen: Frozen = Frozen()
+    divergence: Divergence = Divergence()
+    gradients: Gradients = Gradients()
+    gate_collapse: GateCollapse = GateCollapse()
+    imbalance: Imbalance = Imbalance()
+    memory_leak: MemoryLeak = MemoryLeak()
+    memory_limit: MemoryLimit = MemoryLimit()
+    loader: Loader = Loader()
+    disk: Disk = Disk()
+    checkpoint_overdue: CheckpointOverdue = CheckpointOverdue()
+    implausible_speed: ImplausibleSpeed = ImplausibleSpeed()
+    watcher: WatcherCheck = WatcherCheck()
+    hardware: Hardware = Hardware()
+    restart_storm: RestartStorm = RestartStorm()
+    plugins: dict[str, dict[str, Any]] = {}
+    """Settings of detectors that other packages bring, by detector."""
 
     def source_of(self, path: str, from_profile: frozenset[str] = frozenset()) -> Source:
         """Return where the value at a dotted path (`stall.halt_s`) came from."""

@@ -1,7 +1,73 @@
 """The judgement, pure: what was found, what is decided, and why.
 
-`watch` folds heartbeats and observations into findings; `record` is all that a run left behind;
-`facts` is what a gate may look at; `rules` is what the verdict depends on; `verdict` judges facts
-by rules; `decide` says what happens next; `replay` comes to the same digests again. No network, no
-database, no clock: `now` is an argument.
+Five floors, each of which knows those below it: `watch` folds heartbeats and observations into
+findings; `evidence` is all that a run left behind, and the facts that a gate may look at; `gate` is
+the rules, and the verdict of facts under rules; `course` says what happens next; `ledger` seals
+what was decided and comes to the same digests again. No network, no database, no clock: `now` is an
+argument. `directory` judges a run directory; `catalogue` writes docs/detectors.md.
+
+What others may rely on stands here::
+
+    from gonogo.judge import build_facts, build_rules, judge, load_run
+
+    record = load_run(path)
+    judgement = judge(build_facts(record, rules := build_rules(record.order)), rules)
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gonogo.judge.course.decide import decide
+    from gonogo.judge.evidence.facts import build_facts
+    from gonogo.judge.evidence.record import RunRecord, load_run
+    from gonogo.judge.gate.rules import build_rules
+    from gonogo.judge.gate.verdict import Judgement, judge
+    from gonogo.judge.ledger.chain import check_chain
+    from gonogo.judge.ledger.recorded import RecordedDecision, load_decision
+    from gonogo.judge.ledger.replay import replay_decision
+    from gonogo.judge.watch import fold, refold, start
+    from gonogo.judge.watch.detector import Detector
+
+_HOMES = {
+    "Detector": "gonogo.judge.watch.detector",
+    "Judgement": "gonogo.judge.gate.verdict",
+    "RecordedDecision": "gonogo.judge.ledger.recorded",
+    "RunRecord": "gonogo.judge.evidence.record",
+    "build_facts": "gonogo.judge.evidence.facts",
+    "build_rules": "gonogo.judge.gate.rules",
+    "check_chain": "gonogo.judge.ledger.chain",
+    "decide": "gonogo.judge.course.decide",
+    "fold": "gonogo.judge.watch",
+    "judge": "gonogo.judge.gate.verdict",
+    "load_decision": "gonogo.judge.ledger.recorded",
+    "load_run": "gonogo.judge.evidence.record",
+    "refold": "gonogo.judge.watch",
+    "replay_decision": "gonogo.judge.ledger.replay",
+    "start": "gonogo.judge.watch",
+}
+"""Name → its module, imported when it is asked for: a watcher needs one floor only."""
+
+__all__ = [
+    "Detector",
+    "Judgement",
+    "RecordedDecision",
+    "RunRecord",
+    "build_facts",
+    "build_rules",
+    "check_chain",
+    "decide",
+    "fold",
+    "judge",
+    "load_decision",
+    "load_run",
+    "refold",
+    "replay_decision",
+    "start",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

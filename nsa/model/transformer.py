@@ -85,7 +85,8 @@ class LanguageModel(nn.Module):
         self.blocks = nn.ModuleList(Block(config) for _ in range(model.layers))
         self.norm = RMSNorm(model.dim, model.norm_eps)
         self.head = nn.Linear(model.dim, model.vocab, bias=False)
-        self.gradient_checkpointing = model.gradient_checkpointing
+        self.gradient_checkpointing = model.gradient_checkpointing is not False
+        self.reentrant = model.gradient_checkpointing == "reentrant"
         self.documents_apart = config.packing is not None and config.packing.documents_apart
         table = rotation_table(model.seq_len, model.head_dim, model.rope_theta)
         self.register_buffer("rotation", table, persistent=False)
@@ -98,7 +99,7 @@ class LanguageModel(nn.Module):
         x_BSE = self.embedding(tokens_BS)
         for block in self.blocks:
             if self.gradient_checkpointing and self.training:
-                x_BSE = checkpoint(block, x_BSE, table, documents, use_reentrant=False)
+                x_BSE = checkpoint(block, x_BSE, table, documents, use_reentrant=self.reentrant)
             else:
                 x_BSE = block(x_BSE, table, documents)
         return self.head(self.norm(x_BSE))

@@ -1,6 +1,7 @@
 """Which loops are there, and when do they run? The table; a new loop is one row."""
 
 from service.alerts.delivery import Deliveries
+from service.conductor.approvals import Approvals
 from service.conductor.judge import Judging
 from service.conductor.leader import Leader
 from service.conductor.leases import Leases
@@ -21,10 +22,14 @@ class Conductor:
         self._leader = Leader(context.store, context.settings.home / "conductor.lock")
         self._waker = Waker(context)
         self._deliveries = Deliveries(context)
+        self._judging = Judging(context)
         self.loops = [
-            Loop(name="judging", run_once=Judging(context).run_once, every_s=0.5),
+            Loop(name="judging", run_once=self._judging.run_once, every_s=0.5),
             Loop(name="wake", run_once=self._waker.run_once, every_s=1.0),
             Loop(name="leases", run_once=Leases(context).run_once, every_s=2.0, listens=False),
+            Loop(
+                name="approvals", run_once=Approvals(context).run_once, every_s=1.0, listens=False
+            ),
             Loop(name="alerts", run_once=self._deliveries.run_once, every_s=0.5),
             Loop(name="cursors", run_once=Cursors(context).run_once, every_s=0.5),
             Loop(name="reports", run_once=Reports(context).run_once, every_s=10.0, listens=False),
@@ -40,6 +45,7 @@ class Conductor:
         """End every loop (the context is closing) and give the lead away."""
         for loop in self.loops:
             loop.join(JOIN_S)
+        self._judging.close()
         self._deliveries.close()
         self._leader.close()
         self._waker.close()

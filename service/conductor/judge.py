@@ -1,50 +1,127 @@
-"""Who judges the runs that have ended? This pass: complete ones, one after the other, at once."""
+"""Who judges the runs that have ended? This pass: complete ones, a few at a time, at once.
+
+The facts are made by a judge's process (`service.assessors`) from a folder below
+`GONOGO_HOME/judging`; this one waits for it in a thread and stays free for everything else. A
+judgement that fails is told in an event and tried again after a pause that grows; the run stays
+ended and unjudged until one succeeds.
+"""
 
 import logging
+import shutil
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from gonogo.contract.decision import Decision
+from gonogo.judge.ledger.recorded import RecordedDecision
+from service.assessors import Assessors
 from service.context import Context
 from service.decisions import save_decision
-from service.judging import Assessment, assess, conclude, find_unjudged
-from service.lifecycle import Deed
+from service.judging import Assessment, assess, conclude, find_unjudged, prepare
+from service.lifecycle import Deed, lock_run, record_event
 
+AT_ONCE = 2
+PATIENCE_S = 1.0
+"""How long a pass waits for the judgements that it started; longer ones go on beside it."""
+AGAIN_S = (5.0, 15.0, 60.0, 300.0)
+"""Pauses after judgements of a run that failed."""
 _ROUNDS = 5
-_AGAIN_S = 30.0
-"""After a judgement that failed for a bug, so that one broken run does not keep others waiting."""
 _log = logging.getLogger(__name__)
 
 
 class Judging:
-    """Judges what waits for it."""
+    """Judges what waits for it.
 
-    def __init__(self, context: Context) -> None:
+    Args:
+        context: the service.
+        assessors: where facts are made; default: this checkout's.
+    """
+
+    def __init__(self, context: Context, assessors: Assessors | None = None) -> None:
         self._context = context
+        self._assessors = assessors or Assessors()
+        self._folder = context.settings.home / "judging"
+        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="judging")
+        self._open: dict[str, Future[None]] = {}
+        self._failures: dict[str, int] = {}
         self._not_before: dict[str, float] = {}
 
     def run_once(self) -> None:
-        """Judge every run whose evidence is complete."""
+        """Start to judge every run whose evidence is complete, and wait a moment for it.
+
+        Raises:
+            Exception: what kept a run from being judged; it is tried again later.
+        """
         for run in self._context.store.read(find_unjudged):
             now_mono = self._context.mono()
-            if now_mono < self._not_before.get(run, now_mono):
-                continue
-            self._not_before[run] = now_mono + _AGAIN_S
-            decisions = self._judge(run)
-            del self._not_before[run]
-            for decision in decisions:
-                save_decision(self._context.settings.decisions, decision)
+            if run not in self._open and now_mono >= self._not_before.get(run, now_mono):
+                self._open[run] = self._threads.submit(self._judge, run)
+        wait(self._open.values(), PATIENCE_S)
+        self._collect()
 
-    def _judge(self, run: str) -> list[Decision]:
-        context = self._context
+    def settle(self) -> None:
+        """Judge until nothing waits."""
+        self.run_once()
+        while self._open:
+            wait(self._open.values())
+            self._collect()
+            self.run_once()
+
+    def close(self) -> None:
+        """Wait for what is under way and end the judge's processes."""
+        self._threads.shutdown(cancel_futures=True)
+        self._assessors.close()
+
+    def _collect(self) -> None:
+        """Forget the judgements that are done; raise what one of them failed for."""
+        done = {run: future for run, future in self._open.items() if future.done()}
+        errors = []
+        for run, future in done.items():
+            del self._open[run]
+            error = future.exception()
+            if error is None:
+                self._failures.pop(run, None)
+                self._not_before.pop(run, None)
+                continue
+            number = self._failures[run] = self._failures.get(run, 0) + 1
+            pause_s = AGAIN_S[min(number, len(AGAIN_S)) - 1]
+            self._not_before[run] = self._context.mono() + pause_s
+            self._tell(run, f"{type(error).__name__}: {error}", pause_s)
+            errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _judge(self, run: str) -> None:
+        folder = self._folder / run
+        try:
+            for decision in self._decisions(run, folder):
+                save_decision(self._context.settings.decisions, decision)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _decisions(self, run: str, folder: Path) -> list[RecordedDecision]:
+        store = self._context.store
         for _ in range(_ROUNDS):
-            assessment = context.store.read(lambda session: assess(session, run))
-            made = context.store.write(self._conclusion(assessment))
+            shutil.rmtree(folder, ignore_errors=True)
+            case = store.read(lambda session: prepare(session, run, folder))
+            facts = self._assessors.build_facts(case.folder, case.rules)
+            made = store.write(self._conclusion(assess(case, facts)))
             if made is not None:
                 _log.info("judged %s", run, extra={"action": "judged"})
                 return made
         return []
 
-    def _conclusion(self, found: Assessment) -> Callable[[Session], list[Decision] | None]:
+    def _conclusion(self, found: Assessment) -> Callable[[Session], list[RecordedDecision] | None]:
         return lambda session: conclude(Deed(session=session, now=self._context.now()), found)
+
+    def _tell(self, run: str, why: str, pause_s: float) -> None:
+        """Record that a run could not be judged."""
+
+        def work(session: Session) -> None:
+            deed = Deed(session=session, now=self._context.now())
+            experiment, row = lock_run(deed, run)
+            text = f"not judged, tried again in {pause_s:g} s: {why}"
+            record_event(deed, experiment, "run.unjudged", run=run, phase=row.phase, text=text)
+
+        self._context.store.write(work)

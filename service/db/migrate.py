@@ -10,7 +10,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, create_engine, event
+from sqlalchemy import Connection, create_engine, event, make_url
 from sqlalchemy.pool import NullPool
 
 from gonogo.contract.errors import Corrupt
@@ -60,9 +60,13 @@ def migrate(url: str, revision: str = "head") -> None:
 
 
 def current_revision(url: str) -> tuple[str | None, str | None]:
-    """Return the revision of the database and the newest one."""
+    """Return the revision of the database and the newest one; None: there is no database."""
+    newest = ScriptDirectory.from_config(build_config()).get_current_head()
+    file = make_url(url).database if is_sqlite(url) else None
+    if file and not Path(file).exists():
+        return None, newest  # SQLite would make it
     engine = create_engine(url, poolclass=NullPool)
     with engine.connect() as connection:
         found = MigrationContext.configure(connection).get_current_revision()
     engine.dispose()
-    return found, ScriptDirectory.from_config(build_config()).get_current_head()
+    return found, newest

@@ -66,7 +66,8 @@ class ExperimentRow(Table):
     stop: Mapped[dict[str, Any] | None]
     """What an operator asked: {kind: halt | cancel, reason, actor}."""
     awaiting: Mapped[dict[str, Any] | None]
-    """While awaiting: {kind: approval | decision, phase (that was judged), text}."""
+    """While awaiting: {kind: approval | decision, phase (that was judged), text}, and of an
+    approval {following (phase), asked_at, expires_s}."""
 
 
 class PhaseRow(Table):
@@ -120,6 +121,8 @@ class RunRow(Table):
     sizes: Mapped[dict[str, Any]]
     """With the end: rank → bytes that judgement waits for."""
     findings_expected: Mapped[int] = mapped_column(Integer, default=0)
+    promised: Mapped[dict[str, Any] | None]
+    """With the end: {files: {name: bytes}, records: {path: SHA-256}} that judgement waits for."""
     created_at: Mapped[float] = mapped_column(Seconds)
     claimed_at: Mapped[float | None] = mapped_column(Seconds)
     started_at: Mapped[float | None] = mapped_column(Seconds)
@@ -170,6 +173,28 @@ class HeartbeatRow(Table):
     line: Mapped[str] = mapped_column(Text)
 
 
+class PieceRow(Table):
+    """A stretch of a growing file of a run, byte by byte, so that the file can be had again."""
+
+    __tablename__ = "pieces"
+    run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    file: Mapped[str] = mapped_column(String(64), primary_key=True)
+    start: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    end: Mapped[int] = mapped_column(BigInteger)
+    packed: Mapped[bytes] = mapped_column(LargeBinary)
+    """Its bytes, compressed by zlib."""
+
+
+class RecordRow(Table):
+    """A small record of a run (order.json, exit.json, …) as the bytes that it is."""
+
+    __tablename__ = "records"
+    run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    path: Mapped[str] = mapped_column(String(64), primary_key=True)
+    sha256: Mapped[str] = mapped_column(String(64))
+    content: Mapped[bytes] = mapped_column(LargeBinary)
+
+
 class LogRow(Table):
     """A stretch of a log file."""
 
@@ -218,6 +243,8 @@ class DecisionRow(Table):
     hash: Mapped[str] = mapped_column(String(64))
     at: Mapped[float] = mapped_column(Seconds)
     document: Mapped[str] = mapped_column(Text)
+    cause: Mapped[dict[str, Any] | None]
+    """Why it is not GO, as the document says it."""
 
 
 class AssessmentRow(Table):

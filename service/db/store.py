@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -65,10 +65,23 @@ class _Job:
 
 
 class Store:
-    """The database. `after_commit` is called in the writer's thread after every commit."""
+    """The database.
 
-    def __init__(self, url: str, *, after_commit: Callable[[], None] | None = None) -> None:
+    Args:
+        url: a SQLAlchemy URL.
+        after_commit: called in the writer's thread after every commit.
+        info: what every writing session carries (`Session.info`), such as the home's key.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        after_commit: Callable[[], None] | None = None,
+        info: Mapping[str, Any] | None = None,
+    ) -> None:
         self.url = url
+        self._info = dict(info or {})
         self.sqlite = is_sqlite(url)
         self._after_commit = after_commit or (lambda: None)
         self._readers = build_engine(url)
@@ -125,7 +138,10 @@ class Store:
         """Run a transaction in this thread; one that lost against another runs again."""
         for attempt in range(1, _RETRIES + 1):
             try:
-                with Session(self._writers, expire_on_commit=False) as session, session.begin():
+                with (
+                    Session(self._writers, expire_on_commit=False, info=self._info) as session,
+                    session.begin(),
+                ):
                     result = work(session)
                 self._after_commit()
                 return result
@@ -165,11 +181,13 @@ class Store:
         if results:
             self._after_commit()
 
-    @staticmethod
-    def _run_job(connection: Connection, job: _Job, results: list[tuple[_Job, Any]]) -> None:
+    def _run_job(self, connection: Connection, job: _Job, results: list[tuple[_Job, Any]]) -> None:
         try:
             with Session(
-                connection, join_transaction_mode="create_savepoint", expire_on_commit=False
+                connection,
+                join_transaction_mode="create_savepoint",
+                expire_on_commit=False,
+                info=self._info,
             ) as session:
                 result = job.work(session)
                 session.commit()

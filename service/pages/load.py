@@ -8,21 +8,21 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from gonogo.contract.api import ExperimentView, RunView
+from gonogo.contract.api import ArtifactsView, ExperimentView, RunView
 from gonogo.contract.decision import CriterionResult, Decision
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Msg, parse_object
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.order import Order
-from service.artifacts import ArtifactsView, list_artifacts
+from gonogo.judge.course.cause import cause_of
+from service.artifacts import list_artifacts
 from service.db.schema import HeartbeatRow, LogRow, ProgressRow, RunRow
 from service.decisions import load_decisions
 from service.gate_now import load_gate_now
-from service.judging import load_findings
 from service.lifecycle import load_experiment, runs_of
 from service.pages.charts import Line
 from service.report.evidence import Excerpt, load_stack
-from service.report.verdicts import cause_of
+from service.told.causes import load_findings
 from service.views import view_experiment, view_run
 
 POINTS = 400
@@ -57,8 +57,8 @@ class ExperimentPage:
     runs: Sequence[RunView]
     decisions: Sequence[Decision]
     run: RunPage | None
-    cause: str | None
-    """Why it is not GO, when it is not."""
+    took_s: float | None
+    """From its first run's start to its end, or until now."""
 
     @property
     def living(self) -> bool:
@@ -85,7 +85,7 @@ def load_experiment_page(
         runs=[_view_run(session, found, view) for found in rows],
         decisions=decisions,
         run=page,
-        cause=_cause(session, rows, decisions),
+        took_s=None if row.started_at is None else max(0.0, (row.ended_at or now) - row.started_at),
     )
 
 
@@ -102,15 +102,6 @@ def _view_run(session: Session, row: RunRow, experiment: ExperimentView) -> RunV
         return view
     steps = {phase.name: phase.steps for phase in experiment.phases}
     return view.model_copy(update={"steps": steps.get(row.phase, 0)})
-
-
-def _cause(session: Session, rows: Sequence[RunRow], decisions: Sequence[Decision]) -> str | None:
-    bad = [row for row in rows if row.judged and row.verdict not in (None, "GO")]
-    if not bad:
-        return None
-    about = _criteria(decisions, bad[-1].id)
-    view = view_run(bad[-1], session.get_one(ProgressRow, bad[-1].id))
-    return f"{bad[-1].phase}: {cause_of(load_findings(session, bad[-1].id), view.outcome, about)}"
 
 
 def _criteria(decisions: Sequence[Decision], run: str) -> list[CriterionResult]:

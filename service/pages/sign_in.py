@@ -74,14 +74,14 @@ Next = Annotated[str, Query(max_length=2_000)]
 def show_sign_in(
     context: Service, token: Annotated[str | None, Query(max_length=200)] = None, next: Next = "/"
 ) -> Response:
-    """Show the form, or use up a one-time link."""
+    """Show the form, or use up a one-time link; either leads to the page `next`."""
     if token is None:
         return HTMLResponse(render("sign_in.html", next=local_path(next), problem=None))
     made = context.store.write(lambda session: use_link(session, token, context.now()))
     if made is None:
         problem = "This link was used before or has expired. Use a key, or ask for a new link."
         return HTMLResponse(render("sign_in.html", next="/", problem=problem), 403)
-    return _welcome(made, "/", secure=context.url.startswith("https"))
+    return _welcome(made, local_path(next), secure=context.url.startswith("https"))
 
 
 @router.post("/sign-in")

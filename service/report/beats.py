@@ -6,6 +6,7 @@ Lines were validated when they came in; those that could not be read have no boo
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -13,8 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.heartbeat import Heartbeat, Msg, StepSections, parse_heartbeat
-from gonogo.judge.record import Stream
-from gonogo.judge.steps import RankSteps, build_rank_steps
+from gonogo.judge.evidence.steps import RankSteps
 from service.db.schema import HeartbeatRow
 
 _CHUNK = 5_000
@@ -36,14 +36,19 @@ class Slim:
     mono: float
     boot: str
     seq: int
+    pid: int
     step: int
     msg: str
+    section: str | None
     loss: float | None
     val_loss: float | None
     skipped: bool | None
     tokens: int | None
     dt: float | None
     dt_fetch_s: float | None
+    grad_norm: float | None
+    toks_per_s: float | None
+    gate_entropy: float | None
     gpu_mem_reserved: float | None
     gpu_mem_alloc: float | None
     host_rss_mb: float | None
@@ -60,14 +65,19 @@ def read_beat(line: str) -> Heartbeat | Slim:
         mono=said["mono"],
         boot=said["boot"],
         seq=said["seq"],
+        pid=said["pid"],
         step=said["step"],
         msg=said["msg"],
+        section=said.get("section"),
         loss=_float(said.get("loss")),
         val_loss=_float(said.get("val_loss")),
         skipped=said.get("skipped"),
         tokens=said.get("tokens"),
         dt=_float(said.get("dt")),
         dt_fetch_s=_float(said.get("dt_fetch_s")),
+        grad_norm=_float(said.get("grad_norm")),
+        toks_per_s=_float(said.get("toks_per_s")),
+        gate_entropy=_float(said.get("gate_entropy")),
         gpu_mem_reserved=_float(said.get("gpu_mem_reserved")),
         gpu_mem_alloc=_float(said.get("gpu_mem_alloc")),
         host_rss_mb=_float(said.get("host_rss_mb")),
@@ -102,11 +112,30 @@ class RankBeats:
     """Seconds until the first batch was there."""
 
 
-def build_rank_beats(beats: list[Heartbeat | Slim]) -> RankBeats:
+class Taking:
+    """Takes one rank's beats as they come; none is kept."""
+
+    def __init__(self) -> None:
+        self._steps = RankSteps()
+        self._ready: tuple[float, float] | None = None
+
+    def take(self, beat: Heartbeat | Slim) -> None:
+        """Take one distinct beat."""
+        self._steps.take(cast(Heartbeat, beat))
+        if beat.msg == Msg.LOADER_READY and beat.dt is not None:
+            self._ready = min(self._ready or (beat.ts, beat.dt), (beat.ts, beat.dt))
+
+    def taken(self) -> RankBeats:
+        """Return what they came to."""
+        return RankBeats(steps=self._steps, ready_s=self._ready[1] if self._ready else None)
+
+
+def build_rank_beats(beats: Iterable[Heartbeat | Slim]) -> RankBeats:
     """Return one rank's steps by the judge's own functions."""
-    said = Stream(beats=tuple(cast(list[Heartbeat], beats))).in_time()
-    ready = [beat.dt for beat in said if beat.msg == Msg.LOADER_READY and beat.dt is not None]
-    return RankBeats(steps=build_rank_steps(said), ready_s=ready[0] if ready else None)
+    taking = Taking()
+    for beat in beats:
+        taking.take(beat)
+    return taking.taken()
 
 
 def load_beats(session: Session, run: str) -> dict[int, RankBeats]:
@@ -117,7 +146,7 @@ def load_beats(session: Session, run: str) -> dict[int, RankBeats]:
         .where(HeartbeatRow.msg.in_([Msg.BOOT.value, *(msg.value for msg in _SHOWN)]))
         .execution_options(yield_per=_CHUNK)
     )
-    found: dict[int, list[Heartbeat | Slim]] = {}
+    found: dict[int, Taking] = {}
     for rank, line in session.execute(query):
-        found.setdefault(rank, []).append(read_beat(line))
-    return {rank: build_rank_beats(found[rank]) for rank in sorted(found)}
+        found.setdefault(rank, Taking()).take(read_beat(line))
+    return {rank: found[rank].taken() for rank in sorted(found)}

@@ -1,4 +1,4 @@
-"""What did the guilty rank do when it was halted? The beginning of its stack, from the evidence."""
+"""Where did the ranks stand when the run was halted? In words, from the evidence of the finding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,10 +8,12 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Finding, Severity
+from gonogo.judge.evidence.rounds import by_relevance, is_told, stack_rank, tell_round
 from service.artifacts import load_artifact
 from service.db.schema import RunRow
 
-STACK_LINES = 16
+MAX_FILES = 130
+"""The stacks of 128 ranks, and the collectives."""
 _MAX_BYTES = 2**16
 
 
@@ -24,25 +26,22 @@ class Excerpt:
 
 
 def load_stack(session: Session, run: RunRow, findings: Sequence[Finding]) -> Excerpt | None:
-    """Return the main thread's stack of the rank that the halt finding names, where it is here."""
+    """Return what the collectives and the stacks of the first halt say, where they are here.
+
+    Equal stacks are one group, that of the named rank first. The excerpt bears the name of the most
+    telling stack listing.
+    """
     halt = next((row for row in findings if row.severity is Severity.HALT), None)
-    if halt is None or halt.rank is None:
+    if halt is None:
         return None
-    wanted = [path for path in halt.evidence if path.endswith(f"stacks_rank{halt.rank}.txt")]
-    for path in wanted:
-        text = _load_text(session, run, path)
-        if text.strip():
-            return Excerpt(name=path, text=first_thread(text))
-    return None
-
-
-def first_thread(stacks: str) -> str:
-    """Return the first thread of a stack listing (threads begin at the margin), cut when long."""
-    lines = stacks.splitlines()
-    ends = [n for n, line in enumerate(lines) if n and line and not line[0].isspace()]
-    thread = lines[: ends[0] if ends else len(lines)]
-    more = ["    …"] if len(thread) > STACK_LINES else []
-    return "\n".join(thread[:STACK_LINES] + more)
+    wanted = [path for path in by_relevance(halt.evidence, halt.rank) if is_told(path)]
+    texts = {path: _load_text(session, run, path) for path in wanted[:MAX_FILES]}
+    text = tell_round(texts, halt.rank)
+    if not text:
+        return None
+    telling = [path for path, said in texts.items() if said.strip()]
+    stacks = [path for path in telling if stack_rank(path) is not None]
+    return Excerpt(name=(stacks or telling)[0], text=text)
 
 
 def _load_text(session: Session, run: RunRow, path: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from gonogo.contract.decision import Condition, CriterionOutcome, CriterionResult, Decision
 from gonogo.contract.finding import Finding, Severity
-from gonogo.judge.diagnosis import diagnosis_named
+from gonogo.judge.gate.diagnosis import diagnosis_named
 from service.report.text import NONE, code, inline, number, table
 from service.report.view import ReportView, RunReport
 
@@ -75,12 +75,12 @@ def left_out_text(run: RunReport) -> str | None:
 
 def not_observed(run: RunReport) -> list[str]:
     """Return what nothing was seen of, one sentence each (missing evidence is never a pass)."""
-    found = []
+    judged = _judged_not_observed(run.decision)
     if not run.ranks:
-        return ["no rank wrote a heartbeat"]
+        return ["no rank wrote a heartbeat", *(judged or [])]
+    found = judged if judged is not None else ["device utilisation: no decision measured it"]
     if run.first("peak_reserved_mb") is None:
         found.append("device memory: no rank reports any")
-    found.append("device utilisation: heartbeats do not carry it")
     if run.first("last_val_loss") is None:
         found.append("validation loss: no evaluation was due or reported")
     if not any(rank.sections_s for rank in run.ranks):
@@ -88,6 +88,12 @@ def not_observed(run: RunReport) -> list[str]:
     if run.artifacts.dir is not None and not run.artifacts.reachable:
         found.append(f"files of the run: they lie on {run.artifacts.host} at {run.artifacts.dir}")
     return found
+
+
+def _judged_not_observed(decision: Decision | None) -> list[str] | None:
+    """Return what the decision's facts say that nobody saw; None where they say nothing of it."""
+    said = decision.facts.get("not_observed") if decision is not None else None
+    return [str(text) for text in said] if isinstance(said, list) else None
 
 
 def finding_lines(findings: Iterable[Finding], *, evidence: bool = True) -> list[str]:
@@ -100,7 +106,7 @@ def _finding_line(row: Finding, *, evidence: bool) -> str:
     place = [f"rank {row.rank}" if row.rank is not None else "", row.section or ""]
     place += [f"step {row.step}" if row.step is not None else ""]
     where = ", ".join(part for part in place if part)
-    parts = [f"- **{row.severity.value}** {code(row.detector.value)}"]
+    parts = [f"- **{row.severity.value}** {code(row.detector)}"]
     parts.append(f" ({where}): {inline(row.text)}" if where else f": {inline(row.text)}")
     if row.value is not None and row.threshold is not None:
         bound = f"{number(row.value)} against {number(row.threshold)}, {row.source.value}"
@@ -154,8 +160,24 @@ def decision_table(view: ReportView) -> str:
             inline(row.reason or ""),
             code(row.facts_digest[:12]),
             code(row.rule_digest[:12]),
+            code(row.hash[:16]),
+            code(row.key_id) if row.key_id else NONE,
         )
         for row in view.decisions
     )
-    heads = ("#", "decision", "about", "kind", "verdict", "by", "at", "reason", "facts", "rules")
+    heads = (
+        "#", "decision", "about", "kind", "verdict", "by", "at", "reason", "facts", "rules", "hash",
+        "signed by",
+    )  # fmt: skip
     return table(heads, rows)
+
+
+def anchor_text(view: ReportView) -> str | None:
+    """Say what the chain of decisions ends in, so that nobody can take its end away unseen."""
+    if not view.decisions:
+        return None
+    head = view.decisions[-1]
+    return (
+        f"The chain ends in decision {head.seq} with the hash {code(head.hash)}."
+        f" {code(f'gonogo verify --anchor {head.hash[:16]}')} shows whether it is still there."
+    )

@@ -3,9 +3,7 @@
 Numbers are of all steps, so every heartbeat is read, though only the fields that are shown.
 """
 
-import json
 from collections.abc import Sequence
-from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -13,18 +11,18 @@ from sqlalchemy.orm import Session
 from gonogo.contract.api import Forecast
 from gonogo.contract.decision import Decision
 from gonogo.contract.errors import Corrupt
+from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeClass
 from gonogo.contract.records import ModelRecord, Preflight
-from gonogo.contract.rundir import load_record
 from gonogo.contract.wire import Recorded
-from gonogo.judge.forecast import build_forecast, build_live_forecast
+from gonogo.judge.course.forecast import build_forecast, build_live_forecast
+from gonogo.rundir import load_record
 from service.artifacts import list_artifacts, reachable_dir
 from service.context import Context
 from service.db.schema import AssessmentRow, ExperimentRow, ProgressRow, RunRow
 from service.decisions import load_decisions
-from service.judging import load_findings
 from service.lifecycle import load_experiment, runs_of
 from service.logs import load_log
 from service.progress import resolved_of
@@ -32,6 +30,7 @@ from service.report.beats import load_beats
 from service.report.evidence import Excerpt, load_stack
 from service.report.numbers import build_numbers
 from service.report.view import RankNumbers, ReportView, RunReport
+from service.told.causes import load_findings
 from service.views import stamp, view_experiment, view_run
 
 LOG_LINES = 25
@@ -148,7 +147,7 @@ def _forecast_after(
     )
 
 
-def _load_facts(session: Session, run: str) -> dict[str, Any] | None:
+def _load_facts(session: Session, run: str) -> Facts | None:
     """Return the facts that the run was judged by; None before its end."""
     text = session.scalars(select(AssessmentRow.facts).where(AssessmentRow.run == run)).first()
-    return None if text is None else json.loads(text)
+    return None if text is None else Facts.model_validate_json(text)

@@ -5,6 +5,7 @@
 
 from gonogo.contract.lifecycle import ExperimentState, PhaseState
 from service.report.gates import (
+    anchor_text,
     condition_table,
     decision_table,
     diagnosis_text,
@@ -23,7 +24,14 @@ from service.report.sections import (
     took_s,
 )
 from service.report.text import NONE, block, code, duration, inline, table
-from service.report.verdicts import cause, decided_by, recommendation
+from service.report.verdicts import (
+    cause,
+    decided_by,
+    look_parts,
+    next_parts,
+    override_parts,
+    recommendation,
+)
 from service.report.view import ReportView, RunReport
 
 
@@ -44,17 +52,17 @@ def build_report(view: ReportView) -> str:
     for run in view.runs:
         parts += _run(view, run)
     if view.decisions:
-        parts += ["## Decisions", decision_table(view), *_replay(view)]
+        parts += ["## Decisions", decision_table(view), *_anchor(view), *_replay(view)]
     parts += [f"Written {view.now} for {code(view.experiment.id)}, {view.url}"]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _summary(view: ReportView) -> list[str]:
     experiment = view.experiment
-    verdict = experiment.verdict.value if experiment.verdict else _no_verdict(view)
+    verdict = experiment.verdict_words or _no_verdict(view)
     facts = [
         ("verdict", f"**{verdict}**"),
-        ("cause", cause(view)),
+        ("evidence" if experiment.overrides else "cause", cause(view)),
         ("decided by", decided_by(view)),
         ("state", experiment.state.value),
         ("plan", f"{code(experiment.plan)} {code(view.plan_digest[:12])}"),
@@ -65,10 +73,14 @@ def _summary(view: ReportView) -> list[str]:
         facts.append(("fault on purpose", code(view.fault)))
     if experiment.waiting_for:
         facts.append(("waits for", inline(experiment.waiting_for)))
+    if experiment.waiting_until:
+        facts.append(("until", experiment.waiting_until))
     parts = [
         f"# {verdict}: {inline(experiment.name)}",
         table(("", ""), facts),
         f"**Recommendation.** {recommendation(view)}",
+        *next_parts(view),
+        *override_parts(view),
     ]
     bad = view.culprit
     if bad is not None:
@@ -92,6 +104,7 @@ def _first_look(run: RunReport) -> list[str]:
     if diagnosis is not None:
         parts.append(diagnosis)
     if run.decision is not None:
+        parts += look_parts(run.decision.cause)
         bad = [row for row in run.decision.criteria if row.outcome != "pass"]
         if bad:
             parts.append(gate_table(bad))
@@ -167,6 +180,11 @@ def _run(view: ReportView, run: RunReport) -> list[str]:
     parts += expected(view, run)
     parts += ["### Artifacts", artifact_lines(run)]
     return parts
+
+
+def _anchor(view: ReportView) -> list[str]:
+    text = anchor_text(view)
+    return [] if text is None else [text]
 
 
 def _replay(view: ReportView) -> list[str]:

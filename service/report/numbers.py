@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 
 from gonogo.contract.canonical import rounded
 from gonogo.contract.criterion import Metric
-from gonogo.contract.heartbeat import Heartbeat, Msg
+from gonogo.contract.heartbeat import Msg
 from gonogo.contract.order import Order
-from gonogo.judge.measure import quantile
-from gonogo.judge.metrics import METRICS
-from gonogo.judge.rules import build_rules
-from gonogo.judge.scope import Scope, build_scope
-from gonogo.judge.steps import RankSteps
+from gonogo.contract.rules import Rules
+from gonogo.judge.evidence.measure import quantile
+from gonogo.judge.evidence.metrics import METRICS
+from gonogo.judge.evidence.steps import RankSteps
+from gonogo.judge.gate.rules import build_rules
 from service.report.beats import RankBeats
 from service.report.view import SECTIONS, RankNumbers, Series
 from service.series import downsample
@@ -28,17 +28,16 @@ def build_numbers(order: Order | None, ranks: Mapping[int, RankBeats]) -> tuple[
         order: what was ordered; None leaves out what depends on it.
         ranks: rank → what it said.
     """
-    scope = build_scope(build_rules(order))
-    return tuple(_numbers(rank, ranks[rank], scope) for rank in sorted(ranks))
+    rules = build_rules(order)
+    return tuple(_numbers(rank, ranks[rank], rules) for rank in sorted(ranks))
 
 
-def _numbers(rank: int, said: RankBeats, scope: Scope | None) -> RankNumbers:
+def _numbers(rank: int, said: RankBeats, rules: Rules) -> RankNumbers:
     steps = said.steps
-    progress = [beat for _, beat in sorted(steps.said[Msg.PROGRESS].items())]
     times = sorted(steps.step_times().items())
     seconds = [value for _, value in times]
-    losses = [(beat.step, beat.loss) for beat in progress if beat.loss is not None]
-    tok_s = sorted(METRICS[Metric.TOKS_PER_S].samples(steps, scope).items()) if scope else []
+    losses = list(steps.samples("loss").items())
+    tok_s = sorted(METRICS[Metric.TOKS_PER_S].samples(steps, rules).items()) if rules.known else []
     sections = _sections(steps)
     evals = sorted(steps.evals.items())
     return RankNumbers(
@@ -50,38 +49,37 @@ def _numbers(rank: int, said: RankBeats, scope: Scope | None) -> RankNumbers:
         median_tok_s=_median(value for _, value in tok_s),
         median_step_s=_median(seconds),
         p95_step_s=rounded(quantile(seconds, 0.95)) if seconds else None,
-        median_fetch_s=_median(beat.dt_fetch_s for beat in progress),
+        median_fetch_s=_median(steps.samples("dt_fetch_s").values()),
         loader_ready_s=said.ready_s,
-        peak_reserved_mb=_peak(beat.gpu_mem_reserved for beat in progress),
-        peak_alloc_mb=_peak(beat.gpu_mem_alloc for beat in progress),
-        peak_rss_mb=_peak(beat.host_rss_mb for beat in progress),
+        peak_reserved_mb=_peak(steps.samples("gpu_mem_reserved").values()),
+        peak_alloc_mb=_peak(steps.samples("gpu_mem_alloc").values()),
+        peak_rss_mb=_peak(steps.samples("host_rss_mb").values()),
         sections_s={name: _median(value for _, value in rows) for name, rows in sections.items()},
         loss=_curve(losses),
         val_loss=_curve(evals),
         tok_s=_curve(tok_s),
-        memory_mb=_curve(_memory(progress)),
+        memory_mb=_curve(_memory(steps)),
         sections={name: _curve(rows) for name, rows in sections.items()},
     )
 
 
-def _memory(progress: Iterable[Heartbeat]) -> list[tuple[int, float]]:
+def _memory(steps: RankSteps) -> list[tuple[int, float]]:
     """Return the reserved device memory, or the host's where there is no device."""
-    rows = [
-        (beat.step, beat.gpu_mem_reserved if beat.gpu_mem_reserved else beat.host_rss_mb)
-        for beat in progress
-    ]
-    return [(step, value) for step, value in rows if value is not None]
+    reserved, host = steps.samples("gpu_mem_reserved"), steps.samples("host_rss_mb")
+    return sorted({**host, **{step: value for step, value in reserved.items() if value}}.items())
 
 
 def _sections(steps: RankSteps) -> Mapping[str, list[tuple[int, float]]]:
+    table = steps.steps
     rows = [
-        (step, beat.step_sections)
-        for step, beat in sorted(steps.said[Msg.STEP_END].items())
-        if beat.step_sections is not None
+        (step, row)
+        for step, row in table.steps_of(Msg.STEP_END)
+        if not math.isnan(table.sections[0][row])
     ]
     if not rows:
         return {}
-    return {name: [(step, getattr(row, name)) for step, row in rows] for name in SECTIONS}
+    named = zip(SECTIONS, table.sections, strict=True)
+    return {name: [(step, column[row]) for step, row in rows] for name, column in named}
 
 
 def _finite(values: Iterable[float | None]) -> list[float]:

@@ -1,19 +1,10 @@
 """What happened, who says so, and what should be done? The three sentences on top of a report."""
 
-from collections.abc import Sequence
-
-from gonogo.contract.decision import (
-    CriterionOutcome,
-    CriterionResult,
-    Decision,
-    DecisionKind,
-    Verdict,
-)
-from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.decision import Cause, Decision, Verdict
 from gonogo.contract.lifecycle import ExperimentState
-from gonogo.contract.outcome import Outcome, OutcomeClass
-from gonogo.judge.diagnosis import diagnosis_named
-from service.report.text import NONE, code, inline
+from gonogo.judge.course.cause import cause_of
+from gonogo.judge.gate.diagnosis import diagnosis_named
+from service.report.text import NONE, block, code, inline, table
 from service.report.view import ReportView, RunReport
 
 
@@ -23,40 +14,27 @@ def deciding(view: ReportView) -> Decision | None:
 
 
 def cause(view: ReportView) -> str:
-    """Return why the verdict is what it is, in one sentence."""
-    last = deciding(view)
-    if last is not None and last.kind is DecisionKind.HUMAN:
-        return f"{inline(last.actor)} decided: {inline(last.reason or '')}"
+    """Return what the evidence says, in one sentence, whatever a person said."""
     run = view.culprit
     if run is None:
-        passed = sum(phase.verdict == Verdict.GO for phase in view.experiment.phases)
-        return f"{passed} of {len(view.experiment.phases)} phases passed with GO"
+        phases = view.experiment.phases
+        by_hand = {row.phase for row in view.experiment.overrides}
+        passed = sum(row.verdict == Verdict.GO and row.name not in by_hand for row in phases)
+        return f"{passed} of {len(phases)} phases passed with GO"
     return f"{run.title}: {run_cause(run)}"
 
 
 def run_cause(run: RunReport) -> str:
-    """Return why a run is not GO, as Markdown."""
+    """Return why a run is not GO, as Markdown, with the last line of the log that says most."""
     criteria = run.decision.criteria if run.decision else []
-    return inline(cause_of(run.findings, run.view.outcome, criteria))
+    text = inline(cause_of(run.findings, run.view.outcome, criteria))
+    said = run.decision.cause if run.decision else None
+    return f"{text}; {log_line(said)}" if said is not None and said.line else text
 
 
-def cause_of(
-    findings: Sequence[Finding], outcome: Outcome | None, criteria: Sequence[CriterionResult]
-) -> str:
-    """Return why a run is not GO: its halt finding, its end, or its first bad criterion."""
-    halt = next((row for row in findings if row.severity is Severity.HALT), None)
-    if halt is not None:
-        place = [f"rank {halt.rank}" if halt.rank is not None else "", halt.section or ""]
-        where = ", ".join(part for part in place if part)
-        return f"{halt.detector.value}{f' ({where})' if where else ''}: {halt.text}"
-    if outcome is not None and outcome.klass is not OutcomeClass.SUCCESS:
-        text = f": {outcome.text}" if outcome.text else ""
-        return f"{outcome.code.value} by {outcome.actor.value}{text}"
-    worst = next((row for row in criteria if row.outcome is CriterionOutcome.FAIL), None)
-    worst = worst or next((row for row in criteria if row.outcome != "pass"), None)
-    if worst is not None:
-        return f"criterion {worst.id} {worst.outcome.value}: {worst.evidence}"
-    return "it has not ended" if outcome is None else outcome.code.value
+def log_line(said: Cause) -> str:
+    """Return the quoted line of a log, as Markdown."""
+    return f"last line of {code(said.log)}: {inline(said.line)}"
 
 
 def decided_by(view: ReportView) -> str:
@@ -68,25 +46,48 @@ def decided_by(view: ReportView) -> str:
     return f"{inline(last.actor)} ({last.kind.value}), {code(last.id)} {about}, at {last.at}"
 
 
-def recommendation(view: ReportView) -> str:
-    """Return what to do now."""
+def override_parts(view: ReportView) -> list[str]:
+    """Return what a person decided and still stands, beside what the evidence says."""
     experiment = view.experiment
-    name = code(experiment.id)
-    if experiment.state is ExperimentState.AWAITING_DECISION:
-        return (
-            f"It waits for a person ({inline(experiment.waiting_for or 'a decision')}):"
-            f" {code('gonogo promote')}, {code('rerun')}, {code('resume')}, {code('override')} or"
-            f" {code('cancel')} {name}."
+    if not experiment.overrides:
+        return []
+    rows = (
+        (
+            code(row.condition) if row.condition else row.phase,
+            f"**{row.verdict} by hand**",
+            f"**{row.evidence}**" if row.evidence else "nothing was judged",
+            inline(row.actor),
+            inline(row.reason),
+            row.at,
+            code(row.decision),
         )
+        for row in experiment.overrides
+    )
+    heads = ("about", "a person says", "the evidence says", "who", "why", "at", "decision")
+    parts = ["### Decided by hand", table(heads, rows)]
+    if experiment.never_ran:
+        parts.append(f"Never ran: {', '.join(experiment.never_ran)}.")
+    return parts
+
+
+def recommendation(view: ReportView) -> str:
+    """Return what to do now; it claims no evidence that is not there."""
+    experiment = view.experiment
+    if experiment.state is ExperimentState.AWAITING_DECISION:
+        return f"It waits for a person ({inline(experiment.waiting_for or 'a decision')})."
     if experiment.state is not ExperimentState.FINISHED:
         return "Nothing yet: it goes on by itself."
+    if experiment.overrides:
+        said = inline(experiment.summary or "")
+        return f"A person decided, not the evidence; go on at that person's word alone. {said}"
     if experiment.verdict is None:
         return "It was cancelled and judged nothing; submit it again when it is wanted."
+    summary = inline(experiment.summary or "")
     return {
-        Verdict.GO: "Go: every phase passed its gate with complete evidence.",
-        Verdict.CONDITIONAL_GO: "Go only under the conditions below: each is met, or waived.",
-        Verdict.INCONCLUSIVE: f"Not enough evidence: submit again, or {code('gonogo override')}.",
-        Verdict.NO_GO: _after_no_go(view),
+        Verdict.GO: f"Go. {summary}",
+        Verdict.CONDITIONAL_GO: f"Go only under the conditions below. {summary}",
+        Verdict.INCONCLUSIVE: f"Not enough evidence. {summary}",
+        Verdict.NO_GO: f"{_after_no_go(view)} {summary}",
     }[experiment.verdict]
 
 
@@ -94,6 +95,26 @@ def _after_no_go(view: ReportView) -> str:
     run = view.culprit
     decision = run.decision if run else None
     row = diagnosis_named(decision.diagnosis) if decision and decision.diagnosis else None
-    if row is None:
-        return "Do not go on. The cause has no known name; look at the evidence below."
-    return f"Do not go on. {inline(row.remedy).capitalize()} ({row.name}, {row.requirement})."
+    if row is not None:
+        return f"Do not go on. {inline(row.remedy).capitalize()} ({row.name}, {row.requirement})."
+    if decision is not None and decision.cause is not None and decision.cause.unknown:
+        return "Do not go on. The failure is unknown; look at the evidence in the order below."
+    return "Do not go on. Look at the evidence below."
+
+
+def look_parts(said: Cause | None) -> list[str]:
+    """Return where to look at an unknown failure, in order."""
+    if said is None or not said.unknown:
+        return []
+    places = "\n".join(f"{number}. {inline(place)}" for number, place in enumerate(said.look, 1))
+    return ["**Unknown failure**: no known one fits its facts. Look, in this order:", places]
+
+
+def next_parts(view: ReportView) -> list[str]:
+    """Return the commands to type next."""
+    rows = view.experiment.next
+    if not rows:
+        return []
+    width = max(len(row.command) for row in rows)
+    lines = (f"{row.command:<{width}}  # {row.text}" for row in rows)
+    return ["**Next.**", block("\n".join(lines), "sh")]

@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gonogo.contract.api import ExperimentView, Forecast, RunView
+from gonogo.contract.api import ArtifactsView, ExperimentView, Forecast, RunView
 from gonogo.contract.decision import Decision
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order
 from gonogo.contract.records import Preflight
-from service.artifacts import ArtifactsView
 from service.report.evidence import Excerpt
 
 Series = tuple[tuple[int, float], ...]

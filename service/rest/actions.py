@@ -1,13 +1,15 @@
 """The verbs, and a person's own decisions."""
 
+from http import HTTPStatus
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Response
 from sqlalchemy.orm import Session
 
-from gonogo.contract.api import Action, ExperimentView, Override
+from gonogo.contract.api import ExperimentView, Override, VerbBody
 from gonogo.contract.decision import Decision
 from gonogo.contract.order import ResumePoint
+from gonogo.judge.ledger.recorded import record_of
 from service.auth import Operator, Principal, Service
 from service.context import Context
 from service.db.schema import ExperimentRow
@@ -15,6 +17,7 @@ from service.decisions import save_decision
 from service.idempotency import IdempotencyKey, answer_once
 from service.lifecycle import Deed, load_experiment, lock_experiment, phases_of
 from service.overrides import override
+from service.problems import WireResponse
 from service.progress import load_resume_points
 from service.rest.etag import IfMatch, check_if_match, etag_of
 from service.verbs import VERBS
@@ -22,7 +25,7 @@ from service.views import view_experiment
 
 router = APIRouter(tags=["actions"])
 _NEEDS_POINTS = ("resume", "promote", "takeover")
-Said = Annotated[Action | None, Body()]
+Said = Annotated[VerbBody | None, Body()]
 
 
 def _perform(
@@ -30,7 +33,7 @@ def _perform(
     context: Context,
     caller: Principal,
     experiment: str,
-    action: Action | None,
+    action: VerbBody | None,
     if_match: str | None,
     response: Response,
 ) -> ExperimentView:
@@ -111,8 +114,8 @@ for _verb, _summary in (
 @router.post(
     "/experiments/{experiment}/decisions",
     operation_id="override",
-    status_code=201,
     response_model=Decision,
+    status_code=201,
     responses={
         201: {
             "description": "It is recorded.",
@@ -133,7 +136,7 @@ def post_decision(
     response: Response,
     if_match: IfMatch = None,
     key: IdempotencyKey = None,
-) -> Decision:
+) -> Response:
     """Decide by hand: take a verdict, or (`condition`) waive a condition."""
     points = _resume_points(context, experiment)
 
@@ -143,7 +146,7 @@ def post_decision(
 
         def create() -> dict[str, Any]:
             check_if_match(row, if_match)
-            return override(deed, row, said, points).wire()
+            return dict(override(deed, row, said, points).document)
 
         return answer_once(
             session,
@@ -155,7 +158,7 @@ def post_decision(
             create=create,
         )
 
-    decision = Decision.model_validate(context.store.write(work))
-    save_decision(context.settings.decisions, decision)
-    response.headers["Location"] = f"/api/v1/decisions/{decision.id}"
-    return decision
+    recorded = record_of(context.store.write(work))
+    save_decision(context.settings.decisions, recorded)
+    location = {"Location": f"/api/v1/decisions/{recorded.id}"}
+    return WireResponse(recorded.document, HTTPStatus.CREATED, location)

@@ -9,6 +9,7 @@ from gonogo.contract.agent import (
     ClaimRequest,
     EvidenceReport,
     FindingsReport,
+    RecordReport,
     StateReport,
     Telemetry,
     TelemetryAck,
@@ -18,6 +19,7 @@ from service.auth import Agent, Service
 from service.claims import claim
 from service.db.schema import ExperimentRow, ProgressRow
 from service.lifecycle import Deed, load_run
+from service.pieces import pack_streams, take_record
 from service.problems import WireResponse
 from service.run_states import take_evidence, take_findings, take_state
 from service.telemetry import needs_flags, parse_stretches, take_telemetry, update_flags
@@ -38,14 +40,17 @@ def post_claim(context: Service, caller: Agent, request: ClaimRequest) -> WireRe
     return WireResponse({"order": order.document() if order is not None else None})
 
 
-@router.post("/runs/{run}/telemetry", operation_id="post_telemetry")
+@router.post(
+    "/runs/{run}/telemetry", operation_id="post_telemetry", response_model_exclude_unset=True
+)
 def post_telemetry(context: Service, caller: Agent, run: str, telemetry: Telemetry) -> TelemetryAck:
-    """Send heartbeats and log tails by offset, renew the lease, get commands."""
+    """Send growing files by offset and log tails, renew the lease, get commands."""
     stretches = parse_stretches(telemetry.ranks)
+    pieces = pack_streams(telemetry.files or [])
 
     def work(session: Session) -> tuple[TelemetryAck, bool]:
         deed = Deed(session=session, now=context.now(), actor=f"run {run}")
-        ack = take_telemetry(deed, run, telemetry, stretches)
+        ack = take_telemetry(deed, run, telemetry, stretches, pieces)
         row = load_run(session, run)
         frozen = bool(session.get_one(ExperimentRow, row.experiment).frozen)
         progress = session.get_one(ProgressRow, run)
@@ -88,6 +93,17 @@ def post_evidence(context: Service, caller: Agent, run: str, report: EvidenceRep
     """Upload one file of evidence."""
     context.store.write(
         lambda session: take_evidence(
+            Deed(session=session, now=context.now(), actor=f"run {run}"), run, report
+        )
+    )
+    return Accepted()
+
+
+@router.post("/runs/{run}/records", operation_id="post_record")
+def post_record(context: Service, caller: Agent, run: str, report: RecordReport) -> Accepted:
+    """Upload one small record (order.json, exit.json, …) as it stands."""
+    context.store.write(
+        lambda session: take_record(
             Deed(session=session, now=context.now(), actor=f"run {run}"), run, report
         )
     )

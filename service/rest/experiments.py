@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from gonogo.contract.api import ExperimentView, Forecast, Submission
 from gonogo.contract.decision import Decision
 from gonogo.contract.lifecycle import ExperimentState
+from gonogo.planning.checks import warnings_of
 from service.auth import Operator, Service, Viewer
 from service.db.schema import DecisionRow, ExperimentRow
 from service.idempotency import IdempotencyKey, answer_once
@@ -80,7 +81,9 @@ def submit(
         def create() -> dict[str, Any]:
             row = create_experiment(deed, submission, resolved)
             session.flush()
-            return view_experiment(session, row).wire()
+            view = view_experiment(session, row)
+            warnings = warnings_of(resolved.parsed())
+            return view.model_copy(update={"warnings": warnings}).wire()
 
         return answer_once(
             session,
@@ -134,11 +137,15 @@ def show_experiment(
     return view
 
 
-@router.get("/experiments/{experiment}/decisions", operation_id="list_decisions")
+@router.get(
+    "/experiments/{experiment}/decisions",
+    operation_id="list_decisions",
+    response_model=Page[Decision],
+)
 def list_decisions(
     context: Service, _: Viewer, experiment: str, limit: Limit = 50, cursor: Cursor = None
-) -> Page[Decision]:
-    """List the decisions of an experiment, oldest first."""
+) -> Response:
+    """List the decisions of an experiment as they were recorded, oldest first."""
 
     def work(session: Session) -> dict[str, Any]:
         load_experiment(session, experiment)
@@ -148,7 +155,7 @@ def list_decisions(
         )
         return page_of(rows, after, view_decision)
 
-    return Page[Decision](**context.store.read(work))
+    return WireResponse(context.store.read(work))
 
 
 @router.get("/experiments/{experiment}/forecast", operation_id="forecast")

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, field_validator
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from gonogo.contract.api import AlertView, EventView, WorkerView
 from gonogo.contract.errors import NotFound, Rejected
 from gonogo.contract.ids import Kind, is_id, new_id
 from gonogo.contract.wire import Submitted
@@ -19,15 +20,7 @@ from service.db.schema import AlertRow, DeliveryRow, EventRow, WebhookRow, Worke
 from service.idempotency import IdempotencyKey, answer_once
 from service.paging import Cursor, Limit, Page, load_page, number_cursor, page_of
 from service.problems import WireResponse
-from service.views import (
-    AlertView,
-    EventView,
-    WorkerView,
-    stamp,
-    view_alert,
-    view_event,
-    view_worker,
-)
+from service.views import stamp, view_alert, view_event, view_worker
 
 router = APIRouter(tags=["overview"])
 

@@ -7,8 +7,10 @@ from pydantic import BaseModel
 
 from gonogo.contract.api import Submission
 from gonogo.contract.errors import NotFound
-from gonogo.contract.plan_source import bundled_plan, bundled_plan_names, parse_plan
 from gonogo.contract.schemas import SCHEMAS, schema
+from gonogo.planning.checks import warnings_of
+from gonogo.planning.source import bundled_plan, bundled_plan_names, parse_plan
+from gonogo.planning.workloads.known import schema_documents
 from service.auth import Viewer
 from service.submission import resolve_submission
 
@@ -39,6 +41,8 @@ class ValidationView(BaseModel):
     plan: dict[str, Any]
     digest: str
     train: dict[str, Any]
+    warnings: list[str]
+    """What is accepted and may still come to nothing."""
 
 
 @router.get("/plans", operation_id="list_plans")
@@ -51,7 +55,10 @@ def list_plans(_: Viewer) -> PlansView:
                 name=plan.name,
                 profile=plan.profile,
                 world_size=plan.workload.world_size,
-                phases=[{"name": phase.name, "steps": phase.steps} for phase in plan.phases],
+                phases=[
+                    {"name": phase.name, "steps": phase.steps, "init_from": phase.init_from}
+                    for phase in plan.phases
+                ],
                 digest=plan.digest(),
             )
             for plan in plans
@@ -71,13 +78,21 @@ def validate_plan(
 ) -> ValidationView:
     """Check a plan (a bundled one's name, or the plan itself) with its overrides."""
     resolved = resolve_submission(submission)
-    digest = resolved.parsed().digest()
-    return ValidationView(plan=resolved.plan, digest=digest, train=resolved.train)
+    return ValidationView(
+        plan=resolved.plan,
+        digest=resolved.plan_digest(),
+        train=resolved.train,
+        warnings=warnings_of(resolved.parsed()),
+    )
 
 
 @router.get("/schemas/{name}", operation_id="show_schema", tags=["schemas"])
 def show_schema(_: Viewer, name: str) -> dict[str, Any]:
-    """Return the JSON Schema of a document."""
+    """Return the JSON Schema of a document, or of what a workload takes (`nsa.train`)."""
+    of_workloads = schema_documents()
+    if name in of_workloads:
+        return of_workloads[name]
     if name not in SCHEMAS:
-        raise NotFound(f"there is no schema {name!r}; there are {', '.join(SCHEMAS)}")
+        known = ", ".join([*SCHEMAS, *of_workloads])
+        raise NotFound(f"there is no schema {name!r}; there are {known}")
     return schema(name)

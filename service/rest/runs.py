@@ -8,17 +8,18 @@ from fastapi.responses import FileResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from gonogo.contract.api import RunView
+from gonogo.contract.api import ArtifactsView, LogView, RunView
 from gonogo.contract.decision import Decision
 from gonogo.contract.errors import NotFound
 from gonogo.contract.finding import Finding
 from gonogo.contract.ids import Kind, is_id
-from service.artifacts import ArtifactsView, list_artifacts, load_artifact
+from service.artifacts import list_artifacts, load_artifact
 from service.auth import Service, Viewer
 from service.db.schema import DecisionRow, ExperimentRow, FindingRow, HeartbeatRow, ProgressRow
 from service.lifecycle import load_run
-from service.logs import LogView, load_log
+from service.logs import load_log
 from service.paging import Cursor, Limit, Page, load_page, number_cursor, page_of
+from service.problems import WireResponse
 from service.progress import resolved_of
 from service.series import SeriesMetric, SeriesView, load_series
 from service.views import view_decision, view_finding, view_run
@@ -157,15 +158,15 @@ def get_artifact(context: Service, _: Viewer, run: str, path: str) -> Response:
     return FileResponse(found, media_type=media, headers=headers)
 
 
-@router.get("/decisions/{decision}", operation_id="show_decision")
-def show_decision(context: Service, _: Viewer, decision: str) -> Decision:
-    """Show a decision with its rules, facts and digests."""
+@router.get("/decisions/{decision}", operation_id="show_decision", response_model=Decision)
+def show_decision(context: Service, _: Viewer, decision: str) -> Response:
+    """Show a decision as it was recorded, with its rules, facts, digests and signature."""
 
-    def work(session: Session) -> Decision:
+    def work(session: Session) -> dict[str, Any]:
         known = is_id(decision, Kind.DECISION)
         row = session.get(DecisionRow, decision) if known else None
         if row is None:
             raise NotFound(f"there is no decision {decision}")
         return view_decision(row)
 
-    return context.store.read(work)
+    return WireResponse(context.store.read(work))

@@ -21,6 +21,44 @@ def test_a_fault_spec_stays_text() -> None:
     assert parse_sets(["fault=slow:factor=5,from=20"]) == {"fault": "slow:factor=5,from=20"}
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0", "0"),
+        ("50", "50"),
+        ("1e-4", "1e-4"),
+        ("050", "050"),
+        ("true", "true"),
+        ("bf16", "bf16"),
+        ("'0'", "0"),
+        ('"a b"', "a b"),
+        ("null", None),
+        ("", None),
+        ("a: b: c", "a: b: c"),
+        ("[1", "[1"),
+        ("1.0", "1.0"),
+    ],
+)
+def test_what_a_variable_is_set_to_is_a_text(text: str, value: str | None) -> None:
+    path = "phases.smoke.env.NSA_TB_DISABLE"
+    assert parse_sets([f"{path}={text}"]) == {path: value}
+    assert parse_sets([f"workload.env.A={text}"]) == {"workload.env.A": value}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1e-4", 1e-4), ("010", 10), ("on", "on"), ("1:30", "1:30"), ("", None)]
+)
+def test_other_values_are_what_yaml_1_2_says(text: str, value: object) -> None:
+    assert parse_sets([f"train.optim.lr={text}"]) == {"train.optim.lr": value}
+
+
+def test_a_value_that_is_no_yaml_names_the_option() -> None:
+    with pytest.raises(Rejected, match=r"--set train\.x: not YAML") as refused:
+        parse_sets(["train.x=[1"])
+    (problem,) = refused.value.problems
+    assert (problem.path, problem.source) == ("train.x", "--set")
+
+
 def test_a_value_may_hold_equals_signs() -> None:
     assert parse_pairs(["a=b=c"], "--label") == {"a": "b=c"}
 

@@ -43,12 +43,19 @@ COMMANDS = [
     "report",
     "judge",
     "replay",
+    "verify",
     "forecast",
     "plans",
     "doctor",
     "db",
     "keys",
     "flags",
+    "status",
+    "workers",
+    "alerts",
+    "artifacts",
+    "decisions",
+    "open",
 ]
 
 
@@ -68,6 +75,9 @@ def test_help_lists_every_command(tmp_path: Path) -> None:
         (["submit", "demo", "--set", "steps"], 2, "expected KEY=VALUE"),
         (["demo", "--fault", "hangg"], 2, "expected one of hang"),
         (["demo", "--fault", "hang:rank=7"], 2, "expected 0 to 1"),
+        (["demo", "--fault", ""], 2, "expected one of hang"),
+        (["demo", "--fault", "nan:phase=lunch"], 2, "expected one of sanity"),
+        (["demo", "--fault", "nan:step=3,step=4"], 2, "step twice"),
         (["forecast"], 2, "give an experiment, or --steps"),
         (["judge", str(RUNS / "healthy"), "--now", "soon"], 2, "Unix seconds or RFC 3339"),
         (["list"], 5, "is it running"),
@@ -112,7 +122,7 @@ def test_the_field_forecast_is_62_days(tmp_path: Path) -> None:
 
 def test_plans_are_shown_and_checked(tmp_path: Path) -> None:
     names = [row["name"] for row in json.loads(gonogo(tmp_path, "plans", "--json").stdout)["items"]]
-    assert names == ["demo", "m7c-125m"]
+    assert names == ["demo", "m7c-125m", "m7c-125m-fsdp", "m7c-125m-profile", "m7c-125m-tuned"]
     shown = json.loads(gonogo(tmp_path, "plans", "demo", "--json").stdout)
     assert shown["valid"]
     broken = tmp_path / "plan.yaml"

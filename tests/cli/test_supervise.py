@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from gonogo.cli.settings import Settings
+from gonogo.cli.settings import load_settings
 from gonogo.cli.supervise import Child, Stack, embedded_server, free_port, socket_path
 from gonogo.contract.errors import Conflict
 
@@ -46,9 +46,7 @@ def test_the_server_comes_from_the_wheel_when_path_has_none(server: Child, tmp_p
 def test_a_dead_child_is_started_again_and_said(server: Child, tmp_path: Path) -> None:
     assert ping(tmp_path)
     assert server.process is not None
-    settings = Settings(
-        home=tmp_path, url="http://127.0.0.1:1", api_key=None, redis_url=None, inherited={}
-    )
+    settings = load_settings({"GONOGO_HOME": str(tmp_path), "GONOGO_URL": "http://127.0.0.1:1"})
     stack = Stack(settings=settings, children=[server])
     old = server.process.pid
     os.kill(old, signal.SIGKILL)
@@ -72,9 +70,7 @@ def test_a_home_whose_path_is_too_long_gets_a_socket_elsewhere(tmp_path: Path) -
 
 
 def test_two_ups_in_one_home_are_refused(tmp_path: Path) -> None:
-    settings = Settings(
-        home=tmp_path, url="http://127.0.0.1:1", api_key=None, redis_url=None, inherited={}
-    )
+    settings = load_settings({"GONOGO_HOME": str(tmp_path), "GONOGO_URL": "http://127.0.0.1:1"})
     first, second = Stack(settings=settings), Stack(settings=settings)
     first._take_home()
     with pytest.raises(Conflict, match="another `gonogo up`"):
@@ -100,3 +96,15 @@ def test_a_child_that_ignores_sigterm_is_ended_all_the_same(tmp_path: Path) -> N
 
 def test_a_free_port_can_be_bound() -> None:
     assert 0 < free_port("127.0.0.1") < 65536
+
+
+def test_what_is_waited_for_at_the_start_is_said(tmp_path: Path) -> None:
+    said: list[str] = []
+    environ = {"GONOGO_HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    with Stack(settings=load_settings(environ), port=0, say=said.append) as stack:
+        assert [child.name for child in stack.children] == ["redis", "service", "worker"]
+    assert [text.split(":")[0] for text in said] == [
+        "starting the embedded queue server",
+        "starting the service",
+        "starting the worker",
+    ]

@@ -1,11 +1,21 @@
 """What a person sees while an experiment runs, from given states."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from rich.console import Console
 
 from gonogo.cli.watching import Glance, phase_strip, plain_line, render
-from gonogo.contract.api import ExperimentView, Forecast, PhaseView, RunView
+from gonogo.contract.api import (
+    ExperimentView,
+    Forecast,
+    NextStep,
+    OverrideView,
+    PhaseView,
+    RunView,
+)
+from gonogo.contract.decision import Cause, Verdict
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.order import RunReason
 
@@ -68,8 +78,51 @@ def test_the_block_of_a_terminal_holds_the_same() -> None:
         assert text in captured.get()
 
 
+def test_what_a_person_must_do_and_did_is_shown_while_watching() -> None:
+    shown = glance(ExperimentState.AWAITING_DECISION, waiting_for="an approval")
+    word = OverrideView(
+        decision="dec_1", phase="sanity", verdict=Verdict.GO, actor="ann", reason="known", at="-"
+    )
+    step = NextStep(command="gonogo promote exp_1 --reason WHY", text="approve")
+    cause = Cause(text="smoke: criterion fast fail", log="rank0.log", line="[bold]boom")
+    more = {"overrides": [word], "next": [step], "cause": cause, "verdict": Verdict.GO}
+    view = shown.experiment.model_copy(update=more)
+    shown = replace(shown, experiment=view)
+    line = plain_line(shown)
+    assert "decided by hand: sanity" in line
+    assert line.endswith("waiting for an approval | type: gonogo promote exp_1 --reason WHY")
+    console = Console(width=120, record=True, file=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(render(shown))
+    for text in ("GO by hand", "sanity", "gonogo promote exp_1 --reason WHY", "[bold]boom"):
+        assert text in captured.get()
+
+
 def test_watching_ends_when_finished_or_when_a_person_must_decide() -> None:
     assert glance(ExperimentState.FINISHED).done
     assert glance(ExperimentState.AWAITING_DECISION, RunState.ENDED).done
     assert not glance(ExperimentState.AWAITING_DECISION, RunState.HALTING).done
     assert not glance(ExperimentState.STOPPING).done
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        (RunState.QUEUED, "in the queue (20 s since it was queued)"),
+        (RunState.CLAIMED, "w1 prepares the run directory"),
+        (RunState.PREFLIGHT, "w1 checks the host and its devices"),
+        (RunState.STARTING, "the ranks import, build the model and wait for each other"),
+    ],
+)
+def test_a_phase_that_starts_says_what_it_waits_for(state: RunState, says: str) -> None:
+    seen = glance(run_state=state)
+    assert seen.run is not None
+    run = seen.run.model_copy(update={"step": 0, "worker": "w1"})
+    seen = replace(seen, run=run, now=NOW + timedelta(seconds=20))
+    console = Console(width=120, force_terminal=False)
+    with console.capture() as captured:
+        console.print(render(seen))
+    for text in (captured.get(), plain_line(seen)):
+        assert f"{state}: " in text
+        assert says in text
+        assert "step 0" not in text

@@ -13,7 +13,7 @@ import compose
 import pytest
 import yaml
 
-from gonogo.contract.settings import TABLE
+from gonogo.settings import TABLE
 from tests.servers import free_port
 
 ROOT = Path(__file__).parents[2]

@@ -10,8 +10,13 @@ import pytest
 import typer.main
 
 from gonogo.cli.main import app
+from gonogo.cli.screen.exit_words import EXIT_WORDS
 from gonogo.contract import lifecycle
-from gonogo.contract.settings import TABLE, Setting
+from gonogo.contract.fault import KINDS
+from gonogo.contract.output import OUTPUTS
+from gonogo.judge import catalogue
+from gonogo.judge.watch.registry import REGISTRY
+from gonogo.settings import TABLE, Setting
 from nsa.settings import TOGGLES, Toggle
 
 ROOT = Path(__file__).parents[2]
@@ -134,3 +139,24 @@ def test_every_decision_record_has_the_same_parts() -> None:
         assert text.startswith(f"# {number}. ")
         for part in ("**Question.**", "**Decision.**", "**Why.**", "**So.**"):
             assert part in text, (record.name, part)
+
+
+def test_the_page_of_detectors_is_made_from_the_code() -> None:
+    made = "`python -m gonogo.judge.catalogue > docs/detectors.md` makes it"
+    assert (ROOT / "docs" / "detectors.md").read_text() == catalogue.page(), made
+    assert len(REGISTRY) == 26
+
+
+def test_every_fault_on_demand_is_documented_with_its_defaults() -> None:
+    page = (ROOT / "docs" / "detectors.md").read_text()
+    for kind, values in KINDS.items():
+        pairs = ",".join(f"{key}={value}" for key, value in values.items())
+        assert f"`{kind}:{pairs}`" in page or (not pairs and f"`{kind}`" in page), kind
+
+
+def test_the_page_of_the_command_line_lists_every_json_and_every_exit_code() -> None:
+    documented = rows_of("docs/cli.md")
+    for name, model in OUTPUTS.items():
+        assert documented[name] == [model.__name__]
+    for code, words in EXIT_WORDS.items():
+        assert documented[str(code)] == [words]

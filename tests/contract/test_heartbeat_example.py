@@ -13,14 +13,18 @@ import pytest
 
 from gonogo.contract.canonical import digest
 from gonogo.contract.heartbeat import Heartbeat, Msg, parse_heartbeat
+from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord
-from gonogo.contract.rundir import RunDir, load_all_lines, save_json
+from gonogo.rundir import RunDir, load_all_lines, save_json
+from tests.contract.recipe import run_recipe
 from tests.servers import wait_until
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs/examples/trainer.py"
 STEPS = 5
+RUN = new_id(Kind.RUN)
+"""The token by which a keeper finds the processes of its run: two sessions of tests share none."""
 TRAIN = {"points": 20_000, "name": "line"}
 
 
@@ -28,7 +32,7 @@ def write_order(folder: Path) -> None:
     """An order of two ranks that checks nothing but the digest of the configuration."""
     order = Order(
         experiment="exp_1",
-        run="run_1",
+        run=RUN,
         token=1,
         plan="example",
         plan_digest="0" * 64,
@@ -46,7 +50,7 @@ def write_order(folder: Path) -> None:
 
 def start_rank(folder: Path, rank: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, str(EXAMPLE), "--order", str(folder / "order.json")]
-    environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"}
+    environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "GONOGO_RUN": RUN}
     return subprocess.Popen(command, env=environment)
 
 
@@ -88,6 +92,12 @@ def test_it_reports_the_digest_of_what_it_was_given(finished: Path) -> None:
     assert lines_of(finished, 0)[0].config_digest == digest(TRAIN)
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_its_boot_line_says_for_which_run_it_was_started(finished: Path, rank: int) -> None:
+    boot = lines_of(finished, rank)[0]
+    assert (boot.run, boot.attempt) == (RUN, 1)
+
+
 def test_it_really_learns(finished: Path) -> None:
     losses = [line.loss for line in lines_of(finished, 0) if line.loss is not None]
     assert losses[-1] < losses[0] / 2
@@ -100,7 +110,7 @@ def test_a_halt_ends_it_with_code_3_after_the_step(tmp_path: Path) -> None:
     assert start_rank(tmp_path, 0).wait(timeout=30) == 3
     lines = lines_of(tmp_path, 0)
     assert lines[-1].msg == Msg.HALT_SEEN
-    assert lines[-1].step == 1
+    assert [line.step for line in lines if line.msg == Msg.STEP_END] == [1]
     assert lines[-1].ts <= time.time()
 
 
@@ -108,7 +118,7 @@ def test_the_real_keeper_and_watcher_supervise_it_to_its_end(tmp_path: Path) -> 
     run = tmp_path / "run"
     run.mkdir()
     write_order(run)
-    command = [sys.executable, "-m", "worker.keeper", str(run)]
+    command = [sys.executable, "-m", "gonogo.supervise.keeper", str(run)]
     command += ["--allow-entry", "docs.examples.trainer"]
     environment = {**os.environ, "GONOGO_HOME": str(tmp_path / "home")}
     keeper = subprocess.Popen(command, cwd=ROOT, env=environment)
@@ -122,6 +132,15 @@ def test_the_real_keeper_and_watcher_supervise_it_to_its_end(tmp_path: Path) -> 
     assert RunDir(run).go.exists(), "the watcher did not find the identity it was ordered to expect"
     assert [line.msg for rank in (0, 1) for line in lines_of(run, rank)].count(Msg.DONE) == 2
     assert load_all_lines(RunDir(run).findings) == []
+    started_for = {(line.run, line.attempt) for line in lines_of(run, 0) if line.msg == Msg.BOOT}
+    assert started_for == {(RUN, 1)}
+
+
+def test_the_recipe_of_the_page_works_word_by_word(tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("GONOGO_", "NSA_"))}
+    run = run_recipe(ROOT, {**kept, "PATH": path, "PYTHONPATH": str(ROOT)}, tmp_path)
+    assert (run.path / ".torchrun").is_dir(), "torch is installed here: torchrun starts the rank"
 
 
 def test_the_page_shows_the_example_as_it_is() -> None:

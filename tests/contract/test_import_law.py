@@ -10,6 +10,7 @@ import grimp
 import pytest
 
 ROOT = Path(__file__).parents[2]
+ADAPTERS = {"hf": "transformers", "lightning": "lightning", "accelerate": "accelerate"}
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
 
 
@@ -29,11 +30,34 @@ def lawful_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Empty packages of the same names under the same law."""
     tree = tmp_path_factory.mktemp("tree")
     (tree / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
-    for name in ("service", "worker", "nsa", "gonogo/contract", "gonogo/judge", "gonogo/cli"):
+    for name in (
+        "service",
+        "worker",
+        "nsa",
+        "gonogo/contract",
+        "gonogo/judge",
+        "gonogo/planning",
+        "gonogo/supervise",
+        "gonogo/trainer",
+        "gonogo/cli",
+    ):
         folder = tree / name
         folder.mkdir(parents=True)
         (folder / "__init__.py").write_text("")
-    (tree / "gonogo" / "__init__.py").write_text("")
+    for floor in ("ledger", "course", "gate", "evidence", "watch"):
+        (tree / "gonogo" / "judge" / floor).mkdir()
+        (tree / "gonogo" / "judge" / floor / "__init__.py").write_text("")
+    for room in ("keeper", "launch", "watcher", "evidence", "devices", "host"):
+        (tree / "gonogo" / "supervise" / room).mkdir()
+        (tree / "gonogo" / "supervise" / room / "__init__.py").write_text("")
+    for path in (ROOT / "gonogo" / "supervise").glob("[!_]*.py"):
+        (tree / "gonogo" / "supervise" / path.name).write_text("")
+    for adapter, library in ADAPTERS.items():
+        (tree / "gonogo" / "trainer" / f"{adapter}.py").write_text(f"import {library}\n")
+    for name in ("directory", "catalogue"):
+        (tree / "gonogo" / "judge" / f"{name}.py").write_text("")
+    for name in ("__init__", "rundir", "settings", "signing"):
+        (tree / "gonogo" / f"{name}.py").write_text("")
     return tree
 
 
@@ -50,6 +74,19 @@ def test_lawful_packages_pass(lawful_tree: Path) -> None:
         ("nsa", "import gonogo"),
         ("gonogo/contract", "import gonogo.judge"),
         ("gonogo/judge", "import httpx"),
+        ("gonogo/judge/watch", "import gonogo.judge.gate"),
+        ("gonogo/judge/evidence", "import gonogo.judge.gate"),
+        ("gonogo/judge", "import gonogo.supervise"),
+        ("gonogo/supervise/keeper", "import pydantic"),
+        ("gonogo/supervise/keeper", "import gonogo.contract"),
+        ("gonogo/supervise/launch", "import gonogo.rundir"),
+        ("gonogo/supervise/evidence", "import gonogo.supervise.watcher"),
+        ("gonogo/supervise/watcher", "import httpx"),
+        ("gonogo/supervise/watcher", "import worker"),
+        ("gonogo/trainer", "import pydantic"),
+        ("gonogo/trainer", "import torch"),
+        ("gonogo/trainer", "import transformers"),
+        ("gonogo/trainer", "import gonogo.contract"),
         ("gonogo/cli", "import service"),
         ("gonogo/cli", "import redis"),
     ],
@@ -66,5 +103,15 @@ def test_a_forbidden_import_is_seen(lawful_tree: Path, package: str, statement: 
 
 def test_the_law_covers_every_package_of_the_tree() -> None:
     graph = grimp.build_graph("gonogo", "service", "worker", "nsa", cache_dir=None)
-    for name in ("gonogo.contract", "gonogo.judge", "gonogo.cli", "service", "worker", "nsa"):
+    for name in (
+        "gonogo.contract",
+        "gonogo.judge",
+        "gonogo.planning",
+        "gonogo.supervise",
+        "gonogo.trainer",
+        "gonogo.cli",
+        "service",
+        "worker",
+        "nsa",
+    ):
         assert name in graph.modules

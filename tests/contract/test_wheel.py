@@ -1,21 +1,29 @@
-"""What does a pip user get? The wheel is built and opened."""
+"""What does a pip user get? The wheel is built, opened, and used where nothing else is there."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
+from collections.abc import Iterator
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+
+from tests.contract.recipe import run_recipe
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "gonogo", "service", "worker", "nsa")
 
 
 @pytest.fixture(scope="module")
-def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """Names of the files in a wheel built from a copy of the tree (building writes beside it)."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel built from a copy of the tree (building writes beside it)."""
     tree = tmp_path_factory.mktemp("tree")
     ignored = ["--exclude=__pycache__", "--exclude=*.egg-info"]
     packed = subprocess.run(
@@ -25,9 +33,57 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", "dist", "."]
     built = subprocess.run(command, cwd=tree, check=False, capture_output=True, text=True)
     assert built.returncode == 0, built.stdout + built.stderr
-    (wheel,) = (tree / "dist").glob("*.whl")
+    (found,) = (tree / "dist").glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def names(wheel: Path) -> set[str]:
+    """Names of the files in the wheel."""
     with zipfile.ZipFile(wheel) as archive:
         return set(archive.namelist())
+
+
+def required(rows: list[str] | None, extras: frozenset[str] = frozenset()) -> Iterator[Requirement]:
+    """Yield the requirements that apply here, of `Requires-Dist` rows."""
+    for requirement in map(Requirement, rows or ()):
+        marker = requirement.marker
+        if marker is None or any(marker.evaluate({"extra": e}) for e in extras | {""}):
+            yield requirement
+
+
+def needed(wheel: Path) -> dict[str, Distribution]:
+    """Return what the wheel says it needs, and what that needs, as it is installed here."""
+    (meta,) = (name for name in zipfile.ZipFile(wheel).namelist() if name.endswith("/METADATA"))
+    lines = zipfile.ZipFile(wheel).read(meta).decode().split("\n\n")[0].splitlines()
+    rows = [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-D")]
+    found: dict[str, Distribution] = {}
+    waiting = list(required(rows))
+    while waiting:
+        requirement = waiting.pop()
+        if requirement.name.lower() not in found:
+            there = distribution(requirement.name)
+            found[requirement.name.lower()] = there
+            waiting += required(there.requires, frozenset(requirement.extras))
+    return found
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel, what it says it needs, and nothing else; no network."""
+    place = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
+    here = Path(sysconfig.get_path("purelib"))
+    there = Path(sysconfig.get_path("purelib", "venv", {"base": str(place)}))
+    for one in needed(wheel).values():
+        for file in one.files or ():
+            target = there / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(here / file, target)
+    command = [sys.executable, "-m", "pip", "--python", str(place / "bin/python"), "install"]
+    installed = [*command, "--no-index", "--no-deps", "--quiet", str(wheel)]
+    subprocess.run(installed, check=True, capture_output=True)
+    return place
 
 
 def test_the_wheel_ships_gonogo_and_no_other_package(names: set[str]) -> None:
@@ -55,3 +111,24 @@ def test_the_schemas_are_in_the_wheel(names: set[str], word: str) -> None:
 
 def test_the_licence_travels_along(names: set[str]) -> None:
     assert [name for name in names if name.endswith(".dist-info/licenses/LICENSE")]
+
+
+def test_the_wheel_alone_supervises_a_run_as_the_heartbeat_page_says(
+    environment: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "docs/examples").mkdir(parents=True)
+    shutil.copy2(ROOT / "docs/examples/trainer.py", tmp_path / "docs/examples")
+    (tmp_path / "scratch").mkdir()
+    path = f"{environment / 'bin'}{os.pathsep}/usr/bin{os.pathsep}/bin"
+    run = run_recipe(tmp_path, {"PATH": path, "HOME": str(tmp_path)}, tmp_path / "scratch")
+    assert not (run.path / ".torchrun").exists(), "no torch, so no torchrun"
+    assert (environment / "bin/py-spy").exists()
+
+
+@pytest.mark.parametrize("module", ["service", "worker", "nsa", "torch", "prometheus_client"])
+def test_the_environment_of_the_wheel_holds_nothing_of_the_applications(
+    environment: Path, module: str
+) -> None:
+    command = [str(environment / "bin/python"), "-c", f"import {module}"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=environment)
+    assert f"No module named '{module}'" in done.stderr

@@ -7,27 +7,34 @@ decisions of `tests/data/decisions/` that are not there yet. Ours: `healthy`, `s
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from gonogo.contract.canonical import wire_line, wire_value
 from gonogo.contract.criterion import Criterion
+from gonogo.contract.facts import Facts, History
 from gonogo.contract.order import Order, ResumePoint
-from gonogo.contract.plan_source import bundled_plan
-from gonogo.contract.resolve import build_order, resolve_plan
-from gonogo.contract.rundir import save_json
-from gonogo.judge.facts import build_facts
-from gonogo.judge.history import with_history
-from gonogo.judge.record import load_run
-from gonogo.judge.rules import build_rules
-from gonogo.judge.seal import build_decision
-from gonogo.judge.verdict import judge
-from gonogo.judge.watch import replay_watch
+from gonogo.contract.records import PREFLIGHT_CHECKS
+from gonogo.contract.rules import Rules
+from gonogo.contract.tick import FileSeal, ProcessState, RankProbe, Tick, WatchStart
+from gonogo.judge.evidence.facts import build_facts
+from gonogo.judge.evidence.record import load_run
+from gonogo.judge.gate.history import with_history
+from gonogo.judge.gate.rules import build_rules
+from gonogo.judge.gate.verdict import judge
+from gonogo.judge.ledger.seal import Place, append
+from gonogo.judge.ledger.seal import judged as judged_by
+from gonogo.judge.watch import fold, lines_seen, replay_watch, start, tick_digest
+from gonogo.planning.resolve import build_order, resolve_plan
+from gonogo.planning.source import bundled_plan
+from gonogo.rundir import save_json
+from gonogo.supervise.exit_record import count_lines
 
 HERE = Path(__file__).parent
 EPOCH = 1_760_000_000.0
@@ -38,7 +45,12 @@ EXPERIMENT = "exp_01K00000000000000000000000"
 CONFIG: dict[str, Any] = {
     "config": "demo",
     "model": {
-        "dim": 64, "layers": 2, "heads": 4, "groups": 2, "vocab": 256, "seq_len": 128,
+        "dim": 64,
+        "layers": 2,
+        "heads": 4,
+        "groups": 2,
+        "vocab": 256,
+        "seq_len": 128,
         "gradient_checkpointing": False,
     },
     "batch": {"global_seqs": 4, "accumulate": 1},
@@ -61,7 +73,7 @@ def order_of(
     """An order of the demo plan with a tiny configuration, `STEPS` steps a phase."""
     steps = {f"phases.{name}.steps": STEPS for name in ("smoke", "extended", "production")}
     resolved = resolve_plan(
-        bundled_plan("demo"), {**steps, **(sets or {})}, load_config=lambda name: CONFIG
+        bundled_plan("demo"), {**steps, **(sets or {})}, load_config=lambda name: CONFIG, schema_of=lambda entry: None
     )
     resume = None
     if resume_step is not None:
@@ -83,6 +95,7 @@ class Rank:
     def __init__(self, rank: int, order: Order) -> None:
         self.rank, self.order = rank, order
         self.mono, self.seq, self.section_seq = BOOT_MONO + 0.001 * rank, 0, 0
+        self.boot_id = f"boot{rank}"
         self.random = random.Random(rank)
         self.lines: list[Line] = []
 
@@ -91,16 +104,22 @@ class Rank:
         self.section_seq += 1
         self.lines.append({
             "v": 1, "ts": round(EPOCH + self.mono - BOOT_MONO, 6), "mono": round(self.mono, 6),
-            "pid": 1000 + self.rank, "rank": self.rank, "boot": f"boot{self.rank}",
+            "pid": 1000 + self.rank, "rank": self.rank, "boot": self.boot_id,
             "seq": self.seq, "step": step, "msg": msg, "section": section,
             "section_seq": self.section_seq, **fields,
         })  # fmt: skip
 
-    def boot(self) -> None:
+    def boot(self, step: int = 0) -> None:
         identity = self.order.identity.model_dump(mode="json", exclude_none=True)
-        self.say("boot", 0, "boot", **identity, backend="DDP")
+        whose = {"run": self.order.run, "attempt": self.order.attempt}
+        self.say("boot", step, "boot", **identity, **whose, backend="DDP")
         self.mono += 0.5
-        self.say("loader_ready", 0, "data", dt=0.2)
+        self.say("loader_ready", step, "data", dt=0.2)
+
+    def restart(self, step: int) -> None:
+        """A new process in place of this one goes on after `step`; its `seq` begins anew."""
+        self.boot_id, self.seq = f"again{self.rank}", 0
+        self.boot(step)
 
     def step(
         self, step: int, *, loss: float | None = None, stop_in: str | None = None,
@@ -178,48 +197,141 @@ def non_finite_ranks(order: Order) -> list[Rank]:
     return ranks
 
 
-def ticks_of(ranks: list[Rank], texts: dict[int, list[bytes]]) -> Iterator[Line]:
-    """What a watcher with a quarter of a second between ticks would have recorded."""
-    stamps = {
-        rank.rank: [line["mono"] for line in rank.lines] for rank in ranks
-    }
+DEVICES_EVERY = 20
+"""Ticks between two samples of the devices: 5 s."""
+
+
+def device_row(rank: int, util: float, mono: float) -> Line:
+    """A sample of a device that is well, as a tick carries it."""
+    return {
+        "v": 1, "ts": EPOCH + mono - BOOT_MONO, "mono": mono, "uuid": f"GPU-{rank}", "index": rank,
+        "rank": rank, "util": util, "mem_used_mb": 30_000.0, "mem_total_mb": 81_920.0,
+        "sm_clock_mhz": 1410.0, "power_w": 280.0, "temp_c": 60.0, "throttle": [],
+        "ecc_uncorrected": 0, "remap_pending": False, "nvlink_errors": 0, "xids": [],
+    }  # fmt: skip
+
+
+def ticks_of(
+    order: Order, ranks: list[Rank], seals: dict[str, FileSeal], util: Mapping[int, float]
+) -> Iterator[Tick]:
+    """What a watcher with a quarter of a second between ticks records."""
+    texts = {rank.rank: [wire_line(line) for line in rank.lines] for rank in ranks}
+    stamps = {rank.rank: [line["mono"] for line in rank.lines] for rank in ranks}
     end = max(stamp[-1] for stamp in stamps.values()) + 0.5
     upto = {rank.rank: 0 for rank in ranks}
     taken = {rank.rank: 0 for rank in ranks}
+    state, previous = start(order), None
     number, mono = 0, BOOT_MONO
     while mono < end:
         number += 1
         mono = BOOT_MONO + number * 0.25
-        fresh = False
+        beats: dict[int, list[bytes]] = {}
         for rank, times in stamps.items():
             while taken[rank] < len(times) and times[taken[rank]] <= mono:
+                beats.setdefault(rank, []).append(texts[rank][taken[rank]])
                 upto[rank] += len(texts[rank][taken[rank]])
                 taken[rank] += 1
-                fresh = True
-        if fresh:
-            probes = [{"rank": rank.rank, "pid": 1000 + rank.rank, "state": "alive"} for rank in ranks]
-            yield {
-                "v": 1, "n": number, "mono": mono, "ts": EPOCH + mono - BOOT_MONO,
-                "interval_s": 0.25, "late_s": 0.0,
-                "upto": {str(rank): size for rank, size in upto.items()},
-                "ranks": probes if number % 8 == 1 else [], "go": mono > BOOT_MONO + 0.5,
-            }  # fmt: skip
+        devices = []
+        if number % DEVICES_EVERY == 1:
+            devices = [device_row(rank, busy, mono - 0.1) for rank, busy in util.items()]
+        if not beats and not devices:
+            continue
+        probes = [
+            RankProbe(rank=rank.rank, pid=1000 + rank.rank, state=ProcessState.ALIVE)
+            for rank in ranks
+        ]
+        tick = Tick(
+            n=number, mono=mono, ts=EPOCH + mono - BOOT_MONO, interval_s=0.25,
+            upto={str(rank): size for rank, size in upto.items()},
+            ranks=probes if number % 8 == 1 else [], go=mono > BOOT_MONO + 0.5,
+            observations={"devices": devices} if devices else {},
+        )  # fmt: skip
+        state, _ = fold(state, tick, beats)
+        tick = tick.model_copy(
+            update={
+                "lines": lines_seen(state, beats),
+                "prev": previous,
+                "start": None if previous else WatchStart(
+                    run=order.run, attempt=order.attempt, version="0.2.0",
+                    order_sha256=seals["order.json"].sha256,
+                ),
+                "files": {} if previous else seals,
+            }
+        )  # fmt: skip
+        previous = tick_digest(tick)
+        yield tick
 
 
-def save_run(folder: Path, order: Order, ranks: list[Rank], exit_record: Line) -> None:
-    """Write a whole run directory; its findings are those of the watch."""
+def tick_line(tick: Tick) -> bytes:
+    """A tick as the watcher records it."""
+    return wire_line(tick.model_dump(mode="json", exclude_defaults=True))
+
+
+def seal_of(path: Path) -> FileSeal:
+    """Size and SHA-256 of a file."""
+    raw = path.read_bytes()
+    return FileSeal(bytes=len(raw), sha256=hashlib.sha256(raw).hexdigest())
+
+
+def preflight_of() -> Line:
+    """Every check, passed."""
+    checks = [
+        {"id": name, "outcome": "pass", "text": f"{name} is well"} for name in PREFLIGHT_CHECKS
+    ]
+    return {"v": 1, "passed": True, "checks": checks}
+
+
+def save_run(
+    folder: Path,
+    order: Order,
+    ranks: list[Rank],
+    exit_record: Line,
+    util: Mapping[int, float] | None = None,
+) -> None:
+    """Write a whole run directory, as worker and watcher do; its findings are those of the watch.
+
+    `util` is rank → how busy its device is, percent; without it there are no devices.
+    """
     folder.mkdir(parents=True)
     save_json(folder / "order.json", order.document())
-    texts = {rank.rank: [wire_line(line) for line in rank.lines] for rank in ranks}
-    for rank, lines in texts.items():
-        (folder / f"heartbeat_rank{rank}.jsonl").write_bytes(b"".join(lines))
-    ticks = [wire_line(tick) for tick in ticks_of(ranks, texts)]
-    (folder / "watch.jsonl").write_bytes(b"".join(ticks))
-    checks = [{"id": "disk", "outcome": "pass", "text": "90 GB free"}]
-    save_json(folder / "preflight" / "preflight.json", {"v": 1, "passed": True, "checks": checks})
+    for rank in ranks:
+        lines = b"".join(wire_line(line) for line in rank.lines)
+        (folder / f"heartbeat_rank{rank.rank}.jsonl").write_bytes(lines)
+    save_json(folder / "preflight" / "preflight.json", preflight_of())
+    identity = order.identity.model_dump(mode="json", exclude_none=True)
+    save_json(folder / "model.json", {"v": 1, **identity})
+    save_json(folder / "env.json", {"python": "3.11.9", "host": "test"})
+    early = ("order.json", "preflight/preflight.json", "model.json")
+    seals = {name: seal_of(folder / name) for name in early}
+    ticks = list(ticks_of(order, ranks, seals, util or {}))
+    watch = folder / "watch.jsonl"
+    watch.write_bytes(b"".join(map(tick_line, ticks)))
+    rows = [row for tick in ticks for row in tick.observations.get("devices", [])]
+    if rows:
+        (folder / "devices.jsonl").write_bytes(b"".join(map(wire_line, rows)))
     for rank, row in exit_record["ranks"].items():
         save_json(folder / f"exit_rank{rank}.json", row)
-    save_json(folder / "exit.json", exit_record)
+    whose = {"run": order.run, "attempt": order.attempt, "order_sha256": seals["order.json"].sha256}
+    sealed = {**exit_record, **whose, "watch": seal_of(watch).model_dump(mode="json")}
+    sealed["heartbeats"] = {
+        path.name: count_lines(path) for path in sorted(folder.glob("heartbeat_rank*.jsonl"))
+    }
+    save_json(folder / "exit.json", sealed)
+    last = ticks[-1]
+    seen = Tick(
+        n=last.n + 2, mono=last.mono + 0.5, ts=last.ts + 0.5, interval_s=0.25, go=True,
+        upto=last.upto, prev=tick_digest(last),
+        ranks=[
+            RankProbe(
+                rank=int(rank), pid=1000 + int(rank), state=ProcessState.DEAD, code=row["code"],
+                signal=row["signal"], exit_at=row["at"],
+            )
+            for rank, row in exit_record["ranks"].items()
+        ],
+        files={file.name: seal_of(file) for file in sorted(folder.glob("exit*.json"))},
+    )  # fmt: skip
+    with watch.open("ab") as stream:
+        stream.write(tick_line(seen))
     findings = [wire_line(finding.wire()) for finding in replay_watch(folder)]
     (folder / "findings.jsonl").write_bytes(b"".join(findings))
 
@@ -281,7 +393,12 @@ def predecessor_lines(
         loss = 5.6877 * math.exp(-step / 400)
         lines.append(
             predecessor_line(
-                second, step, "progress", loss=loss, toks_per_s=tok_s, dt_fetch_s=0.0005,
+                second,
+                step,
+                "progress",
+                loss=loss,
+                toks_per_s=tok_s,
+                dt_fetch_s=0.0005,
                 grad_norm=0.0,
             )  # fmt: skip
         )
@@ -329,23 +446,24 @@ SLOW_GATE = {
     "min_samples": 5, "pass_above": 2000.0, "fail_below": 500.0, "grey": "conditional",
 }  # fmt: skip
 
-CONFIRMED = {
+CONFIRMED = History.model_validate({
     "confirmations": [
         {"run": "run_2", "variant": None, "verdict": "NO_GO", "code": "stalled"},
         {"run": "run_3", "variant": {"env": {"NSA_SDPA_NO_FLASH": "1"}, "train": {}},
          "verdict": "GO", "code": "completed"},
     ]
-}  # fmt: skip
+})  # fmt: skip
 
 
-def judged(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def judged(name: str, folder: Path) -> tuple[Rules, Facts]:
     """Rules and facts of one golden decision."""
     record = load_run(folder / {"conditional": "healthy", "confirmed": "stalled"}.get(name, name))
     rules = build_rules(record.order)
     if name == "conditional":
-        rules["gate"].append(Criterion.model_validate(SLOW_GATE).model_dump(mode="json"))
+        gate = [*rules.gate, Criterion.model_validate(SLOW_GATE)]
+        rules = rules.model_copy(update={"gate": gate})
     facts = build_facts(record, rules)
-    return rules, with_history(facts, CONFIRMED if name == "confirmed" else {})
+    return rules, with_history(facts, CONFIRMED if name == "confirmed" else None)
 
 
 GOLDEN = (*OURS, "conditional", "confirmed")
@@ -354,14 +472,14 @@ GOLDEN = (*OURS, "conditional", "confirmed")
 def save_golden(name: str, runs: Path, into: Path) -> None:
     """Write a decision about one run directory, once: a golden file is never made anew."""
     rules, facts = judged(name, runs)
-    decision = build_decision(
-        id=f"dec_01K0000000000000000000000{GOLDEN.index(name)}", seq=1, experiment=EXPERIMENT,
-        phase=rules["phase"], run="run_01K00000000000000000000000",
-        judgement=judge(facts, rules), rules=rules, facts=facts, at="2025-10-09T09:00:00Z",
+    place = Place(
+        id=f"dec_01K0000000000000000000000{GOLDEN.index(name)}", experiment=EXPERIMENT,
+        phase=rules.phase, run="run_01K00000000000000000000000", at="2025-10-09T09:00:00Z",
     )  # fmt: skip
-    target = into / f"v{decision.judge_version}_{name}.json"
+    recorded = append(judged_by(judge(facts, rules), rules, facts), place, None)
+    target = into / f"v{recorded.decision.judge_version}_{name}.json"
     if not target.exists():
-        save_json(target, decision.model_dump(mode="json"))
+        save_json(target, recorded.document)
 
 
 def main() -> None:

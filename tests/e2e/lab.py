@@ -18,10 +18,10 @@ from gonogo.cli.client import Client
 from gonogo.cli.supervise import Stack
 from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.lifecycle import ExperimentState, RunState
-from gonogo.contract.plan_source import bundled_plan
-from gonogo.contract.rundir import RunDir, load_all_lines
+from gonogo.planning.source import bundled_plan
+from gonogo.rundir import RunDir, load_all_lines
 
-LIMIT_S = 150.0
+LIMIT_S = 240.0
 
 
 def clean_environ(home: Path) -> dict[str, str]:
@@ -145,7 +145,7 @@ class Spoken:
         return found
 
 
-def gonogo(home: Path, *arguments: str, timeout_s: float = 400) -> Spoken:
+def gonogo(home: Path, *arguments: str, timeout_s: float = 850) -> Spoken:
     """Run the command line as a person would."""
     done = subprocess.run(
         [sys.executable, "-m", "gonogo.cli.main", *arguments],

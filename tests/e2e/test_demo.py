@@ -1,6 +1,7 @@
 """The demo as a newcomer runs it: GO, every number true, every decision replayable, no alert."""
 
 import json
+import re
 import shutil
 import statistics
 import tempfile
@@ -9,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
-from gonogo.contract.rundir import RunDir, load_all_lines
+from gonogo.contract.schemas import schema
+from gonogo.rundir import RunDir, load_all_lines
 from tests.e2e.lab import Receiver, beats, gonogo, read_json
 
 PHASES = ["sanity", "synthetic", "smoke", "extended", "production"]
@@ -52,6 +55,20 @@ def test_the_demo_goes_through_every_phase_to_go(demo: Demo) -> None:
         "actor": "trainer",
         "text": demo.result["outcome"]["text"],
     }
+
+
+def test_its_json_fits_the_published_schema(demo: Demo) -> None:
+    cli = schema("cli")
+    found = {"$ref": cli["properties"]["demo"]["$ref"], "$defs": cli["$defs"]}
+    jsonschema.Draft202012Validator(found).validate(demo.result)
+    assert set(demo.result) <= set(cli["$defs"]["Demo"]["properties"])
+
+
+def test_every_rank_says_a_line_to_its_log(demo: Demo) -> None:
+    for rank in (0, 1):
+        log = (demo.run("smoke").path / f"rank{rank}.log").read_text()
+        assert re.search(r"^step 1/40  loss \d", log, re.M)
+        assert re.search(r"^step 40/40 .* done$", log, re.M)
 
 
 def test_it_shows_progress_all_along(demo: Demo) -> None:

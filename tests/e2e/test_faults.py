@@ -14,7 +14,7 @@ import pytest
 
 from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.records import ExitRecord
-from gonogo.contract.rundir import RunDir, load_all_lines, load_record
+from gonogo.rundir import RunDir, load_all_lines, load_record
 from tests.e2e.lab import Lab, Receiver, beats, gonogo, one_phase_plan, processes_of, read_json
 
 
@@ -168,6 +168,73 @@ def test_the_toy_under_an_order_of_the_real_model_never_begins(lab: Lab) -> None
     assert not broken.dir.go.exists()
     for rank in (0, 1):
         assert [row for row in beats(broken.dir, rank) if row["step"] > 0] == []
+
+
+def test_a_rank_in_a_collective_of_its_own_is_named(lab: Lab) -> None:
+    broken = break_run(lab, "desync:rank=1,step=12")
+    assert_no_go(broken, "stalled", "policy")
+    assert broken.finding["detector"] == "stall"
+    assert (broken.finding["rank"], broken.finding["section"]) == (1, None)
+    bound = max(5.0, 8 * broken.median_step_s) + 2.0
+    assert broken.finding["at"] - broken.last_advance() <= bound
+    assert_dead_soon(broken)
+    first = broken.finding["evidence"][0]
+    assert "rank 1 alone entered" in (broken.dir.path / first).read_text()
+    assert_same_offline(lab, broken)
+
+
+@pytest.mark.parametrize(
+    ("spec", "detector", "rank", "code"),
+    [
+        ("diverge:from=20", "divergence", None, "diverged"),
+        ("frozen:from=20", "frozen", None, "diverged"),
+        ("starve:share=0.7,from=10", "loader", None, "too_slow"),
+        ("leak:rank=0,mb_per_step=50,from=10", "memory_leak", 0, "resource_limit"),
+        ("disk:step=12", "disk", None, "resource_limit"),
+        ("boast:factor=25,from=10", "implausible_speed", None, "config_mismatch"),
+    ],
+)
+def test_a_run_that_moves_but_is_not_sound_is_ended(
+    lab: Lab, spec: str, detector: str, rank: int | None, code: str
+) -> None:
+    broken = break_run(lab, spec)
+    assert_no_go(broken, code, "policy")
+    assert broken.finding["detector"] == detector
+    if rank is not None:
+        assert broken.finding["rank"] == rank
+    ended = max(row["step"] for row in beats(broken.dir, 0) if row["msg"] == "step_end")
+    assert ended <= 40
+    assert_same_offline(lab, broken)
+
+
+def test_a_straggler_is_named_and_the_run_goes_on(lab: Lab) -> None:
+    experiment = lab.submit(one_phase_plan(), fault="straggle:rank=1,factor=2,from=10")
+    view = lab.wait_for_end(experiment)
+    run = lab.run_of(experiment)
+    assert run is not None
+    assert run.outcome is not None
+    assert (run.outcome.code, view.state) == ("completed", "finished")
+    found = list(lab.client.pages(f"/runs/{run.id}/findings"))
+    assert [row for row in found if row["severity"] == "halt"] == []
+    named = [row["rank"] for row in found if row["detector"] == "straggler"]
+    assert named
+    assert set(named) == {1}
+
+
+def test_a_checkpoint_that_does_not_hold_is_told_and_the_run_goes_on(lab: Lab) -> None:
+    experiment = lab.submit(one_phase_plan(), fault="truncate:step=12")
+    view = lab.wait_for_end(experiment)
+    run = lab.run_of(experiment)
+    assert run is not None
+    assert run.outcome is not None
+    assert (run.outcome.code, view.state) == ("completed", "finished")
+    found = [
+        row
+        for row in lab.client.pages(f"/runs/{run.id}/findings")
+        if row["detector"] == "checkpoint_overdue"
+    ]
+    assert {row["severity"] for row in found} == {"warn"}
+    assert "does not hold" in found[0]["text"]
 
 
 def test_a_fault_is_refused_where_the_plan_does_not_allow_it(lab: Lab) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gonogo.contract.api import RunView
-from gonogo.contract.rundir import RunDir
+from gonogo.rundir import RunDir
 from tests.e2e.lab import (
     Lab,
     beats,

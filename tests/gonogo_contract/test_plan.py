@@ -9,16 +9,21 @@ import pytest
 
 from gonogo.contract.errors import NotFound, Rejected
 from gonogo.contract.hardware import hardware_profiles
-from gonogo.contract.plan_source import bundled_plan, bundled_plan_names, parse_plan, with_overrides
-from gonogo.contract.yaml_text import parse_yaml
+from gonogo.planning.source import bundled_plan, bundled_plan_names, parse_plan, with_overrides
 
 DEMO = bundled_plan("demo")
 
 
 def test_the_bundled_plans_are_valid() -> None:
-    assert bundled_plan_names() == ["demo", "m7c-125m"]
+    assert {"demo", "m7c-125m", "m7c-125m-fsdp"} <= set(bundled_plan_names())
+    assert bundled_plan_names() == sorted(bundled_plan_names())
     for name in bundled_plan_names():
         assert parse_plan(bundled_plan(name)).name == name
+
+
+def test_a_bundled_plan_is_its_caller_s_to_change() -> None:
+    bundled_plan("demo")["phases"][0]["gate"].clear()
+    assert bundled_plan("demo") == DEMO
 
 
 def test_the_real_plan_is_the_one_of_the_field_reports() -> None:
@@ -42,24 +47,43 @@ PROBLEMS = [
     ({"watchdog": {}}, "watchdog", "unknown key"),
     ({"phases.smoke.stepz": 3}, "phases.smoke.stepz", "did you mean steps?"),
     ({"phases.smoke.steps": 0}, "phases.smoke.steps", "found 0"),
-    ({"phases.smoke.data": "wikipedia"}, "phases.smoke.data", "found 'wikipedia'"),
+    ({"phases.smoke.data": None}, "phases.smoke.data", "missing"),
+    ({"phases.smoke.steps": 10**18}, "phases.smoke.steps", "less than or equal to"),
     ({"phases.smoke.env": {"LD_PRELOAD": "x"}}, "phases.smoke.env", "LD_PRELOAD"),
     ({"phases.smoke.gate.finite.metric": "looss"}, "phases.smoke.gate.finite.metric", "looss"),
     ({"phases.smoke.gate.finite.pass_above": 1}, "phases.smoke.gate.finite", "no threshold"),
     ({"phases.smoke.gate.throughput.pass_above": None}, "phases.smoke.gate.throughput", "expected"),
     ({"phases.smoke.gate.finite.id": "coverage"}, "phases.smoke.gate", "built-in"),
-    ({"phases.smoke.gate.finite.id": "throughput"}, "", "same id"),
-    ({"phases.smoke.name": "sanity"}, "", "same name"),
-    ({"phases.smoke.init_from": "production"}, "", "earlier phase"),
-    ({"profile": "a100"}, "profile", "a100-pcie-gen4"),
+    ({"phases.smoke.gate.finite.id": "throughput"}, "phases.smoke.gate.throughput", "same id"),
+    ({"phases.smoke.name": "sanity"}, "phases.sanity", "same name"),
+    ({"phases.smoke.init_from": "production"}, "phases.smoke.init_from", "earlier phase (sanity"),
+    ({"phases.sanity.init_from": "smoke"}, "phases.sanity.init_from", "there is none"),
+    ({"profile": "a100"}, "profile", "did you mean a100-pcie-gen3 or a100-pcie-gen4?"),
+    ({"profile": "lunch"}, "profile", "found 'lunch'; expected one of a100-pcie-gen3"),
     ({"watch.stall.halts": 3}, "watch.stall.halts", "halt_s"),
-    ({"workload.entry": "os.system('x')"}, "workload.entry", "found"),
+    ({"workload.entry": "os.system('x')"}, "workload.entry", "expected a module"),
+    ({"workload.entry": "-m"}, "workload.entry", "expected a module"),
+    ({"workload.entry": None}, "workload", "found neither"),
+    ({"workload.command": "echo"}, "workload", "found both"),
+    ({"workload.parallel": "dpp"}, "workload.parallel", "expected one of ddp, fsdp, single"),
+    ({"workload.cwd": "src"}, "workload.cwd", "absolute"),
+    ({"identity": {"params": 1}}, "identity", "nsa.train says"),
+    ({"waive": ["completed"]}, "waive", "without it nothing is proved"),
+    ({"waive": ["thruput"]}, "waive", "found 'thruput'"),
+    ({"remedies": {"x": {"envv": 1}}}, "remedies.x.envv", "unknown key 'envv'"),
+    ({"remedies": {"x": {"workload": {"entry": "y"}}}}, "remedies.x.workload.entry", "unknown key"),
+    ({"confirm": {"on": ["stal"], "variants": []}}, "confirm.on.0", "did you mean stall?"),
+    (
+        {"confirm": {"on": [], "variants": [{"tarin": {}}]}},
+        "confirm.variants.0.tarin",
+        "did you mean train?",
+    ),
     ({"workload.world_size": 0}, "workload.world_size", "found 0"),
-    ({"heartbeat.alive_every_s": 1.0}, "", "a third of watch.alive_lost.suspect_s"),
+    ({"heartbeat.alive_every_s": 1.0}, "heartbeat.alive_every_s", "a third of watch.alive_lost"),
     ({"limits.isolated_limit_s": 20}, "limits.isolated_limit_s", "found 20"),
     ({"retry.infra": 99}, "retry.infra", "found 99"),
     ({"v": 2}, "v", "found 2"),
-    ({"train": {}}, "", "train.config"),
+    ({"train": {}}, "train.config", "name of a configuration"),
 ]
 
 
@@ -72,6 +96,24 @@ def test_what_is_wrong_is_named_with_its_path(sets: dict[str, Any], path: str, s
     assert said in " ".join(
         [refused.value.detail, *(f"{row.path} {row.message}" for row in problems)]
     )
+
+
+def test_everything_that_is_wrong_is_told_at_once() -> None:
+    sets = {"profile": "tpu", "phases.smoke.stepz": 1, "phases.smoke.steps": 0, "v": 2}
+    with pytest.raises(Rejected, match="and 3 more") as refused:
+        parse_plan(with_overrides(DEMO, sets))
+    assert {row.path for row in refused.value.problems} == set(sets)
+
+
+def test_what_is_wrong_between_parts_is_told_at_once_too() -> None:
+    sets = {"train": {}, "phases.smoke.init_from": "lunch", "waive": ["x"]}
+    with pytest.raises(Rejected) as refused:
+        parse_plan(with_overrides(DEMO, sets))
+    assert [row.path for row in refused.value.problems] == [
+        "train.config",
+        "waive",
+        "phases.smoke.init_from",
+    ]
 
 
 PLACES = [
@@ -140,23 +182,3 @@ def test_the_digest_is_of_what_was_said_and_changes_with_it() -> None:
     plan = parse_plan(DEMO)
     assert parse_plan(plan.canonical()).digest() == plan.digest()
     assert parse_plan(with_overrides(DEMO, {"train.seed": 1})).digest() != plan.digest()
-
-
-YAML = [
-    ("a: on", {"a": "on"}),
-    ("on: [x]", {"on": ["x"]}),
-    ("a: yes", {"a": "yes"}),
-    ("a: true", {"a": True}),
-    ("a: 1.0e+3", {"a": 1000.0}),
-]
-
-
-@pytest.mark.parametrize(("text", "value"), YAML)
-def test_yaml_is_read_as_version_1_2_reads_it(text: str, value: Any) -> None:
-    assert parse_yaml(text) == value
-
-
-@pytest.mark.parametrize("text", ["a: 1\na: 2", "a: [", "!!python/object:os.system x"])
-def test_yaml_that_is_ambiguous_or_wrong_is_refused(text: str) -> None:
-    with pytest.raises(Rejected):
-        parse_yaml(text)

@@ -9,8 +9,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from gonogo.contract.plan_source import bundled_plan, bundled_plan_names
 from gonogo.contract.schemas import SCHEMAS, save_schemas, schema
+from gonogo.planning.source import bundled_plan, bundled_plan_names
 from tests.data.make_runs import GOLDEN, HERE, OURS
 
 

@@ -15,9 +15,9 @@ from gonogo.contract.outcome import (
     OutcomeClass,
     OutcomeCode,
 )
-from gonogo.contract.plan_source import bundled_plan, parse_plan
 from gonogo.contract.watch import Watch
-from gonogo.judge.rules import watch_values
+from gonogo.judge.gate.rules import watch_values
+from gonogo.planning.source import bundled_plan, parse_plan
 from tests.data.make_runs import order_of
 
 
@@ -58,9 +58,12 @@ def test_every_watch_value_says_where_it_came_from() -> None:
         Source.PROFILE
     )
     values = dict(watch_values(order_of()))
-    assert values["stall.halt_s"] == {"value": 5.0, "source": "plan"}
-    assert values["section_deadline.data.halt_s"] == {"value": 10.0, "source": "plan"}
-    assert values["section_deadline.eval.halt_s"] == {"value": 1800.0, "source": "default"}
+    assert values["stall.halt_s"].model_dump() == {"value": 5.0, "source": "plan"}
+    assert values["section_deadline.data.halt_s"].model_dump() == {"value": 10.0, "source": "plan"}
+    assert values["section_deadline.eval.halt_s"].model_dump() == {
+        "value": 1800.0,
+        "source": "default",
+    }
     assert {path.partition(".")[0] for path in values} == {
         name for name in Watch.model_fields if name != "rank_divergence"
     }

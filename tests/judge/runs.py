@@ -3,30 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.criterion import Criterion
+from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
-from gonogo.contract.records import Check, CheckOutcome, ExitRecord, Preflight, RankExit
-from gonogo.judge.facts import build_facts
-from gonogo.judge.record import RunRecord, build_run_record
-from gonogo.judge.rules import build_rules
-from gonogo.judge.verdict import Judgement, judge
+from gonogo.contract.records import (
+    PREFLIGHT_CHECKS,
+    Check,
+    CheckOutcome,
+    ExitRecord,
+    Preflight,
+    RankExit,
+)
+from gonogo.contract.tick import FileSeal, WatchStart
+from gonogo.judge.evidence.facts import build_facts
+from gonogo.judge.evidence.record import RunRecord, build_run_record
+from gonogo.judge.gate.rules import build_rules
+from gonogo.judge.gate.verdict import Judgement, judge
+from gonogo.judge.watch.recorded import WatchRecord
 from tests.data.make_runs import Rank, healthy_ranks, order_of
 
 PREFLIGHT = Preflight(
-    passed=True, checks=[Check(id="disk", outcome=CheckOutcome.PASS, text="90 GB free")]
+    passed=True,
+    checks=[Check(id=name, outcome=CheckOutcome.PASS, text="well") for name in PREFLIGHT_CHECKS],
 )
+SEAL = FileSeal(bytes=1, sha256="5" * 64)
+"""Stands for every small file."""
 
 
 def exit_record(
     reason: OutcomeCode = OutcomeCode.COMPLETED, *, by: Actor = Actor.TRAINER, code: int = 0
 ) -> ExitRecord:
     ranks = {str(rank): RankExit(code=code, at=1.0) for rank in (0, 1)}
-    return ExitRecord(code=code, ended_at=1.0, ended_by=by, reason=reason, ranks=ranks)
+    order = order_of()
+    return ExitRecord(
+        code=code,
+        ended_at=1.0,
+        ended_by=by,
+        reason=reason,
+        ranks=ranks,
+        run=order.run,
+        attempt=order.attempt,
+        order_sha256=SEAL.sha256,
+    )
+
+
+def watch_of(order: Order) -> WatchRecord:
+    """A watch without a fault."""
+    start = WatchStart(run=order.run, attempt=order.attempt, order_sha256=SEAL.sha256)
+    return WatchRecord(
+        ticks=9,
+        starts=(start,),
+        chained=True,
+        digest="7" * 64,
+        longest_gap_s=1.0,
+        agrees=True,
+        reaches=True,
+        files={"exit.json": SEAL},
+        unreadable=0,
+    )
 
 
 def finding(detector: Detector, severity: Severity = Severity.HALT, **fields: Any) -> Finding:
@@ -62,9 +102,20 @@ def record_of(
     order = order or order_of()
     if lines is None:
         lines = lines_of(ranks if ranks is not None else healthy_ranks(order))
-    return build_run_record(
-        order, lines, exit or exit_record(), preflight=preflight, findings=findings
+    record = build_run_record(
+        order,
+        lines,
+        exit or exit_record(),
+        preflight=preflight,
+        findings=findings,
+        watch=watch_of(order),
     )
+    return replace(record, watch_sealed=True, files={"order.json": SEAL, "exit.json": SEAL})
+
+
+def facts_of(record: RunRecord) -> Facts:
+    """The facts of a record, by the rules of its own order."""
+    return build_facts(record, build_rules(record.order))
 
 
 def judged(record: RunRecord) -> Judgement:

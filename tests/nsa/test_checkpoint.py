@@ -1,16 +1,18 @@
 import dataclasses
+import errno
 import json
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 import torch
 
 from nsa.checkpoint import (
     Snapshot,
+    _save,
     checkpoint_path,
     load_checkpoint,
     newest_checkpoint,
@@ -87,8 +89,8 @@ def test_a_refused_write_leaves_nothing_and_touches_nothing(
 ) -> None:
     good = save_checkpoint(tmp_path, SNAPSHOT)
 
-    def refuse(value: Any, file: Path) -> None:
-        file.write_bytes(b"half")
+    def refuse(value: Any, file: BinaryIO) -> None:
+        file.write(b"half")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(torch, "save", refuse)
@@ -97,6 +99,12 @@ def test_a_refused_write_leaves_nothing_and_touches_nothing(
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [good.name]
     monkeypatch.undo()
     assert load_checkpoint(good).step == 20
+
+
+def test_a_full_disk_is_known_by_its_number() -> None:
+    with pytest.raises(OSError, match="No space left") as full:
+        _save({"w": torch.zeros(1000)}, Path("/dev/full"))
+    assert full.value.errno == errno.ENOSPC
 
 
 _SAVE_TWICE = """

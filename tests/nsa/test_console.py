@@ -1,8 +1,10 @@
 import re
+import subprocess
+import sys
 
 import pytest
 
-from nsa.console import Console, duration
+from nsa.console import LOG_EVERY_S, Console, duration, write_log
 
 FIELDS = {"loss": 5.51234, "grad_norm": 1.25, "lr": 1e-3, "toks_per_s": 1660.4}
 
@@ -42,3 +44,24 @@ def test_a_resumed_run_reckons_with_its_own_steps() -> None:
 )
 def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_under_a_supervisor_the_log_gets_a_line_every_half_minute() -> None:
+    now, lines = [0.0], list[str]()
+    console = Console(1000, 0, every_s=LOG_EVERY_S, write=lines.append, now=lambda: now[0])
+    for step in range(1, 101):
+        now[0] += 1.0
+        console.tell_step(step, FIELDS)
+    assert [int(re.findall(r"step (\d+)/", line)[0]) for line in lines] == [1, 31, 61, 91]
+
+
+def test_a_log_that_takes_no_line_stops_nobody() -> None:
+    code = "from nsa.console import write_log; write_log('a'); write_log('b')"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, check=False)
+    assert done.returncode == 0
+
+
+def test_a_line_of_the_log_is_written_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+    write_log("step 1/4")
+    assert capfd.readouterr().out == "step 1/4\n"

@@ -21,6 +21,16 @@ from nsa.faults import Fault, parse_fault
         ("crash:rank=1,step=8", 1, Fault(kind="crash", step=8, section="data")),
         ("exit:code=3,rank=0,step=8", 0, Fault(kind="exit", step=8, section="data", code=3)),
         ("wrong-config", 1, Fault(kind="wrong-config")),
+        ("desync:rank=1,step=12", 1, Fault(kind="desync", step=12, second_group=True)),
+        ("desync:rank=1,step=12", 0, Fault(step=12, second_group=True)),
+        ("diverge", 1, Fault(kind="diverge", step=20)),
+        ("frozen:from=3", 0, Fault(kind="frozen", step=3)),
+        ("straggle", 1, Fault(kind="straggle", step=10, factor=2.0)),
+        ("starve:share=0.5", 0, Fault(kind="starve", step=10, share=0.5)),
+        ("leak:mb_per_step=7", 0, Fault(kind="leak", step=10, mb_per_step=7)),
+        ("disk:step=4", 1, Fault(kind="disk", step=4)),
+        ("boast:factor=3", 1, Fault(kind="boast", step=10, factor=3.0)),
+        ("truncate", 0, Fault(kind="truncate", step=12)),
     ],
 )
 def test_a_spec_says_what_this_rank_suffers(spec: str, rank: int, expected: Fault) -> None:
@@ -43,6 +53,12 @@ def test_the_other_rank_suffers_nothing() -> None:
         "slow:factor=0.5",
         "slow:factor=nan",
         "nan:factor=2",
+        "",
+        "nan:step=3,step=4",
+        "nan:phase=a,phase=b",
+        "desync:rank=all",
+        "starve:share=1",
+        "leak:mb_per_step=-1",
     ],
 )
 def test_a_spec_that_makes_no_sense_is_an_error(spec: str) -> None:
@@ -88,6 +104,21 @@ def test_exit_leaves_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
     assert left == []
     fault.strike("data", 2)
     assert left == [7]
+
+
+def test_a_section_that_is_slowed_takes_its_measure_from_the_rank_s_own_time() -> None:
+    straggle = parse_fault("straggle:rank=0,factor=3,from=5", rank=0, world_size=2)
+    assert straggle.delay_s("forward", 4, 1.0) == 0.0
+    assert straggle.delay_s("data", 5, 1.0) == 0.0
+    assert straggle.delay_s("forward", 5, 1.0) == 2.0
+    starve = parse_fault("starve:share=0.75,from=5", rank=0, world_size=2)
+    assert starve.delay_s("data", 5, 1.0) == 3.0
+    assert parse_fault("straggle", rank=0, world_size=2).delay_s("forward", 50, 1.0) == 0.0
+
+
+def test_one_rank_alone_cannot_stand_apart_from_others() -> None:
+    with pytest.raises(BadConfig, match="apart"):
+        parse_fault("desync:rank=0", rank=0, world_size=1)
 
 
 def test_nan_poisons_before_its_step_once() -> None:

@@ -68,9 +68,27 @@ def test_the_boot_line_holds_what_was_counted_on_the_model(
     expected = {"dim": 32, "layers": 2, "heads": 4, "groups": 2, "seq_len": 64, "vocab": 256}
     expected |= {"dtype": "fp32", "tokens_per_step": 256, "world_size": 1, "nsa_env": {}}
     expected |= {"dataset": "synthetic", "parallel": "single", "backend": "single"}
+    expected |= {"torch": str(torch.__version__), "device": "cpu", "driver": None}
+    expected |= {"run": None, "attempt": None}
     assert {key: boot[key] for key in expected} == expected
     assert len(boot["config_digest"]) == 64
     assert "git_sha" in boot
+
+
+def test_the_boot_line_says_for_which_run_and_attempt_it_was_started(
+    make_order: Callable[..., Path], helpers: Any
+) -> None:
+    order = make_order(attempt=3)
+    helpers.build_trainer(order, {"GONOGO_RUN": "run_x"}).run()
+    boot = helpers.read_lines(order.parent)[0]
+    assert (boot["run"], boot["attempt"]) == ("run_x", 3)
+
+
+def test_an_attempt_that_is_no_number_is_refused(
+    make_order: Callable[..., Path], helpers: Any
+) -> None:
+    with pytest.raises(BadConfig, match="attempt"):
+        helpers.build_trainer(make_order(attempt="third"))
 
 
 def _head_and_embedding(tiny: dict[str, Any]) -> int:
@@ -84,7 +102,7 @@ def test_model_json_is_the_identity_of_the_boot_line(
     helpers.build_trainer(order).run()
     model = json.loads((order.parent / "model.json").read_text())
     boot = helpers.read_lines(order.parent)[0]
-    assert len(model) == 15
+    assert len(model) == 18
     assert model == {key: boot[key] for key in model}
 
 
@@ -211,7 +229,8 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_ends_nothing(
     helpers.build_trainer(order).run()
     lines = helpers.read_lines(order.parent)
     assert [line["step"] for line in _of(lines, "error")] == [2, 4]
-    assert {line["type"] for line in _of(lines, "error")} == {"CheckpointFailure"}
+    assert {line["type"] for line in _of(lines, "error")} == {"NotADirectoryError"}
+    assert {line["section"] for line in _of(lines, "error")} == {"checkpoint"}
     assert _of(lines, "done")
 
 
@@ -364,7 +383,7 @@ def test_a_slow_run_is_slower_by_its_factor(train_here: TrainHere) -> None:
 def test_data_that_is_not_there_is_told_before_it_ends(
     make_order: Callable[..., Path], helpers: Any
 ) -> None:
-    order = make_order(train={"data": "a book"})
+    order = make_order(train={"data": "parquet:/no/such/folder"})
     with pytest.raises(DataFailure) as stop:
         helpers.build_trainer(order).run()
     assert stop.value.code == 5

@@ -5,17 +5,21 @@ Everything goes over HTTP as the real worker's messages do; heartbeats are made,
 
 from __future__ import annotations
 
+import base64
 import json
+import tempfile
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from gonogo.contract.agent import STREAMS
 from gonogo.contract.canonical import digest
 from gonogo.contract.order import Order
-
-BOOT_TS = 1_700_000_000.0
+from gonogo.rundir import RunDir
+from tests.service.fake_run import BOOT_TS, PREFLIGHT, save_run
 
 
 def beats(
@@ -28,6 +32,10 @@ def beats(
     identity = {
         **order.identity.model_dump(mode="json", exclude_none=True),
         "git_sha": order.identity.git_sha or "a" * 40,
+        "torch": "2.13.0",
+        "device": "cpu",
+        "run": order.run,
+        "attempt": order.attempt,
     }
     first = order.resume_from.step + 1 if order.resume_from else 1
     last = order.steps if upto is None else upto
@@ -49,7 +57,7 @@ def beats(
     for step in range(first, last + 1):
         say("step_start", step, "data")
         clock += step_s
-        loss = 5.5 - 2.5 * step / max(order.steps, 1)
+        loss = 5.5 - 2.5 * (step - 1) / max(order.steps, 1)
         say(
             "progress", step, "log", loss=loss, grad_norm=1.0, lr=1e-3,
             toks_per_s=tokens / step_s, dt_fetch_s=0.001,
@@ -81,6 +89,8 @@ class FakeWorker:
     home: Path | None = None
     devices: tuple[str, ...] = ("cpu:0",)
     active: list[str] = field(default_factory=list)
+    findings: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Run → the findings that its watcher reported."""
 
     def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self.key}"}
@@ -108,8 +118,7 @@ class FakeWorker:
 
     def start(self, order: Order) -> None:
         """Report up to the first step."""
-        preflight = {"passed": True, "checks": [{"id": "disk", "outcome": "pass", "text": "ok"}]}
-        for event, more in (("check", {}), ("launch", {"preflight": preflight}), ("step", {})):
+        for event, more in (("check", {}), ("launch", {"preflight": PREFLIGHT}), ("step", {})):
             answer = self.state(order, event, **more)
             assert answer.status_code == 200, answer.text
 
@@ -135,7 +144,40 @@ class FakeWorker:
             "text": text, "ranks": ranks,
         }  # fmt: skip
         sizes = {str(rank): size_of(rows) for rank, rows in lines.items()}
-        return self.state(order, "end", exit=exit_record, sizes=sizes, findings=findings)
+        with tempfile.TemporaryDirectory() as spare:
+            folder = (self.home or Path(spare)) / order.run
+            run_dir = save_run(folder, order, lines, exit_record, self.findings.get(order.run, []))
+            files, records = self.ship_files(order, run_dir)
+        return self.state(
+            order, "end", exit=exit_record, sizes=sizes, findings=findings,
+            files=files, records=records,
+        )  # fmt: skip
+
+    def report(self, order: Order, *findings: dict[str, Any]) -> httpx.Response:
+        """Report findings as a watcher does that has written them down."""
+        self.findings.setdefault(order.run, []).extend(findings)
+        body = {"token": order.token, "findings": list(findings)}
+        return self.post(f"/runs/{order.run}/findings", body)
+
+    def ship_files(self, order: Order, run_dir: RunDir) -> tuple[dict[str, int], dict[str, str]]:
+        """Send ticks, findings and small records; return what the end promises of them."""
+        files: dict[str, int] = {}
+        parts = []
+        for name in STREAMS:
+            path = run_dir.path / name
+            if path.exists():
+                content = path.read_bytes()
+                files[name] = len(content)
+                parts.append({"name": name, "start": 0, "content_b64": coded(content)})
+        self.telemetry(order, files=parts)
+        records = {}
+        exits = [run_dir.rank_exit(rank) for rank in run_dir.ranks()]
+        for path in (run_dir.order, run_dir.exit, run_dir.preflight, *exits):
+            content, name = path.read_bytes(), str(path.relative_to(run_dir.path))
+            records[name] = sha256(content).hexdigest()
+            body = {"token": order.token, "path": name, "content_b64": coded(content)}
+            self.post(f"/runs/{order.run}/records", body)
+        return files, records
 
     def run_through(self, order: Order) -> None:
         """A healthy run from its claim to its end."""
@@ -144,6 +186,10 @@ class FakeWorker:
         self.ship(order, lines)
         answer = self.end(order, lines)
         assert answer.status_code == 200, answer.text
+
+
+def coded(content: bytes) -> str:
+    return base64.b64encode(content).decode()
 
 
 def size_of(lines: list[str]) -> int:

@@ -21,6 +21,7 @@ CALLS: tuple[tuple[str, str, Role], ...] = (
     ("GET", f"/runs/{RUN}/artifacts/x", Role.VIEWER),
     ("GET", "/workers", Role.VIEWER),
     ("GET", "/alerts", Role.VIEWER),
+    ("GET", "/find", Role.VIEWER),
     ("GET", "/events", Role.VIEWER),
     ("GET", "/schemas/plan", Role.VIEWER),
     ("POST", "/plans/validate", Role.VIEWER),

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.contract.plan_source import bundled_plan, parse_plan
+from gonogo.planning.source import bundled_plan, parse_plan
 from service.claims import Offer
+from service.lifecycle import load_experiment
 from tests.service.conftest import Plane
 from tests.service.fake_worker import beats, config_digest_holds
 
@@ -153,6 +154,7 @@ def test_a_phase_that_says_init_from_takes_the_weights_and_begins_at_step_one(
 ) -> None:
     plan = bundled_plan("demo")
     plan["phases"] = plan["phases"][:2]
+    plan["phases"][0]["checkpoint"] = {"every_steps": 1}
     plan["phases"][1]["init_from"] = "sanity"
     plane.submit(plan)
     worker = plane.worker(home=tmp_path / "runs")
@@ -188,4 +190,20 @@ def test_the_first_run_freezes_the_code_identity_for_later_ones(plane: Plane) ->
     assert config_digest_holds(first)
     assert first.identity.git_sha is None
     worker.run_through(first)
-    assert plane.next_order(worker).identity.git_sha == "a" * 40
+    identity = plane.next_order(worker).identity
+    assert identity.git_sha == "a" * 40
+    assert (identity.torch, identity.device, identity.driver) == ("2.13.0", "cpu", None)
+
+
+def test_what_the_first_run_did_not_say_stays_unchecked_and_the_rest_is_never_frozen_anew(
+    still: Plane,
+) -> None:
+    experiment = still.submit()
+    worker = still.worker()
+    first = worker.claim()
+    assert first is not None
+    worker.state(first, "check")
+    for said in ({"dim": 64}, {"torch": "2.13.0"}, {"torch": "2.6.0", "git_sha": "b" * 40}):
+        assert worker.state(first, "launch", model=said).status_code == 200
+    row = still.context.store.read(lambda session: load_experiment(session, experiment))
+    assert row.frozen == {"torch": "2.13.0"}

@@ -8,11 +8,17 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.decision import Decision
-from gonogo.contract.rundir import RunDir, save_json
-from gonogo.judge.record import load_run
-from gonogo.judge.replay import check_chain, load_decision, replay_decision
-from service.judging import assess
+from gonogo.contract.canonical import digest
+from gonogo.judge.evidence.facts import build_facts
+from gonogo.judge.evidence.record import load_run
+from gonogo.judge.ledger.chain import Authority, check_chain
+from gonogo.judge.ledger.recorded import load_decision, record_of
+from gonogo.judge.ledger.replay import Surroundings, replay_decision
+from gonogo.judge.ledger.sign import trusting
+from gonogo.rundir import RunDir
+from gonogo.signing import load_public_key
+from service.assessors import Assessors
+from service.judging import prepare
 from tests.service.conftest import Plane
 from tests.service.fake_worker import FakeWorker, beats
 
@@ -48,7 +54,7 @@ def test_a_decision_replays_from_its_file_and_the_run_directory(
     experiment = plane.submit()
     worker = plane.worker(home=tmp_path / "runs")
     order = plane.next_order(worker)
-    run_dir = save_run(tmp_path / "runs" / order.run, order)
+    run_dir = tmp_path / "runs" / order.run
     worker.run_through(order)
     decisions = plane.wait(
         lambda: plane.get(f"/experiments/{experiment}/decisions")["items"], "a decision"
@@ -56,34 +62,16 @@ def test_a_decision_replays_from_its_file_and_the_run_directory(
     path = plane.home / "decisions" / f"{decisions[0]['id']}.json"
     plane.wait(path.exists, "the decision's file")
     recorded = load_decision(path)
-    assert recorded == Decision.model_validate(decisions[0])
-    found = replay_decision(recorded, run_dir)
+    assert recorded.document == decisions[0]
+    key = load_public_key(plane.home / "signing.pub")
+    around = Surroundings(run_dir=run_dir, siblings=[], authority=Authority(trust=trusting([key])))
+    found = replay_decision(recorded, around)
     assert found.equal, found
     beat_file = RunDir(run_dir).heartbeat(1)
-    beat_file.write_text(beat_file.read_text().replace('"loss": 3', '"loss": 4', 1))
-    tampered = replay_decision(recorded, run_dir)
+    beat_file.write_text(beat_file.read_text().replace('"loss": 5.5', '"loss": 5.4', 1))
+    tampered = replay_decision(recorded, around)
     assert not tampered.equal
     assert tampered.path is not None
-
-
-def save_run(folder: Path, order: Any) -> Path:
-    """The directory that the fake worker's healthy run would have left."""
-    run_dir = RunDir(folder)
-    save_json(run_dir.order, order.document())
-    for rank in range(order.world_size):
-        text = "".join(line + "\n" for line in beats(order, rank))
-        run_dir.heartbeat(rank).write_text(text)
-    checks = [{"id": "disk", "outcome": "pass", "text": "ok"}]
-    save_json(run_dir.preflight, {"v": 1, "passed": True, "checks": checks})
-    ranks = {str(rank): {"code": 0, "at": 1.0} for rank in range(order.world_size)}
-    save_json(
-        run_dir.exit,
-        {"v": 1, "code": 0, "ended_at": 1.0, "ended_by": "trainer", "reason": "completed",
-         "ranks": ranks},
-    )  # fmt: skip
-    run_dir.findings.write_text("")
-    run_dir.watch.write_text("")
-    return folder
 
 
 def test_facts_from_the_database_equal_those_from_the_directory(
@@ -92,13 +80,16 @@ def test_facts_from_the_database_equal_those_from_the_directory(
     plane.submit()
     worker = plane.worker(home=tmp_path / "runs")
     order = plane.next_order(worker)
-    folder = save_run(tmp_path / "runs" / order.run, order)
+    folder = tmp_path / "runs" / order.run
     worker.run_through(order)
     plane.wait(lambda: plane.get(f"/runs/{order.run}")["verdict"], "a verdict")
-    found = plane.context.store.read(lambda session: assess(session, order.run))
-    from gonogo.judge.facts import build_facts
-
-    assert build_facts(load_run(folder), found.rules) == found.facts
+    case = plane.context.store.read(
+        lambda session: prepare(session, order.run, tmp_path / "again" / order.run)
+    )
+    assessors = Assessors()
+    facts = assessors.build_facts(case.folder, case.rules)
+    assessors.close()
+    assert digest(facts.document()) == digest(build_facts(load_run(folder), case.rules).document())
 
 
 def test_the_chain_of_an_experiment_holds(plane: Plane) -> None:
@@ -109,10 +100,11 @@ def test_the_chain_of_an_experiment_holds(plane: Plane) -> None:
     rows = plane.wait(
         lambda: (found := plane.get(f"/experiments/{experiment}/decisions")["items"])[2:] and found
     )
-    decisions = [Decision.model_validate(row) for row in rows]
-    assert check_chain(decisions).equal
-    assert decisions[0].prev_hash is None
-    assert not check_chain([decisions[0], decisions[2]]).equal
+    decisions = [record_of(row) for row in rows]
+    key = load_public_key(plane.home / "signing.pub")
+    assert check_chain(decisions, Authority(trust=trusting([key]))) == []
+    (gap,) = check_chain([decisions[0], decisions[2]])
+    assert gap.missing
 
 
 def test_only_the_first_halt_finding_of_a_run_alerts(plane: Plane) -> None:
@@ -135,6 +127,42 @@ def test_only_the_first_halt_finding_of_a_run_alerts(plane: Plane) -> None:
     assert data["finding"]["key"] == f"{order.run}:1"
     assert data["url"].endswith(f"/experiments/{order.experiment}")
     assert [row["key"] for row in plane.get(path)["items"]] == [row["key"] for row in found]
+
+
+def test_a_finding_that_pages_alerts_once_for_each_key_and_ends_nothing(plane: Plane) -> None:
+    plane.submit()
+    worker = plane.worker()
+    order = plane.next_order(worker)
+    worker.start(order)
+    found = [
+        {"detector": "watcher", "severity": "warn", "at": 1.0 + n, "key": f"{order.run}:{n}",
+         "act": act, "text": "nobody watched for 40 s"}
+        for n, act in enumerate(["page", None, "page"])
+    ]  # fmt: skip
+    for part in (found[:1], found[:1], found, found):
+        worker.post(f"/runs/{order.run}/findings", {"token": order.token, "findings": part})
+    alerts = [row for row in plane.get("/alerts")["items"] if row["type"].startswith("finding.")]
+    assert [row["type"] for row in alerts] == ["finding.page"] * 2
+    keys = {row["data"]["finding"]["key"] for row in alerts}
+    assert keys == {f"{order.run}:0", f"{order.run}:2"}
+    assert plane.get(f"/runs/{order.run}")["state"] != "ended"
+
+
+def test_a_page_takes_no_halts_alert_away(plane: Plane) -> None:
+    plane.submit()
+    worker = plane.worker()
+    order = plane.next_order(worker)
+    worker.start(order)
+    found = [
+        {"detector": detector, "severity": "halt", "at": 1.0, "key": f"{order.run}:{detector}",
+         "act": act, "text": "why"}
+        for detector, act in (("plugin", "page"), ("stall", "now"), ("slow", "now"))
+    ]  # fmt: skip
+    worker.post(f"/runs/{order.run}/findings", {"token": order.token, "findings": found})
+    alerts = [row for row in plane.get("/alerts")["items"] if row["type"].startswith("finding.")]
+    told = {row["type"]: row["data"]["finding"]["detector"] for row in alerts}
+    assert told == {"finding.page": "plugin", "finding.halt": "stall"}
+    assert len(alerts) == 2
 
 
 def test_conditions_are_met_by_the_run_that_brings_the_evidence(plane: Plane) -> None:
@@ -257,7 +285,7 @@ def stalled(plane: Plane, worker: FakeWorker, order: Any) -> None:
         "detector": "stall", "severity": "halt", "rank": 1, "section": "backward", "at": 1.0,
         "key": f"{order.run}:stall", "text": "rank 1 stands in backward",
     }  # fmt: skip
-    worker.post(f"/runs/{order.run}/findings", {"token": order.token, "findings": [finding]})
+    worker.report(order, finding)
     lines = {rank: beats(order, rank, upto=0, done=False) for rank in range(order.world_size)}
     worker.ship(order, lines)
     worker.end(order, lines, "stalled", "watchdog", findings=1, code=None)

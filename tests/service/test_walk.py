@@ -70,7 +70,7 @@ class Walk:
         assert self.worker.end(order, lines, reason, by).status_code == 200
 
     def judge(self) -> None:
-        self.judging.run_once()
+        self.judging.settle()
 
     def stray(self) -> None:
         """A message of an attempt that is over, and one with a stale token."""
@@ -107,8 +107,9 @@ def test_what_must_hold_holds_through_a_random_walk(still: Plane, seed: int) -> 
     walk = Walk(still, seed)
     view = None
     walk.work()
-    for _ in range(70):
+    for _ in range(90):
         walk.step()
         view = walk.check(view)
+    walk.judging.close()
     assert len(walk.orders) >= 2
     assert walk.statuses >= {409}

@@ -6,6 +6,7 @@ can be told to be down, to lose answers, to swallow requests and to call tokens 
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import threading
@@ -19,13 +20,14 @@ from gonogo.contract.agent import (
     ClaimRequest,
     EvidenceReport,
     FindingsReport,
+    RecordReport,
     StateReport,
     Telemetry,
 )
 from gonogo.contract.order import Order
 
 KEY = "wk-secret"
-_RUN = re.compile(r"/api/v1/agent/runs/(run_\w+)/(telemetry|state|findings|evidence)")
+_RUN = re.compile(r"/api/v1/agent/runs/(run_\w+)/(telemetry|state|findings|evidence|records)")
 
 
 @dataclass
@@ -36,6 +38,10 @@ class RunStore:
     offsets: dict[str, int] = field(default_factory=dict)
     lines: dict[str, list[str]] = field(default_factory=dict)
     logs: dict[str, tuple[int, str]] = field(default_factory=dict)
+    files: dict[str, bytes] = field(default_factory=dict)
+    raw: dict[str, bytes] = field(default_factory=dict)
+    """Rank → bytes of its heartbeat file."""
+    records: dict[str, bytes] = field(default_factory=dict)
     states: list[StateReport] = field(default_factory=list)
     findings: dict[str, Any] = field(default_factory=dict)
     evidence: dict[str, EvidenceReport] = field(default_factory=dict)
@@ -117,12 +123,20 @@ class FakeControlPlane:
             if part.start == run.offsets.get(name, 0):
                 run.offsets[name] = part.end
                 run.lines.setdefault(name, []).extend(part.lines)
+                plain = "".join(f"{line}\n" for line in part.lines).encode()
+                raw = plain if part.raw_b64 is None else base64.b64decode(part.raw_b64)
+                run.raw[name] = run.raw.get(name, b"") + raw
+        for file in message.files or []:
+            have = run.files.setdefault(file.name, b"")
+            if file.start == len(have):
+                run.files[file.name] = have + base64.b64decode(file.content_b64)
         for log in message.logs:
             end, text = run.logs.get(log.name, (0, ""))
             if log.start >= end:
                 run.logs[log.name] = (log.end, text + log.text)
         logs = {name: end for name, (end, _) in run.logs.items()}
-        return {"acked": run.offsets, "logs": logs, "command": run.command}
+        files = {name: len(content) for name, content in run.files.items()}
+        return {"acked": run.offsets, "logs": logs, "files": files, "command": run.command}
 
     def _state(self, run: RunStore, body: bytes) -> dict[str, Any]:
         run.states.append(StateReport.model_validate_json(body))
@@ -131,6 +145,11 @@ class FakeControlPlane:
     def _findings(self, run: RunStore, body: bytes) -> dict[str, Any]:
         for finding in FindingsReport.model_validate_json(body).findings:
             run.findings.setdefault(finding.key, finding)
+        return {"ok": True}
+
+    def _records(self, run: RunStore, body: bytes) -> dict[str, Any]:
+        report = RecordReport.model_validate_json(body)
+        run.records[report.path] = base64.b64decode(report.content_b64)
         return {"ok": True}
 
     def _evidence(self, run: RunStore, body: bytes) -> dict[str, Any]:

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord
-from gonogo.contract.rundir import RunDir, save_json
+from gonogo.rundir import RunDir, save_json
+from gonogo.supervise.processes import boot_id, die_with_parent, load_stat
 from worker.client import ControlPlane
-from worker.processes import boot_id, die_with_parent, load_stat
 from worker.telemetry import Shipper
 
 LIMIT_S = 120.0

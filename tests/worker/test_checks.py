@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,39 +19,56 @@ from gonogo.contract.heartbeat import Identity
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.records import CheckOutcome, Preflight
-from gonogo.contract.rundir import RunDir, load_record, save_json
-from tests.worker.orders import make_order
+from gonogo.rundir import RunDir, load_record, save_json
+from gonogo.supervise.devices.look import DeviceSeen, Look
+from gonogo.supervise.processes import boot_id, load_stat
+from tests.supervise.orders import make_order
 from worker import checks
 from worker.preflight import run_preflight
 from worker.probe import Probe, ProbeStore
-from worker.processes import boot_id, load_stat
 
 PASS, WARN, FAIL = CheckOutcome.PASS, CheckOutcome.WARN, CheckOutcome.FAIL
-SMI = b"""<nvidia_smi_log><gpu id="0"><fb_memory_usage><used>%s</used></fb_memory_usage>
-<processes>%s</processes></gpu></nvidia_smi_log>"""
-ALIEN = b"<process_info><pid>4711</pid><type>C</type></process_info>"
-DESKTOP = b"<process_info><pid>12</pid><type>G</type></process_info>"
+
+
+def seen(**fields: Any) -> Look:
+    """One idle device, changed."""
+    row = {"rank": 0, "uuid": "GPU-a", "index": 0, "name": "H200", "mem_used_mb": 3.0}
+    return Look(
+        driver="570", devices=[DeviceSeen.model_validate({**row, "processes": [], **fields})]
+    )
 
 
 @pytest.mark.parametrize(
-    ("devices", "smi", "expected"),
+    ("profile", "devices", "look", "expected"),
     [
-        (None, None, FAIL),
-        (("cuda:0",), None, WARN),
-        (("cuda:0",), SMI % (b"3 MiB", b""), PASS),
-        (("cuda:0",), SMI % (b"3 MiB", DESKTOP), PASS),
-        (("cuda:0",), SMI % (b"3 MiB", ALIEN), FAIL),
-        (("cuda:0",), SMI % (b"900 MiB", b""), FAIL),
-        (("cuda:1",), SMI % (b"3 MiB", b""), FAIL),
-        (("cuda:0",), b"<html", FAIL),
-        (("cpu:0",), b"<html", PASS),
-        (("cpu:0",), None, PASS),
+        ("h200", None, None, FAIL),
+        ("h200", ("cuda:0",), seen(), PASS),
+        ("h200", ("cuda:0",), None, FAIL),
+        ("h200", ("cuda:0",), Look(), FAIL),
+        ("h200", ("cuda:0",), Look(error="no driver"), FAIL),
+        ("h200", ("cuda:0",), seen(mem_used_mb=None), FAIL),
+        ("h200", ("cuda:0",), seen(processes=None), FAIL),
+        ("h200", ("cuda:0",), seen(processes=[4711]), FAIL),
+        ("h200", ("cuda:0",), seen(mem_used_mb=900.0), FAIL),
+        ("h200", ("cuda:0",), seen(remap_pending=True), WARN),
+        ("h200", ("cuda:0",), seen(util=None, temp_c=None, xids=None), PASS),
+        ("cpu", None, None, FAIL),
+        ("cpu", ("cpu:0",), None, PASS),
+        ("cpu", ("cuda:0",), seen(), PASS),
+        ("cpu", ("cuda:0",), Look(error="no driver"), WARN),
+        ("cpu", ("cuda:0",), seen(processes=[4711]), FAIL),
     ],
 )
-def test_devices_must_be_there_and_nobodys(
-    devices: tuple[str, ...] | None, smi: bytes | None, expected: CheckOutcome
+def test_devices_must_be_there_readable_and_nobodys(
+    profile: str, devices: tuple[str, ...] | None, look: Look | None, expected: CheckOutcome
 ) -> None:
-    assert checks.check_devices(make_order(), devices, smi)[0] is expected
+    assert checks.check_devices(make_order(profile=profile), devices, look)[0] is expected
+
+
+def test_every_rank_of_a_gpu_profile_owes_a_device_of_its_own() -> None:
+    order = make_order(profile="h200", world_size=2)
+    outcome, text = checks.check_devices(order, ("cuda:0", "cuda:1"), seen())
+    assert (outcome, text) == (FAIL, "1 devices can be read; 2 ranks need one each")
 
 
 def test_more_ranks_than_processors_warn() -> None:
@@ -209,6 +227,32 @@ def test_preflight_writes_its_record_and_one_fail_is_enough(
     )
     assert not record.passed
     assert [check.id for check in record.checks if check.outcome is FAIL] == ["environment"]
+
+
+def test_a_gpu_profile_runs_on_scripted_devices_only_where_the_plan_allows_faults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "script.json"
+    devices = [{"uuid": f"GPU-{n}", "index": n, "name": "H200"} for n in range(2)]
+    samples = [{"uuid": "GPU-0", "at_s": 0, "mem_used_mb": 60_000}]
+    script.write_text(json.dumps({"devices": devices, "samples": samples}))
+    store = store_with(tmp_path, monkeypatch, Probe(peak_flops=1e12, torch="2", collect_env="env"))
+    for allowed in (True, False):
+        order = make_order(profile="h200", world_size=2, allow_faults=allowed)
+        run_dir = RunDir(tmp_path / "runs" / order.run)
+        run_dir.path.mkdir(parents=True)
+        record = run_preflight(
+            order, run_dir, devices=("cuda:98", "cuda:99"), store=store, script=script
+        )
+        assert record.checks[0].outcome is FAIL  # there are no such devices
+        record = run_preflight(
+            order, run_dir, devices=("cuda:0", "cuda:1"), store=store, script=script
+        )
+        if allowed:
+            assert record.passed
+            rows = [(row["rank"], row["uuid"], row["name"]) for row in record.devices]
+            assert rows == [(0, "GPU-0", "H200"), (1, "GPU-1", "H200")]
+            assert {row["driver"] for row in record.devices} == {"scripted"}
 
 
 def test_a_probe_is_kept_for_this_boot_and_commit_only(tmp_path: Path) -> None:

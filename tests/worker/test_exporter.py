@@ -11,9 +11,14 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.worker.orders import make_order
+from gonogo.supervise.watcher.metrics_file import (
+    STEP_BUCKETS_S,
+    load_metrics,
+    save_metrics,
+    step_histogram,
+)
+from tests.supervise.orders import make_order
 from worker.exporter import HostCollector, HostView, start_exporter
-from worker.metrics_file import STEP_BUCKETS_S, load_metrics, save_metrics, step_histogram
 
 METRICS = {
     "tick": 1000.5,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gonogo.contract.rundir import save_json
-from tests.worker.orders import make_order, make_run_dir
+from gonogo.rundir import save_json
+from tests.supervise.orders import make_order, make_run_dir
 from worker.inventory import Inventory
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,13 @@ import pytest
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import ExitRecord, RankExit
-from gonogo.contract.rundir import RunDir, load_record, save_json
+from gonogo.rundir import RunDir, load_record, save_json
+from gonogo.supervise.locks import holding, keeper_lock
+from gonogo.supervise.processes import boot_id, load_stat
+from tests.supervise.orders import completed, make_order, make_run_dir, write_beats, write_finding
 from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
-from tests.worker.orders import completed, make_order, make_run_dir, write_beats, write_finding
 from worker.client import ControlPlane
 from worker.inventory import Inventory, OpenRun
-from worker.locks import holding, keeper_lock
-from worker.processes import boot_id, load_stat
 from worker.reaper import ShipperOf, reap
 from worker.telemetry import Shipper
 
@@ -69,6 +70,9 @@ def test_a_lost_run_ends_as_infra_and_all_of_it_arrives(
     assert (record.reason, record.ended_by) == (OutcomeCode.KEEPER_LOST, Actor.INFRA)
     assert record.ended_at == 500.0
     assert record.ranks["0"].signal == 9
+    assert (record.run, record.attempt) == (ORDER.run, ORDER.attempt)
+    assert record.order_sha256 == sha256(lost.order.read_bytes()).hexdigest()
+    assert record.watch is not None
     arrived = plane.runs[ORDER.run]
     assert len(arrived.lines["0"]) == 30
     assert (arrived.events()[-1], arrived.states[-1].findings) == ("end", 1)

@@ -10,8 +10,8 @@ import pytest
 from gonogo.contract.agent import Command, CommandKind, TelemetryAck
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import ExitRecord
-from tests.worker.runs import wait_until
-from worker.shipping import Shipping
+from tests.supervise.runs import wait_until
+from worker.shipping import ShippingThread
 
 EXIT = ExitRecord(ended_at=1.0, ended_by=Actor.TRAINER, reason=OutcomeCode.COMPLETED)
 
@@ -38,14 +38,14 @@ class ShipperOnPaper:
 
 
 @pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[ShipperOnPaper], Shipping]]:
-    started: list[Shipping] = []
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[ShipperOnPaper], ShippingThread]]:
+    started: list[ShippingThread] = []
     monkeypatch.setattr("worker.shipping.PAUSE_S", 0.01)
     monkeypatch.setattr("worker.shipping.FAILURE_PAUSE_S", 0.01)
     monkeypatch.setattr("worker.shipping.FINISH_PAUSE_S", 0.01)
 
-    def begin(shipper: ShipperOnPaper) -> Shipping:
-        thread = Shipping(lambda: cast("Any", shipper))
+    def begin(shipper: ShipperOnPaper) -> ShippingThread:
+        thread = ShippingThread(lambda: cast("Any", shipper))
         started.append(thread)
         thread.start()
         return thread
@@ -57,7 +57,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[ShipperOnPaper]
         assert not thread.is_alive()
 
 
-def test_command_is_handed_over_once(start: Callable[[ShipperOnPaper], Shipping]) -> None:
+def test_command_is_handed_over_once(start: Callable[[ShipperOnPaper], ShippingThread]) -> None:
     asked = Command(kind=CommandKind.HALT, reason="r")
     thread = start(ShipperOnPaper([None, TelemetryAck(command=asked), TelemetryAck()]))
     assert wait_until(thread.take_command, "the command") == asked
@@ -66,7 +66,7 @@ def test_command_is_handed_over_once(start: Callable[[ShipperOnPaper], Shipping]
 
 
 def test_bug_in_shipping_is_counted_and_shipping_goes_on(
-    start: Callable[[ShipperOnPaper], Shipping], caplog: pytest.LogCaptureFixture
+    start: Callable[[ShipperOnPaper], ShippingThread], caplog: pytest.LogCaptureFixture
 ) -> None:
     asked = Command(kind=CommandKind.CANCEL)
     answers = [RuntimeError("a bug"), RuntimeError("again"), TelemetryAck(command=asked)]
@@ -76,7 +76,9 @@ def test_bug_in_shipping_is_counted_and_shipping_goes_on(
     assert "a bug" in caplog.text
 
 
-def test_silence_ends_with_an_answer_only(start: Callable[[ShipperOnPaper], Shipping]) -> None:
+def test_silence_ends_with_an_answer_only(
+    start: Callable[[ShipperOnPaper], ShippingThread],
+) -> None:
     shipper = ShipperOnPaper([])
     thread = start(shipper)
     wait_until(lambda: len(shipper.suspects) >= 5, "some silence")
@@ -86,7 +88,7 @@ def test_silence_ends_with_an_answer_only(start: Callable[[ShipperOnPaper], Ship
     wait_until(lambda: thread.silent_s() < before, "an answer")
 
 
-def test_end_is_shipped_until_it_arrived(start: Callable[[ShipperOnPaper], Shipping]) -> None:
+def test_end_is_shipped_until_it_arrived(start: Callable[[ShipperOnPaper], ShippingThread]) -> None:
     shipper = ShipperOnPaper([])
     thread = start(shipper)
     thread.finish(EXIT)
@@ -94,7 +96,7 @@ def test_end_is_shipped_until_it_arrived(start: Callable[[ShipperOnPaper], Shipp
     assert shipper.finishes == []
 
 
-def test_suspicion_rides_along(start: Callable[[ShipperOnPaper], Shipping]) -> None:
+def test_suspicion_rides_along(start: Callable[[ShipperOnPaper], ShippingThread]) -> None:
     shipper = ShipperOnPaper([])
     thread = start(shipper)
     thread.suspect = True

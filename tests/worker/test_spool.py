@@ -5,33 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gonogo.contract.lifecycle import RunEvent
-from worker import spool
-from worker.spool import Reported, complete_bytes, load_reported, load_tail
-
-
-@given(data=st.lists(st.sampled_from([b"\n", b"a", b"bc\n", b"\r", b"\x00"])).map(b"".join))
-def test_complete_bytes_end_after_the_last_newline(
-    tmp_path_factory: pytest.TempPathFactory, data: bytes
-) -> None:
-    path = tmp_path_factory.mktemp("lines") / "f"
-    path.write_bytes(data)
-    assert complete_bytes(path) == data.rfind(b"\n") + 1
-
-
-def test_a_long_torn_line_is_read_over_block_by_block(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(spool, "_TAIL_BYTES", 4)
-    path = tmp_path / "f"
-    path.write_bytes(b"one\ntwo\n" + b"x" * 1000)
-    assert complete_bytes(path) == 8
-    path.write_bytes(b"x" * 1000)
-    assert complete_bytes(path) == 0
-    assert complete_bytes(tmp_path / "missing") == 0
+from worker.spool import Reported, load_reported, load_tail
 
 
 @pytest.mark.parametrize(

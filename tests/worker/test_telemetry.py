@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
-from gonogo.contract.agent import MAX_LOG_BYTES, CommandKind
+from gonogo.contract.agent import MAX_LOG_BYTES, MAX_RECORD_BYTES, CommandKind
 from gonogo.contract.finding import Severity
-from gonogo.contract.rundir import RunDir, save_json
-from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
-from tests.worker.orders import (
+from gonogo.rundir import RunDir, save_json
+from tests.supervise.orders import (
     beat,
     completed,
     make_order,
@@ -20,6 +20,7 @@ from tests.worker.orders import (
     write_beats,
     write_finding,
 )
+from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
 from worker import stretches, telemetry
 from worker.client import ControlPlane
 from worker.telemetry import Shipper
@@ -324,3 +325,78 @@ def test_a_shipped_run_is_not_shipped_again(
     save_json(run_dir.path / ".shipped", {"v": 1})
     assert new_shipper().finish(completed())
     assert plane.calls == 0
+
+
+STRANGE = [
+    b'{"v":1}\r\n',
+    b"\xff\xfe not utf-8\n",
+    b"\n",
+    b"null \x00 byte\n",
+    "ü".encode() + b"\n",
+    b"x" * 70_000 + b"\n",
+    b"\r" * 6_000 + b"\n",
+]
+
+
+@pytest.mark.parametrize("lose_every", [0, 3], ids=lambda n: f"lose-every-{n}")
+def test_growing_files_arrive_byte_by_byte_whatever_stands_in_them(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper, lose_every: int
+) -> None:
+    plane.lose_every = lose_every
+    expected = {"watch.jsonl": b"", "devices.jsonl": b"", "findings.jsonl": b""}
+    heartbeats = b""
+    shipping = new_shipper()
+    clock = itertools.count(step=10.0)
+    for line in STRANGE:
+        for name in expected:
+            expected[name] += line
+            (run_dir.path / name).write_bytes(expected[name] + b"torn")
+        heartbeats += line
+        run_dir.heartbeat(0).write_bytes(heartbeats + b"torn")
+        shipping.ship(next(clock))
+    assert finish_in(shipping, 400)
+    store = arrived(plane)
+    assert store.files == expected
+    assert store.raw["0"] == heartbeats
+    assert store.states[-1].files == {name: len(raw) for name, raw in expected.items()}
+
+
+def test_ticks_of_a_long_run_arrive_in_parts(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    ticks = b'{"n":0}\n' * 200_000 + b"y" * 3_000_000 + b"\n"
+    run_dir.watch.write_bytes(ticks + b"torn")
+    assert new_shipper().finish(completed())
+    assert arrived(plane).files["watch.jsonl"] == ticks
+
+
+def test_small_records_arrive_as_they_stand_and_are_promised_by_digest(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    small = {
+        "exit.json": b'{ "v": 1,\r\n "half',
+        "exit_rank1.json": b"",
+        "model.json": b"\xff",
+        "preflight/preflight.json": b"{}",
+    }
+    (run_dir.path / "preflight").mkdir(exist_ok=True)
+    for name, content in small.items():
+        (run_dir.path / name).write_bytes(content)
+    (run_dir.path / "env.json").write_bytes(b"z" * (MAX_RECORD_BYTES + 1))
+    (run_dir.path / "exit_rank0.json").mkdir()
+    (run_dir.path / "keeper.json").write_bytes(b"{}")
+    assert new_shipper().finish(completed())
+    store = arrived(plane)
+    assert store.records == {**small, "order.json": run_dir.order.read_bytes()}
+    assert store.states[-1].records == {
+        name: sha256(content).hexdigest() for name, content in store.records.items()
+    }
+
+
+def test_record_that_is_refused_is_not_promised_and_the_end_arrives(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    plane.refuse["records"] = 413
+    assert new_shipper().finish(completed())
+    assert arrived(plane).events()[-1] == "end"
+    assert arrived(plane).states[-1].records == {}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.contract.rundir import RunDir
+from gonogo.rundir import RunDir
 from worker import upload
 from worker.upload import EvidenceFile, build_evidence, pending_evidence
 

@@ -22,14 +22,14 @@ from rq.serializers import JSONSerializer
 from gonogo.contract.agent import WAKE_JOB
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
-from gonogo.contract.resolve import checkout_root
-from gonogo.contract.rundir import load_record, save_json
+from gonogo.planning.resolve import checkout_root
+from gonogo.rundir import load_record, save_json
+from gonogo.supervise.durable import load_json
+from gonogo.supervise.locks import device_lock, is_locked
+from gonogo.supervise.processes import ProcessRef, find_marked
 from tests.servers import RedisServer, wait_until
+from tests.supervise.orders import make_order
 from tests.worker.control_plane import KEY, FakeControlPlane, serving
-from tests.worker.orders import make_order
-from worker.durable import load_json
-from worker.locks import device_lock, is_locked
-from worker.processes import ProcessRef, find_marked
 from worker.waker import QUEUE_NAME
 
 ROOT = checkout_root()

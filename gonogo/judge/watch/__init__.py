@@ -1,25 +1,49 @@
-"""What do heartbeats and the watcher's own observations add up to? Detectors and their fold, pure.
+"""What do heartbeats and the watcher's own observations add up to? Detectors and their fold.
 
-`start`, `fold` (one tick), `replay_watch` (a whole directory). A detector is one module with
-`observe(state, line or tick, view) -> (state, findings)` and one row in `registry.REGISTRY`.
+`start`, `fold` (one tick), `refold` (a whole directory), `dump_state` and `load_state` (a
+snapshot). A detector is one module in `detectors/` and one row in `registry.REGISTRY`.
 """
 
-from gonogo.judge.watch.fold import WatchState, armed, fold, identity_ok, latched, start
-from gonogo.judge.watch.replay import Replay, not_observed, replay_run, replay_watch
+from gonogo.judge.watch.byclock import has_arrived, watch_on
+from gonogo.judge.watch.fold import (
+    WatchState,
+    armed,
+    fold,
+    fold_beats,
+    identity_ok,
+    latched,
+    lines_seen,
+    look,
+    start,
+)
+from gonogo.judge.watch.recorded import BootRecord, WatchRecord, boots_of, tick_digest
+from gonogo.judge.watch.refold import Refold, not_observed, refold, replay_watch
+from gonogo.judge.watch.saved import dump_state, load_state
 from gonogo.judge.watch.snapshot import RankSnapshot, Snapshot, snapshot
 
 __all__ = [
+    "BootRecord",
     "RankSnapshot",
-    "Replay",
+    "Refold",
     "Snapshot",
+    "WatchRecord",
     "WatchState",
     "armed",
+    "boots_of",
+    "dump_state",
     "fold",
+    "fold_beats",
+    "has_arrived",
     "identity_ok",
     "latched",
+    "lines_seen",
+    "load_state",
+    "look",
     "not_observed",
-    "replay_run",
+    "refold",
     "replay_watch",
     "snapshot",
     "start",
+    "tick_digest",
+    "watch_on",
 ]

@@ -1,193 +1,262 @@
 """What do heartbeats and ticks add up to? The one fold, live and offline.
 
-Guarantees: pure (no clock, no file); a tick without bytes and probes that is not late and finds
-nothing leaves the state equal, so it need not be recorded; a finding is returned once for each key.
-A late tick raises no deadline; a watcher that slept (> `SLEPT_S`) re-arms them all.
+Guarantees: no clock and no file, so the same lines and ticks come to the same findings anywhere; a
+tick that brings nothing, is not late and finds nothing leaves the state equal, so it need not be
+recorded; a finding is returned once for each key. A late tick raises no deadline; a watcher that
+slept (> `SLEPT_S`) re-arms them all.
+
+A state moves on in place: what `fold` was given is used up. `look` is the question what a tick
+without lines would find, and changes nothing.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
 from gonogo.contract.order import Order
-from gonogo.contract.outcome import Detector
-from gonogo.contract.tick import Tick
-from gonogo.judge.watch import identity
-from gonogo.judge.watch.processes import Processes, seen_by
-from gonogo.judge.watch.registry import OF_BEATS, OF_TICKS, REGISTRY, Row
-from gonogo.judge.watch.seen import Arrival, in_order
+from gonogo.contract.outcome import Detector as Name
+from gonogo.contract.tick import LinesSeen, Tick
+from gonogo.judge.watch.detector import EVERY_LINE, Detector
+from gonogo.judge.watch.detectors import identity
+from gonogo.judge.watch.lines import Arrival, LineRecord, boots_in_front, by_seq
+from gonogo.judge.watch.processes import seen_by
+from gonogo.judge.watch.registry import build_detectors
+from gonogo.judge.watch.step import Step
+from gonogo.judge.watch.steps import Steps
 from gonogo.judge.watch.stream import RankStream, absorb
-from gonogo.judge.watch.view import Beat, Event, Run, View, is_late
+from gonogo.judge.watch.view import Beat, Observed, Run, Unreadable, View, is_late
 
 SLEPT_S = 15.0
+FIRST_CHARS = 80
+"""How much of the first unreadable line is kept."""
+
+Sink = Callable[[int, Heartbeat, Arrival], None]
+"""Is given every line that came for the first time: rank, line, and what it was to the stream."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class WatchState:
-    """All that the fold knows; opaque to everyone else, never changed in place."""
+    """All that the fold knows; opaque to everyone else."""
 
-    run: Run
-    watched: bool = True
-    streams: Mapping[int, RankStream] = field(default_factory=dict)
-    processes: Processes = field(default_factory=Processes)
-    own: Mapping[Detector, Any] = field(default_factory=dict)
+    view: View
+    detectors: tuple[Detector[Any], ...]
+    own: dict[str, Any]
     """Detector → its own state."""
-    said: frozenset[str] = frozenset()
+    steps: Steps = field(default_factory=Steps)
+    said: set[str] = field(default_factory=set)
     """Keys of all findings so far."""
     latched: Finding | None = None
     """The first halt finding."""
-    started_mono: float | None = None
-    unreadable: Mapping[int, int] = field(default_factory=dict)
-    """Rank → lines of its file that are no heartbeat of its own."""
+    _by_msg: dict[str, tuple[Detector[Any], ...]] = field(default_factory=dict)
 
-    def view(self) -> View:
-        """Return what detectors look at."""
-        return View(
-            run=self.run,
-            streams=self.streams,
-            processes=self.processes,
-            watched=self.watched,
-            latched=self.latched is not None,
-            started_mono=self.started_mono,
-            unreadable=self.unreadable,
-        )
+    @property
+    def run(self) -> Run:
+        """What was ordered."""
+        return self.view.run
+
+    @property
+    def watched(self) -> bool:
+        """Whether ticks are a watcher's."""
+        return self.view.watched
+
+    @property
+    def streams(self) -> dict[int, RankStream]:
+        """Rank → what its lines have told."""
+        return self.view.streams
+
+    def looking_at(self, msg: str) -> tuple[Detector[Any], ...]:
+        """Return the detectors that look at lines of a message."""
+        found = self._by_msg.get(msg)
+        if found is None:
+            found = tuple(d for d in self.detectors if msg in d.lines or d.lines is EVERY_LINE)
+            self._by_msg[msg] = found
+        return found
 
 
 def start(order: Order, *, watched: bool = True) -> WatchState:
     """Return the state before the first tick.
 
     Args:
-        order: what the run was told.
+        order: what the run was told; it names the detectors and their versions.
         watched: False when ticks are made up from the lines themselves (no watch.jsonl).
     """
+    run = Run(order=order, from_profile=frozenset(order.watch_from_profile))
+    detectors = build_detectors(run)
     return WatchState(
-        run=Run(order=order, from_profile=frozenset(order.watch_from_profile)),
-        watched=watched,
-        own={row.detector: row.state for row in REGISTRY if row.observe is not None},
+        view=View(run=run, watched=watched),
+        detectors=detectors,
+        own={row.name: row.begin() for row in detectors},
     )
 
 
 def fold(
-    state: WatchState, tick: Tick, beats: Mapping[int, Sequence[bytes]]
+    state: WatchState,
+    tick: Tick,
+    beats: Mapping[int, Sequence[bytes]],
+    sink: Sink | None = None,
 ) -> tuple[WatchState, list[Finding]]:
     """Return the state after a tick, and the findings that it raised.
 
     Args:
-        state: after the tick before.
+        state: after the tick before; used up.
         tick: the watcher's clock and probes.
         beats: rank → the complete raw lines that this tick brought.
+        sink: is given every line that is not a repetition.
     """
+    parsed = {rank: _parsed(state.view, rank, lines, tick) for rank, lines in beats.items()}
+    brought = any(beats.values())
+    return fold_beats(state, tick, parsed, sink, brought=brought)
+
+
+def fold_beats(
+    state: WatchState,
+    tick: Tick,
+    beats: Mapping[int, list[Heartbeat]],
+    sink: Sink | None = None,
+    *,
+    brought: bool = False,
+) -> tuple[WatchState, list[Finding]]:
+    """Return what `fold` returns, from lines that are parsed already.
+
+    Args:
+        brought: whether lines came that were no heartbeats.
+    """
+    view, findings = state.view, list[Finding]()
     late = is_late(tick)
-    brought = any(beats.values()) or bool(tick.ranks or tick.agent or tick.stacks)
-    working = _Working(state, tick, brought=brought or late)
+    brought = brought or any(beats.values()) or _probed(tick)
+    if view.started_mono is None and (brought or late):
+        view.started_mono = tick.mono
+    view.processes = seen_by(view.processes, tick)
+    for kind, payload in tick.observations.items():
+        view.observed[kind] = Observed(mono=tick.mono, ts=tick.ts, payload=payload)
     if tick.late_s > SLEPT_S:
-        working.rearm()
+        for stream in view.streams.values():
+            stream.rearm(tick.mono)
+        view.started_mono = tick.mono
     for rank in sorted(beats):
-        working.read(rank, beats[rank])
-    working.observe_tick(late=late)
-    return working.state(), working.findings
+        _read(state, tick, rank, beats[rank], sink, findings)
+    _observe_tick(state, tick, late=late, findings=findings)
+    return state, findings
 
 
-class _Working:
-    """One tick being folded: the only place that changes things, all of them its own copies."""
-
-    def __init__(self, state: WatchState, tick: Tick, *, brought: bool) -> None:
-        self._before, self._tick = state, tick
-        self._streams = dict(state.streams)
-        self._own = dict(state.own)
-        self._said = state.said
-        self._latched = state.latched
-        self._started_mono = state.started_mono
-        self._unreadable = state.unreadable
-        self._processes = seen_by(state.processes, tick)
-        if brought and self._started_mono is None:
-            self._started_mono = tick.mono
-        self.findings: list[Finding] = []
-
-    def rearm(self) -> None:
-        mono = self._tick.mono
-        self._streams = {rank: stream.rearmed(mono) for rank, stream in self._streams.items()}
-        self._started_mono = mono
-
-    def read(self, rank: int, lines: Sequence[bytes]) -> None:
-        """Fold the lines of one rank's file; another rank's lines in it are unreadable, too."""
-        parsed, unreadable = _parsed(rank, lines)
-        if unreadable:
-            counted = self._unreadable.get(rank, 0) + unreadable
-            self._unreadable = {**self._unreadable, rank: counted}
-        for beat in in_order(parsed):
-            stream = self._streams.get(rank) or RankStream(rank=rank)
-            self._streams[rank], arrival = absorb(stream, beat, self._tick.mono)
-            if arrival in (Arrival.NEW, Arrival.LATE):
-                self._observe(OF_BEATS, Beat(line=beat, arrival=arrival, tick=self._tick))
-
-    def observe_tick(self, *, late: bool) -> None:
-        """Let the detectors look; those with deadlines only when the tick is not late."""
-        rows = (row for row in OF_TICKS if not (late and row.deadline))
-        self._observe(rows, self._tick)
-
-    def _observe(self, rows: Iterable[Row], event: Event) -> None:
-        view = self._view()
-        for row in rows:
-            if row.observe is None:
-                continue
-            own, findings = row.observe(self._own[row.detector], event, view)
-            self._own[row.detector] = own
-            for finding in findings:
-                self._raise(finding)
-
-    def _raise(self, finding: Finding) -> None:
-        if finding.key in self._said:
-            return
-        self._said |= {finding.key}
-        self.findings.append(finding)
-        if finding.severity is Severity.HALT and self._latched is None:
-            self._latched = finding
-
-    def _view(self) -> View:
-        return View(
-            run=self._before.run,
-            streams=self._streams,
-            processes=self._processes,
-            watched=self._before.watched,
-            latched=self._latched is not None,
-            started_mono=self._started_mono,
-            unreadable=self._unreadable,
-        )
-
-    def state(self) -> WatchState:
-        return replace(
-            self._before,
-            streams=self._streams,
-            processes=self._processes,
-            own=self._own,
-            said=self._said,
-            latched=self._latched,
-            started_mono=self._started_mono,
-            unreadable=self._unreadable,
-        )
+def _probed(tick: Tick) -> bool:
+    return bool(tick.ranks or tick.agent or tick.stacks or tick.observations)
 
 
-def _parsed(rank: int, lines: Sequence[bytes]) -> tuple[list[Heartbeat], int]:
-    """Return a rank's heartbeats among lines, and how many lines were none (empty ones aside)."""
+def look(state: WatchState, tick: Tick) -> list[Finding]:
+    """Return what a tick without lines and probes would find now; the state stays as it is."""
+    findings = []
+    for row in state.detectors:
+        if row.ticks:
+            findings += row.observe_tick(state.own[row.name], tick, state.view)[1]
+    return [finding for finding in findings if finding.key not in state.said]
+
+
+def _read(
+    state: WatchState,
+    tick: Tick,
+    rank: int,
+    beats: list[Heartbeat],
+    sink: Sink | None,
+    findings: list[Finding],
+) -> None:
+    """Fold the lines of one rank's file."""
+    view = state.view
+    beats = by_seq(beats)
+    record = view.lines.get(rank)
+    if record is None:
+        order = view.run.order
+        record = view.lines[rank] = LineRecord(run=order.run or None, attempt=order.attempt)
+    if record.boot is None:
+        for boot in boots_in_front(beats):
+            record.refuse(boot)
+    for beat in beats:
+        arrival = record.admit(beat)
+        if arrival is Arrival.DUPLICATE or arrival is Arrival.CONFLICT:
+            continue
+        if sink is not None:
+            sink(rank, beat, arrival)
+        if arrival is not Arrival.STALE:
+            _take(state, tick, beat, arrival, findings)
+
+
+def _take(
+    state: WatchState, tick: Tick, beat: Heartbeat, arrival: Arrival, findings: list[Finding]
+) -> None:
+    """Fold one accepted line: its stream, the detectors that look at it, the step it may end."""
+    view = state.view
+    stream = view.streams.get(beat.rank) or RankStream(rank=beat.rank)
+    stream = view.streams[beat.rank] = absorb(stream, beat, tick.mono, arrival)
+    looking = state.looking_at(beat.msg)
+    if looking:
+        event = Beat(line=beat, arrival=arrival, tick=tick)
+        for row in looking:
+            own, found = row.observe_line(state.own[row.name], event, view)
+            state.own[row.name] = own
+            if found:
+                _raise(state, found, findings)
+    step = state.steps.take(beat, stream, view, tick)
+    if step is not None:
+        _observe_step(state, step, findings)
+
+
+def _observe_step(state: WatchState, step: Step, findings: list[Finding]) -> None:
+    for row in state.detectors:
+        if row.steps:
+            own, found = row.observe_step(state.own[row.name], step, state.view)
+            state.own[row.name] = own
+            if found:
+                _raise(state, found, findings)
+
+
+def _observe_tick(state: WatchState, tick: Tick, *, late: bool, findings: list[Finding]) -> None:
+    """Let the detectors look; those with deadlines only when the tick is not late."""
+    for row in state.detectors:
+        if row.ticks and not (late and row.deadline):
+            own, found = row.observe_tick(state.own[row.name], tick, state.view)
+            state.own[row.name] = own
+            if found:
+                _raise(state, found, findings)
+
+
+def _raise(state: WatchState, found: Iterable[Finding], findings: list[Finding]) -> None:
+    for finding in found:
+        if finding.key in state.said:
+            continue
+        state.said.add(finding.key)
+        findings.append(finding)
+        if finding.severity is Severity.HALT and state.latched is None:
+            state.latched = finding
+            state.view.latched = True
+
+
+def _parsed(view: View, rank: int, lines: Sequence[bytes], tick: Tick) -> list[Heartbeat]:
+    """Return a rank's heartbeats among lines; what is none, or another rank's, is counted."""
     parsed: list[Heartbeat] = []
-    unreadable = 0
     for raw in lines:
         if not raw.strip():
             continue
         try:
             beat = parse_heartbeat(raw)
         except Corrupt:
-            unreadable += 1
+            _count_unreadable(view, rank, raw, tick)
             continue
         if beat.rank == rank:
             parsed.append(beat)
         else:
-            unreadable += 1
-    return parsed, unreadable
+            _count_unreadable(view, rank, raw, tick)
+    return parsed
+
+
+def _count_unreadable(view: View, rank: int, raw: bytes, tick: Tick) -> None:
+    found = view.unreadable.get(rank)
+    if found is None:
+        first = raw[:FIRST_CHARS].decode("utf-8", "replace")
+        found = view.unreadable[rank] = Unreadable(first=first, since_mono=tick.mono)
+    found.count += 1
 
 
 def latched(state: WatchState) -> Finding | None:
@@ -195,12 +264,18 @@ def latched(state: WatchState) -> Finding | None:
     return state.latched
 
 
-def armed(state: WatchState) -> dict[Detector, bool]:
+def armed(state: WatchState) -> dict[str, bool]:
     """Return which detectors could find something now; a silent disarming is to be seen."""
-    view = state.view()
-    return {row.detector: row.armed(view, state.own.get(row.detector)) for row in REGISTRY}
+    return {row.name: row.armed(state.own[row.name], state.view) for row in state.detectors}
 
 
 def identity_ok(state: WatchState) -> bool | None:
     """Return True when every rank runs what was ordered, False on a difference, else None."""
-    return identity.verdict(state.own[Detector.IDENTITY], state.view())
+    told = state.own.get(Name.IDENTITY)
+    return None if told is None else identity.equals_order(told, state.view)
+
+
+def lines_seen(state: WatchState, ranks: Iterable[int]) -> dict[str, LinesSeen]:
+    """Return how far the lines of `ranks` have been read, for the tick that brought them."""
+    found = {str(rank): state.view.lines[rank].seen() for rank in ranks if rank in state.view.lines}
+    return {rank: seen for rank, seen in found.items() if seen is not None}

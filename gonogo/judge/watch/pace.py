@@ -4,17 +4,18 @@ Time spent in checkpoint and eval sections is taken out. The first step of a boo
 first batch) is no sample. Network delay and a wrong wall clock cannot move these numbers.
 """
 
-import statistics
-from dataclasses import dataclass, replace
+from bisect import bisect_left, insort
+from collections import deque
+from dataclasses import dataclass, field
 
 WINDOW_STEPS = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+@dataclass(slots=True, kw_only=True)
+class StepPace:
     """Step times of one boot of one rank."""
 
-    times_s: tuple[float, ...] = ()
+    times_s: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
     """Seconds per step of the last `WINDOW_STEPS` samples."""
     last_step: int | None = None
     last_mono: float = 0.0
@@ -23,23 +24,39 @@ class Pace:
     excluded_s: float = 0.0
     """Checkpoint and eval time since the last step end."""
     median_s: float | None = None
+    sampled_step: int | None = None
+    """The step whose end made the last sample."""
+    _ordered: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.times_s = deque(self.times_s, maxlen=WINDOW_STEPS)
+        self._ordered = sorted(self.times_s)
 
     @property
     def last_s(self) -> float:
         """Seconds between the last two step ends that were seen."""
         return self.times_s[-1] * self.stride if self.times_s else 0.0
 
-    def without(self, seconds: float) -> "Pace":
-        """Return the pace with `seconds` since the last step end taken out."""
-        return replace(self, excluded_s=self.excluded_s + seconds)
+    def exclude(self, seconds: float) -> None:
+        """Take `seconds` since the last step end out."""
+        self.excluded_s += seconds
 
-    def ended(self, step: int, mono: float) -> "Pace":
-        """Return the pace after `step` ended at `mono` on the rank's clock."""
-        times, stride, median = self.times_s, self.stride, self.median_s
+    def end(self, step: int, mono: float) -> None:
+        """Take note that `step` ended at `mono` on the rank's clock."""
         if self.last_step is not None and step > self.last_step:
             took_s = mono - self.last_mono - self.excluded_s
             if took_s > 0:
-                stride = step - self.last_step
-                times = (*times[1 - WINDOW_STEPS :], took_s / stride)
-                median = statistics.median(times)
-        return Pace(times_s=times, last_step=step, last_mono=mono, stride=stride, median_s=median)
+                self.stride = step - self.last_step
+                self._sample(took_s / self.stride)
+                self.sampled_step = step
+        self.last_step, self.last_mono, self.excluded_s = step, mono, 0.0
+
+    def _sample(self, step_s: float) -> None:
+        ordered = self._ordered
+        if len(self.times_s) == WINDOW_STEPS:
+            del ordered[bisect_left(ordered, self.times_s[0])]
+        self.times_s.append(step_s)
+        insort(ordered, step_s)
+        half = len(ordered) // 2
+        middle = ordered[half]
+        self.median_s = middle if len(ordered) % 2 else (ordered[half - 1] + middle) / 2

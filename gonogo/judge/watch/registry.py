@@ -1,124 +1,122 @@
-"""Which detectors are there? One row each; a new detector is one module and one row here."""
+"""Which detectors are there? D1 to D26 in order, and those that other packages bring.
 
-from collections.abc import Callable
-from dataclasses import dataclass
+A new detector is one module in `detectors/` and one row here. Another package brings one by the
+entry point `gonogo.detectors`, whose value is a subclass of `Detector`.
+"""
+
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Any
 
-from gonogo.contract.finding import Finding
-from gonogo.contract.outcome import Detector
-from gonogo.judge.watch import (
-    alive_lost,
-    first_loss,
-    hygiene,
-    identity,
-    no_first_heartbeat,
-    non_finite,
-    process_death,
-    rank_divergence,
-    section_deadline,
-    slow,
-    stall,
+from gonogo.contract.errors import Rejected
+from gonogo.judge.watch.detector import Detector
+from gonogo.judge.watch.detectors.alive_lost import AliveLost
+from gonogo.judge.watch.detectors.checkpoint_overdue import CheckpointOverdue
+from gonogo.judge.watch.detectors.disk import Disk
+from gonogo.judge.watch.detectors.divergence import Divergence
+from gonogo.judge.watch.detectors.first_loss import FirstLoss
+from gonogo.judge.watch.detectors.frozen import Frozen
+from gonogo.judge.watch.detectors.gate_collapse import GateCollapse
+from gonogo.judge.watch.detectors.gradients import Gradients
+from gonogo.judge.watch.detectors.hardware import Hardware
+from gonogo.judge.watch.detectors.hygiene import Hygiene
+from gonogo.judge.watch.detectors.identity import IdentityEqual
+from gonogo.judge.watch.detectors.imbalance import Imbalance
+from gonogo.judge.watch.detectors.implausible_speed import ImplausibleSpeed
+from gonogo.judge.watch.detectors.loader import Loader
+from gonogo.judge.watch.detectors.memory_leak import MemoryLeak
+from gonogo.judge.watch.detectors.memory_limit import MemoryLimit
+from gonogo.judge.watch.detectors.no_first_heartbeat import NoFirstHeartbeat
+from gonogo.judge.watch.detectors.non_finite import NonFinite
+from gonogo.judge.watch.detectors.process_death import ProcessDeath
+from gonogo.judge.watch.detectors.rank_divergence import RankDivergence
+from gonogo.judge.watch.detectors.restart_storm import RestartStorm
+from gonogo.judge.watch.detectors.section_deadline import SectionDeadline
+from gonogo.judge.watch.detectors.slow import Slow
+from gonogo.judge.watch.detectors.stall import Stall
+from gonogo.judge.watch.detectors.straggler import Straggler
+from gonogo.judge.watch.detectors.watcher import WatcherAway
+from gonogo.judge.watch.view import Run
+
+Kind = type[Detector[Any]]
+
+REGISTRY: tuple[Kind, ...] = (
+    ProcessDeath,
+    NoFirstHeartbeat,
+    AliveLost,
+    Stall,
+    SectionDeadline,
+    RankDivergence,
+    Straggler,
+    Slow,
+    Frozen,
+    NonFinite,
+    Divergence,
+    Gradients,
+    GateCollapse,
+    Imbalance,
+    MemoryLeak,
+    MemoryLimit,
+    Loader,
+    Hygiene,
+    Disk,
+    CheckpointOverdue,
+    ImplausibleSpeed,
+    IdentityEqual,
+    WatcherAway,
+    Hardware,
+    RestartStorm,
+    FirstLoss,
 )
-from gonogo.judge.watch.view import Event, View
+"""D1 to D26 in order."""
 
-Observe = Callable[[Any, Event, View], tuple[Any, list[Finding]]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One detector: `observe(state, line or tick, view) -> (state, findings)`, pure."""
-
-    detector: Detector
-    armed: Callable[[View, Any], bool]
-    observe: Observe | None = None
-    state: Any = None
-    """What it begins with."""
-    beats: bool = False
-    """Whether it looks at lines."""
-    ticks: bool = False
-    """Whether it looks at ticks."""
-    deadline: bool = False
-    """Whether a late tick is UNKNOWN to it."""
-    probes: bool = False
-    """Whether it sees nothing without a watcher's probes and clock."""
-
-
-REGISTRY: tuple[Row, ...] = (
-    Row(
-        detector=Detector.PROCESS_DEATH,
-        observe=process_death.observe,
-        armed=process_death.armed,
-        ticks=True,
-        probes=True,
-    ),
-    Row(
-        detector=Detector.NO_FIRST_HEARTBEAT,
-        observe=no_first_heartbeat.observe,
-        armed=no_first_heartbeat.armed,
-        ticks=True,
-        deadline=True,
-        probes=True,
-    ),
-    Row(
-        detector=Detector.ALIVE_LOST,
-        observe=alive_lost.observe,
-        armed=alive_lost.armed,
-        ticks=True,
-        deadline=True,
-        probes=True,
-    ),
-    Row(
-        detector=Detector.STALL,
-        observe=stall.observe,
-        armed=stall.armed,
-        ticks=True,
-        deadline=True,
-    ),
-    Row(
-        detector=Detector.SECTION_DEADLINE,
-        observe=section_deadline.observe,
-        armed=section_deadline.armed,
-        ticks=True,
-        deadline=True,
-    ),
-    Row(detector=Detector.RANK_DIVERGENCE, armed=rank_divergence.armed),
-    Row(
-        detector=Detector.SLOW,
-        observe=slow.observe,
-        armed=slow.armed,
-        state=slow.Speed(),
-        beats=True,
-    ),
-    Row(
-        detector=Detector.NON_FINITE,
-        observe=non_finite.observe,
-        armed=non_finite.armed,
-        state=non_finite.Overflows(),
-        beats=True,
-    ),
-    Row(
-        detector=Detector.HYGIENE,
-        observe=hygiene.observe,
-        armed=hygiene.armed,
-        beats=True,
-        ticks=True,
-    ),
-    Row(
-        detector=Detector.IDENTITY,
-        observe=identity.observe,
-        armed=identity.armed,
-        state=identity.Told(),
-        beats=True,
-        ticks=True,
-    ),
-    Row(
-        detector=Detector.FIRST_LOSS,
-        observe=first_loss.observe,
-        armed=first_loss.armed,
-        state=first_loss.Told(),
-        beats=True,
-    ),
+RELEASE_0_1 = (
+    "process_death",
+    "no_first_heartbeat",
+    "alive_lost",
+    "stall",
+    "section_deadline",
+    "rank_divergence",
+    "slow",
+    "non_finite",
+    "hygiene",
+    "identity",
+    "first_loss",
 )
+"""The detectors of an order that names none: release 0.1 made it."""
 
-OF_BEATS = tuple(row for row in REGISTRY if row.beats)
-OF_TICKS = tuple(row for row in REGISTRY if row.ticks)
+PLUGINS = "gonogo.detectors"
+
+
+@cache
+def plugins() -> tuple[Kind, ...]:
+    """Return the detectors that installed packages bring, by name.
+
+    Raises:
+        Rejected: an entry point that is no detector, or that takes a name that is taken.
+    """
+    found: dict[str, Kind] = {}
+    for point in sorted(entry_points(group=PLUGINS), key=lambda point: point.name):
+        kind = point.load()
+        if not (isinstance(kind, type) and issubclass(kind, Detector)):
+            raise Rejected(f"entry point {PLUGINS}: {point.value} is no Detector")
+        if kind.name in found or kind.name in {row.name for row in REGISTRY}:
+            raise Rejected(f"entry point {PLUGINS}: there is a detector {kind.name!r} already")
+        found[kind.name] = kind
+    return tuple(found.values())
+
+
+def all_detectors() -> tuple[Kind, ...]:
+    """Return every detector: ours in the order of D1 to D26, then those of other packages."""
+    return (*REGISTRY, *plugins())
+
+
+def versions() -> dict[str, int]:
+    """Return what an order made now says: detector → version of its rule."""
+    return {str(row.name): row.version for row in all_detectors()}
+
+
+def build_detectors(run: Run) -> tuple[Detector[Any], ...]:
+    """Return the detectors that watch a run: those that its order names."""
+    named = run.order.detectors or dict.fromkeys(RELEASE_0_1, 1)
+    return tuple(row(run) for row in all_detectors() if row.name in named)

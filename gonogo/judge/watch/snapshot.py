@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS
 from gonogo.contract.tick import ProcessState
+from gonogo.judge.watch.detectors.stall import limits
 from gonogo.judge.watch.fold import WatchState
-from gonogo.judge.watch.stall import limits
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import View
 
@@ -74,7 +74,7 @@ class Snapshot:
 
 def snapshot(state: WatchState, now: float | None = None) -> Snapshot:
     """Return the picture as of `now` (watcher's clock; default: the last line's receipt)."""
-    view = state.view()
+    view = state.view
     if now is None:
         now = max((stream.heard_mono for stream in state.streams.values()), default=0.0)
     ranks = {rank: _rank(view, state.streams[rank], now) for rank in sorted(state.streams)}
@@ -82,7 +82,7 @@ def snapshot(state: WatchState, now: float | None = None) -> Snapshot:
     tokens = state.run.order.identity.tokens_per_step or max(
         (stream.tokens or 0 for stream in state.streams.values()), default=0
     )
-    recent = [s for stream in state.streams.values() for s in stream.pace.times_s[-5:]]
+    recent = [s for stream in state.streams.values() for s in list(stream.pace.times_s)[-5:]]
     running = [entry for entry in ranks.values() if not entry.done]
     return Snapshot(
         ranks=ranks,
@@ -97,11 +97,12 @@ def snapshot(state: WatchState, now: float | None = None) -> Snapshot:
 
 
 def _rank(view: View, stream: RankStream, now: float) -> RankSnapshot:
-    seen, pace = stream.seen, stream.pace
+    pace, record = stream.pace, view.lines[stream.rank]
+    lines, unreadable = record.now, view.unreadable.get(stream.rank)
     return RankSnapshot(
         rank=stream.rank,
         pid=stream.pid,
-        boot=seen.boot,
+        boot=stream.boot,
         msg=stream.msg,
         step=stream.step,
         completed=stream.completed,
@@ -116,11 +117,11 @@ def _rank(view: View, stream: RankStream, now: float) -> RankSnapshot:
         loss=stream.loss,
         grad_norm=stream.grad_norm,
         toks_per_s=stream.toks_per_s,
-        lines=seen.accepted,
-        duplicates=seen.duplicates,
-        gaps=seen.gaps(),
-        stale=seen.stale,
-        unreadable=view.unreadable.get(stream.rank, 0),
+        lines=lines.count,
+        duplicates=record.duplicates,
+        gaps=lines.gaps(),
+        stale=record.stale,
+        unreadable=0 if unreadable is None else unreadable.count,
         state=view.processes.of(stream.rank).state,
         done=stream.done,
         halt_seen=stream.halt_seen,

@@ -6,7 +6,7 @@ progress; any other line says that the rank lives and in which section it is.
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gonogo.contract.heartbeat import (
     COMPUTE_SECTIONS,
@@ -14,23 +14,31 @@ from gonogo.contract.heartbeat import (
     Heartbeat,
     Msg,
 )
-from gonogo.judge.watch.pace import Pace
-from gonogo.judge.watch.seen import Arrival, Seen, admit
+from gonogo.judge.watch.lines import Arrival
+from gonogo.judge.watch.pace import StepPace
 
 SECTION_SAMPLES = 32
+_MOVES_STEP = frozenset({Msg.STEP_START, Msg.STEP_END})
+"""Messages whose step may not run backwards; a thread's `alive` line may lag by one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RankStream:
     """What one rank's lines have told. Names in `_mono` are receipts on the watcher's clock."""
 
     rank: int
-    seen: Seen = field(default_factory=Seen)
+    step_section_seq: int = 0
+    """Section count at the start of the present step: sections that one rank enters alone
+    (a checkpoint, an evaluation) put it ahead of nobody in the steps that follow."""
+    ends_steps: bool = False
+    """Whether it has ever said `step_end`."""
+    boot: str | None = None
     pid: int | None = None
     msg: str | None = None
     first_mono: float = 0.0
     heard_mono: float = 0.0
     heard_ts: float = 0.0
+    heard_seq: int = 0
     own_mono: float = 0.0
     """The rank's own clock on its last line."""
     step: int = 0
@@ -44,6 +52,8 @@ class RankStream:
     collective_seq: int = 0
     labelled: bool = False
     """Whether this rank names its sections at all."""
+    computes: bool = False
+    """Whether it has ever named forward, backward or optimizer."""
     advanced_mono: float = 0.0
     advanced_ts: float | None = None
     """The last line that advanced the step, in Unix seconds."""
@@ -55,7 +65,7 @@ class RankStream:
     """Step ends of this boot."""
     compute_s: float = 0.0
     """Seconds in forward, backward or optimizer since the last step end, up to the last line."""
-    pace: Pace = field(default_factory=Pace)
+    pace: StepPace = field(default_factory=StepPace)
     section_times: tuple[tuple[str, float], ...] = ()
     """Durations of the last checkpoint and eval sections, on the rank's own clock."""
     section_began: float = 0.0
@@ -66,6 +76,8 @@ class RankStream:
     grad_norm: float | None = None
     toks_per_s: float | None = None
     tokens: int | None = None
+    progress: Heartbeat | None = None
+    """The last progress line, for the step that it belongs to."""
 
     @property
     def computing(self) -> bool:
@@ -77,114 +89,155 @@ class RankStream:
         return self.compute_s + (max(0.0, mono - self.heard_mono) if self.computing else 0.0)
 
     def position(self) -> tuple[int, int, int]:
-        """Return how far the rank is: step, section_seq, collective_seq."""
-        return self.step, self.section_seq, self.collective_seq
+        """Return how far the rank is: step, sections of this step, collective_seq."""
+        return self.step, self.section_seq - self.step_section_seq, self.collective_seq
 
-    def rearmed(self, mono: float) -> "RankStream":
-        """Return the stream with every deadline's clock beginning at `mono`."""
-        return replace(
-            self,
-            first_mono=mono,
-            heard_mono=mono,
-            section_mono=mono,
-            advanced_mono=mono,
-            compute_s=0.0,
-            started_mono=None if self.started_mono is None else mono,
-        )
+    def rearm(self, mono: float) -> None:
+        """Let every deadline's clock begin at `mono`."""
+        self.first_mono = self.heard_mono = self.section_mono = self.advanced_mono = mono
+        self.compute_s = 0.0
+        if self.started_mono is not None:
+            self.started_mono = mono
 
 
-def absorb(stream: RankStream, beat: Heartbeat, mono: float) -> tuple[RankStream, Arrival]:
-    """Return the stream after one line, received at `mono`, and what the line was to it."""
-    before = stream.seen
-    seen, arrival = admit(before, beat)
+def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -> RankStream:
+    """Return the stream after one line, received at `mono`: the same one, or a restarted rank's."""
     if arrival is Arrival.LATE:
-        return replace(stream, seen=seen, pace=_paced_late(stream, beat)), arrival
-    if arrival is not Arrival.NEW:
-        return replace(stream, seen=seen), arrival
-    if seen.boot != before.boot:
-        return _booted(stream, seen, beat, mono), arrival
+        _time_late(stream, beat)
+        if beat.msg == Msg.STEP_START and beat.step == stream.step:
+            stream.step_section_seq = beat.section_seq
+        return stream
+    if beat.boot != stream.boot:
+        return _booted(stream.rank, beat, mono)
     if beat.step < stream.step:
-        return replace(stream, seen=seen, backwards=beat.step, heard_mono=mono), arrival
-    return _advanced(stream, seen, beat, mono), arrival
+        if beat.msg in _MOVES_STEP:
+            stream.backwards = beat.step
+        elif beat.msg == Msg.DONE:
+            stream.done = True  # the step that it had opened is not to come
+        stream.heard_mono, stream.heard_ts, stream.heard_seq = mono, beat.ts, beat.seq
+        return stream
+    _advance(stream, beat, mono)
+    return stream
 
 
-def _booted(stream: RankStream, seen: Seen, beat: Heartbeat, mono: float) -> RankStream:
+def _booted(rank: int, beat: Heartbeat, mono: float) -> RankStream:
     """Return a stream that begins with this line."""
     opens_step = beat.msg == Msg.STEP_START
+    before = beat.step - 1 if opens_step and beat.step else beat.step
     return RankStream(
-        rank=stream.rank,
-        seen=seen,
+        rank=rank,
+        boot=beat.boot,
         pid=beat.pid,
         msg=beat.msg,
         first_mono=mono,
         heard_mono=mono,
         heard_ts=beat.ts,
+        heard_seq=beat.seq,
         own_mono=beat.mono,
         step=beat.step,
-        from_step=beat.step - 1 if opens_step and beat.step else beat.step,
+        from_step=before,
         section=beat.section,
         section_seq=beat.section_seq,
         section_mono=mono,
         section_began=beat.mono,
         collective_seq=beat.collective_seq or 0,
         labelled=beat.section is not None or beat.section_seq > 0,
+        computes=_names_compute(beat),
         advanced_mono=mono,
         advanced_ts=beat.ts,
         started_mono=mono if opens_step else None,
-        completed=beat.step - 1 if opens_step and beat.step else beat.step,
+        completed=before,
         done=beat.msg == Msg.DONE,
+        loss=beat.loss,
+        grad_norm=beat.grad_norm,
+        progress=beat if beat.msg == Msg.PROGRESS else None,
     )
 
 
-def _advanced(stream: RankStream, seen: Seen, beat: Heartbeat, mono: float) -> RankStream:
-    """Return the stream moved on by a line of the same boot, in order."""
+def _advance(stream: RankStream, beat: Heartbeat, mono: float) -> None:
+    """Move the stream on by a line of the same boot, in order."""
+    stream.labelled = stream.labelled or beat.section is not None or beat.section_seq > 0
+    stream.computes = stream.computes or _names_compute(beat)
+    stream.ends_steps = stream.ends_steps or beat.msg == Msg.STEP_END
+    ends = _ends_step(beat, stream.labelled) and beat.step > stream.completed
+    steps_on = beat.step > stream.step
+    starts = beat.msg == Msg.STEP_START
+    if steps_on and starts and not stream.ends_steps:
+        _end_before(stream, beat)
+    if steps_on or starts:  # a step may start anew, after an evaluation that fell into it
+        stream.step_section_seq = beat.section_seq if starts else stream.section_seq
+    _place(stream, beat, mono, resets=ends or steps_on)
+    stream.step = beat.step
+    if stream.started_mono is None and beat.step > stream.from_step:
+        stream.started_mono = mono
+    if steps_on or ends:
+        stream.advanced_mono, stream.advanced_ts = mono, beat.ts
+    if ends:
+        stream.completed = beat.step
+        stream.completed_steps += 1
+        stream.pace.end(beat.step, beat.mono)
+    stream.pid, stream.msg = beat.pid, beat.msg
+    stream.heard_mono, stream.heard_ts, stream.heard_seq = mono, beat.ts, beat.seq
+    stream.own_mono = beat.mono
+    if beat.collective_seq is not None and beat.collective_seq > stream.collective_seq:
+        stream.collective_seq = beat.collective_seq
+    _remember(stream, beat)
+
+
+def _end_before(stream: RankStream, beat: Heartbeat) -> None:
+    """Let the start of a step end the one before it, for a trainer that says no `step_end`."""
+    if stream.labelled and beat.step - 1 > stream.completed:
+        stream.completed = beat.step - 1
+        stream.completed_steps += 1
+        stream.pace.end(beat.step - 1, beat.mono)
+
+
+def _place(stream: RankStream, beat: Heartbeat, mono: float, *, resets: bool) -> None:
+    """Move section and its clocks; `resets` begins the count of computing anew."""
     moved = beat.section_seq != stream.section_seq or beat.section != stream.section
     tail_s = _tail_s(beat, mono - stream.heard_mono) if moved else 0.0
     own_tail_s = _tail_s(beat, beat.mono - stream.own_mono) if moved else 0.0
-    labelled = stream.labelled or beat.section is not None or beat.section_seq > 0
-    ends = _ends_step(beat, labelled) and beat.step > stream.completed
-    steps_on = beat.step > stream.step
     compute_s = 0.0
-    if not (ends or steps_on):
+    if not resets:
         compute_s = stream.computed_s(mono - tail_s)
         if beat.section in COMPUTE_SECTIONS:
             compute_s += tail_s
-    pace = _paced(stream, beat, own_tail_s)
-    started = stream.started_mono
-    if started is None and beat.step > stream.from_step:
-        started = mono
-    return replace(
-        stream,
-        seen=seen,
-        pid=beat.pid,
-        msg=beat.msg,
-        heard_mono=mono,
-        heard_ts=beat.ts,
-        own_mono=beat.mono,
-        step=beat.step,
-        section=beat.section,
-        section_seq=beat.section_seq,
-        section_mono=mono - tail_s if moved else stream.section_mono,
-        section_began=beat.mono - own_tail_s if moved else stream.section_began,
-        section_times=_section_times(stream, beat.mono - own_tail_s)
-        if moved
-        else stream.section_times,
-        collective_seq=max(stream.collective_seq, beat.collective_seq or 0),
-        labelled=labelled,
-        advanced_mono=mono if steps_on or ends else stream.advanced_mono,
-        advanced_ts=beat.ts if steps_on or ends else stream.advanced_ts,
-        started_mono=started,
-        completed=beat.step if ends else stream.completed,
-        completed_steps=stream.completed_steps + ends,
-        compute_s=compute_s,
-        pace=pace.ended(beat.step, beat.mono) if ends else pace,
-        done=stream.done or beat.msg == Msg.DONE,
-        halt_seen=stream.halt_seen or beat.msg == Msg.HALT_SEEN,
-        loss=stream.loss if beat.loss is None else beat.loss,
-        grad_norm=stream.grad_norm if beat.grad_norm is None else beat.grad_norm,
-        toks_per_s=stream.toks_per_s if beat.toks_per_s is None else beat.toks_per_s,
-        tokens=stream.tokens if beat.tokens is None else beat.tokens,
-    )
+    stream.compute_s = compute_s
+    _exclude(stream, beat, own_tail_s)
+    if not moved:
+        return
+    if stream.section in NON_TRAINING_SECTIONS:
+        took_s = max(0.0, beat.mono - own_tail_s - stream.section_began)
+        kept = stream.section_times[1 - SECTION_SAMPLES :]
+        stream.section_times = (*kept, (str(stream.section), took_s))
+    stream.section, stream.section_seq = beat.section, beat.section_seq
+    stream.section_mono = mono - tail_s
+    stream.section_began = beat.mono - own_tail_s
+
+
+def _remember(stream: RankStream, beat: Heartbeat) -> None:
+    """Keep what the line says besides its place."""
+    if beat.msg == Msg.PROGRESS:
+        stream.progress = beat
+    elif beat.msg == Msg.DONE:
+        stream.done = True
+    elif beat.msg == Msg.HALT_SEEN:
+        stream.halt_seen = True
+    if beat.loss is not None:
+        stream.loss = beat.loss
+    if beat.grad_norm is not None:
+        stream.grad_norm = beat.grad_norm
+    if beat.toks_per_s is not None:
+        stream.toks_per_s = beat.toks_per_s
+    if beat.tokens is not None:
+        stream.tokens = beat.tokens
+
+
+def _names_compute(beat: Heartbeat) -> bool:
+    """Whether the line says when the rank computes: where it is, or how long that took."""
+    times = beat.step_sections
+    told = times is not None and times.forward + times.backward + times.optimizer > 0.0
+    return told or beat.section in COMPUTE_SECTIONS
 
 
 def _ends_step(beat: Heartbeat, labelled: bool) -> bool:
@@ -200,39 +253,32 @@ def _tail_s(beat: Heartbeat, since_s: float) -> float:
     return max(0.0, min(age_s, since_s))
 
 
-def _paced(stream: RankStream, beat: Heartbeat, tail_s: float) -> Pace:
-    """Return the pace with the time since the line before taken out where it was no training."""
-    pace = stream.pace
-    since_s = beat.mono - stream.own_mono
+def _exclude(stream: RankStream, beat: Heartbeat, tail_s: float) -> None:
+    """Take the time since the line before out of the pace where it was no training."""
     if stream.section in NON_TRAINING_SECTIONS:
-        pace = pace.without(max(0.0, since_s - tail_s))
-    if beat.section in NON_TRAINING_SECTIONS and tail_s:
-        pace = pace.without(tail_s)
-    unlabelled = beat.section not in NON_TRAINING_SECTIONS and beat.msg in (
-        Msg.CHECKPOINT,
-        Msg.EVAL,
-    )
-    if unlabelled and beat.dt is not None and math.isfinite(beat.dt) and beat.dt > 0:
-        pace = pace.without(beat.dt)
-    return pace
+        stream.pace.exclude(max(0.0, beat.mono - stream.own_mono - tail_s))
+    if beat.section in NON_TRAINING_SECTIONS:
+        if tail_s:
+            stream.pace.exclude(tail_s)
+    elif _tells_alone(stream, beat) and 0.0 < (beat.dt or 0.0) < math.inf:
+        stream.pace.exclude(beat.dt or 0.0)
 
 
-def _paced_late(stream: RankStream, beat: Heartbeat) -> Pace:
-    """Return the pace after a line that came out of order: a step end tells when its step ended.
+def _tells_alone(stream: RankStream, beat: Heartbeat) -> bool:
+    """Whether a checkpoint or eval line tells of time that no section of that name has told."""
+    if beat.msg not in (Msg.CHECKPOINT, Msg.EVAL):
+        return False
+    return all(name != beat.msg for name, _ in stream.section_times)
+
+
+def _time_late(stream: RankStream, beat: Heartbeat) -> None:
+    """Let a line that came out of order tell when its step ended.
 
     Not where time has been taken out since the step end before: it may belong to either step.
     """
     pace = stream.pace
     known = pace.last_step is not None and not pace.excluded_s
     if not known or not _ends_step(beat, stream.labelled):
-        return pace
-    later = beat.step > (pace.last_step or 0) and pace.last_mono < beat.mono <= stream.own_mono
-    return pace.ended(beat.step, beat.mono) if later else pace
-
-
-def _section_times(stream: RankStream, ended: float) -> tuple[tuple[str, float], ...]:
-    """Return the durations with that of the section which just ended."""
-    if stream.section not in NON_TRAINING_SECTIONS:
-        return stream.section_times
-    took_s = max(0.0, ended - stream.section_began)
-    return (*stream.section_times[1 - SECTION_SAMPLES :], (str(stream.section), took_s))
+        return
+    if beat.step > (pace.last_step or 0) and pace.last_mono < beat.mono <= stream.own_mono:
+        pace.end(beat.step, beat.mono)

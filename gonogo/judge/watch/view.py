@@ -5,17 +5,17 @@ watcher's tick. Findings are made here, so that every key carries run and attemp
 threshold says where it came from.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
-from gonogo.contract.finding import Finding, Severity, Source
+from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
-from gonogo.contract.outcome import Detector
 from gonogo.contract.tick import Tick
 from gonogo.contract.watch import Watch
+from gonogo.judge.watch.lines import Arrival, LineRecord
 from gonogo.judge.watch.processes import HELD, Processes
-from gonogo.judge.watch.seen import Arrival
 from gonogo.judge.watch.stream import RankStream
 
 
@@ -35,7 +35,7 @@ class Run:
         """Return where the setting at a dotted path came from."""
         return self.order.watch.source_of(path, self.from_profile)
 
-    def key(self, detector: Detector, severity: Severity, episode: str) -> str:
+    def key(self, detector: str, severity: Severity, episode: str) -> str:
         """Return the key of a finding: one for each run, attempt, detector, stage and episode."""
         order = self.order
         return f"{order.run}/{order.attempt}/{detector}/{severity}/{episode}"
@@ -55,8 +55,6 @@ class Beat:
     tick: Tick
 
 
-Event = Beat | Tick
-
 LATE_INTERVALS = 3.0
 
 
@@ -74,20 +72,43 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """The last that a probe of one kind has told."""
+
+    mono: float
+    """Watcher's clock of the tick that brought it."""
+    ts: float
+    payload: Any
+
+
+@dataclass(slots=True, kw_only=True)
+class Unreadable:
+    """Lines of one rank's file that are no heartbeat of its own."""
+
+    count: int = 0
+    first: str = ""
+    """How the first of them begins."""
+    since_mono: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
 class View:
-    """What is known at one event. The mappings are read only."""
+    """What is known at one event. Detectors read it; only the fold moves it on."""
 
     run: Run
-    streams: Mapping[int, RankStream]
-    processes: Processes
-    watched: bool
+    streams: dict[int, RankStream] = field(default_factory=dict)
+    lines: dict[int, LineRecord] = field(default_factory=dict)
+    """Rank → its lines as such: duplicates, holes, digests."""
+    processes: Processes = field(default_factory=Processes)
+    watched: bool = True
     """Whether ticks are a watcher's (live or recorded), not made up from the lines themselves."""
-    latched: bool
+    latched: bool = False
     """Whether a halt was found already."""
-    started_mono: float | None
+    started_mono: float | None = None
     """The first tick that brought anything."""
-    unreadable: Mapping[int, int]
-    """Rank → lines that are no heartbeat."""
+    unreadable: dict[int, Unreadable] = field(default_factory=dict)
+    observed: dict[str, Observed] = field(default_factory=dict)
+    """Kind of probe → the last that it told."""
 
     def active(self) -> list[RankStream]:
         """Return the ranks that spoke and have neither finished nor died."""
@@ -125,7 +146,7 @@ class View:
 
 def found(
     view: View,
-    detector: Detector,
+    detector: str,
     severity: Severity,
     *,
     episode: str,
@@ -137,19 +158,29 @@ def found(
     value: float | None = None,
     threshold: float | None = None,
     source: Source = Source.DEFAULT,
+    since: float | None = None,
+    act: Act | None = None,
+    named: bool = True,
 ) -> Finding:
-    """Return a finding; `stream` names the culprit with its section, step and last advance."""
+    """Return a finding; `stream` names the culprit with its section, step and last advance.
+
+    Without `named` it tells where the run stands, but accuses no rank of it. `act` says when
+    something is done; a halt acts now unless it says otherwise.
+    """
+    if act is None and severity is Severity.HALT:
+        act = Act.NOW
     return Finding(
         detector=detector,
         severity=severity,
-        rank=rank if stream is None else stream.rank,
+        rank=rank if stream is None else stream.rank if named else None,
         section=None if stream is None else stream.section,
         step=step if stream is None else stream.step,
         value=value,
         threshold=threshold,
         source=source,
-        since=None if stream is None else stream.advanced_ts,
+        since=since if since is not None or stream is None else stream.advanced_ts,
         at=at,
         key=view.run.key(detector, severity, episode),
+        act=act,
         text=text,
     )

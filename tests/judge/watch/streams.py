@@ -7,20 +7,21 @@ step lines, a section line when one lasts more than a second, an alive line afte
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gonogo.contract.canonical import wire_line
+from gonogo.contract.canonical import wire_line, wire_value
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order, ResumePoint
-from gonogo.contract.rundir import save_json
-from gonogo.contract.tick import Tick
+from gonogo.contract.tick import Tick, WatchStart
 from gonogo.contract.watch import Watch
-from gonogo.judge.watch import WatchState, fold, start
+from gonogo.judge.watch import WatchState, dump_state, fold, lines_seen, start, tick_digest
+from gonogo.rundir import save_json
 
 EPOCH = 1_760_000_000.0
 T0 = 5_000.0
@@ -299,11 +300,11 @@ class Watched:
 
     def halted(self) -> list[tuple[str, int | None, str | None]]:
         """Return detector, rank and section of what halts."""
-        return [(finding.detector.value, finding.rank, finding.section) for finding in self.halts]
+        return [(finding.detector, finding.rank, finding.section) for finding in self.halts]
 
     def named(self, severity: Severity) -> set[str]:
         """Return the detectors that found something of one severity."""
-        return {finding.detector.value for finding in self.of(severity)}
+        return {finding.detector for finding in self.of(severity)}
 
     def save(self, folder: Path) -> Path:
         """Write the run directory that a watcher would have left."""
@@ -314,6 +315,22 @@ class Watched:
         for rank, data in self.files.items():
             (folder / f"heartbeat_rank{rank}.jsonl").write_bytes(data)
         return folder
+
+
+def _linked(seen: Watched, tick: Tick, beats: Mapping[int, object]) -> Tick:
+    """Return a tick as it is recorded: with its lines' digests, and the tick before it."""
+    last = seen.ticks[-1] if seen.ticks else None
+    order = seen.state.run.order
+    raw = json.dumps(wire_value(order.document()), indent=1, ensure_ascii=False) + "\n"
+    sha256 = hashlib.sha256(raw.encode()).hexdigest()
+    start = WatchStart(run=order.run, attempt=order.attempt, order_sha256=sha256)
+    return tick.model_copy(
+        update={
+            "lines": lines_seen(seen.state, beats),
+            "prev": tick_digest(last) if last else None,
+            "start": None if last else start,
+        }
+    )
 
 
 Ticking = Callable[[float], Iterable[tuple[float, float]]]
@@ -362,13 +379,13 @@ def watch(
         row = {"n": number, "mono": mono, "ts": EPOCH + mono - T0, "interval_s": interval_s}
         upto = {str(rank): len(files[rank]) for rank in beats}
         tick = Tick.model_validate({**row, "late_s": late_s, "upto": upto, **fields})
-        before = seen.state
+        before = dump_state(seen.state) if check_law else None
         seen.state, findings = fold(seen.state, tick, beats)
         seen.findings += findings
         if beats or fields or findings or late_s:
-            seen.ticks.append(tick)
+            seen.ticks.append(_linked(seen, tick, beats))
         elif check_law:
-            assert seen.state == before
+            assert dump_state(seen.state) == before
         if stop_at_halt and seen.halts:
             break
     return seen

@@ -66,3 +66,23 @@ def test_a_page_fits_a_telephone(plane: Plane, tab: Browser) -> None:
     for path in ("/", f"/experiments/{experiment}?run={run}", "/alerts", "/workers", "/sign-in"):
         tab.visit(f"{plane.context.url}{path}", path.split("?")[0])
         assert tab.eval("document.documentElement.scrollWidth") <= 400, path
+
+
+@pytest.mark.parametrize("width", [375, 768, 1280])
+def test_the_navigation_is_whole(width: int, plane: Plane, tab: Browser) -> None:
+    tab.call(
+        "Emulation.setDeviceMetricsOverride",
+        width=width,
+        height=800,
+        deviceScaleFactor=1,
+        mobile=width < 500,
+    )
+    for path in ("/", "/alerts", "/workers"):
+        tab.visit(f"{plane.context.url}{path}", path)
+        assert tab.eval("document.documentElement.scrollWidth") <= width
+        lines = "Math.round(row.getBoundingClientRect().height / parseFloat(style(row).lineHeight))"
+        words = "nav a, .top button, .brand"
+        assert tab.eval(
+            f"(style => [...document.querySelectorAll('{words}')].map(row => {lines}))"
+            "(getComputedStyle)"
+        ) == [1, 1, 1, 1, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import socket
@@ -33,6 +34,14 @@ def text_of(answer: httpx.Response) -> str:
     return unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", answer.text)))
 
 
+EVIDENCE = {
+    "evidence/01_stall/stacks_rank0.txt": "MainThread (thread 1)\n    wait (a.py:1)\n",
+    "evidence/01_stall/stacks_rank1.txt": "MainThread (thread 2)\n    spin (a.py:9)\n",
+    "evidence/01_stall/stacks_rank2.txt": "MainThread (thread 3)\n    wait (a.py:1)\n",
+    "evidence/01_stall/collectives.txt": f"rank 1 did not come {NASTY}\n",
+}
+
+
 def halted(plane: Plane, home: Path) -> tuple[str, str]:
     """Run an experiment that is halted in smoke; return its id and the run's."""
     experiment = plane.submit(name=NASTY)
@@ -46,12 +55,16 @@ def halted(plane: Plane, home: Path) -> tuple[str, str]:
     finding = {
         "v": 1, "detector": "stall", "severity": "halt", "rank": 1, "section": "backward",
         "step": 12, "at": 1.0, "key": "k1", "text": f"rank 1 stands {NASTY}",
-        "evidence": ["evidence/01_stall/stacks_rank1.txt"],
+        "evidence": list(EVIDENCE),
     }  # fmt: skip
     answer = worker.post(
         f"/runs/{order.run}/findings", {"token": order.token, "findings": [finding]}
     )
     assert answer.status_code == 200, answer.text
+    for path, text in EVIDENCE.items():
+        content = base64.b64encode(text.encode()).decode()
+        report = {"token": order.token, "path": path, "content_b64": content}
+        assert worker.post(f"/runs/{order.run}/evidence", report).status_code == 200
     log = {"name": "rank1.log", "start": 0, "end": len(NASTY), "text": NASTY}
     assert worker.telemetry(order, logs=[log]).status_code == 200
     worker.end(order, lines, reason="stalled", by="watchdog", findings=1, code=None)
@@ -77,7 +90,7 @@ def test_a_running_experiment_shows_live_numbers_and_how_its_gate_stands(
     worker.ship(order, {rank: beats(order, rank, upto=20) for rank in range(2)})
     answer = pages.get(f"/experiments/{experiment}")
     text = text_of(answer)
-    for part in ("20 / 40", "4.2500", "10240", "nothing is decided", "fetch_share", "≤ 0.3"):
+    for part in ("20 / 40", "4.3125", "10240", "nothing is decided", "fetch_share", "≤ 0.3"):
         assert part in text
     assert answer.text.count("<polyline") >= 2
     assert 'data-every-s="2"' in answer.text
@@ -94,6 +107,8 @@ def test_a_halted_experiment_says_why_and_shows_the_evidence(
     for part in ("NO GO", "skipped", "stalled (policy), by watchdog", "gonogo replay dec_"):
         assert part in text
     assert f'href="/runs/{run}/artifacts/evidence/01_stall/stacks_rank1.txt"' in answer.text
+    stood = f"rank 1 did not come {NASTY} rank 1: spin (a.py:9) ranks 0, 2: wait (a.py:1)"
+    assert stood in text
     assert "data-every-s" not in answer.text
     assert "NO GO" in text_of(pages.get("/"))
     alerts = text_of(pages.get("/alerts"))
@@ -133,7 +148,7 @@ def test_the_log_and_the_files_are_shown(plane: Plane, pages: httpx.Client, tmp_
     assert NASTY in unescape(pages.get(f"/runs/{run}/logs/rank1.log").text)
     assert pages.get(f"/runs/{run}/logs/passwd").status_code == 404
     folder = tmp_path / run
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     row = plane.context.store.read(lambda session: session.get_one(RunRow, run))
     (folder / "order.json").write_text(json.dumps(row.order))
     (folder / "env.json").write_text("{}")
@@ -166,3 +181,17 @@ def test_an_unknown_experiment_is_a_page_of_its_own(pages: httpx.Client) -> None
     assert answer.status_code == 404
     assert answer.headers["content-type"].startswith("text/html")
     assert "there is no experiment" in answer.text
+
+
+def test_labels_submitter_and_duration_are_shown(plane: Plane, pages: httpx.Client) -> None:
+    experiment = plane.submit(name="mine", labels={"owner": NASTY, "team": "a"})
+    worker = plane.worker()
+    worker.run_through(plane.next_order(worker))
+    for path in (f"/experiments/{experiment}", "/"):
+        answer = pages.get(path)
+        assert NASTY not in answer.text
+        assert f"owner={NASTY}" in unescape(answer.text)
+        assert "team=a" in answer.text
+    shown = text_of(pages.get(f"/experiments/{experiment}"))
+    assert "by local admin" in shown
+    assert "runs for" in shown

@@ -12,7 +12,7 @@ from gonogo.contract.decision import Condition, Verdict
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import LeftOut
-from service.report.evidence import Excerpt, first_thread
+from service.report.evidence import Excerpt
 from service.report.markdown import build_report
 from tests.service.report.views import (
     EXPERIMENT,
@@ -65,9 +65,9 @@ def test_a_sick_run_shows_finding_diagnosis_stack_and_log_before_the_phases() ->
 
 def test_the_numbers_are_those_of_the_heartbeats() -> None:
     text = build_report(report_view(run_report()))
-    # fake_worker: loss 5.5 − 2.5·step/40, steps of 0.2 s, backward 0.1 s of 0.171 s
+    # fake_worker: loss 5.5 − 2.5·(step − 1)/40, steps of 0.2 s, backward 0.1 s of 0.171 s
     row = next(line for line in text.splitlines() if line.startswith(f"| smoke | `{RUN}`"))
-    for cell in ("40 / 40", "5.4375", "3.0000", "0.2 s", "backward 58.5 %", "6 min 12 s"):
+    for cell in ("40 / 40", "5.5000", "3.0625", "0.2 s", "backward 58.5 %", "6 min 12 s"):
         assert f"| {cell} |" in row
     assert "| 10240 |" in row
 
@@ -96,6 +96,15 @@ def test_what_was_not_observed_is_said() -> None:
     assert "device memory: no rank reports any" in text
     assert "device utilisation" in text
     assert "they lie on gpu-7 at /runs/x" in text
+
+
+def test_what_the_decision_did_not_observe_stands_in_the_report() -> None:
+    texts = ["gate statistics: no line tells them", "selection: the statistics are off"]
+    text = build_report(report_view(run_report(decision=decision(facts={"not_observed": texts}))))
+    line = next(row for row in text.splitlines() if row.startswith("Not observed: "))
+    assert all(said in line for said in texts)
+    assert "device memory" in line
+    assert "device utilisation" not in line, "the decision saw it: it does not list it"
 
 
 def test_a_run_without_heartbeats_says_so() -> None:
@@ -159,11 +168,6 @@ def test_an_experiment_without_a_run_has_a_report() -> None:
     assert text.startswith("# no verdict yet: ")
     assert "| smoke | – | passed |" in text
     assert EXPERIMENT in text
-
-
-def test_only_the_first_thread_of_a_stack_is_shown() -> None:
-    stacks = "MainThread (1)\n    f (a.py:1)\n    g (a.py:2)\nheartbeat (2)\n    wait (b.py:1)\n"
-    assert first_thread(stacks) == "MainThread (1)\n    f (a.py:1)\n    g (a.py:2)"
 
 
 def test_an_unchecked_identity_field_is_not_called_equal() -> None:

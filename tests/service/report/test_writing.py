@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from gonogo.contract.order import Order, ResumePoint
-from gonogo.contract.plan_source import bundled_plan
-from gonogo.judge.facts import build_facts
-from gonogo.judge.record import build_run_record
+from gonogo.judge.evidence.facts import build_facts
+from gonogo.judge.evidence.record import build_run_record
+from gonogo.judge.gate.rules import build_rules
+from gonogo.planning.source import bundled_plan
 from service.report.plots import can_plot, draw_overview, draw_run
 from tests.service.conftest import Plane
 from tests.service.fake_worker import beats
@@ -48,16 +49,16 @@ def test_the_numbers_are_the_judges_over_two_boots() -> None:
             row["mono"] += 1_000.0
             row["ts"] += 1_000.0
         lines[rank] += [json.dumps(row) for row in again]
-    facts = build_facts(build_run_record(order, lines))
+    facts = build_facts(build_run_record(order, lines), build_rules(order))
     numbers = numbers_of(order, lines)
     assert len(numbers) == 2
     for rank in numbers:
-        pace = facts["pace"][str(rank.rank)]
-        assert rank.final_step == facts["ranks"][str(rank.rank)]["last_step"] == 40
-        assert rank.median_step_s == pace["median_step_s"]
-        assert rank.p95_step_s == pace["p95_step_s"]
-        assert dict(rank.sections_s) == pace["sections_s"]
-        assert len(rank.tok_s) == pace["steps"]
+        pace = facts.pace[str(rank.rank)]
+        assert rank.final_step == facts.ranks[str(rank.rank)].last_step == 40
+        assert rank.median_step_s == pace.median_step_s
+        assert rank.p95_step_s == pace.p95_step_s
+        assert dict(rank.sections_s) == pace.sections_s
+        assert len(rank.tok_s) == pace.steps
 
 
 def test_a_loss_that_is_not_finite_is_shown_and_not_drawn() -> None:
@@ -83,6 +84,10 @@ def test_the_report_of_a_finished_experiment_lies_in_the_home(plane: Plane) -> N
     text, folder = report_of(plane, experiment)
     assert text.startswith("# GO: ")
     assert (folder / "report.md").read_text() == text
+    unseen = [row for row in text.splitlines() if row.startswith("Not observed: ")]
+    assert len(unseen) == len(runs)
+    for topic in ("gpu_util: ", "gate statistics: ", "selection: "):
+        assert all(topic in row for row in unseen), (topic, unseen)
     for order in runs:
         lines = [json.loads(line) for line in beats(order, 0)]
         losses = [line["loss"] for line in lines if line["msg"] == "progress"]

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gonogo.contract.api import ExperimentView, PhaseView, RunView
+from gonogo.contract.api import ArtifactsView, ExperimentView, PhaseView, RunView
 from gonogo.contract.decision import CriterionOutcome, CriterionResult, Decision, DecisionKind
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order
-from gonogo.contract.plan_source import bundled_plan
-from gonogo.contract.resolve import build_order, resolve_plan
-from service.artifacts import ArtifactsView
+from gonogo.planning.resolve import build_order, resolve_plan
+from gonogo.planning.source import bundled_plan
 from service.report.beats import build_rank_beats, read_beat
 from service.report.numbers import build_numbers
 from service.report.view import RankNumbers, ReportView, RunReport

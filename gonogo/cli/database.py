@@ -1,0 +1,147 @@
+"""Which commands look after keys and the database? `keys` and `db`, on the service's own host.
+
+Both run `python -m service`, whose answers are JSON, a line each; only `keys create` and
+`db upgrade` make a database where there is none.
+"""
+
+import json
+import subprocess
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from gonogo.cli.checkout import application_argv, application_env
+from gonogo.cli.output import err, out, print_fields, print_json
+from gonogo.cli.screen.table import Column, print_columns
+from gonogo.cli.screen.times import ago
+from gonogo.cli.settings import load_settings
+from gonogo.contract.errors import Rejected
+from gonogo.planning.resolve import checkout_root
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+
+
+class DatabaseAction(StrEnum):
+    """What can be done with the database."""
+
+    STATUS = "status"
+    CURRENT = "current"
+    UPGRADE = "upgrade"
+
+
+class KeyAction(StrEnum):
+    """What can be done with keys."""
+
+    LIST = "list"
+    CREATE = "create"
+    REVOKE = "revoke"
+
+
+class KeyRole(StrEnum):
+    """What a key may do."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+    WORKER = "worker"
+
+
+def ask_service(*arguments: str) -> list[dict[str, Any]]:
+    """Return the JSON lines that `python -m service` answers with.
+
+    Raises:
+        Exit: it failed; what it says stands on stderr, and its exit code is ours.
+    """
+    done = subprocess.run(
+        application_argv("service", *arguments),
+        env=application_env(load_settings().inherited),
+        cwd=checkout_root(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    for line in done.stderr.splitlines():
+        said = f"gonogo: {line.removeprefix('error: ')}" if line.startswith("error: ") else line
+        err.print(said, markup=False, highlight=False, soft_wrap=True)
+    if done.returncode != 0:
+        raise typer.Exit(done.returncode)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def db(
+    action: Annotated[
+        DatabaseAction, typer.Argument(help="What to do; current is another word for status.")
+    ] = DatabaseAction.STATUS,
+    as_json: Json = False,
+) -> None:
+    """Say which schema the database has, or bring it to the newest (upgrade)."""
+    upgrades = action is DatabaseAction.UPGRADE
+    (state,) = ask_service("db", "upgrade" if upgrades else "current")
+    if as_json:
+        print_json(state)
+        return
+    found, newest = state["revision"], state["newest"]
+    if found is None:
+        text = "none yet; `gonogo up` or `gonogo db upgrade` makes it"
+    elif found == newest:
+        text = f"revision {found}, the newest"
+    else:
+        text = f"revision {found}; bring it to {newest} with: gonogo db upgrade"
+    print_fields({"database": text})
+
+
+def keys(
+    action: Annotated[KeyAction, typer.Argument(help="What to do.")] = KeyAction.LIST,
+    name: Annotated[str | None, typer.Argument(help="Name of the key.")] = None,
+    role: Annotated[KeyRole, typer.Option(help="What a created key may do.")] = KeyRole.OPERATOR,
+    as_json: Json = False,
+) -> None:
+    """List, create or revoke API keys (on the service's own host)."""
+    if action is KeyAction.LIST:
+        rows = ask_service("keys", "list")
+        if as_json:
+            print_json({"items": rows})
+        else:
+            _print_keys(rows)
+        return
+    if name is None:
+        raise Rejected(f"keys {action}: give the name of the key")
+    more = ["--role", role] if action is KeyAction.CREATE else []
+    (answer,) = ask_service("keys", action, name, *more)
+    if as_json:
+        print_json(answer)
+    elif action is KeyAction.CREATE:
+        err.print(f"{name}, {role}: keep this key, it is not shown again", highlight=False)
+        print(answer["key"])
+    else:
+        out.print(f"{escape(name)} is revoked")
+
+
+def _print_keys(rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        out.print("no keys yet: the first `gonogo up` makes the local ones")
+        return
+    print_columns(
+        [
+            Column(name="name", cells=[escape(row["name"]) for row in rows], cut=True),
+            Column(name="role", cells=[row["role"] for row in rows]),
+            Column(
+                name="state",
+                cells=[
+                    f"[dim]revoked {ago(row['revoked_at'])}[/dim]"
+                    if row["revoked_at"]
+                    else "[green]valid[/green]"
+                    for row in rows
+                ],
+            ),
+            Column(name="made", cells=[ago(row["created_at"]) for row in rows], gives_way=1),
+        ]
+    )
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(db)
+    app.command()(keys)

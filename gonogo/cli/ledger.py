@@ -1,0 +1,214 @@
+"""Which commands check what was recorded, without any service? `replay` and `verify`.
+
+`replay` comes to one decision again from its evidence; `verify` checks the records themselves, of
+a whole home or of a folder. Neither believes a decision about itself.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gonogo.cli.exits import Exit
+from gonogo.cli.output import out, print_json, verdict_text
+from gonogo.cli.reach.naming import SHOWN, Ambiguous
+from gonogo.cli.settings import load_settings
+from gonogo.contract.canonical import wire_value
+from gonogo.contract.errors import NotFound, Problem
+from gonogo.contract.ids import Kind, is_id
+from gonogo.judge.ledger.adoption import ADOPTED_FILE
+from gonogo.judge.ledger.chain import Authority
+from gonogo.judge.ledger.recorded import RecordedDecision, load_decision
+from gonogo.judge.ledger.replay import Surroundings, replay_decision
+from gonogo.judge.ledger.sign import Trust, trusting
+from gonogo.judge.ledger.verify import (
+    Verified,
+    check_anchors,
+    load_shelf,
+    verify_file,
+    verify_folder,
+)
+from gonogo.signing import KEY_FILE, PUBLIC_FILE, load_public_key
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+Keys = Annotated[
+    list[Path] | None,
+    typer.Option("--key", help="Public key to trust (signing.pub of a home); may be repeated."),
+]
+
+
+def find_decision(name: str, home: Path) -> Path:
+    """Return the file of a decision: a path, or the beginning of an id in the home or its demos.
+
+    Raises:
+        NotFound: neither.
+        Ambiguous: several decisions begin so.
+    """
+    path = Path(name)
+    if path.is_file():
+        return path
+    begins = "dec_" + name.lower().removeprefix("dec_").upper()
+    if re.fullmatch(r"dec_[0-9A-Z]+", begins):
+        places = [home / "decisions", *sorted(home.glob("demo/*/decisions"), reverse=True)]
+        found = {
+            file.stem: file
+            for place in reversed(places)
+            for file in sorted(place.glob(f"{begins}*.json"))
+            if is_id(file.stem, Kind.DECISION)
+        }
+        if len(found) > 1:
+            rows = [Problem(path=stem, message=str(file)) for stem, file in sorted(found.items())]
+            text = f"{name!r} may mean {len(found)} decisions; say which by its id:"
+            raise Ambiguous(text, problems=tuple(rows[:SHOWN]))
+        if found:
+            return next(iter(found.values()))
+    raise NotFound(f"{name}: no such file, and no such decision in {home}/decisions or below demo/")
+
+
+def trusted(keys: Sequence[Path] | None, *homes: Path) -> Trust:
+    """Return the keys that were named, else the first home's that has one.
+
+    Raises:
+        NotFound: a named key is not there.
+        Rejected: a key cannot be read.
+    """
+    if keys:
+        return trusting(load_public_key(path) for path in keys)
+    for home in homes:
+        if (home / PUBLIC_FILE).exists():
+            return trusting([load_public_key(home / PUBLIC_FILE)])
+    return Trust()
+
+
+def replay(
+    decision: Annotated[str, typer.Argument(help="Decision: id, beginning of it, or its file.")],
+    facts_only: Annotated[
+        bool, typer.Option("--facts-only", help="From the recorded facts; no run directory.")
+    ] = False,
+    key: Keys = None,
+    as_json: Json = False,
+) -> None:
+    """Judge again from the recorded evidence; exit 1 names the first difference."""
+    path = find_decision(decision, load_settings().home)
+    recorded = load_decision(path)
+    around = look_around(recorded, path.resolve(), trusted(key, path.resolve().parent.parent))
+    result = replay_decision(recorded, around, facts_only=facts_only)
+    if as_json:
+        print_json({"id": recorded.id, **wire_value(asdict(result))})
+    elif result.equal:
+        out.print(f"{recorded.id}: {verdict_text(recorded.verdict)} again; {result.text}")
+    else:
+        out.print(f"{recorded.id}: {result.text}", highlight=False, markup=False, soft_wrap=True)
+    if not as_json:
+        _print_not_verified(result.not_verified)
+    raise typer.Exit(Exit.OK if result.equal else Exit.UNEXPECTED)
+
+
+def look_around(recorded: RecordedDecision, path: Path, trust: Trust) -> Surroundings:
+    """Return what lies around a decision's file: its run, its siblings, the adoption record.
+
+    A home that has a key, or had one, signs: there an unsigned decision is checked as one, even
+    where its public key was taken away.
+    """
+    decision = recorded.decision
+    runs = path.parent.parent / "runs"
+    shelf = load_shelf(path.parent, trust, containing=decision.experiment or recorded.id)
+    siblings = [row for row in shelf.of(decision.experiment).values() if row.id != recorded.id]
+    home = path.parent.parent
+    marks = (path.parent / ADOPTED_FILE, home / PUBLIC_FILE, home / KEY_FILE)
+    signs = any(map(os.path.lexists, marks)) or any(row.signed for row in siblings)
+    return Surroundings(
+        run_dir=runs / decision.run if decision.run is not None else None,
+        siblings=siblings,
+        authority=Authority(trust=trust, adopted=shelf.adopted) if trust or signs else None,
+        unreadable=tuple(
+            f"{Path(row.path).name}: {row.text}" for row in shelf.problems if trust or row.decision
+        ),
+    )
+
+
+def verify(
+    place: Annotated[
+        Path | None,
+        typer.Argument(help="A home, a folder of decisions or one decision; default: the home."),
+    ] = None,
+    key: Keys = None,
+    anchor: Annotated[
+        list[str] | None,
+        typer.Option(help="Hash of a decision that stands outside, as in an alert; repeatable."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check every recorded decision: digests, signatures, chain; exit 1 on any problem."""
+    home = load_settings().home
+    found = verify_place(place or home, key, home)
+    found = check_anchors(found, anchor or [], place or home)
+    if as_json:
+        print_json(
+            {
+                "decisions": found.decisions,
+                "ok": found.ok,
+                "problems": [asdict(row) for row in found.problems],
+                "not_verified": found.not_verified,
+            }
+        )
+    else:
+        for row in found.problems:
+            text = f"{row.decision or row.path}: {row.text}"
+            out.print(text, highlight=False, markup=False, soft_wrap=True)
+        _print_not_verified(found.not_verified)
+        problems = len(found.problems)
+        said = "nothing is wrong" if found.ok else f"{problems} problem{'s' * (problems != 1)}"
+        out.print(f"{found.decisions} decisions: {said}")
+    raise typer.Exit(Exit.OK if found.ok else Exit.UNEXPECTED)
+
+
+def verify_place(place: Path, keys: Sequence[Path] | None, home: Path) -> Verified:
+    """Return what is wrong with a home (and the demos in it), a folder, or one decision.
+
+    Args:
+        place: what is checked.
+        keys: files of the keys to trust; none: the place's own home's, else `home`'s.
+        home: GONOGO_HOME.
+
+    Raises:
+        NotFound: there is no such place.
+        Rejected: a key is none.
+    """
+    if place.is_file():
+        return verify_file(place, trusted(keys, place.resolve().parent.parent, home))
+    if not place.is_dir():
+        raise NotFound(f"{place}: no such home, folder or decision")
+    homes = [row for row in (place, *sorted(place.glob("demo/*"))) if (row / "decisions").is_dir()]
+    if homes:
+        return _together(verify_folder(row / "decisions", trusted(keys, row)) for row in homes)
+    if list(place.glob("*.json")):
+        return verify_folder(place, trusted(keys, place.resolve().parent, home))
+    if (place / PUBLIC_FILE).exists():
+        return Verified(decisions=0)  # a home that has decided nothing yet
+    raise NotFound(f"{place}: no decision is there, and it is no home")
+
+
+def _together(parts: Iterable[Verified]) -> Verified:
+    rows = list(parts)
+    return Verified(
+        decisions=sum(row.decisions for row in rows),
+        problems=[problem for row in rows for problem in row.problems],
+        not_verified=[text for row in rows for text in row.not_verified],
+        hashes=tuple(hash_ for row in rows for hash_ in row.hashes),
+    )
+
+
+def _print_not_verified(texts: Iterable[str]) -> None:
+    for text in texts:
+        out.print(f"  not verified: {text}", highlight=False, markup=False, soft_wrap=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(replay)
+    app.command()(verify)

@@ -1,0 +1,1 @@
+"""Which commands only look? Status, workers, alerts, decisions, artifacts, the page."""

@@ -1,0 +1,61 @@
+"""How does the list of experiments look? The verdict stays at any width."""
+
+from collections.abc import Sequence
+
+from rich.markup import escape
+
+from gonogo.cli.output import out, standing_text
+from gonogo.cli.screen.table import Column, print_columns
+from gonogo.cli.screen.times import ago, lasted
+from gonogo.contract.api import ExperimentView
+
+
+def print_experiments(rows: Sequence[ExperimentView]) -> None:
+    """Print experiments as a table, or what to do when there are none."""
+    if not rows:
+        out.print("no experiment yet; submit one with: gonogo submit demo")
+        return
+    print_columns(
+        [
+            Column(name="id", cells=[row.id for row in rows]),
+            Column(name="verdict", cells=[_verdict(row) for row in rows]),
+            Column(name="name", cells=[escape(row.name) for row in rows], gives_way=1, cut=True),
+            Column(name="state", cells=[row.state for row in rows], gives_way=2),
+            Column(name="phase", cells=[_phase(row) for row in rows], gives_way=4),
+            Column(name="submitted", cells=[ago(row.created_at) for row in rows], gives_way=3),
+            Column(name="took", cells=[_took(row) for row in rows], gives_way=5),
+            Column(name="by", cells=[escape(row.submitted_by or "–") for row in rows], gives_way=7),
+            Column(name="plan", cells=[escape(row.plan) for row in rows], gives_way=6),
+            Column(name="why", cells=[_why(row) for row in rows], gives_way=8, cut=True),
+        ]
+    )
+
+
+def submission_fields(view: ExperimentView) -> dict[str, str]:
+    """Return who submitted an experiment and when, its labels, and how long it took."""
+    by = f" by {escape(view.submitted_by)}" if view.submitted_by else ""
+    fields = {"submitted": f"{ago(view.created_at)}{by}"}
+    if view.started_at is not None:
+        words = "took" if view.ended_at else "runs for"
+        fields[words] = lasted(view.started_at, view.ended_at)
+    if view.labels:
+        labels = ", ".join(f"{name}={value}" for name, value in view.labels.items())
+        fields["labels"] = escape(labels)
+    return fields
+
+
+def _verdict(row: ExperimentView) -> str:
+    """Return the verdict; what has none yet shows its state instead."""
+    return standing_text(row) if row.verdict else f"[dim]{row.state}[/dim]"
+
+
+def _phase(row: ExperimentView) -> str:
+    return next((escape(phase.name) for phase in row.phases if phase.state == "active"), "")
+
+
+def _why(row: ExperimentView) -> str:
+    return escape(row.cause.text if row.cause else row.waiting_for or "")
+
+
+def _took(row: ExperimentView) -> str:
+    return lasted(row.started_at, row.ended_at)

@@ -1,0 +1,1 @@
+"""How does a command reach what it is about? Service, key, names, completion, events."""

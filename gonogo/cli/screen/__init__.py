@@ -1,0 +1,1 @@
+"""How does a command show itself on a terminal? Help, tables, times, what is waited for."""

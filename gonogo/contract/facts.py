@@ -1,0 +1,302 @@
+"""What may a gate look at? All of it, typed: the facts of one run, as a decision records them.
+
+Facts hold no path, no raw bytes and no wall time; numbers are rounded to nine significant digits,
+so that the same run gives the same facts on any machine. Lines are held by their count and digest,
+and by what the rules' criteria measure on them.
+
+One model reads both versions. Version 1 is that of release 0.1; version 2 adds what closes the
+evidence: every boot, the watch as measured, files by digest, contradictions. A digest is always
+taken over the document as it was recorded, never over what this model makes of it.
+"""
+
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field, JsonValue, computed_field, model_serializer
+from pydantic_core.core_schema import SerializerFunctionWrapHandler
+
+from gonogo.contract.canonical import wire_value
+from gonogo.contract.decision import Verdict
+from gonogo.contract.finding import Act, Severity, Source
+from gonogo.contract.heartbeat import Identity
+from gonogo.contract.outcome import CLASS_OF, Actor, OutcomeClass, OutcomeCode
+from gonogo.contract.patch import RecordedPatch
+from gonogo.contract.records import CheckOutcome
+from gonogo.contract.tick import FileSeal, WatchStart
+from gonogo.contract.wire import Number, Recorded
+
+FACTS_V = 2
+"""Version of the facts that are made today."""
+
+
+class SaidIdentity(Identity):
+    """An identity as somebody said it: what was not said is left out of the document."""
+
+    @model_serializer(mode="wrap")
+    def _only_said(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in handler(self).items() if value is not None}
+
+    def said(self) -> dict[str, Any]:
+        """Return what was said, by field name."""
+        return {
+            name: value
+            for name in Identity.model_fields
+            if (value := getattr(self, name)) is not None
+        }
+
+
+class OutcomeFacts(Recorded):
+    """Why the run ended, without words."""
+
+    code: OutcomeCode
+    actor: Actor
+
+    @computed_field(alias="class")  # type: ignore[prop-decorator]  # pydantic's own idiom
+    @property
+    def klass(self) -> OutcomeClass:
+        """Class of the code, from the one table."""
+        return CLASS_OF[self.code]
+
+
+class ProcessExit(Recorded):
+    """How one process ended."""
+
+    code: int | None = None
+    signal: int | None = None
+
+    @property
+    def clean(self) -> bool:
+        """Whether it returned 0 and no signal ended it."""
+        return self.code == 0 and not self.signal
+
+
+class ExitFacts(ProcessExit):
+    """exit.json: how torchrun ended, and for which run that was written."""
+
+    run: str | None = None
+    attempt: int | None = None
+    order_sha256: str | None = None
+    sealed: bool | None = None
+    """Whether the watcher saw the very exit.json that is there; null where it saw none."""
+    ranks: dict[str, ProcessExit] = Field(default_factory=dict)
+    """How each rank ended, as exit.json tells it. Version 2."""
+
+
+class PreflightFacts(Recorded):
+    """What was checked before the launch."""
+
+    passed: bool
+    failed: list[str]
+    warned: list[str]
+    checks: int
+    """How many checks there are."""
+    outcomes: dict[str, CheckOutcome] = Field(default_factory=dict)
+    """Id of each check → its outcome. Version 2."""
+
+
+class FindingFacts(Recorded):
+    """One finding, without its times, its texts and its paths."""
+
+    detector: str
+    severity: Severity
+    rank: int | None = None
+    section: str | None = None
+    step: int | None = None
+    value: Number | None = None
+    threshold: Number | None = None
+    source: Source = Source.DEFAULT
+    act: Act | None = None
+    """When something is done about it. Version 2."""
+
+
+class Missing(Recorded):
+    """Lines that are owed and not there."""
+
+    count: int
+    first: list[str]
+
+
+class RankFacts(Recorded):
+    """One rank's lines."""
+
+    count: int
+    digest: str
+    """SHA-256 of the canonical lines: parsed, de-duplicated, sorted by boot and seq."""
+    blocks: list[str]
+    """First 16 hex digits of the digest of each block of lines: says where a difference lies."""
+    boots: int
+    gaps: int
+    last_step: int
+    last_msg: str | None
+    last_section: str | None
+    done_step: int | None
+    tokens: list[int]
+    missing: Missing | None
+    without_loss: Missing | None = None
+    """Steps owed whose progress line tells no loss. Version 2."""
+
+
+class BootFacts(Recorded):
+    """One process of a rank. Version 2."""
+
+    boot: str
+    lines: int
+    run: str | None = None
+    """The run that its boot line names."""
+    attempt: int | None = None
+    said: bool = False
+    """Whether it wrote a boot line."""
+    ended_steps: int = 0
+    pids: list[int] = Field(default_factory=list)
+    identity: SaidIdentity | None = None
+
+
+class PaceFacts(Recorded):
+    """How fast one rank was, in seconds."""
+
+    steps: int
+    median_step_s: float | None
+    p95_step_s: float | None
+    block_p50_s: float | None
+    block_p90_s: float | None
+    sections_s: dict[str, float | None]
+
+
+class MeasureRow(Recorded):
+    """What one criterion sees on one rank."""
+
+    samples: int = 0
+    owed: int = 1
+    non_finite: int = 0
+    value: Number | None = None
+    low: Number = float("-inf")
+    """The least that the aggregate could be, whatever the missing samples were."""
+    high: Number = float("inf")
+    blocks: list[Number] = Field(default_factory=list)
+    """Means of up to 64 blocks of consecutive samples. Version 2."""
+
+
+class Measure(Recorded):
+    """What one criterion sees."""
+
+    window: str
+    """Which steps were looked at, such as `6..40`."""
+    ranks: dict[str, MeasureRow]
+
+
+class Confirmation(Recorded):
+    """A rerun that was made to confirm a NO_GO."""
+
+    run: str
+    variant: RecordedPatch | None = None
+    verdict: Verdict | None = None
+    code: OutcomeCode
+
+
+class Remedy(Recorded):
+    """The remedy under which the judged run was made."""
+
+    diagnosis: str
+    patch: dict[str, JsonValue]
+
+
+class History(Recorded):
+    """What the phase's other runs say."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, ser_json_inf_nan="strings")
+
+    restart_storm: bool = False
+    confirmations: list[Confirmation] = Field(default_factory=list)
+    remedy: Remedy | None = None
+
+
+class WatchFacts(Recorded):
+    """Whether the run was watched, as measured. Version 2."""
+
+    ticks: int
+    digest: str | None
+    """Chain digest of the recorded ticks."""
+    starts: list[WatchStart]
+    """What each watcher process said that it watches, in order."""
+    chained: bool
+    """Whether each tick names the digest of the one before."""
+    reaches: bool
+    """Whether the ticks' own digests cover every line of every process."""
+    longest_gap_s: float
+    sealed: bool | None = None
+    """Whether watch.jsonl begins with the bytes that exit.json seals; null where it seals none."""
+    problems: list[str] = Field(default_factory=list)
+    """What is wrong with the record of the watch, one sentence each."""
+
+
+class Facts(Recorded):
+    """Everything that a gate may look at."""
+
+    v: int = 1
+    source: Literal["gonogo", "predecessor"]
+    outcome: OutcomeFacts | None
+    exit: ExitFacts | None
+    rank_exits: dict[str, ProcessExit]
+    preflight: PreflightFacts | None
+    watched: bool = False
+    """Whether anybody said that the run was watched. Version 1; now `watch` measures it."""
+    findings: list[FindingFacts]
+    ranks: dict[str, RankFacts]
+    identity: dict[str, SaidIdentity]
+    """Rank → what its last process said that it is."""
+    pace: dict[str, PaceFacts]
+    signs: list[str]
+    measures: dict[str, Measure]
+    history: History | None = None
+    boots: dict[str, list[BootFacts]] = Field(default_factory=dict)
+    """Rank → its processes in the order in which they began."""
+    watch: WatchFacts | None = None
+    files: dict[str, FileSeal] = Field(default_factory=dict)
+    """Files that stay as they are, by name within the run directory."""
+    devices: str | None = None
+    """Canonical digest of the device lines; null where there are none."""
+    config_digest: str | None = None
+    """Digest of the order's whole training configuration, computed anew."""
+    contradictions: list[str] = Field(default_factory=list)
+    """Records that contradict each other, one sentence each."""
+    unrecorded: list[str] = Field(default_factory=list)
+    """Findings of the fold that findings.jsonl lacks, and those that only the file has."""
+    unreadable: list[str] = Field(default_factory=list)
+    """Records that are there and cannot be read, one sentence each."""
+    not_observed: list[str] = Field(default_factory=list)
+    """What nothing was seen of, one sentence each."""
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON document that a decision records, in the form of its version."""
+        exclude: Any = {"history": True, **(_NOT_IN_V1 if self.v == 1 else {"watched": True})}
+        found: dict[str, Any] = wire_value(self.model_dump(mode="json", exclude=exclude))
+        if self.history is not None:
+            found["history"] = wire_value(self.history.model_dump(mode="json", exclude_unset=True))
+        return found
+
+    def latched(self) -> FindingFacts | None:
+        """Return the halt finding that ended the run: the first one."""
+        return next((row for row in self.findings if row.severity is Severity.HALT), None)
+
+
+_NOT_IN_V1: dict[str, Any] = {
+    **dict.fromkeys(
+        (
+            "boots",
+            "watch",
+            "files",
+            "devices",
+            "config_digest",
+            "contradictions",
+            "unrecorded",
+            "unreadable",
+            "not_observed",
+        ),
+        True,
+    ),
+    "exit": {"run", "attempt", "order_sha256", "sealed", "ranks"},
+    "preflight": {"outcomes"},
+    "findings": {"__all__": {"act"}},
+    "ranks": {"__all__": {"without_loss"}},
+    "measures": {"__all__": {"ranks": {"__all__": {"blocks"}}}},
+}
+"""What release 0.1 did not record: left out of documents of version 1."""

@@ -1,0 +1,105 @@
+"""What do the watcher's probes say? The payloads of `Tick.observations`, one model a kind.
+
+A payload is recorded as plain JSON. What cannot be read as its kind says counts as not observed:
+UNKNOWN, which never passes and never halts. MB are 2^20 bytes.
+
+Example: `{"disk": {"free_mb": 812.0, "total_mb": 4096.0}}`.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+from gonogo.contract.heartbeat import Count, Finite
+from gonogo.contract.tick import Tick
+from gonogo.contract.wire import Recorded
+
+Megabytes = Annotated[Finite, Field(ge=0)]
+
+
+class Kind(StrEnum):
+    """Kinds of payload that the host's probes bring; a plug-in may bring others."""
+
+    DISK = "disk"
+    CHECKPOINTS = "checkpoints"
+    HOST_MEMORY = "host_memory"
+    PREFLIGHT_PEAK = "preflight_peak"
+
+
+class DiskSeen(Recorded):
+    """The file system that holds the run directory."""
+
+    free_mb: Megabytes
+    """What the trainer may still write (the reserve of root is not its own)."""
+    total_mb: Megabytes
+    errors: Count = 0
+    """Looks that failed so far."""
+
+
+class CheckpointSeen(Recorded):
+    """One checkpoint that claims to be whole, looked at once by the watcher."""
+
+    step: Count | None = None
+    """As its manifest says; null when the manifest cannot be read."""
+    path: str
+    """Inside the run directory."""
+    verified: bool
+    """Whether every file has the size and SHA-256 of the manifest."""
+    bytes: Count = 0
+    """Of all its files; 0 when it does not hold."""
+    text: str = ""
+    """Why it does not hold."""
+
+
+class HostMemory(Recorded):
+    """Memory of the host, or of the control group that holds the run."""
+
+    used_mb: Megabytes
+    limit_mb: Megabytes | None = None
+    """None = nothing says."""
+    ranks: dict[str, Megabytes] = Field(default_factory=dict)
+    """Rank → resident memory of its process."""
+
+
+class PreflightPeak(Recorded):
+    """The matrix-product peak that the preflight measured, per device."""
+
+    flops: Annotated[Finite, Field(gt=0)]
+
+
+_M = TypeVar("_M", bound=BaseModel)
+_CHECKPOINTS = TypeAdapter(list[CheckpointSeen])
+
+
+def disk_in(tick: Tick) -> DiskSeen | None:
+    """Return what a tick says of the disk, or None."""
+    return _one(tick, Kind.DISK, DiskSeen)
+
+
+def host_memory_in(tick: Tick) -> HostMemory | None:
+    """Return what a tick says of the host's memory, or None."""
+    return _one(tick, Kind.HOST_MEMORY, HostMemory)
+
+
+def checkpoints_in(tick: Tick) -> list[CheckpointSeen] | None:
+    """Return the checkpoints that a tick tells of; None when it brings no such look."""
+    return checkpoints_of(tick.observations.get(Kind.CHECKPOINTS))
+
+
+def checkpoints_of(payload: Any) -> list[CheckpointSeen] | None:
+    """Return the checkpoints in a payload; None when it cannot be read."""
+    try:
+        return _CHECKPOINTS.validate_python(payload)
+    except ValidationError:
+        return None
+
+
+def _one(tick: Tick, kind: Kind, model: type[_M]) -> _M | None:
+    payload = tick.observations.get(kind)
+    if payload is None:
+        return None
+    try:
+        return model.model_validate(payload)
+    except ValidationError:
+        return None

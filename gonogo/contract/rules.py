@@ -1,0 +1,130 @@
+"""By which rules is a run judged? Everything that a verdict depends on besides the facts, typed.
+
+Rules hold the gate with its thresholds, the identity, the steps owed, the conditions that the
+phase can meet and the watchdog's values with their sources, so that recorded facts and recorded
+rules come to the same decision for ever, whatever the defaults of later versions are. One model
+reads both versions: rules of version 1 are those of release 0.1 and go on giving its verdicts.
+"""
+
+from typing import Any
+
+from pydantic import Field, JsonValue
+
+from gonogo.contract.canonical import wire_value
+from gonogo.contract.criterion import Criterion
+from gonogo.contract.decision import Condition
+from gonogo.contract.facts import SaidIdentity
+from gonogo.contract.finding import Source
+from gonogo.contract.order import LeftOut, PhaseAhead
+from gonogo.contract.wire import Recorded
+
+
+class RuleCondition(Recorded):
+    """An open condition that the phase can meet, with the criterion that measures it."""
+
+    condition: Condition
+    criterion: Criterion
+
+
+class WatchValue(Recorded):
+    """One setting of the watchdog, and where its value came from."""
+
+    value: JsonValue
+    source: Source
+
+
+class Rules(Recorded):
+    """The rules of one run."""
+
+    v: int = 1
+    judge_version: int
+    plan: str | None = None
+    plan_digest: str | None = None
+    phase: str | None = None
+    profile: str | None = None
+    steps: int | None = None
+    """Last step that is owed; null where nobody recorded what was ordered."""
+    first_step: int = 1
+    """First step of this attempt: 1, or the one after the checkpoint that it resumed from."""
+    world_size: int | None = None
+    tokens_per_step: int | None = None
+    eval_every_steps: int | None = None
+    identity: SaidIdentity = SaidIdentity()
+    params_tolerance_ratio: float = 0.0
+    allow_drift: list[str] = Field(default_factory=list)
+    built_in: list[str]
+    gate: list[Criterion]
+    left_out: list[LeftOut] = Field(default_factory=list)
+    phases_after: list[PhaseAhead] = Field(default_factory=list)
+    conditions: list[RuleCondition]
+    watch: dict[str, WatchValue] = Field(default_factory=dict)
+    """Dotted path of every setting of the watchdog → its value."""
+    run: str | None = None
+    """The run that lines, ticks and exit records must name. Version 2."""
+    attempt: int | None = None
+    preflight: list[str] = Field(default_factory=list)
+    """Ids of the preflight checks that are owed. Version 2."""
+    detectors: dict[str, int] = Field(default_factory=dict)
+    """Detector → version of its rule, of all that watched the run. Version 2."""
+    settles: list[str] = Field(default_factory=list)
+    """Criteria of the judge's own whose conditions a later run can meet; left out when empty."""
+    facts_v: int = 1
+
+    @property
+    def known(self) -> bool:
+        """Whether anybody recorded what was ordered."""
+        return self.steps is not None and self.world_size is not None
+
+    @property
+    def last_step(self) -> int:
+        """The last step that is owed; 0 where nobody knows."""
+        return self.steps or 0
+
+    @property
+    def steps_after(self) -> int:
+        """Steps of the phases after this one."""
+        return sum(row.steps for row in self.phases_after)
+
+    def ranks(self) -> range:
+        """Return the ordered ranks."""
+        return range(self.world_size or 0)
+
+    def owed_steps(self) -> range:
+        """Return the steps that this attempt owes."""
+        return range(self.first_step, self.last_step + 1)
+
+    def window(self, criterion: Criterion) -> range:
+        """Return the steps that a criterion looks at: after warm-up, the last `window` of them.
+
+        Warm-up counts from the first step of the attempt: a resumed process warms up again.
+        """
+        first = self.first_step + criterion.warmup_steps
+        if criterion.window:
+            first = max(first, self.last_step - criterion.window + 1)
+        return range(first, self.last_step + 1)
+
+    def evals(self, window: range) -> range:
+        """Return the steps in `window` after which an evaluation is due."""
+        every = self.eval_every_steps
+        if not every:
+            return range(0)
+        return range(window.start + -window.start % every, window.stop, every)
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON document that a decision records, in the form of its version."""
+        found: dict[str, Any] = wire_value(self.model_dump(mode="json"))
+        if not self.settles:
+            del found["settles"]
+        if self.v > 1:
+            return found
+        kept = _IN_V1 if self.known else _IN_V1_UNKNOWN
+        return {name: found[name] for name in kept}
+
+
+_IN_V1_UNKNOWN = ("judge_version", "built_in", "gate", "conditions")
+_IN_V1 = (
+    *("judge_version", "plan", "plan_digest", "phase", "profile", "steps", "first_step"),
+    *("world_size", "tokens_per_step", "eval_every_steps", "identity", "params_tolerance_ratio"),
+    *("allow_drift", "built_in", "gate", "left_out", "phases_after", "conditions", "watch"),
+)
+"""What release 0.1 recorded, of a run with an order and of one without."""

@@ -1,0 +1,59 @@
+"""What are the detectors, their settings and their ceilings? The page docs/detectors.md, from them.
+
+    python -m gonogo.judge.catalogue > docs/detectors.md
+
+What stands around them is `catalogue.md` beside this file. A test compares the page with the code.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from gonogo.contract.watch import Watch
+from gonogo.judge.gate.ceilings import CEILINGS
+from gonogo.judge.watch.registry import REGISTRY, Kind
+
+_FRAME = Path(__file__).with_suffix(".md")
+_PLACE = "<!-- detectors -->\n"
+
+
+def page() -> str:
+    """Return docs/detectors.md."""
+    sections = [_section(number, row) for number, row in enumerate(REGISTRY, start=1)]
+    return _FRAME.read_text().replace(_PLACE, "\n".join(sections))
+
+
+def _section(number: int, row: Kind) -> str:
+    version = f" (version {row.version} of the rule)" if row.version > 1 else ""
+    text = f"## D{number} `{row.name}`{version}\n\n{row.sentence}\n"
+    settings = getattr(Watch(), str(row.name), None)
+    rows = list(_rows(settings, f"{row.name}.")) if isinstance(settings, BaseModel) else []
+    if not rows:
+        return text
+    return f"{text}\n| setting | default | ceiling |\n|---|---|---|\n" + "".join(rows)
+
+
+def _rows(settings: BaseModel, prefix: str) -> Iterator[str]:
+    for name in type(settings).model_fields:
+        value = getattr(settings, name)
+        path = f"{prefix}{name}"
+        if isinstance(value, BaseModel):
+            yield from _rows(value, f"{path}.")
+            continue
+        default = "none" if value is None else f"{value:g}"
+        yield f"| `{path}` | {default} | {_ceiling(path)} |\n"
+
+
+def _ceiling(path: str) -> str:
+    ceiling = CEILINGS.get(path)
+    if ceiling is None:
+        return ""
+    if ceiling.zero_is_off:
+        return f"1 to {ceiling.limit:g}"
+    return f"{'at most' if ceiling.higher_is_looser else 'at least'} {ceiling.limit:g}"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

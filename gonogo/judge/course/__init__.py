@@ -1,0 +1,1 @@
+"""What follows a verdict? Promotion, retries, confirmation, forecast."""

@@ -1,0 +1,108 @@
+"""What can happen after a run? Attempts in, one action out: the words of `decide`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from gonogo.contract.decision import Condition, Verdict
+from gonogo.contract.facts import Facts, History
+from gonogo.contract.order import RunReason
+from gonogo.contract.outcome import Outcome
+from gonogo.judge.gate.diagnosis import logging_is_off
+from gonogo.judge.gate.verdict import Judgement
+
+
+class ActionKind(StrEnum):
+    """What the service does next."""
+
+    START_PHASE = "start_phase"
+    START_RUN = "start_run"
+    AWAIT_APPROVAL = "await_approval"
+    AWAIT_DECISION = "await_decision"
+    FINISH = "finish"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One ended run of the phase, as far as what happens next depends on it."""
+
+    run: str
+    reason: RunReason
+    outcome: Outcome
+    verdict: Verdict | None
+    """Verdict of this run alone (`judge` without history)."""
+    detector: str | None = None
+    """Name of the detector that latched."""
+    diagnosis: str | None = None
+    logging_off: bool = False
+    launched: bool = True
+    """Whether torchrun was started; a failed preflight is no start."""
+    started_at: float | None = None
+    """Unix seconds of the launch."""
+    durable_step: int = 0
+    """Highest step of a verified checkpoint when it ended; 0 for none."""
+    change: Mapping[str, Any] | None = None
+    """`env` and `train` patch of a confirmation's variant or of a remedy; None when unchanged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """What to do next, and what to record first."""
+
+    kind: ActionKind
+    text: str
+    """Why, in one sentence."""
+    phase: str | None = None
+    """Phase to start, or whose next run to start."""
+    reason: RunReason | None = None
+    resume: bool = False
+    """Whether the run goes on from the last durable checkpoint."""
+    change: Mapping[str, Any] | None = None
+    record: bool = False
+    """Whether a decision about the phase is recorded now."""
+    about: str | None = None
+    """Run whose facts the decision holds."""
+    history: History | None = None
+    """What `with_history` lays beside those facts."""
+    verdict: Verdict | None = None
+    """Verdict of the phase that `judge` comes to with that history."""
+    missed: tuple[Condition, ...] = ()
+    """Conditions that guarded what would come next and were not met."""
+    expires_s: float | None = None
+    """How long an approval is waited for, seconds; None: for ever."""
+
+
+def build_attempt(
+    run: str,
+    reason: RunReason,
+    facts: Facts,
+    judgement: Judgement,
+    *,
+    launched: bool = True,
+    started_at: float | None = None,
+    durable_step: int = 0,
+    change: Mapping[str, Any] | None = None,
+) -> Attempt:
+    """Return an ended run in the form that `decide` takes.
+
+    Raises:
+        ValueError: the facts hold no outcome: the run has not ended.
+    """
+    if judgement.outcome is None:
+        raise ValueError(f"{run} has not ended")
+    halt = facts.latched()
+    return Attempt(
+        run=run,
+        reason=reason,
+        outcome=judgement.outcome,
+        verdict=judgement.verdict,
+        detector=None if halt is None else halt.detector,
+        diagnosis=judgement.diagnosis,
+        logging_off=logging_is_off(facts),
+        launched=launched,
+        started_at=started_at,
+        durable_step=durable_step,
+        change=change,
+    )

@@ -1,0 +1,176 @@
+"""Why is a verdict not GO? One sentence, who is to blame, and the last line that it wrote.
+
+Words for people: they stand in the decision, under its hash, and decide nothing. A failure that no
+diagnosis fits is called unknown, and where to look is listed, the most telling first.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from gonogo.contract.decision import Cause, CriterionOutcome, CriterionResult, Verdict
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
+from gonogo.contract.records import RankExit
+from gonogo.judge.evidence.rounds import by_relevance, stack_rank
+
+MOST_CHARS = 300
+"""Of a quoted line."""
+MOST_PLACES = 12
+"""Of an unknown failure that are listed."""
+TORCHRUN_LOG = "torchrun.log"
+
+ReadTail = Callable[[str], str]
+"""Name of a log → its end; nothing where there is none."""
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_WARNING = re.compile(r"(?:\[rank\d+\]: ?)?\[?[WI]\d{4} \d")
+"""How torch's C++ side begins a warning or a remark: it says nothing of why a process ended."""
+
+SYMPTOMS = frozenset(
+    {
+        OutcomeCode.NONZERO_EXIT,
+        OutcomeCode.START_FAILED,
+        OutcomeCode.STALLED,
+        OutcomeCode.TOO_SLOW,
+        OutcomeCode.DIVERGED,
+    }
+)
+"""Outcomes that say what was seen and not why; all others are a cause by their name."""
+
+
+def describe_cause(
+    verdict: Verdict | None,
+    findings: Sequence[Finding],
+    outcome: Outcome | None,
+    criteria: Sequence[CriterionResult],
+    *,
+    diagnosis: str | None = None,
+    exits: Mapping[str, RankExit] | None = None,
+    read_tail: ReadTail = lambda name: "",
+) -> Cause | None:
+    """Return why a verdict is not GO; None for a GO.
+
+    Args:
+        verdict: of the decision.
+        findings: of the run, in their order.
+        outcome: why it ended; None where nothing says that it did.
+        criteria: of the decision.
+        diagnosis: name of the known failure that the facts show.
+        exits: rank → how it ended, from exit.json.
+        read_tail: the end of a log.
+    """
+    if verdict is Verdict.GO:
+        return None
+    failed = outcome is not None and outcome.klass not in (
+        OutcomeClass.SUCCESS,
+        OutcomeClass.OPERATOR,
+    )
+    rank = guilty_rank(findings, exits or {}) if failed else None
+    log, line = _last_words(rank, read_tail) if failed else (None, None)
+    unknown = diagnosis is None and outcome is not None and outcome.code in SYMPTOMS
+    return Cause(
+        text=cause_of(findings, outcome, criteria),
+        rank=rank,
+        log=log,
+        line=line,
+        unknown=unknown,
+        look=list(_places(findings, criteria, rank, log))[:MOST_PLACES] if unknown else [],
+    )
+
+
+def cause_of(
+    findings: Sequence[Finding], outcome: Outcome | None, criteria: Sequence[CriterionResult]
+) -> str:
+    """Return why a run is not GO: its halt finding, its end, or its first bad criterion."""
+    halt = _halt(findings)
+    if halt is not None:
+        place = [f"rank {halt.rank}" if halt.rank is not None else "", halt.section or ""]
+        where = ", ".join(part for part in place if part)
+        return f"{halt.detector}{f' ({where})' if where else ''}: {halt.text}"
+    if outcome is not None and outcome.klass is not OutcomeClass.SUCCESS:
+        text = f": {outcome.text}" if outcome.text else ""
+        return f"{outcome.code.value} by {outcome.actor.value}{text}"
+    worst = next((row for row in criteria if row.outcome is CriterionOutcome.FAIL), None)
+    worst = worst or next((row for row in criteria if row.outcome != "pass"), None)
+    if worst is not None:
+        return f"criterion {worst.id} {worst.outcome.value}: {worst.evidence}"
+    return "it has not ended" if outcome is None else outcome.code.value
+
+
+def guilty_rank(findings: Sequence[Finding], exits: Mapping[str, RankExit]) -> int | None:
+    """Return the rank that the halt names, else the first that ended badly; None: nobody knows."""
+    halt = _halt(findings)
+    if halt is not None:
+        return halt.rank
+    bad = [(row.at, int(rank)) for rank, row in exits.items() if row.code or row.signal]
+    return min(bad)[1] if bad else None
+
+
+def _halt(findings: Sequence[Finding]) -> Finding | None:
+    return next((row for row in findings if row.severity is Severity.HALT), None)
+
+
+def _last_words(rank: int | None, read_tail: ReadTail) -> tuple[str | None, str | None]:
+    """Return the log that says most, and the last line of it that says something."""
+    names = [TORCHRUN_LOG] if rank is None else [f"rank{rank}.log", TORCHRUN_LOG]
+    for name in names:
+        line = last_line(read_tail(name))
+        if line is not None:
+            return name, line
+    return None, None
+
+
+def last_line(text: str) -> str | None:
+    """Return the last line of a log that says something: printable, bounded; None: nothing does.
+
+    Warnings of torch's C++ side, which follow whatever ended a process, count only when nothing
+    else was said.
+    """
+    lines = [said for line in text.splitlines() if (said := printable(line))]
+    telling = [line for line in lines if not _WARNING.match(line)]
+    return next(reversed(telling or lines), None)
+
+
+def printable(line: str) -> str:
+    """Return a line without escape sequences and control characters, at most `MOST_CHARS` long."""
+    plain = "".join(
+        sign if sign.isprintable() else " " for sign in _ESCAPES.sub("", line[: 40 * MOST_CHARS])
+    ).strip()
+    return plain if len(plain) <= MOST_CHARS else f"{plain[: MOST_CHARS - 1]}…"
+
+
+def _places(
+    findings: Sequence[Finding],
+    criteria: Sequence[CriterionResult],
+    rank: int | None,
+    log: str | None,
+) -> Iterator[str]:
+    """Yield where to look: what halted and its files, the log, what else was found, the gate.
+
+    A rank that left no stack has ended by itself: its log says more than the stacks of others.
+    """
+    halt = _halt(findings)
+    files = by_relevance(halt.evidence, rank) if halt is not None else []
+    stood = any(stack_rank(path) == rank for path in files)
+    if halt is not None:
+        yield f"finding {halt.detector}{_where(halt)}: {printable(halt.text)}"
+    if log is not None and not stood:
+        yield log
+    yield from files[: MOST_PLACES // 2]
+    if log is not None and stood:
+        yield log
+    for row in findings:
+        if row is not halt and row.severity in (Severity.HALT, Severity.WARN, Severity.SUSPECT):
+            yield f"finding {row.detector}{_where(row)}: {printable(row.text)}"
+    for result in criteria:
+        if result.outcome is not CriterionOutcome.PASS:
+            yield f"criterion {result.id} {result.outcome.value}: {printable(result.evidence)}"
+    if log != TORCHRUN_LOG:
+        yield TORCHRUN_LOG
+
+
+def _where(finding: Finding) -> str:
+    parts = [f"rank {finding.rank}" if finding.rank is not None else "", finding.section or ""]
+    parts.append(f"step {finding.step}" if finding.step is not None else "")
+    where = ", ".join(part for part in parts if part)
+    return f" ({where})" if where else ""

@@ -1,0 +1,205 @@
+"""What happens next? A phase's runs and its plan in, the next action out, as data.
+
+Infrastructure failures are retried (`retries`), a NO_GO that the plan wants confirmed is rerun
+first (`confirmation`), everything else concludes the phase. Nothing here starts anything: the
+service does what the action says.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gonogo.contract.decision import Condition, Verdict
+from gonogo.contract.facts import History
+from gonogo.contract.order import RunReason
+from gonogo.contract.outcome import OutcomeClass, OutcomeCode
+from gonogo.contract.plan import Plan
+from gonogo.judge.course.action import Action as Action
+from gonogo.judge.course.action import ActionKind as ActionKind
+from gonogo.judge.course.action import Attempt as Attempt
+from gonogo.judge.course.action import build_attempt as build_attempt
+from gonogo.judge.course.confirmation import (
+    confirmed_run,
+    history_of,
+    next_confirmation,
+    next_remedy,
+    remedied,
+)
+from gonogo.judge.course.retries import decide_retry
+from gonogo.judge.gate.approval import ApprovalMeasure, ApprovalRule, has_expired
+from gonogo.judge.gate.conditions import END, ON_MISS, missed
+from gonogo.judge.gate.history import confirmed_verdict
+from gonogo.judge.gate.rules import OpenCondition
+from gonogo.judge.gate.verdict import worst
+
+
+def decide(
+    plan: Plan,
+    phase: str,
+    attempts: Sequence[Attempt],
+    *,
+    now: float,
+    conditions: Sequence[OpenCondition] = (),
+) -> Action:
+    """Return what follows the end of the last of a phase's runs.
+
+    Args:
+        plan: the experiment's plan.
+        phase: name of the phase.
+        attempts: its ended runs in the order of their start, at least one.
+        now: Unix seconds.
+        conditions: every condition of the experiment in its present state, those that the last
+            run met and those that its decision makes included.
+    """
+    last = attempts[-1]
+    if last.outcome.klass is OutcomeClass.OPERATOR:
+        return _after_operator(last)
+    if last.outcome.klass is OutcomeClass.INFRA:
+        return decide_retry(plan, phase, attempts, now)
+    runs = [row for row in attempts if row.outcome.klass is not OutcomeClass.INFRA]
+    first, confirmations = confirmed_run(runs)
+    if first.verdict is not Verdict.NO_GO:
+        return _conclude(plan, phase, first, first.verdict, None, conditions)
+    further = next_confirmation(plan, phase, first, confirmations)
+    if further is not None:
+        return further
+    history = history_of(first, confirmations)
+    verdict = confirmed_verdict(history, Verdict.NO_GO)
+    if verdict is Verdict.NO_GO:
+        remedy = next_remedy(plan, phase, first, runs)
+        if remedy is not None:
+            return remedy
+    return _conclude(plan, phase, first, verdict, history, conditions)
+
+
+def _after_operator(last: Attempt) -> Action:
+    if last.outcome.code is OutcomeCode.SUPERSEDED:
+        return Action(kind=ActionKind.NOTHING, text="another attempt has taken over")
+    halted = last.outcome.code is OutcomeCode.HALTED
+    return Action(
+        kind=ActionKind.AWAIT_DECISION if halted else ActionKind.FINISH,
+        text="halted by an operator" if halted else "cancelled by an operator",
+        record=True,
+        about=last.run,
+        verdict=Verdict.INCONCLUSIVE if halted else None,
+    )
+
+
+def _conclude(
+    plan: Plan,
+    phase: str,
+    first: Attempt,
+    verdict: Verdict | None,
+    history: History | None,
+    conditions: Sequence[OpenCondition],
+) -> Action:
+    remedy = remedied(first)
+    if history is None and remedy is not None:
+        history = History(remedy=remedy)
+    if verdict is Verdict.GO and remedy is not None:
+        verdict = Verdict.CONDITIONAL_GO
+    if verdict in (Verdict.GO, Verdict.CONDITIONAL_GO):
+        changed = any(row.variant for row in (history.confirmations if history else []))
+        action = decide_promotion(plan, phase, conditions)
+        if action.kind is ActionKind.START_PHASE:
+            action = _with_approval(plan, phase, verdict, action, by_variant=changed)
+    elif verdict is Verdict.NO_GO:
+        action = Action(kind=ActionKind.FINISH, text=f"{phase} is NO_GO")
+    else:
+        action = Action(kind=ActionKind.AWAIT_DECISION, text=f"{phase} is inconclusive")
+    return replace(action, record=True, about=first.run, history=history, verdict=verdict)
+
+
+def decide_promotion(plan: Plan, phase: str, conditions: Sequence[OpenCondition] = ()) -> Action:
+    """Return what follows a passed (or approved) phase: the next one, or the end.
+
+    Conditions that guard what comes next and are still open are missed, and act as they say.
+    """
+    following = plan.next_phase(phase)
+    late = tuple(missed(conditions, following.name if following is not None else END))
+    stop = worst(ON_MISS[row.on_miss] for row in late)
+    if stop is Verdict.NO_GO:
+        return Action(kind=ActionKind.FINISH, text=_told(late), missed=late)
+    if stop is Verdict.INCONCLUSIVE:
+        return Action(kind=ActionKind.AWAIT_DECISION, text=_told(late), missed=late)
+    if following is None:
+        return Action(kind=ActionKind.FINISH, text="every phase passed", missed=late)
+    return Action(
+        kind=ActionKind.START_PHASE,
+        text=f"{phase} passed",
+        phase=following.name,
+        reason=RunReason.FIRST,
+        missed=late,
+    )
+
+
+def _told(late: Sequence[Condition]) -> str:
+    return f"conditions missed: {', '.join(row.id for row in late)}"
+
+
+def _with_approval(
+    plan: Plan, name: str, verdict: Verdict, action: Action, *, by_variant: bool
+) -> Action:
+    """Return the promotion, or the wait for a person where the plan (or a variant) asks for one."""
+    approve = plan.phase(name).approve
+    asked = approve == "always" or (
+        approve == "on_conditional" and verdict is Verdict.CONDITIONAL_GO
+    )
+    if not asked and not by_variant:
+        return action
+    return Action(
+        kind=ActionKind.AWAIT_APPROVAL,
+        text=f"{name} is {verdict}: {action.phase} waits for an approval",
+        phase=action.phase,
+        missed=action.missed,
+        expires_s=plan.approval_limit_s(name),
+    )
+
+
+def decide_expiry(
+    plan: Plan, phase: str, rule: ApprovalRule, measure: ApprovalMeasure
+) -> Action | None:
+    """Return what follows when nobody gave an approval in time; None while it can be given.
+
+    Silence is no consent, and no NO_GO either: the experiment is inconclusive, and a person decides
+    by hand or ends it. Nothing starts.
+
+    Args:
+        plan: the experiment's plan.
+        phase: the phase that passed.
+        rule: how long it is waited for.
+        measure: when it was asked for, and what the clock says.
+    """
+    following = plan.next_phase(phase)
+    if following is None or not has_expired(rule, measure):
+        return None
+    return Action(
+        kind=ActionKind.AWAIT_DECISION,
+        text=f"nobody approved {following.name} within {rule.expires_s:g} s",
+        phase=following.name,
+    )
+
+
+def decide_override(
+    plan: Plan,
+    phase: str,
+    verdict: Verdict,
+    *,
+    awaiting: bool,
+    conditions: Sequence[OpenCondition] = (),
+) -> Action:
+    """Return what a person's verdict does: it acts while awaited, and only re-labels otherwise.
+
+    Args:
+        plan: the experiment's plan.
+        phase: the phase that the verdict is about.
+        verdict: as the person said.
+        awaiting: whether the experiment is awaiting a decision.
+        conditions: as in `decide`.
+    """
+    if not awaiting:
+        return Action(kind=ActionKind.NOTHING, text="re-labelled", verdict=verdict)
+    if verdict in (Verdict.GO, Verdict.CONDITIONAL_GO):
+        return replace(decide_promotion(plan, phase, conditions), verdict=verdict)
+    if verdict is Verdict.NO_GO:
+        return Action(kind=ActionKind.FINISH, text=f"{phase} was called NO_GO", verdict=verdict)
+    return Action(kind=ActionKind.AWAIT_DECISION, text=f"{phase} stays open", verdict=verdict)

@@ -1,0 +1,95 @@
+"""What has an experiment come to? A sentence or two, which claim no more than what was seen."""
+
+from collections.abc import Iterable, Sequence
+
+from gonogo.contract.api import OverrideView, PhaseView
+from gonogo.contract.decision import Condition, ConditionState, Verdict
+from gonogo.contract.lifecycle import PhaseState
+
+
+def phases_never_ran(phases: Iterable[PhaseView]) -> list[str]:
+    """Return the phases that no run was ever started of."""
+    return [phase.name for phase in phases if not phase.runs]
+
+
+def summarise(
+    verdict: Verdict | None,
+    phases: Sequence[PhaseView],
+    conditions: Sequence[Condition],
+    overrides: Sequence[OverrideView],
+    *,
+    finished: bool,
+) -> str | None:
+    """Return what an experiment has come to; None while it goes on and nobody intervened.
+
+    Args:
+        verdict: its verdict.
+        phases: in their order.
+        conditions: in their present state.
+        overrides: what a person decided and still stands.
+        finished: whether it is over.
+    """
+    parts = [_by_hand(row) for row in overrides]
+    if finished:
+        by_evidence = _finished(verdict, phases, conditions, overrides)
+        parts += [by_evidence] if by_evidence else []
+        unrun = phases_never_ran(phases)
+        parts += [f"{joined(unrun)} never ran."] if unrun else []
+    return " ".join(parts) or None
+
+
+def joined(names: Sequence[str]) -> str:
+    """Return names as a sentence has them: `a`, `a and b`, `a, b and c`."""
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+
+
+def _by_hand(row: OverrideView) -> str:
+    why = f" ({row.reason})" if row.reason else ""
+    if row.condition is not None:
+        return f"By hand: {row.actor} waived the missed condition {row.condition}{why}."
+    said = "the evidence says nothing" if row.evidence is None else f"the evidence: {row.evidence}"
+    return f"By hand: {row.actor} called {row.phase} {row.verdict}{why}; {said}."
+
+
+def _finished(
+    verdict: Verdict | None,
+    phases: Sequence[PhaseView],
+    conditions: Sequence[Condition],
+    overrides: Sequence[OverrideView],
+) -> str:
+    """Return what evidence alone has come to, of the phases that it decided."""
+    by_hand = {row.phase for row in overrides if row.condition is None}
+    passed = [
+        phase.name
+        for phase in phases
+        if phase.state is PhaseState.PASSED and phase.name not in by_hand
+    ]
+    failed = [phase.name for phase in phases if phase.state is PhaseState.FAILED]
+    if len(passed) == len(phases) and not overrides:
+        return _passed(verdict, conditions)
+    parts = []
+    if failed:
+        parts.append(f"{joined(failed)} failed.")
+    elif verdict is None:
+        parts.append("It was cancelled and judged nothing.")
+    if passed:
+        parts.append(f"Passed by evidence: {joined(passed)}.")
+    return " ".join([*parts, *_conditions(conditions)])
+
+
+def _passed(verdict: Verdict | None, conditions: Sequence[Condition]) -> str:
+    if verdict is Verdict.GO and not conditions:
+        return "Every phase passed its gate."
+    if verdict is Verdict.GO:
+        return "Every phase passed, and every condition was met."
+    return " ".join(["Every phase passed.", *_conditions(conditions)])
+
+
+def _conditions(conditions: Sequence[Condition]) -> list[str]:
+    """Return what became of the conditions that were not met, a sentence for each state."""
+    found = []
+    for state in (ConditionState.MISSED, ConditionState.OPEN, ConditionState.WAIVED):
+        names = [row.id for row in conditions if row.state is state]
+        if names:
+            found.append(f"Conditions {state.value}: {joined(names)}.")
+    return found

@@ -1,0 +1,145 @@
+"""What does a run directory deserve, without any service? `gonogo judge DIR`.
+
+Rules come from order.json; without it from a plan and a phase; with neither, nobody knows what was
+ordered and nothing can pass. What the files cannot show is listed, and never counts as shown.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gonogo.contract.errors import Corrupt, NotFound, Rejected
+from gonogo.contract.facts import History, Remedy
+from gonogo.contract.ids import Kind, new_id
+from gonogo.contract.order import Order, RunReason
+from gonogo.contract.outcome import Outcome
+from gonogo.contract.plan import Plan
+from gonogo.contract.yaml_text import parse_yaml
+from gonogo.judge.course.cause import describe_cause
+from gonogo.judge.evidence.facts import build_facts
+from gonogo.judge.evidence.record import RunRecord, load_order, load_run
+from gonogo.judge.gate.history import with_history
+from gonogo.judge.gate.rules import build_rules
+from gonogo.judge.gate.verdict import judge
+from gonogo.judge.ledger.seal import Place, append, judged
+from gonogo.planning.resolve import build_order, load_train_config, resolve_plan
+from gonogo.planning.source import bundled_plan
+from gonogo.rundir import RunDir, read_tail
+
+ACTOR = "gonogo judge"
+
+
+def judge_directory(
+    path: Path,
+    plan: str | Mapping[str, Any] | None = None,
+    phase: str | None = None,
+    now: float | None = None,
+) -> dict[str, Any]:
+    """Return the decision that a run directory deserves, as JSON.
+
+    Args:
+        path: the run directory, ours or the predecessor's.
+        plan: a bundled plan's name, a path of a YAML file, or a plan as data; used only when
+            there is no order.json.
+        phase: name of the phase; needed with `plan`.
+        now: Unix seconds at which an unfinished run is looked at; default: the wall clock, or the
+            last line where nobody knows what was ordered.
+
+    Returns:
+        a Decision's fields, unsigned since nobody records it, and `findings` and `not_observed`.
+
+    Raises:
+        NotFound: no such directory, no heartbeats in it and no order.json; no such plan or phase.
+        Rejected: a plan without a phase; a plan that is not valid; an order.json that is none.
+    """
+    run_dir = RunDir(path)
+    if not run_dir.ranks() and not run_dir.order.exists():
+        raise NotFound(f"{path}: neither heartbeat_rank{{N}}.jsonl nor order.json is there")
+    order = _recorded_order(run_dir)
+    if order is None and plan is not None:
+        order = _order_from(plan, phase)
+    wall = time.time()  # the edge: a command is run now
+    if now is None and order is not None:
+        now = wall
+    record = load_run(path, now=now, order=order)
+    rules = build_rules(order)
+    facts = with_history(build_facts(record, rules), _history_of(order))
+    place = Place(
+        id=new_id(Kind.DECISION),
+        experiment=order.experiment if order is not None else "",
+        phase=order.phase if order is not None else None,
+        run=order.run if order is not None else None,
+        at=datetime.fromtimestamp(wall, UTC).isoformat().replace("+00:00", "Z"),
+    )
+    judgement = judge(facts, rules)
+    cause = describe_cause(
+        judgement.verdict,
+        record.findings,
+        _outcome_of(record, judgement.outcome),
+        judgement.criteria,
+        diagnosis=judgement.diagnosis,
+        exits=record.exit.ranks if record.exit is not None else {},
+        read_tail=lambda name: read_tail(path / name),
+    )
+    entry = judged(judgement, rules, facts, actor=ACTOR, cause=cause)
+    more = {
+        "findings": [finding.wire() for finding in record.findings],
+        "not_observed": [*facts.not_observed, *_unread(record)],
+    }
+    return dict(append(entry, place, None, more=more).document)
+
+
+def _history_of(order: Order | None) -> History | None:
+    """Return what the order tells of the runs before: that this one was made with a remedy."""
+    if order is None or order.reason is not RunReason.REMEDY:
+        return None
+    unnamed = "a failure that order.json does not name"
+    return History(remedy=Remedy(diagnosis=unnamed, patch={}))
+
+
+def _outcome_of(record: RunRecord, judged: Outcome | None) -> Outcome | None:
+    """Return why the run ended, in the words of exit.json where it is there."""
+    row = record.exit
+    return judged if row is None else Outcome(code=row.reason, actor=row.ended_by, text=row.text)
+
+
+def _recorded_order(run_dir: RunDir) -> Order | None:
+    """Return order.json; one that cannot be read is the caller's to mend."""
+    try:
+        return load_order(run_dir)
+    except Corrupt as error:
+        raise Rejected(f"order.json: {str(error).removeprefix('order.json: ')}") from error
+
+
+def _unread(record: RunRecord) -> Iterator[str]:
+    """Yield what is there and cannot be read; lines that cannot are no facts, so only told."""
+    yield from record.unreadable
+    for rank, count in sorted(record.unreadable_lines.items()):
+        yield f"rank {rank}: {count} lines cannot be read"
+
+
+def _order_from(plan: str | Mapping[str, Any], phase: str | None) -> Order:
+    """Return the order that a plan would have given; its ids stay empty."""
+    if phase is None:
+        raise Rejected("--plan needs --phase: which phase of it was this?")
+    resolved = resolve_plan(_plan_data(plan), load_config=load_train_config)
+    parsed: Plan = resolved.parsed()
+    parsed.phase(phase)
+    return build_order(resolved, phase, experiment="", run="", token=0)
+
+
+def _plan_data(plan: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    if not isinstance(plan, str):
+        return plan
+    file = Path(plan)
+    if file.suffix in (".yaml", ".yml"):
+        try:
+            data = parse_yaml(file.read_bytes())
+        except FileNotFoundError as error:
+            raise NotFound(f"{plan}: no such file") from error
+        if not isinstance(data, Mapping):
+            raise Rejected(f"{plan}: found no mapping; expected a plan")
+        return data
+    return bundled_plan(plan)

@@ -1,0 +1,196 @@
+"""Which collective does the run stand in, who entered it, who did not, and do its calls agree?
+
+Pure: the ranks' dumps of torch's flight recorder in, one typed answer and a sentence out. The
+collective that stands is the first of a group that some of its ranks have entered and others have
+not. A rank stands alone when it is the only one in its collective while every other rank stands in
+another: one collective too many, or one that the others skipped. A rank that has merely not come
+yet (it reads data, it hangs) stands in none, so nobody is alone then.
+"""
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from gonogo.contract.collectives import Dump, Entry, Standing
+
+_UNEVEN = ("alltoall", "all_to_all", "gather", "scatter")
+"""Operations whose ranks may bring different shapes; all_gather and reduce_scatter may not."""
+_EVEN = ("all_gather", "allgather", "reduce_scatter")
+_LISTED_RANKS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """One collective of one group: the ranks that are known to have entered it, and how."""
+
+    group: str
+    seq: int
+    entered: Mapping[int, Entry]
+    missing: tuple[int, ...]
+
+    @property
+    def began_ns(self) -> int:
+        """When the first rank entered it, as far as that is known."""
+        return min((entry.time_created_ns for entry in self.entered.values()), default=0)
+
+
+def analyse(dumps: Mapping[int, Dump], world_size: int) -> Standing | None:
+    """Return what the dumps say about where the run stands; None when nobody has recorded any.
+
+    Args:
+        dumps: rank → its dump.
+        world_size: ranks of the run.
+    """
+    heard = {rank: dump for rank, dump in sorted(dumps.items()) if dump.entries}
+    if not heard:
+        return None
+    unanswered = [rank for rank in range(world_size) if rank not in heard]
+    disagreement = _disagreement(heard)
+    standing = list(_standing(heard))
+    alone = None if unanswered else _alone(heard, standing)
+    if disagreement is not None:
+        return disagreement.model_copy(update={"unanswered": unanswered})
+    if not standing:
+        text = f"every collective that was entered has ended; {_heard_text(heard, unanswered)}"
+        return Standing(unanswered=unanswered, text=text)
+    call = alone or _decisive(standing)
+    only = next(iter(call.entered)) if alone else None
+    return Standing(
+        seq=call.seq,
+        group=call.group,
+        op=_op(call),
+        entered=sorted(call.entered),
+        missing=list(call.missing),
+        only=only,
+        unanswered=unanswered,
+        text=_sentence(call, only, unanswered),
+    )
+
+
+def _by_group(heard: Mapping[int, Dump]) -> dict[str, dict[int, dict[int, Entry]]]:
+    """Return group → rank → seq → entry; point-to-point messages are no collectives."""
+    found: dict[str, dict[int, dict[int, Entry]]] = {}
+    for rank, dump in heard.items():
+        for entry in dump.entries:
+            if not entry.is_p2p:
+                ranks = found.setdefault(entry.group, {})
+                ranks.setdefault(rank, {})[entry.collective_seq_id] = entry
+    return found
+
+
+def _members(heard: Mapping[int, Dump], group: str) -> list[int]:
+    """Return the ranks of a group that answered; all of them where nobody says who belongs."""
+    said = {rank for dump in heard.values() for rank in dump.groups.get(group, ())}
+    return [rank for rank in heard if not said or rank in said]
+
+
+def _standing(heard: Mapping[int, Dump]) -> Iterator[_Call]:
+    """Yield of every group the first collective that waits: for ranks, or for its own end."""
+    for group, ranks in sorted(_by_group(heard).items()):
+        members = _members(heard, group)
+        last = {rank: max(ranks.get(rank, {}), default=0) for rank in members}
+        pending = [seq for of in ranks.values() for seq, entry in of.items() if entry.stands]
+        if not pending or not last:
+            continue
+        seq = min(min(last.values()) + 1, min(pending))
+        entered = {r: ranks[r][seq] for r in members if seq in ranks.get(r, {})}
+        if entered:
+            missing = tuple(rank for rank in members if last[rank] < seq)
+            yield _Call(group=group, seq=seq, entered=entered, missing=missing)
+
+
+def _alone(heard: Mapping[int, Dump], standing: list[_Call]) -> _Call | None:
+    """Return the collective of the rank that stands alone while every other stands elsewhere.
+
+    Of two ranks that each stand alone, the one in the group that has been used the least strayed;
+    of equals, the one that has stood the longest.
+    """
+    if len(heard) < 2 or not all(dump.stands for dump in heard.values()):
+        return None
+    lonely = [call for call in standing if len(call.entered) == 1 and call.missing]
+    return min(lonely, key=lambda call: (call.seq, call.began_ns), default=None)
+
+
+def _decisive(standing: list[_Call]) -> _Call:
+    """Return the collective to tell of: one that ranks are missing from, the oldest of those."""
+    return min(standing, key=lambda call: (not call.missing, call.began_ns, call.group))
+
+
+def _disagreement(heard: Mapping[int, Dump]) -> Standing | None:
+    """Return the first collective that has not ended whose callers disagree in what they call."""
+    for group, ranks in sorted(_by_group(heard).items()):
+        for seq in sorted({seq for of in ranks.values() for seq in of}):
+            calls = {rank: of[seq] for rank, of in sorted(ranks.items()) if seq in of}
+            ended = not any(entry.stands for entry in calls.values())
+            what = None if ended else _differs(calls, ranks, seq)
+            if what is None:
+                continue
+            told = ", ".join(f"rank {rank}: {_call_text(entry)}" for rank, entry in calls.items())
+            missing = [rank for rank in _members(heard, group) if rank not in calls]
+            text = f"collective {seq} of group {group} is not the same on every rank ({what}): "
+            return Standing(
+                seq=seq,
+                group=group,
+                op=next(iter(calls.values())).op,
+                entered=list(calls),
+                missing=missing,
+                disagree=what,
+                text=text + told,
+            )
+    return None
+
+
+def _differs(
+    calls: Mapping[int, Entry], ranks: Mapping[int, Mapping[int, Entry]], seq: int
+) -> str | None:
+    entries = list(calls.values())
+    ops = {entry.op for entry in entries}
+    if len(ops) > 1:
+        following = {of[seq + 1].op for of in ranks.values() if seq + 1 in of}
+        return "order" if following == ops else "op"
+    if len({json.dumps(entry.input_dtypes) for entry in entries}) > 1:
+        return "dtype"
+    op = entries[0].op.lower()
+    uneven = any(word in op for word in _UNEVEN) and not any(word in op for word in _EVEN)
+    if not uneven and len({json.dumps(entry.input_sizes) for entry in entries}) > 1:
+        return "shape"
+    return None
+
+
+def _op(call: _Call) -> str:
+    return next(iter(call.entered.values())).op
+
+
+def _sentence(call: _Call, only: int | None, unanswered: list[int]) -> str:
+    shape = _call_text(next(iter(call.entered.values())))
+    name = f"collective {call.seq} of group {call.group} ({shape})"
+    if only is not None:
+        text = f"rank {only} alone entered {name}; {_ranks(call.missing)} did not"
+        text += ": one too many there, or skipped by the others"
+    elif call.missing:
+        text = f"{_ranks(call.entered)} entered {name}; {_ranks(call.missing)} did not"
+    else:
+        text = f"{_ranks(call.entered)} entered {name}, and it has not ended"
+    return text + (f"; no answer from {_ranks(unanswered)}" if unanswered else "")
+
+
+def _heard_text(heard: Mapping[int, Dump], unanswered: list[int]) -> str:
+    text = f"{_ranks(heard)} answered"
+    return text + (f", {_ranks(unanswered)} did not" if unanswered else "")
+
+
+def _call_text(entry: Entry) -> str:
+    shapes = " ".join("×".join(map(str, size)) for size in entry.input_sizes if size)
+    dtypes = " ".join(sorted({str(dtype) for dtype in entry.input_dtypes}))
+    return " ".join(filter(None, (entry.op, shapes, dtypes)))
+
+
+def _ranks(ranks: Collection[int]) -> str:
+    """Return ranks in words, cut when there are many: `ranks 0, 2 and 3`."""
+    listed = [str(rank) for rank in sorted(ranks)]
+    if len(listed) == 1:
+        return f"rank {listed[0]}"
+    if len(listed) > _LISTED_RANKS:
+        shown = ", ".join(listed[: _LISTED_RANKS - 1])
+        return f"ranks {shown} and {len(listed) - _LISTED_RANKS + 1} more"
+    return f"ranks {', '.join(listed[:-1])} and {listed[-1]}"

@@ -1,0 +1,229 @@
+"""Which records of a run contradict each other? One sentence each; none of them is ever a GO.
+
+Each rule compares two witnesses: exit records with what the watcher saw, processes with each
+other, clocks with clocks. A contradiction does not say which of them lies. Of the predecessor's
+lines only the reported speed has a second witness: the distance between them.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+
+from gonogo.contract.facts import ProcessExit
+from gonogo.contract.heartbeat import Msg
+from gonogo.contract.outcome import Detector, OutcomeCode
+from gonogo.contract.records import RankExit
+from gonogo.contract.rules import Rules
+from gonogo.contract.tick import parse_rank
+from gonogo.judge.evidence.record import RunRecord
+from gonogo.judge.evidence.steps import RankSteps
+from gonogo.judge.evidence.table import NUMBERS
+
+IMPLAUSIBLE_SPEED = Detector.IMPLAUSIBLE_SPEED
+NEVER_NEGATIVE = (
+    *("grad_norm", "dt_fetch_s", "toks_per_s", "gpu_mem_alloc", "gpu_mem_reserved"),
+    *("host_rss_mb", "gate_entropy"),
+)
+CLOCKS_DIFFER_RATIO = 0.2
+CLOCKS_DIFFER_S = 5.0
+"""Receipts lag by a tick or two: shorter differences say nothing."""
+OVERLAP_S = 1.0
+"""How long two processes of a rank may seem to run at once: a heartbeat thread's last breath."""
+MOST = 20
+
+
+def find_contradictions(record: RunRecord, rules: Rules) -> list[str]:
+    """Return what contradicts what, one sentence each, at most `MOST`."""
+    if record.predecessor:
+        return [row.text for row in record.findings if row.detector == IMPLAUSIBLE_SPEED][:MOST]
+    found: list[str] = []
+    for rule in RULES:
+        found.extend(rule(record, rules))
+    return found[:MOST]
+
+
+def _never_ordered(record: RunRecord, rules: Rules) -> Iterator[str]:
+    if not rules.known:
+        return
+    exits = record.exit.ranks if record.exit is not None else {}
+    written = {rank for rank, steps in record.ranks.items() if steps.count}
+    named = {name: parse_rank(name) for name in exits}
+    told = {rank for rank in named.values() if rank is not None} | record.probed.keys()
+    for rank in sorted((written | told | set(record.strays)) - set(rules.ranks())):
+        yield f"rank {rank} was never ordered, and there is a record of it"
+    for name, number in named.items():
+        if number is None:
+            yield f"exit.json: {name[:16]!r} is no rank"
+
+
+def _one_process_twice(record: RunRecord, rules: Rules) -> Iterator[str]:
+    owner: dict[int, int] = {}
+    for rank, steps in sorted(record.ranks.items()):
+        for boot in steps.boots:
+            if len(boot.pids) > 1:
+                yield f"rank {rank}: one boot has the process ids {_listed(boot.pids)}"
+            for pid in boot.pids:
+                if owner.setdefault(pid, rank) != rank:
+                    yield f"process {pid} wrote as rank {owner[pid]} and as rank {rank}"
+
+
+def _interleaved(record: RunRecord, rules: Rules) -> Iterator[str]:
+    for rank, steps in sorted(record.ranks.items()):
+        boots = steps.boots
+        for earlier, later in pairwise(boots):
+            if later.began_mono < earlier.ended_mono - OVERLAP_S:
+                yield f"rank {rank}: two processes wrote at the same time"
+
+
+def _another_process(record: RunRecord, rules: Rules) -> Iterator[str]:
+    """Steps count whoever tells of them, so whoever does was started for this run."""
+    if not rules.run:
+        return
+    for rank, steps in sorted(record.ranks.items()):
+        for boot in steps.boots:
+            line = boot.boot_line
+            if not boot.steps.rows:
+                continue
+            if line is None:
+                yield f"rank {rank}: a process that never said boot tells of steps"
+            elif line.run not in (None, rules.run) or line.attempt not in (None, rules.attempt):
+                whose = f"run {line.run}, attempt {line.attempt}"
+                yield f"rank {rank}: a process of {whose} tells of steps"
+
+
+def _two_writers(record: RunRecord, rules: Rules) -> Iterator[str]:
+    for rank, count in sorted(record.conflicts.items()):
+        if count:
+            yield f"rank {rank}: {count} lines differ from another one of the same boot and seq"
+
+
+def _error_before_done(record: RunRecord, rules: Rules) -> Iterator[str]:
+    for rank, steps in sorted(record.ranks.items()):
+        for boot in steps.boots:
+            if boot.error_seq is not None and boot.error_seq < boot.done_seq:
+                yield f"rank {rank} said error before it said done"
+
+
+def _asked_to_end(record: RunRecord, rules: Rules) -> Iterator[str]:
+    if record.exit is not None and record.exit.reason is OutcomeCode.COMPLETED:
+        for name in sorted({*record.marks, *record.exit.requests}):
+            yield f"{name} asks the run to end, and exit.json says that it completed"
+
+
+def _exits(record: RunRecord, rules: Rules) -> Iterator[str]:
+    """Compare exit.json with each rank's own record and with what ticks saw."""
+    if record.exit is None:
+        return
+    agent = record.watch.agent if record.watch is not None else None
+    if agent is not None and record.exit.reason is OutcomeCode.COMPLETED and not agent.clean:
+        seen = _told(agent.code, agent.signal)
+        yield f"torchrun ended with {seen} by the watcher, and exit.json says that it completed"
+    for name, row in sorted(record.exit.ranks.items()):
+        rank = parse_rank(name)
+        if rank is not None:
+            yield from _compare_exits(rank, row, record.rank_exits, "its own record")
+            yield from _compare_exits(rank, row, record.probed, "the watcher")
+
+
+def _compare_exits(
+    rank: int, row: RankExit, others: Mapping[int, RankExit | ProcessExit], who: str
+) -> Iterator[str]:
+    other = others.get(rank)
+    if other is not None and (other.code, other.signal) != (row.code, row.signal):
+        yield (
+            f"rank {rank} ended with {_told(row.code, row.signal)} by exit.json,"
+            f" with {_told(other.code, other.signal)} by {who}"
+        )
+
+
+def _told(code: int | None, signal: int | None) -> str:
+    return f"signal {signal}" if signal else f"code {code}"
+
+
+def _steps_not_owed(record: RunRecord, rules: Rules) -> Iterator[str]:
+    if not rules.known:
+        return
+    for rank, steps in sorted(record.ranks.items()):
+        table = steps.steps
+        beyond = [
+            step
+            for step in table.rows
+            if step not in rules.owed_steps() and table.said(Msg.STEP_END, step)
+        ]
+        if beyond:
+            yield f"rank {rank} ended step {min(beyond)}, which was not ordered"
+    said = record.order.train.get("steps") if record.order is not None else None
+    if said is not None and said != rules.steps:
+        yield f"the order asks for {rules.steps} steps, its training configuration for {said}"
+
+
+def _negative(record: RunRecord, rules: Rules) -> Iterator[str]:
+    for rank, steps in sorted(record.ranks.items()):
+        table = steps.steps
+        for name in NEVER_NEGATIVE:
+            column = table.numbers[NUMBERS.index(name)]
+            count = sum(1 for value in column if value < 0)
+            if count:
+                yield f"rank {rank}: {name} is negative at {count} steps"
+
+
+def _clocks(record: RunRecord, rules: Rules) -> Iterator[str]:
+    """Compare how long a rank's own clock says that it ran with how long it was heard."""
+    heard = record.watch.heard if record.watch is not None else {}
+    for rank, steps in sorted(record.ranks.items()):
+        if rank not in heard:
+            continue
+        own_s = _own_seconds(steps)
+        heard_s = heard[rank][1] - heard[rank][0]
+        apart_s = abs(own_s - heard_s)
+        if len(steps.boots) > 1 and own_s < heard_s:
+            continue  # what lies between two processes is nobody's
+        if apart_s > max(CLOCKS_DIFFER_S, CLOCKS_DIFFER_RATIO * max(own_s, heard_s)):
+            own = f"rank {rank} ran for {own_s:.0f} s by its own clock"
+            yield f"{own}, and was heard for {heard_s:.0f} s"
+
+
+def _own_seconds(steps: RankSteps) -> float:
+    return sum(max(0.0, boot.ended_mono - boot.began_mono) for boot in steps.boots)
+
+
+def _model(record: RunRecord, rules: Rules) -> Iterator[str]:
+    """Compare model.json with what the ranks say that they are."""
+    if record.model is None:
+        return
+    counted = {
+        name: getattr(record.model, name) for name in type(record.model).model_fields if name != "v"
+    }
+    for rank, steps in sorted(record.ranks.items()):
+        said = steps.identity()
+        for name, value in counted.items():
+            other = getattr(said, name, None)
+            if None not in (value, other) and value != other:
+                yield f"{name} is {value!r} by model.json, {other!r} by rank {rank}"
+
+
+def _devices(record: RunRecord, rules: Rules) -> Iterator[str]:
+    """Compare devices.jsonl with the samples that the ticks carry."""
+    if record.devices_gone:
+        yield f"devices.jsonl lacks {record.devices_gone} samples as the ticks carry them"
+
+
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+RULES: tuple[Callable[[RunRecord, Rules], Iterator[str]], ...] = (
+    _never_ordered,
+    _one_process_twice,
+    _interleaved,
+    _another_process,
+    _two_writers,
+    _error_before_done,
+    _asked_to_end,
+    _exits,
+    _steps_not_owed,
+    _negative,
+    _clocks,
+    _model,
+    _devices,
+)
+"""Each compares two witnesses; a new one is one row."""

@@ -1,0 +1,349 @@
+"""How does a run's record become its facts? Measured, rounded, and compared with itself.
+
+Facts say what was seen and never what it means: that is the gate's. The same record and rules give
+the same facts, byte for byte, on any machine and in whatever order lines came.
+"""
+
+import hashlib
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+from gonogo.contract.canonical import canonical_bytes, digest, rounded
+from gonogo.contract.criterion import Criterion, Metric
+from gonogo.contract.facts import (
+    FACTS_V,
+    BootFacts,
+    ExitFacts,
+    Facts,
+    FindingFacts,
+    Measure,
+    Missing,
+    OutcomeFacts,
+    PaceFacts,
+    PreflightFacts,
+    ProcessExit,
+    RankFacts,
+    SaidIdentity,
+    WatchFacts,
+)
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.heartbeat import Msg
+from gonogo.contract.outcome import Actor, OutcomeCode, code_of
+from gonogo.contract.records import CheckOutcome
+from gonogo.contract.rules import Rules
+from gonogo.judge.evidence.contradictions import find_contradictions
+from gonogo.judge.evidence.measure import build_measure, quantile
+from gonogo.judge.evidence.metrics import METRICS
+from gonogo.judge.evidence.record import RunRecord
+from gonogo.judge.evidence.steps import BootSteps, RankSteps
+from gonogo.judge.evidence.table import NEVER, SECTIONS, STEP_MESSAGES
+from gonogo.judge.watch.recorded import BootRecord
+
+EXAMPLES = 3
+"""How many missing lines are named per rank."""
+
+BLOCK_STEPS = 8
+"""Number of consecutive steps in one block of the pace."""
+
+
+def build_facts(record: RunRecord, rules: Rules) -> Facts:
+    """Return the facts of a run.
+
+    Args:
+        record: what the run left behind.
+        rules: whose criteria are measured.
+
+    Returns:
+        facts of the present version; `judge(facts, rules)` needs nothing else.
+    """
+    ranks = record.ranks
+    measures = _measures(ranks, rules)
+    return Facts(
+        v=FACTS_V,
+        source="predecessor" if record.predecessor else "gonogo",
+        outcome=outcome_of(record, rules),
+        exit=_exit_facts(record),
+        rank_exits={
+            str(rank): ProcessExit(code=row.code, signal=row.signal)
+            for rank, row in sorted(record.rank_exits.items())
+        },
+        preflight=_preflight_facts(record),
+        findings=[_finding_facts(finding) for finding in record.findings],
+        ranks={
+            str(rank): _rank_facts(ranks[rank], record.lines.get(rank, {}), rules)
+            for rank in sorted(ranks)
+        },
+        identity=_identities(ranks),
+        pace={str(rank): _pace(ranks[rank]) for rank in sorted(ranks)},
+        signs=sorted({sign for steps in ranks.values() for sign in steps.signs}),
+        measures=measures,
+        boots={
+            str(rank): [_boot_facts(boot) for boot in ranks[rank].boots] for rank in sorted(ranks)
+        },
+        watch=_watch_facts(record),
+        files=dict(record.files),
+        devices=record.devices,
+        config_digest=None if record.order is None else digest(record.order.train),
+        contradictions=find_contradictions(record, rules),
+        unrecorded=list(record.unrecorded),
+        unreadable=list(record.unreadable),
+        not_observed=not_observed(record, rules, measures),
+    )
+
+
+def outcome_of(record: RunRecord, rules: Rules) -> OutcomeFacts | None:
+    """Return why the run ended, or None when nothing says that it did.
+
+    exit.json says it. Without one, a halt finding or every rank's `done` stands for it.
+    """
+    if record.exit is not None:
+        return OutcomeFacts(code=record.exit.reason, actor=record.exit.ended_by)
+    halt = next((row for row in record.findings if row.severity is Severity.HALT), None)
+    if halt is not None:
+        return OutcomeFacts(code=code_of(halt.detector), actor=Actor.WATCHDOG)
+    done = [
+        rank in record.ranks and record.ranks[rank].done_step is not None for rank in rules.ranks()
+    ]
+    if done and all(done):
+        return OutcomeFacts(code=OutcomeCode.COMPLETED, actor=Actor.TRAINER)
+    return None
+
+
+def _exit_facts(record: RunRecord) -> ExitFacts | None:
+    row = record.exit
+    if row is None:
+        return None
+    seen = record.watch.files.get("exit.json") if record.watch is not None else None
+    return ExitFacts(
+        code=row.code,
+        signal=row.signal,
+        run=row.run,
+        attempt=row.attempt,
+        order_sha256=row.order_sha256,
+        sealed=None if seen is None else seen == record.files.get("exit.json"),
+        ranks={
+            rank: ProcessExit(code=said.code, signal=said.signal)
+            for rank, said in sorted(row.ranks.items())
+        },
+    )
+
+
+def _preflight_facts(record: RunRecord) -> PreflightFacts | None:
+    if record.preflight is None:
+        return None
+    checks = record.preflight.checks
+    return PreflightFacts(
+        passed=record.preflight.passed,
+        failed=sorted(check.id for check in checks if check.outcome is CheckOutcome.FAIL),
+        warned=sorted(check.id for check in checks if check.outcome is CheckOutcome.WARN),
+        checks=len(checks),
+        outcomes={check.id: check.outcome for check in checks},
+    )
+
+
+def _finding_facts(finding: Finding) -> FindingFacts:
+    """Return a finding without its times, its texts and its paths."""
+    return FindingFacts(
+        detector=finding.detector,
+        severity=finding.severity,
+        rank=finding.rank,
+        section=finding.section,
+        step=finding.step,
+        value=None if finding.value is None else rounded(finding.value),
+        threshold=None if finding.threshold is None else rounded(finding.threshold),
+        source=finding.source,
+        act=finding.act,
+    )
+
+
+def _identities(ranks: Mapping[int, RankSteps]) -> dict[str, SaidIdentity]:
+    said = ((rank, ranks[rank].identity()) for rank in sorted(ranks))
+    return {
+        str(rank): SaidIdentity.model_validate(identity.model_dump())
+        for rank, identity in said
+        if identity is not None
+    }
+
+
+def _boot_facts(boot: BootSteps) -> BootFacts:
+    line, identity = boot.boot_line, boot.identity()
+    return BootFacts(
+        boot=boot.boot,
+        lines=boot.count,
+        run=None if line is None else line.run,
+        attempt=None if line is None else line.attempt,
+        said=line is not None,
+        ended_steps=boot.ended_steps,
+        pids=boot.pids,
+        identity=None if identity is None else SaidIdentity.model_validate(identity.model_dump()),
+    )
+
+
+def _watch_facts(record: RunRecord) -> WatchFacts | None:
+    watch = record.watch
+    if watch is None:
+        return None
+    problems = list(watch.problems)
+    for name, seal in sorted(watch.files.items()):
+        if record.files.get(name) != seal and not name.endswith(".jsonl"):
+            problems.append(f"{name} is not the one that the watcher saw")
+    return WatchFacts(
+        ticks=watch.ticks,
+        digest=watch.digest,
+        starts=list(watch.starts),
+        chained=watch.chained,
+        reaches=watch.reaches and watch.agrees,
+        longest_gap_s=rounded(watch.longest_gap_s),
+        sealed=record.watch_sealed,
+        problems=problems,
+    )
+
+
+def _rank_facts(steps: RankSteps, boots: Mapping[str, BootRecord], rules: Rules) -> RankFacts:
+    digests = [
+        (row.boot, boots[row.boot].lines, boots[row.boot].digest)
+        for row in sorted(steps.boots, key=lambda row: row.boot)
+        if row.boot in boots
+    ]
+    table, last = steps.steps, steps.last
+    tokens = {table.tokens[row] for _, row in table.steps_of(Msg.STEP_END)} - {NEVER}
+    return RankFacts(
+        count=steps.count,
+        digest=hashlib.sha256(canonical_bytes(digests)).hexdigest(),
+        blocks=[digest[:16] for _, _, digest in digests],
+        boots=len(steps.boots),
+        gaps=steps.gaps,
+        last_step=steps.last_step,
+        last_msg=None if last is None else last.msg,
+        last_section=None if last is None else last.section,
+        done_step=steps.done_step,
+        tokens=sorted(tokens)[:EXAMPLES],
+        missing=_missing(steps, rules) if rules.known else None,
+        without_loss=_without_loss(steps, rules) if rules.known else None,
+    )
+
+
+def _missing(steps: RankSteps, rules: Rules) -> Missing:
+    """Return how many of the owed lines are not there, and the first of them."""
+    owed, table = rules.owed_steps(), steps.steps
+    there = sum(1 for msg in STEP_MESSAGES for step, _ in table.steps_of(msg) if step in owed)
+    count = len(STEP_MESSAGES) * len(owed) - there
+    return Missing(count=count, first=_first_missing(steps, owed) if count else [])
+
+
+def _first_missing(steps: RankSteps, owed: range) -> list[str]:
+    found: list[str] = []
+    for step in owed:
+        found += [f"{msg.value} {step}" for msg in STEP_MESSAGES if not steps.steps.said(msg, step)]
+        if len(found) >= EXAMPLES:
+            break
+    return found[:EXAMPLES]
+
+
+def _without_loss(steps: RankSteps, rules: Rules) -> Missing:
+    """Return the owed steps whose progress line tells no finite loss; fp16 may skip a step."""
+    table, owed = steps.steps, rules.owed_steps()
+    excused = steps.skipped() if rules.identity.dtype == "fp16" else frozenset[int]()
+    absent = [
+        step
+        for step, row in table.steps_of(Msg.PROGRESS)
+        if step in owed and step not in excused and not _is_finite(table.number("loss", row))
+    ]
+    return Missing(count=len(absent), first=[f"loss {step}" for step in absent[:EXAMPLES]])
+
+
+def _is_finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def _pace(steps: RankSteps) -> PaceFacts:
+    """Return step times, the share of each section, and the pace with its pauses, in seconds.
+
+    `block_s` are means per step over blocks of eight steps, pauses between steps (checkpoint,
+    eval) included: their median and 90th percentile are what a forecast rests on.
+    """
+    times = list(steps.step_times().values())
+    blocks = _block_means(steps)
+    return PaceFacts(
+        steps=len(times),
+        median_step_s=_median(times),
+        p95_step_s=rounded(quantile(times, 0.95)) if times else None,
+        block_p50_s=_median(blocks),
+        block_p90_s=rounded(quantile(blocks, 0.9)) if blocks else None,
+        sections_s=_sections(steps),
+    )
+
+
+def _block_means(steps: RankSteps) -> list[float]:
+    table = steps.steps
+    ends = list(table.steps_of(Msg.STEP_END))
+    blocks = []
+    size = max(1, min(BLOCK_STEPS, len(ends) - 1))
+    for (first, begin), (last, end) in zip(ends[:-size:size], ends[size::size], strict=False):
+        if table.end_boot[begin] == table.end_boot[end] and last > first:
+            blocks.append((table.end_mono[end] - table.end_mono[begin]) / (last - first))
+    return blocks
+
+
+def _sections(steps: RankSteps) -> dict[str, float | None]:
+    table = steps.steps
+    rows = [
+        row for _, row in table.steps_of(Msg.STEP_END) if not math.isnan(table.sections[0][row])
+    ]
+    named = zip(SECTIONS, table.sections, strict=True)
+    return {name: _median([column[row] for row in rows]) for name, column in named if rows}
+
+
+def _median(values: Sequence[float]) -> float | None:
+    finite = [value for value in values if math.isfinite(value)]
+    return rounded(statistics.median(finite)) if finite else None
+
+
+def _measures(ranks: Mapping[int, RankSteps], rules: Rules) -> dict[str, Measure]:
+    """Return what each criterion sees: those of the gate by id, those of conditions by theirs."""
+    if not rules.known:
+        return {}
+    wanted: dict[str, Criterion] = {row.id: row for row in rules.gate}
+    wanted |= {row.condition.id: row.criterion for row in rules.conditions}
+    return {name: build_measure(row, ranks, rules) for name, row in wanted.items()}
+
+
+def not_observed(record: RunRecord, rules: Rules, measures: Mapping[str, Measure]) -> list[str]:
+    """Return what nothing was seen of, one sentence each."""
+    texts = list(record.not_observed)
+    if record.predecessor:
+        return list(dict.fromkeys([*texts, *_without_source(record, rules, measures)]))
+    if record.order is None:
+        return [*texts, "order: there is no order.json, so nobody knows what was ordered"]
+    if record.watch is None:
+        texts.append("watch: there is no watch.jsonl, so nobody watched")
+    if record.preflight is None:
+        texts.append("preflight: nothing is recorded")
+    if record.exit is None:
+        texts.append("end: there is no exit.json, so nobody knows how the run ended")
+    return list(dict.fromkeys([*texts, *_without_source(record, rules, measures)]))
+
+
+def _without_source(
+    record: RunRecord, rules: Rules, measures: Mapping[str, Measure]
+) -> Iterator[str]:
+    """Yield what nothing told: devices, statistics of gates and selection, metrics of the gate."""
+    ordered = {} if record.predecessor else rules.identity.nsa_env or {}
+    is_off = ordered.get("NSA_DISABLE_AUX_STATS") == "1"
+    off = "the auxiliary statistics are switched off" if is_off else None
+    if not any(METRICS[Metric.GPU_UTIL].samples(row, rules) for row in record.ranks.values()):
+        there = record.devices is not None
+        yield f"gpu_util: {'no tick tells it of a step' if there else _NO_DEVICES}"
+    if not any(steps.samples("gate_entropy") for steps in record.ranks.values()):
+        yield f"gate statistics: {off or 'no line tells them'}"
+    yield f"selection: {off or 'no line tells which blocks attention selects'}"
+    for row in rules.gate:
+        seen = measures[row.id].ranks.values() if row.id in measures else ()
+        if row.metric not in _TOLD_ABOVE and not any(rank.samples for rank in seen):
+            yield f"{row.metric}: nothing tells it"
+
+
+_NO_DEVICES = "no device line tells it (there is no devices.jsonl)"
+
+_TOLD_ABOVE = frozenset({Metric.GPU_UTIL, Metric.GPU_UTIL_RATIO, Metric.GATE_ENTROPY})

@@ -1,0 +1,128 @@
+"""Which bytes did a verdict rest on? Small files by size and SHA-256, device lines by digest.
+
+Small files stay as they are, so their bytes are sealed; lines are held by the digest of what their
+Parquet gives back (parsed, de-duplicated, sorted), so that pruning a run changes nothing.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from gonogo.contract.device import DeviceSample
+from gonogo.contract.records import ExitRecord
+from gonogo.contract.tick import FileSeal
+from gonogo.judge.watch.recorded import TOLD_BYTES
+from gonogo.rundir import RunDir, iter_lines, load_bytes, open_file
+
+SEALED = ("order.json", "exit.json", "preflight/preflight.json", "model.json", "env.json")
+"""Small files that are sealed beside every rank's exit record."""
+
+DEVICES = "devices.jsonl"
+_CHUNK = 2**20
+
+
+def seal_files(run_dir: RunDir, ranks: Iterable[int], unreadable: list[str]) -> dict[str, FileSeal]:
+    """Return the seal of every small file that is there; one that cannot be read is named."""
+    names = [*SEALED, *(run_dir.rank_exit(rank).name for rank in ranks)]
+    found = {}
+    for name in names:
+        seal = _seal(run_dir.path / name, unreadable)
+        if seal is not None:
+            found[name] = seal
+    return found
+
+
+def _seal(path: Path, unreadable: list[str]) -> FileSeal | None:
+    try:
+        raw = load_bytes(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        sentence = unreadable_text(path.name, error)
+        if sentence not in unreadable:
+            unreadable.append(sentence)
+        return None
+    return FileSeal(bytes=len(raw), sha256=hashlib.sha256(raw).hexdigest())
+
+
+def unreadable_text(name: str, error: Exception) -> str:
+    """Return the sentence about a record that is there and cannot be read; without its path."""
+    why = error.strerror if isinstance(error, OSError) else str(error).removeprefix(f"{name}: ")
+    return f"{name} cannot be read: {why}"
+
+
+def watch_seal_holds(run_dir: RunDir, exit_record: ExitRecord | None) -> bool | None:
+    """Say whether watch.jsonl begins with the bytes that exit.json seals; None where it does not.
+
+    Ticks may follow the sealed ones: the watcher goes on until it has seen the end.
+    """
+    if exit_record is None or exit_record.watch is None:
+        return None
+    return _begins_with(run_dir.watch, exit_record.watch)
+
+
+def check_findings_seal(
+    run_dir: RunDir, exit_record: ExitRecord | None, unreadable: list[str]
+) -> None:
+    """Name findings.jsonl when it does not begin with the bytes that exit.json seals."""
+    seal = exit_record.findings if exit_record is not None else None
+    if seal is not None and seal.bytes and not _begins_with(run_dir.findings, seal):
+        unreadable.append("findings.jsonl is not the one that exit.json seals")
+
+
+def _begins_with(path: Path, seal: FileSeal) -> bool:
+    """Say whether a file's first bytes are the sealed ones."""
+    sealed, left = hashlib.sha256(), seal.bytes
+    try:
+        with open_file(path) as stream:
+            while left and (chunk := stream.read(min(left, _CHUNK))):
+                sealed.update(chunk)
+                left -= len(chunk)
+    except OSError:
+        return False
+    return left == 0 and sealed.hexdigest() == seal.sha256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceLines:
+    """What devices.jsonl holds."""
+
+    digest: str | None
+    """Of its samples: parsed, each once, sorted; None where there are none."""
+    gone: int
+    """Samples that ticks carry and the file does not hold."""
+
+
+def read_devices(run_dir: RunDir, told: bytes, unreadable: list[str]) -> DeviceLines:
+    """Return what devices.jsonl holds, and what of it is gone.
+
+    A line that is no sample is counted and named. Lines that no tick carries are none that are
+    missing there: the sampler outlives the last tick.
+
+    Args:
+        run_dir: the run's directory.
+        told: digests of the samples that ticks carry, `TOLD_BYTES` of each.
+        unreadable: is told what cannot be read.
+    """
+    seen: set[bytes] = set()
+    path = run_dir.path / DEVICES
+    if path.is_file():
+        bad = 0
+        for raw in iter_lines(path):
+            try:
+                seen.add(DeviceSample.model_validate_json(raw).digest())
+            except ValidationError:
+                bad += 1
+        if bad:
+            unreadable.append(f"{DEVICES}: {bad} lines cannot be read")
+    elif path.exists():
+        unreadable.append(f"{DEVICES} cannot be read: it is no file")
+    held = {digest[:TOLD_BYTES] for digest in seen} if told else set()
+    carried = {told[at : at + TOLD_BYTES] for at in range(0, len(told), TOLD_BYTES)}
+    return DeviceLines(
+        digest=hashlib.sha256(b"".join(sorted(seen))).hexdigest() if seen else None,
+        gone=len(carried - held),
+    )

@@ -1,0 +1,89 @@
+"""Does findings.jsonl say what the lines and ticks come to? The fold is the witness, not the file.
+
+Findings are folded again at every judging. One that the fold makes counts whether the file has it
+or not; a halt that only the file has counts too, since something was ended for it. Every difference
+is named.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from gonogo.contract.finding import Finding, Severity
+from gonogo.judge.evidence.files import unreadable_text
+from gonogo.rundir import RunDir, load_all_lines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """The findings that count, and how the file differs from the fold."""
+
+    findings: tuple[Finding, ...]
+    differences: tuple[str, ...]
+
+
+def compare_findings(run_dir: RunDir, folded: Iterable[Finding], unreadable: list[str]) -> Compared:
+    """Return the findings of the fold, with the halts that only the file has.
+
+    Args:
+        run_dir: the run directory.
+        folded: what the fold found.
+        unreadable: is told what of findings.jsonl cannot be read.
+    """
+    found = {row.key: row for row in folded}
+    counted = dict(found)
+    recorded = load_findings(run_dir, unreadable) or []
+    known = {row.key for row in recorded}
+    texts = [f"findings.jsonl lacks {_told(row)}" for key, row in found.items() if key not in known]
+    for row in recorded:
+        key, mine = row.key, found.get(row.key)
+        if mine is None:
+            texts.append(f"findings.jsonl has {_told(row)}, which the fold does not find")
+            if row.severity is Severity.HALT:
+                counted[key] = row
+        elif _essence(mine) != _essence(row):
+            texts.append(f"findings.jsonl has {_told(row)} where the fold finds {_told(mine)}")
+            if row.severity is Severity.HALT and mine.severity is not Severity.HALT:
+                counted[f"{key} as recorded"] = row
+    return Compared(findings=by_time(counted.values()), differences=tuple(dict.fromkeys(texts)))
+
+
+def load_findings(run_dir: RunDir, unreadable: list[str] | None = None) -> list[Finding] | None:
+    """Return the recorded findings, or None when there is no findings.jsonl.
+
+    Args:
+        run_dir: the run directory.
+        unreadable: is told how many lines are no findings.
+    """
+    if not run_dir.findings.exists():
+        return None
+    problems = [] if unreadable is None else unreadable
+    try:
+        lines = load_all_lines(run_dir.findings)
+    except OSError as error:
+        problems.append(unreadable_text("findings.jsonl", error))
+        return []
+    found, bad = [], 0
+    for line in lines:
+        try:
+            found.append(Finding.model_validate_json(line))
+        except ValidationError:
+            bad += 1
+    if bad:
+        problems.append(f"findings.jsonl: {bad} lines cannot be read")
+    return found
+
+
+def _essence(row: Finding) -> tuple[object, ...]:
+    return row.detector, row.severity, row.rank, row.section, row.step
+
+
+def _told(row: Finding) -> str:
+    where = "" if row.rank is None else f" on rank {row.rank}"
+    return f"{row.detector} ({row.severity}){where}"
+
+
+def by_time(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return findings by when they were found; the first halt is the one that decides."""
+    return tuple(sorted(findings, key=lambda row: (row.at, row.key)))

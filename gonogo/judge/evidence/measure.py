@@ -1,0 +1,188 @@
+"""What does a criterion see on each rank? One number, and how far missing samples could move it.
+
+`low` and `high` bound the aggregate whatever the missing samples were; a bound beyond the fail
+threshold is the only way in which incomplete evidence may fail a criterion (design, Verdicts).
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gonogo.contract.canonical import rounded
+from gonogo.contract.criterion import Aggregate, Criterion
+from gonogo.contract.facts import Measure, MeasureRow
+from gonogo.contract.rules import Rules
+from gonogo.judge.evidence.metrics import MetricRow, Owed, metric_row, slope
+from gonogo.judge.evidence.steps import RankSteps
+
+Pairs = Sequence[tuple[int, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """An aggregate over what is there, and its bounds over whatever is not."""
+
+    value: float
+    low: float
+    high: float
+
+
+def quantile(values: Sequence[float], q: float) -> float:
+    """Return the q-quantile with linear interpolation (q = 0.5: the median)."""
+    ordered = sorted(values)
+    place = q * (len(ordered) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    low, high = ordered[below], ordered[above]
+    return low if low == high else low + (high - low) * (place - below)
+
+
+def _quantile_bounds(q: float) -> Callable[[Pairs, int, int], Bounds]:
+    def bounds(pairs: Pairs, missing: int, last_step: int) -> Bounds:
+        values = [value for _, value in pairs]
+        value = quantile(values, q)
+        if not missing:
+            return Bounds(value=value, low=value, high=value)
+        place = q * (len(values) + missing - 1)
+        low = sorted([-math.inf] * missing + values)[math.floor(place)]
+        high = sorted(values + [math.inf] * missing)[math.ceil(place)]
+        return Bounds(value=value, low=low, high=high)
+
+    return bounds
+
+
+def _min(pairs: Pairs, missing: int, last_step: int) -> Bounds:
+    value = min(value for _, value in pairs)
+    return Bounds(value=value, low=-math.inf if missing else value, high=value)
+
+
+def _max(pairs: Pairs, missing: int, last_step: int) -> Bounds:
+    value = max(value for _, value in pairs)
+    return Bounds(value=value, low=value, high=math.inf if missing else value)
+
+
+def _free(aggregate: Callable[[Pairs], float]) -> Callable[[Pairs, int, int], Bounds]:
+    """Return bounds of an aggregate that one missing sample can move anywhere."""
+
+    def bounds(pairs: Pairs, missing: int, last_step: int) -> Bounds:
+        value = aggregate(pairs)
+        if missing:
+            return Bounds(value=value, low=-math.inf, high=math.inf)
+        return Bounds(value=value, low=value, high=value)
+
+    return bounds
+
+
+def _last(pairs: Pairs, missing: int, last_step: int) -> Bounds:
+    step, value = pairs[-1]
+    if missing and step != last_step:
+        return Bounds(value=value, low=-math.inf, high=math.inf)
+    return Bounds(value=value, low=value, high=value)
+
+
+def _count(pairs: Pairs, missing: int, last_step: int) -> Bounds:
+    return Bounds(value=len(pairs), low=len(pairs), high=len(pairs) + missing)
+
+
+def _mean(pairs: Pairs) -> float:
+    return math.fsum(value for _, value in pairs) / len(pairs)
+
+
+AGGREGATES: dict[Aggregate, Callable[[Pairs, int, int], Bounds]] = {
+    Aggregate.MIN: _min,
+    Aggregate.MAX: _max,
+    Aggregate.MEAN: _free(_mean),
+    Aggregate.MEDIAN: _quantile_bounds(0.5),
+    Aggregate.P95: _quantile_bounds(0.95),
+    Aggregate.LAST: _last,
+    Aggregate.COUNT: _count,
+    Aggregate.SLOPE: _free(slope),
+    Aggregate.ALL_FINITE: _free(lambda pairs: 1.0),
+}
+"""Aggregate → (finite samples by step, number missing, last step owed) → bounds. The non-finite
+samples are counted apart; `all_finite` needs no more than that count."""
+
+FULL_COVERAGE = frozenset(
+    {Aggregate.MIN, Aggregate.MAX, Aggregate.ALL_FINITE, Aggregate.COUNT, Aggregate.LAST}
+)
+"""Aggregates that one missing sample could change; the others need 95 %."""
+
+PARTIAL_SHARE = 0.95
+
+MAX_BLOCKS = 64
+"""Block means kept per measure and rank."""
+
+
+def needed_share(criterion: Criterion) -> float:
+    """Return the share of the owed samples below which a criterion is inconclusive."""
+    row = metric_row(criterion.metric)
+    if row is not None and row.statistic is not None:
+        return PARTIAL_SHARE
+    return 1.0 if criterion.aggregate in FULL_COVERAGE else PARTIAL_SHARE
+
+
+def build_measure(criterion: Criterion, ranks: Mapping[int, RankSteps], rules: Rules) -> Measure:
+    """Return what a criterion sees, per rank that wrote anything; without its package, nothing."""
+    row = metric_row(criterion.metric)
+    window = rules.window(criterion)
+    said = f"{window.start}..{window.stop - 1}" if window else "none"
+    if row is None:
+        return Measure(window=said, ranks={})
+    return Measure(
+        window=said,
+        ranks={
+            str(rank): _measure_rank(criterion, row, ranks[rank], rules, window)
+            for rank in sorted(ranks)
+            if rank in rules.ranks()
+        },
+    )
+
+
+def _measure_rank(
+    criterion: Criterion, row: MetricRow, steps: RankSteps, rules: Rules, window: range
+) -> MeasureRow:
+    samples = row.samples(steps, rules)
+    owed = _owed(row, steps, rules, window, samples)
+    pairs = sorted((step, value) for step, value in samples.items() if step in owed)
+    finite = [(step, value) for step, value in pairs if math.isfinite(value)]
+    counted = MeasureRow(samples=len(pairs), owed=len(owed), non_finite=len(pairs) - len(finite))
+    if not finite:
+        return counted
+    missing = max(len(owed), criterion.min_samples) - len(finite)
+    last = max(owed) if isinstance(owed, frozenset) else owed[-1]
+    if row.statistic is None:
+        bounds = AGGREGATES[criterion.aggregate](finite, missing, last)
+    else:
+        statistic = row.statistic
+        bounds = _free(lambda pairs: statistic(pairs, rules))(finite, missing, last)
+    return counted.model_copy(
+        update={
+            "value": rounded(float(bounds.value)),
+            "low": rounded(float(bounds.low)),
+            "high": rounded(float(bounds.high)),
+            "blocks": block_means([value for _, value in finite]),
+        }
+    )
+
+
+def block_means(values: Sequence[float]) -> list[float]:
+    """Return the means of up to `MAX_BLOCKS` blocks of consecutive samples, of equal size.
+
+    Campaigns compare runs by them: a mean alone has no spread.
+    """
+    size = max(1, math.ceil(len(values) / MAX_BLOCKS))
+    blocks = (values[first : first + size] for first in range(0, len(values), size))
+    return [rounded(math.fsum(block) / len(block)) for block in blocks]
+
+
+def _owed(
+    row: MetricRow, steps: RankSteps, rules: Rules, window: range, samples: Mapping[int, float]
+) -> range | frozenset[int]:
+    """Return the steps that owe a sample."""
+    if row.owed is Owed.ONCE:
+        return range(rules.last_step, rules.last_step + 1)
+    if row.owed is Owed.EVERY_EVAL:
+        said = frozenset(step for step in samples if step in window)
+        return rules.evals(window) or said or range(rules.last_step, rules.last_step + 1)
+    excused = row.excused(steps, rules)
+    return frozenset(step for step in window if step not in excused) if excused else window

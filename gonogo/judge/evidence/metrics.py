@@ -1,0 +1,227 @@
+"""What can a criterion look at? One row per metric: where its samples come from.
+
+A new metric is a name in `gonogo.contract.criterion.Metric` and a row here. Another package brings
+one by an entry point of the group `gonogo.criteria`: its name is the metric's, its value a
+`MetricRow`. Samples are step → value of one rank; speeds and step times are recomputed from the
+rank's own clock, never taken from what the trainer reports about itself (R16, R70).
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from importlib.metadata import entry_points
+
+from gonogo.contract.criterion import Metric
+from gonogo.contract.errors import Rejected
+from gonogo.contract.heartbeat import Msg
+from gonogo.contract.rules import Rules
+from gonogo.judge.evidence.steps import RankSteps
+from gonogo.judge.evidence.table import NEVER
+
+Samples = Mapping[int, float]
+Statistic = Callable[[Sequence[tuple[int, float]], Rules], float]
+
+
+class Owed(StrEnum):
+    """Which samples must be there."""
+
+    EVERY_STEP = "every_step"
+    EVERY_EVAL = "every_eval"
+    ONCE = "once"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricRow:
+    """How one metric is measured."""
+
+    samples: Callable[[RankSteps, Rules], Samples]
+    owed: Owed = Owed.EVERY_STEP
+    statistic: Statistic | None = None
+    """When set, the metric is one number over the window and the criterion's aggregate is moot."""
+    excused: Callable[[RankSteps, Rules], frozenset[int]] = lambda steps, rules: frozenset()
+    """Steps that rightly have no sample."""
+
+
+def slope(pairs: Sequence[tuple[int, float]]) -> float:
+    """Return the least-squares slope of value over step; 0 for fewer than two steps."""
+    if len(pairs) < 2:
+        return 0.0
+    mean_x = math.fsum(x for x, _ in pairs) / len(pairs)
+    mean_y = math.fsum(y for _, y in pairs) / len(pairs)
+    over = math.fsum((x - mean_x) * (y - mean_y) for x, y in pairs)
+    return over / math.fsum((x - mean_x) ** 2 for x, _ in pairs)
+
+
+def _progress(name: str) -> Callable[[RankSteps, Rules], Samples]:
+    """Return a source that reads one field of the progress lines."""
+
+    def samples(steps: RankSteps, rules: Rules) -> Samples:
+        return steps.samples(name)
+
+    return samples
+
+
+def _step_times(steps: RankSteps, rules: Rules) -> Samples:
+    return steps.step_times()
+
+
+def _toks_per_s(steps: RankSteps, rules: Rules) -> Samples:
+    """Global tokens of a step over its seconds; the ordered tokens where the order says them."""
+    table = steps.steps
+    found = {}
+    for step, dt_s in steps.mean_step_times().items():
+        row = table.rows.get(step)
+        tokens = rules.tokens_per_step or (NEVER if row is None else table.tokens[row])
+        if tokens != NEVER:
+            found[step] = tokens / dt_s
+    return found
+
+
+def _mean_step_times(steps: RankSteps, rules: Rules) -> Samples:
+    return steps.mean_step_times()
+
+
+def _fetch_share(steps: RankSteps, rules: Rules) -> Samples:
+    times = steps.step_times()
+    fetch_s = _progress("dt_fetch_s")(steps, rules)
+    return {step: fetch_s[step] / dt_s for step, dt_s in times.items() if step in fetch_s}
+
+
+def _grad_norms(steps: RankSteps, rules: Rules) -> Samples:
+    skipped = _skipped(steps, rules)
+    return {step: norm for step, norm in steps.samples("grad_norm").items() if step not in skipped}
+
+
+def _skipped(steps: RankSteps, rules: Rules) -> frozenset[int]:
+    """Steps whose update was left out: fp16 may do that, and nothing else is excused by it."""
+    return steps.skipped() if rules.identity.dtype == "fp16" else frozenset()
+
+
+def _first_loss(steps: RankSteps, rules: Rules) -> Samples:
+    """The loss of step 1: a resumed attempt has none."""
+    loss = steps.samples("loss").get(1)
+    return {} if loss is None else {rules.last_step: loss}
+
+
+def _evals(steps: RankSteps, rules: Rules) -> Samples:
+    return steps.evals
+
+
+def _steps_completed(steps: RankSteps, rules: Rules) -> Samples:
+    return {rules.last_step: float(max(steps.last_step, rules.first_step - 1))}
+
+
+def _gaps(steps: RankSteps, rules: Rules) -> Samples:
+    return {rules.last_step: float(steps.gaps)} if steps.boots else {}
+
+
+def _device_hours(steps: RankSteps, rules: Rules) -> Samples:
+    """Hours between the first step's start and the last step's end, times the ranks."""
+    table = steps.steps
+    starts, ends = list(table.steps_of(Msg.STEP_START)), list(table.steps_of(Msg.STEP_END))
+    if not starts or not ends:
+        return {}
+    seconds = table.end_mono[ends[-1][1]] - table.start_mono[starts[0][1]]
+    return {rules.last_step: seconds / 3600 * (rules.world_size or 0)}
+
+
+def _drifts(steps: RankSteps, rules: Rules) -> Samples:
+    """How many fields of the frozen identity have drifted, of those that may; each must be said."""
+    expected = rules.identity.said()
+    names = [name for name in rules.allow_drift if name in expected]
+    said = [
+        {name: getattr(identity, name) for name in names}
+        for boot in steps.boots
+        if (boot.ended_steps or boot is steps.boots[-1])
+        and (identity := boot.identity()) is not None
+    ]
+    if not names or not said or any(value is None for row in said for value in row.values()):
+        return {}
+    drifted = {name for row in said for name in names if row[name] != expected[name]}
+    return {rules.last_step: float(len(drifted))}
+
+
+def _device(metric: Metric) -> Callable[[RankSteps, Rules], Samples]:
+    """Return a source that reads what the ticks' device samples say of each step."""
+
+    def samples(steps: RankSteps, rules: Rules) -> Samples:
+        return steps.told_by_devices.get(metric.value, {})
+
+    return samples
+
+
+def _variation(pairs: Sequence[tuple[int, float]], rules: Rules) -> float:
+    values = [value for _, value in pairs]
+    mean = math.fsum(values) / len(values)
+    return statistics.pstdev(values, mean) / mean if mean else 0.0
+
+
+def _slope(pairs: Sequence[tuple[int, float]], rules: Rules) -> float:
+    return slope(pairs)
+
+
+def _rest_s(pairs: Sequence[tuple[int, float]], rules: Rules) -> float:
+    """Seconds that the phases after this one take at this run's median step (R18)."""
+    steps = rules.steps_after or rules.last_step
+    return statistics.median(value for _, value in pairs) * steps
+
+
+METRICS: Mapping[str, MetricRow] = {
+    Metric.STEPS_COMPLETED: MetricRow(samples=_steps_completed, owed=Owed.ONCE),
+    Metric.LOSS: MetricRow(samples=_progress("loss")),
+    Metric.LOSS_FIRST: MetricRow(samples=_first_loss, owed=Owed.ONCE),
+    Metric.VAL_LOSS: MetricRow(samples=_evals, owed=Owed.EVERY_EVAL),
+    Metric.TOKS_PER_S: MetricRow(samples=_toks_per_s),
+    Metric.DT_STEP_S: MetricRow(samples=_step_times),
+    Metric.STEP_CV: MetricRow(samples=_step_times, statistic=_variation),
+    Metric.FETCH_SHARE: MetricRow(samples=_fetch_share),
+    Metric.GPU_MEM_RESERVED_MB: MetricRow(samples=_progress("gpu_mem_reserved")),
+    Metric.GPU_MEM_SLOPE: MetricRow(samples=_progress("gpu_mem_reserved"), statistic=_slope),
+    Metric.HOST_RSS_MB: MetricRow(samples=_progress("host_rss_mb")),
+    Metric.GPU_UTIL: MetricRow(samples=_device(Metric.GPU_UTIL)),
+    Metric.GPU_UTIL_RATIO: MetricRow(samples=_device(Metric.GPU_UTIL_RATIO)),
+    Metric.GRAD_NORM: MetricRow(samples=_grad_norms, excused=_skipped),
+    Metric.HEARTBEAT_GAPS: MetricRow(samples=_gaps, owed=Owed.ONCE),
+    Metric.FORECAST_S: MetricRow(samples=_mean_step_times, statistic=_rest_s),
+    Metric.COST: MetricRow(samples=_device_hours, owed=Owed.ONCE),
+    Metric.GATE_ENTROPY: MetricRow(samples=_progress("gate_entropy")),
+    Metric.IDENTITY_DRIFT: MetricRow(samples=_drifts, owed=Owed.ONCE),
+}
+
+PLUGINS = "gonogo.criteria"
+
+
+@cache
+def plugins() -> Mapping[str, MetricRow]:
+    """Return the metrics that installed packages bring: name → row.
+
+    Raises:
+        Rejected: an entry point that is no `MetricRow`, or that takes a name that is taken.
+    """
+    found: dict[str, MetricRow] = {}
+    for point in sorted(entry_points(group=PLUGINS), key=lambda point: point.name):
+        row = point.load()
+        if not isinstance(row, MetricRow):
+            raise Rejected(f"entry point {PLUGINS}: {point.value} is no MetricRow")
+        if point.name in found or point.name in METRICS:
+            raise Rejected(f"entry point {PLUGINS}: there is a metric {point.name!r} already")
+        found[point.name] = row
+    return found
+
+
+def metric_row(name: str) -> MetricRow | None:
+    """Return how a metric is measured; None where no installed package brings it."""
+    return METRICS.get(name) or plugins().get(name)
+
+
+def metric_names() -> list[str]:
+    """Return every metric that a criterion may look at here: ours, then other packages'."""
+    return [*map(str, METRICS), *plugins()]
+
+
+def absent_text(name: str) -> str:
+    """Return the sentence about a metric that nothing here can measure."""
+    return f"the metric {name!r} is of a package that is not installed here"

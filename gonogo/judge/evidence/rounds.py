@@ -1,0 +1,87 @@
+"""What does a round of evidence say, and which of its files is looked at first?
+
+Pure: paths and texts in, order and words out. The collectives come first, for they name who strayed
+and who is missing; then the stacks, the culprit's before the others'; then logs, heartbeats,
+process state, and what machines read.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
+
+from gonogo.judge.evidence.stacks import group_stacks
+
+_ORDER = (
+    "collectives.txt",
+    "stacks",
+    "log",
+    "torchrun_log",
+    "heartbeats",
+    "proc",
+    "nvidia_smi",
+    "collectives",
+)
+_OF_RANK = re.compile(r"(?P<kind>[a-z_]+)_rank(?P<rank>\d+)\.\w+")
+COLLECTIVES = "collectives.txt"
+
+
+def by_relevance(paths: Iterable[str], culprit: int | None = None) -> list[str]:
+    """Return the paths of a round, the most telling first.
+
+    Args:
+        paths: of files in a round's folder.
+        culprit: the rank that a finding names; its files go before those of its peers.
+    """
+
+    def weight(path: str) -> tuple[int, bool, int, str]:
+        name = PurePosixPath(path).name
+        of_rank = _OF_RANK.fullmatch(name)
+        kind = of_rank["kind"] if of_rank else name
+        kind = kind if kind in _ORDER else kind.partition(".")[0]
+        place = _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
+        rank = int(of_rank["rank"]) if of_rank else -1
+        return place, rank != culprit, rank, path
+
+    return sorted(paths, key=weight)
+
+
+def stack_rank(path: str) -> int | None:
+    """Return the rank whose stack listing a path names; None for any other file."""
+    found = _OF_RANK.fullmatch(PurePosixPath(path).name)
+    return int(found["rank"]) if found and found["kind"] == "stacks" else None
+
+
+def is_told(path: str) -> bool:
+    """Whether `tell_round` reads a file."""
+    return PurePosixPath(path).name == COLLECTIVES or stack_rank(path) is not None
+
+
+def tell_round(texts: Mapping[str, str], culprit: int | None = None) -> str:
+    """Return a round in words: what the collectives say, then the stacks, grouped; else nothing.
+
+    Args:
+        texts: path of a file in the round → its text; other files are passed over.
+        culprit: the rank that a finding names.
+    """
+    return _told(texts, culprit, whole=True)
+
+
+def summarise_round(texts: Mapping[str, str], culprit: int | None = None) -> list[str]:
+    """Return a round as `tell_round` does, each group of stacks on one line."""
+    return _told(texts, culprit, whole=False).splitlines()
+
+
+def _told(texts: Mapping[str, str], culprit: int | None, *, whole: bool) -> str:
+    parts = [
+        text.strip()
+        for path, text in texts.items()
+        if PurePosixPath(path).name == COLLECTIVES and text.strip()
+    ]
+    ranks = {path: stack_rank(path) for path in texts}
+    listings = {
+        rank: texts[path]
+        for path, rank in ranks.items()
+        if rank is not None and texts[path].strip()
+    }
+    groups = group_stacks(listings, culprit)
+    return "\n".join([*parts, *(group.listing() if whole else group.line() for group in groups)])

@@ -1,0 +1,212 @@
+"""Which steps did one rank take, and which processes took them? Made line by line, in any order.
+
+`RankSteps.take` is called once for each distinct line. Nothing depends on the order in which lines
+come: processes are ordered by their first stamp, lines within one by `seq`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gonogo.contract.heartbeat import Heartbeat, Identity, Msg
+from gonogo.judge.evidence.signs import signs_in
+from gonogo.judge.evidence.spacing import Spacing
+from gonogo.judge.evidence.table import STEP_MESSAGES, StepTable
+
+MAX_PIDS = 4
+_STEP_MESSAGES = frozenset(msg.value for msg in STEP_MESSAGES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastLine:
+    """Where a rank stood when it was last heard."""
+
+    msg: str
+    section: str | None
+    step: int
+
+
+@dataclass(slots=True, eq=False)
+class BootSteps:
+    """One process of a rank."""
+
+    boot: str
+    steps: StepTable = field(default_factory=StepTable)
+    evals: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """Step → seq and validation loss of its `eval` line."""
+    began_ts: float = float("inf")
+    began_mono: float = float("inf")
+    ended_mono: float = float("-inf")
+    low: int = -1
+    high: int = -1
+    count: int = 0
+    last: LastLine | None = None
+    boot_seq: int = -1
+    boot_line: Heartbeat | None = None
+    done_seq: int = -1
+    done_step: int | None = None
+    error_seq: int | None = None
+    """Seq of the first `error` line."""
+    pids: list[int] = field(default_factory=list)
+    signs: set[str] = field(default_factory=set)
+
+    def take(self, beat: Heartbeat) -> None:
+        """Take one line of this process."""
+        seq, mono = beat.seq, beat.mono
+        self.count += 1
+        if beat.ts < self.began_ts:
+            self.began_ts = beat.ts
+        if mono < self.began_mono:
+            self.began_mono = mono
+        if mono > self.ended_mono:
+            self.ended_mono = mono
+        if self.low < 0 or seq < self.low:
+            self.low = seq
+        if seq >= self.high:
+            self.high = seq
+            self.last = LastLine(msg=beat.msg, section=beat.section, step=beat.step)
+        if beat.pid not in self.pids and len(self.pids) < MAX_PIDS:
+            self.pids = sorted([*self.pids, beat.pid])
+        if beat.msg in _STEP_MESSAGES:
+            self.steps.take(beat)
+        else:
+            self._take_other(beat)
+
+    def _take_other(self, beat: Heartbeat) -> None:
+        if beat.msg == Msg.EVAL:
+            if beat.val_loss is not None and beat.seq >= self.evals.get(beat.step, (0, 0.0))[0]:
+                self.evals[beat.step] = beat.seq, beat.val_loss
+        elif beat.msg == Msg.BOOT:
+            if beat.seq >= self.boot_seq:
+                self.boot_seq, self.boot_line = beat.seq, beat
+        elif beat.msg == Msg.DONE:
+            if beat.seq >= self.done_seq:
+                self.done_seq, self.done_step = beat.seq, beat.step
+        elif beat.msg in (Msg.ERROR, Msg.LOADER_ERROR):
+            self.signs |= signs_in(beat)
+            if beat.msg == Msg.ERROR:
+                first = beat.seq if self.error_seq is None else min(self.error_seq, beat.seq)
+                self.error_seq = first
+
+    @property
+    def gaps(self) -> int:
+        """Number of lines that `seq` says are missing (it starts at 0 or 1)."""
+        return self.high - min(self.low, 1) + 1 - self.count
+
+    @property
+    def ended_steps(self) -> int:
+        """Number of steps that it ended."""
+        return sum(1 for _ in self.steps.steps_of(Msg.STEP_END))
+
+    def identity(self) -> Identity | None:
+        """Return what its boot line says that it is."""
+        return self.boot_line.identity() if self.boot_line is not None else None
+
+
+class RankSteps:
+    """One rank, by process and by step; of a step said by two processes, the later one counts."""
+
+    def __init__(self) -> None:
+        self._boots: dict[str, BootSteps] = {}
+        self._merged: StepTable | None = None
+        self.told_by_devices: Mapping[str, Mapping[int, float]] = {}
+        """Metric → step → value, of what the rank's lines cannot say; `lay_over` fills it."""
+        self.spacing: Spacing | None = None
+        """The distances between its lines; of the predecessor's only, which time no step."""
+
+    def take(self, beat: Heartbeat) -> None:
+        """Take one line; each distinct line once."""
+        boot = self._boots.get(beat.boot)
+        if boot is None:
+            boot = self._boots[beat.boot] = BootSteps(beat.boot)
+        boot.take(beat)
+        self._merged = None
+
+    @property
+    def boots(self) -> list[BootSteps]:
+        """The processes in the order in which they began."""
+        return sorted(self._boots.values(), key=lambda row: (row.began_ts, row.boot))
+
+    @property
+    def steps(self) -> StepTable:
+        """All steps."""
+        if self._merged is None:
+            merged = StepTable()
+            for number, boot in enumerate(self.boots):
+                merged = boot.steps.laid_over(merged, number) if number else boot.steps
+            self._merged = merged
+        return self._merged
+
+    @property
+    def count(self) -> int:
+        """Number of distinct lines."""
+        return sum(row.count for row in self._boots.values())
+
+    @property
+    def gaps(self) -> int:
+        """Number of lines that `seq` says are missing, over all processes."""
+        return sum(row.gaps for row in self._boots.values())
+
+    @property
+    def evals(self) -> dict[int, float]:
+        """Step → validation loss."""
+        return {step: loss for boot in self.boots for step, (_, loss) in boot.evals.items()}
+
+    @property
+    def last_step(self) -> int:
+        """Highest step with its `step_end`; 0 before the first."""
+        return max((step for step, _ in self.steps.steps_of(Msg.STEP_END)), default=0)
+
+    @property
+    def first_step(self) -> int | None:
+        """Lowest step with its `step_end`; None before the first."""
+        return min((step for step, _ in self.steps.steps_of(Msg.STEP_END)), default=None)
+
+    @property
+    def last(self) -> LastLine | None:
+        """The last line of the last process."""
+        return self.boots[-1].last if self._boots else None
+
+    @property
+    def done_step(self) -> int | None:
+        """The step at which the rank said that it was done, the last time it did."""
+        said = [boot.done_step for boot in self.boots if boot.done_step is not None]
+        return said[-1] if said else None
+
+    @property
+    def signs(self) -> set[str]:
+        """Names of the known words in its error lines."""
+        return {name for boot in self._boots.values() for name in boot.signs}
+
+    def identity(self) -> Identity | None:
+        """Return what the last process with a boot line said that it is."""
+        lines = [boot.identity() for boot in self.boots if boot.boot_line is not None]
+        return lines[-1] if lines else None
+
+    def step_times(self) -> dict[int, float]:
+        """Return step → seconds between its `step_start` and `step_end`, by the rank's clock."""
+        return self.steps.step_times()
+
+    def mean_step_times(self) -> dict[int, float]:
+        """Return step → seconds; of the predecessor's steps the mean between two lines.
+
+        Good for sums and speeds; how steps differ from each other it does not show.
+        """
+        return self.step_times() if self.spacing is None else dict(self.spacing.step_s)
+
+    def samples(self, name: str) -> dict[int, float]:
+        """Return step → a number of the progress lines that told it."""
+        return self.steps.samples(name)
+
+    def skipped(self) -> frozenset[int]:
+        """Return the steps whose update was not applied, as the rank says."""
+        steps = self.steps
+        rows = steps.steps_of(Msg.PROGRESS)
+        return frozenset(step for step, row in rows if steps.skipped[row])
+
+
+def build_rank_steps(beats: Iterable[Heartbeat]) -> RankSteps:
+    """Return one rank's steps from its distinct lines, in any order."""
+    found = RankSteps()
+    for beat in beats:
+        found.take(beat)
+    return found

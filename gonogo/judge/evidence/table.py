@@ -1,0 +1,179 @@
+"""What did one process of a rank say of each step? Numbers in columns, one row a step.
+
+A run of 50 000 steps on eight ranks says more than a million lines: no line is kept. Within a
+process the line with the higher `seq` counts, in whatever order lines come; `laid_over` lays a
+later process over an earlier one.
+"""
+
+import math
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gonogo.contract.heartbeat import Heartbeat, Msg
+
+STEP_MESSAGES = (Msg.STEP_START, Msg.PROGRESS, Msg.STEP_END)
+"""What every step must bring, in this order (R13)."""
+
+NUMBERS = (
+    "loss",
+    "grad_norm",
+    "dt_fetch_s",
+    "toks_per_s",
+    "gpu_mem_alloc",
+    "gpu_mem_reserved",
+    "host_rss_mb",
+    "gate_entropy",
+)
+"""Numbers of a progress line that are kept."""
+
+SECTIONS = ("data", "forward", "backward", "optimizer", "wait")
+NEVER = -1
+_NAN = math.nan
+_BITS = {name: 1 << place for place, name in enumerate(NUMBERS)}
+
+
+def _doubles() -> "array[float]":
+    return array("d")
+
+
+def _integers() -> "array[int]":
+    return array("q")
+
+
+@dataclass(slots=True, eq=False)
+class StepTable:
+    """The steps of one process, or of several laid over each other."""
+
+    rows: dict[int, int] = field(default_factory=dict)
+    """Step → row."""
+    start_seq: "array[int]" = field(default_factory=_integers)
+    progress_seq: "array[int]" = field(default_factory=_integers)
+    end_seq: "array[int]" = field(default_factory=_integers)
+    start_mono: "array[float]" = field(default_factory=_doubles)
+    end_mono: "array[float]" = field(default_factory=_doubles)
+    start_boot: "array[int]" = field(default_factory=lambda: array("H"))
+    end_boot: "array[int]" = field(default_factory=lambda: array("H"))
+    skipped: bytearray = field(default_factory=bytearray)
+    told: "array[int]" = field(default_factory=lambda: array("H"))
+    """Which of `NUMBERS` the progress line told, as bits."""
+    numbers: "tuple[array[float], ...]" = field(
+        default_factory=lambda: tuple(array("d") for _ in NUMBERS)
+    )
+    tokens: "array[int]" = field(default_factory=_integers)
+    sections: "tuple[array[float], ...]" = field(
+        default_factory=lambda: tuple(array("d") for _ in SECTIONS)
+    )
+
+    def _row(self, step: int) -> int:
+        """Return the row of a step, made when it is new."""
+        row = self.rows.get(step)
+        if row is not None:
+            return row
+        row = self.rows[step] = len(self.rows)
+        for whole in (self.start_seq, self.progress_seq, self.end_seq, self.tokens):
+            whole.append(NEVER)
+        for real in (self.start_mono, self.end_mono, *self.numbers, *self.sections):
+            real.append(_NAN)
+        for small in (self.start_boot, self.end_boot, self.told):
+            small.append(0)
+        self.skipped.append(0)
+        return row
+
+    def take(self, beat: Heartbeat) -> None:
+        """Take a `step_start`, `progress` or `step_end` line."""
+        row = self._row(beat.step)
+        if beat.msg == Msg.PROGRESS:
+            self._take_progress(row, beat)
+        elif beat.msg == Msg.STEP_START:
+            if beat.seq >= self.start_seq[row]:
+                self.start_seq[row], self.start_mono[row] = beat.seq, beat.mono
+        elif beat.seq >= self.end_seq[row]:
+            self.end_seq[row], self.end_mono[row] = beat.seq, beat.mono
+            self.tokens[row] = NEVER if beat.tokens is None else beat.tokens
+            said = beat.step_sections
+            for name, column in zip(SECTIONS, self.sections, strict=True):
+                column[row] = _NAN if said is None else getattr(said, name)
+
+    def _take_progress(self, row: int, beat: Heartbeat) -> None:
+        if beat.seq < self.progress_seq[row]:
+            return
+        self.progress_seq[row] = beat.seq
+        self.skipped[row] = beat.skipped is True
+        told = 0
+        for place, name in enumerate(NUMBERS):
+            value = getattr(beat, name)
+            if value is not None:
+                told |= 1 << place
+                self.numbers[place][row] = value
+        self.told[row] = told
+
+    def laid_over(self, earlier: "StepTable", boot: int) -> "StepTable":
+        """Return the steps of both; what this process (number `boot`) said counts."""
+        found = StepTable()
+        found._copy(earlier, None)
+        found._copy(self, boot)
+        return found
+
+    def _copy(self, source: "StepTable", boot: int | None) -> None:
+        for step, there in source.rows.items():
+            row = self._row(step)
+            if source.start_seq[there] != NEVER:
+                self.start_seq[row] = source.start_seq[there]
+                self.start_mono[row] = source.start_mono[there]
+                self.start_boot[row] = source.start_boot[there] if boot is None else boot
+            if source.progress_seq[there] != NEVER:
+                self.progress_seq[row] = source.progress_seq[there]
+                self.skipped[row], self.told[row] = source.skipped[there], source.told[there]
+                for mine, its in zip(self.numbers, source.numbers, strict=True):
+                    mine[row] = its[there]
+            if source.end_seq[there] != NEVER:
+                self.end_seq[row] = source.end_seq[there]
+                self.end_mono[row] = source.end_mono[there]
+                self.end_boot[row] = source.end_boot[there] if boot is None else boot
+                self.tokens[row] = source.tokens[there]
+                for mine, its in zip(self.sections, source.sections, strict=True):
+                    mine[row] = its[there]
+
+    def said(self, msg: Msg, step: int) -> bool:
+        """Say whether a step brought its `step_start`, `progress` or `step_end`."""
+        row = self.rows.get(step)
+        return row is not None and self._seq_of(msg)[row] != NEVER
+
+    def steps_of(self, msg: Msg) -> Iterator[tuple[int, int]]:
+        """Yield (step, row) of every step that brought `msg`, in the order of the steps."""
+        column = self._seq_of(msg)
+        for step, row in sorted(self.rows.items()):
+            if column[row] != NEVER:
+                yield step, row
+
+    def _seq_of(self, msg: Msg) -> "array[int]":
+        if msg is Msg.STEP_START:
+            return self.start_seq
+        return self.progress_seq if msg is Msg.PROGRESS else self.end_seq
+
+    def number(self, name: str, row: int) -> float | None:
+        """Return a number of a progress line; None when it did not tell it."""
+        place = NUMBERS.index(name)
+        return self.numbers[place][row] if self.told[row] & _BITS[name] else None
+
+    def samples(self, name: str) -> dict[int, float]:
+        """Return step → a number of the progress lines that told it."""
+        column, bit = self.numbers[NUMBERS.index(name)], _BITS[name]
+        return {
+            step: column[row] for step, row in self.steps_of(Msg.PROGRESS) if self.told[row] & bit
+        }
+
+    def step_times(self) -> dict[int, float]:
+        """Return step → seconds between its `step_start` and `step_end`, by the rank's clock."""
+        return {step: end - start for step, (start, end) in self.windows().items()}
+
+    def windows(self) -> dict[int, tuple[float, float]]:
+        """Return step → when it began and ended, of steps that one process took from end to end."""
+        found = {}
+        for step, row in self.steps_of(Msg.STEP_END):
+            if self.start_seq[row] == NEVER or self.start_boot[row] != self.end_boot[row]:
+                continue
+            if self.end_mono[row] > self.start_mono[row]:
+                found[step] = self.start_mono[row], self.end_mono[row]
+        return found

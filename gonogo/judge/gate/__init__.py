@@ -1,0 +1,1 @@
+"""What do rules say about facts? Rules, criteria, verdicts, conditions, diagnoses."""

@@ -1,0 +1,187 @@
+"""Which conditions hang on an experiment, and what became of them?
+
+A CONDITIONAL_GO makes one condition of each conditional criterion that did not pass. The run of
+`evidence_from` can meet it; `due` is the phase that it guards. In the last phase it has neither:
+only a person can waive it. What a person is asked to do, an approval, is a condition too
+(`approval`). State changes are decisions of kind `condition`.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from gonogo.contract.criterion import Criterion, GateSeverity
+from gonogo.contract.decision import (
+    Condition,
+    ConditionState,
+    CriterionOutcome,
+    CriterionResult,
+    Decision,
+    Verdict,
+)
+from gonogo.contract.facts import Facts
+from gonogo.contract.rules import Rules
+from gonogo.judge.gate import settling
+from gonogo.judge.gate.approval import is_approval
+from gonogo.judge.gate.criteria import evaluate
+from gonogo.judge.gate.rules import OpenCondition
+
+END = "end"
+
+ON_MISS = {
+    "no_go": Verdict.NO_GO,
+    "conditional_go": Verdict.CONDITIONAL_GO,
+    "inconclusive": Verdict.INCONCLUSIVE,
+}
+
+
+def build_conditions(results: Iterable[CriterionResult], rules: Rules) -> list[Condition]:
+    """Return the conditions of a CONDITIONAL_GO, one per conditional criterion that did not pass.
+
+    Defaults: the evidence comes from the next phase, and is due before the one after (`end` when
+    there is none); in the last phase there is neither.
+    """
+    gate = {row.id: row for row in rules.gate}
+    return [
+        Condition(
+            id=f"{rules.phase}:{row.id}",
+            text=row.evidence,
+            criterion=row.id,
+            **_terms(row, gate.get(row.id), rules),
+        )
+        for row in results
+        if row.severity is GateSeverity.CONDITIONAL and row.outcome is not CriterionOutcome.PASS
+    ]
+
+
+def _terms(
+    row: CriterionResult, criterion: Criterion | None, rules: Rules
+) -> dict[str, str | None]:
+    """Return where a condition can be met, what it guards, and what missing it means."""
+    later = [phase.name for phase in rules.phases_after]
+    on_miss: str
+    if criterion is not None:
+        asked, due, on_miss = criterion.evidence_from, criterion.due, criterion.on_miss
+    elif row.id in rules.settles and settling.can_be_met(row):
+        asked, due, on_miss = None, None, settling.ON_MISS
+    else:
+        return {}  # nothing to measure again: a person's to waive
+    if not later:
+        return {"on_miss": on_miss}  # nothing left to measure it in
+    evidence_from = asked or later[0]
+    after = later[later.index(evidence_from) + 1 :] if evidence_from in later else []
+    return {
+        "evidence_from": evidence_from,
+        "due": due or (after[0] if after else END),
+        "on_miss": on_miss,
+    }
+
+
+def conditions_of(decisions: Iterable[Decision]) -> list[OpenCondition]:
+    """Return every condition of an experiment in its present state, from its decisions in order.
+
+    A later decision about the same phase (a rerun) replaces the conditions of the earlier one.
+    """
+    found: dict[str, OpenCondition] = {}
+    for decision in decisions:
+        if decision.kind == "condition":
+            for condition in decision.conditions:
+                if condition.id in found or is_approval(condition):
+                    known = found.get(condition.id)
+                    criterion = None if known is None else known.criterion
+                    found[condition.id] = OpenCondition(condition=condition, criterion=criterion)
+            continue
+        if decision.kind == "auto":
+            prefix = f"{decision.phase}:"
+            found = {name: row for name, row in found.items() if not name.startswith(prefix)}
+        for condition in decision.conditions:
+            criterion = _criterion_of(condition, decision)
+            found[condition.id] = OpenCondition(condition=condition, criterion=criterion)
+    return list(found.values())
+
+
+def _criterion_of(condition: Condition, decision: Decision) -> Criterion | None:
+    """Return what can settle a condition, by the decision that made it; None: only a person."""
+    gate = {row["id"]: row for row in decision.rules.get("gate", [])}
+    if condition.criterion in gate:
+        return Criterion.model_validate(gate[condition.criterion])
+    if condition.evidence_from is None:
+        return None
+    return settling.own_criterion(condition.criterion, decision.facts)
+
+
+def open_for(rows: Iterable[OpenCondition], phase: str) -> list[OpenCondition]:
+    """Return the open conditions that a run of `phase` can meet: what its rules must hold."""
+    return [
+        row
+        for row in rows
+        if row.condition.state is ConditionState.OPEN
+        and row.condition.evidence_from == phase
+        and row.criterion is not None
+    ]
+
+
+def settle(
+    rows: Iterable[OpenCondition], facts: Facts, rules: Rules
+) -> list[tuple[Condition, CriterionResult]]:
+    """Return the conditions that this run met, each with what its criterion said.
+
+    Args:
+        rows: open conditions, as they are in the run's rules.
+        facts: of a completed run of `evidence_from`.
+        rules: the run's rules.
+    """
+    met = []
+    for row in rows:
+        measure = facts.measures.get(row.condition.id)
+        if row.criterion is None or measure is None or row.condition.state != ConditionState.OPEN:
+            continue
+        result = evaluate(row.criterion, measure, rules.world_size or 0)
+        if result.outcome is CriterionOutcome.PASS:
+            met.append((_in_state(row.condition, ConditionState.MET), result))
+    return met
+
+
+def missed(rows: Iterable[OpenCondition], due: str) -> list[Condition]:
+    """Return the open conditions that guard `due` (a phase about to start, or `end`), missed."""
+    return [
+        _in_state(row.condition, ConditionState.MISSED)
+        for row in rows
+        if row.condition.state is ConditionState.OPEN and row.condition.due == due
+    ]
+
+
+def waived(condition: Condition) -> Condition:
+    """Return an open or missed condition as waived by a person."""
+    return _in_state(condition, ConditionState.WAIVED)
+
+
+def _in_state(condition: Condition, state: ConditionState) -> Condition:
+    return condition.model_copy(update={"state": state})
+
+
+def experiment_verdict(
+    phases: Mapping[str, Verdict | None], conditions: Iterable[Condition]
+) -> Verdict | None:
+    """Return the verdict across phases: NO_GO > INCONCLUSIVE > CONDITIONAL_GO > GO.
+
+    A phase's CONDITIONAL_GO counts as GO once all its conditions are met; an approval settles
+    none of them. A missed condition counts as its `on_miss` says; a waived one leaves the
+    CONDITIONAL_GO as it is.
+
+    Args:
+        phases: phase → its latest verdict (None: none yet).
+        conditions: every condition in its present state.
+    """
+    by_phase: dict[str, list[Condition]] = {}
+    for condition in conditions:
+        by_phase.setdefault(condition.id.partition(":")[0], []).append(condition)
+    said: set[Verdict] = set()
+    for phase, verdict in phases.items():
+        if verdict is None:
+            continue
+        own = by_phase.get(phase, [])
+        measured = [row for row in own if not is_approval(row)]
+        met = bool(measured) and all(row.state is ConditionState.MET for row in measured)
+        said.add(Verdict.GO if verdict is Verdict.CONDITIONAL_GO and met else verdict)
+        said |= {ON_MISS[row.on_miss] for row in own if row.state is ConditionState.MISSED}
+    order = (Verdict.NO_GO, Verdict.INCONCLUSIVE, Verdict.CONDITIONAL_GO, Verdict.GO)
+    return next((verdict for verdict in order if verdict in said), None)

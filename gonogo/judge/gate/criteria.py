@@ -1,0 +1,188 @@
+"""What does each criterion say about the facts? Pass, fail, inconclusive or error, never a guess.
+
+A plan's own criteria, evaluated from what was measured: certain failure first, then what is
+missing, then the thresholds. The built-in ones are in `built_in`.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gonogo.contract.canonical import rounded
+from gonogo.contract.criterion import Aggregate, Criterion, GateSeverity, Grey
+from gonogo.contract.decision import CriterionOutcome, CriterionResult
+from gonogo.contract.facts import Measure, MeasureRow
+from gonogo.judge.evidence.measure import needed_share
+from gonogo.judge.evidence.metrics import absent_text, metric_row
+
+PASS, FAIL = CriterionOutcome.PASS, CriterionOutcome.FAIL
+INCONCLUSIVE, ERROR = CriterionOutcome.INCONCLUSIVE, CriterionOutcome.ERROR
+
+
+class Zone(StrEnum):
+    """Where a value lies; it decides how much a criterion that did not pass weighs."""
+
+    CLEAR = "clear"
+    """On one side of the thresholds, or nowhere for want of samples."""
+    GREY = "grey"
+    """Between the pass and the fail threshold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a criterion makes of the samples."""
+
+    outcome: CriterionOutcome
+    observed: float | None
+    evidence: str
+    zone: Zone = Zone.CLEAR
+
+
+def evaluate(criterion: Criterion, measure: Measure | None, world_size: int) -> CriterionResult:
+    """Return what one criterion of a plan says.
+
+    Args:
+        criterion: thresholds already filled from the profile.
+        measure: what `build_measure` saw; None when nothing could be measured.
+        world_size: number of ranks that must have been seen.
+    """
+    rows = _rank_rows(measure, world_size)
+    if metric_row(criterion.metric) is None:
+        text = absent_text(criterion.metric)
+        reading = Reading(outcome=INCONCLUSIVE, observed=None, evidence=text)
+    else:
+        reading = _read(criterion, rows)
+    return CriterionResult(
+        id=criterion.id,
+        severity=_severity(criterion, reading.zone),
+        outcome=reading.outcome,
+        observed=reading.observed,
+        threshold=thresholds(criterion),
+        window=measure.window if measure else None,
+        samples=min((row.samples for row in rows), default=0),
+        evidence=reading.evidence,
+    )
+
+
+def _severity(criterion: Criterion, zone: Zone) -> GateSeverity:
+    """`grey: conditional` makes a required criterion a condition while its value is grey."""
+    required = criterion.severity is GateSeverity.REQUIRED
+    if zone is Zone.GREY and criterion.grey is Grey.CONDITIONAL and required:
+        return GateSeverity.CONDITIONAL
+    return criterion.severity
+
+
+def thresholds(criterion: Criterion) -> dict[str, float] | None:
+    """Return the thresholds that a criterion sets."""
+    names = ("pass_above", "pass_below", "fail_above", "fail_below")
+    said = {name: getattr(criterion, name) for name in names}
+    return {name: value for name, value in said.items() if value is not None} or None
+
+
+def _rank_rows(measure: Measure | None, world_size: int) -> list[MeasureRow]:
+    ranks = measure.ranks if measure else {}
+    return [ranks.get(str(rank), MeasureRow()) for rank in range(world_size)]
+
+
+def _read(criterion: Criterion, rows: list[MeasureRow]) -> Reading:
+    what = f"{criterion.aggregate.value} of {criterion.metric}"
+    bad = sum(row.non_finite for row in rows)
+    if bad:
+        fails = criterion.aggregate is Aggregate.ALL_FINITE or criterion.on_nan == "fail"
+        text = f"{what}: {bad} samples are not finite"
+        return Reading(outcome=FAIL if fails else ERROR, observed=None, evidence=text)
+    low = _over_ranks(criterion, [row.low for row in rows])
+    high = _over_ranks(criterion, [row.high for row in rows])
+    if rows and _must_fail(criterion, low, high):
+        text = f"{what}: fails whatever the missing samples were"
+        return Reading(outcome=FAIL, observed=_shown(low, high), evidence=text)
+    short = _shortfall(criterion, rows)
+    value = _value(criterion, rows)
+    if short is not None:
+        return Reading(outcome=short[0], observed=value, evidence=f"{what}: {short[1]}")
+    if criterion.aggregate is Aggregate.ALL_FINITE:
+        text = f"{what}: every sample is finite"
+        return Reading(outcome=PASS, observed=value, evidence=text)
+    assert value is not None  # no shortfall: every rank has a value
+    return _compare(criterion, value, what)
+
+
+def _shown(low: float, high: float) -> float | None:
+    """Return the finite end of the bounds, which is what was seen."""
+    return next((rounded(end) for end in (low, high) if abs(end) != float("inf")), None)
+
+
+def _value(criterion: Criterion, rows: list[MeasureRow]) -> float | None:
+    values = [row.value for row in rows]
+    if not values or any(value is None for value in values):
+        return None
+    return rounded(_over_ranks(criterion, [value for value in values if value is not None]))
+
+
+def _over_ranks(criterion: Criterion, values: list[float]) -> float:
+    if not values:
+        return float("nan")
+    if criterion.over_ranks == "min":
+        return min(values)
+    if criterion.over_ranks == "max":
+        return max(values)
+    total = sum(sorted(values))
+    return total / len(values) if criterion.over_ranks == "mean" else total
+
+
+def _must_fail(criterion: Criterion, low: float, high: float) -> bool:
+    """Say whether every value between the bounds lies beyond the fail threshold."""
+    floor, ceiling = _fail_bounds(criterion)
+    if floor is not None:
+        return high < floor
+    return ceiling is not None and low > ceiling
+
+
+def _fail_bounds(criterion: Criterion) -> tuple[float | None, float | None]:
+    """Return below and above which a value fails; one threshold alone is both."""
+    above, below = criterion.pass_above, criterion.pass_below
+    floor = criterion.fail_below if criterion.fail_below is not None else _number(above)
+    ceiling = criterion.fail_above if criterion.fail_above is not None else _number(below)
+    return floor, ceiling
+
+
+def _number(bound: object) -> float | None:
+    """Return a threshold; `profile` was filled in or left out when the order was made."""
+    return float(bound) if isinstance(bound, int | float) else None
+
+
+def _shortfall(criterion: Criterion, rows: list[MeasureRow]) -> tuple[CriterionOutcome, str] | None:
+    """Return what missing samples mean, or None when there are enough."""
+    empty = [str(rank) for rank, row in enumerate(rows) if row.samples == 0]
+    if empty or not rows:
+        where = f"rank {', '.join(empty)}" if empty else "any rank"
+        return CriterionOutcome(criterion.on_missing), f"no samples of {where}"
+    fewest = min(row.samples for row in rows)
+    if fewest < criterion.min_samples:
+        return INCONCLUSIVE, f"{fewest} samples, {criterion.min_samples} are needed"
+    share = min(row.samples / max(1, row.owed) for row in rows)
+    needed = needed_share(criterion)
+    if share < needed:
+        return INCONCLUSIVE, f"{share:.1%} of the samples are there, {needed:.0%} are needed"
+    return None
+
+
+def _compare(criterion: Criterion, value: float, what: str) -> Reading:
+    floor, ceiling = _fail_bounds(criterion)
+    if floor is not None:
+        pass_at = _number(criterion.pass_above)
+        passes = value >= (floor if pass_at is None else pass_at)
+        fails, sign = value < floor, "≥"
+    else:
+        pass_at = _number(criterion.pass_below)
+        passes = value <= (ceiling if pass_at is None else pass_at)  # type: ignore[operator]  # a plan has one side or the other
+        fails, sign = value > ceiling, "≤"  # type: ignore[operator]  # same
+    limit = floor if floor is not None else ceiling
+    shown = limit if pass_at is None else pass_at
+    if passes:
+        text = f"{what} is {value:g}, {sign} {shown:g}"
+        return Reading(outcome=PASS, observed=value, evidence=text)
+    if fails:
+        text = f"{what} is {value:g}; {sign} {shown:g} was asked"
+        return Reading(outcome=FAIL, observed=value, evidence=text)
+    text = f"in the grey zone: {what} is {value:g}, between {limit:g} and {shown:g}"
+    return Reading(outcome=INCONCLUSIVE, observed=value, evidence=text, zone=Zone.GREY)

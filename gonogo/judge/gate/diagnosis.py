@@ -1,0 +1,212 @@
+"""Which known failure is this? A table: name, how the facts show it, cause and remedy.
+
+A new diagnosis is one row. The first row that recognises the facts gives the name; remedies are
+configuration patches that a plan may allow the service to apply (`remedies`, `max_remedies`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gonogo.contract.facts import Facts, FindingFacts
+from gonogo.contract.outcome import Detector, OutcomeCode
+from gonogo.contract.rules import Rules
+
+LOGGING_OFF = {
+    "NSA_TB_DISABLE": "1",
+    "NSA_DISABLE_CSV_LOGS": "1",
+    "NSA_DISABLE_AUX_STATS": "1",
+}
+"""The environment that R15 means by TB, CSV and aux stats disabled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """A named known failure."""
+
+    name: str
+    requirement: str
+    """The requirement (R) that names it, or the detector (D)."""
+    recognise: Callable[[Facts, Rules], bool]
+    cause: str
+    remedy: str
+    patch: dict[str, Any] = field(default_factory=dict)
+    """`env` and `train` settings that answer it; empty when only a person can."""
+
+
+def nsa_env(facts: Facts) -> dict[str, str]:
+    """Return the NSA_* environment that the ranks reported."""
+    for said in facts.identity.values():
+        return dict(said.nsa_env or {})
+    return {}
+
+
+def logging_is_off(facts: Facts) -> bool:
+    """Say whether the run itself reported TB, CSV and aux stats as disabled."""
+    env = nsa_env(facts)
+    return all(env.get(name) == value for name, value in LOGGING_OFF.items())
+
+
+def _dtype(facts: Facts) -> str | None:
+    return next((said.dtype for said in facts.identity.values()), None)
+
+
+def _code(facts: Facts) -> OutcomeCode | None:
+    return None if facts.outcome is None else facts.outcome.code
+
+
+def _hang(found: FindingFacts | None, *sections: str | None) -> bool:
+    """Say whether a rank hung there; one that was stopped from outside (alive_lost) did not."""
+    hang = (Detector.STALL, Detector.SECTION_DEADLINE)
+    return found is not None and found.detector in hang and found.section in sections
+
+
+def _in_compute(facts: Facts) -> bool:
+    return _hang(facts.latched(), "forward", "backward", "optimizer")
+
+
+def _at_boundary(facts: Facts) -> bool:
+    return facts.source != "predecessor" and _hang(facts.latched(), None, "log")
+
+
+def _step(facts: Facts) -> int | None:
+    found = facts.latched()
+    return None if found is None else found.step
+
+
+def _slow_in_attention(facts: Facts, rules: Rules) -> bool:
+    """Too slow, and forward plus backward take nine tenths of a step: not the loader (R26)."""
+    if _code(facts) is not OutcomeCode.TOO_SLOW:
+        return False
+    for pace in facts.pace.values():
+        sections = pace.sections_s
+        known = [value for value in sections.values() if value]
+        compute = (sections.get("forward") or 0) + (sections.get("backward") or 0)
+        if known and compute < 0.9 * sum(known):
+            return False
+    return bool(facts.pace)
+
+
+def _storm(facts: Facts, rules: Rules) -> bool:
+    """Say whether retrying was given up."""
+    return facts.history is not None and facts.history.restart_storm
+
+
+DIAGNOSES: tuple[Diagnosis, ...] = (
+    Diagnosis(
+        name=Detector.RESTART_STORM,
+        requirement="D25",
+        recognise=_storm,
+        cause="attempt after attempt failed without getting past the last durable checkpoint",
+        remedy="look at what ended them (host, device, checkpoint) before another start",
+    ),
+    Diagnosis(
+        name="wrong_config",
+        requirement="R23",
+        recognise=lambda facts, rules: _code(facts) == "config_mismatch",
+        cause="what ran is not what was ordered: its numbers say nothing about the order",
+        remedy="start the ordered configuration; CONFIG and NSA_* must agree with the order",
+    ),
+    Diagnosis(
+        name="ddp_marked_ready_twice",
+        requirement="R22",
+        recognise=lambda facts, rules: "marked_ready_twice" in facts.signs,
+        cause="DDP together with reentrant gradient checkpointing marks a parameter ready twice",
+        remedy="FSDP, or no gradient checkpointing under DDP",
+        patch={"env": {"NSA_DDP_DISABLE_GC": "1"}},
+    ),
+    Diagnosis(
+        name="out_of_memory",
+        requirement="R31",
+        recognise=lambda facts, rules: _code(facts) == "oom" or "out_of_memory" in facts.signs,
+        cause="the step does not fit into the device's memory",
+        remedy="shorter sequences, more accumulation, gradient checkpointing on",
+        patch={"train": {"model": {"gradient_checkpointing": True}}},
+    ),
+    Diagnosis(
+        name="fp16_overflow",
+        requirement="R28",
+        recognise=lambda facts, rules: _code(facts) == "non_finite" and _dtype(facts) == "fp16",
+        cause="fp16 overflowed",
+        remedy="bf16; fp16 only with a gradient scaler",
+        patch={"train": {"dtype": "bf16"}},
+    ),
+    Diagnosis(
+        name="non_finite_loss",
+        requirement="R32",
+        recognise=lambda facts, rules: _code(facts) == "non_finite",
+        cause="loss or gradient became non-finite though the dtype has the range for it",
+        remedy="try the attention backends apart (NSA_SDPA_NO_FLASH, NSA_SDPA_FLASH_ONLY)",
+        patch={"env": {"NSA_SDPA_NO_FLASH": "1"}},
+    ),
+    Diagnosis(
+        name="loader_stall",
+        requirement="R30",
+        recognise=lambda facts, rules: (
+            _hang(facts.latched(), "data") or "loader_error" in facts.signs
+        ),
+        cause="the data loader stopped delivering",
+        remedy="run on synthetic data to isolate it; a local cache; look at the loader's timeout",
+    ),
+    Diagnosis(
+        name="data_sharding",
+        requirement="R24",
+        recognise=lambda facts, rules: "index_error" in facts.signs,
+        cause="an index beyond its data: as when a rank slices its own batch a second time",
+        remedy="each rank takes whole batches of its own shard",
+    ),
+    Diagnosis(
+        name="aux_stats_hang",
+        requirement="R21",
+        recognise=lambda facts, rules: (
+            _at_boundary(facts)
+            and _step(facts) == 1
+            and nsa_env(facts).get("NSA_DISABLE_AUX_STATS") != "1"
+        ),
+        cause="the auxiliary statistics hang at the end of step 1",
+        remedy="NSA_DISABLE_AUX_STATS=1",
+        patch={"env": {"NSA_DISABLE_AUX_STATS": "1"}},
+    ),
+    Diagnosis(
+        name="step_boundary_hang",
+        requirement="R29",
+        recognise=lambda facts, rules: _at_boundary(facts),
+        cause="hung between two steps, where logging happens",
+        remedy="TensorBoard, CSV and auxiliary statistics off; look at the stack dump",
+        patch={"env": LOGGING_OFF},
+    ),
+    Diagnosis(
+        name="sequential_prefill",
+        requirement="R20",
+        recognise=lambda facts, rules: (
+            _in_compute(facts) and nsa_env(facts).get("NSA_PREFILL_BATCHED") == "0"
+        ),
+        cause="the sequential prefill loops over every token",
+        remedy="NSA_PREFILL_BATCHED=1",
+        patch={"env": {"NSA_PREFILL_BATCHED": "1"}},
+    ),
+    Diagnosis(
+        name="hang_in_compute",
+        requirement="R15",
+        recognise=lambda facts, rules: _in_compute(facts),
+        cause="a rank stopped inside the step while the others wait for it",
+        remedy="look at the stack dump of the rank that the finding names",
+    ),
+    Diagnosis(
+        name="attention_bound",
+        requirement="R26",
+        recognise=_slow_in_attention,
+        cause="the time goes into forward and backward, not into fetching data",
+        remedy="the attention path: batched prefill, fused kernels, shorter sequences",
+    ),
+)
+
+
+def diagnose(facts: Facts, rules: Rules) -> str | None:
+    """Return the name of the first known failure that the facts show, or None."""
+    return next((row.name for row in DIAGNOSES if row.recognise(facts, rules)), None)
+
+
+def diagnosis_named(name: str) -> Diagnosis | None:
+    """Return a row of the table."""
+    return next((row for row in DIAGNOSES if row.name == name), None)

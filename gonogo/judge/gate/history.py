@@ -1,0 +1,96 @@
+"""What do the other runs of the phase say? Confirmations, remedies and restarts, as facts.
+
+`facts.history` is added by `decide` when a phase's decision rests on more than one run:
+`restart_storm`, `confirmations` (`run`, `variant`, `verdict`, `code`, in the order they were made)
+and `remedy` (the diagnosis and patch under which the judged run was made).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gonogo.contract.criterion import GateSeverity
+from gonogo.contract.decision import CriterionOutcome, CriterionResult, Verdict
+from gonogo.contract.facts import Confirmation, Facts, History
+
+REPRODUCED = "reproduced"
+REMEDIED = "remedied"
+
+_PASSING = (Verdict.GO, Verdict.CONDITIONAL_GO)
+
+
+def with_history(facts: Facts, history: History | None) -> Facts:
+    """Return the facts of a run with those of the phase's other runs beside them."""
+    return facts if history is None else facts.model_copy(update={"history": history})
+
+
+def confirmed_verdict(history: History | None, verdict: Verdict) -> Verdict:
+    """Return what confirmations make of a NO_GO (R15).
+
+    The first rerun is unchanged: passing, it makes the failure unreproduced; only when it fails
+    too were variants run. An inconclusive rerun makes the whole gate inconclusive.
+    """
+    rows = history.confirmations if history is not None else []
+    unchanged = [row.verdict for row in rows if row.variant is None]
+    variants = [row.verdict for row in rows if row.variant is not None]
+    if not unchanged:
+        return verdict
+    said = unchanged[-1]
+    if said in _PASSING:
+        return Verdict.CONDITIONAL_GO
+    if said is not Verdict.NO_GO:
+        return Verdict.INCONCLUSIVE
+    if any(row in _PASSING for row in variants):
+        return Verdict.CONDITIONAL_GO
+    if any(row is not Verdict.NO_GO for row in variants):
+        return Verdict.INCONCLUSIVE
+    return verdict
+
+
+def history_criteria(history: History | None) -> list[CriterionResult]:
+    """Return what the phase's other runs add to the gate table."""
+    if history is None:
+        return []
+    results = []
+    rows = history.confirmations
+    if rows:
+        unchanged = [row.verdict for row in rows if row.variant is None]
+        failed = 1 + sum(verdict is Verdict.NO_GO for verdict in unchanged)
+        passed = any(row.verdict in _PASSING for row in rows)
+        results.append(
+            _conditional(
+                REPRODUCED,
+                CriterionOutcome.FAIL if passed else CriterionOutcome.INCONCLUSIVE,
+                {"failed": failed, "runs": 1 + len(unchanged)},
+                _reproduction(rows, failed, 1 + len(unchanged)),
+            )
+        )
+    remedy = history.remedy
+    if remedy is not None:
+        text = f"this run was made with the remedy of {remedy.diagnosis}: {remedy.patch}"
+        results.append(_conditional(REMEDIED, CriterionOutcome.FAIL, remedy.patch, text))
+    return results
+
+
+def _conditional(
+    name: str, outcome: CriterionOutcome, observed: Any, evidence: str
+) -> CriterionResult:
+    return CriterionResult(
+        id=name,
+        severity=GateSeverity.CONDITIONAL,
+        outcome=outcome,
+        observed=observed,
+        evidence=evidence,
+    )
+
+
+def _reproduction(rows: Sequence[Confirmation], failed: int, runs: int) -> str:
+    """Return one sentence with counts; a variable is named only when its variant passed."""
+    variants: dict[str, list[bool]] = {}
+    for row in rows:
+        if row.variant is not None:
+            variants.setdefault(row.variant.text(), []).append(row.verdict in _PASSING)
+    text = f"failed in {failed} of {runs} unchanged runs"
+    if not variants:
+        return f"not reproduced: {text}" if failed < runs else text
+    told = [f"passed {sum(won)} of {len(won)} with {name}" for name, won in variants.items()]
+    return f"{text}; {'; '.join(told)}"

@@ -1,0 +1,108 @@
+"""How do rules come from an order? Derived anew whenever a run is judged or a decision replayed.
+
+Rules are a pure function of order.json and of the conditions that wait for the phase, so whoever
+checks a decision derives them again instead of believing those that it holds.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from pydantic import BaseModel, JsonValue
+
+from gonogo.contract.criterion import BUILT_IN_CRITERIA, Criterion
+from gonogo.contract.decision import Condition
+from gonogo.contract.errors import Rejected
+from gonogo.contract.facts import FACTS_V, SaidIdentity
+from gonogo.contract.order import JUDGE_VERSION, MOST_STEPS, Order
+from gonogo.contract.rules import RuleCondition, Rules, WatchValue
+
+RULES_V = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenCondition:
+    """A condition that waits for evidence, with its criterion as it was when it failed."""
+
+    condition: Condition
+    criterion: Criterion | None
+    """None where nothing can be measured again: only a person can settle it."""
+
+
+def _eval_every_steps(order: Order) -> int | None:
+    """Return how often an evaluation is due.
+
+    Raises:
+        Rejected: the order says something that is no number of steps.
+    """
+    evals = order.train.get("eval")
+    every = evals.get("every_steps") if isinstance(evals, Mapping) else None
+    if every is None or (type(every) is int and 0 <= every <= MOST_STEPS):
+        return every
+    raise Rejected(f"order.json: train.eval.every_steps: {str(every)[:40]!r} is no number of steps")
+
+
+def build_rules(order: Order | None, conditions: Iterable[OpenCondition] = ()) -> Rules:
+    """Return the rules by which a run is judged.
+
+    Args:
+        order: the run's order; None when nobody recorded what was ordered.
+        conditions: open conditions of the experiment whose `evidence_from` is this phase.
+    """
+    if order is None:
+        return Rules(
+            v=RULES_V,
+            judge_version=JUDGE_VERSION,
+            built_in=list(BUILT_IN_CRITERIA),
+            gate=[],
+            conditions=[],
+            facts_v=FACTS_V,
+        )
+    return Rules(
+        v=RULES_V,
+        judge_version=JUDGE_VERSION,
+        plan=order.plan,
+        plan_digest=order.plan_digest,
+        phase=order.phase,
+        profile=order.profile,
+        steps=order.steps,
+        first_step=order.resume_from.step + 1 if order.resume_from is not None else 1,
+        world_size=order.world_size,
+        tokens_per_step=order.identity.tokens_per_step,
+        eval_every_steps=_eval_every_steps(order),
+        identity=SaidIdentity.model_validate(order.identity.model_dump()),
+        params_tolerance_ratio=order.watch.identity.params_tolerance_ratio,
+        allow_drift=sorted(order.allow_drift),
+        built_in=list(BUILT_IN_CRITERIA),
+        gate=order.gate,
+        left_out=order.left_out,
+        phases_after=order.phases_after,
+        conditions=[
+            RuleCondition(condition=row.condition, criterion=row.criterion)
+            for row in conditions
+            if row.criterion is not None
+        ],
+        watch=dict(watch_values(order)),
+        run=order.run,
+        attempt=order.attempt,
+        preflight=order.preflight,
+        detectors=order.detectors,
+        settles=order.settles,
+        facts_v=FACTS_V,
+    )
+
+
+def watch_values(order: Order) -> Iterator[tuple[str, WatchValue]]:
+    """Yield every setting of the watchdog: dotted path, value and where it came from."""
+    from_profile = frozenset(order.watch_from_profile)
+    for path, value in _leaves(order.watch, ""):
+        source = order.watch.source_of(path, from_profile)
+        yield path, WatchValue(value=value, source=source)
+
+
+def _leaves(model: BaseModel, prefix: str) -> Iterator[tuple[str, JsonValue]]:
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        if isinstance(value, BaseModel):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

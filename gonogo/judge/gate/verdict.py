@@ -1,0 +1,123 @@
+"""Which verdict do facts deserve under rules? The algebra, and nothing but the algebra.
+
+Missing evidence never passes; ending early never passes. Outcomes of criteria have one order
+everywhere: fail > error > inconclusive > pass. A run that did not complete is judged by the class
+of its outcome alone; its gate is evaluated and shown, and does not decide.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from gonogo.contract.criterion import GateSeverity
+from gonogo.contract.decision import Condition, CriterionOutcome, CriterionResult, Verdict
+from gonogo.contract.errors import Rejected
+from gonogo.contract.facts import Facts, History
+from gonogo.contract.order import JUDGE_VERSION
+from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
+from gonogo.contract.rules import Rules
+from gonogo.judge.gate.built_in import evaluate_built_in, evaluate_drift
+from gonogo.judge.gate.ceilings import evaluate_ceilings, weakened
+from gonogo.judge.gate.conditions import build_conditions
+from gonogo.judge.gate.criteria import evaluate
+from gonogo.judge.gate.diagnosis import diagnose
+from gonogo.judge.gate.history import confirmed_verdict, history_criteria
+
+FAILING = (CriterionOutcome.FAIL,)
+UNCERTAIN = (CriterionOutcome.ERROR, CriterionOutcome.INCONCLUSIVE)
+
+_WORST_FIRST = (Verdict.NO_GO, Verdict.INCONCLUSIVE, Verdict.CONDITIONAL_GO, Verdict.GO)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What judging came to."""
+
+    verdict: Verdict | None
+    """None for a run that an operator cancelled or another one superseded."""
+    outcome: Outcome | None
+    """None while nothing says that the run ended."""
+    criteria: list[CriterionResult]
+    conditions: list[Condition]
+    diagnosis: str | None
+    weakened: list[str] = field(default_factory=list)
+    """Watch settings looser than the defaults, one sentence each; they change no verdict."""
+
+
+def judge(facts: Facts, rules: Rules) -> Judgement:
+    """Return the judgement of a run; pure, so that recorded facts and rules replay.
+
+    Raises:
+        Rejected: the rules are of another version than this code (`ledger.again` judges old ones).
+    """
+    if rules.judge_version != JUDGE_VERSION:
+        raise Rejected(f"rules of version {rules.judge_version}; this is {JUDGE_VERSION}")
+    results = evaluate_gate(facts, rules)
+    outcome = _outcome_of(facts)
+    history = facts.history
+    verdict = class_verdict(outcome, history, gate_verdict(results))
+    if verdict is Verdict.NO_GO and history is not None:
+        verdict = confirmed_verdict(history, verdict)
+    conditions = build_conditions(results, rules) if verdict is Verdict.CONDITIONAL_GO else []
+    return Judgement(
+        verdict=verdict,
+        outcome=outcome,
+        criteria=results,
+        conditions=conditions,
+        diagnosis=None if verdict is Verdict.GO else diagnose(facts, rules),
+        weakened=weakened(rules),
+    )
+
+
+def _outcome_of(facts: Facts) -> Outcome | None:
+    said = facts.outcome
+    return None if said is None else Outcome(code=said.code, actor=said.actor)
+
+
+def evaluate_gate(facts: Facts, rules: Rules) -> list[CriterionResult]:
+    """Return what every criterion says: the built-in ones first, then the plan's in its order."""
+    results = [evaluate_built_in(name, facts, rules) for name in rules.built_in]
+    drift = evaluate_drift(facts, rules)
+    if drift is not None:
+        results.append(drift)
+    blunt = evaluate_ceilings(rules)
+    if blunt is not None:
+        results.append(blunt)
+    for criterion in rules.gate:
+        measure = facts.measures.get(criterion.id)
+        results.append(evaluate(criterion, measure, rules.world_size or 0))
+    results.extend(history_criteria(facts.history))
+    return results
+
+
+def gate_verdict(results: Iterable[CriterionResult]) -> Verdict:
+    """Return the verdict of a gate; the order of its criteria does not matter."""
+    said = [(row.severity, row.outcome) for row in results]
+    required = {outcome for severity, outcome in said if severity is GateSeverity.REQUIRED}
+    conditional = {outcome for severity, outcome in said if severity is GateSeverity.CONDITIONAL}
+    if required & {CriterionOutcome.FAIL}:
+        return Verdict.NO_GO
+    if required & set(UNCERTAIN):
+        return Verdict.INCONCLUSIVE
+    if conditional & {*FAILING, *UNCERTAIN}:
+        return Verdict.CONDITIONAL_GO
+    return Verdict.GO
+
+
+def class_verdict(
+    outcome: Outcome | None, history: History | None, of_gate: Verdict
+) -> Verdict | None:
+    """Return the verdict by the class of the outcome; only a completed run's gate decides."""
+    if outcome is None or outcome.klass is OutcomeClass.SUCCESS:
+        return of_gate
+    if outcome.klass in (OutcomeClass.USER, OutcomeClass.POLICY):
+        return Verdict.NO_GO
+    if outcome.klass is OutcomeClass.INFRA:
+        storm = history is not None and history.restart_storm
+        return Verdict.NO_GO if storm else Verdict.INCONCLUSIVE
+    return Verdict.INCONCLUSIVE if outcome.code is OutcomeCode.HALTED else None
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
+    """Return the worst of several phases' verdicts, or None of none."""
+    found = set(verdicts)
+    return next((verdict for verdict in _WORST_FIRST if verdict in found), None)

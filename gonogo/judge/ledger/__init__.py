@@ -1,0 +1,1 @@
+"""How is a judgement recorded so that anyone can check it? Seals, chain, signatures, replay."""

@@ -1,0 +1,148 @@
+"""Is what a decision says about other runs and other decisions true? Its history, its conditions.
+
+The runs that a history names lie beside the judged one and are judged again; the open conditions
+are those that the decisions before left open. An end that only the control plane could write down
+(a lost host) is left out of the comparison, and that is said.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gonogo.contract.errors import Corrupt
+from gonogo.judge.gate.conditions import conditions_of, open_for
+from gonogo.judge.ledger.again import Again, judge_again, read_again
+from gonogo.judge.ledger.chain import shortened
+from gonogo.judge.ledger.difference import Difference, first_difference
+from gonogo.judge.ledger.recorded import RecordedDecision
+
+Json = Mapping[str, Any]
+
+_REPORTED = frozenset({"infra", "operator"})
+"""Classes of ends that the control plane may have had to write down for a host that could not."""
+
+_NEVER_IN_A_DIRECTORY = frozenset({"worker_lost", "superseded"})
+"""Ends of an attempt that was given up; its host may have written another one later."""
+
+_NAME_BYTES = 255
+"""As many as a file system takes."""
+
+_END = ("outcome", "exit", "rank_exits")
+
+
+def names_a_directory(run: str) -> bool:
+    """Say whether a run's id can be the name of its directory: one part of a path, not too long."""
+    plain = run not in ("", ".", "..") and "/" not in run and "\0" not in run
+    return plain and len(run.encode()) <= _NAME_BYTES
+
+
+def reported_only(recorded: Json, again: Again) -> tuple[Json, Json, str | None]:
+    """Return both facts, without the end where only the control plane could say it; and say so."""
+    found = again.facts
+    outcome = recorded.get("outcome")
+    if not isinstance(outcome, Mapping) or outcome.get("class") not in _REPORTED:
+        return recorded, found, None
+    code = outcome.get("code")
+    if again.ended and code not in _NEVER_IN_A_DIRECTORY:
+        return recorded, found, None
+    left, right = ({k: v for k, v in row.items() if k not in _END} for row in (recorded, found))
+    other = "another end" if again.ended else "no exit.json"
+    text = f"its end ({code}) is the control plane's word: the run directory has {other}"
+    return left, right, text
+
+
+def check_open_conditions(
+    recorded: RecordedDecision,
+    siblings: Sequence[RecordedDecision] | None,
+    not_verified: list[str],
+) -> Difference | None:
+    """Compare the conditions in the rules with those that the decisions before left open.
+
+    A run may have been assessed before the last decisions were made, so what was open after any
+    of them will do.
+    """
+    rows = recorded.document.get("rules", {}).get("conditions", [])
+    decision = recorded.decision
+    before = sorted(
+        (row for row in siblings or () if row.decision.seq < decision.seq),
+        key=lambda row: row.decision.seq,
+    )
+    counted = [row.decision.seq for row in before] == list(range(1, len(before) + 1))
+    if siblings is None or not counted or len(before) < decision.seq - 1:
+        if rows or decision.seq > 1:
+            not_verified.append("the open conditions: not every decision before it is there")
+        return None
+    phase = decision.phase or ""
+    states = []
+    for count in range(len(before), -1, -1):
+        known = conditions_of(row.decision for row in before[:count])
+        found = [_row(row) for row in open_for(known, phase)]
+        if first_difference(rows, found) is None:
+            return None
+        states.append(found)
+    return Difference(path="rules.conditions", recorded=rows, found=states[0])
+
+
+def _row(row: Any) -> dict[str, Any]:
+    return {
+        "condition": row.condition.model_dump(mode="json"),
+        "criterion": row.criterion.model_dump(mode="json"),
+    }
+
+
+def check_history(
+    facts: Json,
+    rules: Json,
+    again: Again,
+    runs: Path,
+    checked: list[str],
+    not_verified: list[str],
+) -> Difference | None:
+    """Judge the runs that the history names again, and compare the reason with the order's.
+
+    Args:
+        facts, rules: recorded.
+        again: the judged run, read again.
+        runs: the folder in which the run directories lie.
+        checked, not_verified: are told.
+    """
+    history = facts.get("history") or {}
+    made = again.reason == "remedy"
+    if made != bool(history.get("remedy")):
+        where = "with a remedy" if made else "without one"
+        return Difference(
+            path="facts.history.remedy", recorded=history.get("remedy"),
+            found=f"(the order says that the run was made {where})",
+        )  # fmt: skip
+    if history.get("restart_storm"):
+        not_verified.append("the restart storm: only the control plane counted the attempts")
+    rows = history.get("confirmations", [])
+    if rows:
+        checked.append("history")
+    for number, row in enumerate(rows):
+        difference = _confirmed(row, rules, runs, f"facts.history.confirmations.{number}")
+        if isinstance(difference, str):
+            not_verified.append(difference)
+        elif difference is not None:
+            return difference
+    return None
+
+
+def _confirmed(row: Json, rules: Json, runs: Path, path: str) -> Difference | str | None:
+    run = row.get("run")
+    folder = runs / str(run)
+    if not isinstance(run, str) or not names_a_directory(run) or not folder.is_dir():
+        return f"the run {shortened(run)}, which the history names: its directory is not there"
+    try:
+        again = read_again(folder, {**rules, "conditions": []}, None)
+        if again.rules is None:
+            return f"the run {run}, which the history names: it has no order.json"
+        found = judge_again(again.facts, again.rules)
+    except Corrupt as error:
+        return f"the run {run}, which the history names: {error.detail}"
+    outcome = again.facts.get("outcome") or {}
+    if not again.ended:
+        return f"the run {run}, which the history names: it has no exit.json"
+    seen = {"verdict": found["verdict"], "code": outcome.get("code")}
+    recorded = {name: row[name] for name in seen if name in row}
+    return first_difference(recorded, {name: seen[name] for name in recorded}, path)

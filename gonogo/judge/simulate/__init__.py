@@ -1,0 +1,27 @@
+"""How often would the watch end a healthy run, and how often miss a sick one? Simulated, pure.
+
+`noise` says what is normal, `ranks` writes the lines of a run, `run` makes whole runs (healthy,
+sick or recorded and perturbed), `watcher` looks at them, `tally` counts what was found, and `plan`
+says which runs are simulated. The same seed gives the same result, in however many parts.
+"""
+
+from gonogo.judge.simulate.noise import DOUBLED, STANDARD, Noise
+from gonogo.judge.simulate.plan import Cell, Part, plan_parts
+from gonogo.judge.simulate.run import simulate_part
+from gonogo.judge.simulate.sick import SICK, Sickness
+from gonogo.judge.simulate.tally import Tally, report_of, upper_bound
+
+__all__ = [
+    "DOUBLED",
+    "SICK",
+    "STANDARD",
+    "Cell",
+    "Noise",
+    "Part",
+    "Sickness",
+    "Tally",
+    "plan_parts",
+    "report_of",
+    "simulate_part",
+    "upper_bound",
+]

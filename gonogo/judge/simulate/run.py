@@ -1,0 +1,167 @@
+"""What does the watch say of one simulated run? Healthy, sick, or recorded and perturbed; pure.
+
+A healthy run must not be halted, from its boot to its normal end. A sick run must be answered by
+the right detector, with the right rank and section, after its onset.
+"""
+
+import math
+import random
+from collections import Counter
+
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.heartbeat import Identity
+from gonogo.contract.order import Order
+from gonogo.contract.watch import Watch
+from gonogo.judge.simulate.noise import NOISES, Noise
+from gonogo.judge.simulate.plan import Part
+from gonogo.judge.simulate.sick import SICK, Sickness
+from gonogo.judge.simulate.tally import Answer, Halt, Tally
+from gonogo.judge.simulate.training import Training
+from gonogo.judge.simulate.watcher import Watcher
+from gonogo.judge.watch.registry import versions
+
+T0 = 5000.0
+SICK_STEPS = 20_000
+TOKENS = 2**15
+FLOOR_SHARE = 0.85
+"""Floor of a plan that has one, as a share of the run's natural speed."""
+OF_NAME = {row.name: row for row in SICK}
+
+
+def simulate_part(part: Part) -> Tally:
+    """Simulate one run; the same part gives the same tally."""
+    dice = random.Random(part.seed)
+    noise = NOISES[part.noise]
+    sick = OF_NAME[part.sick] if part.sick else None
+    step_s = expected_step_s(noise, part.step_s, part.ranks)
+    order = _order(part, step_s, sick, dice)
+    training = Training(order, noise=noise, dice=dice, step_s=part.step_s, sick=sick, now=T0)
+    watcher = Watcher(order, training.ranks, noise=noise, wall=training.wall, dice=dice, now=T0)
+    training.boot(watcher.probe)
+    watcher.look_until(training.known_until)
+    while not watcher.halted and training.step < order.steps:
+        training.advance(watcher.probe)
+        watcher.look_until(training.known_until)
+        if sick is not None and _settled(training, watcher, sick):
+            break
+    if sick is not None:
+        return Tally(answers=(_answer(part, sick, training, watcher.findings),))
+    if not watcher.halted:
+        training.finish(watcher.probe)
+        watcher.look_until(training.known_until)
+    return _healthy(part, training, watcher)
+
+
+def expected_step_s(noise: Noise, step_s: float, ranks: int) -> float:
+    """Return the mean time of a step of coupled ranks, pauses and stalls included."""
+    dice = random.Random(0)
+    draws = 200
+    slowest = sum(
+        max(dice.lognormvariate(0.0, noise.own_sigma) for _ in range(ranks)) for _ in range(draws)
+    )
+    mean_s = step_s * slowest / draws * math.exp(noise.sigma**2 / 2)
+    pause_s = noise.pause_rate * sum(noise.pause_s) / 2
+    stall_s = noise.stall_rate * noise.stall_least_s * noise.stall_tail / (noise.stall_tail - 1.0)
+    return mean_s * (1.0 + ranks * (pause_s + stall_s) / 3600.0)
+
+
+def _order(part: Part, step_s: float, sick: Sickness | None, dice: random.Random) -> Order:
+    """Return what was ordered: half of the runs with a floor, some compiled, some in fp16."""
+    watch = dict(sick.watch) if sick else {}
+    if dice.random() < 0.5 and (sick is None or not sick.slows):
+        watch["slow"] = {"floor_tok_s": FLOOR_SHARE * TOKENS / step_s}
+    compiled = dice.random() < NOISES[part.noise].compile_share
+    fp16 = sick is None and dice.random() < 0.1
+    return Order(
+        experiment="exp_simulated",
+        run="run_simulated",
+        token=1,
+        plan="simulated",
+        plan_digest="0" * 64,
+        phase="train",
+        steps=max(40, round(3600.0 * part.hours / step_s)) if sick is None else SICK_STEPS,
+        world_size=part.ranks,
+        profile="simulated",
+        train={"engine": {"compile": compiled}},
+        identity=Identity(
+            config_digest="c" * 64,
+            params=125_000_000,
+            dim=768,
+            layers=12,
+            vocab=256,
+            dtype="fp16" if fp16 else "bf16",
+            tokens_per_step=TOKENS,
+            world_size=part.ranks,
+        ),
+        watch=Watch.model_validate(watch),
+        detectors=versions(),
+    )
+
+
+def _healthy(part: Part, training: Training, watcher: Watcher) -> Tally:
+    hours = (training.known_until - T0) / 3600.0
+    halts = [f for f in watcher.findings if f.severity is Severity.HALT][:1]
+    warnings = Counter(f.detector for f in watcher.findings if f.severity is Severity.WARN)
+    return Tally(
+        run_hours=hours,
+        steps=training.step,
+        lines=watcher.lines,
+        warnings=warnings,
+        halts=tuple(
+            Halt(
+                detector=halt.detector,
+                seed=part.seed,
+                step_s=part.step_s,
+                ranks=part.ranks,
+                hour=hours,
+                text=halt.text,
+            )
+            for halt in halts
+        ),
+    )
+
+
+def _settled(training: Training, watcher: Watcher, sick: Sickness) -> bool:
+    """Whether the sick run has got its answer, or has waited long enough."""
+    if training.onset is None:
+        return False
+    if training.known_until - training.onset > sick.within_s:
+        return True
+    return any(_due(finding, sick) for finding in watcher.findings)
+
+
+def _due(finding: Finding, sick: Sickness) -> bool:
+    return finding.severity is sick.severity and finding.detector in sick.by
+
+
+def _answer(part: Part, sick: Sickness, training: Training, findings: list[Finding]) -> Answer:
+    """Return what a sick run got: the first finding that halts, or that is due, is the answer."""
+    telling = [f for f in findings if f.severity is Severity.HALT or _due(f, sick)]
+    if not telling:
+        return Answer(
+            sick=sick.name, by=sick.by[0], latency_s=None, wrong="nothing", seed=part.seed
+        )
+    found, onset = telling[0], training.onset
+    latency_s = None if onset is None else found.at - training.wall.at(onset)
+    wrong = _difference(found, sick)
+    if wrong is None and (latency_s is None or latency_s < -1.0):
+        wrong = "found before the onset"
+    return Answer(
+        sick=sick.name,
+        by=found.detector if wrong is None else sick.by[0],
+        latency_s=None if wrong else latency_s,
+        wrong=wrong,
+        seed=part.seed,
+    )
+
+
+def _difference(found: Finding, sick: Sickness) -> str | None:
+    """Return how an answer differs from what is due, or None."""
+    named = f"{found.detector} {found.severity} rank {found.rank} in {found.section}: {found.text}"
+    if not _due(found, sick):
+        return named
+    if (sick.rank is not None or sick.tie) and found.rank != sick.rank:
+        return named
+    if sick.section is not None and found.section not in (sick.section, None):
+        return named
+    return None

@@ -1,0 +1,119 @@
+"""What is wrong with a sick run, and who should say so? One row for each fault a stream can show.
+
+A row says what happens from its onset on, which detectors may answer, how strongly, and which rank
+and section they must name where the fault has one.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gonogo.contract.finding import Severity
+from gonogo.contract.outcome import Detector as Name
+
+ONSET_STEP = 260
+"""After warm-up and baseline (20 + 200 steps), where a fault may begin at any step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sickness:
+    """One fault and the answer that is due."""
+
+    name: str
+    by: tuple[Name, ...]
+    """Detectors of which one must answer."""
+    severity: Severity = Severity.HALT
+    rank: int | None = None
+    """Culprit that must be named; None where the fault has none."""
+    section: str | None = None
+    onset_step: int = ONSET_STEP
+    within_s: float = 1200.0
+    """How long after the onset an answer is waited for."""
+    hang: bool = False
+    """Whether `rank` stays in `section` for ever."""
+    silent: bool = False
+    """Whether it cannot speak meanwhile."""
+    state: str | None = None
+    """How its process is found."""
+    code: int | None = None
+    tie: bool = False
+    """Whether nothing tells the ranks apart: no rank may be named."""
+    step_x: float = 1.0
+    """Factor on every rank's step."""
+    own_x: float = 1.0
+    """Factor on the step of `rank` 1 alone."""
+    fetch_share: float = 0.0
+    """Share of a step that is spent fetching."""
+    numbers: str | None = None
+    """What happens to loss, gradient or gates: see `series.py`."""
+    backwards: bool = False
+    claim_x: float = 1.0
+    """Factor on the tokens a second that the trainer reports."""
+    boot: str | None = None
+    """What goes wrong at the start: `absent`, `stuck`, `foreign`."""
+    watch: dict[str, Any] = field(default_factory=dict)
+    """Settings that the fault needs (a limit to leak towards)."""
+    step_s: tuple[float, ...] = (1.0, 2.4, 25.0)
+    """Step times at which it is simulated."""
+
+    @property
+    def slows(self) -> bool:
+        """Whether the run also becomes slow: then it has no floor, which would answer first."""
+        return self.step_x != 1.0 or self.own_x != 1.0 or self.fetch_share > 0.0
+
+
+def _hang(section: str, by: Name) -> Sickness:
+    return Sickness(name=f"hang_{section}", by=(by,), rank=1, section=section, hang=True)
+
+
+STALLS = (Name.STALL, Name.ALIVE_LOST)
+SICK: tuple[Sickness, ...] = (
+    _hang("data", Name.SECTION_DEADLINE),
+    _hang("forward", Name.STALL),
+    _hang("backward", Name.STALL),
+    _hang("optimizer", Name.STALL),
+    _hang("log", Name.SECTION_DEADLINE),
+    Sickness(
+        name="hang_together", by=(Name.STALL,), section="backward", hang=True, tie=True
+    ),
+    Sickness(
+        name="freeze", by=STALLS, rank=1, section="backward", hang=True, silent=True,
+        state="stopped",
+    ),
+    Sickness(name="mute", by=STALLS, rank=1, section="forward", hang=True, silent=True),
+    Sickness(
+        name="death", by=(Name.PROCESS_DEATH,), rank=1, section="backward", hang=True, silent=True,
+        state="dead", code=1,
+    ),
+    Sickness(name="never_speaks", by=(Name.NO_FIRST_HEARTBEAT,), rank=1, boot="absent"),
+    Sickness(name="stuck_boot", by=(Name.NO_FIRST_HEARTBEAT,), section="boot", boot="stuck"),
+    Sickness(name="foreign", by=(Name.IDENTITY,), boot="foreign"),
+    Sickness(name="half_speed", by=(Name.SLOW,), step_x=2.1, within_s=9000.0),
+    Sickness(
+        name="third_slower", by=(Name.SLOW,), severity=Severity.WARN, step_x=1.55, within_s=9000.0
+    ),
+    Sickness(
+        name="straggler", by=(Name.STRAGGLER,), severity=Severity.WARN, rank=1, own_x=1.5,
+        within_s=9000.0,
+    ),
+    Sickness(name="nan", by=(Name.NON_FINITE,), numbers="nan"),
+    Sickness(name="divergence", by=(Name.DIVERGENCE,), numbers="divergence", within_s=9000.0),
+    Sickness(name="frozen_loss", by=(Name.FROZEN,), numbers="frozen_loss", within_s=9000.0),
+    Sickness(name="zero_gradients", by=(Name.GRADIENTS,), numbers="zero_gradients"),
+    Sickness(
+        name="gate_collapse", by=(Name.GATE_COLLAPSE,), numbers="gate_collapse", onset_step=510,
+        within_s=9000.0,
+    ),
+    Sickness(
+        name="starvation", by=(Name.LOADER,), fetch_share=0.8, within_s=9000.0,
+    ),
+    Sickness(
+        name="leak", by=(Name.MEMORY_LEAK,), severity=Severity.WARN, numbers="leak",
+        within_s=9000.0, watch={"memory_leak": {"limit_mb": 64_000}}, step_s=(1.0, 2.4),
+    ),
+    Sickness(name="claims", by=(Name.IMPLAUSIBLE_SPEED,), claim_x=25.0, within_s=3000.0),
+    Sickness(name="backwards", by=(Name.HYGIENE,), rank=1, backwards=True),
+    Sickness(
+        name="first_loss", by=(Name.FIRST_LOSS,), severity=Severity.WARN, numbers="first_loss",
+        onset_step=1,
+    ),
+)  # fmt: skip

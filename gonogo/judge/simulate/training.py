@@ -1,0 +1,339 @@
+"""How does a run go? Boot, steps, checkpoints, evaluations and restarts of coupled ranks.
+
+Each method lets the ranks write what they write while that lasts. A step ends when the slowest
+rank is ready: its peers wait for it in backward, and once more in log. `known_until` is the time up
+to which every rank's lines have been written.
+"""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from gonogo.contract.heartbeat import StepSections
+from gonogo.contract.order import Order
+from gonogo.contract.tick import ProcessState
+from gonogo.judge.simulate.noise import Noise
+from gonogo.judge.simulate.ranks import Rank, Wall
+from gonogo.judge.simulate.series import Series
+from gonogo.judge.simulate.sick import Sickness
+
+CHECKPOINT_STEPS, CHECKPOINT_S = 200, 900.0
+EVAL_STEPS, EVAL_S = 500, 3600.0
+FORWARD, BACKWARD, OPTIMIZER = 0.3, 0.6, 0.1
+"""Shares of a step's computing."""
+SLICE_S = 20.0
+ANNOUNCED_S = 1.5
+"""After which a rank has told the section in which it falls silent."""
+OTHER_HOST_SHARE = 0.2
+"""Runs whose ranks have another monotonic clock than the watcher."""
+
+Probe = Callable[..., None]
+
+
+class Training:
+    """The ranks of one run; `probe` tells the watcher how a process is found."""
+
+    def __init__(
+        self,
+        order: Order,
+        *,
+        noise: Noise,
+        dice: random.Random,
+        step_s: float,
+        sick: Sickness | None,
+        now: float,
+    ) -> None:
+        self.order, self.noise, self._dice, self._step_s = order, noise, dice, step_s
+        self.sick = sick
+        self.wall = Wall()
+        self.step = self._saved_step = 0
+        self._boots = 0
+        self._drift = 0.0
+        self._compiles = bool(order.train["engine"]["compile"])
+        self._next_checkpoint = self._next_eval = 0.0
+        offset = dice.uniform(1e4, 1e5) if dice.random() < OTHER_HOST_SHARE else 0.0
+        self.ranks = [
+            Rank(rank, now=now, offset=offset, wall=self.wall) for rank in range(order.world_size)
+        ]
+        self._series = Series(
+            noise,
+            dice,
+            sick=None if sick is None else sick.numbers,
+            onset=0 if sick is None else sick.onset_step,
+            fp16=order.identity.dtype == "fp16",
+        )
+        self.onset: float | None = None
+        """When the fault began."""
+
+    @property
+    def known_until(self) -> float:
+        """The time before which no further line will be written."""
+        return min(rank.now for rank in self.ranks)
+
+    def _chance(self, an_hour: float, seconds: float) -> bool:
+        return self._dice.random() * 3600.0 < an_hour * seconds
+
+    # Starting.
+
+    def boot(self, probe: Probe) -> None:
+        """Every rank starts, tells what it is, waits for leave and opens its data."""
+        dice, order = self._dice, self.order
+        fault = self.sick.boot if self.sick else None
+        self._boots += 1
+        boot_s = dice.uniform(*self.noise.boot_s)
+        told = order.identity.model_dump(exclude_none=True)
+        first_seq = 1 if self._boots == 1 else 0
+        if fault is not None:
+            self.onset = self.ranks[0].now
+        for rank in self.ranks:
+            rank.begin(f"boot{self._boots}.{rank.rank}", first_seq=first_seq)
+            rank.step = self._saved_step
+            probe(rank.now + 0.5, rank.rank, ProcessState.ALIVE)
+            if fault == "absent" and rank.rank == 1:
+                rank.mute = True
+            rank.vanish(boot_s * dice.uniform(1.0, 1.1))
+            identity = {**told, "dim": 8} if fault == "foreign" else told
+            rank.say("boot", backend="DDP", run=order.run, attempt=order.attempt, **identity)
+            rank.spend(dice.uniform(0.1, 3.0))
+        if fault is None:
+            load_s = dice.uniform(0.1, 12.0)
+            for rank in self.ranks:
+                rank.section = None
+                rank.enter("data")
+                rank.spend(load_s)
+                rank.say("loader_ready", dt=load_s)
+                rank.enter(None)
+            self._meet()
+        self.step = self._saved_step
+        now = self.ranks[0].now
+        self._next_checkpoint, self._next_eval = now + CHECKPOINT_S, now + EVAL_S
+
+    def restart(self, probe: Probe) -> None:
+        """All processes are replaced, and go on after the last checkpoint; seq begins at 0."""
+        gone_s = self._dice.uniform(2.0, 30.0)
+        now = max(rank.now for rank in self.ranks)
+        for rank in self.ranks:
+            rank.now = now + gone_s
+        self.boot(probe)
+
+    # One step.
+
+    def advance(self, probe: Probe) -> None:
+        """Take one step, and what comes between it and the next."""
+        if self.sick is not None and self.sick.boot is not None:
+            self._idle()
+            return
+        self.step += 1
+        if self.sick is not None and self.step >= self.sick.onset_step and self.onset is None:
+            self.onset = max(rank.now for rank in self.ranks)
+            if self.sick.hang:
+                self._hang(self.sick, probe)
+                return
+        if self.onset is not None and self.sick is not None and self.sick.hang:
+            self._idle()
+            return
+        self._take()
+        self._between(probe)
+
+    def _times(self) -> list[float]:
+        """Return how long each rank computes in this step."""
+        noise, dice, sick = self.noise, self._dice, self.sick
+        kept = 1.0 - 1.0 / noise.drift_steps
+        self._drift = self._drift * kept + dice.gauss(
+            0.0, noise.drift_sigma * (2.0 / noise.drift_steps) ** 0.5
+        )
+        common_s = self._step_s * dice.lognormvariate(self._drift, noise.sigma)
+        ill = sick is not None and self.onset is not None
+        if sick is not None and ill:
+            common_s *= sick.step_x
+        times = [common_s * dice.lognormvariate(0.0, noise.own_sigma) for _ in self.ranks]
+        if sick is not None and ill and sick.own_x != 1.0:
+            times[1] *= sick.own_x
+        return times
+
+    def _fetch_s(self, step_s: float) -> float:
+        noise, dice = self.noise, self._dice
+        share = noise.fetch_share
+        if self.sick is not None and self.onset is not None and self.sick.fetch_share:
+            share = self.sick.fetch_share / (1.0 - self.sick.fetch_share)
+            return step_s * share * dice.lognormvariate(0.0, 0.1)
+        fetch_s = dice.expovariate(1.0 / (share * step_s))
+        if self._chance(noise.stall_rate, step_s):
+            stall_s = noise.stall_least_s * dice.paretovariate(noise.stall_tail)
+            fetch_s += min(noise.stall_most_s, stall_s)
+        return fetch_s
+
+    def _pause(self, rank: Rank, step_s: float) -> None:
+        """Let a rank's interpreter stand, now and then."""
+        noise, dice = self.noise, self._dice
+        if not self._chance(noise.pause_rate, step_s):
+            return
+        if dice.random() < noise.long_pause_share:
+            rank.freeze(
+                dice.uniform(noise.pause_s[1], noise.long_pause_s), busy=dice.random() < 0.5
+            )
+        else:
+            rank.freeze(dice.uniform(*noise.pause_s))
+
+    def _take(self) -> None:
+        """Take one whole step."""
+        dice, step = self._dice, self.step
+        began, times = self.known_until, self._times()
+        paused = dice.choice(("data", "forward", "backward", "optimizer"))
+        if self._compiles:
+            times = [times[0] + dice.uniform(*self.noise.compile_s)] * len(times)
+            self._compiles = False
+        fetched: list[float] = []
+        for rank, own_s in zip(self.ranks, times, strict=True):
+            self._open(rank, step)
+            fetched.append(self._fetch_s(own_s))
+            rank.spend(fetched[-1])
+            if paused == "data":
+                self._pause(rank, own_s)
+            self._section(rank, "forward", FORWARD * own_s, paused)
+            self._section(rank, "backward", BACKWARD * own_s, paused)
+            rank.collective_seq += 1
+        waits = self._meet()
+        for rank, own_s in zip(self.ranks, times, strict=True):
+            self._section(rank, "optimizer", OPTIMIZER * own_s, paused)
+            rank.section_seq += 1
+            rank.enter("log")
+            rank.collective_seq += 1
+        waits = [a + b for a, b in zip(waits, self._meet(), strict=True)]
+        self._close(began, times, fetched, waits)
+
+    def _open(self, rank: Rank, step: int) -> None:
+        rank.step, rank.in_step = step, True
+        rank.enter("data")
+        rank.say("step_start")
+
+    def _section(self, rank: Rank, name: str, seconds: float, paused: str) -> None:
+        rank.section_seq += 1
+        rank.enter(name)
+        rank.spend(seconds)
+        if name == paused:
+            self._pause(rank, seconds / FORWARD)
+
+    def _close(
+        self, began: float, times: list[float], fetched: list[float], waits: list[float]
+    ) -> None:
+        """Every rank writes its progress and the end of its step."""
+        numbers = self._series.of_step(self.step)
+        tokens = self.order.identity.tokens_per_step or 0
+        claim_x = self.sick.claim_x if self.sick is not None and self.onset is not None else 1.0
+        for rank, own_s, fetch_s, wait_s in zip(self.ranks, times, fetched, waits, strict=True):
+            rank.rss_mb = self._series.rss_mb(rank.rss_mb, self.step)
+            took_s = rank.now - began
+            rank.say(
+                "progress",
+                toks_per_s=claim_x * tokens / took_s,
+                dt_fetch_s=fetch_s,
+                gpu_mem_alloc=4000.0,
+                gpu_mem_reserved=6000.0,
+                host_rss_mb=rank.rss_mb,
+                **numbers,
+            )
+            rank.enter(None)
+            compute_s = max(0.0, took_s - fetch_s - wait_s)
+            rank.say(
+                "step_end",
+                dt_step_s=took_s,
+                tokens=tokens,
+                collective_seq=rank.collective_seq,
+                step_sections=StepSections.model_construct(
+                    data=fetch_s,
+                    forward=FORWARD * compute_s,
+                    backward=BACKWARD * compute_s,
+                    optimizer=OPTIMIZER * compute_s,
+                    wait=wait_s,
+                ),
+            )
+            rank.in_step = False
+            rank.now += 1e-4 * own_s
+
+    def _meet(self) -> list[float]:
+        """Let every rank wait for the last one; returns for how long each did."""
+        end = max(rank.now for rank in self.ranks)
+        waits = [end - rank.now for rank in self.ranks]
+        for rank, wait_s in zip(self.ranks, waits, strict=True):
+            rank.spend(wait_s)
+        return waits
+
+    # Between steps.
+
+    def _between(self, probe: Probe) -> None:
+        now, noise, dice = self.known_until, self.noise, self._dice
+        sick = self.sick
+        if sick is not None and sick.backwards and self.onset is not None:
+            self.ranks[1].step -= 3
+            self.ranks[1].say("step_start")
+            return
+        if self.step % CHECKPOINT_STEPS == 0 and now >= self._next_checkpoint:
+            self._next_checkpoint = now + CHECKPOINT_S
+            self._checkpoint()
+        if self.step % EVAL_STEPS == 0 and now >= self._next_eval:
+            self._next_eval = now + EVAL_S
+            long = dice.random() < noise.long_eval_share
+            self._outside("eval", noise.long_eval_s if long else dice.uniform(*noise.eval_s))
+        if self._chance(noise.clock_step_rate, self._step_s):
+            self.wall.step(now, dice.uniform(-3600.0, 3600.0))
+        if sick is None and self._saved_step and self._chance(noise.restart_rate, self._step_s):
+            self.restart(probe)
+
+    def _checkpoint(self) -> None:
+        noise, dice = self.noise, self._dice
+        long = dice.random() < noise.long_checkpoint_share
+        seconds = noise.long_checkpoint_s if long else dice.uniform(*noise.checkpoint_s)
+        mute = (
+            dice.randrange(len(self.ranks)) if dice.random() < noise.silent_checkpoint_share else -1
+        )
+        self._outside("checkpoint", seconds, mute)
+        self._saved_step = self.step
+
+    def _outside(self, section: str, seconds: float, mute: int = -1) -> None:
+        """All ranks spend time in a section between steps."""
+        for rank in self.ranks:
+            rank.enter(section)
+            if rank.rank == mute:
+                rank.freeze(seconds)
+            else:
+                rank.spend(seconds)
+            fields: dict[str, Any] = {"val_loss": 2.0} if section == "eval" else {"dt": seconds}
+            rank.say(section, **fields)
+            rank.enter(None)
+        self._meet()
+
+    def finish(self, probe: Probe) -> None:
+        """All ranks are done and exit with 0, in any order."""
+        for rank in self.ranks:
+            rank.say("done")
+            probe(rank.now + self._dice.uniform(0.0, 2.0), rank.rank, ProcessState.DEAD, code=0)
+            rank.vanish(30.0)
+
+    # Faults.
+
+    def _idle(self) -> None:
+        """Let time pass where every rank is."""
+        for rank in self.ranks:
+            rank.spend(SLICE_S)
+
+    def _hang(self, sick: Sickness, probe: Probe) -> None:
+        """In a step that opens, a rank stays in a section for ever, and its peers wait for it."""
+        order = ("data", "forward", "backward", "optimizer", "log")
+        last = order.index(sick.section or "backward")
+        for rank in self.ranks:
+            culprit = rank.rank == sick.rank
+            self._open(rank, self.step)
+            wait_in = max(last, order.index("backward")) if not culprit else last
+            wait_in = order.index("log") if not culprit and sick.section == "optimizer" else wait_in
+            for name in order[1 : wait_in + 1]:
+                rank.section_seq += 1
+                rank.enter(name)
+                rank.spend(0.1 * self._step_s)
+            rank.collective_seq += (wait_in >= 2) + (wait_in >= 4) - culprit * (last in (2, 4))
+            if culprit and sick.silent:
+                rank.spend(ANNOUNCED_S)
+                rank.mute = True
+            if culprit and sick.state is not None:
+                probe(rank.now + 1.0, rank.rank, ProcessState(sick.state), code=sick.code)
+        self.onset = self.known_until

@@ -1,0 +1,182 @@
+"""What does a watcher make of simulated lines? Ticks, now and then late, folded as live ones are.
+
+Lines arrive at the first tick after they were written; in a messy run some come twice and some a
+tick later than those behind them. A tick that brings nothing changes nothing unless a deadline has
+passed, and no deadline is shorter than seconds: of such ticks every second one or so is folded.
+"""
+
+import random
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.heartbeat import Heartbeat, Msg
+from gonogo.contract.order import Order
+from gonogo.contract.tick import ProcessState, RankProbe, StackProbe, Tick
+from gonogo.judge.simulate.noise import Noise
+from gonogo.judge.simulate.ranks import Stand, Wall
+from gonogo.judge.watch.fold import fold_beats, start
+
+IDLE_TICK_S = 2.0
+SECOND_ROUND_S = 6.0
+HISTORY = 16
+
+
+class Writer(Protocol):
+    """Whose lines a watcher reads."""
+
+    @property
+    def rank(self) -> int:
+        """Its number."""
+
+    @property
+    def lines(self) -> list[tuple[float, Heartbeat]]:
+        """When each line is written, in order; what was read is taken off."""
+
+    def stands(self, now: float) -> Stand | None:
+        """Return what keeps its main thread at `now`, where something does."""
+
+
+class Watcher:
+    """Looks at ranks while their time passes, and keeps what it found."""
+
+    def __init__(
+        self,
+        order: Order,
+        ranks: Sequence[Writer],
+        *,
+        noise: Noise,
+        wall: Wall,
+        dice: random.Random,
+        now: float,
+    ) -> None:
+        self._ranks, self._noise, self._dice, self._wall = ranks, noise, dice, wall
+        self._interval_s = dice.choice((0.2, 0.25, 0.5, 1.0))
+        self._messy = dice.random() < noise.messy_share
+        self._proto = Tick(n=0, mono=0.0, ts=0.0, interval_s=self._interval_s)
+        self._n = 0
+        self._now = self._folded = now
+        self._state = start(order)
+        self._next_late_s = 0.0
+        """By how much the next tick comes late."""
+        self._held: dict[int, list[Heartbeat]] = {}
+        self._history: dict[int, list[Heartbeat]] = {}
+        self._probes: list[tuple[float, RankProbe]] = []
+        self._rounds: list[float] = []
+        """When stacks are to be read."""
+        self.findings: list[Finding] = []
+        self.lines = 0
+
+    def probe(self, now: float, rank: int, state: ProcessState, **fields: Any) -> None:
+        """From `now` on a rank's process is found like this."""
+        row = RankProbe(rank=rank, pid=1000 + rank, state=state, **fields)
+        self._probes = sorted([*self._probes, (now, row)], key=lambda entry: entry[0])
+
+    @property
+    def halted(self) -> bool:
+        """Whether a halt was found."""
+        return any(finding.severity is Severity.HALT for finding in self.findings)
+
+    def look_until(self, end: float) -> None:
+        """Tick until `end`, the time up to which every rank's lines are known."""
+        while self._now + self._interval_s + self._next_late_s <= end:
+            late_s = self._next_late_s
+            self._now += self._interval_s + late_s
+            self._look(late_s)
+            self._next_late_s = self._late_s()
+
+    def _late_s(self) -> float:
+        """Return by how much the next tick comes late, mostly nothing."""
+        noise, dice = self._noise, self._dice
+        chance = dice.random() * 3600.0 / self._interval_s
+        if chance < noise.asleep_rate:
+            return dice.uniform(16.0, noise.asleep_s)
+        if chance < noise.late_tick_rate:
+            return dice.uniform(*noise.late_tick_s)
+        return 0.0
+
+    def _look(self, late_s: float) -> None:
+        now = self._now
+        beats = self._arrived(now)
+        probes = self._probed(now)
+        self._n += 1
+        if not (beats or probes or late_s or now - self._folded >= IDLE_TICK_S):
+            return
+        self._folded = now
+        fields = {"n": self._n, "mono": now, "ts": self._wall.at(now), **probes}
+        tick = self._proto.model_copy(update={**fields, "late_s": late_s})
+        self._state, found = fold_beats(self._state, tick, beats)
+        if found:
+            self.findings += found
+            if any(finding.severity is Severity.SUSPECT for finding in found):
+                self._rounds = self._rounds or [now, now + SECOND_ROUND_S]
+
+    def _arrived(self, now: float) -> dict[int, list[Heartbeat]]:
+        """Return the lines that this tick brings."""
+        beats: dict[int, list[Heartbeat]] = {}
+        for rank in self._ranks:
+            lines = rank.lines
+            if not lines or lines[0][0] > now:
+                continue
+            count = 0
+            for written, _ in lines:
+                if written > now:
+                    break
+                count += 1
+            beats[rank.rank] = [beat for _, beat in lines[:count]]
+            del lines[:count]
+            self.lines += count
+        if not self._messy:
+            return beats
+        for number in self._held:
+            beats.setdefault(number, [])
+        return self._mixed(beats)
+
+    def _mixed(self, beats: dict[int, list[Heartbeat]]) -> dict[int, list[Heartbeat]]:
+        """Return the lines with some repeated, some out of order, some kept for the next tick."""
+        mixed: dict[int, list[Heartbeat]] = {}
+        for rank, came in beats.items():
+            dice, mess = self._dice, self._noise.mess
+            lines = came + self._held.pop(rank, [])
+            history = (self._history.get(rank, []) + came)[-HISTORY:]
+            if any(beat.msg == Msg.BOOT for beat in came):
+                history = []
+            elif len(lines) > 1 and dice.random() < mess:
+                self._held[rank] = [lines.pop(dice.randrange(len(lines) - 1))]
+            self._history[rank] = history
+            if history and dice.random() < mess:
+                lines.append(dice.choice(history))
+            if dice.random() < mess:
+                dice.shuffle(lines)
+            mixed[rank] = lines
+        return mixed
+
+    def _probed(self, now: float) -> dict[str, Any]:
+        """Return what probes see at this tick: processes that changed, stacks where suspect."""
+        fields: dict[str, Any] = {}
+        rows: list[RankProbe] = []
+        while self._probes and self._probes[0][0] <= now:
+            rows.append(self._probes.pop(0)[1])
+        if rows:
+            fields["ranks"] = rows
+        if self._rounds and self._rounds[0] <= now:
+            self._rounds.pop(0)
+            fields["stacks"] = self._stacks(now)
+        return fields
+
+    def _stacks(self, now: float) -> list[StackProbe]:
+        """Return where every rank stands: where one stands still, its peers wait for it."""
+        standing = {rank.rank: rank.stands(now) for rank in self._ranks}
+        if not any(standing.values()):
+            return [
+                StackProbe(rank=rank, digest=f"{rank}/{self._n}", cpu_s=now) for rank in standing
+            ]
+        probes = []
+        for rank, stand in standing.items():
+            if stand is None:
+                probes.append(StackProbe(rank=rank, digest="waits", waiting=True, cpu_s=now))
+            else:
+                cpu_s = now if stand.busy else 0.0
+                digest = f"stands/{stand.since}"
+                probes.append(StackProbe(rank=rank, digest=digest, waiting=False, cpu_s=cpu_s))
+        return probes

@@ -1,0 +1,209 @@
+"""What would a watcher have seen of lines that nobody watched? The fold by the ranks' own clocks.
+
+Lines are merged by their monotonic clocks, with one offset for each boot (`clocks`): a wall clock
+that is set while the run goes on moves nothing. Time passes between lines, so that a deadline is
+found at the moment it was due; what the exit records tell stands for the probes that nobody made.
+"""
+
+import heapq
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+
+from gonogo.contract.errors import Corrupt
+from gonogo.contract.finding import Finding
+from gonogo.contract.heartbeat import parse_heartbeat
+from gonogo.contract.order import Order
+from gonogo.contract.records import RankExit
+from gonogo.contract.tick import ProcessState, RankProbe, Tick
+from gonogo.judge.watch.clocks import Boot, Clocks
+from gonogo.judge.watch.fold import Sink, WatchState, fold, look, start
+from gonogo.rundir import RunDir, iter_lines, load_record
+
+INTERVAL_S = 0.25
+MAX_SEARCHES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One line with the clock that stands for its receipt."""
+
+    clock: float
+    ts: float
+    rank: int
+    raw: bytes
+
+
+def fold_by_clock(
+    run_dir: RunDir,
+    order: Order,
+    ended_at: float | None,
+    now: float | None,
+    sink: Sink | None = None,
+) -> tuple[WatchState, list[Finding]]:
+    """Fold lines by their own clocks, letting time pass between them and up to the end.
+
+    Args:
+        run_dir: the run's directory.
+        order: what was ordered.
+        ended_at: Unix seconds of the run's recorded end, if there is one.
+        now: Unix seconds at which an unfinished run is looked at.
+        sink: is given every line that came for the first time.
+    """
+    state, findings = start(order, watched=False), list[Finding]()
+    last: _Line | None = None
+    number = 0
+    for number, group in _groups(_merged(run_dir)):
+        if last is not None:
+            findings += _pass_time(state, last.clock, group[-1], number)
+        beats: dict[int, list[bytes]] = {}
+        for line in group:
+            beats.setdefault(line.rank, []).append(line.raw)
+        last = group[-1]
+        tick = Tick(n=number, mono=last.clock, ts=last.ts, interval_s=INTERVAL_S)
+        state, found = fold(state, tick, beats, sink)
+        findings += found
+    if last is None:
+        return state, findings
+    end = ended_at if ended_at is not None else None if has_arrived(state) else now
+    if end is not None and end > last.ts:
+        until = _Line(last.clock + end - last.ts, end, 0, b"")
+        findings += _pass_time(state, last.clock, until, number + 1)
+        last = until
+    return _read_exits(run_dir, state, findings, last, number + 2)
+
+
+def _merged(run_dir: RunDir) -> Iterator[_Line]:
+    """Yield the lines of all ranks in the order of one clock."""
+    clocks = Clocks()
+    for rank in run_dir.ranks():
+        for raw in iter_lines(run_dir.heartbeat(rank)):
+            try:
+                clocks.add(parse_heartbeat(raw))
+            except Corrupt:
+                continue
+    offsets = clocks.offsets()
+    ranks = [_stamped(run_dir, rank, offsets) for rank in run_dir.ranks()]
+    return heapq.merge(*ranks, key=lambda line: line.clock)
+
+
+def _stamped(run_dir: RunDir, rank: int, offsets: Mapping[Boot, float]) -> Iterator[_Line]:
+    """Yield one rank's lines with their clock; an unreadable one goes with the one before it."""
+    clock = ts = float("-inf")
+    for raw in iter_lines(run_dir.heartbeat(rank)):
+        try:
+            beat = parse_heartbeat(raw)
+        except Corrupt:
+            if clock == float("-inf"):
+                continue
+        else:
+            offset = offsets.get((beat.rank, beat.boot), 0.0)
+            clock, ts = max(clock, beat.mono + offset), beat.ts
+        yield _Line(clock, ts, rank, raw)
+
+
+def _groups(lines: Iterator[_Line]) -> Iterator[tuple[int, list[_Line]]]:
+    """Yield lines by the tick that would have brought them."""
+    first = next(lines, None)
+    if first is None:
+        return
+    origin = first.clock
+
+    def everything() -> Iterator[_Line]:
+        yield first
+        yield from lines
+
+    for number, group in groupby(everything(), lambda row: int((row.clock - origin) / INTERVAL_S)):
+        yield number + 1, list(group)
+
+
+def _pass_time(state: WatchState, since: float, until: _Line, number: int) -> list[Finding]:
+    """Let time pass without lines, and find each finding at the time it was due.
+
+    An empty tick changes nothing unless it finds something, so the first one is searched for by
+    halving.
+    """
+    findings: list[Finding] = []
+    low = since
+    for _ in range(MAX_SEARCHES):
+        if until.clock - low <= INTERVAL_S or not look(state, _at(until, until.clock, number)):
+            break
+        high = until.clock
+        while high - low > INTERVAL_S:
+            middle = (low + high) / 2
+            if look(state, _at(until, middle, number)):
+                high = middle
+            else:
+                low = middle
+        findings += fold(state, _at(until, high, number), {})[1]
+        low = high
+    return findings
+
+
+def _at(until: _Line, clock: float, number: int) -> Tick:
+    ts = until.ts - (until.clock - clock)
+    return Tick(n=number, mono=clock, ts=ts, interval_s=INTERVAL_S)
+
+
+def has_arrived(state: WatchState) -> bool:
+    """Say whether every rank that was observed is done or reached the last step."""
+    steps = state.run.order.steps
+    ranks = state.streams.values()
+    return bool(ranks) and all(row.done or row.completed >= steps for row in ranks)
+
+
+def _read_exits(
+    run_dir: RunDir, state: WatchState, findings: list[Finding], last: _Line, number: int
+) -> tuple[WatchState, list[Finding]]:
+    """Let the ranks' exit records stand for the probes that nobody made."""
+    probes = []
+    for rank in run_dir.ranks():
+        try:
+            record = load_record(run_dir.rank_exit(rank), RankExit)
+        except Corrupt:
+            continue
+        if record is not None:
+            probes.append(
+                RankProbe(
+                    rank=rank,
+                    state=ProcessState.DEAD,
+                    code=record.code,
+                    signal=record.signal,
+                    exit_at=record.at,
+                )
+            )
+    if not probes:
+        return state, findings
+    settle_s = state.run.watch.process_death.settle_s
+    for passed_s, ranks in ((0.0, probes), (settle_s + INTERVAL_S, [])):
+        tick = Tick(
+            n=number,
+            mono=last.clock + passed_s,
+            ts=last.ts + passed_s,
+            interval_s=INTERVAL_S,
+            ranks=ranks,
+        )
+        findings += fold(state, tick, {})[1]
+    return state, findings
+
+
+def watch_on(state: WatchState, *, now: float) -> list[Finding]:
+    """Return what the watch would have found had it gone on without lines until `now`.
+
+    A directory without exit.json may be a run that goes on, or one whose watcher is gone: its
+    files are then all there is, and their silence is the ranks' own.
+
+    Args:
+        state: after the last recorded tick or line; used up.
+        now: Unix seconds; before the last line: nothing.
+    """
+    ranks = state.streams.values()
+    if not ranks or has_arrived(state):
+        return []
+    heard_mono = max(row.heard_mono for row in ranks)
+    heard_ts = max(row.heard_ts for row in ranks)
+    if now <= heard_ts:
+        return []
+    state.view.watched = False
+    until = _Line(heard_mono + now - heard_ts, now, 0, b"")
+    return _pass_time(state, heard_mono, until, 1)

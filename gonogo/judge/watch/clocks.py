@@ -1,0 +1,129 @@
+"""When was a line written, on one clock of the whole run? For lines that no watcher stamped.
+
+Each process start (boot) of each rank gets one offset, fitted once; a line's clock is its own
+monotonic clock plus that. So a wall clock that steps in mid-run moves nothing: it is asked only at
+the start of a boot, whether two processes share a monotonic clock, and where nothing else can tell
+(a boot that has no step in common with any other). Ranks of different hosts are laid over each
+other by the ends of the steps that they took together.
+
+Example: rank 1 runs on another host, whose clock reads 5 000 s more at the end of each common
+step: its offset is -5 000 s.
+"""
+
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gonogo.contract.heartbeat import Heartbeat, Msg
+
+SAME_CLOCK_S = 5.0
+"""Two processes whose wall clocks are ahead of their own by the same, but for so much, share it."""
+FIRST_LINES = 16
+STEPS_KEPT = 256
+STEPS_NEEDED = 3
+
+Boot = tuple[int, str]
+"""Rank and id of one process start."""
+
+
+@dataclass(slots=True)
+class _Told:
+    """What one boot's lines tell of its clock."""
+
+    ahead_s: list[float] = field(default_factory=list)
+    """By how much the wall clock was ahead of its own, on its first lines."""
+    last_ahead_s: float = 0.0
+    ends: dict[int, float] = field(default_factory=dict)
+    """Step → its own clock at the end, of the first steps."""
+
+    @property
+    def first_ahead_s(self) -> float:
+        return statistics.median(self.ahead_s)
+
+
+class Clocks:
+    """Collects lines in any order of ranks, each rank's in its own, then fits offsets.
+
+    Memory does not grow with the number of lines.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[Boot, _Told] = {}
+
+    def add(self, beat: Heartbeat) -> None:
+        """Take one line into account."""
+        told = self._told.setdefault((beat.rank, beat.boot), _Told())
+        told.last_ahead_s = beat.ts - beat.mono
+        if len(told.ahead_s) < FIRST_LINES:
+            told.ahead_s.append(told.last_ahead_s)
+        if beat.msg == Msg.STEP_END and len(told.ends) < STEPS_KEPT:
+            told.ends.setdefault(beat.step, beat.mono)
+
+    def offsets(self) -> dict[Boot, float]:
+        """Return boot → seconds to add to its monotonic clock to get the run's."""
+        starts = _generations(self._told)
+        placed: dict[Boot, float] = {}
+        before: dict[Boot, float] = {}
+        for generation in starts:
+            for boot in _best_first(self._told, generation):
+                offset = self._of_peers(boot, generation, placed)
+                if offset is None:
+                    offset = self._of_earlier(boot, before)
+                placed[boot] = 0.0 if offset is None else offset
+            before = dict(placed)
+        return placed
+
+    def _of_peers(
+        self, boot: Boot, generation: Iterable[Boot], placed: Mapping[Boot, float]
+    ) -> float | None:
+        """Return the offset by a peer that is placed: one that shares a clock, or steps."""
+        own = self._told[boot]
+        peers = [peer for peer in generation if peer in placed]
+        for peer in peers:
+            if abs(own.first_ahead_s - self._told[peer].first_ahead_s) <= SAME_CLOCK_S:
+                return placed[peer]
+        for peer in peers:
+            ends = self._told[peer].ends
+            apart = [ends[step] - mono for step, mono in own.ends.items() if step in ends]
+            if len(apart) >= STEPS_NEEDED:
+                return placed[peer] + statistics.median(apart)
+        if not peers:
+            return None
+        return placed[peers[0]] + own.first_ahead_s - self._told[peers[0]].first_ahead_s
+
+    def _of_earlier(self, boot: Boot, before: Mapping[Boot, float]) -> float | None:
+        """Return the offset by boots of an earlier generation, this rank's first."""
+        own = self._told[boot]
+        earlier = sorted(before, key=lambda row: (row[0] != boot[0], row))
+        for row in earlier:
+            if abs(own.first_ahead_s - self._told[row].last_ahead_s) <= SAME_CLOCK_S:
+                return before[row]
+        if not earlier:
+            return None
+        return before[earlier[0]] + own.first_ahead_s - self._told[earlier[0]].last_ahead_s
+
+
+def fit_clocks(beats: Iterable[Heartbeat]) -> dict[Boot, float]:
+    """Return boot → offset of all lines; see `Clocks`."""
+    clocks = Clocks()
+    for beat in beats:
+        clocks.add(beat)
+    return clocks.offsets()
+
+
+def _generations(told: Mapping[Boot, _Told]) -> list[list[Boot]]:
+    """Return the boots by how many each rank had had before: first starts, then restarts."""
+    found: list[list[Boot]] = []
+    count: dict[int, int] = {}
+    for boot in told:
+        number = count.get(boot[0], 0)
+        count[boot[0]] = number + 1
+        if number == len(found):
+            found.append([])
+        found[number].append(boot)
+    return found
+
+
+def _best_first(told: Mapping[Boot, _Told], boots: Iterable[Boot]) -> list[Boot]:
+    """Return boots with the one that ended the most steps first: the others are laid over it."""
+    return sorted(boots, key=lambda boot: (-len(told[boot].ends), boot))

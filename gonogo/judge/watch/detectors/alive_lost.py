@@ -1,0 +1,133 @@
+"""D3: has a rank fallen silent?
+
+A rank speaks even while it waits (`alive` lines). Silence is suspect; it halts when the process is
+stopped, dead or uninterruptible, or when its peers go on speaking. All ranks silent at once may be
+the transport: UNKNOWN, until a probe tells.
+
+Serialising a checkpoint, an evaluation, opening data, importing and compiling may hold the
+interpreter for minutes, and then no thread speaks: in these a silent rank has the deadline of its
+section (D5) or of its start (D2), unless its process is held. Ranks that a launcher restarts in
+place start one after the other: while a peer starts anew, a silent rank has the time of a start.
+"""
+
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.heartbeat import Section
+from gonogo.contract.outcome import Detector as Name
+from gonogo.contract.tick import Tick
+from gonogo.judge.watch.detector import Detector, Seen
+from gonogo.judge.watch.detectors.no_first_heartbeat import boot_limit, first_step_limit
+from gonogo.judge.watch.detectors.rank_divergence import name_culprit
+from gonogo.judge.watch.detectors.section_deadline import deadline_of, limit_of
+from gonogo.judge.watch.stream import RankStream
+from gonogo.judge.watch.view import Limit, View, found
+
+MAY_BE_SILENT = frozenset({Section.DATA, Section.CHECKPOINT, Section.EVAL})
+
+
+def _suspect(view: View, tick: Tick, stream: RankStream, peers_live: bool) -> Finding:
+    silent_s = tick.mono - stream.heard_mono
+    threshold = view.run.watch.alive_lost.suspect_s
+    which = "its peers go on" if peers_live else "all ranks are silent at once"
+    return found(
+        view,
+        Name.ALIVE_LOST,
+        Severity.SUSPECT,
+        episode=_episode(stream),
+        at=tick.ts,
+        stream=stream,
+        value=silent_s,
+        threshold=threshold,
+        source=view.run.source("alive_lost.suspect_s"),
+        text=f"rank {stream.rank} has been silent for {silent_s:.1f} s; {which}",
+    )
+
+
+def limit_of_silence(view: View, stream: RankStream) -> Limit:
+    """Return how long a rank may be silent where it stands."""
+    run = view.run
+    usual = Limit(seconds=run.watch.alive_lost.halt_s, source=run.source("alive_lost.halt_s"))
+    if view.held(stream.rank):
+        return usual
+    allowed = usual
+    if stream.section == Section.BOOT and stream.started_mono is None:
+        allowed = boot_limit(run)
+    elif stream.section in MAY_BE_SILENT:
+        name, deadline = deadline_of(run.watch.section_deadline, stream.section)
+        allowed = limit_of(run, stream, name, deadline, view.median_step_s())
+    elif stream.completed_steps == 0 and stream.started_mono is not None:
+        allowed = first_step_limit(run)
+    elif _restarts(view, stream):
+        allowed = boot_limit(run)
+    return max(usual, allowed, key=lambda limit: limit.seconds)
+
+
+def _restarts(view: View, stream: RankStream) -> bool:
+    """Whether a peer has started anew since the rank's last line: then the rank is about to."""
+    return any(
+        peer.first_mono > stream.heard_mono and peer.completed_steps == 0
+        for peer in view.streams.values()
+    )
+
+
+def _halt(view: View, tick: Tick, stream: RankStream) -> Finding:
+    silent_s = tick.mono - stream.heard_mono
+    limit = limit_of_silence(view, stream)
+    state = view.processes.of(stream.rank).state
+    why = f"its process is {state}" if view.held(stream.rank) else "its peers live"
+    return found(
+        view,
+        Name.ALIVE_LOST,
+        Severity.HALT,
+        episode=_episode(stream),
+        at=tick.ts,
+        stream=stream,
+        value=silent_s,
+        threshold=limit.seconds,
+        source=limit.source,
+        text=f"rank {stream.rank} has been silent for {silent_s:.1f} s (limit {limit.seconds:g} s)"
+        f" at step {stream.step}, and {why}",
+    )
+
+
+def _episode(stream: RankStream) -> str:
+    return f"rank{stream.rank}/{stream.boot}/{stream.heard_seq}"
+
+
+class AliveLost(Detector[None]):
+    """D3: has a rank fallen silent?"""
+
+    name = Name.ALIVE_LOST
+    sentence = (
+        "Suspects a rank that has been silent for half a minute, and halts after a minute "
+        "when its process is held or its peers go on speaking; where a section or the start may "
+        "last longer (data, checkpoint, evaluation, boot, first step), at that deadline."
+    )
+    version = 2
+    """2: silence in data, checkpoint, evaluation and at the start has the deadline of those."""
+    ticks = True
+    deadline = True
+    probes = True
+
+    def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:
+        """Observe a tick: silence of each rank on the watcher's clock."""
+        settings = view.run.watch.alive_lost
+        streams = [stream for stream in view.active() if stream.labelled and not stream.halt_seen]
+        silent = [s for s in streams if tick.mono - s.heard_mono > settings.suspect_s]
+        if not silent:
+            return own, []
+        peers_live = len(silent) < len(streams)
+        findings = [_suspect(view, tick, stream, peers_live) for stream in silent]
+        lost = [
+            stream
+            for stream in silent
+            if (peers_live or view.held(stream.rank))
+            and tick.mono - stream.heard_mono > limit_of_silence(view, stream).seconds
+        ]
+        culprit = name_culprit(view, lost, tick.mono)
+        if culprit is not None:
+            findings.append(_halt(view, tick, culprit.stream))
+        return own, findings
+
+    def armed(self, own: None, view: View) -> bool:
+        """Whether a rank's lines are followed, and silence could be told from lost lines."""
+        return view.watched and any(stream.labelled for stream in view.active())

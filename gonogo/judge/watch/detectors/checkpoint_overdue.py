@@ -1,0 +1,209 @@
+"""D20: is the last checkpoint that the watcher verified long past?
+
+What the trainer claims does not count: the watcher reads the manifest, sizes and digests itself. A
+checkpoint is due by the order's cadence, in steps or in seconds, whichever comes first, and time
+begins with the first step, or with the last one verified. It is overdue at `overdue_x` times that,
+and `grace_s`. Where a cadence counts steps, the time is the one that those steps really took, so
+that evaluations and pauses between them are no delay. A checkpoint that does not hold is told at
+once; it ends nothing by itself, for an earlier one may.
+
+UNKNOWN without a watcher that looks at checkpoints (its ticks say so), and for a run whose cadence
+is never.
+"""
+
+from dataclasses import dataclass, replace
+
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.heartbeat import Section
+from gonogo.contract.observation import CheckpointSeen, checkpoints_in
+from gonogo.contract.outcome import Detector as Name
+from gonogo.contract.tick import Tick
+from gonogo.judge.watch.detector import Detector, Seen
+from gonogo.judge.watch.view import Run, View, found, is_late
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """When the last checkpoint was verified, and when the next one was due."""
+
+    looks: bool = False
+    """Whether the watcher says that it looks at checkpoints."""
+    since_mono: float | None = None
+    """Watcher's clock of the first step, or of the last checkpoint that verified."""
+    step: int = 0
+    """Its step."""
+    due_mono: float | None = None
+    """Watcher's clock when the next one was due by its count of steps."""
+    refused: tuple[str, ...] = ()
+    """Checkpoints that claimed to be whole and were not."""
+    why: str = ""
+    """What was wrong with the last of them."""
+    warned: bool = False
+    halted: bool = False
+
+
+class CheckpointOverdue(Detector[Saved]):
+    """D20: is the last checkpoint that the watcher verified long past?"""
+
+    name = Name.CHECKPOINT_OVERDUE
+    sentence = (
+        "Warns when no checkpoint has been verified by the watcher at 1.5 times the expected time"
+        " and ten minutes, halts at twice that; warns of a checkpoint that does not hold."
+    )
+    State = Saved
+    ticks = True
+    probes = True
+
+    def observe_tick(self, own: Saved, tick: Tick, view: View) -> Seen[Saved]:
+        """Observe which checkpoints hold, and how long ago the last one was."""
+        findings: list[Finding] = []
+        for seen in checkpoints_in(tick) or ():
+            own, told = self._looked(own, seen, tick, view)
+            findings += told
+        if checkpoints_in(tick) is not None:
+            own = replace(own, looks=True)
+        if not own.looks or not has_cadence(self.run) or not view.watched:
+            return own, findings
+        own = self._clocked(own, tick, view)
+        if is_late(tick) or _is_over(view) or _is_saving(view):
+            return own, findings
+        own, told = self._judged(own, tick, view)
+        return own, findings + told
+
+    def _looked(
+        self, own: Saved, seen: CheckpointSeen, tick: Tick, view: View
+    ) -> tuple[Saved, list[Finding]]:
+        """Return what one look at a checkpoint changes."""
+        if seen.verified:
+            if seen.step is None or seen.step <= max(own.step, _first_step(self.run)):
+                return own, []  # one that was there before, looked at again by another watcher
+            return replace(
+                own, since_mono=tick.mono, step=seen.step, due_mono=None, warned=False, halted=False
+            ), []
+        if seen.path in own.refused:
+            return own, []
+        finding = found(
+            view,
+            self.name,
+            Severity.WARN,
+            episode=f"refused/{seen.path}",
+            at=tick.ts,
+            step=seen.step,
+            text=f"{seen.path} claims to be a checkpoint and does not hold: {seen.text}",
+        )
+        return replace(own, refused=(*own.refused, seen.path), why=finding.text), [finding]
+
+    def _clocked(self, own: Saved, tick: Tick, view: View) -> Saved:
+        """Return the state with its clocks begun, moved on over an absence, and due noted."""
+        if own.since_mono is None:
+            starts = [s.started_mono for s in view.streams.values() if s.started_mono is not None]
+            if not starts:
+                return own
+            own = replace(own, since_mono=min(starts), step=max(own.step, _first_step(self.run)))
+        if is_late(tick):
+            own = replace(
+                own,
+                since_mono=_later(own.since_mono, tick.late_s),
+                due_mono=_later(own.due_mono, tick.late_s),
+            )
+        every_steps = self.run.order.checkpoint.every_steps
+        if own.due_mono is None and every_steps is not None:
+            due = _completed(view) >= own.step + every_steps
+            return replace(own, due_mono=tick.mono) if due else own
+        return own
+
+    def _expected_s(self, own: Saved) -> float | None:
+        """Return how long after the last one the next checkpoint was due; None before that."""
+        if own.since_mono is None:
+            return None
+        by_steps = None if own.due_mono is None else own.due_mono - own.since_mono
+        known = [s for s in (by_steps, self.run.order.checkpoint.every_s) if s is not None]
+        return min(known, default=None)
+
+    def _judged(self, own: Saved, tick: Tick, view: View) -> tuple[Saved, list[Finding]]:
+        """Return what there is to say once a checkpoint is due."""
+        expected_s = self._expected_s(own)
+        if own.since_mono is None or expected_s is None or own.halted:
+            return own, []
+        settings = self.settings
+        limit_s = settings.overdue_x * expected_s + settings.grace_s + _evaluated_s(view)
+        passed_s = tick.mono - own.since_mono
+        findings: list[Finding] = []
+        if passed_s > limit_s and not own.warned:
+            own = replace(own, warned=True)
+            findings.append(self._finding(own, tick, view, Severity.WARN, limit_s))
+        if passed_s > settings.halt_x * limit_s:
+            own = replace(own, halted=True)
+            halt_s = settings.halt_x * limit_s
+            findings.append(self._finding(own, tick, view, Severity.HALT, halt_s))
+        return own, findings
+
+    def _finding(
+        self, own: Saved, tick: Tick, view: View, severity: Severity, limit_s: float
+    ) -> Finding:
+        passed_s = tick.mono - (own.since_mono or tick.mono)
+        setting = "halt_x" if severity is Severity.HALT else "overdue_x"
+        last = f"since that of step {own.step}" if own.step else "at all"
+        return found(
+            view,
+            self.name,
+            severity,
+            episode=f"step{own.step}",
+            at=tick.ts,
+            step=_completed(view),
+            value=passed_s,
+            threshold=limit_s,
+            source=self.run.source(f"checkpoint_overdue.{setting}"),
+            text=f"no checkpoint {last} has held for {passed_s:.0f} s (limit {limit_s:.0f} s)"
+            + (f"; {own.why}" if own.why else ""),
+        )
+
+    def armed(self, own: Saved, view: View) -> bool:
+        """Whether the run has a cadence and a watcher that looks at checkpoints."""
+        return own.looks and has_cadence(self.run) and not _is_over(view)
+
+    def missing(self, own: Saved, view: View) -> str | None:
+        """Say when nobody looked at the checkpoints of a run that writes some."""
+        if own.looks or not has_cadence(self.run):
+            return None
+        return "no watcher looked at the checkpoints"
+
+
+def has_cadence(run: Run) -> bool:
+    """Whether the order asks for checkpoints at all."""
+    return run.order.checkpoint.every_steps is not None or run.order.checkpoint.every_s is not None
+
+
+def _first_step(run: Run) -> int:
+    """Return the step that the run goes on after."""
+    return 0 if run.order.resume_from is None else run.order.resume_from.step
+
+
+def _completed(view: View) -> int:
+    """Return the highest step that every rank has ended."""
+    return min((s.completed for s in view.streams.values()), default=0)
+
+
+def _later(mono: float | None, seconds: float) -> float | None:
+    return None if mono is None else mono + seconds
+
+
+def _is_over(view: View) -> bool:
+    """Whether nothing is left to save: every rank has ended its last step."""
+    last = view.run.order.steps
+    ranks = view.streams.values()
+    return bool(ranks) and all(s.done or s.completed >= last for s in ranks)
+
+
+def _is_saving(view: View) -> bool:
+    """Whether a rank stands in a checkpoint: how long that may take is D5's."""
+    return any(s.section == Section.CHECKPOINT for s in view.streams.values())
+
+
+def _evaluated_s(view: View) -> float:
+    """Return seconds spent in evaluations, by the rank that spent most: none comes there."""
+    spent = (
+        sum(took_s for name, took_s in stream.section_times if name == Section.EVAL)
+        for stream in view.streams.values()
+    )
+    return max(spent, default=0.0)

@@ -1,0 +1,145 @@
+"""D19: is the run's file system full, or nearly so?
+
+Two sources: what the watcher reads of the file system, held against the size of the last checkpoint
+that it verified, and `error` lines, in which the trainer says that a write was refused. A disk is
+no rank's, so no rank is named. Room that is short only while a checkpoint is being written, and
+comes back when an older one is deleted, is no shortage: it has to last `SETTLE_S`. A run that has
+nothing more to write is left alone.
+"""
+
+import re
+from dataclasses import dataclass, replace
+
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.heartbeat import Heartbeat, Msg, Section
+from gonogo.contract.observation import DiskSeen, checkpoints_in, disk_in
+from gonogo.contract.outcome import Detector as Name
+from gonogo.contract.tick import Tick
+from gonogo.judge.watch.detector import Detector, Seen
+from gonogo.judge.watch.view import Beat, View, found
+
+SETTLE_S = 5.0
+CLEAR_RATIO = 1.25
+"""A warning is over when so many times its limit are free again: not at every checkpoint."""
+MB = 2**20
+_REFUSED = re.compile(
+    r"\[?Errno (?:28|30|122)\b|No space left on device|Read-only file system|Disk quota exceeded"
+    r"|PytorchStreamWriter failed writing"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What is known of the disk."""
+
+    checkpoint_mb: float | None = None
+    """Size of the last checkpoint that verified."""
+    short_since: float | None = None
+    """Watcher's clock of the first look that found less than one checkpoint's room."""
+    warned: bool = False
+    halted: bool = False
+    refused: bool = False
+
+
+class Disk(Detector[Room]):
+    """D19: is the run's file system full, or nearly so?"""
+
+    name = Name.DISK
+    sentence = (
+        "Warns when less than two checkpoints (or 5 GB) are free; halts before the next write when"
+        " less than one is, and at once when the trainer says that a write was refused."
+    )
+    State = Room
+    lines = frozenset({Msg.ERROR})
+    ticks = True
+
+    def observe_line(self, own: Room, beat: Beat, view: View) -> Seen[Room]:
+        """Observe an error line: did the file system refuse a write?"""
+        if own.refused or not is_refusal(beat.line):
+            return own, []
+        finding = found(
+            view,
+            self.name,
+            Severity.HALT,
+            episode="refused",
+            at=beat.tick.ts,
+            step=beat.line.step,
+            text=f"the file system refused a write at step {beat.line.step}:"
+            f" {(beat.line.text or '').strip()[:200]}",
+        )
+        return replace(own, refused=True), [finding]
+
+    def observe_tick(self, own: Room, tick: Tick, view: View) -> Seen[Room]:
+        """Observe the room that is left, and how large a checkpoint is."""
+        sizes = [row.bytes for row in checkpoints_in(tick) or () if row.verified and row.bytes]
+        if sizes:
+            own = replace(own, checkpoint_mb=sizes[-1] / MB)
+        seen = disk_in(tick)
+        if seen is None or not _has_to_write(view):
+            return own, []
+        return self._judged(own, seen, tick, view)
+
+    def _judged(self, own: Room, seen: DiskSeen, tick: Tick, view: View) -> Seen[Room]:
+        settings, findings = self.settings, []
+        size_mb = own.checkpoint_mb
+        warn_mb = max(settings.warn_mb, settings.warn_checkpoints * (size_mb or 0.0))
+        if seen.free_mb >= warn_mb:
+            clear = seen.free_mb >= CLEAR_RATIO * warn_mb
+            return replace(own, warned=own.warned and not clear, short_since=None), []
+        if not own.warned:
+            own = replace(own, warned=True)
+            findings.append(self._finding(own, seen, tick, view, Severity.WARN, warn_mb))
+        least_mb = settings.halt_checkpoints * size_mb if size_mb is not None else None
+        if least_mb is None or seen.free_mb >= least_mb or _is_saving(view):
+            return replace(own, short_since=None), findings
+        since = tick.mono if own.short_since is None else own.short_since
+        own = replace(own, short_since=since)
+        if tick.mono - since >= SETTLE_S and not own.halted:
+            own = replace(own, halted=True)
+            findings.append(self._finding(own, seen, tick, view, Severity.HALT, least_mb))
+        return own, findings
+
+    def _finding(
+        self,
+        own: Room,
+        seen: DiskSeen,
+        tick: Tick,
+        view: View,
+        severity: Severity,
+        threshold_mb: float,
+    ) -> Finding:
+        halts = severity is Severity.HALT
+        setting = "halt_checkpoints" if halts else "warn_mb"
+        size = "" if own.checkpoint_mb is None else f"; a checkpoint takes {own.checkpoint_mb:.0f}"
+        return found(
+            view,
+            self.name,
+            severity,
+            episode=f"tick{tick.n}",
+            at=tick.ts,
+            value=seen.free_mb,
+            threshold=threshold_mb,
+            source=self.run.source(f"disk.{setting}"),
+            text=f"{seen.free_mb:.0f} MB of {seen.total_mb:.0f} are free where the run writes"
+            f" (limit {threshold_mb:.0f} MB{size})",
+        )
+
+    def armed(self, own: Room, view: View) -> bool:
+        """Always: error lines need no probe."""
+        return True
+
+
+def is_refusal(line: Heartbeat) -> bool:
+    """Whether an error line says that the file system is full, read-only or over its quota."""
+    return line.msg == Msg.ERROR and _REFUSED.search(line.text or "") is not None
+
+
+def _has_to_write(view: View) -> bool:
+    """Whether a rank has steps before it."""
+    last = view.run.order.steps
+    return any(not s.done and s.completed < last for s in view.streams.values())
+
+
+def _is_saving(view: View) -> bool:
+    """Whether a rank stands in a checkpoint, as far as its lines say."""
+    return any(s.section == Section.CHECKPOINT for s in view.streams.values())

@@ -1,0 +1,191 @@
+"""D12: do the gradients say that the model learns nothing, or nothing sound?
+
+Looked at are applied steps alone: what fp16 skipped has no norm. A norm of exactly zero on an
+applied step moves nothing. Two kinds of zero prove nothing: lines without sections (older trainers
+write 0 for a norm that they never computed) before any other norm was told, and a norm that was
+rounded to nothing.
+"""
+
+import math
+import statistics
+from dataclasses import dataclass, replace
+
+from gonogo.contract import outcome
+from gonogo.contract.finding import Finding, Severity
+from gonogo.judge.watch.detector import Detector, Seen
+from gonogo.judge.watch.step import Step
+from gonogo.judge.watch.view import View, found
+
+ROUNDED_FROM, ROUNDED_BELOW = 1e-6, 0.05
+"""A norm in between, of two significant digits or fewer, may be followed by a rounded zero."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Norms:
+    """The gradient norms of applied steps."""
+
+    last_step: int = 0
+    told: bool = False
+    """Whether a norm was told that means something."""
+    steps: int = 0
+    zeros: int = 0
+    """Norms of zero running."""
+    since_step: int = 0
+    since_ts: float = 0.0
+    last: float | None = None
+    """The last norm that was not zero."""
+    window: tuple[float, ...] = ()
+    spikes: tuple[bool, ...] = ()
+    spiking: bool = False
+    free: tuple[int, ...] = ()
+    """Numbers (among `steps`) of the last steps that were not clipped, as many as must be."""
+    clipped: bool = False
+
+
+class Gradients(Detector[Norms]):
+    """D12 (module docstring)."""
+
+    name = outcome.Detector.GRADIENTS
+    sentence = (
+        "The gradient norm is exactly zero on `zero_steps` applied steps running: halt (a warning"
+        " where the norm before, below 0.05 and of two digits, shows that norms are rounded)."
+        " `spike_count` of `spike_of` norms above `spike_x` times the median of `window_steps`:"
+        " warn. More than `clip_share` of the last `clip_steps` norms above the order's clipping"
+        " limit: warn. A null norm (a skipped fp16 step, a trainer that tells none) is unknown and"
+        " says nothing."
+    )
+    State = Norms
+    steps = True
+
+    def observe_step(self, own: Norms, step: Step, view: View) -> Seen[Norms]:
+        """Observe the gradient norm of a step, where it was applied."""
+        if step.step <= own.last_step:
+            own = Norms()
+        own = replace(own, last_step=step.step)
+        norm = step.grad_norm()
+        if norm is None or not math.isfinite(norm) or norm < 0.0:
+            return own, []
+        if norm == 0.0 and not own.told and not _labelled(view):
+            return own, []
+        own = replace(own, told=True, steps=own.steps + 1)
+        own, zeros = self._vanished(own, norm, step, view)
+        own, spikes = self._spiked(own, norm, step, view)
+        own, clips = self._clipped(own, norm, step, view)
+        return own, zeros + spikes + clips
+
+    def _vanished(self, own: Norms, norm: float, step: Step, view: View) -> Seen[Norms]:
+        """Count norms of exactly zero."""
+        if norm > 0.0:
+            return replace(own, zeros=0, last=norm), []
+        if not own.zeros:
+            own = replace(own, since_step=step.step, since_ts=step.tick.ts)
+        own = replace(own, zeros=own.zeros + 1)
+        if own.zeros != self.settings.zero_steps:
+            return own, []
+        severity = Severity.WARN if _rounded(own.last) else Severity.HALT
+        text = f"the gradient norm was exactly 0 on {own.zeros} applied steps running"
+        finding = self._finding(
+            severity, f"zero/step{own.since_step}", "zero_steps", float(own.zeros), text, step, view
+        )
+        return own, [finding.model_copy(update={"since": own.since_ts})]
+
+    def _spiked(self, own: Norms, norm: float, step: Step, view: View) -> Seen[Norms]:
+        """Warn of norms far above the usual ones."""
+        spike, usual = False, 0.0
+        if len(own.window) >= self.settings.window_steps // 2:
+            usual = statistics.median(own.window)
+            spike = usual > 0.0 and norm > self.settings.spike_x * usual
+        own = replace(
+            own,
+            window=(*own.window, norm)[-self.settings.window_steps :],
+            spikes=(*own.spikes, spike)[-self.settings.spike_of :],
+        )
+        many = sum(own.spikes) >= self.settings.spike_count
+        if many == own.spiking:
+            return own, []
+        own = replace(own, spiking=many)
+        if not many:
+            return own, []
+        text = (
+            f"{sum(own.spikes)} of the last {len(own.spikes)} gradient norms are above"
+            f" {self.settings.spike_x:g} times their median of {usual:.4g}"
+        )
+        episode = f"spikes/step{step.step}"
+        return own, [
+            self._finding(Severity.WARN, episode, "spike_x", norm / usual, text, step, view)
+        ]
+
+    def _clipped(self, own: Norms, norm: float, step: Step, view: View) -> Seen[Norms]:
+        """Warn where nearly every step is clipped: the limit, not the gradient, sets its length."""
+        clip = clip_of(self.run.order.train)
+        if clip is None:
+            return own, []
+        over = self.settings.clip_steps
+        needed = math.ceil((1.0 - self.settings.clip_share) * over - 1e-9)
+        if norm <= clip:
+            own = replace(own, free=(*own.free, own.steps)[-max(1, needed) :])
+        lately = sum(number > own.steps - over for number in own.free)
+        many = own.steps >= over and lately < needed
+        if many == own.clipped:
+            return own, []
+        own = replace(own, clipped=many)
+        if not many:
+            return own, []
+        share = (over - lately) / over
+        text = f"{share:.0%} of the last {over} gradient norms were clipped (limit {clip:g})"
+        episode = f"clipped/step{step.step}"
+        return own, [self._finding(Severity.WARN, episode, "clip_share", share, text, step, view)]
+
+    def _finding(
+        self,
+        severity: Severity,
+        episode: str,
+        setting: str,
+        value: float,
+        text: str,
+        step: Step,
+        view: View,
+    ) -> Finding:
+        return found(
+            view,
+            self.name,
+            severity,
+            episode=episode,
+            at=step.tick.ts,
+            step=step.step,
+            value=value,
+            threshold=float(getattr(self.settings, setting)),
+            source=self.run.source(f"gradients.{setting}"),
+            since=step.tick.ts,
+            text=text,
+        )
+
+    def armed(self, own: Norms, view: View) -> bool:
+        """Whether a gradient norm has been told."""
+        return own.told
+
+    def missing(self, own: Norms, view: View) -> str | None:
+        """Return a sentence where steps ended and no norm of an applied one was told."""
+        if own.last_step and not own.told:
+            return "No gradient norm was told: vanishing and exploding gradients were not observed."
+        return None
+
+
+def clip_of(train: dict[str, object]) -> float | None:
+    """Return the order's gradient clipping limit, where it names one."""
+    optim = train.get("optim")
+    clip = optim.get("clip") if isinstance(optim, dict) else None
+    return float(clip) if isinstance(clip, int | float) and clip > 0 else None
+
+
+def _labelled(view: View) -> bool:
+    """Whether a rank names its sections: a trainer of this protocol, which leaves out what it
+    does not know."""
+    return any(stream.labelled for stream in view.streams.values())
+
+
+def _rounded(last: float | None) -> bool:
+    """Whether a zero after this norm may be a small norm that was rounded."""
+    if last is None or not ROUNDED_FROM <= last < ROUNDED_BELOW:
+        return False
+    return float(f"{last:.1e}") == last

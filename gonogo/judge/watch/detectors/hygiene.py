@@ -1,0 +1,173 @@
+"""D18: are the lines themselves sound?
+
+Lost, unreadable, repeated and outdated lines are counted and told once (info); a wall clock that
+is off warns; a step that runs backwards without a restart halts, for then two things write one
+stream. A hole counts as lost when `HOLE_LINES` further lines came, or the rank is done: until then
+the line may be on its way.
+"""
+
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.heartbeat import Msg
+from gonogo.contract.outcome import Detector as Name
+from gonogo.contract.tick import Tick
+from gonogo.judge.watch.detector import Detector, Seen
+from gonogo.judge.watch.lines import Arrival, LineRecord
+from gonogo.judge.watch.stream import RankStream
+from gonogo.judge.watch.view import Beat, Unreadable, View, found
+
+HOLE_LINES = 64
+UNREADABLE_AFTER_S = 2.0
+UNREADABLE_LINES = 3
+"""A rank that writes so many lines that are no heartbeats, or nothing else, is named: a warning,
+once they have been counted for `UNREADABLE_AFTER_S`."""
+
+
+def _count_findings(view: View, tick: Tick, rank: int, record: LineRecord) -> list[Finding]:
+    stream, lines = view.streams.get(rank), record.now
+    below = None if stream is not None and stream.done else lines.top - HOLE_LINES
+    counted = {
+        "lost": lines.gaps(below) if lines.missing else 0,
+        "of an earlier boot": record.stale,
+    }
+    episode = f"rank{rank}/{record.boot}"
+    return [
+        _counted(view, tick, rank, f"{episode}/{what.replace(' ', '_')}", count, what)
+        for what, count in counted.items()
+        if count
+    ]
+
+
+def _unreadable(view: View, tick: Tick, rank: int, unreadable: Unreadable) -> Finding:
+    """Name a rank whose lines are no heartbeats: how many, and how the first of them begins."""
+    return found(
+        view,
+        Name.HYGIENE,
+        Severity.WARN,
+        episode=f"rank{rank}/unreadable",
+        at=tick.ts,
+        rank=rank,
+        value=float(unreadable.count),
+        threshold=0.0,
+        text=f"rank {rank}: {unreadable.count} line(s) are no heartbeats of this rank;"
+        f" the first begins {unreadable.first!r}",
+    )
+
+
+def _two_writers(view: View, tick: Tick, rank: int, record: LineRecord) -> Finding:
+    return found(
+        view,
+        Name.HYGIENE,
+        Severity.HALT,
+        episode=f"rank{rank}/two_writers",
+        at=tick.ts,
+        rank=rank,
+        value=float(record.conflicts),
+        threshold=0.0,
+        text=f"rank {rank}: two different lines have the same boot and seq, so two processes"
+        " write its heartbeats",
+    )
+
+
+def _counted(view: View, tick: Tick, rank: int, episode: str, count: int, what: str) -> Finding:
+    return found(
+        view,
+        Name.HYGIENE,
+        Severity.INFO,
+        episode=episode,
+        at=tick.ts,
+        rank=rank,
+        value=float(count),
+        threshold=0.0,
+        text=f"rank {rank}: {count} line(s) {what}",
+    )
+
+
+def _backwards(view: View, tick: Tick, stream: RankStream) -> Finding:
+    return found(
+        view,
+        Name.HYGIENE,
+        Severity.HALT,
+        episode=f"rank{stream.rank}/{stream.boot}/backwards",
+        at=tick.ts,
+        stream=stream,
+        value=None if stream.backwards is None else float(stream.backwards),
+        threshold=float(stream.step),
+        text=f"rank {stream.rank} went back from step {stream.step} to {stream.backwards}"
+        " without a restart",
+    )
+
+
+def _clock_findings(view: View, event: Beat) -> list[Finding]:
+    """Warn when a rank's wall clock disagrees with the watcher's.
+
+    Both by receipt (a line that waited to be read is old, not wrong) and by the monotonic clock
+    that processes of one host share (ranks elsewhere have another one): only together they tell.
+    """
+    line, tick = event.line, event.tick
+    limit_s = view.run.watch.hygiene.skew_s
+    skew_s = line.ts - tick.ts
+    if abs(skew_s) <= limit_s or not view.watched or tick.late_s > limit_s:
+        return []
+    if event.arrival is Arrival.LATE:
+        return []
+    if abs((line.ts - line.mono) - (tick.ts - tick.mono)) <= limit_s:
+        return []
+    return [
+        found(
+            view,
+            Name.HYGIENE,
+            Severity.WARN,
+            episode=f"rank{line.rank}/{line.boot}/skew",
+            at=tick.ts,
+            rank=line.rank,
+            step=line.step,
+            value=skew_s,
+            threshold=limit_s,
+            source=view.run.source("hygiene.skew_s"),
+            text=f"rank {line.rank}'s wall clock is off by {skew_s:.1f} s (limit {limit_s:g} s)",
+        )
+    ]
+
+
+class Hygiene(Detector[None]):
+    """D18: are the lines themselves sound?"""
+
+    name = Name.HYGIENE
+    sentence = (
+        "Counts lost, unreadable and outdated lines, warns of wrong clocks, and halts "
+        "when a step runs backwards without a restart or two different lines claim the "
+        "same place: then two processes write one stream."
+    )
+    lines = frozenset({Msg.BOOT, Msg.STEP_START, Msg.ALIVE, Msg.SECTION})
+    version = 2
+    """2: only a step that starts or ends may run backwards; two different lines are two writers."""
+    ticks = True
+
+    def observe_line(self, own: None, beat: Beat, view: View) -> Seen[None]:
+        """Observe a line's clock."""
+        return own, _clock_findings(view, beat)
+
+    def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:
+        """Observe what was counted so far."""
+        findings = []
+        for rank, record in view.lines.items():
+            stream = view.streams.get(rank)
+            if stream is not None and stream.backwards is not None:
+                findings.append(_backwards(view, tick, stream))
+            if record.conflicts:
+                findings.append(_two_writers(view, tick, rank, record))
+            if record.stale or record.now.missing:
+                findings += _count_findings(view, tick, rank, record)
+        for rank, unreadable in view.unreadable.items():
+            count = unreadable.count
+            findings.append(
+                _counted(view, tick, rank, f"rank{rank}/unreadable", count, "unreadable")
+            )
+            many = count >= UNREADABLE_LINES or rank not in view.streams
+            if many and tick.mono - unreadable.since_mono >= UNREADABLE_AFTER_S:
+                findings.append(_unreadable(view, tick, rank, unreadable))
+        return own, findings
+
+    def armed(self, own: None, view: View) -> bool:
+        """Whether any line has come."""
+        return bool(view.streams)

@@ -1,0 +1,274 @@
+"""D21: can the speed that the trainer tells, or that its clock implies, be true?
+
+Recomputed is what the ends of the steps say: the ordered tokens over the time between them.
+Trainers report honestly in many ways (means over any window, the best so far, without the time of
+data and logging), and none of them can exceed the fastest that the run has ever been. So a report
+above that ends the run, and one below warns: it makes nothing look better than it is. A rank's own
+clock, on which all of this rests, is held against the watcher's.
+"""
+
+import math
+import statistics
+from dataclasses import dataclass, replace
+
+from gonogo.contract import outcome
+from gonogo.contract.finding import Finding, Severity
+from gonogo.judge.watch.detector import Detector, Seen
+from gonogo.judge.watch.detectors.loader import fetched_s
+from gonogo.judge.watch.step import RankStep, Step
+from gonogo.judge.watch.view import Run, View, found, is_late
+
+BETWEEN_S = 0.02
+"""Seconds of a step that a trainer's own stopwatch may miss: logging, callbacks, the heartbeat."""
+LEAST_SHARE = 0.1
+"""Of a step's time, that is always counted."""
+FLOPS_PER_PARAM = 6
+"""Two forward and four backward for each parameter and token; attention is not counted."""
+CPU_X = 4.0
+"""A CPU's peak is measured beside whatever else runs on it: its limit is so many times as high."""
+CLOCK_SPANS = 3
+LASTING_X = 3
+"""Windows after which no lucky first steps weigh in an average any more."""
+PEAK = "preflight_peak"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """One rank's clock held against the watcher's, from one step end to another."""
+
+    boot: str = ""
+    own: float = 0.0
+    watcher: float = 0.0
+    slow: int = 0
+    """Spans running in which the rank's clock went too slowly."""
+    since_ts: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """Reported and recomputed tokens per second of the last steps."""
+
+    last_step: int = 0
+    told: tuple[float, ...] = ()
+    kind: tuple[float, ...] = ()
+    """Recomputed in the trainer's favour: without data time and `BETWEEN_S`."""
+    plain: tuple[float, ...] = ()
+    """Recomputed over whole steps."""
+    began: tuple[float, ...] = ()
+    """When those steps ended, in Unix seconds."""
+    fastest: float = 0.0
+    """Upper quartile of the fastest window so far, in the trainer's favour."""
+    slowest: float | None = None
+    """Of any window, its lower quartile or its mean with all pauses, whichever is less."""
+    peak: float = 0.0
+    """Of any single step, in the trainer's favour."""
+    over: int = 0
+    """Steps running on which the report was above the fastest window."""
+    above: bool = False
+    below: bool = False
+    peaked: bool = False
+    clock: Clock = Clock()
+
+
+class ImplausibleSpeed(Detector[Speeds]):
+    """D21 (module docstring)."""
+
+    name = outcome.Detector.IMPLAUSIBLE_SPEED
+    sentence = (
+        "The tokens/s that the trainer reports (median of `over_steps`) are more than"
+        " `differ_ratio` above the fastest that the run has been in any `over_steps` steps"
+        " (recomputed from its step ends, upper quartile, without data time and 20 ms a step, so"
+        " that averages and other windows are no lie), and above its fastest single step or for"
+        " three times `over_steps`: halt; as far below the slowest (pauses counted): warn. Six"
+        " operations a parameter (embeddings aside) and token exceed `mfu` of the matrix-product"
+        " peak measured at preflight, or four times that on a CPU, over `over_steps`: halt; without"
+        " that peak or the parameters: UNKNOWN. The clock of a rank runs `clock_x` times slower"
+        " than the watcher's in three spans of `clock_s` running, no tick of them late: halt."
+    )
+    State = Speeds
+    steps = True
+
+    def observe_step(self, own: Speeds, step: Step, view: View) -> Seen[Speeds]:
+        """Observe what the trainer says of its speed, and what its step ends say."""
+        if step.step <= own.last_step:
+            own = Speeds(clock=own.clock)
+        own, clocks = self._clocked(replace(own, last_step=step.step), step, view)
+        first = step.ranks[min(step.ranks)]
+        tokens = self.run.order.identity.tokens_per_step or first.end.tokens
+        step_s, kind_s = step.median_s(), _kind_s(step)
+        if not tokens or not step_s or not kind_s:
+            return own, clocks
+        keep = self.settings.over_steps
+        told = None if first.progress is None else first.progress.toks_per_s
+        own = replace(
+            own,
+            plain=(*own.plain, tokens / step_s)[-keep:],
+            kind=(*own.kind, tokens / kind_s)[-keep:],
+            told=own.told if told is None else (*own.told, told)[-keep:],
+            began=(*own.began, step.tick.ts)[-keep:],
+        )
+        if len(own.plain) < keep:
+            return own, clocks
+        least = min(sorted(own.plain)[(keep - 1) // 4], statistics.harmonic_mean(own.plain))
+        own = replace(
+            own,
+            fastest=max(own.fastest, sorted(own.kind)[3 * keep // 4]),
+            peak=max(own.peak, *own.kind),
+            slowest=least if own.slowest is None else min(own.slowest, least),
+        )
+        own, reports = self._reported(own, step, view)
+        own, peaks = self._peaked(own, step, view)
+        return own, clocks + reports + peaks
+
+    def _reported(self, own: Speeds, step: Step, view: View) -> Seen[Speeds]:
+        """Hold the reports against the fastest and the slowest that the run has been."""
+        if len(own.told) < self.settings.over_steps or own.slowest is None:
+            return own, []
+        told, differ = statistics.median(own.told), self.settings.differ_ratio
+        over = own.over + 1 if told > (1.0 + differ) * own.fastest else 0
+        lasting = over > LASTING_X * self.settings.over_steps
+        above = over > 0 and (lasting or told > (1.0 + differ) * own.peak)
+        below = told < (1.0 - differ) * own.slowest
+        findings = []
+        if above and not own.above:
+            text = (
+                f"the trainer reports {told:.4g} tokens/s over {len(own.told)} steps; the fastest"
+                f" that its step ends allow is {own.fastest:.4g}"
+            )
+            limit = (1.0 + differ) * own.fastest
+            findings.append(
+                self._finding(
+                    Severity.HALT, "above", "differ_ratio", told, limit, text, own, step, view
+                )
+            )
+        if below and not own.below:
+            text = (
+                f"the trainer reports {told:.4g} tokens/s over {len(own.told)} steps; the slowest"
+                f" that its step ends show is {own.slowest:.4g}"
+            )
+            limit = (1.0 - differ) * own.slowest
+            findings.append(
+                self._finding(
+                    Severity.WARN, "below", "differ_ratio", told, limit, text, own, step, view
+                )
+            )
+        above = above or (own.above and over > 0)
+        return replace(own, over=over, above=above, below=own.below or below), findings
+
+    def _peaked(self, own: Speeds, step: Step, view: View) -> Seen[Speeds]:
+        """Hold the recomputed speed against what the devices can multiply."""
+        limit = limit_tok_s(self.run, self.settings.mfu, peak_flops(view))
+        tok_s = statistics.median(own.plain)
+        peaked = limit is not None and tok_s > limit
+        if limit is None or peaked == own.peaked or not peaked:
+            return replace(own, peaked=peaked), []
+        text = (
+            f"{tok_s:.4g} tokens/s over {len(own.plain)} steps are more than the devices can"
+            f" multiply: the peak measured at preflight allows {limit:.4g}"
+        )
+        finding = self._finding(Severity.HALT, "peak", "mfu", tok_s, limit, text, own, step, view)
+        return replace(own, peaked=True), [finding]
+
+    def _clocked(self, own: Speeds, step: Step, view: View) -> Seen[Speeds]:
+        """Hold a rank's clock against the watcher's; a late tick says nothing about either."""
+        row, tick, clock = step.ranks[min(step.ranks)], step.tick, own.clock
+        if not view.watched or is_late(tick) or row.boot != clock.boot or row.mono < clock.own:
+            return replace(own, clock=Clock(boot=row.boot, own=row.mono, watcher=tick.mono)), []
+        passed_s = tick.mono - clock.watcher
+        if passed_s < self.settings.clock_s:
+            return own, []
+        anchor = replace(clock, own=row.mono, watcher=tick.mono)
+        slowed = passed_s / max(row.mono - clock.own, 1e-9)
+        if slowed <= self.settings.clock_x:
+            return replace(own, clock=replace(anchor, slow=0)), []
+        anchor = replace(
+            anchor, slow=clock.slow + 1, since_ts=clock.since_ts if clock.slow else tick.ts
+        )
+        own = replace(own, clock=anchor)
+        if anchor.slow != CLOCK_SPANS:
+            return own, []
+        text = (
+            f"the clock of rank {row.rank} has gone {slowed:.3g} times slower than the watcher's"
+            f" for {CLOCK_SPANS} spans of {self.settings.clock_s:g} s"
+        )
+        finding = self._finding(
+            Severity.HALT, "clock", "clock_x", slowed, self.settings.clock_x, text, own, step, view
+        )
+        since = {"since": anchor.since_ts, "rank": row.rank}
+        return own, [finding.model_copy(update=since)]
+
+    def _finding(
+        self,
+        severity: Severity,
+        what: str,
+        setting: str,
+        value: float,
+        threshold: float,
+        text: str,
+        own: Speeds,
+        step: Step,
+        view: View,
+    ) -> Finding:
+        return found(
+            view,
+            self.name,
+            severity,
+            episode=f"{what}/step{step.step}",
+            at=step.tick.ts,
+            step=step.step,
+            value=value,
+            threshold=threshold,
+            source=self.run.source(f"implausible_speed.{setting}"),
+            since=own.began[0] if own.began else step.tick.ts,
+            text=text,
+        )
+
+    def armed(self, own: Speeds, view: View) -> bool:
+        """Whether enough steps have been timed."""
+        return len(own.plain) >= int(self.settings.over_steps)
+
+    def missing(self, own: Speeds, view: View) -> str | None:
+        """Return a sentence on the comparisons that could not be made."""
+        if not own.last_step:
+            return None
+        unknown = []
+        if not own.told:
+            unknown.append("the trainer reports no tokens/s")
+        if not own.plain:
+            unknown.append("no step could be timed")
+        if limit_tok_s(self.run, self.settings.mfu, peak_flops(view)) is None:
+            unknown.append("the matrix-product peak or the number of parameters is not known")
+        return f"Speed was not wholly checked: {'; '.join(unknown)}." if unknown else None
+
+
+def peak_flops(view: View) -> float | None:
+    """Return the matrix-product peak that preflight measured, in operations a second."""
+    observed = view.observed.get(PEAK)
+    payload = observed.payload if observed is not None else None
+    flops = payload.get("flops") if isinstance(payload, dict) else None
+    if not isinstance(flops, int | float) or not math.isfinite(flops) or flops <= 0:
+        return None
+    return float(flops)
+
+
+def limit_tok_s(run: Run, mfu: float, flops: float | None) -> float | None:
+    """Return the tokens per second that the devices' peak allows, or None where it is not known."""
+    identity = run.order.identity
+    if flops is None or not identity.params:
+        return None
+    multiplied = identity.params - (identity.vocab or 0) * (identity.dim or 0)
+    if multiplied <= 0:
+        return None
+    share = mfu * (CPU_X if run.order.profile == "cpu" else 1.0)
+    return share * flops / (FLOPS_PER_PARAM * multiplied)
+
+
+def _kind_s(step: Step) -> float | None:
+    """Return the shortest time that the step may have taken: without data and logging."""
+    times = [_kind_rank_s(row, row.dt_s) for row in step.ranks.values() if row.dt_s is not None]
+    return min(times, default=None)
+
+
+def _kind_rank_s(row: RankStep, step_s: float) -> float:
+    fetch_s = fetched_s(row) or 0.0
+    return max(step_s - max(0.0, fetch_s) - BETWEEN_S, LEAST_SHARE * step_s)

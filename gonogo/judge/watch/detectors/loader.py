@@ -1,0 +1,180 @@
+"""D17: do steps wait for data?
+
+The share of a rank's own time that its own loader took, over a window of steps. The longest fetches
+of the window are left out of both sums: a loader that stalls once, however long, starves nobody
+(D5 limits the single stall). Checkpoints and evaluations count on neither side.
+"""
+
+from dataclasses import dataclass, replace
+
+from gonogo.contract import outcome
+from gonogo.contract.finding import Finding, Severity
+from gonogo.judge.watch.detector import Detector, Seen
+from gonogo.judge.watch.step import RankStep, Step
+from gonogo.judge.watch.view import View, found
+
+STALLS_OF = 16
+"""One fetch in so many is left out, and one at least."""
+LOOKS = 8
+"""Looks per window: a share over a whole window moves slowly."""
+FEW_STEPS = 16
+
+Row = tuple[tuple[float, float], ...]
+"""Of one step, in order of rank: seconds of fetching, seconds of the step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """The last steps, and how long they have starved."""
+
+    last_step: int = 0
+    told: bool = False
+    ranks: tuple[int, ...] = ()
+    rows: tuple[Row, ...] = ()
+    due: int = 0
+    """Steps since the last look."""
+    trained_s: float = 0.0
+    """Training seconds so far."""
+    warned: bool = False
+    starved: bool = False
+    since_step: int = 0
+    since_ts: float = 0.0
+    since_s: float = 0.0
+    """`trained_s` when starving began."""
+    halted: bool = False
+
+
+class Loader(Detector[Waits]):
+    """D17 (module docstring)."""
+
+    name = outcome.Detector.LOADER
+    sentence = (
+        "Over `window_steps` steps (or the last 16 and more that fill `over_s`), a rank's loader"
+        " took more than `warn_share` of the rank's step time: warn, naming the rank; more than"
+        " `halt_share` for `over_s` seconds of training: halt. One fetch in sixteen, the longest,"
+        " is left out of both sums, so that no single stall and no handful of them is starvation."
+    )
+    State = Waits
+    steps = True
+
+    def observe_step(self, own: Waits, step: Step, view: View) -> Seen[Waits]:
+        """Observe how long each rank fetched, and how long its step took."""
+        ranks = tuple(sorted(step.ranks))
+        if step.step <= own.last_step or ranks != own.ranks:
+            own = Waits(told=own.told, ranks=ranks)
+        own = replace(own, last_step=step.step)
+        row = _row(step)
+        if row is None:
+            return own, []
+        own = replace(
+            own,
+            told=True,
+            rows=(*own.rows, row)[-self.settings.window_steps :],
+            due=own.due + 1,
+            trained_s=own.trained_s + max(took_s for _, took_s in row),
+        )
+        if own.due < max(1, self.settings.window_steps // LOOKS) or not self._enough(own):
+            return own, []
+        return self._looked(replace(own, due=0), step, view)
+
+    def _enough(self, own: Waits) -> bool:
+        if len(own.rows) >= self.settings.window_steps:
+            return True
+        total_s = sum(row[0][1] for row in own.rows)
+        return len(own.rows) >= FEW_STEPS and total_s >= self.settings.over_s
+
+    def _looked(self, own: Waits, step: Step, view: View) -> Seen[Waits]:
+        """Compare the hungriest rank's share with both limits."""
+        shares = [_share([row[place] for row in own.rows]) for place in range(len(own.ranks))]
+        share = max(shares)
+        rank, findings = own.ranks[shares.index(share)], []
+        warn, starved = share > self.settings.warn_share, share > self.settings.halt_share
+        if warn and not own.warned:
+            text = f"rank {rank} spends {share:.0%} of its time waiting for data"
+            findings.append(
+                self._finding(Severity.WARN, rank, share, text, step.tick.ts, step, view)
+            )
+        own = replace(own, warned=warn)
+        if not starved:
+            return replace(own, starved=False, halted=False), findings
+        if not own.starved:
+            own = replace(
+                own,
+                starved=True,
+                since_step=step.step,
+                since_ts=step.tick.ts,
+                since_s=own.trained_s,
+            )
+        held_s = own.trained_s - own.since_s
+        if held_s >= self.settings.over_s and not own.halted:
+            own = replace(own, halted=True)
+            text = (
+                f"rank {rank} has spent {share:.0%} of its time waiting for data for {held_s:.0f} s"
+            )
+            findings.append(
+                self._finding(Severity.HALT, rank, share, text, own.since_ts, step, view)
+            )
+        return own, findings
+
+    def _finding(
+        self,
+        severity: Severity,
+        rank: int,
+        share: float,
+        text: str,
+        since: float,
+        step: Step,
+        view: View,
+    ) -> Finding:
+        name = "halt_share" if severity is Severity.HALT else "warn_share"
+        limit: float = getattr(self.settings, name)
+        return found(
+            view,
+            self.name,
+            severity,
+            episode=f"step{step.step}",
+            at=step.tick.ts,
+            rank=rank,
+            step=step.step,
+            value=share,
+            threshold=limit,
+            source=self.run.source(f"loader.{name}"),
+            since=since,
+            text=f"{text} (limit {limit:.0%})",
+        )
+
+    def armed(self, own: Waits, view: View) -> bool:
+        """Whether a whole window of fetch times has been told."""
+        return self._enough(own)
+
+    def missing(self, own: Waits, view: View) -> str | None:
+        """Return a sentence where steps ended and no fetch time was told."""
+        if own.last_step and not own.told:
+            return "No fetch time was told: how long steps waited for data was not observed."
+        return None
+
+
+def _row(step: Step) -> Row | None:
+    """Return the times of a step, or None where a rank did not tell them."""
+    row = []
+    for _, said in sorted(step.ranks.items()):
+        fetch_s, took_s = fetched_s(said), said.dt_s
+        if fetch_s is None or took_s is None or took_s <= 0.0:
+            return None
+        row.append((min(max(0.0, fetch_s), took_s), took_s))
+    return tuple(row)
+
+
+def fetched_s(row: RankStep) -> float | None:
+    """Return the seconds that a rank's step waited for its loader, as its lines say."""
+    if row.progress is not None and row.progress.dt_fetch_s is not None:
+        return row.progress.dt_fetch_s
+    return None if row.sections is None else row.sections.data
+
+
+def _share(times: list[tuple[float, float]]) -> float:
+    """Return the share of fetching, without the steps of the longest fetches."""
+    times.sort()
+    kept = times[: len(times) - max(1, len(times) // STALLS_OF)]
+    total_s = sum(took_s for _, took_s in kept)
+    return sum(fetch_s for fetch_s, _ in kept) / total_s if total_s else 0.0

@@ -1,0 +1,258 @@
+"""D15: does memory grow so that it hits its limit before the last step?
+
+Two numbers of each rank's progress lines: memory that the device's allocator holds, and resident
+memory of the process, without the steps that speed leaves out as warm-up (`slow.warmup_steps`).
+What counts as a rise is told in `series`: significant, more than `rise_ratio`, and going on, so
+that caches which fill up after the start are none.
+
+Limits: the plan's `limit_mb` (for one rank), else what the control group or host has left for all
+of them; on the device `memory_limit.reserved_mb`, else the device's memory. Without one nothing is
+projected and nothing found. A halt waits for a checkpoint, at most as long as its `value` says.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gonogo.contract.finding import Act, Finding, Severity, Source
+from gonogo.contract.heartbeat import Heartbeat
+from gonogo.contract.observation import host_memory_in
+from gonogo.contract.outcome import Detector as Name
+from gonogo.contract.tick import Tick
+from gonogo.judge.watch.detector import Detector, Seen
+from gonogo.judge.watch.series import Look, Series
+from gonogo.judge.watch.step import Step
+from gonogo.judge.watch.view import Run, View, found
+
+HOST, DEVICE = "host", "device"
+WHAT = {HOST: "host memory", DEVICE: "reserved device memory"}
+ALIKE_SHARE = 0.5
+
+
+SHORT_RUN_STEPS = 20_000
+LONG_RUN_STRIDE = 4
+"""In a run of more steps than that, memory is sampled at every so many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """What is known of memory: its course by kind and rank, and its limits."""
+
+    series: Mapping[str, Series] = field(default_factory=dict)
+    """`host/0`, `device/1`, …"""
+    used_mb: float | None = None
+    host_limit_mb: float | None = None
+    device_mb: Mapping[str, float] = field(default_factory=dict)
+    """Rank → memory of its device."""
+    warned: tuple[str, ...] = ()
+    halted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leak:
+    """A projection of growth; `rank` is None where several ranks grow alike."""
+
+    kind: str
+    rank: int | None
+    slope: float
+    now_mb: float
+    limit_mb: float
+    steps_left: float
+    """Until the limit is reached."""
+    steady: bool
+    eta_s: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Its episode: one warning and one halt each."""
+        return f"{self.kind}/{'all' if self.rank is None else self.rank}"
+
+
+class MemoryLeak(Detector[Growth]):
+    """D15: does memory grow so that it hits its limit before the last step?"""
+
+    name = Name.MEMORY_LEAK
+    sentence = (
+        "Warns when a rank's host memory or reserved device memory rises steadily and will hit its"
+        " limit before the last step, with the time that is left; halts at the next checkpoint when"
+        " that is under an hour."
+    )
+    State = Growth
+    steps = True
+    ticks = True
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._look = Look(
+            after=run.watch.slow.warmup_steps,
+            least=min(self.settings.min_samples, self.settings.window_samples),
+            most=self.settings.window_samples,
+            rise_ratio=self.settings.rise_ratio,
+        )
+
+        self._stride = 1 if run.order.steps <= SHORT_RUN_STEPS else LONG_RUN_STRIDE
+
+    def observe_tick(self, own: Growth, tick: Tick, view: View) -> Seen[Growth]:
+        """Observe the limits that probes tell."""
+        host = host_memory_in(tick)
+        if host is not None:
+            own = replace(own, used_mb=host.used_mb, host_limit_mb=host.limit_mb)
+        devices = _device_mb(tick.observations.get("devices"))
+        if devices:
+            own = replace(own, device_mb={**own.device_mb, **devices})
+        return own, []
+
+    def observe_step(self, own: Growth, step: Step, view: View) -> Seen[Growth]:
+        """Observe one step's memory, and project where it leads."""
+        if step.step % self._stride:
+            return own, []
+        series, looked = dict(own.series), False
+        for kind, read in ((HOST, _host_mb), (DEVICE, _reserved_mb)):
+            for rank, mb in step.values(read).items():
+                if math.isfinite(mb) and mb > 0:
+                    name, boot = f"{kind}/{rank}", step.ranks[rank].boot
+                    before = series.get(name)
+                    if before is None or before.boot != boot:
+                        before = Series(boot=boot)
+                    series[name] = before.with_sample(step.step, mb, self._look)
+                    looked = looked or series[name].looks > before.looks
+        own = replace(own, series=series)
+        return self._judged(own, step, view) if looked else (own, [])
+
+    def _judged(self, own: Growth, step: Step, view: View) -> Seen[Growth]:
+        """Return the findings of a step after which a series was looked at."""
+        findings: list[Finding] = []
+        step_s = view.median_step_s()
+        for kind in (HOST, DEVICE):
+            leak = self._worst(own, kind)
+            if leak is None or leak.steps_left >= self.run.order.steps - step.step:
+                continue
+            if step_s is not None:
+                leak = replace(leak, eta_s=leak.steps_left * step_s)
+            if leak.name not in own.warned:
+                own = replace(own, warned=(*own.warned, leak.name))
+                findings.append(self._finding(view, step, leak, Severity.WARN))
+            soon = leak.eta_s is not None and leak.eta_s < self.settings.halt_eta_s
+            if soon and leak.steady and leak.name not in own.halted:
+                own = replace(own, halted=(*own.halted, leak.name))
+                findings.append(self._finding(view, step, leak, Severity.HALT))
+        return own, findings
+
+    def _worst(self, own: Growth, kind: str) -> Leak | None:
+        """Return the projection of the rank that hits its limit first, if any grows."""
+        rising = {
+            int(name.partition("/")[2]): series
+            for name, series in own.series.items()
+            if series.slope > 0 and name.startswith(f"{kind}/")
+        }
+        together = sum(series.slope for series in rising.values())
+        leaks = []
+        for rank, series in sorted(rising.items()):
+            left_mb, shared = self._left_mb(own, kind, rank, series.last)
+            if left_mb is None:
+                continue
+            leaks.append(
+                Leak(
+                    kind=kind,
+                    rank=rank,
+                    slope=series.slope,
+                    now_mb=series.last,
+                    limit_mb=series.last + left_mb,
+                    steps_left=max(0.0, left_mb) / (together if shared else series.slope),
+                    steady=series.steady,
+                )
+            )
+        worst = min(leaks, key=lambda leak: (leak.steps_left, -leak.slope), default=None)
+        if worst is None:
+            return None
+        alike = sum(leak.slope >= ALIKE_SHARE * worst.slope for leak in leaks)
+        return worst if alike == 1 else replace(worst, rank=None)
+
+    def _left_mb(
+        self, own: Growth, kind: str, rank: int, now_mb: float
+    ) -> tuple[float | None, bool]:
+        """Return how much more a rank may take (None: nothing says), and whether all share it.
+
+        A limit of the plan adds to what device and host have; it lifts neither.
+        """
+        if kind == DEVICE:
+            limits = (self.run.watch.memory_limit.reserved_mb, own.device_mb.get(str(rank)))
+            said = [limit_mb for limit_mb in limits if limit_mb is not None]
+            return (min(said) - now_mb if said else None), False
+        limit_mb = self.settings.limit_mb
+        planned_mb = math.inf if limit_mb is None else limit_mb - now_mb
+        host_mb = math.inf
+        if own.host_limit_mb is not None and own.used_mb is not None:
+            host_mb = own.host_limit_mb - own.used_mb
+        left_mb = min(planned_mb, host_mb)
+        return (None if left_mb == math.inf else left_mb), host_mb <= planned_mb
+
+    def _finding(self, view: View, step: Step, leak: Leak, severity: Severity) -> Finding:
+        halts = severity is Severity.HALT
+        whose = "" if leak.rank is None else f" of rank {leak.rank}"
+        when = "" if leak.eta_s is None else f" in about {_told(leak.eta_s)}"
+        return found(
+            view,
+            self.name,
+            severity,
+            episode=leak.name,
+            at=step.tick.ts,
+            rank=leak.rank,
+            step=step.step,
+            value=leak.eta_s,
+            threshold=self.settings.halt_eta_s if halts else None,
+            source=self._source(leak.kind),
+            act=Act.AT_CHECKPOINT if halts else None,
+            text=f"{WHAT[leak.kind]}{whose} grows by {leak.slope:.3g} MB a step, to"
+            f" {leak.now_mb:.0f} MB at step {step.step}: it hits {leak.limit_mb:.0f} MB{when},"
+            f" before the last of {self.run.order.steps} steps",
+        )
+
+    def _source(self, kind: str) -> Source:
+        """Return where the limit came from, else the setting that it is compared with."""
+        path = "memory_leak.limit_mb" if kind == HOST else "memory_limit.reserved_mb"
+        source = self.run.source(path)
+        return self.run.source("memory_leak.halt_eta_s") if source is Source.DEFAULT else source
+
+    def armed(self, own: Growth, view: View) -> bool:
+        """Whether a rank has told enough of its memory, and a limit of it is known."""
+        for name, series in own.series.items():
+            kind, _, rank = name.partition("/")
+            if series.looks and self._left_mb(own, kind, int(rank), 0.0)[0] is not None:
+                return True
+        return False
+
+    def missing(self, own: Growth, view: View) -> str | None:
+        """Say when memory was told and no limit to project it to."""
+        if own.host_limit_mb is not None or self.settings.limit_mb is not None:
+            return None
+        if not any(name.startswith(HOST) for name in own.series):
+            return None
+        return "nothing says how much host memory there is"
+
+
+def _host_mb(line: Heartbeat) -> float | None:
+    return line.host_rss_mb
+
+
+def _reserved_mb(line: Heartbeat) -> float | None:
+    return line.gpu_mem_reserved
+
+
+def _device_mb(payload: Any) -> dict[str, float]:
+    """Return rank → memory of its device, from a payload of device samples."""
+    found_mb: dict[str, float] = {}
+    for row in payload if isinstance(payload, list) else []:
+        if isinstance(row, Mapping):
+            rank, total = row.get("rank"), row.get("mem_total_mb")
+            if isinstance(rank, int) and isinstance(total, int | float) and total > 0:
+                found_mb[str(rank)] = float(total)
+    return found_mb
+
+
+def _told(seconds: float) -> str:
+    """Return a duration for a person."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,140 @@
+"""D2: does start-up take too long?
+
+Three clocks: from the watcher's first look to a rank's first line, in the boot section, and in the
+first step. A rank that names no sections has the first clock only: how long it boots, or how many
+steps lie between its lines, it does not say. Where nobody watched, nobody knows when a rank
+without a line was started: the first clock stands still, the others go by the lines.
+"""
+
+from collections.abc import Mapping
+
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.heartbeat import Section
+from gonogo.contract.outcome import Detector as Name
+from gonogo.contract.tick import Tick
+from gonogo.judge.watch.detector import Detector, Seen
+from gonogo.judge.watch.detectors.rank_divergence import Culprit, name_culprit
+from gonogo.judge.watch.stream import RankStream
+from gonogo.judge.watch.view import Limit, Run, View, found
+
+
+def _since_exec_s(view: View, tick: Tick) -> float:
+    """Return seconds since the watcher began, told by ticks where nothing was recorded yet."""
+    if view.started_mono is None:
+        return tick.n * tick.interval_s
+    return tick.mono - view.started_mono
+
+
+def _without_line(view: View) -> list[int]:
+    return [
+        rank
+        for rank in range(view.run.order.world_size)
+        if rank not in view.streams and not view.processes.of(rank).dead
+    ]
+
+
+def _never_spoke(view: View, tick: Tick, rank: int, elapsed_s: float) -> Finding:
+    exec_s = view.run.watch.no_first_heartbeat.exec_s
+    return found(
+        view,
+        Name.NO_FIRST_HEARTBEAT,
+        Severity.HALT,
+        episode=f"rank{rank}/exec",
+        at=tick.ts,
+        rank=rank,
+        value=elapsed_s,
+        threshold=exec_s,
+        source=view.run.source("no_first_heartbeat.exec_s"),
+        text=f"rank {rank} has not written a line {elapsed_s:.0f} s after its start"
+        f" (limit {exec_s:g} s)",
+    )
+
+
+def first_step_limit(run: Run) -> Limit:
+    """Return the limit of the first step; a model that is compiled has longer."""
+    settings = run.watch.no_first_heartbeat
+    plain = "no_first_heartbeat.first_step_s"
+    if _is_compiled(run) and "first_step_s" not in settings.model_fields_set:
+        name = "no_first_heartbeat.first_step_compile_s"
+        return Limit(seconds=settings.first_step_compile_s, source=run.source(name))
+    return Limit(seconds=settings.first_step_s, source=run.source(plain))
+
+
+def boot_limit(run: Run) -> Limit:
+    """Return the limit of the boot section."""
+    seconds = run.watch.no_first_heartbeat.boot_s
+    return Limit(seconds=seconds, source=run.source("no_first_heartbeat.boot_s"))
+
+
+def _is_compiled(run: Run) -> bool:
+    """Whether the configuration says `engine: {compile: true}`; a configuration may lack engine."""
+    engine = run.order.train.get("engine")
+    return isinstance(engine, Mapping) and engine.get("compile") is True
+
+
+def _slow_start(
+    view: View, tick: Tick, culprit: Culprit, streams: list[RankStream]
+) -> list[Finding]:
+    stream = culprit.stream
+    if stream.started_mono is not None:
+        what, elapsed_s = "first step", tick.mono - stream.started_mono
+        limit = first_step_limit(view.run)
+    elif stream.section == Section.BOOT:
+        what, elapsed_s = "boot", tick.mono - stream.section_mono
+        limit = boot_limit(view.run)
+    else:
+        return []
+    if elapsed_s <= limit.seconds or not view.testified(streams, stream, tick.mono):
+        return []
+    return [
+        found(
+            view,
+            Name.NO_FIRST_HEARTBEAT,
+            Severity.HALT,
+            episode=f"rank{stream.rank}/{stream.boot}/{what.replace(' ', '_')}",
+            at=tick.ts,
+            stream=stream,
+            named=culprit.named,
+            value=elapsed_s,
+            threshold=limit.seconds,
+            source=limit.source,
+            text=f"the {what} has lasted {elapsed_s:.0f} s (limit {limit.seconds:g} s):"
+            f" {culprit} stands in {stream.section or 'no section'}",
+        )
+    ]
+
+
+class NoFirstHeartbeat(Detector[None]):
+    """D2: does start-up take too long?"""
+
+    name = Name.NO_FIRST_HEARTBEAT
+    sentence = (
+        "Halts when a rank has not written a line two minutes after its start, boots for "
+        "over five minutes, or takes over fifteen for its first step (thirty when the "
+        "model is compiled)."
+    )
+    version = 2
+    """2: also where nobody watched, by the lines; no rank is named on a tie."""
+    ticks = True
+    deadline = True
+
+    def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:
+        """Observe a tick: who has not begun yet."""
+        exec_s = view.run.watch.no_first_heartbeat.exec_s
+        elapsed_s = _since_exec_s(view, tick)
+        if view.watched and elapsed_s > exec_s:
+            missing = _without_line(view)
+            if missing:
+                return own, [_never_spoke(view, tick, missing[0], elapsed_s)]
+        if all(stream.completed_steps for stream in view.streams.values()):
+            return own, []
+        streams = [stream for stream in view.active() if not stream.halt_seen]
+        culprit = name_culprit(view, streams, tick.mono)
+        if culprit is None or not culprit.stream.labelled or culprit.stream.completed_steps:
+            return own, []
+        return own, _slow_start(view, tick, culprit, streams)
+
+    def armed(self, own: None, view: View) -> bool:
+        """Whether a rank has yet to end its first step."""
+        behind = any(stream.completed_steps == 0 for stream in view.active())
+        return behind or (view.watched and bool(_without_line(view)))

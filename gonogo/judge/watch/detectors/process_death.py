@@ -1,0 +1,164 @@
+"""D1: is the agent or a rank gone?
+
+The finding names the first death, the cause: the exit stamps order them, and ranks that torchrun
+ended with SIGTERM are victims. Exit 0 counts as ended early unless the rank said `done` or reached
+the last step; so that a normal end cannot race with a tick, it is judged `settle_s` later, when
+what it wrote has been read (never on a late tick). Deaths after a halt are no finding: they follow
+from it.
+"""
+
+import math
+import signal
+from dataclasses import dataclass
+
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.outcome import Detector as Name
+from gonogo.contract.tick import Tick
+from gonogo.judge.watch.detector import Detector, Seen
+from gonogo.judge.watch.processes import Process
+from gonogo.judge.watch.view import View, found, is_late
+
+AGENT = -1
+_SIGTERM_CODES = frozenset({128 + signal.SIGTERM, -signal.SIGTERM})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Death:
+    """One bad end."""
+
+    rank: int
+    process: Process
+
+    @property
+    def victim(self) -> bool:
+        """Whether it was asked to end, as torchrun does with the peers of a failed rank."""
+        return self.process.signal == signal.SIGTERM or self.process.code in _SIGTERM_CODES
+
+    @property
+    def certain(self) -> bool:
+        """Whether nothing that is still to be read could make it harmless or a victim's."""
+        failed = self.process.code not in (None, 0) or self.process.signal is not None
+        return failed and not self.victim
+
+    def order(self) -> tuple[bool, float, bool, int]:
+        """Return what sorts the cause before its victims."""
+        at = self.process.exit_at
+        by_signal = self.process.signal is not None
+        return self.victim, math.inf if at is None else at, not by_signal, self.rank
+
+
+def _deaths(view: View) -> list[Death]:
+    """Return the bad ends that may be the cause."""
+    deaths = [
+        Death(rank=rank, process=process)
+        for rank, process in view.processes.ranks.items()
+        if process.dead and not _ended_well(view, rank, process)
+    ]
+    agent = Death(rank=AGENT, process=view.processes.agent)
+    if not agent.process.dead or _all_ended_well(view):
+        return deaths
+    if agent.process.signal is not None and not agent.victim:
+        return [agent]  # torchrun never dies by a signal because of a rank; ranks die with it
+    return deaths or [agent]
+
+
+def _ripe(view: View, tick: Tick, death: Death) -> bool:
+    """Whether nothing that may still be read could change what this death means."""
+    process = death.process
+    if death.rank == AGENT:
+        certain = process.signal is not None and not death.victim
+    else:
+        certain = death.certain
+    if certain or is_late(tick):
+        return certain
+    dead_mono = tick.mono if process.dead_mono is None else process.dead_mono
+    return tick.mono - dead_mono >= view.run.watch.process_death.settle_s
+
+
+def _ended_well(view: View, rank: int, process: Process) -> bool:
+    """Whether a rank may have ended: it said `done`, obeyed a halt, or reached the last step."""
+    stream = view.streams.get(rank)
+    if stream is None:
+        return False
+    if stream.halt_seen:
+        return True
+    steps = view.run.order.steps
+    if stream.done:
+        return stream.step >= steps
+    return process.code == 0 and stream.completed >= steps
+
+
+def _all_ended_well(view: View) -> bool:
+    order = view.run.order
+    streams = view.streams
+    return len(streams) == order.world_size and all(
+        stream.halt_seen
+        or stream.completed >= order.steps
+        or (stream.done and stream.step >= order.steps)
+        for stream in streams.values()
+    )
+
+
+def _finding(view: View, tick: Tick, death: Death) -> Finding:
+    process = death.process
+    who = "the torchrun agent" if death.rank == AGENT else f"rank {death.rank}"
+    stream = view.streams.get(death.rank)
+    where = "" if stream is None else f" at step {stream.step} of {view.run.order.steps}"
+    return found(
+        view,
+        Name.PROCESS_DEATH,
+        Severity.HALT,
+        episode="agent" if death.rank == AGENT else f"rank{death.rank}",
+        at=tick.ts,
+        stream=stream,
+        rank=None if death.rank == AGENT else death.rank,
+        value=_value(process),
+        text=f"{who} {_how(process)}{where}",
+    )
+
+
+def _value(process: Process) -> float | None:
+    if process.signal is not None:
+        return -float(process.signal)
+    return None if process.code is None else float(process.code)
+
+
+def _how(process: Process) -> str:
+    if process.signal is not None:
+        try:
+            return f"was ended by {signal.Signals(process.signal).name}"
+        except ValueError:
+            return f"was ended by signal {process.signal}"
+    if process.code is None:
+        return "vanished without an exit record"
+    if process.code == 0:
+        return "ended early, with exit code 0"
+    return f"ended with exit code {process.code}"
+
+
+class ProcessDeath(Detector[None]):
+    """D1: is the agent or a rank gone?"""
+
+    name = Name.PROCESS_DEATH
+    sentence = (
+        "Halts within a second when a rank or the launcher is gone without having "
+        "finished; exit code 0 before the last step counts as ended early. Names the "
+        "first death, not its victims."
+    )
+    version = 2
+    """2: `done` before the last ordered step is an end too early."""
+    ticks = True
+    probes = True
+
+    def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:
+        """Observe a tick: exits that were probed."""
+        if view.latched:
+            return own, []
+        ripe = [death for death in _deaths(view) if _ripe(view, tick, death)]
+        if not ripe:
+            return own, []
+        return own, [_finding(view, tick, min(ripe, key=Death.order))]
+
+    def armed(self, own: None, view: View) -> bool:
+        """Whether processes are probed at all."""
+        return bool(view.processes.ranks) or view.processes.agent != Process()

@@ -1,0 +1,125 @@
+"""D5: does a section of the rank behind last too long?
+
+Each section has its own clock, which entering it starts. Boot belongs to D2; forward, backward and
+optimizer to D4. Being in no section, or in one with an unknown name, has a deadline too. A rank
+that never names forward, backward or optimizer computes while it is in no section: there its first
+step is D2's, and its later ones may take as long as D4 gives them.
+"""
+
+import statistics
+
+from gonogo.contract.finding import Finding, Severity, Source
+from gonogo.contract.heartbeat import COMPUTE_SECTIONS, Section
+from gonogo.contract.outcome import Detector as Name
+from gonogo.contract.tick import Tick
+from gonogo.contract.watch import Deadline
+from gonogo.contract.watch import SectionDeadline as SectionDeadlineSettings
+from gonogo.judge.watch.detector import Detector, Seen
+from gonogo.judge.watch.detectors import stall
+from gonogo.judge.watch.detectors.rank_divergence import Culprit, name_culprit
+from gonogo.judge.watch.stream import RankStream
+from gonogo.judge.watch.view import Limit, Run, View, found
+
+
+def has_deadline(stream: RankStream) -> bool:
+    """Whether the rank's section is this detector's business."""
+    if not stream.labelled or stream.section in COMPUTE_SECTIONS:
+        return False
+    if _may_compute(stream) and not stream.completed_steps:
+        return False
+    return not (stream.section == Section.BOOT and stream.started_mono is None)
+
+
+def _may_compute(stream: RankStream) -> bool:
+    """Whether a rank in no section may compute: it has never named forward, backward, optimizer."""
+    return stream.section is None and not stream.computes and stream.started_mono is not None
+
+
+def deadline_of(settings: SectionDeadlineSettings, section: str | None) -> tuple[str, Deadline]:
+    """Return the deadline of a section and the name of its setting."""
+    table: dict[str | None, Deadline] = {
+        Section.DATA: settings.data,
+        Section.CHECKPOINT: settings.checkpoint,
+        Section.EVAL: settings.eval,
+        Section.LOG: settings.log,
+    }
+    if section in table:
+        return str(section), table[section]
+    return "out_of_section", settings.out_of_section
+
+
+def limit_of(run: Run, stream: RankStream, name: str, deadline: Deadline, m: float | None) -> Limit:
+    """Return the larger of the fixed limit and the multiple of the section's or step's median."""
+    if _may_compute(stream):
+        computing = stall.limits(run, stream, m)[1]
+        if computing.seconds > deadline.halt_s:
+            return computing
+    times_s = [took_s for section, took_s in stream.section_times if section == name]
+    if deadline.halt_x is not None and times_s:
+        adaptive_s = deadline.halt_x * statistics.median(times_s)
+        if adaptive_s > deadline.halt_s:
+            return Limit(seconds=adaptive_s, source=Source.ADAPTIVE)
+    return Limit(seconds=deadline.halt_s, source=run.source(f"section_deadline.{name}.halt_s"))
+
+
+def _finding(
+    view: View, tick: Tick, culprit: Culprit, severity: Severity, elapsed_s: float, limit: Limit
+) -> Finding:
+    stream = culprit.stream
+    where = f"in {stream.section}" if stream.section else "between sections"
+    return found(
+        view,
+        Name.SECTION_DEADLINE,
+        severity,
+        episode=f"rank{stream.rank}/{stream.boot}/{stream.section}"
+        f"{stream.section_seq}/step{stream.step}",
+        at=tick.ts,
+        stream=stream,
+        named=culprit.named,
+        value=elapsed_s,
+        threshold=limit.seconds,
+        source=limit.source,
+        text=f"{culprit} has been {where} for {elapsed_s:.1f} s"
+        f" (limit {limit.seconds:.1f} s) at step {stream.step}",
+    )
+
+
+class SectionDeadline(Detector[None]):
+    """D5: does a section of the rank behind last too long?"""
+
+    name = Name.SECTION_DEADLINE
+    sentence = (
+        "Halts when the rank behind has stood too long in data, checkpoint, evaluation, "
+        "logging, or in no section at all; each has its own limit. In no section, a rank that "
+        "never names its computing has the limits of the stall rule."
+    )
+    version = 2
+    """2: no rank is named where nothing tells them apart."""
+    ticks = True
+    deadline = True
+
+    def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:
+        """Observe a tick: how long the rank behind has been in its section."""
+        if not any(has_deadline(stream) for stream in view.streams.values()):
+            return own, []
+        streams = view.active()
+        culprit = name_culprit(view, streams, tick.mono)
+        if culprit is None or not has_deadline(culprit.stream):
+            return own, []
+        stream = culprit.stream
+        name, deadline = deadline_of(view.run.watch.section_deadline, stream.section)
+        elapsed_s = tick.mono - stream.section_mono
+        findings = []
+        if deadline.suspect_s is not None and elapsed_s > deadline.suspect_s:
+            source = view.run.source(f"section_deadline.{name}.suspect_s")
+            suspect = Limit(seconds=deadline.suspect_s, source=source)
+            findings.append(_finding(view, tick, culprit, Severity.SUSPECT, elapsed_s, suspect))
+        if elapsed_s > deadline.halt_s:
+            halt = limit_of(view.run, stream, name, deadline, view.median_step_s())
+            if elapsed_s > halt.seconds and view.testified(streams, stream, tick.mono):
+                findings.append(_finding(view, tick, culprit, Severity.HALT, elapsed_s, halt))
+        return own, findings
+
+    def armed(self, own: None, view: View) -> bool:
+        """Whether a rank that names its sections is running."""
+        return any(stream.labelled for stream in view.active())

@@ -1,0 +1,222 @@
+"""D8: does the run make fewer tokens a second than its floor, or than it did before?
+
+Recomputed from the ranks' own clock: Δsteps × tokens per step / Δmono, checkpoint and eval taken
+out, the first `warmup_steps` not counted. A single slow step says nothing, nor do a few: the hard
+floor asks that each of the last steps was below it (the median of five would halt a healthy run of
+eight ranks that pauses three times), the other rules ask the median of a window. Sustained means
+seconds of training in which the condition held at every step end. The baseline is frozen: a moving
+one would follow a run that gets slower bit by bit.
+"""
+
+import statistics
+from dataclasses import dataclass, field, replace
+
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.heartbeat import Heartbeat, Msg
+from gonogo.contract.outcome import Detector as Name
+from gonogo.contract.watch import Slow as SlowSettings
+from gonogo.judge.watch.detector import Detector, Seen
+from gonogo.judge.watch.view import Beat, View, found
+
+LONG_STEP_S = 30.0
+FEW_STEPS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """Step times of the one rank that is timed, after warm-up."""
+
+    rank: int | None = None
+    boot: str | None = None
+    counted_step: int = 0
+    window: tuple[float, ...] = ()
+    baseline: tuple[float, ...] = ()
+    """Collected until there are enough; then only `baseline_s` counts."""
+    baseline_s: float | None = None
+    after_baseline: int = 0
+    trained_s: float = 0.0
+    since: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """Condition that holds → training seconds and step at which it began to."""
+
+
+def _timed(own: Speed, step_s: float, stride: int, count: int, slow: SlowSettings) -> Speed:
+    """Return the speed with the mean time of `stride` steps, counted `count` times."""
+    keep = max(slow.window_steps, slow.over_steps or 0, slow.hard_floor_over_steps)
+    samples = (step_s,) * min(count, keep)
+    own = replace(
+        own,
+        window=(*own.window, *samples)[-keep:],
+        trained_s=own.trained_s + step_s * stride,
+    )
+    if own.baseline_s is not None:
+        return replace(own, after_baseline=own.after_baseline + stride)
+    baseline = (*own.baseline, *samples)
+    if len(baseline) < slow.baseline_steps:
+        return replace(own, baseline=baseline)
+    return replace(own, baseline=(), baseline_s=statistics.median(baseline))
+
+
+def _median_s(own: Speed, slow: SlowSettings) -> float | None:
+    """Return the window's median, or None while it holds too few steps."""
+    window = own.window[-slow.window_steps :]
+    if len(window) < min(FEW_STEPS, slow.window_steps):
+        return None
+    median_s = statistics.median(window)
+    return median_s if len(window) == slow.window_steps or median_s > LONG_STEP_S else None
+
+
+def _held_s(own: Speed, name: str, holds: bool, step: int) -> tuple[Speed, float, int]:
+    """Return for how long a condition has held, and since which step."""
+    if not holds:
+        if name in own.since:
+            own = replace(own, since={k: v for k, v in own.since.items() if k != name})
+        return own, 0.0, step
+    if name not in own.since:
+        own = replace(own, since={**own.since, name: (own.trained_s, step)})
+    began_s, began_step = own.since[name]
+    return own, own.trained_s - began_s, began_step
+
+
+def _relative(own: Speed, event: Beat, view: View) -> tuple[Speed, list[Finding]]:
+    """Compare with the run's own baseline: warn, and halt on time or on a number of steps."""
+    slow, line = view.run.watch.slow, event.line
+    baseline_s = own.baseline_s
+    if baseline_s is None:
+        return own, []
+    own, findings = _over_steps(own, event, view, baseline_s)
+    median_s = _median_s(own, slow)
+    if median_s is None:
+        return own, findings
+    ratio = median_s / baseline_s
+    stages = [(Severity.WARN, "warn_ratio", slow.warn_ratio, slow.warn_over_s)]
+    if slow.over_steps is None:
+        stages.append((Severity.HALT, "halt_ratio", slow.halt_ratio, slow.over_s))
+    for severity, name, limit, over_s in stages:
+        own, held_s, began = _held_s(own, name, ratio > limit, line.step)
+        if ratio > limit and held_s >= over_s:
+            text = f"steps have taken {ratio:.2f} times the baseline for {held_s:.0f} s"
+            findings.append(_finding(view, event, severity, began, name, ratio, text))
+    return own, findings
+
+
+def _over_steps(
+    own: Speed, event: Beat, view: View, baseline_s: float
+) -> tuple[Speed, list[Finding]]:
+    """Halt on the median of the last steps, where the plan asks for steps instead of seconds."""
+    slow = view.run.watch.slow
+    if slow.over_steps is None:
+        return own, []
+    ratio = statistics.median(own.window[-slow.over_steps :]) / baseline_s
+    over = own.after_baseline >= slow.over_steps and ratio > slow.halt_ratio
+    own, _, began = _held_s(own, "over_steps", over, event.line.step)
+    if not over:
+        return own, []
+    text = f"the last {slow.over_steps} steps took {ratio:.2f} times the baseline"
+    return own, [_finding(view, event, Severity.HALT, began, "halt_ratio", ratio, text)]
+
+
+def _absolute(own: Speed, event: Beat, view: View) -> tuple[Speed, list[Finding]]:
+    """Compare with the floor of profile or plan."""
+    slow, line = view.run.watch.slow, event.line
+    tokens = tokens_per_step(view, line)
+    if slow.floor_tok_s is None or not tokens:
+        return own, []
+    findings = []
+    hard = own.window[-slow.hard_floor_over_steps :] if slow.hard_floor_over_steps else ()
+    if hard and len(hard) == slow.hard_floor_over_steps:
+        tok_s = tokens / min(hard)
+        limit = slow.hard_floor_ratio * slow.floor_tok_s
+        own, _, began = _held_s(own, "hard_floor", tok_s < limit, line.step)
+        if tok_s < limit:
+            text = f"{tok_s:.4g} tokens/s or less in each of {len(hard)} steps (limit {limit:.4g})"
+            findings.append(_floor_finding(view, event, began, "hard_floor", tok_s, limit, text))
+    median_s = _median_s(own, slow)
+    if median_s is not None:
+        tok_s, limit = tokens / median_s, slow.floor_ratio * slow.floor_tok_s
+        own, held_s, began = _held_s(own, "floor", tok_s < limit, line.step)
+        if tok_s < limit and held_s >= slow.floor_over_s:
+            text = f"{tok_s:.4g} tokens/s for {held_s:.0f} s (limit {limit:.4g})"
+            findings.append(_floor_finding(view, event, began, "floor", tok_s, limit, text))
+    return own, findings
+
+
+def tokens_per_step(view: View, line: Heartbeat) -> int | None:
+    """Return the ordered tokens per step; what the line says only where nothing is ordered."""
+    return view.run.order.identity.tokens_per_step or line.tokens
+
+
+def _finding(
+    view: View, event: Beat, severity: Severity, began: int, name: str, ratio: float, text: str
+) -> Finding:
+    limit: float = getattr(view.run.watch.slow, name)
+    return found(
+        view,
+        Name.SLOW,
+        severity,
+        episode=f"baseline/step{began}",
+        at=event.tick.ts,
+        step=event.line.step,
+        value=ratio,
+        threshold=limit,
+        source=view.run.source(f"slow.{name}"),
+        text=f"{text} (limit {limit:g})",
+    )
+
+
+def _floor_finding(
+    view: View, event: Beat, began: int, name: str, tok_s: float, limit: float, text: str
+) -> Finding:
+    return found(
+        view,
+        Name.SLOW,
+        Severity.HALT,
+        episode=f"{name}/step{began}",
+        at=event.tick.ts,
+        step=event.line.step,
+        value=tok_s,
+        threshold=limit,
+        source=view.run.source("slow.floor_tok_s"),
+        text=text,
+    )
+
+
+class Slow(Detector[Speed]):
+    """D8: does the run make fewer tokens a second than its floor, or than it did before?"""
+
+    name = Name.SLOW
+    sentence = (
+        "Halts when recomputed tokens per second stay below the floor of the hardware, or "
+        "when steps take far longer than they did at the beginning."
+    )
+    version = 2
+    """2: the hard floor asks each of its steps, not their median."""
+    State = Speed
+    lines = frozenset({Msg.STEP_END, Msg.PROGRESS})
+
+    def observe_line(self, own: Speed, event: Beat, view: View) -> Seen[Speed]:
+        """Observe a line that ends a step of the timed rank."""
+        line = event.line
+        stream = view.streams[line.rank]
+        if stream.pace.last_step != line.step or not stream.pace.times_s:
+            return own, []
+        if own.rank is None or (own.rank == line.rank and own.boot != stream.boot):
+            own = Speed(rank=line.rank, boot=stream.boot)
+        if own.rank != line.rank or line.step <= own.counted_step:
+            return own, []
+        own = replace(own, counted_step=line.step)
+        slow = view.run.watch.slow
+        if line.step - stream.from_step <= slow.warmup_steps:
+            return own, []
+        # A rank that names its sections ends every step: where ends are missing, nobody knows which
+        # of the steps took the time, and the mean of them is one sample.
+        samples = 1 if stream.labelled else stream.pace.stride
+        own = _timed(own, stream.pace.times_s[-1], stream.pace.stride, samples, slow)
+        own, findings = _relative(own, event, view)
+        own, absolute = _absolute(own, event, view)
+        return own, absolute + findings
+
+    def armed(self, own: Speed, view: View) -> bool:
+        """Whether there is a baseline or a floor to compare with."""
+        return own.baseline_s is not None or (
+            view.run.watch.slow.floor_tok_s is not None and bool(own.window)
+        )

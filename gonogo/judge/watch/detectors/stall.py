@@ -1,0 +1,184 @@
+"""D4: does a rank compute without ending its step?
+
+Counted is only the time since the last step end that the culprit (D6: the rank behind) spent in
+forward, backward or optimizer; boot and the first step belong to D2, every other section to D5. So
+a peer that waits in its backward for a slow loader stalls nobody, neither while it waits nor when
+the loader has come back. m is the run's median step.
+"""
+
+from gonogo.contract.finding import Finding, Severity, Source
+from gonogo.contract.outcome import Detector as Name
+from gonogo.contract.tick import Tick
+from gonogo.contract.watch import Stall as StallSettings
+from gonogo.judge.watch.detector import Detector, Seen
+from gonogo.judge.watch.detectors.rank_divergence import (
+    Culprit,
+    name_culprit,
+    stray,
+    stray_text,
+)
+from gonogo.judge.watch.stream import RankStream
+from gonogo.judge.watch.view import Limit, Run, View, found
+
+UNNAMED_X = 6.0
+"""A rank that names no sections and has told one step so far has this multiple of the early limit:
+nobody knows how many steps lie between its lines."""
+AS_BEFORE_X = 1.5
+"""A step is neither suspect nor halted before it has taken this multiple of the one before: a run
+that moves, however slowly, is D8's, and evidence at every step would slow it further."""
+
+
+def limits(run: Run, stream: RankStream, m: float | None) -> tuple[Limit, Limit]:
+    """Return the limits of suspicion and of a halt for a rank, given the median step m."""
+    stall = run.watch.stall
+    if m is None or stream.completed_steps < stall.min_steps:
+        expected = run.expected_step_s() or m or 0.0
+        expected *= stream.pace.stride
+        least_s = stall.early_s if stream.labelled or m is not None else UNNAMED_X * stall.early_s
+        early = _larger(run, "stall.early_s", least_s, stall.early_x * expected)
+        return Limit(seconds=early.seconds / 2, source=early.source), early
+    m *= stream.pace.stride
+    as_before_s = AS_BEFORE_X * stream.pace.last_s
+    return (
+        _larger(run, "stall.suspect_s", stall.suspect_s, max(stall.suspect_x * m, as_before_s)),
+        _larger(run, "stall.halt_s", stall.halt_s, max(stall.halt_x * m, as_before_s)),
+    )
+
+
+def _larger(run: Run, path: str, fixed_s: float, adaptive_s: float) -> Limit:
+    if adaptive_s > fixed_s:
+        return Limit(seconds=adaptive_s, source=Source.ADAPTIVE)
+    return Limit(seconds=fixed_s, source=run.source(path))
+
+
+def _corroborated_s(stall: StallSettings, m: float | None) -> float:
+    return max(stall.corroborate_s, stall.corroborate_x * (m or 0.0))
+
+
+def _effective(
+    view: View, streams: list[RankStream], mono: float, halt: Limit, m: float | None
+) -> Limit:
+    """Return the earlier limit of a corroborated stall, else the plain one."""
+    stall = view.run.watch.stall
+    early = _larger(
+        view.run, "stall.corroborate_s", stall.corroborate_s, stall.corroborate_x * (m or 0.0)
+    )
+    if m is None or any(stream.completed_steps < stall.min_steps for stream in streams):
+        return halt
+    if early.seconds >= halt.seconds or not corroborated(view, streams, mono):
+        return halt
+    return early
+
+
+def corroborated(view: View, streams: list[RankStream], mono: float) -> bool:
+    """Whether something besides the clock says that the run stands.
+
+    A rank is held or silent while others speak; or two readings of every stack are the same, at
+    most half of the ranks stand elsewhere than in the collective (of two ranks one, for which the
+    other waits), and their main threads use no CPU. The same stacks alone say nothing (a GC pause,
+    every rank in `.item()`).
+    """
+    if any(view.held(stream.rank) for stream in streams):
+        return True
+    fresh = view.fresh(streams, mono)
+    if fresh and len(fresh) < len(streams) and all(stream.labelled for stream in streams):
+        return True
+    processes = view.processes
+    if not all(processes.stands(stream.rank, stream.advanced_mono) for stream in streams):
+        return False
+    waits = {stream.rank: processes.waits(stream.rank) for stream in streams}
+    apart = [stream for stream in streams if waits[stream.rank] is False]
+    if None in waits.values() or not 0 < 2 * len(apart) <= len(streams):
+        return False
+    return all(processes.idles(stream.rank) for stream in apart)
+
+
+def _stood_s(culprit: RankStream, streams: list[RankStream], mono: float) -> float:
+    """Return for how long the step has stood, in seconds of the culprit's computing.
+
+    A rank that waited in its backward for a peer's loader has computed for as long as that took.
+    So nothing counts from before the last rank of this step was fed: each of them has computed, or
+    waited in log, at least as long.
+    """
+    stood_s = culprit.computed_s(mono)
+    for stream in streams:
+        if stream.step == culprit.step and stream.labelled:
+            waits_s = 0.0 if stream.computing else max(0.0, mono - stream.section_mono)
+            stood_s = min(stood_s, stream.computed_s(mono) + waits_s)
+    return stood_s
+
+
+def _finished(view: View, stream: RankStream) -> bool:
+    return stream.halt_seen or (not stream.labelled and stream.step >= view.run.order.steps)
+
+
+def _astray(view: View, streams: list[RankStream], finding: Finding) -> Finding:
+    """Return the finding of a rank that stands in a collective of its own: in no section's work."""
+    strayed = stray(view, streams)
+    if strayed is None or strayed.rank != finding.rank:
+        return finding
+    text = f"{finding.text}: {stray_text(view)}"
+    return finding.model_copy(update={"section": None, "text": text})
+
+
+def _finding(
+    view: View, tick: Tick, culprit: Culprit, severity: Severity, elapsed_s: float, limit: Limit
+) -> Finding:
+    stream = culprit.stream
+    where = stream.section or "no section it names"
+    return found(
+        view,
+        Name.STALL,
+        severity,
+        episode=f"rank{stream.rank}/{stream.boot}/step{stream.step}",
+        at=tick.ts,
+        stream=stream,
+        named=culprit.named,
+        value=elapsed_s,
+        threshold=limit.seconds,
+        source=limit.source,
+        text=f"step {stream.step} has computed for {elapsed_s:.1f} s"
+        f" (limit {limit.seconds:.1f} s): {culprit} stands in {where}",
+    )
+
+
+class Stall(Detector[None]):
+    """D4: does a rank compute without ending its step?"""
+
+    name = Name.STALL
+    sentence = (
+        "Halts when a rank has computed on one step for far longer than the median step: "
+        "forward, backward and optimizer count, waiting for data, checkpoints and "
+        "evaluation do not."
+    )
+    version = 2
+    """2: no halt before 1.5 times the last step, nor for waiting that a peer's loader caused; no
+    rank is named on a tie."""
+    ticks = True
+    deadline = True
+
+    def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:
+        """Observe a tick: how long the rank behind has computed on its present step."""
+        stall = view.run.watch.stall
+        least_s = min(stall.suspect_s, stall.halt_s, stall.corroborate_s, stall.early_s / 2)
+        if all(stream.computed_s(tick.mono) <= least_s for stream in view.streams.values()):
+            return own, []
+        streams = [stream for stream in view.active() if not _finished(view, stream)]
+        culprit = name_culprit(view, streams, tick.mono)
+        if culprit is None or culprit.stream.completed_steps == 0:
+            return own, []
+        elapsed_s = _stood_s(culprit.stream, streams, tick.mono)
+        m = view.median_step_s()
+        suspect, halt = limits(view.run, culprit.stream, m)
+        findings = []
+        if elapsed_s > suspect.seconds:
+            findings.append(_finding(view, tick, culprit, Severity.SUSPECT, elapsed_s, suspect))
+        if elapsed_s > min(halt.seconds, _corroborated_s(view.run.watch.stall, m)):
+            halt = _effective(view, streams, tick.mono, halt, m)
+            if elapsed_s > halt.seconds and view.testified(streams, culprit.stream, tick.mono):
+                findings.append(_finding(view, tick, culprit, Severity.HALT, elapsed_s, halt))
+        return own, [_astray(view, streams, finding) for finding in findings]
+
+    def armed(self, own: None, view: View) -> bool:
+        """Whether a step has ended, so that the next one has a deadline."""
+        return any(stream.completed_steps > 0 for stream in view.active())

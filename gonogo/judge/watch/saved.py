@@ -1,0 +1,105 @@
+"""How is a fold put down and taken up again? Its whole state as JSON.
+
+Guarantees: what `load_state` gives back goes on exactly as the state did that `dump_state` wrote,
+so a snapshot and the ticks after it come to what the whole fold comes to. A document of another
+version of the judge, of other detectors or of another run is refused.
+"""
+
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from gonogo.contract.canonical import wire_value
+from gonogo.contract.errors import Corrupt
+from gonogo.contract.finding import Finding
+from gonogo.contract.order import JUDGE_VERSION, Order
+from gonogo.judge.watch.fold import WatchState, start
+from gonogo.judge.watch.lines import LineRecord
+from gonogo.judge.watch.processes import Processes
+from gonogo.judge.watch.step import RankStep
+from gonogo.judge.watch.stream import RankStream
+from gonogo.judge.watch.view import Observed, Unreadable
+
+SAVED_V = 1
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _dump(kind: Any, value: Any) -> Any:
+    return wire_value(_adapter(kind).dump_python(value, mode="json"))
+
+
+def _identity(state: WatchState) -> dict[str, Any]:
+    """Return what must be equal for a document to fit."""
+    order = state.run.order
+    return {
+        "v": SAVED_V,
+        "judge_version": JUDGE_VERSION,
+        "run": order.run,
+        "attempt": order.attempt,
+        "watched": state.watched,
+        "detectors": {str(row.name): row.version for row in state.detectors},
+    }
+
+
+def dump_state(state: WatchState) -> dict[str, Any]:
+    """Return a state as a JSON document."""
+    view, steps = state.view, state.steps
+    return {
+        "of": _identity(state),
+        "streams": _dump(dict[int, RankStream], view.streams),
+        "lines": {str(rank): record.dump() for rank, record in view.lines.items()},
+        "processes": _dump(Processes, view.processes),
+        "started_mono": view.started_mono,
+        "unreadable": _dump(dict[int, Unreadable], view.unreadable),
+        "observed": _dump(dict[str, Observed], view.observed),
+        "waiting": _dump(dict[int, dict[int, RankStep]], steps.waiting),
+        "last_step": steps.last,
+        "own": {
+            str(row.name): _dump(row.State, state.own[row.name])
+            for row in state.detectors
+            if row.State is not None
+        },
+        "said": sorted(state.said),
+        "latched": None if state.latched is None else state.latched.wire(),
+    }
+
+
+def load_state(order: Order, document: dict[str, Any]) -> WatchState:
+    """Return the state that a document holds.
+
+    Raises:
+        Corrupt: it is no such document, or not one of this run, these detectors and this version.
+    """
+    state = start(order)
+    try:
+        if document["of"] != wire_value(_identity(state)):
+            raise Corrupt("the snapshot is of another run, version or set of detectors")
+        _fill(state, document)
+    except (KeyError, TypeError, ValueError, AttributeError, ValidationError) as error:
+        raise Corrupt(f"the snapshot cannot be read: {error!r}") from error
+    return state
+
+
+def _fill(state: WatchState, document: dict[str, Any]) -> None:
+    view = state.view
+    view.streams = _adapter(dict[int, RankStream]).validate_python(document["streams"])
+    view.lines = {int(rank): LineRecord.load(row) for rank, row in document["lines"].items()}
+    view.processes = _adapter(Processes).validate_python(document["processes"])
+    view.started_mono = document["started_mono"]
+    view.unreadable = _adapter(dict[int, Unreadable]).validate_python(document["unreadable"])
+    view.observed = _adapter(dict[str, Observed]).validate_python(document["observed"])
+    waiting = _adapter(dict[int, dict[int, RankStep]]).validate_python(document["waiting"])
+    state.steps.waiting, state.steps.last = waiting, document["last_step"]
+    for row in state.detectors:
+        if row.State is not None:
+            saved = document["own"][str(row.name)]
+            state.own[row.name] = _adapter(row.State).validate_python(saved)
+    state.said = set(document["said"])
+    latched = document["latched"]
+    state.latched = None if latched is None else Finding.model_validate(latched)
+    view.latched = state.latched is not None

@@ -1,0 +1,218 @@
+"""What would fail later? Everything about a plan that its shape alone does not show.
+
+Names of metrics and remedies, cadences, and by the workload's own schema every configuration and
+environment that a run of the plan could get: each phase's, and each under every patch that a
+confirmation or a remedy may lay over it.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gonogo.contract.canonical import digest
+from gonogo.contract.environment import LISTED, LISTED_WORDS
+from gonogo.contract.errors import Corrupt, Problem
+from gonogo.contract.near_miss import hint, near
+from gonogo.contract.patch import Patch
+from gonogo.contract.plan import Phase, Plan
+from gonogo.judge.gate.diagnosis import DIAGNOSES
+from gonogo.planning.cadence import late_checkpoints
+from gonogo.planning.layers import OF_THE_PHASE, lay
+from gonogo.planning.source import unknown_metrics
+from gonogo.planning.workloads.json_schema import Path
+from gonogo.planning.workloads.known import WorkloadSchema
+
+Layer = tuple[str, Patch]
+"""A patch and the path at which the plan says it."""
+
+
+def problems_in(
+    plan: Plan, train: Mapping[str, Any], schema: WorkloadSchema | None
+) -> list[Problem]:
+    """Return everything that would fail once a run is started, each place once.
+
+    Args:
+        plan: a plan of the right shape, overrides included.
+        train: its whole training configuration.
+        schema: what its workload takes; None = nobody here can say.
+    """
+    found = [
+        *unknown_metrics(plan),
+        *_unknown_remedies(plan),
+        *_said_elsewhere(plan),
+        *_without_weights(plan),
+        *_unlisted(plan),
+        *late_checkpoints(plan, train),
+        *_unreadable(plan, train),
+    ]
+    if schema is not None:
+        found += _refused_by_workload(plan, train, schema)
+    return list(dict.fromkeys(found))
+
+
+def warnings_of(plan: Plan) -> list[str]:
+    """Return what is accepted and may still come to nothing, one sentence each."""
+    found = []
+    if not plan.ours:
+        program = plan.workload.program or (plan.workload.command or [""])[0]
+        found.append(
+            f"{program}: workers start nsa.train alone so far; its runs end as preflight_failed"
+        )
+    if plan.waive:
+        found.append("waive: is not in force yet; these criteria count like all others")
+    if plan.remedies and not plan.max_remedies:
+        found.append("remedies: max_remedies is 0, so none is ever tried")
+    return found
+
+
+def _patches(plan: Plan) -> Iterator[Layer]:
+    for index, variant in enumerate(plan.confirm.variants if plan.confirm else []):
+        yield f"confirm.variants.{index}", variant
+    for name, remedy in plan.remedies.items():
+        yield f"remedies.{name}", remedy
+
+
+def _unknown_remedies(plan: Plan) -> Iterator[Problem]:
+    known = [str(row.name) for row in DIAGNOSES]
+    for name in plan.remedies:
+        if name not in known:
+            message = f"unknown diagnosis {name!r}; {hint(name, known)}"
+            yield Problem(path=f"remedies.{name}", message=message)
+
+
+def _said_elsewhere(plan: Plan) -> Iterator[Problem]:
+    """Yield what of our workload's configuration is said in a place where it would not count."""
+    if not plan.ours:
+        return
+    phases = [(f"phases.{phase.name}", phase.train) for phase in plan.phases]
+    for where, train in [("", plan.train), *phases]:
+        for name, place in OF_THE_PHASE.items():
+            if name in train:
+                path = f"{where}.train.{name}".removeprefix(".")
+                yield Problem(path=path, message=f"is said by {place}; expected it there alone")
+    for where, patch in [
+        *_patches(plan),
+        *((where, Patch(train=train)) for where, train in phases),
+    ]:
+        for name in ("config", "steps"):
+            if name in patch.train and not (name == "steps" and where.startswith("phases.")):
+                message = "is the plan's (and no patch's) to say"
+                yield Problem(path=f"{where}.train.{name}", message=message)
+        said, parallel = patch.train.get("parallel"), patch.workload.parallel
+        if said is not None and parallel is not None and said != parallel:
+            message = f"found {parallel!r}, but train.parallel says {said!r}"
+            yield Problem(path=f"{where}.workload.parallel", message=message)
+
+
+def _unlisted(plan: Plan) -> Iterator[Problem]:
+    """Yield the environment that no worker sets: a name may decide what code runs."""
+    layers: list[tuple[str, Mapping[str, Any]]] = [("workload", plan.workload.env)]
+    layers += [(f"phases.{phase.name}", phase.env) for phase in plan.phases]
+    layers += [(where, patch.env) for where, patch in _patches(plan)]
+    for where, env in layers:
+        for name in env:
+            if LISTED.fullmatch(name):
+                continue
+            meant = near(f"{name.partition('_')[0]}_*", LISTED_WORDS) or near(name, LISTED_WORDS)
+            hinted = f"did you mean {meant[0]}?" if meant else f"expected {', '.join(LISTED_WORDS)}"
+            message = f"no worker sets it; {hinted}"
+            yield Problem(path=f"{where}.env.{name}", message=message)
+
+
+def _without_weights(plan: Plan) -> Iterator[Problem]:
+    """Yield phases whose weights another one begins with, and that save none."""
+    for phase in plan.phases:
+        if phase.init_from is None:
+            continue
+        cadence = plan.phase(phase.init_from).checkpoint
+        if cadence.every_steps is None and cadence.every_s is None:
+            message = (
+                f"found none; expected every_steps or every_s: {phase.name} begins with its weights"
+            )
+            yield Problem(path=f"phases.{phase.init_from}.checkpoint", message=message)
+
+
+def _unreadable(plan: Plan, train: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield what the judge could not read of a configuration that nobody else checks."""
+    try:
+        digest(train)
+    except Corrupt as error:
+        yield Problem(path="train", message=error.detail)
+    evals = train.get("eval")
+    every = evals.get("every_steps") if isinstance(evals, Mapping) else None
+    if not (every is None or (type(every) is int and 0 <= every <= 10**9)):
+        message = f"found {every!r}; expected a whole number of steps"
+        yield Problem(path="train.eval.every_steps", message=message)
+
+
+def _refused_by_workload(
+    plan: Plan, train: Mapping[str, Any], schema: WorkloadSchema
+) -> Iterator[Problem]:
+    """Yield what the workload refuses of each phase, and of each phase under each patch.
+
+    What trains alike is checked once, and where only the environment differs, only that again.
+    """
+    right: set[tuple[object, ...]] = set()
+    patches = list(_patches(plan))
+    for phase in plan.phases:
+        own: list[Layer] = [(f"phases.{phase.name}", phase)]
+        workload = phase.workload
+        trained = str(phase.train), workload.world_size, workload.parallel
+        around = tuple(phase.env.items())
+        whole = (*trained, phase.data)
+        found = list(_refused(plan, train, schema, phase, own, again=whole in right))
+        yield from found
+        if found:
+            continue
+        right.add(whole)
+        for where, patch in patches:
+            changes_train = bool(patch.train) or patch.workload.world_size is not None
+            again = not changes_train or (where, trained) in right
+            if again and (not patch.env or (where, around) in right):
+                continue
+            right.update(((where, trained), (where, around)))
+            layers = [*own, (where, patch)]
+            yield from _refused(plan, train, schema, phase, layers, again=again)
+
+
+def _refused(
+    plan: Plan,
+    train: Mapping[str, Any],
+    schema: WorkloadSchema,
+    phase: Phase,
+    layers: list[Layer],
+    *,
+    again: bool,
+) -> Iterator[Problem]:
+    change = layers[1][1] if len(layers) > 1 else None
+    told = lay(plan, phase, train, change, schema=schema)
+    if again:
+        found = schema.of_environment(told.train, told.env)
+    else:
+        found = schema.violations(told.train, told.env, told.world_size)
+    for row in found:
+        yield Problem(path=_place(row.path, layers), message=row.message)
+
+
+def _place(path: Path, layers: list[Layer]) -> str:
+    """Return where the plan says what a run is told at a path: in the last layer that says it."""
+    for prefix, patch in reversed(layers):
+        if _says(patch, path):
+            return ".".join((prefix, *path))
+    if path == ("world_size",) or path[0] == "env":
+        return ".".join(("workload", *path))
+    if len(path) == 2 and path[1] in OF_THE_PHASE:
+        return OF_THE_PHASE[path[1]].replace("phases.NAME", layers[0][0])
+    return ".".join(path)
+
+
+def _says(patch: Patch, path: Path) -> bool:
+    if path[0] == "world_size":
+        return patch.workload.world_size is not None
+    node: Any = patch.env if path[0] == "env" else patch.train
+    for part in path[1:]:
+        if not isinstance(node, Mapping):
+            return True
+        if part not in node:
+            return False
+        node = node[part]
+    return bool(node) or len(path) > 1

@@ -1,0 +1,162 @@
+"""How does a phase of a plan become an order? Pure.
+
+Identity before speed: the order says what must run, taken from the configuration (or, for a foreign
+workload, from what the plan declares), and `null` only where nothing can be known beforehand.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gonogo.contract.canonical import digest, plain_copy
+from gonogo.contract.facts import FACTS_V
+from gonogo.contract.fault import parse_fault
+from gonogo.contract.hardware import HardwareProfile, hardware_profiles
+from gonogo.contract.heartbeat import Identity
+from gonogo.contract.order import HaltGrace, Order, PhaseAhead, ResumePoint, RunReason
+from gonogo.contract.patch import Patch
+from gonogo.contract.plan import Phase, Plan
+from gonogo.contract.records import PREFLIGHT_CHECKS
+from gonogo.contract.watch import Watch
+from gonogo.judge.gate.settling import SETTLED_BY_RUNS
+from gonogo.judge.watch.registry import versions
+from gonogo.planning.frozen import ResolvedPlan
+from gonogo.planning.gates import gate_of
+from gonogo.planning.layers import Told, lay
+from gonogo.planning.workloads.known import workload_schema
+
+FROZEN = ("git_sha", "torch", "device", "driver")
+"""Identity that no plan can know beforehand: an experiment's first run says it, all others keep it.
+Plans may let any of it drift (`allow_drift`)."""
+
+
+def build_order(
+    resolved: ResolvedPlan,
+    phase_name: str,
+    *,
+    experiment: str,
+    run: str,
+    token: int,
+    attempt: int = 1,
+    reason: RunReason = RunReason.FIRST,
+    resume_from: ResumePoint | None = None,
+    frozen: Mapping[str, Any] | None = None,
+    change: Patch | None = None,
+) -> Order:
+    """Return the order of one run.
+
+    Args:
+        resolved: the experiment's frozen plan.
+        phase_name: phase to run.
+        experiment, run: identifiers.
+        token: fencing token of the claim.
+        attempt: 1, 2, … within the phase.
+        reason: why the run is started.
+        resume_from: durable checkpoint to go on from.
+        frozen: what of FROZEN the experiment's first run reported.
+        change: a variant's, remedy's or campaign's patch, over the phase's own.
+
+    Raises:
+        NotFound: the plan has no such phase.
+        Rejected: the gate does not fit the profile.
+    """
+    plan = resolved.parsed()
+    phase = plan.phase(phase_name)
+    profile = hardware_profiles()[plan.profile]
+    schema = workload_schema(plan.workload.program)
+    told = lay(plan, phase, resolved.train, change, schema=schema)
+    watch, from_profile = _watch_of(plan, profile)
+    gate, left_out = gate_of(phase, profile, plan.profile)
+    return Order(
+        experiment=experiment,
+        run=run,
+        attempt=attempt,
+        reason=reason,
+        token=token,
+        plan=plan.name,
+        plan_digest=resolved.plan_digest(),
+        phase=phase.name,
+        steps=phase.steps,
+        world_size=told.world_size,
+        profile=plan.profile,
+        entry=None if told.command is not None else plan.workload.entry,
+        command=told.command,
+        cwd=plan.workload.cwd,
+        files=list(plan.workload.files),
+        init_from=phase.init_from,
+        resume_from=resume_from,
+        train=plain_copy(told.train),
+        env=told.env,
+        identity=expected_identity(plan, phase, told, frozen or {}),
+        allow_drift=list(plan.allow_drift),
+        gate=gate,
+        left_out=left_out,
+        waive=list(plan.waive),
+        phases_after=_phases_after(plan, phase),
+        watch=watch,
+        watch_from_profile=from_profile,
+        halt=HaltGrace(grace_s=_grace_s(plan, profile)),
+        heartbeat=plan.heartbeat,
+        checkpoint=phase.checkpoint,
+        fault=_fault_of(resolved, plan, phase),
+        allow_faults=plan.allow_faults,
+        limits=phase.limits or plan.limits,
+        preflight=list(PREFLIGHT_CHECKS),
+        detectors=versions(),
+        settles=list(SETTLED_BY_RUNS),
+        facts_v=FACTS_V,
+    )
+
+
+def _phases_after(plan: Plan, phase: Phase) -> list[PhaseAhead]:
+    rest = plan.phases[plan.phases.index(phase) + 1 :]
+    return [PhaseAhead(name=later.name, steps=later.steps) for later in rest]
+
+
+def _grace_s(plan: Plan, profile: HardwareProfile) -> float:
+    if plan.halt.grace_s is not None:
+        return plan.halt.grace_s
+    return 5.0 if profile.has_devices else 1.0
+
+
+def _fault_of(resolved: ResolvedPlan, plan: Plan, phase: Phase) -> str | None:
+    if resolved.fault is None:
+        return None
+    fault = parse_fault(resolved.fault, plan)
+    return fault.spec if fault.phase == phase.name else None
+
+
+def _watch_of(plan: Plan, profile: HardwareProfile) -> tuple[Watch, list[str]]:
+    """Return the plan's settings with the profile's floor where the plan says nothing."""
+    said = plan.watch.model_dump(exclude_unset=True)
+    if profile.floor_tok_s is None or "floor_tok_s" in said.get("slow", {}):
+        return plan.watch, []
+    said.setdefault("slow", {})["floor_tok_s"] = profile.floor_tok_s
+    return Watch.model_validate(said), ["slow.floor_tok_s"]
+
+
+def expected_identity(plan: Plan, phase: Phase, told: Told, frozen: Mapping[str, Any]) -> Identity:
+    """Return the identity that a run must report."""
+    kept = {name: frozen.get(name) for name in FROZEN}
+    if not plan.ours:
+        declared = plan.identity.model_dump() if plan.identity is not None else {}
+        declared["dataset"] = declared.get("dataset") or phase.data
+        return Identity(**declared, world_size=told.world_size, **kept)
+    model, batch = told.train.get("model", {}), told.train.get("batch", {})
+    seq_len, sequences = model.get("seq_len"), batch.get("global_seqs")
+    return Identity(
+        config_digest=digest(told.train),
+        params=told.train.get("params"),
+        dim=model.get("dim"),
+        layers=model.get("layers"),
+        heads=model.get("heads"),
+        groups=model.get("groups"),
+        seq_len=seq_len,
+        vocab=model.get("vocab"),
+        dtype=told.train.get("dtype"),
+        tokens_per_step=seq_len * sequences if seq_len and sequences else None,
+        world_size=told.world_size,
+        dataset=told.train.get("data"),
+        parallel=told.train.get("parallel"),
+        nsa_env={name: value for name, value in told.env.items() if name.startswith("NSA_")},
+        **kept,
+    )

@@ -1,0 +1,113 @@
+"""How does a submission become what an experiment freezes? Pure, but for reading configurations.
+
+`resolve_plan` lays the overrides over the plan, finds the whole training configuration, and refuses
+what would fail later, every problem at once. `ordering.build_order` writes one run's order from it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from gonogo.contract.errors import Corrupt, Problem, Rejected
+from gonogo.contract.fault import parse_fault
+from gonogo.contract.hardware import hardware_profiles
+from gonogo.contract.plan import Plan
+from gonogo.planning.checks import problems_in
+from gonogo.planning.configurations import checkout_root as checkout_root
+from gonogo.planning.configurations import load_train_config as load_train_config
+from gonogo.planning.frozen import ResolvedPlan as ResolvedPlan
+from gonogo.planning.gates import gate_of
+from gonogo.planning.layers import merged
+from gonogo.planning.ordering import FROZEN as FROZEN
+from gonogo.planning.ordering import build_order as build_order
+from gonogo.planning.overrides import with_overrides
+from gonogo.planning.problems import problems_of, rejected
+from gonogo.planning.workloads.known import WorkloadSchema, workload_schema
+
+LoadConfig = Callable[[str], Mapping[str, Any]]
+SchemaOf = Callable[[str | None], WorkloadSchema | None]
+_DEEPEST = 64
+"""Levels of a plan; nobody writes more, and a hostile one must not exhaust the stack."""
+
+
+def resolve_plan(
+    data: Mapping[str, Any],
+    sets: Mapping[str, Any] | None = None,
+    *,
+    load_config: LoadConfig = load_train_config,
+    schema_of: SchemaOf = workload_schema,
+) -> ResolvedPlan:
+    """Return the frozen form of a submission.
+
+    Args:
+        data: the plan as data.
+        sets: dotted path → value; `fault` is a fault to inject.
+        load_config: name → training configuration of our workload.
+        schema_of: entry point → what its workload takes, None where nobody here can say.
+
+    Raises:
+        Rejected: every problem with the plan, an override, the configuration or the fault.
+        NotFound: an unknown configuration.
+    """
+    sets = dict(sets or {})
+    fault = sets.pop("fault", None)
+    _require_shallow([data, sets])
+    data = with_overrides(data, sets)
+    plan = _parse(data)
+    if fault is not None:
+        if not plan.allow_faults:
+            raise Rejected(f"plan {plan.name} does not allow faults (allow_faults: false)")
+        parse_fault(str(fault), plan)
+    schema = schema_of(plan.workload.program)
+    train = _whole_configuration(plan, load_config, schema)
+    problems = problems_in(plan, train, schema)
+    if problems:
+        raise rejected(problems)
+    return _frozen(plan, train, None if fault is None else str(fault))
+
+
+def _parse(data: Mapping[str, Any]) -> Plan:
+    try:
+        return Plan.model_validate(data)
+    except ValidationError as error:
+        raise rejected(problems_of(error, data)) from error
+
+
+def _whole_configuration(
+    plan: Plan, load_config: LoadConfig, schema: WorkloadSchema | None
+) -> dict[str, Any]:
+    """Return the plan's training configuration: a foreign workload's is its own mapping."""
+    if not plan.ours:
+        return dict(plan.train)
+    return merged(load_config(plan.train["config"]), plan.train, schema)
+
+
+def _frozen(plan: Plan, train: dict[str, Any], fault: str | None) -> ResolvedPlan:
+    """Return the frozen plan, once every phase's gate fits the profile.
+
+    Raises:
+        Rejected: a gate that does not, or a value without a canonical form.
+    """
+    for phase in plan.phases:
+        gate_of(phase, hardware_profiles()[plan.profile], plan.profile)
+    resolved = ResolvedPlan.of(plan, train, fault)
+    try:
+        resolved.plan_digest()
+    except Corrupt as error:
+        raise rejected([Problem(path="", message=error.detail)]) from error
+    return resolved
+
+
+def _require_shallow(value: Any) -> None:
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for row in level
+            if isinstance(row, Mapping | list)
+            for inner in (row.values() if isinstance(row, Mapping) else row)
+        ]
+        if not level:
+            return
+    raise rejected([Problem(path="", message=f"more than {_DEEPEST} levels")])

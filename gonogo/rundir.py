@@ -1,0 +1,312 @@
+"""Where does what lie in a run directory, and how are its lines read?
+
+The run directory is the truth about a run and the only spool. Names are those of the interface;
+readers take complete lines only, so that a torn last line waits for its end. Nothing here follows
+a path out of the directory.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from gonogo.contract.canonical import wire_value
+from gonogo.contract.errors import Corrupt, Rejected
+from gonogo.contract.heartbeat import MAX_LINE_BYTES
+from gonogo.contract.tick import FileSeal
+
+_HEARTBEAT = re.compile(r"heartbeat_rank(0|[1-9][0-9]{0,5})\.jsonl")
+_RANK_EXIT = re.compile(r"exit_rank(0|[1-9][0-9]{0,5})\.json")
+MAX_RECORD_BYTES = 16 * 2**20
+"""No small record comes near this; a file that does is none."""
+TAIL_BYTES = 2**16
+"""Of a log's end, as people read it."""
+_CHUNK_BYTES = 8 * 2**20
+_TAIL_BYTES = 131_072
+_M = TypeVar("_M", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """Paths inside one run directory."""
+
+    path: Path
+
+    @property
+    def order(self) -> Path:
+        """order.json."""
+        return self.path / "order.json"
+
+    @property
+    def go(self) -> Path:
+        """.GO: the watcher lets the trainer begin."""
+        return self.path / ".GO"
+
+    @property
+    def halt(self) -> Path:
+        """.HALT: the trainer is asked to end with a checkpoint."""
+        return self.path / ".HALT"
+
+    @property
+    def model(self) -> Path:
+        """model.json."""
+        return self.path / "model.json"
+
+    @property
+    def exit(self) -> Path:
+        """exit.json, written last."""
+        return self.path / "exit.json"
+
+    @property
+    def watch(self) -> Path:
+        """watch.jsonl."""
+        return self.path / "watch.jsonl"
+
+    @property
+    def findings(self) -> Path:
+        """findings.jsonl."""
+        return self.path / "findings.jsonl"
+
+    @property
+    def devices(self) -> Path:
+        """devices.jsonl."""
+        return self.path / "devices.jsonl"
+
+    @property
+    def preflight(self) -> Path:
+        """preflight/preflight.json."""
+        return self.path / "preflight" / "preflight.json"
+
+    @property
+    def evidence(self) -> Path:
+        """Folder of evidence."""
+        return self.path / "evidence"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def torchrun_log(self) -> Path:
+        """torchrun.log."""
+        return self.path / "torchrun.log"
+
+    def heartbeat(self, rank: int) -> Path:
+        """Heartbeat file of a rank."""
+        return self.path / f"heartbeat_rank{rank}.jsonl"
+
+    def rank_exit(self, rank: int) -> Path:
+        """Exit record of a rank."""
+        return self.path / f"exit_rank{rank}.json"
+
+    def rank_log(self, rank: int) -> Path:
+        """Log of a rank."""
+        return self.path / f"rank{rank}.log"
+
+    def ranks(self) -> list[int]:
+        """Return the ranks that have a heartbeat file, ascending."""
+        return self._ranks_in(_HEARTBEAT)
+
+    def ended_ranks(self) -> list[int]:
+        """Return the ranks that have an exit record, ascending."""
+        return self._ranks_in(_RANK_EXIT)
+
+    def _ranks_in(self, name: re.Pattern[str]) -> list[int]:
+        if not self.path.is_dir():
+            return []
+        found = map(name.fullmatch, os.listdir(self.path))
+        return sorted(int(match.group(1)) for match in found if match)
+
+    def inside(self, relative: str) -> Path:
+        """Return the real path of an artifact.
+
+        Raises:
+            Rejected: the path leads out of the run directory (links included).
+        """
+        root = self.path.resolve()
+        target = (root / relative).resolve()
+        if not target.is_relative_to(root):
+            raise Rejected(f"{relative!r} leads out of the run directory")
+        return target
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Complete lines from one read, and where the next read begins."""
+
+    lines: list[bytes]
+    offset: int
+    """Bytes from the start of the file up to the end of the last complete line."""
+
+
+def open_file(path: Path) -> IO[bytes]:
+    """Open a regular file for reading; nothing else is waited for or read.
+
+    Raises:
+        OSError: it cannot be opened, or it is no regular file (a pipe, a device, a folder).
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        return os.fdopen(descriptor, "rb")
+    except OSError:
+        os.close(descriptor)
+        raise
+
+
+def load_bytes(path: Path) -> bytes:
+    """Return the bytes of a small record.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or is larger than `MAX_RECORD_BYTES`.
+    """
+    with open_file(path) as stream:
+        raw = stream.read(MAX_RECORD_BYTES + 1)
+    if len(raw) > MAX_RECORD_BYTES:
+        raise OSError(errno.EFBIG, f"it is larger than {MAX_RECORD_BYTES} bytes", str(path))
+    return raw
+
+
+def load_lines(path: Path, offset: int = 0, end: int | None = None) -> Lines:
+    """Return the complete lines of a file from `offset` on (up to `end` or 8 MiB).
+
+    A missing file has no lines. A line that outgrows the protocol's limit is returned in pieces,
+    each of which its parser refuses and counts.
+    """
+    limit = _CHUNK_BYTES if end is None else max(0, end - offset)
+    try:
+        with open_file(path) as stream:
+            stream.seek(offset)
+            data = stream.read(limit)
+    except FileNotFoundError:
+        return Lines(lines=[], offset=offset)
+    cut = data.rfind(b"\n") + 1
+    if cut == 0 and len(data) > MAX_LINE_BYTES:
+        cut = len(data)
+    return Lines(lines=data[:cut].splitlines(), offset=offset + cut)
+
+
+def complete_bytes(path: Path) -> int:
+    """Return how many bytes of a file stand in complete lines (0 when it is missing)."""
+    try:
+        with path.open("rb") as stream:
+            end = stream.seek(0, 2)
+            while end > 0:
+                start = max(0, end - _TAIL_BYTES)
+                stream.seek(start)
+                cut = stream.read(end - start).rfind(b"\n")
+                if cut >= 0:
+                    return start + cut + 1
+                end = start
+    except FileNotFoundError:
+        pass
+    return 0
+
+
+def load_all_lines(path: Path, end: int | None = None) -> list[bytes]:
+    """Return every complete line of a file (up to byte `end`)."""
+    lines: list[bytes] = []
+    offset = 0
+    while True:
+        stop = None if end is None else min(end, offset + _CHUNK_BYTES)
+        part = load_lines(path, offset, stop)
+        if part.offset == offset:
+            return lines
+        lines.extend(part.lines)
+        offset = part.offset
+
+
+def iter_lines(path: Path) -> Iterator[bytes]:
+    """Yield the complete lines of a file, newline included; none of a file that cannot be opened.
+
+    A line that outgrows the protocol's limit comes in pieces, each of which its parser refuses.
+    """
+    try:
+        stream = open_file(path)
+    except OSError:
+        return
+    with stream:
+        while raw := stream.readline(MAX_LINE_BYTES * 4):
+            if not raw.endswith(b"\n") and len(raw) < MAX_LINE_BYTES * 4:
+                return
+            yield raw
+
+
+def read_tail(path: Path, most: int = TAIL_BYTES) -> str:
+    """Return the end of a log; nothing of one that is not there, cannot be read, or is a link."""
+    if path.is_symlink():
+        return ""
+    try:
+        with open_file(path) as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - most))
+            return stream.read(most).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def load_record(path: Path, model: type[_M]) -> _M | None:
+    """Return the record in a small JSON file, or None when there is no such file.
+
+    Raises:
+        Corrupt: the file is there and is not such a record.
+    """
+    try:
+        raw = load_bytes(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return model.model_validate_json(raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        place = f"{where}: " if where else ""
+        raise Corrupt(f"{path.name}: {place}{first['msg']}") from error
+
+
+def file_seal(path: Path) -> FileSeal:
+    """Return size and SHA-256 of a file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    found, size = hashlib.sha256(), 0
+    with open_file(path) as stream:
+        while part := stream.read(_CHUNK_BYTES):
+            found.update(part)
+            size += len(part)
+    return FileSeal(bytes=size, sha256=found.hexdigest())
+
+
+def save_json(path: Path, value: Any) -> None:
+    """Write a small JSON file atomically and durably (temporary file, fsync, rename, fsync)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8") as stream:
+        json.dump(wire_value(value), stream, indent=1, ensure_ascii=False, allow_nan=False)
+        stream.write("\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new name in a folder durable: a file's own fsync does not cover its name."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,143 @@
+"""Which environment names exist? One table; each process reads its own rows in its settings.py.
+
+An unknown `GONOGO_*` name is an error, so that a typo is never a silent default.
+"""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gonogo.contract.errors import Rejected
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One environment name: who reads it, its default as written, its unit and its meaning."""
+
+    env: str
+    default: str | None
+    help: str
+    read_by: tuple[str, ...]
+    unit: str = ""
+    secret: bool = False
+
+
+TABLE: tuple[Setting, ...] = (
+    Setting(
+        "GONOGO_HOME",
+        "~/.gonogo",
+        "folder of database, runs/, decisions/, key and socket",
+        ("cli", "service", "worker"),
+        "path",
+    ),
+    Setting(
+        "GONOGO_URL",
+        "http://127.0.0.1:8750",
+        "address of the control plane; the command line looks into $GONOGO_HOME/service.json first",
+        ("cli", "worker"),
+        "URL",
+    ),
+    Setting(
+        "GONOGO_API_KEY",
+        None,
+        "API key; default: the content of $GONOGO_HOME/key",
+        ("cli", "worker"),
+        secret=True,
+    ),
+    Setting(
+        "GONOGO_DATABASE_URL",
+        None,
+        "SQLAlchemy URL; default: SQLite in GONOGO_HOME",
+        ("service",),
+        "URL",
+        secret=True,
+    ),
+    Setting(
+        "REDIS_URL",
+        None,
+        "Redis or Valkey; default: an embedded server in GONOGO_HOME",
+        ("cli", "service", "worker"),
+        "URL",
+        secret=True,
+    ),
+    Setting(
+        "GONOGO_WORKER_METRICS_PORT",
+        "8751",
+        "port of the worker's Prometheus exporter; 0 takes a free one",
+        ("worker",),
+        "port",
+    ),
+    Setting("GONOGO_WEBHOOK_URL", None, "webhook that gets every alert type", ("service",), "URL"),
+    Setting(
+        "GONOGO_WEBHOOK_SECRET",
+        None,
+        "secret of that webhook (whsec_…, Standard Webhooks)",
+        ("service",),
+        secret=True,
+    ),
+    Setting("GONOGO_LOG", "info", "log level: debug, info, warning, error", ("service", "worker")),
+    Setting("GONOGO_WORKER_LABELS", "", "labels of the worker: k=v,k=v", ("worker",), "list"),
+    Setting(
+        "GONOGO_WORKER_DEVICES",
+        None,
+        "devices of the worker (cuda:0,cuda:1 or cpu:N); default: what is there",
+        ("worker",),
+        "list",
+    ),
+    Setting(
+        "GONOGO_WORKER_ON_STOP",
+        "leave",
+        "what a worker told to stop does with its runs: leave | checkpoint",
+        ("worker",),
+    ),
+    Setting(
+        "GONOGO_DEVICES_SCRIPT",
+        None,
+        "JSON file of scripted devices, only where the plan allows faults (docs/devices.md)",
+        ("worker", "supervise"),
+        "path",
+    ),
+    Setting("GONOGO_REQUIRE", "", "components whose tests must not be skipped", ("tests",), "list"),
+    Setting(
+        "GONOGO_RUN",
+        None,
+        "the run's token: set by the keeper for torchrun and its ranks",
+        ("keeper",),
+    ),
+    Setting(
+        "GONOGO_RUN_DIR",
+        None,
+        "the run directory: set by the keeper for torchrun and its ranks",
+        ("keeper",),
+        "path",
+    ),
+)
+
+
+def read(environ: Mapping[str, str], process: str) -> dict[str, str | None]:
+    """Return the rows that a process reads: environment name → value or default.
+
+    Raises:
+        Rejected: the environment has a `GONOGO_*` name that the table lacks.
+    """
+    known = {row.env for row in TABLE}
+    for name in environ:
+        if name.startswith("GONOGO_") and name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else "see docs/settings.md"
+            raise Rejected(f"unknown environment variable {name}; {hint}")
+    return {row.env: environ.get(row.env) or row.default for row in TABLE if process in row.read_by}
+
+
+def home_of(values: Mapping[str, str | None]) -> Path:
+    """Return GONOGO_HOME as an absolute path."""
+    return Path(values["GONOGO_HOME"] or "~/.gonogo").expanduser().absolute()
+
+
+def load_key(home: Path) -> str | None:
+    """Return the local API key, or None before the first start of the service."""
+    try:
+        return (home / "key").read_text().strip() or None
+    except FileNotFoundError:
+        return None

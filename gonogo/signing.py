@@ -1,0 +1,102 @@
+"""Where does a home keep its key? `signing.key` (0600) and `signing.pub`, made at the first start.
+
+The key is written once and never changed; whoever holds it can sign as this home, so no process
+that a trainer can reach is told where it lies. A home that has lost it says so and starts no more.
+"""
+
+import contextlib
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from gonogo.contract.errors import NotFound, Rejected
+from gonogo.judge.ledger.sign import PublicKey, SigningKey, parse_public, parse_signing
+from gonogo.rundir import load_bytes, open_file
+
+KEY_FILE = "signing.key"
+PUBLIC_FILE = "signing.pub"
+
+
+def create_signing_key() -> SigningKey:
+    """Return a new key, which nothing has been signed with."""
+    return SigningKey(secrets.token_bytes(32))
+
+
+def load_signing_key(home: Path) -> SigningKey | None:
+    """Return the home's key, or None before its first start.
+
+    Raises:
+        Rejected: others may read it, it is no key, its public half is another's, or only the
+            public half is left.
+    """
+    path, public = home / KEY_FILE, home / PUBLIC_FILE
+    try:
+        with open_file(path) as stream:
+            mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
+            pem = stream.read()
+    except FileNotFoundError:
+        if public.exists():
+            raise Rejected(
+                f"{public} is there without {KEY_FILE}: bring the key back from a backup, or move"
+                " the public half away to begin with a new key"
+            ) from None
+        return None
+    except OSError as error:
+        raise Rejected(f"{path}: {error.strerror}") from error
+    if mode & 0o077:
+        raise Rejected(f"{path}: others may read it (mode {mode:o}); chmod 600 it")
+    try:
+        key = parse_signing(pem)
+    except Rejected as error:
+        raise Rejected(f"{path}: {error.detail}") from error
+    if public.exists() and load_public_key(public) != key.public:
+        raise Rejected(f"{public} is not the public half of {KEY_FILE}: one of them was changed")
+    return key
+
+
+def save_signing_key(home: Path, key: SigningKey) -> SigningKey:
+    """Keep a new key, and return the home's: this one, or the one of a process that was faster."""
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = home / f".{KEY_FILE}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(key.pem())
+            stream.flush()
+            os.fsync(stream.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, home / KEY_FILE)  # fails where a key is: none is ever replaced
+    finally:
+        temporary.unlink()
+    kept = load_signing_key(home)
+    assert kept is not None  # linked above, or there before
+    save_public_key(home, kept.public)
+    return kept
+
+
+def save_public_key(home: Path, key: PublicKey) -> None:
+    """Write `signing.pub`, unless it is there."""
+    path = home / PUBLIC_FILE
+    if path.exists():
+        return
+    temporary = home / f".{PUBLIC_FILE}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
+    temporary.write_bytes(key.pem())
+    temporary.replace(path)
+
+
+def load_public_key(path: Path) -> PublicKey:
+    """Return the public key in a file.
+
+    Raises:
+        NotFound: no such file.
+        Rejected: it is no public key.
+    """
+    try:
+        return parse_public(load_bytes(path))
+    except FileNotFoundError as error:
+        raise NotFound(f"{path}: no such key") from error
+    except OSError as error:
+        raise Rejected(f"{path}: {error.strerror}") from error
+    except Rejected as error:
+        raise Rejected(f"{path}: {error.detail}") from error

@@ -1,0 +1,58 @@
+"""How is a small file written so that a reader sees all of it or nothing? Stdlib only.
+
+The same promise as `gonogo.rundir.save_json`, for processes that must start in
+milliseconds and therefore do without pydantic.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def save_json(path: Path, value: Any) -> None:
+    """Write a JSON file atomically and durably, over what was there."""
+    temporary = _written(path, value)
+    temporary.replace(path)
+    _sync_folder(path.parent)
+
+
+def create_json(path: Path, value: Any) -> bool:
+    """Write a JSON file unless there is one; True when this call made it."""
+    temporary = _written(path, value)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink()
+    _sync_folder(path.parent)
+    return True
+
+
+def load_json(path: Path) -> dict[str, Any] | None:
+    """Return the object in a JSON file; None when it is missing or is not one."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _written(path: Path, value: Any) -> Path:
+    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
+    with temporary.open("w", encoding="utf-8") as stream:
+        json.dump(value, stream, indent=1, ensure_ascii=False, allow_nan=False)
+        stream.write("\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    return temporary
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new name in a folder durable: a file's own fsync does not cover its name."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

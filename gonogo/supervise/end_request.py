@@ -1,0 +1,75 @@
+"""How is a run asked to end? Two files in its directory; the first writer wins. Stdlib only.
+
+`.HALT` asks the trainer to leave with a checkpoint, and the keeper to kill when `until_mono` has
+passed; `.kill` asks the keeper to end every process now. Both say why, so that whatever dies in
+between, the end is completed once and `exit.json` names its cause. A `.HALT` made by hand (empty)
+is an operator's.
+"""
+
+import time
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from gonogo.supervise.durable import create_json, load_json
+
+HALT_NAME = ".HALT"
+KILL_NAME = ".kill"
+HALT_LIMIT_S = 300.0
+"""A trainer gets at most this long to leave by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndRequest:
+    """Why and how a run is to end.
+
+    `reason` is an outcome code and `ended_by` an actor (gonogo.contract.outcome); `at` is in Unix
+    seconds, `until_mono` in seconds of this host's monotonic clock; `dump` asks the ranks for
+    their stacks before they are ended.
+    """
+
+    reason: str
+    ended_by: str
+    at: float
+    text: str = ""
+    key: str | None = None
+    until_mono: float | None = None
+    grace_s: float = 1.0
+    dump: bool = True
+
+
+def ask_halt(run_dir: Path, request: EndRequest) -> bool:
+    """Write `.HALT`; False when one is there already."""
+    return create_json(run_dir / HALT_NAME, {"v": 1, **asdict(request)})
+
+
+def ask_kill(run_dir: Path, request: EndRequest) -> bool:
+    """Write `.kill`; False when one is there already."""
+    return create_json(run_dir / KILL_NAME, {"v": 1, **asdict(request)})
+
+
+def load_request(path: Path) -> EndRequest | None:
+    """Return the request in `.HALT` or `.kill`, or None when there is no such file."""
+    try:
+        made_at = path.stat().st_mtime
+    except FileNotFoundError:
+        return None
+    found = load_json(path) or {}
+    known: dict[str, Any] = {
+        row.name: found[row.name] for row in fields(EndRequest) if row.name in found
+    }
+    if "reason" not in known or "ended_by" not in known:
+        known = {"reason": "halted", "ended_by": "operator", "text": f"{path.name} made by hand"}
+    return EndRequest(**{"at": made_at, **known})
+
+
+def asked_by(run_dir: Path) -> EndRequest | None:
+    """Return what ends the run, if anything does: the request that was made first."""
+    found = [load_request(run_dir / name) for name in (HALT_NAME, KILL_NAME)]
+    requests = [request for request in found if request is not None]
+    return min(requests, key=lambda request: request.at, default=None)
+
+
+def until_after(seconds: float) -> float:
+    """Return the monotonic time so many seconds from now, within the limit for leaving."""
+    return time.monotonic() + min(seconds, HALT_LIMIT_S)

@@ -1,0 +1,92 @@
+"""Which collectives do the ranks stand in? Asked of the trainers themselves, beside the watching.
+
+A word in `evidence/.dump_collectives` makes each rank write what it has entered
+(`collectives_rank{N}.json`, docs/heartbeats.md). Who does not answer within LIMIT_S, because it
+is stopped, holds its GIL or never learnt to, is an outcome. Nothing here blocks a tick.
+"""
+
+import threading
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+from gonogo.contract.collectives import Dump, Standing, parse_dump
+from gonogo.judge.evidence.collectives import analyse
+
+REQUEST_NAME = ".dump_collectives"
+LIMIT_S = 3.0
+MAX_DUMP_BYTES = 2**20
+_POLL_S = 0.05
+
+
+def ask_ranks(folder: Path, word: str) -> None:
+    """Ask every rank for a dump, which will bear `word`.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    draft = folder / f"{REQUEST_NAME}.part"
+    draft.write_text(word, encoding="utf-8")
+    draft.replace(folder / REQUEST_NAME)
+
+
+class Answers:
+    """The answers to one request, as they come in; one thread a rank, and one that analyses.
+
+    Args:
+        folder: where ranks write.
+        word: what the request says.
+        ranks: who was asked.
+        world_size: ranks of the run.
+        asked_mono: the watcher's clock when it asked.
+    """
+
+    def __init__(
+        self, folder: Path, word: str, ranks: Collection[int], world_size: int, asked_mono: float
+    ) -> None:
+        self._folder, self._word, self._world_size = folder, word, world_size
+        self._asked_mono = asked_mono
+        self._deadline = time.monotonic() + LIMIT_S
+        self._open = set(ranks)
+        self._dumps: dict[int, Dump] = {}
+        self._changed = threading.Condition()
+
+    def collect(self, rank: int) -> str:
+        """Return a rank's dump as it wrote it.
+
+        Raises:
+            TimeoutError: it did not answer.
+        """
+        raw: str | None = None
+        try:
+            while (raw := self._read(rank)) is None:
+                if time.monotonic() >= self._deadline:
+                    raise TimeoutError(f"rank {rank} did not answer within {LIMIT_S:g} s")
+                time.sleep(_POLL_S)
+        finally:
+            with self._changed:
+                self._open.discard(rank)
+                self._changed.notify_all()
+        return raw
+
+    def analyse(self) -> Standing | None:
+        """Return what all answers say, once they are there or their time is up."""
+        with self._changed:
+            left_s = max(0.0, self._deadline - time.monotonic()) + _POLL_S
+            self._changed.wait_for(lambda: not self._open, left_s)
+            found = analyse(self._dumps, self._world_size)
+        return found and found.model_copy(update={"asked_mono": self._asked_mono})
+
+    def _read(self, rank: int) -> str | None:
+        """Return the answer to this request, None while there is none."""
+        try:
+            with (self._folder / f"collectives_rank{rank}.json").open("rb") as stream:
+                raw = stream.read(MAX_DUMP_BYTES)
+        except OSError:
+            return None
+        dump = parse_dump(raw)
+        if dump is None or dump.request != self._word or dump.rank != rank:
+            return None
+        with self._changed:
+            self._dumps[rank] = dump
+        return raw.decode("utf-8", "replace")

@@ -1,0 +1,227 @@
+"""What is kept about a run that looks sick? Rounds of evidence, taken beside the watching.
+
+A round is a folder `evidence/{number}_{detector}/`: the collectives that the ranks stand in, their
+stacks, process state, the last log lines and heartbeats of every rank, nvidia-smi. All collectors
+of a round run at once, each in a thread and capped at 5 s; one that fails leaves its reason in its
+file. Nothing here blocks a tick, and the names of a round's files are known before it has run, so
+that a finding can name them at once, the most telling first.
+"""
+
+import logging
+import queue
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gonogo.contract.collectives import Standing
+from gonogo.contract.tick import StackProbe
+from gonogo.rundir import RunDir
+from gonogo.supervise.evidence.collectives import Answers, ask_ranks
+from gonogo.supervise.evidence.stacks import LIMIT_S, Readers, find_py_spy, read_stacks
+from gonogo.supervise.exit_record import load_tail
+
+MAX_ROUNDS = 8
+MAX_ROUNDS_OF_SUSPICION = 6
+"""The rest is kept for findings that end a run."""
+LOG_LINES = 500
+HEARTBEATS = 512
+MAX_FILE_BYTES = 2 * 2**20
+_PROC_FILES = ("status", "wchan", "io", "stack", "syscall")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A rank to look at; `pid` is None when its process is gone."""
+
+    rank: int
+    pid: int | None
+    stopped: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Round:
+    """One round that was started."""
+
+    number: int
+    started_at: float
+    paths: list[str]
+    threads: list[threading.Thread] = field(default_factory=list)
+
+    def is_running(self) -> bool:
+        """Say whether a collector is still at work."""
+        return any(thread.is_alive() for thread in self.threads)
+
+
+class Evidence:
+    """Takes the rounds of one run; used from the watcher's one loop."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._dir = run_dir
+        self._probes: queue.SimpleQueue[StackProbe] = queue.SimpleQueue()
+        self._standing: queue.SimpleQueue[Standing] = queue.SimpleQueue()
+        self._py_spy = find_py_spy()
+        self._readers = Readers()
+        taken = [path.name for path in run_dir.evidence.glob("[0-9]*_*")]
+        self._taken = max((int(name.partition("_")[0]) for name in taken), default=0)
+        self.last: Round | None = None
+
+    def start_round(
+        self,
+        reason: str,
+        targets: Mapping[int, Target],
+        now: float,
+        *,
+        native: bool = False,
+        halts: bool = False,
+    ) -> Round | None:
+        """Start a round; None when the run has had its share.
+
+        Args:
+            reason: detector that asks for it.
+            targets: every rank.
+            now: monotonic seconds.
+            native: whether native frames are wanted.
+            halts: whether the finding ends the run.
+        """
+        if self._taken >= (MAX_ROUNDS if halts else MAX_ROUNDS_OF_SUSPICION):
+            return None
+        self._taken += 1
+        folder = self._dir.evidence / f"{self._taken:02d}_{reason}"
+        folder.mkdir(parents=True, exist_ok=True)
+        jobs = self._jobs(self._taken, targets, native, now)
+        paths = [str((folder / name).relative_to(self._dir.path)) for name in jobs]
+        found = Round(number=self._taken, started_at=now, paths=paths)
+        for name, collect in jobs.items():
+            thread = threading.Thread(
+                target=_run_collector, args=(folder / name, collect), name=name, daemon=True
+            )
+            thread.start()
+            found.threads.append(thread)
+        self.last = found
+        return found
+
+    def stop(self) -> None:
+        """End all readings: a process that is being read takes no signal."""
+        self._readers.stop()
+
+    def take_probes(self) -> list[StackProbe]:
+        """Return the stack readings that came in since the last call."""
+        found = []
+        while not self._probes.empty():
+            found.append(self._probes.get_nowait())
+        return found
+
+    def take_observations(self) -> dict[str, Any]:
+        """Return kind → what rounds saw since the last call, for a tick."""
+        found: dict[str, Any] = {}
+        while not self._standing.empty():
+            found["collectives"] = self._standing.get_nowait().model_dump(mode="json")
+        return found
+
+    def _jobs(
+        self, number: int, targets: Mapping[int, Target], native: bool, now: float
+    ) -> dict[str, Callable[[], str]]:
+        living = {rank: row for rank, row in sorted(targets.items()) if row.pid is not None}
+        jobs = self._collectives_jobs(number, living, len(targets), now)
+        for rank, target in living.items():
+            jobs[f"stacks_rank{rank}.txt"] = self._stacks_job(number, target, native)
+        for rank in sorted(targets):
+            jobs[f"log_rank{rank}.txt"] = _tail_job(self._dir.rank_log(rank), LOG_LINES)
+            beats = _tail_job(self._dir.heartbeat(rank), HEARTBEATS)
+            jobs[f"heartbeats_rank{rank}.jsonl"] = beats
+        for rank, target in living.items():
+            assert target.pid is not None
+            jobs[f"proc_rank{rank}.txt"] = _proc_job(target.pid)
+        jobs["torchrun_log.txt"] = _tail_job(self._dir.torchrun_log, LOG_LINES)
+        if shutil.which("nvidia-smi"):
+            jobs["nvidia_smi.xml"] = self._nvidia_smi
+        return jobs
+
+    def _collectives_jobs(
+        self, number: int, living: Mapping[int, Target], world_size: int, now: float
+    ) -> dict[str, Callable[[], str]]:
+        asked = [rank for rank, target in living.items() if not target.stopped]
+        if not asked or world_size < 2:
+            return {}
+        ask = partial(ask_ranks, self._dir.evidence, str(number))
+        answers = Answers(self._dir.evidence, str(number), asked, world_size, now)
+
+        def analyse() -> str:
+            ask()
+            found = answers.analyse()
+            if found is None:
+                return "no rank has told of its collectives\n"
+            self._standing.put(found)
+            return f"{found.text}\n"
+
+        jobs: dict[str, Callable[[], str]] = {"collectives.txt": analyse}
+        for rank in asked:
+            jobs[f"collectives_rank{rank}.json"] = partial(answers.collect, rank)
+        return jobs
+
+    def _nvidia_smi(self) -> str:
+        done = self._readers.run(["nvidia-smi", "-q", "-x"], LIMIT_S)
+        return (done.stdout + done.stderr).decode("utf-8", "replace")
+
+    def _stacks_job(self, number: int, target: Target, native: bool) -> Callable[[], str]:
+        pid = target.pid
+        assert pid is not None
+
+        def collect() -> str:
+            found = read_stacks(
+                pid,
+                rank=target.rank,
+                round_number=number,
+                stopped=target.stopped,
+                native=native,
+                program=self._py_spy,
+                readers=self._readers,
+            )
+            if found.probe is not None:
+                self._probes.put(found.probe)
+            return found.text
+
+        return collect
+
+
+def _run_collector(path: Path, collect: Callable[[], str]) -> None:
+    """Write what a collector found, or why it found nothing."""
+    try:
+        text = collect()
+    except Exception as error:  # noqa: BLE001 - edge of a thread: evidence that fails says so
+        _log.warning("%s: %s", path.name, error, extra={"action": "evidence_failed"})
+        text = f"failed: {type(error).__name__}: {error}\n"
+    partial = path.with_name(f".{path.name}.part")
+    try:
+        partial.write_text(text[-MAX_FILE_BYTES:], encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        _log.warning("%s: %s", path.name, error, extra={"action": "evidence_unwritten"})
+
+
+def _proc_job(pid: int) -> Callable[[], str]:
+    def collect() -> str:
+        parts = []
+        for name in _PROC_FILES:
+            try:
+                text = Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+            except OSError as error:
+                text = f"{error}\n"
+            parts.append(f"== /proc/{pid}/{name}\n{text.rstrip()}\n")
+        return "".join(parts)
+
+    return collect
+
+
+def _tail_job(path: Path, lines: int) -> Callable[[], str]:
+    def collect() -> str:
+        tail = load_tail(path, limit=MAX_FILE_BYTES).decode("utf-8", "replace")
+        return "".join(tail.splitlines(keepends=True)[-lines:])
+
+    return collect

@@ -1,0 +1,221 @@
+"""Where does a rank stand? Its stacks by py-spy, and what of them detectors use.
+
+Python frames take 10–50 ms; native ones 0.1–2 s on an idle host and 5–7 s on a loaded one, of which
+the process stands still for half: so they are for runs that stand already. A stopped process
+cannot be paused and is read as it stands. py-spy missing, hanging or refused is an outcome, not an
+error. A process that is being read takes no signal, so whoever ends a run stops its readers first
+(`Readers.stop`; tried: a reader that is killed leaves its process running, 40 times of 40).
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gonogo.contract.tick import StackProbe
+from gonogo.supervise.processes import TICKS_PER_S, load_stat
+
+LIMIT_S = 5.0
+_WAITING = re.compile(
+    r"gloo|nccl|c10d|all_?reduce|all_?gather|reduce_?scatter|barrier|broadcast|wait_?tensor"
+    r"|stream_?synchronize",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stacks:
+    """One reading: text for people, a probe for detectors (None when there was nothing to read)."""
+
+    text: str
+    probe: StackProbe | None
+
+
+class Readers:
+    """The readings that run at this moment; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[int] = set()
+        self._stopped = False
+
+    def run(self, command: Sequence[str], limit_s: float) -> subprocess.CompletedProcess[bytes]:
+        """Run a command to its end, or to that of its time.
+
+        coreutils' `timeout` bounds it even when this process is killed meanwhile; it leads a
+        process group, so that both can be ended at once.
+
+        Raises:
+            subprocess.TimeoutExpired: `timeout` itself did not end.
+            OSError: the command cannot be started.
+        """
+        bounded = ["timeout", "-s", "KILL", f"{limit_s:.1f}", *command]
+        with self._lock:
+            if self._stopped:
+                return subprocess.CompletedProcess(bounded, -1, b"", b"the run was being ended")
+            process = subprocess.Popen(
+                bounded, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0
+            )
+            self._running.add(process.pid)
+        try:
+            with process:
+                out, error = process.communicate(timeout=limit_s + 0.5)
+        finally:
+            with self._lock:
+                self._running.discard(process.pid)
+        return subprocess.CompletedProcess(bounded, process.returncode, out, error)
+
+    def stop(self) -> None:
+        """End every reading now, and start none from here on."""
+        with self._lock:
+            self._stopped = True
+            for group in self._running:
+                try:
+                    os.killpg(group, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+
+
+def find_py_spy() -> str | None:
+    """Return the py-spy beside this Python, else that on the path, else None."""
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.exists() else shutil.which("py-spy")
+
+
+def read_stacks(
+    pid: int,
+    *,
+    rank: int,
+    round_number: int,
+    stopped: bool,
+    native: bool,
+    program: str | None,
+    readers: Readers,
+    limit_s: float = LIMIT_S,
+) -> Stacks:
+    """Return the stacks of one process.
+
+    Args:
+        pid: the rank's process.
+        rank: its rank.
+        round_number: number of the evidence round.
+        stopped: whether the process is stopped.
+        native: whether native frames are worth the time that the process stands still.
+        program: path of py-spy; None when it is missing.
+        readers: where the readings are listed while they run.
+        limit_s: seconds for each of at most two readings, the first of which gets three fifths.
+    """
+    if program is None:
+        return Stacks(text="py-spy is not installed\n", probe=None)
+    ways: list[tuple[list[str], float]] = [([], limit_s)]
+    if stopped:
+        ways = [(["--nonblocking"], limit_s)]
+    elif native:
+        ways = [(["--native"], 0.6 * limit_s), ([], 0.4 * limit_s)]
+    said = []
+    for options, seconds in ways:
+        command = [program, "dump", "--pid", str(pid), "--json", *options]
+        threads, problem = _run_json(readers, command, seconds)
+        if threads is not None:
+            probe = build_probe(
+                threads,
+                pid=pid,
+                rank=rank,
+                round_number=round_number,
+                native="--native" in options,
+            )
+            return Stacks(text=render(threads), probe=probe)
+        said.append(f"{' '.join(command)}: {problem}\n")
+    return Stacks(text="".join(said), probe=None)
+
+
+def build_probe(
+    threads: Sequence[dict[str, Any]], *, pid: int, rank: int, round_number: int, native: bool
+) -> StackProbe | None:
+    """Return what detectors use of a reading: where the main thread stands.
+
+    The digest is of Python frames alone, so that readings of both kinds compare. That a thread
+    does not wait in a collective can only be told from native frames.
+    """
+    main = [thread for thread in threads if thread.get("os_thread_id") == pid]
+    main = main or [thread for thread in threads if thread.get("thread_name") == "MainThread"]
+    if not main or not main[0].get("frames"):
+        return None
+    frames = main[0]["frames"]
+    stat = load_stat(pid, task=pid)
+    return StackProbe(
+        rank=rank,
+        round=round_number,
+        frame=_innermost(frames),
+        waiting=_is_waiting(frames) or (False if native else None),
+        digest=_digest(frames),
+        cpu_s=stat.cpu_ticks / TICKS_PER_S if stat else None,
+    )
+
+
+def render(threads: Sequence[dict[str, Any]]) -> str:
+    """Return a reading as text: the main thread first, innermost frames first."""
+    lines = []
+    for thread in sorted(threads, key=lambda row: row.get("thread_name") != "MainThread"):
+        marks = [mark for mark in ("active", "owns_gil") if thread.get(mark)]
+        name = thread.get("thread_name") or "thread"
+        lines.append(f"{name} (thread {thread.get('os_thread_id')}) {' '.join(marks)}".rstrip())
+        lines += [f"    {_place(frame)}" for frame in thread.get("frames", ())]
+    return "\n".join(lines) + "\n"
+
+
+def _digest(frames: Sequence[dict[str, Any]]) -> str | None:
+    places = [_place(frame) for frame in frames if _is_python(frame)]
+    return hashlib.sha256("\n".join(places).encode()).hexdigest() if places else None
+
+
+def _is_python(frame: dict[str, Any]) -> bool:
+    return not str(frame.get("filename", "")).partition(".so")[1]
+
+
+def _innermost(frames: Sequence[dict[str, Any]]) -> str:
+    """Return the innermost frame that has a name, not only an address."""
+    names = [str(frame.get("name")) for frame in frames]
+    return next((name for name in names if not name.startswith("0x")), names[0])
+
+
+def _is_waiting(frames: Sequence[dict[str, Any]]) -> bool:
+    """Say whether the innermost frames, up to the first of Python code, wait in a collective."""
+    for frame in frames:
+        if _WAITING.search(f"{frame.get('name')} {frame.get('short_filename')}"):
+            return True
+        if _is_python(frame):
+            return False
+    return False
+
+
+def _place(frame: dict[str, Any]) -> str:
+    line = frame.get("line")
+    where = frame.get("short_filename") or frame.get("filename")
+    return f"{frame.get('name')} ({where}:{line})" if line else f"{frame.get('name')} ({where})"
+
+
+def _run_json(
+    readers: Readers, command: Sequence[str], limit_s: float
+) -> tuple[list[dict[str, Any]] | None, str]:
+    """Return a command's JSON, or None and why not."""
+    try:
+        done = readers.run(command, limit_s)
+    except (subprocess.TimeoutExpired, OSError) as error:
+        return None, str(error)
+    if done.returncode != 0:
+        return None, f"code {done.returncode}: {done.stderr.decode('utf-8', 'replace')[:300]}"
+    try:
+        found = json.loads(done.stdout)
+    except ValueError as error:
+        return None, str(error)
+    return (found, "") if isinstance(found, list) else (None, "no list of threads")

@@ -1,0 +1,248 @@
+"""What does exit.json say? Built from requests, exit stamps and the ranks' last lines; stdlib only.
+
+Who asked first names the cause; a trainer that nobody asked ended by itself: completed when every
+rank left with 0 and had reached the last ordered step, else nonzero_exit (oom where its own words
+say so). Every end says whose it is: the run, the attempt, the digest of the order, and how much of
+watch.jsonl and of every heartbeat file stood written when the run ended, so that no other run's
+file can stand in for it, and nothing can be added to it.
+"""
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gonogo.supervise.end_request import EndRequest
+
+HALTED_CODE = 3
+REQUESTS = (".HALT", ".kill")
+_TAIL_BYTES = 65_536
+_CHUNK_BYTES = 2**20
+_OUT_OF_MEMORY = re.compile(
+    rb"OutOfMemoryError|out of memory|can't allocate memory|cannot allocate memory|^MemoryError",
+    re.IGNORECASE | re.MULTILINE,
+)
+_ENDED_BY_ITSELF = "nonzero_exit"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How one process ended; `at` in Unix seconds. Exactly one of `code`, `signal` is set."""
+
+    code: int | None
+    signal: int | None
+    at: float
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {"v": 1, "code": self.code, "signal": self.signal, "at": self.at}
+
+
+def ended_of(document: Mapping[str, Any]) -> Ended:
+    """Return the record in exit_rank{N}.json."""
+    return Ended(code=document.get("code"), signal=document.get("signal"), at=document["at"])
+
+
+def build_exit(
+    *,
+    run_dir: Path,
+    order: Mapping[str, Any],
+    request: EndRequest | None,
+    agent: Ended | None,
+    ranks: Mapping[int, Ended],
+    now: float,
+) -> dict[str, Any]:
+    """Return exit.json.
+
+    Args:
+        run_dir: where the ranks' last lines are.
+        order: the order as data.
+        request: what asked for the end first, if anything did.
+        agent: how torchrun ended.
+        ranks: how each rank ended.
+        now: Unix seconds.
+    """
+    cause = _first_failed(ranks)
+    reason, ended_by, text = _why(run_dir, order, request, agent, ranks, cause)
+    shown = ranks[cause] if cause is not None else (None if ranks else agent)
+    code = shown.code if shown else 0
+    return {
+        "v": 1,
+        "code": code,
+        "signal": shown.signal if shown else None,
+        "ended_at": now,
+        "ended_by": ended_by,
+        "reason": reason,
+        "text": text,
+        "ranks": {str(rank): ended.document() for rank, ended in sorted(ranks.items())},
+        **build_binding(run_dir, order),
+    }
+
+
+def build_refusal(
+    text: str, *, run_dir: Path, order: Mapping[str, Any], now: float
+) -> dict[str, Any]:
+    """Return exit.json of a run that this host did not start."""
+    return {
+        "v": 1,
+        "code": None,
+        "signal": None,
+        "ended_at": now,
+        "ended_by": "infra",
+        "reason": "preflight_failed",
+        "text": text,
+        "ranks": {},
+        **build_binding(run_dir, order),
+    }
+
+
+def build_binding(run_dir: Path, order: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields by which an end belongs to one run and to one watch of it.
+
+    `watch` seals the complete lines that stand in watch.jsonl now; ticks may follow them. A file
+    that is missing or cannot be read is sealed as empty: nothing of it is vouched for.
+    """
+    return {
+        "run": order.get("run"),
+        "attempt": order.get("attempt", 1),
+        "order_sha256": digest_of(run_dir / "order.json"),
+        "watch": seal_lines(run_dir / "watch.jsonl"),
+        "requests": [name for name in REQUESTS if (run_dir / name).exists()],
+        "findings": seal_lines(run_dir / "findings.jsonl"),
+        "heartbeats": {
+            path.name: count_lines(path) for path in sorted(run_dir.glob("heartbeat_rank*.jsonl"))
+        },
+    }
+
+
+def count_lines(path: Path) -> dict[str, int]:
+    """Return how many complete lines stand in a file, and up to which byte."""
+    lines, size, whole = 0, 0, 0
+    try:
+        with path.open("rb") as stream:
+            while chunk := stream.read(_CHUNK_BYTES):
+                found = chunk.count(b"\n")
+                if found:
+                    lines, whole = lines + found, size + chunk.rfind(b"\n") + 1
+                size += len(chunk)
+    except OSError as error:
+        _log.warning("%s cannot be counted: %s", path.name, error)
+    return {"bytes": whole, "lines": lines}
+
+
+def digest_of(path: Path) -> str | None:
+    """Return the SHA-256 of a file's bytes; None when it cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+def seal_lines(path: Path) -> dict[str, Any]:
+    """Return length and SHA-256 of a growing file up to the end of its last complete line."""
+    sealed, size, torn = hashlib.sha256(), 0, b""
+    try:
+        with path.open("rb") as stream:
+            while chunk := stream.read(_CHUNK_BYTES):
+                data = torn + chunk
+                cut = data.rfind(b"\n") + 1
+                sealed.update(data[:cut])
+                size, torn = size + cut, data[cut:]
+    except FileNotFoundError:
+        pass  # nothing was written: sealed as empty
+    except OSError as error:
+        _log.warning("%s cannot be sealed: %s", path.name, error)
+    return {"bytes": size, "sha256": sealed.hexdigest()}
+
+
+def _why(
+    run_dir: Path,
+    order: Mapping[str, Any],
+    request: EndRequest | None,
+    agent: Ended | None,
+    ranks: Mapping[int, Ended],
+    cause: int | None,
+) -> tuple[str, str, str]:
+    """Return reason, actor and text."""
+    whole = len(ranks) == int(order["world_size"])
+    clean = whole and all(ended.code == 0 for ended in ranks.values())
+    if clean and all(_reached_end(run_dir, rank, int(order["steps"])) for rank in ranks):
+        return "completed", "trainer", ""
+    asked = request is not None and request.reason != _ENDED_BY_ITSELF
+    if request is not None and asked and not _died_on_the_way(request, ranks):
+        return request.reason, request.ended_by, request.text
+    if clean:
+        return _ENDED_BY_ITSELF, "trainer", "every rank ended with 0 before the last ordered step"
+    text = request.text if request is not None and request.text else _say(cause, ranks, agent)
+    if _ran_out_of_memory(run_dir, cause):
+        return "oom", "trainer", text
+    return _ENDED_BY_ITSELF, "trainer", text
+
+
+def _died_on_the_way(request: EndRequest, ranks: Mapping[int, Ended]) -> bool:
+    """Say whether an operator's halt met a rank that failed by itself.
+
+    A rank that the watchdog asked to leave was sick already: whatever it does then, the cause
+    stays.
+    """
+    if request.ended_by != "operator":
+        return False
+    return any(
+        ended.code not in (0, HALTED_CODE, None) and ended.at >= request.at
+        for ended in ranks.values()
+    )
+
+
+def _first_failed(ranks: Mapping[int, Ended]) -> int | None:
+    """Return the rank that failed first; one that was only told to end (SIGTERM) is no cause."""
+    failed = {rank: ended for rank, ended in ranks.items() if ended.code != 0}
+    own = {rank: ended for rank, ended in failed.items() if ended.signal != 15} or failed
+    return min(own, key=lambda rank: (own[rank].at, rank), default=None)
+
+
+def _say(cause: int | None, ranks: Mapping[int, Ended], agent: Ended | None) -> str:
+    if cause is None:
+        how = f" (code {agent.code}, signal {agent.signal})" if agent else ""
+        return f"torchrun ended{how} before its ranks had"
+    ended = ranks[cause]
+    how = f"by signal {ended.signal}" if ended.signal else f"with code {ended.code}"
+    return f"rank {cause} ended {how}"
+
+
+def _reached_end(run_dir: Path, rank: int, steps: int) -> bool:
+    """Say whether a rank's last lines show `done`, or the last ordered step completed."""
+    for line in load_tail(run_dir / f"heartbeat_rank{rank}.jsonl").splitlines():
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if not isinstance(found, dict):
+            continue
+        step = found.get("step")
+        if isinstance(step, int) and step >= steps and found.get("msg") in ("done", "step_end"):
+            return True
+    return False
+
+
+def _ran_out_of_memory(run_dir: Path, rank: int | None) -> bool:
+    if rank is None:
+        return False
+    names = (f"rank{rank}.log", f"heartbeat_rank{rank}.jsonl")
+    return any(_OUT_OF_MEMORY.search(load_tail(run_dir / name)) for name in names)
+
+
+def load_tail(path: Path, limit: int = _TAIL_BYTES) -> bytes:
+    """Return the last bytes of a file; none when it is missing."""
+    try:
+        with path.open("rb") as stream:
+            size = stream.seek(0, 2)
+            stream.seek(max(0, size - limit))
+            return stream.read()
+    except FileNotFoundError:
+        return b""

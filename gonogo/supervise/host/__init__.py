@@ -1,0 +1,1 @@
+"""What does the host have left for a run? Disk, checkpoints, memory, and the measured peak."""

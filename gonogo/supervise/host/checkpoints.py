@@ -1,0 +1,195 @@
+"""Does a checkpoint hold that claims to be whole? The watcher reads it itself, once.
+
+A folder in `checkpoints/` claims to be whole when its `manifest.json` is there and stays as it is
+from one look to the next (drafts, whose names begin with a dot, claim nothing). Its files are held
+against sizes and SHA-256 of the manifest, in a thread of its own and at a bounded speed, so that
+gigabytes delay no tick and leave the disk to the trainer. What the trainer deletes meanwhile (it
+keeps the newest few) is not a failure and not told.
+
+The first look tells an empty list: the watcher looks at checkpoints, even where there are none.
+"""
+
+import hashlib
+import logging
+import queue
+import threading
+from pathlib import Path
+from typing import Any
+
+from gonogo.contract.errors import GonogoError
+from gonogo.contract.observation import CheckpointSeen
+from gonogo.contract.records import Manifest
+from gonogo.rundir import RunDir, load_record
+
+MANIFEST = "manifest.json"
+BYTES_PER_S = 500e6
+_CHUNK_BYTES = 4 * 2**20
+_MANIFEST_BYTES = 16 * 2**20
+
+_log = logging.getLogger(__name__)
+
+
+class _Gone(Exception):
+    """The checkpoint was deleted while it was read."""
+
+
+class Checkpoints:
+    """The source `checkpoints`.
+
+    Args:
+        run_dir: the run's directory.
+        bytes_per_s: how fast files are read at most.
+    """
+
+    kind = "checkpoints"
+    every_s = 1.0
+
+    def __init__(self, run_dir: RunDir, *, bytes_per_s: float = BYTES_PER_S) -> None:
+        self._dir, self._bytes_per_s = run_dir, bytes_per_s
+        self._known: set[str] = set()
+        self._sighted: dict[str, tuple[int, int]] = {}
+        self._jobs: queue.SimpleQueue[Path] = queue.SimpleQueue()
+        self._seen: queue.SimpleQueue[CheckpointSeen] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._began = False
+
+    def look(self, now: float) -> list[dict[str, Any]] | None:
+        """Return what was verified since the last look; None when there is nothing new.
+
+        Raises:
+            OSError: the folder is there and cannot be listed.
+        """
+        for folder in self._claims():
+            self._known.add(folder.name)
+            self._jobs.put(folder)
+        if not self._jobs.empty() and self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
+            self._thread.start()
+        found = []
+        while not self._seen.empty():
+            found.append(self._seen.get_nowait().wire())
+        if self._began and not found:
+            return None
+        self._began = True
+        return found
+
+    def resume(self, payload: Any) -> None:
+        """Leave out what stands in a recorded payload: it was verified then."""
+        for row in payload if isinstance(payload, list) else []:
+            if isinstance(row, dict) and isinstance(row.get("path"), str):
+                self._known.add(Path(row["path"]).name)
+
+    def _claims(self) -> list[Path]:
+        """Return the folders that claim to be whole and that were not looked at, oldest first."""
+        try:
+            names = sorted(path.name for path in self._dir.checkpoints.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        before, self._sighted, found = self._sighted, {}, []
+        for name in names:
+            folder = self._dir.checkpoints / name
+            if name in self._known or name.startswith(".") or not (folder / MANIFEST).is_file():
+                continue
+            try:
+                stat = (folder / MANIFEST).stat()
+            except FileNotFoundError:
+                continue
+            self._sighted[name] = (stat.st_size, stat.st_mtime_ns)
+            if before.get(name) == self._sighted[name]:
+                found.append(folder)
+        return found
+
+    def _work(self) -> None:
+        """Verify one after the other, for as long as the process lives."""
+        while True:
+            folder = self._jobs.get()
+            try:
+                seen = verify(self._dir, folder, bytes_per_s=self._bytes_per_s)
+            except Exception as error:  # noqa: BLE001 - edge of a thread: the next one still counts
+                _log.warning("%s: %s", folder, error, extra={"action": "checkpoint_unverified"})
+                continue
+            if seen is not None:
+                self._seen.put(seen)
+
+
+def verify(
+    run_dir: RunDir, folder: Path, *, bytes_per_s: float = BYTES_PER_S
+) -> CheckpointSeen | None:
+    """Return whether a checkpoint holds; None when it is gone meanwhile.
+
+    Args:
+        run_dir: the run's directory.
+        folder: of the checkpoint.
+        bytes_per_s: how fast files are read at most.
+    """
+    path = str(folder.relative_to(run_dir.path))
+    try:
+        manifest = _manifest(folder)
+        text = _difference(folder, manifest, bytes_per_s)
+    except _Gone:
+        return None
+    except (OSError, GonogoError) as error:
+        if not (folder / MANIFEST).exists():
+            return None
+        return CheckpointSeen(path=path, verified=False, text=str(error))
+    return CheckpointSeen(
+        step=manifest.step if 0 <= manifest.step < 2**53 else None,
+        path=path,
+        verified=not text,
+        bytes=0 if text else sum(file.bytes for file in manifest.files.values()),
+        text=text,
+    )
+
+
+def _manifest(folder: Path) -> Manifest:
+    """Return the manifest.
+
+    Raises:
+        _Gone: there is none any more.
+        OSError, Corrupt: it cannot be read.
+    """
+    file = folder / MANIFEST
+    try:
+        if file.stat().st_size > _MANIFEST_BYTES:
+            raise OSError(f"{MANIFEST} has {file.stat().st_size} bytes")
+    except FileNotFoundError as error:
+        raise _Gone from error
+    manifest = load_record(file, Manifest)
+    if manifest is None:
+        raise _Gone
+    return manifest
+
+
+def _difference(folder: Path, manifest: Manifest, bytes_per_s: float) -> str:
+    """Return how the files differ from the manifest; nothing when they do not.
+
+    Raises:
+        _Gone: the checkpoint was deleted meanwhile.
+        OSError, Rejected: a file cannot be read, or lies outside of the folder.
+    """
+    if not manifest.files:
+        return f"{MANIFEST} names no file"
+    places = {name: RunDir(folder).inside(name) for name in manifest.files}
+    try:
+        for name, place in places.items():
+            size = place.stat().st_size
+            if size != manifest.files[name].bytes:
+                return f"{name} has {size} of {manifest.files[name].bytes} bytes"
+        for name, place in places.items():
+            if _sha256(place, bytes_per_s) != manifest.files[name].sha256:
+                return f"{name} has another SHA-256 than the manifest says"
+    except FileNotFoundError as error:
+        if not (folder / MANIFEST).exists():
+            raise _Gone from error
+        return f"{Path(str(error.filename)).name} is missing"
+    return ""
+
+
+def _sha256(path: Path, bytes_per_s: float) -> str:
+    """Return the digest of a file, read no faster than that."""
+    digest, pause = hashlib.sha256(), threading.Event()
+    with path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            pause.wait(len(chunk) / bytes_per_s)
+    return digest.hexdigest()

@@ -1,0 +1,151 @@
+"""How much memory is used, and how much may be? The control group's figures, or the host's.
+
+Of all limits that hold for this process (its control group, that group's parents, the host) the one
+with the least room is told. Cached pages of files count as free, since the kernel takes them back:
+a run that reads much data fills the rest of the memory with them and lacks nothing. Both versions
+of control groups are read. Not counted to a rank: its children.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gonogo.contract.observation import HostMemory
+from gonogo.rundir import RunDir
+from gonogo.supervise.durable import load_json
+from gonogo.supervise.processes import ProcessRef
+
+MB = 2**20
+_UNLIMITED_BYTES = 2**60
+_CACHED = ("inactive_file", "active_file")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """One limit that holds, in bytes."""
+
+    used: int
+    limit: int
+
+
+class HostMemoryProbe:
+    """The source `host_memory`.
+
+    Args:
+        run_dir: where the rank wrappers write down their processes.
+        world_size: number of ranks.
+        proc, cgroups: where the kernel tells.
+    """
+
+    kind = "host_memory"
+    every_s = 5.0
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        world_size: int,
+        *,
+        proc: Path = Path("/proc"),
+        cgroups: Path = Path("/sys/fs/cgroup"),
+    ) -> None:
+        self._dir, self._world_size = run_dir, world_size
+        self._proc, self._cgroups = proc, cgroups
+        self._processes: dict[int, ProcessRef] = {}
+
+    def look(self, now: float) -> dict[str, Any] | None:
+        """Return memory of the tightest limit and of every rank that runs.
+
+        Raises:
+            OSError: /proc/meminfo cannot be read.
+        """
+        levels = [self._host_level(), *self._group_levels()]
+        tightest = min(levels, key=lambda level: level.limit - level.used)
+        ranks = {
+            str(rank): mb
+            for rank in range(self._world_size)
+            if (mb := self._resident_mb(rank)) is not None
+        }
+        return HostMemory(
+            used_mb=round(tightest.used / MB, 1),
+            limit_mb=round(tightest.limit / MB, 1),
+            ranks=ranks,
+        ).wire()
+
+    def resume(self, payload: Any) -> None:
+        """Nothing to take up: memory is what it is now."""
+
+    def _host_level(self) -> Level:
+        found = _named_numbers((self._proc / "meminfo").read_text(encoding="ascii"))
+        total, free = found.get("MemTotal:", 0) * 1024, found.get("MemAvailable:", 0) * 1024
+        return Level(used=max(0, total - free), limit=total)
+
+    def _group_levels(self) -> Iterator[Level]:
+        """Return the limits of this process's control group and of those above it."""
+        try:
+            lines = (self._proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
+        except OSError:
+            return
+        for line in lines:
+            _, controllers, path = [*line.split(":", 2), "", ""][:3]
+            if controllers == "":
+                names = ("memory.max", "memory.current")
+                yield from _levels(self._cgroups, path, *names, prefix="")
+            elif "memory" in controllers.split(","):
+                names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+                yield from _levels(self._cgroups / "memory", path, *names, prefix="total_")
+
+    def _resident_mb(self, rank: int) -> float | None:
+        """Return the resident memory of a rank's process; None when it does not run."""
+        try:
+            ref = self._ref(rank)
+            if ref is None or not ref.is_alive():
+                return None
+            text = (self._proc / str(ref.pid) / "status").read_text(encoding="utf-8")
+        except (OSError, KeyError, TypeError):
+            return None
+        kib = _named_numbers(text).get("VmRSS:")
+        return None if kib is None else round(kib / 1024, 1)
+
+    def _ref(self, rank: int) -> ProcessRef | None:
+        """Return a rank's process as its wrapper wrote it down."""
+        if rank not in self._processes:
+            found = load_json(self._dir.path / f".rank{rank}.json")
+            if found is None:
+                return None
+            ref = ProcessRef(pid=found["pid"], start_ticks=found["start_ticks"])
+            self._processes[rank] = ref
+        return self._processes[rank]
+
+
+def _levels(root: Path, path: str, limit: str, used: str, *, prefix: str) -> Iterator[Level]:
+    """Return what a group and its parents say; a folder that is not there says nothing.
+
+    In a container the path may be the host's, which is not mounted: then the root is the group.
+    """
+    place = root / path.lstrip("/")
+    for folder in (place, *place.parents):
+        if not folder.is_relative_to(root):
+            return
+        found = _level(folder, limit, used, prefix)
+        if found is not None:
+            yield found
+
+
+def _level(folder: Path, limit: str, used: str, prefix: str) -> Level | None:
+    try:
+        limit_bytes = int((folder / limit).read_text(encoding="ascii"))
+        used_bytes = int((folder / used).read_text(encoding="ascii"))
+        stat = _named_numbers((folder / "memory.stat").read_text(encoding="ascii"))
+    except (OSError, ValueError):  # no such group, or "max": no limit
+        return None
+    if limit_bytes >= _UNLIMITED_BYTES:
+        return None
+    cached = sum(stat.get(prefix + name, 0) for name in _CACHED)
+    return Level(used=max(0, used_bytes - cached), limit=limit_bytes)
+
+
+def _named_numbers(text: str) -> dict[str, int]:
+    """Return name → number of lines such as `VmRSS:  1234 kB`."""
+    rows = (line.split() for line in text.splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdecimal()}

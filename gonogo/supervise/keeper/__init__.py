@@ -1,0 +1,1 @@
+"""Who owns the processes of one run? The keeper; `python -m gonogo.supervise.keeper`."""

@@ -1,0 +1,148 @@
+"""Who owns the processes of one run? The keeper: it starts them, ends them, and writes the end.
+
+`python -m gonogo.supervise.keeper RUNDIR [--held NAME=FD …] [--lock FILE …] [--allow-entry MODULE
+…] [--watcher MODULE]` supervises the run whose order lies in RUNDIR, with or without a control
+plane. `--held` hands over a descriptor that holds a lock already (NAME is a device, or `keeper` for
+`.keeper.lock`), `--lock` names a device's lock file to take, `--watcher` the module that watches in
+place of our own (a service's watcher also ships). Ranks start in the folder that the keeper was
+started in. Standard library only, one thread, one loop.
+
+Guarantees: one keeper a directory (`.keeper.lock`) and one a device (held by
+flock while any process of the run lives); torchrun, its ranks and the watcher die with the keeper;
+a dead watcher is back within a second (five deaths in a minute end the run, `watcher_failed`);
+when torchrun has ended, or `.kill` is there, or a `.HALT` has run out, every process of the run is
+ended and none is left; `exit.json` is written last of all that the run's processes write, once.
+
+SIGTERM or SIGINT ends the run with a checkpoint (an operator's halt, unless `.HALT` or `.kill`
+already says why), a second one ends it now. `keeper.json` tells who lives: `{v, run, pid,
+start_ticks, boot_id, locks, started_at, agent, watcher, sampler}`, the last three as `{pid,
+start_ticks, at, ended: null | {code, signal, at}}`. After `exit.json` the locks are free and the
+keeper only waits, at most LAST_WORDS_S, for the watcher to ship the rest.
+
+Exit codes: 0 exit.json is written · 2 bad order · 75 another keeper has the directory or a device.
+Not covered: device memory after the end (the next preflight looks at it).
+"""
+
+import argparse
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gonogo.supervise.durable import save_json
+from gonogo.supervise.exit_record import build_refusal
+from gonogo.supervise.keeper.keeper import Keeper
+from gonogo.supervise.launch.command import ENTRIES, LaunchRefused
+from gonogo.supervise.locks import keeper_lock, take_lock
+from gonogo.supervise.processes import become_subreaper
+
+WATCHER_MODULE = "gonogo.supervise.watcher"
+REQUIRED = (
+    "experiment", "run", "token", "plan", "plan_digest", "phase", "steps", "world_size", "profile",
+    "train",
+)  # fmt: skip
+"""What every order says (`gonogo.contract.order`, which the keeper does without)."""
+_LOCK_WAIT_S = 5.0
+_LOCK_POLL_S = 0.05
+_BAD_ORDER = 2
+_BUSY = 75
+
+_log = logging.getLogger("gonogo.supervise.keeper")
+
+
+def load_order(path: Path) -> dict[str, Any]:
+    """Return the order as data.
+
+    Raises:
+        ValueError: it is no order; what it lacks is named at once.
+        OSError: it cannot be read.
+    """
+    order = json.loads(path.read_bytes())
+    if not isinstance(order, dict):
+        raise ValueError("order.json is no JSON object")
+    lacking = [name for name in REQUIRED if name not in order]
+    if lacking:
+        raise ValueError(f"order.json lacks {', '.join(lacking)}")
+    for name in ("steps", "world_size"):
+        if not isinstance(order[name], int):
+            raise ValueError(f"order.json: {name}: found {order[name]!r}; expected a number")
+    return order
+
+
+def _take_all(paths: Sequence[Path]) -> dict[str, int] | None:
+    """Take the lock of every device, or none; waits a moment for one that is being let go."""
+    taken: dict[str, int] = {}
+    give_up = time.monotonic() + _LOCK_WAIT_S
+    for path in paths:
+        while (descriptor := take_lock(path)) is None:
+            if time.monotonic() >= give_up:
+                return None
+            time.sleep(_LOCK_POLL_S)
+        taken[path.stem] = descriptor
+    return taken
+
+
+def _held(text: str) -> tuple[str, int]:
+    """Return name and descriptor of `NAME=FD`."""
+    name, _, descriptor = text.rpartition("=")
+    os.set_inheritable(int(descriptor), False)
+    return name, int(descriptor)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Keep one run; see the module's text for the exit codes."""
+    parser = argparse.ArgumentParser(
+        prog="gonogo.supervise.keeper", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--held", type=_held, action="append", default=[], metavar="NAME=FD")
+    parser.add_argument("--lock", type=Path, action="append", default=[], metavar="FILE")
+    parser.add_argument("--allow-entry", action="append", default=[], metavar="MODULE")
+    parser.add_argument("--watcher", default=WATCHER_MODULE, metavar="MODULE")
+    asked = parser.parse_args(argv)
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    if os.getpgrp() != os.getpid():
+        os.setsid()
+    become_subreaper()
+    run_dir = asked.run_dir.absolute()
+    if not (run_dir / "order.json").exists():
+        _log.error("%s: no order.json", run_dir)
+        return _BAD_ORDER
+    held = dict(asked.held)
+    own = held.pop("keeper", None) or take_lock(keeper_lock(run_dir))
+    if own is None or (run_dir / "exit.json").exists():
+        _log.error("%s: another keeper has it, or it has ended", run_dir)
+        return _BUSY
+    locks = _take_all(asked.lock)
+    if locks is None:
+        _log.error("%s: a device of the run is taken", run_dir)
+        return _BUSY
+    try:
+        order = load_order(run_dir / "order.json")
+    except (OSError, ValueError) as error:
+        _log.error("%s: bad order: %s", run_dir, error)
+        return _BAD_ORDER
+    try:
+        keeper = Keeper(
+            run_dir=run_dir,
+            order=order,
+            locks={**held, **locks},
+            environ=dict(os.environ),  # noqa: TID251 - handed on to torchrun and the watcher
+            entries=ENTRIES | set(asked.allow_entry),
+            watcher=asked.watcher,
+        )
+    except LaunchRefused as error:
+        _log.error("%s: %s", run_dir, error)
+        refusal = build_refusal(str(error), run_dir=run_dir, order=order, now=time.time())
+        save_json(run_dir / "exit.json", refusal)
+        return 0
+    keeper.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,74 @@
+"""How does the keeper start and reap its children? Stdlib only, from its one thread.
+
+A child dies with the keeper: the kernel's parent-death signal belongs to the thread that forks,
+so children are started from the main thread alone.
+"""
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gonogo.supervise.exit_record import Ended
+from gonogo.supervise.processes import ProcessRef, die_with_parent, load_stat
+
+
+@dataclass(slots=True, kw_only=True)
+class Child:
+    """A process that this one started, and how it ended if it did."""
+
+    ref: ProcessRef
+    at: float
+    ended: Ended | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON form that keeper.json holds."""
+        return {
+            "pid": self.ref.pid,
+            "start_ticks": self.ref.start_ticks,
+            "at": self.at,
+            "ended": self.ended.document() if self.ended else None,
+        }
+
+
+def start_child(command: Sequence[str], *, env: Mapping[str, str], log: Path) -> Child:
+    """Start a process in a session of its own, in our folder, its output added to `log`."""
+    parent = os.getpid()
+
+    def prepare() -> None:
+        die_with_parent()
+        if os.getppid() != parent:
+            os._exit(1)
+
+    with log.open("ab") as stream:
+        process = subprocess.Popen(
+            list(command),
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=prepare,  # safe: this process has one thread
+        )
+    stat = load_stat(process.pid)
+    process.returncode = 0  # reaped by `reap_all`, not by this object
+    ref = ProcessRef(pid=process.pid, start_ticks=stat.start_ticks if stat else 0)
+    return Child(ref=ref, at=time.time())
+
+
+def reap_all() -> Iterator[tuple[int, Ended]]:
+    """Yield (pid, how it ended) of every child or adopted orphan that ended."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        value = os.waitstatus_to_exitcode(status)
+        number = -value if value < 0 else None
+        code = None if value < 0 else value
+        yield pid, Ended(code=code, signal=number, at=time.time())

@@ -1,0 +1,176 @@
+"""How does a run come to its end, as the keeper sees it? Requests, processes, exit.json.
+
+Reads `.HALT` and `.kill`, ends every process when it is time, fills in the exit stamps that no
+wrapper could write any more, and writes `exit.json` when nothing of the run is left. Stdlib only;
+called from the keeper's one loop.
+"""
+
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gonogo.supervise.durable import load_json, save_json
+from gonogo.supervise.end_request import (
+    HALT_LIMIT_S,
+    HALT_NAME,
+    KILL_NAME,
+    EndRequest,
+    ask_halt,
+    ask_kill,
+    asked_by,
+    load_request,
+    until_after,
+)
+from gonogo.supervise.exit_record import Ended, build_exit, ended_of
+from gonogo.supervise.keeper.children import Child
+from gonogo.supervise.keeper.kill import Killer
+from gonogo.supervise.processes import ProcessRef
+
+
+class Ending:
+    """The end of one run.
+
+    Args:
+        run_dir: the run's directory.
+        order: the order as data.
+        spare: returns the processes whose trees stay (the watcher).
+    """
+
+    def __init__(
+        self, run_dir: Path, order: Mapping[str, Any], spare: Callable[[], frozenset[int]]
+    ) -> None:
+        self._dir, self._order, self._spare = run_dir, order, spare
+        self._world_size = int(order["world_size"])
+        self._grace_s = float((order.get("halt") or {}).get("grace_s") or 0.0)
+        self._killer: Killer | None = None
+        self._halt_until: float | None = None
+
+    def ask_to_leave(self, reason: str, ended_by: str, text: str) -> None:
+        """Ask the ranks to leave with a checkpoint, unless the run is ending already."""
+        if not self._asked():
+            until = until_after(HALT_LIMIT_S)
+            ask_halt(self._dir, self._request(reason, ended_by, text, until))
+
+    def obey(self, now: float, agent: Child, *, at_once: bool) -> None:
+        """Do what the request files ask.
+
+        Args:
+            now: monotonic seconds.
+            agent: torchrun.
+            at_once: whether the keeper was told to stop a second time.
+        """
+        if self._asked() and self._all_stamped():
+            self._finish(now, agent)  # torchrun takes seconds to report what the stamps say
+        if self._killer is not None:
+            return
+        request = load_request(self._dir / KILL_NAME)
+        if request is None and at_once:
+            request = self._end_now("the keeper was told to stop now")
+        if request is None and self._has_run_out(now):
+            request = self._end_now("asked to leave, the ranks did not")
+        if request is not None:
+            self._kill(now, agent, grace_s=request.grace_s, dump=request.dump)
+
+    def is_over(self, now: float, agent: Child) -> bool:
+        """Say whether torchrun has ended and nothing of the run is left; sweep what is."""
+        if agent.ended is not None:
+            self._finish(now, agent)
+        if self._killer is None:
+            return False
+        return self._killer.advance(now) and agent.ended is not None
+
+    def save_exit(self, agent: Child, statuses: Mapping[int, Ended]) -> None:
+        """Write exit.json.
+
+        Args:
+            agent: torchrun.
+            statuses: pid → how it ended, of all that the keeper reaped.
+        """
+        record = build_exit(
+            run_dir=self._dir,
+            order=self._order,
+            request=asked_by(self._dir),
+            agent=agent.ended,
+            ranks=self._complete_stamps(statuses),
+            now=time.time(),
+        )
+        save_json(self._dir / "exit.json", record)
+
+    def _asked(self) -> bool:
+        return (self._dir / HALT_NAME).exists() or (self._dir / KILL_NAME).exists()
+
+    def _all_stamped(self) -> bool:
+        return all(self._stamp(rank).exists() for rank in range(self._world_size))
+
+    def _stamp(self, rank: int) -> Path:
+        return self._dir / f"exit_rank{rank}.json"
+
+    def _has_run_out(self, now: float) -> bool:
+        """Say whether the time to leave, as `.HALT` tells it, is over."""
+        if self._halt_until is None:
+            request = load_request(self._dir / HALT_NAME)
+            if request is None:
+                return False
+            self._halt_until = request.until_mono or now + HALT_LIMIT_S
+        return now >= self._halt_until
+
+    def _end_now(self, text: str) -> EndRequest:
+        """Write `.kill`; what was asked before it keeps naming the cause."""
+        request = self._request("halted", "operator", text, None)
+        ask_kill(self._dir, request)
+        return load_request(self._dir / KILL_NAME) or request
+
+    def _request(self, reason: str, by: str, text: str, until: float | None) -> EndRequest:
+        return EndRequest(
+            reason=reason,
+            ended_by=by,
+            at=time.time(),
+            text=text,
+            until_mono=until,
+            grace_s=self._grace_s,
+        )
+
+    def _finish(self, now: float, agent: Child) -> None:
+        """End what is left without waiting."""
+        if self._killer is None:
+            self._kill(now, agent, grace_s=0.0, dump=False)
+        else:
+            self._killer.hurry(now)
+
+    def _kill(self, now: float, agent: Child, *, grace_s: float, dump: bool) -> None:
+        self._killer = Killer(
+            token=str(self._order["run"]),
+            agent=agent.ref if agent.ended is None else None,
+            ranks=[ref for _, ref, _ in self._rank_records()],
+            spare=self._spare,
+            grace_s=grace_s,
+            dump=dump,
+            pipes=sorted(self._dir.glob(".nccl_dump_rank_*")),
+            now=now,
+        )
+
+    def _rank_records(self) -> list[tuple[int, ProcessRef, int]]:
+        """Return (rank, its process, pid of its wrapper) of every rank that was started."""
+        found = []
+        for rank in range(self._world_size):
+            record = load_json(self._dir / f".rank{rank}.json")
+            if record is not None:
+                ref = ProcessRef(pid=record["pid"], start_ticks=record["start_ticks"])
+                found.append((rank, ref, int(record["wrapper"])))
+        return found
+
+    def _complete_stamps(self, statuses: Mapping[int, Ended]) -> dict[int, Ended]:
+        """Return how each rank ended; what a wrapper could not write any more is written here."""
+        exits: dict[int, Ended] = {}
+        for rank, ref, wrapper in self._rank_records():
+            document = load_json(self._stamp(rank))
+            if document is None:
+                known = statuses.get(ref.pid) or statuses.get(wrapper)
+                ended = known or Ended(code=None, signal=int(signal.SIGKILL), at=time.time())
+                save_json(self._stamp(rank), ended.document())
+            else:
+                ended = ended_of(document)
+            exits[rank] = ended
+        return exits

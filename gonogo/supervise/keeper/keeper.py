@@ -1,0 +1,202 @@
+"""What does the keeper do from its start to exit.json? Start, keep, end; one thread, one loop.
+
+The package's `__main__` says what is guaranteed. Standard library only.
+"""
+
+import logging
+import os
+import select
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gonogo.supervise.durable import save_json
+from gonogo.supervise.exit_record import Ended
+from gonogo.supervise.keeper.children import Child, reap_all, start_child
+from gonogo.supervise.keeper.ending import Ending
+from gonogo.supervise.keeper.sampling import Sampling, build_sampler_command, is_wanted
+from gonogo.supervise.launch.command import build_command, build_environment
+from gonogo.supervise.processes import TOKEN_NAME, boot_id, load_stat
+
+LAST_WORDS_S = 60.0
+WATCHER_DEATHS = 5
+WATCHER_DEATHS_WITHIN_S = 60.0
+_LOOP_S = 0.05
+
+_log = logging.getLogger("gonogo.supervise.keeper")
+
+
+class Keeper:
+    """One supervised run; `run` returns when everything is over.
+
+    Args:
+        run_dir: absolute path of the run directory.
+        order: the order as data.
+        locks: device → descriptor of its lock, closed when no process of the run is left.
+        environ: environment of this process.
+        entries: modules that an order may start.
+        watcher: module that watches the run, started with its directory.
+
+    Raises:
+        LaunchRefused: the order asks for what this host does not start.
+    """
+
+    def __init__(
+        self,
+        *,
+        run_dir: Path,
+        order: Mapping[str, Any],
+        locks: Mapping[str, int],
+        environ: Mapping[str, str],
+        entries: Collection[str],
+        watcher: str,
+    ) -> None:
+        self._dir, self._order, self._locks = run_dir, order, locks
+        self._environ, self._watcher_module = environ, watcher
+        self._command = build_command(order, run_dir, entries)
+        self._agent_environ = build_environment(order, run_dir, environ, locks)
+        self._started_at = time.time()
+        self._deadline_s = (order.get("limits") or {}).get("deadline_s")
+        self._ending = Ending(run_dir, order, self._spared)
+        self._agent: Child | None = None
+        self._watcher: Child | None = None
+        sampled = is_wanted(order, locks, environ)
+        self._sampling = Sampling(run_dir, self._start_sampler if sampled else None)
+        self._watcher_deaths: deque[float] = deque(maxlen=WATCHER_DEATHS)
+        self._statuses: dict[int, Ended] = {}
+        self._stops = 0
+        self._over = False
+
+    def run(self) -> None:
+        """Start, keep, end, and write exit.json."""
+        wake = _wake_descriptor(self._stop)
+        started = time.monotonic()
+        agent = self._start_agent()
+        self._start_watcher()
+        self._tend_sampler(started)
+        while not self._ending.is_over(time.monotonic(), agent):
+            self._wait(wake)
+            now = time.monotonic()
+            self._tend_sampler(now)
+            self._limit(now - started)
+            self._ending.obey(now, agent, at_once=self._stops >= 2)
+        self._sampling.stop()
+        self._ending.save_exit(agent, self._statuses)
+        self._over = True
+        for descriptor in self._locks.values():
+            os.close(descriptor)
+        self._await_last_words(wake)
+
+    def _limit(self, age_s: float) -> None:
+        """Ask the run to leave when its time is up, or when this keeper was told to stop."""
+        if self._stops:
+            self._ending.ask_to_leave("halted", "operator", "the keeper was told to stop")
+        if self._deadline_s is not None and age_s >= self._deadline_s:
+            text = f"the run exceeded {self._deadline_s:g} s"
+            self._ending.ask_to_leave("deadline", "watchdog", text)
+
+    def _start_agent(self) -> Child:
+        log = self._dir / "torchrun.log"
+        self._agent = start_child(self._command, env=self._agent_environ, log=log)
+        self._save_state()
+        return self._agent
+
+    def _start_watcher(self) -> None:
+        command = [sys.executable, "-m", self._watcher_module, str(self._dir)]
+        self._watcher = self._start_own(command, "watcher.log")
+        self._save_state()
+
+    def _tend_sampler(self, now: float) -> None:
+        """Keep the sampler going; whatever becomes of it is no harm to the run."""
+        if self._sampling.tend(now):
+            try:
+                self._save_state()
+            except OSError as error:
+                _log.warning("keeper.json: %s", error)
+
+    def _start_sampler(self) -> Child:
+        return self._start_own(build_sampler_command(self._dir, self._locks), "sampler.log")
+
+    def _start_own(self, command: Sequence[str], log: str) -> Child:
+        """Start a process that is none of the run's: it has our environment, without the token."""
+        environ = {name: text for name, text in self._environ.items() if name != TOKEN_NAME}
+        return start_child(command, env=environ, log=self._dir / log)
+
+    def _wait(self, wake: int) -> None:
+        """Sleep until a child ends or a moment has passed; take note of what ended."""
+        if select.select([wake], [], [], _LOOP_S)[0]:
+            os.read(wake, 4096)
+        for pid, ended in reap_all():
+            self._statuses[pid] = ended
+            self._sampling.note(pid, ended, time.monotonic())
+            for child in (self._agent, self._watcher):
+                if child is not None and child.ref.pid == pid and child.ended is None:
+                    child.ended = ended
+                    self._save_state()
+        if self._watcher is not None and self._watcher.ended is not None:
+            self._replace_watcher(self._watcher.ended, time.monotonic())
+
+    def _replace_watcher(self, ended: Ended, now: float) -> None:
+        """Start another watcher, unless it is done or they die one after the other."""
+        if self._over and ended.code == 0:
+            self._watcher = None
+            return
+        _log.warning("the watcher died: %s", ended)
+        self._watcher_deaths.append(now)
+        deaths = self._watcher_deaths
+        if len(deaths) < WATCHER_DEATHS or now - deaths[0] > WATCHER_DEATHS_WITHIN_S:
+            self._start_watcher()
+            return
+        self._watcher = None
+        if not self._over:
+            text = f"the watcher died {WATCHER_DEATHS} times in {WATCHER_DEATHS_WITHIN_S:g} s"
+            self._ending.ask_to_leave("watcher_failed", "infra", text)
+
+    def _spared(self) -> frozenset[int]:
+        watcher = frozenset() if self._watcher is None else frozenset({self._watcher.ref.pid})
+        return watcher | self._sampling.pids()
+
+    def _stop(self) -> None:
+        """A signal asked this keeper to stop."""
+        self._stops += 1
+
+    def _await_last_words(self, wake: int) -> None:
+        """Wait for the watcher to ship the rest; the worker's reaper does what it leaves."""
+        give_up = time.monotonic() + LAST_WORDS_S
+        while self._watcher is not None and time.monotonic() < give_up:
+            self._wait(wake)
+        if self._watcher is not None:
+            self._watcher.ref.send(signal.SIGKILL)
+
+    def _save_state(self) -> None:
+        own = load_stat(os.getpid())
+        save_json(
+            self._dir / "keeper.json",
+            {
+                "v": 1,
+                "run": self._order["run"],
+                "pid": os.getpid(),
+                "start_ticks": own.start_ticks if own else 0,
+                "boot_id": boot_id(),
+                "locks": list(self._locks),
+                "started_at": self._started_at,
+                "agent": self._agent.document() if self._agent else None,
+                "watcher": self._watcher.document() if self._watcher else None,
+                "sampler": self._sampling.child.document() if self._sampling.child else None,
+            },
+        )
+
+
+def _wake_descriptor(stop: Any) -> int:
+    """Install the signal handlers; returns a descriptor that is readable after any signal."""
+    reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop())
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    return reading

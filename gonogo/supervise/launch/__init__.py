@@ -1,0 +1,1 @@
+"""What is started for an order, and what stands around each rank? Standard library only."""

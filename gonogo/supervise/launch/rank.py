@@ -1,0 +1,96 @@
+"""What stands between torchrun and one rank? This wrapper, so that any script is covered.
+
+`python -m gonogo.supervise.launch.rank --dir RUNDIR -- PROGRAM …` starts the program with its
+output in `rank{N}.log`, dies with torchrun's agent and takes the program along, passes SIGTERM,
+SIGINT and SIGUSR1 on, and writes `exit_rank{N}.json` before it ends as the program ended.
+`.rank{N}.json` names the program's process while it runs. Standard library only.
+"""
+
+import argparse
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from gonogo.supervise.durable import save_json
+from gonogo.supervise.processes import die_with_parent, load_stat
+
+_FORWARDED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
+_WAITED = _FORWARDED | {signal.SIGCHLD}
+
+
+def main(argv: list[str]) -> int:
+    """Run one rank; returns its exit code (death by a signal is repeated)."""
+    parser = argparse.ArgumentParser(prog="gonogo.supervise.launch.rank")
+    parser.add_argument("--dir", type=Path, required=True)
+    parser.add_argument("program", nargs="+")
+    asked = parser.parse_args(argv)
+    rank = int(os.environ.get("RANK", "0"))  # noqa: TID251 - torchrun's word; no settings here
+    die_with_parent()
+    if os.getppid() == 1:
+        return 1  # the agent was gone before the line above
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
+    child = _start(asked.program, asked.dir / f"rank{rank}.log")
+    stat = load_stat(child.pid)
+    save_json(
+        asked.dir / f".rank{rank}.json",
+        {
+            "v": 1,
+            "pid": child.pid,
+            "start_ticks": stat.start_ticks if stat else 0,
+            "wrapper": os.getpid(),
+            "at": time.time(),
+        },
+    )
+    status = _wait(child)
+    code, number = (status, None) if status >= 0 else (None, -status)
+    ended = {"v": 1, "code": code, "signal": number, "at": time.time()}
+    save_json(asked.dir / f"exit_rank{rank}.json", ended)
+    if number is not None:
+        _die_by(number)
+    return status
+
+
+def _start(program: list[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start the program; called from the main thread, whose end would end the program."""
+    parent = os.getpid()
+
+    def prepare() -> None:
+        die_with_parent()
+        if os.getppid() != parent:
+            os._exit(1)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED)
+
+    with log.open("ab") as stream:
+        return subprocess.Popen(
+            program,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            preexec_fn=prepare,  # safe: this process has one thread
+        )
+
+
+def _wait(child: subprocess.Popen[bytes]) -> int:
+    """Pass signals on until the program has ended; returns its code, or minus its signal."""
+    while (status := child.poll()) is None:
+        found = signal.sigtimedwait(_WAITED, 1.0)
+        if found is not None and found.si_signo in _FORWARDED:
+            child.send_signal(found.si_signo)
+    return status
+
+
+def _die_by(number: int) -> None:
+    """End as the program ended, so that torchrun's own record names the signal."""
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(os.getpid(), number)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

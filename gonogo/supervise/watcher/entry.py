@@ -1,0 +1,57 @@
+"""How is a watcher started, and what remains to be done when it has seen the end?
+
+`python -m gonogo.supervise.watcher RUNDIR` watches and tells nobody. A service's worker has an
+entry of its own, which calls `main` with what makes its `Shipping`.
+
+Exit codes: 0 the end was seen · 2 no readable order.
+"""
+
+import argparse
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gonogo.contract.errors import GonogoError
+from gonogo.contract.order import Order
+from gonogo.rundir import RunDir, load_record
+from gonogo.supervise.processes import die_with_parent
+from gonogo.supervise.watcher.recording import WATCHED_NAME
+from gonogo.supervise.watcher.shipping import Offline, Shipping
+from gonogo.supervise.watcher.watcher import Watcher, load_exit
+
+Connect = Callable[[RunDir, Order], Shipping]
+
+_log = logging.getLogger("gonogo.supervise.watcher")
+
+
+def main(argv: Sequence[str], connect: Connect = lambda _run_dir, _order: Offline()) -> int:
+    """Watch one run; see the module's text for the exit codes.
+
+    Args:
+        argv: the run's directory.
+        connect: makes what ships the run.
+    """
+    parser = argparse.ArgumentParser(prog="gonogo.supervise.watcher")
+    parser.add_argument("run_dir", type=Path)
+    run_dir = RunDir(parser.parse_args(argv).run_dir.absolute())
+    die_with_parent()
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    try:
+        order = load_record(run_dir.order, Order)
+    except GonogoError as error:
+        _log.error("%s", error, extra={"action": "bad_order"})
+        return 2
+    if order is None:
+        return 2
+    shipping = connect(run_dir, order)
+    watcher = Watcher(run_dir, order, shipping, time.monotonic())
+    if not (run_dir.exit.exists() and (run_dir.path / WATCHED_NAME).exists()):
+        watcher.watch(time.monotonic, time.sleep)
+    shipping.close(load_exit(run_dir))
+    return 0

@@ -1,0 +1,184 @@
+"""What has the watcher decided, and has it been done? The hand between findings and requests.
+
+The first halt finding that is due decides; it waits at most EVIDENCE_WAIT_S for a round of evidence
+and is then acted upon, once: what stands in `.HALT` or `.kill` is never written again, so a watcher
+that died in between completes what the one before it had decided. A finding that acts at a
+checkpoint becomes due when one has been verified, or when it can wait no longer; one that pages
+ends nothing.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from gonogo.contract.agent import Command
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.order import Order
+from gonogo.contract.outcome import Detector
+from gonogo.judge.evidence.rounds import by_relevance
+from gonogo.rundir import RunDir
+from gonogo.supervise.end_request import KILL_NAME, ask_halt, ask_kill
+from gonogo.supervise.evidence.rounds import Evidence, Target
+from gonogo.supervise.watcher.pace import Pace
+from gonogo.supervise.watcher.response import (
+    Response,
+    Way,
+    answer_command,
+    answer_finding,
+    answer_isolation,
+    ends_run,
+    patience_s,
+)
+
+EVIDENCE_WAIT_S = 1.0
+SECOND_ROUND_S = 5.0
+RECENT_ROUND_S = 10.0
+_STANDING = frozenset({Detector.STALL, Detector.ALIVE_LOST, Detector.SECTION_DEADLINE})
+
+_log = logging.getLogger(__name__)
+
+
+class Halting:
+    """Turns findings and commands of one run into evidence and requests.
+
+    Args:
+        run_dir: where requests are written.
+        order: the order.
+        pace: how long leaving may take.
+        evidence: where rounds are taken.
+        targets: returns every rank's process as it is now.
+        step_of: returns the step that a rank is in now.
+    """
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        order: Order,
+        pace: Pace,
+        evidence: Evidence,
+        targets: Callable[[], Mapping[int, Target]],
+        step_of: Callable[[int], int],
+    ) -> None:
+        self._dir, self._order, self._pace = run_dir, order, pace
+        self._evidence, self._targets, self._step_of = evidence, targets, step_of
+        self._pending: Finding | None = None
+        self._act_at = 0.0
+        self._deferred: Finding | None = None
+        self._deferred_until = 0.0
+        self._second_round_at: float | None = None
+        self._suspicion: Finding | None = None
+
+    def asked(self) -> bool:
+        """Say whether the run has been asked to end, by whomever."""
+        return self._dir.halt.exists() or (self._dir.path / KILL_NAME).exists()
+
+    def observe(self, finding: Finding, now: float) -> Finding:
+        """Take evidence for a new finding, decide on it, and return it with its evidence.
+
+        Args:
+            finding: as the fold made it; not recorded yet.
+            now: monotonic seconds.
+        """
+        if finding.severity not in (Severity.SUSPECT, Severity.HALT) or self.asked():
+            return finding
+        paths = self._take_evidence(finding, now)
+        halts = finding.severity is Severity.HALT
+        if ends_run(finding):
+            self._decide(finding, now, now + EVIDENCE_WAIT_S)
+        elif not halts and finding.detector in _STANDING and self._second_round_at is None:
+            self._second_round_at, self._suspicion = now + SECOND_ROUND_S, finding
+        return finding.model_copy(update={"evidence": paths}) if paths else finding
+
+    def resume(self, findings: list[Finding], now: float) -> None:
+        """Take up what a watcher before this one had decided."""
+        if self.asked():
+            return
+        for finding in findings:
+            if ends_run(finding):
+                self._decide(finding, now, now)
+
+    def saved(self, at: float) -> None:
+        """Take note that a checkpoint was verified at `at` (Unix s): what waited for one is due."""
+        if self._deferred is not None and at >= self._deferred.at:
+            self._deferred_until = float("-inf")
+
+    def obey(self, command: Command, now: float) -> None:
+        """Do what the control plane asks, unless the run is ending already."""
+        if not self.asked():
+            self._request(answer_command(command, **self._circumstances(now)))
+
+    def isolate(self, silent_s: float, now: float) -> None:
+        """End the run because nobody has answered for too long."""
+        if not self.asked():
+            self._request(answer_isolation(silent_s, **self._circumstances(now)))
+
+    def advance(self, now: float) -> None:
+        """Act on what is due: a second round, or the decision."""
+        if self._second_round_at is not None and now >= self._second_round_at:
+            self._second_round_at = None
+            self._look_again(now)
+        if self._pending is None and self._deferred is not None and now >= self._deferred_until:
+            self._pending, self._act_at = self._deferred, now
+        pending = self._pending
+        if pending is None:
+            return
+        last = self._evidence.last
+        if now < self._act_at and last is not None and last.is_running():
+            return
+        self._pending = None
+        if not self.asked():
+            self._request(answer_finding(pending, **self._circumstances(now)))
+
+    def _decide(self, finding: Finding, now: float, act_at: float) -> None:
+        """Take a halt as the one that ends the run, now or at a checkpoint, unless one has been."""
+        waits_s = patience_s(finding, self._order, leaving_s=self._pace.leaving_s())
+        if waits_s > 0:
+            waits_s -= min(waits_s, max(0.0, time.time() - finding.at))  # a restart begins no wait
+        if waits_s > 0 and self._deferred is None:
+            self._deferred, self._deferred_until = finding, now + waits_s
+        elif waits_s <= 0 and self._pending is None:
+            self._pending, self._act_at = finding, act_at
+
+    def _look_again(self, now: float) -> None:
+        """Take a thorough round, which costs time, of a run that still stands where it stood."""
+        suspicion = self._suspicion
+        if suspicion is None or self._pending is not None or self.asked():
+            return
+        rank, step = suspicion.rank, suspicion.step
+        if rank is not None and step is not None and self._step_of(rank) > step:
+            return
+        reason = suspicion.detector
+        self._evidence.start_round(reason, self._targets(), now, native=True)
+
+    def _take_evidence(self, finding: Finding, now: float) -> list[str]:
+        """Return the paths of a recent round, or of one that this finding starts, by relevance."""
+        last = self._evidence.last
+        if last is not None and now - last.started_at <= RECENT_ROUND_S:
+            return by_relevance(last.paths, finding.rank)
+        halts = finding.severity is Severity.HALT
+        found = self._evidence.start_round(
+            finding.detector,
+            self._targets(),
+            now,
+            halts=halts,
+        )
+        return by_relevance(found.paths, finding.rank) if found is not None else []
+
+    def _circumstances(self, now: float) -> dict[str, float]:
+        return {
+            "leaving_s": self._pace.leaving_s(),
+            "grace_s": self._order.halt.grace_s,
+            "now": time.time(),
+            "now_mono": now,
+        }
+
+    def _request(self, response: Response) -> None:
+        self._evidence.stop()
+        ask = ask_kill if response.way is Way.KILL else ask_halt
+        if ask(self._dir.path, response.request):
+            _log.warning(
+                "ending the run: %s (%s)",
+                response.request.text or response.request.reason,
+                response.way,
+                extra={"action": "end_asked"},
+            )

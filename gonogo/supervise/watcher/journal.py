@@ -1,0 +1,187 @@
+"""How does the watcher remember? watch.jsonl and findings.jsonl, and the fold of both.
+
+Guarantees: a tick stands in watch.jsonl before its findings stand in findings.jsonl, and those
+before anything is done about them; each tick names the one before by its digest, over restarts of
+the watcher too. A watcher that starts goes on from a snapshot where one fits, and folds the ticks
+after it again (all of them otherwise); findings that this brings and that are not recorded yet are
+recorded then. A torn last line is cut off; a line that is no tick is passed over and counted, since
+a watcher that dies of it ends a healthy run.
+"""
+
+import errno
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from gonogo.contract.canonical import wire_line
+from gonogo.contract.finding import Finding
+from gonogo.contract.order import Order
+from gonogo.contract.tick import FileSeal, Tick
+from gonogo.judge.watch import WatchState, fold, start, tick_digest
+from gonogo.rundir import RunDir, complete_bytes, load_all_lines, load_lines
+from gonogo.supervise.watcher.snapshots import load_snapshot
+from gonogo.supervise.watcher.tails import Tails
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Memory:
+    """What a watcher knows when it starts: nothing, or what one before it recorded."""
+
+    state: WatchState
+    tails: Tails
+    ticks: int = 0
+    """Number of the next tick."""
+    mono: float | None = None
+    """Clock of the last recorded tick."""
+    last: str | None = None
+    """Digest of the last recorded tick."""
+    findings: list[Finding] = field(default_factory=list)
+    """All findings, in the order in which they were found."""
+    unrecorded: list[Finding] = field(default_factory=list)
+    """Those among them that no one has recorded yet."""
+    files: dict[str, FileSeal] = field(default_factory=dict)
+    """Records that the ticks have sealed."""
+    pace: dict[str, Any] | None = None
+    """What the snapshot says of the run's pace; None without one."""
+    unreadable: int = 0
+    """Lines of watch.jsonl that are no ticks."""
+
+
+class Journal:
+    """Appends to the two files of one run directory; each line is one write."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._dir = run_dir
+        self.last: str | None = None
+        """Digest of the last recorded tick."""
+        self.bytes = 0
+        """Bytes of watch.jsonl."""
+
+    def recover(
+        self,
+        order: Order,
+        on_lines: Callable[[list[bytes]], None] = lambda _: None,
+        on_pace: Callable[[dict[str, Any]], None] = lambda _: None,
+    ) -> Memory:
+        """Cut torn lines off and return the fold of what is recorded.
+
+        Args:
+            order: the run's order.
+            on_lines: given every heartbeat line that is read again.
+            on_pace: given the pace of a snapshot, before any line after it.
+        """
+        for path in (self._dir.watch, self._dir.findings):
+            _cut_torn_line(path)
+        memory, self.bytes = self._take_up(order)
+        if memory.pace is not None:
+            on_pace(memory.pace)
+        folded = {finding.key: finding for finding in memory.findings}
+        while (part := load_lines(self._dir.watch, self.bytes)).offset != self.bytes:
+            self.bytes = part.offset
+            for line in part.lines:
+                for finding in _fold_line(memory, line, on_lines):
+                    folded.setdefault(finding.key, finding)
+        known = {finding.key: finding for finding in self._load_findings()}
+        memory.findings = [known.get(key, finding) for key, finding in folded.items()]
+        memory.unrecorded = [finding for key, finding in folded.items() if key not in known]
+        self.last = memory.last
+        return memory
+
+    def _take_up(self, order: Order) -> tuple[Memory, int]:
+        """Return what a snapshot remembers, or nothing, and from which byte the ticks follow."""
+        tails = Tails(run_dir=self._dir, world_size=order.world_size)
+        snapshot = load_snapshot(self._dir, order)
+        if snapshot is None:
+            return Memory(state=start(order), tails=tails), 0
+        place = snapshot.place
+        tails.offsets.update(place.offsets)
+        memory = Memory(
+            state=snapshot.state,
+            tails=tails,
+            ticks=place.number,
+            mono=place.mono,
+            last=place.last,
+            findings=list(place.findings),
+            files=dict(place.files),
+            pace=place.pace,
+            unreadable=place.unreadable,
+        )
+        return memory, place.watch_bytes
+
+    def add_tick(self, tick: Tick) -> None:
+        """Record a tick behind the one before."""
+        tick = tick.model_copy(update={"prev": self.last})
+        line = wire_line({"v": tick.v, **tick.model_dump(mode="json", exclude_defaults=True)})
+        _append(self._dir.watch, line)
+        self.bytes += len(line)
+        self.last = tick_digest(Tick.model_validate_json(line))  # as every reader will have it
+
+    def add_finding(self, finding: Finding) -> None:
+        """Record a finding."""
+        _append(self._dir.findings, wire_line(finding.wire()))
+
+    def _load_findings(self) -> list[Finding]:
+        found: list[Finding] = []
+        for line in load_all_lines(self._dir.findings):
+            try:
+                found.append(Finding.model_validate_json(line))
+            except ValidationError as error:
+                _log.error("findings.jsonl: %s", error)
+        return found
+
+
+def _fold_line(
+    memory: Memory, line: bytes, on_lines: Callable[[list[bytes]], None]
+) -> list[Finding]:
+    """Fold one recorded tick into what is remembered; return what it found."""
+    tick = _parse_tick(line)
+    if tick is None:
+        memory.unreadable += 1
+        return []
+    upto = {int(rank): end for rank, end in tick.upto.items() if rank.isdecimal()}
+    beats = memory.tails.read_up_to(upto)
+    for lines in beats.values():
+        on_lines(lines)
+    memory.state, found = fold(memory.state, tick, beats)
+    memory.ticks, memory.mono, memory.last = tick.n + 1, tick.mono, tick_digest(tick)
+    memory.files.update(tick.files)
+    return found
+
+
+def _parse_tick(line: bytes) -> Tick | None:
+    try:
+        return Tick.model_validate_json(line)
+    except ValidationError as error:
+        _log.error("watch.jsonl: %s", error, extra={"action": "tick_corrupt"})
+        return None
+
+
+def _append(path: Path, line: bytes) -> None:
+    """Add one line to a file: all of it or, where the disk is full, nothing.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with path.open("ab", buffering=0) as stream:
+        start = stream.tell()
+        try:
+            if stream.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        except OSError:
+            stream.truncate(start)
+            raise
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Cut what a watcher that was killed while writing left after the last newline."""
+    whole = complete_bytes(path)
+    if path.is_file() and path.stat().st_size != whole:
+        with path.open("rb+") as stream:
+            stream.truncate(whole)

@@ -1,0 +1,134 @@
+"""What does one look at a run bring? Lines, processes, records and observations: a tick.
+
+A look is made of the files and processes alone; what is found is handed on and remembered nowhere
+else. Each look names what came since the one before.
+"""
+
+import time
+from dataclasses import dataclass
+
+from gonogo import __version__
+from gonogo.contract.order import Order
+from gonogo.contract.tick import FileSeal, ProcessState, Tick, WatchStart
+from gonogo.rundir import RunDir
+from gonogo.supervise.evidence.rounds import Evidence, Target
+from gonogo.supervise.exit_record import digest_of
+from gonogo.supervise.watcher.journal import Memory
+from gonogo.supervise.watcher.observing import build_observations
+from gonogo.supervise.watcher.probes import Prober
+from gonogo.supervise.watcher.seals import Seals
+
+INTERVAL_S = 0.2
+LATE_INTERVALS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One look: the tick, and the ranks' new lines that belong to it."""
+
+    tick: Tick
+    beats: dict[int, list[bytes]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far the looks of a run have come."""
+
+    number: int
+    """Of the next tick."""
+    offsets: dict[int, int]
+    """Rank → bytes of its heartbeat file that were read."""
+    files: dict[str, FileSeal]
+    """Records that ticks have sealed."""
+
+
+class Looking:
+    """Looks at one run.
+
+    Args:
+        run_dir: the run's directory.
+        order: its order.
+        memory: what a watcher before this one recorded.
+        evidence: the rounds that are taken beside the looks.
+        now: monotonic seconds.
+    """
+
+    def __init__(
+        self, run_dir: RunDir, order: Order, memory: Memory, evidence: Evidence, now: float
+    ) -> None:
+        self._dir, self._world_size = run_dir, order.world_size
+        self._evidence, self._tails = evidence, memory.tails
+        self._prober = Prober(run_dir=run_dir, world_size=order.world_size)
+        self._seals = Seals(run_dir, order.world_size, memory.files)
+        self._observations = build_observations(run_dir, order)
+        observed = memory.state.view.observed
+        self._observations.resume({kind: row.payload for kind, row in observed.items()})
+        self._start: WatchStart | None = WatchStart(
+            run=order.run,
+            attempt=order.attempt,
+            order_sha256=digest_of(run_dir.order) or "",
+            version=__version__,
+        )
+        self._number = memory.ticks
+        self._due = now if memory.mono is None else memory.mono + INTERVAL_S
+
+    def look(self, now: float, *, ending: bool) -> Look | None:
+        """Look once; None when nobody is left whose silence could mean anything.
+
+        Args:
+            now: monotonic seconds.
+            ending: whether the run has been asked to end.
+        """
+        late_s = max(0.0, now - self._due)
+        probes = self._prober.look(now, ending=ending)
+        beats = self._tails.read()
+        files = self._seals.take()
+        if ending and not beats and not files and self._prober.all_gone():
+            return None
+        self._due = now + INTERVAL_S
+        tick = Tick(
+            n=self._number,
+            mono=now,
+            ts=time.time(),
+            interval_s=INTERVAL_S,
+            late_s=late_s if late_s > LATE_INTERVALS * INTERVAL_S else 0.0,
+            upto={str(rank): self._tails.offsets[rank] for rank in beats},
+            ranks=probes.ranks,
+            agent=probes.agent,
+            stacks=self._evidence.take_probes(),
+            go=self._dir.go.exists(),
+            observations=self._observations.take(now) | self._evidence.take_observations(),
+            start=self._start,
+            files=files,
+        )
+        self._number += 1
+        return Look(tick=tick, beats=beats)
+
+    def note_recorded(self) -> None:
+        """Take note that a tick is recorded: the first of them has told who watches."""
+        self._start = None
+
+    def note_unrecorded(self, tick: Tick) -> None:
+        """Take note that a tick could not be recorded: its seals are owed again."""
+        self._seals.forget(tick.files)
+
+    def progress(self) -> Progress | None:
+        """Return how far the looks have come; None before a tick of this watcher is recorded."""
+        if self._start is not None:
+            return None
+        offsets, files = dict(self._tails.offsets), self._seals.known
+        return Progress(number=self._number, offsets=offsets, files=files)
+
+    def targets(self) -> dict[int, Target]:
+        """Return every rank's process for a round of evidence."""
+        found = {}
+        for rank in range(self._world_size):
+            ref = self._prober.pids.get(rank)
+            state = self._prober.state_of(rank)
+            gone = ref is None or state is ProcessState.DEAD
+            found[rank] = Target(
+                rank=rank,
+                pid=None if gone or ref is None else ref.pid,
+                stopped=state is ProcessState.STOPPED,
+            )
+        return found

@@ -1,0 +1,154 @@
+"""What does the watcher see of a run's processes? State, exit stamp and environment of each.
+
+A probe is reported when it differs from the last one, and all of them again every REPEAT_S, so
+that a quiet run writes a short line now and then and a restarted watcher misses little. D state
+counts when seen twice running: a read from disk passes through it. A process that a debugger has
+stopped (py-spy does, for milliseconds) is alive. Once the run has been asked to end, a rank's
+death is no observation about the trainer any more: exit.json tells it.
+"""
+
+from dataclasses import dataclass, field
+
+from gonogo.contract.tick import AgentProbe, ProcessState, RankProbe
+from gonogo.rundir import RunDir
+from gonogo.supervise.durable import load_json
+from gonogo.supervise.exit_record import HALTED_CODE
+from gonogo.supervise.processes import ProcessRef, load_environ
+
+REPEAT_S = 5.0
+_STATES = {"T": ProcessState.STOPPED, "D": ProcessState.UNINTERRUPTIBLE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probes:
+    """What is new since the last look."""
+
+    ranks: list[RankProbe] = field(default_factory=list)
+    agent: AgentProbe | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Prober:
+    """Looks at the processes of one run.
+
+    `pids` holds the rank processes that are known, whether or not they live.
+    """
+
+    run_dir: RunDir
+    world_size: int
+    pids: dict[int, ProcessRef] = field(default_factory=dict)
+    _said: dict[int, RankProbe] = field(default_factory=dict)
+    _said_agent: AgentProbe | None = None
+    _waiting: set[int] = field(default_factory=set)
+    _with_env: set[int] = field(default_factory=set)
+    _repeat_at: float = float("-inf")
+
+    def look(self, now: float, *, ending: bool) -> Probes:
+        """Return what changed.
+
+        Args:
+            now: monotonic seconds.
+            ending: whether the run was asked to end before this look.
+        """
+        repeat = now >= self._repeat_at
+        if repeat:
+            self._repeat_at = now + REPEAT_S
+        ranks = []
+        for rank in range(self.world_size):
+            found = self._look_at(rank)
+            if found is None or (ending and _ended_by_us(found)):
+                continue
+            if repeat or found != self._said.get(rank):
+                self._said[rank] = found
+                ranks.append(self._with_environment(found))
+        agent = self._look_at_agent()
+        if agent is None or (ending and agent.state is ProcessState.DEAD):
+            return Probes(ranks=ranks)
+        if not repeat and agent == self._said_agent:
+            return Probes(ranks=ranks)
+        self._said_agent = agent
+        return Probes(ranks=ranks, agent=agent)
+
+    def all_gone(self) -> bool:
+        """Say whether every rank that was started has ended."""
+        return bool(self.pids) and not any(ref.is_alive() for ref in self.pids.values())
+
+    def state_of(self, rank: int) -> ProcessState:
+        """Return what was last said of a rank's process."""
+        said = self._said.get(rank)
+        return said.state if said is not None else ProcessState.UNKNOWN
+
+    def _ref(self, rank: int) -> ProcessRef | None:
+        """Return a rank's process as its wrapper wrote it down."""
+        if rank not in self.pids:
+            found = load_json(self.run_dir.path / f".rank{rank}.json")
+            if found is not None:
+                self.pids[rank] = ProcessRef(pid=found["pid"], start_ticks=found["start_ticks"])
+        return self.pids.get(rank)
+
+    def _look_at(self, rank: int) -> RankProbe | None:
+        ref = self._ref(rank)
+        if ref is None:
+            return None
+        stat = ref.stat()
+        if stat is None or stat.ended:
+            stamp = load_json(self.run_dir.rank_exit(rank)) or {}
+            return RankProbe(
+                rank=rank,
+                pid=ref.pid,
+                state=ProcessState.DEAD,
+                code=stamp.get("code"),
+                signal=stamp.get("signal"),
+                exit_at=stamp.get("at"),
+            )
+        state = self._settled(rank, _STATES.get(stat.state, ProcessState.ALIVE))
+        return RankProbe(rank=rank, pid=ref.pid, state=state)
+
+    def _settled(self, rank: int, state: ProcessState) -> ProcessState:
+        """Return the state, D only when it was D at the last look too."""
+        if state is not ProcessState.UNINTERRUPTIBLE:
+            self._waiting.discard(rank)
+            return state
+        seen_before = rank in self._waiting
+        self._waiting.add(rank)
+        return state if seen_before else ProcessState.ALIVE
+
+    def _with_environment(self, probe: RankProbe) -> RankProbe:
+        """Return the probe with the NSA_* names of its process, the first time it is seen."""
+        if probe.pid is None or probe.rank in self._with_env or probe.state is ProcessState.DEAD:
+            return probe
+        raw = load_environ(probe.pid)
+        if not raw:
+            return probe
+        self._with_env.add(probe.rank)
+        return probe.model_copy(update={"env": nsa_names(raw)})
+
+    def _look_at_agent(self) -> AgentProbe | None:
+        keeper = load_json(self.run_dir.path / "keeper.json") or {}
+        agent = keeper.get("agent")
+        if not isinstance(agent, dict):
+            return None
+        ref = ProcessRef(pid=agent["pid"], start_ticks=agent["start_ticks"])
+        ended = agent.get("ended")
+        if ended:
+            return AgentProbe(
+                pid=ref.pid,
+                state=ProcessState.DEAD,
+                code=ended.get("code"),
+                signal=ended.get("signal"),
+            )
+        stat = ref.stat()
+        if stat is None or stat.ended:
+            return AgentProbe(pid=ref.pid, state=ProcessState.DEAD)
+        return AgentProbe(pid=ref.pid, state=_STATES.get(stat.state, ProcessState.ALIVE))
+
+
+def _ended_by_us(probe: RankProbe) -> bool:
+    """Say whether a death after the request to end tells nothing about the trainer."""
+    return probe.state is ProcessState.DEAD and probe.code not in (0, HALTED_CODE)
+
+
+def nsa_names(raw: bytes) -> dict[str, str]:
+    """Return the `NSA_*` names in a raw environment."""
+    pairs = (part.decode("utf-8", "replace").partition("=") for part in raw.split(b"\0"))
+    return {name: value for name, _, value in pairs if name.startswith("NSA_")}

@@ -1,0 +1,142 @@
+"""What is done about a finding, and when? Pure: a finding and the pace → a request to end.
+
+Ranks that still move are asked to leave (`.HALT`); ranks that do not move cannot be asked. A
+finding says itself when to act: now, after the next checkpoint that holds, or never (a person is
+told).
+"""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gonogo.contract.agent import Command, CommandKind
+from gonogo.contract.finding import Act, Finding, Severity
+from gonogo.contract.order import Order
+from gonogo.contract.outcome import Actor, Detector, OutcomeCode, code_of
+from gonogo.supervise.end_request import HALT_LIMIT_S, EndRequest
+
+_CANNOT_MOVE = frozenset(
+    {
+        Detector.PROCESS_DEATH,
+        Detector.NO_FIRST_HEARTBEAT,
+        Detector.ALIVE_LOST,
+        Detector.STALL,
+        Detector.SECTION_DEADLINE,
+        Detector.IDENTITY,
+        Detector.HARDWARE,
+        Detector.DISK,
+    }
+)
+"""Halts that leave nothing to ask, or nothing to save: what a wrong model or a device with a fault
+has computed is worth no checkpoint, and a full disk takes none (whoever leaves writes one, and the
+last bytes are those that exit.json needs)."""
+
+AT_CHECKPOINT_SHARE = 0.5
+"""How much of the time that a finding gives may be waited; its figure is a projection."""
+AT_CHECKPOINT_LIMIT_S = 3600.0
+
+_CODE_OF_COMMAND = {
+    CommandKind.HALT: OutcomeCode.HALTED,
+    CommandKind.CANCEL: OutcomeCode.CANCELLED,
+    CommandKind.SUPERSEDE: OutcomeCode.SUPERSEDED,
+}
+_SUPERSEDED_LIMIT_S = 10.0
+
+
+class Way(StrEnum):
+    """How a run is ended."""
+
+    LEAVE = "leave"
+    KILL = "kill"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """A way to end and the request to write."""
+
+    way: Way
+    request: EndRequest
+
+
+def ends_run(finding: Finding) -> bool:
+    """Say whether a finding ends the run, now or later."""
+    return finding.severity is Severity.HALT and finding.act is not Act.PAGE
+
+
+def patience_s(finding: Finding, order: Order, *, leaving_s: float) -> float:
+    """Return how long a halt may wait for a checkpoint that holds; 0 acts now.
+
+    Args:
+        finding: one that ends the run; the value of one that acts at a checkpoint is how many
+            seconds the run has left.
+        order: a run without a cadence has no checkpoint to wait for: leaving writes one.
+        leaving_s: how long moving ranks may take to leave.
+    """
+    cadence = order.checkpoint
+    never = cadence.every_steps is None and cadence.every_s is None
+    if finding.act is not Act.AT_CHECKPOINT or never:
+        return 0.0
+    left_s = finding.value
+    if left_s is None or not math.isfinite(left_s):
+        return AT_CHECKPOINT_LIMIT_S
+    return min(max(0.0, AT_CHECKPOINT_SHARE * left_s - leaving_s), AT_CHECKPOINT_LIMIT_S)
+
+
+def answer_finding(
+    finding: Finding, *, leaving_s: float, grace_s: float, now: float, now_mono: float
+) -> Response:
+    """Return what a halt finding asks for.
+
+    Args:
+        finding: one of severity halt.
+        leaving_s: how long moving ranks may take to leave.
+        grace_s: seconds between SIGTERM and SIGKILL.
+        now: Unix seconds.
+        now_mono: monotonic seconds.
+    """
+    code = code_of(finding.detector)
+    by_itself = finding.detector == Detector.PROCESS_DEATH
+    way = Way.KILL if finding.detector in _CANNOT_MOVE else Way.LEAVE
+    request = EndRequest(
+        reason=code.value,
+        ended_by=(Actor.TRAINER if by_itself else Actor.WATCHDOG).value,
+        at=now,
+        text=finding.text,
+        key=finding.key,
+        until_mono=None if way is Way.KILL else now_mono + min(leaving_s, HALT_LIMIT_S),
+        grace_s=grace_s,
+    )
+    return Response(way=way, request=request)
+
+
+def answer_command(
+    command: Command, *, leaving_s: float, grace_s: float, now: float, now_mono: float
+) -> Response:
+    """Return what an operator's command asks for: to leave with a checkpoint."""
+    superseded = command.kind is CommandKind.SUPERSEDE
+    limit_s = _SUPERSEDED_LIMIT_S if superseded else HALT_LIMIT_S
+    said = ": ".join(part for part in (command.actor, command.reason) if part)
+    request = EndRequest(
+        reason=_CODE_OF_COMMAND[command.kind].value,
+        ended_by=(Actor.INFRA if superseded else Actor.OPERATOR).value,
+        at=now,
+        text=said,
+        until_mono=now_mono + min(leaving_s, limit_s),
+        grace_s=grace_s,
+    )
+    return Response(way=Way.LEAVE, request=request)
+
+
+def answer_isolation(
+    silent_s: float, *, leaving_s: float, grace_s: float, now: float, now_mono: float
+) -> Response:
+    """Return what a control plane that has been silent for too long asks for."""
+    request = EndRequest(
+        reason=OutcomeCode.ISOLATED.value,
+        ended_by=Actor.INFRA.value,
+        at=now,
+        text=f"nothing was acknowledged for {silent_s:.0f} s",
+        until_mono=now_mono + min(leaving_s, HALT_LIMIT_S),
+        grace_s=grace_s,
+    )
+    return Response(way=Way.LEAVE, request=request)

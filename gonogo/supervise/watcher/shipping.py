@@ -1,0 +1,52 @@
+"""To whom does a watcher tell what it sees? To nobody, unless a service's worker gives it one.
+
+Whoever ships does so beside the ticks: every call but `close` returns at once, so a control plane
+that is slow, down or gone delays nothing and decides nothing.
+"""
+
+from typing import Protocol
+
+from gonogo.contract.agent import Command
+from gonogo.contract.records import ExitRecord
+
+
+class Shipping(Protocol):
+    """Ships one run while it is watched."""
+
+    suspect: bool
+    """Whether the run looks sick just now; told along."""
+
+    @property
+    def backlog_lines(self) -> int:
+        """Heartbeat lines that have not been acknowledged."""
+
+    def take_command(self) -> Command | None:
+        """Return what the control plane asks, once."""
+
+    def silent_s(self) -> float:
+        """Return seconds since the control plane last acknowledged anything, sleep included."""
+
+    def close(self, record: ExitRecord | None) -> None:
+        """Ship what is left and the end, for a limited time; then no more.
+
+        Args:
+            record: how the run ended; None when that cannot be read.
+        """
+
+
+class Offline:
+    """Nothing is shipped, nobody asks, and nobody's silence means anything."""
+
+    suspect = False
+    backlog_lines = 0
+
+    def take_command(self) -> Command | None:
+        """Return None: nobody asks."""
+        return None
+
+    def silent_s(self) -> float:
+        """Return 0: nobody is waited for."""
+        return 0.0
+
+    def close(self, record: ExitRecord | None) -> None:
+        """Do nothing."""

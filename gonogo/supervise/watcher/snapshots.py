@@ -1,0 +1,170 @@
+"""How does a watcher go on within a second, however long the run? From `.fold.json`.
+
+`.fold.json` is a cache of the fold: its whole state, up to which byte of each file it has come, and
+the digest of the last tick in it. It is written beside the ticks' time, by a thread, and replaced
+atomically. Losing it, or finding it torn, of another version or of other files, costs the time of
+the whole fold and nothing else; nothing that is judged ever reads it.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gonogo.contract.errors import Corrupt
+from gonogo.contract.finding import Finding
+from gonogo.contract.order import Order
+from gonogo.contract.tick import FileSeal, Tick
+from gonogo.judge.watch import WatchState, dump_state, load_state, tick_digest
+from gonogo.rundir import RunDir, sync_folder
+
+FOLD_NAME = ".fold.json"
+EVERY_S = 300.0
+EVERY_LINES = 20_000
+_TICK_BYTES = 2**20
+
+_log = logging.getLogger(__name__)
+
+
+class Place(BaseModel):
+    """How far a fold has come in the files of its run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    watch_bytes: int
+    """Of watch.jsonl, up to the end of the last tick that is folded."""
+    last: str
+    """Digest of that tick."""
+    number: int
+    """Of the next tick."""
+    mono: float
+    """Clock of the last tick."""
+    offsets: dict[int, int]
+    """Rank → bytes of its heartbeat file that are folded."""
+    findings: list[Finding]
+    """All that were found, in their order."""
+    files: dict[str, FileSeal]
+    """Records that the ticks have sealed."""
+    pace: dict[str, Any]
+    unreadable: int
+    """Lines of watch.jsonl that are no ticks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A fold to go on from."""
+
+    state: WatchState
+    place: Place
+
+
+class Snapshots:
+    """Writes snapshots of one run, at most one at a time."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._path = run_dir.path / FOLD_NAME
+        self._thread: threading.Thread | None = None
+        self._lines = 0
+        self._next_at: float | None = None
+
+    def is_due(self, now: float, lines: int) -> bool:
+        """Say whether it is time for another snapshot.
+
+        Args:
+            now: monotonic seconds.
+            lines: how many heartbeats came since the last question.
+        """
+        self._lines += lines
+        if self._next_at is None:
+            self._next_at = now + EVERY_S
+        if self._thread is not None and self._thread.is_alive():
+            return False
+        return now >= self._next_at or self._lines >= EVERY_LINES
+
+    def start(self, state: WatchState, place: Place, now: float) -> None:
+        """Put the state down; it may move on as soon as this returns."""
+        self._lines, self._next_at = 0, now + EVERY_S
+        document = {"place": place.model_dump(mode="json"), "state": dump_state(state)}
+        self._thread = threading.Thread(
+            target=_save, args=(self._path, document), name="snapshot", daemon=True
+        )
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait until what was started is written."""
+        if self._thread is not None:
+            self._thread.join()
+
+
+def load_snapshot(run_dir: RunDir, order: Order) -> Snapshot | None:
+    """Return the snapshot of a run, or None when there is none that fits its files."""
+    try:
+        raw = (run_dir.path / FOLD_NAME).read_bytes()
+    except OSError:
+        return None
+    try:
+        return _parse(raw, run_dir, order)
+    except (Corrupt, OSError, ValidationError) as error:
+        _log.warning("no snapshot: %s", error, extra={"action": "snapshot_refused"})
+        return None
+
+
+def _parse(raw: bytes, run_dir: RunDir, order: Order) -> Snapshot:
+    """Return a snapshot that is whole and fits.
+
+    Raises:
+        Corrupt: it is torn, of another version, or of other files.
+    """
+    sealed, _, body = raw.partition(b"\n")
+    if hashlib.sha256(body).hexdigest().encode() != sealed:
+        raise Corrupt("the snapshot is torn")
+    document = json.loads(body)
+    place = Place.model_validate(document["place"])
+    for rank, offset in place.offsets.items():
+        if _size_of(run_dir.heartbeat(rank)) < offset:
+            raise Corrupt(f"rank {rank}'s file is shorter than the snapshot says")
+    if _last_tick(run_dir.watch, place.watch_bytes) != place.last:
+        raise Corrupt("watch.jsonl is not the one that the snapshot was made of")
+    return Snapshot(state=load_state(order, document["state"]), place=place)
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _last_tick(path: Path, end: int) -> str | None:
+    """Return the digest of the tick whose line ends at byte `end`."""
+    with path.open("rb") as stream:
+        stream.seek(max(0, end - _TICK_BYTES))
+        data = stream.read(min(end, _TICK_BYTES))
+    if not data.endswith(b"\n"):
+        return None
+    try:
+        return tick_digest(Tick.model_validate_json(data[data.rfind(b"\n", 0, -1) + 1 :]))
+    except ValidationError:
+        return None
+
+
+def _save(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a snapshot; a disk that refuses costs the next watcher a whole fold."""
+    body = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as stream:
+            stream.write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        _log.warning("no snapshot: %s", error, extra={"action": "snapshot_unwritten"})

@@ -1,0 +1,76 @@
+"""What does a watcher tell while it watches? `.metrics.json`, and whether the run looks sick.
+
+Both are for people and charts: nothing is decided by them.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from gonogo.contract.finding import Finding, Severity
+from gonogo.judge.watch import WatchState, armed, snapshot
+from gonogo.rundir import RunDir
+from gonogo.supervise.watcher.metrics_file import METRICS_NAME, save_metrics
+from gonogo.supervise.watcher.pace import Pace
+from gonogo.supervise.watcher.shipping import Shipping
+
+METRICS_EVERY_S = 1.0
+SUSPECT_S = 10.0
+"""How long a run is shown as suspect after a suspicion that went no further."""
+
+_log = logging.getLogger("gonogo.supervise.watcher")
+
+
+class Telling:
+    """Tells of one run.
+
+    Args:
+        run_dir: where `.metrics.json` is written.
+        shipping: who ships the run.
+        pace: the run's pace.
+    """
+
+    def __init__(self, run_dir: RunDir, shipping: Shipping, pace: Pace) -> None:
+        self._path = run_dir.path / METRICS_NAME
+        self._shipping, self._pace = shipping, pace
+        self._metrics_at = self._suspect_until = float("-inf")
+
+    def note(self, finding: Finding, now: float) -> None:
+        """Take note of a new finding."""
+        _log.warning("%s: %s", finding.severity, finding.text, extra={"action": "finding"})
+        if finding.severity is Severity.SUSPECT:
+            self._suspect_until = now + SUSPECT_S
+
+    def tell(self, now: float, ts: float, state: WatchState, found: Iterable[Finding]) -> None:
+        """Tell what is due.
+
+        Args:
+            now: monotonic seconds.
+            ts: Unix seconds.
+            state: the fold.
+            found: every finding so far.
+        """
+        self._shipping.suspect = now < self._suspect_until
+        if now < self._metrics_at:
+            return
+        self._metrics_at = now + METRICS_EVERY_S
+        try:
+            save_metrics(self._path, self._metrics(ts, state, found))
+        except OSError as error:  # costs a gap in a chart
+            _log.warning("metrics: %s", error, extra={"action": "metrics_unwritten"})
+
+    def _metrics(self, ts: float, state: WatchState, found: Iterable[Finding]) -> dict[str, Any]:
+        view = snapshot(state)
+        counts = Counter(f"{finding.detector}/{finding.severity.value}" for finding in found)
+        return {
+            "tick": ts,
+            "backlog": self._shipping.backlog_lines,
+            "ranks": {
+                str(row.rank): {"step": row.step, "last": row.heard_ts, "loss": row.loss}
+                for row in view.ranks.values()
+            },
+            "armed": {str(detector): on for detector, on in armed(state).items()},
+            "findings": dict(counts),
+            "step_s": self._pace.histogram,
+        }

@@ -1,0 +1,153 @@
+"""Who looks at a run? The watcher: every tick it looks, folds, records, tells, and then acts.
+
+It holds nothing that the run directory cannot give back: killed at any moment, the next one goes on
+from a snapshot of the fold and from what was recorded since. It asks nobody before it ends a run,
+and shipping never delays a tick. After `exit.json` it folds what is left and records that it saw
+the end.
+
+Guarantees: a tick that brought anything is recorded before its findings, those before anything is
+done; `.GO` is written only when every rank's identity equals the order; what the fold sees is what
+is recorded. The first tick says which run is watched under which order, every tick how far each
+rank's lines have been read and by which digest, and no QUIET_S go by without one. A record that
+cannot be written (a full disk) is counted and told, and ends nothing. Not covered: who watches the
+watcher (the keeper restarts it, `.metrics.json` tells when it last ticked).
+"""
+
+import logging
+from collections.abc import Callable
+
+from gonogo.contract.errors import GonogoError
+from gonogo.contract.finding import Finding
+from gonogo.contract.observation import Kind, checkpoints_in, checkpoints_of
+from gonogo.contract.order import Order
+from gonogo.contract.outcome import OutcomeCode
+from gonogo.contract.records import ExitRecord
+from gonogo.judge.watch import fold, identity_ok, snapshot
+from gonogo.rundir import RunDir, load_record
+from gonogo.supervise.evidence.rounds import Evidence
+from gonogo.supervise.watcher.halting import Halting
+from gonogo.supervise.watcher.looking import INTERVAL_S, Looking
+from gonogo.supervise.watcher.pace import Pace
+from gonogo.supervise.watcher.recording import Recording
+from gonogo.supervise.watcher.shipping import Shipping
+from gonogo.supervise.watcher.telling import Telling
+
+_log = logging.getLogger("gonogo.supervise.watcher")
+
+
+class Watcher:
+    """Watches one run.
+
+    Args:
+        run_dir: the run's directory.
+        order: its order.
+        shipping: who ships the run.
+        now: monotonic seconds.
+    """
+
+    def __init__(self, run_dir: RunDir, order: Order, shipping: Shipping, now: float) -> None:
+        self._dir, self._order, self._shipping = run_dir, order, shipping
+        self._pace = Pace()
+        self._recording = Recording(run_dir, self._pace)
+        memory = self._recording.recover(order)
+        self._state = memory.state
+        evidence = Evidence(run_dir)
+        self._looking = Looking(run_dir, order, memory, evidence, now)
+        self._telling = Telling(run_dir, shipping, self._pace)
+        self._halting = Halting(
+            run_dir, order, self._pace, evidence, self._looking.targets, self._step_of
+        )
+        self._halting.resume(memory.findings, now)
+        last = memory.state.view.observed.get(Kind.CHECKPOINTS)
+        if last is not None and any(seen.verified for seen in checkpoints_of(last.payload) or ()):
+            self._halting.saved(last.ts)
+
+    @property
+    def failures(self) -> int:
+        """How many records could not be written."""
+        return self._recording.failures
+
+    def watch(self, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
+        """Tick until the run has ended and every line of it has been folded."""
+        look_until: float | None = None
+        while True:
+            now = clock()
+            ended = self._dir.exit.exists()
+            brought = self.tick(now)
+            if ended:
+                look_until = look_until or now + self._last_look_s()
+                if now >= look_until and not brought:
+                    self._recording.close()
+                    return
+            else:
+                self._act(now)
+            sleep(max(0.0, now + INTERVAL_S - clock()))
+
+    def _last_look_s(self) -> float:
+        """Return how long to look on after exit.json: until every kind of end is judged."""
+        record = load_exit(self._dir)
+        if record is not None and record.reason is OutcomeCode.COMPLETED:
+            return 0.0
+        return self._order.watch.process_death.settle_s + 2 * INTERVAL_S
+
+    def tick(self, now: float) -> bool:
+        """Look once; True when the ranks had written something.
+
+        Args:
+            now: monotonic seconds.
+        """
+        asked = self._halting.asked()
+        look = self._looking.look(now, ending=asked)
+        if look is None:
+            return False
+        tick, beats = look.tick, look.beats
+        for lines in beats.values():
+            self._pace.observe(lines)
+        self._state, findings = fold(self._state, tick, beats)
+        if any(seen.verified for seen in checkpoints_in(tick) or ()):
+            self._halting.saved(tick.ts)
+        if findings or self._recording.owes(tick):
+            if self._recording.add_tick(tick, self._state, beats):
+                self._looking.note_recorded()
+            else:
+                self._looking.note_unrecorded(tick)
+        for finding in findings:
+            self._record(finding, now)
+        came = sum(map(len, beats.values()))
+        self._recording.put_down(now, came, self._state, self._looking.progress)
+        if not tick.go and not asked and identity_ok(self._state):
+            self._dir.go.touch()
+        self._telling.tell(now, tick.ts, self._state, self._recording.found.values())
+        return bool(beats)
+
+    def _record(self, finding: Finding, now: float) -> None:
+        """Write a finding down once, with the evidence that is being taken for it."""
+        if finding.key in self._recording.found:
+            return
+        if not self._dir.exit.exists():
+            finding = self._halting.observe(finding, now)
+        self._recording.add_finding(finding)
+        self._telling.note(finding, now)
+
+    def _act(self, now: float) -> None:
+        """Do what findings, the control plane or its silence ask for."""
+        command = self._shipping.take_command()
+        if command is not None:
+            self._halting.obey(command, now)
+        limit_s = self._order.limits.isolated_limit_s
+        if limit_s is not None and (silent_s := self._shipping.silent_s()) >= limit_s:
+            self._halting.isolate(silent_s, now)
+        self._halting.advance(now)
+
+    def _step_of(self, rank: int) -> int:
+        row = snapshot(self._state).ranks.get(rank)
+        return row.step if row is not None else 0
+
+
+def load_exit(run_dir: RunDir) -> ExitRecord | None:
+    """Return the end, or None while there is none that can be read."""
+    try:
+        return load_record(run_dir.exit, ExitRecord)
+    except GonogoError as error:
+        _log.error("%s", error, extra={"action": "exit_corrupt"})
+        return None

@@ -1,0 +1,111 @@
+"""Whose lines does this process write? It finds its run and its rank, or that there is none."""
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gonogo.trainer import ranks
+from gonogo.trainer.beat import Beat
+from gonogo.trainer.identity import count_environment, digest_config
+from gonogo.trainer.line_file import Taken
+from gonogo.trainer.run_dir import load_run_dir
+from gonogo.trainer.settings import Settings, load_settings
+from gonogo.trainer.supervised import SupervisedBeat, Whose
+from gonogo.trainer.voice import Voice, is_speaking
+
+
+def attach(
+    run_dir: str | Path | None = None,
+    *,
+    model: Any = None,
+    config: Mapping[str, Any] | None = None,
+    identity: Mapping[str, Any] | None = None,
+    agree: Callable[[bool], bool] | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+) -> Beat:
+    """Say that this process is a rank, and wait until it may begin.
+
+    Args:
+        run_dir: by default what GONOGO_RUN_DIR names; without either nothing is ever written.
+        model: torch module that runs; its parameters are counted. A script that builds it later
+            calls `beat.model(…)`, and begins there if the order checks the parameters.
+        config: the whole configuration that the script runs with, for its digest.
+        identity: what else runs and cannot be counted, such as `dim`, `seq_len`, `dataset`.
+        agree: is given this rank's answer and returns whether any rank's is yes, the same on every
+            rank; by default through torch.distributed once the script has set it up.
+        rank: number of this rank; by default RANK, or torch.distributed's, or 0.
+        world_size: number of ranks; by default WORLD_SIZE, or torch.distributed's, or 1.
+
+    Returns:
+        a context manager: leaving it says `done`, or the error.
+
+    Raises:
+        SystemExit: 3, the run was halted before it began; 4, it was not let begin in two minutes.
+        ValueError: order.json cannot be read.
+    """
+    known = model is not None
+    beat = open_beat(run_dir, config, identity, agree=agree, rank=rank, world_size=world_size)
+    if known:
+        beat.model(model)
+    elif isinstance(beat, SupervisedBeat) and not beat.awaits_model:
+        beat.boot()
+    return beat
+
+
+def open_beat(
+    run_dir: str | Path | None = None,
+    config: Mapping[str, Any] | None = None,
+    identity: Mapping[str, Any] | None = None,
+    *,
+    agree: Callable[[bool], bool] | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+) -> Beat:
+    """Return the beat of this process in section boot: what runs is still to be told."""
+    settings = load_settings()
+    rank, world_size = _place(settings, rank, world_size)
+    folder = settings.run_dir if run_dir is None else Path(run_dir)
+    if folder is None:
+        return Beat(rank, world_size)
+    run = load_run_dir(folder)
+    if is_speaking(run, rank):
+        _say(f"this process is attached to {run.path} already; nothing is said twice")
+        return Beat(rank, world_size)
+    try:
+        voice = Voice(run, rank)
+    except Taken:
+        _say(f"another process writes {run.heartbeat(rank).name}; this one says nothing")
+        return Beat(rank, world_size)
+    attempt = run.order.get("attempt", 1) if run.order else None
+    return SupervisedBeat(
+        voice,
+        rank=rank,
+        world_size=world_size,
+        whose=Whose(run=settings.run or run.order.get("run"), attempt=attempt),
+        identity={
+            **count_environment(settings.nsa_env, world_size),
+            **digest_config(config),
+            **(identity or {}),
+        },
+        agree=agree,
+    )
+
+
+def _place(settings: Settings, rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Return rank and world size: as given, as torchrun says, as torch.distributed does, or one."""
+    group = ranks.group()
+    if rank is None:
+        rank = settings.rank
+    if rank is None:
+        rank = group.get_rank() if group is not None else 0
+    if world_size is None:
+        world_size = settings.world_size
+    if world_size is None:
+        world_size = group.get_world_size() if group is not None else 1
+    return rank, world_size
+
+
+def _say(text: str) -> None:
+    print(f"gonogo: {text}", file=sys.stderr)

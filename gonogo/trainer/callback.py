@@ -1,0 +1,115 @@
+"""What have loops in common that only call back? One rank's beat, and what it says to the loop.
+
+The adapters share it. It finds its rank early under torchrun, so that a slow start shows signs of
+life, and else when the loop says which rank it is.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gonogo.trainer.attach import open_beat
+from gonogo.trainer.beat import Beat
+from gonogo.trainer.settings import load_settings
+from gonogo.trainer.supervised import SupervisedBeat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Next:
+    """What the loop is to do after a step; the same on every rank."""
+
+    halt: bool = False
+    """Save (`save` says whether that is worth it) and end with code 3."""
+    save: bool = False
+    stop: bool = False
+    """The last ordered step has ended."""
+
+
+class CallbackBeat:
+    """One rank's heartbeats from callbacks.
+
+    Args:
+        config: the whole configuration of the run, for its digest.
+        identity: what runs and cannot be counted.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any] | None, identity: Mapping[str, Any] | None
+    ) -> None:
+        self._config, self._identity = config, identity
+        self.beat = Beat()
+        if load_settings().rank is not None:
+            self.beat = open_beat(None, config, identity)
+
+    @property
+    def speaks(self) -> bool:
+        """Whether anything is written at all."""
+        return isinstance(self.beat, SupervisedBeat)
+
+    @property
+    def resume_from(self) -> Path | None:
+        """The checkpoint to start from, if the order names one."""
+        return self.beat.resume_from
+
+    def begin(
+        self, model: Any, *, rank: int, world_size: int, step: int, last_step: int | None
+    ) -> None:
+        """Say what runs and wait until it may.
+
+        Args:
+            model: torch module.
+            rank: of this process, as the loop counts.
+            world_size: number of ranks.
+            step: the step to go on after.
+            last_step: the loop's own last step, where it knows.
+        """
+        if not self.speaks:
+            self.beat = open_beat(
+                None, self._config, self._identity, rank=rank, world_size=world_size
+            )
+        if isinstance(self.beat, SupervisedBeat):
+            ordered = self.beat.steps
+            self.beat.last_step = min((s for s in (ordered, last_step) if s), default=None)
+        self.beat.resumed(step)
+        self.beat.model(model)
+
+    def end_step(self, loss: float | None, tokens: int | None, **numbers: Any) -> Next:
+        """End a step; a collective.
+
+        Args:
+            loss: of this rank; None where the loop does not show it.
+            tokens: of this rank; None where they cannot be counted.
+            numbers: for the progress line.
+        """
+        beat = self.beat
+        if not isinstance(beat, SupervisedBeat):
+            return Next()
+        told = [float(value is not None) for value in (loss, tokens)]
+        means = beat.mean(*told, loss or 0.0, tokens or 0.0)
+        beat.step(
+            loss=means[2] if means[0] == 1.0 else None,
+            tokens=round(means[3] * beat.world_size) if means[1] == 1.0 else None,
+            **numbers,
+        )
+        halt = beat.should_halt()
+        save = beat.finite if halt else beat.should_save()
+        return Next(halt=halt, save=save, stop=beat.ended == beat.steps)
+
+    def save_path(self) -> Path | None:
+        """Return where a checkpoint of this step belongs."""
+        return self.beat.checkpoint_path()
+
+    def saved(self, path: str | Path) -> None:
+        """Say that a checkpoint is whole, once every rank has come here; a collective."""
+        if isinstance(self.beat, SupervisedBeat):
+            self.beat.mean(0.0)
+            self.beat.checkpoint(path)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Say `done`, or what ended it.
+
+        Raises:
+            SystemExit: 3, the run was halted.
+        """
+        self.beat.__exit__(None if error is None else type(error), error, None)

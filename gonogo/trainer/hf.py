@@ -1,0 +1,232 @@
+"""How does a transformers.Trainer say what it is doing? By a callback.
+
+    trainer = Trainer(model=model, args=args, train_dataset=data, callbacks=[GonogoCallback()])
+
+It changes nothing of the training but checkpoints and end: it saves when the order wants it, stops
+at the ordered number of steps, and on a halt saves and ends the process with code 3. Outside gonogo
+it does nothing.
+
+What is told: the loss of every step, taken where the model returns it (a Trainer that computes the
+loss apart from its model tells the one that it logs: set `logging_steps=1` there); the gradient
+norm where the Trainer logs; tokens where the batch has `input_ids`; sections data, forward,
+backward, optimizer, log, eval, checkpoint. Checkpoints are verified by the watcher where
+`output_dir` is the run directory's `checkpoints`.
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from gonogo.trainer.callback import CallbackBeat, Next
+
+
+class GonogoCallback(TrainerCallback):
+    """Heartbeats of a transformers.Trainer.
+
+    Args:
+        config: the whole configuration of the run, for its digest.
+        identity: what runs and cannot be counted, such as `dim` or `dataset`.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any] | None = None, identity: Mapping[str, Any] | None = None
+    ) -> None:
+        self._told = CallbackBeat(config, identity)
+        self._step = _StepSoFar()
+        self._computing = False
+        """Whether a forward pass now is one of the training's own."""
+        self._ending: dict[str, Any] | None = None
+        """Numbers of a step that has ended and waits for what the Trainer logs of it."""
+        self._hooks: list[Any] = []
+
+    @property
+    def resume_from(self) -> Path | None:
+        """The checkpoint that the order names, for `train(resume_from_checkpoint=…)`."""
+        return self._told.resume_from
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Boot, and wait for `.GO`."""
+        model = kwargs["model"]
+        self._told.begin(
+            model,
+            rank=args.process_index,
+            world_size=args.world_size,
+            step=state.global_step,
+            last_step=state.max_steps,
+        )
+        if self._told.speaks:
+            self._hooks = [
+                model.register_forward_pre_hook(_untraced(self._before_forward), with_kwargs=True),
+                model.register_forward_hook(_untraced(self._after_forward), with_kwargs=True),
+            ]
+            self._told.beat.enter("data")
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The batches of a step are there."""
+        self._end_step(args, control, {})
+        self._step, self._computing = _StepSoFar(), True
+        self._told.beat.enter("forward")
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Gradients are there."""
+        self._computing = False
+        self._told.beat.enter("optimizer")
+        self._step.lr = kwargs["optimizer"].param_groups[0]["lr"]
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """End the step, now or with what the Trainer is about to log of it."""
+        if not self._told.speaks:
+            return control
+        skipped = getattr(kwargs.get("optimizer"), "step_was_skipped", False)
+        self._ending = {"lr": self._step.lr} | ({"skipped": True} if skipped else {})
+        if control.should_log:
+            self._told.beat.enter("log")
+            return control
+        return self._end_step(args, control, {})
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Take what the Trainer alone knows."""
+        return self._end_step(args, control, kwargs.get("logs") or {})
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Look what follows the epoch."""
+        self._go_on(control)
+
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """An evaluation goes on."""
+        self._told.beat.enter("eval")
+
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """An evaluation is over."""
+        loss = (kwargs.get("metrics") or {}).get("eval_loss")
+        if loss is not None:
+            self._told.beat.eval(loss)
+        self._go_on(control)
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """A checkpoint was written."""
+        self._told.saved(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+        self._go_on(control)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Say how it ended; after a halt the process ends here, with code 3."""
+        for hook in self._hooks:
+            hook.remove()
+        self._end_step(args, control, {})
+        self._told.end()
+
+    def _before_forward(self, module: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
+        if self._computing:
+            self._told.beat.enter("forward")
+            self._step.count(kwargs.get("input_ids"))
+
+    def _after_forward(
+        self, module: Any, args: Any, kwargs: Mapping[str, Any], output: Any
+    ) -> None:
+        if self._computing:
+            if "labels" in kwargs:
+                of_all = kwargs.get("num_items_in_batch") is not None
+                self._step.add(output, of_all=of_all)
+            self._told.beat.enter("backward")
+
+    def _end_step(
+        self, args: TrainingArguments, control: TrainerControl, logs: Mapping[str, Any]
+    ) -> TrainerControl:
+        """End the step that waits to be ended, if there is one."""
+        if self._ending is None:
+            return control
+        numbers, self._ending = self._ending, None
+        if "grad_norm" in logs:
+            numbers["grad_norm"] = logs["grad_norm"]
+        spread = args.world_size if getattr(args, "average_tokens_across_devices", False) else 1
+        loss = self._step.loss(spread)
+        loss = logs.get("loss") if loss is None else loss
+        follows = self._told.end_step(loss, self._step.tokens, **numbers)
+        _obey(follows, control)
+        self._go_on(control)
+        return control
+
+    def _go_on(self, control: TrainerControl) -> None:
+        """Say what the Trainer does next; after its last step it may load its best checkpoint."""
+        if control.should_evaluate:
+            self._told.beat.enter("eval")
+        elif control.should_save or control.should_training_stop:
+            self._told.beat.enter("checkpoint")
+        else:
+            self._told.beat.enter("data")
+
+
+class _StepSoFar:
+    """What the forward passes of one step have shown."""
+
+    def __init__(self) -> None:
+        self.tokens: int | None = None
+        self.lr: float | None = None
+        self._losses: list[Any] = []
+        self._are_shares = False
+
+    def count(self, input_ids: Any) -> None:
+        """Count the tokens of a batch, where it has some."""
+        if input_ids is not None:
+            self.tokens = (self.tokens or 0) + int(input_ids.numel())
+
+    def add(self, output: Any, *, of_all: bool) -> None:
+        """Take the loss of a batch.
+
+        Args:
+            output: of the model, which was given labels.
+            of_all: whether it was divided by the items of the whole step, so that losses add up.
+        """
+        loss = output.get("loss") if isinstance(output, Mapping) else output[0]
+        if loss is not None:
+            self._losses.append(loss.detach())
+            self._are_shares = of_all
+
+    def loss(self, spread: int) -> float | None:
+        """Return the step's loss as the Trainer counts it; None where the model returns none.
+
+        Args:
+            spread: number of ranks over which shares are counted.
+        """
+        if not self._losses:
+            return None
+        total = sum(float(loss.mean()) for loss in self._losses)
+        return total * spread if self._are_shares else total / len(self._losses)
+
+
+def _obey(follows: Next, control: TrainerControl) -> None:
+    """Make the Trainer do what the order and the supervisor want."""
+    if follows.halt:
+        control.should_evaluate, control.should_save = False, follows.save
+        control.should_training_stop = True
+    else:
+        control.should_save = control.should_save or follows.save
+        control.should_training_stop = control.should_training_stop or follows.stop
+
+
+def _untraced(function: Any) -> Any:
+    """Return a hook that torch.compile runs as it is, outside of its graph."""
+    return sys.modules["torch"].compiler.disable(function)

@@ -1,0 +1,73 @@
+"""What runs? Counted on the live model, not copied from a configuration.
+
+Only what can be seen is told; what a plan checks besides (dims, data, dtype) the script says itself
+by `attach(identity=…)`. Fields are those of docs/heartbeats.md.
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gonogo.trainer.plain import digest
+
+_DRIVER_VERSION = Path("/sys/module/nvidia/version")
+_PARALLEL = {
+    "DistributedDataParallel": "DDP",
+    "FullyShardedDataParallel": "FSDP",
+    "FSDPModule": "FSDP",
+}
+
+
+def count_model(model: Any) -> dict[str, Any]:
+    """Return what a torch module shows: `params`, `trainable`, `device`, `driver`, `backend`.
+
+    Pass a model before FSDP version 1 wraps it: its flat parameters show one shard only.
+
+    Raises:
+        AttributeError: no such module.
+    """
+    parameters = list(model.parameters())
+    told: dict[str, Any] = {
+        "params": sum(row.numel() for row in parameters),
+        "trainable": sum(row.numel() for row in parameters if row.requires_grad),
+    }
+    if parameters:
+        told |= _device(parameters[0].device)
+    names = [kind.__name__ for kind in type(model).__mro__]
+    backend = next((_PARALLEL[name] for name in names if name in _PARALLEL), None)
+    return told if backend is None else {**told, "backend": backend}
+
+
+def count_environment(nsa_env: Mapping[str, str], world_size: int) -> dict[str, Any]:
+    """Return what is known without a model: world size, release of torch, `NSA_*` names."""
+    told: dict[str, Any] = {"world_size": world_size, "nsa_env": dict(nsa_env)}
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        told["torch"] = str(torch.__version__)
+    return told if world_size > 1 else {**told, "backend": "single"}
+
+
+def digest_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the digest of the configuration that the script runs with, where it gives one."""
+    return {} if config is None else {"config_digest": digest(config)}
+
+
+def model_device(model: Any) -> Any:
+    """Return where a module's first parameter lives; None where it has none."""
+    first = next(iter(model.parameters()), None)
+    return None if first is None else first.device
+
+
+def _device(device: Any) -> dict[str, Any]:
+    if device.type != "cuda":
+        return {"device": device.type, "driver": None}
+    torch = sys.modules["torch"]
+    return {"device": torch.cuda.get_device_name(device), "driver": _driver_version()}
+
+
+def _driver_version() -> str | None:
+    try:
+        return _DRIVER_VERSION.read_text(encoding="ascii", errors="replace").strip() or None
+    except OSError:
+        return None

@@ -1,0 +1,199 @@
+"""How does a lightning.Trainer say what it is doing? By a callback.
+
+    trainer = Trainer(max_steps=1000, callbacks=[GonogoCallback()])
+
+It changes nothing of the training but checkpoints and end: it saves when the order wants it (into
+the run directory, besides what ModelCheckpoint does), stops at the ordered number of steps, and on
+a halt saves and ends the process with code 3. Outside gonogo it does nothing.
+
+A step is a batch after which the optimizer has stepped. What is told: the mean loss of its batches
+as `training_step` returns it, `val_loss` where it is logged, tokens where the batch has
+`input_ids` or `count_tokens` counts them, and sections data, forward, backward, optimizer, eval,
+checkpoint.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+
+from gonogo.trainer.callback import CallbackBeat
+
+CHECKPOINT = "lightning.ckpt"
+
+
+class GonogoCallback(Callback):
+    """Heartbeats of a lightning.Trainer.
+
+    Args:
+        config: the whole configuration of the run, for its digest.
+        identity: what runs and cannot be counted, such as `dim` or `dataset`.
+        count_tokens: is given a batch and returns its tokens on this rank.
+        val_loss: name under which the module logs its validation loss.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        identity: Mapping[str, Any] | None = None,
+        *,
+        count_tokens: Callable[[Any], int] | None = None,
+        val_loss: str = "val_loss",
+    ) -> None:
+        self._told = CallbackBeat(config, identity)
+        self._count_tokens = count_tokens or _count_input_ids
+        self._val_loss = val_loss
+        self._begun = False
+        self._global_step = 0
+        self._losses: list[Any] = []
+        self._tokens: int | None = None
+        self._claimed: set[str] = set()
+
+    @property
+    def resume_from(self) -> Path | None:
+        """The checkpoint that the order names, for `fit(ckpt_path=…)`."""
+        folder = self._told.resume_from
+        return None if folder is None else folder / CHECKPOINT
+
+    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Boot before the first look at validation data."""
+        self._begin(trainer, pl_module)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Boot, and wait for `.GO`."""
+        self._begin(trainer, pl_module)
+        self._told.beat.enter("data")
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """A batch is there."""
+        self._claim(trainer)
+        self._told.beat.enter("forward")
+
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Any) -> None:
+        """The loss is there."""
+        self._told.beat.enter("backward")
+
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Gradients are there."""
+        self._told.beat.enter("optimizer")
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """End the step, if the optimizer has stepped."""
+        if not self._told.speaks:
+            return
+        self._add(outputs, batch, _parts(trainer, pl_module))
+        if trainer.global_step == self._global_step:
+            self._told.beat.enter("data")
+            return
+        self._global_step = trainer.global_step
+        losses, tokens = self._losses, self._tokens
+        self._losses, self._tokens = [], None
+        loss = sum(map(float, losses)) / len(losses) if losses else None
+        rate = trainer.optimizers[0].param_groups[0]["lr"] if trainer.optimizers else None
+        follows = self._told.end_step(loss, tokens, lr=rate)
+        if follows.save:
+            self._save(trainer)
+        if follows.halt:
+            self._told.end()  # ends the process
+        trainer.should_stop = trainer.should_stop or follows.stop
+        self._told.beat.enter("checkpoint" if follows.stop else "data")
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """An evaluation begins."""
+        self._claim(trainer)
+        self._told.beat.enter("eval")
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """An evaluation is over."""
+        loss = trainer.callback_metrics.get(self._val_loss)
+        if loss is not None and not trainer.sanity_checking:
+            self._told.beat.eval(loss)
+        self._told.beat.enter("data")
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """A checkpoint is about to be written; it lasts until the next call."""
+        self._told.beat.enter("checkpoint")
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """What follows is the last checkpoint at most."""
+        self._told.beat.enter("checkpoint")
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say `done`."""
+        self._claim(trainer)
+        self._told.end()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Say what ended it."""
+        self._told.end(exception)
+
+    def _begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._begun:
+            return
+        self._begun, self._global_step = True, trainer.global_step
+        self._claimed = _written(trainer)
+        self._told.begin(
+            pl_module,
+            rank=trainer.global_rank,
+            world_size=trainer.world_size,
+            step=trainer.global_step,
+            last_step=trainer.max_steps if trainer.max_steps > 0 else None,
+        )
+
+    def _add(self, outputs: Any, batch: Any, parts: int) -> None:
+        """Take what a batch shows."""
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if loss is not None:
+            self._losses.append(loss.detach() * parts)
+        tokens = self._count_tokens(batch)
+        if tokens is not None:
+            self._tokens = (self._tokens or 0) + tokens
+
+    def _save(self, trainer: Trainer) -> None:
+        """Save where the watcher looks, on every rank together."""
+        folder = self._told.save_path()
+        if folder is not None:
+            self._told.beat.enter("checkpoint")
+            trainer.save_checkpoint(folder / CHECKPOINT)
+            self._told.saved(folder)
+
+    def _claim(self, trainer: Trainer) -> None:
+        """Tell the checkpoints that ModelCheckpoint has written since the last call."""
+        for path in sorted(_written(trainer) - self._claimed):
+            self._claimed.add(path)
+            self._told.beat.checkpoint(path)
+
+
+def _parts(trainer: Trainer, module: LightningModule) -> int:
+    """Return by what the loss of a batch was divided: the batches that a step accumulates."""
+    return int(trainer.accumulate_grad_batches) if module.automatic_optimization else 1
+
+
+def _written(trainer: Trainer) -> set[str]:
+    """Return the checkpoints that the trainer's own callbacks name."""
+    found = set()
+    for callback in trainer.checkpoint_callbacks:
+        found |= {getattr(callback, name, "") for name in ("best_model_path", "last_model_path")}
+        found |= set(getattr(callback, "best_k_models", ()))
+    return {str(path) for path in found if path}
+
+
+def _count_input_ids(batch: Any) -> int | None:
+    """Return the tokens of a batch that has `input_ids`."""
+    ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
+    return None if ids is None else int(ids.numel())

@@ -1,0 +1,106 @@
+"""Where do lines go, and what if the disk refuses them? One file, appended to, by one process.
+
+Guarantees: `append` never raises; lines stand in the file in the order given, whole; what the file
+system refuses (a full disk) is kept, up to KEPT_BYTES, and written before the next line, so that a
+disk that was full for a while costs nothing. Beyond that the oldest are lost: the gap in `seq` then
+tells it. Not guaranteed: durability (no fsync).
+"""
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+KEPT_BYTES = 2**20
+_LOCK_WAIT_S = 5.0
+_POLL_S = 0.05
+
+
+class Taken(Exception):
+    """another process writes this rank's lines"""
+
+
+class LineFile:
+    """The heartbeat file of one rank.
+
+    Args:
+        path: made when it is not there.
+
+    Raises:
+        Taken: another process has held the file for five seconds.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._unwritten = b""
+        self._torn = False
+        """Whether `_unwritten` begins in the middle of a line."""
+        self._fd = -1
+        self.failures = 0
+        """Writes that were refused so far."""
+        try:
+            self._open(_LOCK_WAIT_S)
+        except OSError:
+            self.failures += 1
+
+    def append(self, lines: bytes) -> None:
+        """Append complete lines, after those that still wait."""
+        self._unwritten += lines
+        try:
+            if self._fd < 0:
+                self._open(0.0)
+            written = os.write(self._fd, self._unwritten)
+        except (OSError, Taken):
+            self.failures += 1
+            self._forget_oldest()
+            return
+        self.failures += written < len(self._unwritten)
+        if written:
+            self._torn = self._unwritten[written - 1 : written] != b"\n"
+        self._unwritten = self._unwritten[written:]
+
+    def close(self) -> None:
+        """Let the file go."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _forget_oldest(self) -> None:
+        """Keep at most KEPT_BYTES; a line of which a part is written stays whole."""
+        if len(self._unwritten) <= KEPT_BYTES:
+            return
+        head = self._unwritten.find(b"\n") + 1 if self._torn else 0
+        cut = self._unwritten.find(b"\n", len(self._unwritten) - KEPT_BYTES) + 1
+        self._unwritten = self._unwritten[:head] + self._unwritten[max(cut, head) :]
+
+    def _open(self, wait_s: float) -> None:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        fd = os.open(self._path, flags, 0o644)
+        try:
+            _lock(fd, wait_s)
+            if _ends_torn(fd):
+                self._unwritten = b"\n" + self._unwritten
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+
+
+def _lock(fd: int, wait_s: float) -> None:
+    """Hold the file as long as this process has it open; without locks (some NFS) go on."""
+    give_up = time.monotonic() + wait_s
+    while True:
+        try:
+            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= give_up:
+                raise Taken from None
+            time.sleep(_POLL_S)
+        except OSError:
+            return None
+
+
+def _ends_torn(fd: int) -> bool:
+    """Whether an earlier process left a line without its end."""
+    size = os.fstat(fd).st_size
+    return size > 0 and os.pread(fd, 1, size - 1) != b"\n"

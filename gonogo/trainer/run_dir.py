@@ -1,0 +1,101 @@
+"""What was ordered, may the run begin, must it end? Read where a supervisor leaves it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ALIVE_EVERY_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDir:
+    """A run directory, as a rank sees it."""
+
+    path: Path
+    order: Mapping[str, Any] = field(default_factory=dict)
+    """order.json; empty where there is none: then nobody gives a `.GO`."""
+
+    @property
+    def steps(self) -> int | None:
+        """How many steps were ordered; None where nobody says."""
+        return _whole(self.order.get("steps"))
+
+    @property
+    def alive_every_s(self) -> float:
+        """Silence after which a sign of life is due."""
+        return _positive((self.order.get("heartbeat") or {}).get("alive_every_s")) or ALIVE_EVERY_S
+
+    @property
+    def save_every_steps(self) -> int | None:
+        """Steps between checkpoints, where the order says."""
+        return _whole((self.order.get("checkpoint") or {}).get("every_steps"))
+
+    @property
+    def save_every_s(self) -> float | None:
+        """Seconds between checkpoints, where the order says."""
+        return _positive((self.order.get("checkpoint") or {}).get("every_s"))
+
+    @property
+    def resumed_step(self) -> int:
+        """The step to go on after; 0 for a run that starts afresh."""
+        return int((self.order.get("resume_from") or {}).get("step") or 0)
+
+    @property
+    def resume_from(self) -> Path | None:
+        """The checkpoint to start from, if one was ordered; a relative path lies in here."""
+        path = (self.order.get("resume_from") or {}).get("path")
+        return self.path / path if path else None
+
+    @property
+    def checked(self) -> list[str]:
+        """The fields of the identity that the order checks."""
+        identity = self.order.get("identity") or {}
+        return [name for name, value in identity.items() if value is not None]
+
+    def says(self, word: str) -> bool:
+        """Whether `.GO` or `.HALT` is there; a disk that does not answer says no."""
+        try:
+            return (self.path / f".{word}").exists()
+        except OSError:
+            return False
+
+    def heartbeat(self, rank: int) -> Path:
+        """The heartbeat file of a rank."""
+        return self.path / f"heartbeat_rank{rank}.jsonl"
+
+    def checkpoint(self, step: int) -> Path:
+        """Where a checkpoint of a step belongs, so that the watcher verifies it."""
+        return self.path / "checkpoints" / f"step_{step:06d}"
+
+    def shown(self, path: Path) -> str:
+        """Return a path as lines tell it: inside of the run directory without the directory."""
+        whole = path.absolute()
+        return str(whole.relative_to(self.path) if whole.is_relative_to(self.path) else whole)
+
+
+def load_run_dir(path: Path) -> RunDir:
+    """Return a run directory with its order.
+
+    Raises:
+        ValueError: order.json is there and holds no JSON object.
+    """
+    path = path.absolute()
+    try:
+        order = json.loads((path / "order.json").read_bytes())
+    except FileNotFoundError:
+        return RunDir(path=path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path / 'order.json'}: {error}") from error
+    if not isinstance(order, dict):
+        raise ValueError(f"{path / 'order.json'}: expected a JSON object")
+    return RunDir(path=path, order=order)
+
+
+def _positive(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and value > 0 else None
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and value > 0 else None

@@ -1,0 +1,377 @@
+"""What does a script's call mean under gonogo? Boot, wait, step, step, leave.
+
+What is guaranteed of the lines is in `voice` and `line_file`. Here: nothing is trained before the
+watcher's `.GO` where there is an order; all ranks learn of a halt at the same step; `done` is said
+only by a script that came to its end, and a script that is ended by an exception says which.
+"""
+
+import atexit
+import math
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, SupportsFloat, TypeVar
+
+from gonogo.trainer import ranks
+from gonogo.trainer.beat import Beat, Section, check_section
+from gonogo.trainer.identity import count_model, model_device
+from gonogo.trainer.manifest import MANIFEST, save_manifest
+from gonogo.trainer.plain import plain
+from gonogo.trainer.voice import Voice
+
+HALTED_CODE = 3
+NO_GO_CODE = 4
+GO_LIMIT_S = 120.0
+_GO_POLL_S = 0.05
+_TEXT_LIMIT = 2000
+_T = TypeVar("_T")
+
+_OWN = frozenset(
+    (
+        *("v", "ts", "iso", "mono", "pid", "rank", "boot", "seq", "step", "msg", "section"),
+        *("section_seq", "section_age_s", "collective_seq", "run", "attempt", "backend", "dt"),
+        *("dt_step_s", "step_sections", "path", "val_loss", "type", "text", "write_failures"),
+    )
+)
+"""Names of a line that a script cannot give."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whose:
+    """For which launch this process was started."""
+
+    run: str | None
+    attempt: int | None
+
+
+class SupervisedBeat(Beat):
+    """The beat that writes.
+
+    Args:
+        voice: writes the lines.
+        rank: number of this rank.
+        world_size: number of ranks.
+        whose: run and attempt, for the boot line.
+        identity: what is known of what runs, without a model.
+        agree: makes one answer of the ranks' own, by default through torch.distributed.
+    """
+
+    def __init__(
+        self,
+        voice: Voice,
+        *,
+        rank: int,
+        world_size: int,
+        whose: Whose,
+        identity: Mapping[str, Any],
+        agree: Callable[[bool], bool] | None,
+    ) -> None:
+        super().__init__(rank, world_size)
+        run_dir = voice.run_dir
+        self.run_dir, self.order, self.steps = run_dir.path, run_dir.order, run_dir.steps
+        self.resume_from = run_dir.resume_from
+        self.last_step = run_dir.steps
+        """The step after which none begins; the order's, or an earlier one that the loop knows."""
+        self._voice, self._run, self._whose = voice, run_dir, whose
+        self._identity = dict(identity)
+        self._agree, self._device = agree, None
+        self._booted = self._halted = False
+        self._raised_in: tuple[int, str] | None = None
+        self._saved_at, self._saved_step = time.monotonic(), self.ended
+        atexit.register(self._at_exit)
+        voice.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Say how it ended."""
+        if not self._voice.is_ours:
+            return
+        left = isinstance(error, SystemExit) and error.code in (None, 0)
+        halted = self._halted and (left or error is None or _is_exit(error, HALTED_CODE))
+        if error is not None and not left and not halted:
+            self._say_error(error)
+        elif not halted:
+            self._voice.say("done", step=self.ended)
+        elif error is None and not self._is_alone():
+            with self.waiting():
+                self._any(False)  # the first that exits ends the others: none is saving any more
+            _ignore_sigterm()
+        self._close()
+        if halted and error is None:
+            raise SystemExit(HALTED_CODE)
+
+    def model(self, model: Any, **identity: Any) -> None:
+        """Count a model, say what runs, and wait for `.GO`."""
+        if not self._voice.is_ours:
+            return
+        self._device = model_device(model)
+        self._identity |= {**count_model(model), **identity}
+        self.boot()
+
+    def boot(self) -> None:
+        """Say what runs; the first time, wait until it may begin.
+
+        Raises:
+            SystemExit: 3, halted before the first step; 4, there is no `.GO` within two minutes.
+        """
+        voice = self._voice
+        whose = {"run": self._whose.run, "attempt": self._whose.attempt}
+        voice.say("boot", step=self.ended, **whose, **self._identity)
+        if self._booted:
+            return
+        self._booted = True
+        if self.order:
+            self._say_untold()
+            self._wait_for_go()
+        voice.begin(opens=self.last_step is None or self.ended < self.last_step)
+
+    @property
+    def ended(self) -> int:
+        """The last step that has ended."""
+        return self._voice.position.ended
+
+    @property
+    def awaits_model(self) -> bool:
+        """Whether the order checks what only a model can show."""
+        return "params" in self._run.checked and "params" not in self._identity
+
+    def resumed(self, step: int) -> None:
+        """Number the steps from here on."""
+        if self._voice.is_ours and not self._booted:
+            self._voice.position.ended = self._saved_step = step
+
+    def step(
+        self, *, loss: SupportsFloat | None, tokens: int | None = None, **numbers: Any
+    ) -> None:
+        """Write progress and step_end, and step_start of the next."""
+        if not self._voice.is_ours:
+            return
+        self._begin()
+        if taken := _OWN & numbers.keys():
+            raise TypeError(f"{', '.join(sorted(taken))}: a line says that by itself")
+        told = plain({"loss": loss, **numbers})  # a tensor may wait for its device: not in the lock
+        self._judge(told)
+        self._voice.end_step(told, None if tokens is None else int(tokens), self.last_step)
+
+    @contextmanager
+    def section(self, name: Section) -> Iterator[None]:
+        """Name what the rank does meanwhile."""
+        outer = self._voice.position.section
+        self.enter(name)
+        try:
+            yield
+        except BaseException as error:
+            self._raised_in = (id(error), name)
+            raise
+        finally:
+            self._move(outer)
+
+    def enter(self, name: Section | None) -> None:
+        """Name what the rank does from now on."""
+        check_section(name)
+        self._move(name)
+
+    def _move(self, name: str | None) -> None:
+        if self._voice.is_ours:
+            self._voice.enter(name)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count a collective and the time in it; where nothing else is named it is section log."""
+        if not self._voice.is_ours:
+            yield
+            return
+        outer = self._voice.position.section
+        self._voice.count_collective()
+        self._move("log" if outer is None else outer)
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._voice.count_wait(time.monotonic() - began)
+            self._move(outer)
+
+    def batches(self, loader: Iterable[_T]) -> Iterator[_T]:
+        """Fetch each batch in section data."""
+        with self.section("data"):
+            iterator = iter(loader)
+        while True:
+            with self.section("data"):
+                try:
+                    batch = next(iterator)
+                except StopIteration:
+                    return
+                except Exception as error:
+                    if self._voice.is_ours:
+                        self._voice.say("loader_error", **_told(error))
+                    raise
+            yield batch
+
+    def checkpoint(self, path: str | Path) -> None:
+        """Seal a checkpoint, where that is ours to do, and say that it is whole."""
+        voice, folder = self._voice, Path(path)
+        if not voice.is_ours:
+            return
+        try:
+            self._seal(folder)
+        except OSError as error:
+            voice.say("error", **_told(error))
+        else:
+            place = voice.position
+            told: dict[str, Any] = {"path": self._run.shown(folder)}
+            if place.section == "checkpoint":
+                told |= {"dt": round(place.age_s(time.monotonic()), 6)}
+            voice.say("checkpoint", step=place.ended, **told)
+        self._saved_at, self._saved_step = time.monotonic(), self.ended
+        voice.reopen_step()
+
+    def checkpoint_path(self) -> Path:
+        """Return the folder for a checkpoint of the last step."""
+        return self._run.checkpoint(self.ended)
+
+    def eval(self, val_loss: SupportsFloat) -> None:
+        """Write the validation loss after the last step."""
+        if not self._voice.is_ours:
+            return
+        told = plain(val_loss)
+        self._voice.say("eval", step=self.ended, val_loss=told)
+        self._voice.reopen_step()
+
+    def should_save(self) -> bool:
+        """Ask the order's cadence; a collective where it counts seconds, by rank 0's clock."""
+        if not self._voice.is_ours:
+            return False
+        self._begin()
+        every_steps, every_s = self._run.save_every_steps, self._run.save_every_s
+        if self.ended == self._saved_step or (every_steps is None and every_s is None):
+            return False
+        if self.ended == self.steps:
+            return True  # the last weights are kept
+        due = every_steps is not None and self.ended % every_steps == 0
+        if due or every_s is None:
+            return due
+        return self._ask(lambda: time.monotonic() - self._saved_at >= every_s)
+
+    def should_halt(self) -> bool:
+        """Ask whether `.HALT` is there; a collective."""
+        voice = self._voice
+        if not voice.is_ours or self._halted:
+            return self._halted
+        self._begin()
+        if self.steps is not None and self.ended >= self.steps:
+            return False  # it is complete
+        told = self._ask(lambda: self._run.says("HALT"))
+        if told:
+            self._halted = True
+            voice.say("halt_seen")
+            if not self._is_alone():
+                self.finite = not self._any(not self.finite)
+        return told
+
+    def _ask(self, question: Callable[[], bool]) -> bool:
+        """Return rank 0's answer, on every rank; each its own where they cannot talk."""
+        if self._is_alone():
+            return question()
+        answer = self.rank == 0 and question()
+        with self.waiting():
+            return self._any(answer)
+
+    def _is_alone(self) -> bool:
+        return self._agree is None and ranks.group() is None
+
+    def mean(self, *numbers: float) -> list[float]:
+        """Return the means over ranks, as torch.distributed has them; a collective."""
+        if ranks.group() is None:
+            return list(numbers)
+        with self.waiting():
+            return ranks.mean(numbers, self._device)
+
+    def _any(self, flag: bool) -> bool:
+        return ranks.agree(flag, self._device) if self._agree is None else self._agree(flag)
+
+    def _begin(self) -> None:
+        """Boot where that is still owed: a script that never told its model begins without."""
+        if not self._booted:
+            self.boot()
+
+    def _judge(self, told: Mapping[str, Any]) -> None:
+        """Are the weights still good? fp16 may skip a step."""
+        numbers = [told[name] for name in ("loss", "grad_norm") if told.get(name) is not None]
+        if told.get("skipped") is not True and not all(map(_is_finite, numbers)):
+            self.finite = False
+
+    def _seal(self, folder: Path) -> None:
+        """Write the manifest of a checkpoint that lies where the watcher looks."""
+        ours = folder.absolute().parent == self._run.path / "checkpoints"
+        if self.rank == 0 and ours and folder.is_dir() and not (folder / MANIFEST).exists():
+            save_manifest(folder, self.ended)
+
+    def _say_untold(self) -> None:
+        """Tell the log why there will be no `.GO`: it is not given where something is unknown."""
+        untold = [name for name in self._run.checked if self._identity.get(name) is None]
+        if untold:
+            print(
+                f"gonogo: the order checks {', '.join(untold)}, which this script does not tell"
+                " (attach(identity={…})); it will not be let begin",
+                file=sys.stderr,
+            )
+
+    def _wait_for_go(self) -> None:
+        give_up = time.monotonic() + GO_LIMIT_S
+        while not self._run.says("GO"):
+            if self._run.says("HALT") and not self._run.says("GO"):
+                self._voice.say("halt_seen")
+                self._close()
+                raise SystemExit(HALTED_CODE)
+            if time.monotonic() > give_up:
+                self._close()
+                print(f"gonogo: no .GO within {GO_LIMIT_S:.0f} s", file=sys.stderr)
+                raise SystemExit(NO_GO_CODE)
+            time.sleep(_GO_POLL_S)
+
+    def _say_error(self, error: BaseException) -> None:
+        if self._raised_in is not None and self._raised_in[0] == id(error):
+            self._voice.enter(self._raised_in[1])
+        self._voice.say("error", **_told(error))
+
+    def _at_exit(self) -> None:
+        """Say what ended a script that never left its `with` block, as far as Python tells."""
+        if not self._voice.is_ours:
+            return
+        last = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        if isinstance(last, BaseException):
+            self._say_error(last)
+        self._close()
+
+    def _close(self) -> None:
+        self._voice.close()
+        atexit.unregister(self._at_exit)
+
+
+def _ignore_sigterm() -> None:
+    """Let this process leave with its own code, though torchrun ends the peers of one that left."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _told(error: BaseException) -> dict[str, Any]:
+    name = type(error).__name__
+    return {"type": name, "text": str(error)[:_TEXT_LIMIT] or name}
+
+
+def _is_exit(error: BaseException | None, code: int) -> bool:
+    return isinstance(error, SystemExit) and error.code == code
+
+
+def _is_finite(value: Any) -> bool:
+    return not isinstance(value, str) and math.isfinite(value)

@@ -1,0 +1,230 @@
+"""How do lines come about? One voice a rank: the script's, and a thread's where the script is mute.
+
+Guarantees: lines are numbered 1, 2, 3, … in file order, under one lock; the thread speaks only in
+silence (`alive`), about a section that lasts, or when evidence was asked for; nothing here raises
+for what a disk or a look refuses. A forked child has no voice.
+"""
+
+import json
+import os
+import secrets
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from gonogo.trainer.collectives import Collectives
+from gonogo.trainer.line_file import LineFile
+from gonogo.trainer.memory import memory_mb
+from gonogo.trainer.plain import plain
+from gonogo.trainer.position import PAUSES, Position
+from gonogo.trainer.run_dir import RunDir
+from gonogo.trainer.stacks import StackDumps
+
+VERSION = 1
+ANNOUNCE_AFTER_S = 1.0
+_POLL_S = 0.2
+_JOIN_S = 5.0
+
+
+class Voice:
+    """Writes the lines of one rank and knows where it stands.
+
+    Args:
+        run_dir: whose heartbeat file is written.
+        rank: number of this rank.
+
+    Raises:
+        Taken: another process writes this rank's lines.
+    """
+
+    def __init__(self, run_dir: RunDir, rank: int) -> None:
+        self.run_dir, self._rank = run_dir, rank
+        self._file = LineFile(run_dir.heartbeat(rank))
+        self._boot = secrets.token_hex(8)
+        self._pid = os.getpid()
+        self._seq = 0
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._collective_seq = 0
+        self._failed_looks = 0
+        self._last_write = time.monotonic()
+        self.position = Position(ended=run_dir.resumed_step, since=self._last_write)
+        self._stacks = StackDumps(run_dir.path, rank)
+        self._collectives = Collectives(run_dir.path, rank)
+        self._thread = threading.Thread(target=self._speak, name="gonogo", daemon=True)
+        _voices.add(self)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process may speak: not after the end, and not as a forked child."""
+        return not self._closing.is_set() and os.getpid() == self._pid
+
+    def start(self) -> None:
+        """Let the thread speak in silence."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Say no more."""
+        if not self.is_ours:
+            return
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join(_JOIN_S)
+        self._stacks.close()
+        self._file.close()
+
+    def forget(self) -> None:
+        """Let go of what a forked child has inherited."""
+        self._closing.set()
+        self._file.close()
+
+    def say(self, msg: str, *, step: int | None = None, **fields: Any) -> None:
+        """Write a line about a step, by default the one that the rank stands in."""
+        with self._lock:
+            self._write(self._line(msg, fields, step))
+
+    def enter(self, section: str | None) -> None:
+        """Move to a section."""
+        with self._lock:
+            due = self.position.enter(section, time.monotonic())
+            if due is not None:
+                self._write(self._line(due, self._counted()))
+
+    def begin(self, *, opens: bool) -> None:
+        """Leave section boot; `opens` begins the first step."""
+        with self._lock:
+            now = time.monotonic()
+            due = self.position.enter(None, now)
+            if opens:
+                self.position.open_step(now)
+                due = "step_start"
+            if due is not None:
+                self._write(self._line(due, {}))
+
+    def reopen_step(self) -> None:
+        """Begin the open step anew, where nothing of it was done before what has just ended."""
+        with self._lock:
+            place = self.position
+            if place.is_open and place.untouched and place.section not in PAUSES:
+                place.open_step(time.monotonic())
+                self._write(self._line("step_start", {}))
+
+    def end_step(self, numbers: Mapping[str, Any], tokens: int | None, last: int | None) -> None:
+        """Write that the open step has ended, and begin the next one unless this was the last.
+
+        Args:
+            numbers: of the progress line.
+            tokens: of this step, over all ranks.
+            last: number of the last step; None where nobody says.
+        """
+        with self._lock:
+            now, place = time.monotonic(), self.position
+            lines = b""
+            if not place.is_open:
+                place.open_step(now)
+                lines += self._line("step_start", {})
+            took_s = now - place.began
+            told: dict[str, Any] = {}
+            if tokens is not None and took_s > 0:
+                told["toks_per_s"] = tokens / took_s
+            if place.fetched_s is not None:
+                told["dt_fetch_s"] = round(place.fetched_s, 6)
+            lines += self._line("progress", {**told, **memory_mb(), **numbers})
+            place.end_step(now)
+            ended: dict[str, Any] = {"dt_step_s": round(took_s, 6), **self._counted()}
+            if tokens is not None:
+                ended["tokens"] = tokens
+            if (sections_s := place.sections_s()) is not None:
+                ended["step_sections"] = {name: round(s, 6) for name, s in sections_s.items()}
+            lines += self._line("step_end", ended)
+            if last is None or place.ended < last:
+                place.open_step(now)
+                lines += self._line("step_start", {})
+            self._write(lines)
+
+    def count_collective(self) -> None:
+        """Count a collective that this rank is about to enter."""
+        self._collective_seq += 1
+
+    def count_wait(self, seconds: float) -> None:
+        """Count time of the open step that was spent waiting for other ranks."""
+        self.position.waited_s += seconds
+
+    def _counted(self) -> dict[str, int]:
+        return {"collective_seq": self._collective_seq} if self._collective_seq else {}
+
+    def _line(self, msg: str, fields: Mapping[str, Any], step: int | None = None) -> bytes:
+        """Return the next line, numbered; the lock is held."""
+        self._seq += 1
+        now, place = time.time(), self.position
+        line = {
+            "v": VERSION,
+            "ts": now,
+            "iso": datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds"),
+            "mono": time.monotonic(),
+            "pid": self._pid,
+            "rank": self._rank,
+            "boot": self._boot,
+            "seq": self._seq,
+            "step": place.step if step is None else step,
+            "msg": msg,
+            "section": place.section,
+            "section_seq": place.section_seq,
+            **plain(fields),
+        }
+        if self._file.failures:
+            line["write_failures"] = self._file.failures
+        return json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+    def _write(self, lines: bytes) -> None:
+        self._last_write = time.monotonic()
+        self._file.append(lines)
+
+    def _speak(self) -> None:
+        pause_s = min(_POLL_S, self.run_dir.alive_every_s / 4)
+        while not self._closing.wait(pause_s):
+            self._break_silence()
+            try:
+                self._answer()
+            except Exception as error:  # noqa: BLE001 - edge of a thread that must live
+                self._failed_looks += 1
+                if self._failed_looks == 1:
+                    print(f"gonogo: no evidence of this rank: {error!r}", file=sys.stderr)
+
+    def _break_silence(self) -> None:
+        with self._lock:
+            now, place = time.monotonic(), self.position
+            age_s = place.age_s(now)
+            told = {"section_age_s": round(age_s, 3), **self._counted()}
+            if not place.announced and age_s > ANNOUNCE_AFTER_S:
+                place.announced = True
+                self._write(self._line("section", told))
+            elif now - self._last_write >= self.run_dir.alive_every_s:
+                self._write(self._line("alive", told))
+
+    def _answer(self) -> None:
+        name = self._stacks.look()
+        if name is not None:
+            self.say("stackdump", path=name)
+        self._collectives.look()
+
+
+_voices: weakref.WeakSet[Voice] = weakref.WeakSet()
+
+
+def is_speaking(run_dir: RunDir, rank: int) -> bool:
+    """Whether this process writes that rank's lines already."""
+    file = run_dir.heartbeat(rank)
+    return any(voice.is_ours and voice.run_dir.heartbeat(voice._rank) == file for voice in _voices)
+
+
+def _forget_all() -> None:
+    for voice in list(_voices):
+        voice.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

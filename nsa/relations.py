@@ -1,0 +1,195 @@
+"""What must hold between values of a configuration, its environment and the number of ranks?
+
+Each relation is data, so that whoever writes orders can check it as the trainer does: `left`
+stands in a relation to a sum of products. Names are dotted paths into
+`{train: …, env: {NAME: text}, world_size: N}`; a relation about something that is not there holds.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from nsa.errors import BadConfig
+
+Term = tuple[int | str, ...]
+"""Factors: whole numbers and paths."""
+
+TOLERANCE = 0.02
+"""How far `about` may be off: the share by which a model may miss its stated size (R71)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relation:
+    """`left` is `relation` the sum of `terms`, where every value in `when` is as it says."""
+
+    left: str
+    relation: Literal["multiple_of", "at_least", "equal_to", "about"]
+    terms: tuple[Term, ...]
+    text: str
+    when: Mapping[str, Any] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """Its JSON form."""
+        return {
+            "left": self.left,
+            "relation": self.relation,
+            "terms": [list(term) for term in self.terms],
+            "text": self.text,
+            "when": dict(self.when),
+        }
+
+
+_SPARSE = {"train.attention.kind": "nsa"}
+
+
+def _of_attention(left: str, relation: Any, right: str, text: str) -> Relation:
+    return Relation(left=left, relation=relation, terms=((right,),), text=text, when=_SPARSE)
+
+
+OF_A_CONFIGURATION = (
+    Relation(
+        left="train.model.heads",
+        relation="multiple_of",
+        terms=(("train.model.groups",),),
+        text="model.heads must be a multiple of model.groups",
+    ),
+    _of_attention(
+        "train.attention.l",
+        "multiple_of",
+        "train.attention.d",
+        "attention.d must divide attention.l",
+    ),
+    _of_attention(
+        "train.attention.l_sel",
+        "multiple_of",
+        "train.attention.d",
+        "attention.d must divide attention.l_sel",
+    ),
+    _of_attention(
+        "train.model.seq_len",
+        "at_least",
+        "train.attention.l",
+        "model.seq_len must be at least attention.l: a branch without blocks learns nothing",
+    ),
+)
+"""What `nsa.config` refuses."""
+
+_EVERY_MODEL: tuple[Term, ...] = (
+    (2, "train.model.vocab", "train.model.dim"),
+    ("train.model.dim",),
+    (2, "train.model.layers", "train.model.dim"),
+    (3, "train.model.layers", "train.model.dim", "train.model.ffn_width"),
+    (2, "train.model.layers", "train.model.dim", "train.model.heads", "train.model.head_dim"),
+)
+"""Embedding and head, final norm; per layer two norms, SwiGLU, and the queries and outputs."""
+_KEYS_OF_ONE_BRANCH = (
+    *("train.model.layers", "train.model.dim", "train.model.groups", "train.model.head_dim"),
+)
+_SPARSE_MODEL: tuple[Term, ...] = (
+    *_EVERY_MODEL,
+    (6, *_KEYS_OF_ONE_BRANCH),
+    (3, "train.model.layers", "train.model.dim", "train.model.heads"),
+    (3, "train.model.layers", "train.model.heads"),
+)
+_DENSE_MODEL: tuple[Term, ...] = (*_EVERY_MODEL, (2, *_KEYS_OF_ONE_BRANCH))
+_STATED = "params must be what the model counts, within 2 %"
+
+OF_A_RUN = (
+    Relation(
+        left="train.batch.global_seqs",
+        relation="multiple_of",
+        terms=(("world_size", "train.batch.accumulate"),),
+        text="batch.global_seqs must be shared evenly by ranks × batch.accumulate",
+    ),
+    Relation(
+        left="world_size",
+        relation="equal_to",
+        terms=((1,),),
+        text="parallel single means one rank",
+        when={"train.parallel": "single"},
+    ),
+    Relation(
+        left="env.NSA_LR",
+        relation="equal_to",
+        terms=(("train.optim.lr",),),
+        text="NSA_LR disagrees with optim.lr; change that instead",
+    ),
+    Relation(
+        left="env.NSA_ACCUM",
+        relation="equal_to",
+        terms=(("train.batch.accumulate",),),
+        text="NSA_ACCUM disagrees with batch.accumulate; change that instead",
+    ),
+    Relation(
+        left="env.CONFIG",
+        relation="equal_to",
+        terms=(("train.config",),),
+        text="CONFIG disagrees with train.config",
+    ),
+    Relation(
+        left="train.params",
+        relation="about",
+        terms=_SPARSE_MODEL,
+        text=_STATED,
+        when=_SPARSE,
+    ),
+    Relation(
+        left="train.params",
+        relation="about",
+        terms=_DENSE_MODEL,
+        text=_STATED,
+        when={"train.attention.kind": "dense"},
+    ),
+)
+"""What ends a run elsewhere: the batch plan, the ranks, the launch, the check of its identity."""
+
+
+def check_relations(relations: Iterable[Relation], values: Mapping[str, Any]) -> None:
+    """Refuse values that do not stand to each other as they must.
+
+    Raises:
+        BadConfig: the text of the first relation that does not hold.
+    """
+    for row in relations:
+        if not holds(row, values):
+            raise BadConfig(row.text)
+
+
+def holds(row: Relation, values: Mapping[str, Any]) -> bool:
+    """Whether a relation holds among values of the right types."""
+    if any(_at(values, path) != value for path, value in row.when.items()):
+        return True
+    left, right = _at(values, row.left), right_side(row, values)
+    if left is None or right is None:
+        return True
+    if isinstance(right, str):
+        return bool(left == right)
+    number = float(left)
+    if row.relation == "multiple_of":
+        return number % right == 0
+    if row.relation == "at_least":
+        return number >= right
+    if row.relation == "about":
+        return abs(number / right - 1) <= TOLERANCE
+    return number == right
+
+
+def right_side(row: Relation, values: Mapping[str, Any]) -> float | str | None:
+    """The sum of a relation's terms; None where one of them names what is not there."""
+    terms = [
+        [_at(values, factor) if isinstance(factor, str) else factor for factor in term]
+        for term in row.terms
+    ]
+    if any(factor is None for term in terms for factor in term):
+        return None
+    if isinstance(terms[0][0], str):
+        return terms[0][0]
+    return sum(math.prod(term) for term in terms)
+
+
+def _at(values: Mapping[str, Any], path: str) -> Any:
+    found: Any = values
+    for part in path.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found

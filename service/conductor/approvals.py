@@ -1,0 +1,45 @@
+"""Which approvals has nobody given in time? They expire, by the wall clock that asked for them."""
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.lifecycle import ExperimentState
+from service.approvals import expire
+from service.context import Context
+from service.db.schema import ExperimentRow
+from service.decisions import save_decision
+from service.lifecycle import Deed
+from service.told.awaited import is_expired
+
+
+def load_expired(session: Session, now: float) -> list[str]:
+    """Return the experiments whose approval has expired at `now` (Unix seconds)."""
+    waiting = select(ExperimentRow).where(
+        ExperimentRow.state == ExperimentState.AWAITING_DECISION.value
+    )
+    return [
+        row.id
+        for row in session.scalars(waiting.order_by(ExperimentRow.id))
+        if is_expired(row, now)
+    ]
+
+
+class Approvals:
+    """Lets approvals expire."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def run_once(self) -> None:
+        """Look at the clock once, and record what it says."""
+        context = self._context
+        for experiment in context.store.read(lambda session: load_expired(session, context.now())):
+            self._expire(experiment)
+
+    def _expire(self, experiment: str) -> None:
+        context = self._context
+        made = context.store.write(
+            lambda session: expire(Deed(session=session, now=context.now()), experiment)
+        )
+        if made is not None:
+            save_decision(context.settings.decisions, made)

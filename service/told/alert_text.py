@@ -1,0 +1,43 @@
+"""What does an alert about a decision say? Verdict, cause, last log line, and what to type."""
+
+from collections.abc import Sequence
+
+from gonogo.contract.api import OverrideView
+from gonogo.contract.decision import Decision, DecisionKind
+from gonogo.judge.course.summary import joined
+
+
+def decision_text(
+    experiment: str, name: str, decision: Decision, overrides: Sequence[OverrideView]
+) -> str:
+    """Return the text of the alert that a decision was made.
+
+    Args:
+        experiment, name: id and name of the experiment.
+        decision: as recorded.
+        overrides: what a person decided and stands, this decision included.
+    """
+    place = f"{name}, {decision.phase}" if decision.phase else name
+    verdict = decision.verdict.value if decision.verdict else "no verdict"
+    if decision.kind is DecisionKind.HUMAN:
+        parts = [f"{place}: {verdict} by hand ({decision.kind})"]
+    else:
+        parts = [f"{place}: {verdict} ({decision.kind})"]
+    parts += _why(decision, overrides)
+    others = [row.phase for row in overrides if row.decision != decision.id]
+    if others:
+        parts.append(f"Decided by hand before: {joined(others)}")
+    parts.append(f"Next: gonogo show {experiment}")
+    return ". ".join(part.rstrip(".") for part in parts)
+
+
+def _why(decision: Decision, overrides: Sequence[OverrideView]) -> list[str]:
+    if decision.kind is DecisionKind.HUMAN:
+        own = next((row for row in overrides if row.decision == decision.id), None)
+        evidence = "nothing" if own is None or own.evidence is None else own.evidence
+        parts = [f"{decision.actor}: {decision.reason}", f"The evidence says {evidence}"]
+        return [*parts, f"Never ran: {joined(decision.never_ran)}"] if decision.never_ran else parts
+    if decision.cause is not None:
+        look = f"Look at {'; '.join(decision.cause.look)}" if decision.cause.look else ""
+        return [decision.cause.told(), *([look] if look else [])]
+    return [decision.reason] if decision.kind is DecisionKind.CONDITION and decision.reason else []

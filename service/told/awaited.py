@@ -1,0 +1,73 @@
+"""What is asked of a person, until when, and what may be answered? From the rows alone."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gonogo.contract.decision import Condition
+from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
+from gonogo.judge.gate.approval import (
+    ApprovalMeasure,
+    ApprovalRule,
+    approval_condition,
+    has_expired,
+)
+from service.db.schema import ExperimentRow, PhaseRow, RunRow
+
+
+def open_approval(experiment: ExperimentRow) -> Condition | None:
+    """Return the approval that an experiment waits for, as the open condition that it is."""
+    awaited = experiment.awaiting or {}
+    if awaited.get("kind") != "approval" or not awaited.get("following"):
+        return None  # nothing, or an approval from before they were conditions
+    return approval_condition(awaited["phase"], awaited["following"])
+
+
+def clock_of(awaited: Mapping[str, Any], now: float) -> tuple[ApprovalRule, ApprovalMeasure]:
+    """Return how long an approval is waited for, and what the clock says at `now`, Unix seconds."""
+    measure = ApprovalMeasure(asked_at=awaited["asked_at"], at=round(now, 3))
+    return ApprovalRule(expires_s=awaited.get("expires_s")), measure
+
+
+def is_expired(experiment: ExperimentRow, now: float) -> bool:
+    """Say whether the awaited approval can be given no more at `now`, Unix seconds."""
+    if open_approval(experiment) is None or experiment.awaiting is None:
+        return False
+    return has_expired(*clock_of(experiment.awaiting, now))
+
+
+def expires_at(experiment: ExperimentRow) -> float | None:
+    """Return when the awaited approval expires, Unix seconds; None: never, or none is awaited."""
+    awaited = experiment.awaiting or {}
+    if open_approval(experiment) is None or awaited.get("expires_s") is None:
+        return None
+    return float(awaited["asked_at"]) + float(awaited["expires_s"])
+
+
+def verbs_of(
+    experiment: ExperimentRow,
+    phases: Sequence[PhaseRow],
+    runs: Sequence[RunRow],
+    now: float | None = None,
+) -> tuple[str, ...]:
+    """Return what can be asked of an experiment with these phases and runs.
+
+    Args:
+        experiment: its row.
+        phases, runs: its own.
+        now: Unix seconds; None where it only matters what is asked, not whether it is too late.
+    """
+    state = experiment.state
+    run = next((row for row in reversed(runs) if row.state != RunState.ENDED), None)
+    with_worker = ("takeover",) if run is not None and run.state != RunState.QUEUED else ()
+    if state in (ExperimentState.QUEUED, ExperimentState.RUNNING):
+        return ("halt", "cancel", *with_worker)
+    if state == ExperimentState.STOPPING:
+        stop = (experiment.stop or {}).get("kind")
+        return (*(("cancel",) if stop == "halt" else ()), *with_worker)
+    if state == ExperimentState.FINISHED:
+        return ("override",)
+    if (experiment.awaiting or {}).get("kind") == "approval":
+        late = now is not None and is_expired(experiment, now)
+        return (*(() if late else ("promote",)), "override", "cancel")
+    is_open = any(phase.state == PhaseState.ACTIVE for phase in phases)
+    return (*(("rerun", "resume") if is_open else ()), "override", "cancel")

@@ -1,0 +1,45 @@
+"""Why did a run not end in GO? Its findings, its end and its logs, as the decision quotes them."""
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.decision import Cause
+from gonogo.contract.finding import Finding
+from gonogo.contract.outcome import Outcome
+from gonogo.contract.records import ExitRecord
+from gonogo.judge.course.cause import TORCHRUN_LOG, describe_cause, last_line
+from gonogo.judge.gate.verdict import Judgement
+from service.db.schema import FindingRow, RunRow
+from service.logs import load_log
+
+TAIL_LINES = 60
+
+
+def load_findings(session: Session, run: str) -> list[Finding]:
+    """Return the findings of a run in their order."""
+    query = select(FindingRow.document).where(FindingRow.run == run).order_by(FindingRow.n)
+    return [Finding.model_validate_json(document) for document in session.scalars(query)]
+
+
+def load_cause(session: Session, run: RunRow, judgement: Judgement) -> Cause | None:
+    """Return why the verdict on an ended run is not GO; None for a GO."""
+    exits = ExitRecord.model_validate(run.exit).ranks if run.exit else {}
+    return describe_cause(
+        judgement.verdict,
+        load_findings(session, run.id),
+        Outcome.model_validate(run.outcome) if run.outcome else None,
+        judgement.criteria,
+        diagnosis=judgement.diagnosis,
+        exits=exits,
+        read_tail=lambda name: _load_tail(session, run.id, name),
+    )
+
+
+def load_last_line(session: Session, run: str, rank: int | None) -> str | None:
+    """Return the last line that a rank's log holds so far, if any."""
+    return last_line(load_log(session, run, rank, TAIL_LINES, 0).text)
+
+
+def _load_tail(session: Session, run: str, name: str) -> str:
+    rank = None if name == TORCHRUN_LOG else int(name.removeprefix("rank").removesuffix(".log"))
+    return load_log(session, run, rank, TAIL_LINES, 0).text

@@ -1,0 +1,111 @@
+"""What do the decisions of experiments come to, without reading whole documents?
+
+A decision holds facts and rules and may be large; lists ask for its columns alone. Only what a
+person said and what became of conditions is read from the documents, which are small then.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.api import OverrideView
+from gonogo.contract.decision import Cause, DecisionKind, Verdict
+from gonogo.contract.outcome import Outcome, OutcomeClass
+from gonogo.judge.course.by_hand import Said, overrides_of, said_of
+from gonogo.judge.course.cause import cause_of
+from gonogo.judge.ledger.recorded import parse_decision
+from service.db.schema import DecisionRow, RunRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """The last automatic decision about a phase."""
+
+    phase: str
+    decision: str
+    at: float
+    cause: Cause | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Decided:
+    """What the decisions of one experiment come to."""
+
+    overrides: list[OverrideView] = field(default_factory=list)
+    judged: list[Judged] = field(default_factory=list)
+    """Of each phase the last automatic decision, in their order."""
+    last: str | None = None
+    """Id of the newest decision."""
+
+
+def load_decided(session: Session, experiments: Sequence[str]) -> dict[str, Decided]:
+    """Return what the decisions of each experiment come to."""
+    query = (
+        select(
+            DecisionRow.id,
+            DecisionRow.experiment,
+            DecisionRow.phase,
+            DecisionRow.kind,
+            DecisionRow.verdict,
+            DecisionRow.at,
+            DecisionRow.cause,
+        )
+        .where(DecisionRow.experiment.in_(experiments))
+        .order_by(DecisionRow.experiment, DecisionRow.seq)
+    )
+    rows = list(session.execute(query))
+    wholes = _load_wholes(session, [row.id for row in rows if row.kind != DecisionKind.AUTO])
+    found: dict[str, Decided] = {name: Decided() for name in experiments}
+    for name, one in found.items():
+        own = [row for row in rows if row.experiment == name]
+        one.overrides = overrides_of(wholes.get(row.id) or _light(row) for row in own)
+        one.judged = _judged(own)
+        one.last = own[-1].id if own else None
+    return found
+
+
+def _load_wholes(session: Session, decisions: Sequence[str]) -> dict[str, Said]:
+    query = select(DecisionRow.id, DecisionRow.document).where(DecisionRow.id.in_(decisions))
+    if not decisions:
+        return {}
+    return {name: said_of(parse_decision(text).decision) for name, text in session.execute(query)}
+
+
+def _light(row: Any) -> Said:
+    return Said(
+        id=row.id,
+        kind=DecisionKind(row.kind),
+        phase=row.phase,
+        verdict=Verdict(row.verdict) if row.verdict else None,
+    )
+
+
+def _judged(rows: Sequence[Any]) -> list[Judged]:
+    last: dict[str, Judged] = {}
+    for row in rows:
+        if row.kind == DecisionKind.AUTO and row.phase is not None:
+            last.pop(row.phase, None)
+            cause = Cause.model_validate(row.cause) if row.cause else None
+            last[row.phase] = Judged(phase=row.phase, decision=row.id, at=row.at, cause=cause)
+    return list(last.values())
+
+
+def standing_cause(decided: Decided, runs: Sequence[RunRow]) -> Cause | None:
+    """Return what the evidence says against an experiment, its phase named; None: nothing.
+
+    That is the cause of the last phase whose last automatic decision is not GO; before a decision
+    the end of a newer run that failed.
+    """
+    bad = [row for row in decided.judged if row.cause is not None]
+    latest = max((row.at for row in decided.judged), default=float("-inf"))
+    ended = [run for run in runs if run.outcome and (run.ended_at or 0.0) > latest]
+    if ended and runs[-1].phase == ended[-1].phase:
+        outcome = Outcome.model_validate(ended[-1].outcome)
+        if outcome.klass is not OutcomeClass.SUCCESS:
+            return Cause(text=f"{ended[-1].phase}: {cause_of([], outcome, [])}")
+    if not bad or bad[-1].cause is None:
+        return None
+    return bad[-1].cause.model_copy(update={"text": f"{bad[-1].phase}: {bad[-1].cause.text}"})

@@ -1,0 +1,96 @@
+"""Workers, alerts and decisions on the command line, from a service that runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from gonogo.cli.output import out
+from tests.cli.conftest import Gonogo
+from tests.service.conftest import Plane
+from tests.service.fake_worker import beats
+
+
+def cancelled(plane: Plane, name: str) -> str:
+    experiment = plane.submit(name=name)
+    plane.call("POST", f"/experiments/{experiment}/cancel", json={"reason": "enough"})
+    plane.wait_state(experiment, "finished")
+    return experiment
+
+
+def one_decision(plane: Plane) -> tuple[str, str]:
+    """An experiment whose first phase is decided: its id and the decision's."""
+    experiment = plane.submit(name="decided")
+    worker = plane.worker(devices=("cpu:0", "cpu:1"))
+    order = plane.next_order(worker)
+    worker.start(order)
+    lines = {rank: beats(order, rank) for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    worker.end(order, lines)
+    path = f"/experiments/{experiment}/decisions"
+    (found, *_) = plane.wait(lambda: plane.get(path)["items"], "a decision")
+    return experiment, str(found["id"])
+
+
+def test_an_empty_list_says_what_to_do(plane: Plane, gonogo: Gonogo) -> None:
+    del plane
+    assert "gonogo submit demo" in gonogo("list").out
+    assert "gonogo worker" in gonogo("workers").out
+    assert "nothing has called for attention" in gonogo("alerts").out
+    assert gonogo("decisions").code == 3
+
+
+def test_workers_show_their_devices_and_when_they_were_heard_of(
+    plane: Plane, gonogo: Gonogo
+) -> None:
+    plane.worker(name="gpu1", devices=("cpu:0", "cpu:1")).claim(labels={"rack": "[3]"})
+    said = gonogo("workers").out.splitlines()
+    assert said[0].split()[:4] == ["worker", "state", "free", "runs"]
+    assert said[1].split()[:6] == ["gpu1", "up", "2", "of", "2", "0"]
+    assert "rack=[3]" in said[1]
+    assert " ago" in said[1] or "now" in said[1]
+    (row,) = gonogo("workers", "--json").json()["items"]
+    assert row["id"] == "gpu1"
+    assert row["last_seen_at"].endswith("+00:00")
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_list_keeps_the_verdict_at_any_width(
+    width: int, plane: Plane, gonogo: Gonogo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(out, "_width", width)
+    done = cancelled(plane, "a name that is rather too long for a narrow terminal")
+    override = ("override", done, "CONDITIONAL_GO", "--reason", "by hand")
+    assert gonogo(*override).code == 0
+    waits = plane.submit(name="second [bold]")
+    first, second = gonogo("list").out.splitlines()[1:]
+    assert (first.split()[:2], second.split()[:2]) == (
+        [waits, "queued"],
+        [done, "CONDITIONAL_GO"],
+    )
+    assert max(map(len, (first.rstrip(), second.rstrip()))) <= width
+    if width == 200:
+        assert "second [bold]" in first
+        assert "local admin" in first
+
+
+def test_decisions_of_an_experiment_and_one_of_them(plane: Plane, gonogo: Gonogo) -> None:
+    experiment, decision = one_decision(plane)
+    said = gonogo("decisions", "decided").out
+    assert "sanity" in said
+    assert "GO" in said
+    listed = gonogo("decisions", experiment, "--json").json()["items"]
+    assert listed[0]["id"] == decision
+    one = gonogo("decisions", decision[:-1])
+    assert f"gonogo replay {decision}" in one.out
+    assert "pass         completed" in one.out
+    assert gonogo("decisions", decision, "--json").json()["id"] == decision
+
+
+def test_alerts_are_listed_with_their_text(plane: Plane, gonogo: Gonogo) -> None:
+    one_decision(plane)
+    plane.wait(lambda: plane.get("/alerts")["items"], "an alert")
+    said = gonogo("alerts").out
+    assert "decision.made" in said
+    assert "sanity" in said
+    (row, *_) = gonogo("alerts", "--limit", "1", "--json").json()["items"]
+    assert row["type"] == "decision.made"

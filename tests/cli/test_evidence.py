@@ -1,0 +1,62 @@
+"""What the evidence of a halt says on a terminal."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gonogo.cli.evidence import describe_directory
+from gonogo.cli.main import app
+
+RUNS = Path(__file__).parents[1] / "data" / "runs"
+STACK = "MainThread (thread {0})\n    {1} (a.py:1)\n    main (b.py:2)\n"
+HALT = [{"severity": "warn", "rank": 0}, {"severity": "halt", "rank": 1}]
+
+
+@pytest.fixture
+def stalled(tmp_path: Path) -> Path:
+    """A run directory with two rounds of evidence."""
+    run = tmp_path / "stalled"
+    shutil.copytree(RUNS / "stalled", run)
+    shutil.rmtree(run / "evidence", ignore_errors=True)
+    for number in (1, 2):
+        folder = run / "evidence" / f"{number:02d}_stall"
+        folder.mkdir(parents=True)
+        for rank, frame in enumerate(("wait", "spin", "wait")):
+            (folder / f"stacks_rank{rank}.txt").write_text(STACK.format(rank, f"{frame}{number}"))
+        (folder / "collectives.txt").write_text("rank 1 did not come\n")
+    return run
+
+
+def test_the_last_round_is_told_with_the_named_rank_first(stalled: Path) -> None:
+    assert describe_directory(stalled, HALT) == [
+        "rank 1 did not come",
+        "rank 1: spin2 (a.py:1) < main (b.py:2)",
+        "ranks 0, 2: wait2 (a.py:1) < main (b.py:2)",
+    ]
+
+
+def test_judging_a_directory_shows_what_its_evidence_says(stalled: Path) -> None:
+    said = CliRunner().invoke(app, ["judge", str(stalled)])
+    assert "evidence     rank 1: spin2 (a.py:1) < main (b.py:2)" in said.stdout
+    document = json.loads(CliRunner().invoke(app, ["judge", str(stalled), "--json"]).stdout)
+    assert document["findings"]
+
+
+def test_evidence_that_cannot_be_read_says_nothing(stalled: Path, tmp_path: Path) -> None:
+    folder = stalled / "evidence" / "02_stall"
+    secret = tmp_path / "secret"
+    secret.write_text("MainThread\n    secret (a.py:1)\n")
+    for path in folder.iterdir():
+        path.unlink()
+    (folder / "stacks_rank0.txt").symlink_to(secret)
+    (folder / "stacks_rank1.txt").mkdir()
+    os.mkfifo(folder / "stacks_rank2.txt")
+    assert describe_directory(stalled, HALT) == []
+
+
+def test_without_evidence_nothing_is_said(tmp_path: Path) -> None:
+    assert describe_directory(tmp_path, HALT) == []

@@ -1,0 +1,211 @@
+"""`gonogo verify` and `gonogo replay` as a person or a script meets them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.judge.ledger.sign import SigningKey
+from gonogo.signing import save_public_key, save_signing_key
+from tests.judge.ledger.chains import KEY, OTHER_KEY, RELEASE, chain, release, save_chain
+
+
+def gonogo(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GONOGO_")}
+    return subprocess.run(
+        [sys.executable, "-m", "gonogo.cli.main", *arguments],
+        env={**kept, "GONOGO_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def told(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home with a signed chain and the run directories beside it."""
+    folder = tmp_path / "home"
+    save_signing_key(folder, KEY)
+    save_chain(folder / "decisions", chain())
+    shutil.copytree(RELEASE / "go" / "runs", folder / "runs")
+    return folder
+
+
+def pub(folder: Path, key: SigningKey) -> str:
+    folder.mkdir(exist_ok=True)
+    save_public_key(folder, key.public)
+    return str(folder / "signing.pub")
+
+
+def test_verify_checks_the_home_and_says_what_it_found(home: Path) -> None:
+    done = gonogo(home, "verify", "--json")
+    assert done.returncode == 0, done.stdout
+    assert told(done) == {"decisions": 6, "ok": True, "problems": [], "not_verified": []}
+    assert "6 decisions: nothing is wrong" in gonogo(home, "verify").stdout
+
+
+def test_verify_names_each_problem_with_decision_and_file(home: Path) -> None:
+    file = home / "decisions" / f"{chain()[1].id}.json"
+    file.write_text(file.read_text().replace('"actor": "gonogo"', '"actor": "bob"'))
+    done = gonogo(home, "verify", str(home), "--json")
+    assert done.returncode == 1
+    found = told(done)
+    assert not found["ok"]
+    assert found["problems"][0] == {
+        "decision": chain()[1].id,
+        "path": str(file),
+        "text": found["problems"][0]["text"],
+    }
+    assert found["problems"][0]["text"].startswith("hash:")
+    assert "1 problem" in gonogo(home, "verify", str(home)).stdout
+
+
+def test_verify_takes_a_folder_of_exported_decisions_and_a_key(home: Path, tmp_path: Path) -> None:
+    folder = save_chain(tmp_path / "exported", chain())
+    own, other = pub(tmp_path / "a", KEY), pub(tmp_path / "b", OTHER_KEY)
+    assert gonogo(tmp_path / "none", "verify", str(folder), "--key", own).returncode == 0
+    assert gonogo(home, "verify", str(folder)).returncode == 0
+    assert gonogo(tmp_path / "none", "verify", str(folder)).returncode == 1
+    done = gonogo(home, "verify", str(folder), "--key", other)
+    assert done.returncode == 1
+    assert "not trusted" in done.stdout
+
+
+def test_an_anchor_shows_that_the_end_was_removed(home: Path) -> None:
+    last = chain()[-1]
+    (home / "decisions" / f"{last.id}.json").unlink()
+    assert gonogo(home, "verify").returncode == 0
+    done = gonogo(home, "verify", "--anchor", last.decision.hash)
+    assert done.returncode == 1
+    assert "it was removed" in done.stdout
+
+
+def test_verify_of_one_file(home: Path) -> None:
+    file = home / "decisions" / f"{chain()[2].id}.json"
+    assert gonogo(home, "verify", str(file)).returncode == 0
+
+
+def test_the_demos_in_a_home_are_checked_with_their_own_keys(home: Path) -> None:
+    demo = home / "demo" / "20260101"
+    save_signing_key(demo, OTHER_KEY)
+    save_chain(demo / "decisions", chain("nan", key=OTHER_KEY))
+    assert told(gonogo(home, "verify", "--json"))["decisions"] == 6 + 4
+    (demo / "signing.pub").unlink()
+    assert gonogo(home, "verify", "--json").returncode == 1
+
+
+BAD = [
+    (["verify", "/no/such/home"], 3),
+    (["verify", "--key", "/no/such/key"], 3),
+    (["verify", "--key", "/etc/hostname"], 2),
+    (["verify", "--anchor", "soon"], 2),
+    (["verify", "--nope"], 2),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code"), BAD, ids=lambda value: str(value)[:40])
+def test_bad_input_is_one_line_and_its_own_exit_code(
+    arguments: list[str], code: int, home: Path
+) -> None:
+    done = gonogo(home, *arguments)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_without_a_decision_is_nothing_that_passes(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert gonogo(tmp_path, "verify", str(tmp_path / "empty")).returncode == 3
+
+
+def test_replay_of_a_home_checks_signature_chain_and_both_halves(home: Path) -> None:
+    done = gonogo(home, "replay", chain()[3].id, "--json")
+    assert done.returncode == 0, done.stdout
+    assert {"signature", "chain", "order", "run_directory"} <= set(told(done)["checked"])
+    (watched,) = told(done)["not_verified"]
+    assert "their rule has changed since" in watched
+
+
+def test_a_decision_is_replayed_by_the_beginning_of_its_id(home: Path) -> None:
+    ids = [row.id for row in chain()]
+    name = ids[3]
+    count = next(n for n in range(5, 31) if sum(i.startswith(name[:n]) for i in ids) == 1)
+    for text in (name[:count], name[:count].lower(), name[4:count]):
+        assert told(gonogo(home, "replay", text, "--json"))["id"] == name
+    done = gonogo(home, "replay", "dec_0")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"may mean {len(ids)} decisions" in done.stderr
+    assert all(row in done.stderr for row in ids)
+    assert gonogo(home, "replay", "dec_*").returncode == 3
+
+
+def test_replay_says_what_it_could_not_verify(home: Path, tmp_path: Path) -> None:
+    (home / "decisions" / f"{chain()[1].id}.json").unlink()
+    done = gonogo(home, "replay", chain()[2].id)
+    assert done.returncode == 0
+    assert "not verified: decision 2 of" in done.stdout
+
+
+def test_replay_of_a_broken_chain_or_a_wrong_signature_differs(home: Path) -> None:
+    file = home / "decisions" / f"{chain()[1].id}.json"
+    file.write_text(file.read_text().replace('"actor": "gonogo"', '"actor": "bob"'))
+    done = gonogo(home, "replay", chain()[2].id, "--json")
+    assert done.returncode == 1
+    assert told(done)["path"] == f"chain.{chain()[1].id}.hash"
+    done = gonogo(home, "replay", chain()[3].id, "--key", pub(home.parent / "b", OTHER_KEY))
+    assert done.returncode == 1
+    assert "not trusted" in done.stdout
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[1]", b"\xff\xfe", b'{"v": 9}'])
+def test_a_decision_that_cannot_be_read_is_one_line(raw: bytes, home: Path) -> None:
+    file = home / "decisions" / "x.json"
+    file.write_bytes(raw)
+    done = gonogo(home, "replay", str(file))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert "not a decision" in done.stderr
+
+
+def test_a_decision_of_release_1_replays_from_its_home_as_it_lies(tmp_path: Path) -> None:
+    for name in ("go", "hang", "nan"):
+        file = RELEASE / name / "decisions" / f"{release(name)[-1].id}.json"
+        done = gonogo(tmp_path, "replay", str(file), "--json")
+        assert done.returncode == 0, done.stdout
+        signed, watched = told(done)["not_verified"]
+        assert signed == "who recorded it: it is not signed"
+        assert "their rule has changed since" in watched
+
+
+@pytest.mark.parametrize("left", ["nothing", "a link to nothing"])
+def test_replay_of_a_signed_decision_without_a_public_key_is_never_equal(
+    left: str, home: Path
+) -> None:
+    (home / "signing.pub").unlink()
+    if left != "nothing":
+        (home / "signing.pub").symlink_to(home / "nowhere")
+    done = gonogo(home, "replay", chain()[3].id, "--json")
+    assert (done.returncode, told(done)["path"]) == (1, "signature")
+    assert gonogo(home, "replay", chain()[3].id, "--facts-only").returncode == 1
+
+
+def test_an_unsigned_decision_beside_what_a_signing_home_leaves_is_never_equal(home: Path) -> None:
+    shutil.rmtree(home / "decisions")
+    save_chain(home / "decisions", release("go"))
+    for name in ("signing.pub", "signing.key"):
+        done = gonogo(home, "replay", release("go")[3].id, "--json")
+        assert (done.returncode, told(done)["path"]) == (1, "signature")
+        (home / name).unlink()
+    assert gonogo(home, "replay", release("go")[3].id).returncode == 0

@@ -1,0 +1,74 @@
+"""What a command says below a verdict: what it came to, why, where to look, and what to type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gonogo.cli.exits import Exit, exit_of_experiment
+from gonogo.cli.output import BY_HAND_STYLE, VERDICT_STYLE, standing_text
+from gonogo.cli.screen.times import local
+from gonogo.cli.standing import cause_lines, standing_lines
+from gonogo.contract.api import ExperimentView, NextStep, OverrideView
+from gonogo.contract.decision import Cause, Verdict
+from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
+
+WORD = OverrideView(
+    decision="dec_1", phase="smoke", verdict=Verdict.GO, evidence=Verdict.NO_GO, actor="ann",
+    reason="me says", at="-",
+)  # fmt: skip
+
+
+def view(verdict: str | None = "GO", *, by_hand: bool = False, **more: Any) -> ExperimentView:
+    return ExperimentView.model_validate(
+        {"id": "exp_1", "name": "demo", "plan": "demo", "state": "finished", "verdict": verdict,
+         "created_at": "-", "overrides": [WORD] if by_hand else [], **more}
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_a_verdict_by_hand_has_an_exit_code_and_a_colour_of_its_own(verdict: Verdict) -> None:
+    assert exit_of_experiment(view(verdict, by_hand=True)) is Exit.BY_HAND
+    assert exit_of_experiment(view(verdict)) is not Exit.BY_HAND
+    text = standing_text(view(verdict, by_hand=True))
+    assert text == f"[{BY_HAND_STYLE}]{verdict} by hand[/{BY_HAND_STYLE}]"
+    assert BY_HAND_STYLE not in VERDICT_STYLE.values()
+
+
+def test_what_was_cancelled_in_the_end_is_cancelled() -> None:
+    cancelled = Outcome(code=OutcomeCode.CANCELLED, actor=Actor.OPERATOR)
+    assert exit_of_experiment(view(None, by_hand=True, outcome=cancelled)) is Exit.CANCELLED
+    assert standing_text(view(None, by_hand=True)) == standing_text(view(None))
+
+
+def test_the_lines_below_a_verdict() -> None:
+    cause = Cause(
+        text="stall (rank 1): [red]stood[/red]", rank=1, log="rank1.log", line="boom",
+        unknown=True, look=["evidence/1/stacks_rank1.txt", "rank1.log"],
+    )  # fmt: skip
+    steps = [NextStep(command="gonogo report exp_1", text="read the whole of it")]
+    shown = view(
+        "NO_GO",
+        summary="smoke failed.",
+        cause=cause,
+        next=steps,
+        waiting_until="2026-03-01T14:05:00Z",
+    )
+    assert list(standing_lines(shown)) == [
+        "smoke failed.",
+        "why    unknown failure: stall (rank 1): [red]stood[/red]",
+        "       rank1.log ends: boom",
+        "       look at 1. evidence/1/stacks_rank1.txt",
+        "               2. rank1.log",
+        f"until  {local('2026-03-01T14:05:00Z')}",
+        "next   gonogo report exp_1  # read the whole of it",
+    ]
+
+
+def test_a_known_cause_is_one_line() -> None:
+    assert list(cause_lines(Cause(text="criterion fast fail"))) == ["why    criterion fast fail"]
+
+
+def test_nothing_is_said_where_there_is_nothing_to_say() -> None:
+    assert list(standing_lines(view())) == []

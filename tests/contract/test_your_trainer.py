@@ -1,0 +1,103 @@
+"""Does docs/your-trainer.md work as it stands? Every block is saved and run, section by section."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.rundir import RunDir
+from tests.trainer.runs import ROOT, environment, lines_of, said, steps_of
+
+PAGE = (ROOT / "docs/your-trainer.md").read_text()
+INCONCLUSIVE = 12
+PASSED = ["completed", "identity", "coverage", "no_halt_finding"]
+SECTIONS = {"Plain PyTorch": 20, "transformers": 12, "Lightning": 12, "Accelerate": 16}
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    """(language, code) of every block."""
+    return re.findall(r"```(\w+)\n(.*?)```", text, re.S)
+
+
+def is_file(code: str) -> str | None:
+    """The name that the page gives to a block, in its first line."""
+    named = re.match(r"# ([\w.]+)\n", code)
+    return None if named is None else named.group(1)
+
+
+def section(title: str) -> str:
+    return PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with every file that the page tells to save."""
+    place = tmp_path / "mine"
+    place.mkdir()
+    for _, code in blocks(PAGE):
+        name = is_file(code)
+        if name is not None:
+            (place / name).write_text(code)
+    (tmp_path / "scratch").mkdir()
+    return place
+
+
+def follow(title: str, folder: Path) -> tuple[RunDir, dict[str, Any]]:
+    """Run the commands of a section; returns the run directory and what the judge says of it."""
+    commands = [code for kind, code in blocks(section(title)) if kind == "sh" and not is_file(code)]
+    scratch = folder.parent / "scratch"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = environment(None, PATH=path, TMPDIR=str(scratch), GONOGO_HOME=str(scratch / "home"))
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", "\n".join(commands)],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == INCONCLUSIVE, done.stdout + done.stderr
+    (run,) = scratch.glob("run_*")
+    judged = subprocess.run(
+        ["gonogo", "judge", str(run), "--json"], env=env, capture_output=True, text=True
+    )
+    return RunDir(run), json.loads(judged.stdout)
+
+
+def test_every_block_of_the_page_is_saved_or_run() -> None:
+    of_sections = [block for title in SECTIONS for block in blocks(section(title))]
+    assert of_sections == blocks(PAGE)
+    assert {kind for kind, _ in of_sections} == {"python", "sh"}
+    assert all(is_file(code) for kind, code in of_sections if kind == "python")
+
+
+@pytest.mark.parametrize("title", SECTIONS)
+def test_a_script_of_the_page_is_supervised_and_judged_as_the_page_says(
+    title: str, folder: Path
+) -> None:
+    run, decision = follow(title, folder)
+    criteria = {row["id"]: row["outcome"] for row in decision["criteria"]}
+    assert [name for name, outcome in criteria.items() if outcome == "pass"] == PASSED
+    assert decision["verdict"] == "INCONCLUSIVE"
+    lines = lines_of(run.path)
+    assert steps_of(lines, "step_end") == list(range(1, SECTIONS[title] + 1))
+    assert all(line.loss is not None for line in said(lines, "progress"))
+    assert all(line.tokens for line in said(lines, "step_end"))
+    assert [row for row in decision["findings"] if row["severity"] == "halt"] == []
+
+
+@pytest.mark.parametrize(
+    ("title", "most"),
+    [("Plain PyTorch", 5), ("transformers", 2), ("Lightning", 2), ("Accelerate", 5)],
+)
+def test_a_script_of_the_page_names_gonogo_in_a_handful_of_lines(title: str, most: int) -> None:
+    (script,) = (code for kind, code in blocks(section(title)) if kind == "python")
+    ours = [line for line in script.splitlines() if re.search(r"gonogo|Gonogo|beat\b", line)]
+    assert len(ours) <= most, ours

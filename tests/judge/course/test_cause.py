@@ -1,0 +1,171 @@
+"""Why is a verdict not GO? The sentence, the guilty rank, its last line, and where to look."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gonogo.contract.criterion import GateSeverity
+from gonogo.contract.decision import Cause, CriterionOutcome, CriterionResult, Verdict
+from gonogo.contract.finding import Finding
+from gonogo.contract.outcome import CLASS_OF, Actor, Outcome, OutcomeClass, OutcomeCode
+from gonogo.contract.records import RankExit
+from gonogo.judge.course.cause import (
+    MOST_CHARS,
+    MOST_PLACES,
+    SYMPTOMS,
+    cause_of,
+    describe_cause,
+    guilty_rank,
+    last_line,
+)
+
+
+def finding(severity: str = "halt", **more: Any) -> Finding:
+    return Finding.model_validate(
+        {"detector": "stall", "severity": severity, "rank": 1, "section": "backward", "step": 12,
+         "at": 1.0, "key": f"k{severity}", "text": "rank 1 stands in backward", **more}
+    )  # fmt: skip
+
+
+def outcome(code: str = "stalled", by: str = "watchdog", text: str = "") -> Outcome:
+    return Outcome(code=OutcomeCode(code), actor=Actor(by), text=text)
+
+
+def result(name: str, said: str) -> CriterionResult:
+    return CriterionResult(
+        id=name, severity=GateSeverity.REQUIRED, outcome=CriterionOutcome(said), evidence="because"
+    )
+
+
+def described(*findings: Finding, **more: Any) -> Cause:
+    found = describe_cause(
+        Verdict.NO_GO, findings, more.pop("outcome", outcome()), more.pop("criteria", []), **more
+    )
+    assert found is not None
+    return found
+
+
+def test_a_go_has_no_cause() -> None:
+    assert describe_cause(Verdict.GO, [finding("warn")], outcome("completed"), []) is None
+
+
+CAUSES = [
+    ([finding("warn"), finding()], outcome(), [],
+     "stall (rank 1, backward): rank 1 stands in backward"),
+    ([], outcome("nonzero_exit", "trainer", "rank 0 ended with exit code 1"), [],
+     "nonzero_exit by trainer: rank 0 ended with exit code 1"),
+    ([], outcome("completed", "trainer"), [result("a", "inconclusive"), result("b", "fail")],
+     "criterion b fail: because"),
+    ([], outcome("completed", "trainer"), [result("a", "pass"), result("b", "error")],
+     "criterion b error: because"),
+    ([], None, [], "it has not ended"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("findings", "ended", "criteria", "text"), CAUSES)
+def test_the_sentence(
+    findings: list[Finding], ended: Outcome | None, criteria: list[CriterionResult], text: str
+) -> None:
+    assert cause_of(findings, ended, criteria) == text
+
+
+def test_the_guilty_rank_is_the_one_that_halted_else_the_first_that_ended_badly() -> None:
+    exits = {
+        "0": RankExit(code=1, at=5.0),
+        "1": RankExit(code=None, signal=9, at=4.0),
+        "2": RankExit(code=0, at=1.0),
+    }
+    assert guilty_rank([finding(rank=3)], exits) == 3
+    assert guilty_rank([finding(rank=None)], exits) is None, "a halt that names nobody"
+    assert guilty_rank([finding("warn")], exits) == 1
+    assert guilty_rank([], {"0": RankExit(code=0, at=1.0)}) is None
+
+
+LOGS = [
+    ("a\nb\n", "b"),
+    ("a\nb\n\n  \n", "b"),
+    ("", None),
+    ("\n \x00\n", None),
+    ("\x1b[31mred \x1b]0;title\x07alert\x1b[0m\n", "red alert"),
+    ("tab\tand\rreturn\n", "return"),
+    ("Error: no\n[rank1]:[W1120 20:26:56.1 x.cpp:1] Warning: bye\n", "Error: no"),
+    ("W1120 20:26:56.123 1 torch/x.py:1] closing\n", "W1120 20:26:56.123 1 torch/x.py:1] closing"),
+    ("x" * 1000, "x" * (MOST_CHARS - 1) + "…"),
+    ("Traceback (most recent call last):\n  File\nValueError: ü ≥ 1\n", "ValueError: ü ≥ 1"),
+]
+
+
+@pytest.mark.parametrize(("text", "line"), LOGS)
+def test_the_last_line_that_says_something_is_printable_and_bounded(
+    text: str, line: str | None
+) -> None:
+    assert last_line(text) == line
+
+
+def test_the_log_of_the_guilty_rank_is_quoted_else_the_launcher_s() -> None:
+    logs = {"rank1.log": "boom\n", "torchrun.log": "ChildFailedError\n"}
+    found = described(finding(), read_tail=lambda name: logs.get(name, ""))
+    assert (found.rank, found.log, found.line) == (1, "rank1.log", "boom")
+    found = described(finding(rank=0), read_tail=lambda name: logs.get(name, ""))
+    assert (found.log, found.line) == ("torchrun.log", "ChildFailedError")
+    assert "last line of torchrun.log: ChildFailedError" in found.told()
+    found = described(finding(), read_tail=lambda name: "")
+    assert (found.log, found.line) == (None, None)
+
+
+@pytest.mark.parametrize("code", ["completed", "halted", "cancelled"])
+def test_a_run_that_did_not_fail_blames_no_rank(code: str) -> None:
+    found = described(outcome=outcome(code), read_tail=lambda name: "fine\n")
+    assert (found.rank, found.line, found.unknown, found.look) == (None, None, False, [])
+
+
+def test_an_unknown_failure_says_so_and_lists_the_evidence_in_order() -> None:
+    halt = finding(
+        evidence=["evidence/1/heartbeats_rank1.txt", "evidence/1/stacks_rank0.txt",
+                  "evidence/1/stacks_rank1.txt", "evidence/1/collectives.txt"],
+    )  # fmt: skip
+    found = described(
+        finding("suspect", detector="slow", rank=None, section=None),
+        halt,
+        criteria=[result("coverage", "inconclusive"), result("preflight", "pass")],
+        read_tail=lambda name: "boom" if name == "rank1.log" else "",
+    )
+    assert found.unknown
+    assert found.told().startswith("unknown failure: stall (rank 1, backward)")
+    assert found.look == [
+        "finding stall (rank 1, backward, step 12): rank 1 stands in backward",
+        "evidence/1/collectives.txt",
+        "evidence/1/stacks_rank1.txt",
+        "evidence/1/stacks_rank0.txt",
+        "evidence/1/heartbeats_rank1.txt",
+        "rank1.log",
+        "finding slow (step 12): rank 1 stands in backward",
+        "criterion coverage inconclusive: because",
+        "torchrun.log",
+    ]
+
+
+def test_the_log_of_a_rank_that_left_no_stack_comes_before_the_stacks_of_others() -> None:
+    halt = finding(rank=0, evidence=["evidence/1/stacks_rank1.txt"])
+    found = described(halt, read_tail=lambda name: "boom" if name == "rank0.log" else "")
+    assert found.look[1:3] == ["rank0.log", "evidence/1/stacks_rank1.txt"]
+
+
+def test_what_is_listed_is_bounded() -> None:
+    many = [finding("warn", key=f"k{n}") for n in range(99)]
+    halt = finding(evidence=[f"evidence/1/stacks_rank{n}.txt" for n in range(99)])
+    assert len(described(halt, *many).look) == MOST_PLACES
+
+
+def test_a_known_failure_is_not_called_unknown() -> None:
+    found = described(finding(), diagnosis="hang_in_compute")
+    assert (found.unknown, found.look) == (False, [])
+
+
+def test_only_a_symptom_can_be_an_unknown_failure() -> None:
+    classes = {CLASS_OF[code] for code in SYMPTOMS}
+    assert classes == {OutcomeClass.USER, OutcomeClass.POLICY}
+    for code in OutcomeCode:
+        assert described(outcome=outcome(code)).unknown is (code in SYMPTOMS)

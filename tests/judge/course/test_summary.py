@@ -1,0 +1,93 @@
+"""What has an experiment come to? No sentence claims what was not seen."""
+
+from __future__ import annotations
+
+import pytest
+
+from gonogo.contract.api import OverrideView, PhaseView
+from gonogo.contract.decision import Condition, ConditionState, Verdict
+from gonogo.contract.lifecycle import PhaseState
+from gonogo.judge.course.summary import joined, phases_never_ran, summarise
+
+
+def phase(name: str, state: str, *, ran: bool = True) -> PhaseView:
+    runs = [f"run_{name}"] if ran else []
+    return PhaseView(name=name, state=PhaseState(state), steps=1, runs=runs)
+
+
+PASSED = [phase("smoke", "passed"), phase("extended", "passed")]
+HALF = [phase("smoke", "failed"), phase("extended", "skipped", ran=False)]
+
+
+def by_hand(phase: str = "smoke", evidence: str | None = "NO_GO", **more: str) -> OverrideView:
+    return OverrideView.model_validate(
+        {"decision": "dec_1", "phase": phase, "verdict": "GO", "evidence": evidence,
+         "actor": "ann", "reason": "me says", "at": "-", **more}
+    )  # fmt: skip
+
+
+def condition(state: str, name: str = "smoke:fast") -> Condition:
+    return Condition(id=name, text="", criterion="fast", state=ConditionState(state))
+
+
+SUMMARIES = [
+    ("every gate passed", "GO", PASSED, [], [], "Every phase passed its gate."),
+    ("conditions met", "GO", PASSED, [condition("met")], [],
+     "Every phase passed, and every condition was met."),
+    ("a condition open", "CONDITIONAL_GO", PASSED, [condition("open")], [],
+     "Every phase passed. Conditions open: smoke:fast."),
+    ("a condition waived", "CONDITIONAL_GO", PASSED, [condition("waived")], [],
+     "Every phase passed. Conditions waived: smoke:fast."),
+    ("a phase failed", "NO_GO", HALF, [], [], "smoke failed. extended never ran."),
+    ("cancelled", None, [phase("smoke", "skipped"), HALF[1]], [], [],
+     "It was cancelled and judged nothing. extended never ran."),
+    ("a condition missed", "NO_GO", [PASSED[0], HALF[1]], [condition("missed")], [],
+     "Passed by evidence: smoke. Conditions missed: smoke:fast. extended never ran."),
+    ("by hand", "GO", HALF, [], [by_hand()],
+     "By hand: ann called smoke GO (me says); the evidence: NO_GO. smoke failed."
+     " extended never ran."),
+    ("by hand, and all passed", "GO", PASSED, [], [by_hand()],
+     "By hand: ann called smoke GO (me says); the evidence: NO_GO."
+     " Passed by evidence: extended."),
+    ("by hand, nothing judged", "GO", HALF[1:], [], [by_hand("extended", None)],
+     "By hand: ann called extended GO (me says); the evidence says nothing."
+     " extended never ran."),
+    ("a waiver by hand", "CONDITIONAL_GO", [PASSED[0], HALF[1]], [condition("waived")],
+     [by_hand(condition="smoke:fast")],
+     "By hand: ann waived the missed condition smoke:fast (me says)."
+     " Passed by evidence: smoke. Conditions waived: smoke:fast. extended never ran."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("verdict", "phases", "conditions", "overrides", "text"),
+    [row[1:] for row in SUMMARIES],
+    ids=[row[0] for row in SUMMARIES],
+)
+def test_what_a_finished_experiment_has_come_to(
+    verdict: str | None,
+    phases: list[PhaseView],
+    conditions: list[Condition],
+    overrides: list[OverrideView],
+    text: str,
+) -> None:
+    said = Verdict(verdict) if verdict else None
+    assert summarise(said, phases, conditions, overrides, finished=True) == text
+
+
+def test_nothing_is_summed_up_before_the_end_but_a_person_s_word() -> None:
+    assert summarise(None, PASSED, [], [], finished=False) is None
+    said = summarise(None, PASSED, [], [by_hand()], finished=False)
+    assert said == "By hand: ann called smoke GO (me says); the evidence: NO_GO."
+
+
+def test_a_phase_that_was_cancelled_did_run() -> None:
+    assert phases_never_ran([phase("smoke", "skipped"), HALF[1]]) == ["extended"]
+
+
+@pytest.mark.parametrize(
+    ("names", "text"), [([], ""), (["a"], "a"), (["a", "b"], "a and b"),
+                        (["a", "b", "c"], "a, b and c")]
+)  # fmt: skip
+def test_names_are_joined_as_in_a_sentence(names: list[str], text: str) -> None:
+    assert joined(names) == text

@@ -1,0 +1,169 @@
+"""Metrics are recomputed from the rank's own clock, not read off what it claims."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import pytest
+
+from gonogo.contract.criterion import Criterion
+from gonogo.contract.facts import MeasureRow
+from gonogo.contract.order import Order
+from gonogo.judge.gate.rules import build_rules
+from tests.data.make_runs import STEPS, TOKENS, Rank, healthy_ranks, order_of
+from tests.judge.runs import facts_of, record_of, with_gate
+
+
+def measured(
+    ranks: list[Rank], metric: str, order: Order | None = None, **fields: Any
+) -> MeasureRow:
+    """What a criterion on `metric` sees of rank 0."""
+    row = {"id": "c", "metric": metric, "pass_above": 0.0, **fields}
+    order = with_gate(order or order_of(), row)
+    return facts_of(record_of(order, ranks)).measures["c"].ranks["0"]
+
+
+def step_times(rank: Rank) -> list[float]:
+    starts = {line["step"]: line["mono"] for line in rank.lines if line["msg"] == "step_start"}
+    ends = {line["step"]: line["mono"] for line in rank.lines if line["msg"] == "step_end"}
+    return [ends[step] - starts[step] for step in sorted(ends)]
+
+
+def test_speed_is_tokens_over_the_time_between_start_and_end_whatever_is_reported() -> None:
+    ranks = healthy_ranks(order_of())
+    for rank in ranks:
+        for line in rank.lines:
+            if line["msg"] == "progress":
+                line["toks_per_s"] = 847_000.0
+            if line["msg"] == "step_end":
+                line["dt_step_s"] = 0.001
+    expected = statistics.median(TOKENS / dt_s for dt_s in step_times(ranks[0]))
+    assert measured(ranks, "toks_per_s").value == pytest.approx(expected, rel=1e-8)
+
+
+def test_speed_counts_the_ordered_tokens_not_those_that_are_claimed() -> None:
+    ranks = healthy_ranks(order_of())
+    honest = measured(ranks, "toks_per_s").value
+    for line in ranks[0].lines:
+        if line["msg"] == "step_end":
+            line["tokens"] = 100 * TOKENS
+    assert measured(ranks, "toks_per_s").value == honest
+
+
+def test_a_step_that_two_process_starts_share_has_no_time() -> None:
+    ranks = healthy_ranks(order_of())
+    for line in ranks[0].lines:
+        if line["step"] > 7 or (line["step"] == 7 and line["msg"] != "step_start"):
+            line["boot"] = "later"
+    assert measured(ranks, "dt_step_s").samples == STEPS - 1
+
+
+def test_step_time_and_its_variation() -> None:
+    ranks = healthy_ranks(order_of())
+    times = step_times(ranks[0])
+    assert measured(ranks, "dt_step_s", aggregate="max").value == pytest.approx(max(times))
+    cv = statistics.pstdev(times) / statistics.mean(times)
+    assert measured(ranks, "step_cv").value == pytest.approx(cv)
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "samples"),
+    [
+        ("steps_completed", STEPS, 1),
+        ("heartbeat_gaps", 0, 1),
+        ("host_rss_mb", 300.5, STEPS),
+        ("gpu_mem_reserved_mb", 0.0, STEPS),
+        ("gpu_mem_slope_mb_per_step", 0.0, STEPS),
+        ("val_loss", 5.15, 2),
+        ("gate_entropy", None, 0),
+        ("gpu_util", None, 0),
+        ("gpu_util_ratio", None, 0),
+    ],
+)
+def test_values_of_a_healthy_run(metric: str, value: float | None, samples: int) -> None:
+    found = measured(healthy_ranks(order_of()), metric, aggregate="median")
+    assert (found.value, found.samples) == (value, samples)
+
+
+def test_the_first_loss_is_that_of_step_one() -> None:
+    ranks = healthy_ranks(order_of())
+    first = next(line["loss"] for line in ranks[0].lines if line["msg"] == "progress")
+    assert measured(ranks, "loss_first", aggregate="last").value == pytest.approx(first)
+
+
+def test_a_resumed_attempt_has_no_first_loss() -> None:
+    order = with_gate(
+        order_of(resume_step=6),
+        {"id": "c", "metric": "loss_first", "aggregate": "last", "pass_above": 0},
+    )
+    facts = facts_of(record_of(order, healthy_ranks(order)))
+    assert facts.measures["c"].ranks["0"].samples == 0
+
+
+def test_a_resumed_attempt_owes_the_steps_after_its_checkpoint() -> None:
+    order = with_gate(
+        order_of(resume_step=6),
+        {"id": "c", "metric": "loss", "aggregate": "all_finite", "warmup_steps": 2},
+    )
+    facts = facts_of(record_of(order, healthy_ranks(order)))
+    assert facts.measures["c"].window == "9..12"
+    assert facts.measures["c"].ranks["0"].owed == 4
+    missing = facts.ranks["0"].missing
+    assert missing is not None
+    assert missing.count == 0
+
+
+def test_every_evaluation_that_is_due_is_owed() -> None:
+    ranks = healthy_ranks(order_of())
+    for rank in ranks:
+        rank.lines = [
+            line for line in rank.lines if not (line["msg"] == "eval" and line["step"] == STEPS)
+        ]
+    found = measured(ranks, "val_loss", aggregate="last")
+    assert (found.samples, found.owed, found.high) == (1, 2, float("inf"))
+
+
+def test_the_forecast_counts_the_steps_of_the_phases_to_come() -> None:
+    ranks = healthy_ranks(order_of())
+    expected = statistics.median(step_times(ranks[0])) * 2 * STEPS  # extended and production
+    assert measured(ranks, "forecast_s").value == pytest.approx(expected)
+
+
+def test_a_skipped_step_of_fp16_is_excused_from_the_gradient_norm() -> None:
+    ranks = healthy_ranks(order_of())
+    for line in ranks[0].lines:
+        if line["msg"] == "progress" and line["step"] == 3:
+            line |= {"skipped": True, "grad_norm": float("inf")}
+    found = measured(ranks, "grad_norm", order_of(sets={"train.dtype": "fp16"}), aggregate="max")
+    assert (found.samples, found.owed, found.non_finite) == (STEPS - 1, STEPS - 1, 0)
+    found = measured(ranks, "grad_norm", aggregate="max")
+    assert (found.samples, found.owed, found.non_finite) == (STEPS, STEPS, 1)
+
+
+def test_fetch_share_is_fetch_time_over_step_time() -> None:
+    ranks = healthy_ranks(order_of())
+    expected = statistics.mean(0.004 / dt_s for dt_s in step_times(ranks[0]))
+    assert measured(ranks, "fetch_share", aggregate="mean").value == pytest.approx(expected)
+
+
+def test_memory_growth_is_a_slope_per_step() -> None:
+    ranks = healthy_ranks(order_of())
+    for line in ranks[0].lines:
+        if line["msg"] == "progress":
+            line["gpu_mem_reserved"] = 600.0 + 2.5 * line["step"]
+    assert measured(ranks, "gpu_mem_slope_mb_per_step").value == pytest.approx(2.5)
+
+
+def test_cost_is_device_hours() -> None:
+    ranks = healthy_ranks(order_of())
+    stamps = [line["mono"] for line in ranks[0].lines if line["msg"] in ("step_start", "step_end")]
+    hours = (stamps[-1] - stamps[0]) / 3600 * 2
+    assert measured(ranks, "cost", aggregate="last").value == pytest.approx(hours)
+
+
+def test_criterion_models_are_rebuilt_from_rules_unchanged() -> None:
+    order = order_of()
+    rules = build_rules(order)
+    recorded = [Criterion.model_validate(row) for row in rules.document()["gate"]]
+    assert recorded == rules.gate == order.gate

@@ -1,0 +1,93 @@
+"""The record is the same from files and from the database, whatever the lines went through."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gonogo.judge.evidence.lines import read_lines
+from gonogo.judge.evidence.record import build_run_record, load_run
+from tests.data.make_runs import healthy_ranks, order_of
+from tests.judge.conftest import CopyRun
+from tests.judge.runs import facts_of, lines_of
+
+ORDER = order_of()
+LINES = lines_of(healthy_ranks(ORDER))
+
+
+def test_a_line_said_twice_counts_once() -> None:
+    read = read_lines(0, [*LINES[0], *LINES[0][:7]])
+    assert (read.steps.count, read.conflicts, read.unreadable) == (len(LINES[0]), 0, 0)
+
+
+def test_two_different_lines_of_one_seq_are_two_writers() -> None:
+    other = LINES[0][4].replace(b'"step":1', b'"step":2')
+    assert read_lines(0, [*LINES[0], other]).conflicts == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"not json",
+        b"[1, 2]",
+        b"\xff\xfe{}",
+        b'{"v": 1}',
+        LINES[0][0][:-20],
+        LINES[0][4].replace(b'"seq":5', b'"seq":-5'),
+        LINES[0][3].replace(b'"lr":', b'"tokens":1' + b"0" * 40 + b',"lr":'),
+        b'{"text": "' + b"x" * 70_000 + b'"}',
+        LINES[0][4].replace(b'"boot0"', b'"\\ud800"'),
+    ],
+    ids=["text", "list", "utf8", "fields", "torn", "seq", "huge", "long", "surrogate"],
+)
+def test_what_is_no_heartbeat_is_counted_and_never_digested(line: bytes) -> None:
+    read = read_lines(0, [*LINES[0], line])
+    assert (read.steps.count, read.unreadable) == (len(LINES[0]), 1)
+    record = build_run_record(ORDER, {0: [*LINES[0], line]})
+    assert facts_of(record) == facts_of(build_run_record(ORDER, {0: LINES[0]}))
+
+
+def test_a_line_of_another_rank_is_not_this_rank_s() -> None:
+    read = read_lines(0, [*LINES[0], LINES[1][3]])
+    assert (read.steps.count, read.unreadable) == (len(LINES[0]), 1)
+
+
+@given(seed=st.integers(0, 2**32), twice=st.floats(0, 0.4))
+@settings(max_examples=20, deadline=None)
+def test_facts_are_equal_under_duplicated_and_reordered_lines(seed: int, twice: float) -> None:
+    chance = random.Random(seed)
+    mixed = {}
+    for rank, lines in LINES.items():
+        copies = [line for line in lines for _ in range(1 + (chance.random() < twice))]
+        mixed[rank] = chance.sample(copies, len(copies))
+    assert facts_of(build_run_record(ORDER, mixed)) == facts_of(build_run_record(ORDER, LINES))
+
+
+def test_a_directory_without_recorded_findings_is_watched_again(copy_run: CopyRun) -> None:
+    folder = copy_run("stalled")
+    recorded = load_run(folder).findings
+    (folder / "findings.jsonl").unlink()
+    again = load_run(folder)
+    assert again.findings == recorded
+    assert [text.split(" (")[0] for text in again.unrecorded] == ["findings.jsonl lacks stall"] * 2
+    assert [row.severity for row in recorded] == ["suspect", "halt"]
+
+
+def test_a_torn_last_line_waits_for_its_end(copy_run: CopyRun) -> None:
+    folder = copy_run("healthy")
+    before = facts_of(load_run(folder))
+    with (folder / "heartbeat_rank0.jsonl").open("ab") as stream:
+        stream.write(b'{"v": 1, "ts": 17')
+    assert facts_of(load_run(folder)) == before
+
+
+def test_facts_hold_no_path_no_wall_time_and_no_bytes(copy_run: CopyRun) -> None:
+    folder = copy_run("stalled")
+    text = json.dumps(facts_of(load_run(folder)).document())
+    assert str(folder) not in text
+    assert "17600" not in text  # every stamp of the example begins so
+    assert "iso" not in text

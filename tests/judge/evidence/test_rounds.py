@@ -1,0 +1,67 @@
+"""The most telling evidence first."""
+
+import random
+
+from gonogo.judge.evidence.rounds import by_relevance, summarise_round, tell_round
+
+ROUND = [
+    "collectives.txt",
+    "stacks_rank1.txt",
+    "stacks_rank0.txt",
+    "stacks_rank2.txt",
+    "log_rank1.txt",
+    "log_rank0.txt",
+    "log_rank2.txt",
+    "torchrun_log.txt",
+    "heartbeats_rank1.jsonl",
+    "heartbeats_rank0.jsonl",
+    "proc_rank1.txt",
+    "proc_rank0.txt",
+    "nvidia_smi.xml",
+    "collectives_rank1.json",
+    "collectives_rank0.json",
+    "something_new.txt",
+]
+
+
+def test_the_collectives_come_first_and_the_culprit_before_its_peers() -> None:
+    paths = [f"evidence/02_stall/{name}" for name in ROUND]
+    for seed in range(5):
+        shuffled = random.Random(seed).sample(paths, len(paths))
+        assert by_relevance(shuffled, culprit=1) == paths
+
+
+def test_without_a_culprit_ranks_are_in_order() -> None:
+    found = by_relevance(["a/stacks_rank10.txt", "a/stacks_rank2.txt", "a/collectives.txt"])
+    assert found == ["a/collectives.txt", "a/stacks_rank2.txt", "a/stacks_rank10.txt"]
+
+
+def test_a_round_is_told_in_words() -> None:
+    stack = "MainThread (thread 1)\n    wait (a.py:1)\n    main (b.py:2)\n"
+    texts = {
+        "e/stacks_rank0.txt": stack,
+        "e/stacks_rank1.txt": stack.replace("wait", "sleep"),
+        "e/stacks_rank2.txt": stack,
+        "e/log_rank0.txt": "a log\n",
+        "e/collectives.txt": "rank 1 alone entered it\n",
+    }
+    assert tell_round(texts, 1).splitlines() == [
+        "rank 1 alone entered it",
+        "rank 1:",
+        "    sleep (a.py:1)",
+        "    main (b.py:2)",
+        "ranks 0, 2:",
+        "    wait (a.py:1)",
+        "    main (b.py:2)",
+    ]
+    assert summarise_round(texts, 1) == [
+        "rank 1 alone entered it",
+        "rank 1: sleep (a.py:1) < main (b.py:2)",
+        "ranks 0, 2: wait (a.py:1) < main (b.py:2)",
+    ]
+
+
+def test_a_round_without_stacks_tells_nothing() -> None:
+    assert tell_round({}) == ""
+    assert tell_round({"e/log_rank0.txt": "a log", "e/stacks_rank0.txt": ""}) == ""
+    assert summarise_round({}) == []

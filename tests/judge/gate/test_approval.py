@@ -1,0 +1,150 @@
+"""An approval is a condition: open while awaited, met by a word in time, missed by the clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from gonogo.contract.decision import ConditionState, Decision, Verdict
+from gonogo.judge.course.decide import decide, decide_expiry
+from gonogo.judge.gate.approval import (
+    ApprovalMeasure,
+    ApprovalRule,
+    approval_condition,
+    evaluate_approval,
+    has_expired,
+    is_approval,
+    recorded_facts,
+    recorded_rules,
+    settled_approval,
+)
+from gonogo.judge.gate.conditions import conditions_of, experiment_verdict, missed, open_for
+from gonogo.judge.ledger.recorded import RecordedDecision
+from gonogo.judge.ledger.replay import replay_decision
+from gonogo.judge.ledger.seal import Place, append, settled
+from tests.judge.course.test_decide import attempt, plan_with
+from tests.judge.ledger.chains import resealed
+
+ASKED = approval_condition("smoke", "extended")
+RULE = ApprovalRule(expires_s=60.0)
+
+
+def measure(waited_s: float) -> ApprovalMeasure:
+    return ApprovalMeasure(asked_at=1_700_000_000.5, at=1_700_000_000.5 + waited_s)
+
+
+@pytest.mark.parametrize(
+    ("expires_s", "waited_s", "expired"),
+    [(60.0, 59.9, False), (60.0, 60.0, True), (60.0, -5.0, False), (None, 1e9, False)],
+)
+def test_an_approval_expires_by_the_clock_and_never_where_no_time_is_set(
+    expires_s: float | None, waited_s: float, expired: bool
+) -> None:
+    rule = ApprovalRule(expires_s=expires_s)
+    assert has_expired(rule, measure(waited_s)) is expired
+    result = evaluate_approval(ASKED, rule, measure(waited_s))
+    assert result.outcome == ("fail" if expired else "pass")
+    assert result.observed == max(0.0, waited_s)
+
+
+def test_it_guards_the_phase_that_it_is_about_and_no_criterion_shares_its_id() -> None:
+    assert (ASKED.due, ASKED.evidence_from, ASKED.state) == ("extended", None, "open")
+    assert is_approval(ASKED)
+    assert not is_approval(ASKED.model_copy(update={"id": "smoke:approval"}))
+
+
+def recorded(
+    state: ConditionState, waited_s: float = 10.0, rule: ApprovalRule = RULE
+) -> RecordedDecision:
+    """A decision that an approval ended so."""
+    seen = measure(waited_s)
+    entry = settled(
+        [settled_approval(ASKED, state)],
+        Verdict.GO,
+        criteria=[evaluate_approval(ASKED, rule, seen)],
+        rules=recorded_rules(ASKED, rule),
+        facts=recorded_facts(ASKED, seen),
+        actor="ann",
+    )
+    place = Place(id="dec_1", experiment="exp_1", phase="smoke", run="run_1", at="-")
+    return append(entry, place, None)
+
+
+@pytest.mark.parametrize(
+    ("state", "waited_s", "equal"),
+    [
+        (ConditionState.MET, 10.0, True),
+        (ConditionState.MET, 60.0, False),
+        (ConditionState.MISSED, 60.0, True),
+        (ConditionState.MISSED, 10.0, False),
+    ],
+    ids=["in time", "given too late", "expired", "called expired too early"],
+)
+def test_how_it_ended_replays_from_what_the_clock_said(
+    state: ConditionState, waited_s: float, equal: bool
+) -> None:
+    found = replay_decision(recorded(state, waited_s))
+    assert found.equal is equal, found.text
+    if equal:
+        assert "decision" in found.checked
+        word = any("the word of who approved" in text for text in found.not_verified)
+        assert word is (state is ConditionState.MET)
+    else:
+        assert found.path == "conditions"
+
+
+def test_a_clock_that_was_changed_by_hand_is_named() -> None:
+    made = recorded(ConditionState.MISSED, 61.0)
+    facts = {"approvals": {ASKED.id: {"asked_at": 1_700_000_000.5, "at": 1_700_000_099.5}}}
+    found = replay_decision(resealed(made, facts=facts))
+    assert (found.equal, found.path) == (False, "criteria.0.evidence")
+    torn = replay_decision(resealed(made, facts={"approvals": {ASKED.id: None}}))
+    assert not torn.equal
+    assert f"facts.approvals.{ASKED.id}" in torn.text
+
+
+def decision(state: ConditionState) -> Decision:
+    return recorded(state).decision
+
+
+def test_the_fold_of_the_decisions_knows_it_and_no_run_can_meet_it() -> None:
+    (row,) = conditions_of([decision(ConditionState.MISSED)])
+    assert (row.condition.state, row.criterion) == ("missed", None)
+    assert open_for([row], "extended") == []
+    assert missed([row], "extended") == []
+
+
+@pytest.mark.parametrize(
+    ("phase", "state", "verdict"),
+    [
+        ("GO", ConditionState.MET, "GO"),
+        ("GO", ConditionState.MISSED, "INCONCLUSIVE"),
+        ("GO", ConditionState.WAIVED, "GO"),
+        ("CONDITIONAL_GO", ConditionState.MET, "CONDITIONAL_GO"),
+    ],
+)
+def test_silence_is_inconclusive_and_an_approval_meets_no_other_condition(
+    phase: str, state: ConditionState, verdict: str
+) -> None:
+    assert (
+        experiment_verdict({"smoke": Verdict(phase)}, [settled_approval(ASKED, state)]) == verdict
+    )
+
+
+def test_the_plan_says_how_long_and_a_phase_may_say_otherwise() -> None:
+    sets = {"phases__smoke__approve": "always", "approve_expires_s": 3600.0}
+    plan = plan_with(**sets)
+    action = decide(plan, "smoke", [attempt()], now=0.0)
+    assert (action.kind, action.expires_s) == ("await_approval", 3600.0)
+    plan = plan_with(**sets, phases__smoke__approve_expires_s=60.0)
+    assert decide(plan, "smoke", [attempt()], now=0.0).expires_s == 60.0
+    forever = plan_with(phases__smoke__approve="always")
+    assert decide(forever, "smoke", [attempt()], now=0.0).expires_s is None
+
+
+def test_what_follows_an_expiry_starts_nothing() -> None:
+    plan = plan_with(phases__smoke__approve="always")
+    assert decide_expiry(plan, "smoke", RULE, measure(59.0)) is None
+    action = decide_expiry(plan, "smoke", RULE, measure(60.0))
+    assert action is not None
+    assert (action.kind, action.verdict, action.reason) == ("await_decision", None, None)
+    assert action.text == "nobody approved extended within 60 s"

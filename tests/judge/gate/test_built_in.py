@@ -1,0 +1,241 @@
+"""Missing evidence never passes, and ending early never passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gonogo.contract.finding import Severity
+from gonogo.contract.order import Order
+from gonogo.contract.outcome import Actor, Detector, OutcomeCode
+from gonogo.contract.records import Check, CheckOutcome, Preflight
+from gonogo.judge.evidence.facts import build_facts
+from gonogo.judge.evidence.record import build_run_record
+from gonogo.judge.gate.rules import build_rules
+from gonogo.judge.gate.verdict import judge
+from tests.data.make_runs import STEPS, Rank, healthy_ranks, order_of
+from tests.judge.runs import PREFLIGHT, exit_record, finding, judged, lines_of, outcomes, record_of
+
+Change = Callable[[list[Rank]], None]
+
+
+def changed(change: Change, order: Order | None = None) -> dict[str, str]:
+    order = order or order_of()
+    ranks = healthy_ranks(order)
+    change(ranks)
+    return outcomes(judged(record_of(order, ranks)))
+
+
+def drop(rank: int, **match: Any) -> Change:
+    """Lose the lines of a rank that match."""
+
+    def change(ranks: list[Rank]) -> None:
+        keep = [
+            line
+            for line in ranks[rank].lines
+            if not all(line.get(name) == value for name, value in match.items())
+        ]
+        assert len(keep) < len(ranks[rank].lines)
+        ranks[rank].lines = keep
+
+    return change
+
+
+def say(rank: int, msg: str, **fields: Any) -> Change:
+    """Change fields of a rank's lines."""
+
+    def change(ranks: list[Rank]) -> None:
+        for line in ranks[rank].lines:
+            if line["msg"] == msg:
+                line.update(fields)
+
+    return change
+
+
+def test_a_healthy_run_passes_every_built_in_criterion() -> None:
+    found = changed(lambda ranks: None)
+    names = ("completed", "identity", "coverage", "preflight", "no_halt_finding")
+    assert [found[name] for name in names] == ["pass"] * 5
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome"),
+    [
+        (drop(0, msg="done"), "inconclusive"),
+        (say(1, "done", step=STEPS - 1), "fail"),
+        (drop(1, msg="step_end", step=STEPS), "inconclusive"),
+        (drop(1), "inconclusive"),
+    ],
+    ids=["a rank never said done", "a rank was done early", "last step unseen", "a rank is silent"],
+)
+def test_completed(change: Change, outcome: str) -> None:
+    assert changed(change)["completed"] == outcome
+
+
+def test_an_exit_code_that_is_not_zero_fails_completed_even_if_called_completed() -> None:
+    record = record_of(exit=exit_record(code=1))
+    assert outcomes(judged(record))["completed"] == "fail"
+
+
+def test_a_run_without_exit_record_is_not_known_to_have_completed() -> None:
+    order = order_of()
+    record = build_run_record(order, lines_of(healthy_ranks(order)), preflight=PREFLIGHT)
+    found = judged(record)
+    assert outcomes(found)["completed"] == "inconclusive"
+    assert found.verdict == "INCONCLUSIVE"
+
+
+def test_without_an_order_nothing_that_was_asked_for_can_pass() -> None:
+    order = order_of()
+    record = build_run_record(None, lines_of(healthy_ranks(order)), exit_record())
+    rules = build_rules(None)
+    found = judge(build_facts(record, rules), rules)
+    assert found.verdict == "INCONCLUSIVE"
+    assert outcomes(found)["completed"] == "inconclusive"
+    assert outcomes(found)["identity"] == "inconclusive"
+
+
+IDENTITY = [
+    ("another depth", say(0, "boot", layers=1), "fail"),
+    ("another digest on one rank", say(1, "boot", config_digest="0" * 64), "fail"),
+    ("parameters within 2 %", lambda ranks: [say(r, "boot", params=102_000)(ranks) for r in (0, 1)],
+     "pass"),
+    ("parameters beyond 2 %", lambda ranks: [say(r, "boot", params=102_001)(ranks) for r in (0, 1)],
+     "fail"),
+    ("ranks that differ within 2 %", say(1, "boot", params=100_001), "fail"),
+    ("another environment", say(0, "boot", nsa_env={}), "fail"),
+    ("a rank that never booted", drop(1, msg="boot"), "inconclusive"),
+    ("a field that nobody said", say(0, "boot", vocab=None), "inconclusive"),
+    ("another batch than was ordered", say(0, "step_end", tokens=64), "fail"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome"), [row[1:] for row in IDENTITY], ids=[row[0] for row in IDENTITY]
+)
+def test_identity(change: Change, outcome: str) -> None:
+    assert changed(change)["identity"] == outcome
+
+
+def test_an_allowed_drift_of_the_code_is_a_condition_not_a_mismatch() -> None:
+    order = order_of(sets={"allow_drift": ["git_sha"]})
+    ranks = healthy_ranks(order)
+    for rank in ranks:
+        say(rank.rank, "boot", git_sha="f" * 40)(ranks)
+    found = judged(record_of(order, ranks))
+    assert outcomes(found)["identity"] == "pass"
+    assert outcomes(found)["identity_drift"] == "fail"
+    assert found.verdict == "CONDITIONAL_GO"
+    assert [row.criterion for row in found.conditions] == ["identity_drift"]
+    assert found.conditions[0].evidence_from == "extended"
+
+
+def test_what_may_drift_and_is_not_said_is_a_condition() -> None:
+    order = order_of(sets={"allow_drift": ["git_sha"]})
+    ranks = healthy_ranks(order)
+    del ranks[1].lines[0]["git_sha"]
+    found = judged(record_of(order, ranks))
+    assert outcomes(found)["identity_drift"] == "fail"
+    assert found.verdict == "CONDITIONAL_GO"
+
+
+@pytest.mark.parametrize("step", [STEPS, STEPS + 5])
+def test_an_attempt_that_owed_no_step_has_shown_nothing(step: int) -> None:
+    order = order_of(resume_step=step).model_copy(update={"gate": []})
+    assert changed(lambda ranks: None, order)["coverage"] == "inconclusive"
+
+
+COVERAGE = [
+    ("one alive line lost", drop(0, msg="loader_ready"), "inconclusive"),
+    ("a step_start lost", drop(0, msg="step_start", step=4), "inconclusive"),
+    ("a progress lost on the other rank", drop(1, msg="progress", step=STEPS), "inconclusive"),
+    ("the first line lost", drop(0, seq=1), "inconclusive"),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome"), [row[1:] for row in COVERAGE], ids=[row[0] for row in COVERAGE]
+)
+def test_coverage(change: Change, outcome: str) -> None:
+    assert changed(change)["coverage"] == outcome
+
+
+def test_a_step_without_its_lines_is_not_covered_even_if_seq_has_no_gap() -> None:
+    def change(ranks: list[Rank]) -> None:
+        drop(0, msg="step_end", step=5)(ranks)
+        for seq, line in enumerate(ranks[0].lines, start=1):
+            line["seq"] = seq
+
+    assert changed(change)["coverage"] == "inconclusive"
+
+
+def test_a_resumed_attempt_is_covered_from_the_step_after_its_checkpoint() -> None:
+    assert changed(lambda ranks: None, order_of(resume_step=6))["coverage"] == "pass"
+    assert changed(drop(0, msg="progress", step=7), order_of(resume_step=6))["coverage"] == (
+        "inconclusive"
+    )
+
+
+WARNING = Check(id=PREFLIGHT.checks[0].id, outcome=CheckOutcome.WARN, text="")
+
+
+@pytest.mark.parametrize(
+    ("preflight", "outcome"),
+    [
+        (None, "inconclusive"),
+        (Preflight(passed=False), "fail"),
+        (
+            Preflight(passed=True, checks=[Check(id="x", outcome=CheckOutcome.FAIL, text="")]),
+            "fail",
+        ),
+        (
+            Preflight(passed=True, checks=[*PREFLIGHT.checks[1:], WARNING]),
+            "pass",
+        ),
+        (Preflight(passed=True), "inconclusive"),
+        (Preflight(passed=True, checks=PREFLIGHT.checks[:-1]), "inconclusive"),
+        (Preflight(passed=False, checks=PREFLIGHT.checks), "fail"),
+    ],
+    ids=[
+        "not recorded",
+        "failed",
+        "a failed check inside a pass",
+        "a warning",
+        "no check at all",
+        "an owed check is not there",
+        "failed though every check passed",
+    ],
+)
+def test_preflight(preflight: Preflight | None, outcome: str) -> None:
+    assert outcomes(judged(record_of(preflight=preflight)))["preflight"] == outcome
+
+
+@pytest.mark.parametrize(
+    ("severity", "outcome"),
+    [("halt", "fail"), ("warn", "pass"), ("suspect", "pass"), ("info", "pass")],
+)
+def test_only_a_halt_fails_no_halt_finding(severity: str, outcome: str) -> None:
+    record = record_of(findings=[finding(Detector.SLOW, Severity(severity))])
+    assert outcomes(judged(record))["no_halt_finding"] == outcome
+
+
+def test_nobody_watching_is_not_the_same_as_no_finding() -> None:
+    order = order_of()
+    record = build_run_record(
+        order, lines_of(healthy_ranks(order)), exit_record(), preflight=PREFLIGHT
+    )
+    assert outcomes(judged(record))["no_halt_finding"] == "inconclusive"
+
+
+def test_a_halt_finding_of_a_run_that_completed_all_the_same_is_no_go() -> None:
+    record = record_of(findings=[finding(Detector.STALL, rank=1)])
+    found = judged(record)
+    assert (found.verdict, found.outcome and found.outcome.code) == ("NO_GO", "completed")
+
+
+@pytest.mark.parametrize("code", [code for code in OutcomeCode if code != "completed"])
+def test_every_other_outcome_fails_completed(code: OutcomeCode) -> None:
+    record = record_of(exit=exit_record(code, by=Actor.INFRA, code=1))
+    assert outcomes(judged(record))["completed"] == "fail"

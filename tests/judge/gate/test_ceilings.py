@@ -1,0 +1,74 @@
+"""A weakened watch is listed; beyond its ceiling it is a condition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gonogo.judge.gate.ceilings import CEILINGS, TIGHTENS, default_of, evaluate_ceilings, weakened
+from gonogo.judge.gate.rules import build_rules
+from gonogo.planning.resolve import build_order, resolve_plan
+from gonogo.planning.source import bundled_plan, bundled_plan_names
+from tests.data.make_runs import order_of
+from tests.judge.runs import judged, record_of
+
+
+def test_every_setting_that_can_blunt_a_detector_has_a_ceiling() -> None:
+    settings = {path for path in build_rules(order_of()).watch if path != "plugins"}
+    assert settings - set(CEILINGS) - TIGHTENS == set()
+    assert set(CEILINGS) - settings == set()
+
+
+def test_a_default_is_never_beyond_its_ceiling() -> None:
+    for path, ceiling in CEILINGS.items():
+        default = default_of(path)
+        assert not isinstance(default, int | float) or not ceiling.looser(default, ceiling.limit)
+
+
+@pytest.mark.parametrize("name", bundled_plan_names())
+def test_bundled_plans_stay_below_every_ceiling(name: str) -> None:
+    resolved = resolve_plan(bundled_plan(name))
+    for phase in resolved.parsed().phases:
+        order = build_order(resolved, phase.name, experiment="e", run="r", token=1)
+        assert evaluate_ceilings(build_rules(order)) is None
+
+
+@pytest.mark.parametrize(
+    ("sets", "verdict", "listed"),
+    [
+        ({"watch.stall.halt_s": 120.0}, "GO", True),
+        ({"watch.stall.halt_s": 1e12}, "CONDITIONAL_GO", True),
+        ({"watch.stall.halt_s": 30.0}, "GO", False),
+        ({"watch.slow.hard_floor_ratio": 1e-9}, "CONDITIONAL_GO", True),
+        ({"watch.identity.params_tolerance_ratio": 1e9}, "CONDITIONAL_GO", True),
+        # what has no default, and what is switched off
+        ({"watch.section_deadline.data.halt_x": 20.0}, "GO", True),
+        ({"watch.section_deadline.data.halt_x": 1e9}, "CONDITIONAL_GO", True),
+        ({"watch.section_deadline.eval.halt_x": None}, "GO", False),
+        ({"watch.section_deadline.log.suspect_s": 30.0}, "GO", False),
+        ({"watch.section_deadline.log.suspect_s": 1e9}, "CONDITIONAL_GO", True),
+        ({"watch.section_deadline.data.suspect_s": None}, "GO", True),
+        ({"watch.slow.over_steps": 5}, "GO", False),
+        ({"watch.slow.over_steps": 10**6}, "CONDITIONAL_GO", True),
+        ({"watch.slow.hard_floor_over_steps": 0}, "CONDITIONAL_GO", True),
+    ],
+)
+def test_looser_is_listed_and_too_loose_is_a_condition(
+    sets: dict[str, Any], verdict: str, listed: bool
+) -> None:
+    found = judged(record_of(order_of(sets=sets)))
+    assert found.verdict == verdict
+    path = next(iter(sets)).removeprefix("watch.")
+    assert any(text.startswith(path) for text in weakened(build_rules(order_of(sets=sets)))) is (
+        listed
+    )
+    assert any(text.startswith(path) for text in found.weakened) is listed
+
+
+@pytest.mark.parametrize(("floor", "listed"), [(None, True), (44.9, True), (45.0, False)])
+def test_a_floor_below_the_profiles_is_listed(floor: float | None, listed: bool) -> None:
+    resolved = resolve_plan(bundled_plan("m7c-125m"), {"watch.slow.floor_tok_s": floor})
+    rules = build_rules(build_order(resolved, "smoke", experiment="e", run="r", token=1))
+    assert any(text.startswith("slow.floor_tok_s") for text in weakened(rules)) is listed
+    assert evaluate_ceilings(rules) is None

@@ -1,0 +1,166 @@
+"""Conditions are met by evidence, missed when due, and waived by a person."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gonogo.contract.decision import Condition, ConditionState, Decision, Verdict
+from gonogo.contract.facts import Facts
+from gonogo.contract.order import Order
+from gonogo.contract.rules import Rules
+from gonogo.judge.evidence.facts import build_facts
+from gonogo.judge.gate.conditions import (
+    conditions_of,
+    experiment_verdict,
+    missed,
+    open_for,
+    settle,
+    waived,
+)
+from gonogo.judge.gate.rules import OpenCondition, build_rules
+from gonogo.judge.gate.verdict import judge
+from gonogo.judge.ledger.seal import Entry, Place, append, by_person, judged, settled
+from tests.data.make_runs import order_of
+from tests.judge.runs import record_of, with_gate
+
+FAST = {"id": "fast", "metric": "toks_per_s", "pass_above": 2000.0, "severity": "conditional"}
+
+
+def decision_of(
+    phase: str, *rows: dict[str, Any], seq: int = 1, waiting: list[OpenCondition] | None = None
+) -> Decision:
+    """A decision about a healthy run of `phase` with these criteria."""
+    rules, facts = judged_by(phase, *rows, waiting=waiting)
+    return sealed(judged(judge(facts, rules), rules, facts), phase, seq)
+
+
+def sealed(entry: Entry, phase: str, seq: int) -> Decision:
+    """An entry at its place in a chain."""
+    place = Place(
+        id=f"dec_{seq}", seq=seq, experiment="exp_1", phase=phase, run=f"run_{phase}",
+        at="2026-01-01T00:00:00Z",
+    )  # fmt: skip
+    return append(entry, place, None).decision
+
+
+def judged_by(
+    phase: str, *rows: dict[str, Any], waiting: list[OpenCondition] | None = None
+) -> tuple[Rules, Facts]:
+    order: Order = with_gate(order_of(phase=phase), *rows)
+    rules = build_rules(order, waiting or [])
+    return rules, build_facts(record_of(order), rules)
+
+
+PLACES = [
+    ("synthetic", {}, "smoke", "extended"),
+    ("smoke", {}, "extended", "production"),
+    ("extended", {}, "production", "end"),
+    ("production", {}, None, None),
+    ("synthetic", {"evidence_from": "extended"}, "extended", "production"),
+    ("synthetic", {"evidence_from": "production"}, "production", "end"),
+    ("synthetic", {"due": "production"}, "smoke", "production"),
+]
+
+
+@pytest.mark.parametrize(("phase", "fields", "evidence_from", "due"), PLACES)
+def test_where_a_condition_looks_and_what_it_guards(
+    phase: str, fields: dict[str, str], evidence_from: str | None, due: str | None
+) -> None:
+    decision = decision_of(phase, {**FAST, **fields})
+    assert decision.verdict == "CONDITIONAL_GO"
+    (condition,) = decision.conditions
+    assert (condition.evidence_from, condition.due) == (evidence_from, due)
+    assert (condition.id, condition.state) == (f"{phase}:fast", "open")
+
+
+def test_only_a_conditional_go_makes_conditions() -> None:
+    fails = {"id": "slow", "metric": "toks_per_s", "pass_below": 1.0}
+    assert decision_of("smoke", FAST, fails).conditions == []
+    assert decision_of("smoke", {**FAST, "pass_above": 1.0}).conditions == []
+    assert decision_of("smoke", {**FAST, "severity": "advisory"}).conditions == []
+
+
+@pytest.mark.parametrize(("asked", "met"), [(900.0, True), (2000.0, False)])
+def test_a_condition_is_met_by_the_next_phase_s_run_or_stays_open(asked: float, met: bool) -> None:
+    waiting = open_for(conditions_of([decision_of("smoke", FAST)]), "extended")
+    easier = [
+        OpenCondition(
+            condition=row.condition,
+            criterion=row.criterion and row.criterion.model_copy(update={"pass_above": asked}),
+        )
+        for row in waiting
+    ]
+    rules, facts = judged_by("extended", waiting=easier)
+    found = settle(easier, facts, rules)
+    assert [condition.state for condition, _ in found] == (["met"] if met else [])
+
+
+def test_the_measure_of_a_condition_does_not_touch_the_gate_of_the_later_phase() -> None:
+    waiting = open_for(conditions_of([decision_of("smoke", FAST)]), "extended")
+    decision = decision_of("extended", waiting=waiting)
+    assert decision.verdict == "GO"
+    assert "smoke:fast" in decision.facts["measures"]
+    assert "fast" not in [row.id for row in decision.criteria]
+
+
+def test_the_present_state_of_conditions_is_the_fold_of_the_decisions() -> None:
+    first = decision_of("smoke", FAST)
+    (row,) = conditions_of([first])
+    assert row.condition.state == "open"
+    change = sealed(settled([waived(row.condition)], Verdict.GO, actor="ana"), "smoke", 2)
+    (row,) = conditions_of([first, change])
+    assert (row.condition.state, row.criterion is not None) == ("waived", True)
+    assert open_for([row], "extended") == []
+
+
+def test_a_rerun_replaces_the_conditions_of_its_phase_and_a_person_s_word_does_not() -> None:
+    first = decision_of("smoke", FAST)
+    human = sealed(by_person(Verdict.GO, actor="ana", reason="seen"), "smoke", 2)
+    assert len(conditions_of([first, human])) == 1
+    assert conditions_of([first, decision_of("smoke", seq=3)]) == []
+
+
+def test_an_open_condition_is_missed_when_what_it_guards_is_due() -> None:
+    rows = conditions_of([decision_of("smoke", FAST)])
+    assert missed(rows, "extended") == []
+    (late,) = missed(rows, "production")
+    assert late.state == "missed"
+    assert missed([OpenCondition(condition=late, criterion=None)], "production") == []
+
+
+def condition(state: ConditionState, on_miss: str = "no_go") -> Condition:
+    return Condition(id="smoke:fast", text="", criterion="fast", on_miss=on_miss, state=state)
+
+
+EXPERIMENT = [
+    ("all go", ["GO", "GO"], [], "GO"),
+    ("a condition open", ["CONDITIONAL_GO", "GO"], [("open", "no_go")], "CONDITIONAL_GO"),
+    ("all conditions met", ["CONDITIONAL_GO", "GO"], [("met", "no_go")], "GO"),
+    ("one of two met", ["CONDITIONAL_GO", "GO"], [("met", "no_go"), ("open", "no_go")],
+     "CONDITIONAL_GO"),
+    ("waived", ["CONDITIONAL_GO", "GO"], [("waived", "no_go")], "CONDITIONAL_GO"),
+    ("missed", ["CONDITIONAL_GO", "GO"], [("missed", "no_go")], "NO_GO"),
+    ("missed, mildly", ["CONDITIONAL_GO", "GO"], [("missed", "conditional_go")], "CONDITIONAL_GO"),
+    ("missed, open", ["CONDITIONAL_GO", "GO"], [("missed", "inconclusive")], "INCONCLUSIVE"),
+    ("met, but a phase failed", ["CONDITIONAL_GO", "NO_GO"], [("met", "no_go")], "NO_GO"),
+    ("a phase has none yet", ["GO", None], [], "GO"),
+    ("nothing yet", [None, None], [], None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("phases", "states", "verdict"),
+    [row[1:] for row in EXPERIMENT],
+    ids=[row[0] for row in EXPERIMENT],
+)
+def test_the_verdict_across_phases(
+    phases: list[str | None], states: list[tuple[str, str]], verdict: str | None
+) -> None:
+    said = {
+        name: None if row is None else Verdict(row)
+        for name, row in zip(("smoke", "extended"), phases, strict=True)
+    }
+    rows = [condition(ConditionState(state), on_miss) for state, on_miss in states]
+    assert experiment_verdict(said, rows) == verdict

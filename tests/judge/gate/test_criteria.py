@@ -1,0 +1,234 @@
+"""A criterion passes on evidence only; the tables are its definition."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gonogo.contract.criterion import Criterion, Metric
+from gonogo.contract.decision import CriterionResult
+from gonogo.contract.heartbeat import Heartbeat
+from gonogo.contract.rules import Rules
+from gonogo.judge.evidence.measure import build_measure
+from gonogo.judge.evidence.metrics import METRICS
+from gonogo.judge.evidence.steps import RankSteps, build_rank_steps
+from gonogo.judge.gate.criteria import evaluate
+
+
+def progress(step: int, **fields: Any) -> Heartbeat:
+    stamp = {"ts": float(step), "mono": float(step), "pid": 1, "rank": 0, "boot": "b"}
+    return Heartbeat(**stamp, seq=step, step=step, msg="progress", **fields)
+
+
+def ranks_with(losses: dict[int, dict[int, float]]) -> dict[int, RankSteps]:
+    return {
+        rank: build_rank_steps(progress(step, loss=loss) for step, loss in rows.items())
+        for rank, rows in losses.items()
+    }
+
+
+def said(
+    losses: dict[int, dict[int, float]], *, steps: int = 10, world_size: int = 1, **fields: Any
+) -> CriterionResult:
+    """What a criterion on `loss` says about these losses by rank and step."""
+    criterion = Criterion.model_validate({"id": "c", "metric": "loss", **fields})
+    rules = Rules(
+        v=2, judge_version=2, steps=steps, world_size=world_size, built_in=[], gate=[],
+        conditions=[],
+    )  # fmt: skip
+    return evaluate(criterion, build_measure(criterion, ranks_with(losses), rules), world_size)
+
+
+def flat(value: float, steps: int = 10) -> dict[int, float]:
+    return dict.fromkeys(range(1, steps + 1), value)
+
+
+THRESHOLDS = [
+    ("pass_above is inclusive", {"pass_above": 5.0}, 5.0, "pass"),
+    ("one threshold has no grey zone", {"pass_above": 5.0}, 4.999, "fail"),
+    ("pass_below is inclusive", {"pass_below": 5.0}, 5.0, "pass"),
+    ("above pass_below fails", {"pass_below": 5.0}, 5.001, "fail"),
+    ("fail_below is exclusive", {"fail_below": 5.0}, 5.0, "pass"),
+    ("under fail_below fails", {"fail_below": 5.0}, 4.999, "fail"),
+    ("fail_above is exclusive", {"fail_above": 5.0}, 5.0, "pass"),
+    ("over fail_above fails", {"fail_above": 5.0}, 5.001, "fail"),
+    ("between the thresholds is grey", {"pass_above": 6.0, "fail_below": 4.0}, 5.0, "inconclusive"),
+    ("at fail_below is grey", {"pass_above": 6.0, "fail_below": 4.0}, 4.0, "inconclusive"),
+    ("at pass_above passes", {"pass_above": 6.0, "fail_below": 4.0}, 6.0, "pass"),
+    ("grey from above", {"pass_below": 4.0, "fail_above": 6.0}, 5.0, "inconclusive"),
+    ("at fail_above is grey", {"pass_below": 4.0, "fail_above": 6.0}, 6.0, "inconclusive"),
+]
+
+
+@pytest.mark.parametrize(
+    ("fields", "value", "outcome"),
+    [row[1:] for row in THRESHOLDS],
+    ids=[row[0] for row in THRESHOLDS],
+)
+def test_thresholds(fields: dict[str, float], value: float, outcome: str) -> None:
+    assert said({0: flat(value)}, **fields).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("grey", "severity", "effective"),
+    [
+        ("conditional", "required", "conditional"),
+        ("inconclusive", "required", "required"),
+        ("conditional", "advisory", "advisory"),
+    ],
+)
+def test_a_grey_value_of_a_required_criterion_is_conditional_where_the_plan_says_so(
+    grey: str, severity: str, effective: str
+) -> None:
+    found = said({0: flat(5.0)}, pass_above=6.0, fail_below=4.0, grey=grey, severity=severity)
+    assert (found.severity, found.outcome) == (effective, "inconclusive")
+
+
+AGGREGATES = [
+    ("min", 1.0), ("max", 10.0), ("mean", 5.5), ("median", 5.5), ("p95", 9.55), ("last", 10.0),
+    ("count", 10.0), ("slope", 1.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("aggregate", "value"), AGGREGATES)
+def test_aggregates(aggregate: str, value: float) -> None:
+    losses = {step: float(step) for step in range(1, 11)}
+    found = said({0: losses}, aggregate=aggregate, pass_above=-1.0)
+    assert (found.observed, found.outcome) == (pytest.approx(value), "pass")
+
+
+@pytest.mark.parametrize(
+    ("over", "value"), [("min", 2.0), ("max", 6.0), ("mean", 4.0), ("sum", 8.0)]
+)
+def test_ranks_are_joined_as_the_criterion_says(over: str, value: float) -> None:
+    found = said({0: flat(2.0), 1: flat(6.0)}, world_size=2, over_ranks=over, pass_above=0.0)
+    assert found.observed == value
+
+
+def test_the_window_is_the_last_steps_after_warm_up() -> None:
+    losses = {step: float(step) for step in range(1, 11)}
+    found = said({0: losses}, aggregate="min", warmup_steps=4, pass_above=0.0)
+    assert (found.window, found.observed, found.samples) == ("5..10", 5.0, 6)
+    found = said({0: losses}, aggregate="min", warmup_steps=4, window=3, pass_above=0.0)
+    assert (found.window, found.observed, found.samples) == ("8..10", 8.0, 3)
+
+
+MISSING = [
+    ("min", {"pass_above": 1.0}, 1, "inconclusive"),
+    ("max", {"pass_below": 9.0}, 1, "inconclusive"),
+    ("last", {"pass_below": 9.0}, 1, "inconclusive"),
+    ("count", {"pass_above": 10.0}, 1, "inconclusive"),
+    ("all_finite", {}, 1, "inconclusive"),
+    ("median", {"pass_below": 9.0}, 1, "pass"),
+    ("mean", {"pass_below": 9.0}, 1, "pass"),
+    ("p95", {"pass_below": 9.0}, 1, "pass"),
+    ("median", {"pass_below": 9.0}, 2, "inconclusive"),
+    ("mean", {"pass_below": 9.0}, 2, "inconclusive"),
+    ("slope", {"pass_below": 9.0}, 2, "inconclusive"),
+]
+
+
+@pytest.mark.parametrize(("aggregate", "fields", "missing", "outcome"), MISSING)
+def test_one_missing_sample_of_twenty_is_too_many_for_what_it_could_change(
+    aggregate: str, fields: dict[str, float], missing: int, outcome: str
+) -> None:
+    losses = {step: 5.0 for step in range(1, 21 - missing)}
+    found = said({0: losses}, steps=20, aggregate=aggregate, **fields)
+    assert found.outcome == outcome, found.evidence
+
+
+CERTAIN = [
+    ("a maximum already too high", "max", {"pass_below": 4.0}, "fail"),
+    ("a minimum already too low", "min", {"pass_above": 6.0}, "fail"),
+    ("a count already too high", "count", {"fail_above": 3.0}, "fail"),
+    ("a median that nothing missing can save", "median", {"pass_below": 4.0}, "fail"),
+    ("a mean can always be saved", "mean", {"pass_below": 4.0}, "inconclusive"),
+    ("a grey bound is no failure", "max", {"pass_below": 4.0, "fail_above": 6.0}, "inconclusive"),
+]
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "fields", "outcome"),
+    [row[1:] for row in CERTAIN],
+    ids=[row[0] for row in CERTAIN],
+)
+def test_what_fails_whatever_is_missing_fails(
+    aggregate: str, fields: dict[str, float], outcome: str
+) -> None:
+    losses = {step: 5.0 for step in range(1, 9)}
+    assert said({0: losses}, aggregate=aggregate, **fields).outcome == outcome
+
+
+def test_a_median_that_missing_samples_could_save_does_not_fail() -> None:
+    losses = {step: 5.0 for step in range(1, 5)}
+    assert said({0: losses}, aggregate="median", pass_below=4.0).outcome == "inconclusive"
+
+
+def test_too_few_samples_to_judge_do_not_fail_either_unless_none_could_save_them() -> None:
+    few = {0: flat(5.0, 3)}
+    assert said(few, steps=3, min_samples=10, pass_below=4.0).outcome == "inconclusive"
+    assert said(few, steps=3, min_samples=5, pass_below=4.0).outcome == "fail"
+
+
+def test_the_last_value_fails_for_certain_once_it_is_there() -> None:
+    losses = {step: 5.0 for step in range(2, 11)}
+    assert said({0: losses}, aggregate="last", pass_below=4.0).outcome == "fail"
+    losses = {step: 5.0 for step in range(1, 10)}
+    assert said({0: losses}, aggregate="last", pass_below=4.0).outcome == "inconclusive"
+
+
+def test_too_few_samples_are_inconclusive_even_when_all_are_there() -> None:
+    assert said({0: flat(5.0, 3)}, steps=3, min_samples=4, pass_below=9).outcome == "inconclusive"
+    assert said({0: flat(5.0, 4)}, steps=4, min_samples=4, pass_below=9).outcome == "pass"
+
+
+@pytest.mark.parametrize("on_missing", ["inconclusive", "error", "fail"])
+def test_a_rank_without_any_sample_is_what_on_missing_says(on_missing: str) -> None:
+    found = said({0: flat(5.0)}, world_size=2, pass_below=9.0, on_missing=on_missing)
+    assert (found.outcome, found.samples) == (on_missing, 0)
+    assert "rank 1" in found.evidence
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("on_nan", ["fail", "error"])
+def test_a_value_that_is_not_finite_is_what_on_nan_says(bad: float, on_nan: str) -> None:
+    losses = {**flat(5.0), 4: bad}
+    assert said({0: losses}, pass_below=9.0, on_nan=on_nan).outcome == on_nan
+    assert said({0: losses}, aggregate="all_finite", on_nan=on_nan).outcome == "fail"
+
+
+def test_a_run_without_steps_cannot_be_all_finite() -> None:
+    assert said({0: {}}, aggregate="all_finite").outcome == "inconclusive"
+    assert said({}, aggregate="all_finite").outcome == "inconclusive"
+
+
+ORDER = {"pass": 0, "inconclusive": 1, "error": 2, "fail": 3}
+
+
+@given(
+    losses=st.dictionaries(st.integers(1, 10), st.floats(0, 10), max_size=10),
+    lost=st.integers(1, 10),
+    aggregate=st.sampled_from(["min", "max", "mean", "median", "p95", "last", "count", "slope"]),
+    low=st.floats(0, 10),
+    above=st.booleans(),
+)
+@settings(max_examples=200, deadline=None)
+def test_losing_a_sample_of_complete_evidence_never_makes_a_criterion_pass(
+    losses: dict[int, float], lost: int, aggregate: str, low: float, above: bool
+) -> None:
+    whole = {**flat(5.0), **losses}
+    part = {step: loss for step, loss in whole.items() if step != lost}
+    fields: dict[str, Any] = {"pass_above": low} if above else {"pass_below": low}
+    before = said({0: whole}, aggregate=aggregate, **fields).outcome
+    after = said({0: part}, aggregate=aggregate, **fields).outcome
+    assert after != "pass", "9 of 10 samples are below every coverage that may pass"
+    if after == "fail":
+        assert before == "fail", "only what fails whatever is missing may fail"
+
+
+def test_every_metric_of_the_plan_language_has_a_row() -> None:
+    assert set(METRICS) == set(Metric)

@@ -1,0 +1,641 @@
+"""Every decision replays for ever; whatever was changed by hand is named."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.contract.canonical import wire_line
+from gonogo.contract.criterion import Criterion
+from gonogo.contract.decision import Cause, Condition, ConditionState, Verdict
+from gonogo.contract.errors import NotFound
+from gonogo.contract.facts import Measure
+from gonogo.judge.directory import judge_directory
+from gonogo.judge.gate.conditions import waived
+from gonogo.judge.gate.criteria import evaluate
+from gonogo.judge.ledger import v1
+from gonogo.judge.ledger.again import read_again
+from gonogo.judge.ledger.chain import Authority
+from gonogo.judge.ledger.difference import first_difference
+from gonogo.judge.ledger.places import place_of
+from gonogo.judge.ledger.recorded import RecordedDecision, load_decision, record_of
+from gonogo.judge.ledger.replay import ReplayResult, Surroundings, replay_decision
+from gonogo.judge.ledger.seal import append, settled
+from gonogo.judge.watch.detectors.non_finite import NonFinite
+from gonogo.judge.watch.detectors.stall import Stall
+from gonogo.judge.watch.registry import REGISTRY, RELEASE_0_1
+from tests.data.make_runs import HERE, STEPS
+from tests.judge.conftest import CopyRun
+from tests.judge.ledger.chains import (
+    AUTHORITY,
+    HOMES,
+    KEY,
+    RELEASE,
+    chain,
+    edited,
+    entry_of,
+    judged_anew,
+    place,
+    present,
+    release,
+    resealed,
+)
+
+GOLDEN = sorted((HERE / "decisions").glob("v*_*.json"))
+OLD = [(home, number) for home in HOMES for number in range(len(release(home)))]
+
+
+def around(rows: list[RecordedDecision], recorded: RecordedDecision, runs: Path) -> Surroundings:
+    """Everything that lies around a decision of a chain."""
+    run = recorded.decision.run
+    return Surroundings(
+        run_dir=runs / run if run else None,
+        siblings=[row for row in rows if row.id != recorded.id],
+        authority=AUTHORITY if recorded.decision.v > 1 else None,
+    )
+
+
+def replayed(home: str, number: int, *, old: bool = False) -> ReplayResult:
+    """One decision of a home, replayed with all that lies around it."""
+    rows = release(home) if old else chain(home)
+    return replay_decision(rows[number], around(rows, rows[number], RELEASE / home / "runs"))
+
+
+@pytest.mark.parametrize(("home", "number"), OLD)
+def test_every_decision_of_release_1_replays_in_both_halves(home: str, number: int) -> None:
+    found = replayed(home, number, old=True)
+    assert found.equal, found.text
+    parts = ("rule", "facts", "hash", "chain", "decision", "run_directory", "order", "watch")
+    assert found.checked == parts
+    assert found.not_verified == ("who recorded it: it is not signed", RULES_SINCE)
+
+
+@pytest.mark.parametrize("file", GOLDEN, ids=lambda file: file.stem)
+def test_a_golden_decision_replays_for_ever(file: Path) -> None:
+    found = replay_decision(load_decision(file), facts_only=True)
+    assert found.equal, found.text
+    assert found.checked == ("rule", "facts", "hash", "decision")
+
+
+SINCE = sorted(row.name for row in REGISTRY if row.name in RELEASE_0_1 and row.version > 1)
+RULES_SINCE = f"findings of {', '.join(SINCE)}: their rule has changed since"
+
+
+def test_the_golden_decisions_have_every_kind_of_verdict_but_one() -> None:
+    assert {load_decision(file).verdict for file in GOLDEN} == {"GO", "NO_GO", "CONDITIONAL_GO"}
+
+
+@pytest.mark.parametrize(("home", "number"), OLD)
+def test_a_signed_decision_replays_with_its_signature_and_chain(home: str, number: int) -> None:
+    found = replayed(home, number)
+    assert found.equal, found.text
+    assert {"signature", "chain", "order", "run_directory"} <= set(found.checked)
+    assert found.not_verified == (RULES_SINCE,)
+
+
+def test_what_nobody_can_show_is_said() -> None:
+    recorded = chain()[1]
+    alone = replay_decision(recorded, facts_only=True)
+    assert (alone.equal, alone.path) == (False, "signature")
+    assert "no public key" in alone.text
+    assert [text.partition(":")[0] for text in alone.not_verified] == [
+        "who recorded it",
+        "its chain",
+    ]
+    gap = Surroundings(siblings=[chain()[3]], authority=AUTHORITY)
+    texts = replay_decision(recorded, gap, facts_only=True).not_verified
+    assert len(texts) == 2
+    assert "decision 1 of" in texts[0]
+    assert "decision 3 of" in texts[1]
+
+
+BROKEN_CHAINS: dict[str, Callable[[list[RecordedDecision]], list[RecordedDecision]]] = {
+    "the one before was changed": lambda rows: [edited(rows[0], reason="x"), *rows[2:]],
+    "the one before was changed and sealed again": lambda rows: [
+        resealed(rows[0], reason="x"),
+        *rows[2:],
+    ],
+    "the one after was made after another": lambda rows: [
+        rows[0],
+        resealed(rows[2], prev_hash="0" * 64),
+    ],
+    "a second one has its number": lambda rows: [
+        rows[0],
+        resealed(rows[1], id="dec_other", actor="bob"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_CHAINS)
+def test_a_broken_chain_is_a_difference_even_without_a_key(name: str) -> None:
+    rows = chain()
+    siblings = BROKEN_CHAINS[name](rows)
+    found = replay_decision(rows[1], Surroundings(siblings=siblings), facts_only=True)
+    assert not found.equal
+    assert found.path is not None
+    assert found.path.startswith("chain.")
+
+
+def test_who_has_no_key_cannot_seal_a_decision_again() -> None:
+    rows = chain("hang")
+    forged = resealed(rows[2], reason="looks fine")
+    for around in (None, Surroundings(authority=Authority()), Surroundings(authority=AUTHORITY)):
+        found = replay_decision(forged, around, facts_only=True)
+        assert (found.equal, found.path) == (False, "signature")
+    bare = resealed(rows[2], reason="looks fine", key_id=None, signature=None)
+    found = replay_decision(bare, Surroundings(authority=AUTHORITY), facts_only=True)
+    assert (found.equal, found.path) == (False, "signature")
+
+
+def test_the_word_of_a_person_is_checked_by_digest_chain_and_signature_and_no_more() -> None:
+    rows = chain()
+    person = rows[-1]
+    found = replay_decision(person, Surroundings(siblings=rows[:-1], authority=AUTHORITY))
+    assert found.equal, found.text
+    assert "nothing but his word" in found.not_verified[0]
+    forged = resealed(person, verdict="GO", actor="bob")
+    found = replay_decision(forged, Surroundings(siblings=rows[:-1], authority=AUTHORITY))
+    assert found.path == "signature"
+
+
+DECISION_FIELDS = [
+    ({"verdict": "GO"}, "verdict"),
+    ({"diagnosis": "gremlins"}, "diagnosis"),
+    ({"criteria": []}, "criteria.0"),
+    ({"judge_version": 2}, "judge_version"),
+]
+
+
+@pytest.mark.parametrize(("fields", "path"), DECISION_FIELDS)
+def test_a_decision_that_its_facts_do_not_come_to_is_named_even_when_sealed_again(
+    fields: dict[str, Any], path: str
+) -> None:
+    found = replay_decision(resealed(release("hang")[2], **fields), facts_only=True)
+    assert (found.equal, found.path) == (False, path)
+
+
+# Rules that the forger chose for himself (the decision says what they come to, and is resealed).
+
+
+def hang_rules(**fields: Any) -> dict[str, Any]:
+    return {**release("hang")[2].document["rules"], **fields}
+
+
+FORGED_RULES = [
+    ({"built_in": []}, "rules.built_in"),
+    ({"built_in": ["completed"]}, "rules.built_in"),
+    ({"gate": []}, "rules.gate.0"),
+    ({"steps": 10}, "rules.steps"),
+    ({"world_size": 1}, "rules.world_size"),
+    ({"params_tolerance_ratio": 9.0}, "rules.params_tolerance_ratio"),
+    ({"allow_drift": ["git_sha"]}, "rules.allow_drift.0"),
+    ({"watch": {}}, "rules.watch.alive_lost.halt_s"),
+    ({"phases_after": []}, "rules.phases_after.0"),
+]
+
+
+@pytest.mark.parametrize(("fields", "path"), FORGED_RULES)
+def test_rules_are_derived_from_the_order_and_compared(fields: dict[str, Any], path: str) -> None:
+    home = RELEASE / "hang" / "runs"
+    recorded = release("hang")[2]
+    forged = judged_anew(recorded, rules=hang_rules(**fields))
+    found = replay_decision(forged, Surroundings(run_dir=home / str(recorded.decision.run)))
+    assert not found.equal
+    assert found.path is not None
+    assert found.path.startswith(path.rpartition(".")[0])
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Callable[[str, int], tuple[RecordedDecision, Path]]:
+    """A decision of release 0.1 and a copy of its run directory."""
+
+    def copy(home: str, number: int) -> tuple[RecordedDecision, Path]:
+        recorded = release(home)[number]
+        run = str(recorded.decision.run)
+        return recorded, Path(shutil.copytree(RELEASE / home / "runs" / run, tmp_path / run))
+
+    return copy
+
+
+Copied = Callable[[str, int], tuple[RecordedDecision, Path]]
+
+
+def rewritten(folder: Path, name: str, **fields: Any) -> None:
+    file = folder / name
+    file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
+
+
+TAMPERED = [
+    ("exit.json", {"code": 1}, "facts.exit.code"),
+    ("exit.json", {"reason": "stalled"}, "facts.outcome.class"),
+    ("exit.json", {"ranks": {}}, "facts.rank_exits.0"),
+    ("preflight/preflight.json", {"passed": False}, "facts.preflight.passed"),
+    ("order.json", {"steps": 4000}, "rules.steps"),
+    ("order.json", {"gate": []}, "rules.gate.0"),
+    ("order.json", {"identity": {}}, "rules.identity.config_digest"),
+    ("order.json", {"reason": "remedy"}, "facts.history.remedy"),
+    ("order.json", {"watch": {"stall": {"halt_s": 1e9}}}, "rules.watch.alive_lost.halt_s.source"),
+]
+
+
+@pytest.mark.parametrize(("name", "fields", "path"), TAMPERED)
+def test_a_changed_record_is_named(
+    name: str, fields: dict[str, Any], path: str, copied: Copied
+) -> None:
+    recorded, folder = copied("go", 3)
+    rewritten(folder, name, **fields)
+    if name == "exit.json" and "ranks" in fields:
+        for file in folder.glob("exit_rank*.json"):
+            file.unlink()
+    found = replay_decision(recorded, Surroundings(run_dir=folder))
+    assert found.path == path
+
+
+UNREADABLE = ["order.json", "exit.json", "preflight/preflight.json", "findings.jsonl"]
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+@pytest.mark.parametrize("raw", [b"{", b"[]\n", b"\xff\n", b'{"ranks": {"x": {"at": 1}}}\n'])
+def test_a_record_that_cannot_be_read_is_named_and_no_crash(
+    name: str, raw: bytes, copied: Copied
+) -> None:
+    recorded, folder = copied("hang", 2)
+    (folder / name).write_bytes(raw if name != "findings.jsonl" else raw + b"\n")
+    found = replay_decision(recorded, Surroundings(run_dir=folder))
+    assert not found.equal
+    assert name.rpartition("/")[2] in found.text
+
+
+@pytest.mark.parametrize("step", [1, 25, 50])
+def test_one_loss_changed_by_hand_is_named_with_its_rank_and_step(
+    step: int, copied: Copied
+) -> None:
+    recorded, folder = copied("go", 3)
+    file = folder / "heartbeat_rank1.jsonl"
+    lines = [json.loads(line) for line in file.read_bytes().splitlines()]
+    for line in lines:
+        if line["msg"] == "progress" and line["step"] == step:
+            line["loss"] += 1e-9
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = replay_decision(recorded, Surroundings(run_dir=folder))
+    assert not found.equal
+    assert found.path is not None
+    assert found.path.startswith("facts.ranks.1.blocks.")
+    assert "heartbeat_rank1.jsonl" in found.text
+    assert found.recorded != found.found
+    assert replay_decision(recorded, Surroundings(run_dir=folder), facts_only=True).equal
+
+
+PLACE = re.compile(
+    r"\(heartbeat_rank1\.jsonl, boot boot1, seq (\d+) to (\d+), steps (\d+) to (\d+)\)"
+)
+
+
+@pytest.mark.parametrize("watched", [True, False])
+@pytest.mark.parametrize("step", [1, 7, STEPS])
+def test_a_changed_loss_of_the_present_release_is_named_with_its_boot_and_what_a_tick_brought(
+    step: int, watched: bool, copy_run: CopyRun
+) -> None:
+    folder = copy_run("healthy")
+    recorded = record_of(judge_directory(folder))
+    file = folder / "heartbeat_rank1.jsonl"
+    lines = [json.loads(line) for line in file.read_bytes().splitlines()]
+    (changed,) = (row for row in lines if row["msg"] == "progress" and row["step"] == step)
+    changed["loss"] += 1e-12
+    file.write_bytes(b"".join(wire_line(line) for line in lines))
+    path = "facts.ranks.1.blocks.0"
+    if not watched:
+        (folder / "watch.jsonl").unlink()
+    text = place_of(path, folder, v1=False)
+    place = PLACE.search(text)
+    assert place is not None, text
+    first, last, low, high = map(int, place.groups())
+    assert first <= changed["seq"] <= last
+    assert low <= step <= high
+    assert (last - first < len(lines) // 4) is watched
+    assert text in replay_decision(recorded, Surroundings(run_dir=folder)).text or not watched
+
+
+def test_a_boot_that_is_not_there_has_no_place(copy_run: CopyRun) -> None:
+    assert place_of("facts.ranks.1.blocks.1", copy_run("healthy"), v1=False) == ""
+    assert place_of("facts.ranks.1.digest", Path("nowhere"), v1=False) == ""
+
+
+def test_fields_that_heartbeats_have_gained_since_change_no_old_decision(copied: Copied) -> None:
+    recorded, folder = copied("go", 3)
+    for file in folder.glob("heartbeat_rank*.jsonl"):
+        lines = [json.loads(line) for line in file.read_bytes().splitlines()]
+        more = {"run": "run_1", "attempt": 1, "torch": "2.13", "device": "cpu", "driver": "x"}
+        file.write_text("".join(json.dumps({**line, **more}) + "\n" for line in lines))
+    found = read_again(folder, recorded.document["rules"], None)
+    assert first_difference(recorded.document["facts"], found.facts) is None
+
+
+def test_a_finding_that_the_watch_does_not_come_to_is_named(copied: Copied) -> None:
+    recorded, folder = copied("nan", 2)
+    invented = {"detector": "first_loss", "severity": "warn", "at": 1.0, "key": "k", "text": "odd"}
+    with (folder / "findings.jsonl").open("ab") as stream:
+        stream.write(wire_line(invented))
+    seen = replay_decision(recorded, Surroundings(run_dir=folder))
+    assert not seen.equal
+    assert (seen.path or "").startswith("facts.findings")
+    facts = v1.facts.build_facts(v1.record.load_run(folder), recorded.document["rules"])
+    forged = judged_anew(recorded, facts=facts)
+    found = replay_decision(forged, Surroundings(run_dir=folder))
+    assert (found.equal, found.checked[-1]) == (False, "watch")
+    assert found.path is not None
+    assert found.path.startswith("findings.")
+
+
+def around_run(name: str) -> Surroundings:
+    return Surroundings(run_dir=HERE / "runs" / name, siblings=[], authority=AUTHORITY)
+
+
+def test_a_rule_that_changes_later_changes_no_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    decisions = {name: present(name) for name in ("healthy", "stalled")}
+    monkeypatch.setattr(Stall, "observe_tick", lambda self, own, tick, view: (own, []))
+    assert replay_decision(decisions["healthy"], around_run("healthy")).equal
+    silent = replay_decision(decisions["stalled"], around_run("stalled"))
+    assert not silent.equal
+    monkeypatch.setattr(Stall, "version", Stall.version + 1)
+    for name, recorded in decisions.items():
+        found = replay_decision(recorded, around_run(name))
+        assert found.equal, found.text
+        assert found.not_verified == ("findings of stall: their rule has changed since",)
+
+
+def test_beside_a_changed_rule_another_detectors_findings_are_still_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorded = present("non_finite")
+    monkeypatch.setattr(Stall, "version", Stall.version + 1)
+    assert replay_decision(recorded, around_run("non_finite")).equal
+    monkeypatch.setattr(NonFinite, "observe_line", lambda self, own, beat, view: (own, []))
+    found = replay_decision(recorded, around_run("non_finite"))
+    assert (found.equal, (found.path or "").split(".")[:2]) == (False, ["facts", "findings"])
+
+
+@pytest.mark.parametrize("code", ["worker_lost", "superseded", "keeper_lost"])
+def test_an_end_that_only_the_control_plane_knew_does_not_differ_and_is_said(
+    code: str, copied: Copied
+) -> None:
+    recorded, folder = copied("go", 3)
+    (folder / "exit.json").unlink()
+    klass = {"superseded": ("operator", "operator")}.get(code, ("infra", "infra"))
+    ended = {"code": code, "actor": klass[0], "class": klass[1]}
+    forged = judged_anew(recorded, facts={**recorded.document["facts"], "outcome": ended})
+    found = replay_decision(forged, Surroundings(run_dir=folder))
+    assert found.equal, found.text
+    assert any("the control plane's word" in text for text in found.not_verified)
+
+
+def test_an_end_of_infrastructure_that_the_directory_contradicts_is_named(copied: Copied) -> None:
+    recorded, folder = copied("hang", 2)
+    ended = {"code": "keeper_lost", "actor": "infra", "class": "infra"}
+    forged = judged_anew(recorded, facts={**recorded.document["facts"], "outcome": ended})
+    found = replay_decision(forged, Surroundings(run_dir=folder))
+    assert (found.equal, found.path) == (False, "facts.outcome.actor")
+
+
+# Other runs.
+
+
+def confirmed(copied: Copied, tmp_path: Path, **said: Any) -> tuple[RecordedDecision, Path]:
+    """The decision about the hang, saying that a rerun (really: of extended) came to something."""
+    recorded, folder = copied("hang", 2)
+    other = release("go")[3]
+    shutil.copytree(RELEASE / "go" / "runs" / str(other.decision.run), tmp_path / "run_other")
+    row = {"run": "run_other", "variant": None, "verdict": "GO", "code": "completed", **said}
+    facts = {**recorded.document["facts"], "history": {"confirmations": [row]}}
+    return judged_anew(recorded, facts=facts), folder
+
+
+def test_the_runs_that_a_history_names_are_judged_again(copied: Copied, tmp_path: Path) -> None:
+    forged, folder = confirmed(copied, tmp_path)
+    assert forged.verdict == "CONDITIONAL_GO"
+    found = replay_decision(forged, Surroundings(run_dir=folder))
+    assert found.equal, found.text
+    assert "history" in found.checked
+
+
+@pytest.mark.parametrize("said", [{"verdict": "CONDITIONAL_GO"}, {"code": "stalled"}])
+def test_a_history_that_its_runs_do_not_come_to_is_named(
+    said: dict[str, Any], copied: Copied, tmp_path: Path
+) -> None:
+    forged, folder = confirmed(copied, tmp_path, **said)
+    found = replay_decision(forged, Surroundings(run_dir=folder))
+    assert (found.equal, found.path) == (
+        False,
+        f"facts.history.confirmations.0.{next(iter(said))}",
+    )
+
+
+@pytest.mark.parametrize("run", ["run_none", "../run_other", "", 7])
+def test_a_history_of_runs_that_are_not_there_is_not_verified(
+    run: Any, copied: Copied, tmp_path: Path
+) -> None:
+    forged, folder = confirmed(copied, tmp_path, run=run)
+    found = replay_decision(forged, Surroundings(run_dir=folder))
+    assert found.equal
+    assert any("which the history names" in text for text in found.not_verified)
+
+
+def test_conditions_in_the_rules_are_those_that_the_decisions_before_left_open() -> None:
+    rows = release("go")
+    condition = {"id": "smoke:fast", "text": "", "criterion": "fast", "evidence_from": "extended",
+                 "due": "production", "on_miss": "no_go", "state": "open"}  # fmt: skip
+    rules = rows[3].document["rules"]
+    rules = {**rules, "conditions": [{"condition": condition, "criterion": rules["gate"][1]}]}
+    measures = rows[3].document["facts"]["measures"]
+    facts = {
+        **rows[3].document["facts"],
+        "measures": {**measures, "smoke:fast": measures["learning"]},
+    }
+    forged = judged_anew(rows[3], rules=rules, facts=facts)
+    folder = RELEASE / "go" / "runs" / str(forged.decision.run)
+    found = replay_decision(forged, Surroundings(run_dir=folder, siblings=rows[:3]))
+    assert (found.equal, found.path) == (False, "rules.conditions")
+    found = replay_decision(forged, Surroundings(run_dir=folder, siblings=rows[:2]))
+    assert found.equal
+    assert any("open conditions" in text for text in found.not_verified)
+
+
+# Conditions.
+
+CRITERION = {"id": "fast", "metric": "toks_per_s", "pass_above": 900.0, "severity": "conditional"}
+MEASURE = {
+    "window": "1..12",
+    "ranks": {
+        str(rank): {"samples": 12, "owed": 12, "non_finite": 0, "value": 1000.0, "low": 1000.0,
+                    "high": 1000.0}
+        for rank in range(2)
+    },
+}  # fmt: skip
+CONDITION = Condition(id="smoke:fast", text="slow", criterion="fast", evidence_from="extended")
+
+
+def met(**measure: Any) -> RecordedDecision:
+    """A decision that a condition was met, by a run that was this fast."""
+    criterion = Criterion.model_validate(CRITERION)
+    ranks = {rank: {**row, **measure} for rank, row in MEASURE["ranks"].items()}  # type: ignore[attr-defined]
+    seen = {**MEASURE, "ranks": ranks}
+    said = CONDITION.model_copy(update={"state": ConditionState.MET})
+    entry = settled(
+        [said],
+        Verdict.GO,
+        criteria=[evaluate(criterion, Measure.model_validate(MEASURE), 2)],
+        rules={"world_size": 2, "criteria": {CONDITION.id: criterion.model_dump(mode="json")}},
+        facts={"measures": {CONDITION.id: seen}},
+    )
+    rows = chain()
+    return append(entry, place(rows, "extended", rows[3].decision.run), KEY)
+
+
+def test_that_a_condition_was_met_replays_from_its_criterion_and_measure() -> None:
+    found = replay_decision(met(), Surroundings(siblings=chain(), authority=AUTHORITY))
+    assert found.equal, found.text
+    assert "decision" in found.checked
+    assert found.not_verified == ()
+
+
+@pytest.mark.parametrize(
+    ("measure", "path"),
+    [({"value": 800.0, "low": 800.0, "high": 800.0}, "conditions"), ({"value": 950.0}, "criteria")],
+)
+def test_a_condition_that_its_measure_does_not_meet_is_named(
+    measure: dict[str, Any], path: str
+) -> None:
+    found = replay_decision(met(**measure))
+    assert not found.equal
+    assert found.path is not None
+    assert found.path.startswith(path)
+
+
+@pytest.mark.parametrize("facts", [{}, {"measures": {}}, {"measures": {"smoke:fast": None}}])
+def test_a_condition_without_its_measure_is_not_met(facts: dict[str, Any]) -> None:
+    found = replay_decision(resealed(met(), facts=facts))
+    assert not found.equal
+
+
+def missed_by(value: float) -> RecordedDecision:
+    """A decision that a condition was due and not met, by a run that was this fast."""
+    criterion = Criterion.model_validate(CRITERION)
+    bounds = {"value": value, "low": value, "high": value}
+    ranks = {rank: {**row, **bounds} for rank, row in MEASURE["ranks"].items()}  # type: ignore[attr-defined]
+    seen = {**MEASURE, "ranks": ranks}
+    entry = settled(
+        [CONDITION.model_copy(update={"state": ConditionState.MISSED})],
+        Verdict.NO_GO,
+        criteria=[evaluate(criterion, Measure.model_validate(seen), 2)],
+        rules={"world_size": 2, "criteria": {CONDITION.id: criterion.model_dump(mode="json")}},
+        facts={"measures": {CONDITION.id: seen}},
+    )
+    rows = chain()
+    return append(entry, place(rows, "extended", rows[3].decision.run), KEY)
+
+
+def test_that_a_condition_was_missed_replays_from_its_criterion_and_measure() -> None:
+    around = Surroundings(siblings=chain(), authority=AUTHORITY)
+    found = replay_decision(missed_by(800.0), around)
+    assert found.equal, found.text
+    assert "decision" in found.checked
+    assert found.not_verified == ()
+    found = replay_decision(missed_by(1000.0), around)
+    assert (found.equal, found.path, found.recorded) == (False, "conditions", "missed")
+
+
+def test_a_missed_condition_that_nothing_measured_is_somebodys_word() -> None:
+    rows = chain()
+    late = CONDITION.model_copy(update={"state": ConditionState.MISSED})
+    recorded = append(settled([late], Verdict.NO_GO), place(rows, "smoke", None), KEY)
+    found = replay_decision(recorded, Surroundings(siblings=rows, authority=AUTHORITY))
+    assert found.equal
+    assert any("missed or waived" in text for text in found.not_verified)
+
+
+def test_the_words_of_a_cause_decide_nothing_and_are_under_the_hash() -> None:
+    recorded = present("stalled")
+    assert "cause" not in recorded.document
+    cause = Cause(text="rank 1 hung", rank=1, log="rank1.log", line="boom")
+    entry = replace(entry_of(recorded), weakened=recorded.decision.weakened, cause=cause)
+    said = append(entry, place([], "smoke", recorded.decision.run), KEY)
+    assert said.document["cause"]["line"] == "boom"
+    around = Surroundings(siblings=[], authority=AUTHORITY)
+    assert replay_decision(said, around, facts_only=True).equal
+    changed = edited(said, cause={**said.document["cause"], "line": "all fine"})
+    found = replay_decision(changed, around, facts_only=True)
+    assert (found.equal, found.path) == (False, "hash")
+
+
+def test_a_waived_condition_is_somebodys_word() -> None:
+    rows = chain()
+    entry = settled([waived(CONDITION)], Verdict.GO, actor="ana", reason="seen")
+    recorded = append(entry, place(rows, "smoke", None), KEY)
+    found = replay_decision(recorded, Surroundings(siblings=rows, authority=AUTHORITY))
+    assert found.equal
+    assert any("waived" in text for text in found.not_verified)
+
+
+def test_without_the_run_directory_it_says_what_to_do(tmp_path: Path) -> None:
+    for folder in (tmp_path / "none", None):
+        with pytest.raises(NotFound, match="--facts-only"):
+            replay_decision(release("go")[3], Surroundings(run_dir=folder))
+
+
+def test_an_unsigned_decision_of_release_1_is_a_difference_where_a_key_is_and_no_adoption() -> None:
+    found = replay_decision(
+        release("go")[0], Surroundings(authority=Authority(trust=AUTHORITY.trust)), facts_only=True
+    )
+    assert (found.equal, found.path) == (False, "signature")
+    assert "no adoption record" in found.text
+
+
+BEYOND: list[tuple[str, Any, str | None]] = [
+    ("seq", 10**15, None),
+    ("run", "a" * 5000, "run"),
+    ("run", "a\0b", "run"),
+    ("run", "../..", "run"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "path"), BEYOND, ids=lambda value: str(value)[:20])
+def test_a_number_or_a_name_beyond_measure_is_named_and_no_crash(
+    name: str, value: Any, path: str | None
+) -> None:
+    forged = resealed(present("healthy"), key_id=None, signature=None, **{name: value})
+    run_dir = HERE / "runs" / "healthy" if name == "seq" else HERE / "runs" / value
+    found = replay_decision(forged, Surroundings(run_dir=run_dir, siblings=[]))
+    assert (found.equal, found.path) == (path is None, path)
+    if path is None:
+        assert any("open conditions" in text for text in found.not_verified)
+
+
+def test_more_ranks_than_any_run_has_are_named_and_not_counted() -> None:
+    recorded = present("healthy")
+    rules = {**recorded.document["rules"], "world_size": 10**12}
+    found = replay_decision(resealed(recorded, rules=rules), facts_only=True)
+    assert (found.equal, found.path) == (False, "rules.world_size")
+
+
+DIFFERENCES = [
+    ({"a": 1}, {"a": 1}, None),
+    ({"a": 1, "b": 2}, {"a": 1, "b": 3}, "b"),
+    ({"a": [1, {"x": 2}]}, {"a": [1, {"x": 3}]}, "a.1.x"),
+    ({"a": [1]}, {"a": [1, 2]}, "a.1"),
+    ({"a": 1}, {}, "a"),
+    ({"a": 1}, {"a": True}, "a"),
+    ({"a": None}, {"a": 0}, "a"),
+]
+
+
+@pytest.mark.parametrize(("left", "right", "path"), DIFFERENCES)
+def test_the_first_differing_path(left: Any, right: Any, path: str | None) -> None:
+    found = first_difference(left, right)
+    assert (None if found is None else found.path) == path

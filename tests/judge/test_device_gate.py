@@ -1,0 +1,131 @@
+"""The gate of a plan for GPUs: what the devices say decides, and a run that is well is a GO."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.contract.canonical import wire_line
+from gonogo.contract.order import Order
+from gonogo.judge.directory import judge_directory
+from gonogo.planning.resolve import build_order, resolve_plan
+from gonogo.planning.source import bundled_plan
+from tests.data.make_runs import EXPERIMENT, Rank, exit_of, save_run
+
+RUN = "run_01K00000000000000000000001"
+
+
+@pytest.fixture(scope="module")
+def order() -> Order:
+    """The smoke phase of the bundled plan, as it is."""
+    resolved = resolve_plan(bundled_plan("m7c-125m"))
+    return build_order(resolved, "smoke", experiment=EXPERIMENT, run=RUN, token=1)
+
+
+def ranks_of(order: Order) -> list[Rank]:
+    """Ranks that do all that was ordered, at half a second a step."""
+    ranks = [Rank(rank, order) for rank in range(order.world_size)]
+    for rank in ranks:
+        rank.boot()
+        for step in range(1, order.steps + 1):
+            rank.step(step, loss=5.6 - 0.005 * step)
+        rank.done()
+        for line in rank.lines:
+            if line["msg"] == "step_end":
+                line["tokens"] = order.identity.tokens_per_step
+    return ranks
+
+
+def judged(folder: Path, order: Order, util: Mapping[int, float] | None) -> dict[str, Any]:
+    """The decision about a run that is well but for how busy its devices are."""
+    ranks = ranks_of(order)
+    save_run(folder / "run", order, ranks, exit_of(ranks), util)
+    return judge_directory(folder / "run")
+
+
+def outcomes(decision: Mapping[str, Any]) -> dict[str, str]:
+    return {row["id"]: row["outcome"] for row in decision["criteria"]}
+
+
+def test_a_run_that_is_well_in_every_respect_is_a_clean_go(tmp_path: Path, order: Order) -> None:
+    found = judged(tmp_path, order, {0: 95.0, 1: 93.0})
+    assert {row for row in outcomes(found).values()} == {"pass"}, found["criteria"]
+    assert (found["verdict"], found["conditions"]) == ("GO", [])
+    observed = {row["id"]: row["observed"] for row in found["criteria"]}
+    assert observed["utilisation"] == 93.0
+    assert observed["balance"] == pytest.approx(93 / 95)
+    assert not [text for text in found["not_observed"] if "gpu_util" in text]
+
+
+def test_a_device_that_idles_fails_both_and_is_no_go(tmp_path: Path, order: Order) -> None:
+    found = judged(tmp_path, order, {0: 95.0, 1: 30.0})
+    said = outcomes(found)
+    assert (said["utilisation"], said["balance"]) == ("fail", "fail")
+    assert found["verdict"] != "GO"
+
+
+@pytest.mark.parametrize("util", [None, {0: 95.0}, {0: 95.0, 1: 930.0}])
+def test_a_device_that_nobody_heard_is_inconclusive_never_well(
+    tmp_path: Path, order: Order, util: Mapping[int, float] | None
+) -> None:
+    found = judged(tmp_path, order, util)
+    said = outcomes(found)
+    assert (said["utilisation"], said["balance"]) == ("inconclusive", "inconclusive")
+    assert found["verdict"] != "GO"
+    named = [text for text in found["not_observed"] if text.startswith("gpu_util")]
+    assert bool(named) == (util is None)
+
+
+Lines = list[bytes]
+EDITS: dict[str, Callable[[Lines], Lines | None]] = {
+    "removed": lambda lines: None,
+    "emptied": lambda lines: [],
+    "cut": lambda lines: lines[: len(lines) // 2],
+    "without one line": lambda lines: lines[:3] + lines[4:],
+    "an Xid written in": lambda lines: [
+        *lines[:3], wire_line({**json.loads(lines[3]), "xids": [79]}), *lines[4:],
+    ],
+    "another utilisation": lambda lines: [
+        wire_line({**json.loads(line), "util": 99.0}) for line in lines
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory, order: Order) -> Path:
+    folder = tmp_path_factory.mktemp("devices") / "run"
+    ranks = ranks_of(order)
+    save_run(folder, order, ranks, exit_of(ranks), {0: 95.0, 1: 93.0})
+    return folder
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_device_lines_that_are_not_those_of_the_ticks_are_never_go(
+    edit: str, healthy: Path
+) -> None:
+    file = healthy / "devices.jsonl"
+    before = file.read_bytes()
+    after = EDITS[edit](before.splitlines(keepends=True))
+    try:
+        file.unlink() if after is None else file.write_bytes(b"".join(after))
+        found = judge_directory(healthy)
+    finally:
+        file.write_bytes(before)
+    assert found["verdict"] == "INCONCLUSIVE"
+    assert "devices.jsonl lacks" in found["facts"]["contradictions"][0]
+
+
+def test_device_lines_twice_and_after_the_last_tick_change_nothing(healthy: Path) -> None:
+    file = healthy / "devices.jsonl"
+    before = file.read_bytes()
+    *_, last = before.splitlines()
+    later = {**json.loads(last), "ts": 4e9, "mono": 4e9, "util": 0.0}
+    try:
+        file.write_bytes(before + before + wire_line(later))
+        assert judge_directory(healthy)["verdict"] == "GO"
+    finally:
+        file.write_bytes(before)

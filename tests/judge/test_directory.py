@@ -1,0 +1,213 @@
+"""`gonogo judge DIR`: a directory judges itself, and says what it cannot show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.contract.canonical import wire_value
+from gonogo.contract.errors import NotFound, Rejected
+from gonogo.contract.order import RunReason
+from gonogo.judge.directory import judge_directory
+from gonogo.judge.ledger.recorded import record_of
+from gonogo.planning.source import bundled_plan
+from tests.data import make_runs
+from tests.data.make_runs import EPOCH
+from tests.judge.conftest import CopyRun
+
+PLAN = {**bundled_plan("m7c-125m")}
+
+
+OURS = [
+    ("healthy", "GO", None, []),
+    ("stalled", "NO_GO", "hang_in_compute", [("stall", 1, "backward")]),
+    ("non_finite", "NO_GO", "non_finite_loss", [("non_finite", None, None)]),
+]
+
+
+@pytest.mark.parametrize(("name", "verdict", "diagnosis", "halts"), OURS)
+def test_our_directories(
+    name: str, verdict: str, diagnosis: str | None, halts: list[Any], copy_run: CopyRun
+) -> None:
+    found = judge_directory(copy_run(name))
+    assert (found["verdict"], found["diagnosis"]) == (verdict, diagnosis)
+    told = [(row["detector"], row["rank"], row["section"]) for row in found["findings"]
+            if row["severity"] == "halt"]  # fmt: skip
+    assert told == halts
+    assert record_of(found).seals() is None
+
+
+PREDECESSOR = [
+    ("predecessor_healthy", None, "INCONCLUSIVE"),
+    ("predecessor_toy", None, "INCONCLUSIVE"),
+    ("predecessor_stalled", None, "INCONCLUSIVE"),
+    ("predecessor_healthy", "smoke", "NO_GO"),  # 512 tokens in 107.8 s
+    ("predecessor_toy", "smoke", "INCONCLUSIVE"),
+    ("predecessor_stalled", "smoke", "NO_GO"),
+]
+
+
+@pytest.mark.parametrize(("name", "phase", "verdict"), PREDECESSOR)
+def test_the_predecessor_s_directories_are_never_go_for_lack_of_evidence(
+    name: str, phase: str | None, verdict: str, copy_run: CopyRun
+) -> None:
+    plan = PLAN if phase else None
+    found = judge_directory(copy_run(name), plan, phase)
+    assert found["verdict"] == verdict
+    outcomes = {row["id"]: row["outcome"] for row in found["criteria"]}
+    assert "pass" not in outcomes.values() or phase
+    topics = {text.partition(":")[0] for text in found["not_observed"]}
+    assert {"identity", "coverage", "sections", "preflight", "end", "step_start"} <= topics
+    assert any("every 20 steps" in text for text in found["not_observed"])
+    if phase:
+        assert "rank 1" in topics
+
+
+@pytest.mark.parametrize("name", ["predecessor_healthy", "predecessor_toy"])
+def test_with_neither_order_nor_plan_completed_is_inconclusive(
+    name: str, copy_run: CopyRun
+) -> None:
+    found = judge_directory(copy_run(name), now=EPOCH + 10**8)
+    outcomes = {row["id"]: row["outcome"] for row in found["criteria"]}
+    assert outcomes["completed"] == "inconclusive"
+
+
+def test_a_predecessor_that_reached_the_last_step_is_not_called_silent(copy_run: CopyRun) -> None:
+    found = judge_directory(copy_run("predecessor_healthy"), PLAN, "smoke", now=EPOCH + 10**8)
+    assert [row for row in found["findings"] if row["severity"] == "halt"] == []
+
+
+STALLED_AT = 11.3 + 160 * 107.8
+LIMIT_S = 8 * 20 * 107.8
+
+
+@pytest.mark.parametrize(("after_s", "found"), [(LIMIT_S - 60, False), (LIMIT_S + 60, True)])
+def test_a_predecessor_stalls_after_eight_of_its_own_intervals_whatever_beats_it_wrote(
+    after_s: float, found: bool, copy_run: CopyRun
+) -> None:
+    now = EPOCH + STALLED_AT + after_s
+    findings = judge_directory(copy_run("predecessor_stalled"), PLAN, "smoke", now=now)["findings"]
+    halts = [(row["detector"], row["rank"], row["step"]) for row in findings
+             if row["severity"] == "halt"]  # fmt: skip
+    assert halts == ([("stall", 0, 160)] if found else [])
+
+
+def test_a_predecessor_s_loss_that_is_not_a_number_is_found(tmp_path: Path) -> None:
+    lines = make_runs.predecessor_lines(steps=100, step_s=1.0, tok_s=38.0, log_every=20)
+    lines[4]["loss"] = float("nan")
+    make_runs.save_lines(tmp_path / "run", lines)
+    found = judge_directory(tmp_path / "run")
+    assert [row["detector"] for row in found["findings"]] == ["non_finite"]
+    assert found["verdict"] == "NO_GO"
+
+
+def cut(folder: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
+    """Leave a directory as it was when its host went away."""
+    for file in folder.glob("exit*.json"):
+        file.unlink()
+    ticks = (folder / "watch.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "watch.jsonl").write_bytes(b"".join(ticks[:-1]))
+    for file in folder.glob("heartbeat_rank*.jsonl"):
+        lines = file.read_bytes().splitlines(keepends=True)
+        file.write_bytes(b"".join(line for line in lines if keep(json.loads(line))))
+
+
+@pytest.mark.parametrize(("after_s", "verdict"), [(5.0, "INCONCLUSIVE"), (100.0, "NO_GO")])
+@pytest.mark.parametrize("watched", [True, False])
+def test_an_unfinished_run_is_judged_at_the_time_that_is_asked(
+    after_s: float, verdict: str, watched: bool, copy_run: CopyRun
+) -> None:
+    folder = copy_run("healthy")
+    cut(folder, lambda line: line["step"] < 8)
+    if not watched:
+        (folder / "watch.jsonl").unlink()
+        (folder / "findings.jsonl").unlink()
+    lines = [line for file in folder.glob("heartbeat*") for line in file.read_text().splitlines()]
+    last = max(json.loads(line)["ts"] for line in lines)
+    found = judge_directory(folder, now=last + after_s)
+    assert found["verdict"] == verdict
+    assert any(text.startswith("end:") for text in found["not_observed"])
+
+
+def test_the_clock_of_a_run_that_arrived_stops_at_its_last_line(copy_run: CopyRun) -> None:
+    folder = copy_run("healthy")
+    cut(folder, lambda line: True)
+    found = judge_directory(folder, now=EPOCH + 10**8)
+    assert (found["verdict"], found["findings"]) == ("INCONCLUSIVE", [])
+
+
+def test_our_lines_without_an_order_show_nothing_that_was_asked_for(copy_run: CopyRun) -> None:
+    folder = copy_run("healthy")
+    (folder / "order.json").unlink()
+    found = judge_directory(folder)
+    assert found["verdict"] == "INCONCLUSIVE"
+    assert any(text.startswith("order:") for text in found["not_observed"])
+
+
+def test_a_plan_and_a_phase_stand_for_a_missing_order(copy_run: CopyRun, tmp_path: Path) -> None:
+    folder = copy_run("healthy")
+    (folder / "order.json").unlink()
+    plan = tmp_path / "plan.yaml"
+    sets = {**bundled_plan("demo"), "name": "other", "train": make_runs.CONFIG}
+    sets["workload"]["entry"] = "their.trainer"
+    for row in sets["phases"]:
+        row["steps"] = make_runs.STEPS
+    plan.write_text(json.dumps(wire_value(sets)))
+    found = judge_directory(folder, str(plan), "smoke")
+    outcomes = {row["id"]: row["outcome"] for row in found["criteria"]}
+    assert (outcomes["finite"], outcomes["coverage"]) == ("pass", "pass")
+    assert found["verdict"] == "INCONCLUSIVE", "an order that is gone is evidence that is gone"
+
+
+def test_an_unreadable_line_is_said(copy_run: CopyRun) -> None:
+    folder = copy_run("healthy")
+    with (folder / "heartbeat_rank0.jsonl").open("ab") as stream:
+        stream.write(b"\xff\xfe\n")
+    texts = judge_directory(folder)["not_observed"]
+    assert "rank 0: 1 lines cannot be read" in texts
+
+
+def test_bad_input_is_refused_with_what_to_do(copy_run: CopyRun, tmp_path: Path) -> None:
+    folder = copy_run("predecessor_healthy")
+    with pytest.raises(Rejected, match="--phase"):
+        judge_directory(folder, "m7c-125m")
+    with pytest.raises(NotFound, match="no plan"):
+        judge_directory(folder, "nonsense", "smoke")
+    with pytest.raises(NotFound, match="no phase"):
+        judge_directory(folder, "m7c-125m", "nonsense")
+    with pytest.raises(NotFound, match="no such file"):
+        judge_directory(folder, str(tmp_path / "no.yaml"), "smoke")
+    with pytest.raises(NotFound, match="neither"):
+        judge_directory(tmp_path)
+
+
+def test_a_run_that_was_made_with_a_remedy_is_conditional(tmp_path: Path) -> None:
+    order = make_runs.order_of().model_copy(update={"reason": RunReason.REMEDY})
+    ranks = make_runs.healthy_ranks(order)
+    make_runs.save_run(tmp_path / "run", order, ranks, make_runs.exit_of(ranks))
+    found = judge_directory(tmp_path / "run")
+    assert found["verdict"] == "CONDITIONAL_GO"
+    assert [row["criterion"] for row in found["conditions"]] == ["remedied"]
+
+
+BAD_YAML = {
+    "nested": (b"a: " + b"[" * 3000, "levels"),
+    "no UTF-8": (b"\xff\xfe\x00", "not YAML: no UTF-8"),
+    "a number without end": (b"steps: " + b"9" * 5000, "a number of 5000 characters"),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), BAD_YAML.values(), ids=BAD_YAML)
+def test_a_plan_that_nobody_can_read_is_refused(
+    text: bytes, said: str, copy_run: CopyRun, tmp_path: Path
+) -> None:
+    run = copy_run("healthy")
+    (run / "order.json").unlink()
+    plan = tmp_path / "plan.yaml"
+    plan.write_bytes(text)
+    with pytest.raises(Rejected, match=said):
+        judge_directory(run, plan=str(plan), phase="smoke")

@@ -1,0 +1,93 @@
+"""What does the judge say of the five field reports' runs? (X19, R16, R18, R20-R22, R70, R82)"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gonogo.cli.main import app
+from gonogo.judge.directory import judge_directory
+from tests.data.field_reports import FIELD_REPORTS, PHASE, PLAN
+from tests.data.field_reports_page import page
+
+ROOT = Path(__file__).resolve().parents[2]
+BY_NAME = {row.name: row for row in FIELD_REPORTS}
+
+
+def judge(name: str, folder: Path) -> dict[str, Any]:
+    path, now = BY_NAME[name].save(folder)
+    return judge_directory(path, PLAN, PHASE, now=now)
+
+
+def criterion(document: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(row for row in document["criteria"] if row["id"] == name)
+    return found
+
+
+VERDICTS = [
+    ("runbook_125m", "NO_GO", None, []),
+    ("a100_hang", "NO_GO", None, ["stall"]),
+    ("a100_125m", "NO_GO", None, []),
+    ("ddp_crash", "NO_GO", "ddp_marked_ready_twice", ["no_first_heartbeat"]),
+    ("50k_toy", "INCONCLUSIVE", None, []),
+    ("v4_toy", "INCONCLUSIVE", None, []),
+]
+
+
+def test_every_report_is_judged() -> None:
+    assert [name for name, *_ in VERDICTS] == [row.name for row in FIELD_REPORTS]
+
+
+@pytest.mark.parametrize(("name", "verdict", "diagnosis", "halts"), VERDICTS)
+def test_each_report_s_run_gets_its_verdict(
+    name: str, verdict: str, diagnosis: str | None, halts: list[str], tmp_path: Path
+) -> None:
+    found = judge(name, tmp_path)
+    assert (found["verdict"], found["diagnosis"]) == (verdict, diagnosis)
+    assert [row["detector"] for row in found["findings"] if row["severity"] == "halt"] == halts
+    topics = {text.partition(":")[0] for text in found["not_observed"]}
+    assert {"identity", "coverage", "gpu_util", "gate statistics", "selection"} <= topics
+
+
+@pytest.mark.parametrize(("name", "tok_s"), [("runbook_125m", 38.0), ("a100_125m", 37.0)])
+def test_the_real_model_s_speed_is_its_own_and_below_the_floor(
+    name: str, tok_s: float, tmp_path: Path
+) -> None:
+    found = judge(name, tmp_path)
+    throughput = criterion(found, "throughput")
+    assert (throughput["outcome"], throughput["severity"]) == ("fail", "required")
+    assert throughput["observed"] == pytest.approx(tok_s, rel=1e-6)
+    assert found["findings"] == [], "what it reports is what its lines say"
+
+
+@pytest.mark.parametrize(("name", "told"), [("v4_toy", "847"), ("50k_toy", "970")])
+def test_a_toy_is_told_by_the_tokens_that_its_own_lines_imply(
+    name: str, told: str, tmp_path: Path
+) -> None:
+    found = judge(name, tmp_path)
+    identity = criterion(found, "identity")
+    assert identity["outcome"] == "inconclusive"
+    assert f"reports {told} tokens/s" in identity["evidence"]
+    assert "a step took 256 tokens" in identity["evidence"]
+    assert [(row["detector"], row["severity"]) for row in found["findings"]] == [
+        ("implausible_speed", "warn")
+    ]
+    assert criterion(found, "throughput")["outcome"] == "inconclusive"
+
+
+def test_the_page_of_field_reports_is_what_judging_says() -> None:
+    made = "`python -m tests.data.field_reports_page > docs/field-reports.md` makes it"
+    assert (ROOT / "docs" / "field-reports.md").read_text() == page(), made
+
+
+def test_the_command_says_what_was_not_observed_and_the_diagnosis(tmp_path: Path) -> None:
+    folder, now = BY_NAME["ddp_crash"].save(tmp_path)
+    said = CliRunner().invoke(
+        app, ["judge", str(folder), "--plan", PLAN, "--phase", PHASE, "--now", str(now)]
+    )
+    for topic in ("gpu_util", "gate statistics", "selection", "identity"):
+        assert f"not observed: {topic}:" in said.output
+    assert "ddp_marked_ready_twice" in said.output

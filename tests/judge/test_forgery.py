@@ -1,0 +1,766 @@
+"""No single edit of a healthy run's directory leaves a GO, unless a reason says why not.
+
+The catalogue removes, empties, cuts, replaces and exchanges every file, and changes and removes
+every field of every record and of every kind of line, one at a time. What still gives GO stands in
+`HARMLESS`, with the reason why that byte decides nothing; an edit that is listed there and does not
+give GO any more fails, too, so that the table stays true.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.contract.canonical import wire_line
+from gonogo.contract.errors import GonogoError
+from gonogo.contract.order import Order
+from gonogo.contract.tick import AgentProbe, LinesSeen, ProcessState, Tick
+from gonogo.judge.directory import judge_directory
+from gonogo.judge.evidence.record import load_run
+from gonogo.judge.watch import lines_seen, refold, replay_watch, tick_digest
+from gonogo.rundir import file_seal, iter_lines, save_json
+from tests.data.make_runs import (
+    BOOT_MONO,
+    EPOCH,
+    Rank,
+    exit_of,
+    healthy_ranks,
+    order_of,
+    save_run,
+    tick_line,
+)
+from tests.judge.runs import facts_of
+
+Edit = Callable[[Path], None]
+
+SHAPES: dict[str, Callable[[], Order]] = {
+    "two ranks": order_of,
+    "one rank": lambda: order_of(sets={"workload.world_size": 1}),
+    "resumed": lambda: order_of(resume_step=6),
+    "restarted in place": order_of,
+    "with devices": order_of,
+}
+
+
+def restarted_ranks(
+    order: Order, between: Callable[[Rank], list[dict[str, Any]]] = lambda rank: []
+) -> list[Rank]:
+    """Ranks that start anew after step 6: their last lines and the first ones of the new process
+    come with one tick. `between` says what else stands there."""
+    ranks = [Rank(rank, order) for rank in range(order.world_size)]
+    for rank in ranks:
+        rank.boot()
+        rank.mono += 0.05
+        for step in range(1, 7):
+            rank.step(step)
+        more = between(rank)
+        rank.restart(6)
+        place = next(i for i, line in enumerate(rank.lines) if line["boot"] == rank.boot_id)
+        rank.lines[place:place] = more
+        for step in range(7, order.steps + 1):
+            rank.step(step)
+        rank.done()
+    return ranks
+
+
+def save_healthy(folder: Path, order: Order, shape: str = "two ranks") -> None:
+    ranks = restarted_ranks(order) if shape == "restarted in place" else healthy_ranks(order)
+    util = {0: 95.0, 1: 93.0} if shape == "with devices" else None
+    save_run(folder, order, ranks, exit_of(ranks), util)
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A healthy directory of each shape, and one of another run."""
+    root = tmp_path_factory.mktemp("forgery")
+    for name, make in SHAPES.items():
+        save_healthy(root / name, make(), name)
+        other = make().model_copy(update={"run": "run_01K00000000000000000000009"})
+        save_healthy(root / f"other {name}", other, name)
+    return {folder.name: folder for folder in root.iterdir()}
+
+
+def verdict_of(folder: Path) -> str:
+    """The verdict, or the refusal to judge at all."""
+    try:
+        return str(judge_directory(folder)["verdict"])
+    except GonogoError as error:
+        return type(error).__name__
+
+
+# ---- edits of whole files -----------------------------------------------------------------------
+
+FILES = (
+    "order.json",
+    "exit.json",
+    "exit_rank0.json",
+    "preflight/preflight.json",
+    "model.json",
+    "env.json",
+    "heartbeat_rank0.jsonl",
+    "watch.jsonl",
+    "findings.jsonl",
+    "devices.jsonl",
+)
+
+
+def remove(name: str) -> Edit:
+    return lambda folder: (folder / name).unlink()
+
+
+def empty(name: str) -> Edit:
+    return lambda folder: (folder / name).write_bytes(b"") and None
+
+
+def cut(name: str) -> Edit:
+    """Only the first half is left."""
+
+    def edit(folder: Path) -> None:
+        raw = (folder / name).read_bytes()
+        (folder / name).write_bytes(raw[: len(raw) // 2])
+
+    return edit
+
+
+def cut_lines(name: str, keep: slice) -> Edit:
+    def edit(folder: Path) -> None:
+        lines = (folder / name).read_bytes().splitlines(keepends=True)
+        (folder / name).write_bytes(b"".join(lines[keep]))
+
+    return edit
+
+
+def garbage(name: str) -> Edit:
+    return lambda folder: (folder / name).write_bytes(b"\x00\xff not json\n") and None
+
+
+def directory(name: str) -> Edit:
+    """A directory in place of the file."""
+
+    def edit(folder: Path) -> None:
+        (folder / name).unlink()
+        (folder / name).mkdir()
+
+    return edit
+
+
+def link(name: str) -> Edit:
+    """A link that leads nowhere in place of the file."""
+
+    def edit(folder: Path) -> None:
+        (folder / name).unlink()
+        (folder / name).symlink_to(folder / "nowhere")
+
+    return edit
+
+
+def exchange(name: str) -> Edit:
+    """The file of another healthy run in place of this one's."""
+
+    def edit(folder: Path) -> None:
+        other = folder.parent / f"other {folder.name.partition(' copy')[0]}"
+        shutil.copy(other / name, folder / name)
+
+    return edit
+
+
+def add(name: str, raw: bytes = b"") -> Edit:
+    return lambda folder: (folder / name).write_bytes(raw) and None
+
+
+def append(name: str, raw: bytes) -> Edit:
+    def edit(folder: Path) -> None:
+        with (folder / name).open("ab") as stream:
+            stream.write(raw)
+
+    return edit
+
+
+WAYS: dict[str, Callable[[str], Edit]] = {
+    "removed": remove,
+    "emptied": empty,
+    "cut": cut,
+    "garbage": garbage,
+    "a directory": directory,
+    "a link": link,
+    "another run's": exchange,
+}
+HALT = {
+    "v": 1, "detector": "stall", "severity": "halt", "rank": 0, "at": 1.0, "key": "k", "text": "",
+}  # fmt: skip
+FOREIGN = {
+    "v": 1, "ts": 1.0, "mono": 1.0, "pid": 7, "rank": 7, "boot": "b7", "seq": 1, "step": 1,
+    "msg": "alive",
+}  # fmt: skip
+
+
+def file_edits(folder: Path) -> Iterator[tuple[str, Edit]]:
+    for name in FILES:
+        for way, make in WAYS.items() if (folder / name).exists() else ():
+            yield f"{name} {way}", make(name)
+    for name in ("heartbeat_rank0.jsonl", "watch.jsonl"):
+        yield f"{name} without its first line", cut_lines(name, slice(1, None))
+        yield f"{name} without its last line", cut_lines(name, slice(None, -1))
+        yield f"{name} without every second line", cut_lines(name, slice(None, None, 2))
+    yield "watch.jsonl only its first tick", cut_lines("watch.jsonl", slice(1))
+    yield "watch.jsonl only its last tick", cut_lines("watch.jsonl", slice(-1, None))
+    yield "watch.jsonl with garbage after it", append("watch.jsonl", b"{\n")
+    yield "heartbeat_rank0.jsonl with garbage after it", append("heartbeat_rank0.jsonl", b"{\n")
+    yield "findings.jsonl with a halt", append("findings.jsonl", wire_line(HALT))
+    yield "findings.jsonl with garbage", append("findings.jsonl", b"{\n")
+    yield ".HALT added", add(".HALT")
+    yield ".kill added", add(".kill")
+    yield "heartbeat_rank7.jsonl added", add("heartbeat_rank7.jsonl", wire_line(FOREIGN))
+    yield "heartbeat_rank7.jsonl added, empty", add("heartbeat_rank7.jsonl")
+    yield "devices.jsonl added, garbage", add("devices.jsonl", b"{\n")
+    yield "heartbeats doubled", doubled
+    yield "heartbeats in another order", shuffled
+    for boot in boots_in(folder / "heartbeat_rank0.jsonl"):
+        for msg in ("progress", "step_end"):
+            yield f"the last {msg} of {boot} changed", last_of(boot, msg)
+
+
+def boots_in(file: Path) -> list[str]:
+    return list(dict.fromkeys(json.loads(line)["boot"] for line in file.read_bytes().splitlines()))
+
+
+def last_of(boot: str, msg: str) -> Edit:
+    """Another time on the last such line of a process."""
+
+    def edit(folder: Path) -> None:
+        file = folder / "heartbeat_rank0.jsonl"
+        lines = file.read_bytes().splitlines(keepends=True)
+        rows = [json.loads(line) for line in lines]
+        place = max(i for i, row in enumerate(rows) if (row["boot"], row["msg"]) == (boot, msg))
+        lines[place] = wire_line({**rows[place], "mono": rows[place]["mono"] + 1e-6})
+        file.write_bytes(b"".join(lines))
+
+    return edit
+
+
+def doubled(folder: Path) -> None:
+    for file in folder.glob("heartbeat*"):
+        lines = file.read_bytes().splitlines(keepends=True)
+        file.write_bytes(b"".join(line for line in lines for _ in (0, 1)))
+
+
+def shuffled(folder: Path, seed: int = 7) -> None:
+    """A fifth of the lines moved, a fifth doubled."""
+    chance = random.Random(seed)
+    for file in folder.glob("heartbeat*"):
+        lines = file.read_bytes().splitlines(keepends=True)
+        for line in chance.sample(lines, len(lines) // 5):
+            lines.insert(chance.randrange(len(lines)), line)
+        for line in chance.sample(lines, len(lines) // 5):
+            lines.remove(line)
+            lines.insert(chance.randrange(len(lines)), line)
+        file.write_bytes(b"".join(lines))
+
+
+# ---- edits of fields ----------------------------------------------------------------------------
+
+
+def changed(value: Any) -> Any:
+    """Another value of the same kind."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    if isinstance(value, str):
+        return f"{value}x"
+    if isinstance(value, list):
+        return value[:-1] if value else ["x"]
+    if isinstance(value, dict):
+        return dict(list(value.items())[:-1]) if value else {"x": "y"}
+    return 1
+
+
+def paths(value: Any, path: tuple[Any, ...] = (), depth: int = 2) -> Iterator[tuple[Any, ...]]:
+    """Where fields are, down to `depth`."""
+    pairs: Any = ()
+    if isinstance(value, dict):
+        pairs = value.items()
+    elif isinstance(value, list):
+        pairs = enumerate(value[:1])
+    for key, inner in pairs:
+        yield (*path, key)
+        if depth > 1:
+            yield from paths(inner, (*path, key), depth - 1)
+
+
+def with_field(document: Any, path: tuple[Any, ...], *, gone: bool) -> Any:
+    """The document with one field changed, or gone."""
+    found = json.loads(json.dumps(document))
+    node = found
+    for key in path[:-1]:
+        node = node[key]
+    if gone:
+        del node[path[-1]]
+    else:
+        node[path[-1]] = changed(node[path[-1]])
+    return found
+
+
+def field_of(name: str, path: tuple[Any, ...], *, gone: bool) -> Edit:
+    def edit(folder: Path) -> None:
+        document = json.loads((folder / name).read_bytes())
+        (folder / name).write_text(json.dumps(with_field(document, path, gone=gone), indent=1))
+
+    return edit
+
+
+def field_of_line(
+    name: str, which: Callable[[dict[str, Any]], bool], path: tuple[Any, ...], *, gone: bool
+) -> Edit:
+    """One field of the first line that is such a one."""
+
+    def edit(folder: Path) -> None:
+        lines = (folder / name).read_bytes().splitlines(keepends=True)
+        place = next(i for i, line in enumerate(lines) if which(json.loads(line)))
+        lines[place] = wire_line(with_field(json.loads(lines[place]), path, gone=gone))
+        (folder / name).write_bytes(b"".join(lines))
+
+    return edit
+
+
+def without_line(name: str, which: Callable[[dict[str, Any]], bool]) -> Edit:
+    def edit(folder: Path) -> None:
+        lines = (folder / name).read_bytes().splitlines(keepends=True)
+        place = next(i for i, line in enumerate(lines) if which(json.loads(line)))
+        (folder / name).write_bytes(b"".join(lines[:place] + lines[place + 1 :]))
+
+    return edit
+
+
+def contradicted(name: str, which: Callable[[dict[str, Any]], bool]) -> Edit:
+    """The same line once more, with another step: two writers."""
+
+    def edit(folder: Path) -> None:
+        lines = (folder / name).read_bytes().splitlines(keepends=True)
+        line = next(json.loads(line) for line in lines if which(json.loads(line)))
+        lines.append(wire_line({**line, "step": line["step"] + 1}))
+        (folder / name).write_bytes(b"".join(lines))
+
+    return edit
+
+
+def said(msg: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda line: line.get("msg") == msg
+
+
+def number(n: int) -> Callable[[dict[str, Any]], bool]:
+    return lambda line: line.get("n") == n
+
+
+def field_edits(folder: Path) -> Iterator[tuple[str, Edit]]:
+    """Every field of every record and kind of line of a directory."""
+    for name in ("order.json", "exit.json", "exit_rank0.json", "preflight/preflight.json",
+                 "model.json", "env.json"):  # fmt: skip
+        document = json.loads((folder / name).read_bytes())
+        for path in paths(document, depth=3 if "preflight" in name else 2):
+            where = ".".join(map(str, path))
+            yield f"{name}: {where} changed", field_of(name, path, gone=False)
+            yield f"{name}: {where} gone", field_of(name, path, gone=True)
+    name = "heartbeat_rank0.jsonl"
+    kinds: dict[str, dict[str, Any]] = {}
+    for raw in (folder / name).read_bytes().splitlines():
+        line = json.loads(raw)
+        kinds.setdefault(line["msg"], line)
+    for msg, line in kinds.items():
+        yield f"{name}: {msg} gone", without_line(name, said(msg))
+        yield f"{name}: {msg} contradicted", contradicted(name, said(msg))
+        for path in paths(line, depth=1):
+            yield (
+                f"{name}: {msg}.{path[0]} changed",
+                field_of_line(name, said(msg), path, gone=False),
+            )
+            yield f"{name}: {msg}.{path[0]} gone", field_of_line(name, said(msg), path, gone=True)
+    name = "watch.jsonl"
+    ticks = [json.loads(raw) for raw in (folder / name).read_bytes().splitlines()]
+    for what, tick in (
+        ("first", ticks[0]),
+        ("middle", ticks[len(ticks) // 2]),
+        ("last", ticks[-1]),
+    ):
+        yield f"{name}: {what} tick gone", without_line(name, number(tick["n"]))
+        for path in paths(tick):
+            where = ".".join(map(str, path))
+            yield (
+                f"{name}: {what} tick's {where} changed",
+                field_of_line(name, number(tick["n"]), path, gone=False),
+            )
+            yield (
+                f"{name}: {what} tick's {where} gone",
+                field_of_line(name, number(tick["n"]), path, gone=True),
+            )
+
+
+# ---- what decides nothing -----------------------------------------------------------------------
+
+HARMLESS = {
+    "findings.jsonl removed": "nothing was found, so nothing stood in it; the fold is the witness",
+    "findings.jsonl emptied": "it was empty",
+    "findings.jsonl cut": "it was empty",
+    "findings.jsonl another run's": "it was empty, and so is the other",
+    "findings.jsonl a link": "a link to nothing is a file that is not there",
+    "env.json: *": "it says where the run was made, for people; its digest is in the facts",
+    "env.json removed": "it says where the run was made, for people",
+    "env.json emptied": "it says where the run was made, for people",
+    "env.json cut": "it says where the run was made, for people",
+    "env.json garbage": "it says where the run was made, for people",
+    "env.json a link": "it says where the run was made, for people",
+    "heartbeat_rank0.jsonl: *.v gone": "1 is what it is where a line does not say it",
+    "heartbeat_rank0.jsonl: done.section gone": "it was null",
+    "heartbeat_rank0.jsonl with garbage after it": "what is no heartbeat says nothing",
+    "heartbeat_rank7.jsonl added, empty": "an empty file says nothing",
+    "heartbeats doubled": "a line counts once, however often it stands there",
+    "heartbeats in another order": "lines are known by boot and seq, ticks say what they had read",
+    "watch.jsonl: last tick's n changed": "no tick follows that one",
+    "watch.jsonl: last tick's mono changed": "the end was seen then, or a second later",
+    "watch.jsonl: last tick's ts changed": "no deadline runs by the wall clock",
+    "watch.jsonl: last tick's interval_s gone": "0.25 is what it is where a tick does not say it",
+    "watch.jsonl: last tick's interval_s changed": "the next tick would have been meant later",
+    "watch.jsonl: last tick's go *": "the trainer had its .GO long before it ended",
+    "watch.jsonl: last tick's upto*": "every line had been read by the ticks before",
+    "watch.jsonl: last tick's ranks changed": "what a rank's exit was stands in three other places",
+    "watch.jsonl: last tick's ranks gone": "what a rank's exit was stands in three other places",
+    "watch.jsonl: last tick's ranks.0 *": "what a rank's exit was stands in three other places",
+    "watch.jsonl: last tick's files.exit_rank* gone": "exit.json holds what those records say",
+    "watch.jsonl: last tick's files changed": "the seal of one rank's record is gone: the same",
+}
+"""Pattern of an edit's name → why that byte does not matter."""
+
+
+def reason_of(name: str) -> str | None:
+    return next((why for row, why in HARMLESS.items() if fnmatchcase(name, row)), None)
+
+
+def copied(folder: Path) -> Path:
+    copy = folder.parent / f"{folder.name} copy"
+    shutil.rmtree(copy, ignore_errors=True)
+    return shutil.copytree(folder, copy)
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    return {str(file): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def untrue(folder: Path, edits: Iterable[tuple[str, Edit]]) -> tuple[list[str], int]:
+    """Edits of which `HARMLESS` does not tell the truth, and how many there were."""
+    wrong, tried = [], 0
+    for name, edit in edits:
+        copy = copied(folder)
+        before = bytes_of(copy)
+        edit(copy)
+        if bytes_of(copy) == before:
+            continue
+        tried += 1
+        verdict = verdict_of(copy)
+        if (verdict == "GO") != (reason_of(name) is not None):
+            wrong.append(f"{name}: {verdict}")
+    return wrong, tried
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_edit_of_a_file_leaves_a_go(shape: str, healthy: dict[str, Path]) -> None:
+    assert verdict_of(healthy[shape]) == "GO"
+    wrong, tried = untrue(healthy[shape], file_edits(healthy[shape]))
+    assert wrong == []
+    assert tried >= 60
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_no_edit_of_a_field_leaves_a_go(part: int, healthy: dict[str, Path]) -> None:
+    """Every field is changed or removed; which of the two, the name of the edit decides."""
+    edits = [row for row in field_edits(healthy["two ranks"]) if _drawn(row[0]) % 8 == part]
+    wrong, tried = untrue(healthy["two ranks"], edits)
+    assert wrong == []
+    assert tried >= 50
+
+
+def _drawn(name: str) -> int:
+    """A number that is the same everywhere, of which every field gets two of each eight."""
+    return hashlib.sha256(name.encode()).digest()[0]
+
+
+PAIRS: dict[str, tuple[Edit, ...]] = {
+    "both ranks' lines are another run's": (
+        exchange("heartbeat_rank0.jsonl"),
+        exchange("heartbeat_rank1.jsonl"),
+    ),
+    "both ranks' exits are gone": (remove("exit_rank0.json"), remove("exit_rank1.json")),
+    "order and preflight are another run's": (
+        exchange("order.json"),
+        exchange("preflight/preflight.json"),
+    ),
+    "order and lines are another run's": (
+        exchange("order.json"),
+        exchange("heartbeat_rank0.jsonl"),
+        exchange("heartbeat_rank1.jsonl"),
+        exchange("model.json"),
+    ),
+    "a lost line, and garbage in its place": (
+        cut_lines("heartbeat_rank0.jsonl", slice(None, -1)),
+        append("heartbeat_rank0.jsonl", b"{}\n"),
+    ),
+    "another loss on both ranks": tuple(
+        field_of_line(f"heartbeat_rank{rank}.jsonl", said("progress"), ("loss",), gone=False)
+        for rank in (0, 1)
+    ),
+}
+"""Edits of several files that leave watch.jsonl and exit.json as they were."""
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_no_edits_around_the_ticks_and_the_exit_record_leave_a_go(
+    name: str, healthy: dict[str, Path]
+) -> None:
+    copy = copied(healthy["two ranks"])
+    for edit in PAIRS[name]:
+        edit(copy)
+    assert verdict_of(copy) not in ("GO", "CONDITIONAL_GO")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "edit",
+    [doubled, *(partial(shuffled, seed=seed) for seed in range(4))],
+    ids=["doubled", *(f"shuffled {seed}" for seed in range(4))],
+)
+def test_doubled_and_moved_lines_change_no_fact(
+    edit: Edit, shape: str, healthy: dict[str, Path]
+) -> None:
+    copy = copied(healthy[shape])
+    before = facts_of(load_run(copy))
+    edit(copy)
+    assert facts_of(load_run(copy)) == before
+
+
+# ---- lines and ticks behind the end -------------------------------------------------------------
+
+
+def ticks_in(folder: Path) -> list[Tick]:
+    return [Tick.model_validate_json(line) for line in iter_lines(folder / "watch.jsonl")]
+
+
+def add_tick(folder: Path, **fields: Any) -> None:
+    """Append a tick that follows from the last one."""
+    last = ticks_in(folder)[-1]
+    tick = Tick(
+        n=last.n + 2, mono=last.mono + 0.5, ts=last.ts + 0.5, go=True, upto=last.upto,
+        prev=tick_digest(last), **fields,
+    )  # fmt: skip
+    with (folder / "watch.jsonl").open("ab") as stream:
+        stream.write(tick_line(tick))
+
+
+@pytest.mark.parametrize("name", ["preflight/preflight.json", "model.json", "exit_rank0.json"])
+def test_an_added_tick_does_not_seal_a_changed_record_anew(
+    name: str, healthy: dict[str, Path]
+) -> None:
+    copy = copied(healthy["two ranks"])
+    document = json.loads((copy / name).read_bytes())
+    save_json(copy / name, {**document, "more": 1})
+    add_tick(copy, files={name: file_seal(copy / name)})
+    assert verdict_of(copy) == "INCONCLUSIVE"
+
+
+def test_an_added_tick_does_not_take_back_how_a_rank_was_seen_to_end(tmp_path: Path) -> None:
+    save_healthy(tmp_path / "run", order_of())
+    *before, last = ticks_in(tmp_path / "run")
+    probes = [row.model_copy(update={"code": 1}) for row in last.ranks]
+    failed = last.model_copy(update={"ranks": probes})
+    lines = b"".join(map(tick_line, [*before, failed]))
+    (tmp_path / "run" / "watch.jsonl").write_bytes(lines)
+    assert verdict_of(tmp_path / "run") == "INCONCLUSIVE"
+    add_tick(tmp_path / "run", ranks=last.ranks)
+    assert verdict_of(tmp_path / "run") == "INCONCLUSIVE"
+
+
+def test_lines_and_ticks_of_steps_added_behind_the_end_leave_no_go(tmp_path: Path) -> None:
+    order, folder = order_of(), tmp_path / "run"
+    ranks, rest = healthy_ranks(order), {}
+    for rank in ranks:
+        cut = next(index for index, line in enumerate(rank.lines) if line.get("step") == 11)
+        rank.lines, rest[rank.rank] = rank.lines[:cut], rank.lines[cut:]
+    save_run(folder, order, ranks, exit_of(ranks))
+    assert verdict_of(folder) != "GO"
+    for rank, lines in rest.items():
+        with (folder / f"heartbeat_rank{rank}.jsonl").open("ab") as stream:
+            stream.write(b"".join(map(wire_line, lines)))
+    state = refold(folder).state
+    upto = {str(rank): (folder / f"heartbeat_rank{rank}.jsonl").stat().st_size for rank in rest}
+    add_tick(folder, lines=lines_seen(state, rest))
+    raw = (folder / "watch.jsonl").read_bytes().splitlines(keepends=True)
+    whole = ticks_in(folder)[-1].model_copy(update={"upto": upto})
+    (folder / "watch.jsonl").write_bytes(b"".join([*raw[:-1], tick_line(whole)]))
+    record = refold(folder).watch
+    assert record is not None
+    assert record.agrees
+    assert record.reaches
+    assert any("added after the end" in problem for problem in record.problems)
+    assert verdict_of(folder) != "GO"
+
+
+def with_others(kind: str) -> list[Rank]:
+    """Ranks of which the first one's file holds lines that another process wrote."""
+    order = order_of()
+    ranks = healthy_ranks(order)
+    lines = ranks[0].lines
+    if kind == "conflict":
+        index = next(i for i, row in enumerate(lines) if row["msg"] == "progress")
+        lines.insert(index + 1, {**lines[index], "loss": 9.0})
+        return ranks
+    other = Rank(0, order.model_copy(update={"run": "run_01K00000000000000000000009"}))
+    other.mono = lines[0]["mono"] + 0.0005
+    other.boot()
+    other.step(1)
+    foreign = [{**row, "boot": "foreign", "pid": 7777} for row in other.lines]
+    ranks[0].lines = sorted(lines + foreign, key=lambda row: float(row["mono"]))
+    return ranks
+
+
+@pytest.mark.parametrize("kind", ["conflict", "foreign"])
+def test_lines_of_another_writer_cannot_be_dropped(kind: str, tmp_path: Path) -> None:
+    ranks = with_others(kind)
+    save_run(tmp_path / "run", order_of(), ranks, exit_of(ranks))
+    assert verdict_of(tmp_path / "run") != "GO"
+    path = tmp_path / "run" / "heartbeat_rank0.jsonl"
+    kept = [
+        raw
+        for raw in path.read_bytes().splitlines(keepends=True)
+        if b'"foreign"' not in raw and json.loads(raw).get("loss") != 9.0
+    ]
+    path.write_bytes(b"".join(kept))
+    (tmp_path / "run" / "findings.jsonl").write_bytes(b"")
+    assert verdict_of(tmp_path / "run") != "GO"
+
+
+def test_a_request_to_end_that_exit_json_names_cannot_be_removed(tmp_path: Path) -> None:
+    ranks = healthy_ranks(order_of())
+    save_run(tmp_path / "run", order_of(), ranks, exit_of(ranks, requests=[".HALT"]))
+    assert not (tmp_path / "run" / ".HALT").exists()
+    assert verdict_of(tmp_path / "run") == "INCONCLUSIVE"
+
+
+# ---- witnesses that disagree --------------------------------------------------------------------
+
+
+def other_process(kind: str) -> Callable[[Rank], list[dict[str, Any]]]:
+    """Progress lines of six steps by a process that nobody started for this run."""
+
+    def between(rank: Rank) -> list[dict[str, Any]]:
+        if rank.rank:
+            return []
+        other = Rank(0, order_of().model_copy(update={"run": "run_01K00000000000000000000009"}))
+        other.mono = rank.mono + 0.01
+        other.boot()
+        for step in range(1, 7):
+            other.step(step, loss=0.001)
+        told = [line for line in other.lines if line["msg"] in ("boot", "progress")]
+        told = told if kind == "another run's" else told[1:]
+        for number, line in enumerate(told):
+            mono = rank.mono + 0.01 + 0.001 * number
+            line.update(boot="other", pid=7777, seq=number + 1, mono=mono)
+            line["ts"] = ranks_ts(mono)
+        rank.mono += 0.1
+        return told
+
+    return between
+
+
+def ranks_ts(mono: float) -> float:
+    """Unix seconds of a clock that ranks write."""
+    return EPOCH + mono - BOOT_MONO
+
+
+@pytest.mark.parametrize("kind", ["another run's", "without a boot line"])
+def test_no_other_process_tells_of_steps(kind: str, tmp_path: Path) -> None:
+    ranks = restarted_ranks(order_of(), other_process(kind))
+    save_run(tmp_path / "run", order_of(), ranks, exit_of(ranks))
+    assert verdict_of(tmp_path / "run") == "INCONCLUSIVE"
+
+
+def sealed_anew(folder: Path, ticks: Iterable[Tick]) -> None:
+    """Write other ticks as a whole chain, under an exit record that seals all but the last."""
+    lines: list[bytes] = []
+    previous = None
+    *before, last = ticks
+    for tick in before:
+        whole = tick.model_copy(update={"prev": previous})
+        previous = tick_digest(whole)
+        lines.append(tick_line(whole))
+    raw = b"".join(lines)
+    seal = {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+    said = json.loads((folder / "exit.json").read_bytes())
+    save_json(folder / "exit.json", {**said, "watch": seal})
+    files = {**last.files, "exit.json": file_seal(folder / "exit.json")}
+    end = last.model_copy(update={"prev": previous, "files": files})
+    (folder / "watch.jsonl").write_bytes(raw + tick_line(end))
+
+
+def test_a_watcher_that_came_after_the_end_watched_no_run_that_began_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    ranks = restarted_ranks(order_of())
+    save_run(folder, order_of(), ranks, exit_of(ranks))
+    first, *_, brought, end = ticks_in(folder)
+    one = brought.model_copy(update={"start": first.start, "files": first.files})
+    sealed_anew(folder, [one, end])
+    rows = [wire_line(row.wire()) for row in replay_watch(folder)]
+    (folder / "findings.jsonl").write_bytes(b"".join(rows))
+    found = load_run(folder)
+    assert found.watch is not None
+    assert found.watch.reaches
+    assert verdict_of(folder) == "INCONCLUSIVE"
+
+
+def test_how_torchrun_was_seen_to_end_counts(healthy: dict[str, Path]) -> None:
+    copy = copied(healthy["two ranks"])
+    *before, last = ticks_in(copy)
+    sealed_anew(copy, [*before, last])
+    assert verdict_of(copy) == "GO"
+    agent = AgentProbe(pid=1, state=ProcessState.DEAD, code=1)
+    sealed_anew(copy, [*before, last.model_copy(update={"agent": agent})])
+    (copy / "findings.jsonl").write_bytes(b"")
+    assert verdict_of(copy) != "GO"
+
+
+def test_an_exit_record_of_a_rank_that_was_never_ordered_is_seen(healthy: dict[str, Path]) -> None:
+    copy = copied(healthy["two ranks"])
+    save_json(copy / "exit_rank7.json", {"v": 1, "code": 1, "signal": None, "at": 1.0})
+    assert verdict_of(copy) == "INCONCLUSIVE"
+
+
+def test_a_recorded_halt_is_not_hidden_by_a_row_of_the_same_key(tmp_path: Path) -> None:
+    ranks = healthy_ranks(order_of())
+    for line in ranks[0].lines[10:]:
+        line["ts"] += 60.0
+    save_run(tmp_path / "run", order_of(), ranks, exit_of(ranks))
+    assert verdict_of(tmp_path / "run") == "GO"
+    path = tmp_path / "run" / "findings.jsonl"
+    (warning,) = map(json.loads, path.read_bytes().splitlines())
+    path.write_bytes(wire_line({**warning, "severity": "halt"}) + wire_line(warning))
+    assert verdict_of(tmp_path / "run") == "NO_GO"
+
+
+def test_what_is_no_rank_is_no_rank(healthy: dict[str, Path]) -> None:
+    name = "9" * 5000
+    copy = copied(healthy["two ranks"])
+    said = json.loads((copy / "exit.json").read_bytes())
+    said["ranks"][name] = said["ranks"]["0"]
+    save_json(copy / "exit.json", said)
+    assert verdict_of(copy) == "INCONCLUSIVE"
+    copy = copied(healthy["two ranks"])
+    *before, last = ticks_in(copy)
+    lines = {name: LinesSeen(boot="b", seq=1, digest="")}
+    sealed_anew(copy, [*before, last.model_copy(update={"lines": lines})])
+    assert verdict_of(copy) == "INCONCLUSIVE"

@@ -1,0 +1,143 @@
+"""What is no record is named or refused in one line: judging never hangs on it and never fails."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.contract.canonical import wire_line
+from gonogo.contract.errors import Rejected
+from gonogo.judge.directory import judge_directory
+from tests.data.make_runs import exit_of, healthy_ranks, order_of, save_run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    ranks = healthy_ranks(order_of())
+    save_run(tmp_path / "run", order_of(), ranks, exit_of(ranks))
+    return tmp_path / "run"
+
+
+def replaced(make: Callable[[Path], object], name: str) -> Callable[[Path], None]:
+    def edit(run: Path) -> None:
+        (run / name).unlink(missing_ok=True)
+        make(run / name)
+
+    return edit
+
+
+NO_RECORDS = {
+    "a device for exit.json": replaced(lambda path: path.symlink_to("/dev/zero"), "exit.json"),
+    "a pipe for exit.json": replaced(os.mkfifo, "exit.json"),
+    "a pipe for model.json": replaced(os.mkfifo, "model.json"),
+    "a pipe for watch.jsonl": replaced(os.mkfifo, "watch.jsonl"),
+    "a pipe for findings.jsonl": replaced(os.mkfifo, "findings.jsonl"),
+    "a pipe for a rank's lines": replaced(os.mkfifo, "heartbeat_rank1.jsonl"),
+    "a pipe for an exit record": replaced(os.mkfifo, "exit_rank1.json"),
+}
+
+
+@pytest.mark.parametrize("name", NO_RECORDS)
+def test_what_is_no_record_counts_as_missing(name: str, run: Path) -> None:
+    NO_RECORDS[name](run)
+    assert judge_directory(run)["verdict"] not in ("GO", "CONDITIONAL_GO")
+
+
+@pytest.mark.parametrize("number", [10**30, -(10**30), 10**400])
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("exit.json", "code"),
+        ("exit.json", "signal"),
+        ("exit.json", "attempt"),
+        ("exit_rank0.json", "code"),
+        ("exit_rank0.json", "signal"),
+    ],
+)
+def test_a_whole_number_that_no_double_holds_makes_no_record(
+    name: str, field: str, number: int, run: Path
+) -> None:
+    document = json.loads((run / name).read_bytes())
+    (run / name).write_text(json.dumps({**document, field: number}))
+    found = judge_directory(run)
+    assert found["verdict"] == "INCONCLUSIVE"
+    assert [text for text in found["facts"]["unreadable"] if text.startswith(name)]
+
+
+def test_device_lines_with_such_a_number_are_counted_and_named(run: Path) -> None:
+    line = {"ts": 1.0, "mono": 1.0, "uuid": "GPU-0", "xids": [10**30]}
+    (run / "devices.jsonl").write_text(json.dumps(line) + "\n")
+    found = judge_directory(run)
+    assert found["verdict"] == "INCONCLUSIVE"
+    assert "devices.jsonl: 1 lines cannot be read" in found["facts"]["unreadable"]
+
+
+def test_a_tick_that_read_farther_than_the_file_makes_nobody_read_farther(run: Path) -> None:
+    lines = (run / "watch.jsonl").read_bytes().splitlines(keepends=True)
+    last = json.loads(lines[-1])
+    last["upto"] = {"0": 2**53 - 1}
+    (run / "watch.jsonl").write_bytes(b"".join([*lines[:-1], wire_line(last)]))
+    assert judge_directory(run)["verdict"] == "GO"  # every line is there
+
+
+def test_a_record_larger_than_any_is_not_read(run: Path) -> None:
+    with (run / "model.json").open("r+b") as stream:
+        stream.truncate(2**40)
+    assert judge_directory(run)["verdict"] == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize("name", ["heartbeat_rank" + "9" * 200, "heartbeat_rank00"])
+def test_a_name_that_no_rank_has_is_no_heartbeat_file(name: str, run: Path) -> None:
+    (run / f"{name}.jsonl").write_bytes(b"{}\n")
+    assert judge_directory(run)["verdict"] == "GO"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"steps": 10**30},
+        {"steps": 2**60},
+        {"world_size": 10**7},
+        {"resume_from": {"path": "", "step": -(2**70)}},
+        {"train": {"eval": {"every_steps": "a"}}},
+        {"train": {"eval": {"every_steps": -6}}},
+        {"train": {"z": int("9" * 400)}},
+        {"steps": 0},
+        {"steps": -3},
+        {"world_size": 0},
+        {"watch": {"frozen": {"loss_steps": int("9" * 400)}}},
+        {"attempt": 10**30},
+        {"detectors": {"stall": 10**30}},
+        {"watch": {"stall": {"min_steps": 10**30}}},
+    ],
+    ids=str,
+)
+def test_an_order_that_nobody_can_carry_out_is_refused(fields: dict[str, Any], run: Path) -> None:
+    document = json.loads((run / "order.json").read_bytes())
+    (run / "order.json").write_text(json.dumps({**document, **fields}))
+    with pytest.raises(Rejected):
+        judge_directory(run)
+
+
+OBSERVED = {
+    "a sample of a version that is no double": {
+        "devices": [{"v": 10**400, "uuid": "a", "ts": 1.0, "mono": 1.0}]
+    },
+    "a rank of five thousand digits": {
+        "host_memory": {"used_mb": 99.0, "limit_mb": 100.0, "ranks": {"9" * 5000: 99.0}}
+    },
+}
+
+
+@pytest.mark.parametrize("name", OBSERVED)
+def test_what_ticks_observed_makes_nobody_fail(name: str, run: Path) -> None:
+    lines = (run / "watch.jsonl").read_bytes().splitlines(keepends=True)
+    last = {**json.loads(lines[-1]), "observations": OBSERVED[name]}
+    more = [json.dumps({**last, "n": last["n"] + number}).encode() + b"\n" for number in range(4)]
+    (run / "watch.jsonl").write_bytes(b"".join([*lines[:-1], *more]))
+    assert judge_directory(run)["verdict"] != "GO"

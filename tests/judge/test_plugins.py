@@ -1,0 +1,229 @@
+"""Detectors and metrics that another package brings: installed, named in orders, and judged."""
+
+import json
+import subprocess
+import sys
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.contract.canonical import wire_value
+from gonogo.contract.criterion import Criterion
+from gonogo.contract.errors import Rejected
+from gonogo.judge.directory import judge_directory
+from gonogo.judge.ledger.recorded import record_of
+from gonogo.judge.ledger.replay import Surroundings, replay_decision
+from gonogo.planning.resolve import resolve_plan
+from gonogo.planning.source import bundled_plan
+from tests.data import make_runs
+from tests.judge.watch.streams import World, order_of, watch
+
+PACKAGE = Path(__file__).parents[1] / "data" / "plugin"
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """The example package with its metadata, as `pip install` leaves it in site-packages."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "gonogo_example.py").write_text((PACKAGE / "gonogo_example.py").read_text())
+    info = site / "gonogo_example-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gonogo-example\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text((PACKAGE / "entry_points.txt").read_text())
+    return site
+
+
+def in_python(site: Path, code: str, *arguments: str) -> str:
+    """Run code in a process that has the package installed."""
+    root = Path(__file__).parents[2]
+    environ = {"PYTHONPATH": f"{site}:{root}", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environ,
+        cwd=root,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_detector_of_another_package_watches_with_its_own_settings(
+    installed: Path, tmp_path: Path
+) -> None:
+    world = World(
+        order_of({"plugins": {"low_loss": {"below": 5.45}}}, detectors={"low_loss": 1})
+    ).boot()
+    folder = watch(world.steps(10)).save(tmp_path / "run")
+    found = in_python(
+        installed,
+        "import json, sys; from gonogo.judge.watch import replay_watch; from pathlib import Path;"
+        "print(json.dumps([f.wire() for f in replay_watch(Path(sys.argv[1]))]))",
+        str(folder),
+    )
+    (finding,) = json.loads(found)
+    assert (finding["detector"], finding["severity"], finding["step"]) == ("low_loss", "warn", 6)
+
+
+def test_an_order_that_does_not_name_it_is_watched_without_it(
+    installed: Path, tmp_path: Path
+) -> None:
+    folder = watch(World(order_of()).boot().steps(10)).save(tmp_path / "run")
+    found = in_python(
+        installed,
+        "import sys; from gonogo.judge.watch import replay_watch; from pathlib import Path;"
+        "from gonogo.judge.watch.registry import versions;"
+        "print(replay_watch(Path(sys.argv[1])), versions()['low_loss'])",
+        str(folder),
+    )
+    assert found.strip() == "[] 1"
+
+
+def test_a_name_that_is_taken_is_refused(installed: Path) -> None:
+    points = installed / "gonogo_example-1.0.dist-info" / "entry_points.txt"
+    points.write_text("[gonogo.detectors]\nstall = gonogo_example:TakesAName\n")
+    found = in_python(
+        installed,
+        "from gonogo.contract.errors import Rejected\n"
+        "from gonogo.judge.watch.registry import plugins\n"
+        "try:\n    plugins()\nexcept Rejected as error:\n    print(error)",
+    )
+    assert "there is a detector 'stall' already" in found
+
+
+LOSS_FALL: dict[str, Any] = {
+    "id": "falls",
+    "metric": "loss_fall",
+    "aggregate": "mean",
+    "pass_above": 0.2,
+    "min_samples": 10,
+}
+
+PLAN_OF_IT = """
+import json, sys
+from gonogo.planning.resolve import resolve_plan
+print(resolve_plan(json.loads(sys.argv[1])).parsed().phase("smoke").gate[-1].metric)
+"""
+
+JUDGE = """
+import json, sys
+from pathlib import Path
+from gonogo.judge.directory import judge_directory
+print(json.dumps(judge_directory(Path(sys.argv[1]))))
+"""
+
+REPLAY = """
+import json, sys
+from pathlib import Path
+from gonogo.judge.ledger.recorded import record_of
+from gonogo.judge.ledger.replay import Surroundings, replay_decision
+found = replay_decision(
+    record_of(json.loads(Path(sys.argv[1]).read_text())), Surroundings(run_dir=Path(sys.argv[2]))
+)
+print(json.dumps([found.equal, found.path, found.text]))
+"""
+
+
+def plan_with(metric: str) -> dict[str, Any]:
+    """The demo plan whose smoke gate asks for one more metric."""
+    plan = deepcopy(bundled_plan("demo"))
+    phase = next(row for row in plan["phases"] if row["name"] == "smoke")
+    phase["gate"].append({**LOSS_FALL, "metric": metric})
+    return plan
+
+
+@pytest.fixture
+def ended(tmp_path: Path) -> Path:
+    """A healthy run whose gate asks for the package's metric."""
+    order = make_runs.order_of()
+    order = order.model_copy(update={"gate": [*order.gate, Criterion.model_validate(LOSS_FALL)]})
+    ranks = make_runs.healthy_ranks(order)
+    make_runs.save_run(tmp_path / "ended", order, ranks, make_runs.exit_of(ranks))
+    return tmp_path / "ended"
+
+
+def criterion(decision: dict[str, Any]) -> dict[str, Any]:
+    """What the package's criterion came to."""
+    return next(row for row in decision["criteria"] if row["id"] == "falls")
+
+
+def test_a_plan_may_name_a_metric_of_an_installed_package(installed: Path) -> None:
+    plan = json.dumps(wire_value(plan_with("loss_fall")))
+    assert in_python(installed, PLAN_OF_IT, plan).strip() == "loss_fall"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("loss_fall", "did you mean loss_first?"),
+        ("LOSS", "expected one of "),
+        ("loss ", "did you mean loss?"),
+    ],
+)
+def test_a_metric_that_nothing_brings_is_refused_with_those_that_there_are(
+    name: str, said: str
+) -> None:
+    with pytest.raises(Rejected) as refused:
+        resolve_plan(plan_with(name))
+    (problem,) = refused.value.problems
+    assert problem.path == "phases.smoke.gate.falls.metric"
+    assert f"found {name!r}; {said}" in problem.message
+    assert problem.message in refused.value.detail
+
+
+def test_the_refusal_names_the_metrics_of_installed_packages_too(installed: Path) -> None:
+    code = "from gonogo.judge.evidence.metrics import metric_names; print(metric_names())"
+    assert "'identity_drift', 'loss_fall']" in in_python(installed, code)
+
+
+def test_a_package_s_metric_decides_and_replays_where_it_is_installed(
+    installed: Path, ended: Path, tmp_path: Path
+) -> None:
+    said = in_python(installed, JUDGE, str(ended))
+    row = criterion(json.loads(said))
+    assert (row["outcome"], row["samples"]) == ("pass", make_runs.STEPS - 1)
+    assert row["observed"] == pytest.approx(0.3, abs=0.05)
+    (tmp_path / "decision.json").write_text(said)
+    replayed = in_python(installed, REPLAY, str(tmp_path / "decision.json"), str(ended))
+    assert json.loads(replayed)[0] is True, replayed
+
+
+@pytest.mark.parametrize("facts_only", [True, False])
+def test_where_it_is_missing_replay_names_it_and_nothing_passes(
+    installed: Path, ended: Path, facts_only: bool
+) -> None:
+    decided = record_of(json.loads(in_python(installed, JUDGE, str(ended))))
+    around = Surroundings(run_dir=ended)
+    found = replay_decision(decided, around, facts_only=facts_only)
+    assert not found.equal
+    assert found.path is not None
+    assert found.path.startswith("rules.gate.")
+    assert "'loss_fall' is of a package that is not installed here" in found.text
+    anew = judge_directory(ended)
+    assert criterion(anew)["outcome"] == "inconclusive"
+    assert anew["verdict"] == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize(
+    ("point", "said"),
+    [
+        ("loss = gonogo_example:LOSS_FALL", "there is a metric 'loss' already"),
+        ("other = gonogo_example:LowLoss", "is no MetricRow"),
+    ],
+)
+def test_a_metric_that_is_none_or_takes_a_name_is_refused(
+    installed: Path, point: str, said: str
+) -> None:
+    points = installed / "gonogo_example-1.0.dist-info" / "entry_points.txt"
+    points.write_text(f"[gonogo.criteria]\n{point}\n")
+    found = in_python(
+        installed,
+        "from gonogo.contract.errors import Rejected\n"
+        "from gonogo.judge.evidence.metrics import plugins\n"
+        "try:\n    plugins()\nexcept Rejected as error:\n    print(error)",
+    )
+    assert said in found

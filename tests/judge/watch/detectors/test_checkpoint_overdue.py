@@ -1,0 +1,183 @@
+"""D20: no checkpoint that the watcher verified, long after one was due."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.plan import CheckpointCadence
+from gonogo.judge.watch import armed, not_observed
+from tests.judge.watch.detectors.host import checkpoint, host_order, tell
+from tests.judge.watch.streams import T0, Watched, World, watch
+
+BY_STEPS = {"every_steps": 20}
+BY_TIME = {"every_s": 200.0}
+
+
+def world_with(
+    cadence: dict[str, Any], watch: dict[str, Any] | None = None, **fields: Any
+) -> World:
+    """A run whose watcher looks at checkpoints."""
+    order = host_order(
+        watch, checkpoint=CheckpointCadence(**cadence), steps=fields.pop("steps", 9_000), **fields
+    )
+    world = World(order, alive_every_s=5).boot()
+    tell(world, checkpoints=[])
+    return world
+
+
+def overdue(seen: Watched) -> list[Finding]:
+    return [f for f in seen.findings if f.detector == "checkpoint_overdue"]
+
+
+def train(world: World, seconds: float, step_s: float = 10.0) -> World:
+    return world.steps(round(seconds / step_s), step_s=step_s)
+
+
+@pytest.mark.parametrize(
+    ("cadence", "limit_s"),
+    [
+        (BY_STEPS, 900.0),
+        (BY_TIME, 900.0),
+        ({**BY_STEPS, "every_s": 50.0}, 675.0),
+        ({"every_steps": 8_000, "every_s": 200.0}, 900.0),
+    ],
+    ids=["by steps", "by time", "time first", "steps never"],
+)
+def test_none_at_all_warns_and_then_halts(cadence: dict[str, Any], limit_s: float) -> None:
+    seen = watch(train(world_with(cadence), 3 * limit_s), interval_s=2.0)
+    warning, halt = overdue(seen)
+    assert (warning.severity, halt.severity) == (Severity.WARN, Severity.HALT)
+    assert warning.threshold == pytest.approx(limit_s, rel=0.02)
+    assert halt.threshold == pytest.approx(2 * limit_s, rel=0.02)
+    assert warning.value == pytest.approx(limit_s, rel=0.02)
+    assert (halt.rank, halt.section) == (None, None)
+    assert "no checkpoint at all has held" in halt.text
+
+
+def test_a_run_without_a_cadence_has_no_deadline() -> None:
+    seen = watch(train(world_with({}), 4_000), interval_s=2.0)
+    assert seen.findings == []
+    assert not armed(seen.state)["checkpoint_overdue"]
+
+
+def test_a_watcher_that_does_not_look_finds_nothing_and_it_is_said() -> None:
+    order = host_order(checkpoint=CheckpointCadence(**BY_STEPS), steps=9_000)
+    seen = watch(train(World(order, alive_every_s=5).boot(), 4_000), interval_s=2.0)
+    assert seen.findings == []
+    assert "checkpoint_overdue: no watcher looked at the checkpoints" in not_observed(seen.state)
+
+
+def test_checkpoints_that_hold_keep_it_silent() -> None:
+    world = world_with(BY_STEPS)
+    for count in range(1, 12):
+        train(world, 200)
+        tell(world, checkpoints=[checkpoint(20 * count)])
+    assert watch(train(world, 100), interval_s=2.0).findings == []
+
+
+def test_the_clock_begins_anew_with_the_last_one_that_held() -> None:
+    world = train(world_with(BY_STEPS), 800)
+    tell(world, checkpoints=[checkpoint(80)])
+    held_at = world.mono
+    seen = watch(train(world, 2_000), interval_s=2.0)
+    warning, halt = overdue(seen)
+    assert warning.at - 1_760_000_000.0 + T0 - held_at == pytest.approx(900, rel=0.02)
+    assert "since that of step 80" in halt.text
+
+
+def test_the_same_checkpoint_verified_again_by_a_new_watcher_is_not_a_new_one() -> None:
+    world = train(world_with(BY_STEPS), 200)
+    tell(world, checkpoints=[checkpoint(20)])
+    train(world, 600)
+    tell(world, checkpoints=[checkpoint(20)])
+    seen = watch(train(world, 500), interval_s=2.0)
+    assert [f.severity for f in overdue(seen)] == [Severity.WARN]
+
+
+def test_a_truncated_checkpoint_warns_at_once_and_counts_for_nothing() -> None:
+    world = train(world_with(BY_STEPS), 200)
+    tell(world, checkpoints=[checkpoint(20, text="model.pt has 10 of 20 bytes")])
+    seen = watch(train(world, 2_000), interval_s=2.0)
+    refused, warning, halt = overdue(seen)
+    assert (refused.severity, refused.step) == (Severity.WARN, 20)
+    assert "model.pt has 10 of 20 bytes" in refused.text
+    assert (warning.severity, halt.severity) == (Severity.WARN, Severity.HALT)
+    assert "model.pt has 10 of 20 bytes" in halt.text
+
+
+def test_a_truncated_checkpoint_is_told_without_a_cadence_too() -> None:
+    world = train(world_with({}), 20)
+    tell(world, checkpoints=[checkpoint(2, text="torn")])
+    tell_again = train(world, 20)
+    tell(tell_again, checkpoints=[checkpoint(2, text="torn")])
+    assert len(overdue(watch(train(world, 20)))) == 1
+
+
+def test_evaluations_between_checkpoints_are_no_delay() -> None:
+    world = world_with(BY_STEPS)
+    for count in range(1, 4):
+        train(world, 100).pause("eval", 1_200.0, "eval")
+        train(world, 100)
+        tell(world, checkpoints=[checkpoint(20 * count)])
+    assert watch(world, interval_s=2.0).findings == []
+
+
+def test_a_long_checkpoint_that_is_being_written_belongs_to_its_section() -> None:
+    deadline = {"section_deadline": {"checkpoint": {"halt_s": 5_000}}}
+    world = train(world_with(BY_TIME, deadline), 210)
+    world.pause("checkpoint", 2_500.0, "checkpoint")
+    tell(world, checkpoints=[checkpoint(21)])
+    assert watch(train(world, 20), interval_s=2.0).findings == []
+
+
+def test_a_resumed_run_counts_from_its_checkpoint() -> None:
+    world = train(world_with(BY_STEPS, resume_step=1_000), 190)
+    tell(world, checkpoints=[checkpoint(1_000)])
+    seen = watch(train(world, 1_000), interval_s=2.0)
+    assert [f.severity for f in overdue(seen)] == [Severity.WARN]
+
+
+def test_time_that_the_watcher_was_away_does_not_count() -> None:
+    world = train(world_with(BY_TIME), 5_000)
+
+    def ticking(end: float) -> list[tuple[float, float]]:
+        early = [(T0 + second, 0.0) for second in range(300)]
+        return [*early, (T0 + 4_300.0, 4_000.0), *((T0 + 4_300.0 + s, 0.0) for s in range(1, 300))]
+
+    seen = watch(world, ticking=ticking)
+    assert overdue(seen) == []
+
+
+def test_a_run_that_ended_its_last_step_is_left_alone() -> None:
+    world = train(world_with(BY_STEPS, steps=30), 300)
+    world.pause("eval", 1_700.0)
+    assert overdue(watch(world, interval_s=2.0)) == []
+
+
+def test_the_plan_sets_the_limits() -> None:
+    settings = {"checkpoint_overdue": {"overdue_x": 1.1, "grace_s": 10, "halt_x": 1.5}}
+    seen = watch(train(world_with(BY_TIME, settings), 600), interval_s=2.0)
+    warning, halt = overdue(seen)
+    assert (warning.threshold, halt.threshold) == (pytest.approx(230), pytest.approx(345))
+    assert (warning.source, halt.source) == ("plan", "plan")
+
+
+@given(
+    every=st.integers(5, 60),
+    late=st.lists(st.integers(0, 200), min_size=5, max_size=5),
+    step_s=st.sampled_from([1.0, 5.0, 20.0]),
+)
+@settings(max_examples=8, deadline=None)
+def test_checkpoints_that_hold_within_the_grace_are_never_overdue(
+    every: int, late: list[int], step_s: float
+) -> None:
+    world = world_with({"every_steps": every})
+    for count, late_s in enumerate(late, start=1):
+        train(world, every * step_s, step_s).pause("checkpoint", float(late_s), "checkpoint")
+        tell(world, checkpoints=[checkpoint(every * count)])
+    assert overdue(watch(world, interval_s=2.0)) == []

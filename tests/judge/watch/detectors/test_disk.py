@@ -1,0 +1,177 @@
+"""D19: a disk that is full, or nearly so."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gonogo.contract.finding import Act, Finding, Severity, Source
+from gonogo.judge.watch import armed
+from tests.judge.watch.detectors.host import checkpoint, disk, host_order, tell
+from tests.judge.watch.streams import Watched, World, watch
+
+REFUSALS = [
+    ("OSError", "[Errno 28] No space left on device: '/runs/x/checkpoints/.step_000020.draft'"),
+    ("OSError", "[Errno 30] Read-only file system"),
+    ("OSError", "[Errno 122] Disk quota exceeded"),
+    ("CheckpointFailure", "[Errno 28] No space left on device"),
+    ("RuntimeError", "PytorchStreamWriter failed writing file data/3: No space left on device"),
+]
+OTHER_ERRORS = [
+    ("OSError", "[Errno 2] No such file or directory: 'x'"),
+    ("OSError", "[Errno 280] no such number"),
+    ("OSError", "[Errno 5] Input/output error"),
+    ("RuntimeError", "CUDA error: an illegal memory access was encountered"),
+    ("CheckpointFailure", "on rank 0"),
+    ("OSError", None),
+]
+
+
+def steps_with_room(*rooms: float, mb: float | None = 1_000.0, steps: int = 400) -> World:
+    """A run that saved a checkpoint of `mb`, and then finds room every five seconds."""
+    world = World(host_order(steps=steps)).boot().steps(2)
+    if mb is not None:
+        tell(world, checkpoints=[checkpoint(2, mb=mb)])
+    for room in rooms:
+        world.steps(10)
+        tell(world, disk=disk(room))
+    return world.steps(2)
+
+
+def of_disk(seen: Watched) -> list[tuple[str, float | None]]:
+    return [(f.severity.value, f.threshold) for f in seen.findings if f.detector == "disk"]
+
+
+@pytest.mark.parametrize(("kind", "text"), REFUSALS)
+def test_a_write_that_the_file_system_refused_halts_at_once(kind: str, text: str) -> None:
+    world = World(host_order()).boot().steps(3)
+    world.ranks[0].say("error", type=kind, text=text)
+    (halt,) = watch(world.steps(1)).halts
+    assert (halt.detector, halt.rank, halt.section, halt.step) == ("disk", None, None, 3)
+    assert halt.act is Act.NOW
+    assert "refused a write" in halt.text
+
+
+@pytest.mark.parametrize(("kind", "text"), OTHER_ERRORS)
+def test_other_errors_are_not_the_disks(kind: str, text: str | None) -> None:
+    world = World(host_order()).boot().steps(3)
+    world.ranks[0].say("error", type=kind, text=text)
+    assert watch(world.steps(1)).findings == []
+
+
+def test_a_refusal_is_told_once() -> None:
+    world = World(host_order()).boot().steps(3)
+    for rank in world.ranks:
+        rank.say("error", type="OSError", text=REFUSALS[0][1])
+    assert len(watch(world.steps(1), stop_at_halt=False).halts) == 1
+
+
+@pytest.mark.parametrize(
+    ("free", "mb", "found"),
+    [
+        (5_000, 1_000, []),
+        (4_999, 1_000, [("warn", 5_000.0)]),
+        (5_000, 4_000, [("warn", 8_000.0)]),
+        (8_000, 4_000, []),
+        (1_000, 1_000, [("warn", 5_000.0)]),
+        (999, 1_000, [("warn", 5_000.0), ("halt", 1_000.0)]),
+        (0, 1_000, [("warn", 5_000.0), ("halt", 1_000.0)]),
+        (10, None, [("warn", 5_000.0)]),
+    ],
+    ids=str,
+)
+def test_room_is_held_against_the_last_checkpoint(
+    free: float, mb: float | None, found: list[tuple[str, float]]
+) -> None:
+    assert of_disk(watch(steps_with_room(free, free, free, mb=mb))) == found
+
+
+def test_room_that_comes_back_was_only_a_draft() -> None:
+    seen = watch(steps_with_room(1_500, 500, 1_500, 500, 1_500))
+    assert of_disk(seen) == [("warn", 5_000.0)]
+
+
+def test_room_that_is_short_while_a_checkpoint_is_written_is_no_shortage() -> None:
+    world = steps_with_room(1_500)
+    for rank in world.ranks:
+        rank.enter("checkpoint")
+    for _ in range(5):
+        for rank in world.ranks:
+            rank.spend(5.0)
+        tell(world, disk=disk(400))
+    for rank in world.ranks:
+        rank.say("checkpoint", dt=25.0)
+        rank.enter(None)
+    world.steps(4)
+    tell(world, disk=disk(1_400))
+    assert of_disk(watch(world.steps(2))) == [("warn", 5_000.0)]
+
+
+def test_a_run_that_has_ended_its_last_step_is_left_alone() -> None:
+    world = World(host_order(steps=20)).boot().steps(10)
+    tell(world, checkpoints=[checkpoint(10)])
+    world.steps(10)
+    for _ in range(4):
+        world.pause("eval", 5.0)
+        tell(world, disk=disk(100))
+    assert watch(world.finish()).findings == []
+
+
+def test_it_warns_again_after_the_room_was_really_back() -> None:
+    warnings = [f for f in of_disk(watch(steps_with_room(4_000, 5_100, 4_000, 9_000, 4_000))) if f]
+    assert warnings == [("warn", 5_000.0)] * 2
+
+
+def test_a_checkpoint_that_does_not_hold_says_nothing_about_size() -> None:
+    world = World(host_order()).boot().steps(2)
+    tell(world, checkpoints=[checkpoint(2, text="model.pt is missing")])
+    for _ in range(3):
+        world.steps(10)
+        tell(world, disk=disk(600))
+    assert "halt" not in dict(of_disk(watch(world, stop_at_halt=False)))
+
+
+def test_the_plan_sets_the_limits() -> None:
+    order = host_order({"disk": {"warn_mb": 10, "warn_checkpoints": 3, "halt_checkpoints": 2}})
+    world = World(order).boot().steps(2)
+    tell(world, checkpoints=[checkpoint(2)])
+    for _ in range(3):
+        world.steps(10)
+        tell(world, disk=disk(1_900))
+    found: list[Finding] = watch(world).findings
+    assert [(f.severity, f.threshold) for f in found] == [
+        (Severity.WARN, 3_000.0),
+        (Severity.HALT, 2_000.0),
+    ]
+    assert {f.source for f in found} == {Source.PLAN}
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [None, 7, "full", [], {}, {"free_mb": "x"}, {"free_mb": -1, "total_mb": 1}, {"free_mb": 0}],
+    ids=str,
+)
+def test_a_payload_that_cannot_be_read_is_no_observation(payload: object) -> None:
+    world = World(host_order()).boot().steps(2)
+    tell(world, checkpoints=[checkpoint(2)])
+    world.steps(1)
+    tell(world, disk=payload)
+    world.steps(20)
+    tell(world, disk=payload, checkpoints=payload)
+    seen = watch(world.steps(2))
+    assert seen.findings == []
+    assert armed(seen.state)["disk"]
+
+
+@given(st.lists(st.floats(5_000, 90_000), max_size=30))
+@settings(max_examples=25, deadline=None)
+def test_room_enough_is_silent_however_it_moves(rooms: list[float]) -> None:
+    assert watch(steps_with_room(*rooms), interval_s=1.0).findings == []
+
+
+@given(st.lists(st.floats(0, 990), min_size=2, max_size=10))
+@settings(max_examples=25, deadline=None)
+def test_less_than_one_checkpoint_for_long_always_halts(rooms: list[float]) -> None:
+    found = of_disk(watch(steps_with_room(*rooms), interval_s=1.0))
+    assert found == [("warn", 5_000.0), ("halt", 1_000.0)]

@@ -1,0 +1,225 @@
+"""D11: a loss that rises and stays is found; noise, spikes, plateaus and resumes are not."""
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gonogo.contract.finding import Severity, Source
+from gonogo.judge.watch.detectors.divergence import Divergence
+from gonogo.planning.source import bundled_plan
+from tests.judge.watch.steps import Fed, Ran, feed
+from tests.judge.watch.streams import EPOCH, order_of
+
+WARN, HALT = Severity.WARN, Severity.HALT
+DEMO = bundled_plan("demo")["watch"]["divergence"]
+
+
+def run(loss: Callable[[int], float | None], count: int, **watch: object) -> Fed:
+    """A run whose loss is a function of the step."""
+    ran = Ran(order=order_of({"divergence": watch} if watch else {}), ranks=1)
+    for number in range(1, count + 1):
+        ran.step(loss=loss(number))
+    return feed(Divergence, ran)
+
+
+def noisy(mean: Callable[[int], float], sigma: float, seed: int = 3) -> Callable[[int], float]:
+    dice = random.Random(seed)
+    return lambda number: mean(number) + dice.gauss(0, sigma)
+
+
+def test_a_loss_that_rises_slowly_but_steadily_halts() -> None:
+    fed = run(noisy(lambda n: 3.0 + max(0, n - 300) * 0.02, 0.05), 460)
+    assert len(fed.halts) == 1
+    halt = fed.halts[0]
+    assert 380 <= (halt.step or 0) <= 420
+    assert halt.threshold == pytest.approx(0.30)
+    assert halt.value is not None
+    assert halt.value > 0.30
+    assert halt.source is Source.DEFAULT
+    assert halt.rank is None
+    assert halt.since is not None
+    assert halt.at - halt.since == pytest.approx(49.0)
+    assert halt.key.startswith("run_1/1/divergence/halt/rise/step")
+
+
+def test_a_loss_that_jumps_and_stays_halts() -> None:
+    fed = run(noisy(lambda n: 3.0 if n < 300 else 5.5, 0.05), 400)
+    assert [f.severity for f in fed.findings if f.severity is HALT] == [HALT]
+
+
+def test_fifty_steps_above_the_limit_halt_and_not_forty_nine() -> None:
+    """After a jump the median of the last 25 is up from the 13th step on."""
+    assert run(lambda n: 3.0 if n <= 300 else 13.0, 361).halts == []
+    halts = run(lambda n: 3.0 if n <= 300 else 13.0, 500).halts
+    assert [(f.step, f.since) for f in halts] == [(362, EPOCH + 312.0)]
+
+
+@pytest.mark.parametrize(("height", "found"), [(0.29, False), (0.32, True)])
+def test_a_rise_below_the_limit_is_none(height: float, found: bool) -> None:
+    fed = run(lambda n: 2.0 if n <= 300 else 2.0 + height, 900)
+    assert bool(fed.halts) is found
+
+
+@pytest.mark.parametrize(("height", "found"), [(0.9, False), (1.1, True)])
+def test_of_a_large_loss_a_tenth_is_the_limit(height: float, found: bool) -> None:
+    fed = run(lambda n: 10.0 if n <= 300 else 10.0 + height, 900)
+    assert bool(fed.halts) is found
+    assert [f.threshold for f in fed.halts] == ([pytest.approx(1.0)] if found else [])
+
+
+def test_a_noisy_loss_has_a_wider_limit() -> None:
+    quiet = run(noisy(lambda n: 3.0 if n <= 300 else 3.8, 0.02), 600)
+    noise = run(noisy(lambda n: 3.0 if n <= 300 else 3.8, 0.4), 600)
+    assert len(quiet.halts) == 1
+    assert noise.halts == []
+    beyond = run(noisy(lambda n: 3.0 if n <= 300 else 6.0, 0.4), 600)
+    assert [f.source for f in beyond.halts] == [Source.ADAPTIVE]
+
+
+def test_the_first_200_losses_count_for_nothing_but_the_best() -> None:
+    early = run(lambda n: 3.0 if n <= 100 else 6.0, 200)
+    assert early.halts == []
+    assert not early.armed
+    later = run(lambda n: 3.0 if n <= 100 else 6.0, 260)
+    assert later.armed
+    assert [f.step for f in later.halts] == [250]
+
+
+def test_what_was_before_the_mean_was_smooth_is_no_best() -> None:
+    """One lucky loss at the start (or after a resume) is not what later ones are held against."""
+    assert run(lambda n: 0.5 if n == 1 else 3.0, 600).halts == []
+
+
+@pytest.mark.parametrize("steps", [20, 40, 55])
+def test_a_spike_that_recovers_ends_nothing(steps: int) -> None:
+    fed = run(noisy(lambda n: 7.0 if 300 < n <= 300 + steps else 3.0, 0.05), 700)
+    assert fed.halts == []
+    assert [f.severity for f in fed.findings] == [WARN]
+
+
+@pytest.mark.parametrize("tau", [20.0, 60.0, 120.0])
+def test_a_spike_that_decays_ends_nothing(tau: float) -> None:
+    loss = noisy(lambda n: 3.0 + (4.0 * math.exp((300 - n) / tau) if n > 300 else 0.0), 0.05)
+    assert run(loss, 1500).halts == []
+
+
+def test_a_rise_that_was_falling_and_then_stays_halts_later() -> None:
+    loss = noisy(lambda n: 3.0 + (4.0 * math.exp((300 - n) / 60) + 1.0 if n > 300 else 0.0), 0.05)
+    assert len(run(loss, 1500).halts) == 1
+
+
+def test_five_of_eight_spikes_warn_and_four_do_not() -> None:
+    def spiky(*at: int) -> Fed:
+        return run(noisy(lambda n: 4.0 if n in at else 3.0, 0.02), 400)
+
+    assert spiky(300, 301, 303, 305).findings == []
+    assert spiky(300, 301, 303, 305, 308).findings == []
+    warned = spiky(300, 301, 303, 305, 307)
+    assert warned.severities == [(WARN, 307)]
+    assert warned.findings[0].key == "run_1/1/divergence/warn/spikes/step307"
+    assert warned.findings[0].value == pytest.approx(4.0, abs=0.1)
+    again = spiky(300, 301, 303, 305, 307, 350, 351, 352, 353, 354)
+    assert again.severities == [(WARN, 307), (WARN, 354)]
+
+
+@pytest.mark.parametrize(
+    ("height", "sigma", "found"),
+    [(0.45, 0.01, False), (0.55, 0.01, True), (0.9, 0.15, False), (2.5, 0.15, True)],
+    ids=["least", "over the least", "8 sigma", "over 8 sigma"],
+)
+def test_a_spike_is_half_and_eight_sigma(height: float, sigma: float, found: bool) -> None:
+    fed = run(noisy(lambda n: 3.0 + (height if 300 <= n < 306 else 0.0), sigma), 400)
+    assert bool(fed.of(WARN)) is found
+
+
+def test_spikes_wait_for_half_a_window() -> None:
+    assert run(lambda n: 3.0 if n < 50 else 9.0, 63).findings == []
+
+
+def test_what_is_not_told_or_not_finite_counts_for_nothing() -> None:
+    clean = run(lambda n: 3.0 + 0.02 * n, 300)
+    holes = Ran(order=order_of({}), ranks=1)
+    for number in range(1, 301):
+        holes.step(loss=3.0 + 0.02 * number).step().step(loss=math.nan).step(loss=math.inf)
+    assert len(feed(Divergence, holes).halts) == len(clean.halts) == 1
+
+
+def test_a_resumed_run_starts_anew() -> None:
+    ran = Ran(ranks=1).many(300, loss=1.0).back_to(100)
+    assert feed(Divergence, ran.many(700, loss=4.0)).halts == []
+
+
+def test_plan_settings_count_and_are_named() -> None:
+    fed = run(
+        lambda n: 3.0 if n <= 20 else 6.0 + 0.1 * n,
+        40, alpha=0.3, above=1.5, over_steps=5, after_step=15,
+    )  # fmt: skip
+    assert [f.source for f in fed.halts] == [Source.PLAN]
+    assert 25 < (fed.halts[0].step or 0) < 30
+
+
+CLIMBING = (
+    "5.61 4.57 4.1 4.12 4.12 3.93 4.2 4.79 4.24 4.47 4.2 3.35 3.43 3.48 3.56 3.08 3.44 3.1 3.47"
+    " 2.92 3.02 3.01 3.7 4.37 5.3 5.71 6.11 8.35 8.9 8.83 9.08 9.94 9.29 9.54 8.89 9.08 9.8 9.77"
+    " 10.7 11.6"
+)
+"""The demo model, its gradient climbed from step 20 on."""
+LEARNING = (
+    "5.61 4.57 4.1 4.12 4.12 3.93 4.2 4.79 4.24 4.47 4.2 3.35 3.43 3.48 3.56 3.08 3.44 3.1 3.47"
+    " 2.92 2.93 2.58 2.62 2.82 3.15 3.3 3.08 2.87 2.87 2.9 2.79 2.36 2.6 2.63 2.81 3.29 3.21 3.69"
+    " 2.84 2.4"
+)
+"""The same, left alone."""
+
+
+@pytest.mark.parametrize(("losses", "found"), [(CLIMBING, 1), (LEARNING, 0)], ids=["up", "down"])
+def test_the_demo_plan_tells_a_climbing_model_from_a_learning_one(losses: str, found: int) -> None:
+    values = [float(text) for text in losses.split()]
+    fed = run(lambda n: values[n - 1], len(values), **DEMO)
+    assert len(fed.halts) == found
+    assert all((finding.step or 0) <= 32 for finding in fed.halts)
+
+
+def test_it_is_armed_late_and_says_when_no_loss_was_told() -> None:
+    none = feed(Divergence, Ran().many(300))
+    assert not none.armed
+    assert none.missing is not None
+    assert not feed(Divergence, Ran().many(200, loss=1.0)).armed
+    fed = feed(Divergence, Ran().many(201, loss=1.0))
+    assert fed.armed
+    assert fed.missing is None
+    assert feed(Divergence, Ran()).missing is None
+
+
+def test_a_saved_state_goes_on_as_the_whole() -> None:
+    ran = Ran(ranks=1)
+    for number in range(1, 420):
+        ran.step(loss=3.0 + max(0, number - 250) * 0.03)
+    whole = feed(Divergence, ran).findings
+    assert len(whole) == 2
+    assert feed(Divergence, ran, saved_every=9).findings == whole
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 10**9), st.floats(0.01, 1.5), st.floats(20.0, 2000.0), st.sampled_from([0, 0.8])
+)
+def test_noise_of_any_size_about_a_falling_loss_never_halts(
+    seed: int, sigma: float, tau: float, correlated: float
+) -> None:
+    dice, wander, ran = random.Random(seed), 0.0, Ran(ranks=1)
+    for number in range(1, 900):
+        wander = correlated * wander + dice.gauss(0, sigma) * math.sqrt(1 - correlated**2)
+        ran.step(loss=2.5 + 3.0 * math.exp(-number / tau) + wander)
+    assert feed(Divergence, ran).halts == []
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**9), st.floats(0.02, 0.2), st.integers(250, 400), st.floats(0.0, 0.1))
+def test_every_steady_rise_is_found(seed: int, slope: float, begin: int, sigma: float) -> None:
+    loss = noisy(lambda n: 3.0 + slope * max(0, n - begin), sigma, seed)
+    assert len(run(loss, begin + 160).halts) == 1

@@ -1,0 +1,263 @@
+"""D9: bit-equal numbers are found; numbers that stand still for other reasons are left alone."""
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gonogo.contract.finding import Severity, Source
+from gonogo.judge.watch.detectors.frozen import Frozen
+from tests.judge.watch.steps import Ran, feed
+from tests.judge.watch.streams import EPOCH, order_of
+
+SUSPECT, HALT = Severity.SUSPECT, Severity.HALT
+
+
+def learning(ran: Ran, count: int, seed: int = 1) -> Ran:
+    """Steps of a model that learns."""
+    dice = random.Random(seed)
+    for _ in range(count):
+        ran.step(loss=5.0 - 0.001 * ran.number + dice.gauss(0, 0.1), grad_norm=dice.uniform(0.5, 2))
+    return ran
+
+
+def test_a_loss_that_stands_still_is_suspect_after_20_steps_and_halts_after_40() -> None:
+    ran = learning(Ran(), 100)
+    for _ in range(60):
+        ran.step(loss=4.25, grad_norm=random.Random(ran.number).uniform(0.5, 2))
+    fed = feed(Frozen, ran)
+    assert fed.severities == [(SUSPECT, 120), (HALT, 140)]
+    halt = fed.halts[0]
+    assert (halt.value, halt.threshold, halt.source) == (40.0, 40.0, Source.DEFAULT)
+    assert halt.since == EPOCH + 100.0
+    assert halt.rank is None
+    assert halt.key == "run_1/1/frozen/halt/loss/step101"
+    assert "4.25" in halt.text
+    assert "step 101" in halt.text
+
+
+@pytest.mark.parametrize(
+    ("count", "found"), [(19, []), (20, [SUSPECT]), (39, [SUSPECT]), (40, [SUSPECT, HALT])]
+)
+def test_the_edges_of_both_limits(count: int, found: list[Severity]) -> None:
+    ran = learning(Ran(), 10).many(count, loss=4.0)
+    assert [f.severity for f in feed(Frozen, learning(ran, 5)).findings] == found
+
+
+def test_a_loss_that_never_moved_halts_too() -> None:
+    assert feed(Frozen, Ran().many(45, loss=5.545)).severities == [(SUSPECT, 20), (HALT, 40)]
+
+
+def test_each_episode_has_a_finding_of_its_own() -> None:
+    ran = learning(Ran(), 10).many(20, loss=4.0)
+    ran = learning(ran, 10).many(40, loss=4.0)
+    assert len({f.key for f in feed(Frozen, ran).of(SUSPECT)}) == 2
+
+
+def test_a_change_of_the_last_digit_is_a_change() -> None:
+    ran = Ran()
+    for number in range(200):
+        ran.step(loss=4.0 + (number % 2) * 1e-9)
+    assert feed(Frozen, ran).findings == []
+
+
+@pytest.mark.parametrize("every", [10, 19])
+def test_a_loss_that_is_refreshed_only_now_and_then_is_no_frozen_one(every: int) -> None:
+    ran = Ran()
+    for number in range(600):
+        ran.step(loss=5.0 - 0.01 * (number // every))
+    assert feed(Frozen, ran).findings == []
+
+
+def test_the_longest_run_that_ended_widens_the_limits() -> None:
+    ran = learning(Ran(), 10).many(15, loss=4.0)
+    ran = learning(ran, 10).many(44, loss=3.0)
+    fed = feed(Frozen, ran)
+    assert fed.severities == [(SUSPECT, 35 + 30)]
+    assert fed.findings[0].source is Source.DEFAULT
+    fed = feed(Frozen, ran.many(1, loss=3.0))
+    assert fed.severities == [(SUSPECT, 65), (HALT, 80)]
+    assert fed.halts[0].threshold == 45.0
+    assert fed.halts[0].source is Source.ADAPTIVE
+
+
+def test_a_gradient_norm_that_stands_still_is_suspect_after_50_steps_and_halts_after_100() -> None:
+    ran = learning(Ran(), 20)
+    for number in range(120):
+        ran.step(loss=4.0 + 0.01 * number, grad_norm=0.75)
+    fed = feed(Frozen, ran)
+    assert fed.severities == [(SUSPECT, 70), (HALT, 120)]
+    assert fed.halts[0].key == "run_1/1/frozen/halt/grad_norm/step21"
+    assert "gradient norm" in fed.halts[0].text
+
+
+def test_a_norm_that_was_never_another_says_nothing() -> None:
+    ran = Ran()
+    for number in range(300):
+        ran.step(loss=4.0 - 0.001 * number, grad_norm=1.0)
+    assert feed(Frozen, ran).findings == []
+
+
+@pytest.mark.parametrize(("clip", "found"), [(1.0, 0), (2.0, 2)])
+def test_a_norm_at_the_clipping_limit_says_nothing(clip: float, found: int) -> None:
+    ran = learning(Ran(order=order_of({}, train={"optim": {"clip": clip}})), 20)
+    for number in range(120):
+        ran.step(loss=4.0 + 0.01 * number, grad_norm=1.0)
+    assert len(feed(Frozen, ran).findings) == found
+
+
+def half(value: float) -> float:
+    """Return a value as a half-precision number holds it."""
+    mantissa, exponent = math.frexp(value)
+    return math.ldexp(round(mantissa * 2**11), exponent - 11)
+
+
+def coarse(ran: Ran, count: int, of: Callable[[float], float], **told: float) -> Ran:
+    """Steps whose loss is told coarsely."""
+    dice = random.Random(4)
+    for _ in range(count):
+        ran.step(loss=of(3.0 + dice.gauss(0, 0.1)), **told)
+    return ran
+
+
+def with_norms(ran: Ran, count: int, loss: float) -> Ran:
+    """Steps of one loss whose gradient norm moves."""
+    for _ in range(count):
+        ran.step(loss=loss, grad_norm=random.Random(ran.number).random())
+    return ran
+
+
+def test_a_loss_in_half_precision_halts_only_where_the_norm_stands_as_well() -> None:
+    assert feed(Frozen, coarse(Ran(), 20, half).many(100, loss=3.5)).halts == []
+    assert feed(Frozen, with_norms(coarse(Ran(), 20, half), 100, 3.5)).halts == []
+    both = feed(Frozen, coarse(Ran(), 20, half, grad_norm=0.5).many(100, loss=3.5, grad_norm=0.7))
+    assert [f.step for f in both.halts] == [60, 120]
+    later = with_norms(coarse(Ran(), 20, half), 10, 3.5).many(100, loss=3.5, grad_norm=0.7)
+    assert [f.step for f in feed(Frozen, later).halts] == [30 + 40, 30 + 100]
+    single = coarse(Ran(), 20, half).step(loss=3.1234567).many(100, loss=3.5)
+    assert [f.step for f in feed(Frozen, single).halts] == [61]
+
+
+def test_a_rounded_loss_halts_unless_the_norm_moves() -> None:
+    def rounded(value: float) -> float:
+        return round(value, 6)
+
+    assert len(feed(Frozen, coarse(Ran(), 20, rounded).many(100, loss=3.3)).halts) == 1
+    assert feed(Frozen, with_norms(coarse(Ran(), 20, rounded), 100, 3.3)).halts == []
+    exact = coarse(Ran(), 20, lambda value: round(value, 7))
+    assert len(feed(Frozen, with_norms(exact, 100, 3.3)).halts) == 1
+
+
+@pytest.mark.parametrize(("loss", "found"), [(0.05, 1), (0.049, 0), (-0.05, 1)])
+def test_a_small_loss_of_few_decimals_is_coarse(loss: float, found: int) -> None:
+    ran = coarse(Ran(), 20, lambda value: round(value, 4)).many(100, loss=loss)
+    assert len(feed(Frozen, ran).halts) == found
+    clipped = coarse(Ran(), 20, lambda value: round(value, 4), grad_norm=1.0)
+    assert len(feed(Frozen, clipped.many(90, loss=loss, grad_norm=1.0)).halts) == found
+
+
+def test_numbers_that_never_moved_halt_however_coarse_they_are() -> None:
+    assert len(feed(Frozen, Ran().many(40, loss=2.5, grad_norm=1.0)).halts) == 1
+    assert feed(Frozen, Ran().many(400, loss=2.5)).halts == []
+
+
+def test_a_coarse_norm_halts_only_where_the_loss_stands_as_well() -> None:
+    ran = Ran()
+    for number in range(300):
+        ran.step(loss=4.0 - 0.001 * number, grad_norm=0.05 if number > 20 else 0.04)
+    assert [f.severity for f in feed(Frozen, ran).findings] == [SUSPECT]
+
+
+def test_what_was_learnt_of_the_numbers_outlasts_a_restart() -> None:
+    ran = learning(Ran(), 10).many(30, loss=4.0)
+    ran = learning(ran, 3).back_to(20)
+    assert feed(Frozen, learning(ran, 3).many(89, loss=3.5)).halts == []
+    assert [f.threshold for f in feed(Frozen, ran.many(1, loss=3.5)).halts] == [90.0]
+    cut = learning(Ran(), 10).many(30, loss=4.0).back_to(20)
+    assert feed(Frozen, cut.many(89, loss=3.5)).halts == []
+
+
+@pytest.mark.parametrize(("before", "found"), [((0.6, 0.9), 2), ((0.9, 0.6), 0), ((0.95, 0.6), 2)])
+def test_a_norm_that_comes_back_to_its_ceiling_is_cut_off_there(
+    before: tuple[float, float], found: int
+) -> None:
+    ran = Ran().step(loss=3.1234567, grad_norm=0.12345678)
+    for norm in before:
+        ran.step(loss=3.0, grad_norm=norm)
+    if before[-1] == 0.9:
+        ran.step(loss=3.0, grad_norm=0.5)
+        ran.step(loss=3.0, grad_norm=1.5)
+    for number in range(120):
+        ran.step(loss=4.0 + 0.01 * number, grad_norm=0.9)
+    assert len(feed(Frozen, ran).findings) == found
+
+
+def test_skipped_steps_neither_count_nor_end_a_run_of_equal_values() -> None:
+    ran = learning(Ran(), 5)
+    for number in range(39):
+        ran.step(loss=4.0)
+        ran.step(loss=4.0 if number % 2 else 3.0, skipped=True)
+    assert feed(Frozen, ran).severities == [(SUSPECT, 5 + 2 * 20 - 1)]
+
+
+def test_what_is_not_told_is_no_change() -> None:
+    ran = learning(Ran(), 5)
+    for _ in range(40):
+        ran.step(loss=4.0).step().step(loss=float("nan"))
+    assert [f.severity for f in feed(Frozen, ran).findings] == [SUSPECT, HALT]
+
+
+def test_an_infinite_loss_is_not_this_detectors_business() -> None:
+    assert feed(Frozen, Ran().many(100, loss=float("inf"))).findings == []
+
+
+def test_a_restart_at_an_earlier_step_begins_anew() -> None:
+    ran = learning(Ran(), 30).many(19, loss=4.0).back_to(10).many(19, loss=4.0)
+    assert feed(Frozen, ran).findings == []
+
+
+def test_plan_settings_count_and_are_named() -> None:
+    order = order_of({"frozen": {"loss_steps": 5, "halt_x": 3}})
+    fed = feed(Frozen, learning(Ran(order=order), 5).many(20, loss=4.0))
+    assert fed.severities == [(SUSPECT, 10), (HALT, 20)]
+    assert fed.halts[0].source is Source.PLAN
+
+
+def test_it_is_armed_by_the_first_number_and_says_when_none_was_told() -> None:
+    none = feed(Frozen, Ran().many(3))
+    assert not none.armed
+    assert none.missing is not None
+    assert "loss" in none.missing
+    for told in ({"loss": 1.0}, {"grad_norm": 1.0}):
+        fed = feed(Frozen, Ran().step(**told))
+        assert fed.armed
+        assert fed.missing is None
+    assert feed(Frozen, Ran()).missing is None
+
+
+def test_a_saved_state_goes_on_as_the_whole() -> None:
+    ran = learning(Ran(), 30).many(60, loss=4.0, grad_norm=1.5)
+    assert feed(Frozen, ran, saved_every=7).findings == feed(Frozen, ran).findings
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**9), st.integers(2, 4), st.floats(0.01, 1.0))
+def test_rounded_losses_of_a_run_that_settles_down_never_halt(
+    seed: int, digits: int, noise: float
+) -> None:
+    """The loss falls and its noise with it, so that rounding makes it stand still more and more."""
+    dice, ran = random.Random(seed), Ran(ranks=1)
+    for number in range(900):
+        spread = noise * 0.997**number + 3 * 10.0**-digits
+        ran.step(loss=round(2.0 + dice.gauss(0, spread), digits), grad_norm=round(dice.random(), 2))
+    assert feed(Frozen, ran).halts == []
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**9), st.integers(1, 300))
+def test_whatever_came_before_a_frozen_loss_is_found(seed: int, before: int) -> None:
+    ran = learning(Ran(ranks=1), before, seed).many(40, loss=3.3)
+    assert [f.severity for f in feed(Frozen, ran).findings] == [SUSPECT, HALT]

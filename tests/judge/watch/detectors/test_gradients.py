@@ -1,0 +1,204 @@
+"""D12: vanished gradients halt, exploding and clipped ones warn, unknown ones say nothing."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gonogo.contract.finding import Severity, Source
+from gonogo.judge.watch.detectors.gradients import Gradients
+from tests.judge.watch.steps import Ran, feed
+from tests.judge.watch.streams import EPOCH, order_of
+
+WARN, HALT = Severity.WARN, Severity.HALT
+CLIPPING = {"optim": {"clip": 1.0}}
+
+
+def sound(ran: Ran, count: int, seed: int = 2) -> Ran:
+    """Steps with gradient norms as they come."""
+    dice = random.Random(seed)
+    for _ in range(count):
+        ran.step(grad_norm=dice.lognormvariate(0.0, 0.3))
+    return ran
+
+
+def test_three_norms_of_zero_halt_and_two_do_not() -> None:
+    assert feed(Gradients, sound(Ran(), 10).many(2, grad_norm=0.0)).findings == []
+    fed = feed(Gradients, sound(Ran(), 10).many(50, grad_norm=0.0))
+    assert fed.severities == [(HALT, 13)]
+    halt = fed.halts[0]
+    assert (halt.value, halt.threshold, halt.source) == (3.0, 3.0, Source.DEFAULT)
+    assert halt.since == EPOCH + 10.0
+    assert halt.key == "run_1/1/gradients/halt/zero/step11"
+
+
+def test_a_norm_that_is_not_zero_begins_the_count_anew() -> None:
+    ran = sound(Ran(), 5)
+    for _ in range(20):
+        ran.many(2, grad_norm=0.0).step(grad_norm=1e-30)
+    assert feed(Gradients, ran).findings == []
+    again = feed(Gradients, ran.many(3, grad_norm=0.0).step(grad_norm=1.5).many(3, grad_norm=0.0))
+    assert [f.severity for f in again.findings] == [HALT, HALT]
+
+
+def test_zero_from_the_first_step_on_halts_where_the_trainer_names_its_sections() -> None:
+    assert feed(Gradients, Ran().many(3, grad_norm=0.0)).severities == [(HALT, 3)]
+
+
+def test_an_older_trainer_that_never_computed_a_norm_is_unknown() -> None:
+    fed = feed(Gradients, Ran(labelled=False).many(300, grad_norm=0.0))
+    assert fed.findings == []
+    assert not fed.armed
+    assert fed.missing is not None
+    assert "gradient norm" in fed.missing
+    told = feed(Gradients, Ran(labelled=False).step(grad_norm=2.5).many(3, grad_norm=0.0))
+    assert told.severities == [(HALT, 4)]
+    assert told.armed
+    assert told.missing is None
+
+
+@pytest.mark.parametrize(
+    ("last", "severity"),
+    [
+        (0.01, WARN),
+        (0.049, WARN),
+        (0.05, HALT),
+        (0.0123, HALT),
+        (1.0, HALT),
+        (1e-6, WARN),
+        (9e-7, HALT),
+    ],
+)
+def test_a_zero_that_may_be_rounded_only_warns(last: float, severity: Severity) -> None:
+    ran = sound(Ran(), 5).step(grad_norm=last).many(3, grad_norm=0.0)
+    assert feed(Gradients, ran).severities == [(severity, 9)]
+
+
+def test_skipped_steps_and_null_norms_say_nothing() -> None:
+    ran = sound(Ran(), 10)
+    for _ in range(30):
+        ran.step(grad_norm=0.0, skipped=True).step(grad_norm=None, skipped=True).step()
+    fed = feed(Gradients, ran)
+    assert fed.findings == []
+    both = feed(Gradients, ran.step(grad_norm=0.0).step(skipped=True).many(2, grad_norm=0.0))
+    assert both.severities == [(HALT, ran.number)]
+
+
+@pytest.mark.parametrize("norm", [float("nan"), float("inf"), -1.0])
+def test_a_norm_that_is_none_says_nothing(norm: float) -> None:
+    fed = feed(Gradients, Ran().many(100, grad_norm=norm))
+    assert fed.findings == []
+    assert not fed.armed
+    assert fed.missing is not None
+
+
+def test_before_the_first_step_nothing_is_missing() -> None:
+    assert feed(Gradients, Ran()).missing is None
+
+
+def spiky(factor: float, at: set[int]) -> Ran:
+    ran = Ran()
+    for number in range(1, 300):
+        ran.step(grad_norm=factor if number in at else 1.0)
+    return ran
+
+
+def test_five_of_eight_spikes_warn_and_four_do_not() -> None:
+    assert feed(Gradients, spiky(21.0, {200, 201, 203, 205})).findings == []
+    assert feed(Gradients, spiky(21.0, {200, 201, 203, 205, 208})).findings == []
+    fed = feed(Gradients, spiky(21.0, {200, 201, 203, 205, 207}))
+    assert fed.severities == [(WARN, 207)]
+    warning = fed.findings[0]
+    assert (warning.value, warning.threshold) == (21.0, 20.0)
+    assert warning.key == "run_1/1/gradients/warn/spikes/step207"
+    assert feed(Gradients, spiky(20.0, {200, 201, 203, 205, 207})).findings == []
+
+
+def test_spikes_warn_again_only_after_they_have_ceased() -> None:
+    at = set(range(150, 160)) | set(range(200, 205))
+    assert [f.step for f in feed(Gradients, spiky(50.0, at)).findings] == [154, 204]
+
+
+def test_spikes_wait_for_half_a_window() -> None:
+    assert feed(Gradients, spiky(50.0, set(range(59, 64)))).findings == []
+    assert len(feed(Gradients, spiky(50.0, set(range(65, 70)))).findings) == 1
+
+
+def test_a_median_of_zero_makes_no_spikes() -> None:
+    ran = Ran()
+    for number in range(300):
+        ran.step(grad_norm=1.0 if number % 3 == 2 else 0.0)
+    assert feed(Gradients, ran).findings == []
+
+
+@pytest.mark.parametrize(("free", "found"), [(24, 1), (25, 0)])
+def test_steps_that_are_nearly_all_clipped_warn(free: int, found: int) -> None:
+    ran = Ran(order=order_of({}, train=CLIPPING))
+    for number in range(500):
+        ran.step(grad_norm=1.0 if number % 20 == 5 and number // 20 < free else 1.5)
+    fed = feed(Gradients, ran)
+    assert len(fed.findings) == found
+    for warning in fed.findings:
+        assert (warning.severity, warning.step, warning.threshold) == (WARN, 500, 0.95)
+        assert warning.value == pytest.approx(0.952)
+        assert warning.key == "run_1/1/gradients/warn/clipped/step500"
+
+
+def test_499_clipped_steps_are_too_few() -> None:
+    ran = Ran(order=order_of({}, train=CLIPPING)).many(499, grad_norm=9.0)
+    assert feed(Gradients, ran).findings == []
+    assert len(feed(Gradients, ran.many(400, grad_norm=9.0)).findings) == 1
+
+
+def test_clipping_warns_again_after_it_has_ceased() -> None:
+    ran = Ran(order=order_of({}, train=CLIPPING)).many(600, grad_norm=9.0).many(60, grad_norm=0.5)
+    fed = feed(Gradients, ran.many(600, grad_norm=9.0))
+    assert [f.step for f in fed.findings] == [500, 660 + 500 - 24]
+
+
+@pytest.mark.parametrize("train", [{}, {"optim": {}}, {"optim": {"clip": 0}}, {"optim": 3}])
+def test_without_a_clipping_limit_nothing_is_clipped(train: dict[str, object]) -> None:
+    ran = Ran(order=order_of({}, train=train)).many(600, grad_norm=9.0)
+    assert feed(Gradients, ran).findings == []
+
+
+def test_a_restart_at_an_earlier_step_begins_anew() -> None:
+    ran = sound(Ran(), 10).many(2, grad_norm=0.0).back_to(5)
+    assert feed(Gradients, ran.many(2, grad_norm=0.0)).findings == []
+
+
+def test_plan_settings_count_and_are_named() -> None:
+    order = order_of({"gradients": {"zero_steps": 5}})
+    fed = feed(Gradients, sound(Ran(order=order), 3).many(9, grad_norm=0.0))
+    assert fed.severities == [(HALT, 8)]
+    assert fed.findings[0].source is Source.PLAN
+
+
+def test_a_saved_state_goes_on_as_the_whole() -> None:
+    ran = spiky(40.0, {200, 201, 202, 203, 204, 205}).many(3, grad_norm=0.0)
+    whole = feed(Gradients, ran).findings
+    assert len(whole) == 2
+    assert feed(Gradients, ran, saved_every=11).findings == whole
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**9), st.floats(1e-6, 100.0), st.floats(0.05, 0.8), st.floats(0.0, 0.3))
+def test_no_norm_that_ever_moves_halts(seed: int, scale: float, sigma: float, skip: float) -> None:
+    dice, ran = random.Random(seed), Ran(ranks=1)
+    for _ in range(400):
+        skipped = dice.random() < skip
+        norm = None if skipped and dice.random() < 0.5 else scale * dice.lognormvariate(0, sigma)
+        ran.step(grad_norm=0.0 if skipped and norm else norm, skipped=skipped)
+    assert feed(Gradients, ran).halts == []
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.sampled_from([0.0, 1.5, None]), max_size=60))
+def test_it_halts_exactly_where_three_zeros_follow_each_other(norms: list[float | None]) -> None:
+    ran = Ran(ranks=1).step(grad_norm=1.5)
+    for norm in norms:
+        ran.step(grad_norm=norm)
+    known = [norm for norm in norms if norm is not None]
+    runs = "".join("0" if norm == 0.0 else "1" for norm in known).split("1")
+    assert len(feed(Gradients, ran).halts) == sum(len(run) >= 3 for run in runs)

@@ -1,0 +1,296 @@
+"""D21: lies about speed are found; honest reports of every kind are not."""
+
+import random
+import statistics
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gonogo.contract.finding import Severity, Source
+from gonogo.contract.heartbeat import Identity
+from gonogo.judge.watch.detectors.implausible_speed import ImplausibleSpeed, limit_tok_s
+from gonogo.judge.watch.view import Run
+from tests.judge.watch.steps import Ran, feed
+from tests.judge.watch.streams import EPOCH, order_of
+
+WARN, HALT = Severity.WARN, Severity.HALT
+TOKENS = 2048
+
+
+def test_a_report_above_what_the_step_ends_allow_halts() -> None:
+    ran = Ran().many(60, toks_per_s=TOKENS / 1.0).many(40, toks_per_s=25 * TOKENS)
+    fed = feed(ImplausibleSpeed, ran)
+    assert fed.severities == [(HALT, 70)]
+    halt = fed.halts[0]
+    assert halt.value == 13 * TOKENS
+    assert halt.threshold == pytest.approx(1.1 * TOKENS / 0.98)
+    assert halt.source is Source.DEFAULT
+    assert halt.since == EPOCH + 50.0
+    assert halt.key == "run_1/1/implausible_speed/halt/above/step70"
+
+
+def test_a_lie_from_the_start_is_found_after_twenty_timed_steps() -> None:
+    assert feed(ImplausibleSpeed, Ran().many(20, toks_per_s=9999.0)).findings == []
+    assert feed(ImplausibleSpeed, Ran().many(30, toks_per_s=9999.0)).severities == [(HALT, 21)]
+
+
+@pytest.mark.parametrize(
+    ("factor", "found"),
+    [(0.88, [WARN]), (0.91, []), (1.0, []), (1.0 / 0.98, []), (1.12, []), (1.13, [HALT])],
+)
+def test_the_edges_of_a_tenth(factor: float, found: list[Severity]) -> None:
+    fed = feed(ImplausibleSpeed, Ran().many(60, toks_per_s=factor * TOKENS))
+    assert [f.severity for f in fed.findings] == found
+
+
+def test_a_report_below_warns_once() -> None:
+    ran = Ran()
+    for number in range(300):
+        ran.step(toks_per_s=TOKENS * (0.5 if number // 60 % 2 else 1.0))
+    fed = feed(ImplausibleSpeed, ran)
+    assert [f.severity for f in fed.findings] == [WARN]
+    assert fed.findings[0].threshold == pytest.approx(0.9 * TOKENS)
+    assert fed.findings[0].key.startswith("run_1/1/implausible_speed/warn/below/")
+
+
+def test_a_report_below_the_fastest_single_step_must_last() -> None:
+    """An average may still weigh a lucky first step; sixty steps later it cannot."""
+    ran = Ran()
+    for number in range(1, 400):
+        ran.step(dt_s=0.5 if number in (5, 7) else 1.0, toks_per_s=1.3 * TOKENS)
+    assert feed(ImplausibleSpeed, ran).severities == [(HALT, 20 + 60)]
+
+
+def test_an_average_that_counts_pauses_is_not_too_low() -> None:
+    ran = Ran()
+    for number in range(1, 200):
+        ran.step(dt_s=41.0 if number % 20 == 0 else 1.0, toks_per_s=TOKENS / 3.0)
+    assert feed(ImplausibleSpeed, ran).findings == []
+    assert len(feed(ImplausibleSpeed, Ran().many(60, toks_per_s=TOKENS / 3.0)).findings) == 1
+
+
+def test_what_was_believed_again_is_a_new_episode() -> None:
+    ran = Ran().many(40, toks_per_s=9999.0).many(40, toks_per_s=TOKENS).many(40, toks_per_s=9999.0)
+    assert [f.severity for f in feed(ImplausibleSpeed, ran).findings] == [HALT, HALT]
+
+
+def honest(kind: str, seed: int, steps: int = 400, ranks: int = 1) -> Ran:
+    """A run whose trainer reports honestly, in one of the ways in which trainers do."""
+    dice, ran, smooth, times, best = random.Random(seed), Ran(ranks=ranks), 0.0, [], 0.0
+    sigma, usual_s = dice.choice([0.05, 0.25, 0.5]), dice.choice([0.05, 1.0, 25.0])
+    fetch = dice.choice([0.0, 0.1, 0.5])
+    for number in range(1, steps):
+        level = 1.6 if 200 < number < 300 else 1.0
+        own_s = level * usual_s * dice.lognormvariate(0, sigma)
+        own_s += dice.uniform(0.5, 5.0) if dice.random() < 1 / 100 else 0.0
+        fetch_s = fetch * own_s
+        step_s = own_s + fetch_s + dice.uniform(0.0, 0.01)
+        times.append(step_s)
+        smooth += (0.05 if number > 1 else 1.0) * (TOKENS / step_s - smooth)
+        best = max(best, statistics.fmean([TOKENS / s for s in times[-20:]]) if number > 20 else 0)
+        told = {
+            "every step": TOKENS / step_s,
+            "without data": TOKENS / own_s,
+            "smoothed": smooth,
+            "since the start": TOKENS * number / sum(times),
+            "last 50": TOKENS * len(times[-50:]) / sum(times[-50:]),
+            "best of windows": best,
+        }[kind]
+        ran.step(dt_s=step_s if number > 1 else None, toks_per_s=told, dt_fetch_s=fetch_s)
+    return ran
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(
+        ["every step", "without data", "smoothed", "since the start", "last 50", "best of windows"]
+    ),
+    st.integers(0, 10**9),
+)
+def test_no_honest_report_halts(kind: str, seed: int) -> None:
+    assert feed(ImplausibleSpeed, honest(kind, seed)).halts == []
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**9), st.floats(2.5, 100.0), st.sampled_from([0.05, 0.25]))
+def test_every_gross_lie_is_found(seed: int, factor: float, sigma: float) -> None:
+    dice, ran = random.Random(seed), Ran(ranks=1)
+    for number in range(1, 200):
+        step_s = dice.lognormvariate(0, sigma)
+        lie = factor if number > 100 else 1.0
+        ran.step(dt_s=step_s if number > 1 else None, toks_per_s=lie * TOKENS / step_s)
+    assert len(feed(ImplausibleSpeed, ran).halts) == 1
+
+
+def test_data_time_is_taken_out_as_fetch_or_as_section() -> None:
+    for told in ({"dt_fetch_s": 0.5}, {"sections": {"data": 0.5}}):
+        ran = Ran().many(60, toks_per_s=2 * TOKENS, **told)
+        assert feed(ImplausibleSpeed, ran).findings == []
+    assert feed(ImplausibleSpeed, Ran().many(60, toks_per_s=2 * TOKENS)).halts != []
+    negative = Ran().many(60, toks_per_s=0.5 * TOKENS * 1.2, dt_s=2.0, dt_fetch_s=-9.0)
+    assert len(feed(ImplausibleSpeed, negative).halts) == 1
+
+
+def test_some_of_a_step_always_counts() -> None:
+    ran = Ran().many(60, toks_per_s=25 * TOKENS, dt_fetch_s=1.0)
+    assert len(feed(ImplausibleSpeed, ran).halts) == 1
+
+
+def test_the_ordered_tokens_count_and_not_what_a_line_says() -> None:
+    ran = Ran().many(60, toks_per_s=25 * TOKENS, tokens=25 * TOKENS)
+    assert len(feed(ImplausibleSpeed, ran).halts) == 1
+    unknown = order_of({}, identity=Identity())
+    ran = Ran(order=unknown).many(60, toks_per_s=25 * TOKENS, tokens=25 * TOKENS)
+    assert feed(ImplausibleSpeed, ran).findings == []
+    fed = feed(ImplausibleSpeed, Ran(order=unknown).many(60, toks_per_s=1.0))
+    assert fed.findings == []
+    assert not fed.armed
+    assert fed.missing is not None
+    assert "no step could be timed" in fed.missing
+
+
+def test_a_step_that_nobody_timed_counts_for_nothing() -> None:
+    ran = Ran()
+    for _ in range(60):
+        ran.step(dt_s=None, toks_per_s=9999.0).step(dt_s=0.0, toks_per_s=9999.0)
+    assert feed(ImplausibleSpeed, ran).findings == []
+
+
+def test_a_trainer_that_reports_no_speed_is_not_checked_and_that_is_said() -> None:
+    fed = feed(ImplausibleSpeed, Ran().many(60, loss=1.0))
+    assert fed.findings == []
+    assert fed.armed
+    assert fed.missing is not None
+    assert "reports no tokens/s" in fed.missing
+    assert feed(ImplausibleSpeed, Ran()).missing is None
+    rank1 = Ran().many(60, silent=[0], toks_per_s=9999.0)
+    assert feed(ImplausibleSpeed, rank1).findings == []
+
+
+def gpu(peak_flops: float | None, params: int | None = 100_000_000, **fields: object) -> Ran:
+    known = {"params": params, "vocab": 256, "dim": 1024, "tokens_per_step": TOKENS, **fields}
+    order = order_of({}, identity=Identity(**known)).model_copy(update={"profile": "h200"})
+    return Ran(order=order, peak_flops=peak_flops)
+
+
+NEEDED = 6 * (100_000_000 - 256 * 1024) * TOKENS
+"""Operations a second of a step of one second."""
+
+
+@pytest.mark.parametrize(("peak", "found"), [(1.001, 0), (0.999, 1)])
+def test_more_than_the_devices_can_multiply_halts(peak: float, found: int) -> None:
+    fed = feed(ImplausibleSpeed, gpu(peak * NEEDED).many(60, toks_per_s=TOKENS))
+    assert len(fed.halts) == found
+    assert fed.missing is None
+    for halt in fed.halts:
+        assert (halt.step, halt.value) == (21, TOKENS)
+        assert halt.threshold == pytest.approx(peak * TOKENS)
+        assert halt.key == "run_1/1/implausible_speed/halt/peak/step21"
+
+
+@pytest.mark.parametrize(("peak", "found"), [(0.26, 0), (0.24, 1)])
+def test_a_cpu_is_allowed_four_times_its_measured_peak(peak: float, found: int) -> None:
+    order = gpu(None).order.model_copy(update={"profile": "cpu"})
+    ran = Ran(order=order, peak_flops=peak * NEEDED).many(60, toks_per_s=TOKENS)
+    assert len(feed(ImplausibleSpeed, ran).halts) == found
+
+
+@pytest.mark.parametrize("peak", [None, 0.0, -1.0, float("nan"), float("inf"), "fast"])
+def test_without_a_peak_nothing_is_too_fast_and_that_is_said(peak: float | None) -> None:
+    fed = feed(ImplausibleSpeed, gpu(peak).many(60, toks_per_s=TOKENS))
+    assert fed.findings == []
+    assert fed.missing is not None
+    assert "peak" in fed.missing
+
+
+@pytest.mark.parametrize("known", [{"params": None}, {"params": 0}, {"params": 1000}])
+def test_without_parameters_nothing_is_too_fast(known: dict[str, int | None]) -> None:
+    assert feed(ImplausibleSpeed, gpu(1.0, **known).many(60, toks_per_s=TOKENS)).findings == []
+
+
+def test_without_an_embedding_all_parameters_are_multiplied() -> None:
+    run = Run(order=gpu(None, params=1000, vocab=None).order)
+    assert limit_tok_s(run, 0.5, 6000.0) == pytest.approx(0.5)
+
+
+def test_a_few_fast_steps_are_not_too_fast() -> None:
+    ran = gpu(0.9 * NEEDED)
+    for number in range(200):
+        ran.step(dt_s=0.5 if number % 20 < 9 else 2.0)
+    assert feed(ImplausibleSpeed, ran).findings == []
+
+
+def test_too_fast_again_is_another_finding() -> None:
+    ran = gpu(0.7 * NEEDED).many(40).many(40, dt_s=3.0).many(40)
+    assert [f.severity for f in feed(ImplausibleSpeed, ran).findings] == [HALT, HALT]
+
+
+def test_a_rank_whose_clock_is_squeezed_is_found() -> None:
+    ran = Ran(ranks=2).many(2000, dt_s=0.01, receipt_s=1.0)
+    fed = feed(ImplausibleSpeed, ran)
+    assert [(f.severity, f.rank) for f in fed.findings] == [(HALT, 0)]
+    halt = fed.halts[0]
+    assert (halt.step, halt.threshold) == (1 + 3 * 120, 2.0)
+    assert halt.value == pytest.approx(100.0)
+    assert halt.since == EPOCH + 1 + 120.0
+    assert halt.key == "run_1/1/implausible_speed/halt/clock/step361"
+
+
+@pytest.mark.parametrize(("receipt_s", "found"), [(1.9, 0), (2.1, 1)])
+def test_the_edge_of_a_slow_clock(receipt_s: float, found: int) -> None:
+    ran = Ran().many(600, dt_s=1.0, receipt_s=receipt_s)
+    assert len(feed(ImplausibleSpeed, ran).halts) == found
+
+
+def test_two_slow_spans_are_too_few() -> None:
+    ran = Ran()
+    for number in range(2000):
+        ran.step(dt_s=0.1 if number % 600 < 240 else 1.0, receipt_s=1.0)
+    assert feed(ImplausibleSpeed, ran).halts == []
+
+
+@pytest.mark.parametrize("delay_s", [60.0, 300.0])
+def test_lines_that_come_late_do_not_slow_a_clock(delay_s: float) -> None:
+    ran = Ran()
+    for number in range(1, 2000):
+        ran.step(dt_s=1.0, receipt_s=1.0 + (delay_s if number % 400 == 0 else 0.0))
+    assert feed(ImplausibleSpeed, ran).halts == []
+
+
+def test_a_watcher_that_comes_late_or_never_watched_tells_nothing_of_clocks() -> None:
+    ran = Ran()
+    for number in range(2000):
+        ran.step(dt_s=0.01, receipt_s=1.0, late_s=5.0 if number % 100 == 0 else 0.0)
+    assert feed(ImplausibleSpeed, ran).findings == []
+    unwatched = Ran(watched=False).many(2000, dt_s=0.01, receipt_s=1.0)
+    assert feed(ImplausibleSpeed, unwatched).findings == []
+
+
+def test_a_clock_that_runs_fast_or_begins_anew_halts_nothing() -> None:
+    assert feed(ImplausibleSpeed, Ran().many(900, dt_s=10.0, receipt_s=1.0)).findings == []
+    ran = Ran().many(200, dt_s=1.0)
+    ran.mono = 5.0
+    ran.back_to(200, boot="other")
+    assert feed(ImplausibleSpeed, ran.many(500, dt_s=1.0)).findings == []
+    ran.mono = 1.0
+    assert feed(ImplausibleSpeed, ran.many(500, dt_s=1.0)).findings == []
+
+
+def test_a_restart_at_an_earlier_step_begins_anew() -> None:
+    ran = Ran().many(15, toks_per_s=9999.0).back_to(5).many(15, toks_per_s=9999.0)
+    assert feed(ImplausibleSpeed, ran).findings == []
+
+
+def test_plan_settings_count_and_are_named() -> None:
+    order = order_of({"implausible_speed": {"over_steps": 1, "differ_ratio": 0.5}})
+    fed = feed(ImplausibleSpeed, Ran(order=order).many(5, toks_per_s=1.6 * TOKENS))
+    assert fed.severities == [(HALT, 2)]
+    assert fed.halts[0].source is Source.PLAN
+
+
+def test_a_saved_state_goes_on_as_the_whole() -> None:
+    ran = gpu(0.5 * NEEDED).many(60, toks_per_s=TOKENS).many(400, toks_per_s=9e9, receipt_s=3.0)
+    whole = feed(ImplausibleSpeed, ran).findings
+    assert len(whole) == 3
+    assert feed(ImplausibleSpeed, ran, saved_every=7).findings == whole

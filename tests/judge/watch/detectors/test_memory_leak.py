@@ -1,0 +1,241 @@
+"""D15: memory that grows until it hits its limit before the last step."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gonogo.contract.finding import Act, Finding, Severity, Source
+from gonogo.contract.order import Order
+from gonogo.judge.watch import armed, not_observed
+from gonogo.planning.source import bundled_plan
+from tests.judge.watch.detectors.host import host_order, memory, tell
+from tests.judge.watch.streams import Watched, World, watch
+
+DEMO = bundled_plan("demo")["watch"]
+HEALTHY_DEMO = (
+    [598.9, 650.3, 659.3, 662.3, 662.4, 662.4, 663.4, 663.4, 663.4, 663.4, 665.2, 665.2, 665.2]
+    + [665.2, 665.3, 667.0, 667.0, 667.0, 667.0, 667.0, 669.2, 669.3, 669.3, 669.3]
+    + [669.8] * 8
+    + [671.0] * 8
+)
+"""Resident MB of rank 0 in the demo's smoke phase, as recorded."""
+
+
+def order(watch: dict[str, Any] | None = None, steps: int = 2_000, **fields: Any) -> Order:
+    return host_order(watch, steps=steps, **fields)
+
+
+def grow(
+    world: World,
+    count: int,
+    mb: Callable[[int, int], float],
+    *,
+    name: str = "host_rss_mb",
+    step_s: float = 0.5,
+) -> World:
+    """Whole steps; `mb(rank, step)` is what each rank says of its memory."""
+    for _ in range(count):
+        world.open_step()
+        world.compute(step_s=step_s)
+        for rank in world.ranks:
+            rank.say("progress", loss=5.0, grad_norm=1.0, **{name: mb(rank.rank, rank.step)})
+            rank.enter(None)
+            rank.say("step_end", tokens=2048)
+            rank.in_step = False
+    return world
+
+
+def leaks(seen: Watched, severity: Severity = Severity.WARN) -> list[Finding]:
+    return [f for f in seen.of(severity) if f.detector == "memory_leak"]
+
+
+def of_rank(leaky: int, slope: float, base: float = 1_000.0) -> Callable[[int, int], float]:
+    return lambda rank, step: base + (slope * step if rank == leaky else 0.0)
+
+
+def test_a_leak_that_hits_the_limit_warns_with_the_time_that_is_left() -> None:
+    world = World(order()).boot()
+    tell(world, host_memory=memory(4_000, 12_000))
+    seen = watch(grow(world, 120, of_rank(1, 5.0)), stop_at_halt=False)
+    (warning,) = leaks(seen)
+    assert (warning.rank, warning.act) == (1, None)
+    assert warning.value == pytest.approx(8_000 / 5.0 * 0.51, rel=0.05)
+    assert "rank 1 grows by 5 MB a step" in warning.text
+
+
+def test_a_leak_that_the_last_step_comes_before_is_none() -> None:
+    world = World(order(steps=400)).boot()
+    tell(world, host_memory=memory(4_000, 12_000))
+    assert watch(grow(world, 200, of_rank(1, 5.0)), stop_at_halt=False).findings == []
+
+
+def test_under_an_hour_it_halts_at_the_next_checkpoint() -> None:
+    world = World(order()).boot()
+    tell(world, host_memory=memory(4_000, 8_000))
+    (halt,) = watch(grow(world, 120, of_rank(0, 10.0))).halts
+    assert (halt.detector, halt.rank, halt.act) == ("memory_leak", 0, Act.AT_CHECKPOINT)
+    assert (halt.threshold, halt.source) == (3600.0, Source.DEFAULT)
+    assert halt.value is not None
+    assert halt.value < 300
+
+
+def test_over_an_hour_it_only_warns() -> None:
+    world = World(order(steps=20_000)).boot()
+    tell(world, host_memory=memory(4_000, 12_000))
+    seen = watch(grow(world, 150, of_rank(0, 1.0), step_s=1.0), stop_at_halt=False)
+    assert (len(leaks(seen)), seen.halts) == (1, [])
+
+
+def test_a_long_run_is_sampled_at_every_fourth_step_and_found_all_the_same() -> None:
+    world = World(order(steps=50_000)).boot()
+    tell(world, host_memory=memory(4_000, 12_000))
+    seen = watch(grow(world, 400, of_rank(0, 1.0), step_s=1.0), interval_s=1.0, stop_at_halt=False)
+    assert (len(leaks(seen)), seen.halts) == (1, [])
+
+
+def test_without_a_limit_nothing_is_found_and_it_says_so() -> None:
+    world = grow(World(order()).boot(), 150, of_rank(0, 50.0))
+    seen = watch(world)
+    assert seen.findings == []
+    assert not armed(seen.state)["memory_leak"]
+    assert any("how much host memory" in text for text in not_observed(seen.state))
+
+
+def test_it_is_armed_once_samples_and_a_limit_are_there() -> None:
+    world = World(order()).boot()
+    tell(world, host_memory=memory(4_000, 12_000))
+    assert not armed(watch(grow(world, 60, of_rank(0, 0.0))).state)["memory_leak"]
+    assert armed(watch(grow(world, 40, of_rank(0, 0.0))).state)["memory_leak"]
+
+
+def test_ranks_that_leak_alike_share_what_is_left_and_none_is_named() -> None:
+    world = World(order(world_size=4)).boot()
+    tell(world, host_memory=memory(4_000, 12_000))
+    seen = watch(grow(world, 100, lambda rank, step: 1_000 + 2.0 * step))
+    (halt,) = seen.halts
+    assert halt.rank is None
+    assert halt.value == pytest.approx(8_000 / (4 * 2.0) * 0.51, rel=0.05)
+
+
+def test_the_plans_own_limit_is_one_ranks() -> None:
+    watch_set = {"memory_leak": {"limit_mb": 2_000}}
+    world = grow(World(order(watch_set)).boot(), 120, of_rank(1, 8.0))
+    (halt,) = watch(world).halts
+    assert (halt.rank, halt.source) == (1, Source.PLAN)
+    assert "hits 2000 MB" in halt.text
+
+
+@pytest.mark.parametrize("plan", [True, False], ids=["plan's limit", "the device's memory"])
+def test_reserved_device_memory_has_its_own_limit(plan: bool) -> None:
+    watch_set = {"memory_limit": {"reserved_mb": 20_000}} if plan else {}
+    world = World(order(watch_set)).boot()
+    tell(world, devices=[{"rank": 0, "uuid": "a", "mem_total_mb": 20_000.0}, {"rank": None}])
+    grow(world, 110, of_rank(0, 60.0, base=10_000.0), name="gpu_mem_reserved")
+    (halt,) = watch(world).halts
+    assert (halt.detector, halt.rank) == ("memory_leak", 0)
+    assert halt.text.startswith("reserved device memory of rank 0")
+    assert halt.source is (Source.PLAN if plan else Source.DEFAULT)
+
+
+def test_the_same_device_memory_all_the_time_is_no_leak() -> None:
+    world = World(order({"memory_limit": {"reserved_mb": 10_500}})).boot()
+    grow(world, 300, of_rank(0, 0.0, base=10_000.0), name="gpu_mem_reserved")
+    assert watch(world).findings == []
+
+
+def test_a_restarted_rank_begins_anew() -> None:
+    world = World(order({"memory_leak": {"limit_mb": 2_000}})).boot()
+    grow(world, 70, of_rank(1, 8.0))
+    for rank in world.ranks:
+        rank.boot, rank.seq, rank.step, rank.section_seq = f"again{rank.rank}", 0, 0, 0
+        rank.enter("boot")
+    world.boot()
+    seen = watch(grow(world, 60, of_rank(1, 8.0)), stop_at_halt=False)
+    assert leaks(seen, Severity.HALT) == []
+
+
+def test_a_healthy_demo_whose_caches_fill_up_is_silent() -> None:
+    world = World(host_order(DEMO)).boot()
+    tell(world, host_memory=memory(4_000, 12_000))
+    grow(world, 40, lambda rank, step: HEALTHY_DEMO[step - 1])
+    assert watch(world).findings == []
+
+
+@pytest.mark.parametrize("base", [-250.0, 0.0, 300.0, 1_000.0, 2_500.0], ids=str)
+def test_the_demos_leak_is_found_in_its_forty_steps(base: float) -> None:
+    """`leak:rank=0,mb_per_step=50,from=10`, on machines where torch takes more memory or less."""
+    world = World(host_order(DEMO)).boot()
+
+    def mb(rank: int, step: int) -> float:
+        leaked = 50.0 * max(0, step - 9) if rank == 0 else 0.0
+        return base + HEALTHY_DEMO[step - 1] + leaked
+
+    seen = watch(grow(world, 40, mb))
+    (halt,) = seen.halts
+    assert (halt.detector, halt.rank, halt.act) == ("memory_leak", 0, Act.AT_CHECKPOINT)
+    assert halt.step is not None
+    assert halt.step <= 24
+
+
+@given(st.randoms(use_true_random=False), st.sampled_from(["jitter", "saw", "jumps", "fills"]))
+@settings(max_examples=12, deadline=None)
+def test_healthy_memory_of_many_kinds_never_halts(rng: random.Random, kind: str) -> None:
+    jump_at = rng.randint(5, 190)
+
+    def mb(rank: int, step: int) -> float:
+        base = 3_000 + 100 * rank + rng.gauss(0, 20)
+        if kind == "saw":
+            return base + 400 * (step % 40) / 40
+        if kind == "jumps":
+            return base + (800 if step >= jump_at else 0)
+        if kind == "fills":
+            return base + 1_500 * (1 - 0.93**step)
+        return base
+
+    world = World(order(steps=100_000)).boot()
+    tell(world, host_memory=memory(20_000, 32_000))
+    assert leaks(watch(grow(world, 200, mb), interval_s=1.0), Severity.HALT) == []
+
+
+@given(slope=st.floats(4.0, 40.0), sigma=st.floats(0.0, 30.0), seed=st.integers(0, 99))
+@settings(max_examples=8, deadline=None)
+def test_a_real_leak_is_found_through_noise(slope: float, sigma: float, seed: int) -> None:
+    rng = random.Random(seed)
+    world = World(order(steps=20_000)).boot()
+    tell(world, host_memory=memory(4_000, 16_000))
+    seen = watch(
+        grow(world, 150, lambda rank, step: 2_000 + slope * step * rank + rng.gauss(0, sigma)),
+        interval_s=1.0,
+    )
+    assert [(halt.detector, halt.rank) for halt in seen.halts] == [("memory_leak", 1)]
+
+
+DEVICE = {"uuid": "a", "ts": 1.0, "mono": 1.0, "rank": 0, "mem_total_mb": 4_000.0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "setting", "tells"),
+    [
+        ("host_rss_mb", "memory_leak.limit_mb", {"host_memory": memory(4_000, 8_000)}),
+        ("gpu_mem_reserved", "memory_limit.reserved_mb", {"devices": [DEVICE]}),
+    ],
+)
+def test_a_limit_of_the_plan_does_not_lift_that_of_the_machine(
+    kind: str, setting: str, tells: dict[str, Any]
+) -> None:
+    detector, _, name = setting.partition(".")
+    world = World(order({detector: {name: 1e12}})).boot()
+    tell(world, **tells)
+    assert watch(grow(world, 120, of_rank(0, 10.0), name=kind)).halts
+
+
+def test_a_window_of_fewer_samples_than_are_needed_blinds_nobody() -> None:
+    world = World(order({"memory_leak": {"window_samples": 32}})).boot()
+    tell(world, host_memory=memory(4_000, 8_000))
+    assert watch(grow(world, 120, of_rank(0, 10.0))).halts

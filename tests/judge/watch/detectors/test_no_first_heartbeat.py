@@ -1,0 +1,98 @@
+"""D2: start-up has three deadlines."""
+
+import pytest
+
+from gonogo.contract.finding import Source
+from gonogo.contract.outcome import Detector
+from gonogo.judge.watch import armed
+from gonogo.planning.resolve import load_train_config, resolve_plan
+from gonogo.planning.source import bundled_plan
+from tests.judge.watch.streams import EPOCH, World, order_of, watch
+
+COMPILED = resolve_plan(bundled_plan("m7c-125m"), {"train.engine.compile": True}).train
+
+
+def test_a_rank_that_never_speaks_halts_after_the_limit_of_exec() -> None:
+    world = World(order_of({}))
+    world.alive()
+    world.ranks[0].mono += 3.0
+    world.ranks[0].say("boot", **world.order.identity.model_dump(exclude_none=True))
+    world.ranks[0].spend(130.0)
+    (finding,) = watch(world, interval_s=1.0).halts
+    assert (finding.detector, finding.rank) == ("no_first_heartbeat", 1)
+    assert 120.0 < finding.at - EPOCH <= 122.0
+
+
+def test_nothing_at_all_is_told_by_the_number_of_ticks() -> None:
+    world = World(order_of({}))
+    world.ranks[0].mono += 130.0
+    found = watch(world, interval_s=1.0, check_law=True)
+    assert found.halted() == [("no_first_heartbeat", 0, None)]
+    assert len(found.ticks) == 1
+
+
+def test_boot_has_its_own_limit() -> None:
+    world = World(order_of({})).boot()
+    for rank in world.ranks:
+        rank.enter("boot")
+    world.ranks[0].collective_seq += 1
+    for rank in world.ranks:
+        rank.spend(310.0)
+    (finding,) = watch(world, interval_s=1.0).halts
+    assert (finding.detector, finding.section) == ("no_first_heartbeat", "boot")
+    assert finding.rank == 1
+    assert 300.0 < (finding.value or 0) <= 302.0
+
+
+@pytest.mark.parametrize(
+    ("train", "limit_s", "first_step_s"),
+    [
+        ({}, 900.0, 950.0),
+        (load_train_config("demo"), 900.0, 950.0),
+        (load_train_config("m7c_125m"), 900.0, 950.0),
+        (COMPILED, 1800.0, 1850.0),
+        ({"engine": None}, 900.0, 950.0),
+    ],
+    ids=["nothing said", "demo", "m7c_125m", "m7c_125m compiled", "no engine"],
+)
+def test_the_first_step_has_its_own_limit(
+    train: dict[str, object], limit_s: float, first_step_s: float
+) -> None:
+    world = World(order_of({}, train=train), alive_every_s=5).boot()
+    world.open_step()
+    world.hang(1, "backward", first_step_s)
+    (finding,) = watch(world, interval_s=1.0).halts
+    assert (finding.detector, finding.rank, finding.step) == ("no_first_heartbeat", 1, 1)
+    assert finding.threshold == limit_s
+    assert limit_s < (finding.value or 0) <= limit_s + 2
+
+
+def test_a_plans_limit_of_the_first_step_beats_that_of_compilation() -> None:
+    order = order_of({"no_first_heartbeat": {"first_step_s": 100}}, train=COMPILED)
+    world = World(order).boot()
+    world.open_step()
+    world.hang(0, "forward", 120.0)
+    (finding,) = watch(world, interval_s=1.0).halts
+    assert (finding.threshold, finding.source) == (100, Source.PLAN)
+
+
+def test_ten_minutes_of_compilation_are_silent() -> None:
+    world = World(order_of({}), alive_every_s=5).boot().steps(1, step_s=600.0).steps(5)
+    assert watch(world, interval_s=1.0).findings == []
+
+
+def test_a_rank_that_names_no_sections_may_boot_for_long() -> None:
+    world = World(order_of({}, world_size=1))
+    (rank,) = world.ranks
+    rank.section = None
+    rank.say("boot", **world.order.identity.model_dump(exclude_none=True))
+    for _ in range(200):
+        rank.mono += 5.0
+        rank.say("beat")
+    assert watch(world, interval_s=1.0).halts == []
+
+
+def test_it_is_disarmed_by_the_first_step_end() -> None:
+    before = World(order_of()).boot()
+    assert armed(watch(before).state)[Detector.NO_FIRST_HEARTBEAT]
+    assert not armed(watch(World(order_of()).boot().steps(1)).state)[Detector.NO_FIRST_HEARTBEAT]

@@ -1,0 +1,91 @@
+"""D10: numbers that are none."""
+
+from typing import Any
+
+import pytest
+
+from gonogo.contract.finding import Finding
+from gonogo.contract.heartbeat import Identity
+from tests.judge.watch.streams import EPOCH, World, order_of, watch
+
+
+def run_of(dtype: str = "fp32", **fields: object) -> World:
+    identity = Identity(dtype=dtype, tokens_per_step=2048)
+    return World(order_of(identity=identity, steps=400), **fields).boot()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", ["loss", "grad_norm"])
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
+def test_one_bad_number_halts_on_its_line(dtype: str, name: str, value: str) -> None:
+    world = run_of(dtype).steps(14)
+    numbers: dict[str, Any] = {name: value}
+    world.steps(1, **numbers)
+    written = next(line for line in world.ranks[0].lines if value.encode() in line.raw)
+    (halt,) = watch(world).halts
+    assert (halt.detector, halt.rank, halt.step) == ("non_finite", None, 15)
+    assert name in halt.text
+    assert halt.at - EPOCH - (written.mono - 5000.0) <= 0.25
+
+
+def test_finite_numbers_are_silent_however_large() -> None:
+    assert watch(run_of().steps(5, loss=1e30, grad_norm=1e30)).halts == []
+
+
+def test_an_episode_is_told_once_and_a_new_one_again() -> None:
+    world = run_of().steps(3).steps(3, loss="NaN").steps(3).steps(2, loss="NaN")
+    found = watch(world, stop_at_halt=False)
+    assert [halt.step for halt in found.halts] == [4, 10]
+
+
+def test_outside_fp16_a_step_that_was_not_applied_is_no_excuse() -> None:
+    (halt,) = watch(run_of("bf16").steps(3).steps(1, loss="NaN", skipped=True).steps(3)).halts
+    assert halt.step == 4
+
+
+def test_fp16_may_skip_its_first_steps_while_the_scale_is_sought_but_not_for_ever() -> None:
+    assert watch(run_of("fp16").steps(6, skipped=True).steps(9)).halts == []
+    assert watch(run_of("fp16").steps(20, skipped=True)).halts != []
+
+
+def test_two_skipped_fp16_steps_are_silent_and_three_running_halt() -> None:
+    world = run_of("fp16").steps(3).steps(2, skipped=True).steps(4).steps(2, loss="Infinity")
+    assert watch(world.steps(1)).halts == []
+    (halt,) = watch(run_of("fp16").steps(3).steps(3, skipped=True)).halts
+    assert halt.step == 6
+
+
+def sought(scales: list[float]) -> list[Finding]:
+    """The halts of an fp16 run that skips a step for each loss scale."""
+    world = run_of("fp16").steps(3, loss_scale=scales[0])
+    for scale in scales:
+        world.steps(1, skipped=True, loss_scale=scale)
+    return watch(world).halts
+
+
+def test_fp16_steps_that_each_lower_the_scale_may_be_skipped_longer() -> None:
+    assert sought([2.0**16, 2.0**15, 2.0**14, 2.0**13]) == []
+    (halt,) = sought([2.0**power for power in range(16, 0, -1)])
+    assert halt.value == 16
+
+
+def test_fp16_steps_that_do_not_lower_the_scale_are_three_at_most() -> None:
+    assert sought([2.0**16, 2.0**16]) == []
+    assert len(sought([2.0**16, 2.0**16, 2.0**15])) == 1
+
+
+def test_ten_skipped_fp16_steps_of_a_hundred_halt() -> None:
+    world = run_of("fp16")
+    for _ in range(9):
+        world.steps(9).steps(1, skipped=True)
+    assert watch(world).halts == []
+    world.steps(9).steps(1, skipped=True)
+    (halt,) = watch(world).halts
+    assert halt.step == 100
+
+
+def test_skipped_fp16_steps_far_apart_are_silent() -> None:
+    world = run_of("fp16")
+    for _ in range(12):
+        world.steps(11).steps(1, skipped=True)
+    assert watch(world).halts == []

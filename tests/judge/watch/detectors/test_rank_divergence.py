@@ -1,0 +1,130 @@
+"""D6: the culprit is the rank behind."""
+
+from typing import Any
+
+import pytest
+
+from gonogo.contract.tick import Tick
+from gonogo.judge.watch import fold, start
+from gonogo.judge.watch.detectors.rank_divergence import name_culprit
+from gonogo.judge.watch.view import View
+from tests.judge.watch.streams import EPOCH, T0, Rank, order_of
+
+Position = tuple[int, int, int]
+
+
+def view_of(positions: list[Position], **probes: Any) -> View:
+    """Ranks at (step, section_seq, collective_seq), and what probes tell of them."""
+    state = start(order_of(world_size=len(positions)))
+    beats = {}
+    for number, (step, section_seq, collective_seq) in enumerate(positions):
+        rank = Rank(number, mono=T0, alive_every_s=1)
+        rank.step, rank.section_seq, rank.section = step, section_seq, "backward"
+        rank.say("alive", collective_seq=collective_seq)
+        beats[number] = [line.raw for line in rank.lines]
+    tick = Tick.model_validate({"n": 1, "mono": T0, "ts": EPOCH, **probes})
+    state, _ = fold(state, tick, beats)
+    return state.view
+
+
+@pytest.mark.parametrize(
+    ("positions", "culprit"),
+    [
+        ([(5, 9, 9), (4, 9, 9)], 1),
+        ([(4, 8, 9), (4, 9, 1)], 0),
+        ([(4, 9, 3), (4, 9, 2)], 1),
+        ([(4, 9, 3), (4, 9, 3), (4, 9, 2), (5, 0, 0)], 2),
+    ],
+    ids=["step", "section", "collective", "four ranks"],
+)
+def test_the_lowest_position_is_the_culprit(positions: list[Position], culprit: int) -> None:
+    view = view_of(positions)
+    found = name_culprit(view, view.active(), T0)
+    assert found is not None
+    assert (found.stream.rank, found.named) == (culprit, True)
+
+
+def test_where_nothing_tells_the_ranks_apart_no_rank_is_named() -> None:
+    view = view_of([(4, 9, 3), (4, 9, 3), (5, 1, 4)])
+    found = name_culprit(view, view.active(), T0)
+    assert found is not None
+    assert not found.named
+    assert found.stream.position() == (4, 9, 3)
+    assert "rank 0" not in str(found)
+
+
+def test_on_a_tie_the_rank_that_fell_silent_is_the_culprit() -> None:
+    view = view_of([(4, 9, 3), (4, 9, 3)])
+    view.streams[0].heard_mono += 60.0
+    found = name_culprit(view, view.active(), T0 + 60.0)
+    assert found is not None
+    assert (found.stream.rank, found.named) == (1, True)
+
+
+def test_on_a_tie_the_rank_that_does_not_wait_is_the_culprit() -> None:
+    stacks = [{"rank": 0, "waiting": True}, {"rank": 1, "waiting": False}]
+    view = view_of([(4, 9, 3), (4, 9, 3)], stacks=stacks)
+    found = name_culprit(view, view.active(), T0)
+    assert found is not None
+    assert (found.stream.rank, found.named) == (1, True)
+
+
+def test_a_stack_outside_a_collective_does_not_beat_the_position() -> None:
+    stacks = [{"rank": 0, "waiting": False}, {"rank": 1, "waiting": True}]
+    view = view_of([(4, 9, 3), (4, 9, 2)], stacks=stacks)
+    found = name_culprit(view, view.active(), T0)
+    assert found is not None
+    assert (found.stream.rank, found.named) == (1, True)
+
+
+@pytest.mark.parametrize("state", ["stopped", "uninterruptible"])
+def test_a_held_rank_is_the_culprit_by_its_state(state: str) -> None:
+    view = view_of([(4, 9, 3), (4, 9, 4)], ranks=[{"rank": 1, "state": state}])
+    found = name_culprit(view, view.active(), T0)
+    assert found is not None
+    assert (found.stream.rank, found.named) == (1, True)
+
+
+def test_nobody_is_named_among_nobody() -> None:
+    assert name_culprit(view_of([(1, 1, 1)]), [], T0) is None
+
+
+def told(only: Any, asked_mono: Any = T0 + 1.0) -> dict[str, Any]:
+    return {"observations": {"collectives": {"only": only, "asked_mono": asked_mono}}}
+
+
+def named(view: View) -> int | None:
+    found = name_culprit(view, view.active(), T0)
+    return found.stream.rank if found is not None and found.named else None
+
+
+@pytest.mark.parametrize("only", [0, 1, 2])
+def test_a_rank_alone_in_its_collective_is_the_culprit_wherever_the_others_stand(only: int) -> None:
+    positions = [(4, 9, 3), (4, 9, 2), (4, 8, 9)]
+    assert named(view_of(positions)) == 2
+    assert named(view_of(positions, **told(only))) == only
+
+
+@pytest.mark.parametrize(
+    "observations",
+    [
+        told(None),
+        told(7),
+        told("0"),
+        told(0, asked_mono=None),
+        told(0, asked_mono="now"),
+        told(0, asked_mono=T0 - 1.0),
+        {"observations": {"collectives": None}},
+        {"observations": {"collectives": [0]}},
+        {"observations": {"stacks": {"only": 0}}},
+    ],
+)
+def test_an_observation_that_is_stale_or_names_nobody_changes_nothing(
+    observations: dict[str, Any],
+) -> None:
+    assert named(view_of([(4, 9, 3), (4, 9, 2)], **observations)) == 1
+
+
+def test_a_held_rank_is_the_culprit_whatever_its_collective() -> None:
+    held = [{"rank": 1, "state": "stopped"}]
+    assert named(view_of([(4, 9, 3), (4, 9, 4)], ranks=held, **told(0))) == 1

@@ -1,0 +1,71 @@
+"""D25: attempts that fail one after the other without getting further."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gonogo.contract.watch import RestartStorm as Settings
+from gonogo.judge.watch.detectors.restart_storm import Start, is_storm
+
+NOW = 100_000.0
+
+
+def starts(*steps: int, every_s: float = 10_000.0) -> list[Start]:
+    last = len(steps) - 1
+    return [
+        Start(at=NOW - (last - at) * every_s, durable_step=step) for at, step in enumerate(steps)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("steps", "before", "storm"),
+    [
+        ((0, 0), 0, False),
+        ((0, 0, 0), 0, True),
+        ((20, 20, 20), 20, True),
+        ((20, 20, 21), 20, False),
+        ((21, 20, 20), 20, False),
+        ((10, 10, 10), 20, True),
+        ((5, 10, 10, 10), 0, False),
+        ((5, 10, 10, 10, 10), 0, True),
+        ((20, 5, 10, 15), 0, True),
+        ((5, 10, 15, 15), 0, False),
+        ((), 0, False),
+    ],
+)
+def test_three_attempts_without_a_higher_durable_step(
+    steps: tuple[int, ...], before: int, storm: bool
+) -> None:
+    assert is_storm(starts(*steps), before_step=before, now=NOW, settings=Settings()) is storm
+
+
+@pytest.mark.parametrize(
+    ("every_s", "storm"), [(449.0, True), (450.0, True), (451.0, False)], ids=str
+)
+def test_five_starts_within_half_an_hour(every_s: float, storm: bool) -> None:
+    rows = starts(1, 2, 3, 4, 5, every_s=every_s)
+    assert is_storm(rows, before_step=0, now=NOW, settings=Settings()) is storm
+
+
+def test_starts_of_unknown_time_count_for_their_steps_only() -> None:
+    rows = [Start(at=None, durable_step=step) for step in range(1, 9)]
+    assert not is_storm(rows, before_step=0, now=NOW, settings=Settings())
+    still = [Start(at=None, durable_step=0) for _ in range(3)]
+    assert is_storm(still, before_step=0, now=NOW, settings=Settings())
+
+
+@given(st.lists(st.integers(0, 50), max_size=12), st.integers(0, 50), st.integers(1, 4))
+def test_attempts_that_always_get_further_and_take_their_time_are_no_storm(
+    gains: list[int], before: int, attempts: int
+) -> None:
+    steps, step = [], before
+    for gain in gains:
+        step += gain + 1
+        steps.append(step)
+    settings = Settings(attempts=attempts)
+    assert not is_storm(starts(*steps), before_step=before, now=NOW, settings=settings)
+
+
+@given(st.lists(st.integers(0, 50), min_size=3, max_size=12))
+def test_attempts_that_never_pass_the_first_checkpoint_are_a_storm(steps: list[int]) -> None:
+    assert is_storm(starts(*steps), before_step=50, now=NOW, settings=Settings())

@@ -1,0 +1,177 @@
+"""D8: tokens a second, recomputed, against the floor and the run's own baseline."""
+
+from typing import Any
+
+import pytest
+
+from gonogo.contract.finding import Severity, Source
+from gonogo.contract.outcome import Detector
+from gonogo.judge.watch import armed
+from tests.judge.watch.streams import World, order_of, watch
+
+
+def run_of(watch_settings: dict[str, Any] | None = None, **fields: Any) -> World:
+    order = order_of(watch_settings, steps=5000, **fields)
+    return World(order, alive_every_s=5).boot()
+
+
+def test_the_injected_slowness_is_found_within_six_slowed_steps() -> None:
+    (halt,) = watch(run_of().steps(19).steps(8, step_s=2.5)).halts
+    assert (halt.detector, halt.rank, halt.section) == ("slow", None, None)
+    assert halt.step is not None
+    assert 20 <= halt.step <= 25
+    assert (halt.threshold, halt.source) == (3.5, Source.PLAN)
+    assert halt.value == pytest.approx(5.0, rel=0.05)
+
+
+def test_single_slow_steps_are_silent() -> None:
+    world = run_of().steps(19)
+    for step_s in (2.5, 0.5, 0.5, 2.5, 0.5, 0.5, 2.5):
+        world.steps(1, step_s=step_s)
+    assert watch(world).halts == []
+
+
+def test_slowness_within_the_ratio_is_silent() -> None:
+    assert watch(run_of().steps(19).steps(30, step_s=1.6)).halts == []
+
+
+def test_a_slow_start_is_no_baseline() -> None:
+    assert watch(run_of().steps(5, step_s=3.0).steps(40)).halts == []
+    (halt,) = watch(run_of().steps(5, step_s=3.0).steps(15).steps(8, step_s=2.5)).halts
+    assert halt.value == pytest.approx(5.0, rel=0.05)
+
+
+def test_checkpoint_and_eval_are_no_step_time() -> None:
+    world = run_of().steps(19)
+    for _ in range(8):
+        world.pause("checkpoint", 4.0).pause("eval", 3.0).steps(1)
+    assert watch(world).halts == []
+
+
+def test_time_between_steps_in_no_section_is_step_time() -> None:
+    world = run_of().steps(19)
+    for _ in range(8):
+        world.pause(None, 2.5).steps(1)
+    assert watch(world).named(Severity.HALT) == {"slow"}
+
+
+def test_half_speed_warns_then_halts_on_time() -> None:
+    world = run_of({}).steps(230, step_s=2.0).steps(500, step_s=4.0)
+    found = watch(world, interval_s=1.0)
+    (warn,) = found.of(Severity.WARN)
+    (halt,) = found.halts
+    assert (warn.detector, warn.threshold) == ("slow", 1.33)
+    assert (halt.detector, halt.threshold) == ("slow", 1.67)
+    slowed = 300.0 < halt.at - (warn.at - 300.0) <= 700.0
+    assert slowed
+
+
+def test_two_thirds_of_the_speed_only_warns() -> None:
+    found = watch(run_of({}).steps(230, step_s=2.0).steps(500, step_s=3.2), interval_s=1.0)
+    assert found.halts == []
+    assert found.named(Severity.WARN) == {"slow"}
+
+
+def test_a_slowness_that_recovers_in_time_neither_warns_nor_adds_up() -> None:
+    world = run_of({}).steps(230, step_s=2.0)
+    for _ in range(3):
+        world.steps(80, step_s=4.0).steps(100, step_s=2.0)
+    assert watch(world, interval_s=1.0).findings == []
+
+
+def test_slow_boiling_is_measured_against_the_frozen_baseline() -> None:
+    world = run_of({})
+    step_s = 1.0
+    for _ in range(70):
+        world.steps(20, step_s=step_s)
+        step_s *= 1.012
+    assert watch(world, interval_s=2.0).named(Severity.WARN) == {"slow"}
+
+
+def test_below_the_floor_from_the_start_halts_when_it_lasts() -> None:
+    settings = {"slow": {"floor_tok_s": 2048.0}}
+    world = run_of(settings).steps(420, step_s=1.4)  # 0.71 of the floor
+    (halt,) = watch(world, interval_s=1.0).halts
+    assert (halt.detector, halt.source) == ("slow", Source.PLAN)
+    assert halt.threshold == pytest.approx(0.8 * 2048)
+    assert halt.value == pytest.approx(2048 / 1.41, rel=0.02)
+    assert halt.step is not None
+    assert halt.step > 20 + 64 + 300 / 1.5
+
+
+def test_far_below_the_floor_halts_after_a_few_steps() -> None:
+    settings = {"slow": {"floor_tok_s": 2048.0}}
+    (halt,) = watch(run_of(settings).steps(40, step_s=2.2)).halts
+    assert halt.threshold == pytest.approx(0.5 * 2048)
+    assert halt.step == 25
+
+
+@pytest.mark.parametrize("slow_steps", [1, 3, 4])
+def test_a_few_pauses_below_the_hard_floor_halt_nobody(slow_steps: int) -> None:
+    settings = {"slow": {"floor_tok_s": 2048.0, "floor_over_s": 1e6}}
+    world = run_of(settings).steps(30, step_s=0.9)
+    for _ in range(20):
+        world.steps(slow_steps, step_s=6.0).steps(1, step_s=0.9)
+    assert watch(world).halts == []
+
+
+def test_every_step_below_the_hard_floor_halts_at_the_fifth() -> None:
+    settings = {"slow": {"floor_tok_s": 2048.0}}
+    world = run_of(settings).steps(30, step_s=0.9).steps(6, step_s=2.1)
+    (halt,) = watch(world).halts
+    assert (halt.detector, halt.step, halt.rank) == ("slow", 35, None)
+    assert halt.value == pytest.approx(2048 / 2.11, rel=0.01)
+
+
+def test_a_little_above_the_floor_is_silent() -> None:
+    settings = {"slow": {"floor_tok_s": 2048.0}}
+    assert watch(run_of(settings).steps(500, step_s=1.2), interval_s=1.0).findings == []
+
+
+def test_long_steps_need_fewer_of_them() -> None:
+    settings = {"slow": {"floor_tok_s": 50.0}}
+    (halt,) = watch(run_of(settings).steps(60, step_s=60.0), interval_s=5.0).halts
+    assert halt.step is not None
+    assert 20 + 16 < halt.step <= 20 + 16 + 6
+
+
+def test_tokens_are_the_ordered_ones_not_the_reported() -> None:
+    settings = {"slow": {"floor_tok_s": 2048.0}}
+    world = run_of(settings)
+    for _ in range(40):
+        world.open_step()
+        world.compute(step_s=2.2)
+        for rank in world.ranks:
+            rank.say("progress", loss=5.0, toks_per_s=1e6)
+            rank.enter(None)
+            rank.say("step_end", tokens=10**6)
+            rank.in_step = False
+    assert watch(world).named(Severity.HALT) == {"slow"}
+
+
+def test_a_plan_without_a_floor_has_only_its_baseline() -> None:
+    assert watch(run_of({}).steps(100, step_s=5.0), interval_s=1.0).findings == []
+
+
+def test_it_is_armed_by_its_baseline() -> None:
+    assert not armed(watch(run_of().steps(10)).state)[Detector.SLOW]
+    assert armed(watch(run_of().steps(20)).state)[Detector.SLOW]
+
+
+def test_a_step_end_that_was_lost_still_counts_for_its_step() -> None:
+    world = run_of().steps(19).steps(5, step_s=2.5)
+    for rank in world.ranks:
+        rank.lines = [
+            line
+            for line in rank.lines
+            if not (b'"step_end"' in line.raw and b'"step": 22,' in line.raw)
+        ]
+    (halt,) = watch(world).halts
+    assert halt.step == 24
+
+
+def test_a_jump_over_countless_steps_costs_no_memory() -> None:
+    world = run_of({}).steps(3)
+    for rank in world.ranks:
+        rank.step = 10**12
+    assert watch(world.steps(3)).halts == []

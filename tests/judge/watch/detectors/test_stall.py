@@ -1,0 +1,413 @@
+"""D4: a step that does not end while the rank behind computes."""
+
+from typing import Any
+
+import pytest
+
+from gonogo.contract.finding import Severity, Source
+from gonogo.contract.outcome import Detector
+from gonogo.judge.watch import armed
+from tests.judge.watch.streams import DEMO, EPOCH, T0, World, order_of, watch
+
+
+def hung(
+    order_watch: dict[str, Any] | None = None,
+    *,
+    steps: int = 11,
+    step_s: float = 0.5,
+    section: str = "backward",
+    culprit: int = 1,
+    for_s: float = 20.0,
+    alive_every_s: float = 0.5,
+) -> World:
+    world = World(order_of(order_watch, steps=200), alive_every_s=alive_every_s)
+    world.boot().steps(steps, step_s=step_s)
+    world.open_step()
+    world.hang(culprit, section, for_s)
+    return world
+
+
+@pytest.mark.parametrize("section", ["forward", "backward"])
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_a_hang_names_rank_and_section_within_the_bound(section: str, culprit: int) -> None:
+    found = watch(hung(section=section, culprit=culprit))
+    assert found.halted() == [("stall", culprit, section)]
+    (halt,) = found.halts
+    assert halt.step == 12
+    assert halt.since is not None
+    assert 5.0 < halt.at - halt.since <= 7.0
+    assert (halt.threshold, halt.source) == (5.0, Source.PLAN)
+    assert f"rank {culprit} stands in {section}" in halt.text
+
+
+def test_a_hang_in_the_optimizer_is_not_blamed_on_the_rank_that_waits_in_log() -> None:
+    world = World(order_of()).boot().steps(11)
+    world.open_step()
+    for rank in world.ranks:
+        rank.enter("forward")
+        rank.spend(0.1)
+        rank.enter("optimizer")
+    world.ranks[0].enter("log")
+    for rank in world.ranks:
+        rank.spend(20.0)
+    assert watch(world).halted() == [("stall", 1, "optimizer")]
+
+
+def test_it_is_suspect_before_it_halts() -> None:
+    found = watch(hung())
+    suspect, halt = found.findings
+    assert (suspect.severity, suspect.threshold) == (Severity.SUSPECT, 2.0)
+    assert suspect.at < halt.at
+
+
+def test_a_run_that_has_become_slow_is_suspect_once_not_at_every_step() -> None:
+    world = World(order_of()).boot().steps(15).steps(4, step_s=3.0)
+    found = watch(world)
+    assert [(f.severity, f.step) for f in found.findings] == [(Severity.SUSPECT, 16)]
+
+
+def test_slow_steps_have_a_limit_that_follows_them() -> None:
+    (halt,) = watch(hung({}, steps=40, step_s=20.0, for_s=200.0), interval_s=1.0).halts
+    assert halt.source is Source.ADAPTIVE
+    assert halt.threshold == pytest.approx(8 * 20.01, rel=0.01)
+
+
+def test_defaults_halt_at_a_minute() -> None:
+    (halt,) = watch(hung({}, steps=40, for_s=80.0)).halts
+    assert (halt.threshold, halt.source) == (60.0, Source.DEFAULT)
+    assert 60.0 < (halt.value or 0) < 61.0
+
+
+def test_before_there_are_enough_steps_the_early_limit_holds() -> None:
+    found = watch(hung({}, steps=5, for_s=290.0, alive_every_s=5), interval_s=1.0)
+    assert found.halts == []
+    (halt,) = watch(hung({}, steps=5, for_s=310.0, alive_every_s=5), interval_s=1.0).halts
+    assert halt.threshold == 300.0
+
+
+def test_the_early_limit_follows_the_profiles_floor() -> None:
+    slow = {"slow": {"floor_tok_s": 20.48}}  # 100 s a step
+    assert watch(hung(slow, steps=5, for_s=900.0, alive_every_s=5), interval_s=5.0).halts == []
+    (halt,) = watch(hung(slow, steps=5, for_s=1100.0, alive_every_s=5), interval_s=5.0).halts
+    assert halt.threshold == pytest.approx(1000.0)
+
+
+def test_a_peer_that_waits_for_a_slow_loader_stalls_nobody() -> None:
+    world = World(order_of({}), alive_every_s=5).boot().steps(35)
+    world.open_step()
+    world.hang(0, "data", 100.0)
+    for rank in world.ranks:
+        rank.collective_seq = 100
+    world.compute()
+    world.close_step()
+    world.steps(3)
+    assert watch(world).findings == []
+
+
+@pytest.mark.parametrize(
+    ("section", "seconds"), [("checkpoint", 480.0), ("eval", 1200.0), ("data", 100.0)]
+)
+def test_long_pauses_between_steps_are_silent(section: str, seconds: float) -> None:
+    world = World(order_of({}, steps=100), alive_every_s=5).boot().steps(40)
+    world.pause(section, seconds).steps(20)
+    assert watch(world, interval_s=1.0).findings == []
+
+
+def test_steps_of_very_different_length_are_silent() -> None:
+    world = World(order_of({}), alive_every_s=5).boot().steps(35, step_s=2.0)
+    for step_s in (30.0, 2.0, 50.0, 2.0, 9.0):
+        world.steps(1, step_s=step_s)
+    assert watch(world).halts == []
+
+
+def test_alive_lines_and_stack_dumps_are_no_progress() -> None:
+    world = hung(for_s=0.1)
+    for _ in range(60):
+        for rank in world.ranks:
+            rank.mono += 0.2
+            rank.say("stackdump" if rank.rank else "alive", section_age_s=1.0)
+    assert watch(world).halted() == [("stall", 1, "backward")]
+
+
+def test_all_ranks_silent_in_backward_is_unknown() -> None:
+    world = hung(for_s=0.5)
+    for rank in world.ranks:
+        rank.mono += 300.0
+    assert watch(world).halts == []
+
+
+def test_all_ranks_silent_halts_when_every_stack_stands_still() -> None:
+    world = hung(for_s=1.5)
+    for after_s in (10.0, 16.0):
+        for rank in world.ranks:
+            rank.mono += after_s
+        rows = [{"rank": rank, "digest": "same", "waiting": True} for rank in (0, 1)]
+        world.probes.append((world.mono, {"stacks": rows}))
+    world.ranks[0].mono += 2.0
+    assert watch(world).halted() == [("stall", 1, "backward")]
+
+
+def stacks(world: World, seconds: float, **of: tuple[str, bool, float]) -> None:
+    """Two readings of every stack: digest, waiting and CPU seconds used in between, by rank."""
+    for number in (0, 1):
+        for rank in world.ranks:
+            rank.spend(seconds)
+        rows = [
+            {"rank": int(rank[1:]), "round": number + 1, "digest": digest, "waiting": waiting,
+             "cpu_s": 5.0 + number * cpu_s}
+            for rank, (digest, waiting, cpu_s) in of.items()
+        ]  # fmt: skip
+        world.probes.append((world.mono, {"stacks": rows}))
+    for rank in world.ranks:
+        rank.spend(100.0)
+
+
+SAME, MOVING = ("a", True, 0.0), ("b", False, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("r0", "r1", "seconds", "early"),
+    [
+        (SAME, MOVING, 8.0, True),
+        (SAME, ("b", False, 4.0), 8.0, False),
+        (SAME, SAME, 8.0, False),
+        (MOVING, MOVING, 8.0, False),
+        (SAME, MOVING, 2.0, False),
+    ],
+    ids=["idle minority", "busy minority", "all wait", "none waits", "too soon"],
+)
+def test_stacks_corroborate_only_an_idle_minority_outside_the_collective(
+    r0: tuple[str, bool, float], r1: tuple[str, bool, float], seconds: float, early: bool
+) -> None:
+    world = hung({}, steps=40, for_s=1.5)
+    stacks(world, seconds, r0=r0, r1=r1)
+    (halt,) = watch(world).halts
+    assert halt.threshold == (15.0 if early else 60.0)
+
+
+def test_stacks_that_changed_corroborate_nothing() -> None:
+    world = hung({}, steps=40, for_s=1.5)
+    stacks(world, 8.0, r0=SAME, r1=MOVING)
+    first = world.probes[-2][1]["stacks"]
+    first[1]["digest"] = "other"
+    (halt,) = watch(world).halts
+    assert halt.threshold == 60.0
+
+
+def test_a_held_rank_corroborates() -> None:
+    world = hung({}, steps=40, for_s=3.0)
+    world.probe(1, "stopped")
+    for rank in world.ranks:
+        rank.spend(100.0)
+    (halt,) = watch(world).halts
+    assert (halt.threshold, halt.rank) == (15.0, 1)
+
+
+def test_a_rank_whose_alive_line_is_lost_corroborates() -> None:
+    world = hung({"alive_lost": {"suspect_s": 5, "halt_s": 500}}, steps=40, for_s=3.0)
+    world.ranks[1].stopped = True
+    for rank in world.ranks:
+        rank.spend(100.0)
+    (halt,) = watch(world).halts
+    assert (halt.detector, halt.threshold, halt.rank) == ("stall", 15.0, 1)
+
+
+def test_a_late_tick_raises_no_stall_and_the_next_one_does() -> None:
+    world = hung()
+    stalled_at = world.ranks[1].mono - 20.0
+
+    def ticking(end: float) -> list[tuple[float, float]]:
+        on_time = [(T0 + number / 4, 0.0) for number in range(int(4 * (stalled_at + 4.5 - T0)))]
+        return [*on_time, (stalled_at + 5.75, 0.76), (stalled_at + 6.0, 0.0)]
+
+    (halt,) = watch(world, ticking=ticking).halts
+    assert halt.at - EPOCH == pytest.approx(stalled_at + 6.0 - T0)
+
+
+def test_a_tick_late_by_three_intervals_still_counts() -> None:
+    world = hung()
+    stalled_at = world.ranks[1].mono - 20.0
+
+    def ticking(end: float) -> list[tuple[float, float]]:
+        on_time = [(T0 + number / 4, 0.0) for number in range(int(4 * (stalled_at + 4.5 - T0)))]
+        return [*on_time, (stalled_at + 5.75, 0.75), (stalled_at + 6.0, 0.0)]
+
+    (halt,) = watch(world, ticking=ticking).halts
+    assert halt.at - EPOCH == pytest.approx(stalled_at + 5.75 - T0)
+
+
+def test_a_watcher_that_slept_starts_all_deadlines_anew() -> None:
+    world = hung(for_s=40.0)
+    began = world.mono - 40.0
+
+    def ticking(end: float) -> list[tuple[float, float]]:
+        on_time = [(T0 + number / 4, 0.0) for number in range(int(4 * (began - T0)))]
+        awake = [(began + 30.0 + number / 4, 0.0) for number in range(1, 40)]
+        return [*on_time, (began + 30.0, 29.5), *awake]
+
+    (halt,) = watch(world, ticking=ticking).halts
+    assert 35.0 < halt.at - EPOCH - (began - T0) <= 35.5
+
+
+def test_a_rank_that_labels_nothing_is_timed_by_its_lines() -> None:
+    world = World(order_of({"stall": {"min_steps": 3}}, steps=400, world_size=1))
+    (rank,) = world.ranks
+    rank.section = None
+    rank.say("boot")
+    for step in range(20, 120, 20):  # a line every 20 steps of 2 s
+        rank.mono += 40.0
+        rank.step = step
+        rank.say("progress", loss=5.0)
+    rank.mono += 300.0
+    rank.say("beat")
+    assert watch(world, interval_s=1.0).halts == []
+    rank.mono += 25.0
+    rank.say("beat")
+    (halt,) = watch(world, interval_s=1.0).halts
+    assert halt.detector == Detector.STALL
+    assert halt.threshold == pytest.approx(320.0)
+
+
+def test_nobody_is_blamed_when_no_rank_is_left() -> None:
+    world = hung(for_s=0.5)
+    for rank in world.ranks:
+        world.probe(rank.rank, "dead", signal=9)
+        rank.mono += 30.0
+    assert watch(world, stop_at_halt=False).named(Severity.HALT) == {"process_death"}
+
+
+def test_nothing_corroborates_before_there_are_enough_steps() -> None:
+    world = hung({}, steps=5, for_s=3.0)
+    world.probe(1, "stopped")
+    for rank in world.ranks:
+        rank.spend(100.0)
+    assert watch(world).halts == []
+
+
+def test_a_rank_that_obeys_a_halt_is_given_its_time() -> None:
+    world = hung(for_s=0.5)
+    for rank in world.ranks:
+        rank.say("halt_seen")
+        rank.spend(20.0)
+    assert watch(world).halts == []
+
+
+def test_a_rank_that_labels_nothing_and_reached_the_last_step_is_done() -> None:
+    world = World(order_of(steps=100, world_size=1))
+    (rank,) = world.ranks
+    rank.section = None
+    rank.say("boot")
+    for step in range(20, 120, 20):
+        rank.mono += 40.0
+        rank.step = step
+        rank.say("progress", loss=5.0)
+    for _ in range(500):
+        rank.mono += 1.0
+        rank.say("beat")
+    assert watch(world, interval_s=1.0).halts == []
+
+
+def test_it_is_armed_once_a_step_has_ended() -> None:
+    assert not armed(watch(World(order_of()).boot()).state)[Detector.STALL]
+    assert armed(watch(World(order_of()).boot().steps(1)).state)[Detector.STALL]
+
+
+def test_the_demo_settings_are_those_of_the_plan() -> None:
+    assert order_of().watch.stall.halt_s == DEMO["stall"]["halt_s"]
+
+
+def test_a_run_that_becomes_slow_but_moves_is_no_stall() -> None:
+    world = World(order_of({}, steps=10**6), alive_every_s=5.0).boot().steps(300, step_s=2.0)
+    for step_s in (4.0, 8.0, 16.0, 40.0, 55.0, 70.0, 100.0, 130.0):  # up to 65 medians
+        world.steps(1, step_s=step_s)
+    found = watch(world, interval_s=1.0)
+    assert found.halts == []
+
+
+def test_a_slow_run_that_stands_is_a_stall_after_half_as_long_again() -> None:
+    world = World(order_of({}, steps=10**6), alive_every_s=5.0).boot().steps(300, step_s=2.0)
+    for step_s in (10.0, 40.0, 60.0, 80.0):
+        world.steps(1, step_s=step_s)
+    world.open_step()
+    world.hang(1, "forward", 200.0)
+    (halt,) = watch(world, interval_s=1.0).halts
+    assert (halt.detector, halt.rank, halt.section) == ("stall", 1, "forward")
+    assert halt.value == pytest.approx(1.5 * 80.0, abs=2.0)
+    assert halt.source is Source.ADAPTIVE
+
+
+def test_a_stall_of_ranks_that_nothing_tells_apart_names_none() -> None:
+    world = World(order_of(steps=200), alive_every_s=0.5).boot().steps(11)
+    world.open_step()
+    for rank in world.ranks:
+        rank.enter("forward")
+        rank.spend(20.0)
+    (halt,) = watch(world).halts
+    assert (halt.detector, halt.rank, halt.section, halt.step) == ("stall", None, "forward", 12)
+    assert "nothing tells apart" in halt.text
+
+
+def test_waiting_for_a_peers_loader_is_no_stall_when_the_step_goes_on() -> None:
+    world = World(order_of({}, steps=10**6), alive_every_s=5.0).boot().steps(40, step_s=4.0)
+    world.open_step(data_s=[0.01, 200.0])
+    fed, late = world.ranks
+    fed.enter("forward")
+    fed.spend(1.2)
+    fed.enter("backward")
+    fed.spend(late.mono - fed.mono)
+    late.enter("forward")
+    late.spend(1.2)
+    late.enter("backward")
+    late.spend(2.0)
+    fed.spend(3.2)
+    for rank in world.ranks:
+        rank.collective_seq += 1
+        rank.enter("optimizer")
+        rank.spend(8.0)
+        rank.enter("log")
+    world.close_step()
+    assert watch(world.steps(3, step_s=4.0), interval_s=1.0).halts == []
+
+
+def test_a_hang_after_a_peers_loader_came_back_is_still_a_stall() -> None:
+    world = World(order_of({}, steps=10**6), alive_every_s=5.0).boot().steps(40, step_s=4.0)
+    world.open_step(data_s=[0.01, 100.0])
+    fed, late = world.ranks
+    fed.enter("forward")
+    fed.spend(1.2)
+    fed.enter("backward")
+    fed.spend(late.mono - fed.mono)
+    fed.collective_seq += 1
+    late.enter("forward")
+    for rank in world.ranks:
+        rank.spend(90.0)
+    (halt,) = watch(world, interval_s=1.0).halts
+    assert (halt.detector, halt.rank, halt.section) == ("stall", 1, "forward")
+    assert 60.0 < (halt.value or 0) <= 62.0
+
+
+def desynchronised(asked_s: float) -> World:
+    """Rank 1 stands in a collective of its own; the dumps were asked for `asked_s` into that."""
+    world = World(order_of(steps=200), alive_every_s=0.5)
+    world.boot().steps(11, step_s=0.5)
+    world.open_step()
+    began = world.mono
+    world.ranks[0].collective_seq -= 1  # the extra one counts: by position rank 0 is behind
+    world.hang(1, "backward", 20.0)
+    said = {"only": 1, "asked_mono": began + asked_s, "text": "rank 1 alone entered it"}
+    world.probes.append((began + 3.0, {"observations": {"collectives": said}}))
+    return world
+
+
+def test_a_rank_in_a_collective_of_its_own_stalls_in_no_section() -> None:
+    found = watch(desynchronised(2.5))
+    assert found.halted() == [("stall", 1, None)]
+    (halt,) = found.halts
+    assert halt.since is not None
+    assert halt.at - halt.since <= 7.0
+    assert halt.text.endswith("rank 1 alone entered it")
+
+
+def test_collectives_told_before_the_step_began_name_nobody() -> None:
+    ((detector, _, section),) = watch(desynchronised(-2.0)).halted()
+    assert (detector, section) == ("stall", "backward")

@@ -1,0 +1,51 @@
+"""D23: a watcher that was away tells a person, and ends nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from gonogo.contract.finding import Act, Severity
+from tests.judge.watch.detectors.host import host_order
+from tests.judge.watch.streams import T0, Ticking, World, watch
+
+
+def away_once(late_s: float) -> Ticking:
+    def ticks(end: float) -> Iterable[tuple[float, float]]:
+        mono, told = T0, False
+        while mono < end:
+            if mono > T0 + 10 and not told:
+                mono, told = mono + late_s, True
+                yield mono, late_s
+            else:
+                yield mono, 0.0
+            mono += 0.25
+
+    return ticks
+
+
+@pytest.mark.parametrize(("late_s", "told"), [(15.0, False), (15.5, True), (400.0, True)])
+def test_an_absence_is_told_once_and_halts_nothing(late_s: float, told: bool) -> None:
+    world = World(host_order()).boot().steps(int(late_s * 2) + 60)
+    seen = watch(world, ticking=away_once(late_s))
+    assert seen.halts == []
+    found = [f for f in seen.of(Severity.WARN) if f.detector == "watcher"]
+    assert [(f.act, f.value, f.threshold) for f in found] == [(Act.PAGE, late_s, 15.0)] * told
+
+
+def test_each_absence_is_told() -> None:
+    def ticks(end: float) -> Iterable[tuple[float, float]]:
+        mono = T0
+        while mono < end:
+            yield mono, 20.0
+            mono += 20.0
+
+    world = World(host_order()).boot().steps(100)
+    found = watch(world, ticking=ticks).of(Severity.WARN)
+    assert len({f.key for f in found}) == len(found) == 3
+
+
+def test_the_plan_says_how_long_it_may_be_away() -> None:
+    world = World(host_order({"watcher": {"away_s": 60}})).boot().steps(200)
+    assert watch(world, ticking=away_once(50.0)).findings == []

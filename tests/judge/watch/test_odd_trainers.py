@@ -1,0 +1,246 @@
+"""Trainers that do things in their own way: a healthy one is never halted, a sick one always is."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gonogo.judge.watch import refold, snapshot
+from gonogo.judge.watch.registry import versions
+from gonogo.judge.watch.series import Look, Series
+from tests.judge.watch.streams import Said, Watched, World, order_of, watch
+
+
+def world_of(steps: int = 400) -> World:
+    """Two ranks under all detectors and the default settings."""
+    order = order_of({}, steps=steps, detectors=versions())
+    return World(order, alive_every_s=5.0).boot()
+
+
+def halted(world: World) -> list[tuple[str, int | None, str | None]]:
+    return watch(world).halted()
+
+
+def checkpoint_of_rank_0(world: World) -> None:
+    """Rank 0 writes a checkpoint alone; nobody waits for it here."""
+    first = world.ranks[0]
+    first.enter("checkpoint")
+    first.spend(5.0)
+    first.enter(None)
+    world.meet()
+
+
+@pytest.mark.parametrize("alone", [0, 1, 3])
+def test_sections_that_one_rank_enters_alone_put_it_ahead_of_nobody(alone: int) -> None:
+    world = world_of().steps(40, step_s=1.0)
+    for _ in range(alone):
+        checkpoint_of_rank_0(world)
+    world.open_step(data_s=[100.0, 0.01])  # rank 0's loader stalls, within its deadline
+    world.compute(step_s=1.0)
+    world.close_step()
+    assert halted(world.steps(10, step_s=1.0)) == []
+
+
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_after_them_a_real_hang_is_named_rightly(culprit: int) -> None:
+    world = world_of().steps(40, step_s=1.0)
+    checkpoint_of_rank_0(world)
+    world.open_step()
+    world.hang(culprit, "forward", 120.0)
+    assert halted(world)[0][:2] == ("stall", culprit)
+
+
+def rewritten(world: World, change: Callable[[bytes], bytes | None]) -> World:
+    """Change or drop lines of every rank; `seq` goes on without gaps."""
+    for rank in world.ranks:
+        kept = [(said, raw) for said in rank.lines if (raw := change(said.raw)) is not None]
+        rank.lines = [
+            Said(said.mono, re.sub(rb'"seq": \d+', b'"seq": %d' % number, raw))
+            for number, (said, raw) in enumerate(kept, start=1)
+        ]
+    return world
+
+
+def test_a_trainer_that_says_no_step_end_ends_a_step_where_it_starts_the_next() -> None:
+    def without_ends(raw: bytes) -> bytes | None:
+        return None if b'"step_end"' in raw else raw
+
+    found = watch(rewritten(world_of(2000).steps(1000, step_s=1.0), without_ends))
+    assert found.halts == []
+    assert snapshot(found.state).median_step_s == pytest.approx(1.01, rel=0.05)
+
+
+def torn_restart(mono_off: float) -> Watched:
+    """Rank 1 starts anew in place, and its boot line is torn; its clock goes on from `mono_off`."""
+    world = world_of().steps(30, step_s=1.0)
+    for peer in world.ranks:
+        peer.spend(3.0)
+    rank = world.ranks[1]
+    rank.boot, rank.seq, rank.step = "again", 0, 20
+    rank.say("boot")
+    rank.lines[-1] = Said(rank.mono, b'{"v": 1, "ts": 17')
+    for peer in world.ranks:
+        peer.step = 30
+    before = len(rank.lines)
+    world.steps(100, step_s=1.0)
+    if mono_off:
+        rank.lines[before:] = [
+            Said(said.mono, re.sub(rb'"mono": [\d.]+', b'"mono": %g' % mono_off, said.raw))
+            for said in rank.lines[before:]
+        ]
+    return watch(world)
+
+
+def test_a_restart_whose_boot_line_is_torn_is_followed_all_the_same() -> None:
+    found = torn_restart(0.0)
+    assert found.halts == []
+    assert snapshot(found.state).ranks[1].boot == "again"
+
+
+def test_lines_of_another_boot_that_are_older_than_what_was_obeyed_stay_refused() -> None:
+    found = torn_restart(1.0)
+    assert snapshot(found.state).ranks[1].boot == "boot1"
+
+
+@pytest.mark.parametrize(("steps", "died"), [(40, False), (400, True)], ids=["at the end", "early"])
+def test_done_before_the_last_ordered_step_is_an_end_too_early(steps: int, died: bool) -> None:
+    world = world_of(steps).steps(40)
+    for rank in world.ranks:
+        rank.say("done")
+        world.probe(rank.rank, "dead", code=0)
+    for rank in world.ranks:
+        rank.spend(2.0)
+    found = watch(world).halted()
+    assert [row[0] for row in found][:1] == (["process_death"] if died else [])
+
+
+LOOK = Look(after=0, least=16, most=256, rise_ratio=0.05)
+
+
+def grown(values: list[float]) -> Series:
+    series = Series(boot="a")
+    for step, value in enumerate(values, start=1):
+        series = series.with_sample(step, value, LOOK)
+    return series
+
+
+def test_memory_that_breathes_is_no_leak_once_it_has_fallen() -> None:
+    tooth = [20_000.0 + 125.0 * n for n in range(80)]
+    assert grown(tooth).slope > 0
+    assert grown(tooth * 2).slope == 0.0
+
+
+def test_memory_that_outgrows_its_breathing_is_a_leak() -> None:
+    values = [10_000.0 + 100.0 * n + 200.0 * (n % 8) for n in range(240)]
+    assert grown(values).slope > 0
+
+
+def test_time_of_an_evaluation_that_a_section_told_is_taken_out_once() -> None:
+    world = world_of().steps(30, step_s=1.0)
+    world.open_step()
+    world.compute(step_s=1.0)
+    world.close_step()
+    world.pause("eval", 30.0, "eval")
+    world.ranks[0].say("eval", dt=30.0, val_loss=3.0)
+    world.ranks[1].say("eval", dt=30.0, val_loss=3.0)
+    found = watch(world.steps(3, step_s=1.0))
+    times = [stream.pace.times_s for stream in found.state.streams.values()]
+    assert all(min(row) > 0.9 for row in times)
+    assert all(len(row) == 33 for row in times)
+
+
+def test_a_torn_restart_is_found_in_the_files_as_it_was_seen(tmp_path: Path) -> None:
+    live = torn_restart(0.0)
+    again = refold(live.save(tmp_path / "run")).findings
+    assert [row.key for row in again] == [row.key for row in live.findings]
+
+
+def naming_only_data(raw: bytes) -> bytes:
+    """Let a line name no section but data, as of a trainer that labels its loader alone."""
+    line = json.loads(raw)
+    if line.get("section") in {"forward", "backward", "optimizer", "log"}:
+        line["section"] = None
+    line["section_seq"] = 2 * line["step"] + (line.get("section") != "data")
+    line.pop("step_sections", None)
+    return json.dumps(line).encode()
+
+
+def test_a_trainer_that_names_only_its_loader_may_take_long_for_a_step() -> None:
+    world = world_of(steps=200).steps(100, step_s=90.0)
+    assert halted(rewritten(world, naming_only_data)) == []
+
+
+def test_a_trainer_that_names_only_its_loader_is_halted_where_it_hangs() -> None:
+    world = world_of(steps=200).steps(100, step_s=25.0)
+    world.open_step()
+    world.hang(1, "forward", 400.0)
+    ((detector, rank, section),) = halted(rewritten(world, naming_only_data))
+    assert (detector, section) == ("section_deadline", None)
+    assert rank in (1, None)
+
+
+def opens_at_once(world: World, count: int, *, step_s: float = 1.0) -> World:
+    """Steps of a trainer that opens the next one as soon as one has ended."""
+    for rank in world.ranks:
+        if not rank.in_step:
+            rank.step, rank.in_step = rank.step + 1, True
+            rank.say("step_start")
+    for _ in range(count):
+        for rank in world.ranks:
+            rank.enter("data")
+            rank.spend(0.01)
+        world.compute(step_s=step_s)
+        for rank in world.ranks:
+            rank.say("progress", loss=world.loss(rank.step), grad_norm=1.0)
+            rank.enter(None)
+            rank.say("step_end", tokens=2048)
+            rank.step += 1
+            rank.say("step_start")
+    return world
+
+
+def evaluates(world: World, rank: int, seconds: float) -> None:
+    """One rank evaluates in the step that is open, which then opens anew."""
+    one = world.ranks[rank]
+    one.enter("eval")
+    one.say("section")
+    one.spend(seconds)
+    one.step -= 1
+    one.say("eval", val_loss=3.0)
+    one.step += 1
+    one.enter(None)
+    one.say("step_start")
+    world.meet()
+
+
+def test_a_step_that_is_opened_at_once_and_anew_after_an_evaluation_takes_its_own_time() -> None:
+    world = opens_at_once(world_of(), 40)
+    for rank in (0, 1):
+        evaluates(world, rank, 50.0)
+    found = watch(opens_at_once(world, 40))
+    assert found.halts == []
+    assert snapshot(found.state).median_step_s == pytest.approx(1.01, rel=0.05)
+    assert all(max(row.pace.times_s) < 60.0 for row in found.state.streams.values())
+
+
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_an_evaluation_in_a_step_that_opens_anew_puts_a_rank_ahead_of_nobody(culprit: int) -> None:
+    world = opens_at_once(world_of(), 40)
+    evaluates(world, 0, 5.0)
+    for rank in world.ranks:
+        rank.enter("data")
+        rank.spend(0.01)
+    assert halted(world.hang(culprit, "forward", 120.0))[0][:2] == ("stall", culprit)
+
+
+def test_done_is_heard_from_a_rank_that_had_opened_another_step() -> None:
+    world = opens_at_once(world_of(), 40)
+    for rank in world.ranks:
+        rank.step -= 1
+        rank.say("done")
+        rank.spend(400.0)
+    found = watch(world)
+    assert all(stream.done for stream in found.state.streams.values())
+    assert found.halts == []

@@ -1,0 +1,245 @@
+"""Offline: the same findings from the files, with a watcher's ticks and without."""
+
+import json
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gonogo.contract.canonical import wire_value
+from gonogo.contract.errors import Corrupt, NotFound
+from gonogo.contract.finding import Finding, Severity
+from gonogo.judge.watch import (
+    boots_of,
+    dump_state,
+    fold,
+    load_state,
+    not_observed,
+    refold,
+    replay_watch,
+    start,
+)
+from gonogo.rundir import save_json
+from tests.judge.watch.streams import EPOCH, T0, World, order_of, watch
+from tests.judge.watch.test_fold import faulty, healthy, noisy
+
+KINDS = ["hang", "freeze", "slow", "nan", "identity", "death"]
+
+
+def wired(findings: list[Finding]) -> list[dict[str, object]]:
+    """Findings as they are written; a NaN equals itself there."""
+    return [wire_value(finding.wire()) for finding in findings]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("on", [True, False], ids=["until the halt", "to the end"])
+def test_the_recorded_directory_gives_the_live_findings(
+    kind: str, on: bool, tmp_path: Path
+) -> None:
+    live = watch(faulty(kind), stop_at_halt=on)
+    assert live.halts
+    assert wired(replay_watch(live.save(tmp_path))) == wired(live.findings)
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_noise_is_replayed_as_it_was_seen(
+    seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    live = watch(noisy(healthy(seed), seed), interval_s=0.5)
+    again = refold(live.save(tmp_path_factory.mktemp("run")))
+    assert again.findings == live.findings
+    assert dump_state(again.state) == dump_state(live.state)
+    assert again.not_observed == []
+
+
+def test_lines_that_no_tick_brought_are_folded_and_said_to_be_unwatched(tmp_path: Path) -> None:
+    live = watch(faulty("nan"))
+    live.ticks = live.ticks[: len(live.ticks) // 2]
+    again = refold(live.save(tmp_path))
+    assert [finding.detector for finding in again.findings] == ["non_finite"]
+    assert again.watch is not None
+    assert not again.watch.reaches
+    assert "the ticks do not reach every line" in again.watch.problems
+
+
+def test_an_unreadable_tick_is_left_out_and_said(tmp_path: Path) -> None:
+    folder = watch(faulty("nan")).save(tmp_path)
+    path = folder / "watch.jsonl"
+    path.write_bytes(b"{torn\n" + path.read_bytes())
+    again = refold(folder)
+    assert [finding.detector for finding in again.findings] == ["non_finite"]
+    assert again.watch is not None
+    assert again.watch.unreadable == 1
+    assert not again.watch.chained
+    assert "watch.jsonl: line 1 is no tick" in again.watch.problems
+
+
+def unwatched(world: World, folder: Path) -> Path:
+    """The directory of a trainer that nobody watched."""
+    save_json(folder / "order.json", world.order.document())
+    for rank in world.ranks:
+        data = b"".join(line.raw + b"\n" for line in rank.lines)
+        (folder / f"heartbeat_rank{rank.rank}.jsonl").write_bytes(data)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["hang", "slow", "nan", "identity"])
+def test_without_a_watcher_the_lines_own_clocks_tell_the_same(kind: str, tmp_path: Path) -> None:
+    found = replay_watch(unwatched(faulty(kind), tmp_path))
+    halts = [f for f in found if f.severity is Severity.HALT]
+    (live,) = watch(faulty(kind)).halts
+    assert (halts[0].detector, halts[0].rank, halts[0].section, halts[0].step) == (
+        live.detector, live.rank, live.section, live.step,
+    )  # fmt: skip
+    assert halts[0].at == pytest.approx(live.at, abs=1.0)
+
+
+def test_without_a_watcher_a_healthy_run_is_silent_and_says_what_it_did_not_see(
+    tmp_path: Path,
+) -> None:
+    again = refold(unwatched(healthy(7), tmp_path), now=EPOCH + 10**6)
+    assert again.findings == []
+    assert "process_death" in again.not_observed[0]
+    assert not_observed(again.state) == again.not_observed
+
+
+@pytest.mark.parametrize(("now_s", "halts"), [(None, 0), (3.0, 0), (100.0, 1)])
+def test_without_a_watcher_time_passes_until_the_directory_is_looked_at(
+    now_s: float | None, halts: int, tmp_path: Path
+) -> None:
+    world = World(order_of()).boot().steps(19)
+    world.open_step()
+    world.hang(1, "backward", 1.2)
+    now = None if now_s is None else EPOCH + world.mono - T0 + now_s
+    found = replay_watch(unwatched(world, tmp_path), now=now)
+    stalls = [f for f in found if f.severity is Severity.HALT]
+    assert [(f.detector, f.rank) for f in stalls] == [("stall", 1)] * halts
+    if halts:
+        assert stalls[0].value == pytest.approx(5.0, abs=0.5)
+
+
+def test_without_a_watcher_a_gap_in_the_lines_is_found_when_it_was_due(tmp_path: Path) -> None:
+    world = World(order_of()).boot().steps(19)
+    world.open_step()
+    for rank in world.ranks:
+        rank.enter("backward")
+        rank.spend(1.5)
+        rank.mono += 60.0
+        rank.say("alive", section_age_s=61.5)
+    found = replay_watch(unwatched(world, tmp_path))
+    (halt,) = [f for f in found if f.severity is Severity.HALT]
+    assert halt.value == pytest.approx(5.0, abs=0.5)
+
+
+def test_ranks_without_a_shared_clock_are_merged_by_wall_time(tmp_path: Path) -> None:
+    folder = unwatched(healthy(3), tmp_path)
+    path = folder / "heartbeat_rank1.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"mono": 5', b'"mono": 95'))
+    assert replay_watch(folder) == []
+
+
+def test_without_a_watcher_a_rank_without_a_file_is_not_observed(tmp_path: Path) -> None:
+    world = World(order_of({}, steps=400)).boot().steps(400)
+    folder = unwatched(world, tmp_path)
+    (folder / "heartbeat_rank1.jsonl").unlink()
+    again = refold(folder)
+    assert again.findings == []
+    assert "ranks: no line of rank 1" in again.not_observed
+
+
+def test_without_a_watcher_wall_clocks_that_differ_are_no_finding(tmp_path: Path) -> None:
+    world = World(order_of())
+    world.ranks[1].wall_off_s = 3600.0
+    folder = unwatched(world.boot().steps(5).finish(), tmp_path)
+    assert replay_watch(folder) == []
+
+
+def test_an_exit_record_stops_the_clock(tmp_path: Path) -> None:
+    world = World(order_of()).boot().steps(19)
+    world.open_step()
+    world.hang(1, "backward", 1.2)
+    folder = unwatched(world, tmp_path)
+    record = {"ended_at": EPOCH + world.mono - T0 + 2.0, "ended_by": "infra"}
+    save_json(folder / "exit.json", {**record, "reason": "keeper_lost"})
+    found = replay_watch(folder, now=EPOCH + 10**6)
+    assert [f for f in found if f.severity is Severity.HALT] == []
+
+
+def test_a_directory_without_an_order_needs_one(tmp_path: Path) -> None:
+    world = World(order_of()).boot().steps(3)
+    folder = unwatched(world, tmp_path)
+    (folder / "order.json").unlink()
+    with pytest.raises(NotFound, match="no order"):
+        replay_watch(folder)
+    assert replay_watch(folder, order=world.order) == []
+
+
+def test_an_empty_directory_has_no_findings_and_says_so(tmp_path: Path) -> None:
+    again = refold(tmp_path, order=order_of())
+    assert again.findings == []
+    assert any("no line of rank 0, 1" in text for text in again.not_observed)
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_doubled_and_moved_lines_change_no_finding(
+    seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    live = watch(healthy(seed), interval_s=0.5)
+    folder = live.save(tmp_path_factory.mktemp("run"))
+    whole = refold(folder)
+    assert whole.watch is not None
+    assert whole.watch.chained
+    assert whole.watch.agrees
+    assert whole.watch.reaches
+    random = Random(seed)
+    for rank, data in live.files.items():
+        lines = bytes(data).splitlines(keepends=True)
+        lines += random.sample(lines, len(lines) // 5)
+        for place in range(0, len(lines) - 9, 9):
+            part = lines[place : place + 9]
+            random.shuffle(part)
+            lines[place : place + 9] = part
+        (folder / f"heartbeat_rank{rank}.jsonl").write_bytes(b"".join(lines))
+    again = refold(folder)
+    assert again.watch == whole.watch
+    assert [f.wire() for f in again.findings] == [f.wire() for f in whole.findings]
+    assert boots_of(again.state) == boots_of(whole.state)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), share=st.floats(0.0, 1.0))
+def test_a_snapshot_and_the_rest_are_the_whole_fold(seed: int, share: float) -> None:
+    live = watch(noisy(healthy(seed), seed), interval_s=0.5)
+    files = {rank: bytes(data) for rank, data in live.files.items()}
+    cut = int(share * len(live.ticks))
+    state, offsets, findings = start(live.state.run.order), dict.fromkeys(files, 0), []
+    for number, tick in enumerate(live.ticks):
+        if number == cut:
+            saved = json.loads(json.dumps(dump_state(state)))
+            state = load_state(live.state.run.order, saved)
+        beats = {}
+        for rank, end in tick.upto.items():
+            beats[int(rank)] = files[int(rank)][offsets[int(rank)] : end].splitlines()
+            offsets[int(rank)] = end
+        state, found = fold(state, tick, beats)
+        findings += found
+    assert dump_state(state) == dump_state(live.state)
+    assert findings == live.findings
+
+
+@pytest.mark.parametrize("part", ["of", "streams", "lines", "own", "said"])
+def test_a_snapshot_with_a_part_missing_is_refused(part: str) -> None:
+    document = dump_state(watch(healthy(1)).state)
+    del document[part]
+    with pytest.raises(Corrupt):
+        load_state(order_of(), document)
+
+
+def test_a_snapshot_of_another_run_is_refused() -> None:
+    document = dump_state(watch(healthy(1)).state)
+    with pytest.raises(Corrupt):
+        load_state(order_of(attempt=2), document)

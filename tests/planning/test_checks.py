@@ -1,0 +1,263 @@
+"""Submission refuses what would fail later: each error with its path, all of them at once."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gonogo.contract.canonical import canonical_bytes
+from gonogo.contract.errors import Rejected
+from gonogo.contract.patch import Patch
+from gonogo.planning.checks import warnings_of
+from gonogo.planning.overrides import with_overrides
+from gonogo.planning.resolve import build_order, resolve_plan
+from gonogo.planning.source import bundled_plan, parse_plan
+
+DEMO = bundled_plan("demo")
+VARIANTS = {"on": ["stall"], "variants": [{"env": {}}, {"train": {}}]}
+
+
+def patched(**sets: Any) -> dict[str, Any]:
+    """The demo with a confirmation and a remedy, and something of them changed."""
+    plan = {**deepcopy(DEMO), "confirm": VARIANTS, "remedies": {"out_of_memory": {}}}
+    return with_overrides(plan, {name.replace("__", "."): value for name, value in sets.items()})
+
+
+REFUSED = [
+    ({"train.optim.lr": "1e-4 "}, "train.optim.lr", "found '1e-4 '; expected a number"),
+    ({"train.dtype": "fp13"}, "train.dtype", "expected one of bf16, fp16, fp32"),
+    ({"train.sede": 7}, "train.sede", "did you mean seed?"),
+    ({"train.model": {"dims": 7}}, "train.model.dims", "did you mean dim?"),
+    ({"train.model": 7}, "train.model", "expected a mapping"),
+    ({"train.engine": 7}, "train.engine", "expected a mapping"),
+    ({"train.engine.profile_step": 7}, "train.engine.profile_step", "did you mean profile_steps?"),
+    ({"train.seed": 2**53}, "train.seed", "at most 9007199254740991"),
+    ({"train.model.dim": 128}, "train.params", "which is 2395920"),
+    ({"train.data": "synthetic"}, "train.data", "phases.NAME.data"),
+    ({"train.steps": 3}, "train.steps", "phases.NAME.steps"),
+    ({"train.parallel": "fsdp"}, "train.parallel", "workload.parallel"),
+    ({"phases.smoke.train.data": "synthetic"}, "phases.smoke.train.data", "phases.NAME.data"),
+    ({"phases.smoke.train.config": "m7c_125m"}, "phases.smoke.train.config", "the plan's"),
+    ({"phases.smoke.train.optim.lr": -1}, "phases.smoke.train.optim.lr", "more than 0"),
+    ({"phases.smoke.data": "wikipedia"}, "phases.smoke.data", "expected synthetic, local_text"),
+    ({"phases.smoke.env.NSA_BOGUS": "1"}, "phases.smoke.env.NSA_BOGUS", "unknown key"),
+    ({"phases.smoke.env.NSA_TB_DISABLE": 2}, "phases.smoke.env.NSA_TB_DISABLE", "one of 0, 1"),
+    ({"workload.env.NCLL_ALGO": "Ring"}, "workload.env.NCLL_ALGO", "did you mean NCCL_*?"),
+    ({"phases.smoke.env.CUDA_LIB": "x"}, "phases.smoke.env.CUDA_LIB", "no worker sets it"),
+    (
+        {"remedies.out_of_memory.env.MY": "x"},
+        "remedies.out_of_memory.env.MY",
+        "no worker",
+    ),
+    ({"workload.env.NSA_TB_DISABEL": 1}, "workload.env.NSA_TB_DISABEL", "mean NSA_TB_DISABLE?"),
+    ({"phases.smoke.env.NSA_LR": 0.5}, "phases.smoke.env.NSA_LR", "disagrees with optim.lr"),
+    ({"workload.env.CONFIG": "m7c_125m"}, "workload.env.CONFIG", "disagrees with train.config"),
+    ({"workload.world_size": 3}, "train.batch.global_seqs", "shared evenly"),
+    ({"workload.parallel": "single"}, "workload.world_size", "means one rank"),
+    ({"phases.smoke.workload.world_size": 3}, "train.batch.global_seqs", "shared evenly"),
+    ({"remedies.out_of_memori.train": {}}, "remedies.out_of_memori", "mean out_of_memory?"),
+    ({"remedies.out_of_memory.train.model.dim": "x"}, "remedies.out_of_memory.train.model.dim", ""),
+    ({"remedies.out_of_memory.env.NSA_X": 1}, "remedies.out_of_memory.env.NSA_X", "unknown key"),
+    (
+        {"remedies.out_of_memory.train.steps": 5},
+        "remedies.out_of_memory.train.steps",
+        "is the plan's",
+    ),
+    (
+        {"remedies.out_of_memory.workload.world_size": 3},
+        "train.batch.global_seqs",
+        "shared evenly",
+    ),
+    (
+        {
+            "remedies.out_of_memory.train.parallel": "ddp",
+            "remedies.out_of_memory.workload.parallel": "fsdp",
+        },
+        "remedies.out_of_memory.workload.parallel",
+        "train.parallel says 'ddp'",
+    ),
+    ({"confirm.variants.0.env.NSA_USE_FA2": 7}, "confirm.variants.0.env.NSA_USE_FA2", "0, 1"),
+    ({"confirm.variants.1.train.dtyp": "x"}, "confirm.variants.1.train.dtyp", "mean dtype?"),
+    (
+        {
+            "confirm.variants.0.env.NSA_SDPA_NO_FLASH": 1,
+            "phases.smoke.env.NSA_SDPA_FLASH_ONLY": 1,
+        },
+        "confirm.variants.0.env",
+        "exclude each other",
+    ),
+    ({"phases.smoke.init_from": "sanity"}, "phases.sanity.checkpoint", "begins with its weights"),
+    ({"train.params": 2**60}, "train.params", "at most"),
+]
+
+
+@pytest.mark.parametrize(("sets", "path", "said"), REFUSED, ids=[str(row[0]) for row in REFUSED])
+def test_what_would_fail_later_is_refused_with_its_path(
+    sets: dict[str, Any], path: str, said: str
+) -> None:
+    with pytest.raises(Rejected) as refused:
+        resolve_plan(patched(), sets)
+    rows = {row.path: row.message for row in refused.value.problems}
+    assert path in rows
+    assert said in rows[path]
+
+
+ACCEPTED = [
+    {"train.optim.lr": 1e-4},
+    {"train.engine.profile_steps": 2},
+    {"train.model.gradient_checkpointing": "reentrant"},
+    {"train.model.dim": 128, "train.params": 2395920},
+    {"phases.smoke.data": "parquet:/data/some where"},
+    {"phases.smoke.env.NSA_LR": "1e-3"},
+    {"phases.smoke.train.optim.lr": 0.01, "phases.smoke.env.NSA_LR": 0.01},
+    {"workload.world_size": 1, "workload.parallel": "single"},
+    {"phases.smoke.workload": {"world_size": 1, "parallel": "single"}},
+    {"remedies.out_of_memory": {"workload": {"parallel": "fsdp"}}},
+    {"remedies.out_of_memory": {"train": {"data": "synthetic", "parallel": "fsdp"}}},
+    {"phases.smoke.init_from": "sanity", "phases.sanity.checkpoint.every_steps": 1},
+    {"phases.smoke.init_from": None},
+]
+
+
+@pytest.mark.parametrize("sets", ACCEPTED, ids=str)
+def test_what_can_run_is_accepted(sets: dict[str, Any]) -> None:
+    resolved = resolve_plan(patched(), sets)
+    for phase in resolved.parsed().phases:
+        build_order(resolved, phase.name, experiment="e", run="r", token=1)
+
+
+def test_everything_is_told_at_once_and_each_place_once() -> None:
+    sets = {
+        "train.optim.lr": "fast",
+        "train.dtype": "fp13",
+        "workload.env.NSA_BOGUS": 1,
+        "phases.smoke.data": "wikipedia",
+        "phases.smoke.gate.finite.metric": "looss",
+        "remedies.nonsense": {},
+    }
+    with pytest.raises(Rejected) as refused:
+        resolve_plan(patched(), sets)
+    paths = [row.path for row in refused.value.problems]
+    assert sorted(paths) == sorted(sets)
+
+
+def test_what_comes_after_a_wrong_fault_is_not_asked() -> None:
+    with pytest.raises(Rejected, match="expected one of hang"):
+        resolve_plan(DEMO, {"fault": "", "train.dtype": "fp13"})
+
+
+FOREIGN = {
+    "v": 1,
+    "name": "mine",
+    "profile": "cpu",
+    "workload": {"command": "python train.py", "cwd": "/src", "files": ["train.py"]},
+    "train": {"lr": 1e-4, "anything": [1, {"x": None}]},
+    "identity": {"params": 1000, "dtype": "fp32"},
+    "phases": [{"name": "try", "steps": 10, "env": {"NCCL_DEBUG": "INFO"}}],
+}
+
+
+def test_a_foreign_workload_brings_its_own_configuration_and_identity() -> None:
+    resolved = resolve_plan(FOREIGN)
+    order = build_order(resolved, "try", experiment="e", run="r", token=1)
+    assert order.train == FOREIGN["train"]
+    assert (order.entry, order.command, order.cwd) == (None, ["python", "train.py"], "/src")
+    assert (order.files, order.env) == (["train.py"], {"NCCL_DEBUG": "INFO"})
+    said = {name: value for name, value in order.identity.model_dump().items() if value is not None}
+    assert said == {"params": 1000, "dtype": "fp32", "world_size": 1}
+    assert order.model_validate(order.document()) == order
+
+
+@pytest.mark.parametrize(
+    ("sets", "path"),
+    [
+        ({"train.eval.every_steps": "10"}, "train.eval.every_steps"),
+        ({"train.big": 2**53 + 1}, "train"),
+        ({"phases.try.env.LD_AUDIT": "x"}, "phases.try.env.LD_AUDIT"),
+        ({"identity.tokens_per_step": -1}, "identity.tokens_per_step"),
+    ],
+)
+def test_what_nobody_could_judge_of_a_foreign_workload_is_refused(
+    sets: dict[str, Any], path: str
+) -> None:
+    with pytest.raises(Rejected) as refused:
+        resolve_plan(FOREIGN, sets)
+    assert path in [row.path for row in refused.value.problems]
+
+
+def test_what_only_some_workers_start_is_a_warning() -> None:
+    assert warnings_of(parse_plan(DEMO)) == []
+    assert [row.partition(":")[0] for row in warnings_of(parse_plan(FOREIGN))] == ["python"]
+    entry = with_overrides(DEMO, {"workload.entry": "my.trainer", "waive": ["identity"]})
+    assert warnings_of(parse_plan(entry)) == [
+        "my.trainer: workers start nsa.train alone so far; its runs end as preflight_failed",
+        "waive: is not in force yet; these criteria count like all others",
+    ]
+    idle = with_overrides(DEMO, {"remedies": {"out_of_memory": {}}})
+    assert warnings_of(parse_plan(idle)) == ["remedies: max_remedies is 0, so none is ever tried"]
+
+
+def test_a_plan_that_goes_too_deep_is_refused() -> None:
+    value: Any = 1
+    for _ in range(5000):
+        value = [value]
+    with pytest.raises(Rejected, match="levels"):
+        resolve_plan(DEMO, {"train.x": value})
+
+
+def paths_in(node: Any, at: tuple[str, ...] = ()) -> list[str]:
+    """Every dotted path to a key."""
+    if isinstance(node, dict):
+        below = [path for key, row in node.items() for path in paths_in(row, (*at, key))]
+        return [".".join(at), *below] if at else below
+    if isinstance(node, list):
+        return [
+            path
+            for index, row in enumerate(node)
+            for path in paths_in(row, (*at, str(index)))
+            if not path.endswith(f".{index}")
+        ]
+    return [".".join(at)]
+
+
+PLACES = sorted(
+    {
+        *paths_in(patched()),
+        *("workload.env.A", "workload.command", "workload.entry", "workload.files", "identity"),
+        *("train.model.dim", "train.engine", "train.packing", "train.eval.every_steps"),
+        *("phases.smoke.train.optim.lr", "phases.smoke.workload.parallel", "waive", "limits"),
+        *("remedies.out_of_memory.train.model", "confirm.variants.0.workload.world_size"),
+    }
+)
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 300),
+    st.sampled_from([2**53, 2**53 + 1, 10**18, 1e-4, float("inf"), float("nan"), -0.5]),
+    st.sampled_from(["", "x", "fsdp", "single", "synthetic", "profile", "\x00", "\ud800", "a.b"]),
+    st.sampled_from([[], {}, [1], ["x"], {"a": 1}, {"env": {"A": 1}}, {"train": {"data": 1}}]),
+)
+
+
+@settings(max_examples=300)
+@given(sets=st.dictionaries(st.sampled_from(PLACES), VALUES, min_size=1, max_size=4))
+@example(sets={"train.model.seq_len": 2**53, "train.batch.global_seqs": 2**53})
+@example(sets={"name": "\ud800"})
+def test_any_plan_is_refused_or_each_of_its_runs_can_be_ordered(sets: dict[str, Any]) -> None:
+    try:
+        resolved = resolve_plan(patched(), sets)
+    except Rejected:
+        return
+    plan = resolved.parsed()
+    changes: list[Patch | None] = [None, *plan.remedies.values()]
+    changes += plan.confirm.variants if plan.confirm is not None else []
+    for phase in plan.phases:
+        for change in changes:
+            order = build_order(
+                resolved, phase.name, experiment="e", run="r", token=1, change=change
+            )
+            canonical_bytes(order.document())

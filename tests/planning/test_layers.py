@@ -1,0 +1,125 @@
+"""What a run is told: plan, phase and patch lie over each other, and the last that speaks wins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gonogo.contract.canonical import digest
+from gonogo.contract.order import Order, RunReason
+from gonogo.contract.patch import Patch
+from gonogo.planning.layers import merged
+from gonogo.planning.resolve import build_order, resolve_plan
+from gonogo.planning.source import bundled_plan
+
+
+def ordered(
+    change: dict[str, Any] | None = None, plan: str = "m7c-125m", phase: str = "smoke", **sets: Any
+) -> Order:
+    patch = None if change is None else Patch.model_validate(change)
+    resolved = resolve_plan(bundled_plan(plan), {k.replace("__", "."): v for k, v in sets.items()})
+    return build_order(
+        resolved, phase, experiment="e", run="r", token=1, reason=RunReason.REMEDY, change=patch
+    )
+
+
+def test_without_a_patch_the_phase_is_told_what_the_plan_says() -> None:
+    order = ordered()
+    assert (order.train["parallel"], order.world_size) == ("ddp", 2)
+    assert (order.train["data"], order.train["steps"]) == ("fineweb_edu", order.steps)
+    assert order.env == {
+        "NSA_PREFILL_BATCHED": "1",
+        "NSA_DDP_STATIC_GRAPH": "1",
+        "NSA_DDP_COMPRESS": "bf16",
+        "NSA_TB_DISABLE": "1",
+        "NSA_DISABLE_CSV_LOGS": "1",
+        "NSA_DISABLE_AUX_STATS": "1",
+    }
+    assert order.identity.nsa_env == order.env
+
+
+@pytest.mark.parametrize(
+    "change", [{"workload": {"parallel": "fsdp"}}, {"train": {"parallel": "fsdp"}}]
+)
+def test_fsdp_answers_where_ddp_failed(change: dict[str, Any]) -> None:
+    order = ordered(change)
+    assert order.train["parallel"] == order.identity.parallel == "fsdp"
+    assert order.identity.config_digest == digest(order.train)
+
+
+def test_synthetic_data_isolates_the_loader() -> None:
+    order = ordered({"train": {"data": "synthetic"}})
+    assert order.train["data"] == order.identity.dataset == "synthetic"
+    assert order.steps == 300
+
+
+def test_one_variable_of_one_phase_is_changed_or_taken_away() -> None:
+    assert ordered({"env": {"NSA_TB_DISABLE": 0}}).env["NSA_TB_DISABLE"] == "0"
+    order = ordered({"env": {"NSA_TB_DISABLE": None, "NSA_DDP_STATIC_GRAPH": None}})
+    assert not {"NSA_TB_DISABLE", "NSA_DDP_STATIC_GRAPH"} & set(order.env)
+    assert "NSA_DISABLE_CSV_LOGS" in order.env
+    set_only = ordered(phases__smoke__env__NSA_TB_DISABLE=0)
+    assert set_only.env == {**ordered().env, "NSA_TB_DISABLE": "0"}
+    unset = ordered(phases__smoke__env__NSA_DDP_STATIC_GRAPH=None)
+    assert "NSA_DDP_STATIC_GRAPH" not in unset.env
+
+
+def test_one_rank_alone_is_a_patch_too() -> None:
+    order = ordered({"workload": {"world_size": 1, "parallel": "single"}})
+    assert (order.world_size, order.identity.world_size, order.train["parallel"]) == (
+        1,
+        1,
+        "single",
+    )
+
+
+def test_a_section_that_the_configuration_lacks_begins_with_what_its_absence_means() -> None:
+    order = ordered({"train": {"engine": {"profile_steps": 5}}}, plan="demo")
+    assert order.train["engine"] == {
+        "fused_adamw": None,
+        "compile": False,
+        "keep_checkpoints": 0,
+        "profile_steps": 5,
+    }
+    assert ordered(plan="demo", train__packing__documents_apart=True).train["packing"] == {
+        "documents_apart": True
+    }
+    assert "engine" not in ordered(plan="demo").train
+
+
+def test_a_phase_changes_its_own_configuration_alone() -> None:
+    order = ordered(plan="m7c-125m-profile", phase="profile")
+    assert order.train["engine"]["profile_steps"] == 10
+    sanity = ordered(plan="m7c-125m-profile", phase="sanity")
+    assert sanity.train["engine"]["profile_steps"] == 0
+
+
+def test_an_order_shares_nothing_with_its_plan() -> None:
+    resolved = resolve_plan(bundled_plan("demo"))
+    order = build_order(resolved, "smoke", experiment="e", run="r", token=1)
+    order.train["model"]["dim"] = 1
+    assert resolved.train["model"]["dim"] == 256
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("abc"), inner),
+    max_leaves=8,
+)
+MAPPING = st.dictionaries(st.sampled_from("abc"), JSON)
+
+
+@given(base=MAPPING, patch=MAPPING)
+def test_a_patch_laid_over_twice_is_the_patch_laid_over_once(
+    base: dict[str, Any], patch: dict[str, Any]
+) -> None:
+    once = merged(base, patch)
+    assert merged(once, patch) == once
+    assert merged(base, {}) == base
+    for key, value in patch.items():
+        if not isinstance(value, dict):
+            assert once[key] == value
+    assert set(once) == set(base) | set(patch)

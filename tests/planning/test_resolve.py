@@ -1,0 +1,173 @@
+"""An order says everything that must run; a submission that cannot be is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gonogo.contract.canonical import digest
+from gonogo.contract.errors import NotFound, Rejected
+from gonogo.contract.order import Order
+from gonogo.contract.records import PREFLIGHT_CHECKS
+from gonogo.judge.watch.registry import versions
+from gonogo.planning.resolve import ResolvedPlan, build_order, resolve_plan
+from gonogo.planning.source import bundled_plan
+from tests.data.make_runs import CONFIG, order_of
+
+
+def resolved(sets: dict[str, Any] | None = None, plan: str = "demo") -> ResolvedPlan:
+    return resolve_plan(
+        bundled_plan(plan), sets, load_config=lambda name: CONFIG, schema_of=lambda entry: None
+    )
+
+
+def order(phase: str = "smoke", sets: dict[str, Any] | None = None, plan: str = "demo") -> Order:
+    return build_order(resolved(sets, plan), phase, experiment="exp_1", run="run_1", token=3)
+
+
+def test_an_order_survives_its_own_file() -> None:
+    for phase in ("sanity", "smoke", "production"):
+        written = order(phase)
+        read = Order.model_validate(written.document())
+        assert read.document() == written.document()
+        assert read.watch == written.watch
+        assert read.gate == written.gate
+
+
+def test_the_training_configuration_is_whole_and_its_digest_is_the_identity() -> None:
+    found = order(sets={"train.seed": 7})
+    assert found.train["seed"] == 7
+    assert found.train["steps"] == found.steps == 40
+    assert found.train["data"] == "local_text"
+    assert set(CONFIG) <= set(found.train)
+    assert found.identity.config_digest == digest(found.train)
+    assert (found.identity.dim, found.identity.tokens_per_step) == (64, 512)
+    assert found.identity.nsa_env == {
+        "NSA_TB_DISABLE": "1",
+        "NSA_DISABLE_CSV_LOGS": "1",
+        "NSA_DISABLE_AUX_STATS": "1",
+    }
+
+
+def test_what_does_not_apply_to_the_profile_is_left_out_and_said() -> None:
+    found = order()
+    assert {row.id: row.why for row in found.left_out} == {
+        "throughput": "the profile has no floor",
+        "utilisation": "the profile has no devices",
+    }
+    assert [row.id for row in found.gate] == ["finite", "fetch_share"]
+
+
+def test_thresholds_and_floors_of_the_profile_are_filled_in_and_said() -> None:
+    found = order(plan="m7c-125m")
+    (throughput,) = [row for row in found.gate if row.id == "throughput"]
+    assert (throughput.pass_above, throughput.fail_below) == (45, 39)
+    assert found.watch.slow.floor_tok_s == 45
+    assert found.watch_from_profile == ["slow.floor_tok_s"]
+    assert found.left_out == []
+
+
+def test_an_order_knows_what_the_plan_goes_on_with() -> None:
+    assert [row.name for row in order().phases_after] == ["extended", "production"]
+    assert order("production").phases_after == []
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        ({"fault": "meteor"}, "meteor"),
+        ({"fault": "hang:rank=2"}, "rank"),
+        ({"fault": "hang:step=99"}, "step"),
+        ({"fault": "hang:section=boot"}, "section"),
+        ({"fault": "slow:factor=fast"}, "number"),
+        ({"fault": "nan:rank=1"}, "KEY=VALUE"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(sets: dict[str, Any], said: str) -> None:
+    with pytest.raises(Rejected, match=said):
+        resolved(sets)
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        ({"train.sede": 7}, "train.sede: unknown key 'sede'; did you mean seed"),
+        ({"train.model": {"dims": 7}}, "train.model.dims"),
+        ({"train.model": 7}, "train.model"),
+        ({"phases.smoke.data": "wikipedia"}, "phases.smoke.data: found 'wikipedia'"),
+    ],
+)
+def test_a_configuration_that_the_workload_does_not_take_is_refused(
+    sets: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(Rejected, match=said):
+        resolve_plan(bundled_plan("demo"), sets)
+
+
+def test_faults_are_refused_where_the_plan_does_not_allow_them() -> None:
+    with pytest.raises(Rejected, match="allow_faults"):
+        resolved({"fault": "nan"}, plan="m7c-125m")
+
+
+FAULTS = [
+    ("hang", "hang:rank=1,step=12,section=backward"),
+    ("freeze", "freeze:rank=0,step=9"),
+    ("slow", "slow:factor=5,from=20"),
+    ("nan:step=4", "nan:step=4"),
+    ("crash", "crash:rank=1,step=8"),
+    ("exit:code=7", "exit:code=7,rank=0,step=8"),
+    ("wrong-config", "wrong-config"),
+    ("desync", "desync:rank=1,step=12"),
+    ("diverge:from=3", "diverge:from=3"),
+    ("frozen", "frozen:from=20"),
+    ("straggle:factor=1.5", "straggle:rank=1,factor=1.5,from=10"),
+    ("starve", "starve:share=0.7,from=10"),
+    ("leak", "leak:rank=0,mb_per_step=50,from=10"),
+    ("disk", "disk:step=12"),
+]
+
+
+@pytest.mark.parametrize(("spec", "told"), FAULTS)
+def test_a_fault_strikes_in_its_phase_only_and_is_told_whole(spec: str, told: str) -> None:
+    assert order(sets={"fault": spec}).fault == told
+    assert order("extended", {"fault": spec}).fault is None
+    joint = "," if ":" in spec else ":"
+    moved = {"fault": f"{spec}{joint}phase=extended"}
+    assert order("extended", moved).fault == told
+    assert order("smoke", moved).fault is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("", "expected one of hang"),
+        ("nan:phase=lunch", "expected one of sanity, synthetic, smoke"),
+        ("nan:step=3,step=4", "step twice"),
+        ("nan:phase=smoke,phase=smoke", "phase twice"),
+        ("nan:step", "KEY=VALUE"),
+        ("nan:step=41", "expected 1 to 40"),
+        ("starve:share=1", "expected 0.01 to 0.99"),
+        ("starve:share=nan", "expected 0.01 to 0.99"),
+        ("leak:mb_per_step=0", "expected 1 to 65536"),
+        ("straggle:factor=fast", "expected a number"),
+        ("hang:section=lunch", "expected data"),
+    ],
+)
+def test_a_spec_that_makes_no_sense_is_refused_as_a_bad_value(spec: str, said: str) -> None:
+    with pytest.raises(Rejected, match=said) as refused:
+        resolved({"fault": spec})
+    assert not isinstance(refused.value, NotFound)
+
+
+def test_one_rank_alone_cannot_be_out_of_step_with_others() -> None:
+    with pytest.raises(Rejected, match="at least 2 ranks"):
+        resolved({"fault": "desync:rank=0", "workload.world_size": 1})
+
+
+def test_an_order_carries_the_judge_s_version_and_the_plan_s_digest() -> None:
+    found = order_of()
+    assert found.judge_version == found.facts_v == 2
+    assert tuple(found.preflight) == PREFLIGHT_CHECKS
+    assert found.detectors == versions()
+    assert len(found.plan_digest) == 64

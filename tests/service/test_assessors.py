@@ -1,0 +1,118 @@
+"""Does a judge's process that crashes, hangs or talks nonsense cost more than a pause?"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from gonogo.judge.gate.rules import build_rules
+from gonogo.rundir import save_json
+from service.assessors import Assessors, Unjudged
+from service.conductor.judge import AGAIN_S, Judging
+from service.judging import find_unjudged, prepare
+from tests.service.conftest import Clock, Plane
+from tests.service.test_judging import events
+
+RULES = build_rules(None)
+
+
+def child(code: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", code)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("raise SystemExit(7)", "ended with 7"),
+        ("import os; os.kill(os.getpid(), 9)", "ended with -9"),
+        ("import sys; sys.stdin.readline(); print('nonsense', flush=True)", "ended with 0"),
+        ("import time; time.sleep(60)", "ended with -9"),
+        ("""import sys; sys.stdin.readline(); print('{"error": "no"}', flush=True)""", "no"),
+    ],
+    ids=["ends", "is killed", "nonsense", "hangs", "says so"],
+)
+def test_child_without_facts_is_named(tmp_path: Path, code: str, said: str) -> None:
+    assessors = Assessors(limit_s=1.0, command=child(code))
+    with pytest.raises(Unjudged, match=said):
+        assessors.build_facts(tmp_path, RULES)
+    assessors.close()
+
+
+def test_child_that_died_between_two_questions_is_replaced(still: Plane, tmp_path: Path) -> None:
+    worker = still.worker(home=tmp_path / "runs")
+    still.submit()
+    order = worker.claim()
+    assert order is not None
+    worker.run_through(order)
+    folder = tmp_path / "runs" / order.run
+    rules = still.context.store.read(
+        lambda session: prepare(session, order.run, tmp_path / "again")
+    ).rules
+    assessors = Assessors()
+    first = assessors.build_facts(folder, rules)
+    pids = [row.process.pid for row in assessors._idle]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert assessors.build_facts(folder, rules) == first
+    assert [row.process.pid for row in assessors._idle] != pids
+    assessors.close()
+
+
+def test_record_that_cannot_be_read_ends_no_child(tmp_path: Path) -> None:
+    save_json(tmp_path / "order.json", {"v": "?"})
+    assessors = Assessors()
+    for _ in range(2):
+        with pytest.raises(Unjudged):
+            assessors.build_facts(tmp_path, RULES)
+    assert len(assessors._idle) == 1
+    assessors.close()
+
+
+def test_closing_waits_for_no_child(tmp_path: Path) -> None:
+    assessors = Assessors(command=child("import time; time.sleep(60)"))
+    raised = threading.Event()
+
+    def ask() -> None:
+        with pytest.raises(Unjudged):
+            assessors.build_facts(tmp_path, RULES)
+        raised.set()
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    while not assessors._busy:
+        assert asking.is_alive()
+    assessors.close()
+    assert raised.wait(10)
+    asking.join()
+    with pytest.raises(Unjudged, match="closing"):
+        assessors.build_facts(tmp_path, RULES)
+
+
+def test_judgement_that_fails_is_told_and_made_after_a_pause(still: Plane, clock: Clock) -> None:
+    experiment = still.submit()
+    worker = still.worker()
+    order = worker.claim()
+    assert order is not None
+    worker.run_through(order)
+    broken = Judging(still.context, Assessors(command=child("raise SystemExit(7)")))
+    for number, pause_s in enumerate((AGAIN_S[0], AGAIN_S[1]), start=1):
+        with pytest.raises(Unjudged):
+            broken.settle()
+        broken.settle()  # too early: nothing is tried
+        told = [row for row in events(still, experiment) if row["type"] == "run.unjudged"]
+        assert len(told) == number
+        assert "ended with 7" in told[-1]["data"]["text"]
+        clock.at += pause_s + 0.1
+    broken.close()
+    assert still.context.store.read(find_unjudged) == [order.run]
+    judging = Judging(still.context)
+    judging.settle()
+    judging.close()
+    assert still.get(f"/runs/{order.run}")["verdict"] == "GO"
+    assert not any((still.home / "judging").iterdir())

@@ -1,0 +1,174 @@
+"""The control plane signs what it records, adopts what was there, and says where the chain ends."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.contract.canonical import canonical_bytes
+from gonogo.contract.errors import Rejected
+from gonogo.judge.ledger.chain import Authority, check_chain
+from gonogo.judge.ledger.recorded import RecordedDecision, load_decision, record_of
+from gonogo.judge.ledger.sign import trusting
+from gonogo.judge.ledger.verify import verify_folder
+from gonogo.signing import load_public_key, load_signing_key
+from service.adoption import find_heads
+from service.context import open_context
+from service.db.migrate import migrate
+from service.db.schema import DecisionRow
+from service.settings import Settings
+from tests.judge.ledger.chains import RELEASE, release, resealed, save_chain
+from tests.service.conftest import Plane
+
+
+def decisions_of(plane: Plane, runs: int = 1) -> list[dict[str, Any]]:
+    """The decisions of an experiment after its first runs, whatever they came to."""
+    experiment = plane.submit()
+    worker = plane.worker()
+    for _ in range(runs):
+        worker.run_through(plane.next_order(worker))
+    path = f"/experiments/{experiment}/decisions"
+    found: list[dict[str, Any]] = plane.wait(
+        lambda: (rows := plane.get(path)["items"])[runs - 1 :] and rows, "decisions"
+    )
+    return found
+
+
+def test_every_decision_is_signed_by_the_home_and_verifies_from_its_file(plane: Plane) -> None:
+    rows = decisions_of(plane)
+    key = load_public_key(plane.home / "signing.pub")
+    assert {row["key_id"] for row in rows} == {key.key_id}
+    files = [plane.home / "decisions" / f"{row['id']}.json" for row in rows]
+    for file in files:
+        plane.wait(file.exists, file.name)
+    assert [load_decision(file).document for file in files] == rows
+    found = verify_folder(plane.home / "decisions", trusting([key]))
+    assert (found.ok, found.decisions) == (True, len(rows))
+
+
+def test_what_the_api_shows_is_the_document_itself(plane: Plane) -> None:
+    rows = decisions_of(plane)
+    key = load_public_key(plane.home / "signing.pub")
+    one = plane.get(f"/decisions/{rows[0]['id']}")
+    assert one == rows[0]
+    assert check_chain([record_of(row) for row in rows], Authority(trust=trusting([key]))) == []
+
+
+def test_the_head_stands_outside_in_alerts_events_and_the_report(plane: Plane) -> None:
+    rows = decisions_of(plane)
+    said = {"hash": rows[-1]["hash"], "key_id": rows[-1]["key_id"]}
+    alerts = [row["data"]["decision"] for row in plane.get("/alerts", limit=100)["items"]
+              if row["type"] == "decision.made"]  # fmt: skip
+    assert said in [{name: row[name] for name in said} for row in alerts]
+    made = plane.wait(
+        lambda: [row["data"] for row in plane.get("/events", limit=1000)["items"]
+                 if row["type"] == "decision.made"][len(rows) - 1 :],
+        "the events",
+    )  # fmt: skip
+    assert said in [{name: row[name] for name in said} for row in made]
+    report = plane.call("GET", f"/experiments/{rows[0]['experiment']}/report").text
+    assert rows[-1]["hash"] in report
+    assert rows[-1]["key_id"] in report
+
+
+def test_the_word_of_a_person_is_signed_too(plane: Plane) -> None:
+    rows = decisions_of(plane)
+    experiment = rows[0]["experiment"]
+    answer = plane.call("POST", f"/experiments/{experiment}/cancel", json={"reason": "enough"})
+    assert answer.status_code < 300, answer.text
+    plane.wait_state(experiment, "finished")
+    answer = plane.call(
+        "POST",
+        f"/experiments/{experiment}/decisions",
+        json={"verdict": "NO_GO", "reason": "the data were wrong"},
+    )
+    assert answer.status_code == 201, answer.text
+    said = answer.json()
+    assert said["kind"] == "human"
+    key = load_public_key(plane.home / "signing.pub")
+    chain = [record_of(row) for row in plane.get(f"/experiments/{experiment}/decisions")["items"]]
+    assert chain[-1].document == said
+    assert check_chain(chain, Authority(trust=trusting([key]))) == []
+
+
+def upgraded(settings: Settings) -> None:
+    """A home as release 0.1 left it: decisions as files, and as rows without a signature."""
+    migrate(settings.database_url)
+    shutil.copytree(RELEASE / "go" / "decisions", settings.decisions)
+
+
+def test_an_upgrade_adopts_every_chain_once_and_nothing_later(settings: Settings) -> None:
+    upgraded(settings)
+    open_context(settings).store.close()
+    key = load_public_key(settings.home / "signing.pub")
+    record = settings.decisions / "adopted.json"
+    document = json.loads(record.read_bytes())
+    last = release("go")[-1].decision
+    assert document["heads"] == {last.experiment: {"seq": last.seq, "hash": last.hash}}
+    assert verify_folder(settings.decisions, trusting([key])).ok
+    before = record.read_bytes()
+    for row in release("nan"):
+        file = RELEASE / "nan" / "decisions" / f"{row.id}.json"
+        shutil.copy(file, settings.decisions)
+    open_context(settings).store.close()
+    assert record.read_bytes() == before
+    assert not verify_folder(settings.decisions, trusting([key])).ok
+    record.unlink()
+    open_context(settings).store.close()
+    assert not record.exists()
+
+
+def test_a_home_without_old_decisions_adopts_nothing(settings: Settings) -> None:
+    migrate(settings.database_url)
+    open_context(settings).store.close()
+    assert not (settings.decisions / "adopted.json").exists()
+    mode = stat.S_IMODE((settings.home / "signing.key").stat().st_mode)
+    assert mode == 0o600
+    key = load_signing_key(settings.home)
+    context = open_context(settings)
+    context.store.close()
+    assert load_signing_key(settings.home) == key
+
+
+def test_unsigned_rows_of_the_database_are_adopted_and_outrank_files(
+    plane: Plane, tmp_path: Path
+) -> None:
+    experiment = plane.submit()
+    rows: list[RecordedDecision] = []
+    for row in release("go")[:3]:
+        before = rows[-1].decision.hash if rows else None
+        rows.append(resealed(row, experiment=experiment, prev_hash=before))
+    plane.context.store.write(
+        lambda session: session.add_all(
+            DecisionRow(
+                id=row.id, experiment=experiment, seq=row.decision.seq, kind="auto",
+                hash=row.decision.hash, at=1.0, document=canonical_bytes(row.document).decode(),
+            )
+            for row in rows[:2]
+        )
+    )  # fmt: skip
+    home = tmp_path / "other"
+    save_chain(home / "decisions", rows)
+    head = find_heads(Settings(home=home, database_url=plane.context.settings.database_url))
+    assert head[experiment].hash == rows[1].decision.hash
+
+
+def test_a_chain_that_is_not_whole_is_not_adopted(settings: Settings) -> None:
+    upgraded(settings)
+    broken = resealed(release("go")[1], reason="x")
+    (settings.decisions / f"{broken.id}.json").write_text(json.dumps(broken.document))
+    open_context(settings).store.close()
+    assert not (settings.decisions / "adopted.json").exists()
+
+
+def test_a_home_whose_key_was_tampered_with_does_not_start(settings: Settings) -> None:
+    migrate(settings.database_url)
+    open_context(settings).store.close()
+    (settings.home / "signing.key").chmod(0o644)
+    with pytest.raises(Rejected, match="chmod 600"):
+        open_context(settings)

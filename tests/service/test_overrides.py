@@ -1,0 +1,321 @@
+"""Is a verdict by hand shown as one everywhere, beside what the evidence says?"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from gonogo.cli.exits import Exit, exit_of_experiment
+from gonogo.cli.main import app
+from gonogo.contract.api import ExperimentView
+from gonogo.planning.source import bundled_plan
+from tests.service.conftest import BOTH, Plane
+from tests.service.fake_worker import FakeWorker, beats
+
+WHY = "the hang is known <b>& understood</b>"
+LAST = "ModuleNotFoundError: No module named 'mytrainer' <i>"
+
+
+def fail(plane: Plane, worker: FakeWorker, order: Any) -> None:
+    """End a run of which rank 1 hung, and whose log says something."""
+    worker.start(order)
+    lines = {rank: beats(order, rank, upto=min(12, order.steps), done=False) for rank in (0, 1)}
+    worker.ship(order, lines)
+    finding = {
+        "detector": "stall", "severity": "halt", "rank": 1, "section": "backward", "step": 12,
+        "at": 1.0, "key": f"{order.run}:stall", "text": "rank 1 stands in backward",
+        "evidence": ["evidence/01_stall/stacks_rank1.txt"],
+    }  # fmt: skip
+    said = f"step 12\n\x1b[31m{LAST}\x1b[0m\n[rank1]:[W1120 20:26:56.1 x.cpp:1] Warning: bye\n"
+    log = {"name": "rank1.log", "start": 0, "end": len(said), "text": said}
+    assert worker.telemetry(order, logs=[log]).status_code == 200
+    worker.report(order, finding)
+    worker.end(order, lines, "stalled", "watchdog", findings=1, code=None)
+
+
+def two_phases() -> dict[str, Any]:
+    """The plan `demo`, its first two phases alone."""
+    plan = bundled_plan("demo")
+    return {**plan, "phases": plan["phases"][:2]}
+
+
+def failed(plane: Plane) -> tuple[str, Any]:
+    """An experiment that passed sanity and ended NO_GO in synthetic; three phases never ran."""
+    experiment = plane.submit(name="mine")
+    worker = plane.worker()
+    worker.run_through(plane.next_order(worker))
+    order = plane.next_order(worker)
+    fail(plane, worker, order)
+    assert plane.wait_state(experiment, "finished")["verdict"] == "NO_GO"
+    return experiment, order
+
+
+def override(plane: Plane, experiment: str, verdict: str = "GO", **more: Any) -> dict[str, Any]:
+    body = {"verdict": verdict, "reason": WHY, **more}
+    answer = plane.call("POST", f"/experiments/{experiment}/decisions", json=body)
+    assert answer.status_code == 201, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+def text_of(html: str) -> str:
+    return unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", html)))
+
+
+@pytest.fixture
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """SQLite alone, but for the test that asks for both."""
+    if "both" in request.fixturenames:
+        url: str = request.getfixturevalue("both")
+        return url
+    return f"sqlite:///{tmp_path}/gonogo.db"
+
+
+@pytest.fixture(params=BOTH)
+def both(
+    request: pytest.FixtureRequest, tmp_path: Path, cleared_postgres: Callable[[], str]
+) -> str:
+    """A database of each kind."""
+    return f"sqlite:///{tmp_path}/gonogo.db" if request.param == "sqlite" else cleared_postgres()
+
+
+@pytest.fixture
+def overridden(plane: Plane) -> dict[str, Any]:
+    """What a finished NO_GO looks like after a person called it GO."""
+    experiment, _ = failed(plane)
+    override(plane, experiment)
+    return plane.experiment(experiment)
+
+
+def test_an_override_of_a_finished_experiment_relabels_starts_nothing_and_hides_nothing(
+    both: str, plane: Plane
+) -> None:
+    experiment, _ = failed(plane)
+    auto = plane.get(f"/experiments/{experiment}/decisions")["items"][-1]
+    made = override(plane, experiment)
+    assert made["never_ran"] == ["smoke", "extended", "production"]
+    assert made["supersedes"] == auto["id"]
+    assert "never_ran" not in auto
+    overridden = plane.experiment(experiment)
+    assert plane.get("/experiments")["items"][0]["overrides"] == overridden["overrides"]
+    assert (overridden["verdict"], overridden["state"]) == ("GO", "finished")
+    assert [row["state"] for row in overridden["phases"]] == [
+        "passed", "failed", "skipped", "skipped", "skipped",
+    ]  # fmt: skip
+    (said,) = overridden["overrides"]
+    assert (said["phase"], said["verdict"], said["evidence"]) == ("synthetic", "GO", "NO_GO")
+    assert (said["actor"], said["reason"]) == ("local admin", WHY)
+    assert overridden["never_ran"] == ["smoke", "extended", "production"]
+    assert "rank 1 stands in backward" in overridden["cause"]["text"]
+    summary = overridden["summary"]
+    assert "local admin called synthetic GO" in summary
+    assert "the evidence: NO_GO" in summary
+    assert "synthetic failed" in summary
+    assert "Passed by evidence: sanity." in summary
+    assert "smoke, extended and production never ran" in summary
+    assert "every phase" not in summary.lower()
+    assert plane.worker().claim() is None
+
+
+def test_its_exit_code_is_that_of_no_verdict(overridden: dict[str, Any]) -> None:
+    view = ExperimentView.model_validate(overridden)
+    assert exit_of_experiment(view) == Exit.BY_HAND == 14
+    earned = view.model_copy(update={"overrides": []})
+    assert exit_of_experiment(earned) == 0
+
+
+def test_a_word_that_agrees_with_the_evidence_or_not_is_one_by_hand(plane: Plane) -> None:
+    experiment, _ = failed(plane)
+    for verdict in ("NO_GO", "CONDITIONAL_GO", "INCONCLUSIVE"):
+        override(plane, experiment, verdict)
+        view = ExperimentView.model_validate(plane.experiment(experiment))
+        assert view.verdict_words == f"{verdict} by hand"
+        assert len(view.overrides) == 1, "the last word stands"
+        assert view.overrides[0].evidence == "NO_GO"
+        assert exit_of_experiment(view) == 14
+
+
+def test_the_report_never_claims_evidence_that_is_not_there(
+    plane: Plane, overridden: dict[str, Any]
+) -> None:
+    text = plane.call("GET", f"/experiments/{overridden['id']}/report").text
+    assert text.startswith("# GO by hand: mine")
+    assert "every phase passed" not in text.lower()
+    assert "complete evidence" not in text
+    top = text.split("## Phases")[0]
+    assert "| synthetic | **GO by hand** | **NO_GO** | local admin | the hang is known" in top
+    assert "Never ran: smoke, extended, production." in top
+    assert "rank 1 stands in backward" in top
+    assert "not the evidence" in top
+
+
+def test_an_earned_go_says_so_in_the_report(plane: Plane) -> None:
+    experiment = plane.submit(two_phases(), name="fine")
+    worker = plane.worker()
+    for _ in range(2):
+        worker.run_through(plane.next_order(worker))
+    view = plane.wait_state(experiment, "finished")
+    assert (view["verdict"], view["overrides"], view["never_ran"]) == ("GO", [], [])
+    assert view["summary"] == "Every phase passed its gate."
+    assert view["cause"] is None
+    assert exit_of_experiment(ExperimentView.model_validate(view)) == 0
+    text = plane.call("GET", f"/experiments/{experiment}/report").text
+    assert text.startswith("# GO: fine")
+    assert "Go. Every phase passed its gate." in text
+
+
+def test_the_pages_do_not_colour_it_like_an_earned_go(
+    plane: Plane, overridden: dict[str, Any]
+) -> None:
+    with httpx.Client(base_url=plane.context.url, timeout=30, trust_env=False) as client:
+        client.get(plane.call("POST", "/sign-in-links").json()["url"])
+        for path in ("/", f"/experiments/{overridden['id']}"):
+            answer = client.get(path)
+            html = answer.text
+            assert '<span class="badge by_hand">GO by hand</span>' in html
+            assert 'badge go"' not in html.split("<h2")[0]
+            assert "<b>" not in html
+        said = text_of(html)
+    assert "<title>GO by hand: mine" in html
+    for part in (WHY, "failed; NO GO → GO by hand", "skipped: never ran", "by local admin"):
+        assert part in said, part
+    assert 'class="failed by_hand"' in html
+    assert 'class="cause no_go"' in html
+
+
+def test_the_alert_says_who_and_what_the_evidence_says(
+    plane: Plane, overridden: dict[str, Any]
+) -> None:
+    alerts = plane.get("/alerts", limit=100)["items"]
+    (text,) = (row["text"] for row in alerts if row["text"].startswith("mine, synthetic: GO"))
+    assert text == (
+        f"mine, synthetic: GO by hand (human). local admin: {WHY}. The evidence says NO_GO."
+        f" Never ran: smoke, extended and production. Next: gonogo show {overridden['id']}"
+    )
+
+
+def test_verdict_show_and_alert_quote_the_guilty_rank_s_last_log_line(plane: Plane) -> None:
+    experiment, order = failed(plane)
+    decision = plane.get(f"/experiments/{experiment}/decisions")["items"][-1]
+    cause = decision["cause"]
+    assert (cause["rank"], cause["log"], cause["line"]) == (1, "rank1.log", LAST)
+    assert cause["text"] == "stall (rank 1, backward): rank 1 stands in backward"
+    assert plane.experiment(experiment)["cause"]["line"] == LAST
+    texts = {row["type"]: row["text"] for row in reversed(plane.get("/alerts")["items"])}
+    for kind in ("finding.halt", "decision.made"):
+        assert "rank 1 stands in backward" in texts[kind]
+        assert LAST in texts[kind]
+    assert f"Next: gonogo show {experiment}" in texts["decision.made"]
+    report = plane.call("GET", f"/experiments/{experiment}/report").text
+    assert "last line of `rank1.log`: ModuleNotFoundError" in report
+    run = plane.get(f"/runs/{order.run}")
+    assert run["verdict"] == "NO_GO"
+
+
+def test_an_awaited_go_goes_on_with_the_next_phase_and_stays_by_hand_to_the_end(
+    plane: Plane,
+) -> None:
+    experiment = plane.submit(two_phases(), name="halted")
+    worker = plane.worker()
+    order = plane.next_order(worker)
+    worker.start(order)
+    plane.call("POST", f"/experiments/{experiment}/halt", json={"reason": "wait"})
+    lines = {rank: beats(order, rank, upto=0, done=False) for rank in (0, 1)}
+    worker.ship(order, lines)
+    worker.end(order, lines, "halted", "operator", code=3, text="asked")
+    plane.wait_state(experiment, "awaiting_decision")
+    made = override(plane, experiment)
+    assert "never_ran" not in made, "the phases after it are still to come"
+    following = plane.next_order(worker)
+    assert following.phase == "synthetic"
+    running = plane.experiment(experiment)
+    assert (running["state"], running["verdict"]) == ("running", None)
+    assert [row["phase"] for row in running["overrides"]] == ["sanity"]
+    worker.run_through(following)
+    view = plane.wait_state(experiment, "finished")
+    assert view["verdict"] == "GO"
+    assert exit_of_experiment(ExperimentView.model_validate(view)) == 14
+    assert "Passed by evidence: synthetic." in view["summary"]
+    assert view["never_ran"] == []
+    texts = [row["text"] for row in plane.get("/alerts", limit=100)["items"]]
+    last = next(text for text in texts if text.startswith("halted, synthetic: GO"))
+    assert "Decided by hand before: sanity" in last
+
+
+def test_evidence_that_is_judged_anew_ends_a_word_by_hand(plane: Plane) -> None:
+    experiment = plane.submit()
+    worker = plane.worker()
+    order = plane.next_order(worker)
+    worker.start(order)
+    plane.call("POST", f"/experiments/{experiment}/halt", json={})
+    lines = {rank: beats(order, rank, upto=0, done=False) for rank in (0, 1)}
+    worker.ship(order, lines)
+    worker.end(order, lines, "halted", "operator", code=3)
+    plane.wait_state(experiment, "awaiting_decision")
+    override(plane, experiment, "INCONCLUSIVE")
+    view = ExperimentView.model_validate(plane.experiment(experiment))
+    assert (view.state, view.verdict_words) == ("awaiting_decision", "INCONCLUSIVE by hand")
+    assert plane.call("POST", f"/experiments/{experiment}/rerun", json={}).status_code == 202
+    worker.run_through(plane.next_order(worker))
+    plane.next_order(worker)
+    assert plane.experiment(experiment)["overrides"] == []
+
+
+def test_waiving_a_missed_condition_of_a_finished_experiment_is_by_hand(
+    plane: Plane, tmp_path: Path
+) -> None:
+    gate = [{"id": "fast", "metric": "toks_per_s", "pass_above": 1e9, "severity": "conditional",
+             "evidence_from": "synthetic", "due": "smoke"}]  # fmt: skip
+    experiment = plane.submit(set={"phases.sanity.gate": gate})
+    worker = plane.worker()
+    for _ in range(2):
+        worker.run_through(plane.next_order(worker))
+    view = plane.wait_state(experiment, "finished")
+    assert (view["verdict"], view["overrides"]) == ("NO_GO", [])
+    override(plane, experiment, "CONDITIONAL_GO", condition="sanity:fast")
+    view = plane.experiment(experiment)
+    assert view["verdict"] == "CONDITIONAL_GO"
+    (said,) = view["overrides"]
+    assert (said["condition"], said["evidence"]) == ("sanity:fast", "NO_GO")
+    assert "waived the missed condition sanity:fast" in view["summary"]
+    assert "smoke, extended and production never ran" in view["summary"]
+    assert exit_of_experiment(ExperimentView.model_validate(view)) == 14
+
+
+def test_every_command_shows_it_and_those_that_exit_by_verdict_exit_14(
+    plane: Plane, overridden: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("URL", plane.context.url), ("API_KEY", plane.key())):
+        monkeypatch.setenv(f"GONOGO_{name}", value)
+    experiment = overridden["id"]
+
+    def gonogo(*words: str) -> Result:
+        return CliRunner().invoke(app, words, catch_exceptions=False)
+
+    watched = gonogo("watch", experiment)
+    assert watched.exit_code == 14
+    shown = gonogo("show", experiment)
+    listed = gonogo("list")
+    assert (shown.exit_code, listed.exit_code) == (0, 0)
+    for said in (watched.stdout, shown.stdout, listed.stdout):
+        assert "GO by hand" in said
+        assert "stall (rank 1, backward)" in said
+    for said in (watched.stdout, shown.stdout):
+        assert f"local admin called synthetic GO ({WHY}); the evidence: NO_GO" in said
+        assert "smoke, extended and production never ran" in said
+        assert f"rank1.log ends: {LAST}" in said
+        assert f"gonogo report {experiment}" in said
+    assert "never ran: smoke, extended, production" in shown.stdout
+    again = gonogo("override", experiment, "NO_GO", "--reason", "no, after all")
+    assert again.exit_code == 0
+    assert "NO_GO by hand" in again.stdout
+    assert json.loads(gonogo("watch", experiment, "--json").stdout)["experiment"]["overrides"]

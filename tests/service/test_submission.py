@@ -1,0 +1,101 @@
+"""What does the service answer to a submission that would fail later, and to one that may wait?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gonogo.contract.hardware import hardware_profiles
+from gonogo.contract.patch import RecordedPatch
+from gonogo.planning.source import bundled_plan, parse_plan
+from service.claims import Offer
+from service.db.schema import RunRow
+from tests.service.conftest import Plane
+
+
+@pytest.mark.parametrize("route", ["/experiments", "/plans/validate"])
+@pytest.mark.parametrize(
+    "sets",
+    [
+        {"train.optim.lr": "fast", "train.dtype": "fp13", "phases.smoke.env.NSA_BOGUS": 1},
+        {"phases.smoke.env.LD_PRELOAD": "x", "phases.smoke.stepz": 3, "profile": "tpu"},
+    ],
+    ids=["by the workload", "by the plan"],
+)
+def test_every_problem_is_in_the_answer_with_its_path(
+    plane: Plane, route: str, sets: dict[str, Any]
+) -> None:
+    answer = plane.call("POST", route, json={"plan": "demo", "set": sets})
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert {row["path"] for row in answer.json()["errors"]} == set(sets)
+    assert all(row["message"] for row in answer.json()["errors"])
+
+
+@pytest.mark.parametrize("profile", hardware_profiles())
+def test_the_real_plan_is_accepted_on_every_profile(plane: Plane, profile: str) -> None:
+    body = {"plan": "m7c-125m", "set": {"profile": profile}}
+    assert plane.call("POST", "/plans/validate", json=body).status_code == 200
+    dry = plane.call("POST", "/experiments", json={**body, "dry_run": True}).json()
+    assert [order["phase"] for order in dry["orders"]][-1] == "production"
+
+
+@pytest.mark.parametrize("value", [2**53, 2**60 + 1, 1e-4, "\x00", [], {}, None, "x" * 100_000])
+def test_no_value_is_an_error_of_ours(plane: Plane, value: Any) -> None:
+    for path in ("train.seed", "phases.smoke.steps", "name", "phases.smoke.env", "workload"):
+        answer = plane.call("POST", "/plans/validate", json={"plan": "demo", "set": {path: value}})
+        assert answer.status_code in (200, 422), answer.text
+
+
+def test_what_only_some_workers_start_is_accepted_with_a_warning(plane: Plane) -> None:
+    sets = {"workload.entry": "my.trainer", "train": {"lr": 1}}
+    answer = plane.call("POST", "/experiments", json={"plan": "demo", "set": sets})
+    assert answer.status_code == 201
+    (warning,) = answer.json()["warnings"]
+    assert warning.startswith("my.trainer: ")
+    assert plane.call("POST", "/experiments", json={"plan": "demo"}).json()["warnings"] == []
+    checked = plane.call("POST", "/plans/validate", json={"plan": "demo", "set": sets}).json()
+    assert checked["warnings"] == [warning]
+
+
+def test_plans_say_how_their_phases_begin(plane: Plane) -> None:
+    plans = {row["name"]: row for row in plane.get("/plans")["items"]}
+    assert {"demo", "m7c-125m", "m7c-125m-fsdp", "m7c-125m-tuned", "m7c-125m-profile"} <= set(plans)
+    assert {phase["init_from"] for phase in plans["m7c-125m"]["phases"]} == {None}
+
+
+def test_what_a_workload_takes_is_served_as_a_schema(plane: Plane) -> None:
+    schema = plane.get("/schemas/nsa.train")
+    assert schema["properties"]["train"]["properties"]["dtype"]["enum"] == ["fp32", "bf16", "fp16"]
+
+
+def test_a_run_is_ordered_under_its_patch(plane: Plane) -> None:
+    plane.submit(set={"remedies": {"out_of_memory": {"workload": {"parallel": "fsdp"}}}})
+    change = {
+        "diagnosis": "out_of_memory",
+        "env": {"NSA_TB_DISABLE": "1"},
+        "train": {"data": "local_text"},
+        "workload": {"parallel": "fsdp"},
+    }
+
+    def work(session: Any) -> None:
+        for run in session.query(RunRow):
+            run.change = change
+
+    plane.context.store.write(work)
+    order = plane.worker().claim()
+    assert order is not None
+    assert (order.train["parallel"], order.train["data"]) == ("fsdp", "local_text")
+    assert order.identity.parallel == "fsdp"
+    assert order.env["NSA_TB_DISABLE"] == "1"
+    assert order.init_from is None
+
+
+def test_a_patch_may_ask_for_other_devices() -> None:
+    plan = parse_plan(bundled_plan("m7c-125m"))
+    alone = RecordedPatch.model_validate({"workload": {"world_size": 1}})
+    four = RecordedPatch.model_validate({"workload": {"world_size": 4}})
+    one, two = Offer(free=("cuda:0",)), Offer(free=("cuda:0", "cuda:1"))
+    assert [one.fits(plan), one.fits(plan, alone)] == [False, True]
+    assert [two.fits(plan), two.fits(plan, four)] == [True, False]

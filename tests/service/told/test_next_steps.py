@@ -1,0 +1,160 @@
+"""Does every verdict and every waiting state name a command, and can each be typed as it stands?"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import pytest
+import typer
+
+from gonogo.cli.main import app
+from gonogo.contract.api import NextStep
+from gonogo.contract.decision import Cause, Condition, ConditionState
+from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
+from gonogo.judge.gate.approval import approval_condition
+from service.db.schema import ExperimentRow, PhaseRow, RunRow
+from service.told.next_steps import next_steps, place_of
+
+EXPERIMENT = "exp_01J00000000000000000000000"
+RUN = "run_01J00000000000000000000000"
+DECISION = "dec_01J00000000000000000000000"
+CAUSE = Cause(text="rank 1 hung", rank=1, log="rank1.log", line="boom")
+OPEN = Condition(id="smoke:fast", text="faster", criterion="fast", due="extended")
+
+
+def steps(
+    state: str,
+    *,
+    verdict: str | None = None,
+    awaiting: str | None = None,
+    smoke: str = "active",
+    run: str | None = "ended",
+    conditions: tuple[Condition, ...] = (),
+    cause: Cause | None = None,
+    **flags: Any,
+) -> list[NextStep]:
+    """What can be typed of an experiment that stands at smoke, which comes before extended."""
+    asked = {"kind": awaiting, "phase": "smoke", "text": ""}
+    if awaiting == "approval":
+        asked |= {"following": "extended", "asked_at": 0.0, "expires_s": None}
+    experiment = ExperimentRow(
+        id=EXPERIMENT, state=state, verdict=verdict, awaiting=asked if awaiting else None, stop=None
+    )
+    phases = [
+        PhaseRow(name="smoke", state=smoke, steps=1),
+        PhaseRow(name="extended", state=PhaseState.PENDING.value, steps=1),
+    ]
+    outcome = {"code": "stalled", "actor": "watchdog", "text": ""} if run == "ended" else None
+    runs = [] if run is None else [
+        RunRow(id=RUN, phase="smoke", state=run, lost=False, outcome=outcome, started_at=1.0)
+    ]  # fmt: skip
+    for name, value in flags.items():
+        setattr(runs[0], name, value)
+    return next_steps(place_of(experiment, phases, runs, conditions, cause, DECISION))
+
+
+STATES: dict[str, tuple[dict[str, Any], str]] = {
+    "queued": ({"state": "queued", "run": "queued"}, "gonogo worker"),
+    "running": ({"state": "running", "run": "running"}, f"gonogo watch {EXPERIMENT}"),
+    "lost": (
+        {"state": "running", "run": "running", "lost": True, "host": "h1"},
+        f"gonogo takeover {EXPERIMENT} --reason WHY",
+    ),
+    "stopping": ({"state": "stopping", "run": "halting"}, f"gonogo watch {EXPERIMENT}"),
+    "an approval": (
+        {"state": "awaiting_decision", "awaiting": "approval", "smoke": "passed", "verdict": "GO"},
+        f"gonogo promote {EXPERIMENT} --reason WHY",
+    ),
+    "a decision on an open phase": (
+        {"state": "awaiting_decision", "awaiting": "decision", "verdict": "INCONCLUSIVE"},
+        f"gonogo resume {EXPERIMENT}",
+    ),
+    "a decision on a passed phase": (
+        {"state": "awaiting_decision", "awaiting": "decision", "smoke": "passed"},
+        f"gonogo override {EXPERIMENT} GO --reason WHY",
+    ),
+    "GO": ({"state": "finished", "verdict": "GO"}, f"gonogo report {EXPERIMENT}"),
+    "NO_GO": (
+        {"state": "finished", "verdict": "NO_GO", "cause": CAUSE},
+        f"gonogo logs {RUN} --rank 1",
+    ),
+    "NO_GO of the launcher": (
+        {"state": "finished", "verdict": "NO_GO",
+         "cause": CAUSE.model_copy(update={"rank": None, "log": "torchrun.log"})},
+        f"gonogo logs {RUN}",
+    ),
+    "INCONCLUSIVE": (
+        {"state": "finished", "verdict": "INCONCLUSIVE"}, f"gonogo report {EXPERIMENT}",
+    ),
+    "CONDITIONAL_GO": (
+        {"state": "finished", "verdict": "CONDITIONAL_GO"}, f"gonogo report {EXPERIMENT}",
+    ),
+    "cancelled": ({"state": "finished", "run": None}, f"gonogo report {EXPERIMENT}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "first"), STATES.values(), ids=STATES)
+def test_every_state_names_what_to_type_first(asked: dict[str, Any], first: str) -> None:
+    found = steps(**asked)
+    assert found[0].command == first
+    assert all(row.text for row in found)
+    for row in found:
+        parses(row.command)
+
+
+def parses(command: str) -> None:
+    """Read a command line as `gonogo` does, without doing it."""
+    program, name, *words = shlex.split(command)
+    assert program == "gonogo"
+    group: Any = typer.main.get_command(app)
+    context = group.make_context("gonogo", [name, *words], resilient_parsing=True)
+    found = group.get_command(context, name)
+    assert found is not None, command
+    found.make_context(name, words, parent=context)
+
+
+def test_a_command_that_nobody_has_would_be_noticed() -> None:
+    with pytest.raises(Exception, match="No such option"):
+        parses(f"gonogo promote {EXPERIMENT} --because WHY")
+    with pytest.raises(AssertionError):
+        parses("gonogo approve x")
+
+
+def test_every_state_of_an_experiment_is_in_the_table() -> None:
+    named = {asked["state"] for asked, _ in STATES.values()}
+    assert named == {state.value for state in ExperimentState}
+
+
+def test_going_on_that_would_miss_a_condition_names_how_it_is_waived() -> None:
+    found = steps("awaiting_decision", awaiting="decision", conditions=(OPEN,))
+    (waiver,) = (row for row in found if "--condition" in row.command)
+    assert waiver.command == (
+        f"gonogo override {EXPERIMENT} CONDITIONAL_GO --condition smoke:fast --reason WHY"
+    )
+    parses(waiver.command)
+    for other in (
+        OPEN.model_copy(update={"due": "production"}),
+        OPEN.model_copy(update={"state": ConditionState.MET}),
+        approval_condition("smoke", "extended"),
+    ):
+        found = steps("awaiting_decision", awaiting="decision", conditions=(other,))
+        assert not [row for row in found if "--condition" in row.command]
+
+
+def test_at_the_end_only_what_a_person_alone_can_settle_is_asked_of_one() -> None:
+    left = OPEN.model_copy(update={"due": None})
+    found = steps("finished", verdict="CONDITIONAL_GO", conditions=(left,))
+    assert "--condition smoke:fast" in found[1].command
+    measured = left.model_copy(update={"evidence_from": "extended"})
+    found = steps("finished", verdict="CONDITIONAL_GO", conditions=(measured,))
+    assert not [row for row in found if "--condition" in row.command]
+
+
+def test_a_decision_can_be_checked() -> None:
+    assert steps("finished", verdict="GO")[-1].command == f"gonogo replay {DECISION}"
+
+
+def test_a_run_that_waits_for_a_worker_is_not_halted_but_cancelled() -> None:
+    found = steps(ExperimentState.QUEUED.value, run=RunState.QUEUED.value)
+    assert [row.command.split()[1] for row in found] == ["worker", "watch", "cancel"]

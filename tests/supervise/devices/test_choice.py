@@ -1,0 +1,138 @@
+"""Does each run get the devices that are its own: real, scripted, of a fault, or none?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.supervise.devices.choice import RunDevices, choose_devices_of
+from gonogo.supervise.devices.look import look_at_devices
+from gonogo.supervise.devices.made_up import build_fault_script
+from gonogo.supervise.devices.nvml import Nvml
+from gonogo.supervise.devices.protocol import DeviceUnreadable
+from gonogo.supervise.devices.scripted import Scripted
+from gonogo.supervise.keeper.sampling import is_wanted
+from tests.supervise.orders import make_order
+
+XID = "xid:code=79,rank=1,step=12"
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """Three scripted devices, the second of them busy before any run."""
+    path = tmp_path / "script.json"
+    devices = [{"uuid": f"GPU-{n}", "index": n, "name": "H200"} for n in range(3)]
+    samples = [
+        {"uuid": "GPU-1", "mem_used_mb": 9000.0},
+        {"uuid": "GPU-2", "at_s": 0, "mem_used_mb": 9000.0},
+    ]
+    path.write_text(json.dumps({"devices": devices, "samples": samples}))
+    return path
+
+
+def chosen(held: tuple[str, ...], path: Path | None, **order: Any) -> RunDevices | None:
+    return choose_devices_of(
+        make_order(**order), held, script=path, elapsed_s=lambda: 0.0, step=lambda: 0
+    )
+
+
+def uuids(devices: RunDevices | None, world_size: int) -> dict[int, str] | None:
+    if devices is None:
+        return None
+    return {rank: device.uuid for rank, device in devices.by_rank(world_size).items()}
+
+
+def test_a_run_without_gpus_has_no_devices() -> None:
+    assert chosen(("cpu:0",), None) is None
+
+
+def test_a_run_on_gpus_has_the_drivers() -> None:
+    found = chosen(("cuda:10", "cuda:2"), None, profile="h200")
+    assert found is not None
+    assert isinstance(found.calls, Nvml)
+    assert (found.indexes, found.scripted) == ((2, 10), False)
+
+
+def test_a_script_is_honoured_only_where_the_plan_allows_faults(script: Path) -> None:
+    held = ("cuda:0",)
+    allowed = chosen(held, script, profile="h200", allow_faults=True)
+    assert allowed is not None
+    assert isinstance(allowed.calls, Scripted)
+    real = chosen(held, script, profile="h200", allow_faults=False)
+    assert real is not None
+    assert isinstance(real.calls, Nvml)
+    assert chosen(("cpu:0",), script, allow_faults=False) is None
+
+
+def test_ranks_get_the_devices_of_their_slots_in_order(script: Path) -> None:
+    held = ("cuda:2", "cuda:0")
+    found = chosen(held, script, profile="h200", allow_faults=True)
+    assert uuids(found, 2) == {0: "GPU-0", 1: "GPU-2"}
+    assert uuids(chosen(("cpu:0",), script, allow_faults=True), 2) == {0: "GPU-0", 1: "GPU-1"}
+
+
+def test_a_rank_whose_device_is_not_there_has_none(script: Path) -> None:
+    found = chosen(("cuda:0", "cuda:7"), script, profile="h200", allow_faults=True)
+    assert uuids(found, 2) == {0: "GPU-0"}
+
+
+@pytest.mark.parametrize("profile", ["cpu", "h200"])
+def test_a_fault_of_devices_brings_its_own(script: Path, profile: str) -> None:
+    held = ("cpu:0",) if profile == "cpu" else ("cuda:5", "cuda:6")
+    found = chosen(held, script, profile=profile, world_size=2, fault=XID, allow_faults=True)
+    assert uuids(found, 2) == {0: "GPU-scripted-0", 1: "GPU-scripted-1"}
+
+
+def test_a_script_that_cannot_be_read_is_unreadable_not_absent(tmp_path: Path) -> None:
+    with pytest.raises(DeviceUnreadable):
+        chosen(("cuda:0",), tmp_path / "missing", profile="h200", allow_faults=True)
+
+
+def test_the_preflight_sees_what_was_there_before_the_run(script: Path) -> None:
+    order = make_order(profile="h200", world_size=3, allow_faults=True)
+    look = look_at_devices(order, ("cuda:0", "cuda:1", "cuda:2"), script)
+    assert look is not None
+    assert [row.mem_used_mb for row in look.devices] == [0.0, 9000.0, 0.0]
+    assert (look.scripted, look.driver) == (True, "scripted")
+
+
+def test_a_look_without_a_driver_is_an_error_not_a_crash() -> None:
+    look = look_at_devices(make_order(profile="h200"), ("cuda:99",), None)
+    assert look is not None
+    assert look.error is not None or look.devices == []
+
+
+def test_a_run_without_devices_is_not_looked_at() -> None:
+    assert look_at_devices(make_order(), ("cpu:0",), None) is None
+
+
+@pytest.mark.parametrize(
+    ("slots", "order", "environ"),
+    [
+        (("cpu:0",), {}, {}),
+        (("cuda:0",), {"profile": "h200"}, {}),
+        (("cpu:0",), {"fault": XID, "allow_faults": True}, {}),
+        (("cpu:0",), {"fault": "imbalance:rank=0", "allow_faults": True}, {}),
+        (("cpu:0",), {"fault": "hang:rank=1", "allow_faults": True}, {}),
+        (("cpu:0",), {"allow_faults": True}, {"GONOGO_DEVICES_SCRIPT": "x"}),
+        (("cpu:0",), {"allow_faults": False}, {"GONOGO_DEVICES_SCRIPT": "x"}),
+        (("cpu:0",), {"allow_faults": True}, {"GONOGO_DEVICES_SCRIPT": ""}),
+    ],
+)
+def test_the_keeper_starts_a_sampler_exactly_where_there_are_devices(
+    script: Path, slots: tuple[str, ...], order: dict[str, Any], environ: dict[str, str]
+) -> None:
+    path = script if environ.get("GONOGO_DEVICES_SCRIPT") else None
+    document = make_order(**order).document()
+    assert is_wanted(document, slots, environ) is (chosen(slots, path, **order) is not None)
+
+
+def test_every_fault_with_a_script_is_known_to_the_keeper() -> None:
+    from gonogo.contract.fault import KINDS
+
+    of_devices = [kind for kind in KINDS if build_fault_script(kind, 8) is not None]
+    assert [kind for kind in KINDS if is_wanted({"fault": kind}, (), {})] == of_devices
+    assert sorted(of_devices) == ["imbalance", "xid"]

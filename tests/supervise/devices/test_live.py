@@ -1,0 +1,124 @@
+"""Devices beside a real run: faults are found, and a sampler that dies or hangs harms nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.contract.device import DeviceSample
+from gonogo.contract.finding import Severity
+from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.judge.watch.registry import versions
+from gonogo.rundir import load_all_lines
+from gonogo.supervise.processes import find_process, send_signal
+from tests.supervise.runs import WATCH, NewRun, SupervisedRun, wait_until
+
+SHORT = {**WATCH, "imbalance": {"over_s": 1}}
+QUIET = {"process_death": 1, "identity": 1, "stall": 1, "imbalance": 1, "hardware": 1}
+
+
+def samples(run: SupervisedRun) -> list[DeviceSample]:
+    return [DeviceSample.model_validate_json(line) for line in load_all_lines(run.dir.devices)]
+
+
+def recorded(run: SupervisedRun) -> list[tuple[str, float]]:
+    """UUID and clock of every sample that a tick carries."""
+    ticks = [json.loads(line) for line in load_all_lines(run.dir.watch)]
+    rows = [row for tick in ticks for row in tick.get("observations", {}).get("devices", [])]
+    return [(row["uuid"], row["mono"]) for row in rows]
+
+
+def script(path: Path, *rows: dict[str, Any]) -> dict[str, str]:
+    """Write a script of two devices; returns the environment that names it."""
+    file = path / "script.json"
+    devices = [{"uuid": f"GPU-{n}", "index": n} for n in range(2)]
+    file.write_text(json.dumps({"devices": devices, "samples": list(rows)}))
+    return {"GONOGO_DEVICES_SCRIPT": str(file)}
+
+
+def test_an_xid_ends_the_run_as_hardware_of_its_rank(new_run: NewRun) -> None:
+    run = new_run(
+        fault="xid:code=79,rank=1,step=12", allow_faults=True, detectors=versions(), steps=2000
+    )
+    record = run.wait_for_exit()
+    (halt,) = run.halts()
+    assert (halt.detector, halt.rank) == ("hardware", 1)
+    assert halt.step is not None
+    assert halt.step >= 12
+    assert (record.reason, record.ended_by) == (OutcomeCode.HARDWARE, Actor.WATCHDOG)
+    assert [row.rank for row in samples(run) if row.xids] == [1]
+    assert run.living() == []
+    run.assert_replays()
+
+
+def test_imbalance_is_a_warning_and_the_run_goes_on(new_run: NewRun) -> None:
+    run = new_run(
+        fault="imbalance:rank=1,util=30,from=10",
+        allow_faults=True,
+        detectors=QUIET,
+        watch=SHORT,
+        steps=100,
+    )
+    assert run.wait_for_exit().reason is OutcomeCode.COMPLETED
+    found = [(row.detector, row.severity, row.rank) for row in run.findings()]
+    assert found == [("imbalance", Severity.WARN, 1)]
+    run.assert_replays()
+
+
+def test_a_script_where_the_plan_allows_none_is_not_honoured(
+    new_run: NewRun, tmp_path: Path
+) -> None:
+    environ = script(tmp_path, {"uuid": "GPU-1", "at_s": 0, "xids": [79]})
+    run = new_run(environ=environ, detectors=QUIET, steps=10)
+    assert run.wait_for_exit().reason is OutcomeCode.COMPLETED
+    assert not run.dir.devices.exists()
+    assert recorded(run) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_sampler_that_dies_or_hangs_is_no_harm_to_the_run(
+    new_run: NewRun, tmp_path: Path, number: signal.Signals
+) -> None:
+    environ = script(tmp_path, {"uuid": "GPU-0", "at_s": 0, "util": 90.0})
+    run = new_run(environ=environ, allow_faults=True, detectors=QUIET, steps=80)
+    wait_until(lambda: samples(run), "a sample")
+    pid = run.pid_of("sampler")
+    send_signal(pid, number)
+    if number is signal.SIGKILL:
+        wait_until(lambda: run.pid_of("sampler") != pid, "another sampler")
+        pid = run.pid_of("sampler")
+    assert run.wait_for_exit().reason is OutcomeCode.COMPLETED
+    assert find_process(pid) is None
+    assert run.findings() == []
+
+
+def test_a_killed_watcher_goes_on_and_no_sample_is_recorded_twice_or_lost(
+    new_run: NewRun, tmp_path: Path
+) -> None:
+    rows = [{"uuid": "GPU-0", "at_step": n, "util": 90.0 + n % 9} for n in range(1, 60)]
+    run = new_run(environ=script(tmp_path, *rows), allow_faults=True, detectors=QUIET, steps=60)
+    run.wait_for_step(20)
+    send_signal(run.pid_of("watcher"), signal.SIGKILL)
+    run.wait_for_exit()
+    written = [(row.uuid, row.mono) for row in samples(run)]
+    seen = recorded(run)
+    assert len(seen) == len(set(seen)) > 10
+    assert set(seen) <= set(written)
+    assert len(written) - len(seen) <= 4  # the last ones come after the last look
+    run.assert_replays()
+
+
+def test_a_script_that_is_no_script_is_no_harm_to_a_run_without_devices(
+    new_run: NewRun, tmp_path: Path
+) -> None:
+    file = tmp_path / "script.json"
+    file.write_text("{")
+    environ = {"GONOGO_DEVICES_SCRIPT": os.fspath(file)}
+    run = new_run(environ=environ, allow_faults=True, detectors=QUIET, steps=40)
+    assert run.wait_for_exit().reason is OutcomeCode.COMPLETED
+    assert run.findings() == []

@@ -1,0 +1,327 @@
+"""Does the sampler write what devices say, on time, whatever fails; and is it kept alive?"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.contract.device import DeviceSample
+from gonogo.rundir import RunDir, load_all_lines
+from gonogo.supervise.devices.choice import RunDevices
+from gonogo.supervise.devices.nvml import Nvml
+from gonogo.supervise.devices.sampler import EVERY_S, Sampler, cadence_s
+from gonogo.supervise.devices.steps import TAIL_BYTES, reached_step
+from gonogo.supervise.exit_record import Ended
+from gonogo.supervise.keeper.children import Child
+from gonogo.supervise.keeper.sampling import FIRST_PAUSE_S, LONGEST_PAUSE_S, SILENT_S, Sampling
+from gonogo.supervise.processes import ProcessRef
+from tests.supervise.devices.fake_nvml import FakeNvml
+from tests.supervise.orders import make_order
+
+
+class Bench:
+    """A sampler of two recorded devices, on a clock of its own."""
+
+    def __init__(self, path: Path, *, scripted: bool = False, failing: set[str] | None = None):
+        self.nvml = FakeNvml(failing)
+        self.run = RunDir(path)
+        self.now = 100.0
+        devices = RunDevices(calls=Nvml(load=lambda: self.nvml), indexes=(0, 1), scripted=scripted)
+        self.sampler = Sampler(self.run, devices, 2, clock=self.clock, wall=lambda: 1e9 + self.now)
+
+    def clock(self) -> float:
+        self.now += 0.001
+        return self.now
+
+    def poll(self, after_s: float = 0.0) -> int:
+        self.now += after_s
+        return self.sampler.poll()
+
+    def lines(self) -> list[DeviceSample]:
+        return [DeviceSample.model_validate_json(x) for x in load_all_lines(self.run.devices)]
+
+
+def test_each_device_has_a_line_at_once_and_every_five_seconds(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    assert [bench.poll(1.0) for _ in range(11)] == [2, 0, 0, 0, 0, 2, 0, 0, 0, 0, 2]
+    lines = bench.lines()
+    assert [(line.rank, line.uuid, line.index) for line in lines[:2]] == [
+        (0, "GPU-0", 0),
+        (1, "GPU-1", 1),
+    ]
+    assert lines[0].util == 97.0
+    assert lines[0].xids == []
+    clocks = [line.mono for line in lines]
+    assert clocks == sorted(set(clocks))
+
+
+def test_a_line_has_every_name_of_the_interface_with_null_for_the_unknown(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, failing={"nvmlDeviceGetPowerUsage"})
+    bench.poll()
+    row = json.loads(load_all_lines(bench.run.devices)[0])
+    names = "v ts mono uuid index rank util mem_used_mb mem_total_mb sm_clock_mhz power_w temp_c"
+    errors = "throttle ecc_uncorrected remap_pending nvlink_errors xids"
+    assert sorted(row) == sorted(f"{names} {errors}".split())
+    assert row["power_w"] is None
+
+
+def test_an_xid_is_written_at_once_and_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.poll()
+    bench.nvml.xids[1].append(79)
+    assert bench.poll(1.0) == 1
+    assert bench.poll(1.0) == 0
+    assert [(line.rank, line.xids) for line in bench.lines() if line.xids] == [(1, [79])]
+
+
+def test_a_reading_that_merely_moves_waits_but_an_error_count_does_not(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.poll()
+    bench.nvml.nvmlDeviceGetTemperature = lambda *_: 80  # type: ignore[method-assign]
+    assert bench.poll(1.0) == 0
+    bench.nvml.nvmlDeviceGetTotalEccErrors = lambda *_: 3  # type: ignore[method-assign]
+    assert bench.poll(1.0) == 2
+
+
+def test_a_scripted_reading_that_moves_is_written_at_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, scripted=True)
+    bench.poll()
+    assert bench.poll(0.1) == 0
+    bench.nvml.nvmlDeviceGetTemperature = lambda *_: 80  # type: ignore[method-assign]
+    assert bench.poll(0.1) == 2
+
+
+def test_the_clock_of_a_new_xid_does_not_make_the_next_sample_a_change(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, scripted=True)
+    bench.poll()
+    bench.nvml.xids[0].append(13)
+    assert [bench.poll(0.1), bench.poll(0.1), bench.poll(0.1)] == [1, 0, 0]
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS, errno.EIO])
+def test_a_disk_that_refuses_is_weather_and_no_xid_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    bench = Bench(tmp_path)
+    bench.poll()
+
+    def refuse(descriptor: int, data: bytes) -> int:
+        raise OSError(error, os.strerror(error))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gonogo.supervise.devices.sampler.os.write", refuse)
+        bench.nvml.xids[1].append(79)
+        assert bench.poll(1.0) == 0
+        bench.nvml.xids[1].append(43)
+        assert bench.poll(1.0) == 0
+    assert bench.sampler.unwritten == 2
+    assert bench.poll(1.0) == 1
+    assert [line.xids for line in bench.lines() if line.xids] == [[79, 43]]
+
+
+def test_of_a_line_that_a_full_disk_cut_short_nothing_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path)
+    bench.poll()
+    whole = bench.run.devices.read_bytes()
+    real = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "gonogo.supervise.devices.sampler.os.write", lambda fd, data: real(fd, data[:40])
+        )
+        assert bench.poll(EVERY_S) == 0
+    assert bench.run.devices.read_bytes() == whole
+    assert bench.poll(1.0) == 2
+    assert len(bench.lines()) == 4
+
+
+def test_what_a_killed_sampler_left_of_a_line_spoils_no_other(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.run.devices.write_bytes(b'{"v":1,"ts":1,"mo')
+    bench.nvml.xids[0].append(79)
+    bench.poll()
+    lines = load_all_lines(bench.run.devices)
+    assert [DeviceSample.model_validate_json(line).rank for line in lines[1:]] == [0, 1]
+
+
+def test_a_folder_in_place_of_the_file_is_weather(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.run.devices.mkdir()
+    assert bench.poll() == 0
+    assert bench.sampler.unwritten == 2
+
+
+def test_a_driver_that_comes_back_is_sampled(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, failing={"nvmlDeviceGetCount"})
+    assert [bench.poll(1.0), bench.poll(1.0)] == [0, 0]
+    bench.nvml.failing.clear()
+    assert bench.poll(1.0) == 2
+
+
+@pytest.mark.parametrize(
+    ("watch", "expected"),
+    [
+        ({}, EVERY_S),
+        ({"imbalance": {"over_s": 600}}, EVERY_S),
+        ({"imbalance": {"over_s": 2}}, 0.5),
+        ({"hardware": {"throttled_s": 8}}, 2.0),
+        ({"imbalance": {"over_s": 0.1}}, 0.25),
+    ],
+)
+def test_a_rule_that_looks_at_less_time_gets_lines_more_often(
+    watch: dict[str, Any], expected: float
+) -> None:
+    assert cadence_s(make_order(watch=watch)) == expected
+
+
+def test_each_round_says_that_the_sampler_lives(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, failing={"nvmlDeviceGetCount"})
+    bench.poll()
+    assert (tmp_path / ".sampler").exists()
+
+
+def line(step: object) -> bytes:
+    return json.dumps({"msg": "step_end", "step": step}).encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", 0),
+        (line(3) + line(4), 4),
+        (line(3) + line(4)[:-1], 3),
+        (line(3) + b"nonsense\n" + line(2), 3),
+        (line("9") + line(True) + line(None) + b"[5]\n", 0),
+        (line(900) + line(7) * (TAIL_BYTES // len(line(7)) + 2), 7),
+    ],
+)
+def test_the_step_is_read_from_the_last_lines(tmp_path: Path, data: bytes, expected: int) -> None:
+    run = RunDir(tmp_path)
+    run.heartbeat(0).write_bytes(data)
+    assert reached_step(run) == expected
+
+
+def test_the_furthest_rank_tells_the_step_and_a_folder_tells_none(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    run.heartbeat(0).write_bytes(line(3))
+    run.heartbeat(1).write_bytes(line(5))
+    run.heartbeat(2).mkdir()
+    assert reached_step(run) == 5
+    assert reached_step(RunDir(tmp_path / "missing")) == 0
+
+
+class Nursery:
+    """Starts children that are no processes, and remembers what they were sent."""
+
+    def __init__(self) -> None:
+        self.started = 0
+        self.sent: list[int] = []
+        self.fails = False
+
+    def start(self) -> Child:
+        if self.fails:
+            raise OSError("no memory")
+        self.started += 1
+        nursery = self
+
+        class Ref(ProcessRef):
+            def send(self, number: signal.Signals) -> bool:
+                nursery.sent.append(self.pid)
+                return True
+
+        return Child(ref=Ref(pid=1000 + self.started, start_ticks=1), at=0.0)
+
+
+def tended(sampling: Sampling, since: float, until: float) -> list[float]:
+    """Tend four times a second; returns when a sampler was started."""
+    ticks = [since + n / 4 for n in range(int((until - since) * 4) + 1)]
+    return [now for now in ticks if sampling.tend(now)]
+
+
+CRASHED = Ended(code=1, signal=None, at=0.0)
+
+
+def test_a_sampler_that_dies_comes_back_after_a_pause_that_grows(tmp_path: Path) -> None:
+    nursery = Nursery()
+    sampling = Sampling(tmp_path, nursery.start)
+    assert sampling.tend(0.0)
+    pauses, now = [], 0.0
+    for _ in range(9):
+        sampling.note(1000 + nursery.started, CRASHED, now)
+        (again,) = tended(sampling, now, now + 60.0)
+        pauses.append(again - now)
+        now = again
+    assert pauses[:3] == [FIRST_PAUSE_S, 2.0, 4.0]
+    assert pauses[-1] == LONGEST_PAUSE_S
+
+
+def test_a_sampler_with_nothing_to_do_is_not_started_again(tmp_path: Path) -> None:
+    nursery = Nursery()
+    sampling = Sampling(tmp_path, nursery.start)
+    sampling.tend(0.0)
+    sampling.note(1001, Ended(code=0, signal=None, at=0.0), 1.0)
+    assert tended(sampling, 1.0, 100.0) == []
+
+
+def test_another_processes_end_is_none_of_its_business(tmp_path: Path) -> None:
+    nursery = Nursery()
+    sampling = Sampling(tmp_path, nursery.start)
+    sampling.tend(0.0)
+    sampling.note(4711, CRASHED, 1.0)
+    assert tended(sampling, 1.0, 30.0) == []
+    assert sampling.pids() == {1001}
+
+
+def test_a_sampler_that_makes_no_round_is_ended_and_not_doubled(tmp_path: Path) -> None:
+    nursery = Nursery()
+    sampling = Sampling(tmp_path, nursery.start)
+    assert tended(sampling, 0.0, SILENT_S - 1) == [0.0]
+    assert nursery.sent == []
+    assert tended(sampling, SILENT_S - 1, SILENT_S + 2) == []  # it may be past killing
+    assert nursery.sent == [1001]
+
+
+def test_a_sampler_that_makes_its_rounds_is_left_alone(tmp_path: Path) -> None:
+    nursery = Nursery()
+    sampling = Sampling(tmp_path, nursery.start)
+    sampling.tend(0.0)
+    alive = tmp_path / ".sampler"
+    alive.touch()
+    for second in range(300):
+        os.utime(alive, (second, second))
+        sampling.tend(float(second))
+    assert nursery.sent == []
+
+
+def test_a_sampler_that_cannot_be_started_is_weather(tmp_path: Path) -> None:
+    nursery = Nursery()
+    nursery.fails = True
+    sampling = Sampling(tmp_path, nursery.start)
+    assert tended(sampling, 0.0, 10.0) == []
+    nursery.fails = False
+    assert len(tended(sampling, 10.0, 100.0)) == 1
+
+
+def test_when_the_run_is_over_the_sampler_is_ended_and_stays_so(tmp_path: Path) -> None:
+    nursery = Nursery()
+    sampling = Sampling(tmp_path, nursery.start)
+    sampling.tend(0.0)
+    sampling.stop()
+    assert nursery.sent == [1001]
+    sampling.note(1001, Ended(code=None, signal=9, at=0.0), 1.0)
+    assert tended(sampling, 1.0, 300.0) == []
+
+
+def test_without_devices_nothing_is_started(tmp_path: Path) -> None:
+    start: Callable[[], Any] | None = None
+    sampling = Sampling(tmp_path, start)
+    assert tended(sampling, 0.0, 300.0) == []
+    sampling.stop()

@@ -1,0 +1,58 @@
+"""A round of evidence: every file is there, whatever its collector met."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gonogo.rundir import RunDir
+from gonogo.supervise.evidence.rounds import HEARTBEATS, LOG_LINES, Evidence, Round, Target
+
+
+def finished(found: Round | None) -> Round:
+    assert found is not None
+    for thread in found.threads:
+        thread.join(20)
+    assert not found.is_running()
+    return found
+
+
+def test_round_names_its_files_beforehand_and_writes_each(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    run_dir.rank_log(0).write_text("".join(f"line {n}\n" for n in range(2 * LOG_LINES)))
+    run_dir.heartbeat(0).write_text("{}\n" * (2 * HEARTBEATS))
+    targets = {0: Target(rank=0, pid=os.getpid()), 1: Target(rank=1, pid=None)}
+    found = finished(Evidence(run_dir).start_round("stall", targets, 0.0))
+    assert all((tmp_path / path).is_file() for path in found.paths)
+    assert all(path.startswith("evidence/01_stall/") for path in found.paths)
+    folder = tmp_path / "evidence" / "01_stall"
+    log = (folder / "log_rank0.txt").read_text().splitlines()
+    assert (len(log), log[-1]) == (LOG_LINES, f"line {2 * LOG_LINES - 1}")
+    assert len((folder / "heartbeats_rank0.jsonl").read_text().splitlines()) == HEARTBEATS
+    assert "State:" in (folder / "proc_rank0.txt").read_text()
+    assert not (folder / "stacks_rank1.txt").exists()
+
+
+def test_process_that_is_gone_is_recorded_and_blocks_nothing(tmp_path: Path) -> None:
+    gone = 2**22 - 1
+    evidence = Evidence(RunDir(tmp_path))
+    finished(evidence.start_round("stall", {0: Target(rank=0, pid=gone)}, 0.0))
+    folder = tmp_path / "evidence" / "01_stall"
+    assert (folder / "stacks_rank0.txt").read_text()
+    assert "No such file" in (folder / "proc_rank0.txt").read_text()
+    assert evidence.take_probes() == []
+
+
+def test_collector_that_fails_leaves_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr("gonogo.supervise.evidence.rounds.read_stacks", fail)
+    evidence = Evidence(RunDir(tmp_path))
+    finished(evidence.start_round("stall", {0: Target(rank=0, pid=os.getpid())}, 0.0))
+    text = (tmp_path / "evidence" / "01_stall" / "stacks_rank0.txt").read_text()
+    assert "no luck" in text

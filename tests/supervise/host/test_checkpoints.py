@@ -1,0 +1,240 @@
+"""Does a checkpoint hold? Real folders, truncated, changed, deleted and half written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.contract.observation import CheckpointSeen, checkpoints_in
+from gonogo.contract.tick import Tick
+from gonogo.rundir import RunDir
+from gonogo.supervise.host.checkpoints import Checkpoints, verify
+from tests.supervise.runs import wait_until
+
+FAST = float("inf")
+FILES = {"model.pt": b"m" * 5_000_000, "state.json": b"{}", "rng.pt": b""}
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> RunDir:
+    return RunDir(tmp_path)
+
+
+def save(run_dir: RunDir, step: int, *, name: str | None = None, **manifest: Any) -> Path:
+    """Write a checkpoint that holds, unless `manifest` says otherwise."""
+    folder = run_dir.checkpoints / (name or f"step_{step:06d}")
+    folder.mkdir(parents=True)
+    for file, data in FILES.items():
+        (folder / file).write_bytes(data)
+    files = {
+        file: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        for file, data in FILES.items()
+    }
+    document = {"v": 1, "step": step, "files": files, **manifest}
+    (folder / "manifest.json").write_text(json.dumps(document))
+    return folder
+
+
+def test_a_whole_checkpoint_holds(run_dir: RunDir) -> None:
+    assert verify(run_dir, save(run_dir, 20), bytes_per_s=FAST) == CheckpointSeen(
+        step=20, path="checkpoints/step_000020", verified=True, bytes=5_000_002
+    )
+
+
+def truncate(folder: Path) -> None:
+    (folder / "model.pt").write_bytes(b"m" * 4_999_999)
+
+
+def flip(folder: Path) -> None:
+    (folder / "model.pt").write_bytes(b"m" * 4_999_999 + b"n")
+
+
+def lose(folder: Path) -> None:
+    (folder / "model.pt").unlink()
+
+
+def replace_by_folder(folder: Path) -> None:
+    (folder / "rng.pt").unlink()
+    (folder / "rng.pt").mkdir()
+
+
+def tear_manifest(folder: Path) -> None:
+    raw = (folder / "manifest.json").read_bytes()
+    (folder / "manifest.json").write_bytes(raw[: len(raw) // 2])
+
+
+def empty_manifest(folder: Path) -> None:
+    (folder / "manifest.json").write_bytes(b"")
+
+
+def name_no_file(folder: Path) -> None:
+    (folder / "manifest.json").write_text('{"v": 1, "step": 20, "files": {}}')
+
+
+def name_a_file_outside(folder: Path) -> None:
+    seal = {"bytes": 0, "sha256": hashlib.sha256(b"").hexdigest()}
+    (folder.parent.parent / "outside").write_bytes(b"")
+    document = {"v": 1, "step": 20, "files": {"../../outside": seal}}
+    (folder / "manifest.json").write_text(json.dumps(document))
+
+
+def link_outside(folder: Path) -> None:
+    (folder / "rng.pt").unlink()
+    (folder / "rng.pt").symlink_to("/dev/null")
+
+
+def huge_manifest(folder: Path) -> None:
+    with (folder / "manifest.json").open("wb") as stream:
+        stream.truncate(17 * 2**20)
+
+
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        (truncate, "model.pt has 4999999 of 5000000 bytes"),
+        (flip, "model.pt has another SHA-256"),
+        (lose, "model.pt is missing"),
+        (replace_by_folder, "rng.pt has"),
+        (tear_manifest, "manifest.json"),
+        (empty_manifest, "manifest.json"),
+        (name_no_file, "names no file"),
+        (name_a_file_outside, "leads out"),
+        (link_outside, "leads out"),
+        (huge_manifest, "manifest.json has 17825792 bytes"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_damaged_checkpoint_does_not(
+    run_dir: RunDir, damage: Callable[[Path], None], text: str
+) -> None:
+    folder = save(run_dir, 20)
+    damage(folder)
+    seen = verify(run_dir, folder, bytes_per_s=FAST)
+    assert seen is not None
+    assert (seen.verified, seen.bytes) == (False, 0)
+    assert text in seen.text
+
+
+@pytest.mark.parametrize("step", [-1, 2**60])
+def test_a_step_that_can_be_none_is_not_told(run_dir: RunDir, step: int) -> None:
+    seen = verify(run_dir, save(run_dir, step, name="odd"), bytes_per_s=FAST)
+    assert seen is not None
+    assert seen.step is None
+
+
+def test_sizes_beyond_all_bounds_do_not_hold(run_dir: RunDir) -> None:
+    files = {"model.pt": {"bytes": 2**70, "sha256": ""}}
+    seen = verify(run_dir, save(run_dir, 1, files=files), bytes_per_s=FAST)
+    assert seen is not None
+    assert not seen.verified
+
+
+def test_what_is_deleted_meanwhile_is_not_told(run_dir: RunDir) -> None:
+    folder = save(run_dir, 20)
+    shutil.rmtree(folder)
+    assert verify(run_dir, folder, bytes_per_s=FAST) is None
+    folder = save(run_dir, 40)
+    (folder / "manifest.json").unlink()
+    assert verify(run_dir, folder, bytes_per_s=FAST) is None
+
+
+def look_until(source: Checkpoints, count: int) -> list[CheckpointSeen]:
+    """Look until so many checkpoints were told, as the watcher's ticks carry them."""
+    found: list[CheckpointSeen] = []
+
+    def enough() -> bool:
+        payload = source.look(0.0)
+        tick = Tick(n=0, mono=0, ts=0, observations={"checkpoints": payload})
+        found.extend(checkpoints_in(tick) or ())
+        return len(found) >= count
+
+    wait_until(enough, f"{count} checkpoint(s)")
+    return found
+
+
+def test_the_first_look_says_that_it_looks(run_dir: RunDir) -> None:
+    source = Checkpoints(run_dir, bytes_per_s=FAST)
+    assert source.look(0.0) == []
+    assert source.look(1.0) is None
+
+
+def test_each_is_verified_once_oldest_first(run_dir: RunDir) -> None:
+    source = Checkpoints(run_dir, bytes_per_s=FAST)
+    for step in (20, 40):
+        save(run_dir, step)
+    assert [row.step for row in look_until(source, 2)] == [20, 40]
+    save(run_dir, 60)
+    assert [row.step for row in look_until(source, 1)] == [60]
+    assert [source.look(0.0) for _ in range(3)] == [None] * 3
+
+
+def test_a_damaged_one_is_told_and_the_next_one_still_counts(run_dir: RunDir) -> None:
+    source = Checkpoints(run_dir, bytes_per_s=FAST)
+    truncate(save(run_dir, 20))
+    save(run_dir, 40)
+    assert [(row.step, row.verified) for row in look_until(source, 2)] == [(20, False), (40, True)]
+
+
+def test_drafts_stray_files_and_folders_without_a_manifest_claim_nothing(run_dir: RunDir) -> None:
+    save(run_dir, 20, name=".step_000020.draft")
+    (run_dir.checkpoints / "notes.txt").write_text("x")
+    (run_dir.checkpoints / "manifest.json").write_text("{}")
+    (run_dir.checkpoints / "step_000040").mkdir()
+    (run_dir.checkpoints / "step_000060" / "manifest.json").mkdir(parents=True)
+    source = Checkpoints(run_dir, bytes_per_s=FAST)
+    assert [source.look(float(n)) for n in range(4)] == [[], None, None, None]
+    save(run_dir, 80)
+    assert [row.step for row in look_until(source, 1)] == [80]
+
+
+def test_a_manifest_that_still_grows_is_waited_for(run_dir: RunDir) -> None:
+    folder = save(run_dir, 20)
+    whole = (folder / "manifest.json").read_bytes()
+    source = Checkpoints(run_dir, bytes_per_s=FAST)
+    for size in range(10, 60, 10):
+        (folder / "manifest.json").write_bytes(whole[:size])
+        assert not source.look(0.0)
+    (folder / "manifest.json").write_bytes(whole)
+    assert [row.verified for row in look_until(source, 1)] == [True]
+
+
+def test_a_new_watcher_leaves_out_what_was_told_last(run_dir: RunDir) -> None:
+    for step in (20, 40):
+        save(run_dir, step)
+    source = Checkpoints(run_dir, bytes_per_s=FAST)
+    source.resume([{"path": "checkpoints/step_000040"}, {"path": 7}, None])
+    assert [row.step for row in look_until(source, 1)] == [20]
+    source.resume("nonsense")
+
+
+def test_a_folder_that_vanishes_between_looks_is_forgotten(run_dir: RunDir) -> None:
+    source = Checkpoints(run_dir, bytes_per_s=FAST)
+    assert source.look(0.0) == []
+    shutil.rmtree(save(run_dir, 20))
+    assert source.look(1.0) is None
+    shutil.rmtree(run_dir.checkpoints)
+    assert source.look(2.0) is None
+    run_dir.checkpoints.write_text("a file in its place")
+    assert source.look(3.0) is None
+
+
+def test_looking_never_waits_for_a_file_that_is_being_read(run_dir: RunDir) -> None:
+    """At one byte a second the first file takes two months; looks return all the same."""
+    save(run_dir, 20)
+    source = Checkpoints(run_dir, bytes_per_s=1.0)
+    done = threading.Event()
+
+    def looks() -> None:
+        for n in range(20):
+            source.look(float(n))
+        done.set()
+
+    threading.Thread(target=looks, daemon=True).start()
+    assert done.wait(10.0)

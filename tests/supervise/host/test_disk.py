@@ -1,0 +1,71 @@
+"""The room that is left where a run writes, on a real file system."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gonogo.contract.observation import disk_in
+from gonogo.contract.tick import Tick
+from gonogo.supervise.host.disk import REPEAT_S, Disk
+from gonogo.supervise.watcher.observing import Observations
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system of two MB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    command = ("mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place))
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
+        pytest.skip("mounting takes root and a kernel that lets it")
+    yield place
+    subprocess.run(("umount", str(place)), check=True)
+
+
+def test_room_is_what_the_file_system_says(small: Path) -> None:
+    assert Disk(small).look(0.0) == {"free_mb": 2.0, "total_mb": 2.0, "errors": 0}
+
+
+def test_it_is_told_again_when_it_changed_and_every_five_seconds(small: Path) -> None:
+    disk = Disk(small)
+    assert disk.look(0.0) is not None
+    assert disk.look(1.0) is None
+    (small / "little").write_bytes(b"x" * 50_000)
+    assert disk.look(2.0) is None
+    (small / "much").write_bytes(b"x" * 500_000)
+    seen = disk.look(3.0)
+    assert seen is not None
+    assert seen["free_mb"] == pytest.approx(2.0 - 0.55, abs=0.1)
+    assert disk.look(3.0 + REPEAT_S - 0.1) is None
+    assert disk.look(3.0 + REPEAT_S) is not None
+
+
+def test_a_full_disk_has_no_room(small: Path) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        (small / "all").write_bytes(b"x" * 3_000_000)
+    seen = Disk(small).look(0.0)
+    assert seen is not None
+    assert seen["free_mb"] == 0.0
+    assert Disk(small).look(0.0) == seen
+
+
+def test_a_folder_that_vanished_is_counted_and_told_with_the_next_answer(tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    observations = Observations([Disk(place)])
+    assert observations.take(0.0) == {}
+    assert observations.take(1.0) == {}
+    place.mkdir()
+    seen = observations.take(2.0)["disk"]
+    assert seen["errors"] == 2
+    assert observations.failures == {"disk": 2}
+
+
+def test_what_it_tells_is_what_detectors_read(tmp_path: Path) -> None:
+    seen = disk_in(Tick(n=0, mono=0, ts=0, observations={"disk": Disk(tmp_path).look(0.0)}))
+    assert seen is not None
+    assert 0 < seen.free_mb < seen.total_mb

@@ -1,0 +1,143 @@
+"""Memory of host, control group and ranks: made-up kernels of both versions, and this one."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.contract.observation import HostMemory
+from gonogo.rundir import RunDir
+from gonogo.supervise.host.memory import HostMemoryProbe
+from gonogo.supervise.processes import load_stat
+
+GB = 2**30
+
+
+class Kernel:
+    """A made-up /proc and /sys/fs/cgroup."""
+
+    def __init__(self, folder: Path, *, total_gb: int = 64, available_gb: int = 60) -> None:
+        self.proc, self.cgroups = folder / "proc", folder / "cgroup"
+        (self.proc / "self").mkdir(parents=True)
+        self.cgroups.mkdir()
+        self.folder = folder
+        (self.proc / "meminfo").write_text(
+            f"MemTotal:       {total_gb * 2**20} kB\nMemFree:        1 kB\n"
+            f"MemAvailable:   {available_gb * 2**20} kB\nHugePages_Total:       0\n"
+        )
+
+    def says(self, *lines: str) -> None:
+        (self.proc / "self" / "cgroup").write_text("\n".join(lines) + "\n")
+
+    def group(self, path: str, files: dict[str, Any]) -> None:
+        folder = self.cgroups / path
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, value in files.items():
+            text = value
+            if isinstance(value, dict):
+                text = "".join(f"{key} {number}\n" for key, number in value.items())
+            (folder / name).write_text(f"{text}\n")
+
+    def look(self) -> HostMemory:
+        run_dir = RunDir(self.folder)
+        probe = HostMemoryProbe(run_dir, 2, proc=self.proc, cgroups=self.cgroups)
+        return HostMemory.model_validate(probe.look(0.0))
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Kernel:
+    return Kernel(tmp_path)
+
+
+def v2(limit: object, current_gb: float, cached_gb: float = 0.0) -> dict[str, Any]:
+    half = int(cached_gb * GB / 2)
+    return {
+        "memory.max": limit,
+        "memory.current": int(current_gb * GB),
+        "memory.stat": {"anon": 1, "inactive_file": half, "active_file": half},
+    }
+
+
+def gb(seen: HostMemory) -> tuple[float, float | None]:
+    limit = None if seen.limit_mb is None else seen.limit_mb / 1024
+    return seen.used_mb / 1024, limit
+
+
+def test_without_control_groups_the_host_says(kernel: Kernel) -> None:
+    assert gb(kernel.look()) == (4.0, 64.0)
+
+
+def test_a_group_of_version_2_counts_without_cached_files(kernel: Kernel) -> None:
+    kernel.says("0::/run/x")
+    kernel.group("run/x", v2(10 * GB, 9.0, cached_gb=6.0))
+    assert gb(kernel.look()) == (3.0, 10.0)
+
+
+def test_a_group_without_a_limit_says_nothing(kernel: Kernel) -> None:
+    kernel.says("0::/run/x")
+    kernel.group("run/x", v2("max", 9.0))
+    assert gb(kernel.look()) == (4.0, 64.0)
+
+
+def test_the_tightest_limit_above_counts(kernel: Kernel) -> None:
+    kernel.says("0::/a/b")
+    kernel.group("a/b", v2(20 * GB, 5.0))
+    kernel.group("a", v2(16 * GB, 15.0))
+    assert gb(kernel.look()) == (15.0, 16.0)
+
+
+def test_a_path_that_is_not_mounted_is_the_root(kernel: Kernel) -> None:
+    kernel.says("0::/docker/0123")
+    kernel.group(".", v2(8 * GB, 2.0))
+    assert gb(kernel.look()) == (2.0, 8.0)
+
+
+def test_a_group_of_version_1(kernel: Kernel) -> None:
+    kernel.says("9:cpu,cpuacct:/x", "8:memory:/job/7", "0::/")
+    stat = {"total_inactive_file": GB, "total_active_file": GB, "inactive_file": 9 * GB}
+    files = {"memory.limit_in_bytes": 12 * GB, "memory.usage_in_bytes": 5 * GB, "memory.stat": stat}
+    kernel.group("memory/job/7", files)
+    kernel.group("memory/job", {**files, "memory.limit_in_bytes": 2**63 - 4096})
+    assert gb(kernel.look()) == (3.0, 12.0)
+
+
+@pytest.mark.parametrize("line", ["", "::", "8:memory", "x", "0::/../../etc", "0::/\x00"])
+def test_a_line_that_is_none_says_nothing(kernel: Kernel, line: str) -> None:
+    kernel.says(line)
+    assert gb(kernel.look()) == (4.0, 64.0)
+
+
+@pytest.mark.parametrize("name", ["memory.max", "memory.current", "memory.stat"])
+def test_a_file_that_is_missing_or_empty_says_nothing(kernel: Kernel, name: str) -> None:
+    kernel.says("0::/run")
+    kernel.group("run", v2(GB, 0.5))
+    if name != "memory.stat":
+        (kernel.cgroups / "run" / name).write_text("")
+        assert gb(kernel.look()) == (4.0, 64.0)
+    (kernel.cgroups / "run" / name).unlink()
+    assert gb(kernel.look()) == (4.0, 64.0)
+
+
+def test_no_meminfo_is_an_error_of_the_probe(kernel: Kernel) -> None:
+    (kernel.proc / "meminfo").unlink()
+    with pytest.raises(FileNotFoundError):
+        kernel.look()
+
+
+def test_ranks_that_run_are_told_with_their_resident_memory(tmp_path: Path) -> None:
+    own = load_stat(os.getpid())
+    assert own is not None
+    told = {"pid": own.pid, "start_ticks": own.start_ticks, "wrapper": 1}
+    (tmp_path / ".rank0.json").write_text(json.dumps(told))
+    (tmp_path / ".rank1.json").write_text(json.dumps({**told, "start_ticks": 1}))
+    (tmp_path / ".rank2.json").write_text('{"pid": "x"}')
+    (tmp_path / ".rank3.json").write_text("{")
+    seen = HostMemory.model_validate(HostMemoryProbe(RunDir(tmp_path), 5).look(0.0))
+    assert list(seen.ranks) == ["0"]
+    assert 10 < seen.ranks["0"] < 10_000
+    assert seen.limit_mb is not None
+    assert 0 < seen.used_mb < seen.limit_mb

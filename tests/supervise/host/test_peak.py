@@ -1,0 +1,57 @@
+"""The peak that the preflight measured goes through one tick."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gonogo.rundir import RunDir
+from gonogo.supervise.host.peak import MeasuredPeak
+
+
+def written(folder: Path, text: str) -> RunDir:
+    run_dir = RunDir(folder)
+    run_dir.preflight.parent.mkdir(parents=True, exist_ok=True)
+    run_dir.preflight.write_text(text)
+    return run_dir
+
+
+def test_it_is_told_once_when_it_is_there(tmp_path: Path) -> None:
+    peak = MeasuredPeak(RunDir(tmp_path))
+    assert peak.look(0.0) is None
+    written(tmp_path, '{"v": 1, "passed": true, "peak_flops": 9.1e11}')
+    assert peak.look(5.0) == {"flops": 9.1e11}
+    assert peak.look(10.0) is None
+
+
+def test_a_watcher_after_the_first_tells_it_no_second_time(tmp_path: Path) -> None:
+    peak = MeasuredPeak(written(tmp_path, '{"v": 1, "passed": true, "peak_flops": 9.1e11}'))
+    peak.resume({"flops": 9.1e11})
+    assert peak.look(0.0) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"passed": true}',
+        '{"passed": true, "peak_flops": null}',
+        '{"passed": true, "peak_flops": 0}',
+        '{"passed": true, "peak_flops": -1}',
+        '{"passed": true, "peak_flops": NaN}',
+        '{"passed": true, "peak_flops": "fast"}',
+    ],
+)
+def test_no_peak_is_told_as_none(tmp_path: Path, text: str) -> None:
+    peak = MeasuredPeak(written(tmp_path, text))
+    assert peak.look(0.0) is None
+    assert peak.look(5.0) is None
+
+
+def test_a_folder_in_its_place_is_an_error_of_the_probe(tmp_path: Path) -> None:
+    RunDir(tmp_path).preflight.mkdir(parents=True)
+    with pytest.raises(IsADirectoryError):
+        MeasuredPeak(RunDir(tmp_path)).look(0.0)

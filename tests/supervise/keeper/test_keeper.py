@@ -1,0 +1,329 @@
+"""One supervised run with real processes: how it ends, by whom, and that nothing is left."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from gonogo.contract.outcome import Actor, Detector, OutcomeCode
+from gonogo.contract.records import RankExit
+from gonogo.rundir import load_record
+from gonogo.supervise.end_request import EndRequest, ask_halt
+from gonogo.supervise.processes import ProcessRef, load_stat, send_signal
+from tests.supervise.runs import NewRun, SupervisedRun, wait_until
+
+
+def dead_after_s(run: SupervisedRun, since: float) -> float:
+    """Seconds from a moment to the end of the run's last rank, by their own stamps."""
+    stamps = [load_record(run.dir.rank_exit(rank), RankExit) for rank in range(2)]
+    return max(stamp.at for stamp in stamps if stamp is not None) - since
+
+
+def test_healthy_run_completes_and_leaves_nothing_behind(new_run: NewRun) -> None:
+    run = new_run()
+    record = run.wait_for_exit()
+    assert (record.reason, record.ended_by) == (OutcomeCode.COMPLETED, Actor.TRAINER)
+    assert (record.code, record.signal) == (0, None)
+    assert run.findings() == []
+    assert [run.beats(rank)[-1]["msg"] for rank in range(2)] == ["done", "done"]
+    assert run.living() == []
+    assert (record.run, record.attempt) == (run.order.run, run.order.attempt)
+    assert record.order_sha256 == sha256(run.dir.order.read_bytes()).hexdigest()
+    assert record.watch is not None
+    watched = run.dir.watch.read_bytes()[: record.watch.bytes]
+    assert record.watch.sha256 == sha256(watched).hexdigest()
+    run.assert_replays()
+
+
+def test_exit_record_is_written_after_everything_that_ranks_write(new_run: NewRun) -> None:
+    run = new_run(steps=5)
+    run.wait_for_exit()
+    written = run.dir.exit.stat().st_mtime
+    ranks = [run.dir.heartbeat(r) for r in range(2)] + [run.dir.rank_exit(r) for r in range(2)]
+    assert all(path.stat().st_mtime <= written for path in ranks)
+
+
+def test_hanging_rank_is_named_and_ended(new_run: NewRun) -> None:
+    run = new_run(fault="hang:rank=1,step=12,section=backward")
+    record = run.wait_for_exit()
+    assert (record.reason, record.ended_by) == (OutcomeCode.STALLED, Actor.WATCHDOG)
+    finding = run.halts()[0]
+    assert (finding.detector, finding.rank, finding.section) == (Detector.STALL, 1, "backward")
+    assert finding.since is not None
+    assert finding.at - finding.since <= 2.5 + 2
+    assert dead_after_s(run, finding.at) <= 3.0
+    assert run.living() == []
+    run.assert_replays()
+
+
+def test_evidence_of_a_hang_shows_where_the_rank_stood(new_run: NewRun) -> None:
+    run = new_run(fault="hang:rank=1,step=12,section=backward")
+    run.wait_for_exit()
+    evidence = run.halts()[0].evidence
+    assert all((run.path / path).is_file() for path in evidence)
+    stacks = [path for path in evidence if path.endswith("stacks_rank1.txt")]
+    assert "strike" in (run.path / stacks[0]).read_text()
+    names = {Path(path).name for path in evidence}
+    assert {"proc_rank0.txt", "log_rank0.txt", "heartbeats_rank1.jsonl"} <= names
+
+
+def test_last_stacks_are_asked_for_and_never_end_a_rank_that_has_no_handler(
+    new_run: NewRun,
+) -> None:
+    asked = new_run(fault="hang:rank=1,step=5")
+    asked.wait_for_exit()
+    assert "strike" in (asked.path / "stackdump_rank1_0.txt").read_text()
+    plain = new_run(fault="plain:rank=1,step=5")
+    plain.wait_for_exit()
+    stamps = [load_record(plain.dir.rank_exit(rank), RankExit) for rank in range(2)]
+    assert [stamp.signal for stamp in stamps if stamp is not None] == [signal.SIGTERM] * 2
+
+
+def test_stopped_rank_is_found_by_its_state(new_run: NewRun) -> None:
+    run = new_run(fault="freeze:rank=0,step=9")
+    record = run.wait_for_exit()
+    assert record.reason is OutcomeCode.STALLED
+    finding = run.halts()[0]
+    assert finding.detector in (Detector.ALIVE_LOST, Detector.STALL)
+    assert finding.rank == 0
+    assert dead_after_s(run, finding.at) <= 3.0
+
+
+@pytest.mark.parametrize(
+    ("fault", "rank", "value"),
+    [
+        pytest.param("crash:rank=1,step=8", 1, -9.0, id="SIGKILL"),
+        pytest.param("exit:code=3,rank=0,step=8", 0, 3.0, id="code 3 that nobody asked for"),
+        pytest.param("exit:code=0,rank=1,step=8", 1, 0.0, id="code 0 too early"),
+    ],
+)
+def test_dead_rank_is_found_within_a_second(
+    new_run: NewRun, fault: str, rank: int, value: float
+) -> None:
+    run = new_run(fault=fault)
+    record = run.wait_for_exit()
+    assert (record.reason, record.ended_by) == (OutcomeCode.NONZERO_EXIT, Actor.TRAINER)
+    finding = run.halts()[0]
+    assert (finding.detector, finding.rank) == (Detector.PROCESS_DEATH, rank)
+    assert finding.value == value
+    stamp = load_record(run.dir.rank_exit(rank), RankExit)
+    assert stamp is not None
+    assert finding.at - stamp.at <= 1.0
+    assert dead_after_s(run, finding.at) <= 3.0
+    assert run.living() == []
+
+
+def test_every_rank_ending_early_with_code_0_is_no_completion(new_run: NewRun) -> None:
+    run = new_run(fault="exit:code=0,step=8")
+    record = run.wait_for_exit()
+    assert record.reason is OutcomeCode.NONZERO_EXIT
+    assert run.halts()[0].detector == Detector.PROCESS_DEATH
+
+
+def test_memory_error_in_the_log_names_the_cause(new_run: NewRun) -> None:
+    record = new_run(fault="memory:rank=1,step=4").wait_for_exit()
+    assert (record.reason, record.ended_by) == (OutcomeCode.OOM, Actor.TRAINER)
+
+
+def test_slow_run_leaves_with_a_checkpoint(new_run: NewRun) -> None:
+    run = new_run(fault="slow:factor=6,from=22", steps=60)
+    record = run.wait_for_exit()
+    assert (record.reason, record.ended_by, record.code) == (
+        OutcomeCode.TOO_SLOW,
+        Actor.WATCHDOG,
+        3,
+    )
+    assert run.halts()[0].detector == Detector.SLOW
+    assert [path.name for path in run.dir.checkpoints.iterdir()] == [f"step_{run.step():06d}"]
+    assert len({run.beats(rank)[-1]["step"] for rank in range(2)}) == 1
+
+
+def test_no_checkpoint_is_written_after_a_non_finite_loss(new_run: NewRun) -> None:
+    run = new_run(fault="nan:step=15", steps=100)
+    record = run.wait_for_exit()
+    assert (record.reason, record.ended_by) == (OutcomeCode.NON_FINITE, Actor.WATCHDOG)
+    assert not run.dir.checkpoints.exists()
+    first = next(b for b in run.beats(0) if b.get("loss") == "NaN")
+    assert run.halts()[0].at - first["ts"] <= 1.0
+
+
+def test_wrong_model_ends_before_its_first_step(new_run: NewRun) -> None:
+    run = new_run(fault="wrong-config")
+    record = run.wait_for_exit()
+    assert (record.reason, record.ended_by) == (OutcomeCode.CONFIG_MISMATCH, Actor.WATCHDOG)
+    assert not run.dir.go.exists()
+    assert run.step() == 0
+
+
+def test_hanging_rank_that_ignores_sigterm_is_killed_after_the_grace(new_run: NewRun) -> None:
+    run = new_run(fault="stubborn:rank=1,step=8")
+    run.wait_for_exit()
+    finding = run.halts()[0]
+    stamp = load_record(run.dir.rank_exit(1), RankExit)
+    assert stamp is not None
+    assert (finding.rank, stamp.signal) == (1, signal.SIGKILL)
+    assert dead_after_s(run, finding.at) <= 3.0
+    assert run.living() == []
+
+
+def test_rank_that_ignores_sigterm_and_forks_for_ever_is_ended(new_run: NewRun) -> None:
+    run = new_run(fault="deaf:rank=1,step=8")
+    run.wait_for_exit()
+    finding = run.halts()[0]
+    assert dead_after_s(run, finding.at) <= 3.0
+    assert run.living() == []
+
+
+def test_deadline_ends_a_run_with_a_checkpoint(new_run: NewRun) -> None:
+    run = new_run(steps=2000, limits={"deadline_s": 4.0})
+    record = run.wait_for_exit()
+    assert (record.reason, record.ended_by) == (OutcomeCode.DEADLINE, Actor.WATCHDOG)
+    assert record.code == 3
+    assert run.dir.checkpoints.is_dir() is (run.step() > 0)
+    assert run.halts() == []
+
+
+def test_keeper_told_to_stop_ends_its_run_with_a_checkpoint(new_run: NewRun) -> None:
+    run = new_run(steps=2000)
+    run.wait_for_step(3)
+    assert run.keeper is not None
+    run.keeper.send_signal(signal.SIGTERM)
+    record = run.wait_for_exit()
+    assert (record.reason, record.ended_by) == (OutcomeCode.HALTED, Actor.OPERATOR)
+    assert record.code == 3
+    assert run.dir.checkpoints.is_dir()
+    assert run.halts() == []
+
+
+def test_keeper_told_to_stop_twice_ends_a_hanging_run_at_once(new_run: NewRun) -> None:
+    run = new_run(fault="hang:rank=1,step=3", watch={"stall": {"early_s": 500.0}})
+    run.wait_for_step(2)
+    assert run.keeper is not None
+    run.keeper.send_signal(signal.SIGTERM)
+    wait_until(run.dir.halt.exists, ".HALT")
+    run.keeper.send_signal(signal.SIGTERM)
+    record = run.wait_for_exit()
+    assert (record.reason, record.ended_by) == (OutcomeCode.HALTED, Actor.OPERATOR)
+    assert run.living() == []
+
+
+def test_ranks_that_do_not_leave_in_time_are_ended_for_the_same_reason(new_run: NewRun) -> None:
+    run = new_run(fault="hang:rank=1,step=3", watch={"stall": {"early_s": 500.0}})
+    run.wait_for_step(2)
+    asked = EndRequest(
+        reason="too_slow",
+        ended_by="watchdog",
+        at=time.time(),
+        text="why",
+        until_mono=time.monotonic() + 1.0,
+    )
+    assert ask_halt(run.path, asked)
+    record = run.wait_for_exit()
+    assert (record.reason, record.ended_by, record.text) == (
+        OutcomeCode.TOO_SLOW,
+        Actor.WATCHDOG,
+        "why",
+    )
+    assert record.ended_at - asked.at >= 1.0
+    assert run.living() == []
+    assert run.halts() == []
+
+
+def test_killed_keeper_takes_everything_along(new_run: NewRun) -> None:
+    run = new_run(steps=2000)
+    run.wait_for_step(3)
+    watcher = ProcessRef(pid=run.pid_of("watcher"), start_ticks=start_of(run.pid_of("watcher")))
+    assert run.keeper is not None
+    run.keeper.kill()
+    wait_until(lambda: not run.living() and not watcher.is_alive(), "nothing left", limit_s=1.0)
+    assert not run.dir.exit.exists()
+
+
+def test_killed_agent_is_a_process_death_and_its_ranks_go_too(new_run: NewRun) -> None:
+    run = new_run(steps=2000)
+    run.wait_for_step(3)
+    send_signal(run.pid_of("agent"), signal.SIGKILL)
+    record = run.wait_for_exit()
+    assert (record.reason, record.ended_by) == (OutcomeCode.NONZERO_EXIT, Actor.TRAINER)
+    assert run.halts()[0].detector == Detector.PROCESS_DEATH
+    assert run.living() == []
+
+
+def test_second_keeper_of_a_directory_changes_nothing(new_run: NewRun) -> None:
+    run = new_run()
+    run.wait_for_step(1)
+    first = run.document()["pid"]
+    second = SupervisedRun(path=run.path, order=run.order).start()
+    assert second.keeper is not None
+    assert second.keeper.wait(timeout=20) == 75
+    assert run.document()["pid"] == first
+    assert run.wait_for_exit().reason is OutcomeCode.COMPLETED
+
+
+def test_device_is_held_while_ranks_live_and_free_after_the_end(
+    new_run: NewRun, tmp_path: Path
+) -> None:
+    lock = tmp_path / "locks" / "cpu:0.lock"
+    first = new_run("--lock", str(lock))
+    first.wait_for_step(1)
+    second = new_run("--lock", str(lock))
+    assert second.keeper is not None
+    assert second.keeper.wait(timeout=20) in (0, 75)
+    if second.keeper.returncode == 75:
+        assert not (second.path / "keeper.json").exists()
+    first.wait_for_exit()
+    assert subprocess.run(["flock", "-n", str(lock), "true"], check=False).returncode == 0
+
+
+def test_entry_that_is_not_allowed_is_not_started(new_run: NewRun) -> None:
+    run = new_run(entry="os.path")
+    record = run.wait_for_exit()
+    assert (record.reason, record.ended_by) == (OutcomeCode.PREFLIGHT_FAILED, Actor.INFRA)
+    assert "os.path" in record.text
+    assert not run.dir.torchrun_log.exists()
+
+
+def test_ranks_get_the_ordered_environment_and_no_key(new_run: NewRun) -> None:
+    run = new_run(steps=2000)
+    run.wait_for_step(1)
+    record = json.loads((run.path / ".rank0.json").read_text())
+    raw = Path(f"/proc/{record['pid']}/environ").read_bytes()
+    names = {part.partition(b"=")[0].decode() for part in raw.split(b"\0")}
+    assert {"NSA_TB_DISABLE", "GONOGO_RUN", "RANK"} <= names
+    ours = {name for name in names if name.startswith("GONOGO_")}
+    assert ours == {"GONOGO_RUN", "GONOGO_RUN_DIR"}
+
+
+def start_of(pid: int) -> int:
+    stat = load_stat(pid)
+    assert stat is not None
+    return stat.start_ticks
+
+
+def test_program_that_cannot_start_is_a_death_without_a_heartbeat(new_run: NewRun) -> None:
+    run = new_run(
+        "--allow-entry", "tests.worker.no_such_module", entry="tests.worker.no_such_module"
+    )
+    record = run.wait_for_exit()
+    assert (record.reason, record.ended_by, record.code) == (
+        OutcomeCode.NONZERO_EXIT,
+        Actor.TRAINER,
+        1,
+    )
+    assert "No module named" in run.dir.rank_log(0).read_text()
+    assert run.halts()[0].detector == Detector.PROCESS_DEATH
+
+
+def test_rank_that_never_speaks_is_ended(new_run: NewRun) -> None:
+    limits = {"exec_s": 3.0}
+    run = new_run(fault="mute", watch={"no_first_heartbeat": limits})
+    record = run.wait_for_exit()
+    assert (record.reason, record.ended_by) == (OutcomeCode.START_FAILED, Actor.WATCHDOG)
+    assert run.halts()[0].detector == Detector.NO_FIRST_HEARTBEAT
+    assert run.living() == []

@@ -1,0 +1,92 @@
+"""The rank wrapper: exit stamps, logs, signals passed on, and death with its parent."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.supervise.processes import find_process
+from tests.supervise.runs import ROOT, wait_until
+
+
+def start(run_dir: Path, program: str, rank: int = 1) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "gonogo.supervise.launch.rank", "--dir", str(run_dir), "--"]
+    environ = {**os.environ, "RANK": str(rank), "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen([*command, sys.executable, "-c", program], cwd=ROOT, env=environ)
+
+
+def stamp(run_dir: Path, rank: int = 1) -> dict[str, Any]:
+    found = json.loads((run_dir / f"exit_rank{rank}.json").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "number"),
+    [
+        ("print('hello')", 0, None),
+        ("raise SystemExit(7)", 7, None),
+        ("import os; os.kill(os.getpid(), 9)", None, 9),
+        ("import os; os.abort()", None, 6),
+    ],
+    ids=["0", "7", "SIGKILL", "abort"],
+)
+def test_exit_stamp_says_how_the_program_ended(
+    tmp_path: Path, program: str, code: int | None, number: int | None
+) -> None:
+    status = start(tmp_path, program).wait(timeout=20)
+    found = stamp(tmp_path)
+    assert (found["v"], found["code"], found["signal"]) == (1, code, number)
+    assert status == (code if number is None else -number)
+
+
+def test_output_of_the_program_goes_to_the_log_of_its_rank(tmp_path: Path) -> None:
+    program = "import sys; print('out'); print('err', file=sys.stderr)"
+    start(tmp_path, program, rank=3).wait(timeout=20)
+    assert (tmp_path / "rank3.log").read_text() == "out\nerr\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_signal_is_passed_on(tmp_path: Path, number: signal.Signals) -> None:
+    program = (
+        "import signal, sys, time\n"
+        f"signal.signal({int(number)}, lambda *_: sys.exit(40))\n"
+        "print('ready')\n"
+        "time.sleep(60)"
+    )
+    wrapper = start(tmp_path, program)
+    wait_until(lambda: "ready" in read(tmp_path / "rank1.log"), "the program")
+    wrapper.send_signal(number)
+    assert wrapper.wait(timeout=20) == 40
+    assert stamp(tmp_path)["code"] == 40
+
+
+def test_signal_that_comes_before_the_program_is_not_lost(tmp_path: Path) -> None:
+    for _ in range(5):
+        wrapper = start(tmp_path, "import time; time.sleep(60)")
+        wait_until(lambda: (tmp_path / ".rank1.json").exists(), "the program's start")
+        wrapper.send_signal(signal.SIGTERM)
+        assert wrapper.wait(timeout=20) == -signal.SIGTERM
+        (tmp_path / ".rank1.json").unlink()
+
+
+def test_program_dies_with_a_killed_wrapper(tmp_path: Path) -> None:
+    wrapper = start(tmp_path, "import time; time.sleep(60)")
+    wait_until(lambda: (tmp_path / ".rank1.json").exists(), "the program's start")
+    program = find_process(json.loads((tmp_path / ".rank1.json").read_text())["pid"])
+    wrapper.kill()
+    wrapper.wait()
+    assert program is not None
+    wait_until(lambda: not program.is_alive(), "the program's end", limit_s=2.0)
+    assert not (tmp_path / "exit_rank1.json").exists()
+
+
+def read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""

@@ -1,0 +1,86 @@
+"""Requests to end a run: the first one stands."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from gonogo.supervise.end_request import (
+    HALT_LIMIT_S,
+    HALT_NAME,
+    KILL_NAME,
+    EndRequest,
+    ask_halt,
+    ask_kill,
+    asked_by,
+    load_request,
+    until_after,
+)
+
+
+def request(reason: str, at: float = 1.0) -> EndRequest:
+    return EndRequest(reason=reason, ended_by="watchdog", at=at, text="t", key="k", grace_s=2.0)
+
+
+def test_request_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    assert ask_kill(tmp_path, request("stalled"))
+    assert load_request(tmp_path / KILL_NAME) == request("stalled")
+    assert load_request(tmp_path / HALT_NAME) is None
+
+
+def test_second_request_of_a_kind_changes_nothing(tmp_path: Path) -> None:
+    assert ask_halt(tmp_path, request("too_slow"))
+    assert not ask_halt(tmp_path, request("halted"))
+    found = load_request(tmp_path / HALT_NAME)
+    assert found is not None
+    assert found.reason == "too_slow"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [HALT_NAME]
+
+
+def test_earlier_of_halt_and_kill_names_the_cause(tmp_path: Path) -> None:
+    ask_kill(tmp_path, request("halted", at=9.0))
+    ask_halt(tmp_path, request("too_slow", at=5.0))
+    found = asked_by(tmp_path)
+    assert found is not None
+    assert found.reason == "too_slow"
+
+
+@pytest.mark.parametrize("text", ["", "stop please", "{}", "[1]", '{"reason": "x"}'])
+def test_halt_made_by_hand_is_an_operators(tmp_path: Path, text: str) -> None:
+    (tmp_path / HALT_NAME).write_text(text)
+    found = load_request(tmp_path / HALT_NAME)
+    assert found is not None
+    assert (found.reason, found.ended_by) == ("halted", "operator")
+
+
+def test_unknown_parts_of_a_request_are_ignored(tmp_path: Path) -> None:
+    (tmp_path / HALT_NAME).write_text(
+        '{"reason": "deadline", "ended_by": "watchdog", "at": 3, "newer": 1}'
+    )
+    found = load_request(tmp_path / HALT_NAME)
+    assert found is not None
+    assert (found.reason, found.at) == ("deadline", 3)
+
+
+def test_nobody_gets_more_than_the_limit_to_leave() -> None:
+    assert until_after(10 * HALT_LIMIT_S) <= time.monotonic() + HALT_LIMIT_S
+
+
+def test_nothing_asked_is_nothing_found(tmp_path: Path) -> None:
+    assert asked_by(tmp_path) is None
+
+
+def test_one_of_many_writers_wins(tmp_path: Path) -> None:
+    folders = [tmp_path / str(number) for number in range(20)]
+    for folder in folders:
+        folder.mkdir()
+    with ThreadPoolExecutor(2) as pool:
+        for folder in folders:
+            results = list(pool.map(lambda r, f=folder: ask_halt(f, request(r)), ("a", "b")))
+            assert results.count(True) == 1
+            found = load_request(folder / HALT_NAME)
+            assert found is not None
+            assert found.reason == ("a", "b")[results.index(True)]

@@ -1,0 +1,171 @@
+"""How exit.json names the cause."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.contract.records import ExitRecord
+from gonogo.supervise.end_request import EndRequest
+from gonogo.supervise.exit_record import Ended, build_binding, build_exit, build_refusal, seal_lines
+
+ORDER = {"world_size": 2, "steps": 10}
+
+
+def ended(code: int | None = None, signal: int | None = None, at: float = 100.0) -> Ended:
+    return Ended(code=code, signal=signal, at=at)
+
+
+def request(reason: str, by: str, at: float = 50.0) -> EndRequest:
+    return EndRequest(reason=reason, ended_by=by, at=at, text="why")
+
+
+def write_last_step(run_dir: Path, step: int) -> None:
+    for rank in range(2):
+        line = {"msg": "step_end", "step": step}
+        (run_dir / f"heartbeat_rank{rank}.jsonl").write_text(json.dumps(line) + "\n{torn")
+
+
+def build(
+    run_dir: Path, ranks: dict[int, Ended], asked: EndRequest | None = None, **more: Ended | None
+) -> ExitRecord:
+    document = build_exit(
+        run_dir=run_dir,
+        order=ORDER,
+        request=asked,
+        agent=more.get("agent", ended(1)),
+        ranks=ranks,
+        now=200.0,
+    )
+    return ExitRecord.model_validate(document)
+
+
+def test_ranks_that_end_well_after_the_last_step_complete_the_run(tmp_path: Path) -> None:
+    write_last_step(tmp_path, 10)
+    record = build(tmp_path, {0: ended(0), 1: ended(0)})
+    assert (record.reason, record.ended_by) == (OutcomeCode.COMPLETED, Actor.TRAINER)
+    assert (record.code, record.ended_at) == (0, 200.0)
+
+
+def test_run_that_finished_although_it_was_asked_to_leave_is_completed(tmp_path: Path) -> None:
+    write_last_step(tmp_path, 10)
+    asked = request("halted", "operator")
+    assert build(tmp_path, {0: ended(0), 1: ended(0)}, asked).reason is OutcomeCode.COMPLETED
+
+
+@pytest.mark.parametrize("step", [0, 9])
+def test_code_0_before_the_last_step_is_no_completion(tmp_path: Path, step: int) -> None:
+    write_last_step(tmp_path, step)
+    record = build(tmp_path, {0: ended(0), 1: ended(0)})
+    assert (record.reason, record.ended_by) == (OutcomeCode.NONZERO_EXIT, Actor.TRAINER)
+
+
+def test_missing_rank_is_no_completion(tmp_path: Path) -> None:
+    write_last_step(tmp_path, 10)
+    assert build(tmp_path, {0: ended(0)}).reason is OutcomeCode.NONZERO_EXIT
+
+
+def test_run_of_which_no_rank_started_names_torchrun(tmp_path: Path) -> None:
+    record = build(tmp_path, {}, agent=ended(1))
+    assert (record.reason, record.code) == (OutcomeCode.NONZERO_EXIT, 1)
+    assert "torchrun" in record.text
+
+
+def test_rank_that_failed_first_is_the_cause_and_not_those_told_to_end(tmp_path: Path) -> None:
+    ranks = {0: ended(signal=15, at=1.0), 1: ended(code=7, at=2.0)}
+    record = build(tmp_path, ranks)
+    assert (record.code, record.signal) == (7, None)
+    assert record.text == "rank 1 ended with code 7"
+
+
+@pytest.mark.parametrize(
+    ("reason", "by"),
+    [("stalled", "watchdog"), ("halted", "operator"), ("watcher_failed", "infra")],
+)
+def test_who_asked_first_names_the_cause(tmp_path: Path, reason: str, by: str) -> None:
+    record = build(tmp_path, {0: ended(3), 1: ended(3)}, request(reason, by))
+    assert (record.reason.value, record.ended_by.value, record.text) == (reason, by, "why")
+
+
+def test_failure_while_an_operator_waits_is_the_trainers_own(tmp_path: Path) -> None:
+    ranks = {0: ended(3), 1: ended(1)}
+    record = build(tmp_path, ranks, request("halted", "operator"))
+    assert (record.reason, record.ended_by) == (OutcomeCode.NONZERO_EXIT, Actor.TRAINER)
+
+
+def test_failure_of_a_rank_that_the_watchdog_ended_changes_no_cause(tmp_path: Path) -> None:
+    ranks = {0: ended(3), 1: ended(signal=6)}
+    record = build(tmp_path, ranks, request("too_slow", "watchdog"))
+    assert record.reason is OutcomeCode.TOO_SLOW
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",
+        "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate",
+        "Traceback\nMemoryError\n",
+    ],
+)
+def test_memory_is_named_when_the_failed_rank_says_so(tmp_path: Path, text: str) -> None:
+    (tmp_path / "rank1.log").write_text(text)
+    asked = request("nonzero_exit", "trainer")
+    record = build(tmp_path, {0: ended(signal=15, at=2.0), 1: ended(1, at=1.0)}, asked)
+    assert record.reason is OutcomeCode.OOM
+
+
+def test_memory_in_another_ranks_log_names_nothing(tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_text("torch.OutOfMemoryError")
+    ranks = {0: ended(signal=15, at=2.0), 1: ended(1, at=1.0)}
+    assert build(tmp_path, ranks).reason is OutcomeCode.NONZERO_EXIT
+
+
+def test_refused_order_is_infrastructures_end(tmp_path: Path) -> None:
+    document = build_refusal("entry not allowed", run_dir=tmp_path, order=ORDER, now=5.0)
+    record = ExitRecord.model_validate(document)
+    assert (record.reason, record.ended_by) == (OutcomeCode.PREFLIGHT_FAILED, Actor.INFRA)
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["ended", "refused"])
+def test_end_says_whose_it_is_and_how_much_was_watched(tmp_path: Path, refused: bool) -> None:
+    order = {**ORDER, "run": "run_x", "attempt": 2}
+    (tmp_path / "order.json").write_text(json.dumps(order))
+    ticks = b'{"n":0}\n' * 200_000
+    (tmp_path / "watch.jsonl").write_bytes(ticks + b'{"n":9')
+    if refused:
+        document = build_refusal("no", run_dir=tmp_path, order=order, now=5.0)
+    else:
+        document = build_exit(
+            run_dir=tmp_path, order=order, request=None, agent=ended(1), ranks={}, now=5.0
+        )
+    record = ExitRecord.model_validate(document)
+    assert (record.run, record.attempt) == ("run_x", 2)
+    assert record.order_sha256 == sha256((tmp_path / "order.json").read_bytes()).hexdigest()
+    assert record.watch is not None
+    assert record.watch.bytes == len(ticks)
+    assert record.watch.sha256 == sha256(ticks).hexdigest()
+
+
+@pytest.mark.parametrize("there", ["nothing", "a folder", "one torn line"])
+def test_watch_that_cannot_be_sealed_is_sealed_as_empty(tmp_path: Path, there: str) -> None:
+    path = tmp_path / "watch.jsonl"
+    if there == "a folder":
+        path.mkdir()
+    elif there == "one torn line":
+        path.write_bytes(b"x" * 3_000_000)
+    assert seal_lines(path) == {"bytes": 0, "sha256": sha256(b"").hexdigest()}
+
+
+def test_the_end_says_what_stood_written_and_who_had_asked(tmp_path: Path) -> None:
+    (tmp_path / "heartbeat_rank0.jsonl").write_bytes(b"{}\n{}\n{torn")
+    (tmp_path / "findings.jsonl").write_bytes(b"{}\n")
+    (tmp_path / ".HALT").touch()
+    found = build_binding(tmp_path, {"run": "r"})
+    assert found["heartbeats"] == {"heartbeat_rank0.jsonl": {"bytes": 6, "lines": 2}}
+    assert found["findings"] == seal_lines(tmp_path / "findings.jsonl")
+    assert found["findings"]["bytes"] == 3
+    assert found["requests"] == [".HALT"]

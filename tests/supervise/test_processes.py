@@ -1,0 +1,83 @@
+"""Processes as /proc tells them, found by token and by descent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from gonogo.supervise.processes import (
+    ProcessRef,
+    find_descendants,
+    find_marked,
+    find_process,
+    load_stat,
+    send_signal,
+)
+from tests.supervise.runs import wait_until
+
+ORPHAN = """
+import subprocess, time
+from gonogo.supervise.processes import die_with_parent
+child = subprocess.Popen(["sleep", "60"], preexec_fn={prepare})
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    environ = {"GONOGO_RUN": f"run_of_{os.getpid()}", "PATH": os.environ["PATH"]}
+    with subprocess.Popen(["sleep", "60"], env=environ) as process:
+        yield process
+        process.kill()
+
+
+def test_process_is_found_by_its_token_alone(sleeper: subprocess.Popen[bytes]) -> None:
+    token = f"run_of_{os.getpid()}"
+    wait_until(lambda: list(find_marked(token)) == [sleeper.pid], "the sleeper")
+    assert list(find_marked(token[:-1])) == []
+    assert list(find_marked(f"{token}0")) == []
+
+
+def test_child_is_a_descendant_unless_its_tree_is_left_out(
+    sleeper: subprocess.Popen[bytes],
+) -> None:
+    assert sleeper.pid in find_descendants(os.getpid())
+    assert sleeper.pid not in find_descendants(os.getpid(), leave=frozenset({sleeper.pid}))
+
+
+def test_zombie_and_a_later_process_of_the_same_pid_are_not_alive(
+    sleeper: subprocess.Popen[bytes],
+) -> None:
+    ref = find_process(sleeper.pid)
+    assert ref is not None
+    assert ref.is_alive()
+    assert not ProcessRef(pid=ref.pid, start_ticks=ref.start_ticks + 1).is_alive()
+    os.kill(sleeper.pid, signal.SIGKILL)
+    wait_until(lambda: (stat := load_stat(sleeper.pid)) and stat.state == "Z", "the zombie")
+    assert not ref.is_alive()
+    assert ref.send(signal.SIGTERM) is False
+    sleeper.wait()
+    assert load_stat(sleeper.pid) is None
+    assert send_signal(sleeper.pid, signal.SIGTERM) is False
+
+
+@pytest.mark.parametrize(
+    ("prepare", "dies"), [("die_with_parent", True), ("None", False)], ids=["asked", "not asked"]
+)
+def test_child_dies_with_its_parent_when_it_asked_for_it(prepare: str, dies: bool) -> None:
+    command = [sys.executable, "-c", ORPHAN.format(prepare=prepare)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = find_process(int(parent.stdout.readline()))
+        parent.kill()
+    assert child is not None
+    if dies:
+        wait_until(lambda: not child.is_alive(), "the child's end", limit_s=2.0)
+    assert child.is_alive() is not dies
+    child.send(signal.SIGKILL)

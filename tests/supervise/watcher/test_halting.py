@@ -1,0 +1,310 @@
+"""From finding to request: evidence first, at most a second of it, and only once."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from gonogo.contract.agent import Command, CommandKind
+from gonogo.contract.finding import Act, Finding, Severity
+from gonogo.contract.outcome import Detector
+from gonogo.rundir import RunDir
+from gonogo.supervise.end_request import HALT_NAME, KILL_NAME, load_request
+from gonogo.supervise.evidence.rounds import (
+    MAX_ROUNDS,
+    MAX_ROUNDS_OF_SUSPICION,
+    Evidence,
+    Round,
+    Target,
+)
+from gonogo.supervise.watcher.halting import (
+    EVIDENCE_WAIT_S,
+    RECENT_ROUND_S,
+    SECOND_ROUND_S,
+    Halting,
+)
+from gonogo.supervise.watcher.pace import Pace
+from tests.supervise.runs import build_test_order
+
+
+class EvidenceOnPaper(Evidence):
+    """Starts rounds that run until they are told to have ended."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        super().__init__(run_dir)
+        self.rounds: list[str] = []
+        self.running = False
+        self.now = 0.0
+        self.step = 0
+
+    def start_round(self, reason: str, *_: object, **__: object) -> Round | None:
+        self.rounds.append(reason)
+        evidence = self
+
+        class RoundOnPaper(Round):
+            def is_running(self) -> bool:
+                return evidence.running
+
+        self.last = RoundOnPaper(number=1, started_at=self.now, paths=[f"evidence/{reason}"])
+        return self.last
+
+
+@pytest.fixture
+def evidence(tmp_path: Path) -> EvidenceOnPaper:
+    return EvidenceOnPaper(RunDir(tmp_path))
+
+
+@pytest.fixture
+def halting(tmp_path: Path, evidence: EvidenceOnPaper) -> Halting:
+    order = build_test_order("run_x", checkpoint={"every_steps": 20})
+    return Halting(RunDir(tmp_path), order, Pace(), evidence, dict, lambda _: evidence.step)
+
+
+def finding(
+    severity: Severity = Severity.HALT,
+    detector: Detector = Detector.STALL,
+    key: str = "k",
+    **place: int,
+) -> Finding:
+    return Finding.model_validate(
+        {"detector": detector, "severity": severity, "at": 1.0, "key": key, "text": "why", **place}
+    )
+
+
+def test_warning_takes_no_evidence_and_asks_for_nothing(
+    tmp_path: Path, halting: Halting, evidence: EvidenceOnPaper
+) -> None:
+    halting.observe(finding(Severity.WARN), 0.0)
+    halting.advance(10.0)
+    assert evidence.rounds == []
+    assert not halting.asked()
+
+
+def test_suspicion_takes_evidence_and_asks_for_nothing(
+    halting: Halting, evidence: EvidenceOnPaper
+) -> None:
+    found = halting.observe(finding(Severity.SUSPECT), 0.0)
+    halting.advance(1.5)
+    assert found.evidence == ["evidence/stall"]
+    assert evidence.rounds == ["stall"]
+    assert not halting.asked()
+
+
+def test_standing_suspicion_gets_a_second_round_later(
+    halting: Halting, evidence: EvidenceOnPaper
+) -> None:
+    halting.observe(finding(Severity.SUSPECT), 0.0)
+    halting.advance(SECOND_ROUND_S - 0.1)
+    assert len(evidence.rounds) == 1
+    halting.advance(SECOND_ROUND_S)
+    halting.advance(SECOND_ROUND_S + 1)
+    assert len(evidence.rounds) == 2
+
+
+def test_suspicion_that_went_away_gets_no_second_round(
+    halting: Halting, evidence: EvidenceOnPaper
+) -> None:
+    halting.observe(finding(Severity.SUSPECT, rank=1, step=8), 0.0)
+    evidence.step = 9
+    halting.advance(SECOND_ROUND_S + 1)
+    assert len(evidence.rounds) == 1
+
+
+def test_halt_waits_for_its_evidence_but_not_for_long(
+    tmp_path: Path, halting: Halting, evidence: EvidenceOnPaper
+) -> None:
+    evidence.running = True
+    halting.observe(finding(), 0.0)
+    halting.advance(EVIDENCE_WAIT_S - 0.1)
+    assert not halting.asked()
+    halting.advance(EVIDENCE_WAIT_S)
+    found = load_request(tmp_path / KILL_NAME)
+    assert found is not None
+    assert (found.reason, found.key) == ("stalled", "k")
+
+
+def test_halt_does_not_wait_when_the_evidence_is_there(halting: Halting) -> None:
+    halting.observe(finding(), 0.0)
+    halting.advance(0.01)
+    assert halting.asked()
+
+
+def test_halt_uses_a_recent_round_and_takes_another_after_a_while(
+    halting: Halting, evidence: EvidenceOnPaper
+) -> None:
+    halting.observe(finding(Severity.SUSPECT), 0.0)
+    halting.observe(finding(Severity.SUSPECT, key="k2"), RECENT_ROUND_S)
+    assert len(evidence.rounds) == 1
+    halting.observe(finding(), RECENT_ROUND_S + 0.1)
+    assert len(evidence.rounds) == 2
+
+
+def test_first_halt_finding_decides(tmp_path: Path, halting: Halting) -> None:
+    halting.observe(finding(detector=Detector.NON_FINITE, key="first"), 0.0)
+    halting.observe(finding(detector=Detector.STALL, key="second"), 0.0)
+    halting.advance(0.1)
+    halting.advance(5.0)
+    found = load_request(tmp_path / HALT_NAME)
+    assert found is not None
+    assert (found.key, found.reason) == ("first", "non_finite")
+    assert not (tmp_path / KILL_NAME).exists()
+
+
+def waiting(left_s: float = 1000.0, *, found_s_ago: float = 0.0, key: str = "leak") -> Finding:
+    """A halt that acts at a checkpoint; leaving takes 122 s at an unknown pace."""
+    return finding(detector=Detector.MEMORY_LEAK, key=key).model_copy(
+        update={"act": Act.AT_CHECKPOINT, "value": left_s, "at": time.time() - found_s_ago}
+    )
+
+
+def reason_in(folder: Path) -> str | None:
+    found = load_request(folder / HALT_NAME)
+    return None if found is None else found.reason
+
+
+def test_halt_at_a_checkpoint_asks_to_leave_once_one_has_been_verified(
+    tmp_path: Path, halting: Halting
+) -> None:
+    halting.observe(waiting(), 0.0)
+    halting.advance(100.0)
+    assert not halting.asked()
+    halting.saved(time.time())
+    halting.advance(100.2)
+    assert reason_in(tmp_path) == "resource_limit"
+    assert not (tmp_path / KILL_NAME).exists()
+
+
+def test_halt_at_a_checkpoint_takes_evidence_at_once(
+    halting: Halting, evidence: EvidenceOnPaper
+) -> None:
+    assert halting.observe(waiting(), 0.0).evidence == ["evidence/memory_leak"]
+    assert evidence.rounds == ["memory_leak"]
+
+
+def test_halt_at_a_checkpoint_waits_no_longer_than_half_of_what_is_left(
+    tmp_path: Path, halting: Halting
+) -> None:
+    halting.observe(waiting(1000.0), 0.0)
+    halting.advance(400.0 - 25.0)
+    assert not halting.asked()
+    halting.advance(500.0)
+    assert reason_in(tmp_path) == "resource_limit"
+
+
+def test_halt_at_a_checkpoint_with_no_time_left_acts_now(tmp_path: Path, halting: Halting) -> None:
+    halting.observe(waiting(3.0), 0.0)
+    halting.advance(0.1)
+    assert reason_in(tmp_path) == "resource_limit"
+
+
+def test_a_checkpoint_before_anything_waits_changes_nothing(halting: Halting) -> None:
+    halting.saved(time.time())
+    halting.observe(waiting(), 0.0)
+    halting.advance(1.0)
+    assert not halting.asked()
+
+
+def test_a_halt_that_acts_now_comes_before_one_that_waits(tmp_path: Path, halting: Halting) -> None:
+    halting.observe(waiting(), 0.0)
+    halting.observe(finding(detector=Detector.STALL, key="stall"), 1.0)
+    halting.advance(1.1)
+    found = load_request(tmp_path / KILL_NAME)
+    assert found is not None
+    assert found.key == "stall"
+
+
+def test_the_first_that_waits_decides(tmp_path: Path, halting: Halting) -> None:
+    halting.observe(waiting(key="first"), 0.0)
+    halting.observe(waiting(key="second"), 1.0)
+    halting.saved(time.time())
+    halting.advance(2.0)
+    found = load_request(tmp_path / HALT_NAME)
+    assert found is not None
+    assert found.key == "first"
+
+
+def test_a_page_takes_no_evidence_of_a_warning_and_ends_nothing(
+    halting: Halting, evidence: EvidenceOnPaper
+) -> None:
+    page = finding(Severity.WARN, Detector.WATCHER).model_copy(update={"act": Act.PAGE})
+    halting.observe(page, 0.0)
+    halting.observe(page.model_copy(update={"severity": Severity.HALT}), 0.0)
+    halting.saved(time.time())
+    halting.advance(9_999.0)
+    assert not halting.asked()
+    assert evidence.rounds == ["watcher"]
+
+
+def test_waiting_survives_a_watcher_that_died(tmp_path: Path, halting: Halting) -> None:
+    halting.resume([waiting(1000.0, found_s_ago=100.0)], 50.0)
+    halting.advance(60.0)
+    assert not halting.asked()
+    halting.saved(time.time())
+    halting.advance(61.0)
+    assert reason_in(tmp_path) == "resource_limit"
+
+
+@pytest.mark.parametrize(("verified_s_ago", "due"), [(99.0, True), (101.0, False)])
+def test_only_a_checkpoint_after_the_finding_is_the_one_waited_for(
+    halting: Halting, verified_s_ago: float, due: bool
+) -> None:
+    halting.resume([waiting(1000.0, found_s_ago=100.0)], 50.0)
+    halting.saved(time.time() - verified_s_ago)
+    halting.advance(51.0)
+    assert halting.asked() is due
+
+
+def test_a_restart_gives_no_more_time_to_wait(tmp_path: Path, halting: Halting) -> None:
+    halting.resume([waiting(1000.0, found_s_ago=900.0)], 50.0)
+    halting.advance(50.0)
+    assert reason_in(tmp_path) == "resource_limit"
+
+
+def test_of_what_a_dead_watcher_found_the_one_that_acts_now_decides(
+    tmp_path: Path, halting: Halting
+) -> None:
+    page = finding(key="page").model_copy(update={"act": Act.PAGE})
+    halting.resume([page, waiting(), finding(key="now")], 50.0)
+    halting.advance(50.0)
+    found = load_request(tmp_path / KILL_NAME)
+    assert found is not None
+    assert found.key == "now"
+
+
+def test_run_that_is_ending_is_not_asked_again(tmp_path: Path, halting: Halting) -> None:
+    halting.obey(Command(kind=CommandKind.HALT), 0.0)
+    halting.obey(Command(kind=CommandKind.CANCEL), 0.0)
+    halting.isolate(400.0, 0.0)
+    halting.observe(finding(), 1.0)
+    halting.advance(5.0)
+    found = load_request(tmp_path / HALT_NAME)
+    assert found is not None
+    assert found.reason == "halted"
+    assert not (tmp_path / KILL_NAME).exists()
+
+
+def test_decision_of_a_watcher_that_died_is_carried_out_at_once(
+    tmp_path: Path, halting: Halting
+) -> None:
+    halting.resume([finding(Severity.WARN), finding(key="old"), finding(key="later")], 7.0)
+    halting.advance(7.0)
+    found = load_request(tmp_path / KILL_NAME)
+    assert found is not None
+    assert found.key == "old"
+
+
+def test_evidence_of_one_run_is_bounded(tmp_path: Path) -> None:
+    real = Evidence(RunDir(tmp_path))
+    target = {0: Target(rank=0, pid=None)}
+    rounds = [real.start_round("stall", target, float(n)) for n in range(MAX_ROUNDS)]
+    taken = [found is not None for found in rounds]
+    assert taken == [n < MAX_ROUNDS_OF_SUSPICION for n in range(MAX_ROUNDS)]
+    halts = [real.start_round("stall", target, 99.0, halts=True) for _ in range(MAX_ROUNDS)]
+    assert [found is not None for found in halts].count(True) == MAX_ROUNDS - taken.count(True)
+    for found in rounds + halts:
+        for thread in found.threads if found is not None else ():
+            thread.join(5)
+    again = Evidence(RunDir(tmp_path))
+    assert again.start_round("stall", target, 0.0, halts=True) is None

@@ -1,0 +1,93 @@
+"""What the watcher says it has seen of the small records."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from gonogo.contract.tick import FileSeal
+from gonogo.rundir import RunDir, save_json
+from gonogo.supervise.watcher.seals import Seals
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> RunDir:
+    save_json(tmp_path / "order.json", {"v": 1})
+    return RunDir(tmp_path)
+
+
+def seal(path: Path) -> FileSeal:
+    content = path.read_bytes()
+    return FileSeal(bytes=len(content), sha256=sha256(content).hexdigest())
+
+
+def test_record_is_sealed_once_when_it_is_first_seen(run_dir: RunDir) -> None:
+    seals = Seals(run_dir, 2, {})
+    assert seals.take() == {"order.json": seal(run_dir.order)}
+    assert seals.take() == {}
+    save_json(run_dir.preflight, {"v": 1, "passed": True})
+    save_json(run_dir.rank_exit(1), {"code": 0})
+    assert set(seals.take()) == {"preflight/preflight.json", "exit_rank1.json"}
+    assert seals.take() == {}
+
+
+def test_torn_record_waits_until_it_is_whole(run_dir: RunDir) -> None:
+    seals = Seals(run_dir, 1, {})
+    seals.take()
+    run_dir.model.write_bytes(b'{"v": 1,')
+    assert seals.take() == {}
+    run_dir.model.write_bytes(b'{"v": 1, "dim": 64}')
+    assert seals.take() == {"model.json": seal(run_dir.model)}
+
+
+def test_record_that_a_new_process_writes_again_is_sealed_again(run_dir: RunDir) -> None:
+    seals = Seals(run_dir, 1, {})
+    save_json(run_dir.model, {"dim": 64})
+    seals.take()
+    save_json(run_dir.model, {"dim": 64})
+    assert seals.take() == {}
+    save_json(run_dir.model, {"dim": 65})
+    assert seals.take() == {"model.json": seal(run_dir.model)}
+
+
+def test_record_that_no_process_writes_again_keeps_its_first_seal(run_dir: RunDir) -> None:
+    seals = Seals(run_dir, 1, {})
+    save_json(run_dir.preflight, {"passed": False})
+    first = seal(run_dir.preflight)
+    seals.take()
+    save_json(run_dir.preflight, {"passed": True})
+    save_json(run_dir.order, {"v": 2})
+    assert seals.take() == {}
+    assert seals.known["preflight/preflight.json"] == first
+
+
+def test_nothing_is_sealed_after_the_end(run_dir: RunDir) -> None:
+    seals = Seals(run_dir, 1, {})
+    save_json(run_dir.exit, {"code": 0})
+    assert "exit.json" in seals.take()
+    assert seals.closed
+    save_json(run_dir.exit, {"code": 1})
+    save_json(run_dir.order, {"v": 2})
+    assert seals.take() == {}
+    assert Seals(run_dir, 1, seals.known).take() == {}
+
+
+def test_watcher_that_starts_again_seals_only_what_no_tick_holds(run_dir: RunDir) -> None:
+    first = Seals(run_dir, 1, {})
+    first.take()
+    save_json(run_dir.model, {"dim": 64})
+    assert Seals(run_dir, 1, first.known).take() == {"model.json": seal(run_dir.model)}
+
+
+def test_seal_whose_tick_could_not_be_recorded_is_given_again(run_dir: RunDir) -> None:
+    seals = Seals(run_dir, 1, {})
+    taken = seals.take()
+    seals.forget(taken)
+    assert seals.take() == taken
+
+
+def test_folder_in_place_of_a_record_is_no_record(run_dir: RunDir) -> None:
+    run_dir.model.mkdir()
+    assert set(Seals(run_dir, 1, {}).take()) == {"order.json"}

@@ -1,0 +1,51 @@
+"""A plain PyTorch script with DistributedDataParallel, attached in three lines.
+
+`python -m torch.distributed.run --nproc-per-node 2 -m tests.trainer.loops.ddp [HALT_AT]`; `.HALT`
+appears while rank 0 is in step HALT_AT. A step takes as long as the order's `train.step_s` says.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import gonogo.trainer
+
+
+def main() -> None:
+    halt_at = int(sys.argv[1]) if len(sys.argv) == 2 else 0
+    dist.init_process_group("gloo")
+    torch.manual_seed(dist.get_rank())
+    model = DistributedDataParallel(torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gonogo.trainer.attach(model=model) as beat:
+        for step in range(1, (beat.steps or 6) + 1):
+            time.sleep(beat.order.get("train", {}).get("step_s", 0.0))
+            inputs = torch.randn(4, 8)
+            loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if step == halt_at and beat.rank == 0:
+                (Path(os.environ["GONOGO_RUN_DIR"]) / ".HALT").touch()
+            beat.step(loss=loss, tokens=inputs.numel() * beat.world_size)
+            if beat.should_halt():
+                folder = beat.checkpoint_path()
+                assert folder is not None
+                with beat.section("checkpoint"):
+                    if beat.rank == 0:
+                        time.sleep(1.0)  # a large one: the other rank is long ready to leave
+                        folder.mkdir(parents=True)
+                        torch.save(model.state_dict(), folder / "model.pt")
+                    beat.checkpoint(folder)
+                break
+
+
+if __name__ == "__main__":
+    main()

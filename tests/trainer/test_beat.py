@@ -1,0 +1,113 @@
+"""Outside gonogo the same calls do nothing: no file, no thread, no import, no collective."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import gonogo.trainer
+from gonogo.trainer.beat import Beat
+from gonogo.trainer.supervised import SupervisedBeat
+from tests.trainer.runs import environment
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A process that nobody supervises, in a folder of its own."""
+    for name in ("GONOGO_RUN_DIR", "GONOGO_RUN", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_whole_training_says_nothing_anywhere(alone: Path) -> None:
+    threads = threading.active_count()
+
+    def never(flag: bool) -> bool:
+        raise AssertionError("no rank has anything to agree on")
+
+    with gonogo.trainer.attach(model=object(), agree=never) as beat:
+        beat.model(object(), dim=3)
+        beat.resumed(5)
+        for batch in beat.batches([1, 2]):
+            with beat.section("forward"), beat.waiting():
+                beat.enter("backward")
+            beat.step(loss=batch, tokens=1, anything=object())
+            beat.eval(1.0)
+            beat.checkpoint("nowhere")
+            assert not beat.should_save()
+            assert not beat.should_halt()
+    assert (beat.rank, beat.world_size, beat.steps, beat.run_dir) == (0, 1, None, None)
+    assert (beat.resume_from, beat.checkpoint_path(), dict(beat.order)) == (None, None, {})
+    assert beat.finite
+    assert list(alone.iterdir()) == []
+    assert threading.active_count() == threads
+
+
+def test_an_error_goes_through_as_it_is(alone: Path) -> None:
+    with pytest.raises(KeyError), gonogo.trainer.attach():
+        raise KeyError("the script's own")
+
+
+def test_a_section_that_there_is_none_of_is_refused_everywhere(alone: Path) -> None:
+    with pytest.raises(ValueError, match="no section 'sideward'; there are backward"):
+        gonogo.trainer.attach().section("sideward")  # type: ignore[arg-type]
+
+
+def test_it_knows_its_rank_all_the_same(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    beat = gonogo.trainer.attach()
+    assert (beat.rank, beat.world_size) == (3, 8)
+
+
+def test_a_call_costs_nothing(alone: Path) -> None:
+    """Below a microsecond where it was measured; the bound is a thousand times that."""
+    code = (
+        "import time, gonogo.trainer\n"
+        "beat = gonogo.trainer.attach()\n"
+        "began = time.process_time()\n"
+        "for _ in range(1000): beat.step(loss=1.0, tokens=1); beat.should_halt()\n"
+        "assert time.process_time() - began < 1.0\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment(None))
+
+
+LIGHT = """
+import sys
+import gonogo.trainer
+with gonogo.trainer.attach({where}) as beat:
+    beat.step(loss=1.0)
+heavy = {{"pydantic", "yaml", "torch", "numpy", "transformers", "lightning", "accelerate", "httpx"}}
+print(sorted(heavy & sys.modules.keys()))
+ours = {{name for name in sys.modules if name.startswith("gonogo")}}
+print(sorted(name for name in ours if not name.startswith(("gonogo.trainer", "gonogo."))))
+print(sorted(name for name in ours if name.count(".") and not name.startswith("gonogo.trainer")))
+"""
+
+
+@pytest.mark.parametrize("supervised", [False, True], ids=["alone", "supervised"])
+def test_nothing_is_imported_but_the_standard_library(tmp_path: Path, supervised: bool) -> None:
+    code = LIGHT.format(where=repr(str(tmp_path)) if supervised else "")
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, check=True, env=environment(None), capture_output=True, text=True
+    )
+    assert done.stdout.splitlines() == ["[]", "['gonogo']", "[]"]
+    assert (tmp_path / "heartbeat_rank0.jsonl").exists() is supervised
+
+
+def test_both_beats_take_the_same_calls() -> None:
+    for name, method in inspect.getmembers(Beat, inspect.isfunction):
+        if name == "__init__" or name not in vars(SupervisedBeat):
+            continue
+        ours, theirs = (
+            [(row.name, row.kind, row.default) for row in inspect.signature(of).parameters.values()]
+            for of in (vars(SupervisedBeat)[name], method)
+        )
+        assert ours == theirs, name

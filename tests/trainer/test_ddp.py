@@ -1,0 +1,55 @@
+"""Plain PyTorch, two real ranks that talk through gloo."""
+
+from __future__ import annotations
+
+import pytest
+
+from gonogo.judge.directory import judge_directory
+from gonogo.rundir import RunDir
+from tests.trainer.runs import exit_codes, lines_of, run_loop, said, steps_of, write_order
+
+
+@pytest.fixture(scope="module")
+def halted(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """A run that was halted while rank 0 was in step 3."""
+    folder = write_order(tmp_path_factory.mktemp("runs") / "run", steps=6, world_size=2)
+    done = run_loop("ddp", folder, "3", ranks=2)
+    assert exit_codes(done.stderr) == {3}, done.stderr
+    return RunDir(folder)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_both_ranks_leave_after_the_same_step(halted: RunDir, rank: int) -> None:
+    lines = lines_of(halted.path, rank)
+    assert steps_of(lines, "step_end") == [1, 2, 3]
+    assert said(lines, "halt_seen")
+    assert not said(lines, "done")
+    assert not said(lines, "error")
+    assert [line.seq for line in lines] == list(range(1, len(lines) + 1))
+
+
+def test_the_checkpoint_of_that_step_is_whole(halted: RunDir) -> None:
+    folder = halted.checkpoints / "step_000003"
+    assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "model.pt"]
+
+
+def test_ranks_say_what_they_are(halted: RunDir) -> None:
+    facts = judge_directory(halted.path)["facts"]
+    told = [facts["identity"][str(rank)] for rank in (0, 1)]
+    assert told[0] == told[1]
+    assert (told[0]["params"], told[0]["world_size"], told[0]["device"]) == (9, 2, "cpu")
+    assert {
+        line.backend for rank in (0, 1) for line in said(lines_of(halted.path, rank), "boot")
+    } == {"DDP"}
+
+
+def test_waiting_for_the_other_rank_is_counted(halted: RunDir) -> None:
+    """Each step has one collective of ours; the halt takes one more, about the weights."""
+    for rank in (0, 1):
+        lines = lines_of(halted.path, rank)
+        assert [line.collective_seq for line in said(lines, "step_end")] == [None, 1, 2]
+
+
+def test_under_no_supervisor_the_same_script_trains_to_its_end() -> None:
+    done = run_loop("ddp", None, ranks=2)
+    assert done.returncode == 0, done.stderr

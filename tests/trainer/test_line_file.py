@@ -1,0 +1,121 @@
+"""What becomes of lines that a file system refuses: kept, in order, whole, and bounded."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gonogo.trainer import line_file
+from gonogo.trainer.line_file import LineFile, Taken
+
+REAL_WRITE = os.write
+
+
+class Disk:
+    """A disk with room for some bytes more."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def write(self, fd: int, data: bytes) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = REAL_WRITE(fd, data[: self.room])
+        self.room -= written
+        return written
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    disk = Disk(10**9)
+    monkeypatch.setattr(os, "write", disk.write)
+    return disk
+
+
+@pytest.mark.parametrize("room", [0, 1, 3, 4, 6])
+def test_what_a_full_disk_refused_stands_there_once_it_has_room(
+    tmp_path: Path, disk: Disk, room: int
+) -> None:
+    file = LineFile(tmp_path / "h")
+    disk.room = room
+    file.append(b"one\n")
+    file.append(b"two\n")
+    assert file.failures >= 1
+    disk.room = 10**9
+    file.append(b"three\n")
+    file.close()
+    assert (tmp_path / "h").read_bytes() == b"one\ntwo\nthree\n"
+
+
+@pytest.mark.parametrize("room", [0, 2], ids=["between lines", "within a line"])
+def test_a_disk_that_stays_full_costs_the_oldest_lines_and_never_half_of_one(
+    tmp_path: Path, disk: Disk, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_file, "KEPT_BYTES", 20_000)
+    file = LineFile(tmp_path / "h")
+    disk.room = room
+    lines = [b"%06d%s\n" % (number, b"x" * 993) for number in range(60)]
+    for line in lines:
+        file.append(line)
+    disk.room = 10**9
+    file.append(b"last\n")
+    file.close()
+    found = (tmp_path / "h").read_bytes().splitlines(keepends=True)
+    assert found[-1] == b"last\n"
+    assert set(found) <= {*lines, b"last\n"}
+    assert found == sorted(found)
+    assert 18_000 < sum(map(len, found)) < 22_000
+    assert (found[0] == lines[0]) is (room == 2)
+    assert file.failures >= 60
+
+
+def test_a_device_that_is_always_full_never_raises() -> None:
+    file = LineFile(Path("/dev/full"))
+    for _ in range(3):
+        file.append(b"line\n")
+    file.close()
+    assert file.failures == 3
+
+
+def test_a_folder_that_appears_later_gets_every_line(tmp_path: Path) -> None:
+    file = LineFile(tmp_path / "later" / "h")
+    file.append(b"one\n")
+    assert file.failures == 2
+    (tmp_path / "later").mkdir()
+    file.append(b"two\n")
+    file.close()
+    assert (tmp_path / "later" / "h").read_bytes() == b"one\ntwo\n"
+
+
+def test_a_line_that_a_killed_process_left_torn_does_not_spoil_ours(tmp_path: Path) -> None:
+    (tmp_path / "h").write_bytes(b'{"v": 1}\n{"v": 1, "ts"')
+    file = LineFile(tmp_path / "h")
+    file.append(b"ours\n")
+    file.close()
+    assert (tmp_path / "h").read_bytes().splitlines()[-1] == b"ours"
+
+
+def test_a_file_that_another_process_writes_is_taken_until_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_file, "_LOCK_WAIT_S", 0.1)
+    code = (
+        "import sys, pathlib; from gonogo.trainer.line_file import LineFile;"
+        "file = LineFile(pathlib.Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "h")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(Taken):
+            LineFile(tmp_path / "h")
+        other.kill()
+    file = LineFile(tmp_path / "h")
+    file.append(b"ours\n")
+    file.close()
+    assert (tmp_path / "h").read_bytes() == b"ours\n"

@@ -1,0 +1,95 @@
+"""Which code runs on this host? The same words as the trainer's boot line, which must agree.
+
+The workload imports nothing of ours, so the rule stands twice: here and in `nsa.identity`, and a
+test holds them against each other.
+"""
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+_GIT_LIMIT_S = 20.0
+_DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-relative", "--binary")
+_PACKAGES = ("gonogo", "nsa", "worker")
+_SOURCES = frozenset(
+    (
+        ".py",
+        ".pyx",
+        ".c",
+        ".cc",
+        ".cpp",
+        ".cu",
+        ".cuh",
+        ".h",
+        ".hpp",
+        ".sh",
+        ".toml",
+        ".yaml",
+        ".yml",
+    )
+)
+
+
+def load_git_sha(root: Path) -> str | None:
+    """Return the commit, `+` 12 hex digits where the checkout is not clean.
+
+    Those are of the digest of `git diff HEAD` and of the untracked, not ignored sources. Where
+    there is no git (a container's image) the sources themselves are digested. None where nothing
+    can be known.
+
+    Args:
+        root: the checkout, or the folder that holds the packages.
+    """
+    top = _git(root, "rev-parse", "--show-toplevel")
+    commit = _git(root, "rev-parse", "HEAD")
+    if top is None or commit is None:
+        return _digest_of_tree(root)
+    checkout = Path(os.fsdecode(top).rstrip("\n"))
+    diff = _git(checkout, "diff", "HEAD", *_DIFF)
+    listed = _git(checkout, "ls-files", "--others", "--exclude-standard", "-z")
+    if diff is None or listed is None:
+        return None
+    names = sorted(name for name in os.fsdecode(listed).split("\0") if _is_source(name))
+    dirty = hashlib.sha256(diff)
+    _add_files(dirty, checkout, names)
+    mark = f"+{dirty.hexdigest()[:12]}" if diff or names else ""
+    return commit.decode().strip() + mark
+
+
+def _digest_of_tree(root: Path) -> str | None:
+    """Return `tree-` and the digest of the sources of our packages, where there is no git."""
+    found = (path for package in _PACKAGES for path in (root / package).rglob("*"))
+    names = sorted(
+        str(path.relative_to(root)) for path in found if path.is_file() and _is_source(path.name)
+    )
+    if not names:
+        return None
+    digest = hashlib.sha256()
+    _add_files(digest, root, names)
+    return f"tree-{digest.hexdigest()[:40]}"
+
+
+def _is_source(name: str) -> bool:
+    return Path(name).suffix in _SOURCES
+
+
+def _add_files(digest: "hashlib._Hash", folder: Path, names: Iterable[str]) -> None:
+    """Add names and contents; a file that cannot be read counts by its name alone."""
+    for name in names:
+        digest.update(b"\0" + os.fsencode(name) + b"\0")
+        try:
+            digest.update(hashlib.sha256((folder / name).read_bytes()).digest())
+        except OSError:
+            continue
+
+
+def _git(folder: Path, *arguments: str) -> bytes | None:
+    try:
+        done = subprocess.run(
+            ("git", *arguments), cwd=folder, capture_output=True, timeout=_GIT_LIMIT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
