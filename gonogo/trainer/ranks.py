@@ -4,6 +4,7 @@ Torch is never imported here: it is the one in `sys.modules`, so a script withou
 nothing. Every rank of the run must make the same calls in the same order.
 """
 
+import gc
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -34,6 +35,20 @@ def mean(numbers: Sequence[float], device: Any = None) -> list[float]:
         return list(numbers)
     size = distributed.get_world_size()
     return [total / size for total in _reduce(numbers, device, "SUM")]
+
+
+def let_go() -> None:
+    """Leave torch.distributed while Python still stands; for a rank that has nothing left to say.
+
+    Gloo's threads may hold the tensors of a collective for a moment after it has returned; where
+    that moment falls into Python's end, the process aborts (PyTorch issue 190489), and a run that
+    was complete ends with -6. Groups of other backends are left to the script: destroying them may
+    wait for a peer.
+    """
+    distributed = group()
+    if distributed is not None and distributed.get_backend() == "gloo":
+        distributed.destroy_process_group()
+        gc.collect()  # whoever still holds the group in a cycle, as DDP does
 
 
 def _reduce(numbers: Sequence[float], device: Any, how: str) -> list[float]:

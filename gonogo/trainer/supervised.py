@@ -107,6 +107,8 @@ class SupervisedBeat(Beat):
                 self._any(False)  # the first that exits ends the others: none is saving any more
             _ignore_sigterm()
         self._close()
+        if error is None or left or halted:
+            atexit.register(ranks.let_go)  # at exit: the script may go on talking to its peers
         if halted and error is None:
             raise SystemExit(HALTED_CODE)
 

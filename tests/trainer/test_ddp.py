@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gonogo.judge.directory import judge_directory
@@ -15,6 +17,7 @@ def halted(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     folder = write_order(tmp_path_factory.mktemp("runs") / "run", steps=6, world_size=2)
     done = run_loop("ddp", folder, "3", ranks=2)
     assert exit_codes(done.stderr) == {3}, done.stderr
+    assert done.stdout.count("still talks: False") == 2, done.stdout
     return RunDir(folder)
 
 
@@ -48,6 +51,13 @@ def test_waiting_for_the_other_rank_is_counted(halted: RunDir) -> None:
     for rank in (0, 1):
         lines = lines_of(halted.path, rank)
         assert [line.collective_seq for line in said(lines, "step_end")] == [None, 1, 2]
+
+
+def test_who_is_done_leaves_gloo_before_python_ends(tmp_path: Path) -> None:
+    """Or now and then it aborts, and a run that was complete has a rank that exited with -6."""
+    done = run_loop("ddp", write_order(tmp_path / "run", world_size=2), ranks=2)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("still talks: False") == 2, done.stdout
 
 
 def test_under_no_supervisor_the_same_script_trains_to_its_end() -> None:

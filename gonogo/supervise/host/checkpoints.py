@@ -7,6 +7,8 @@ gigabytes delay no tick and leave the disk to the trainer. What the trainer dele
 keeps the newest few) is not a failure and not told.
 
 The first look tells an empty list: the watcher looks at checkpoints, even where there are none.
+Until the last claim is verified something is owed: a run's last checkpoint is often written just
+before it ends, and the watcher stays for it.
 """
 
 import hashlib
@@ -49,9 +51,10 @@ class Checkpoints:
         self._known: set[str] = set()
         self._sighted: dict[str, tuple[int, int]] = {}
         self._jobs: queue.SimpleQueue[Path] = queue.SimpleQueue()
-        self._seen: queue.SimpleQueue[CheckpointSeen] = queue.SimpleQueue()
+        self._seen: queue.SimpleQueue[CheckpointSeen | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._began = False
+        self._reading = 0
 
     def look(self, now: float) -> list[dict[str, Any]] | None:
         """Return what was verified since the last look; None when there is nothing new.
@@ -61,13 +64,17 @@ class Checkpoints:
         """
         for folder in self._claims():
             self._known.add(folder.name)
+            self._reading += 1
             self._jobs.put(folder)
         if not self._jobs.empty() and self._thread is None:
             self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
             self._thread.start()
         found = []
         while not self._seen.empty():
-            found.append(self._seen.get_nowait().wire())
+            self._reading -= 1
+            seen = self._seen.get_nowait()
+            if seen is not None:
+                found.append(seen.wire())
         if self._began and not found:
             return None
         self._began = True
@@ -79,17 +86,34 @@ class Checkpoints:
             if isinstance(row, dict) and isinstance(row.get("path"), str):
                 self._known.add(Path(row["path"]).name)
 
-    def _claims(self) -> list[Path]:
-        """Return the folders that claim to be whole and that were not looked at, oldest first."""
+    def owes(self) -> bool:
+        """Say whether a checkpoint claims to be whole that no look has told of."""
+        if self._reading:
+            return True
+        try:
+            return bool(self._new())
+        except OSError:
+            return False
+
+    def _new(self) -> list[Path]:
+        """Return the folders with a manifest that were not read, oldest first."""
         try:
             names = sorted(path.name for path in self._dir.checkpoints.iterdir())
         except (FileNotFoundError, NotADirectoryError):
             return []
+        return [
+            self._dir.checkpoints / name
+            for name in names
+            if name not in self._known
+            and not name.startswith(".")
+            and (self._dir.checkpoints / name / MANIFEST).is_file()
+        ]
+
+    def _claims(self) -> list[Path]:
+        """Return the folders that claim to be whole and that were not looked at, oldest first."""
         before, self._sighted, found = self._sighted, {}, []
-        for name in names:
-            folder = self._dir.checkpoints / name
-            if name in self._known or name.startswith(".") or not (folder / MANIFEST).is_file():
-                continue
+        for folder in self._new():
+            name = folder.name
             try:
                 stat = (folder / MANIFEST).stat()
             except FileNotFoundError:
@@ -107,9 +131,8 @@ class Checkpoints:
                 seen = verify(self._dir, folder, bytes_per_s=self._bytes_per_s)
             except Exception as error:  # noqa: BLE001 - edge of a thread: the next one still counts
                 _log.warning("%s: %s", folder, error, extra={"action": "checkpoint_unverified"})
-                continue
-            if seen is not None:
-                self._seen.put(seen)
+                seen = None
+            self._seen.put(seen)
 
 
 def verify(

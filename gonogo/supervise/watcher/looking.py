@@ -73,7 +73,7 @@ class Looking:
         self._due = now if memory.mono is None else memory.mono + INTERVAL_S
 
     def look(self, now: float, *, ending: bool) -> Look | None:
-        """Look once; None when nobody is left whose silence could mean anything.
+        """Look once; None when all have left and nothing is owed.
 
         Args:
             now: monotonic seconds.
@@ -83,7 +83,9 @@ class Looking:
         probes = self._prober.look(now, ending=ending)
         beats = self._tails.read()
         files = self._seals.take()
-        if ending and not beats and not files and self._prober.all_gone():
+        left = ending and not beats and not files and self._prober.all_gone()
+        observed = self._observations.take(now, only_owed=left)
+        if left and not observed:
             return None
         self._due = now + INTERVAL_S
         tick = Tick(
@@ -97,12 +99,16 @@ class Looking:
             agent=probes.agent,
             stacks=self._evidence.take_probes(),
             go=self._dir.go.exists(),
-            observations=self._observations.take(now) | self._evidence.take_observations(),
+            observations=observed | self._evidence.take_observations(),
             start=self._start,
             files=files,
         )
         self._number += 1
         return Look(tick=tick, beats=beats)
+
+    def owes(self) -> bool:
+        """Say whether a later look will tell what was there when the run ended."""
+        return self._observations.owes()
 
     def note_recorded(self) -> None:
         """Take note that a tick is recorded: the first of them has told who watches."""

@@ -13,7 +13,7 @@ whatever may block has to be done by another process, whose file the source read
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from gonogo.contract.order import Order
 from gonogo.rundir import RunDir
@@ -48,6 +48,14 @@ class Source(Protocol):
         """Take note of the last payload that a watcher before this one recorded."""
 
 
+@runtime_checkable
+class Owing(Source, Protocol):
+    """A probe that may still have something to tell when the run has ended."""
+
+    def owes(self) -> bool:
+        """Say whether a later look will tell something that was there before it."""
+
+
 def build_observations(run_dir: RunDir, order: Order) -> "Observations":
     """Return the sources of one run's watcher: a new probe is one row here."""
     sources: list[Source] = [
@@ -74,15 +82,20 @@ class Observations:
         self.failures: Counter[str] = Counter()
         """Kind → looks that failed so far."""
 
-    def take(self, now: float) -> dict[str, Any]:
+    def owes(self) -> bool:
+        """Say whether a source still has to tell what was there before the run ended."""
+        return any(isinstance(source, Owing) and source.owes() for source in self._sources)
+
+    def take(self, now: float, *, only_owed: bool = False) -> dict[str, Any]:
         """Return kind → payload of the sources that saw something new.
 
         Args:
             now: monotonic seconds.
+            only_owed: ask only those that may owe something.
         """
         seen: dict[str, Any] = {}
         for source in self._sources:
-            if now < self._due[source.kind]:
+            if now < self._due[source.kind] or (only_owed and not isinstance(source, Owing)):
                 continue
             self._due[source.kind] = now + source.every_s
             payload = self._look(source, now)

@@ -32,6 +32,9 @@ from gonogo.supervise.watcher.recording import Recording
 from gonogo.supervise.watcher.shipping import Shipping
 from gonogo.supervise.watcher.telling import Telling
 
+OWED_S = 120.0
+"""How long an ended run's watcher stays for a checkpoint that is still being verified."""
+
 _log = logging.getLogger("gonogo.supervise.watcher")
 
 
@@ -76,7 +79,8 @@ class Watcher:
             brought = self.tick(now)
             if ended:
                 look_until = look_until or now + self._last_look_s()
-                if now >= look_until and not brought:
+                owes = now < look_until + OWED_S and self._looking.owes()
+                if now >= look_until and not brought and not owes:
                     self._recording.close()
                     return
             else:

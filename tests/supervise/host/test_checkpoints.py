@@ -225,6 +225,18 @@ def test_a_folder_that_vanishes_between_looks_is_forgotten(run_dir: RunDir) -> N
     assert source.look(3.0) is None
 
 
+def test_a_last_checkpoint_is_owed_until_it_is_told(run_dir: RunDir) -> None:
+    source = Checkpoints(run_dir, bytes_per_s=FAST)
+    assert not source.owes()
+    save(run_dir, 20)
+    told: list[Any] = []
+    while source.owes():
+        told += source.look(0.0) or []
+    assert [row["step"] for row in told] == [20]
+    shutil.rmtree(save(run_dir, 40))
+    assert not source.owes()
+
+
 def test_looking_never_waits_for_a_file_that_is_being_read(run_dir: RunDir) -> None:
     """At one byte a second the first file takes two months; looks return all the same."""
     save(run_dir, 20)

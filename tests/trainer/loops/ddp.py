@@ -6,6 +6,7 @@ appears while rank 0 is in step HALT_AT. A step takes as long as the order's `tr
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import time
@@ -20,6 +21,7 @@ import gonogo.trainer
 
 def main() -> None:
     halt_at = int(sys.argv[1]) if len(sys.argv) == 2 else 0
+    atexit.register(lambda: print("still talks:", dist.is_initialized()))  # the last to be called
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
     model = DistributedDataParallel(torch.nn.Linear(8, 1))
