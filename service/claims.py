@@ -24,6 +24,7 @@ from gonogo.planning.resolve import build_order
 from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
 from service.lifecycle import Deed, lock_run, move_experiment, move_run, record_event
 from service.progress import end_without_worker, resolved_of
+from service.speeds import load_best_step_s
 
 _NOT_STARTED = (RunState.CLAIMED, RunState.PREFLIGHT)
 _LOOK_AHEAD = 100
@@ -170,6 +171,7 @@ def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) ->
     run.worker, run.host, run.boot_id = request.worker, request.host, request.boot_id
     run.claimed_at = deed.now
     order = _build_order(experiment, run)
+    order = order.model_copy(update={"best_step_s": load_best_step_s(deed.session, order)})
     run.order = order.document()
     progress = deed.session.get_one(ProgressRow, run.id)
     progress.heard += 1

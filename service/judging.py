@@ -41,6 +41,7 @@ from service.lifecycle import Deed, load_experiment, load_run, lock_run, record_
 from service.materialise import save_run
 from service.pieces import has_records, promised_files
 from service.progress import load_resume_points, resolved_of
+from service.speeds import note_speed
 from service.telemetry import stored_bytes
 from service.told.causes import load_cause
 
@@ -160,6 +161,7 @@ def conclude(deed: Deed, assessment: Assessment) -> list[RecordedDecision] | Non
     run.judged = True
     run.verdict = assessment.attempt.verdict.value if assessment.attempt.verdict else None
     _store(deed.session, assessment)
+    note_speed(deed.session, run, assessment.facts)
     if experiment.state == ExperimentState.FINISHED:
         return []
     attempts = load_attempts(deed.session, experiment.id, run.phase)

@@ -16,7 +16,7 @@ from gonogo.cli.exits import Exit
 from gonogo.cli.output import err, out, print_json, print_table
 from gonogo.cli.reach.plans import placed, read_plan
 from gonogo.cli.settings import Settings, load_settings
-from gonogo.cli.supervise import embedded_server
+from gonogo.cli.stack import embedded_server
 from gonogo.contract.errors import GonogoError, NotFound
 from gonogo.planning.checks import warnings_of
 from gonogo.planning.resolve import checkout_root, resolve_plan

@@ -18,7 +18,7 @@ from gonogo.cli.client import Client
 from gonogo.cli.exits import Exit, exit_of_experiment
 from gonogo.cli.output import err, out, print_json, verdict_text
 from gonogo.cli.settings import load_settings
-from gonogo.cli.supervise import Stack
+from gonogo.cli.stack import Stack
 from gonogo.cli.watching import watch_experiment
 from gonogo.contract.api import ExperimentView
 from gonogo.contract.fault import KINDS

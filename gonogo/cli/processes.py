@@ -13,7 +13,7 @@ from gonogo.cli.client import Client
 from gonogo.cli.exits import Exit
 from gonogo.cli.output import err, out, print_json
 from gonogo.cli.settings import load_settings
-from gonogo.cli.supervise import Stack
+from gonogo.cli.stack import Stack
 from gonogo.contract.errors import GonogoError
 
 Host = Annotated[str, typer.Option(help="Address to listen on.")]

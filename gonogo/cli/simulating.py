@@ -26,6 +26,7 @@ from gonogo.judge.simulate.noise import NOISES
 from gonogo.judge.simulate.plan import cells_of, pool_cells
 from gonogo.judge.simulate.recorded import simulate_recorded
 from gonogo.rundir import RunDir, load_all_lines, load_record
+from gonogo.supervise.processes import die_with_parent
 
 TELL_EVERY_S = 10.0
 FIGURES = (
@@ -130,7 +131,9 @@ def _worked(parts: Sequence[Part], jobs: int) -> Iterable[tuple[float, Tally]]:
     if jobs == 1:
         yield from ((part.cost, simulate_part(part)) for part in parts)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(
+        jobs, mp_context=get_context("spawn"), initializer=die_with_parent
+    ) as pool:
         running = {pool.submit(simulate_part, part): part for part in parts}
         for future in as_completed(running):
             yield running[future].cost, future.result()

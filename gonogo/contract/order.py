@@ -112,6 +112,8 @@ class Order(Recorded):
     allow_faults: bool = False
     """Whether the plan lets faults (and scripted devices) be put in on purpose."""
     limits: Limits = Limits()
+    best_step_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Median step of the fastest complete run of the same work on the same devices, in seconds."""
     preflight: list[str] = Field(default_factory=list)
     """Ids of the preflight checks that are owed."""
     detectors: dict[str, int] = Field(default_factory=dict)

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from gonogo.contract.decision import Decision
+from gonogo.contract.device import DeviceSample
 from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Heartbeat
@@ -20,6 +21,7 @@ from gonogo.contract.output import Outputs
 from gonogo.contract.plan import Plan
 from gonogo.contract.records import ExitRecord
 from gonogo.contract.rules import Rules
+from gonogo.contract.tick import Tick
 
 SCHEMAS: dict[str, type[BaseModel]] = {
     "plan": Plan,
@@ -30,6 +32,8 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     "exit": ExitRecord,
     "facts": Facts,
     "rules": Rules,
+    "tick": Tick,
+    "device": DeviceSample,
     "cli": Outputs,
 }
 

@@ -265,6 +265,8 @@ class ImplausibleSpeed(Submitted):
 
     differ_ratio: Ratio = 0.10
     over_steps: Annotated[int, Field(ge=1)] = 20
+    best_ratio: Ratio = 0.5
+    """Warns below this share of the best step known of the same work on the same devices."""
     mfu: Ratio = 1.0
     """Halts above this share of the matrix-product peak measured at preflight."""
     clock_x: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 2.0

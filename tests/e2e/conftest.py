@@ -9,7 +9,7 @@ import pytest
 
 from gonogo.cli.client import Client
 from gonogo.cli.settings import load_settings
-from gonogo.cli.supervise import Stack
+from gonogo.cli.stack import Stack
 from tests.e2e.lab import Lab, Receiver, clean_environ
 
 

@@ -15,7 +15,7 @@ from threading import Thread
 from typing import Any
 
 from gonogo.cli.client import Client
-from gonogo.cli.supervise import Stack
+from gonogo.cli.stack import Stack
 from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.lifecycle import ExperimentState, RunState
 from gonogo.planning.source import bundled_plan

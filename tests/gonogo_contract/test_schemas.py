@@ -9,6 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from gonogo.contract.device import DeviceSample
 from gonogo.contract.schemas import SCHEMAS, save_schemas, schema
 from gonogo.planning.source import bundled_plan, bundled_plan_names
 from tests.data.make_runs import GOLDEN, HERE, OURS
@@ -40,6 +41,13 @@ def test_a_run_directory_fits_the_schemas(run: str) -> None:
     fits("exit", json.loads((folder / "exit.json").read_text()))
     for line in (folder / "findings.jsonl").read_text().splitlines():
         fits("finding", json.loads(line))
+    for line in (folder / "watch.jsonl").read_text().splitlines():
+        fits("tick", json.loads(line))
+
+
+def test_a_line_of_devices_jsonl_fits_the_schema() -> None:
+    sample = DeviceSample(ts=1e9, mono=5.0, uuid="GPU-1", rank=0, util=93.0, xids=[], throttle=[])
+    fits("device", json.loads(sample.model_dump_json()))
 
 
 @pytest.mark.parametrize("name", GOLDEN)

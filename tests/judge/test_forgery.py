@@ -723,6 +723,26 @@ def test_a_watcher_that_came_after_the_end_watched_no_run_that_began_anew(tmp_pa
     assert verdict_of(folder) == "INCONCLUSIVE"
 
 
+@pytest.mark.parametrize(("away_s", "said"), [(290.0, []), (310.0, ["nobody watched for 31"])])
+def test_a_watcher_that_was_away_for_long_did_not_watch(
+    away_s: float, said: list[str], healthy: dict[str, Path]
+) -> None:
+    copy = copied(healthy["two ranks"])
+    *before, last = ticks_in(copy)
+    half = len(before) // 2
+    later = [
+        tick.model_copy(update={"mono": tick.mono + away_s, "ts": tick.ts + away_s})
+        for tick in (*before[half:], last)
+    ]
+    late = later[0].model_copy(update={"late_s": away_s})
+    sealed_anew(copy, [*before[:half], late, *later[1:]])
+    found = load_run(copy)
+    assert found.watch is not None
+    assert [part for part in said if any(part in row for row in found.watch.problems)] == said
+    assert any("nobody watched" in row for row in found.watch.problems) == bool(said)
+    assert verdict_of(copy) == "INCONCLUSIVE"  # its lines and its ticks have two clocks by now
+
+
 def test_how_torchrun_was_seen_to_end_counts(healthy: dict[str, Path]) -> None:
     copy = copied(healthy["two ranks"])
     *before, last = ticks_in(copy)

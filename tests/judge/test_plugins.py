@@ -208,6 +208,20 @@ def test_where_it_is_missing_replay_names_it_and_nothing_passes(
     assert anew["verdict"] == "INCONCLUSIVE"
 
 
+def test_a_detector_that_is_ordered_and_missing_lets_nothing_pass(
+    installed: Path, tmp_path: Path
+) -> None:
+    order = make_runs.order_of()
+    named = {**order.detectors, "low_loss": 1}
+    order = order.model_copy(update={"detectors": named})
+    ranks = make_runs.healthy_ranks(order)
+    make_runs.save_run(tmp_path / "ended", order, ranks, make_runs.exit_of(ranks))
+    assert json.loads(in_python(installed, JUDGE, str(tmp_path / "ended")))["verdict"] == "GO"
+    without = judge_directory(tmp_path / "ended")
+    assert without["verdict"] == "INCONCLUSIVE"
+    assert "'low_loss', which is not installed here" in json.dumps(without["criteria"])
+
+
 @pytest.mark.parametrize(
     ("point", "said"),
     [

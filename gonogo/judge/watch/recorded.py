@@ -1,8 +1,9 @@
 """What do the recorded ticks of a run amount to? Folded, and checked link by link.
 
 A watch counts as whole when its ticks form one chain, the first tick of every watcher names this
-run and its order, no tick is missing for longer than `HOLE_S`, every tick's digests are those of
-the lines in the files, and the last ticks reach the last line of every boot. What follows the ticks
+run and its order, no tick is missing for longer than `HOLE_S` (`AWAY_S` where the watcher says that
+it was away), every tick's digests are those of the lines in the files, the last ticks reach the
+last line of every boot, and every detector that the order names is there. What follows the ticks
 that exit.json seals may show the end, and may not take back what was recorded before. Each
 shortcoming is one sentence in `problems`; nothing here says what they mean for a verdict.
 """
@@ -33,10 +34,13 @@ from gonogo.contract.tick import (
 )
 from gonogo.judge.watch.brought import ByBytes, BySeq
 from gonogo.judge.watch.fold import Sink, WatchState, fold, start
+from gonogo.judge.watch.registry import missing_detectors
 from gonogo.judge.watch.utilisation import Utilisation
 from gonogo.rundir import RunDir, iter_lines, load_record
 
 HOLE_S = 15.0
+AWAY_S = 300.0
+"""How long a watcher may say of itself that it was away (its host slept, it was restarted)."""
 MOST_PROBLEMS = 20
 TOLD_BYTES = 16
 """Of each device sample's digest that are kept."""
@@ -181,7 +185,10 @@ class _Pass:
         if last is not None:
             gap_s = tick.mono - last.mono - tick.late_s
             self._longest_gap_s = max(self._longest_gap_s, gap_s)
-            if gap_s > HOLE_S:
+            away_s = tick.mono - last.mono
+            if away_s > AWAY_S:
+                self._say(f"watch.jsonl: nobody watched for {away_s:.0f} s before tick {number}")
+            elif gap_s > HOLE_S:
                 self._say(f"watch.jsonl: {gap_s:.0f} s without a tick before tick {number}")
             if tick.mono < last.mono:
                 self._chained = False
@@ -276,6 +283,8 @@ class _Pass:
         reaches = self._reaches()
         if not reaches:
             self._say("the ticks do not reach every line")
+        for name in missing_detectors(self.state.view.run):
+            self._say(f"the order names detector {name[:64]!r}, which is not installed here")
         self._count()
         record = WatchRecord(
             ticks=self._ticks,

@@ -116,6 +116,12 @@ def versions() -> dict[str, int]:
     return {str(row.name): row.version for row in all_detectors()}
 
 
+def missing_detectors(run: Run) -> list[str]:
+    """Return the detectors that the order names and that are not installed here."""
+    known = {row.name for row in all_detectors()}
+    return sorted(name for name in run.order.detectors if name not in known)
+
+
 def build_detectors(run: Run) -> tuple[Detector[Any], ...]:
     """Return the detectors that watch a run: those that its order names."""
     named = run.order.detectors or dict.fromkeys(RELEASE_0_1, 1)

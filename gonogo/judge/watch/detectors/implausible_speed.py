@@ -67,6 +67,8 @@ class Speeds:
     above: bool = False
     below: bool = False
     peaked: bool = False
+    beaten: bool = False
+    """The best step known of this work was more than beaten, which is told once."""
     clock: Clock = Clock()
 
 
@@ -82,7 +84,9 @@ class ImplausibleSpeed(Detector[Speeds]):
         " three times `over_steps`: halt; as far below the slowest (pauses counted): warn. Six"
         " operations a parameter (embeddings aside) and token exceed `mfu` of the matrix-product"
         " peak measured at preflight, or four times that on a CPU, over `over_steps`: halt; without"
-        " that peak or the parameters: UNKNOWN. The clock of a rank runs `clock_x` times slower"
+        " that peak or the parameters: UNKNOWN. Steps that take less than `best_ratio` of the best"
+        " known of the same work on the same devices (their median over `over_steps`): warn. The"
+        " clock of a rank runs `clock_x` times slower"
         " than the watcher's in three spans of `clock_s` running, no tick of them late: halt."
     )
     State = Speeds
@@ -118,7 +122,8 @@ class ImplausibleSpeed(Detector[Speeds]):
         )
         own, reports = self._reported(own, step, view)
         own, peaks = self._peaked(own, step, view)
-        return own, clocks + reports + peaks
+        own, beaten = self._beaten(own, tokens, step, view)
+        return own, clocks + reports + peaks + beaten
 
     def _reported(self, own: Speeds, step: Step, view: View) -> Seen[Speeds]:
         """Hold the reports against the fastest and the slowest that the run has been."""
@@ -168,6 +173,22 @@ class ImplausibleSpeed(Detector[Speeds]):
         )
         finding = self._finding(Severity.HALT, "peak", "mfu", tok_s, limit, text, own, step, view)
         return replace(own, peaked=True), [finding]
+
+    def _beaten(self, own: Speeds, tokens: int, step: Step, view: View) -> Seen[Speeds]:
+        """Hold the steps against the best that is known of the same work."""
+        best_s = self.run.order.best_step_s
+        step_s = tokens / statistics.median(own.plain)
+        if own.beaten or best_s is None or step_s >= self.settings.best_ratio * best_s:
+            return own, []
+        text = (
+            f"a step takes {step_s:.4g} s over {len(own.plain)} steps; the best that is known of"
+            f" the same work on the same devices takes {best_s:.4g} s: is all of it done?"
+        )
+        limit = self.settings.best_ratio * best_s
+        finding = self._finding(
+            Severity.WARN, "best", "best_ratio", step_s, limit, text, own, step, view
+        )
+        return replace(own, beaten=True), [finding]
 
     def _clocked(self, own: Speeds, step: Step, view: View) -> Seen[Speeds]:
         """Hold a rank's clock against the watcher's; a late tick says nothing about either."""

@@ -294,3 +294,27 @@ def test_a_saved_state_goes_on_as_the_whole() -> None:
     whole = feed(ImplausibleSpeed, ran).findings
     assert len(whole) == 3
     assert feed(ImplausibleSpeed, ran, saved_every=7).findings == whole
+
+
+def known(best_step_s: float | None) -> Ran:
+    """A run of work of which a best step is known."""
+    ran = gpu(None)
+    return Ran(order=ran.order.model_copy(update={"best_step_s": best_step_s}))
+
+
+@pytest.mark.parametrize(("best_s", "found"), [(1.99, 0), (2.01, 1), (None, 0)])
+def test_steps_of_less_than_half_the_best_that_is_known_warn_once(
+    best_s: float | None, found: int
+) -> None:
+    fed = feed(ImplausibleSpeed, known(best_s).many(90, toks_per_s=TOKENS))
+    assert fed.halts == []
+    assert len(fed.findings) == found
+    for warning in fed.findings:
+        assert (warning.severity, warning.step, warning.value) == (Severity.WARN, 21, 1.0)
+        assert warning.threshold == pytest.approx(best_s and best_s / 2)
+        assert "is all of it done?" in warning.text
+
+
+def test_a_few_fast_steps_beat_no_best() -> None:
+    fed = feed(ImplausibleSpeed, known(2.1).many(9, toks_per_s=TOKENS, dt_s=1.0).many(30, dt_s=2.0))
+    assert fed.findings == []

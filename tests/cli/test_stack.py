@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from gonogo.cli.settings import load_settings
-from gonogo.cli.supervise import Child, Stack, embedded_server, free_port, socket_path
+from gonogo.cli.stack import Child, Stack, embedded_server, free_port, socket_path
 from gonogo.contract.errors import Conflict
 
 

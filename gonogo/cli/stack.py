@@ -5,7 +5,6 @@ killed its children get SIGTERM, while runs go on under their keepers. Not guara
 stopping beyond worker, service, server.
 """
 
-import ctypes
 import fcntl
 import hashlib
 import os
@@ -17,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Self
 
@@ -26,10 +26,9 @@ from gonogo.cli.checkout import application_argv, application_env
 from gonogo.cli.settings import Settings
 from gonogo.contract.errors import Conflict, Rejected, Unavailable
 from gonogo.planning.resolve import checkout_root
+from gonogo.supervise.processes import die_with_parent
 
 RESTART_S = 0.5
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(slots=True)
@@ -55,7 +54,7 @@ class Child:
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=partial(die_with_parent, signal.SIGTERM),
             )
         self.started_at = time.monotonic()
 
@@ -73,10 +72,6 @@ class Child:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-
-
-def _die_with_parent() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def free_port(host: str) -> int:
