@@ -86,6 +86,20 @@ TABLE: tuple[Setting, ...] = (
         "list",
     ),
     Setting(
+        "GONOGO_WORKER_ALLOW",
+        "",
+        "what plans may start here besides nsa.train: modules, paths of programs, or any",
+        ("worker",),
+        "list",
+    ),
+    Setting(
+        "GONOGO_WORKER_ALLOW_ENV",
+        "",
+        "names that plans may set here besides the listed ones (docs/plans.md), or any",
+        ("worker",),
+        "list",
+    ),
+    Setting(
         "GONOGO_WORKER_ON_STOP",
         "leave",
         "what a worker told to stop does with its runs: leave | checkpoint",

@@ -20,6 +20,7 @@ from gonogo.contract.order import Order, ResumePoint, RunReason
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
+from gonogo.planning.programs import allows
 from gonogo.planning.resolve import build_order
 from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
 from service.lifecycle import Deed, lock_run, move_experiment, move_run, record_event
@@ -36,6 +37,8 @@ class Offer:
 
     free: tuple[str, ...]
     profiles: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    allow_env: tuple[str, ...] = ()
 
     def fits(self, plan: Plan, change: RecordedPatch | None = None) -> bool:
         """Say whether a run of this plan fits: a device for each rank, or one slot on a CPU.
@@ -45,6 +48,8 @@ class Offer:
             change: the patch under which the run is made; it may ask for other ranks.
         """
         if self.profiles and plan.profile not in self.profiles:
+            return False
+        if not allows(plan, self.allow, self.allow_env):
             return False
         if not hardware_profiles()[plan.profile].has_devices:
             return bool(self.free)
@@ -69,7 +74,12 @@ def claim(deed: Deed, request: ClaimRequest) -> Order | None:
                     return order
     if request.draining or not request.free:
         return None
-    offer = Offer(free=tuple(request.free), profiles=tuple(request.profiles))
+    offer = Offer(
+        free=tuple(request.free),
+        profiles=tuple(request.profiles),
+        allow=tuple(request.allow),
+        allow_env=tuple(request.allow_env),
+    )
     for run_id in _fitting(deed.session, offer):
         order = _give_out(deed, run_id, request, again=False)
         if order is not None:

@@ -1,5 +1,6 @@
 """What becomes of a submission? A frozen plan, its phases, and the first queued run."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from gonogo.contract.api import Submission
@@ -51,16 +52,20 @@ def _check_texts(submission: Submission) -> None:
             raise Rejected(f"{path}: a NUL character", problems=(problem,))
 
 
-def build_dry_run(submission: Submission) -> dict[str, Any]:
-    """Return what would run: the resolved plan and the order of every phase."""
-    resolved = resolve_submission(submission)
+def build_dry_run(resolved: ResolvedPlan, waits: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what would run: the resolved plan and the order of every phase.
+
+    Args:
+        resolved: the plan that was submitted.
+        waits: why its runs would wait.
+    """
     return {
         "dry_run": True,
         "plan": resolved.plan,
         "plan_digest": resolved.plan_digest(),
         "train": resolved.train,
         "fault": resolved.fault,
-        "warnings": warnings_of(resolved.parsed()),
+        "warnings": [*warnings_of(resolved.parsed()), *waits],
         "orders": [order.document() for order in build_orders(resolved)],
     }
 

@@ -38,11 +38,10 @@ from service.db.schema import (
     WorkerRow,
 )
 from service.forecasts import build_forecast
+from service.takers import SILENT_S
 from service.told.awaited import expires_at, open_approval
 from service.told.decided import Decided, load_decided, standing_cause
 from service.told.next_steps import next_steps, place_of
-
-WORKER_SILENT_S = 30.0
 
 
 def instant(seconds: float | None) -> str | None:
@@ -229,7 +228,7 @@ def view_event(row: EventRow) -> EventView:
 
 def view_worker(row: WorkerRow, now: float) -> WorkerView:
     """Return a worker."""
-    state = "silent" if now - row.seen_at > WORKER_SILENT_S else "up"
+    state = "silent" if now - row.seen_at > SILENT_S else "up"
     if state == "up" and row.draining:
         state = "draining"
     claim = row.claim
@@ -243,6 +242,8 @@ def view_worker(row: WorkerRow, now: float) -> WorkerView:
         devices=claim["devices"],
         free=claim["free"],
         active=claim["active"],
+        allow=claim.get("allow", []),
+        allow_env=claim.get("allow_env", []),
         metrics_url=claim["metrics_url"],
         last_seen_at=stamp(row.seen_at),
     )

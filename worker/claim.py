@@ -24,12 +24,11 @@ from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.records import Check, CheckOutcome, Preflight
 from gonogo.planning.resolve import checkout_root
 from gonogo.rundir import RunDir, load_record, save_json
-from gonogo.supervise.locks import holding
+from gonogo.supervise.locks import holding, launch_lock
 from gonogo.supervise.lost import build_infra_exit
 from gonogo.supervise.processes import boot_id
 from gonogo.supervise.start import start_keeper
 from worker.client import ControlPlane
-from worker.home import launch_lock
 from worker.inventory import Inventory
 from worker.preflight import run_preflight
 from worker.probe import ProbeStore
@@ -143,6 +142,8 @@ class Desk:
             devices=list(self.devices),
             free=list(free),
             active=[run.run for run in self._inventory.open_runs()],
+            allow=list(self.settings.allow),
+            allow_env=list(self.settings.allow_env),
             metrics_url=self.metrics_url,
             draining=self.draining,
         )
@@ -200,6 +201,10 @@ class Desk:
                 environ=environ,
                 cwd=checkout_root(),
                 module=self.keeper_module,
+                options=[
+                    *(part for name in self.settings.allow for part in ("--allow", name)),
+                    *(part for name in self.settings.allow_env for part in ("--allow-env", name)),
+                ],
             )
         except OSError as error:
             text = f"the keeper cannot be started: {error}"

@@ -1,7 +1,6 @@
-"""Who may launch in this home, and who has a worker's name? Asked of `flock`, so never stale.
+"""Who has a worker's name? Asked of `flock`, so never stale.
 
-`GONOGO_HOME/locks/launch.lock` held by a worker while it claims, launches or reaps: one at a time ·
-`locks/worker{n}.lock` held by a worker for as long as it lives.
+`GONOGO_HOME/locks/worker{n}.lock` is held by a worker for as long as it lives.
 """
 
 from pathlib import Path
@@ -9,11 +8,6 @@ from pathlib import Path
 from gonogo.supervise.locks import take_lock
 
 MAX_WORKERS = 64
-
-
-def launch_lock(home: Path) -> Path:
-    """Return the lock file that whoever claims, launches or reaps in this home holds."""
-    return home / "locks" / "launch.lock"
 
 
 def take_worker_number(home: Path) -> tuple[int, int] | None:

@@ -5,19 +5,16 @@ could not be made warns: it never passes for lack of evidence. On a profile with
 that cannot be read fails.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gonogo.contract.order import Order
-from gonogo.contract.records import PREFLIGHT_CHECKS, Check, CheckOutcome, Preflight
+from gonogo.contract.records import PREFLIGHT_CHECKS, CheckOutcome, Preflight
 from gonogo.rundir import RunDir, save_json
 from gonogo.supervise.devices.look import Look, look_at_devices
-from worker import checks
-from worker.code import load_git_sha
+from gonogo.supervise.preflight import checks
+from gonogo.supervise.preflight.preflight import check_code, make_checks
 from worker.probe import Probe, ProbeStore
-
-_log = logging.getLogger(__name__)
 
 
 def run_preflight(
@@ -49,12 +46,12 @@ def run_preflight(
         "disk": lambda: checks.check_disk(order, run_dir.path),
         "shm": lambda: checks.check_shm(),
         "orphans": lambda: checks.check_orphans(order.run, run_dir.path.parent),
-        "code": lambda: _check_code(store.root, folder),
+        "code": lambda: check_code(store.root, folder),
         "environment": lambda: _check_environment(probe, folder),
         "peak": lambda: _check_peak(probe),
         "resume": lambda: checks.check_resume(order),
     }
-    made = [_make(check_id, rows[check_id]) for check_id in PREFLIGHT_CHECKS]
+    made = make_checks({check_id: rows[check_id] for check_id in PREFLIGHT_CHECKS})
     record = Preflight(
         passed=all(check.outcome is not CheckOutcome.FAIL for check in made),
         checks=made,
@@ -63,25 +60,6 @@ def run_preflight(
     )
     save_json(run_dir.preflight, record.wire())
     return record
-
-
-def _make(check_id: str, check: Callable[[], tuple[CheckOutcome, str]]) -> Check:
-    try:
-        outcome, text = check()
-    except OSError as error:
-        outcome, text = CheckOutcome.WARN, f"could not be checked: {error}"
-    if outcome is not CheckOutcome.PASS:
-        _log.warning("%s: %s: %s", check_id, outcome, text, extra={"action": "preflight_check"})
-    return Check(id=check_id, outcome=outcome, text=text)
-
-
-def _check_code(root: Path, folder: Path) -> tuple[CheckOutcome, str]:
-    sha = load_git_sha(root)
-    (folder / "git_sha.txt").write_text(f"{sha or ''}\n")
-    if sha is None:
-        return CheckOutcome.WARN, f"no git commit can be read in {root}"
-    state = "with uncommitted changes" if "+" in sha else "clean"
-    return CheckOutcome.PASS, f"{sha}, {state}"
 
 
 def _check_environment(probe: Probe, folder: Path) -> tuple[CheckOutcome, str]:

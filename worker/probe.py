@@ -16,8 +16,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gonogo.rundir import save_json
+from gonogo.supervise.preflight.code import load_git_sha
 from gonogo.supervise.processes import boot_id
-from worker.code import load_git_sha
 
 PROBE_LIMIT_S = 90.0
 _PASSED_ON = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "CUDA_HOME", "VIRTUAL_ENV", "TMPDIR")

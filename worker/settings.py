@@ -38,6 +38,10 @@ class Settings:
     """As written: `cuda:0,cuda:1`, `cpu:N`; None = what is there."""
     devices_script: Path | None
     """Scripted devices; honoured only where a run's plan allows faults."""
+    allow: tuple[str, ...] = ()
+    """Modules and programs that plans may start, besides ours."""
+    allow_env: tuple[str, ...] = ()
+    """Names that plans may set, besides the listed ones."""
     on_stop: OnStop
     host: str
     inherited: Mapping[str, str] = field(repr=False)
@@ -77,6 +81,8 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         labels=parse_labels(values["GONOGO_WORKER_LABELS"] or ""),
         devices=values["GONOGO_WORKER_DEVICES"],
         devices_script=_path(values["GONOGO_DEVICES_SCRIPT"]),
+        allow=_words(values["GONOGO_WORKER_ALLOW"]),
+        allow_env=_words(values["GONOGO_WORKER_ALLOW_ENV"]),
         on_stop=_parse_on_stop(values["GONOGO_WORKER_ON_STOP"] or "leave"),
         host=socket.gethostname(),
         inherited=source,
@@ -136,6 +142,10 @@ def keeper_environ(settings: Settings, key: str | None) -> dict[str, str]:
         "GONOGO_LOG": settings.log_level,
         "PYTHONPATH": path,
     }
+
+
+def _words(text: str | None) -> tuple[str, ...]:
+    return tuple(filter(None, (part.strip() for part in (text or "").split(","))))
 
 
 def _path(text: str | None) -> Path | None:

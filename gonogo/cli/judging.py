@@ -62,7 +62,7 @@ def judge(
     if as_json:
         print_json(document)
     else:
-        _print_judged(document, describe_directory(directory, document["findings"]))
+        print_judged(document, describe_directory(directory, document["findings"]))
     verdict = document["verdict"]
     raise typer.Exit(exit_of_verdict(Verdict(verdict) if verdict else None))
 
@@ -86,7 +86,8 @@ def parse_time(text: str) -> float:
     return moment.timestamp()
 
 
-def _print_judged(document: dict[str, Any], evidence: Sequence[str]) -> None:
+def print_judged(document: dict[str, Any], evidence: Sequence[str]) -> None:
+    """Print a decision for people: criteria, findings, evidence, what was not seen, verdict."""
     for row in document["criteria"]:
         out.print(
             f"  {row['outcome']:<12} {row['id']:<18} {row['evidence']}",

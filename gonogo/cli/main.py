@@ -17,6 +17,7 @@ from gonogo.cli import (
     judging,
     ledger,
     processes,
+    running,
     simulating,
     watching,
 )
@@ -45,6 +46,7 @@ MODULES = (
     demo,
     experiments,
     watching,
+    running,
     judging,
     ledger,
     simulating,

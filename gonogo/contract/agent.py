@@ -61,6 +61,10 @@ class ClaimRequest(Submitted):
     active: list[str] = []
     """Runs that live or wait to be shipped on this worker. A run claimed by this worker that is
     not among them never started, or is over: it may be given out again."""
+    allow: list[str] = []
+    """What plans may start on this host besides nsa.train: modules, paths, or `any`."""
+    allow_env: list[str] = []
+    """Names that plans may set there besides the listed ones, or `any`."""
     metrics_url: str | None = None
     """Where Prometheus finds the worker's exporter."""
     draining: bool = False

@@ -183,6 +183,9 @@ class WorkerView(Recorded):
     devices: list[str]
     free: list[str]
     active: list[str]
+    allow: list[str] = []
+    """What plans may start there besides nsa.train."""
+    allow_env: list[str] = []
     metrics_url: str | None = None
     last_seen_at: str
 

@@ -76,7 +76,8 @@ class Order(Recorded):
     plan: str
     plan_digest: str
     phase: str
-    steps: Annotated[int, Field(ge=1, le=MOST_STEPS)]
+    steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] | None
+    """Null: nobody says how many a whole run has, so none can be complete."""
     world_size: Annotated[int, Field(ge=1, le=MOST_RANKS)]
     profile: str
     entry: str | None = "nsa.train"
@@ -87,6 +88,10 @@ class Order(Recorded):
     """Folder in which it is started, where the plan names one."""
     files: list[str] = Field(default_factory=list)
     """Files whose digests are code identity."""
+    patterns: list[str] = Field(default_factory=list)
+    """Regular expressions that find steps and numbers in the command's output (docs/run.md)."""
+    patterns_guessed: bool = False
+    """Whether nobody chose the patterns: then the first that fits a line is the one."""
     init_from: str | None = None
     """Phase whose last weights this phase begins with; null = it starts fresh."""
     resume_from: ResumePoint | None = None
@@ -122,6 +127,11 @@ class Order(Recorded):
     """Criteria of the judge's own whose conditions a later run can meet (`gate.settling`)."""
     facts_v: int = 1
     judge_version: int = JUDGE_VERSION
+
+    @property
+    def last_step(self) -> int:
+        """The step after which none is owed; one beyond all where nobody says."""
+        return MOST_STEPS if self.steps is None else self.steps
 
     def document(self) -> dict[str, Any]:
         """Return the JSON form of order.json: unset watch settings and thresholds stay unsaid."""

@@ -211,6 +211,10 @@ class Judged(Decision):
     not_observed: list[str]
 
 
+class Ran(Judged):
+    """`gonogo run`: the decision about the run that has ended."""
+
+
 class Replayed(Recorded):
     """`gonogo replay`."""
 
@@ -311,6 +315,7 @@ OUTPUTS: dict[str, type[BaseModel]] = {
     "forecast": Forecast,
     "halt": ExperimentView,
     "judge": Judged,
+    "run": Ran,
     "keys": Keys,
     "keys create": CreatedKey,
     "keys revoke": RevokedKey,

@@ -68,12 +68,20 @@ class Rules(Recorded):
     """Detector → version of its rule, of all that watched the run. Version 2."""
     settles: list[str] = Field(default_factory=list)
     """Criteria of the judge's own whose conditions a later run can meet; left out when empty."""
+    waive: list[str] = Field(default_factory=list)
+    """Criteria that may stay unobserved, by id; left out when empty."""
+    programs: int | None = None
+    """How many programs were started, where it is not one a rank; left out when null."""
     facts_v: int = 1
 
     @property
     def known(self) -> bool:
         """Whether anybody recorded what was ordered."""
-        return self.steps is not None and self.world_size is not None
+        return self.world_size is not None
+
+    def exits(self) -> range:
+        """Return the numbers of the programs whose exits are owed: every rank's, or the only."""
+        return range(self.world_size or 0 if self.programs is None else self.programs)
 
     @property
     def last_step(self) -> int:
@@ -113,8 +121,9 @@ class Rules(Recorded):
     def document(self) -> dict[str, Any]:
         """Return the JSON document that a decision records, in the form of its version."""
         found: dict[str, Any] = wire_value(self.model_dump(mode="json"))
-        if not self.settles:
-            del found["settles"]
+        for name in ("settles", "waive", "programs"):
+            if not found[name]:
+                del found[name]
         if self.v > 1:
             return found
         kept = _IN_V1 if self.known else _IN_V1_UNKNOWN

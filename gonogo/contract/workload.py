@@ -4,8 +4,10 @@
 written. What a worker's host does not allow it does not start.
 """
 
+import posixpath
 import re
 import shlex
+from collections.abc import Collection
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
@@ -99,3 +101,23 @@ class Workload(Submitted):
     def program(self) -> str | None:
         """The entry point, where torchrun starts one."""
         return None if self.command is not None else self.entry
+
+
+ANY = "any"
+
+
+def is_allowed(program: str, listed: Collection[str], cwd: str | None = None) -> bool:
+    """Say whether a host that lists these programs starts one, as far as their names tell.
+
+    Links are not followed here: the host itself has the last word.
+
+    Args:
+        program: a module, a script, or the first word of a command.
+        listed: of the worker's `GONOGO_WORKER_ALLOW`.
+        cwd: folder that a path without a root begins in.
+    """
+    if program == OURS or program in listed or ANY in listed:
+        return True
+    base = cwd or "/"
+    place = posixpath.normpath(posixpath.join(base, program))
+    return any("/" in name and posixpath.normpath(name) == place for name in listed)

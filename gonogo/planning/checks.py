@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gonogo.contract.canonical import digest
-from gonogo.contract.environment import LISTED, LISTED_WORDS
+from gonogo.contract.environment import LISTED_WORDS
 from gonogo.contract.errors import Corrupt, Problem
 from gonogo.contract.near_miss import hint, near
 from gonogo.contract.patch import Patch
@@ -17,12 +17,10 @@ from gonogo.contract.plan import Phase, Plan
 from gonogo.judge.gate.diagnosis import DIAGNOSES
 from gonogo.planning.cadence import late_checkpoints
 from gonogo.planning.layers import OF_THE_PHASE, lay
+from gonogo.planning.programs import Layer, patches, unlisted
 from gonogo.planning.source import unknown_metrics
 from gonogo.planning.workloads.json_schema import Path
 from gonogo.planning.workloads.known import WorkloadSchema
-
-Layer = tuple[str, Patch]
-"""A patch and the path at which the plan says it."""
 
 
 def problems_in(
@@ -52,23 +50,9 @@ def problems_in(
 def warnings_of(plan: Plan) -> list[str]:
     """Return what is accepted and may still come to nothing, one sentence each."""
     found = []
-    if not plan.ours:
-        program = plan.workload.program or (plan.workload.command or [""])[0]
-        found.append(
-            f"{program}: workers start nsa.train alone so far; its runs end as preflight_failed"
-        )
-    if plan.waive:
-        found.append("waive: is not in force yet; these criteria count like all others")
     if plan.remedies and not plan.max_remedies:
         found.append("remedies: max_remedies is 0, so none is ever tried")
     return found
-
-
-def _patches(plan: Plan) -> Iterator[Layer]:
-    for index, variant in enumerate(plan.confirm.variants if plan.confirm else []):
-        yield f"confirm.variants.{index}", variant
-    for name, remedy in plan.remedies.items():
-        yield f"remedies.{name}", remedy
 
 
 def _unknown_remedies(plan: Plan) -> Iterator[Problem]:
@@ -90,7 +74,7 @@ def _said_elsewhere(plan: Plan) -> Iterator[Problem]:
                 path = f"{where}.train.{name}".removeprefix(".")
                 yield Problem(path=path, message=f"is said by {place}; expected it there alone")
     for where, patch in [
-        *_patches(plan),
+        *patches(plan),
         *((where, Patch(train=train)) for where, train in phases),
     ]:
         for name in ("config", "steps"):
@@ -104,18 +88,11 @@ def _said_elsewhere(plan: Plan) -> Iterator[Problem]:
 
 
 def _unlisted(plan: Plan) -> Iterator[Problem]:
-    """Yield the environment that no worker sets: a name may decide what code runs."""
-    layers: list[tuple[str, Mapping[str, Any]]] = [("workload", plan.workload.env)]
-    layers += [(f"phases.{phase.name}", phase.env) for phase in plan.phases]
-    layers += [(where, patch.env) for where, patch in _patches(plan)]
-    for where, env in layers:
-        for name in env:
-            if LISTED.fullmatch(name):
-                continue
-            meant = near(f"{name.partition('_')[0]}_*", LISTED_WORDS) or near(name, LISTED_WORDS)
-            hinted = f"did you mean {meant[0]}?" if meant else f"expected {', '.join(LISTED_WORDS)}"
-            message = f"no worker sets it; {hinted}"
-            yield Problem(path=f"{where}.env.{name}", message=message)
+    """Yield the environment that no worker sets for our own trainer, which does not read it."""
+    for where, name in unlisted(plan) if plan.ours else ():
+        meant = near(f"{name.partition('_')[0]}_*", LISTED_WORDS) or near(name, LISTED_WORDS)
+        hinted = f"did you mean {meant[0]}?" if meant else f"expected {', '.join(LISTED_WORDS)}"
+        yield Problem(path=f"{where}.env.{name}", message=f"no worker sets it; {hinted}")
 
 
 def _without_weights(plan: Plan) -> Iterator[Problem]:
@@ -152,7 +129,7 @@ def _refused_by_workload(
     What trains alike is checked once, and where only the environment differs, only that again.
     """
     right: set[tuple[object, ...]] = set()
-    patches = list(_patches(plan))
+    laid = list(patches(plan))
     for phase in plan.phases:
         own: list[Layer] = [(f"phases.{phase.name}", phase)]
         workload = phase.workload
@@ -164,7 +141,7 @@ def _refused_by_workload(
         if found:
             continue
         right.add(whole)
-        for where, patch in patches:
+        for where, patch in laid:
             changes_train = bool(patch.train) or patch.workload.world_size is not None
             again = not changes_train or (where, trained) in right
             if again and (not patch.env or (where, around) in right):

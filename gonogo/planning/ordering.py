@@ -4,7 +4,7 @@ Identity before speed: the order says what must run, taken from the configuratio
 workload, from what the plan declares), and `null` only where nothing can be known beforehand.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gonogo.contract.canonical import digest, plain_copy
@@ -14,6 +14,7 @@ from gonogo.contract.hardware import HardwareProfile, hardware_profiles
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import HaltGrace, Order, PhaseAhead, ResumePoint, RunReason
 from gonogo.contract.patch import Patch
+from gonogo.contract.patterns import GUESSED, PATTERNS
 from gonogo.contract.plan import Phase, Plan
 from gonogo.contract.records import PREFLIGHT_CHECKS
 from gonogo.contract.watch import Watch
@@ -82,6 +83,8 @@ def build_order(
         command=told.command,
         cwd=plan.workload.cwd,
         files=list(plan.workload.files),
+        patterns=[PATTERNS[name] for name in GUESSED] if told.command is not None else [],
+        patterns_guessed=told.command is not None,
         init_from=phase.init_from,
         resume_from=resume_from,
         train=plain_copy(told.train),
@@ -101,6 +104,54 @@ def build_order(
         allow_faults=plan.allow_faults,
         limits=phase.limits or plan.limits,
         preflight=list(PREFLIGHT_CHECKS),
+        detectors=versions(),
+        settles=list(SETTLED_BY_RUNS),
+        facts_v=FACTS_V,
+    )
+
+
+def build_command_order(
+    command: Sequence[str],
+    *,
+    run: str,
+    cwd: str,
+    world_size: int = 1,
+    steps: int | None = None,
+    watch: Watch | None = None,
+    waive: Sequence[str] = (),
+    preflight: Sequence[str],
+) -> Order:
+    """Return the order of a command that no plan knows.
+
+    Args:
+        command: program and arguments.
+        run: identifier.
+        cwd: folder in which it is started.
+        world_size: how many ranks its lines must show.
+        steps: the last step that they must show; None: nobody says.
+        watch: settings of the watchdog.
+        waive: criteria that may stay unobserved.
+        preflight: ids of the checks that are owed.
+    """
+    return Order(
+        experiment="",
+        run=run,
+        token=1,
+        plan="",
+        plan_digest=digest({"command": list(command)}),
+        phase="run",
+        steps=steps,
+        world_size=world_size,
+        profile="cpu",
+        entry=None,
+        command=list(command),
+        cwd=cwd,
+        train={},
+        identity=Identity(world_size=world_size),
+        waive=list(waive),
+        watch=watch or Watch(),
+        halt=HaltGrace(grace_s=5.0),
+        preflight=list(preflight),
         detectors=versions(),
         settles=list(SETTLED_BY_RUNS),
         facts_v=FACTS_V,

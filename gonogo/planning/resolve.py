@@ -20,6 +20,7 @@ from gonogo.planning.frozen import ResolvedPlan as ResolvedPlan
 from gonogo.planning.gates import gate_of
 from gonogo.planning.layers import merged
 from gonogo.planning.ordering import FROZEN as FROZEN
+from gonogo.planning.ordering import build_command_order as build_command_order
 from gonogo.planning.ordering import build_order as build_order
 from gonogo.planning.overrides import with_overrides
 from gonogo.planning.problems import problems_of, rejected

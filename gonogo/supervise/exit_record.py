@@ -86,16 +86,25 @@ def build_exit(
 
 
 def build_refusal(
-    text: str, *, run_dir: Path, order: Mapping[str, Any], now: float
+    reason: str, ended_by: str, text: str, *, run_dir: Path, order: Mapping[str, Any], now: float
 ) -> dict[str, Any]:
-    """Return exit.json of a run that this host did not start."""
+    """Return exit.json of a run that was not started.
+
+    Args:
+        reason: an outcome code.
+        ended_by: an actor.
+        text: why, in a sentence.
+        run_dir: the run's directory.
+        order: the order as data.
+        now: Unix seconds.
+    """
     return {
         "v": 1,
         "code": None,
         "signal": None,
         "ended_at": now,
-        "ended_by": "infra",
-        "reason": "preflight_failed",
+        "ended_by": ended_by,
+        "reason": reason,
         "text": text,
         "ranks": {},
         **build_binding(run_dir, order),
@@ -170,9 +179,9 @@ def _why(
     cause: int | None,
 ) -> tuple[str, str, str]:
     """Return reason, actor and text."""
-    whole = len(ranks) == int(order["world_size"])
+    whole = len(ranks) == count_programs(order)
     clean = whole and all(ended.code == 0 for ended in ranks.values())
-    if clean and all(_reached_end(run_dir, rank, int(order["steps"])) for rank in ranks):
+    if clean and _has_all_steps(run_dir, order):
         return "completed", "trainer", ""
     asked = request is not None and request.reason != _ENDED_BY_ITSELF
     if request is not None and asked and not _died_on_the_way(request, ranks):
@@ -183,6 +192,18 @@ def _why(
     if _ran_out_of_memory(run_dir, cause):
         return "oom", "trainer", text
     return _ENDED_BY_ITSELF, "trainer", text
+
+
+def count_programs(order: Mapping[str, Any]) -> int:
+    """Return how many programs are started, each behind a wrapper: a command is one for all."""
+    return 1 if order.get("command") else int(order["world_size"])
+
+
+def _has_all_steps(run_dir: Path, order: Mapping[str, Any]) -> bool:
+    """Say whether every rank reached the last ordered step; where none was ordered, they did."""
+    steps = order.get("steps")
+    ranks = range(int(order["world_size"]))
+    return steps is None or all(_reached_end(run_dir, rank, int(steps)) for rank in ranks)
 
 
 def _died_on_the_way(request: EndRequest, ranks: Mapping[int, Ended]) -> bool:

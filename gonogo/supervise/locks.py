@@ -3,6 +3,7 @@
 The kernel lets a lock go when its holder is gone, however it died, so nothing here can be stale.
 
 `GONOGO_HOME/locks/{device}.lock` held by a keeper while a process of its run lives ·
+`locks/launch.lock` held while a run is claimed, launched or reaped: one at a time ·
 `runs/{run}/.keeper.lock` held by the run's keeper (or by whoever ends a run whose keeper is lost).
 """
 
@@ -63,3 +64,8 @@ def device_lock(home: Path, device: str) -> Path:
 def keeper_lock(run_dir: Path) -> Path:
     """Return the lock file of a run's keeper."""
     return run_dir / ".keeper.lock"
+
+
+def launch_lock(home: Path) -> Path:
+    """Return the lock file that whoever claims, launches or reaps in this home holds."""
+    return home / "locks" / "launch.lock"

@@ -8,7 +8,7 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from gonogo.supervise.keeper.living import living_keeper
@@ -29,6 +29,7 @@ def start_keeper(
     environ: Mapping[str, str],
     cwd: Path,
     module: str = KEEPER_MODULE,
+    options: Sequence[str] = (),
 ) -> subprocess.Popen[bytes]:
     """Start the keeper of a run and return when it holds its devices (or has failed to).
 
@@ -39,6 +40,7 @@ def start_keeper(
         environ: the keeper's environment.
         cwd: the folder in which the keeper, and all that it starts, runs.
         module: the keeper.
+        options: further arguments of the keeper.
 
     Raises:
         OSError: the process cannot be started.
@@ -46,7 +48,7 @@ def start_keeper(
     locks = [part for name in devices for part in ("--lock", str(device_lock(home, name)))]
     with (run_dir / "keeper.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", module, str(run_dir), *locks],
+            [sys.executable, "-m", module, str(run_dir), *locks, *options],
             cwd=cwd,
             env=dict(environ),
             stdin=subprocess.DEVNULL,

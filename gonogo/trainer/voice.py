@@ -5,7 +5,6 @@ silence (`alive`), about a section that lasts, or when evidence was asked for; n
 for what a disk or a look refuses. A forked child has no voice.
 """
 
-import json
 import os
 import secrets
 import sys
@@ -13,18 +12,16 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from gonogo.trainer.collectives import Collectives
+from gonogo.trainer.line import build_line
 from gonogo.trainer.line_file import LineFile
 from gonogo.trainer.memory import memory_mb
-from gonogo.trainer.plain import plain
 from gonogo.trainer.position import PAUSES, Position
 from gonogo.trainer.run_dir import RunDir
 from gonogo.trainer.stacks import StackDumps
 
-VERSION = 1
 ANNOUNCE_AFTER_S = 1.0
 _POLL_S = 0.2
 _JOIN_S = 5.0
@@ -160,25 +157,19 @@ class Voice:
     def _line(self, msg: str, fields: Mapping[str, Any], step: int | None = None) -> bytes:
         """Return the next line, numbered; the lock is held."""
         self._seq += 1
-        now, place = time.time(), self.position
-        line = {
-            "v": VERSION,
-            "ts": now,
-            "iso": datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds"),
-            "mono": time.monotonic(),
-            "pid": self._pid,
-            "rank": self._rank,
-            "boot": self._boot,
-            "seq": self._seq,
-            "step": place.step if step is None else step,
-            "msg": msg,
-            "section": place.section,
-            "section_seq": place.section_seq,
-            **plain(fields),
-        }
-        if self._file.failures:
-            line["write_failures"] = self._file.failures
-        return json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        place = self.position
+        return build_line(
+            msg,
+            fields,
+            pid=self._pid,
+            rank=self._rank,
+            boot=self._boot,
+            seq=self._seq,
+            step=place.step if step is None else step,
+            section=place.section,
+            section_seq=place.section_seq,
+            failures=self._file.failures,
+        )
 
     def _write(self, lines: bytes) -> None:
         self._last_write = time.monotonic()

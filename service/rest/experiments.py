@@ -20,6 +20,7 @@ from service.problems import WireResponse
 from service.rest.etag import etag_of
 from service.streams import stream_events
 from service.submission import build_dry_run, create_experiment, resolve_submission
+from service.takers import load_warnings
 from service.views import view_decision, view_experiment, view_experiments
 
 router = APIRouter(tags=["experiments"])
@@ -71,9 +72,11 @@ def submit(
     context: Service, caller: Operator, submission: Submitted, key: IdempotencyKey = None
 ) -> WireResponse:
     """Submit an experiment, or (`dry_run`) only resolve its plan."""
-    if submission.dry_run:
-        return WireResponse(build_dry_run(submission))
     resolved = resolve_submission(submission)
+    plan = resolved.parsed()
+    if submission.dry_run:
+        waits = context.store.read(lambda session: load_warnings(session, plan, context.now()))
+        return WireResponse(build_dry_run(resolved, waits))
 
     def work(session: Session) -> dict[str, Any]:
         deed = Deed(session=session, now=context.now(), actor=caller.actor)
@@ -82,7 +85,7 @@ def submit(
             row = create_experiment(deed, submission, resolved)
             session.flush()
             view = view_experiment(session, row)
-            warnings = warnings_of(resolved.parsed())
+            warnings = [*warnings_of(plan), *load_warnings(session, plan, deed.now)]
             return view.model_copy(update={"warnings": warnings}).wire()
 
         return answer_once(

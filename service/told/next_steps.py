@@ -12,7 +12,9 @@ from gonogo.contract.api import NextStep
 from gonogo.contract.decision import Cause, Condition, ConditionState
 from gonogo.contract.lifecycle import ExperimentState, RunState
 from gonogo.judge.gate.approval import is_approval
+from gonogo.planning.programs import needs
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
+from service.progress import resolved_of
 from service.told.awaited import verbs_of
 
 MOST_STEPS = 6
@@ -33,6 +35,8 @@ class Place:
     conditions: Sequence[Condition]
     cause: Cause | None
     last_decision: str | None
+    needs: str | None
+    """What a worker must allow for its runs, where that is not what every worker does."""
 
 
 def place_of(
@@ -47,6 +51,7 @@ def place_of(
     phase = (experiment.awaiting or {}).get("phase")
     names = [row.name for row in phases]
     after = names[names.index(phase) + 1 :] if phase in names else []
+    queued = any(run.state == RunState.QUEUED for run in runs)
     return Place(
         experiment=experiment.id,
         state=ExperimentState(experiment.state),
@@ -57,6 +62,7 @@ def place_of(
         conditions=conditions,
         cause=cause,
         last_decision=last_decision,
+        needs=needs(resolved_of(experiment).parsed()) if queued else None,
     )
 
 
@@ -89,7 +95,9 @@ def _under_way(place: Place) -> Iterator[NextStep]:
         yield _why(place, text, "takeover")
     queued = any(run.state == RunState.QUEUED for run in place.runs)
     if queued:
-        yield NextStep(command="gonogo worker", text="start a worker, on a host with free devices")
+        text = "start a worker, on a host with free devices"
+        text += "" if place.needs is None else f", that has {place.needs}"
+        yield NextStep(command="gonogo worker", text=text)
     yield _step(place, "follow it", "watch")
     if "halt" in place.verbs and not queued:
         yield _why(place, "stop it with a checkpoint", "halt")

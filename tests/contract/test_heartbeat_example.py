@@ -119,7 +119,7 @@ def test_the_real_keeper_and_watcher_supervise_it_to_its_end(tmp_path: Path) -> 
     run.mkdir()
     write_order(run)
     command = [sys.executable, "-m", "gonogo.supervise.keeper", str(run)]
-    command += ["--allow-entry", "docs.examples.trainer"]
+    command += ["--allow", "docs.examples.trainer"]
     environment = {**os.environ, "GONOGO_HOME": str(tmp_path / "home")}
     keeper = subprocess.Popen(command, cwd=ROOT, env=environment)
     try:

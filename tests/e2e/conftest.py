@@ -14,10 +14,11 @@ from tests.e2e.lab import Lab, Receiver, clean_environ
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    """A stack of its own for each module of tests."""
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """A stack of its own for each module of tests; the module may say more ENVIRON for it."""
+    more = getattr(request.module, "ENVIRON", {})
     home = Path(tempfile.mkdtemp(prefix="gonogo-e2e-"))
-    settings = load_settings(clean_environ(home))
+    settings = load_settings({**clean_environ(home), **more})
     with Stack(settings=settings, port=0) as stack, Client(stack.url, settings.key()) as client:
         yield Lab(stack=stack, client=client)
     shutil.rmtree(home, ignore_errors=True)

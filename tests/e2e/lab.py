@@ -21,7 +21,7 @@ from gonogo.contract.lifecycle import ExperimentState, RunState
 from gonogo.planning.source import bundled_plan
 from gonogo.rundir import RunDir, load_all_lines
 
-LIMIT_S = 240.0
+LIMIT_S = 600.0
 
 
 def clean_environ(home: Path) -> dict[str, str]:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from gonogo.supervise.preflight.code import load_git_sha
 from nsa.identity import driver_version, git_sha
-from worker.code import load_git_sha
 
 
 def _git(folder: Path, *arguments: str) -> bytes:

@@ -71,6 +71,32 @@ def test_a_worker_that_drains_or_has_no_free_device_gets_nothing(plane: Plane) -
     assert worker.claim(profiles=["cpu"]) is not None
 
 
+MINE = {
+    "v": 1,
+    "name": "mine",
+    "profile": "cpu",
+    "workload": {"command": "train --fast", "env": {"WANDB_MODE": "offline"}},
+    "phases": [{"name": "try", "steps": 10}],
+}
+
+
+def test_a_plan_that_a_worker_does_not_allow_waits_for_one_that_does(plane: Plane) -> None:
+    warned = plane.call("POST", "/experiments", json={"plan": MINE}).json()
+    assert "GONOGO_WORKER_ALLOW with train (or any)" in warned["warnings"][0]
+    assert "GONOGO_WORKER_ALLOW_ENV with WANDB_MODE" in warned["next"][0]["text"]
+    worker = plane.worker()
+    assert worker.claim() is None
+    assert worker.claim(allow=["train"]) is None
+    assert worker.claim(allow=["other"], allow_env=["any"]) is None
+    order = worker.claim(allow=["train"], allow_env=["WANDB_MODE"])
+    assert order is not None
+    assert (order.command, order.entry) == (["train", "--fast"], None)
+    assert plane.get("/workers")["items"][0]["allow"] == ["train"]
+    assert plane.call("POST", "/experiments", json={"plan": MINE}).json()["warnings"] == []
+    dry = plane.call("POST", "/experiments", json={"plan": MINE, "dry_run": True}).json()
+    assert dry["warnings"] == []
+
+
 @pytest.mark.parametrize(
     ("plan", "free", "fits"),
     [

@@ -29,7 +29,7 @@ from gonogo.supervise.processes import find_marked, send_signal
 ROOT = Path(__file__).resolve().parents[2]
 KEEPER = "gonogo.supervise.keeper"
 TRAINER = "tests.supervise.heartbeat_trainer"
-ALLOWED = ("--allow-entry", TRAINER)
+ALLOWED = ("--allow", TRAINER)
 LIMIT_S = 60.0
 WATCH = {
     "stall": {"suspect_s": 1, "halt_s": 2.5, "halt_x": 8, "min_steps": 3},

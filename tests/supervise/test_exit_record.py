@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,10 +125,16 @@ def test_memory_in_another_ranks_log_names_nothing(tmp_path: Path) -> None:
     assert build(tmp_path, ranks).reason is OutcomeCode.NONZERO_EXIT
 
 
-def test_refused_order_is_infrastructures_end(tmp_path: Path) -> None:
-    document = build_refusal("entry not allowed", run_dir=tmp_path, order=ORDER, now=5.0)
-    record = ExitRecord.model_validate(document)
-    assert (record.reason, record.ended_by) == (OutcomeCode.PREFLIGHT_FAILED, Actor.INFRA)
+def refuse(tmp_path: Path, order: dict[str, Any]) -> dict[str, Any]:
+    return build_refusal(
+        "start_failed", "trainer", "not allowed", run_dir=tmp_path, order=order, now=5.0
+    )
+
+
+def test_a_run_that_was_not_started_says_why(tmp_path: Path) -> None:
+    record = ExitRecord.model_validate(refuse(tmp_path, ORDER))
+    assert (record.reason, record.ended_by) == (OutcomeCode.START_FAILED, Actor.TRAINER)
+    assert (record.text, record.code, record.ranks) == ("not allowed", None, {})
 
 
 @pytest.mark.parametrize("refused", [False, True], ids=["ended", "refused"])
@@ -137,7 +144,7 @@ def test_end_says_whose_it_is_and_how_much_was_watched(tmp_path: Path, refused: 
     ticks = b'{"n":0}\n' * 200_000
     (tmp_path / "watch.jsonl").write_bytes(ticks + b'{"n":9')
     if refused:
-        document = build_refusal("no", run_dir=tmp_path, order=order, now=5.0)
+        document = refuse(tmp_path, order)
     else:
         document = build_exit(
             run_dir=tmp_path, order=order, request=None, agent=ended(1), ranks={}, now=5.0

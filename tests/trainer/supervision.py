@@ -19,7 +19,7 @@ LIMIT_S = 240.0
 @contextmanager
 def kept(run: Path, loop: str) -> Iterator[subprocess.Popen[bytes]]:
     """Supervise a module of `tests/trainer/loops` in a run directory with an order."""
-    command = [sys.executable, "-m", KEEPER, str(run), "--allow-entry", f"{LOOPS}.{loop}"]
+    command = [sys.executable, "-m", KEEPER, str(run), "--allow", f"{LOOPS}.{loop}"]
     environ = environment(None, GONOGO_HOME=str(run.parent / "home"))
     with (run / "keeper.log").open("wb") as log:
         keeper = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=log, stderr=log)

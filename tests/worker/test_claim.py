@@ -10,12 +10,11 @@ import pytest
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.rundir import save_json
-from gonogo.supervise.locks import device_lock, holding
+from gonogo.supervise.locks import device_lock, holding, launch_lock
 from tests.supervise.orders import completed, make_order, make_run_dir, write_beats
 from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
 from worker import claim
 from worker.claim import Desk, Retry, make_room
-from worker.home import launch_lock
 from worker.probe import Probe, ProbeStore
 from worker.settings import load_settings
 

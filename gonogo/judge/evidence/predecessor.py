@@ -174,7 +174,7 @@ def _observe_silence(
     limit halts every healthy run).
     """
     watch = order.watch if order is not None else Watch()
-    if order is not None and _all_arrived(beats, order.steps):
+    if order is not None and _all_arrived(beats, order.last_step):
         return []
     found = []
     for rank, stream in beats.items():

@@ -153,8 +153,8 @@ class RankSteps:
 
     @property
     def last_step(self) -> int:
-        """Highest step with its `step_end`; 0 before the first."""
-        return max((step for step, _ in self.steps.steps_of(Msg.STEP_END)), default=0)
+        """Highest step that ended; 0 before the first."""
+        return max((step for step, _ in self.steps.steps_of(_ends(self.steps))), default=0)
 
     @property
     def first_step(self) -> int | None:
@@ -202,6 +202,12 @@ class RankSteps:
         steps = self.steps
         rows = steps.steps_of(Msg.PROGRESS)
         return frozenset(step for step, row in rows if steps.skipped[row])
+
+
+def _ends(steps: StepTable) -> Msg:
+    """Return the line that ends a step: a rank that never says `step_end` may only say progress."""
+    ended = next(iter(steps.steps_of(Msg.STEP_END)), None)
+    return Msg.PROGRESS if ended is None else Msg.STEP_END
 
 
 def build_rank_steps(beats: Iterable[Heartbeat]) -> RankSteps:

@@ -38,15 +38,18 @@ ORDER = "order.json"
 def completed(facts: Facts, rules: Rules) -> Iterator[Said]:
     """Exit 0 of the run and of every rank, every rank `done`, the last ordered step reached."""
     outcome, ended = facts.outcome, facts.exit
-    known = ended is not None or rules.steps is not None
+    known = ended is not None or rules.known
     if known and outcome is not None and outcome.code is not OutcomeCode.COMPLETED:
         yield FAIL, outcome.code.value, f"ended as {outcome.code}, by {outcome.actor}"
     if ended is not None and not ended.clean:
         yield FAIL, {"code": ended.code, "signal": ended.signal}, "the exit code is not 0"
-    if rules.steps is None or rules.world_size is None:
+    if not rules.known:
         yield INCONCLUSIVE, None, UNKNOWN_ORDER
         return
-    yield ranks_completed(facts, rules, rules.steps)
+    if rules.steps is None:
+        yield INCONCLUSIVE, None, "nobody said how many steps a whole run has"
+    else:
+        yield ranks_completed(facts, rules, rules.steps)
     if ended is not None:
         yield from _exit_belongs(facts, rules)
         yield from _rank_exits(facts, rules)
@@ -66,7 +69,7 @@ def _exit_belongs(facts: Facts, rules: Rules) -> Iterator[Said]:
 def _rank_exits(facts: Facts, rules: Rules) -> Iterator[Said]:
     """Every rank's own exit record is there and says 0, and exit.json says the same."""
     said = facts.exit.ranks if facts.exit is not None else {}
-    for rank in map(str, rules.ranks()):
+    for rank in map(str, rules.exits()):
         for row, where in (
             (facts.rank_exits.get(rank), "its record"),
             (said.get(rank), "exit.json"),
@@ -95,6 +98,8 @@ def identity(facts: Facts, rules: Rules) -> Iterator[Said]:
         yield from _rank_identity(facts, rules, rank)
     yield from _watched_order(facts, rules)
     count = len(rules.identity.said())
+    if not count:
+        yield INCONCLUSIVE, None, "the order does not say what must run"
     yield PASS, None, f"{count} fields are equal on every rank and to the order"
 
 
@@ -172,7 +177,9 @@ def coverage(facts: Facts, rules: Rules) -> Iterator[Said]:
     if facts.source == "predecessor":
         yield INCONCLUSIVE, None, "the lines carry no seq, so a lost one leaves no trace"
         return
-    if not rules.owed_steps():
+    if rules.steps is None:
+        yield INCONCLUSIVE, None, "nobody said how many steps are owed"
+    elif not rules.owed_steps():
         yield INCONCLUSIVE, None, "no step was owed, so none could be seen"
     for rank in rules.ranks():
         yield from _rank_coverage(facts, rank)

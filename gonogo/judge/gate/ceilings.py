@@ -155,6 +155,7 @@ CEILINGS: dict[str, Ceiling] = {
     "checkpoint_overdue.halt_x": Ceiling(10.0),
     "implausible_speed.differ_ratio": Ceiling(1.0),
     "implausible_speed.over_steps": Ceiling(200.0),
+    "implausible_speed.best_ratio": _floor(0.2),
     "implausible_speed.mfu": Ceiling(1.2),
     "implausible_speed.clock_x": Ceiling(4.0),
     "implausible_speed.clock_s": Ceiling(600.0),

@@ -45,11 +45,18 @@ def build_conditions(results: Iterable[CriterionResult], rules: Rules) -> list[C
             id=f"{rules.phase}:{row.id}",
             text=row.evidence,
             criterion=row.id,
+            state=_state_of(row, rules),
             **_terms(row, gate.get(row.id), rules),
         )
         for row in results
         if row.severity is GateSeverity.CONDITIONAL and row.outcome is not CriterionOutcome.PASS
     ]
+
+
+def _state_of(row: CriterionResult, rules: Rules) -> ConditionState:
+    """Return how a condition begins: what the order waives by name is settled, and stays seen."""
+    unseen = row.outcome in (CriterionOutcome.INCONCLUSIVE, CriterionOutcome.ERROR)
+    return ConditionState.WAIVED if unseen and row.id in rules.waive else ConditionState.OPEN
 
 
 def _terms(

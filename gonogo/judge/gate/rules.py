@@ -87,6 +87,8 @@ def build_rules(order: Order | None, conditions: Iterable[OpenCondition] = ()) -
         preflight=order.preflight,
         detectors=order.detectors,
         settles=order.settles,
+        waive=sorted(order.waive),
+        programs=None if order.command is None else 1,
         facts_v=FACTS_V,
     )
 

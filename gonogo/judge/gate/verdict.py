@@ -86,7 +86,15 @@ def evaluate_gate(facts: Facts, rules: Rules) -> list[CriterionResult]:
         measure = facts.measures.get(criterion.id)
         results.append(evaluate(criterion, measure, rules.world_size or 0))
     results.extend(history_criteria(facts.history))
-    return results
+    return [_waived(row) if row.id in rules.waive else row for row in results]
+
+
+def _waived(row: CriterionResult) -> CriterionResult:
+    """Return a criterion that may stay unobserved: what nobody saw is a condition, not a wall."""
+    if row.outcome not in UNCERTAIN:
+        return row
+    told = {"severity": GateSeverity.CONDITIONAL, "evidence": f"waived by name: {row.evidence}"}
+    return row.model_copy(update=told)
 
 
 def gate_verdict(results: Iterable[CriterionResult]) -> Verdict:

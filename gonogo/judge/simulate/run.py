@@ -39,7 +39,7 @@ def simulate_part(part: Part) -> Tally:
     watcher = Watcher(order, training.ranks, noise=noise, wall=training.wall, dice=dice, now=T0)
     training.boot(watcher.probe)
     watcher.look_until(training.known_until)
-    while not watcher.halted and training.step < order.steps:
+    while not watcher.halted and training.step < order.last_step:
         training.advance(watcher.probe)
         watcher.look_until(training.known_until)
         if sick is not None and _settled(training, watcher, sick):

@@ -147,7 +147,7 @@ def _at(until: _Line, clock: float, number: int) -> Tick:
 
 def has_arrived(state: WatchState) -> bool:
     """Say whether every rank that was observed is done or reached the last step."""
-    steps = state.run.order.steps
+    steps = state.run.order.last_step
     ranks = state.streams.values()
     return bool(ranks) and all(row.done or row.completed >= steps for row in ranks)
 

@@ -1,11 +1,13 @@
 """Who owns the processes of one run? The keeper: it starts them, ends them, and writes the end.
 
-`python -m gonogo.supervise.keeper RUNDIR [--held NAME=FD …] [--lock FILE …] [--allow-entry MODULE
-…] [--watcher MODULE]` supervises the run whose order lies in RUNDIR, with or without a control
-plane. `--held` hands over a descriptor that holds a lock already (NAME is a device, or `keeper` for
-`.keeper.lock`), `--lock` names a device's lock file to take, `--watcher` the module that watches in
-place of our own (a service's watcher also ships). Ranks start in the folder that the keeper was
-started in. Standard library only, one thread, one loop.
+`python -m gonogo.supervise.keeper RUNDIR [--held NAME=FD …] [--lock FILE …] [--allow PROGRAM …]
+[--allow-env NAME …] [--watcher MODULE]` supervises the run whose order lies in RUNDIR, with or
+without a control plane. `--held` hands over a descriptor that holds a lock already (NAME is a
+device, or `keeper` for `.keeper.lock`), `--lock` names a device's lock file to take, `--watcher`
+the module that watches in place of our own (a service's watcher also ships). `--allow` names a
+module, a script or a program that an order may start besides nsa.train, or `any`; `--allow-env` a
+name that an order may set, or `any`. Ranks start in the order's `cwd`, else in the folder that the
+keeper was started in. Standard library only, one thread, one loop.
 
 Guarantees: one keeper a directory (`.keeper.lock`) and one a device (held by
 flock while any process of the run lives); torchrun, its ranks and the watcher die with the keeper;
@@ -36,7 +38,7 @@ from typing import Any
 from gonogo.supervise.durable import save_json
 from gonogo.supervise.exit_record import build_refusal
 from gonogo.supervise.keeper.keeper import Keeper
-from gonogo.supervise.launch.command import ENTRIES, LaunchRefused
+from gonogo.supervise.launch.command import ENTRIES, Allowed, LaunchRefused
 from gonogo.supervise.locks import keeper_lock, take_lock
 from gonogo.supervise.processes import become_subreaper
 
@@ -68,7 +70,7 @@ def load_order(path: Path) -> dict[str, Any]:
     if lacking:
         raise ValueError(f"order.json lacks {', '.join(lacking)}")
     for name in ("steps", "world_size"):
-        if not isinstance(order[name], int):
+        if not isinstance(order[name], int) and not (name == "steps" and order[name] is None):
             raise ValueError(f"order.json: {name}: found {order[name]!r}; expected a number")
     return order
 
@@ -101,7 +103,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--held", type=_held, action="append", default=[], metavar="NAME=FD")
     parser.add_argument("--lock", type=Path, action="append", default=[], metavar="FILE")
-    parser.add_argument("--allow-entry", action="append", default=[], metavar="MODULE")
+    parser.add_argument("--allow", action="append", default=[], metavar="PROGRAM")
+    parser.add_argument("--allow-env", action="append", default=[], metavar="NAME")
     parser.add_argument("--watcher", default=WATCHER_MODULE, metavar="MODULE")
     asked = parser.parse_args(argv)
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -132,12 +135,14 @@ def main(argv: Sequence[str]) -> int:
             order=order,
             locks={**held, **locks},
             environ=dict(os.environ),  # noqa: TID251 - handed on to torchrun and the watcher
-            entries=ENTRIES | set(asked.allow_entry),
+            allowed=Allowed(programs=ENTRIES.union(asked.allow), names=frozenset(asked.allow_env)),
             watcher=asked.watcher,
         )
     except LaunchRefused as error:
         _log.error("%s: %s", run_dir, error)
-        refusal = build_refusal(str(error), run_dir=run_dir, order=order, now=time.time())
+        refusal = build_refusal(
+            "start_failed", "trainer", str(error), run_dir=run_dir, order=order, now=time.time()
+        )
         save_json(run_dir / "exit.json", refusal)
         return 0
     keeper.run()

@@ -34,8 +34,14 @@ class Child:
         }
 
 
-def start_child(command: Sequence[str], *, env: Mapping[str, str], log: Path) -> Child:
-    """Start a process in a session of its own, in our folder, its output added to `log`."""
+def start_child(
+    command: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: str | None = None
+) -> Child:
+    """Start a process in a session of its own, its output added to `log`; `cwd` None: our folder.
+
+    Raises:
+        OSError: the program or the folder is not there.
+    """
     parent = os.getpid()
 
     def prepare() -> None:
@@ -47,6 +53,7 @@ def start_child(command: Sequence[str], *, env: Mapping[str, str], log: Path) ->
         process = subprocess.Popen(
             list(command),
             env=dict(env),
+            cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,

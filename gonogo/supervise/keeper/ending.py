@@ -23,7 +23,7 @@ from gonogo.supervise.end_request import (
     load_request,
     until_after,
 )
-from gonogo.supervise.exit_record import Ended, build_exit, ended_of
+from gonogo.supervise.exit_record import Ended, build_exit, count_programs, ended_of
 from gonogo.supervise.keeper.children import Child
 from gonogo.supervise.keeper.kill import Killer
 from gonogo.supervise.processes import ProcessRef
@@ -42,7 +42,7 @@ class Ending:
         self, run_dir: Path, order: Mapping[str, Any], spare: Callable[[], frozenset[int]]
     ) -> None:
         self._dir, self._order, self._spare = run_dir, order, spare
-        self._world_size = int(order["world_size"])
+        self._programs = count_programs(order)
         self._grace_s = float((order.get("halt") or {}).get("grace_s") or 0.0)
         self._killer: Killer | None = None
         self._halt_until: float | None = None
@@ -102,7 +102,7 @@ class Ending:
         return (self._dir / HALT_NAME).exists() or (self._dir / KILL_NAME).exists()
 
     def _all_stamped(self) -> bool:
-        return all(self._stamp(rank).exists() for rank in range(self._world_size))
+        return all(self._stamp(rank).exists() for rank in range(self._programs))
 
     def _stamp(self, rank: int) -> Path:
         return self._dir / f"exit_rank{rank}.json"
@@ -154,7 +154,7 @@ class Ending:
     def _rank_records(self) -> list[tuple[int, ProcessRef, int]]:
         """Return (rank, its process, pid of its wrapper) of every rank that was started."""
         found = []
-        for rank in range(self._world_size):
+        for rank in range(self._programs):
             record = load_json(self._dir / f".rank{rank}.json")
             if record is not None:
                 ref = ProcessRef(pid=record["pid"], start_ticks=record["start_ticks"])

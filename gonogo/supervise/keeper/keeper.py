@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from gonogo.supervise.exit_record import Ended
 from gonogo.supervise.keeper.children import Child, reap_all, start_child
 from gonogo.supervise.keeper.ending import Ending
 from gonogo.supervise.keeper.sampling import Sampling, build_sampler_command, is_wanted
-from gonogo.supervise.launch.command import build_command, build_environment
+from gonogo.supervise.launch.command import Allowed, build_command, build_environment
 from gonogo.supervise.processes import TOKEN_NAME, boot_id, load_stat
 
 LAST_WORDS_S = 60.0
@@ -38,7 +38,7 @@ class Keeper:
         order: the order as data.
         locks: device → descriptor of its lock, closed when no process of the run is left.
         environ: environment of this process.
-        entries: modules that an order may start.
+        allowed: what an order may start and set.
         watcher: module that watches the run, started with its directory.
 
     Raises:
@@ -52,13 +52,13 @@ class Keeper:
         order: Mapping[str, Any],
         locks: Mapping[str, int],
         environ: Mapping[str, str],
-        entries: Collection[str],
+        allowed: Allowed,
         watcher: str,
     ) -> None:
         self._dir, self._order, self._locks = run_dir, order, locks
         self._environ, self._watcher_module = environ, watcher
-        self._command = build_command(order, run_dir, entries)
-        self._agent_environ = build_environment(order, run_dir, environ, locks)
+        self._command = build_command(order, run_dir, allowed)
+        self._agent_environ = build_environment(order, run_dir, environ, locks, allowed)
         self._started_at = time.time()
         self._deadline_s = (order.get("limits") or {}).get("deadline_s")
         self._ending = Ending(run_dir, order, self._spared)
@@ -101,7 +101,8 @@ class Keeper:
 
     def _start_agent(self) -> Child:
         log = self._dir / "torchrun.log"
-        self._agent = start_child(self._command, env=self._agent_environ, log=log)
+        cwd = self._order.get("cwd")
+        self._agent = start_child(self._command, env=self._agent_environ, log=log, cwd=cwd)
         self._save_state()
         return self._agent
 

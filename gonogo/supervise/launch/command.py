@@ -7,15 +7,18 @@ names in their environment; the keeper's own settings (keys, URLs) never reach a
 
 import importlib.util
 import re
+import shutil
 import sys
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gonogo.supervise.processes import TOKEN_NAME
 
 ENTRIES = frozenset({"nsa.train"})
-"""Modules that an order may start; `--allow-entry` of the keeper adds more on this host."""
+"""Modules that an order may start; `--allow` of the keeper adds more on this host."""
+ANY = "any"
 
 _PASSED_ON = (
     "PATH", "PYTHONPATH", "HOME", "USER", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR",
@@ -34,26 +37,69 @@ class LaunchRefused(ValueError):
     """The order asks for something that this host does not start."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowed:
+    """What this host lets an order start and set, besides what every host does."""
+
+    programs: frozenset[str] = ENTRIES
+    """Modules, scripts and programs, or `any`; a path allows what it leads to."""
+    names: frozenset[str] = frozenset()
+    """Names of the environment, or `any`: then the host's own environment is passed on, too."""
+
+    def starts(self, program: str, cwd: Path) -> bool:
+        """Say whether a program may be started.
+
+        Args:
+            program: a module, a script, or the first word of a command.
+            cwd: the folder in which it would be.
+        """
+        if ANY in self.programs or program in self.programs:
+            return True
+        place = _place_of(program, cwd)
+        return place is not None and any(_place_of(name, cwd) == place for name in self.programs)
+
+    def sets(self, name: str) -> bool:
+        """Say whether an order may set a name of the environment."""
+        if name.startswith("GONOGO_"):
+            return False
+        return ANY in self.names or name in self.names or _ORDERED.fullmatch(name) is not None
+
+
+def _place_of(program: str, cwd: Path) -> Path | None:
+    """Return the file that a name leads to, links followed; None for a module."""
+    if "/" in program or program.endswith(".py"):
+        return (cwd / program).resolve()
+    found = shutil.which(program)
+    return None if found is None else Path(found).resolve()
+
+
 def build_command(
-    order: Mapping[str, Any], run_dir: Path, entries: Collection[str] = ENTRIES
+    order: Mapping[str, Any], run_dir: Path, allowed: Allowed | None = None
 ) -> list[str]:
-    """Return the command line of the agent: torchrun, or the wrapper of the only rank.
+    """Return the command line of the agent: torchrun, or the wrapper of the only program.
 
     The rendezvous takes a free port of the loopback interface and ranks share its store, so runs
-    beside each other cannot meet on a port.
+    beside each other cannot meet on a port. A command is started once, as it is written, behind one
+    wrapper.
 
     Raises:
-        LaunchRefused: the entry point is not on the list, or several ranks need torchrun, which is
-            not here.
+        LaunchRefused: the program or the folder is not allowed or not there, or several ranks need
+            torchrun, which is not here.
     """
-    entry = order.get("entry", "nsa.train")
-    if entry not in entries:
-        raise LaunchRefused(f"entry {entry!r} is not allowed here ({', '.join(sorted(entries))})")
+    allowed = allowed or Allowed()
+    cwd = Path(order.get("cwd") or Path.cwd())
+    if not cwd.is_dir():
+        raise LaunchRefused(f"workload.cwd: there is no folder {cwd} on this host")
     python, world_size = sys.executable, int(order["world_size"])
-    rank = [
-        python, "-m", "gonogo.supervise.launch.rank", "--dir", str(run_dir), "--",
-        python, "-m", entry, "--order", str(run_dir / "order.json"),
-    ]  # fmt: skip
+    wrapper = [python, "-m", "gonogo.supervise.launch.rank", "--dir", str(run_dir), "--"]
+    command = order.get("command")
+    if command:
+        _check_program(str(command[0]), cwd, allowed, "command")
+        return [*wrapper, *map(str, command)]
+    entry = str(order.get("entry", "nsa.train"))
+    _check_program(entry, cwd, allowed, "entry")
+    program = [entry] if entry.endswith(".py") else ["-m", entry]
+    rank = [*wrapper, python, *program, "--order", str(run_dir / "order.json")]
     if importlib.util.find_spec("torch") is None:
         if world_size > 1:
             raise LaunchRefused(
@@ -71,8 +117,21 @@ def build_command(
     ]  # fmt: skip
 
 
+def _check_program(program: str, cwd: Path, allowed: Allowed, what: str) -> None:
+    if not allowed.starts(program, cwd):
+        listed = ", ".join(sorted(allowed.programs))
+        raise LaunchRefused(
+            f"{what} {program!r} is not allowed on this host (it allows {listed};"
+            " GONOGO_WORKER_ALLOW of its worker names more)"
+        )
+
+
 def build_environment(
-    order: Mapping[str, Any], run_dir: Path, environ: Mapping[str, str], devices: Collection[str]
+    order: Mapping[str, Any],
+    run_dir: Path,
+    environ: Mapping[str, str],
+    devices: Collection[str],
+    allowed: Allowed | None = None,
 ) -> dict[str, str]:
     """Return the environment of the agent and its ranks.
 
@@ -81,18 +140,23 @@ def build_environment(
         run_dir: where the flight recorder dumps.
         environ: the keeper's own environment, of which a few names are passed on.
         devices: device names of the run's locks, such as `cuda:1`.
+        allowed: names that an order may set, besides what every host allows.
 
     Raises:
         LaunchRefused: the order sets a name that is not allowed.
     """
-    chosen = {name: environ[name] for name in _PASSED_ON if name in environ}
+    allowed = allowed or Allowed()
+    if ANY in allowed.names:
+        chosen = {name: text for name, text in environ.items() if not _is_ours(name)}
+    else:
+        chosen = {name: environ[name] for name in _PASSED_ON if name in environ}
     indexes = sorted(int(name[5:]) for name in devices if name.startswith("cuda:"))
     if indexes:
         chosen["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, indexes))
         chosen["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the order in which the driver counts, too
     chosen.update(
         {
-            "OMP_NUM_THREADS": "1",
+            **({} if order.get("command") else {"OMP_NUM_THREADS": "1"}),
             "PYTHONUNBUFFERED": "1",
             "PYTHONFAULTHANDLER": "1",
             "TORCH_FR_BUFFER_SIZE": "2000",
@@ -104,9 +168,17 @@ def build_environment(
         }
     )
     for name, value in dict(order.get("env") or {}).items():
-        if not _ORDERED.fullmatch(name):
-            raise LaunchRefused(f"environment name {name!r} is not allowed")
+        if not allowed.sets(name):
+            raise LaunchRefused(
+                f"environment name {name!r} is not allowed on this host"
+                " (GONOGO_WORKER_ALLOW_ENV of its worker names more)"
+            )
         chosen[name] = str(value)
     chosen[TOKEN_NAME] = str(order["run"])
     chosen["GONOGO_RUN_DIR"] = str(run_dir)
     return chosen
+
+
+def _is_ours(name: str) -> bool:
+    """Say whether a name is the keeper's own: keys and addresses never reach a rank."""
+    return name.startswith("GONOGO_") or name == TOKEN_NAME

@@ -3,7 +3,9 @@
 `python -m gonogo.supervise.launch.rank --dir RUNDIR -- PROGRAM …` starts the program with its
 output in `rank{N}.log`, dies with torchrun's agent and takes the program along, passes SIGTERM,
 SIGINT and SIGUSR1 on, and writes `exit_rank{N}.json` before it ends as the program ended.
-`.rank{N}.json` names the program's process while it runs. Standard library only.
+`.rank{N}.json` names the program's process while it runs. Where the order has patterns, what the
+program's output tells of its steps goes into its heartbeat file (`output_lines`). Standard library
+only.
 """
 
 import argparse
@@ -15,11 +17,13 @@ import sys
 import time
 from pathlib import Path
 
-from gonogo.supervise.durable import save_json
+from gonogo.supervise.durable import load_json, save_json
+from gonogo.supervise.launch.output_lines import OutputLines
 from gonogo.supervise.processes import die_with_parent, load_stat
 
 _FORWARDED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
 _WAITED = _FORWARDED | {signal.SIGCHLD}
+_READ_EVERY_S = 0.1
 
 
 def main(argv: list[str]) -> int:
@@ -46,7 +50,7 @@ def main(argv: list[str]) -> int:
             "at": time.time(),
         },
     )
-    status = _wait(child)
+    status = _wait(child, _reader(asked.dir, rank, child.pid))
     code, number = (status, None) if status >= 0 else (None, -status)
     ended = {"v": 1, "code": code, "signal": number, "at": time.time()}
     save_json(asked.dir / f"exit_rank{rank}.json", ended)
@@ -63,6 +67,7 @@ def _start(program: list[str], log: Path) -> subprocess.Popen[bytes]:
         die_with_parent()
         if os.getppid() != parent:
             os._exit(1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # whoever started us may ignore it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED)
 
     with log.open("ab") as stream:
@@ -75,12 +80,26 @@ def _start(program: list[str], log: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def _wait(child: subprocess.Popen[bytes]) -> int:
+def _reader(folder: Path, rank: int, pid: int) -> OutputLines | None:
+    """Return who reads the program's output, where the order has patterns for it."""
+    order = load_json(folder / "order.json") or {}
+    if not order.get("patterns"):
+        return None
+    return OutputLines(folder, order, folder / f"rank{rank}.log", pid)
+
+
+def _wait(child: subprocess.Popen[bytes], reader: OutputLines | None) -> int:
     """Pass signals on until the program has ended; returns its code, or minus its signal."""
+    asked = False
     while (status := child.poll()) is None:
-        found = signal.sigtimedwait(_WAITED, 1.0)
+        found = signal.sigtimedwait(_WAITED, 1.0 if reader is None else _READ_EVERY_S)
         if found is not None and found.si_signo in _FORWARDED:
+            asked = asked or found.si_signo != signal.SIGUSR1
             child.send_signal(found.si_signo)
+        if reader is not None:
+            reader.read()
+    if reader is not None:
+        reader.close(status, asked=asked)
     return status
 
 

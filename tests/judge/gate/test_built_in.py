@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from gonogo.contract.finding import Severity
+from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
+from gonogo.contract.plan import NEVER_WAIVED
 from gonogo.contract.records import Check, CheckOutcome, Preflight
 from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.evidence.record import build_run_record
@@ -239,3 +241,59 @@ def test_a_halt_finding_of_a_run_that_completed_all_the_same_is_no_go() -> None:
 def test_every_other_outcome_fails_completed(code: OutcomeCode) -> None:
     record = record_of(exit=exit_record(code, by=Actor.INFRA, code=1))
     assert outcomes(judged(record))["completed"] == "fail"
+
+
+def waiving(*names: str, **changes: Any) -> Order:
+    return order_of().model_copy(update={"waive": list(names), **changes})
+
+
+def test_what_is_waived_by_name_and_unseen_is_a_condition_that_a_person_settled() -> None:
+    order = waiving("coverage", "preflight")
+    ranks = healthy_ranks(order)
+    drop(0, msg="step_end", step=3)(ranks)
+    found = judged(record_of(order, ranks, preflight=None))
+    assert found.verdict == "CONDITIONAL_GO"
+    told = {row.id: row for row in found.criteria}
+    assert told["coverage"].evidence.startswith("waived by name: rank 0")
+    states = {row.criterion: (row.state, row.evidence_from) for row in found.conditions}
+    assert states == dict.fromkeys(("coverage", "preflight"), ("waived", None))
+
+
+def test_without_the_waiver_the_same_is_inconclusive() -> None:
+    order = waiving("coverage")
+    assert judged(record_of(order, preflight=None)).verdict == "INCONCLUSIVE"
+
+
+def test_what_failed_is_never_waived() -> None:
+    order = waiving("identity", "coverage", "preflight")
+    ranks = healthy_ranks(order)
+    say(0, "boot", dim=1)(ranks)
+    assert judged(record_of(order, ranks)).verdict == "NO_GO"
+
+
+@pytest.mark.parametrize("name", ["completed", "no_halt_finding"])
+def test_a_waiver_of_what_proves_anything_is_refused_in_a_plan(name: str) -> None:
+    assert name in NEVER_WAIVED
+
+
+def test_where_nobody_said_how_many_steps_there_are_none_are_all() -> None:
+    order = waiving(steps=None)
+    found = {row.id: row for row in judged(record_of(order, healthy_ranks(order_of()))).criteria}
+    assert found["completed"].outcome == found["coverage"].outcome == "inconclusive"
+    assert found["completed"].evidence == "nobody said how many steps a whole run has"
+
+
+def test_an_order_that_says_nothing_of_what_must_run_proves_no_identity() -> None:
+    order = waiving(identity=Identity())
+    found = {row.id: row for row in judged(record_of(order)).criteria}
+    assert (found["identity"].outcome, found["identity"].evidence) == (
+        "inconclusive",
+        "the order does not say what must run",
+    )
+
+
+def test_a_command_has_one_exit_for_all_its_ranks() -> None:
+    order = waiving(command=["torchrun", "train.py"], entry=None)
+    one = exit_record().model_copy(update={"ranks": {"0": exit_record().ranks["0"]}})
+    assert judged(record_of(order, exit=one)).verdict == "GO"
+    assert judged(record_of(order_of(), exit=one)).verdict == "INCONCLUSIVE"

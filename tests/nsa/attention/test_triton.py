@@ -24,6 +24,9 @@ NAMES = (*CASES, *(f"{name}, visited" for name in VISITED))
 NANS = ("a NaN", "a NaN, visited")
 TWICE = "a second derivative"
 ONE_KEY = "one key"
+LIMIT_S = 1500
+"""Interpreted kernels take minutes, on a busy machine of two slow cores many."""
+pytestmark = pytest.mark.timeout(LIMIT_S + 100)
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 
 
@@ -35,7 +38,7 @@ def interpreted():
         env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=LIMIT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
@@ -172,7 +175,7 @@ def launches(tmp_path_factory):
         env=os.environ | cache | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=LIMIT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

@@ -13,9 +13,12 @@ from gonogo.contract.api import NextStep
 from gonogo.contract.decision import Cause, Condition, ConditionState
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.judge.gate.approval import approval_condition
+from gonogo.planning.resolve import resolve_plan
+from gonogo.planning.source import bundled_plan
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
 from service.told.next_steps import next_steps, place_of
 
+DEMO = resolve_plan(bundled_plan("demo")).wire()
 EXPERIMENT = "exp_01J00000000000000000000000"
 RUN = "run_01J00000000000000000000000"
 DECISION = "dec_01J00000000000000000000000"
@@ -39,7 +42,12 @@ def steps(
     if awaiting == "approval":
         asked |= {"following": "extended", "asked_at": 0.0, "expires_s": None}
     experiment = ExperimentRow(
-        id=EXPERIMENT, state=state, verdict=verdict, awaiting=asked if awaiting else None, stop=None
+        id=EXPERIMENT,
+        state=state,
+        verdict=verdict,
+        awaiting=asked if awaiting else None,
+        stop=None,
+        resolved=DEMO,
     )
     phases = [
         PhaseRow(name="smoke", state=smoke, steps=1),

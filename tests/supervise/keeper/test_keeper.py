@@ -284,7 +284,7 @@ def test_device_is_held_while_ranks_live_and_free_after_the_end(
 def test_entry_that_is_not_allowed_is_not_started(new_run: NewRun) -> None:
     run = new_run(entry="os.path")
     record = run.wait_for_exit()
-    assert (record.reason, record.ended_by) == (OutcomeCode.PREFLIGHT_FAILED, Actor.INFRA)
+    assert (record.reason, record.ended_by) == (OutcomeCode.START_FAILED, Actor.TRAINER)
     assert "os.path" in record.text
     assert not run.dir.torchrun_log.exists()
 
@@ -307,9 +307,7 @@ def start_of(pid: int) -> int:
 
 
 def test_program_that_cannot_start_is_a_death_without_a_heartbeat(new_run: NewRun) -> None:
-    run = new_run(
-        "--allow-entry", "tests.worker.no_such_module", entry="tests.worker.no_such_module"
-    )
+    run = new_run("--allow", "tests.worker.no_such_module", entry="tests.worker.no_such_module")
     record = run.wait_for_exit()
     assert (record.reason, record.ended_by, record.code) == (
         OutcomeCode.NONZERO_EXIT,

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.supervise.launch.command import LaunchRefused, build_command, build_environment
+from gonogo.supervise.launch.command import (
+    Allowed,
+    LaunchRefused,
+    build_command,
+    build_environment,
+)
 
 RUN_DIR = Path("/runs/run_1")
 WRAPPER = "gonogo.supervise.launch.rank"
@@ -60,3 +65,74 @@ def test_gpus_of_the_run_are_the_ones_whose_locks_it_holds() -> None:
     found = build_environment(ORDER, RUN_DIR, {"CUDA_VISIBLE_DEVICES": "7"}, ["cuda:10", "cuda:2"])
     assert found["CUDA_VISIBLE_DEVICES"] == "2,10"
     assert "CUDA_VISIBLE_DEVICES" not in build_environment(ORDER, RUN_DIR, {}, ["cpu:0"])
+
+
+ANY = Allowed(programs=frozenset({"any"}), names=frozenset({"any"}))
+
+
+def test_a_command_is_started_once_as_it_is_written() -> None:
+    order = {**ORDER, "entry": None, "command": ["python", "train.py", "--lr", "1"]}
+    command = build_command(order, RUN_DIR, ANY)
+    assert command[1:] == ["-m", WRAPPER, "--dir", str(RUN_DIR), "--", *order["command"]]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "program", "starts"),
+    [
+        ("my.trainer", "my.trainer", True),
+        ("my.trainer", "my", False),
+        ("train.py", "train.py", True),
+        ("{cwd}/train.py", "train.py", True),
+        ("{cwd}/train.py", "./train.py", True),
+        ("{cwd}/train.py", "sub/../train.py", True),
+        ("{cwd}/train.py", "{cwd}/linked.py", True),
+        ("{cwd}/train.py", "other.py", False),
+        ("train.py", "/elsewhere/train.py", False),
+        ("any", "whatever", True),
+        ("sh", "/bin/sh", True),
+    ],
+)
+def test_what_is_allowed_starts_by_whatever_path_it_is_called(
+    allowed: str, program: str, starts: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "other.py").touch()
+    (tmp_path / "linked.py").symlink_to("train.py")
+    listed = Allowed(programs=frozenset({allowed.format(cwd=tmp_path)}))
+    assert listed.starts(program.format(cwd=tmp_path), tmp_path) is starts
+
+
+def test_a_command_that_is_not_allowed_is_refused_with_what_to_do() -> None:
+    with pytest.raises(LaunchRefused, match="GONOGO_WORKER_ALLOW"):
+        build_command({**ORDER, "command": ["/usr/bin/env"]}, RUN_DIR)
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LaunchRefused, match="there is no folder"):
+        build_command({**ORDER, "cwd": str(tmp_path / "none")}, RUN_DIR, ANY)
+
+
+def test_a_script_is_started_by_torchrun_as_a_script() -> None:
+    command = build_command({**ORDER, "entry": "train.py"}, RUN_DIR, ANY)
+    assert command[-3:] == ["train.py", "--order", f"{RUN_DIR}/order.json"]
+    assert "torch.distributed.run" in command
+
+
+def test_where_any_name_is_allowed_the_whole_environment_is_passed_but_our_keys() -> None:
+    environ = {"WANDB_MODE": "offline", "GONOGO_API_KEY": "secret", "OMP_NUM_THREADS": "8"}
+    order = {**ORDER, "command": ["x"], "env": {"MY_NAME": "1"}}
+    found = build_environment(order, RUN_DIR, environ, [], ANY)
+    assert (found["WANDB_MODE"], found["MY_NAME"], found["OMP_NUM_THREADS"]) == (
+        "offline",
+        "1",
+        "8",
+    )
+    assert "GONOGO_API_KEY" not in found
+    with pytest.raises(LaunchRefused):
+        build_environment({**order, "env": {"GONOGO_RUN": "1"}}, RUN_DIR, {}, [], ANY)
+
+
+def test_a_name_that_the_host_allows_may_be_ordered() -> None:
+    allowed = Allowed(names=frozenset({"WANDB_MODE"}))
+    order = {**ORDER, "env": {"WANDB_MODE": "offline"}}
+    assert build_environment(order, RUN_DIR, {}, [], allowed)["WANDB_MODE"] == "offline"

@@ -90,3 +90,14 @@ def test_program_dies_with_a_killed_wrapper(tmp_path: Path) -> None:
 
 def read(path: Path) -> str:
     return path.read_text() if path.exists() else ""
+
+
+def test_a_program_dies_of_sigterm_though_whoever_started_it_ignores_that(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        wrapper = start(tmp_path, "import time; time.sleep(60)")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    wait_until(lambda: (tmp_path / ".rank1.json").exists(), "the program's start")
+    wrapper.send_signal(signal.SIGTERM)
+    assert wrapper.wait(timeout=60) == -signal.SIGTERM

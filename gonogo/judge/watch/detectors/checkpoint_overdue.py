@@ -190,7 +190,7 @@ def _later(mono: float | None, seconds: float) -> float | None:
 
 def _is_over(view: View) -> bool:
     """Whether nothing is left to save: every rank has ended its last step."""
-    last = view.run.order.steps
+    last = view.run.order.last_step
     ranks = view.streams.values()
     return bool(ranks) and all(s.done or s.completed >= last for s in ranks)
 

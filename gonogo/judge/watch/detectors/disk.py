@@ -136,7 +136,7 @@ def is_refusal(line: Heartbeat) -> bool:
 
 def _has_to_write(view: View) -> bool:
     """Whether a rank has steps before it."""
-    last = view.run.order.steps
+    last = view.run.order.last_step
     return any(not s.done and s.completed < last for s in view.streams.values())
 
 

@@ -91,7 +91,7 @@ class MemoryLeak(Detector[Growth]):
             rise_ratio=self.settings.rise_ratio,
         )
 
-        self._stride = 1 if run.order.steps <= SHORT_RUN_STEPS else LONG_RUN_STRIDE
+        self._stride = 1 if run.order.last_step <= SHORT_RUN_STEPS else LONG_RUN_STRIDE
 
     def observe_tick(self, own: Growth, tick: Tick, view: View) -> Seen[Growth]:
         """Observe the limits that probes tell."""
@@ -126,7 +126,7 @@ class MemoryLeak(Detector[Growth]):
         step_s = view.median_step_s()
         for kind in (HOST, DEVICE):
             leak = self._worst(own, kind)
-            if leak is None or leak.steps_left >= self.run.order.steps - step.step:
+            if leak is None or leak.steps_left >= self.run.order.last_step - step.step:
                 continue
             if step_s is not None:
                 leak = replace(leak, eta_s=leak.steps_left * step_s)
@@ -206,7 +206,7 @@ class MemoryLeak(Detector[Growth]):
             act=Act.AT_CHECKPOINT if halts else None,
             text=f"{WHAT[leak.kind]}{whose} grows by {leak.slope:.3g} MB a step, to"
             f" {leak.now_mb:.0f} MB at step {step.step}: it hits {leak.limit_mb:.0f} MB{when},"
-            f" before the last of {self.run.order.steps} steps",
+            f" before the last of {self.run.order.last_step} steps",
         )
 
     def _source(self, kind: str) -> Source:

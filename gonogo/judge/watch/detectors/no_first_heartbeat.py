@@ -3,7 +3,8 @@
 Three clocks: from the watcher's first look to a rank's first line, in the boot section, and in the
 first step. A rank that names no sections has the first clock only: how long it boots, or how many
 steps lie between its lines, it does not say. Where nobody watched, nobody knows when a rank
-without a line was started: the first clock stands still, the others go by the lines.
+without a line was started: the first clock stands still, the others go by the lines. It stands
+still, too, for a command that nobody wrote for us, unless the plan sets it.
 """
 
 from collections.abc import Mapping
@@ -31,6 +32,12 @@ def _without_line(view: View) -> list[int]:
         for rank in range(view.run.order.world_size)
         if rank not in view.streams and not view.processes.of(rank).dead
     ]
+
+
+def _may_be_mute(run: Run) -> bool:
+    """Whether it is unknown that the program ever says a line: nobody wrote it for us."""
+    said = "exec_s" in run.watch.no_first_heartbeat.model_fields_set
+    return run.order.command is not None and not said
 
 
 def _never_spoke(view: View, tick: Tick, rank: int, elapsed_s: float) -> Finding:
@@ -111,7 +118,8 @@ class NoFirstHeartbeat(Detector[None]):
     sentence = (
         "Halts when a rank has not written a line two minutes after its start, boots for "
         "over five minutes, or takes over fifteen for its first step (thirty when the "
-        "model is compiled)."
+        "model is compiled). A command that never says a line is not halted, unless the plan sets"
+        " `exec_s`: nobody knows whether it can."
     )
     version = 2
     """2: also where nobody watched, by the lines; no rank is named on a tie."""
@@ -122,7 +130,7 @@ class NoFirstHeartbeat(Detector[None]):
         """Observe a tick: who has not begun yet."""
         exec_s = view.run.watch.no_first_heartbeat.exec_s
         elapsed_s = _since_exec_s(view, tick)
-        if view.watched and elapsed_s > exec_s:
+        if view.watched and elapsed_s > exec_s and not _may_be_mute(view.run):
             missing = _without_line(view)
             if missing:
                 return own, [_never_spoke(view, tick, missing[0], elapsed_s)]

@@ -82,7 +82,7 @@ def _ended_well(view: View, rank: int, process: Process) -> bool:
         return False
     if stream.halt_seen:
         return True
-    steps = view.run.order.steps
+    steps = view.run.order.steps or 0  # where nobody says how many, who says done is done
     if stream.done:
         return stream.step >= steps
     return process.code == 0 and stream.completed >= steps
@@ -93,8 +93,8 @@ def _all_ended_well(view: View) -> bool:
     streams = view.streams
     return len(streams) == order.world_size and all(
         stream.halt_seen
-        or stream.completed >= order.steps
-        or (stream.done and stream.step >= order.steps)
+        or stream.completed >= order.last_step
+        or (stream.done and stream.step >= (order.steps or 0))
         for stream in streams.values()
     )
 

@@ -109,7 +109,7 @@ def _stood_s(culprit: RankStream, streams: list[RankStream], mono: float) -> flo
 
 
 def _finished(view: View, stream: RankStream) -> bool:
-    return stream.halt_seen or (not stream.labelled and stream.step >= view.run.order.steps)
+    return stream.halt_seen or (not stream.labelled and stream.step >= view.run.order.last_step)
 
 
 def _astray(view: View, streams: list[RankStream], finding: Finding) -> Finding:

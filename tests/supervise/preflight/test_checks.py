@@ -21,9 +21,9 @@ from gonogo.contract.order import ResumePoint
 from gonogo.contract.records import CheckOutcome, Preflight
 from gonogo.rundir import RunDir, load_record, save_json
 from gonogo.supervise.devices.look import DeviceSeen, Look
+from gonogo.supervise.preflight import checks
 from gonogo.supervise.processes import boot_id, load_stat
 from tests.supervise.orders import make_order
-from worker import checks
 from worker.preflight import run_preflight
 from worker.probe import Probe, ProbeStore
 

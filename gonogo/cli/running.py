@@ -1,0 +1,314 @@
+"""`gonogo run -- COMMAND`: any program, supervised and judged, without a service and a checkout.
+
+The command is started once, as it is written, in this folder and environment. What it does is told
+by its own heartbeats where it is attached (`gonogo.trainer`), else by what it prints. Its keeper
+lives in a session of its own: this process may die, and the run goes on to its verdict.
+"""
+
+import logging
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gonogo.cli.evidence import describe_directory
+from gonogo.cli.exits import Exit, exit_of_verdict
+from gonogo.cli.judging import print_judged
+from gonogo.cli.output import duration, err, print_json
+from gonogo.cli.reach.completing import complete_plans
+from gonogo.cli.reach.plans import placed, read_plan
+from gonogo.cli.settings import load_settings
+from gonogo.contract.criterion import BUILT_IN_CRITERIA
+from gonogo.contract.decision import Verdict
+from gonogo.contract.errors import Rejected, Unavailable
+from gonogo.contract.finding import Finding
+from gonogo.contract.ids import Kind, new_id
+from gonogo.contract.near_miss import hint
+from gonogo.contract.order import Order
+from gonogo.contract.patterns import GUESSED, PATTERNS
+from gonogo.contract.plan import NEVER_WAIVED
+from gonogo.contract.watch import Watch
+from gonogo.judge.directory import judge_directory
+from gonogo.planning.resolve import (
+    build_command_order,
+    build_order,
+    load_train_config,
+    resolve_plan,
+)
+from gonogo.planning.source import bundled_plan
+from gonogo.rundir import RunDir, load_all_lines, save_json
+from gonogo.supervise.exit_record import build_refusal
+from gonogo.supervise.launch.output_lines import check_patterns
+from gonogo.supervise.locks import holding, launch_lock
+from gonogo.supervise.preflight.preflight import WITHOUT_SERVICE, check_host
+from gonogo.supervise.start import start_keeper
+from gonogo.supervise.watcher.metrics_file import load_metrics
+
+TELL_EVERY_S = 10.0
+MUTE_AFTER_S = 60.0
+LAUNCH_WAIT_S = 60.0
+NOT_SHIPPED = ".shipped"
+"""Marks a run that no service knows: a worker of this home leaves it alone."""
+_POLL_S = 0.1
+_CHUNK_BYTES = 2**16
+
+
+def run(
+    command: Annotated[
+        list[str], typer.Argument(metavar="COMMAND…", help="Program and arguments, after --.")
+    ],
+    pattern: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="How its lines tell steps: a regular expression with groups step, loss, lr,"
+            f" grad_norm, tokens, toks_per_s, rank, or one of {', '.join(PATTERNS)}. Repeatable."
+        ),
+    ] = None,
+    world_size: Annotated[
+        int, typer.Option(min=1, max=1024, help="How many ranks its lines must show.")
+    ] = 1,
+    name: Annotated[str, typer.Option(help="Name of the run.")] = "",
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, max=10**9, help="Last step of a whole run; without it no run is GO."),
+    ] = None,
+    stall_s: Annotated[
+        float | None, typer.Option(min=1.0, help="Halt when no step has come for so long.")
+    ] = None,
+    plan: Annotated[
+        str | None,
+        typer.Option(help="Gate and identity of this plan.", autocompletion=complete_plans),
+    ] = None,
+    phase: Annotated[str | None, typer.Option(help="Phase of that plan.")] = None,
+    waive: Annotated[
+        list[str] | None,
+        typer.Option(help="Criterion that may stay unobserved (CONDITIONAL_GO then). Repeatable."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The decision as one JSON object on stdout.")
+    ] = False,
+) -> None:
+    """Run any program here, supervise it, and judge it; no service is needed."""
+    settings = load_settings()
+    logging.getLogger("gonogo").addHandler(logging.NullHandler())  # what matters is said below
+    order = _order_of(command, pattern or [], world_size, name, steps, stall_s, waive or [])
+    if (plan is None) != (phase is None):
+        raise Rejected("--plan and --phase go together")
+    if plan is not None and phase is not None:
+        order = _under_plan(order, plan, phase)
+    folder = settings.home / "runs" / order.run
+    folder.mkdir(parents=True)
+    run_dir = RunDir(folder)
+    save_json(run_dir.order, order.document())
+    (folder / NOT_SHIPPED).write_text("gonogo run: no service knows of it\n")
+    _say(f"{order.run} in {folder}")
+    checked = check_host(order, run_dir, devices=(), cwd=Path.cwd())
+    for check in checked.checks:
+        if check.outcome != "pass":
+            _say(f"preflight {check.id}: {check.outcome}: {check.text}")
+    interrupted = False
+    if checked.passed:
+        interrupted = _supervise(run_dir, order, settings.home, dict(settings.inherited), as_json)
+    else:
+        failed = "; ".join(row.text for row in checked.checks if row.outcome == "fail")
+        document = order.document()
+        refusal = build_refusal(
+            "preflight_failed", "infra", failed, run_dir=folder, order=document, now=time.time()
+        )
+        save_json(run_dir.exit, refusal)
+    _judge(run_dir, as_json, interrupted)
+
+
+def _order_of(
+    command: list[str],
+    patterns: list[str],
+    world_size: int,
+    name: str,
+    steps: int | None,
+    stall_s: float | None,
+    waive: list[str],
+) -> Order:
+    """Return the order of a command that no plan knows.
+
+    Raises:
+        Rejected: a pattern that cannot be used, or a criterion that cannot be waived.
+    """
+    chosen = [PATTERNS.get(text, text) for text in patterns]
+    if (wrong := check_patterns(chosen)) is not None:
+        raise Rejected(f"--{wrong}")
+    waivable = [row for row in BUILT_IN_CRITERIA if row not in NEVER_WAIVED]
+    stall = {} if stall_s is None else {"halt_s": stall_s, "early_s": stall_s}
+    if stall_s is not None:
+        stall["suspect_s"] = min(10.0, stall_s / 2)
+    order = build_command_order(
+        command,
+        run=new_id(Kind.RUN),
+        cwd=str(Path.cwd()),
+        world_size=world_size,
+        steps=steps,
+        watch=Watch.model_validate({"stall": stall} if stall else {}),
+        waive=waive,
+        preflight=WITHOUT_SERVICE,
+    )
+    for row in waive:
+        if row in NEVER_WAIVED:
+            raise Rejected(f"--waive {row}: without it nothing is proved")
+        if row not in waivable and not order.gate:
+            raise Rejected(f"--waive: found {row!r}; {hint(row, waivable)}")
+    return order.model_copy(
+        update={
+            "plan": name,
+            "patterns": chosen or [PATTERNS[row] for row in GUESSED],
+            "patterns_guessed": not chosen,
+        }
+    )
+
+
+def _under_plan(order: Order, plan: str, phase: str) -> Order:
+    """Return the order with gate, identity and watch of a plan's phase.
+
+    Raises:
+        NotFound, Rejected: no such plan or phase, or not a valid one.
+    """
+    argument = read_plan(plan)
+    with placed(argument):
+        data = argument.submitted
+        resolved = resolve_plan(
+            bundled_plan(data) if isinstance(data, str) else data, load_config=load_train_config
+        )
+        planned = build_order(resolved, phase, experiment="", run=order.run, token=1)
+    mine = order.model_dump(include={"command", "entry", "cwd", "patterns", "patterns_guessed"})
+    waive = [*planned.waive, *order.waive]
+    said = {"waive": waive, "preflight": order.preflight, "steps": order.steps or planned.steps}
+    return planned.model_copy(update={**mine, **said})
+
+
+def _supervise(
+    run_dir: RunDir, order: Order, home: Path, environ: dict[str, str], quiet: bool
+) -> bool:
+    """Start the keeper and follow the run to its end; True when it was interrupted here.
+
+    Raises:
+        Unavailable: another launch in this home takes for ever.
+    """
+    keeper = _launch(run_dir, home, environ)
+    following = _Following(run_dir, order, quiet=quiet)
+    interrupts = 0
+    while True:
+        try:
+            ended = keeper.poll() is not None
+            following.look()
+            if ended:
+                return interrupts > 0
+            time.sleep(_POLL_S)
+        except KeyboardInterrupt:
+            interrupts += 1
+            keeper.terminate()
+            _say(
+                "asked to leave with a checkpoint; Ctrl-C again ends it now"
+                if interrupts == 1
+                else "ending it now"
+            )
+
+
+def _launch(run_dir: RunDir, home: Path, environ: dict[str, str]) -> "subprocess.Popen[bytes]":
+    give_up = time.monotonic() + LAUNCH_WAIT_S
+    while time.monotonic() < give_up:
+        with holding(launch_lock(home)) as mine:
+            if mine:
+                return start_keeper(
+                    run_dir.path,
+                    home=home,
+                    devices=(),
+                    environ=environ,
+                    cwd=Path.cwd(),
+                    options=("--allow", "any", "--allow-env", "any"),
+                )
+        time.sleep(_POLL_S)
+    raise Unavailable(f"{launch_lock(home)} is held for a minute: another launch hangs")
+
+
+class _Following:
+    """Shows a run while it is on: its output, its steps, its findings."""
+
+    def __init__(self, run_dir: RunDir, order: Order, *, quiet: bool) -> None:
+        self._dir, self._order = run_dir, order
+        self._stream = sys.stderr.buffer if quiet else sys.stdout.buffer
+        self._offset = self._findings = 0
+        self._began = self._told = time.monotonic()
+        self._warned = False
+
+    def look(self) -> None:
+        """Show what is new."""
+        self._pass_on()
+        rows = load_all_lines(self._dir.findings)
+        for raw in rows[self._findings :]:
+            self._findings += 1
+            _say(_finding_text(raw))
+        now = time.monotonic()
+        if now - self._told >= TELL_EVERY_S:
+            self._told = now
+            self._tell(now)
+
+    def _pass_on(self) -> None:
+        try:
+            with (self._dir.path / "rank0.log").open("rb") as log:
+                log.seek(self._offset)
+                while chunk := log.read(_CHUNK_BYTES):
+                    self._offset += len(chunk)
+                    self._stream.write(chunk)
+        except FileNotFoundError:
+            return
+        self._stream.flush()
+
+    def _tell(self, now: float) -> None:
+        snapshot = load_metrics(self._dir.path)
+        ranks = {} if snapshot is None else snapshot.ranks
+        seen = [row.step for row in ranks.values() if row.step is not None]
+        if not seen:
+            if now - self._began >= MUTE_AFTER_S and not self._warned:
+                self._warned = True
+                _say(
+                    "no step seen yet: it is not attached (gonogo.trainer), and no line of its"
+                    " output fits a pattern (--pattern); meanwhile nothing is halted for it"
+                )
+            return
+        step, steps = min(seen), self._order.steps
+        text = f"step {step}" + ("" if steps is None else f" of {steps}")
+        loss = next((row.loss for row in ranks.values() if row.loss is not None), None)
+        text += "" if loss is None else f", loss {loss:g}"
+        if steps is not None and 0 < step < steps:
+            left_s = (now - self._began) / step * (steps - step)
+            text += f", about {duration(left_s)} left"
+        _say(text)
+
+
+def _finding_text(raw: bytes) -> str:
+    found = Finding.model_validate_json(raw)
+    return f"{found.severity}: {found.detector}: {found.text}"
+
+
+def _judge(run_dir: RunDir, as_json: bool, interrupted: bool) -> None:
+    """Judge the run directory, keep the decision in it, and end by the verdict."""
+    document: dict[str, Any] = judge_directory(run_dir.path)
+    save_json(run_dir.path / "decision.json", document)
+    if as_json:
+        print_json(document)
+    else:
+        print_judged(document, describe_directory(run_dir.path, document["findings"]))
+    if interrupted:
+        raise typer.Exit(Exit.INTERRUPTED)
+    verdict = document["verdict"]
+    raise typer.Exit(exit_of_verdict(Verdict(verdict) if verdict else None))
+
+
+def _say(text: str) -> None:
+    err.print(f"gonogo: {text}", markup=False, highlight=False, soft_wrap=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command(context_settings={"allow_interspersed_args": False})(run)

@@ -1,0 +1,79 @@
+"""Is this host fit for a run that no service gave out? And how is any preflight made?
+
+Each check says pass, warn or fail in a sentence; one fail and the run is not started. A check that
+could not be made warns: it never passes for lack of evidence.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from gonogo.contract.order import Order
+from gonogo.contract.records import Check, CheckOutcome, Preflight
+from gonogo.rundir import RunDir, save_json
+from gonogo.supervise.devices.look import look_at_devices
+from gonogo.supervise.preflight import checks
+from gonogo.supervise.preflight.code import load_git_sha
+
+WITHOUT_SERVICE = ("devices", "disk", "shm", "orphans", "code", "resume")
+"""What is checked where nobody but the host itself orders a run."""
+
+_log = logging.getLogger(__name__)
+
+
+def check_host(order: Order, run_dir: RunDir, *, devices: Sequence[str], cwd: Path) -> Preflight:
+    """Make every check of `WITHOUT_SERVICE`, write `preflight/` and return the record.
+
+    Args:
+        order: the run's order.
+        run_dir: its directory.
+        devices: devices chosen for it.
+        cwd: folder of the program.
+    """
+    folder = run_dir.preflight.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    look = look_at_devices(order, devices, None)
+    made = make_checks(
+        {
+            "devices": lambda: checks.check_devices(order, devices, look),
+            "disk": lambda: checks.check_disk(order, run_dir.path),
+            "shm": lambda: checks.check_shm(),
+            "orphans": lambda: checks.check_orphans(order.run, run_dir.path.parent),
+            "code": lambda: check_code(cwd, folder),
+            "resume": lambda: checks.check_resume(order),
+        }
+    )
+    passed = all(check.outcome is not CheckOutcome.FAIL for check in made)
+    record = Preflight(passed=passed, checks=made)
+    save_json(run_dir.preflight, record.wire())
+    return record
+
+
+def make_checks(rows: Mapping[str, Callable[[], tuple[CheckOutcome, str]]]) -> list[Check]:
+    """Make checks (id → what makes it) in their order; one that cannot be made warns."""
+    return [_make(check_id, check) for check_id, check in rows.items()]
+
+
+def _make(check_id: str, check: Callable[[], tuple[CheckOutcome, str]]) -> Check:
+    try:
+        outcome, text = check()
+    except OSError as error:
+        outcome, text = CheckOutcome.WARN, f"could not be checked: {error}"
+    if outcome is not CheckOutcome.PASS:
+        _log.warning("%s: %s: %s", check_id, outcome, text, extra={"action": "preflight_check"})
+    return Check(id=check_id, outcome=outcome, text=text)
+
+
+def check_code(root: Path, folder: Path) -> tuple[CheckOutcome, str]:
+    """Say which commit the program's folder is at; kept in `git_sha.txt`.
+
+    Args:
+        root: folder of the program.
+        folder: where it is written.
+    """
+    sha = load_git_sha(root)
+    (folder / "git_sha.txt").write_text(f"{sha or ''}\n")
+    if sha is None:
+        return CheckOutcome.WARN, f"no git commit can be read in {root}"
+    state = "with uncommitted changes" if "+" in sha else "clean"
+    return CheckOutcome.PASS, f"{sha}, {state}"

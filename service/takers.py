@@ -1,0 +1,30 @@
+"""Which worker takes a plan's runs? And what do they wait for, where none does?"""
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.agent import ClaimRequest
+from gonogo.contract.plan import Plan
+from gonogo.planning.programs import allows, needs
+from service.db.schema import WorkerRow
+
+SILENT_S = 30.0
+"""A worker that was not heard of for so long takes nothing for now."""
+
+
+def load_warnings(session: Session, plan: Plan, now: float) -> list[str]:
+    """Return why a foreign plan's runs will wait, as the workers are now; none for ours.
+
+    Args:
+        session: a transaction.
+        plan: what is submitted.
+        now: Unix seconds.
+    """
+    wanted = needs(plan)
+    if wanted is None:
+        return []
+    query = select(WorkerRow).where(WorkerRow.seen_at >= now - SILENT_S)
+    claims = [ClaimRequest.model_validate(row.claim) for row in session.scalars(query)]
+    if any(allows(plan, row.allow, row.allow_env) for row in claims if not row.draining):
+        return []
+    return [f"no worker that is up takes it; it waits for one that has {wanted}"]

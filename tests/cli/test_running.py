@@ -1,0 +1,186 @@
+"""`gonogo run` with real programs: mute, attached, hanging, failing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.cli import running
+from gonogo.cli.exits import Exit
+from gonogo.cli.main import run
+
+ROOT = Path(__file__).parents[2]
+MUTE = """
+import sys, time
+steps, hang = int(sys.argv[1]), int(sys.argv[2])
+for step in range(steps):
+    time.sleep(600 if step == hang else 0.02)
+    print(f"iter {step}: loss {5 - step / 50:.4f}, time 20.00ms")
+sys.exit(int(sys.argv[3]))
+"""
+ATTACHED = """
+import gonogo.trainer
+with gonogo.trainer.attach() as beat:
+    for step in range(1, 31):
+        with beat.section("forward"):
+            pass
+        beat.step(loss=5 - step / 50)
+"""
+
+
+class Ran:
+    """How a `gonogo run` went."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        environ = {
+            "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+            "PYTHONPATH": str(ROOT),
+            "GONOGO_HOME": str(folder / "home"),
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "gonogo.cli.main", "run", *arguments],
+            cwd=folder,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
+
+    def decision(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.out)
+        return found
+
+    def criteria(self) -> dict[str, str]:
+        return {row["id"]: row["outcome"] for row in self.decision()["criteria"]}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "mute.py").write_text(MUTE)
+    (tmp_path / "attached.py").write_text(ATTACHED)
+    return tmp_path
+
+
+def run_again(run_dir: Path) -> int:
+    """Replay the decision that a run has left."""
+    return run(["replay", str(run_dir / "decision.json")])
+
+
+def mute(steps: int, *, hang: int = -1, code: int = 0) -> list[str]:
+    return ["--", sys.executable, "mute.py", str(steps), str(hang), str(code)]
+
+
+def test_an_unchanged_program_is_judged_by_what_it_prints_and_is_no_go_ahead(folder: Path) -> None:
+    ran = Ran(folder, "--steps", "30", "--json", *mute(30))
+    assert ran.code == Exit.INCONCLUSIVE, ran.err
+    assert ran.criteria() == {
+        "completed": "pass",
+        "identity": "inconclusive",
+        "coverage": "inconclusive",
+        "preflight": "pass",
+        "no_halt_finding": "pass",
+    }
+    assert "sections: rank 0 never says what it is doing" in ran.decision()["not_observed"]
+    assert "iter 29: loss 4.4200" in ran.err
+    (run_dir,) = (folder / "home" / "runs").iterdir()
+    assert run_again(run_dir) == Exit.OK
+    (run_dir / "heartbeat_rank0.jsonl").unlink()
+    assert run_again(run_dir) == Exit.UNEXPECTED
+
+
+def test_what_is_waived_by_name_is_shown_and_makes_it_conditional(folder: Path) -> None:
+    waived = ["--waive", "identity", "--waive", "coverage"]
+    ran = Ran(folder, "--steps", "30", "--pattern", "nanogpt", *waived, "--json", *mute(30))
+    assert ran.code == Exit.CONDITIONAL_GO, ran.err
+    decision = ran.decision()
+    told = {row["id"]: row["evidence"] for row in decision["criteria"]}
+    assert told["identity"].startswith("waived by name: rank 0 did not say")
+    assert {row["criterion"]: row["state"] for row in decision["conditions"]} == {
+        "identity": "waived",
+        "coverage": "waived",
+    }
+
+
+def test_a_program_that_ends_early_is_no_go_and_without_steps_none_is_complete(
+    folder: Path,
+) -> None:
+    assert Ran(folder, "--steps", "40", *mute(30)).code == Exit.NO_GO
+    ran = Ran(folder, "--waive", "identity", "--waive", "coverage", "--json", *mute(30))
+    assert ran.code == Exit.INCONCLUSIVE, ran.err
+    told = {row["id"]: row["evidence"] for row in ran.decision()["criteria"]}
+    assert told["completed"] == "nobody said how many steps a whole run has"
+
+
+def test_a_program_that_hangs_is_halted_and_its_line_is_named(folder: Path) -> None:
+    ran = Ran(folder, "--steps", "90", "--stall-s", "4", *mute(90, hang=50))
+    assert ran.code == Exit.NO_GO, ran.err
+    assert "halt: stall: step 50 has computed for" in ran.err
+    assert "rank 0: <module> (mute.py:5)" in ran.out
+
+
+def test_a_program_that_fails_keeps_its_exit_code_and_last_line(folder: Path) -> None:
+    ran = Ran(folder, "--steps", "30", "--json", *mute(30, code=7))
+    assert ran.code == Exit.NO_GO, ran.err
+    (run_dir,) = (folder / "home" / "runs").iterdir()
+    assert json.loads((run_dir / "exit.json").read_text())["code"] == 7
+    assert "iter 29" in ran.decision()["cause"]["line"]
+
+
+def test_an_attached_program_can_be_go(folder: Path) -> None:
+    ran = Ran(folder, "--steps", "30", "--", sys.executable, "attached.py")
+    assert ran.code == Exit.OK, ran.err
+    assert ran.out.rstrip().endswith("verdict  GO")
+
+
+def test_an_identity_that_a_plan_orders_counts(folder: Path) -> None:
+    ran = Ran(
+        folder, "--plan", "demo", "--phase", "smoke", "--json", "--", sys.executable, "attached.py"
+    )
+    assert ran.code == Exit.NO_GO, ran.err
+    assert ran.criteria()["completed"] == "fail"
+
+
+def test_a_program_that_is_not_there_says_so(folder: Path) -> None:
+    ran = Ran(folder, "--steps", "3", "--", "no-such-program")
+    assert ran.code == Exit.NO_GO
+    assert "no-such-program" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--pattern", "("], "pattern '('"),
+        (["--pattern", r"(?P<stop>\d)"], "found group 'stop'"),
+        (["--waive", "completed"], "without it nothing is proved"),
+        (["--waive", "identiti"], "did you mean identity?"),
+        (["--plan", "demo"], "--plan and --phase go together"),
+        (["--plan", "demo", "--phase", "x"], "no phase x"),
+        (["--steps", "0"], "steps"),
+    ],
+)
+def test_bad_input_is_one_line_and_runs_nothing(
+    arguments: list[str],
+    said: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("GONOGO_HOME", str(folder / "home"))
+    code = run(["run", *arguments, "--", sys.executable, "mute.py", "1", "-1", "0"])
+    assert code in (Exit.BAD_INPUT, Exit.NOT_FOUND)
+    assert said in capsys.readouterr().err
+    assert not (folder / "home" / "runs").exists()
+
+
+def test_no_worker_of_the_home_ships_it() -> None:
+    from worker.inventory import SHIPPED_NAME
+
+    assert running.NOT_SHIPPED == SHIPPED_NAME

@@ -1,0 +1,61 @@
+"""What a plan asks of a host, and which hosts take it."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from gonogo.contract.plan import Plan
+from gonogo.planning.programs import allows, needs, programs
+from gonogo.planning.source import bundled_plan, parse_plan
+from tests.planning.test_checks import FOREIGN
+
+
+def foreign(**changes: Any) -> Plan:
+    return parse_plan({**deepcopy(FOREIGN), **changes})
+
+
+def command(words: list[str] | str, **more: Any) -> Plan:
+    return foreign(workload={"command": words, **more})
+
+
+@pytest.mark.parametrize(
+    ("plan", "allow", "allow_env", "taken"),
+    [
+        (parse_plan(bundled_plan("demo")), [], [], True),
+        (command("python train.py"), [], [], False),
+        (command("python train.py"), ["python"], [], True),
+        (command("python train.py"), ["any"], [], True),
+        (command("python train.py"), ["nsa.train", "python3"], [], False),
+        (command("./train.sh", cwd="/src"), ["/src/train.sh"], [], True),
+        (command("../train.sh", cwd="/src/a"), ["/src/train.sh"], [], True),
+        (command("./train.sh", cwd="/other"), ["/src/train.sh"], [], False),
+        (foreign(workload={"entry": "my.trainer"}), ["my.trainer"], [], True),
+        (foreign(workload={"entry": "my.trainer"}), ["my"], [], False),
+        (command("x", env={"NCCL_DEBUG": "INFO"}), ["x"], [], True),
+        (command("x", env={"WANDB_MODE": "offline"}), ["x"], [], False),
+        (command("x", env={"WANDB_MODE": "offline"}), ["x"], ["WANDB_MODE"], True),
+        (command("x", env={"WANDB_MODE": "offline"}), ["x"], ["any"], True),
+    ],
+)
+def test_a_worker_takes_what_it_allows(
+    plan: Plan, allow: list[str], allow_env: list[str], taken: bool
+) -> None:
+    assert allows(plan, allow, allow_env) is taken
+
+
+def test_every_command_that_a_run_may_get_counts() -> None:
+    remedies = {"out_of_memory": {"workload": {"command": "smaller"}}}
+    phases = [{"name": "try", "steps": 10, "workload": {"command": "other x"}}]
+    plan = foreign(phases=phases, remedies=remedies, max_remedies=1)
+    assert programs(plan) == {"python", "other", "smaller"}
+    assert not allows(plan, ["python", "other"], [])
+
+
+def test_what_is_missing_is_said() -> None:
+    assert needs(parse_plan(bundled_plan("demo"))) is None
+    assert needs(command("x", env={"WANDB_MODE": "a", "B": "c"})) == (
+        "GONOGO_WORKER_ALLOW with x (or any) and GONOGO_WORKER_ALLOW_ENV with B, WANDB_MODE"
+    )

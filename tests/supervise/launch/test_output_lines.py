@@ -1,0 +1,231 @@
+"""What a program's output tells: real files, lines in any pieces."""
+
+from __future__ import annotations
+
+import fcntl
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
+from gonogo.contract.patterns import GUESSED, PATTERNS
+from gonogo.rundir import RunDir, load_all_lines
+from gonogo.supervise.launch.output_lines import OutputLines, check_patterns
+
+STEP = r"step (?P<step>\d+) loss (?P<loss>\S+)"
+
+
+class Program:
+    """A program that writes a log, and its reader."""
+
+    def __init__(self, folder: Path, *patterns: str, **order: Any) -> None:
+        self.folder, self.log = folder, folder / "rank0.log"
+        self.log.touch()
+        said = {"run": "run_1", "attempt": 1, "heartbeat": {"alive_every_s": 0.0001}, **order}
+        self.reader = OutputLines(folder, {**said, "patterns": list(patterns)}, self.log, 42)
+
+    def write(self, text: str | bytes) -> Program:
+        with self.log.open("ab") as stream:
+            stream.write(text if isinstance(text, bytes) else text.encode())
+        self.reader.read()
+        return self
+
+    def told(self, rank: int = 0) -> list[Heartbeat]:
+        return [parse_heartbeat(raw) for raw in load_all_lines(RunDir(self.folder).heartbeat(rank))]
+
+    def steps(self, rank: int = 0) -> list[tuple[int, Any]]:
+        return [(line.step, line.loss) for line in self.told(rank) if line.msg == "progress"]
+
+
+def test_each_new_step_is_told_once(tmp_path: Path) -> None:
+    program = Program(tmp_path, STEP)
+    program.write(
+        "hello\nstep 1 loss 2.5\nstep 1 loss 9\nother\nstep 3 loss 2,000.5\nstep 2 loss 1\n"
+    )
+    assert program.steps() == [(1, 2.5), (3, 2000.5)]
+    boot = program.told()[0]
+    assert (boot.msg, boot.run, boot.attempt, boot.section, boot.pid) == (
+        "boot",
+        "run_1",
+        1,
+        None,
+        42,
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_lines_may_come_in_any_pieces(seed: int, tmp_path: Path) -> None:
+    dice, program = random.Random(seed), Program(tmp_path, STEP)
+    raw = b"".join(
+        b"step %d loss %d.5" % (n, n) + dice.choice([b"\n", b"\r", b"\r\n"]) for n in range(1, 30)
+    )
+    at = 0
+    while at < len(raw):
+        end = at + dice.randrange(1, 40)
+        program.write(raw[at:end])
+        at = end
+    program.reader.close(0, asked=False)
+    assert program.steps() == [(n, n + 0.5) for n in range(1, 30)]
+    lines = program.told()
+    assert [line.seq for line in lines] == list(range(1, len(lines) + 1))
+    assert (lines[-1].msg, lines[-1].step) == ("done", 29)
+
+
+def test_a_last_line_without_an_end_counts(tmp_path: Path) -> None:
+    program = Program(tmp_path, STEP).write("step 1 loss 1\nstep 2 loss 2")
+    program.reader.close(0, asked=False)
+    assert program.steps() == [(1, 1.0), (2, 2.0)]
+
+
+def test_steps_that_begin_at_zero_count_from_one(tmp_path: Path) -> None:
+    program = Program(tmp_path, STEP).write("step 0 loss 1\nstep 1 loss 2\nstep 10 loss 3\n")
+    assert program.steps() == [(1, 1.0), (2, 2.0), (11, 3.0)]
+
+
+def test_without_a_step_group_each_match_is_a_step(tmp_path: Path) -> None:
+    program = Program(tmp_path, r"loss=(?P<loss>\S+)").write("loss=3\nx\nloss=nan\nloss=inf\n")
+    assert program.steps()[0] == (1, 3.0)
+    assert [str(loss) for _, loss in program.steps()[1:]] == ["nan", "inf"]
+
+
+def test_numbers_and_colours(tmp_path: Path) -> None:
+    pattern = (
+        STEP
+        + r" lr (?P<lr>\S+) norm (?P<grad_norm>\S+) tok (?P<tokens>\S+) tps (?P<toks_per_s>\S+)"
+    )
+    program = Program(tmp_path, pattern)
+    program.write("\x1b[31mstep 1\x1b[0m loss 2.5 lr 1e-4 norm 0.5 tok 4,096 tps 1,234.5\n")
+    (line,) = [row for row in program.told() if row.msg == "progress"]
+    assert (line.lr, line.grad_norm, line.tokens, line.toks_per_s) == (1e-4, 0.5, 4096, 1234.5)
+
+
+def test_a_number_that_is_none_is_not_told(tmp_path: Path) -> None:
+    assert Program(tmp_path, STEP).write("step 1 loss ?\n").steps() == [(1, None)]
+
+
+def test_ranks_have_files_of_their_own(tmp_path: Path) -> None:
+    program = Program(tmp_path, r"\[(?P<rank>\d+)\] " + STEP)
+    program.write(
+        "[0] step 1 loss 1\n[1] step 1 loss 2\n[0] step 2 loss 3\n[99999] step 1 loss 1\n"
+    )
+    assert (program.steps(0), program.steps(1)) == ([(1, 1.0), (2, 3.0)], [(1, 2.0)])
+
+
+def test_of_guessed_patterns_the_first_that_fits_is_kept(tmp_path: Path) -> None:
+    program = Program(tmp_path, *(PATTERNS[name] for name in GUESSED), patterns_guessed=True)
+    program.write(
+        "iter 0: loss 4.2, time 1ms\nstep 250: train loss 4.1, val loss 4.3\niter 1: loss 4\n"
+    )
+    assert program.steps() == [(1, 4.2), (2, 4.0)]
+
+
+def test_several_chosen_patterns_all_count(tmp_path: Path) -> None:
+    program = Program(tmp_path, STEP, r"it (?P<step>\d+)").write("it 1\nstep 2 loss 2\nit 3\n")
+    assert [step for step, _ in program.steps()] == [1, 2, 3]
+
+
+def test_a_program_that_speaks_for_itself_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "heartbeat_rank0.jsonl").write_text("")
+    program = Program(tmp_path, STEP).write("step 1 loss 1\n")
+    program.reader.close(0, asked=False)
+    assert (tmp_path / "heartbeat_rank0.jsonl").read_text() == ""
+
+
+def test_the_file_is_held_while_it_is_written(tmp_path: Path) -> None:
+    Program(tmp_path, STEP).write("step 1 loss 1\n")
+    with (tmp_path / "heartbeat_rank0.jsonl").open() as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_silence_is_broken_once_it_has_spoken_and_not_before(tmp_path: Path) -> None:
+    program = Program(tmp_path, STEP).write("nothing\n")
+    assert not (tmp_path / "heartbeat_rank0.jsonl").exists()
+    program.write("step 1 loss 1\n").write("nothing\n")
+    assert program.told()[-1].msg == "alive"
+
+
+@pytest.mark.parametrize(("code", "asked"), [(1, False), (-9, False), (0, True), (3, True)])
+def test_who_fails_or_was_asked_to_leave_is_not_done(
+    code: int, asked: bool, tmp_path: Path
+) -> None:
+    program = Program(tmp_path, STEP).write("step 1 loss 1\n")
+    program.reader.close(code, asked=asked)
+    assert "done" not in [line.msg for line in program.told()]
+
+
+def test_a_log_that_vanishes_is_no_harm(tmp_path: Path) -> None:
+    program = Program(tmp_path, STEP)
+    program.log.unlink()
+    program.reader.read()
+    program.reader.close(0, asked=False)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("(", "unterminated"),
+        (r"(?P<stop>\d+)", "found group 'stop'; expected one of grad_norm"),
+        (r"\d+", "neither (?P<step>"),
+        (r"(?P<lr>\d+)", "neither (?P<step>"),
+    ],
+)
+def test_a_pattern_that_cannot_be_used_is_named(pattern: str, said: str) -> None:
+    assert said in str(check_patterns([STEP, pattern]))
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "told"),
+    [
+        (
+            "nanogpt",
+            "iter 90: loss 2.7683, time 3012.32ms, mfu 1.10%",
+            {"step": "90", "loss": "2.7683"},
+        ),
+        (
+            "torchtitan",
+            "[rank0]:2026-01-01 - root - INFO - step: 10  loss:  4.5012  grad_norm:  1.25"
+            "  memory:  1.3GiB(1.4%)  tps: 12,345  tflops: 1.1  mfu: 0.3%",
+            {"step": "10", "loss": "4.5012", "grad_norm": "1.25", "toks_per_s": "12,345"},
+        ),
+        (
+            "megatron",
+            " [2026-01-01] iteration      100/    1000 | consumed samples: 800 | elapsed time per"
+            " iteration (ms): 35.1 | learning rate: 1.000000E-04 | global batch size:     8 |"
+            " lm loss: 6.511413E+00 | loss scale: 1.0 | grad norm: 2.345 | number of skipped",
+            {"step": "100", "loss": "6.511413E+00", "grad_norm": "2.345", "lr": "1.000000E-04"},
+        ),
+        (
+            "llm.c",
+            "step   12/19560 | loss 9.123456 (+0.01z)| norm 5.1234 (+0.02z)| lr 1.07e-05 |"
+            " 1234.56 ms | 40.2% bf16 MFU | 424,242 tok/s",
+            {"step": "12", "loss": "9.123456", "grad_norm": "5.1234", "toks_per_s": "424,242"},
+        ),
+        (
+            "modded-nanogpt",
+            "step:125/5100 train_loss:4.3210 train_time:12345ms step_avg:98.76ms",
+            {"step": "125", "loss": "4.3210"},
+        ),
+        (
+            "transformers",
+            "{'loss': 2.3112, 'grad_norm': 1.5, 'learning_rate': 4.9e-05, 'epoch': 0.1}",
+            {"loss": "2.3112", "grad_norm": "1.5", "lr": "4.9e-05"},
+        ),
+        ("tqdm", " 30%|███ | 30/100 [00:03<00:07,  9.9it/s]", {"step": "30"}),
+        ("plain", "Epoch 1, step 40, train loss: 1.25", {"step": "40", "loss": "1.25"}),
+        ("plain", "[Iteration: 7] lr=0.1 loss=nan", {"step": "7", "loss": "nan"}),
+    ],
+)
+def test_well_known_trainers(name: str, line: str, told: dict[str, str]) -> None:
+    match = re.search(PATTERNS[name], line)
+    assert match is not None
+    found = {group: text for group, text in match.groupdict().items() if text is not None}
+    assert found == told
+
+
+def test_bundled_patterns_can_be_used() -> None:
+    assert check_patterns(list(PATTERNS.values())) is None
+    assert set(GUESSED) <= PATTERNS.keys()
+    assert all("step" in re.compile(PATTERNS[name]).groupindex for name in GUESSED)
