@@ -47,7 +47,7 @@ def lawful_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for floor in ("ledger", "course", "gate", "evidence", "watch"):
         (tree / "gonogo" / "judge" / floor).mkdir()
         (tree / "gonogo" / "judge" / floor / "__init__.py").write_text("")
-    for room in ("keeper", "launch", "watcher", "evidence", "devices", "host"):
+    for room in ("keeper", "launch", "watcher", "evidence", "devices", "host", "preflight"):
         (tree / "gonogo" / "supervise" / room).mkdir()
         (tree / "gonogo" / "supervise" / room / "__init__.py").write_text("")
     for path in (ROOT / "gonogo" / "supervise").glob("[!_]*.py"):
