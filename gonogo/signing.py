@@ -55,6 +55,21 @@ def load_signing_key(home: Path) -> SigningKey | None:
     return key
 
 
+def own_signing_key(home: Path) -> SigningKey | None:
+    """Return the key that this home signs with; made where nothing was ever decided in it.
+
+    None: there are decisions and no key, as release 0.1 left a home; the service adopts those at
+    its next start, and makes the key then.
+
+    Raises:
+        Rejected: as `load_signing_key`.
+    """
+    key = load_signing_key(home)
+    if key is not None or (home / "decisions").exists():
+        return key
+    return save_signing_key(home, create_signing_key())
+
+
 def save_signing_key(home: Path, key: SigningKey) -> SigningKey:
     """Keep a new key, and return the home's: this one, or the one of a process that was faster."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -115,8 +115,7 @@ def look_around(recorded: RecordedDecision, path: Path, trust: Trust) -> Surroun
     where its public key was taken away.
     """
     decision = recorded.decision
-    beside = (path.parent / "order.json").is_file()  # as `gonogo run` leaves it, in its run
-    runs = path.parent.parent if beside else path.parent.parent / "runs"
+    runs = path.parent.parent / "runs"
     shelf = load_shelf(path.parent, trust, containing=decision.experiment or recorded.id)
     siblings = [row for row in shelf.of(decision.experiment).values() if row.id != recorded.id]
     home = path.parent.parent

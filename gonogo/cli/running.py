@@ -40,6 +40,7 @@ from gonogo.planning.resolve import (
 )
 from gonogo.planning.source import bundled_plan
 from gonogo.rundir import RunDir, load_all_lines, save_json
+from gonogo.signing import own_signing_key
 from gonogo.supervise.exit_record import build_refusal
 from gonogo.supervise.launch.output_lines import check_patterns
 from gonogo.supervise.locks import holding, launch_lock
@@ -119,7 +120,7 @@ def run(
             "preflight_failed", "infra", failed, run_dir=folder, order=document, now=time.time()
         )
         save_json(run_dir.exit, refusal)
-    _judge(run_dir, as_json, interrupted)
+    _judge(run_dir, settings.home, as_json, interrupted)
 
 
 def _order_of(
@@ -145,6 +146,7 @@ def _order_of(
         stall["suspect_s"] = min(10.0, stall_s / 2)
     order = build_command_order(
         command,
+        experiment=new_id(Kind.EXPERIMENT),
         run=new_id(Kind.RUN),
         cwd=str(Path.cwd()),
         world_size=world_size,
@@ -179,7 +181,7 @@ def _under_plan(order: Order, plan: str, phase: str) -> Order:
         resolved = resolve_plan(
             bundled_plan(data) if isinstance(data, str) else data, load_config=load_train_config
         )
-        planned = build_order(resolved, phase, experiment="", run=order.run, token=1)
+        planned = build_order(resolved, phase, experiment=order.experiment, run=order.run, token=1)
     mine = order.model_dump(include={"command", "entry", "cwd", "patterns", "patterns_guessed"})
     waive = [*planned.waive, *order.waive]
     said = {"waive": waive, "preflight": order.preflight, "steps": order.steps or planned.steps}
@@ -291,14 +293,18 @@ def _finding_text(raw: bytes) -> str:
     return f"{found.severity}: {found.detector}: {found.text}"
 
 
-def _judge(run_dir: RunDir, as_json: bool, interrupted: bool) -> None:
-    """Judge the run directory, keep the decision in it, and end by the verdict."""
-    document: dict[str, Any] = judge_directory(run_dir.path)
-    save_json(run_dir.path / "decision.json", document)
+def _judge(run_dir: RunDir, home: Path, as_json: bool, interrupted: bool) -> None:
+    """Judge the run directory, record the decision in the home, and end by the verdict."""
+    key = own_signing_key(home)
+    document: dict[str, Any] = judge_directory(run_dir.path, key=key)
+    decisions = home / "decisions"
+    decisions.mkdir(exist_ok=True)
+    save_json(decisions / f"{document['id']}.json", document)
     if as_json:
         print_json(document)
     else:
         print_judged(document, describe_directory(run_dir.path, document["findings"]))
+        _say(f"recorded; gonogo replay {document['id']} derives it again")
     if interrupted:
         raise typer.Exit(Exit.INTERRUPTED)
     verdict = document["verdict"]

@@ -24,6 +24,7 @@ from gonogo.judge.gate.history import with_history
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.judge.ledger.seal import Place, append, judged
+from gonogo.judge.ledger.sign import SigningKey
 from gonogo.planning.resolve import build_order, load_train_config, resolve_plan
 from gonogo.planning.source import bundled_plan
 from gonogo.rundir import RunDir, read_tail
@@ -36,6 +37,7 @@ def judge_directory(
     plan: str | Mapping[str, Any] | None = None,
     phase: str | None = None,
     now: float | None = None,
+    key: SigningKey | None = None,
 ) -> dict[str, Any]:
     """Return the decision that a run directory deserves, as JSON.
 
@@ -46,9 +48,10 @@ def judge_directory(
         phase: name of the phase; needed with `plan`.
         now: Unix seconds at which an unfinished run is looked at; default: the wall clock, or the
             last line where nobody knows what was ordered.
+        key: of the home that records it; None: nobody does, and it is unsigned.
 
     Returns:
-        a Decision's fields, unsigned since nobody records it, and `findings` and `not_observed`.
+        a Decision's fields, and `findings` and `not_observed`.
 
     Raises:
         NotFound: no such directory, no heartbeats in it and no order.json; no such plan or phase.
@@ -88,7 +91,7 @@ def judge_directory(
         "findings": [finding.wire() for finding in record.findings],
         "not_observed": [*facts.not_observed, *_unread(record)],
     }
-    return dict(append(entry, place, None, more=more).document)
+    return dict(append(entry, place, key, more=more).document)
 
 
 def _history_of(order: Order | None) -> History | None:

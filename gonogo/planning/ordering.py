@@ -113,6 +113,7 @@ def build_order(
 def build_command_order(
     command: Sequence[str],
     *,
+    experiment: str,
     run: str,
     cwd: str,
     world_size: int = 1,
@@ -125,7 +126,7 @@ def build_command_order(
 
     Args:
         command: program and arguments.
-        run: identifier.
+        experiment, run: identifiers.
         cwd: folder in which it is started.
         world_size: how many ranks its lines must show.
         steps: the last step that they must show; None: nobody says.
@@ -134,7 +135,7 @@ def build_command_order(
         preflight: ids of the checks that are owed.
     """
     return Order(
-        experiment="",
+        experiment=experiment,
         run=run,
         token=1,
         plan="",

@@ -68,11 +68,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run_again(run_dir: Path) -> int:
-    """Replay the decision that a run has left."""
-    return run(["replay", str(run_dir / "decision.json")])
-
-
 def mute(steps: int, *, hang: int = -1, code: int = 0) -> list[str]:
     return ["--", sys.executable, "mute.py", str(steps), str(hang), str(code)]
 
@@ -89,10 +84,13 @@ def test_an_unchanged_program_is_judged_by_what_it_prints_and_is_no_go_ahead(fol
     }
     assert "sections: rank 0 never says what it is doing" in ran.decision()["not_observed"]
     assert "iter 29: loss 4.4200" in ran.err
-    (run_dir,) = (folder / "home" / "runs").iterdir()
-    assert run_again(run_dir) == Exit.OK
+    home = folder / "home"
+    (recorded,) = (home / "decisions").glob("*.json")
+    assert recorded.stem == ran.decision()["id"]
+    assert run(["verify", str(home)]) == run(["replay", str(recorded)]) == Exit.OK
+    (run_dir,) = (home / "runs").iterdir()
     (run_dir / "heartbeat_rank0.jsonl").unlink()
-    assert run_again(run_dir) == Exit.UNEXPECTED
+    assert run(["replay", str(recorded)]) == Exit.UNEXPECTED
 
 
 def test_what_is_waived_by_name_is_shown_and_makes_it_conditional(folder: Path) -> None:
