@@ -46,7 +46,7 @@ def run_preflight(
         "disk": lambda: checks.check_disk(order, run_dir.path),
         "shm": lambda: checks.check_shm(),
         "orphans": lambda: checks.check_orphans(order.run, run_dir.path.parent),
-        "code": lambda: check_code(store.root, folder),
+        "code": lambda: check_code(Path(order.cwd or store.root), folder, order.files),
         "environment": lambda: _check_environment(probe, folder),
         "peak": lambda: _check_peak(probe),
         "resume": lambda: checks.check_resume(order),

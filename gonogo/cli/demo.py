@@ -4,18 +4,17 @@ It starts everything in a fresh home below `GONOGO_HOME/demo/`, submits the plan
 to its verdict and leaves the home for inspection. `--fault` breaks the run on purpose.
 """
 
-import signal
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
 from gonogo.cli.client import Client
 from gonogo.cli.exits import Exit, exit_of_experiment
+from gonogo.cli.interrupts import interrupt_on_signals
 from gonogo.cli.output import err, out, print_json, verdict_text
 from gonogo.cli.settings import load_settings
 from gonogo.cli.stack import Stack
@@ -48,7 +47,7 @@ def demo(
     home = settings.home / "demo" / stamp
     inherited = {k: v for k, v in settings.inherited.items() if k != "GONOGO_API_KEY"}
     settings = replace(settings, home=home, api_key=None, inherited=inherited)
-    _raise_on_signals()
+    interrupt_on_signals()
     err.print(f"demo: starting in {home}", highlight=False)
     with (
         Stack(settings=settings, port=0, say=_say) as stack,
@@ -72,16 +71,6 @@ def demo(
     else:
         _print_result(result)
     raise typer.Exit(exit_of_experiment(view))
-
-
-def _raise_on_signals() -> None:
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        raise KeyboardInterrupt
-
-    # SIGINT too: a shell that starts a job in the background leaves it ignored.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, interrupt)
 
 
 def _say(text: str) -> None:

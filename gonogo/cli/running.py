@@ -16,6 +16,7 @@ import typer
 
 from gonogo.cli.evidence import describe_directory
 from gonogo.cli.exits import Exit, exit_of_verdict
+from gonogo.cli.interrupts import interrupt_on_signals
 from gonogo.cli.judging import print_judged
 from gonogo.cli.output import duration, err, print_json
 from gonogo.cli.reach.completing import complete_plans
@@ -100,6 +101,7 @@ def run(
         raise Rejected("--plan and --phase go together")
     if plan is not None and phase is not None:
         order = _under_plan(order, plan, phase)
+    _check_waivers(order)
     folder = settings.home / "runs" / order.run
     folder.mkdir(parents=True)
     run_dir = RunDir(folder)
@@ -135,12 +137,11 @@ def _order_of(
     """Return the order of a command that no plan knows.
 
     Raises:
-        Rejected: a pattern that cannot be used, or a criterion that cannot be waived.
+        Rejected: a pattern that cannot be used.
     """
     chosen = [PATTERNS.get(text, text) for text in patterns]
     if (wrong := check_patterns(chosen)) is not None:
         raise Rejected(f"--{wrong}")
-    waivable = [row for row in BUILT_IN_CRITERIA if row not in NEVER_WAIVED]
     stall = {} if stall_s is None else {"halt_s": stall_s, "early_s": stall_s}
     if stall_s is not None:
         stall["suspect_s"] = min(10.0, stall_s / 2)
@@ -155,11 +156,6 @@ def _order_of(
         waive=waive,
         preflight=WITHOUT_SERVICE,
     )
-    for row in waive:
-        if row in NEVER_WAIVED:
-            raise Rejected(f"--waive {row}: without it nothing is proved")
-        if row not in waivable and not order.gate:
-            raise Rejected(f"--waive: found {row!r}; {hint(row, waivable)}")
     return order.model_copy(
         update={
             "plan": name,
@@ -188,6 +184,21 @@ def _under_plan(order: Order, plan: str, phase: str) -> Order:
     return planned.model_copy(update={**mine, **said})
 
 
+def _check_waivers(order: Order) -> None:
+    """Refuse waivers of what is no criterion of the run, or must not be waived.
+
+    Raises:
+        Rejected: such a waiver.
+    """
+    known = [*BUILT_IN_CRITERIA, *(row.id for row in order.gate)]
+    waivable = [name for name in known if name not in NEVER_WAIVED]
+    for name in order.waive:
+        if name in NEVER_WAIVED:
+            raise Rejected(f"--waive {name}: without it nothing is proved")
+        if name not in waivable:
+            raise Rejected(f"--waive: found {name!r}; {hint(name, waivable)}")
+
+
 def _supervise(
     run_dir: RunDir, order: Order, home: Path, environ: dict[str, str], quiet: bool
 ) -> bool:
@@ -197,6 +208,7 @@ def _supervise(
         Unavailable: another launch in this home takes for ever.
     """
     keeper = _launch(run_dir, home, environ)
+    interrupt_on_signals()
     following = _Following(run_dir, order, quiet=quiet)
     interrupts = 0
     while True:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gonogo.trainer import ranks
 from gonogo.trainer.beat import Beat
-from gonogo.trainer.identity import count_environment, digest_config
+from gonogo.trainer.identity import count_environment, digest_config, digest_files
 from gonogo.trainer.line_file import Taken
 from gonogo.trainer.run_dir import load_run_dir
 from gonogo.trainer.settings import Settings, load_settings
@@ -87,6 +87,7 @@ def open_beat(
         identity={
             **count_environment(settings.nsa_env, world_size),
             **digest_config(config),
+            **digest_files(run.order),
             **(identity or {}),
         },
         agree=agree,

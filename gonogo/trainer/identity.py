@@ -4,6 +4,8 @@ Only what can be seen is told; what a plan checks besides (dims, data, dtype) th
 by `attach(identity=…)`. Fields are those of docs/heartbeats.md.
 """
 
+import hashlib
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,6 +53,25 @@ def count_environment(nsa_env: Mapping[str, str], world_size: int) -> dict[str, 
 def digest_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the digest of the configuration that the script runs with, where it gives one."""
     return {} if config is None else {"config_digest": digest(config)}
+
+
+def digest_files(order: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `git_sha` as the files say it that the order names for code identity, if it does.
+
+    It is `files-` and forty hex digits of the SHA-256 over names and contents in their order. A
+    file that cannot be read leaves it untold: what is not told is not equal to anything.
+    """
+    names = order.get("files") or []
+    if not names:
+        return {}
+    folder, found = Path(order.get("cwd") or Path.cwd()), hashlib.sha256()
+    for name in names:
+        try:
+            content = (folder / name).read_bytes()
+        except OSError:
+            return {}
+        found.update(os.fsencode(name) + b"\0" + hashlib.sha256(content).digest())
+    return {"git_sha": f"files-{found.hexdigest()[:40]}"}
 
 
 def model_device(model: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from gonogo.cli import running
 from gonogo.cli.exits import Exit
 from gonogo.cli.main import run
+from tests.supervise.runs import wait_until
 
 ROOT = Path(__file__).parents[2]
 MUTE = """
@@ -33,22 +35,35 @@ with gonogo.trainer.attach() as beat:
 """
 
 
+LONG = ATTACHED.replace("range(1, 31)", "range(1, 100_000)").replace(
+    "beat.step(loss=5 - step / 50)",
+    "time.sleep(0.01); beat.step(loss=5 - step / 50)\n        if beat.should_halt(): break",
+)
+
+
+def gonogo(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "gonogo.cli.main", *arguments]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "PYTHONPATH": str(ROOT),
+        "GONOGO_HOME": str(folder / "home"),
+    }
+
+
 class Ran:
     """How a `gonogo run` went."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
-        environ = {
-            "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
-            "PYTHONPATH": str(ROOT),
-            "GONOGO_HOME": str(folder / "home"),
-        }
         done = subprocess.run(
-            [sys.executable, "-m", "gonogo.cli.main", "run", *arguments],
+            gonogo("run", *arguments),
             cwd=folder,
-            env=environ,
+            env=environment(folder),
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=500,
             check=False,
         )
         self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
@@ -137,6 +152,22 @@ def test_an_attached_program_can_be_go(folder: Path) -> None:
     assert ran.out.rstrip().endswith("verdict  GO")
 
 
+def test_who_is_asked_to_end_asks_the_run_to_leave(folder: Path) -> None:
+    (folder / "long.py").write_text("import time\n" + LONG)
+    command = gonogo("run", "--steps", "99999", "--", sys.executable, "long.py")
+    ran = subprocess.Popen(
+        command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True
+    )
+    wait_until(lambda: list(folder.glob("home/runs/*/heartbeat_rank0.jsonl")), what="a heartbeat")
+    wait_until(lambda: list(folder.glob("home/runs/*/.GO")), what="the go")
+    ran.send_signal(signal.SIGTERM)
+    out, _ = ran.communicate(timeout=300)
+    assert ran.returncode == Exit.INTERRUPTED, out
+    (run_dir,) = (folder / "home" / "runs").iterdir()
+    ended = json.loads((run_dir / "exit.json").read_text())
+    assert (ended["reason"], ended["ended_by"], ended["code"]) == ("halted", "operator", 3)
+
+
 def test_an_identity_that_a_plan_orders_counts(folder: Path) -> None:
     ran = Ran(
         folder, "--plan", "demo", "--phase", "smoke", "--json", "--", sys.executable, "attached.py"
@@ -161,6 +192,7 @@ def test_a_program_that_is_not_there_says_so(folder: Path) -> None:
         (["--plan", "demo"], "--plan and --phase go together"),
         (["--plan", "demo", "--phase", "x"], "no phase x"),
         (["--steps", "0"], "steps"),
+        (["--plan", "demo", "--phase", "smoke", "--waive", "finit"], "did you mean finite?"),
     ],
 )
 def test_bad_input_is_one_line_and_runs_nothing(

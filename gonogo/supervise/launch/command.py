@@ -90,6 +90,9 @@ def build_command(
     cwd = Path(order.get("cwd") or Path.cwd())
     if not cwd.is_dir():
         raise LaunchRefused(f"workload.cwd: there is no folder {cwd} on this host")
+    absent = [name for name in order.get("files") or () if not (cwd / name).is_file()]
+    if absent:
+        raise LaunchRefused(f"workload.files: {', '.join(absent)}: no such file in {cwd}")
     python, world_size = sys.executable, int(order["world_size"])
     wrapper = [python, "-m", "gonogo.supervise.launch.rank", "--dir", str(run_dir), "--"]
     command = order.get("command")

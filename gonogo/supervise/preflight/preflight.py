@@ -39,7 +39,7 @@ def check_host(order: Order, run_dir: RunDir, *, devices: Sequence[str], cwd: Pa
             "disk": lambda: checks.check_disk(order, run_dir.path),
             "shm": lambda: checks.check_shm(),
             "orphans": lambda: checks.check_orphans(order.run, run_dir.path.parent),
-            "code": lambda: check_code(cwd, folder),
+            "code": lambda: check_code(cwd, folder, order.files),
             "resume": lambda: checks.check_resume(order),
         }
     )
@@ -64,13 +64,17 @@ def _make(check_id: str, check: Callable[[], tuple[CheckOutcome, str]]) -> Check
     return Check(id=check_id, outcome=outcome, text=text)
 
 
-def check_code(root: Path, folder: Path) -> tuple[CheckOutcome, str]:
+def check_code(root: Path, folder: Path, files: Sequence[str] = ()) -> tuple[CheckOutcome, str]:
     """Say which commit the program's folder is at; kept in `git_sha.txt`.
 
     Args:
         root: folder of the program.
         folder: where it is written.
+        files: those whose digests are code identity; where one is not there, nothing is started.
     """
+    absent = [name for name in files if not (root / name).is_file()]
+    if absent:
+        return CheckOutcome.WARN, f"workload.files: {', '.join(absent)}: no such file in {root}"
     sha = load_git_sha(root)
     (folder / "git_sha.txt").write_text(f"{sha or ''}\n")
     if sha is None:

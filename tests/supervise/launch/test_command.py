@@ -112,6 +112,14 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
         build_command({**ORDER, "cwd": str(tmp_path / "none")}, RUN_DIR, ANY)
 
 
+def test_a_file_of_the_code_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    order = {**ORDER, "cwd": str(tmp_path), "files": ["train.py", "model.py"]}
+    with pytest.raises(LaunchRefused, match=r"model\.py: no such file"):
+        build_command(order, RUN_DIR, ANY)
+    assert build_command({**order, "files": ["train.py"]}, RUN_DIR, ANY)
+
+
 def test_a_script_is_started_by_torchrun_as_a_script() -> None:
     command = build_command({**ORDER, "entry": "train.py"}, RUN_DIR, ANY)
     assert command[-3:] == ["train.py", "--order", f"{RUN_DIR}/order.json"]
