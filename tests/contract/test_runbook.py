@@ -1,0 +1,46 @@
+"""Does the runbook have a row for everything that gonogo may say?"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gonogo.contract.decision import ConditionState, Verdict
+from gonogo.contract.lifecycle import ExperimentState
+from gonogo.contract.outcome import CLASS_OF, Detector, OutcomeCode
+
+ROOT = Path(__file__).parents[2]
+RUNBOOK = (ROOT / "docs/runbook.md").read_text()
+CONCEPTS = (ROOT / "docs/concepts.md").read_text()
+
+
+def rows(title: str) -> list[list[str]]:
+    """The cells of a section's table, its head left out."""
+    text = RUNBOOK.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_every_finding_has_a_row_in_order() -> None:
+    assert [row[0] for row in rows("Findings")] == [f"`{name}`" for name in Detector]
+    assert all(all(cell for cell in row) and len(row) == 4 for row in rows("Findings"))
+
+
+def test_every_alert_has_a_row_in_order() -> None:
+    rules = (ROOT / "docker/prometheus/rules.yml").read_text()
+    alerts = re.findall(r"- alert: (\w+)", rules)
+    assert [row[0] for row in rows("Alerts")] == alerts
+
+
+def test_every_outcome_is_there_under_its_class() -> None:
+    told = {name: row[1] for row in rows("Outcomes") for name in re.findall(r"`(\w+)`", row[0])}
+    assert told == {code.value: CLASS_OF[code].value for code in OutcomeCode}
+
+
+@pytest.mark.parametrize(
+    "word", [*Verdict, *ConditionState, *(s for s in ExperimentState if s != "finished")]
+)
+def test_the_concepts_name_every_state(word: str) -> None:
+    assert re.search(rf"\b{word}\b", CONCEPTS)
