@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
 
 from service.report import text
 
@@ -55,11 +56,16 @@ def asset(name: str) -> str:
     return f"/static/{name}?v={hashlib.sha256(load_static(name)).hexdigest()[:12]}"
 
 
-def clock(instant: str | None) -> str:
-    """Return an RFC 3339 instant as people read it: `2026-11-20 09:01:39 UTC`."""
+def clock(instant: str | None) -> Markup:
+    """Return an RFC 3339 instant as people read it: `2026-11-20 09:01:39 UTC`.
+
+    Where scripts run, `live.js` shows it in the reader's own time.
+    """
     if instant is None:
-        return text.NONE
-    return f"{datetime.fromisoformat(instant).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+        return Markup.escape(text.NONE)
+    moment = datetime.fromisoformat(instant).astimezone(UTC)
+    shown = f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+    return Markup('<time datetime="{}">{}</time>').format(f"{moment:%Y-%m-%dT%H:%M:%SZ}", shown)
 
 
 def label(value: object) -> str:

@@ -8,6 +8,18 @@
   const openDetails = (part) =>
     Array.from(part.querySelectorAll("details"), (row) => row.open);
 
+  // Times come in UTC; a reader thinks in local time, and finds UTC where the pointer rests.
+  function localize(root) {
+    const two = (number) => String(number).padStart(2, "0");
+    for (const row of root.querySelectorAll("time[datetime]")) {
+      const at = new Date(row.dateTime);
+      if (Number.isNaN(at.getTime())) continue;
+      row.title = row.dateTime;
+      row.textContent = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ` +
+        `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+    }
+  }
+
   function swap(fresh) {
     for (const part of document.querySelectorAll("[data-live]")) {
       const next = fresh.querySelector(`[data-live="${part.dataset.live}"]`);
@@ -29,6 +41,7 @@
       if (answer.type === "opaqueredirect") { location.reload(); return false; }
       if (!answer.ok) throw new Error(String(answer.status));
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+      localize(fresh);
       swap(fresh);
       stale.hidden = true;
       return fresh.body.dataset.everyS !== undefined;
@@ -42,5 +55,6 @@
     if (await refresh()) setTimeout(loop, everyMs);
   }
 
+  localize(document);
   setTimeout(loop, everyMs);
 })();

@@ -86,3 +86,16 @@ def test_the_navigation_is_whole(width: int, plane: Plane, tab: Browser) -> None
             f"(style => [...document.querySelectorAll('{words}')].map(row => {lines}))"
             "(getComputedStyle)"
         ) == [1, 1, 1, 1, 1]
+
+
+def test_times_are_the_reader_s_own_and_tell_utc_too(plane: Plane, tab: Browser) -> None:
+    experiment = plane.submit()
+    view = plane.experiment(experiment)
+    tab.visit(f"{plane.context.url}/experiments/{experiment}", f"/experiments/{experiment}")
+    tab.wait("document.querySelector('time')?.title.endsWith('Z')")
+    at = tab.eval("document.querySelector('time').dateTime")
+    assert at[:19] == view["created_at"][:19]
+    shown = tab.eval("document.querySelector('time').innerText")
+    same = "new Date(document.querySelector('time').innerText.replace(' ', 'T')).toISOString()"
+    assert "UTC" not in shown
+    assert tab.eval(same)[:19] == at[:19]
