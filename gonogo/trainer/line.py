@@ -23,8 +23,9 @@ def build_line(
     section: str | None = None,
     section_seq: int = 0,
     failures: int = 0,
+    ago_s: float = 0.0,
 ) -> bytes:
-    """Return a line as it stands in a heartbeat file, with the clocks of now.
+    """Return a line as it stands in a heartbeat file.
 
     Args:
         msg: what it says.
@@ -37,16 +38,17 @@ def build_line(
         section: what it does.
         section_seq: how often it has moved from one section to another.
         failures: lines that the disk refused so far.
+        ago_s: how long ago it was that the line tells of.
 
     Raises:
         TypeError, ValueError: a field that is neither a word nor a number.
     """
-    now = time.time()
+    now = time.time() - ago_s
     line = {
         "v": VERSION,
         "ts": now,
         "iso": datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds"),
-        "mono": time.monotonic(),
+        "mono": time.monotonic() - ago_s,
         "pid": pid,
         "rank": rank,
         "boot": boot,

@@ -127,6 +127,11 @@ class View:
         """Whether a rank's process is stopped, dead or in uninterruptible sleep."""
         return self.processes.of(rank).state in HELD
 
+    def reads_output(self) -> bool:
+        """Whether the lines were read from what the program printed, by another clock than its."""
+        named = any(stream.labelled for stream in self.streams.values())
+        return bool(self.run.order.patterns) and not named
+
     def median_step_s(self) -> float | None:
         """Return m: the largest of the ranks' median step times."""
         medians = [s.pace.median_s for s in self.streams.values() if s.pace.median_s is not None]

@@ -7,8 +7,11 @@ nobody up. What no line tells (who runs, sections, when a step began) is not sai
 
 A pattern is a regular expression with named groups `step loss lr grad_norm tokens toks_per_s rank`.
 Without the group `step` each match is the next step. Where the first step told is 0, one is added
-to all: steps count from 1 here. A program that says its heartbeats itself is left alone. Standard
-library only.
+to all: steps count from 1 here. A program that says its heartbeats itself is left alone.
+
+Lines that come together (the reader looks now and then, and many programs write in blocks) are
+taken to have come at equal distances since the last one: when each of them was printed nobody can
+know, and steps that last no time at all would be worse. Standard library only.
 """
 
 import re
@@ -50,6 +53,7 @@ class OutputLines:
         self._offset = log.stat().st_size if log.exists() else 0
         self._rest = b""
         self._shift: int | None = None
+        self._looked = time.monotonic()
 
     def read(self) -> None:
         """Say what has been written since the last call, and who has been silent for long."""
@@ -57,7 +61,9 @@ class OutputLines:
             return
         for text in self._lines():
             self._tell(text)
+        self._looked = time.monotonic()
         for rank in self._ranks.values():
+            rank.flush()
             rank.break_silence(self._alive_every_s)
 
     def close(self, code: int, *, asked: bool) -> None:
@@ -71,6 +77,7 @@ class OutputLines:
         if self._rest:
             self._tell(_decoded(self._rest))
         for rank in self._ranks.values():
+            rank.flush()
             if code == 0 and not asked:
                 rank.say("done")
             rank.close()
@@ -119,7 +126,7 @@ class OutputLines:
             rank.step = step + self._shift
             told: dict[str, Any] = {name: _number(found.get(name)) for name in _NUMBERS}
             told["tokens"] = _whole(found.get("tokens"))
-            rank.say("progress", **{name: seen for name, seen in told.items() if seen is not None})
+            rank.note({name: seen for name, seen in told.items() if seen is not None})
 
     def _open(self, number: int) -> "_Rank | None":
         """Begin to speak for a rank, unless it speaks for itself: then never again for any."""
@@ -128,7 +135,7 @@ class OutputLines:
             self._patterns = []
             return None
         try:
-            rank = _Rank(file, number, self._pid)
+            rank = _Rank(file, number, self._pid, self._looked)
         except Taken:
             self._patterns = []
             return None
@@ -140,15 +147,33 @@ class OutputLines:
 class _Rank:
     """The lines of one rank."""
 
-    def __init__(self, file: Path, number: int, pid: int) -> None:
+    def __init__(self, file: Path, number: int, pid: int, since: float) -> None:
         self._file, self._number, self._pid = LineFile(file), number, pid
         self._boot, self._seq = secrets.token_hex(8), 0
-        self._spoke = time.monotonic()
+        self._spoke = since
+        self._noted: list[tuple[int, dict[str, Any]]] = []
         self.step = 0
 
+    def note(self, fields: dict[str, Any]) -> None:
+        """Keep a step that has ended since the last look."""
+        self._noted.append((self.step, fields))
+
+    def flush(self) -> None:
+        """Say what was noted, at equal distances since the last line."""
+        noted, self._noted = self._noted, []
+        now = time.monotonic()
+        apart_s = (now - self._spoke) / len(noted) if noted else 0.0
+        for number, (step, fields) in enumerate(noted, start=1):
+            self._say("progress", step, fields, ago_s=(len(noted) - number) * apart_s)
+
     def say(self, msg: str, **fields: Any) -> None:
+        """Say something of now; a boot line is of before all that was noted."""
+        now = time.monotonic()
+        self._say(msg, self.step, fields, ago_s=now - self._spoke if msg == "boot" else 0.0)
+
+    def _say(self, msg: str, step: int, fields: Mapping[str, Any], *, ago_s: float) -> None:
         self._seq += 1
-        self._spoke = time.monotonic()
+        self._spoke = time.monotonic() - ago_s
         self._file.append(
             build_line(
                 msg,
@@ -157,8 +182,9 @@ class _Rank:
                 rank=self._number,
                 boot=self._boot,
                 seq=self._seq,
-                step=self.step,
+                step=step,
                 failures=self._file.failures,
+                ago_s=ago_s,
             )
         )
 

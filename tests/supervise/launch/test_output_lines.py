@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import random
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -229,3 +231,21 @@ def test_bundled_patterns_can_be_used() -> None:
     assert check_patterns(list(PATTERNS.values())) is None
     assert set(GUESSED) <= PATTERNS.keys()
     assert all("step" in re.compile(PATTERNS[name]).groupindex for name in GUESSED)
+
+
+def test_lines_that_come_together_lie_apart_and_never_before_the_last(tmp_path: Path) -> None:
+    program = Program(tmp_path, STEP, heartbeat={"alive_every_s": 60})
+    time.sleep(0.2)
+    program.write("".join(f"step {n} loss 1\n" for n in range(1, 21)))
+    time.sleep(0.2)
+    program.write("".join(f"step {n} loss 1\n" for n in range(21, 41)))
+    told = program.told()
+    at = [line.mono for line in told]
+    assert at == sorted(at)
+    assert [line.ts - told[0].ts for line in told] == pytest.approx(
+        [mono - at[0] for mono in at], abs=1e-3
+    )
+    apart = [after - before for before, after in itertools.pairwise(at[1:])]
+    for block in (apart[:19], apart[20:]):
+        assert min(block) == pytest.approx(max(block), abs=0.004)
+        assert sum(block) > 0.15

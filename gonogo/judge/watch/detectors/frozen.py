@@ -103,7 +103,8 @@ class Frozen(Detector[Still]):
         " longest run of equal values that ended by itself (a trainer that refreshes its loss every"
         " 50 steps). A loss that was only ever told in half precision halts only where the norm"
         " stands still as well, and so does one of six decimals at most, where the norm moves or"
-        " the loss is below 0.05. An equal norm counts only after it has moved, and never at the"
+        " the loss is below 0.05; one that was read from what a program prints halts only with more"
+        " decimals than that. An equal norm counts only after it has moved, and never at the"
         " order's clipping limit or where it has come back to the largest ever told, which is such"
         " a limit."
     )
@@ -143,7 +144,8 @@ class Frozen(Detector[Still]):
         least: int = getattr(self.settings, f"{number}_steps")
         suspect = max(least, SUSPECT_LONGEST_X * run.longest)
         halt = max(math.ceil(least * self.settings.halt_x), HALT_LONGEST_X * run.longest)
-        if run.count >= halt and not run.halted and run.convinces(other, halt):
+        printed = view.reads_output() and not run.unrounded
+        if run.count >= halt and not run.halted and not printed and run.convinces(other, halt):
             finding = self._finding(run, number, Severity.HALT, halt, step, view)
             return replace(run, halted=True), [finding]
         if run.count == suspect:

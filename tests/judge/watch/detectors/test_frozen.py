@@ -261,3 +261,15 @@ def test_rounded_losses_of_a_run_that_settles_down_never_halt(
 def test_whatever_came_before_a_frozen_loss_is_found(seed: int, before: int) -> None:
     ran = learning(Ran(ranks=1), before, seed).many(40, loss=3.3)
     assert [f.severity for f in feed(Frozen, ran).findings] == [SUSPECT, HALT]
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [(2.31, [SUSPECT]), (2.315642, [SUSPECT]), (2.3156423, [SUSPECT, HALT])],
+)
+def test_a_number_read_from_what_is_printed_may_be_rounded(
+    value: float, found: list[Severity]
+) -> None:
+    order = order_of({}).model_copy(update={"patterns": ["step (?P<step>.)"], "command": ["x"]})
+    ran = Ran(order=order, labelled=False).many(3, loss=3.5).many(60, loss=value)
+    assert [row.severity for row in feed(Frozen, ran).findings] == found

@@ -318,3 +318,12 @@ def test_steps_of_less_than_half_the_best_that_is_known_warn_once(
 def test_a_few_fast_steps_beat_no_best() -> None:
     fed = feed(ImplausibleSpeed, known(2.1).many(9, toks_per_s=TOKENS, dt_s=1.0).many(30, dt_s=2.0))
     assert fed.findings == []
+
+
+def test_steps_that_are_read_from_what_is_printed_are_not_timed_by_it() -> None:
+    order = gpu(None).order.model_copy(update={"patterns": ["x"], "command": ["x"]})
+    ran = Ran(order=order, peak_flops=0.5 * NEEDED, labelled=False)
+    fed = feed(ImplausibleSpeed, ran.many(60, toks_per_s=100 * TOKENS))
+    assert fed.findings == []
+    assert fed.missing is not None
+    assert "timed by when their lines were read" in fed.missing
