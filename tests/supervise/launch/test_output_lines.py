@@ -145,7 +145,9 @@ def test_the_file_is_held_while_it_is_written(tmp_path: Path) -> None:
 def test_silence_is_broken_once_it_has_spoken_and_not_before(tmp_path: Path) -> None:
     program = Program(tmp_path, STEP).write("nothing\n")
     assert not (tmp_path / "heartbeat_rank0.jsonl").exists()
-    program.write("step 1 loss 1\n").write("nothing\n")
+    program.write("step 1 loss 1\n")
+    time.sleep(0.01)
+    program.write("nothing\n")
     assert program.told()[-1].msg == "alive"
 
 
