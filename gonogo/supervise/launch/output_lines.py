@@ -161,19 +161,19 @@ class _Rank:
     def flush(self) -> None:
         """Say what was noted, at equal distances since the last line."""
         noted, self._noted = self._noted, []
-        now = time.monotonic()
-        apart_s = (now - self._spoke) / len(noted) if noted else 0.0
+        began = self._spoke
+        apart_s = (time.monotonic() - began) / len(noted) if noted else 0.0
         for number, (step, fields) in enumerate(noted, start=1):
-            self._say("progress", step, fields, ago_s=(len(noted) - number) * apart_s)
+            self._say("progress", step, fields, at=began + number * apart_s)
 
     def say(self, msg: str, **fields: Any) -> None:
         """Say something of now; a boot line is of before all that was noted."""
-        now = time.monotonic()
-        self._say(msg, self.step, fields, ago_s=now - self._spoke if msg == "boot" else 0.0)
+        at = self._spoke if msg == "boot" else time.monotonic()
+        self._say(msg, self.step, fields, at=at)
 
-    def _say(self, msg: str, step: int, fields: Mapping[str, Any], *, ago_s: float) -> None:
+    def _say(self, msg: str, step: int, fields: Mapping[str, Any], *, at: float) -> None:
         self._seq += 1
-        self._spoke = time.monotonic() - ago_s
+        self._spoke = at
         self._file.append(
             build_line(
                 msg,
@@ -184,7 +184,7 @@ class _Rank:
                 seq=self._seq,
                 step=step,
                 failures=self._file.failures,
-                ago_s=ago_s,
+                ago_s=time.monotonic() - at,
             )
         )
 

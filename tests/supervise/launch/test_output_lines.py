@@ -245,9 +245,9 @@ def test_lines_that_come_together_lie_apart_and_never_before_the_last(tmp_path: 
     at = [line.mono for line in told]
     assert at == sorted(at)
     assert [line.ts - told[0].ts for line in told] == pytest.approx(
-        [mono - at[0] for mono in at], abs=1e-3
+        [mono - at[0] for mono in at], abs=0.02
     )
     apart = [after - before for before, after in itertools.pairwise(at[1:])]
     for block in (apart[:19], apart[20:]):
-        assert min(block) == pytest.approx(max(block), abs=0.004)
+        assert min(block) == pytest.approx(max(block), abs=0.02)
         assert sum(block) > 0.15
