@@ -9,6 +9,7 @@ import logging
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +27,7 @@ from gonogo.contract.criterion import BUILT_IN_CRITERIA
 from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.contract.finding import Finding
+from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.near_miss import hint
 from gonogo.contract.order import Order
@@ -108,13 +110,16 @@ def run(
     save_json(run_dir.order, order.document())
     (folder / NOT_SHIPPED).write_text("gonogo run: no service knows of it\n")
     _say(f"{order.run} in {folder}")
-    checked = check_host(order, run_dir, devices=(), cwd=Path.cwd())
+    environ = dict(settings.inherited)
+    devices = _devices_of(order, environ.get("CUDA_VISIBLE_DEVICES"))
+    checked = check_host(order, run_dir, devices=devices, cwd=Path.cwd())
     for check in checked.checks:
         if check.outcome != "pass":
             _say(f"preflight {check.id}: {check.outcome}: {check.text}")
     interrupted = False
     if checked.passed:
-        interrupted = _supervise(run_dir, order, settings.home, dict(settings.inherited), as_json)
+        keeper = _launch(run_dir, settings.home, environ, devices)
+        interrupted = _follow(keeper, run_dir, order, quiet=as_json)
     else:
         failed = "; ".join(row.text for row in checked.checks if row.outcome == "fail")
         document = order.document()
@@ -199,15 +204,24 @@ def _check_waivers(order: Order) -> None:
             raise Rejected(f"--waive: found {name!r}; {hint(name, waivable)}")
 
 
-def _supervise(
-    run_dir: RunDir, order: Order, home: Path, environ: dict[str, str], quiet: bool
-) -> bool:
-    """Start the keeper and follow the run to its end; True when it was interrupted here.
+def _devices_of(order: Order, visible: str | None) -> tuple[str, ...]:
+    """Return the devices of a run: on a profile with devices one a rank, the first that are seen.
 
-    Raises:
-        Unavailable: another launch in this home takes for ever.
+    Args:
+        order: the run's order.
+        visible: CUDA_VISIBLE_DEVICES, which may name fewer, and in another order.
     """
-    keeper = _launch(run_dir, home, environ)
+    if not hardware_profiles()[order.profile].has_devices:
+        return ()
+    named = [part.strip() for part in (visible or "").split(",")]
+    indexes = named if all(map(str.isdecimal, named)) else map(str, range(order.world_size))
+    return tuple(f"cuda:{index}" for index in list(indexes)[: order.world_size])
+
+
+def _follow(
+    keeper: "subprocess.Popen[bytes]", run_dir: RunDir, order: Order, *, quiet: bool
+) -> bool:
+    """Follow the run to its end; True when it was interrupted here."""
     interrupt_on_signals()
     following = _Following(run_dir, order, quiet=quiet)
     interrupts = 0
@@ -216,6 +230,8 @@ def _supervise(
             ended = keeper.poll() is not None
             following.look()
             if ended:
+                if keeper.returncode:
+                    _say(_last_line(run_dir.path / "keeper.log"))
                 return interrupts > 0
             time.sleep(_POLL_S)
         except KeyboardInterrupt:
@@ -228,7 +244,19 @@ def _supervise(
             )
 
 
-def _launch(run_dir: RunDir, home: Path, environ: dict[str, str]) -> "subprocess.Popen[bytes]":
+def _last_line(path: Path) -> str:
+    lines = path.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"{path} is empty"
+
+
+def _launch(
+    run_dir: RunDir, home: Path, environ: dict[str, str], devices: Sequence[str]
+) -> "subprocess.Popen[bytes]":
+    """Start the keeper.
+
+    Raises:
+        Unavailable: another launch in this home takes for ever.
+    """
     give_up = time.monotonic() + LAUNCH_WAIT_S
     while time.monotonic() < give_up:
         with holding(launch_lock(home)) as mine:
@@ -236,7 +264,7 @@ def _launch(run_dir: RunDir, home: Path, environ: dict[str, str]) -> "subprocess
                 return start_keeper(
                     run_dir.path,
                     home=home,
-                    devices=(),
+                    devices=devices,
                     environ=environ,
                     cwd=Path.cwd(),
                     options=("--allow", "any", "--allow-env", "any"),

@@ -14,6 +14,7 @@ import pytest
 from gonogo.cli import running
 from gonogo.cli.exits import Exit
 from gonogo.cli.main import run
+from tests.data import make_runs
 from tests.supervise.runs import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -208,6 +209,23 @@ def test_bad_input_is_one_line_and_runs_nothing(
     assert code in (Exit.BAD_INPUT, Exit.NOT_FOUND)
     assert said in capsys.readouterr().err
     assert not (folder / "home" / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("profile", "visible", "devices"),
+    [
+        ("cpu", "0,1", ()),
+        ("h100", None, ("cuda:0", "cuda:1")),
+        ("h100", "3, 2,1", ("cuda:3", "cuda:2")),
+        ("h100", "GPU-abc", ("cuda:0", "cuda:1")),
+        ("h100", "7", ("cuda:7",)),
+    ],
+)
+def test_a_run_gets_the_devices_that_are_seen(
+    profile: str, visible: str | None, devices: tuple[str, ...]
+) -> None:
+    order = make_runs.order_of().model_copy(update={"profile": profile, "world_size": 2})
+    assert running._devices_of(order, visible) == devices
 
 
 def test_no_worker_of_the_home_ships_it() -> None:
