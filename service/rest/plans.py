@@ -11,8 +11,9 @@ from gonogo.contract.schemas import SCHEMAS, schema
 from gonogo.planning.checks import warnings_of
 from gonogo.planning.source import bundled_plan, bundled_plan_names, parse_plan
 from gonogo.planning.workloads.known import schema_documents
-from service.auth import Viewer
+from service.auth import Service, Viewer
 from service.submission import resolve_submission
+from service.takers import load_warnings
 
 router = APIRouter(tags=["plans"])
 
@@ -74,15 +75,19 @@ def show_plan(_: Viewer, name: str) -> dict[str, Any]:
 
 @router.post("/plans/validate", operation_id="validate_plan")
 def validate_plan(
-    _: Viewer, submission: Annotated[Submission, Body(examples=[{"plan": "demo"}])]
+    context: Service,
+    _: Viewer,
+    submission: Annotated[Submission, Body(examples=[{"plan": "demo"}])],
 ) -> ValidationView:
     """Check a plan (a bundled one's name, or the plan itself) with its overrides."""
     resolved = resolve_submission(submission)
+    plan = resolved.parsed()
+    waits = context.store.read(lambda session: load_warnings(session, plan, context.now()))
     return ValidationView(
         plan=resolved.plan,
         digest=resolved.plan_digest(),
         train=resolved.train,
-        warnings=warnings_of(resolved.parsed()),
+        warnings=[*warnings_of(plan), *waits],
     )
 
 
