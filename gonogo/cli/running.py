@@ -6,6 +6,7 @@ lives in a session of its own: this process may die, and the run goes on to its 
 """
 
 import logging
+import signal
 import subprocess
 import sys
 import time
@@ -26,7 +27,6 @@ from gonogo.cli.settings import load_settings
 from gonogo.contract.criterion import BUILT_IN_CRITERIA
 from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Rejected, Unavailable
-from gonogo.contract.finding import Finding
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.near_miss import hint
@@ -35,6 +35,7 @@ from gonogo.contract.patterns import GUESSED, PATTERNS
 from gonogo.contract.plan import NEVER_WAIVED
 from gonogo.contract.watch import Watch
 from gonogo.judge.directory import judge_directory
+from gonogo.judge.evidence.findings import load_findings
 from gonogo.planning.resolve import (
     build_command_order,
     build_order,
@@ -42,7 +43,7 @@ from gonogo.planning.resolve import (
     resolve_plan,
 )
 from gonogo.planning.source import bundled_plan
-from gonogo.rundir import RunDir, load_all_lines, save_json
+from gonogo.rundir import RunDir, save_json
 from gonogo.signing import own_signing_key
 from gonogo.supervise.exit_record import build_refusal
 from gonogo.supervise.launch.output_lines import check_patterns
@@ -105,7 +106,10 @@ def run(
         order = _under_plan(order, plan, phase)
     _check_waivers(order)
     folder = settings.home / "runs" / order.run
-    folder.mkdir(parents=True)
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise Rejected(f"GONOGO_HOME: {folder}: {error.strerror}") from error
     run_dir = RunDir(folder)
     save_json(run_dir.order, order.document())
     (folder / NOT_SHIPPED).write_text("gonogo run: no service knows of it\n")
@@ -213,6 +217,8 @@ def _devices_of(order: Order, visible: str | None) -> tuple[str, ...]:
     """
     if not hardware_profiles()[order.profile].has_devices:
         return ()
+    if visible is not None and not visible.strip():
+        return ()  # none is to be seen: the preflight says what lacks
     named = [part.strip() for part in (visible or "").split(",")]
     indexes = named if all(map(str.isdecimal, named)) else map(str, range(order.world_size))
     return tuple(f"cuda:{index}" for index in list(indexes)[: order.world_size])
@@ -237,11 +243,11 @@ def _follow(
         except KeyboardInterrupt:
             interrupts += 1
             keeper.terminate()
-            _say(
-                "asked to leave with a checkpoint; Ctrl-C again ends it now"
-                if interrupts == 1
-                else "ending it now"
-            )
+            if interrupts == 1 and run_dir.go.exists():
+                _say("asked to leave with a checkpoint; Ctrl-C again ends it now")
+            else:  # who was never let go reads no request to leave
+                keeper.send_signal(signal.SIGINT)  # beside SIGTERM: the keeper's second
+                _say("ending it now")
 
 
 def _last_line(path: Path) -> str:
@@ -286,10 +292,10 @@ class _Following:
     def look(self) -> None:
         """Show what is new."""
         self._pass_on()
-        rows = load_all_lines(self._dir.findings)
-        for raw in rows[self._findings :]:
+        rows = load_findings(self._dir) or []
+        for found in rows[self._findings :]:
             self._findings += 1
-            _say(_finding_text(raw))
+            _say(f"{found.severity}: {found.detector}: {found.text}")
         now = time.monotonic()
         if now - self._told >= TELL_EVERY_S:
             self._told = now
@@ -326,11 +332,6 @@ class _Following:
             left_s = (now - self._began) / step * (steps - step)
             text += f", about {duration(left_s)} left"
         _say(text)
-
-
-def _finding_text(raw: bytes) -> str:
-    found = Finding.model_validate_json(raw)
-    return f"{found.severity}: {found.detector}: {found.text}"
 
 
 def _judge(run_dir: RunDir, home: Path, as_json: bool, interrupted: bool) -> None:

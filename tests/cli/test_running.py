@@ -169,6 +169,25 @@ def test_who_is_asked_to_end_asks_the_run_to_leave(folder: Path) -> None:
     assert (ended["reason"], ended["ended_by"], ended["code"]) == ("halted", "operator", 3)
 
 
+def test_an_unchanged_program_is_not_waited_for_when_it_is_to_end(folder: Path) -> None:
+    command = gonogo("run", "--steps", "99999", *mute(99999))
+    ran = subprocess.Popen(
+        command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True
+    )
+    wait_until(lambda: list(folder.glob("home/runs/*/heartbeat_rank0.jsonl")), what="a heartbeat")
+    ran.send_signal(signal.SIGTERM)
+    out, _ = ran.communicate(timeout=200)  # a trainer gets 300 s to leave with a checkpoint
+    assert ran.returncode == Exit.INTERRUPTED, out
+
+
+def test_a_home_that_cannot_be_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GONOGO_HOME", "/dev/null/x")
+    assert run(["run", "--", "true"]) == Exit.BAD_INPUT
+    assert "GONOGO_HOME: /dev/null/x" in capsys.readouterr().err
+
+
 def test_an_identity_that_a_plan_orders_counts(folder: Path) -> None:
     ran = Ran(
         folder, "--plan", "demo", "--phase", "smoke", "--json", "--", sys.executable, "attached.py"
@@ -219,6 +238,7 @@ def test_bad_input_is_one_line_and_runs_nothing(
         ("h100", "3, 2,1", ("cuda:3", "cuda:2")),
         ("h100", "GPU-abc", ("cuda:0", "cuda:1")),
         ("h100", "7", ("cuda:7",)),
+        ("h100", "", ()),
     ],
 )
 def test_a_run_gets_the_devices_that_are_seen(

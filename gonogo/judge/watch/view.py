@@ -129,8 +129,9 @@ class View:
 
     def reads_output(self) -> bool:
         """Whether the lines were read from what the program printed, by another clock than its."""
-        named = any(stream.labelled for stream in self.streams.values())
-        return bool(self.run.order.patterns) and not named
+        if not self.run.order.patterns:
+            return False
+        return not any(stream.labelled for stream in self.streams.values())
 
     def median_step_s(self) -> float | None:
         """Return m: the largest of the ranks' median step times."""

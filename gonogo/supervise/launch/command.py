@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gonogo.supervise.launch.output_lines import check_patterns
 from gonogo.supervise.processes import TOKEN_NAME
 
 ENTRIES = frozenset({"nsa.train"})
@@ -93,6 +94,8 @@ def build_command(
     absent = [name for name in order.get("files") or () if not (cwd / name).is_file()]
     if absent:
         raise LaunchRefused(f"workload.files: {', '.join(absent)}: no such file in {cwd}")
+    if (wrong := check_patterns(order.get("patterns") or ())) is not None:
+        raise LaunchRefused(wrong)
     python, world_size = sys.executable, int(order["world_size"])
     wrapper = [python, "-m", "gonogo.supervise.launch.rank", "--dir", str(run_dir), "--"]
     command = order.get("command")

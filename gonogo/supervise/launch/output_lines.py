@@ -26,6 +26,8 @@ from gonogo.trainer.line_file import LineFile, Taken
 
 GROUPS = frozenset(("step", "loss", "lr", "grad_norm", "tokens", "toks_per_s", "rank"))
 MOST_RANKS = 1024
+MOST_STEPS = 10**9
+"""A number beyond is no step, and would hide all that follow."""
 _NUMBERS = GROUPS - {"step", "rank", "tokens"}
 _LINE_BYTES = 16_384
 _READ_BYTES = 2**20
@@ -122,7 +124,7 @@ class OutputLines:
             return
         if self._shift is None:
             self._shift = 1 if step == 0 else 0
-        if step + self._shift > rank.step:
+        if rank.step < step + self._shift <= MOST_STEPS:
             rank.step = step + self._shift
             told: dict[str, Any] = {name: _number(found.get(name)) for name in _NUMBERS}
             told["tokens"] = _whole(found.get("tokens"))

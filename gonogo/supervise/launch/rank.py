@@ -96,11 +96,21 @@ def _wait(child: subprocess.Popen[bytes], reader: OutputLines | None) -> int:
         if found is not None and found.si_signo in _FORWARDED:
             asked = asked or found.si_signo != signal.SIGUSR1
             child.send_signal(found.si_signo)
-        if reader is not None:
-            reader.read()
+        reader = _read(reader)
     if reader is not None:
         reader.close(status, asked=asked)
     return status
+
+
+def _read(reader: OutputLines | None) -> OutputLines | None:
+    """Read on; a reader that fails is let go, for this process must outlive the program."""
+    try:
+        if reader is not None:
+            reader.read()
+    except Exception as error:  # noqa: BLE001 - whatever a program prints ends no run
+        print(f"gonogo: its output is read no more: {error!r}", file=sys.stderr)
+        return None
+    return reader
 
 
 def _die_by(number: int) -> None:

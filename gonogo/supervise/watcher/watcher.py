@@ -25,6 +25,7 @@ from gonogo.contract.records import ExitRecord
 from gonogo.judge.watch import fold, identity_ok, snapshot
 from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.evidence.rounds import Evidence
+from gonogo.supervise.keeper.keeper import LAST_WORDS_S
 from gonogo.supervise.watcher.halting import Halting
 from gonogo.supervise.watcher.looking import INTERVAL_S, Looking
 from gonogo.supervise.watcher.pace import Pace
@@ -32,8 +33,9 @@ from gonogo.supervise.watcher.recording import Recording
 from gonogo.supervise.watcher.shipping import Shipping
 from gonogo.supervise.watcher.telling import Telling
 
-OWED_S = 120.0
-"""How long an ended run's watcher stays for a checkpoint that is still being verified."""
+OWED_S = LAST_WORDS_S / 2
+"""How long an ended run's watcher stays for a checkpoint that is still being verified: the keeper
+ends it after LAST_WORDS_S, and what it saw has to be shipped before."""
 
 _log = logging.getLogger("gonogo.supervise.watcher")
 

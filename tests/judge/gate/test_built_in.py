@@ -7,16 +7,18 @@ from typing import Any
 
 import pytest
 
+from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Severity
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
-from gonogo.contract.plan import NEVER_WAIVED
 from gonogo.contract.records import Check, CheckOutcome, Preflight
 from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.evidence.record import build_run_record
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
+from gonogo.planning.resolve import resolve_plan
+from gonogo.planning.source import bundled_plan
 from tests.data.make_runs import STEPS, Rank, healthy_ranks, order_of
 from tests.judge.runs import PREFLIGHT, exit_record, finding, judged, lines_of, outcomes, record_of
 
@@ -273,7 +275,8 @@ def test_what_failed_is_never_waived() -> None:
 
 @pytest.mark.parametrize("name", ["completed", "no_halt_finding"])
 def test_a_waiver_of_what_proves_anything_is_refused_in_a_plan(name: str) -> None:
-    assert name in NEVER_WAIVED
+    with pytest.raises(Rejected, match="without it nothing is proved"):
+        resolve_plan(bundled_plan("demo"), {"waive": [name]})
 
 
 def test_where_nobody_said_how_many_steps_there_are_none_are_all() -> None:

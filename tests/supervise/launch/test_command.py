@@ -112,6 +112,11 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
         build_command({**ORDER, "cwd": str(tmp_path / "none")}, RUN_DIR, ANY)
 
 
+def test_a_pattern_that_cannot_be_used_is_refused_before_anything_starts() -> None:
+    with pytest.raises(LaunchRefused, match="unterminated"):
+        build_command({**ORDER, "command": ["x"], "patterns": ["("]}, RUN_DIR, ANY)
+
+
 def test_a_file_of_the_code_that_is_not_there_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     order = {**ORDER, "cwd": str(tmp_path), "files": ["train.py", "model.py"]}

@@ -160,6 +160,11 @@ def test_who_fails_or_was_asked_to_leave_is_not_done(
     assert "done" not in [line.msg for line in program.told()]
 
 
+def test_a_number_beyond_all_steps_hides_none_that_follow(tmp_path: Path) -> None:
+    program = Program(tmp_path, STEP).write("step 1 loss 1\nstep 1700000000000 loss 1\n")
+    assert [step for step, _ in program.write("step 2 loss 1\n").steps()] == [1, 2]
+
+
 def test_a_log_that_vanishes_is_no_harm(tmp_path: Path) -> None:
     program = Program(tmp_path, STEP)
     program.log.unlink()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gonogo.supervise.launch import rank
 from gonogo.supervise.processes import find_process
 from tests.supervise.runs import ROOT, wait_until
 
@@ -101,3 +102,14 @@ def test_a_program_dies_of_sigterm_though_whoever_started_it_ignores_that(tmp_pa
     wait_until(lambda: (tmp_path / ".rank1.json").exists(), "the program's start")
     wrapper.send_signal(signal.SIGTERM)
     assert wrapper.wait(timeout=60) == -signal.SIGTERM
+
+
+def test_a_reader_that_fails_is_let_go_and_ends_no_program(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Failing:
+        def read(self) -> None:
+            raise RuntimeError("boom")
+
+    assert rank._read(Failing()) is None  # type: ignore[arg-type]
+    assert "read no more: RuntimeError('boom')" in capsys.readouterr().err
