@@ -17,7 +17,7 @@ WORKERS ?= 4
 ARGS ?=
 
 .NOTPARALLEL:
-.PHONY: help install demo up test unit e2e lint bench mutants simulate format dashboards clean
+.PHONY: help install demo up test unit e2e long lint bench mutants simulate format dashboards clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,13 +36,16 @@ demo: install ## One real experiment through every phase, on this machine (ARGS=
 up: install ## Start everything here: service, worker, embedded queue and database (Ctrl-C ends it)
 	$(BIN)/gonogo up $(ARGS)
 
-test: lint unit e2e ## Everything that must hold: lint, then all tests
+test: lint unit e2e ## What every commit must pass: lint, then all tests but the long ones
 
-unit: install ## All tests but the end-to-end ones (ARGS="-k stall" chooses)
-	$(TEST_ENV) $(BIN)/python -m pytest tests --ignore=tests/e2e -n $(WORKERS) --dist worksteal $(ARGS)
+unit: install ## All tests but the end-to-end and the long ones (ARGS="-k stall" chooses)
+	$(TEST_ENV) $(BIN)/python -m pytest tests --ignore=tests/e2e -m "not long" -n $(WORKERS) --dist worksteal $(ARGS)
 
-e2e: install ## The end-to-end tests: real processes, every fault of the table, kills
-	@if test -d tests/e2e; then $(TEST_ENV) $(BIN)/python -m pytest tests/e2e --timeout 900 $(ARGS); fi
+e2e: install ## The end-to-end tests but the long ones: real processes, faults, kills
+	$(TEST_ENV) $(BIN)/python -m pytest tests/e2e -m "not long" --timeout 900 -n 2 --dist loadfile $(ARGS)
+
+long: install ## What takes too long for every commit: every fault and kill, interpreted kernels (half an hour)
+	$(TEST_ENV) $(BIN)/python -m pytest tests -m long --timeout 1600 -n 2 --dist loadgroup $(ARGS)
 
 lint: install ## ruff, mypy, the import law, spelling
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ that a trainer can reach is told where it lies. A home that has lost it says so 
 
 import contextlib
 import os
+import re
 import secrets
 import stat
 from pathlib import Path
@@ -16,6 +17,9 @@ from gonogo.rundir import load_bytes, open_file
 
 KEY_FILE = "signing.key"
 PUBLIC_FILE = "signing.pub"
+
+
+_SIGNED = re.compile(rb'"signature":\s*"')
 
 
 def create_signing_key() -> SigningKey:
@@ -62,12 +66,22 @@ def own_signing_key(home: Path) -> SigningKey | None:
     its next start, and makes the key then.
 
     Raises:
-        Rejected: as `load_signing_key`.
+        Rejected: as `load_signing_key`; or decisions here are signed, and the key is gone.
     """
     key = load_signing_key(home)
+    if key is None and has_signed(home / "decisions"):
+        raise Rejected(
+            f"{home / KEY_FILE} is gone, and decisions here are signed with it: bring it back from "
+            "a backup, or use another GONOGO_HOME"
+        )
     if key is not None or (home / "decisions").exists():
         return key
     return save_signing_key(home, create_signing_key())
+
+
+def has_signed(folder: Path) -> bool:
+    """Say whether any decision in a folder carries a signature, whoever made it."""
+    return any(_SIGNED.search(path.read_bytes()) for path in sorted(folder.glob("dec_*.json")))
 
 
 def save_signing_key(home: Path, key: SigningKey) -> SigningKey:

@@ -6,6 +6,7 @@ passed over for the one before it.
 
 import hashlib
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 from gonogo.contract.errors import Corrupt
@@ -19,18 +20,28 @@ _CHUNK_BYTES = 2**20
 
 def find_durable_checkpoint(run_dir: str | None) -> ResumePoint | None:
     """Return the newest checkpoint of a run directory on this host that verifies, or None."""
+    return next(durable_checkpoints(run_dir), None)
+
+
+def durable_checkpoints(run_dir: str | None) -> Iterator[ResumePoint]:
+    """Yield the checkpoints of a run directory on this host that verify, the newest first."""
     if run_dir is None:
-        return None
+        return
     folder = RunDir(Path(run_dir)).checkpoints
     try:
         candidates = sorted((path for path in folder.iterdir() if path.is_dir()), reverse=True)
     except OSError:
-        return None
+        return
     for path in candidates:
         manifest = _verified(path)
         if manifest is not None:
-            return ResumePoint(path=str(path), step=manifest.step)
-    return None
+            yield ResumePoint(path=str(path), step=manifest.step)
+
+
+def is_durable(point: ResumePoint) -> bool:
+    """Say whether a checkpoint on this host still verifies."""
+    manifest = _verified(Path(point.path))
+    return manifest is not None and manifest.step == point.step
 
 
 def _verified(folder: Path) -> Manifest | None:

@@ -24,7 +24,7 @@ from gonogo.contract.lifecycle import (
 from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 from gonogo.planning.resolve import ResolvedPlan
-from service.checkpoints import find_durable_checkpoint
+from service.checkpoints import find_durable_checkpoint, is_durable
 from service.db.schema import ExperimentRow, PhaseRow, ProgressRow, RunRow
 from service.lifecycle import (
     Deed,
@@ -61,11 +61,12 @@ def current_run(deed: Deed, experiment: ExperimentRow) -> RunRow | None:
 
 
 def start_phase(
-    deed: Deed, experiment: ExperimentRow, phase: PhaseRow, init: ResumePoint | None = None
+    deed: Deed, experiment: ExperimentRow, phase: PhaseRow, point: ResumePoint | None = None
 ) -> RunRow:
-    """Activate a phase and queue its first run."""
+    """Activate a phase and queue its first run, which begins with `point` or goes on from it."""
     move_phase(deed, experiment, phase, PhaseEvent.ACTIVATE)
-    return queue_run(deed, experiment, phase.name, RunReason.FIRST, resume_from=init)
+    reason = RunReason.RESUME if point is not None and point.step else RunReason.FIRST
+    return queue_run(deed, experiment, phase.name, reason, resume_from=point)
 
 
 def queue_run(
@@ -131,26 +132,47 @@ def load_resume_points(
         if wanted is None:
             continue
         point = _lineage_checkpoint(session, experiment, phase) if wanted.name == phase else None
-        if point is None and wanted.init_from is not None:
-            source = _lineage_checkpoint(session, experiment, wanted.init_from)
-            # Step 0: weights alone; the phase's own steps, optimizer and data begin anew.
-            point = source and source.model_copy(update={"step": 0})
+        if point is None:
+            point = load_weights(session, experiment, wanted.init_from)
         if point is not None:
             found[wanted.name] = point
     return found
 
 
+def load_weights(
+    session: Session, experiment: ExperimentRow, init_from: str | None
+) -> ResumePoint | None:
+    """Return the weights that a phase begins with, those that the phase `init_from` left, if any.
+
+    Step 0: weights alone; the phase's own steps, optimizer and data begin anew.
+    """
+    if init_from is None:
+        return None
+    source = _lineage_checkpoint(session, experiment, init_from)
+    return source and source.model_copy(update={"step": 0})
+
+
 def _lineage_checkpoint(
     session: Session, experiment: ExperimentRow, phase: str
 ) -> ResumePoint | None:
-    """Return the newest durable checkpoint of a phase's last run, or of those it went on from."""
-    for run in reversed(runs_of(session, experiment.id, phase)):
+    """Return the newest durable checkpoint of a phase's last run, or of those it went on from.
+
+    What was taken over from another experiment (`origins`) is looked for there.
+    """
+    runs = runs_of(session, experiment.id, phase)
+    if not runs and experiment.origin is not None:
+        source = session.get(ExperimentRow, experiment.origin["experiment"])
+        return None if source is None else _lineage_checkpoint(session, source, phase)
+    for run in reversed(runs):
         found = find_durable_checkpoint(run.dir)
         if found is not None:
             return found
         if run.resume_from is None and run.state == RunState.ENDED and run.dir is not None:
             return None
-    return None
+    began = (
+        ResumePoint.model_validate(runs[0].resume_from) if runs and runs[0].resume_from else None
+    )
+    return began if began is not None and began.step and is_durable(began) else None
 
 
 def pass_phase(deed: Deed, experiment: ExperimentRow, phase: PhaseRow, verdict: Verdict) -> None:

@@ -6,13 +6,14 @@ from typing import Any
 from gonogo.contract.api import Submission
 from gonogo.contract.errors import Problem, Rejected
 from gonogo.contract.ids import Kind, new_id
-from gonogo.contract.lifecycle import ExperimentState, PhaseState
+from gonogo.contract.lifecycle import ExperimentState, PhaseEvent, PhaseState
 from gonogo.contract.order import Order
 from gonogo.planning.checks import warnings_of
 from gonogo.planning.resolve import ResolvedPlan, build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
 from service.db.schema import ExperimentRow, PhaseRow
-from service.lifecycle import Deed, record_event
+from service.lifecycle import Deed, lock_experiment, move_phase, record_event
+from service.origins import Origin
 from service.progress import start_phase
 
 
@@ -52,13 +53,17 @@ def _check_texts(submission: Submission) -> None:
             raise Rejected(f"{path}: a NUL character", problems=(problem,))
 
 
-def build_dry_run(resolved: ResolvedPlan, waits: Sequence[str] = ()) -> dict[str, Any]:
+def build_dry_run(
+    resolved: ResolvedPlan, waits: Sequence[str] = (), origin: Origin | None = None
+) -> dict[str, Any]:
     """Return what would run: the resolved plan and the order of every phase.
 
     Args:
         resolved: the plan that was submitted.
         waits: why its runs would wait.
+        origin: what it takes over.
     """
+    inherited = origin.verdicts if origin is not None else {}
     return {
         "dry_run": True,
         "plan": resolved.plan,
@@ -66,12 +71,17 @@ def build_dry_run(resolved: ResolvedPlan, waits: Sequence[str] = ()) -> dict[str
         "train": resolved.train,
         "fault": resolved.fault,
         "warnings": [*warnings_of(resolved.parsed()), *waits],
-        "orders": [order.document() for order in build_orders(resolved)],
+        "origin": origin.view().wire() if origin is not None else None,
+        "orders": [
+            order.document() for order in build_orders(resolved) if order.phase not in inherited
+        ],
     }
 
 
-def create_experiment(deed: Deed, submission: Submission, resolved: ResolvedPlan) -> ExperimentRow:
-    """Store an experiment and queue the first run of its first phase."""
+def create_experiment(
+    deed: Deed, submission: Submission, resolved: ResolvedPlan, origin: Origin | None = None
+) -> ExperimentRow:
+    """Store an experiment and queue the first run of its first phase, or of its origin's."""
     plan = resolved.parsed()
     experiment = ExperimentRow(
         id=new_id(Kind.EXPERIMENT),
@@ -85,7 +95,8 @@ def create_experiment(deed: Deed, submission: Submission, resolved: ResolvedPlan
         event_seq=0,
         decision_seq=0,
         token=0,
-        frozen={},
+        frozen=dict(origin.frozen) if origin is not None else {},
+        origin=origin.view().wire() if origin is not None else None,
     )
     deed.session.add(experiment)
     deed.session.flush()
@@ -101,5 +112,13 @@ def create_experiment(deed: Deed, submission: Submission, resolved: ResolvedPlan
     ]
     deed.session.add_all(phases)
     record_event(deed, experiment, "experiment.state", state=experiment.state, plan=plan.name)
-    start_phase(deed, experiment, phases[0])
+    if origin is None:
+        start_phase(deed, experiment, phases[0])
+        return experiment
+    for phase in phases[: len(origin.verdicts)]:
+        phase.verdict = origin.verdicts[phase.name]
+        move_phase(deed, experiment, phase, PhaseEvent.INHERIT)
+    start_phase(deed, experiment, phases[len(origin.verdicts)], origin.point)
+    source = lock_experiment(deed, origin.experiment)
+    record_event(deed, source, "experiment.continued", phase=origin.phase, by=experiment.id)
     return experiment

@@ -14,6 +14,7 @@ from gonogo.contract.api import (
     EventView,
     ExperimentView,
     Forecast,
+    OriginView,
     PhaseView,
     RunView,
     WorkerView,
@@ -114,6 +115,7 @@ def _view_one(
     asked = open_approval(row)
     hanging = [*map(view_condition, conditions), *([asked] if asked else [])]
     verdict = Verdict(row.verdict) if row.verdict else None
+    origin = OriginView.model_validate(row.origin) if row.origin else None
     passed = verdict is Verdict.GO and not decided.overrides
     cause = None if passed else standing_cause(decided, runs)
     return ExperimentView(
@@ -123,6 +125,7 @@ def _view_one(
         state=ExperimentState(row.state),
         outcome=Outcome.model_validate(row.outcome) if row.outcome else None,
         verdict=verdict,
+        origin=origin,
         phases=shown,
         conditions=hanging,
         forecast=Forecast() if over else build_forecast(session, row, phases, runs),
@@ -136,7 +139,7 @@ def _view_one(
         overrides=decided.overrides,
         never_ran=phases_never_ran(shown) if over else [],
         cause=cause,
-        summary=summarise(verdict, shown, hanging, decided.overrides, finished=over),
+        summary=summarise(verdict, shown, hanging, decided.overrides, finished=over, origin=origin),
         next=next_steps(place_of(row, phases, runs, hanging, cause, decided.last)),
     )
 

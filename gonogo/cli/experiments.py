@@ -23,6 +23,7 @@ from gonogo.cli.output import (
     verdict_text,
 )
 from gonogo.cli.reach.completing import complete_experiments, complete_plans
+from gonogo.cli.reach.naming import origin_of
 from gonogo.cli.reach.plans import placed, read_plan
 from gonogo.cli.standing import cause_lines, standing_lines
 from gonogo.cli.watching import watch_experiment
@@ -51,6 +52,15 @@ def submit(
         list[str] | None, typer.Option("--set", help="Override, e.g. phases.smoke.steps=20.")
     ] = None,
     label: Annotated[list[str] | None, typer.Option(help="Label k=v.")] = None,
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="EXP:PHASE",
+            help="Go on with PHASE where experiment EXP ended; @STEP: after that checkpoint, "
+            "@0: from its start.",
+        ),
+    ] = None,
     idempotency_key: Annotated[
         str | None, typer.Option(help="Repeat safely: the same key submits once.")
     ] = None,
@@ -70,6 +80,8 @@ def submit(
     }
     key = idempotency_key or str(uuid.uuid4())
     with connect() as client:
+        if from_ is not None:
+            body["origin"] = origin_of(client, from_)
         with placed(argument, sets):
             answer = client.post("/experiments", body, **{"Idempotency-Key": key})
         for warning in answer.get("warnings", []):

@@ -32,7 +32,7 @@ from gonogo.judge.ledger.verify import (
     verify_file,
     verify_folder,
 )
-from gonogo.signing import KEY_FILE, PUBLIC_FILE, load_public_key
+from gonogo.signing import KEY_FILE, PUBLIC_FILE, has_signed, load_public_key
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Keys = Annotated[
@@ -120,7 +120,7 @@ def look_around(recorded: RecordedDecision, path: Path, trust: Trust) -> Surroun
     siblings = [row for row in shelf.of(decision.experiment).values() if row.id != recorded.id]
     home = path.parent.parent
     marks = (path.parent / ADOPTED_FILE, home / PUBLIC_FILE, home / KEY_FILE)
-    signs = any(map(os.path.lexists, marks)) or any(row.signed for row in siblings)
+    signs = any(map(os.path.lexists, marks)) or has_signed(path.parent)
     return Surroundings(
         run_dir=runs / decision.run if decision.run is not None else None,
         siblings=siblings,

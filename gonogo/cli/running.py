@@ -102,12 +102,17 @@ def run(
     order = _order_of(command, pattern or [], world_size, name, steps, stall_s, waive or [])
     if (plan is None) != (phase is None):
         raise Rejected("--plan and --phase go together")
+    beside = {"--steps": steps, "--stall-s": stall_s, "--world-size": world_size != 1}
+    if plan is not None and (taken := [name for name, value in beside.items() if value]):
+        raise Rejected(f"{taken[0]}: the plan says that; leave it out, or change the plan")
     if plan is not None and phase is not None:
         order = _under_plan(order, plan, phase)
     _check_waivers(order)
     folder = settings.home / "runs" / order.run
     try:
-        folder.mkdir(parents=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        own_signing_key(settings.home)  # now: after the run it is too late to learn that it is gone
+        folder.mkdir()
     except OSError as error:
         raise Rejected(f"GONOGO_HOME: {folder}: {error.strerror}") from error
     run_dir = RunDir(folder)
@@ -189,7 +194,7 @@ def _under_plan(order: Order, plan: str, phase: str) -> Order:
         planned = build_order(resolved, phase, experiment=order.experiment, run=order.run, token=1)
     mine = order.model_dump(include={"command", "entry", "cwd", "patterns", "patterns_guessed"})
     waive = [*planned.waive, *order.waive]
-    said = {"waive": waive, "preflight": order.preflight, "steps": order.steps or planned.steps}
+    said = {"waive": waive, "preflight": order.preflight, "steps": planned.steps}
     return planned.model_copy(update={**mine, **said})
 
 

@@ -43,6 +43,7 @@ _MARK = {
     PhaseState.PASSED: ("✓", "green"),
     PhaseState.FAILED: ("✗", "bold red"),
     PhaseState.SKIPPED: ("–", "dim"),
+    PhaseState.INHERITED: ("↩", "green"),
 }
 
 

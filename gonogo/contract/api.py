@@ -21,6 +21,8 @@ class Submission(Submitted):
     set: dict[str, Any] = {}
     labels: dict[str, str] = {}
     dry_run: bool = False
+    origin: str | None = Field(default=None, max_length=200)
+    """`EXPERIMENT:PHASE[@STEP]`: go on where that experiment ended (docs/plans.md)."""
 
 
 class VerbBody(Submitted):
@@ -56,6 +58,16 @@ class PhaseView(Recorded):
     runs: list[str] = []
 
 
+class OriginView(Recorded):
+    """Where an experiment went on that another had begun."""
+
+    experiment: str
+    phase: str
+    """The phase that it began with; those before it are inherited."""
+    step: int
+    """Step after which that phase went on; 0: it began."""
+
+
 class OverrideView(Recorded):
     """A person's word that stands: a verdict on a phase, or the waiving of a missed condition."""
 
@@ -89,6 +101,7 @@ class ExperimentView(Recorded):
     state: ExperimentState
     outcome: Outcome | None = None
     verdict: Verdict | None = None
+    origin: OriginView | None = None
     phases: list[PhaseView] = []
     conditions: list[Condition] = []
     forecast: Forecast = Forecast()

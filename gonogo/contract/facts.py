@@ -133,6 +133,8 @@ class RankFacts(Recorded):
     missing: Missing | None
     without_loss: Missing | None = None
     """Steps owed whose progress line tells no loss. Version 2."""
+    with_loss: int | None = None
+    """How many steps' progress lines tell one: who tells some and not others hides something."""
 
 
 class BootFacts(Recorded):
@@ -268,6 +270,8 @@ class Facts(Recorded):
     def document(self) -> dict[str, Any]:
         """Return the JSON document that a decision records, in the form of its version."""
         exclude: Any = {"history": True, **(_NOT_IN_V1 if self.v == 1 else {"watched": True})}
+        if all(row.with_loss is None for row in self.ranks.values()):
+            exclude.setdefault("ranks", {"__all__": {"with_loss"}})
         found: dict[str, Any] = wire_value(self.model_dump(mode="json", exclude=exclude))
         if self.history is not None:
             found["history"] = wire_value(self.history.model_dump(mode="json", exclude_unset=True))
@@ -296,7 +300,7 @@ _NOT_IN_V1: dict[str, Any] = {
     "exit": {"run", "attempt", "order_sha256", "sealed", "ranks"},
     "preflight": {"outcomes"},
     "findings": {"__all__": {"act"}},
-    "ranks": {"__all__": {"without_loss"}},
+    "ranks": {"__all__": {"without_loss", "with_loss"}},
     "measures": {"__all__": {"ranks": {"__all__": {"blocks"}}}},
 }
 """What release 0.1 did not record: left out of documents of version 1."""

@@ -42,6 +42,8 @@ class PhaseState(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     SKIPPED = "skipped"
+    INHERITED = "inherited"
+    """It passed in the experiment from which this one goes on."""
 
 
 class PhaseEvent(StrEnum):
@@ -51,6 +53,7 @@ class PhaseEvent(StrEnum):
     PASS = "pass"
     FAIL = "fail"
     SKIP = "skip"
+    INHERIT = "inherit"
 
 
 class ExperimentState(StrEnum):
@@ -93,6 +96,7 @@ RUN_TRANSITIONS: dict[tuple[RunState, RunEvent], RunState] = {
 PHASE_TRANSITIONS: dict[tuple[PhaseState, PhaseEvent], PhaseState] = {
     (PhaseState.PENDING, PhaseEvent.ACTIVATE): PhaseState.ACTIVE,
     (PhaseState.PENDING, PhaseEvent.SKIP): PhaseState.SKIPPED,
+    (PhaseState.PENDING, PhaseEvent.INHERIT): PhaseState.INHERITED,
     (PhaseState.ACTIVE, PhaseEvent.PASS): PhaseState.PASSED,
     (PhaseState.ACTIVE, PhaseEvent.FAIL): PhaseState.FAILED,
     (PhaseState.ACTIVE, PhaseEvent.SKIP): PhaseState.SKIPPED,

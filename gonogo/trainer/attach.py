@@ -2,14 +2,15 @@
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gonogo.trainer import ranks
 from gonogo.trainer.beat import Beat
 from gonogo.trainer.identity import count_environment, digest_config, digest_files
-from gonogo.trainer.line_file import Taken
-from gonogo.trainer.run_dir import load_run_dir
+from gonogo.trainer.line_file import ATTACHED, Taken
+from gonogo.trainer.run_dir import RunDir, load_run_dir
 from gonogo.trainer.settings import Settings, load_settings
 from gonogo.trainer.supervised import SupervisedBeat, Whose
 from gonogo.trainer.voice import Voice, is_speaking
@@ -73,6 +74,8 @@ def open_beat(
     if is_speaking(run, rank):
         _say(f"this process is attached to {run.path} already; nothing is said twice")
         return Beat(rank, world_size)
+    if run.order.get("patterns"):
+        _silence_the_reader(run)
     try:
         voice = Voice(run, rank)
     except Taken:
@@ -92,6 +95,12 @@ def open_beat(
         },
         agree=agree,
     )
+
+
+def _silence_the_reader(run: RunDir) -> None:
+    """Ask whoever reads this program's output to let its heartbeat file go."""
+    with suppress(OSError):
+        (run.path / ATTACHED).touch()
 
 
 def _place(settings: Settings, rank: int | None, world_size: int | None) -> tuple[int, int]:

@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 
 KEPT_BYTES = 2**20
+ATTACHED = ".attached"
+"""File of a run directory: the program speaks for itself, whoever read its output falls silent."""
 _LOCK_WAIT_S = 5.0
 _POLL_S = 0.05
 

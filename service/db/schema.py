@@ -65,6 +65,8 @@ class ExperimentRow(Table):
     """Code identity that the first run froze."""
     stop: Mapped[dict[str, Any] | None]
     """What an operator asked: {kind: halt | cancel, reason, actor}."""
+    origin: Mapped[dict[str, Any] | None]
+    """Of one that goes on where another ended (`OriginView`); what it takes over is inherited."""
     awaiting: Mapped[dict[str, Any] | None]
     """While awaiting: {kind: approval | decision, phase (that was judged), text}, and of an
     approval {following (phase), asked_at, expires_s}."""

@@ -154,7 +154,8 @@ def _forecast(view: ReportView) -> str:
 def _really_s(view: ReportView, number: int) -> str:
     """Return how long the runs after one took, when every phase went through."""
     rest = [took_s(run) for run in view.runs[number + 1 :]]
-    whole = all(phase.state is PhaseState.PASSED for phase in view.experiment.phases)
+    through = (PhaseState.PASSED, PhaseState.INHERITED)
+    whole = all(phase.state in through for phase in view.experiment.phases)
     return duration(sum(took or 0.0 for took in rest)) if whole and rest else NONE
 
 

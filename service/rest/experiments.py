@@ -15,6 +15,7 @@ from service.auth import Operator, Service, Viewer
 from service.db.schema import DecisionRow, ExperimentRow
 from service.idempotency import IdempotencyKey, answer_once
 from service.lifecycle import Deed, load_experiment
+from service.origins import load_origin
 from service.paging import Cursor, Limit, Page, load_page, number_cursor, page_of
 from service.problems import WireResponse
 from service.rest.etag import etag_of
@@ -74,15 +75,21 @@ def submit(
     """Submit an experiment, or (`dry_run`) only resolve its plan."""
     resolved = resolve_submission(submission)
     plan = resolved.parsed()
+    said = submission.origin
+    origin = (
+        None
+        if said is None
+        else context.store.read(lambda session: load_origin(session, said, resolved))
+    )
     if submission.dry_run:
         waits = context.store.read(lambda session: load_warnings(session, plan, context.now()))
-        return WireResponse(build_dry_run(resolved, waits))
+        return WireResponse(build_dry_run(resolved, waits, origin))
 
     def work(session: Session) -> dict[str, Any]:
         deed = Deed(session=session, now=context.now(), actor=caller.actor)
 
         def create() -> dict[str, Any]:
-            row = create_experiment(deed, submission, resolved)
+            row = create_experiment(deed, submission, resolved, origin)
             session.flush()
             view = view_experiment(session, row)
             warnings = [*warnings_of(plan), *load_warnings(session, plan, deed.now)]

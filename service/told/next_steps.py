@@ -10,14 +10,16 @@ from dataclasses import dataclass
 
 from gonogo.contract.api import NextStep
 from gonogo.contract.decision import Cause, Condition, ConditionState
-from gonogo.contract.lifecycle import ExperimentState, RunState
+from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.judge.gate.approval import is_approval
 from gonogo.planning.programs import needs
+from gonogo.planning.source import bundled_plan_names
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
 from service.progress import resolved_of
 from service.told.awaited import verbs_of
 
 MOST_STEPS = 6
+_THROUGH = (PhaseState.PASSED, PhaseState.INHERITED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,10 @@ class Place:
     conditions: Sequence[Condition]
     cause: Cause | None
     last_decision: str | None
+    plan: str
+    """Name of its plan, where that is a bundled one; else a person's own word for it."""
+    unpassed: str | None
+    """The first phase that has not passed."""
     needs: str | None
     """What a worker must allow for its runs, where that is not what every worker does."""
 
@@ -62,6 +68,8 @@ def place_of(
         conditions=conditions,
         cause=cause,
         last_decision=last_decision,
+        plan=experiment.plan if experiment.plan in bundled_plan_names() else "PLAN",
+        unpassed=next((row.name for row in phases if row.state not in _THROUGH), None),
         needs=needs(resolved_of(experiment).parsed()) if queued else None,
     )
 
@@ -134,6 +142,10 @@ def _finished(place: Place) -> Iterator[NextStep]:
     """Yield where to look, and what only a person can settle."""
     if place.cause is not None:
         yield from _logs(place, place.cause)
+    if place.unpassed is not None:
+        again = shlex.join(["gonogo", "submit", place.plan, "--from"])
+        text = f"once the cause is mended: a new experiment that goes on with {place.unpassed}"
+        yield NextStep(command=f"{again} {place.experiment}:{place.unpassed}", text=text)
     yield _step(place, "read the whole of it", "report")
     for row in place.conditions:
         if row.state is ConditionState.OPEN and row.evidence_from is None:

@@ -188,6 +188,52 @@ def test_a_home_that_cannot_be_is_one_line(
     assert "GONOGO_HOME: /dev/null/x" in capsys.readouterr().err
 
 
+EPOCHS = """
+import time
+for epoch in range(1, 7):
+    for step in range(1, 6):
+        time.sleep(0.02)
+        print(f"Epoch [{epoch}/6], Step [{step}/5], Loss: {5 / (5 * epoch + step):.4f}", flush=True)
+"""
+LATE = (
+    """
+import time
+print("before training: step 0, val loss 5.55", flush=True)
+print("before training: step 1, val loss 5.54", flush=True)
+time.sleep(1.0)
+"""
+    + ATTACHED
+)
+
+
+def test_a_counter_that_begins_anew_in_each_epoch_is_added_up(folder: Path) -> None:
+    (folder / "epochs.py").write_text(EPOCHS)
+    ran = Ran(
+        folder, "--steps", "30", "--waive", "identity", "--waive", "coverage", "--stall-s", "5",
+        "--json", "--", sys.executable, "epochs.py",
+    )  # fmt: skip
+    assert ran.criteria()["completed"] == "pass", ran.err
+    assert ran.code == Exit.CONDITIONAL_GO
+
+
+def test_a_program_that_prints_before_it_attaches_speaks_for_itself(folder: Path) -> None:
+    (folder / "late.py").write_text(LATE)
+    ran = Ran(folder, "--steps", "30", "--json", "--", sys.executable, "late.py")
+    assert ran.criteria()["completed"] == "pass", ran.err
+    assert ran.code == Exit.OK, ran.out
+
+
+def test_a_home_whose_key_is_gone_says_so_before_anything_runs(folder: Path) -> None:
+    assert Ran(folder, "--steps", "1", "--", "true").code != Exit.BAD_INPUT
+    for name in ("signing.key", "signing.pub"):
+        (folder / "home" / name).unlink()
+    before = sorted((folder / "home" / "runs").iterdir())
+    again = Ran(folder, "--steps", "1", "--", "true")
+    assert again.code == Exit.BAD_INPUT
+    assert "signing.key is gone" in again.err
+    assert sorted((folder / "home" / "runs").iterdir()) == before
+
+
 def test_an_identity_that_a_plan_orders_counts(folder: Path) -> None:
     ran = Ran(
         folder, "--plan", "demo", "--phase", "smoke", "--json", "--", sys.executable, "attached.py"
@@ -211,6 +257,9 @@ def test_a_program_that_is_not_there_says_so(folder: Path) -> None:
         (["--waive", "identiti"], "did you mean identity?"),
         (["--plan", "demo"], "--plan and --phase go together"),
         (["--plan", "demo", "--phase", "x"], "no phase x"),
+        (["--plan", "demo", "--phase", "smoke", "--steps", "3"], "--steps: the plan says that"),
+        (["--plan", "demo", "--phase", "smoke", "--stall-s", "9"], "--stall-s: the plan says"),
+        (["--plan", "demo", "--phase", "smoke", "--world-size", "4"], "--world-size: the plan"),
         (["--steps", "0"], "steps"),
         (["--plan", "demo", "--phase", "smoke", "--waive", "finit"], "did you mean finite?"),
     ],

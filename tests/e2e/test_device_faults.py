@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gonogo.contract.api import RunView
 from gonogo.rundir import RunDir, load_all_lines
 from tests.e2e.lab import Lab, one_phase_plan, processes_of, read_json
@@ -26,6 +28,7 @@ def findings(run: RunDir) -> list[dict[str, Any]]:
     return [json.loads(line) for line in load_all_lines(run.findings)]
 
 
+@pytest.mark.long
 def test_an_xid_is_hardware_is_retried_and_the_third_attempt_is_a_storm(lab: Lab) -> None:
     experiment = lab.submit(one_phase_plan(), fault="xid:code=79,rank=1,step=12")
     view = lab.wait_for_end(experiment)

@@ -103,6 +103,7 @@ def test_a_hang_names_rank_and_section(lab: Lab) -> None:
     assert_evidence(broken)
 
 
+@pytest.mark.long
 def test_a_hang_in_the_loader_names_the_section_data(lab: Lab) -> None:
     broken = break_run(lab, "hang:rank=1,step=12,section=data")
     assert_no_go(broken, "stalled", "policy")
@@ -170,6 +171,7 @@ def test_the_toy_under_an_order_of_the_real_model_never_begins(lab: Lab) -> None
         assert [row for row in beats(broken.dir, rank) if row["step"] > 0] == []
 
 
+@pytest.mark.long
 def test_a_rank_in_a_collective_of_its_own_is_named(lab: Lab) -> None:
     broken = break_run(lab, "desync:rank=1,step=12")
     assert_no_go(broken, "stalled", "policy")
@@ -183,6 +185,7 @@ def test_a_rank_in_a_collective_of_its_own_is_named(lab: Lab) -> None:
     assert_same_offline(lab, broken)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("spec", "detector", "rank", "code"),
     [
@@ -207,6 +210,7 @@ def test_a_run_that_moves_but_is_not_sound_is_ended(
     assert_same_offline(lab, broken)
 
 
+@pytest.mark.long
 def test_a_straggler_is_named_and_the_run_goes_on(lab: Lab) -> None:
     experiment = lab.submit(one_phase_plan(), fault="straggle:rank=1,factor=2,from=10")
     view = lab.wait_for_end(experiment)
@@ -221,6 +225,7 @@ def test_a_straggler_is_named_and_the_run_goes_on(lab: Lab) -> None:
     assert set(named) == {1}
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_does_not_hold_is_told_and_the_run_goes_on(lab: Lab) -> None:
     experiment = lab.submit(one_phase_plan(), fault="truncate:step=12")
     view = lab.wait_for_end(experiment)
@@ -243,6 +248,7 @@ def test_a_fault_is_refused_where_the_plan_does_not_allow_it(lab: Lab) -> None:
         lab.submit(plan, fault="hang")
 
 
+@pytest.mark.long
 def test_the_demo_ends_in_no_go_with_one_alert_delivered(
     receiver: Receiver, tmp_path: Path
 ) -> None:

@@ -4,6 +4,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gonogo.rundir import RunDir
 from tests.e2e.lab import Lab, beats
 
@@ -61,6 +63,7 @@ def test_an_attached_script_goes_in_its_own_folder(lab: Lab, tmp_path: Path) -> 
     assert [row["step"] for row in beats(found, 0) if row["msg"] == "step_end"][-1] == 20
 
 
+@pytest.mark.long
 def test_an_unchanged_script_is_conditional_by_what_is_waived(lab: Lab, tmp_path: Path) -> None:
     waive = ["identity", "coverage"]
     experiment = lab.submit(plan(tmp_path / "mine", UNCHANGED, waive=waive))
@@ -81,6 +84,7 @@ def test_what_no_worker_allows_waits_and_says_why(lab: Lab, tmp_path: Path) -> N
     lab.client.post(f"/experiments/{answer['id']}/cancel", {"reason": "seen"})
 
 
+@pytest.mark.long
 def test_a_folder_that_is_not_on_the_host_fails_once_and_says_so(lab: Lab, tmp_path: Path) -> None:
     mine = plan(tmp_path / "mine", ATTACHED)
     mine["workload"]["cwd"] = str(tmp_path / "none")

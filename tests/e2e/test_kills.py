@@ -84,6 +84,7 @@ def test_the_watcher_may_be_killed(lab: Lab) -> None:
     assert_unharmed(lab, experiment, run)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("persistent", [True, False], ids=["with AOF", "without persistence"])
 def test_redis_may_be_killed(lab: Lab, persistent: bool) -> None:
     experiment, run = start(lab)
@@ -94,6 +95,7 @@ def test_redis_may_be_killed(lab: Lab, persistent: bool) -> None:
     assert_unharmed(lab, experiment, run)
 
 
+@pytest.mark.long
 def test_the_control_plane_may_be_killed(lab: Lab) -> None:
     experiment, run = start(lab)
     kill_child(lab, "service")
@@ -118,6 +120,7 @@ def test_a_killed_keeper_takes_its_run_along_and_the_run_resumes(lab: Lab) -> No
     assert steps == list(range(CHECKPOINT_AT + 1, STEPS + 1))
 
 
+@pytest.mark.long
 def test_a_halted_run_can_be_resumed_to_go(lab: Lab) -> None:
     experiment, run = start(lab, step=5)
     lab.client.post(f"/experiments/{experiment}/halt", {"reason": "a look"})
@@ -135,6 +138,7 @@ def test_a_halted_run_can_be_resumed_to_go(lab: Lab) -> None:
     assert read_json(second.order)["resume_from"]["step"] == stopped_at
 
 
+@pytest.mark.long
 def test_a_cancelled_experiment_ends_without_a_verdict(lab: Lab) -> None:
     experiment, run = start(lab, step=3)
     lab.client.post(f"/experiments/{experiment}/cancel", {"reason": "enough"})

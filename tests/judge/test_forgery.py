@@ -743,6 +743,22 @@ def test_a_watcher_that_was_away_for_long_did_not_watch(
     assert verdict_of(copy) == "INCONCLUSIVE"  # its lines and its ticks have two clocks by now
 
 
+def test_a_watcher_that_comes_and_goes_did_not_watch(healthy: dict[str, Path]) -> None:
+    """Absences with moments between them count together: each arms every deadline anew."""
+    copy = copied(healthy["two ranks"])
+    *before, last = ticks_in(copy)
+    moved, ticks = 0.0, []
+    for number, tick in enumerate((*before, last)):
+        moved += 200.0 if number in (2, 4) else 0.0
+        late = {"late_s": 200.0} if number in (2, 4) else {}
+        clocks = {"mono": tick.mono + moved, "ts": tick.ts + moved}
+        ticks.append(tick.model_copy(update={**clocks, **late}))
+    sealed_anew(copy, ticks)
+    found = load_run(copy)
+    assert found.watch is not None
+    assert any("nobody watched for 40" in row for row in found.watch.problems)
+
+
 def test_how_torchrun_was_seen_to_end_counts(healthy: dict[str, Path]) -> None:
     copy = copied(healthy["two ranks"])
     *before, last = ticks_in(copy)

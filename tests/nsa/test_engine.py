@@ -95,6 +95,7 @@ def test_fused_adamw_takes_the_same_steps(train_here: TrainHere) -> None:
     assert _losses(fused) == pytest.approx(_losses(plain), rel=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile on CPUs needs g++")
 @pytest.mark.filterwarnings("ignore")  # PyTorch's compiler warns about itself
 def test_compiled_it_takes_the_same_steps(

@@ -96,6 +96,7 @@ def test_a_starved_step_spends_its_share_waiting_for_data(train_here: TrainHere)
     assert sorted(shares[8:])[8] > 0.6
 
 
+@pytest.mark.long
 def test_a_straggler_computes_longer_and_its_peer_waits_for_it(
     make_order: Callable[..., Path], launch_ranks: Callable[..., Any], helpers: Any
 ) -> None:

@@ -32,6 +32,7 @@ def _run(launch_ranks: LaunchRanks, helpers: Any, order: Path, **more: Any) -> l
     return one
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_two_ranks_with_checkpointed_activations_equal_one_process_over_50_steps(
     parallel: str,

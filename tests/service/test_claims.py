@@ -11,6 +11,7 @@ from gonogo.planning.source import bundled_plan, parse_plan
 from service.claims import Offer
 from service.lifecycle import load_experiment
 from tests.service.conftest import Plane
+from tests.service.fake_run import save_checkpoint
 from tests.service.fake_worker import beats, config_digest_holds
 
 
@@ -192,20 +193,6 @@ def test_a_phase_that_says_init_from_takes_the_weights_and_begins_at_step_one(
     assert second.resume_from is not None
     assert second.resume_from.step == 0
     assert Path(second.resume_from.path).parent.parent.name == first.run
-
-
-def save_checkpoint(run_dir: Path, *, step: int) -> None:
-    """A checkpoint as the trainer leaves it: the manifest last."""
-    import hashlib
-    import json
-
-    folder = run_dir / "checkpoints" / f"step_{step:06d}"
-    folder.mkdir(parents=True)
-    content = b"x" * (10 + step)
-    (folder / "model.pt").write_bytes(content)
-    found = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    manifest = {"v": 1, "step": step, "files": {"model.pt": found}}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
 def test_the_first_run_freezes_the_code_identity_for_later_ones(plane: Plane) -> None:

@@ -102,6 +102,7 @@ class Walk:
         return view
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_what_must_hold_holds_through_a_random_walk(still: Plane, seed: int) -> None:
     walk = Walk(still, seed)

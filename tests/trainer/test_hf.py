@@ -81,6 +81,7 @@ def test_checkpoints_are_said_and_sealed(pair: Path) -> None:
     assert {line.section for line in told} == {"checkpoint"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "args",
     [

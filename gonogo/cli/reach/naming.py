@@ -76,6 +76,21 @@ def resolve_run(client: Client, text: str) -> str | None:
     return max(runs, default=None)
 
 
+def origin_of(client: Client, text: str) -> str:
+    """Return `EXP:PHASE[@STEP]` with the id of the experiment that a person means.
+
+    Raises:
+        Rejected: it has not that form.
+        NotFound: no experiment is called so.
+        Ambiguous: several are.
+    """
+    name, colon, rest = text.rpartition(":")
+    if not (name and colon and rest):
+        raise Rejected(f"--from: found {text!r}; expected EXP:PHASE, such as last:smoke")
+    _, experiment = resolve(client, name, Kind.EXPERIMENT)
+    return f"{experiment}:{rest}"
+
+
 def ambiguous(text: str, found: Sequence[FoundView]) -> Ambiguous:
     """Return the error of a text that may mean several things."""
     count = f"{len(found)} things" if len(found) <= SHOWN else f"more than {SHOWN} things"

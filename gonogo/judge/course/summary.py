@@ -2,14 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 
-from gonogo.contract.api import OverrideView, PhaseView
+from gonogo.contract.api import OriginView, OverrideView, PhaseView
 from gonogo.contract.decision import Condition, ConditionState, Verdict
 from gonogo.contract.lifecycle import PhaseState
 
 
 def phases_never_ran(phases: Iterable[PhaseView]) -> list[str]:
-    """Return the phases that no run was ever started of."""
-    return [phase.name for phase in phases if not phase.runs]
+    """Return the phases that no run was ever started of, here or where they are inherited from."""
+    return [
+        phase.name for phase in phases if not phase.runs and phase.state is not PhaseState.INHERITED
+    ]
 
 
 def summarise(
@@ -19,8 +21,11 @@ def summarise(
     overrides: Sequence[OverrideView],
     *,
     finished: bool,
+    origin: OriginView | None = None,
 ) -> str | None:
-    """Return what an experiment has come to; None while it goes on and nobody intervened.
+    """Return what an experiment has come to.
+
+    None while it goes on, nobody intervened and no other experiment had begun it.
 
     Args:
         verdict: its verdict.
@@ -28,8 +33,11 @@ def summarise(
         conditions: in their present state.
         overrides: what a person decided and still stands.
         finished: whether it is over.
+        origin: where it went on, if another had begun it.
     """
     parts = [_by_hand(row) for row in overrides]
+    if origin is not None:
+        parts.append(_went_on(origin, phases))
     if finished:
         by_evidence = _finished(verdict, phases, conditions, overrides)
         parts += [by_evidence] if by_evidence else []
@@ -41,6 +49,15 @@ def summarise(
 def joined(names: Sequence[str]) -> str:
     """Return names as a sentence has them: `a`, `a and b`, `a, b and c`."""
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+
+
+def _went_on(origin: OriginView, phases: Sequence[PhaseView]) -> str:
+    """Return what was taken over, and from whom."""
+    inherited = [phase.name for phase in phases if phase.state is PhaseState.INHERITED]
+    passed = f"{joined(inherited)} passed in {origin.experiment}" if inherited else ""
+    step = f"{origin.phase} goes on after step {origin.step} of {origin.experiment}"
+    told = [row for row in (passed, step if origin.step else "") if row]
+    return "; ".join(told or [f"It begins anew what {origin.experiment} began"]) + "."
 
 
 def _by_hand(row: OverrideView) -> str:
@@ -65,7 +82,8 @@ def _finished(
         if phase.state is PhaseState.PASSED and phase.name not in by_hand
     ]
     failed = [phase.name for phase in phases if phase.state is PhaseState.FAILED]
-    if len(passed) == len(phases) and not overrides:
+    here = [phase for phase in phases if phase.state is not PhaseState.INHERITED]
+    if len(passed) == len(here) and not overrides:
         return _passed(verdict, conditions)
     parts = []
     if failed:

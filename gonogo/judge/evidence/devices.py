@@ -1,17 +1,17 @@
-"""How busy were the devices in each step? The ticks' samples laid over the ranks' steps.
+"""How busy and how full were the devices in each step? The ticks' samples laid over the steps.
 
-Pure. A step's utilisation is the mean of the samples of its rank that were taken while it ran; a
-step without one (they are shorter than the time between samples) takes the latest sample before its
-end that is not older than `STALE_S`; else it has none, and whoever asked for it gets nothing. The
-clock of samples and steps is the host's monotonic clock.
+Pure. A step's utilisation is the mean of the samples of its rank that were taken while it ran, its
+memory the most of them; a step without one (they are shorter than the time between samples) takes
+the latest sample before its end that is not older than `STALE_S`; else it has none, and whoever
+asked for it gets nothing. The clock of samples and steps is the host's monotonic clock.
 
-`lay_over` gives the ranks what `gpu_util` and `gpu_util_ratio` are measured on: of every step one
-value, or none.
+`lay_over` gives the ranks what `gpu_util` and `gpu_util_ratio` are measured on, and `gpu_mem_*`
+where the trainer itself does not say: of every step one value, or none.
 """
 
-import math
+import statistics
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from gonogo.contract.criterion import Metric
@@ -46,21 +46,28 @@ class Sample(Protocol):
     def util(self) -> float | None:
         """Percent."""
 
+    @property
+    def mem_used_mb(self) -> float | None:
+        """MB."""
+
 
 def lay_over(ranks: Mapping[int, RankSteps], samples: Iterable[Sample]) -> None:
-    """Tell each rank how busy its device was in each of its steps.
+    """Tell each rank how busy its device was in each of its steps, and how full.
 
     Args:
         ranks: rank → its steps; `told_by_devices` is set.
         samples: device samples of the run.
     """
+    rows = list(samples)
     windows = {rank: steps.steps.windows() for rank, steps in ranks.items()}
-    util = utilisation_by_step(samples, windows)
+    util = utilisation_by_step(rows, windows)
     ratio = ratio_by_step(util)
+    memory = memory_by_step(rows, windows)
     for rank, steps in ranks.items():
         steps.told_by_devices = {
             Metric.GPU_UTIL.value: util[rank],
             Metric.GPU_UTIL_RATIO.value: ratio[rank],
+            Metric.GPU_MEM_RESERVED_MB.value: memory[rank],
         }
 
 
@@ -73,15 +80,17 @@ def utilisation_by_step(samples: Iterable[Sample], windows: Windows) -> ByStep:
         samples: device samples of the run; those without a rank or a utilisation are left out.
         windows: when each rank's steps began and ended.
     """
-    series = {rank: _Series(rows) for rank, rows in _by_rank(samples).items()}
-    return {
-        rank: {
-            step: value
-            for step, (start, end) in steps.items()
-            if rank in series and (value := series[rank].within(start, end)) is not None
-        }
-        for rank, steps in windows.items()
-    }
+    return _by_step(samples, windows, lambda row: row.util, min, statistics.fmean)
+
+
+def memory_by_step(samples: Iterable[Sample], windows: Windows) -> ByStep:
+    """Return the memory in use: rank → step → MB, the most of each step that has a sample.
+
+    Args:
+        samples: device samples of the run; those without a rank or a figure are left out.
+        windows: when each rank's steps began and ended.
+    """
+    return _by_step(samples, windows, lambda row: row.mem_used_mb, max, max)
 
 
 def ratio_by_step(util: Mapping[int, Mapping[int, float]]) -> ByStep:
@@ -103,33 +112,60 @@ def ratio_by_step(util: Mapping[int, Mapping[int, float]]) -> ByStep:
     return {rank: dict(found) for rank in util}
 
 
-class _Series:
-    """One rank's samples by their clock."""
+def _by_step(
+    samples: Iterable[Sample],
+    windows: Windows,
+    reading: Callable[[Sample], float | None],
+    worse: Callable[[float, float], float],
+    of_step: Callable[[Sequence[float]], float],
+) -> ByStep:
+    """Return rank → step → what `of_step` makes of its readings.
 
-    def __init__(self, rows: Sequence[tuple[float, str, float]]) -> None:
+    Args:
+        samples: device samples of the run.
+        windows: when each rank's steps began and ended.
+        reading: returns what a sample says; None is left out.
+        worse: returns the worse of two readings of one device at one moment.
+        of_step: returns one value for the readings of a step.
+    """
+    series: dict[int, _Series] = {}
+    for sample in samples:
+        value = reading(sample)
+        if sample.rank is not None and value is not None:
+            series.setdefault(sample.rank, _Series()).take(sample, value, worse)
+    return {
+        rank: {
+            step: of_step(values)
+            for step, (start, end) in steps.items()
+            if rank in series and (values := series[rank].within(start, end))
+        }
+        for rank, steps in windows.items()
+    }
+
+
+class _Series:
+    """One rank's readings by their clock."""
+
+    def __init__(self) -> None:
+        self._said: dict[tuple[float, str], float] = {}
         self._clocks: list[float] = []
         self._values: list[float] = []
-        last = None
-        for mono, uuid, util in sorted(rows):
-            if (mono, uuid) != last:  # said twice: the lower one comes first
-                self._clocks.append(mono)
-                self._values.append(util)
-            last = mono, uuid
 
-    def within(self, start: float, end: float) -> float | None:
-        """Return the mean of the samples in a step, else the latest before its end, or None."""
+    def take(self, sample: Sample, value: float, worse: Callable[[float, float], float]) -> None:
+        """Take a reading; of one that is said twice the worse counts."""
+        place = sample.mono, sample.uuid
+        self._said[place] = worse(value, self._said.get(place, value))
+
+    def within(self, start: float, end: float) -> Sequence[float]:
+        """Return the readings in a step, else the latest before its end, else none."""
+        if self._said:
+            ordered = sorted(self._said.items())
+            self._clocks = [mono for (mono, _), _ in ordered]
+            self._values = [value for _, value in ordered]
+            self._said = {}
         first, after = bisect_left(self._clocks, start), bisect_right(self._clocks, end)
         if first < after:
-            return math.fsum(self._values[first:after]) / (after - first)
+            return self._values[first:after]
         if after == 0 or end - self._clocks[after - 1] > STALE_S:
-            return None
-        return self._values[after - 1]
-
-
-def _by_rank(samples: Iterable[Sample]) -> dict[int, list[tuple[float, str, float]]]:
-    """Return rank → (clock, UUID, utilisation)."""
-    found: dict[int, list[tuple[float, str, float]]] = {}
-    for sample in samples:
-        if sample.rank is not None and sample.util is not None:
-            found.setdefault(sample.rank, []).append((sample.mono, sample.uuid, sample.util))
-    return found
+            return ()
+        return self._values[after - 1 : after]

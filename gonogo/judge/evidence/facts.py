@@ -221,6 +221,7 @@ def _rank_facts(steps: RankSteps, boots: Mapping[str, BootRecord], rules: Rules)
         tokens=sorted(tokens)[:EXAMPLES],
         missing=_missing(steps, rules) if rules.known else None,
         without_loss=_without_loss(steps, rules) if rules.known else None,
+        with_loss=sum(map(math.isfinite, steps.samples("loss").values())) if rules.known else None,
     )
 
 

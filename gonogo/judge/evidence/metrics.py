@@ -153,6 +153,17 @@ def _device(metric: Metric) -> Callable[[RankSteps, Rules], Samples]:
     return samples
 
 
+def _device_memory(steps: RankSteps, rules: Rules) -> Samples:
+    """What the lines call reserved; where they never say, what the rank's device says is in use.
+
+    A rank that has never reserved anything computes on no device of torch's, and says nothing.
+    """
+    said = steps.samples("gpu_mem_reserved")
+    if any(said.values()):
+        return said
+    return steps.told_by_devices.get(Metric.GPU_MEM_RESERVED_MB.value, {})
+
+
 def _variation(pairs: Sequence[tuple[int, float]], rules: Rules) -> float:
     values = [value for _, value in pairs]
     mean = math.fsum(values) / len(values)
@@ -178,8 +189,8 @@ METRICS: Mapping[str, MetricRow] = {
     Metric.DT_STEP_S: MetricRow(samples=_step_times),
     Metric.STEP_CV: MetricRow(samples=_step_times, statistic=_variation),
     Metric.FETCH_SHARE: MetricRow(samples=_fetch_share),
-    Metric.GPU_MEM_RESERVED_MB: MetricRow(samples=_progress("gpu_mem_reserved")),
-    Metric.GPU_MEM_SLOPE: MetricRow(samples=_progress("gpu_mem_reserved"), statistic=_slope),
+    Metric.GPU_MEM_RESERVED_MB: MetricRow(samples=_device_memory),
+    Metric.GPU_MEM_SLOPE: MetricRow(samples=_device_memory, statistic=_slope),
     Metric.HOST_RSS_MB: MetricRow(samples=_progress("host_rss_mb")),
     Metric.GPU_UTIL: MetricRow(samples=_device(Metric.GPU_UTIL)),
     Metric.GPU_UTIL_RATIO: MetricRow(samples=_device(Metric.GPU_UTIL_RATIO)),

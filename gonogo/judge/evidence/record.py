@@ -210,7 +210,7 @@ def _fold_run(
         findings += watch_on(state, now=open_end)
     steps = sinks[-1].ranks if sinks else _Steps(ranks).ranks
     if folded.watch is not None:
-        lay_over(steps, folded.watch.utilisation)
+        lay_over(steps, folded.watch.devices_said)
     record = RunRecord(
         order=order,
         ranks=steps,
@@ -261,7 +261,7 @@ def build_run_record(
     read = {rank: read_lines(rank, lines[rank]) for rank in sorted(lines)}
     record = _of_lines(order, read, small)
     if watch is not None:
-        lay_over(record.ranks, watch.utilisation)
+        lay_over(record.ranks, watch.devices_said)
     return replace(record, findings=by_time(findings), watch=watch)
 
 

@@ -4,6 +4,7 @@ Each answer is one outcome, what was observed, and a sentence; `built_in` makes 
 """
 
 from collections.abc import Iterable, Iterator
+from enum import Enum
 from typing import Any
 
 from gonogo.contract.decision import CriterionOutcome
@@ -11,11 +12,26 @@ from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Severity
 from gonogo.contract.rules import Rules
 
-Said = tuple[CriterionOutcome, Any, str]
-"""Outcome, what was observed, and one sentence."""
 
-PASS, FAIL = CriterionOutcome.PASS, CriterionOutcome.FAIL
-INCONCLUSIVE = CriterionOutcome.INCONCLUSIVE
+class Word(Enum):
+    """What a check says, the worst first."""
+
+    FAIL = CriterionOutcome.FAIL
+    INCONCLUSIVE = "what was seen does not fit together, or is not enough"
+    UNTOLD = "what a program may be unable to tell; the only thing that a waiver excuses"
+    PASS = CriterionOutcome.PASS
+
+    @property
+    def outcome(self) -> CriterionOutcome:
+        """Outcome of the criterion whose worst word it is."""
+        found = self.value
+        return found if isinstance(found, CriterionOutcome) else CriterionOutcome.INCONCLUSIVE
+
+
+Said = tuple[Word, Any, str]
+"""Word, what was observed, and one sentence."""
+
+PASS, FAIL, INCONCLUSIVE, UNTOLD = Word.PASS, Word.FAIL, Word.INCONCLUSIVE, Word.UNTOLD
 
 
 def ranks_completed(facts: Facts, rules: Rules, steps: int) -> Said:

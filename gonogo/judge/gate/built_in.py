@@ -2,7 +2,8 @@
 
 They stand before a plan's own in every gate and are required. Missing evidence never passes: each
 criterion names what it would have needed. A row of `BUILT_IN` is a list of checks; the worst thing
-that any of them says is what the criterion says, the first of equals.
+that any of them says is what the criterion says, the first of equals. A waiver excuses what was
+not told (`UNTOLD`), nothing that was seen: neither a failure nor a contradiction.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,14 +12,17 @@ from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import CriterionOutcome, CriterionResult
 from gonogo.contract.facts import BootFacts, Facts, Missing
 from gonogo.contract.outcome import OutcomeCode
+from gonogo.contract.plan import NEVER_WAIVED
 from gonogo.contract.records import CheckOutcome
 from gonogo.contract.rules import Rules
 from gonogo.judge.gate.answers import (
     FAIL,
     INCONCLUSIVE,
     PASS,
+    UNTOLD,
     Said,
     Unequal,
+    Word,
     differences,
     halts,
     ranks_completed,
@@ -99,7 +103,7 @@ def identity(facts: Facts, rules: Rules) -> Iterator[Said]:
     yield from _watched_order(facts, rules)
     count = len(rules.identity.said())
     if not count:
-        yield INCONCLUSIVE, None, "the order does not say what must run"
+        yield UNTOLD, None, "the order does not say what must run"
     yield PASS, None, f"{count} fields are equal on every rank and to the order"
 
 
@@ -129,7 +133,7 @@ def _order_holds(facts: Facts, rules: Rules) -> Iterator[Said]:
 def _rank_identity(facts: Facts, rules: Rules, rank: int) -> Iterator[Said]:
     counted = _counted(facts, rank)
     if not counted:
-        yield INCONCLUSIVE, None, f"rank {rank} never said what it is"
+        yield UNTOLD, None, f"rank {rank} never said what it is"
     for boot in counted:
         yield from _boot_identity(boot, rules, rank)
 
@@ -143,17 +147,17 @@ def _counted(facts: Facts, rank: int) -> list[BootFacts]:
 def _boot_identity(boot: BootFacts, rules: Rules, rank: int) -> Iterator[Said]:
     """One process said what it is, and for which run it was started."""
     if boot.identity is None:
-        yield INCONCLUSIVE, None, f"rank {rank} never said what it is"
+        yield UNTOLD, None, f"rank {rank} never said what it is"
         return
     expected = rules.identity.said()
     unsaid = sorted(expected.keys() - boot.identity.said().keys() - set(rules.allow_drift))
     if unsaid:
-        yield INCONCLUSIVE, None, f"rank {rank} did not say {', '.join(unsaid)}"
+        yield UNTOLD, None, f"rank {rank} did not say {', '.join(unsaid)}"
     for name, mine, its in (("run", rules.run, boot.run), ("attempt", rules.attempt, boot.attempt)):
         if not rules.run:
             yield INCONCLUSIVE, its, "nobody recorded for which run this was ordered"
         elif its is None:
-            yield INCONCLUSIVE, None, f"rank {rank} did not say for which {name} it was started"
+            yield UNTOLD, None, f"rank {rank} did not say for which {name} it was started"
         elif its != mine:
             yield FAIL, its, f"rank {rank} was started for {name} {its}, not for {mine}"
 
@@ -178,7 +182,7 @@ def coverage(facts: Facts, rules: Rules) -> Iterator[Said]:
         yield INCONCLUSIVE, None, "the lines carry no seq, so a lost one leaves no trace"
         return
     if rules.steps is None:
-        yield INCONCLUSIVE, None, "nobody said how many steps are owed"
+        yield UNTOLD, None, "nobody said how many steps are owed"
     elif not rules.owed_steps():
         yield INCONCLUSIVE, None, "no step was owed, so none could be seen"
     for rank in rules.ranks():
@@ -197,31 +201,31 @@ def _rank_coverage(facts: Facts, rank: int) -> Iterator[Said]:
         return
     if row.gaps:
         yield INCONCLUSIVE, row.gaps, f"rank {rank}: {row.gaps} lines are missing"
-    yield from _absent(row.missing, rank)
-    yield from _absent(row.without_loss, rank)
+    yield from _absent(row.missing, rank, UNTOLD)
+    yield from _absent(row.without_loss, rank, INCONCLUSIVE if row.with_loss else UNTOLD)
 
 
-def _absent(missing: Missing | None, rank: int) -> Iterator[Said]:
+def _absent(missing: Missing | None, rank: int, word: Word) -> Iterator[Said]:
     if missing is None:
         yield INCONCLUSIVE, None, f"rank {rank}: nobody counted its lines"
     elif missing.count:
         named = ", ".join(missing.first)
-        yield INCONCLUSIVE, missing.count, f"rank {rank} never said {named}"
+        yield word, missing.count, f"rank {rank} never said {named}"
 
 
 def preflight(facts: Facts, rules: Rules) -> Iterator[Said]:
     """Every check that the order names was made before the launch, passed, and is recorded."""
     found = facts.preflight
     if found is None:
-        yield INCONCLUSIVE, None, "no preflight is recorded"
+        yield UNTOLD, None, "no preflight is recorded"
         return
     if found.failed or not found.passed:
         yield FAIL, found.failed, f"failed: {', '.join(found.failed) or 'not said which'}"
     if not rules.preflight:
-        yield INCONCLUSIVE, None, "the order does not say which checks are owed"
+        yield UNTOLD, None, "the order does not say which checks are owed"
     absent = [name for name in rules.preflight if name not in found.outcomes]
     if absent:
-        yield INCONCLUSIVE, absent, f"never checked: {', '.join(absent)}"
+        yield UNTOLD, absent, f"never checked: {', '.join(absent)}"
     failed = [name for name, row in found.outcomes.items() if row is CheckOutcome.FAIL]
     if bool(failed) == found.passed:
         yield INCONCLUSIVE, failed, "whether it passed and what its checks say do not agree"
@@ -266,23 +270,23 @@ BUILT_IN: dict[str, Check] = {
     "no_halt_finding": no_halt_finding,
 }
 
-_WORST_FIRST = (FAIL, INCONCLUSIVE, PASS)
-
 
 def evaluate_built_in(name: str, facts: Facts, rules: Rules) -> CriterionResult:
-    """Return what one built-in criterion says."""
-    outcome, observed, evidence = _worst(BUILT_IN[name](facts, rules))
+    """Return what one built-in criterion says, whatever order.json claims to waive."""
+    word, observed, evidence = _worst(BUILT_IN[name](facts, rules))
+    waived = word is UNTOLD and name in rules.waive and name not in NEVER_WAIVED
     return CriterionResult(
         id=name,
-        severity=GateSeverity.REQUIRED,
-        outcome=outcome,
+        severity=GateSeverity.CONDITIONAL if waived else GateSeverity.REQUIRED,
+        outcome=word.outcome,
         observed=observed,
-        evidence=evidence,
+        evidence=f"waived by name: {evidence}" if waived else evidence,
     )
 
 
 def _worst(said: Iterator[Said]) -> Said:
-    return min(said, key=lambda row: _WORST_FIRST.index(row[0]))
+    order = list(Word)
+    return min(said, key=lambda row: order.index(row[0]))
 
 
 def evaluate_drift(facts: Facts, rules: Rules) -> CriterionResult | None:

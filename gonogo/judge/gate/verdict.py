@@ -84,9 +84,10 @@ def evaluate_gate(facts: Facts, rules: Rules) -> list[CriterionResult]:
         results.append(blunt)
     for criterion in rules.gate:
         measure = facts.measures.get(criterion.id)
-        results.append(evaluate(criterion, measure, rules.world_size or 0))
+        result = evaluate(criterion, measure, rules.world_size or 0)
+        results.append(_waived(result) if result.id in rules.waive else result)
     results.extend(history_criteria(facts.history))
-    return [_waived(row) if row.id in rules.waive else row for row in results]
+    return results
 
 
 def _waived(row: CriterionResult) -> CriterionResult:

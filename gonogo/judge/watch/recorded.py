@@ -10,6 +10,7 @@ shortcoming is one sentence in `problems`; nothing here says what they mean for 
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,9 +34,9 @@ from gonogo.contract.tick import (
     parse_rank,
 )
 from gonogo.judge.watch.brought import ByBytes, BySeq
+from gonogo.judge.watch.device_rows import DeviceRows
 from gonogo.judge.watch.fold import Sink, WatchState, fold, start
 from gonogo.judge.watch.registry import missing_detectors
-from gonogo.judge.watch.utilisation import Utilisation
 from gonogo.rundir import RunDir, iter_lines, load_record
 
 HOLE_S = 15.0
@@ -86,7 +87,7 @@ class WatchRecord:
     heard: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     """Rank → clock of the first and of the last tick that brought lines of it."""
     problems: tuple[str, ...] = ()
-    utilisation: Utilisation = field(default_factory=Utilisation)
+    devices_said: DeviceRows = field(default_factory=DeviceRows)
     """What the ticks say of the devices."""
     devices: bytes = b""
     """Digests of the device samples that ticks carry, `TOLD_BYTES` of each."""
@@ -142,7 +143,8 @@ class _Pass:
         self._probes: dict[str, Any] = {}
         self._agent: ProcessExit | None = None
         self._heard: dict[int, tuple[float, float]] = {}
-        self._utilisation = Utilisation()
+        self._device_rows = DeviceRows()
+        self._away_s, self._back_at = 0.0, -math.inf
         self._devices = bytearray()
         self._seen: dict[tuple[str, str], int] = {}
         self._last: Tick | None = None
@@ -176,6 +178,19 @@ class _Pass:
             self._say("watch.jsonl holds no tick")
         self._fold_the_rest()
 
+    def _away(self, left: float, back: float) -> float:
+        """Return for how long nobody watched until `back`, absences that follow closely together.
+
+        A deadline is armed anew after an absence: of several with moments between them each would
+        be too short to be seen, and what stood all the while would not be found.
+        """
+        if back - left > HOLE_S:
+            again = left - self._back_at < AWAY_S
+            self._away_s = (self._away_s if again else 0.0) + back - left
+            self._back_at = back
+            return self._away_s
+        return back - left
+
     def _link(self, tick: Tick, number: int) -> None:
         """Check a tick against the one before it, and take note of what it records."""
         last = self._last
@@ -185,7 +200,7 @@ class _Pass:
         if last is not None:
             gap_s = tick.mono - last.mono - tick.late_s
             self._longest_gap_s = max(self._longest_gap_s, gap_s)
-            away_s = tick.mono - last.mono
+            away_s = self._away(last.mono, tick.mono)
             if away_s > AWAY_S:
                 self._say(f"watch.jsonl: nobody watched for {away_s:.0f} s before tick {number}")
             elif gap_s > HOLE_S:
@@ -197,7 +212,7 @@ class _Pass:
             self._starts.append(tick.start)
         self._take_seals(tick, number)
         samples = devices_in(tick)
-        self._utilisation.take(samples)
+        self._device_rows.take(samples)
         for sample in samples:
             self._devices += sample.digest()[:TOLD_BYTES]
         for probe in tick.ranks:
@@ -300,7 +315,7 @@ class _Pass:
             agent=self._agent,
             heard=self._heard,
             problems=tuple(self._problems),
-            utilisation=self._utilisation,
+            devices_said=self._device_rows,
             devices=bytes(self._devices),
         )
         return self.state, self.findings, record

@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,8 @@ def build_command(
 
     The rendezvous takes a free port of the loopback interface and ranks share its store, so runs
     beside each other cannot meet on a port. A command is started once, as it is written, behind one
-    wrapper.
+    wrapper. What is this host's own is imported from its own path, whatever lies in the plan's
+    folder.
 
     Raises:
         LaunchRefused: the program or the folder is not allowed or not there, or several ranks need
@@ -97,14 +99,14 @@ def build_command(
     if (wrong := check_patterns(order.get("patterns") or ())) is not None:
         raise LaunchRefused(wrong)
     python, world_size = sys.executable, int(order["world_size"])
-    wrapper = [python, "-m", "gonogo.supervise.launch.rank", "--dir", str(run_dir), "--"]
+    wrapper = [python, "-P", "-m", "gonogo.supervise.launch.rank", "--dir", str(run_dir), "--"]
     command = order.get("command")
     if command:
         _check_program(str(command[0]), cwd, allowed, "command")
         return [*wrapper, *map(str, command)]
     entry = str(order.get("entry", "nsa.train"))
     _check_program(entry, cwd, allowed, "entry")
-    program = [entry] if entry.endswith(".py") else ["-m", entry]
+    program = [entry] if entry.endswith(".py") else [*_isolation(entry), "-m", entry]
     rank = [*wrapper, python, *program, "--order", str(run_dir / "order.json")]
     if importlib.util.find_spec("torch") is None:
         if world_size > 1:
@@ -113,7 +115,7 @@ def build_command(
             )
         return rank
     return [
-        python, "-m", "torch.distributed.run",
+        python, "-P", "-m", "torch.distributed.run",
         "--standalone", "--local-addr", "127.0.0.1",
         "--nproc-per-node", str(world_size),
         "--max-restarts", "0",
@@ -121,6 +123,16 @@ def build_command(
         "--log-dir", str(run_dir / ".torchrun"),
         "--no-python", *rank,
     ]  # fmt: skip
+
+
+def _isolation(module: str) -> list[str]:
+    """Return what keeps a plan's folder from standing in for a module that this host has itself."""
+    name = module.partition(".")[0]
+    paths = sys.path if sys.flags.safe_path else sys.path[1:]  # without the folder we stand in
+    own = any(
+        finder.find_spec(name, paths if finder is PathFinder else None) for finder in sys.meta_path
+    )
+    return ["-P"] if own else []
 
 
 def _check_program(program: str, cwd: Path, allowed: Allowed, what: str) -> None:

@@ -7,7 +7,10 @@ nobody up. What no line tells (who runs, sections, when a step began) is not sai
 
 A pattern is a regular expression with named groups `step loss lr grad_norm tokens toks_per_s rank`.
 Without the group `step` each match is the next step. Where the first step told is 0, one is added
-to all: steps count from 1 here. A program that says its heartbeats itself is left alone.
+to all: steps count from 1 here. A number that does not go on where the last one stopped counts only
+once the next one goes on from it (`Count`): a banner is no step, a counter that begins anew in each
+epoch is added up. A program that says its heartbeats itself is left alone, also when it begins
+late.
 
 Lines that come together (the reader looks now and then, and many programs write in blocks) are
 taken to have come at equal distances since the last one: when each of them was printed nobody can
@@ -22,15 +25,18 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.trainer.line import build_line
-from gonogo.trainer.line_file import LineFile, Taken
+from gonogo.trainer.line_file import ATTACHED, LineFile, Taken
 
 GROUPS = frozenset(("step", "loss", "lr", "grad_norm", "tokens", "toks_per_s", "rank"))
 MOST_RANKS = 1024
 MOST_STEPS = 10**9
 """A number beyond is no step, and would hide all that follow."""
+JUMP_X = 10
+REPEATS = 4
 _NUMBERS = GROUPS - {"step", "rank", "tokens"}
 _LINE_BYTES = 16_384
 _READ_BYTES = 2**20
+_ENDS = ".;:)]}%'\""
 _END = re.compile(rb"[\r\n]")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -54,12 +60,14 @@ class OutputLines:
         self._ranks: dict[int, _Rank] = {}
         self._offset = log.stat().st_size if log.exists() else 0
         self._rest = b""
-        self._shift: int | None = None
         self._looked = time.monotonic()
 
     def read(self) -> None:
         """Say what has been written since the last call, and who has been silent for long."""
         if not self._patterns:
+            return
+        if (self._folder / ATTACHED).exists():
+            self._yield()
             return
         for text in self._lines():
             self._tell(text)
@@ -83,6 +91,12 @@ class OutputLines:
             if code == 0 and not asked:
                 rank.say("done")
             rank.close()
+
+    def _yield(self) -> None:
+        """Fall silent for good: the program speaks for itself."""
+        for rank in self._ranks.values():
+            rank.close()
+        self._ranks, self._patterns = {}, []
 
     def _lines(self) -> Iterator[str]:
         """Yield the lines that are new; a progress bar ends its lines with carriage returns."""
@@ -119,16 +133,20 @@ class OutputLines:
         rank = self._ranks.get(number) or self._open(number)
         if rank is None:
             return
-        step = _whole(found.get("step")) if "step" in found else rank.step + 1 - (self._shift or 0)
-        if step is None:
+        told: dict[str, Any] = {name: _number(found.get(name)) for name in _NUMBERS}
+        told["tokens"] = _whole(found.get("tokens"))
+        fields = {name: seen for name, seen in told.items() if seen is not None}
+        if "step" not in found:
+            rank.note(rank.step + 1, fields)
             return
-        if self._shift is None:
-            self._shift = 1 if step == 0 else 0
-        if rank.step < step + self._shift <= MOST_STEPS:
-            rank.step = step + self._shift
-            told: dict[str, Any] = {name: _number(found.get(name)) for name in _NUMBERS}
-            told["tokens"] = _whole(found.get("tokens"))
-            rank.note({name: seen for name, seen in told.items() if seen is not None})
+        printed = _whole(found.get("step"))
+        if printed is None or not 0 <= printed <= MOST_STEPS:
+            return
+        for change in rank.count.take(printed, fields):
+            if change is None:
+                rank.begin_anew(self._order)
+            else:
+                rank.note(*change)
 
     def _open(self, number: int) -> "_Rank | None":
         """Begin to speak for a rank, unless it speaks for itself: then never again for any."""
@@ -141,9 +159,79 @@ class OutputLines:
         except Taken:
             self._patterns = []
             return None
-        rank.say("boot", run=self._order.get("run"), attempt=self._order.get("attempt", 1))
+        rank.boot(self._order)
         self._ranks[number] = rank
         return rank
+
+
+Held = tuple[int, dict[str, Any]]
+
+
+class Count:
+    """What do printed step numbers count?
+
+    A number goes on from the last where it is larger, by at most `JUMP_X` times the largest stride
+    so far. Any other is kept until the next one: does that go on from it, both count; else it was
+    no step (`training to step 300`, `best loss at step 40`). Two in a row below the last are
+    a counter that begins anew: from the first number ever (an epoch) they are added to what was
+    counted; from a later one the program has gone back to a checkpoint. The same number `REPEATS`
+    times running names no steps: from then on each line is one.
+    """
+
+    def __init__(self) -> None:
+        self._first: int | None = None
+        self._last = 0
+        self._stride = 1
+        self._base = 0
+        self._held: Held | None = None
+        self._repeats = 0
+        self.step = 0
+        """The last step that counted, from 1."""
+
+    def take(self, printed: int, fields: dict[str, Any]) -> Iterator[Held | None]:
+        """Take a printed number; yield the steps that now count, and None before a going back."""
+        held, self._held = self._held, None
+        if self._first is None:
+            if printed > 1 and (held is None or printed <= held[0]):
+                self._held = printed, fields
+                return
+            begun = held if held is not None and held[0] < printed else None
+            self._first = self._last = begun[0] if begun else printed
+            self._base = 1 if self._first == 0 else 0
+            if begun:
+                yield self._counted(*begun)
+                self._stride = printed - begun[0]
+            yield self._counted(printed, fields)
+        elif printed == self._last and (held is None or held[0] > self._first):
+            self._repeats += 1
+            if self._repeats >= REPEATS:
+                self._base += 1
+                yield self._counted(printed, fields)
+        elif self._last < printed <= self._last + JUMP_X * self._stride:
+            yield self._next(printed, fields)
+        elif held is None or held[0] >= printed or held[0] < self._last < printed:
+            self._held = printed, fields
+        elif held[0] > self._last:  # it had jumped, and goes on from there
+            yield self._next(*held)
+            yield self._next(printed, fields)
+        else:
+            if held[0] <= self._first:
+                self._base = self.step + (1 if self._first == 0 else 0)
+            else:
+                yield None
+            self._last = held[0]
+            yield self._counted(*held)
+            yield self._next(printed, fields)
+
+    def _next(self, printed: int, fields: dict[str, Any]) -> Held:
+        self._stride = max(self._stride, printed - self._last)
+        self._repeats = 0
+        return self._counted(printed, fields)
+
+    def _counted(self, printed: int, fields: dict[str, Any]) -> Held:
+        self._last = printed
+        self.step = self._base + printed
+        return self.step, fields
 
 
 class _Rank:
@@ -153,12 +241,24 @@ class _Rank:
         self._file, self._number, self._pid = LineFile(file), number, pid
         self._boot, self._seq = secrets.token_hex(8), 0
         self._spoke = since
-        self._noted: list[tuple[int, dict[str, Any]]] = []
+        self._noted: list[Held] = []
+        self.count = Count()
         self.step = 0
 
-    def note(self, fields: dict[str, Any]) -> None:
+    def boot(self, order: Mapping[str, Any]) -> None:
+        """Say that a process begins."""
+        self.say("boot", run=order.get("run"), attempt=order.get("attempt", 1))
+
+    def begin_anew(self, order: Mapping[str, Any]) -> None:
+        """Say that the program has gone back: what comes is said by another boot."""
+        self.flush()
+        self._boot, self._seq, self.step = secrets.token_hex(8), 0, 0
+        self.boot(order)
+
+    def note(self, step: int, fields: dict[str, Any]) -> None:
         """Keep a step that has ended since the last look."""
-        self._noted.append((self.step, fields))
+        self.step = step
+        self._noted.append((step, fields))
 
     def flush(self) -> None:
         """Say what was noted, at equal distances since the last line."""
@@ -225,7 +325,8 @@ def _whole(text: str | None) -> int | None:
 
 
 def _number(text: str | None) -> float | None:
+    """Return what is printed as a number; `nan.` and `2.5]` end a sentence or a list."""
     try:
-        return None if text is None else float(text.replace(",", "").replace("_", ""))
+        return None if text is None else float(text.replace(",", "").replace("_", "").strip(_ENDS))
     except ValueError:
         return None

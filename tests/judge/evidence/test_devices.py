@@ -9,13 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gonogo.contract.device import DeviceSample
-from gonogo.judge.evidence.devices import STALE_S, ratio_by_step, utilisation_by_step
+from gonogo.judge.evidence.devices import (
+    STALE_S,
+    memory_by_step,
+    ratio_by_step,
+    utilisation_by_step,
+)
 
 
 def said(
-    mono: float, util: float | None, rank: int | None = 0, uuid: str = "GPU-a"
+    mono: float,
+    util: float | None,
+    rank: int | None = 0,
+    uuid: str = "GPU-a",
+    mem_used_mb: float | None = None,
 ) -> DeviceSample:
-    return DeviceSample(ts=1e9 + mono, mono=mono, uuid=uuid, rank=rank, util=util)
+    return DeviceSample(
+        ts=1e9 + mono, mono=mono, uuid=uuid, rank=rank, util=util, mem_used_mb=mem_used_mb
+    )
 
 
 def of_one(samples: list[DeviceSample], *steps: tuple[float, float]) -> dict[int, float]:
@@ -46,6 +57,18 @@ def test_each_rank_has_its_own_samples() -> None:
     samples = [said(1.0, 96.0, 0), said(1.1, 30.0, 1, "GPU-b")]
     windows = {0: {7: (0.0, 2.0)}, 1: {7: (0.0, 2.0)}, 2: {7: (0.0, 2.0)}}
     assert utilisation_by_step(samples, windows) == {0: {7: 96.0}, 1: {7: 30.0}, 2: {}}
+
+
+def test_the_memory_of_a_step_is_the_most_that_was_in_use_and_of_two_readings_the_higher() -> None:
+    samples = [
+        said(1.0, None, mem_used_mb=50.0),
+        said(2.0, 90.0, mem_used_mb=70.0),
+        said(2.0, 90.0, mem_used_mb=60.0),
+        said(3.0, 90.0),
+    ]
+    windows = {0: {1: (0.0, 2.5), 2: (2.6, 4.0), 3: (2.6, 3 + STALE_S)}, 1: {1: (0.0, 2.5)}}
+    assert memory_by_step(samples, windows) == {0: {1: 70.0, 2: 70.0}, 1: {}}
+    assert memory_by_step(reversed(samples), windows) == memory_by_step(samples, windows)
 
 
 def test_the_ratio_is_lowest_to_highest_and_the_same_on_every_rank() -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from gonogo.contract.criterion import Criterion
+from gonogo.contract.device import DeviceSample
 from gonogo.contract.facts import MeasureRow
 from gonogo.contract.order import Order
+from gonogo.judge.evidence.devices import lay_over
 from gonogo.judge.gate.rules import build_rules
 from tests.data.make_runs import STEPS, TOKENS, Rank, healthy_ranks, order_of
 from tests.judge.runs import facts_of, record_of, with_gate
@@ -59,6 +61,26 @@ def test_a_step_that_two_process_starts_share_has_no_time() -> None:
     assert measured(ranks, "dt_step_s").samples == STEPS - 1
 
 
+def test_device_memory_is_what_the_lines_call_reserved_else_what_the_device_says() -> None:
+    order = with_gate(
+        order_of(),
+        {"id": "c", "metric": "gpu_mem_reserved_mb", "aggregate": "max", "pass_above": 0.0},
+    )
+    ranks = healthy_ranks(order)
+    first = next(row for row in ranks[0].lines if row["msg"] == "progress")
+    first["gpu_mem_reserved"] = 700.0
+    record = record_of(order, ranks)
+    samples = [
+        DeviceSample(ts=0.0, mono=line["mono"], uuid=f"GPU-{rank.rank}", rank=rank.rank, util=None,
+                     mem_used_mb=500.0 + line["step"])
+        for rank in ranks for line in rank.lines if line["msg"] == "step_end"
+    ]  # fmt: skip
+    lay_over(record.ranks, samples)
+    ranks_seen = facts_of(record).measures["c"].ranks
+    assert (ranks_seen["0"].value, ranks_seen["0"].samples) == (700.0, STEPS)
+    assert (ranks_seen["1"].value, ranks_seen["1"].samples) == (500.0 + STEPS, STEPS)
+
+
 def test_step_time_and_its_variation() -> None:
     ranks = healthy_ranks(order_of())
     times = step_times(ranks[0])
@@ -73,8 +95,8 @@ def test_step_time_and_its_variation() -> None:
         ("steps_completed", STEPS, 1),
         ("heartbeat_gaps", 0, 1),
         ("host_rss_mb", 300.5, STEPS),
-        ("gpu_mem_reserved_mb", 0.0, STEPS),
-        ("gpu_mem_slope_mb_per_step", 0.0, STEPS),
+        ("gpu_mem_reserved_mb", None, 0),
+        ("gpu_mem_slope_mb_per_step", None, 0),
         ("val_loss", 5.15, 2),
         ("gate_entropy", None, 0),
         ("gpu_util", None, 0),

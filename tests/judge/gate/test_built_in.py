@@ -15,12 +15,22 @@ from gonogo.contract.outcome import Actor, Detector, OutcomeCode
 from gonogo.contract.records import Check, CheckOutcome, Preflight
 from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.evidence.record import build_run_record
+from gonogo.judge.gate.built_in import evaluate_built_in
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import bundled_plan
 from tests.data.make_runs import STEPS, Rank, healthy_ranks, order_of
-from tests.judge.runs import PREFLIGHT, exit_record, finding, judged, lines_of, outcomes, record_of
+from tests.judge.runs import (
+    PREFLIGHT,
+    exit_record,
+    facts_of,
+    finding,
+    judged,
+    lines_of,
+    outcomes,
+    record_of,
+)
 
 Change = Callable[[list[Rank]], None]
 
@@ -250,9 +260,9 @@ def waiving(*names: str, **changes: Any) -> Order:
 
 
 def test_what_is_waived_by_name_and_unseen_is_a_condition_that_a_person_settled() -> None:
-    order = waiving("coverage", "preflight")
+    order = waiving("coverage", "preflight", gate=[])
     ranks = healthy_ranks(order)
-    drop(0, msg="step_end", step=3)(ranks)
+    say(0, "progress", loss=None)(ranks)
     found = judged(record_of(order, ranks, preflight=None))
     assert found.verdict == "CONDITIONAL_GO"
     told = {row.id: row for row in found.criteria}
@@ -271,6 +281,37 @@ def test_what_failed_is_never_waived() -> None:
     ranks = healthy_ranks(order)
     say(0, "boot", dim=1)(ranks)
     assert judged(record_of(order, ranks)).verdict == "NO_GO"
+
+
+@pytest.mark.parametrize(
+    ("waived", "evidence"),
+    [
+        ("completed", {"exit": None}),
+        ("no_halt_finding", {"watch": None}),
+        ("coverage", {"contradictions": ["two of them"]}),
+        ("coverage", {"unreadable": ["findings.jsonl: garbage"]}),
+    ],
+)
+def test_a_waiver_excuses_what_was_not_told_and_nothing_else(
+    waived: str, evidence: dict[str, Any]
+) -> None:
+    """Whatever order.json claims to waive: an edit of it may not excuse its own discovery."""
+    order = waiving(waived)
+    rules = build_rules(order)
+    facts = facts_of(record_of(order)).model_copy(update=evidence)
+    found = evaluate_built_in(waived, facts, rules)
+    assert (found.outcome, found.severity) == ("inconclusive", "required")
+
+
+def test_who_tells_some_losses_and_not_others_hides_something() -> None:
+    order = waiving("coverage", gate=[])
+    ranks = healthy_ranks(order)
+    say(0, "progress", loss=None)(ranks)
+    assert judged(record_of(order, ranks)).verdict == "CONDITIONAL_GO", "it never tells any"
+    for line in ranks[0].lines:
+        if line["msg"] == "progress" and line["step"] == 3:
+            line["loss"] = 5.0
+    assert judged(record_of(order, ranks)).verdict == "INCONCLUSIVE"
 
 
 @pytest.mark.parametrize("name", ["completed", "no_halt_finding"])

@@ -36,6 +36,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)  # a minute of processor time, on a machine that may be busy
 def test_two_hundred_healthy_hours_halt_nobody() -> None:
     parts = plan_parts(CELLS, seed=SEED, healthy_only=True)

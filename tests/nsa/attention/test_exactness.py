@@ -74,6 +74,7 @@ def test_the_output_may_be_written_to(dtype, small, make_inputs):
     torch.testing.assert_close(twice, 2 * nsa_attention(**inputs, **small, backend="torch"))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile on CPUs needs g++")
 @pytest.mark.filterwarnings("ignore")  # PyTorch's compiler warns about itself
 def test_compiled_around_it_is_the_same_operation(make_inputs):

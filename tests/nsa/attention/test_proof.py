@@ -220,6 +220,7 @@ def test_where_nothing_can_be_written_the_proof_still_serves_this_process(
     assert word in caplog.text
 
 
+@pytest.mark.long
 def test_processes_that_start_together_make_one_proof(tmp_path):
     counted, folder = tmp_path / "runs", tmp_path / "proofs"
     slow = _program(
@@ -285,6 +286,7 @@ def test_on_a_cpu_auto_starts_and_imports_nothing_of_it(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 @needs_triton
 def test_the_interpreted_trial_is_right_and_says_nothing_about_speed(tmp_path):
     trial = ["env", "TRITON_INTERPRET=1", sys.executable, "-m", "nsa.attention.proof"]
@@ -296,6 +298,7 @@ def test_the_interpreted_trial_is_right_and_says_nothing_about_speed(tmp_path):
     assert "right  dtype=float32" in proofs.table(proof)
 
 
+@pytest.mark.long
 @needs_triton
 @pytest.mark.parametrize(
     "sabotage",

@@ -212,6 +212,7 @@ def test_every_input_gets_a_gradient_that_is_not_small(backend, small, make_inpu
         assert (per_token > 0).float().mean() > 0.9, name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("q_factor", [1.0, 20.0])
 def test_gradients_agree_with_finite_differences(q_factor, make_inputs):
     sizes = {"l": 4, "d": 2, "l_sel": 4, "n_sel": 3, "w": 5}

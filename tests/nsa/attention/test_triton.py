@@ -45,6 +45,7 @@ def interpreted():
     return {result["case"]: result for result in map(json.loads, done.stdout.splitlines())}
 
 
+@pytest.mark.long
 @needs_triton
 @pytest.mark.parametrize("name", NAMES)
 def test_interpreted_kernels_agree_with_the_fp64_reference(interpreted, name):
@@ -57,23 +58,27 @@ def test_interpreted_kernels_agree_with_the_fp64_reference(interpreted, name):
     assert max(gradients) < {"fp16": 2e-3, "logits times 1000": math.inf}.get(case, 1e-4)
 
 
+@pytest.mark.long
 @needs_triton
 @pytest.mark.parametrize("name", NANS)
 def test_a_nan_breaks_neither_other_items_nor_the_ids(interpreted, name):
     assert interpreted[name]["contained"]
 
 
+@pytest.mark.long
 @needs_triton
 def test_a_query_with_one_key_moves_neither_with_its_score(interpreted):
     assert interpreted[ONE_KEY]["largest"] == 0.0
     assert interpreted[ONE_KEY]["moved"]
 
 
+@pytest.mark.long
 @needs_triton
 def test_a_second_derivative_is_refused(interpreted):
     assert "first derivatives only" in interpreted[TWICE]["refused"]
 
 
+@pytest.mark.long
 @needs_triton
 @pytest.mark.parametrize("name", ["hot block", "hot block, visited"])
 def test_the_hot_block_was_chosen_by_many(interpreted, name):
@@ -139,6 +144,7 @@ def _compile(kernel, tile, number, capability, **others):
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 
 
+@pytest.mark.long
 @needs_triton
 @pytest.mark.parametrize(
     ("capability", "number", "names"),
@@ -182,12 +188,14 @@ def launches(tmp_path_factory):
     return {result["S"]: result for result in map(json.loads, done.stdout.splitlines())}
 
 
+@pytest.mark.long
 @needs_triton
 def test_a_new_length_compiles_nothing_anew(launches):
     assert set(launches[1500]["compiled"]) == set(launches[1500]["launched"])
     assert launches[2048]["compiled"] == launches[3001]["compiled"] == []
 
 
+@pytest.mark.long
 @needs_triton
 @pytest.mark.parametrize("S", [2048, 3001])
 def test_nothing_waits_for_the_gpu(launches, S):
@@ -197,6 +205,7 @@ def test_nothing_waits_for_the_gpu(launches, S):
     assert not asking & set(launches[S]["torch"])
 
 
+@pytest.mark.long
 @needs_triton
 def test_up_to_32_blocks_nothing_is_gathered(launches):
     gathering = {"visit_forward", "merge", "visit_backward", "add_dq", "add_dkdv"}
@@ -243,6 +252,7 @@ def test_a_gpu_with_little_shared_memory_serves_what_fits(monkeypatch):
         assert (backends.triton_call_reason(q, 2, l_sel) is None) is serves
 
 
+@pytest.mark.long
 @needs_triton
 @pytest.mark.parametrize(
     ("number", "D", "l_sel"), [("bf16", 256, 64), ("bf16", 128, 128), ("fp32", 128, 64)], ids=str

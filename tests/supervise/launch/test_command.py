@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,7 +32,7 @@ def test_ranks_run_behind_the_wrapper_and_never_restart() -> None:
 def test_one_rank_needs_no_torch_and_more_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     command = build_command({**ORDER, "world_size": 1}, RUN_DIR)
-    assert command[1:6] == ["-m", WRAPPER, "--dir", str(RUN_DIR), "--"]
+    assert command[1:7] == ["-P", "-m", WRAPPER, "--dir", str(RUN_DIR), "--"]
     assert command[-4:] == ["-m", "nsa.train", "--order", f"{RUN_DIR}/order.json"]
     with pytest.raises(LaunchRefused, match="torch is not installed"):
         build_command(ORDER, RUN_DIR)
@@ -73,7 +75,23 @@ ANY = Allowed(programs=frozenset({"any"}), names=frozenset({"any"}))
 def test_a_command_is_started_once_as_it_is_written() -> None:
     order = {**ORDER, "entry": None, "command": ["python", "train.py", "--lr", "1"]}
     command = build_command(order, RUN_DIR, ANY)
-    assert command[1:] == ["-m", WRAPPER, "--dir", str(RUN_DIR), "--", *order["command"]]
+    assert command[1:] == ["-P", "-m", WRAPPER, "--dir", str(RUN_DIR), "--", *order["command"]]
+
+
+def test_a_plans_folder_stands_in_for_nothing_of_the_hosts_own(tmp_path: Path) -> None:
+    for name in ("nsa", "secrets"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('a stand-in was imported')")
+    (tmp_path / "mine.py").write_text("")
+    order = {**ORDER, "cwd": str(tmp_path), "world_size": 1}
+    command = build_command(order, RUN_DIR)
+    module = command.index("nsa.train")
+    assert command[module - 3 : module] == [sys.executable, "-P", "-m"]
+    wrapper = command[: command.index("--dir")]
+    said = subprocess.run([*wrapper, "--help"], cwd=tmp_path, capture_output=True, text=True)
+    assert (said.returncode, "stand-in" in said.stderr) == (0, False), said.stderr
+    mine = build_command({**order, "entry": "mine"}, RUN_DIR, ANY)
+    assert mine[mine.index("mine") - 2 : mine.index("mine")] == [sys.executable, "-m"]
 
 
 @pytest.mark.parametrize(

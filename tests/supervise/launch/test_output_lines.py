@@ -15,7 +15,8 @@ import pytest
 from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
 from gonogo.contract.patterns import GUESSED, PATTERNS
 from gonogo.rundir import RunDir, load_all_lines
-from gonogo.supervise.launch.output_lines import OutputLines, check_patterns
+from gonogo.supervise.launch.output_lines import Count, OutputLines, check_patterns
+from gonogo.trainer.line_file import ATTACHED, LineFile
 
 STEP = r"step (?P<step>\d+) loss (?P<loss>\S+)"
 
@@ -256,3 +257,65 @@ def test_lines_that_come_together_lie_apart_and_never_before_the_last(tmp_path: 
     for block in (apart[:19], apart[20:]):
         assert min(block) == pytest.approx(max(block), abs=0.02)
         assert sum(block) > 0.15
+
+
+def counted(printed: list[int]) -> list[int | None]:
+    """Which steps the printed numbers count; None where the program goes back."""
+    count = Count()
+    return [row and row[0] for number in printed for row in count.take(number, {})]
+
+
+@pytest.mark.parametrize(
+    ("printed", "steps"),
+    [
+        ([1, 2, 3], [1, 2, 3]),
+        ([0, 1, 2], [1, 2, 3]),
+        ([10, 20, 30], [10, 20, 30]),
+        ([0, 100, 200, 300], [1, 101, 201, 301]),
+        ([1, 2, 3, 100, 200], [1, 2, 3, 100, 200]),
+        # each number twice, as an evaluation and a step say it
+        ([10, 10, 20, 20, 30, 30], [10, 20, 30]),
+        # counted anew in each epoch
+        ([1, 2, 3, 1, 2, 3, 1, 2, 3], [1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        ([0, 1, 2, 0, 1, 2], [1, 2, 3, 4, 5, 6]),
+        ([50, 100, 50, 100, 50, 100], [50, 100, 150, 200, 250, 300]),
+        # one number again and again counts nothing; its lines do
+        ([7, 9] + [9] * 6, [7, 9, 10, 11, 12]),
+        # what is no step: a banner, an end that is near, the best so far
+        ([300, 1, 2, 3], [1, 2, 3]),
+        ([300], []),
+        ([1, 2, 300, 3, 4], [1, 2, 3, 4]),
+        ([1, 2, 3, 4, 2, 5, 6], [1, 2, 3, 4, 5, 6]),
+        # back to a checkpoint
+        ([1, 2, 3, 4, 5, 6, 3, 4, 5], [1, 2, 3, 4, 5, 6, None, 3, 4, 5]),
+    ],
+)
+def test_what_printed_numbers_count(printed: list[int], steps: list[int | None]) -> None:
+    assert counted(printed) == steps
+
+
+def test_who_goes_back_begins_another_boot(tmp_path: Path) -> None:
+    program = Program(tmp_path, STEP)
+    for number in (1, 2, 3, 4, 2, 3, 4, 5):
+        program.write(f"step {number} loss {number}\n")
+    lines = [line for line in program.told() if line.msg in ("boot", "progress")]
+    boots = list(dict.fromkeys(line.boot for line in lines))
+    assert len(boots) == 2
+    assert [line.step for line in lines if line.boot == boots[1]] == [0, 2, 3, 4, 5]
+    assert next(line.seq for line in program.told() if line.boot == boots[1]) == 1
+
+
+def test_a_program_that_speaks_for_itself_later_is_left_alone_from_then_on(tmp_path: Path) -> None:
+    program = Program(tmp_path, STEP).write("step 0 loss 5\nstep 1 loss 4\n")
+    before = len(program.told())
+    (tmp_path / ATTACHED).touch()
+    program.write("step 2 loss 3\n")
+    LineFile(RunDir(tmp_path).heartbeat(0)).close()  # not held any more
+    program.reader.close(0, asked=False)
+    assert len(program.told()) == before
+
+
+def test_a_loss_at_the_end_of_a_sentence_is_read(tmp_path: Path) -> None:
+    program = Program(tmp_path, STEP).write("step 1 loss 2.5.\nstep 2 loss nan.\n")
+    (_, first), (_, second) = program.steps()
+    assert (first, second) == (2.5, "NaN") or (first == 2.5 and second != second)

@@ -21,8 +21,8 @@ from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Limit, Run, View, found
 
 UNNAMED_X = 6.0
-"""A rank that names no sections and has told one step so far has this multiple of the early limit:
-nobody knows how many steps lie between its lines."""
+"""A rank that names no sections has this multiple of the early limit, where nobody chose another:
+it may be evaluating, and nobody knows how many steps lie between its first lines."""
 AS_BEFORE_X = 1.5
 """A step is neither suspect nor halted before it has taken this multiple of the one before: a run
 that moves, however slowly, is D8's, and evidence at every step would slow it further."""
@@ -39,9 +39,11 @@ def limits(run: Run, stream: RankStream, m: float | None) -> tuple[Limit, Limit]
         return Limit(seconds=early.seconds / 2, source=early.source), early
     m *= stream.pace.stride
     as_before_s = AS_BEFORE_X * stream.pace.last_s
+    untold = not stream.labelled and run.source("stall.halt_s") is Source.DEFAULT
+    halt_s = max(stall.halt_s, UNNAMED_X * stall.early_s) if untold else stall.halt_s
     return (
         _larger(run, "stall.suspect_s", stall.suspect_s, max(stall.suspect_x * m, as_before_s)),
-        _larger(run, "stall.halt_s", stall.halt_s, max(stall.halt_x * m, as_before_s)),
+        _larger(run, "stall.halt_s", halt_s, max(stall.halt_x * m, as_before_s)),
     )
 
 
@@ -80,6 +82,8 @@ def corroborated(view: View, streams: list[RankStream], mono: float) -> bool:
     """
     if any(view.held(stream.rank) for stream in streams):
         return True
+    if not any(stream.labelled for stream in streams):
+        return False  # one may write a checkpoint while the others wait: neither says so
     fresh = view.fresh(streams, mono)
     if fresh and len(fresh) < len(streams) and all(stream.labelled for stream in streams):
         return True
@@ -153,7 +157,8 @@ class Stall(Detector[None]):
     )
     version = 2
     """2: no halt before 1.5 times the last step, nor for waiting that a peer's loader caused; no
-    rank is named on a tie."""
+    rank is named on a tie; a rank that names no sections may evaluate for half an hour, unless the
+    plan says how long a step may take."""
     ticks = True
     deadline = True
 

@@ -249,8 +249,14 @@ def test_a_watcher_that_slept_starts_all_deadlines_anew() -> None:
     assert 35.0 < halt.at - EPOCH - (began - T0) <= 35.5
 
 
-def test_a_rank_that_labels_nothing_is_timed_by_its_lines() -> None:
-    world = World(order_of({"stall": {"min_steps": 3}}, steps=400, world_size=1))
+@pytest.mark.parametrize(
+    ("stall", "halts_after_s"), [({"halt_s": 60.0}, 320.0), ({}, 1800.0)], ids=["said", "unsaid"]
+)
+def test_a_rank_that_labels_nothing_is_timed_by_its_lines(
+    stall: dict[str, float], halts_after_s: float
+) -> None:
+    """It may be evaluating: without the plan's word it has half an hour."""
+    world = World(order_of({"stall": {"min_steps": 3, **stall}}, steps=400, world_size=1))
     (rank,) = world.ranks
     rank.section = None
     rank.say("boot")
@@ -258,14 +264,14 @@ def test_a_rank_that_labels_nothing_is_timed_by_its_lines() -> None:
         rank.mono += 40.0
         rank.step = step
         rank.say("progress", loss=5.0)
-    rank.mono += 300.0
+    rank.mono += halts_after_s - 20.0
     rank.say("beat")
     assert watch(world, interval_s=1.0).halts == []
     rank.mono += 25.0
     rank.say("beat")
     (halt,) = watch(world, interval_s=1.0).halts
     assert halt.detector == Detector.STALL
-    assert halt.threshold == pytest.approx(320.0)
+    assert halt.threshold == pytest.approx(halts_after_s)
 
 
 def test_nobody_is_blamed_when_no_rank_is_left() -> None:

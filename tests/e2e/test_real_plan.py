@@ -1,0 +1,80 @@
+"""The plan of the 125M model, in small, goes through the real service to production GO (X1)."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.rundir import RunDir
+from tests.e2e.lab import Lab, read_json
+from tests.e2e.real_plan import STEPS, miniature, script_of
+
+SCRIPT = script_of(Path(tempfile.mkdtemp(prefix="gonogo-a100-")))
+ENVIRON = {"GONOGO_DEVICES_SCRIPT": str(SCRIPT)}
+
+
+def test_every_phase_is_go_and_every_criterion_was_measured(lab: Lab) -> None:
+    view = lab.wait_for_end(lab.submit(miniature()))
+    assert (view.state, view.verdict) == ("finished", "GO"), view.model_dump_json(indent=1)
+    assert [phase.name for phase in view.phases] == list(STEPS)
+    for phase in view.phases:
+        (name,) = phase.runs
+        run = lab.client.run(name)
+        assert (run.verdict, phase.verdict) == ("GO", "GO")
+        folder = RunDir(Path(str(run.dir)))
+        assert read_json(folder.order)["profile"] == "a100-pcie-gen4"
+        assert read_json(folder.preflight)["devices"][1]["name"] == "NVIDIA A100 80GB PCIe"
+    decisions = lab.client.get(f"/experiments/{view.id}/decisions")["items"]
+    gates = {row["phase"]: row["criteria"] for row in decisions}
+    assert list(gates) == list(STEPS)
+    measured = {row["id"] for gate in gates.values() for row in gate if row["outcome"] == "pass"}
+    assert measured >= {"throughput", "utilisation", "balance", "memory", "memory_slope"}
+    assert not [row for gate in gates.values() for row in gate if row["outcome"] != "pass"]
+
+
+def of_phase(name: str, **changes: Any) -> dict[str, Any]:
+    """Return the miniature with one phase alone."""
+    plan = miniature(**changes)
+    plan["phases"] = [phase for phase in plan["phases"] if phase["name"] == name]
+    return plan
+
+
+@pytest.mark.long
+def test_a_parameter_marked_ready_twice_is_answered_by_fsdp(lab: Lab) -> None:
+    """What DDP that looks for unused parameters says is real; the plan's remedy passes (R22)."""
+    plan = of_phase("synthetic")
+    plan["train"]["model"] = {"gradient_checkpointing": "reentrant"}
+    plan["workload"]["env"] |= {"NSA_DDP_STATIC_GRAPH": 0, "NSA_DDP_FIND_UNUSED": 1}
+    view = lab.wait_for_end(lab.submit(plan))
+    assert (view.state, view.verdict) == ("finished", "CONDITIONAL_GO"), view.summary
+    assert [row.id for row in view.conditions] == ["synthetic:remedied"]
+    (phase,) = view.phases
+    failed, *answers = [lab.client.run(name) for name in phase.runs]
+    assert failed.outcome is not None
+    assert (failed.outcome.code, failed.verdict) == ("nonzero_exit", "NO_GO")
+    decisions = lab.client.get(f"/experiments/{view.id}/decisions")["items"]
+    assert decisions[0]["diagnosis"] == "ddp_marked_ready_twice"
+    (answer,) = answers
+    order = read_json(RunDir(Path(str(answer.dir))).order)
+    assert (order["reason"], order["identity"]["parallel"]) == ("remedy", "fsdp")
+    assert answer.verdict == "CONDITIONAL_GO"
+
+
+@pytest.mark.long
+def test_devices_that_idle_are_a_condition_that_the_next_phase_misses(lab: Lab) -> None:
+    script_of(SCRIPT.parent, util=40.0)
+    try:
+        plan = miniature()
+        plan["phases"] = [row for row in plan["phases"] if row["data"] != "synthetic"]
+        view = lab.wait_for_end(lab.submit(plan))
+    finally:
+        script_of(SCRIPT.parent)
+    smoke, extended, production = view.phases
+    assert smoke.verdict == "CONDITIONAL_GO"
+    assert (view.state, view.verdict, extended.verdict) == ("finished", "NO_GO", "CONDITIONAL_GO")
+    missed = {row.criterion for row in view.conditions if row.state == "missed"}
+    assert missed == {"utilisation"}
+    assert production.runs == []

@@ -1,0 +1,202 @@
+"""What does an experiment take over from one that ended, and what does it refuse to?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.contract.order import Order
+from tests.service.conftest import Plane
+from tests.service.fake_run import save_checkpoint
+from tests.service.fake_worker import FakeWorker, beats
+
+NAMES = ["sanity", "synthetic", "smoke", "extended", "production"]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """An experiment that failed in its third phase, after a checkpoint."""
+
+    id: str
+    worker: FakeWorker
+    home: Path
+    smoke: str
+    """The run that failed."""
+
+
+def fail(worker: FakeWorker, order: Order, *, upto: int = 0, reason: str = "stalled") -> None:
+    worker.start(order)
+    lines = {rank: beats(order, rank, upto=upto, done=False) for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    assert worker.end(order, lines, reason, "watchdog", code=1).status_code == 200
+
+
+@pytest.fixture
+def ended(plane: Plane, tmp_path: Path) -> Ended:
+    home = tmp_path / "runs"
+    experiment = plane.submit()
+    worker = plane.worker(home=home)
+    for _ in range(2):
+        worker.run_through(plane.next_order(worker))
+    order = plane.next_order(worker)
+    save_checkpoint(home / order.run, step=20)
+    save_checkpoint(home / order.run, step=10)
+    fail(worker, order, upto=25)
+    view = plane.wait_state(experiment, "finished")
+    assert view["verdict"] == "NO_GO"
+    return Ended(experiment, worker, home, order.run)
+
+
+def refused(plane: Plane, origin: str, status: int = 422, **more: Any) -> str:
+    """What is answered to a submission that takes over too much; nothing is stored."""
+    before = len(plane.get("/experiments")["items"])
+    answer = plane.call("POST", "/experiments", json={"plan": "demo", "origin": origin, **more})
+    assert answer.status_code == status, answer.text
+    assert len(plane.get("/experiments")["items"]) == before
+    return str(answer.json()["detail"])
+
+
+def test_it_goes_on_after_the_last_checkpoint_of_the_phase_that_failed(
+    plane: Plane, ended: Ended
+) -> None:
+    going = plane.submit(origin=f"{ended.id}:smoke")
+    view = plane.experiment(going)
+    assert view["origin"] == {"experiment": ended.id, "phase": "smoke", "step": 20}
+    states = [(row["state"], row["verdict"], len(row["runs"])) for row in view["phases"]]
+    assert states[:3] == [("inherited", "GO", 0), ("inherited", "GO", 0), ("active", None, 1)]
+    order = plane.next_order(ended.worker)
+    assert (order.experiment, order.phase, order.reason) == (going, "smoke", "resume")
+    assert order.resume_from is not None
+    assert (order.resume_from.step, ended.smoke in order.resume_from.path) == (20, True)
+    told = plane.get("/events", limit=1000)["items"]
+    (row,) = [event for event in told if event["type"] == "experiment.continued"]
+    assert (row["experiment"], row["data"]["by"]) == (ended.id, going)
+
+
+def test_it_can_come_to_go_and_says_what_it_took_over(plane: Plane, ended: Ended) -> None:
+    going = plane.submit(origin=f"{ended.id}:smoke")
+    for _ in NAMES[2:]:
+        ended.worker.run_through(plane.next_order(ended.worker))
+    view = plane.wait_state(going, "finished")
+    assert view["verdict"] == "GO", view["summary"]
+    assert view["never_ran"] == []
+    assert view["summary"] == (
+        f"sanity and synthetic passed in {ended.id}; smoke goes on after step 20 of {ended.id}. "
+        "Every phase passed its gate."
+    )
+
+
+def test_code_torch_and_devices_stay_those_that_were_frozen(plane: Plane, ended: Ended) -> None:
+    plane.submit(origin=f"{ended.id}:smoke")
+    order = plane.next_order(ended.worker)
+    assert (order.identity.git_sha, order.identity.torch) == ("a" * 40, "2.13.0")
+
+
+@pytest.mark.parametrize(
+    ("asked", "step"), [("smoke@10", 10), ("smoke@0", None), ("synthetic@0", None)]
+)
+def test_the_checkpoint_can_be_chosen(
+    plane: Plane, ended: Ended, asked: str, step: int | None
+) -> None:
+    plane.submit(origin=f"{ended.id}:{asked}")
+    order = plane.next_order(ended.worker)
+    assert (order.resume_from.step if order.resume_from else None) == step
+    assert order.phase == asked.partition("@")[0]
+
+
+def test_a_retry_before_the_first_own_checkpoint_begins_where_it_took_over(
+    plane: Plane, ended: Ended
+) -> None:
+    plane.submit(origin=f"{ended.id}:smoke")
+    order = plane.next_order(ended.worker)
+    ended.worker.start(order)
+    ended.worker.end(order, {}, "keeper_lost", "infra", code=None)
+    again = plane.next_order(ended.worker)
+    assert again.attempt == 2
+    assert again.resume_from == order.resume_from
+
+
+def test_what_goes_on_can_itself_be_gone_on_with(plane: Plane, ended: Ended) -> None:
+    second = plane.submit(origin=f"{ended.id}:smoke")
+    order = plane.next_order(ended.worker)
+    fail(ended.worker, order, upto=22)
+    plane.wait_state(second, "finished")
+    third = plane.submit(origin=f"{second}:smoke")
+    again = plane.next_order(ended.worker)
+    assert (again.experiment, again.resume_from) == (third, order.resume_from)
+
+
+@pytest.mark.parametrize(
+    ("phase", "words"),
+    [
+        ("extended", "smoke is NO_GO in"),
+        ("production", "smoke is NO_GO in"),
+        ("smok", "did you mean smoke?"),
+        ("smoke@15", "there are: 10, 20"),
+        ("smoke@x", "expected EXPERIMENT:PHASE"),
+        ("", "expected EXPERIMENT:PHASE"),
+    ],
+)
+def test_what_was_not_shown_is_not_taken_over(
+    plane: Plane, ended: Ended, phase: str, words: str
+) -> None:
+    assert words in refused(plane, f"{ended.id}:{phase}")
+
+
+def test_phases_that_are_ordered_otherwise_now_are_run_again(plane: Plane, ended: Ended) -> None:
+    origin = f"{ended.id}:smoke"
+    said = refused(plane, origin, set={"train.optim.lr": 2e-3})
+    assert "sanity is ordered otherwise than there" in said
+    assert "train.optim.lr" in said
+    said = refused(plane, origin, set={"phases.synthetic.steps": 11})
+    assert "synthetic is ordered otherwise" in said
+    assert "sanity" not in said
+    plane.submit(origin=origin, set={"phases.smoke.env.NSA_TB_DISABLE": 0})
+
+
+def test_a_checkpoint_of_another_model_is_refused(plane: Plane, tmp_path: Path) -> None:
+    experiment = plane.submit(set={"phases.sanity.steps": 30})
+    worker = plane.worker(home=tmp_path / "runs")
+    order = plane.next_order(worker)
+    save_checkpoint(tmp_path / "runs" / order.run, step=10)
+    fail(worker, order)
+    plane.wait_state(experiment, "finished")
+    other = {"phases.sanity.steps": 30, "train.model.layers": 5, "train.params": 4_014_968}
+    said = refused(plane, f"{experiment}:sanity", set=other)
+    assert "other work" in said
+    assert "layers" in said
+    assert f"{experiment}:sanity@0 begins it anew" in said
+    plane.submit(origin=f"{experiment}:sanity@0", set=other)
+    assert plane.next_order(worker).resume_from is None
+
+
+def test_what_has_not_ended_or_is_not_there_is_refused(plane: Plane) -> None:
+    experiment = plane.submit()
+    said = refused(plane, f"{experiment}:sanity", 409)
+    assert f"gonogo cancel {experiment}" in said
+    refused(plane, f"exp_{'0' * 26}:sanity", 404)
+
+
+def test_a_phase_that_a_person_decided_is_not_taken_over(plane: Plane, ended: Ended) -> None:
+    etag = plane.call("GET", f"/experiments/{ended.id}").headers["ETag"]
+    body = {"verdict": "GO", "reason": "I know better"}
+    answer = plane.call(
+        "POST", f"/experiments/{ended.id}/decisions", json=body, headers={"If-Match": etag}
+    )
+    assert answer.status_code == 201, answer.text
+    assert "smoke" in refused(plane, f"{ended.id}:extended")
+
+
+def test_a_dry_run_tells_what_would_be_taken_over(plane: Plane, ended: Ended) -> None:
+    body = {"plan": "demo", "origin": f"{ended.id}:smoke", "dry_run": True}
+    said = plane.call("POST", "/experiments", json=body).json()
+    assert said["origin"]["step"] == 20
+    assert [row["phase"] for row in said["orders"]] == NAMES[2:]
+
+
+def test_the_next_command_of_a_failure_names_it(plane: Plane, ended: Ended) -> None:
+    commands = [row["command"] for row in plane.experiment(ended.id)["next"]]
+    assert f"gonogo submit demo --from {ended.id}:smoke" in commands
