@@ -4,6 +4,10 @@ Named groups: step, loss, lr, grad_norm, tokens, toks_per_s, rank (`supervise.la
 """
 
 _NUMBER = r"[-+]?(?:(?:\d+(?:[,_]\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|inf|NaN|Inf)"
+_STEP = r"(?P<step>\d{1,3}(?:,\d{3})+|\d+)"
+_OTHERS = ("best", "val", "valid", "validation", "eval", "evaluation", "test")
+_NOT_OTHERS = "".join(rf"(?<!\b{word}{gap})" for word in _OTHERS for gap in (" ", "/", "-", "."))
+"""A loss that is not the one that is trained on: no sign of how training goes."""
 
 PATTERNS: dict[str, str] = {
     "torchtitan": (
@@ -21,14 +25,14 @@ PATTERNS: dict[str, str] = {
     "modded-nanogpt": rf"step:(?P<step>\d+)/\d+ train_loss:(?P<loss>{_NUMBER})",
     "nanogpt": rf"iter (?P<step>\d+): loss (?P<loss>{_NUMBER})",
     "plain": (
-        r"(?i:\b(?:global[_ ])?(?:step|iter|iteration)\b)\W{0,3}(?P<step>\d+)\b"
-        rf".*?(?i:\b(?:train[_ ])?loss\b)\W{{1,3}}(?P<loss>{_NUMBER})"
+        r"(?i:\b(?:global[_ ])?(?:step|iter|iteration)\b)\W{0,3}"
+        rf"{_STEP}\b.*?(?i:{_NOT_OTHERS}\b(?:train[_ ])?loss\b)\W{{1,3}}(?P<loss>{_NUMBER})"
     ),
     "transformers": (
         rf"'loss': '?(?P<loss>{_NUMBER})'?(?:, 'grad_norm': '?(?P<grad_norm>{_NUMBER})'?)?"
         rf"(?:, 'learning_rate': '?(?P<lr>{_NUMBER})'?)?"
     ),
-    "tqdm": r"\b(?P<step>\d+)/\d+ \[\d+:\d",
+    "tqdm": rf"\b(?P<step>\d+)/\d+ \[\d+:\d(?:[^\]]*?\bloss[=:] ?(?P<loss>{_NUMBER}))?",
 }
 """Name → pattern."""
 

@@ -14,6 +14,8 @@ from pathlib import Path
 KEPT_BYTES = 2**20
 ATTACHED = ".attached"
 """File of a run directory: the program speaks for itself, whoever read its output falls silent."""
+READ = ".read"
+"""File of a run directory while its program's output is read: the program looks for no `.HALT`."""
 _LOCK_WAIT_S = 5.0
 _POLL_S = 0.05
 

@@ -216,6 +216,22 @@ def test_a_counter_that_begins_anew_in_each_epoch_is_added_up(folder: Path) -> N
     assert ran.code == Exit.CONDITIONAL_GO
 
 
+def test_a_program_that_knows_no_halt_is_ended_at_once(folder: Path) -> None:
+    (folder / "nan.py").write_text(
+        "import time\n"
+        "for step in range(1, 100_000):\n"
+        "    time.sleep(0.05)\n"
+        "    print('step', step, 'loss', 2.0 if step < 5 else 'nan', flush=True)\n"
+    )
+    ran = Ran(folder, "--steps", "100000", "--json", "--", sys.executable, "nan.py")
+    assert ran.code == Exit.NO_GO
+    assert ran.criteria()["no_halt_finding"] == "fail"
+    (request,) = (folder / "home" / "runs").glob("*/.HALT")
+    asked = json.loads(request.read_bytes())
+    ended = json.loads((request.parent / "exit.json").read_bytes())
+    assert ended["ended_at"] - asked["at"] < 30.0, "on the run's own stamps"
+
+
 def test_a_program_that_prints_before_it_attaches_speaks_for_itself(folder: Path) -> None:
     (folder / "late.py").write_text(LATE)
     ran = Ran(folder, "--steps", "30", "--json", "--", sys.executable, "late.py")

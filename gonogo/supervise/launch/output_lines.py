@@ -21,11 +21,12 @@ import re
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gonogo.trainer.line import build_line
-from gonogo.trainer.line_file import ATTACHED, LineFile, Taken
+from gonogo.trainer.line_file import ATTACHED, READ, LineFile, Taken
 
 GROUPS = frozenset(("step", "loss", "lr", "grad_norm", "tokens", "toks_per_s", "rank"))
 MOST_RANKS = 1024
@@ -97,6 +98,8 @@ class OutputLines:
         for rank in self._ranks.values():
             rank.close()
         self._ranks, self._patterns = {}, []
+        with suppress(OSError):
+            (self._folder / READ).unlink()
 
     def _lines(self) -> Iterator[str]:
         """Yield the lines that are new; a progress bar ends its lines with carriage returns."""
@@ -160,6 +163,8 @@ class OutputLines:
             self._patterns = []
             return None
         rank.boot(self._order)
+        with suppress(OSError):
+            (self._folder / READ).touch()
         self._ranks[number] = rank
         return rank
 

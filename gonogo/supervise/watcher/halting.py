@@ -29,6 +29,7 @@ from gonogo.supervise.watcher.response import (
     ends_run,
     patience_s,
 )
+from gonogo.trainer.line_file import READ
 
 EVIDENCE_WAIT_S = 1.0
 SECOND_ROUND_S = 5.0
@@ -131,7 +132,7 @@ class Halting:
 
     def _decide(self, finding: Finding, now: float, act_at: float) -> None:
         """Take a halt as the one that ends the run, now or at a checkpoint, unless one has been."""
-        waits_s = patience_s(finding, self._order, leaving_s=self._pace.leaving_s())
+        waits_s = patience_s(finding, self._order, leaving_s=self._leaving_s())
         if waits_s > 0:
             waits_s -= min(waits_s, max(0.0, time.time() - finding.at))  # a restart begins no wait
         if waits_s > 0 and self._deferred is None:
@@ -164,9 +165,13 @@ class Halting:
         )
         return by_relevance(found.paths, finding.rank) if found is not None else []
 
+    def _leaving_s(self) -> float:
+        """Return how long the ranks may take to leave: a program that is read knows no `.HALT`."""
+        return 0.0 if (self._dir.path / READ).exists() else self._pace.leaving_s()
+
     def _circumstances(self, now: float) -> dict[str, float]:
         return {
-            "leaving_s": self._pace.leaving_s(),
+            "leaving_s": self._leaving_s(),
             "grace_s": self._order.halt.grace_s,
             "now": time.time(),
             "now_mono": now,

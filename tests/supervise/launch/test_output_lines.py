@@ -226,6 +226,11 @@ def test_a_pattern_that_cannot_be_used_is_named(pattern: str, said: str) -> None
         ("tqdm", " 30%|███ | 30/100 [00:03<00:07,  9.9it/s]", {"step": "30"}),
         ("plain", "Epoch 1, step 40, train loss: 1.25", {"step": "40", "loss": "1.25"}),
         ("plain", "[Iteration: 7] lr=0.1 loss=nan", {"step": "7", "loss": "nan"}),
+        ("plain", "Step 1,000 loss 2.5", {"step": "1,000", "loss": "2.5"}),
+        ("plain", "step 1 best loss inf train loss 2.0", {"step": "1", "loss": "2.0"}),
+        ("plain", "step 1 | val loss: nan | train loss: 2.0", {"step": "1", "loss": "2.0"}),
+        ("plain", "Step 3: Eval Loss 9, loss 2.0", {"step": "3", "loss": "2.0"}),
+        ("tqdm", " 9%| | 8/80 [00:03<00:07,  9.9it/s, loss=nan]", {"step": "8", "loss": "nan"}),
     ],
 )
 def test_well_known_trainers(name: str, line: str, told: dict[str, str]) -> None:
@@ -233,6 +238,11 @@ def test_well_known_trainers(name: str, line: str, told: dict[str, str]) -> None
     assert match is not None
     found = {group: text for group, text in match.groupdict().items() if text is not None}
     assert found == told
+
+
+@pytest.mark.parametrize("line", ["step 3 | val loss: nan", "step 3 best loss inf"])
+def test_a_loss_that_is_not_trained_on_is_none(line: str) -> None:
+    assert re.search(PATTERNS["plain"], line) is None
 
 
 def test_bundled_patterns_can_be_used() -> None:
