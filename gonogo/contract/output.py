@@ -10,6 +10,7 @@ from gonogo.contract.api import (
     ExperimentView,
     Forecast,
     LogView,
+    OriginView,
     RunView,
     WorkerView,
 )
@@ -115,6 +116,8 @@ class DryRun(Recorded):
     orders: list[Order]
     warnings: list[str] = []
     """What no worker that lives would take as it is."""
+    origin: OriginView | None = None
+    """What it would go on from; the phases before it have no order."""
 
 
 class OpenedPage(Recorded):

@@ -142,14 +142,14 @@ def _finished(place: Place) -> Iterator[NextStep]:
     """Yield where to look, and what only a person can settle."""
     if place.cause is not None:
         yield from _logs(place, place.cause)
-    if place.unpassed is not None:
-        again = shlex.join(["gonogo", "submit", place.plan, "--from"])
-        text = f"once the cause is mended: a new experiment that goes on with {place.unpassed}"
-        yield NextStep(command=f"{again} {place.experiment}:{place.unpassed}", text=text)
     yield _step(place, "read the whole of it", "report")
     for row in place.conditions:
         if row.state is ConditionState.OPEN and row.evidence_from is None:
             yield _waiver(place, row)
+    if place.unpassed is not None:
+        again = shlex.join(["gonogo", "submit", place.plan, "--from"])
+        text = f"once the cause is mended: a new experiment that goes on with {place.unpassed}"
+        yield NextStep(command=f"{again} {place.experiment}:{place.unpassed}", text=text)
     if place.last_decision is not None:
         check = f"gonogo replay {place.last_decision}"
         yield NextStep(command=check, text="derive the last decision again from its files")

@@ -40,7 +40,7 @@ PAIRS = [
 FIRST = {"run": "queued", "phase": "pending", "experiment": "queued"}
 LAST = {
     "run": {"ended"},
-    "phase": {"passed", "failed", "skipped"},
+    "phase": {"passed", "inherited", "failed", "skipped"},
     "experiment": {"finished"},
 }
 
