@@ -5,8 +5,10 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import ClaimRequest
 from gonogo.contract.plan import Plan
+from gonogo.contract.workload import OURS
 from gonogo.planning.programs import allows, needs
-from service.db.schema import WorkerRow
+from service.db.schema import ExperimentRow, WorkerRow
+from service.progress import resolved_of
 
 SILENT_S = 30.0
 """A worker that was not heard of for so long takes nothing for now."""
@@ -28,3 +30,11 @@ def load_warnings(session: Session, plan: Plan, now: float) -> list[str]:
     if any(allows(plan, row.allow, row.allow_env) for row in claims if not row.draining):
         return []
     return [f"no worker that is up takes it; it waits for one that has {wanted}"]
+
+
+def load_needs(experiment: ExperimentRow) -> str | None:
+    """Return what a worker has to allow for an experiment, in a sentence; None for our workload."""
+    workload = experiment.resolved["plan"].get("workload") or {}
+    if not workload.get("command") and workload.get("entry") in (None, OURS):
+        return None  # most are, and a list of experiments parses no plan for them
+    return needs(resolved_of(experiment).parsed())

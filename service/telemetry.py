@@ -219,7 +219,8 @@ def _note_progress(progress: ProgressRow, lines: list[Line]) -> None:
         if beat.msg == Msg.PROGRESS and line.rank == 0 and beat.loss is not None:
             progress.loss = str(wire_number(beat.loss))
             progress.toks_per_s = beat.toks_per_s
-        if beat.msg == Msg.STEP_END:
+        unnamed = beat.section is None and beat.section_seq == 0  # then progress ends its step
+        if beat.msg == Msg.STEP_END or (beat.msg == Msg.PROGRESS and unnamed):
             progress.step = max(progress.step, beat.step)
 
 

@@ -39,7 +39,7 @@ from service.db.schema import (
     WorkerRow,
 )
 from service.forecasts import build_forecast
-from service.takers import SILENT_S
+from service.takers import SILENT_S, load_needs
 from service.told.awaited import expires_at, open_approval
 from service.told.decided import Decided, load_decided, standing_cause
 from service.told.next_steps import next_steps, place_of
@@ -165,7 +165,9 @@ def _waiting_for(row: ExperimentRow, runs: list[RunRow]) -> str | None:
         return str(row.awaiting["text"])
     queued = next((run for run in runs if run.state == RunState.QUEUED), None)
     if queued is not None:
-        return f"a worker with free devices for phase {queued.phase}"
+        wanted = load_needs(row)
+        allowing = "" if wanted is None else f"that has {wanted}, and "
+        return f"a worker {allowing}with free devices, for phase {queued.phase}"
     lost = next((run for run in runs if run.lost), None)
     if lost is not None:
         return f"a sign of life of run {lost.id} on host {lost.host} (or a takeover)"

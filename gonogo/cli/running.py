@@ -6,6 +6,7 @@ lives in a session of its own: this process may die, and the run goes on to its 
 """
 
 import logging
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,8 @@ from gonogo.cli.judging import print_judged
 from gonogo.cli.output import duration, err, print_json
 from gonogo.cli.reach.completing import complete_plans
 from gonogo.cli.reach.plans import placed, read_plan
-from gonogo.cli.settings import load_settings
+from gonogo.cli.run_advice import advise
+from gonogo.cli.settings import Settings, load_settings
 from gonogo.contract.criterion import BUILT_IN_CRITERIA
 from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Rejected, Unavailable
@@ -33,7 +35,7 @@ from gonogo.contract.near_miss import hint
 from gonogo.contract.order import Order
 from gonogo.contract.patterns import GUESSED, PATTERNS
 from gonogo.contract.plan import NEVER_WAIVED
-from gonogo.contract.watch import Watch
+from gonogo.contract.watch import ShortDeadline, Watch
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.evidence.findings import load_findings
 from gonogo.planning.resolve import (
@@ -51,6 +53,7 @@ from gonogo.supervise.locks import holding, launch_lock
 from gonogo.supervise.preflight.preflight import WITHOUT_SERVICE, check_host
 from gonogo.supervise.start import start_keeper
 from gonogo.supervise.watcher.metrics_file import load_metrics
+from gonogo.trainer.line_file import ATTACHED
 
 TELL_EVERY_S = 10.0
 MUTE_AFTER_S = 60.0
@@ -99,6 +102,8 @@ def run(
     """Run any program here, supervise it, and judge it; no service is needed."""
     settings = load_settings()
     logging.getLogger("gonogo").addHandler(logging.NullHandler())  # what matters is said below
+    if shutil.which(command[0], path=settings.inherited.get("PATH")) is None:
+        raise Rejected(f"{command[0]}: no such program can be started here")
     order = _order_of(command, pattern or [], world_size, name, steps, stall_s, waive or [])
     if (plan is None) != (phase is None):
         raise Rejected("--plan and --phase go together")
@@ -119,24 +124,37 @@ def run(
     save_json(run_dir.order, order.document())
     (folder / NOT_SHIPPED).write_text("gonogo run: no service knows of it\n")
     _say(f"{order.run} in {folder}")
+    interrupted = _supervise(order, run_dir, settings, quiet=as_json)
+    document = _judge(run_dir, settings.home, as_json)
+    if not as_json and document["verdict"] != Verdict.NO_GO:
+        heard, read = run_dir.ranks(), not (folder / ATTACHED).exists()
+        rows = document["criteria"]
+        for text in advise(order, rows, heard, read=read, planned=plan is not None):
+            _say(text)
+    if interrupted:
+        raise typer.Exit(Exit.INTERRUPTED)
+    verdict = document["verdict"]
+    raise typer.Exit(exit_of_verdict(Verdict(verdict) if verdict else None))
+
+
+def _supervise(order: Order, run_dir: RunDir, settings: Settings, *, quiet: bool) -> bool:
+    """Check the host, and follow the run to its end; True when it was interrupted here."""
     environ = dict(settings.inherited)
     devices = _devices_of(order, environ.get("CUDA_VISIBLE_DEVICES"))
     checked = check_host(order, run_dir, devices=devices, cwd=Path.cwd())
     for check in checked.checks:
         if check.outcome != "pass":
             _say(f"preflight {check.id}: {check.outcome}: {check.text}")
-    interrupted = False
     if checked.passed:
         keeper = _launch(run_dir, settings.home, environ, devices)
-        interrupted = _follow(keeper, run_dir, order, quiet=as_json)
-    else:
-        failed = "; ".join(row.text for row in checked.checks if row.outcome == "fail")
-        document = order.document()
-        refusal = build_refusal(
-            "preflight_failed", "infra", failed, run_dir=folder, order=document, now=time.time()
-        )
-        save_json(run_dir.exit, refusal)
-    _judge(run_dir, settings.home, as_json, interrupted)
+        return _follow(keeper, run_dir, order, quiet=quiet)
+    failed = "; ".join(row.text for row in checked.checks if row.outcome == "fail")
+    document = order.document()
+    refusal = build_refusal(
+        "preflight_failed", "infra", failed, run_dir=run_dir.path, order=document, now=time.time()
+    )
+    save_json(run_dir.exit, refusal)
+    return False
 
 
 def _order_of(
@@ -153,12 +171,12 @@ def _order_of(
     Raises:
         Rejected: a pattern that cannot be used.
     """
+    for text in patterns:
+        if text.isidentifier() and text not in PATTERNS:
+            raise Rejected(f"--pattern: found {text!r}; {hint(text, list(PATTERNS))}")
     chosen = [PATTERNS.get(text, text) for text in patterns]
     if (wrong := check_patterns(chosen)) is not None:
         raise Rejected(f"--{wrong}")
-    stall = {} if stall_s is None else {"halt_s": stall_s, "early_s": stall_s}
-    if stall_s is not None:
-        stall["suspect_s"] = min(10.0, stall_s / 2)
     order = build_command_order(
         command,
         experiment=new_id(Kind.EXPERIMENT),
@@ -166,7 +184,7 @@ def _order_of(
         cwd=str(Path.cwd()),
         world_size=world_size,
         steps=steps,
-        watch=Watch.model_validate({"stall": stall} if stall else {}),
+        watch=_watch_of(stall_s),
         waive=waive,
         preflight=WITHOUT_SERVICE,
     )
@@ -177,6 +195,17 @@ def _order_of(
             "patterns_guessed": not chosen,
         }
     )
+
+
+def _watch_of(stall_s: float | None) -> Watch:
+    """Return the watch of a program whose steps take at most so long, in a section or in none."""
+    if stall_s is None:
+        return Watch()
+    limits = {"halt_s": stall_s, "suspect_s": min(10.0, stall_s / 2)}
+    said: dict[str, Any] = {"stall": {**limits, "early_s": stall_s}}
+    if stall_s < ShortDeadline().halt_s:  # else D5 gives who computes there as long as D4 does
+        said["section_deadline"] = {"out_of_section": limits}
+    return Watch.model_validate(said)
 
 
 def _under_plan(order: Order, plan: str, phase: str) -> Order:
@@ -339,8 +368,8 @@ class _Following:
         _say(text)
 
 
-def _judge(run_dir: RunDir, home: Path, as_json: bool, interrupted: bool) -> None:
-    """Judge the run directory, record the decision in the home, and end by the verdict."""
+def _judge(run_dir: RunDir, home: Path, as_json: bool) -> dict[str, Any]:
+    """Judge the run directory, record the decision in the home, show and return it."""
     key = own_signing_key(home)
     document: dict[str, Any] = judge_directory(run_dir.path, key=key)
     decisions = home / "decisions"
@@ -351,10 +380,7 @@ def _judge(run_dir: RunDir, home: Path, as_json: bool, interrupted: bool) -> Non
     else:
         print_judged(document, describe_directory(run_dir.path, document["findings"]))
         _say(f"recorded; gonogo replay {document['id']} derives it again")
-    if interrupted:
-        raise typer.Exit(Exit.INTERRUPTED)
-    verdict = document["verdict"]
-    raise typer.Exit(exit_of_verdict(Verdict(verdict) if verdict else None))
+    return document
 
 
 def _say(text: str) -> None:

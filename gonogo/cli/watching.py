@@ -309,6 +309,8 @@ def logs(
             return
         run = found
         page = client.get_patiently(f"/runs/{run}/logs", rank=rank, tail=tail)
+        if not page["text"]:
+            err.print(f"{page['name']}: nothing of it has come", markup=False, highlight=False)
         try:
             while True:
                 if as_json:

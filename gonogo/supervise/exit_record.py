@@ -2,9 +2,10 @@
 
 Who asked first names the cause; a trainer that nobody asked ended by itself: completed when every
 rank left with 0 and had reached the last ordered step, else nonzero_exit (oom where its own words
-say so). Every end says whose it is: the run, the attempt, the digest of the order, and how much of
-watch.jsonl and of every heartbeat file stood written when the run ended, so that no other run's
-file can stand in for it, and nothing can be added to it.
+say so). A program that is only read, and left with 0, completed too: what it did and did not print
+nobody knows, and the gate misses the steps. Every end says whose it is: the run, the attempt, the
+digest of the order, and how much of watch.jsonl and of every heartbeat file stood written when the
+run ended, so that no other run's file can stand in for it, and nothing can be added to it.
 """
 
 import hashlib
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.supervise.end_request import EndRequest
+from gonogo.trainer.line_file import ATTACHED
 
 HALTED_CODE = 3
 REQUESTS = (".HALT", ".kill")
@@ -183,6 +185,9 @@ def _why(
     clean = whole and all(ended.code == 0 for ended in ranks.values())
     if clean and _has_all_steps(run_dir, order):
         return "completed", "trainer", ""
+    if clean and request is None and _is_read(run_dir, order) and not _left_early(run_dir, order):
+        text = f"it ended with 0, and its output does not show step {order['steps']} of every rank"
+        return "completed", "trainer", text
     asked = request is not None and request.reason != _ENDED_BY_ITSELF
     if request is not None and asked and not _died_on_the_way(request, ranks):
         return request.reason, request.ended_by, request.text
@@ -204,6 +209,20 @@ def _has_all_steps(run_dir: Path, order: Mapping[str, Any]) -> bool:
     steps = order.get("steps")
     ranks = range(int(order["world_size"]))
     return steps is None or all(_reached_end(run_dir, rank, int(steps)) for rank in ranks)
+
+
+def _is_read(run_dir: Path, order: Mapping[str, Any]) -> bool:
+    """Say whether the program is known by its output alone: it never attached."""
+    return bool(order.get("patterns")) and not (run_dir / ATTACHED).exists()
+
+
+def _left_early(run_dir: Path, order: Mapping[str, Any]) -> bool:
+    """Say whether any rank was done before the last ordered step, as its last line says."""
+    for rank in range(int(order["world_size"])):
+        last = load_tail(run_dir / f"heartbeat_rank{rank}.jsonl").splitlines()[-1:]
+        if b'"msg":"done"' in b"".join(last) and not _reached_end(run_dir, rank, order["steps"]):
+            return True
+    return False
 
 
 def _died_on_the_way(request: EndRequest, ranks: Mapping[int, Ended]) -> bool:

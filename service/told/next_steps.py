@@ -12,10 +12,9 @@ from gonogo.contract.api import NextStep
 from gonogo.contract.decision import Cause, Condition, ConditionState
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.judge.gate.approval import is_approval
-from gonogo.planning.programs import needs
 from gonogo.planning.source import bundled_plan_names
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
-from service.progress import resolved_of
+from service.takers import load_needs
 from service.told.awaited import verbs_of
 
 MOST_STEPS = 6
@@ -70,7 +69,7 @@ def place_of(
         last_decision=last_decision,
         plan=experiment.plan if experiment.plan in bundled_plan_names() else "PLAN",
         unpassed=next((row.name for row in phases if row.state not in _THROUGH), None),
-        needs=needs(resolved_of(experiment).parsed()) if queued else None,
+        needs=load_needs(experiment) if queued else None,
     )
 
 
@@ -103,8 +102,8 @@ def _under_way(place: Place) -> Iterator[NextStep]:
         yield _why(place, text, "takeover")
     queued = any(run.state == RunState.QUEUED for run in place.runs)
     if queued:
-        text = "start a worker, on a host with free devices"
-        text += "" if place.needs is None else f", that has {place.needs}"
+        allowing = "" if place.needs is None else f" that has {place.needs},"
+        text = f"start a worker{allowing} on a host with free devices"
         yield NextStep(command="gonogo worker", text=text)
     yield _step(place, "follow it", "watch")
     if "halt" in place.verbs and not queued:

@@ -55,7 +55,10 @@ def test_every_command_that_has_json_has_a_schema() -> None:
         ("judge", ["judge", str(RUNS / "healthy")]),
         ("judge", ["judge", str(RUNS / "stalled")]),
         ("forecast", ["forecast", "--steps", "10", "--tok-s", "1"]),
-        ("simulate", ["simulate", "--hours", "1", "--step-s", "25", "--ranks", "1", "--jobs", "1"]),
+        (
+            "simulate",
+            ["simulate", "--hours", "0.1", "--step-s", "60", "--ranks", "1", "--jobs", "1"],
+        ),
         ("status", ["status"]),
         ("doctor", ["doctor"]),
         ("flags", ["flags"]),

@@ -260,14 +260,38 @@ def test_an_identity_that_a_plan_orders_counts(folder: Path) -> None:
 
 def test_a_program_that_is_not_there_says_so(folder: Path) -> None:
     ran = Ran(folder, "--steps", "3", "--", "no-such-program")
-    assert ran.code == Exit.NO_GO
-    assert "no-such-program" in ran.out
+    assert ran.code == Exit.BAD_INPUT
+    assert ran.err == "gonogo: no-such-program: no such program can be started here\n"
+    assert not (folder / "home").exists()
+
+
+def test_a_program_that_tells_too_little_is_inconclusive_and_hears_what_to_type(
+    folder: Path,
+) -> None:
+    silent = Ran(folder, "--steps", "30", "--", sys.executable, "-c", "print('hello')")
+    assert silent.code == Exit.INCONCLUSIVE
+    assert "no line of its output fits a pattern" in silent.err
+    assert "pass         no_halt_finding" in silent.out
+    alone = Ran(folder, "--steps", "30", "--world-size", "2", *mute(30))
+    assert alone.code == Exit.INCONCLUSIVE
+    assert "rank 1 was never heard" in alone.out
+    assert "leave --world-size out" in alone.err
+
+
+def test_last_steps_that_no_line_was_owed_of_are_not_an_early_end(folder: Path) -> None:
+    (folder / "sparse.py").write_text("for n in range(0, 290, 20): print(f'step {n}: loss 2.{n}')")
+    ran = Ran(folder, "--steps", "290", "--json", "--", sys.executable, "sparse.py")
+    assert ran.code == Exit.INCONCLUSIVE
+    assert ran.criteria()["no_halt_finding"] == "pass"
+    ran = Ran(folder, "--steps", "310", "--json", "--", sys.executable, "sparse.py")
+    assert ran.code == Exit.NO_GO  # 300 was owed
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--pattern", "("], "pattern '('"),
+        (["--pattern", "nanogtp"], "did you mean nanogpt?"),
         (["--pattern", r"(?P<stop>\d)"], "found group 'stop'"),
         (["--waive", "completed"], "without it nothing is proved"),
         (["--waive", "identiti"], "did you mean identity?"),

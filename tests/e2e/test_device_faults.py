@@ -46,6 +46,7 @@ def test_an_xid_is_hardware_is_retried_and_the_third_attempt_is_a_storm(lab: Lab
     assert (view.state, view.verdict) == ("finished", "NO_GO")
 
 
+@pytest.mark.long
 def test_imbalance_warns_names_its_rank_and_the_run_is_go(lab: Lab) -> None:
     experiment = lab.submit(one_phase_plan(), fault="imbalance:rank=1,util=30,from=10")
     view = lab.wait_for_end(experiment)

@@ -121,7 +121,7 @@ def test_a_frozen_rank_is_named(lab: Lab) -> None:
 
 
 def test_a_slow_run_ends_with_a_checkpoint(lab: Lab) -> None:
-    broken = break_run(lab, "slow:factor=5,from=20")
+    broken = break_run(lab, "slow:factor=3,from=20")
     assert_no_go(broken, "too_slow", "policy")
     assert (broken.finding["detector"], broken.finding["rank"]) == ("slow", None)
     ends = {r["step"]: r["ts"] for r in beats(broken.dir, 0) if r["msg"] == "step_end"}

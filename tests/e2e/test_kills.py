@@ -68,6 +68,7 @@ def assert_unharmed(lab: Lab, experiment: str, run: RunView) -> None:
     assert processes_of(run.id) == []
 
 
+@pytest.mark.long
 def test_the_worker_may_be_killed(lab: Lab) -> None:
     experiment, run = start(lab)
     kill_child(lab, "worker")

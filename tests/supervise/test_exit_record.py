@@ -32,11 +32,15 @@ def write_last_step(run_dir: Path, step: int) -> None:
 
 
 def build(
-    run_dir: Path, ranks: dict[int, Ended], asked: EndRequest | None = None, **more: Ended | None
+    run_dir: Path,
+    ranks: dict[int, Ended],
+    asked: EndRequest | None = None,
+    order: dict[str, Any] = ORDER,
+    **more: Ended | None,
 ) -> ExitRecord:
     document = build_exit(
         run_dir=run_dir,
-        order=ORDER,
+        order=order,
         request=asked,
         agent=more.get("agent", ended(1)),
         ranks=ranks,
@@ -63,6 +67,24 @@ def test_code_0_before_the_last_step_is_no_completion(tmp_path: Path, step: int)
     write_last_step(tmp_path, step)
     record = build(tmp_path, {0: ended(0), 1: ended(0)})
     assert (record.reason, record.ended_by) == (OutcomeCode.NONZERO_EXIT, Actor.TRAINER)
+
+
+@pytest.mark.parametrize(
+    ("last", "attached", "reason"),
+    [
+        ({"msg": "progress", "step": 8}, False, OutcomeCode.COMPLETED),
+        ({"msg": "done", "step": 8}, False, OutcomeCode.NONZERO_EXIT),
+        ({"msg": "progress", "step": 8}, True, OutcomeCode.NONZERO_EXIT),
+    ],
+)
+def test_a_program_that_is_read_left_early_where_its_lines_say_so(
+    last: dict[str, Any], attached: bool, reason: OutcomeCode, tmp_path: Path
+) -> None:
+    (tmp_path / "heartbeat_rank0.jsonl").write_text(json.dumps(last, separators=(",", ":")) + "\n")
+    if attached:
+        (tmp_path / ".attached").touch()
+    order = {"world_size": 1, "steps": 10, "command": ["x"], "patterns": ["y"]}
+    assert build(tmp_path, {0: ended(0)}, order=order).reason is reason
 
 
 def test_missing_rank_is_no_completion(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from gonogo.cli.output import out, standing_text
 from gonogo.cli.screen.table import Column, print_columns
 from gonogo.cli.screen.times import ago, lasted
 from gonogo.contract.api import ExperimentView
+from gonogo.contract.lifecycle import ExperimentState
 
 
 def print_experiments(rows: Sequence[ExperimentView]) -> None:
@@ -45,8 +46,11 @@ def submission_fields(view: ExperimentView) -> dict[str, str]:
 
 
 def _verdict(row: ExperimentView) -> str:
-    """Return the verdict; what has none yet shows its state instead."""
-    return standing_text(row) if row.verdict else f"[dim]{row.state}[/dim]"
+    """Return the verdict; what has none shows its state instead, or that it was cancelled."""
+    if row.verdict:
+        return standing_text(row)
+    ended = row.state is ExperimentState.FINISHED and row.outcome is not None
+    return f"[dim]{row.outcome.code if ended and row.outcome else row.state}[/dim]"
 
 
 def _phase(row: ExperimentView) -> str:

@@ -110,10 +110,12 @@ def load_run(path: Path, *, now: float | None = None, order: Order | None = None
     exit_record = _try(run_dir.exit, ExitRecord, unreadable)
     if is_predecessor(iter_lines(run_dir.heartbeat(rank)) for rank in ranks):
         return _load_predecessor(run_dir, ranks, order, exit_record, now, unreadable)
+    owed = range(order.world_size) if order is not None and order.facts_v > 1 else ()
+    ending = sorted({*ranks, *owed})  # who was never heard may have left an exit, too
     small = _Small(
         exit=exit_record,
         rank_exits=_present(
-            {rank: _try(run_dir.rank_exit(rank), RankExit, unreadable) for rank in ranks}
+            {rank: _try(run_dir.rank_exit(rank), RankExit, unreadable) for rank in ending}
         ),
         preflight=_try(run_dir.preflight, Preflight, unreadable),
         model=_try(run_dir.model, ModelRecord, unreadable),
@@ -134,7 +136,7 @@ def load_run(path: Path, *, now: float | None = None, order: Order | None = None
         findings=compared.findings,
         unrecorded=compared.differences,
         watch_sealed=watch_seal_holds(run_dir, exit_record),
-        files=seal_files(run_dir, ranks, unreadable),
+        files=seal_files(run_dir, ending, unreadable),
         devices=devices.digest,
         devices_gone=devices.gone,
         marks=tuple(name for name in MARKS if (path / name).exists()),

@@ -41,8 +41,11 @@ def ranks_completed(facts: Facts, rules: Rules, steps: int) -> Said:
         if row is not None and row.done_step is not None and row.done_step < steps:
             return FAIL, row.done_step, f"rank {rank} was done at step {row.done_step}"
     for rank, row in rows:
-        if row is None or row.done_step is None:
-            return INCONCLUSIVE, None, f"rank {rank} never said that it was done"
+        if row is None:
+            return INCONCLUSIVE, None, f"rank {rank} was never heard"
+        if row.done_step is None:
+            text = f"rank {rank} never said that it was done; step {row.last_step} was its last"
+            return INCONCLUSIVE, None, text
         if row.last_step < steps and steps >= rules.first_step:
             return INCONCLUSIVE, row.last_step, f"rank {rank}: step {steps} was never seen"
     if facts.exit is None:

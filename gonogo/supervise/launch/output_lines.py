@@ -2,8 +2,9 @@
 
 The wrapper reads the log that the program writes, and says in the rank's heartbeat file what a
 pattern finds: `progress` for each step that is new, `alive` while the program lives, `done` when it
-has left with 0. Nothing stands between program and log: a reader that is slow, or dies, holds
-nobody up. What no line tells (who runs, sections, when a step began) is not said.
+has left with 0 and shown the last ordered step. Nothing stands between program and log: a reader
+that is slow, or dies, holds nobody up. What no line tells (who runs, sections, when a step began)
+is not said.
 
 A pattern is a regular expression with named groups `step loss lr grad_norm tokens toks_per_s rank`.
 Without the group `step` each match is the next step. Where the first step told is 0, one is added
@@ -78,7 +79,7 @@ class OutputLines:
             rank.break_silence(self._alive_every_s)
 
     def close(self, code: int, *, asked: bool) -> None:
-        """Say the rest, and `done` where the program left with 0 and nobody had asked it to.
+        """Say the rest, and `done` of each rank that left with 0, unasked, at a known step.
 
         Args:
             code: exit code, or minus the signal.
@@ -89,7 +90,7 @@ class OutputLines:
             self._tell(_decoded(self._rest))
         for rank in self._ranks.values():
             rank.flush()
-            if code == 0 and not asked:
+            if code == 0 and not asked and rank.knows_its_end(self._order.get("steps") or 0):
                 rank.say("done")
             rank.close()
 
@@ -186,7 +187,8 @@ class Count:
     def __init__(self) -> None:
         self._first: int | None = None
         self._last = 0
-        self._stride = 1
+        self.stride = 1
+        """The largest so far."""
         self._base = 0
         self._held: Held | None = None
         self._repeats = 0
@@ -205,14 +207,14 @@ class Count:
             self._base = 1 if self._first == 0 else 0
             if begun:
                 yield self._counted(*begun)
-                self._stride = printed - begun[0]
+                self.stride = printed - begun[0]
             yield self._counted(printed, fields)
         elif printed == self._last and (held is None or held[0] > self._first):
             self._repeats += 1
             if self._repeats >= REPEATS:
                 self._base += 1
                 yield self._counted(printed, fields)
-        elif self._last < printed <= self._last + JUMP_X * self._stride:
+        elif self._last < printed <= self._last + JUMP_X * self.stride:
             yield self._next(printed, fields)
         elif held is None or held[0] >= printed or held[0] < self._last < printed:
             self._held = printed, fields
@@ -229,7 +231,7 @@ class Count:
             yield self._next(printed, fields)
 
     def _next(self, printed: int, fields: dict[str, Any]) -> Held:
-        self._stride = max(self._stride, printed - self._last)
+        self.stride = max(self.stride, printed - self._last)
         self._repeats = 0
         return self._counted(printed, fields)
 
@@ -247,6 +249,7 @@ class _Rank:
         self._boot, self._seq = secrets.token_hex(8), 0
         self._spoke = since
         self._noted: list[Held] = []
+        self._shown = 0
         self.count = Count()
         self.step = 0
 
@@ -263,7 +266,15 @@ class _Rank:
     def note(self, step: int, fields: dict[str, Any]) -> None:
         """Keep a step that has ended since the last look."""
         self.step = step
+        self._shown += 1
         self._noted.append((step, fields))
+
+    def knows_its_end(self, steps: int) -> bool:
+        """Say whether the last step shown is the program's last, as far as its lines tell.
+
+        It is not where the next line that it owed, a stride later, would be beyond `steps`.
+        """
+        return self.step >= steps or (self._shown > 1 and self.step + self.count.stride <= steps)
 
     def flush(self) -> None:
         """Say what was noted, at equal distances since the last line."""

@@ -161,6 +161,25 @@ def test_who_fails_or_was_asked_to_leave_is_not_done(
     assert "done" not in [line.msg for line in program.told()]
 
 
+@pytest.mark.parametrize(
+    ("lines", "steps", "done"),
+    [
+        ("step 1 loss 1\nstep 2 loss 1\n", 2, True),
+        ("step 1 loss 1\nstep 2 loss 1\n", 3, True),  # 3 was owed: it ended early, and says so
+        ("step 10 loss 1\nstep 20 loss 1\n", 29, False),
+        ("step 10 loss 1\nstep 20 loss 1\n", 30, True),
+        ("step 1 loss 1\n", 30, False),
+        ("step 1 loss 1\n", None, True),
+    ],
+)
+def test_who_left_out_no_line_that_was_owed_may_have_gone_on(
+    lines: str, steps: int | None, done: bool, tmp_path: Path
+) -> None:
+    program = Program(tmp_path, STEP, steps=steps).write(lines)
+    program.reader.close(0, asked=False)
+    assert ("done" in [line.msg for line in program.told()]) == done
+
+
 def test_a_number_beyond_all_steps_hides_none_that_follow(tmp_path: Path) -> None:
     program = Program(tmp_path, STEP).write("step 1 loss 1\nstep 1700000000000 loss 1\n")
     assert [step for step, _ in program.write("step 2 loss 1\n").steps()] == [1, 2]

@@ -2,7 +2,8 @@
 
 The finding names the first death, the cause: the exit stamps order them, and ranks that torchrun
 ended with SIGTERM are victims. Exit 0 counts as ended early unless the rank said `done` or reached
-the last step; so that a normal end cannot race with a tick, it is judged `settle_s` later, when
+the last step (what a program that is only read did and did not print nobody knows: there the gate
+misses the steps); so that a normal end cannot race with a tick, it is judged `settle_s` later, when
 what it wrote has been read (never on a late tick). Deaths after a halt are no finding: they follow
 from it.
 """
@@ -78,19 +79,22 @@ def _ripe(view: View, tick: Tick, death: Death) -> bool:
 def _ended_well(view: View, rank: int, process: Process) -> bool:
     """Whether a rank may have ended: it said `done`, obeyed a halt, or reached the last step."""
     stream = view.streams.get(rank)
+    untold = process.code == 0 and view.reads_output()
     if stream is None:
-        return False
+        return untold
     if stream.halt_seen:
         return True
     steps = view.run.order.steps or 0  # where nobody says how many, who says done is done
     if stream.done:
         return stream.step >= steps
-    return process.code == 0 and stream.completed >= steps
+    return untold or (process.code == 0 and stream.completed >= steps)
 
 
 def _all_ended_well(view: View) -> bool:
     order = view.run.order
     streams = view.streams
+    if view.processes.agent.code == 0 and view.reads_output():
+        return True
     return len(streams) == order.world_size and all(
         stream.halt_seen
         or stream.completed >= order.last_step
@@ -142,8 +146,8 @@ class ProcessDeath(Detector[None]):
     name = Name.PROCESS_DEATH
     sentence = (
         "Halts within a second when a rank or the launcher is gone without having "
-        "finished; exit code 0 before the last step counts as ended early. Names the "
-        "first death, not its victims."
+        "finished; exit code 0 before the last step counts as ended early, but where a "
+        "program is only read. Names the first death, not its victims."
     )
     version = 2
     """2: `done` before the last ordered step is an end too early."""

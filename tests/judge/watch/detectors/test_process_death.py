@@ -50,6 +50,18 @@ def test_without_stamps_a_signal_is_the_cause_of_an_exception() -> None:
     assert watch(world).halted() == [("process_death", 1, "data")]
 
 
+@pytest.mark.parametrize(("patterns", "halts"), [([], 1), (["x"], 0)])
+def test_what_a_program_that_is_only_read_did_not_print_ends_nothing(
+    patterns: list[str], halts: int
+) -> None:
+    order = order_of().model_copy(update={"patterns": patterns, "command": ["x"]})
+    world = World(order)
+    world.probe(0, "dead", code=0)
+    world.probe(1, "dead", code=0)
+    found = watch(world, ticking=lambda end: every(0.25)(end + 5.0))
+    assert len(found.halts) == halts
+
+
 def test_a_rank_that_torchrun_ended_is_a_victim() -> None:
     world = running()
     world.probe(0, "dead", signal=15, exit_at=EPOCH + 1)

@@ -1,0 +1,56 @@
+"""What can be done next? What the verdict of `gonogo run` lacks, and the option that gives it.
+
+Pure: an order, the decision's criteria and which ranks were heard. Nothing here is said of a plan's
+own run but what the plan can change.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from gonogo.contract.decision import CriterionOutcome
+from gonogo.contract.order import Order
+
+_EXAMPLE = r"--pattern 'iter (?P<step>\d+): loss (?P<loss>\S+)'"
+
+
+def advise(
+    order: Order,
+    criteria: Sequence[Mapping[str, Any]],
+    heard: Collection[int],
+    *,
+    read: bool,
+    planned: bool,
+) -> list[str]:
+    """Return what would tell more, the most useful first.
+
+    Args:
+        order: what was run.
+        criteria: rows of the decision: `id`, `outcome`.
+        heard: ranks of which any line came.
+        read: whether the program is known by its output alone.
+        planned: whether a plan says how many steps and ranks there are.
+    """
+    open_ = {row["id"] for row in criteria if row["outcome"] == CriterionOutcome.INCONCLUSIVE}
+    return list(_advice(order, open_, heard, read, planned)) if open_ else []
+
+
+def _advice(
+    order: Order, open_: Collection[str], heard: Collection[int], read: bool, planned: bool
+) -> Iterator[str]:
+    if read and not heard:
+        yield f"no line of its output fits a pattern: give one ({_EXAMPLE}), or attach it"
+    elif read and len(heard) < order.world_size and not planned:
+        ranks = ", ".join(map(str, sorted(heard)))
+        yield (
+            f"only rank {ranks} of {order.world_size} was heard: where one prints for all, leave"
+            " --world-size out"
+        )
+    if order.steps is None:
+        yield "nobody knows what a whole run is: say its last step with --steps N"
+    lacking = [name for name in ("identity", "coverage") if name in open_ and heard]
+    if read and lacking:
+        waivers = " ".join(f"--waive {name}" for name in lacking)
+        yield (
+            f"an unchanged program cannot tell {' and '.join(lacking)}: attach it (three lines,"
+            f" docs/your-trainer.md), or go without: {waivers}"
+        )
