@@ -9,10 +9,11 @@ else runs on its host, so nothing is known of the speed there.
 from sqlalchemy.orm import Session
 
 from gonogo.contract.canonical import digest
-from gonogo.contract.facts import Facts
+from gonogo.contract.facts import Facts, FindingFacts
+from gonogo.contract.finding import Severity
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
-from gonogo.contract.outcome import OutcomeCode
+from gonogo.contract.outcome import Detector, OutcomeCode
 from gonogo.planning.resolve import FROZEN
 from service.db.schema import RunRow, SpeedRow
 
@@ -31,7 +32,9 @@ def note_speed(session: Session, run: RunRow, facts: Facts) -> None:
     least = order.watch.implausible_speed.over_steps
     steps_s = [row.median_step_s for row in facts.pace.values() if row.steps >= least]
     timed = [step_s for step_s in steps_s if step_s is not None]
-    completed = facts.outcome.code is OutcomeCode.COMPLETED and not facts.findings
+    completed = facts.outcome.code is OutcomeCode.COMPLETED and not any(
+        map(_taints, facts.findings)
+    )
     if not (_is_known(order) and completed and len(timed) == order.world_size):
         return
     step_s, work = max(timed), _work_of(order)
@@ -43,8 +46,14 @@ def note_speed(session: Session, run: RunRow, facts: Facts) -> None:
 def _work_of(order: Order) -> str:
     """Return the digest of everything that an order says of the work."""
     said = order.identity.model_dump(mode="json", exclude=set(FROZEN))
-    program = {"entry": order.entry, "command": order.command, "env": order.env}
+    names = {"entry", "command", "cwd", "files", "env"}
+    program = order.model_dump(mode="json", include=names)
     return digest({"identity": said, "profile": order.profile, "train": order.train, **program})
+
+
+def _taints(finding: FindingFacts) -> bool:
+    """Say whether a finding casts doubt on a run's speed: it ended the run, or is of the speed."""
+    return finding.severity is Severity.HALT or finding.detector == Detector.IMPLAUSIBLE_SPEED
 
 
 def _is_known(order: Order) -> bool:

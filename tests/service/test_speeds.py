@@ -66,12 +66,27 @@ def test_the_fastest_is_kept_and_told_in_the_next_order(plane: Plane) -> None:
         {"train": {}},
         {"entry": "other"},
         {"command": ["python", "train.py"]},
+        {"cwd": "/elsewhere"},
+        {"files": ["other.py"]},
     ],
 )
 def test_other_work_has_a_speed_of_its_own(plane: Plane, changes: dict[str, Any]) -> None:
     speeds = Speeds(plane)
     speeds.note(facts_of(0.5))
     assert speeds.best(**changes) is None
+
+
+def found(detector: str, severity: str) -> dict[str, Any]:
+    return {"findings": [{"detector": detector, "severity": severity, "source": "default"}]}
+
+
+def test_a_finding_of_something_else_hides_no_speed(plane: Plane) -> None:
+    speeds = Speeds(plane)
+    speeds.note(facts_of(0.5, **found("hygiene", "warn")))
+    assert speeds.best() == 0.5
+    speeds.note(facts_of(0.2, **found("implausible_speed", "warn")))
+    speeds.note(facts_of(0.2, **found("stall", "halt")))
+    assert speeds.best() == 0.5
 
 
 def test_code_and_driver_may_differ(plane: Plane) -> None:
