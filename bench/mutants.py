@@ -2,6 +2,7 @@
 
     make mutants                                   # goes on where it stopped, for 55 minutes
     python -m bench.mutants --only stall,slow      # modules whose name holds one of these
+    python -m bench.mutants --part 1/2 & python -m bench.mutants --part 2/2   # on two cores
     python -m bench.mutants --list                 # how many there are, and what became of them
 
 A mutant is one changed comparison, boolean operator, `not`, number or truth value of one module. It
@@ -17,12 +18,15 @@ second or two.
 import argparse
 import ast
 import copy
+import gc
 import hashlib
+import importlib
 import importlib.abc
 import importlib.machinery
 import io
 import json
 import os
+import pkgutil
 import signal
 import sys
 import time
@@ -33,7 +37,10 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
+import pytest
 import yaml
+
+import gonogo.contract
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / ".mutants.jsonl"
@@ -62,11 +69,22 @@ _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
 class Mutant:
     """One change of one module. Its name stays the same when lines move."""
 
+    path: Path
     module: str
     name: str
     line: int
-    what: str
-    tree: ast.Module
+    index: int
+    """Of the changed node, in `ast.walk` of the module's tree."""
+    number: int
+    """Which of the node's changes it is."""
+
+    def tree(self) -> ast.Module:
+        """Return the changed tree of the module: built when it is planted, since all are many."""
+        tree = ast.parse(self.path.read_text())
+        node = list(ast.walk(tree))[self.index]
+        assert isinstance(node, ast.expr)  # _places yields no other
+        _, changed = _changes(node)[self.number]
+        return _with(tree, node, changed)
 
 
 def mutants_of(path: Path) -> Iterator[Mutant]:
@@ -75,15 +93,16 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
     tree = ast.parse(path.read_text())
     counts: dict[str, int] = {}
     for scope, index, node in _places(tree):
-        for number, (what, changed) in enumerate(_changes(node)):
+        for number, (what, _) in enumerate(_changes(node)):
             key = f"{module}:{scope}:{what}"
             counts[key] = counts.get(key, 0) + 1
             yield Mutant(
+                path=path,
                 module=module,
                 name=f"{key}:{counts[key]}",
                 line=node.lineno,
-                what=what,
-                tree=_with(tree, index, number, changed),
+                index=index,
+                number=number,
             )
 
 
@@ -129,19 +148,17 @@ def _changes(node: ast.expr) -> list[tuple[str, ast.expr]]:
     return found
 
 
-def _with(tree: ast.Module, index: int, number: int, changed: ast.expr) -> ast.Module:
-    """Return the tree with the node at `index` replaced."""
-    other = copy.deepcopy(tree)
-    target = list(ast.walk(other))[index]
+def _with(tree: ast.Module, target: ast.expr, changed: ast.expr) -> ast.Module:
+    """Return the tree with one of its nodes replaced."""
 
     class Replace(ast.NodeTransformer):
         def visit(self, node: ast.AST) -> ast.AST:
             if node is target:
-                return ast.copy_location(copy.deepcopy(changed), node)
+                return ast.copy_location(changed, node)
             return self.generic_visit(node)
 
-    found: ast.Module = ast.fix_missing_locations(Replace().visit(other))
-    return found
+    Replace().visit(tree)
+    return ast.fix_missing_locations(tree)
 
 
 class _Planted(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -159,7 +176,7 @@ class _Planted(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(name, self, origin=origin)
 
     def exec_module(self, module: ModuleType) -> None:
-        exec(compile(self._mutant.tree, module.__spec__.origin or "", "exec"), module.__dict__)  # type: ignore[union-attr]  # made above
+        exec(compile(self._mutant.tree(), module.__spec__.origin or "", "exec"), module.__dict__)  # type: ignore[union-attr]  # made above
 
 
 def tests_of(module: str) -> list[Path]:
@@ -181,19 +198,20 @@ def digest_of(module: str) -> str:
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()[:16]
 
 
-def run_mutant(mutant: Mutant, limit_s: float) -> str:
+def run_mutant(mutant: Mutant, limits: dict[Path, float]) -> str:
     """Return what became of a mutant.
 
     Args:
         mutant: to be planted.
-        limit_s: after which a mutant that loops is given up.
+        limits: tests → seconds after which a mutant that loops is given up; filled as they run.
 
     Raises:
         SystemExit: its tests could not be run at all.
     """
-
     for path in tests_of(mutant.module):
-        code = _forked(partial(_plant_and_test, mutant, path), limit_s)
+        if path not in limits:
+            limits[path] = TIMEOUT_X * _baseline_s(path)
+        code = _forked(partial(_plant_and_test, mutant, path), limits[path])
         if code is None:
             return TIMED_OUT
         if code not in (0, 1, 2):  # passed, failed, not importable
@@ -225,15 +243,14 @@ def _forked(action: Callable[[], int], limit_s: float) -> int | None:
 
 def _plant_and_test(mutant: Mutant, tests: Path) -> int:
     sys.meta_path.insert(0, _Planted(mutant))
-    return _tests_in_child([tests])
+    return _tests_in_child(tests)
 
 
-def _tests_in_child(tests: Sequence[Path]) -> int:
-    import pytest  # here, since its plugins must not be imported before it is
-
+def _tests_in_child(tests: Path) -> int:
     quiet = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=no"]
+    quiet.append("--assert=plain")  # no rewriting: libraries stay as the parent imported them
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        return int(pytest.main([*quiet, *map(str, tests)]))
+        return int(pytest.main([*quiet, str(tests)]))
 
 
 def load_results() -> dict[str, tuple[str, str]]:
@@ -246,9 +263,19 @@ def load_results() -> dict[str, tuple[str, str]]:
 
 def all_mutants(only: Sequence[str]) -> list[Mutant]:
     """Return the mutants of every module, or of those whose name holds one of `only`."""
-    paths = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
+    paths = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.py"))]
     chosen = [path for path in paths if not only or any(part in path.stem for part in only)]
     return [mutant for path in chosen for mutant in mutants_of(path)]
+
+
+def _import_libraries() -> None:
+    """Import what tests of the judge import, but for the judge, so that no child has to."""
+    for found in pkgutil.walk_packages(gonogo.contract.__path__, "gonogo.contract."):
+        importlib.import_module(found.name)
+    for name in ("gonogo.rundir", "hypothesis.strategies", "jsonschema", "numpy"):
+        importlib.import_module(name)
+    assert not [name for name in sys.modules if name.startswith("gonogo.judge")]
+    gc.freeze()  # else each child's collector touches, and so copies, every page
 
 
 def main() -> int:
@@ -257,28 +284,29 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=55.0)
     parser.add_argument("--only", default="")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--part", default="1/1", help="K/N: every Nth mutant, from the Kth")
     asked = parser.parse_args()
     mutants = all_mutants([part for part in asked.only.split(",") if part])
     digests = {module: digest_of(module) for module in {mutant.module for mutant in mutants}}
     known = load_results()
     left = [m for m in mutants if known.get(m.name, ("", ""))[0] != digests[m.module]]
     if not asked.list:
-        _run(left, digests, time.monotonic() + 60 * asked.minutes)
+        part, parts = map(int, asked.part.split("/"))
+        _run(left[part - 1 :: parts], digests, time.monotonic() + 60 * asked.minutes)
     return _tell(mutants, digests)
 
 
 def _run(left: Sequence[Mutant], digests: dict[str, str], until: float) -> None:
     print(f"{len(left)} mutants to run", flush=True)
     began = time.monotonic()
-    limits: dict[str, float] = {}
+    limits: dict[Path, float] = {}
+    _import_libraries()
     for number, mutant in enumerate(left, start=1):
         if time.monotonic() >= until:
             print("time is up; the same command goes on from here")
             return
-        if mutant.module not in limits:
-            limits[mutant.module] = TIMEOUT_X * _baseline_s(mutant.module)
         row = {"name": mutant.name, "digest": digests[mutant.module]}
-        result = run_mutant(mutant, limits[mutant.module])
+        result = run_mutant(mutant, limits)
         with RESULTS.open("a") as stream:
             stream.write(json.dumps({**row, "result": result}) + "\n")
         rest_s = (time.monotonic() - began) / number * (len(left) - number)
@@ -286,15 +314,15 @@ def _run(left: Sequence[Mutant], digests: dict[str, str], until: float) -> None:
         print(f"{number}/{len(left)} {result:9} {mutant.name} ({left_min:.0f} min)", flush=True)
 
 
-def _baseline_s(module: str) -> float:
-    """Return how long a module's tests take without any mutant, at least 10 s.
+def _baseline_s(tests: Path) -> float:
+    """Return how long a file of tests takes without any mutant, at least 10 s.
 
     Raises:
         SystemExit: they fail.
     """
     began = time.monotonic()
-    if _forked(partial(_tests_in_child, tests_of(module)), BASELINE_S) != 0:
-        raise SystemExit(f"{module}: its tests fail without any mutant")
+    if _forked(partial(_tests_in_child, tests), BASELINE_S) != 0:
+        raise SystemExit(f"{tests}: fails without any mutant")
     return max(10.0, time.monotonic() - began)
 
 
