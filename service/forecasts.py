@@ -1,19 +1,35 @@
-"""How long does the rest of an experiment take? Measured pace times the steps that are left."""
+"""How long does the rest of an experiment take, what does it cost, and can its deadline be met?
+
+What was measured comes from the database: the ends of the living run's steps, the facts of those
+that ended. The arithmetic is `gonogo.judge.course.forecast`. Two labels of an experiment belong to
+it: `claimed_seconds`, what somebody promised, and `price_per_device_hour`.
+"""
 
 import json
-import statistics
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
-from sqlalchemy import select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.api import Forecast
+from gonogo.contract.criterion import Metric
+from gonogo.contract.errors import Rejected
 from gonogo.contract.facts import Facts
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.lifecycle import PhaseState, RunState
-from gonogo.judge.course.forecast import build_forecast as build_from_facts
-from gonogo.judge.course.forecast import build_live_forecast
+from gonogo.contract.order import Order
+from gonogo.judge.course.forecast import (
+    Ahead,
+    Measured,
+    build_forecast,
+    cost_of,
+    measure_living,
+    measure_pace,
+    next_checkpoint_s,
+)
 from service.db.schema import (
     AssessmentRow,
     ExperimentRow,
@@ -24,60 +40,242 @@ from service.db.schema import (
 )
 
 _WINDOW = 64
+_RUNS = 3
+"""Ended runs whose start-up is remembered."""
+_LONGEST_START_S = 7_200.0
+_KNOWN_STEPS = 20
+"""Steps before a pace can miss a deadline."""
 CLAIMED_LABEL = "claimed_seconds"
 """Label that says what somebody promised, shown beside the forecast (R18)."""
+PRICE_LABEL = "price_per_device_hour"
+"""Label that says what a device costs an hour."""
+_TO_COME = (PhaseState.PENDING, PhaseState.ACTIVE)
 
 
-def build_forecast(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _End:
+    """The end of a step, on rank 0."""
+
+    boot: str
+    step: int
+    mono: float
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Living:
+    """The run that goes on."""
+
+    row: RunRow
+    order: Order | None
+    step: int
+    heard_at: float | None
+    """Time of its newest line, in Unix seconds of its host."""
+    first: _End | None
+    last: _End | None
+    measured: Measured | None
+
+
+def check_labels(labels: dict[str, str]) -> None:
+    """Refuse labels that are to be numbers and are none.
+
+    Raises:
+        Rejected: such a label.
+    """
+    for name in (CLAIMED_LABEL, PRICE_LABEL):
+        if name in labels and _number(labels, name) is None:
+            raise Rejected(f"label {name}: found {labels[name]!r}; expected a positive number")
+
+
+def load_forecast(
     session: Session,
     experiment: ExperimentRow,
     phases: Sequence[PhaseRow],
     runs: Sequence[RunRow],
 ) -> Forecast:
-    """Return the forecast from the living run's pace, or from that of the last one that ended."""
-    living = next((run for run in runs if run.state != RunState.ENDED), None)
-    done = session.get(ProgressRow, living.id) if living is not None else None
-    left = sum(
-        phase.steps for phase in phases if phase.state in (PhaseState.PENDING, PhaseState.ACTIVE)
-    ) - (done.step if done else 0)
-    claimed = _claimed(experiment)
+    """Return how long the phases that are not over take.
+
+    Args:
+        session: a transaction.
+        experiment: whose rest it is.
+        phases: its phases, in their order.
+        runs: its runs, oldest first.
+    """
+    claimed = _number(experiment.labels, CLAIMED_LABEL)
+    living = _load_living(session, runs)
+    ahead = [_ahead(phase, living) for phase in phases if PhaseState(phase.state) in _TO_COME]
+    ended = _load_ended(session, runs)
+    measured = None if living is None else living.measured
+    found = build_forecast(ahead, ended, measured, claimed_seconds=claimed)
+    if found.step_s is None:
+        return found
+    price = _number(experiment.labels, PRICE_LABEL)
+    devices = _devices(experiment)
+    more = {
+        "cost_p50": cost_of(found.seconds_p50, devices=devices, per_hour=price),
+        "cost_p90": cost_of(found.seconds_p90, devices=devices, per_hour=price),
+    }
     if living is not None:
-        gaps = _step_gaps(session, living.id)
-        if len(gaps) >= 3:
-            return build_live_forecast(
-                step_s=statistics.median(gaps),
-                steps_left=left,
-                measured_steps=len(gaps),
-                claimed_seconds=claimed,
-            )
-    for run in reversed(runs):
-        facts = session.scalars(
-            select(AssessmentRow.facts).where(AssessmentRow.run == run.id)
-        ).first()
-        found = facts and build_from_facts(
-            [Facts.model_validate_json(facts)], steps_left=left, claimed_seconds=claimed
-        )
-        if found and found.seconds_p50 is not None:
-            return found
-    return Forecast(claimed_seconds=claimed)
+        more |= {"next_checkpoint_s": _next_checkpoint_s(session, living, found.step_s)}
+        more |= _deadline(living)
+    return found.model_copy(update=more)
 
 
-def _step_gaps(session: Session, run: str) -> list[float]:
-    """Return the seconds between the last steps' ends on rank 0."""
-    query = (
-        select(HeartbeatRow.line)
-        .where(
-            HeartbeatRow.run == run, HeartbeatRow.rank == 0, HeartbeatRow.msg == Msg.STEP_END.value
-        )
-        .order_by(HeartbeatRow.n.desc())
-        .limit(_WINDOW + 1)
+def _load_living(session: Session, runs: Sequence[RunRow]) -> _Living | None:
+    row = next((run for run in runs if run.state != RunState.ENDED), None)
+    if row is None:
+        return None
+    progress = session.get(ProgressRow, row.id)
+    first, last, gaps_s = _load_ends(session, row.id)
+    mean_s = steps = 0.0
+    if first and last and first.boot == last.boot and last.step > first.step:
+        steps = last.step - first.step
+        mean_s = (last.mono - first.mono) / steps
+    return _Living(
+        row=row,
+        order=Order.model_validate(row.order) if row.order else None,
+        step=progress.step if progress else 0,
+        heard_at=progress.heartbeat_at if progress else None,
+        first=first,
+        last=last,
+        measured=measure_living(gaps_s, mean_s, max(int(steps), len(gaps_s)), _start_s(row, first)),
     )
-    stamps = [float(json.loads(line)["mono"]) for line in session.scalars(query)]
-    return [late - early for late, early in pairwise(stamps) if late > early]
 
 
-def _claimed(experiment: ExperimentRow) -> float | None:
+def _load_ended(session: Session, runs: Sequence[RunRow]) -> list[Measured]:
+    """Return how fast the last runs were that have ended and were measured, oldest first."""
+    found: list[Measured] = []
+    for run in reversed(runs):
+        if run.state != RunState.ENDED:
+            continue
+        query = select(AssessmentRow.facts).where(AssessmentRow.run == run.id)
+        text = session.scalars(query).first()
+        facts = None if text is None else Facts.model_validate_json(text)
+        first = _load_first(session, run.id)
+        measured = facts and measure_pace(facts.pace, _start_s(run, first))
+        if measured:
+            found.append(measured)
+        if len(found) == _RUNS:
+            break
+    return found[::-1]
+
+
+def _lines(run: str) -> Select[str]:
+    """Return the query of the lines of rank 0 that may end a step."""
+    ends = (Msg.STEP_END.value, Msg.PROGRESS.value)
+    return select(HeartbeatRow.line).where(
+        HeartbeatRow.run == run, HeartbeatRow.rank == 0, HeartbeatRow.msg.in_(ends)
+    )
+
+
+def _load_first(session: Session, run: str) -> _End | None:
+    """Return the end of a run's first step."""
+    lines = session.scalars(_lines(run).order_by(HeartbeatRow.n).limit(2)).all()
+    return next(iter(_ends(lines)), None)
+
+
+def _load_ends(session: Session, run: str) -> tuple[_End | None, _End | None, list[float]]:
+    """Return the ends of a run's first and last step, and the seconds between the last ones."""
+    query = _lines(run).order_by(HeartbeatRow.n.desc()).limit(2 * (_WINDOW + 1))
+    ends = _ends(session.scalars(query).all()[::-1])[-_WINDOW - 1 :]
+    pairs = [(early, late) for early, late in pairwise(ends) if early.boot == late.boot]
+    gaps_s = [
+        (late.mono - early.mono) / (late.step - early.step)
+        for early, late in pairs
+        if late.step > early.step and late.mono > early.mono
+    ]
+    return (_load_first(session, run) if ends else None), (ends[-1] if ends else None), gaps_s
+
+
+def _ends(lines: Sequence[str]) -> list[_End]:
+    """Return the ends of steps: `step_end`, or the progress of a program that says no such line."""
+    rows = [json.loads(line) for line in lines]
+    if any(row["msg"] == Msg.STEP_END for row in rows):
+        rows = [row for row in rows if row["msg"] == Msg.STEP_END]
+    return [
+        _End(boot=row["boot"], step=row["step"], mono=float(row["mono"]), at=float(row["ts"]))
+        for row in rows
+    ]
+
+
+def _start_s(run: RunRow, first: _End | None) -> float | None:
+    """Return the seconds from a run's claim to the end of its first step.
+
+    The claim was seen by the service's clock, the step by its host's; a figure that only clocks
+    which disagree can explain is none.
+    """
+    if first is None or run.claimed_at is None or run.resume_from:
+        return None
+    start_s = first.at - run.claimed_at
+    return start_s if 0 < start_s < _LONGEST_START_S else None
+
+
+def _ahead(phase: PhaseRow, living: _Living | None) -> Ahead:
+    """Return what is left of a phase, as of the run's last line."""
+    if living is None or living.row.phase != phase.name:
+        return Ahead(steps=phase.steps)
+    left = max(0, phase.steps - living.step)
+    if living.first is not None:
+        return Ahead(steps=left, begun_s=None)
+    claimed, heard = living.row.claimed_at, living.heard_at
+    begun_s = 0.0 if claimed is None or heard is None else max(0.0, heard - claimed)
+    return Ahead(steps=left, begun_s=begun_s)
+
+
+def _next_checkpoint_s(session: Session, living: _Living, step_s: float) -> float | None:
+    """Return the seconds until the living run's next checkpoint; None before its first step."""
+    order, last, first = living.order, living.last, living.first
+    if order is None or order.steps is None or last is None or first is None:
+        return None
+    query = select(HeartbeatRow.line).where(
+        HeartbeatRow.run == living.row.id,
+        HeartbeatRow.rank == 0,
+        HeartbeatRow.msg == Msg.CHECKPOINT.value,
+    )
+    saved = session.scalars(query.order_by(HeartbeatRow.n.desc()).limit(1)).first()
+    since = float(json.loads(saved)["ts"]) if saved else first.at
+    return next_checkpoint_s(
+        step=living.step,
+        step_s=step_s,
+        since_s=max(0.0, last.at - since),
+        every_steps=order.checkpoint.every_steps,
+        every_s=order.checkpoint.every_s,
+        steps_left=max(0, order.steps - living.step),
+    )
+
+
+def _deadline(living: _Living) -> dict[str, float | bool]:
+    """Return what a criterion on `forecast_s` allows, and whether it is missed at this pace.
+
+    It is about the phases that come after the run's own (R18), or about as many steps again where
+    none does, as the judge has it.
+    """
+    order, measured = living.order, living.measured
+    limits = [
+        bound
+        for row in (order.gate if order else [])
+        if row.metric == Metric.FORECAST_S
+        for bound in [row.fail_above if row.fail_above is not None else row.pass_below]
+        if isinstance(bound, float)
+    ]
+    if order is None or not limits:
+        return {}
+    steps = sum(phase.steps for phase in order.phases_after) or order.steps or 0
+    known = measured is not None and measured.steps >= _KNOWN_STEPS
+    late = known and measured is not None and steps * measured.step_s > min(limits)
+    return {"deadline_s": min(limits), "late": late}
+
+
+def _devices(experiment: ExperimentRow) -> int:
+    """Return how many devices are paid for: as many as the plan has ranks."""
+    workload = experiment.resolved["plan"].get("workload") or {}
+    return int(workload.get("world_size") or 1)
+
+
+def _number(labels: dict[str, str], name: str) -> float | None:
+    """Return a label that is a positive number; None for any other."""
     try:
-        return float(experiment.labels[CLAIMED_LABEL])
+        found = float(labels[name])
     except (KeyError, ValueError):
         return None
+    return found if 0 < found < math.inf else None

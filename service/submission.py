@@ -12,6 +12,7 @@ from gonogo.planning.checks import warnings_of
 from gonogo.planning.resolve import ResolvedPlan, build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
 from service.db.schema import ExperimentRow, PhaseRow
+from service.forecasts import check_labels
 from service.lifecycle import Deed, lock_experiment, move_phase, record_event
 from service.origins import Origin
 from service.progress import start_phase
@@ -25,6 +26,7 @@ def resolve_submission(submission: Submission) -> ResolvedPlan:
         NotFound: no such bundled plan or configuration.
     """
     _check_texts(submission)
+    check_labels(submission.labels)
     plan = submission.plan
     data = bundled_plan(plan) if isinstance(plan, str) else plan
     return resolve_plan(data, submission.set)

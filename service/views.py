@@ -38,7 +38,7 @@ from service.db.schema import (
     RunRow,
     WorkerRow,
 )
-from service.forecasts import build_forecast
+from service.forecasts import load_forecast
 from service.takers import SILENT_S, load_needs
 from service.told.awaited import expires_at, open_approval
 from service.told.decided import Decided, load_decided, standing_cause
@@ -128,7 +128,7 @@ def _view_one(
         origin=origin,
         phases=shown,
         conditions=hanging,
-        forecast=Forecast() if over else build_forecast(session, row, phases, runs),
+        forecast=_OVER if over else load_forecast(session, row, phases, runs),
         labels=row.labels,
         submitted_by=row.created_by,
         created_at=stamp(row.created_at),
@@ -157,6 +157,9 @@ def _view_phase(phase: PhaseRow, runs: Iterable[RunRow]) -> PhaseView:
 def view_condition(row: ConditionRow) -> Condition:
     """Return a condition in its present state."""
     return Condition.model_validate({**row.document, "state": row.state})
+
+
+_OVER = Forecast(basis="nothing is left")
 
 
 def _waiting_for(row: ExperimentRow, runs: list[RunRow]) -> str | None:

@@ -191,6 +191,8 @@ def _print_experiment(view: ExperimentView) -> None:
         fields["waiting for"] = escape(view.waiting_for)
     if view.forecast.seconds_p50 is not None:
         fields["rest"] = f"{duration(view.forecast.seconds_p50)}  ({view.forecast.basis})"
+    if view.forecast.late:
+        fields["deadline"] = "cannot be met at this pace"
     print_fields(fields)
     print_lines(standing_lines(view))
     print_lines(

@@ -141,10 +141,26 @@ def forecast(
         {
             "half of such runs take": duration(found.seconds_p50),
             "nine in ten take": duration(found.seconds_p90),
+            "next checkpoint in": duration(found.next_checkpoint_s),
+            "cost of half, of nine in ten": _costs(found),
+            "deadline": _deadline(found),
             "claimed": duration(found.claimed_seconds),
             "basis": found.basis,
         }
     )
+
+
+def _costs(found: Forecast) -> str:
+    if found.cost_p50 is None or found.cost_p90 is None:
+        return "– (label price_per_device_hour)"
+    return f"{found.cost_p50:.2f}, {found.cost_p90:.2f}"
+
+
+def _deadline(found: Forecast) -> str:
+    if found.deadline_s is None:
+        return "–"
+    met = "cannot be met at this pace" if found.late else "can be met"
+    return f"{duration(found.deadline_s)} for what comes after this phase: {met}"
 
 
 def register(app: typer.Typer) -> None:

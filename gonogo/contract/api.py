@@ -43,9 +43,23 @@ class Forecast(Recorded):
     """How long the rest takes, computed from measurement (R18)."""
 
     seconds_p50: float | None = None
+    """Half of such experiments take at most so long, start-ups and checkpoints included."""
     seconds_p90: float | None = None
+    """Nine in ten take at most so long."""
     basis: str = "nothing measured yet"
     claimed_seconds: float | None = None
+    """What the label `claimed_seconds` promises, for the whole experiment."""
+    step_s: float | None = None
+    """Seconds of a step that this rests on."""
+    next_checkpoint_s: float | None = None
+    """Seconds until the run that goes on saves its next checkpoint."""
+    cost_p50: float | None = None
+    """What `seconds_p50` costs, at the label `price_per_device_hour` for each device."""
+    cost_p90: float | None = None
+    deadline_s: float | None = None
+    """The least that a criterion on `forecast_s` allows for what comes after the present phase."""
+    late: bool = False
+    """Whether that cannot be met at the pace so far."""
 
 
 class PhaseView(Recorded):

@@ -2,6 +2,7 @@
 
 from service.alerts.delivery import Deliveries
 from service.conductor.approvals import Approvals
+from service.conductor.deadlines import Deadlines
 from service.conductor.judge import Judging
 from service.conductor.leader import Leader
 from service.conductor.leases import Leases
@@ -29,6 +30,9 @@ class Conductor:
             Loop(name="leases", run_once=Leases(context).run_once, every_s=2.0, listens=False),
             Loop(
                 name="approvals", run_once=Approvals(context).run_once, every_s=1.0, listens=False
+            ),
+            Loop(
+                name="deadlines", run_once=Deadlines(context).run_once, every_s=5.0, listens=False
             ),
             Loop(name="alerts", run_once=self._deliveries.run_once, every_s=0.5),
             Loop(name="cursors", run_once=Cursors(context).run_once, every_s=0.5),

@@ -17,7 +17,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeClass
 from gonogo.contract.records import ModelRecord, Preflight
 from gonogo.contract.wire import Recorded
-from gonogo.judge.course.forecast import build_forecast, build_live_forecast
+from gonogo.judge.course.forecast import Ahead, Measured, build_forecast, measure_pace
 from gonogo.rundir import load_record
 from service.artifacts import list_artifacts, reachable_dir
 from service.context import Context
@@ -133,18 +133,16 @@ def _forecast_after(
     session: Session, run: str, order: Order | None, ranks: Sequence[RankNumbers]
 ) -> Forecast | None:
     """Return what the phases after a run would take at its pace, if any come."""
-    ahead = sum(phase.steps for phase in order.phases_after) if order else 0
+    ahead = [Ahead(steps=phase.steps) for phase in order.phases_after] if order else []
     if not ahead:
         return None
     facts = _load_facts(session, run)
-    if facts is not None:
-        return build_forecast([facts], steps_left=ahead)
+    measured = None if facts is None else measure_pace(facts.pace)
     slow = max(ranks, key=lambda rank: rank.median_step_s or 0.0, default=None)
-    if slow is None or slow.median_step_s is None:
-        return Forecast()
-    return build_live_forecast(
-        step_s=slow.median_step_s, steps_left=ahead, measured_steps=slow.final_step
-    )
+    if measured is None and slow is not None and slow.median_step_s is not None:
+        step_s = slow.median_step_s
+        measured = Measured(step_s=step_s, late_s=step_s, steps=slow.final_step)
+    return build_forecast(ahead, [measured] if measured else [])
 
 
 def _load_facts(session: Session, run: str) -> Facts | None:

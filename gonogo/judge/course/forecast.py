@@ -1,13 +1,51 @@
 """How long will the rest take? Arithmetic on what was measured, never hope (R18).
 
 50 000 steps of 4096 tokens at 38 tokens/s are 62 days, whatever a report promises.
+
+What is left is a list of phases (`Ahead`), each with steps and, unless it is under way, a start-up:
+launch, imports, preflight, compilation. What was measured is a list of runs (`Measured`), each with
+the time of its steps, pauses for checkpoints and evaluations included. A run that goes on is
+believed the more the longer it is (`PRIOR_STEPS`), so that the figure does not jump where one phase
+hands over to the next.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from gonogo.contract.api import Forecast
 from gonogo.contract.canonical import rounded
-from gonogo.contract.facts import Facts, PaceFacts
+from gonogo.contract.facts import PaceFacts
+
+PRIOR_STEPS = 16
+"""A living run's pace weighs n steps against so many of the run before it."""
+BLOCK = 8
+"""Steps of one block: as in the facts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """How fast one run was."""
+
+    step_s: float
+    """Seconds of a step, pauses for checkpoints and evaluations included."""
+    late_s: float
+    """The same of its slow stretches: nine of ten blocks of eight steps are faster."""
+    steps: int
+    """How many steps this rests on."""
+    start_s: float | None = None
+    """Seconds from its claim to the end of its first step; None where nobody saw it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """One phase that is not over."""
+
+    steps: int
+    """Steps that it still has to do."""
+    begun_s: float | None = 0.0
+    """Seconds since its run was claimed; None once its first step has ended: it has started."""
 
 
 def seconds_at_speed(*, steps: int, tokens_per_step: int, tok_s: float) -> float:
@@ -21,61 +59,126 @@ def seconds_at_speed(*, steps: int, tokens_per_step: int, tok_s: float) -> float
     return steps * tokens_per_step / tok_s
 
 
+def measure_pace(pace: Mapping[str, PaceFacts], start_s: float | None = None) -> Measured | None:
+    """Return how fast a run was that has ended, by its slowest rank; None where a rank is unknown.
+
+    Args:
+        pace: rank → its pace, from the facts.
+        start_s: seconds from its claim to the end of its first step.
+    """
+    ranks = [row for row in pace.values() if row.steps]
+    usual = [value for row in ranks if (value := row.block_p50_s or row.median_step_s)]
+    slow = [value for row in ranks if (value := row.block_p90_s or row.p95_step_s)]
+    if not ranks or len(usual) < len(ranks) or len(slow) < len(ranks):
+        return None
+    steps = max(row.steps for row in ranks)
+    step_s = max(usual)
+    return Measured(step_s=step_s, late_s=max(step_s, *slow), steps=steps, start_s=start_s)
+
+
+def measure_living(
+    gaps_s: Sequence[float], mean_s: float, steps: int, start_s: float | None = None
+) -> Measured | None:
+    """Return how fast a run is that goes on; None without a step to go by.
+
+    Args:
+        gaps_s: seconds between the ends of its last steps, newest last.
+        mean_s: mean of all its gaps so far, the rare pauses included.
+        steps: how many gaps that mean rests on.
+        start_s: seconds from its claim to the end of its first step.
+    """
+    if not gaps_s:
+        return None
+    step_s = max(statistics.median(gaps_s), mean_s)
+    blocks = [math.fsum(gaps_s[at : at + BLOCK]) / BLOCK for at in range(0, len(gaps_s), BLOCK)]
+    whole = sorted(blocks[: len(gaps_s) // BLOCK])
+    late_s = whole[math.ceil(0.9 * len(whole)) - 1] if whole else max(gaps_s)
+    return Measured(step_s=step_s, late_s=max(step_s, late_s), steps=steps, start_s=start_s)
+
+
 def build_forecast(
-    facts: Iterable[Facts],
+    ahead: Sequence[Ahead],
+    runs: Sequence[Measured],
+    living: Measured | None = None,
     *,
-    steps_left: int,
     claimed_seconds: float | None = None,
 ) -> Forecast:
-    """Return how long the steps that are left take at the pace of the latest measured run.
+    """Return how long everything that is left takes.
 
-    The slowest rank counts. `seconds_p50` takes the median pace over blocks of eight steps, pauses
-    for checkpoints and evaluations included; `seconds_p90` the 90th percentile of the blocks.
+    `seconds_p50` is what half of such runs take at most, `seconds_p90` what nine in ten take.
 
     Args:
-        facts: facts of the experiment's runs, oldest first; the last with a pace counts.
-        steps_left: steps of everything that is still to come.
+        ahead: the phases that are not over, in their order.
+        runs: of the experiment's runs that have ended, oldest first; the last one's pace counts.
+        living: of the run that goes on.
         claimed_seconds: what somebody promised, shown beside it.
     """
-    found = Forecast(claimed_seconds=claimed_seconds)
-    for row in facts:
-        found = _from_pace(row.pace, steps_left, claimed_seconds) or found
-    return found
-
-
-def _from_pace(
-    pace: Mapping[str, PaceFacts], steps_left: int, claimed_seconds: float | None
-) -> Forecast | None:
-    ranks = [row for row in pace.values() if row.steps]
-    medians = [value for row in ranks if (value := row.block_p50_s or row.median_step_s)]
-    slow = [value for row in ranks if (value := row.block_p90_s or row.p95_step_s)]
-    if not ranks or len(medians) < len(ranks) or len(slow) < len(ranks):
-        return None
-    step_s = max(medians)
-    late_s = max(step_s, *slow)
-    measured = max(row.steps for row in ranks)
+    pace = _blended(runs[-1] if runs else None, living)
+    if pace is None:
+        return Forecast(claimed_seconds=claimed_seconds)
+    steps = sum(row.steps for row in ahead)
+    known = [*runs, living] if living is not None else list(runs)
+    starts = [row.start_s for row in known if row.start_s is not None]
+    usual_s = _starts_s(ahead, statistics.median(starts) if starts else 0.0)
+    late_s = _starts_s(ahead, max(starts, default=0.0))
+    text = f"{steps} steps at {pace.step_s:.3g} s each, as measured over {pace.steps} steps"
+    if usual_s:
+        text += f", and {usual_s:.3g} s to start"
     return Forecast(
-        seconds_p50=rounded(step_s * steps_left),
-        seconds_p90=rounded(late_s * steps_left),
-        basis=f"{steps_left} steps at {step_s:.3g} s each, as measured over {measured} steps",
+        seconds_p50=rounded(steps * pace.step_s + usual_s),
+        seconds_p90=rounded(steps * pace.late_s + max(usual_s, late_s)),
+        basis=text,
         claimed_seconds=claimed_seconds,
+        step_s=rounded(pace.step_s),
     )
 
 
-def build_live_forecast(
-    *, step_s: float, steps_left: int, measured_steps: int, claimed_seconds: float | None = None
-) -> Forecast:
-    """Return the forecast of a run that goes on, from its median step so far.
+def _blended(before: Measured | None, living: Measured | None) -> Measured | None:
+    """Return the pace to go by: the living run's, as far as it has steps, else the last one's."""
+    if before is None or living is None:
+        return living or before
+    share = living.steps / (living.steps + PRIOR_STEPS)
+    return Measured(
+        step_s=share * living.step_s + (1 - share) * before.step_s,
+        late_s=share * living.late_s + (1 - share) * before.late_s,
+        steps=living.steps if share > 0.5 else before.steps,
+    )
+
+
+def _starts_s(ahead: Sequence[Ahead], start_s: float) -> float:
+    """Return the seconds of start-up that are left, of all phases."""
+    return math.fsum(max(0.0, start_s - row.begun_s) for row in ahead if row.begun_s is not None)
+
+
+def next_checkpoint_s(
+    *,
+    step: int,
+    step_s: float,
+    since_s: float,
+    every_steps: int | None,
+    every_s: float | None,
+    steps_left: int,
+) -> float:
+    """Return the seconds until the next checkpoint, which the last step always makes.
 
     Args:
-        step_s: the run's median step, seconds.
-        steps_left: steps of everything that is still to come.
-        measured_steps: how many steps the median rests on.
-        claimed_seconds: what somebody promised.
+        step: steps that are done.
+        step_s: seconds of a step.
+        since_s: seconds since the last checkpoint, or since the first step.
+        every_steps: checkpoint cadence in steps; None = not by steps.
+        every_s: checkpoint cadence in seconds; None = not by time.
+        steps_left: of the run.
     """
-    return Forecast(
-        seconds_p50=rounded(step_s * steps_left),
-        seconds_p90=None,
-        basis=f"{steps_left} steps at {step_s:.3g} s each, as measured over {measured_steps} steps",
-        claimed_seconds=claimed_seconds,
-    )
+    due = [steps_left * step_s]
+    if every_steps is not None:
+        due.append((every_steps - step % every_steps) * step_s)
+    if every_s is not None:
+        due.append(max(0.0, every_s - since_s))
+    return rounded(min(due))
+
+
+def cost_of(seconds: float | None, *, devices: int, per_hour: float | None) -> float | None:
+    """Return what the time costs, in the currency of `per_hour` (a device's price for an hour)."""
+    if seconds is None or per_hour is None:
+        return None
+    return rounded(seconds / 3600 * devices * per_hour)

@@ -3,12 +3,39 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gonogo.contract.facts import Facts, PaceFacts
-from gonogo.judge.course.forecast import build_forecast, build_live_forecast, seconds_at_speed
+from gonogo.contract.facts import PaceFacts
+from gonogo.judge.course.forecast import (
+    Ahead,
+    Measured,
+    build_forecast,
+    cost_of,
+    measure_living,
+    measure_pace,
+    next_checkpoint_s,
+    seconds_at_speed,
+)
 from tests.judge.runs import facts_of, record_of
 
 DAY_S = 86_400
+BEGUN = Ahead(steps=10, begun_s=None)
+
+
+def pace(step_s: float | None) -> PaceFacts:
+    return PaceFacts(
+        steps=20,
+        median_step_s=step_s,
+        p95_step_s=step_s,
+        block_p50_s=None,
+        block_p90_s=None,
+        sections_s={},
+    )
+
+
+def measured(step_s: float, *, steps: int = 100, start_s: float | None = None) -> Measured:
+    return Measured(step_s=step_s, late_s=1.5 * step_s, steps=steps, start_s=start_s)
 
 
 def test_fifty_thousand_steps_at_38_tokens_per_second_are_62_days() -> None:
@@ -28,43 +55,105 @@ def test_a_speed_that_is_none_has_no_forecast(speed: float) -> None:
         seconds_at_speed(steps=1, tokens_per_step=1, tok_s=speed)
 
 
-def test_the_forecast_of_a_run_is_its_pace_times_the_steps_left() -> None:
+def test_a_run_that_ended_is_as_fast_as_its_slowest_rank_pauses_included() -> None:
     facts = facts_of(record_of())
-    found = build_forecast([facts], steps_left=1000, claimed_seconds=60.0)
-    assert found.seconds_p50 == pytest.approx(1000 * (facts.pace["0"].block_p50_s or 0.0))
-    assert found.seconds_p90 is not None
-    assert found.seconds_p90 >= found.seconds_p50
-    assert "1000 steps" in found.basis
+    found = measure_pace(facts.pace, start_s=4.0)
+    assert found is not None
+    assert found.step_s == max(row.block_p50_s or 0.0 for row in facts.pace.values())
+    assert found.late_s >= found.step_s
+    assert found.start_s == 4.0
+    slowest = measure_pace({"0": pace(1.0), "1": pace(1.5)})
+    assert slowest is not None
+    assert slowest.step_s == 1.5
+
+
+@pytest.mark.parametrize("ranks", [{}, {"0": pace(None)}, {"0": pace(1.0), "1": pace(None)}])
+def test_a_run_of_which_a_rank_is_unknown_measures_nothing(ranks: dict[str, PaceFacts]) -> None:
+    assert measure_pace(ranks) is None
+
+
+def test_the_rest_is_pace_times_steps_and_the_start_of_each_phase() -> None:
+    ahead = [BEGUN, Ahead(steps=90), Ahead(steps=100)]
+    found = build_forecast(ahead, [measured(0.5, start_s=20.0)], claimed_seconds=60.0)
+    assert found.seconds_p50 == 200 * 0.5 + 2 * 20.0
+    assert found.seconds_p90 == 200 * 0.75 + 2 * 20.0
     assert found.claimed_seconds == 60.0
+    assert "200 steps at 0.5 s each" in found.basis
+    assert "40 s to start" in found.basis
 
 
-def test_the_latest_measured_run_counts_and_an_unmeasured_one_does_not() -> None:
-    slow = _paced({"0": _pace(2.0)})
-    fast = _paced({"0": _pace(1.0), "1": _pace(1.5)})
-    assert build_forecast([slow, fast, _paced({})], steps_left=10).seconds_p50 == 15.0
-    assert build_forecast([fast, slow], steps_left=10).seconds_p50 == 20.0
+def test_a_start_that_is_under_way_counts_for_what_is_left_of_it() -> None:
+    for begun_s, left_s in ((0.0, 20.0), (15.0, 5.0), (60.0, 0.0), (None, 0.0)):
+        found = build_forecast([Ahead(steps=0, begun_s=begun_s)], [measured(0.5, start_s=20.0)])
+        assert found.seconds_p50 == left_s
+
+
+def test_the_latest_run_counts_and_the_slowest_start_is_the_late_one() -> None:
+    runs = [measured(9.0, start_s=100.0), measured(1.0, start_s=10.0), measured(2.0, start_s=20.0)]
+    found = build_forecast([Ahead(steps=10)], runs)
+    assert (found.seconds_p50, found.seconds_p90) == (10 * 2.0 + 20.0, 10 * 3.0 + 100.0)
 
 
 def test_nothing_measured_forecasts_nothing() -> None:
-    found = build_forecast([], steps_left=10)
+    found = build_forecast([BEGUN], [], claimed_seconds=5.0)
     assert (found.seconds_p50, found.basis) == (None, "nothing measured yet")
+    assert found.claimed_seconds == 5.0
 
 
-def test_a_live_forecast_rests_on_the_median_so_far() -> None:
-    found = build_live_forecast(step_s=0.5, steps_left=40, measured_steps=8)
-    assert found.seconds_p50 == 20.0
+def test_a_run_that_begins_does_not_jump_away_from_the_one_before() -> None:
+    before, ahead = [measured(1.0)], [Ahead(steps=1000, begun_s=None)]
+    told = [
+        build_forecast(ahead, before, measured(2.0, steps=steps)).seconds_p50 or 0.0
+        for steps in (1, 16, 64, 1000)
+    ]
+    assert told == sorted(told)
+    assert told[0] == pytest.approx(1000, rel=0.06)
+    assert told[-1] == pytest.approx(2000, rel=0.01)
 
 
-def _paced(pace: dict[str, PaceFacts]) -> Facts:
-    return facts_of(record_of()).model_copy(update={"pace": pace})
+def test_a_living_run_counts_its_rare_pauses_and_its_present_speed() -> None:
+    steady = measure_living([1.0] * 64, 1.2, 1000)
+    slower = measure_living([3.0] * 64, 1.2, 1000)
+    assert steady is not None
+    assert slower is not None
+    assert (steady.step_s, steady.steps) == (1.2, 1000)
+    assert slower.step_s == 3.0
+    paused = measure_living([1.0] * 60 + [41.0] + [1.0] * 3, 1.2, 1000)
+    assert paused is not None
+    assert paused.step_s == 1.2
+    assert paused.late_s == 6.0  # the stretch of eight steps with the pause
+    assert measure_living([], 0.0, 0) is None
 
 
-def _pace(step_s: float) -> PaceFacts:
-    return PaceFacts(
-        steps=9,
-        median_step_s=step_s,
-        p95_step_s=step_s,
-        block_p50_s=step_s,
-        block_p90_s=1.2 * step_s,
-        sections_s={},
+@given(
+    st.lists(st.floats(0.01, 100.0), min_size=1, max_size=70),
+    st.floats(0.0, 100.0),
+    st.integers(0, 1000),
+)
+def test_nine_in_ten_never_take_less_than_half(gaps: list[float], mean: float, left: int) -> None:
+    found = build_forecast(
+        [Ahead(steps=left, begun_s=None)], [], measure_living(gaps, mean, len(gaps))
     )
+    assert found.seconds_p50 is not None
+    assert found.seconds_p90 is not None
+    assert found.seconds_p90 >= found.seconds_p50 >= 0
+
+
+@pytest.mark.parametrize(
+    ("every_steps", "every_s", "due_s"),
+    [(100, None, 50 * 2.0), (None, 60.0, 20.0), (100, 60.0, 20.0), (None, None, 800.0),
+     (5000, 1e9, 800.0), (50, None, 100.0), (None, 30.0, 0.0)],
+)  # fmt: skip
+def test_the_next_checkpoint_is_the_one_that_comes_first(
+    every_steps: int | None, every_s: float | None, due_s: float
+) -> None:
+    found = next_checkpoint_s(
+        step=150, step_s=2.0, since_s=40.0, every_steps=every_steps, every_s=every_s, steps_left=400
+    )
+    assert found == due_s
+
+
+def test_time_on_devices_costs_what_they_cost() -> None:
+    assert cost_of(7200.0, devices=8, per_hour=2.5) == 40.0
+    assert cost_of(None, devices=8, per_hour=2.5) is None
+    assert cost_of(7200.0, devices=8, per_hour=None) is None

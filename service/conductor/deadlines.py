@@ -1,0 +1,71 @@
+"""Which run is too slow for the deadline that its plan sets? It is told of once, while it is on.
+
+A criterion on `forecast_s` is judged when its phase has ended; that 62 days will not be 40 hours is
+known after minutes. Nothing is halted for it: a person decides.
+"""
+
+from functools import partial
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.criterion import Metric
+from gonogo.contract.lifecycle import RunState
+from service.context import Context
+from service.db.schema import EventRow, ExperimentRow, RunRow
+from service.forecasts import load_forecast
+from service.lifecycle import Deed, lock_run, phases_of, queue_alert, record_event, runs_of
+
+LATE = "run.late"
+
+
+def load_late(session: Session) -> list[str]:
+    """Return the runs that go on, will miss their deadline at their pace, and were not told of."""
+    told = select(EventRow.run).where(EventRow.type == LATE, EventRow.run.is_not(None))
+    query = (
+        select(RunRow, ExperimentRow)
+        .join(ExperimentRow, ExperimentRow.id == RunRow.experiment)
+        .where(RunRow.state == RunState.RUNNING.value, RunRow.id.not_in(told))
+    )
+    return [
+        run.id
+        for run, experiment in session.execute(query)
+        if _has_deadline(run) and _told(session, experiment, run) is not None
+    ]
+
+
+def _has_deadline(run: RunRow) -> bool:
+    return any(row.get("metric") == Metric.FORECAST_S for row in (run.order or {}).get("gate", ()))
+
+
+def _told(session: Session, experiment: ExperimentRow, run: RunRow) -> str | None:
+    """Return what there is to tell of a run that will be late; None of one that will not."""
+    phases, runs = phases_of(session, experiment.id), runs_of(session, experiment.id)
+    found = load_forecast(session, experiment, phases, runs)
+    if not found.late or found.deadline_s is None or found.step_s is None:
+        return None
+    return (
+        f"{experiment.name}, {run.phase}: at {found.step_s:.3g} s a step the plan's deadline of"
+        f" {found.deadline_s:g} s for what comes after this phase cannot be met"
+    )
+
+
+class Deadlines:
+    """Tells of runs that will miss their deadline."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def run_once(self) -> None:
+        """Look once at every run that goes on."""
+        for run in self._context.store.read(load_late):
+            self._context.store.write(partial(self._tell, run))
+
+    def _tell(self, run: str, session: Session) -> None:
+        deed = Deed(session=session, now=self._context.now())
+        experiment, row = lock_run(deed, run)
+        text = _told(session, experiment, row) if row.state == RunState.RUNNING else None
+        if text is None:
+            return
+        record_event(deed, experiment, LATE, run=row.id, phase=row.phase, text=text)
+        queue_alert(deed, experiment, LATE, text, run=row)

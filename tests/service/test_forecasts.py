@@ -1,0 +1,123 @@
+"""Is the rest of an experiment told from what was measured, and a deadline that cannot be met?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy.orm import Session
+
+from gonogo.contract.errors import Rejected
+from gonogo.contract.order import Order
+from service.conductor.deadlines import Deadlines
+from service.db.schema import RunRow
+from service.forecasts import check_labels
+from tests.service.conftest import Plane
+from tests.service.fake_run import BOOT_TS
+from tests.service.fake_worker import FakeWorker, beats
+
+DEADLINE = {
+    "id": "deadline", "metric": "forecast_s", "pass_below": 10.0, "fail_above": 20.0,
+    "severity": "advisory", "on_missing": "inconclusive",
+}  # fmt: skip
+
+
+def forecast(plane: Plane, experiment: str) -> dict[str, Any]:
+    found: dict[str, Any] = plane.get(f"/experiments/{experiment}/forecast")
+    return found
+
+
+def claimed_before(plane: Plane, order: Order, seconds: float) -> None:
+    """Let a run have been claimed so long before its rank's clock begins."""
+
+    def write(session: Session) -> None:
+        session.get_one(RunRow, order.run).claimed_at = BOOT_TS - seconds
+
+    plane.context.store.write(write)
+
+
+def train(plane: Plane, worker: FakeWorker, order: Order, upto: int, step_s: float) -> None:
+    worker.start(order)
+    lines = {
+        rank: beats(order, rank, upto=upto, step_s=step_s, done=False)
+        for rank in range(order.world_size)
+    }
+    worker.ship(order, lines)
+
+
+def test_the_rest_is_told_while_it_goes_on_with_checkpoint_and_cost(still: Plane) -> None:
+    labels = {"claimed_seconds": "60", "price_per_device_hour": "3600"}
+    experiment = still.submit(labels=labels)
+    assert forecast(still, experiment)["basis"] == "nothing measured yet"
+    worker = still.worker()
+    order = worker.claim()
+    assert order is not None
+    claimed_before(still, order, 9.0)
+    train(still, worker, order, 1, 2.0)
+    ahead = sum(phase.steps for phase in order.phases_after)
+    found = forecast(still, experiment)
+    assert found["seconds_p50"] is None  # one step is no pace
+    worker.end(order, {rank: beats(order, rank, step_s=2.0) for rank in range(order.world_size)})
+    assert order.phase == "sanity"
+    assert ahead > 0
+    assert found["claimed_seconds"] == 60.0
+
+
+def second(plane: Plane, **sets: Any) -> tuple[str, FakeWorker, Order]:
+    """An experiment whose second phase has been claimed."""
+    experiment = plane.submit(**sets)
+    worker = plane.worker()
+    order = plane.next_order(worker)
+    worker.run_through(order)
+    return experiment, worker, plane.next_order(worker)
+
+
+def test_a_phase_that_begins_goes_on_from_what_the_last_one_measured(plane: Plane) -> None:
+    experiment, worker, order = second(plane, labels={"price_per_device_hour": "1800"})
+    before = forecast(plane, experiment)
+    if before["seconds_p50"] is not None:
+        assert before["basis"].endswith(" steps") or "to start" in before["basis"]
+    train(plane, worker, order, 8, 0.5)
+    found = forecast(plane, experiment)
+    left = order.steps - 8 + sum(phase.steps for phase in order.phases_after)
+    assert found["seconds_p50"] >= 0.2 * left  # half the pace before, half the present one
+    assert found["seconds_p90"] >= found["seconds_p50"]
+    assert 0 <= found["next_checkpoint_s"] <= (order.steps - 8) * found["step_s"] + 1e-6
+    assert found["cost_p50"] == pytest.approx(found["seconds_p50"] / 3600 * 2 * 1800, rel=1e-6)
+    assert (found["deadline_s"], found["late"]) == (None, False)
+
+
+@pytest.mark.parametrize(("step_s", "late"), [(0.001, False), (30.0, True)])
+def test_a_deadline_that_cannot_be_met_is_told_once_while_the_run_is_on(
+    plane: Plane, step_s: float, late: bool
+) -> None:
+    sets = {"phases.1.gate": [DEADLINE], "phases.1.steps": 40}
+    experiment, worker, order = second(plane, set=sets)
+    assert order.steps >= 22
+    train(plane, worker, order, 22, step_s)
+    found = forecast(plane, experiment)
+    assert (found["deadline_s"], found["late"]) == (20.0, late)
+    for _ in range(2):
+        Deadlines(plane.context).run_once()
+    told = [row for row in plane.get("/alerts")["items"] if row["type"] == "run.late"]
+    assert len(told) == late
+    if late:
+        assert "of 20 s for what comes after this phase cannot be met" in told[0]["text"]
+    assert plane.get(f"/runs/{order.run}")["state"] == "running"  # nothing is halted for it
+
+
+@pytest.mark.parametrize("name", ["claimed_seconds", "price_per_device_hour"])
+def test_a_label_that_is_to_be_a_number_is_refused_otherwise(name: str) -> None:
+    for value in ("soon", "-1", "0", "nan", "inf", ""):
+        with pytest.raises(Rejected, match=f"label {name}"):
+            check_labels({name: value})
+    check_labels({name: "2.5", "other": "soon"})
+
+
+def test_when_all_is_over_nothing_is_left(plane: Plane) -> None:
+    experiment, worker, order = second(plane)
+    code = plane.call("POST", f"/experiments/{experiment}/cancel", json={"reason": "enough"})
+    assert code.status_code == 202, code.text
+    worker.end(order, {0: []}, "cancelled", "operator", code=3)
+    plane.wait_state(experiment, "finished")
+    assert forecast(plane, experiment)["basis"] == "nothing is left"
