@@ -244,3 +244,45 @@ def test_done_is_heard_from_a_rank_that_had_opened_another_step() -> None:
     found = watch(world)
     assert all(stream.done for stream in found.state.streams.values())
     assert found.halts == []
+
+
+def saves_alone(world: World, section: str, seconds: float, *, in_log: bool = False) -> World:
+    """Rank 0 saves or evaluates for all between two steps; the others wait at a barrier."""
+    for rank in world.ranks:
+        if rank.rank == 0:
+            rank.enter(section)
+        elif in_log:
+            rank.enter("log")
+        rank.spend(seconds)
+        rank.enter(None)
+    world.meet()
+    return world
+
+
+@pytest.mark.parametrize("in_log", [False, True])
+@pytest.mark.parametrize(("section", "seconds"), [("checkpoint", 590.0), ("eval", 1750.0)])
+def test_who_waits_while_one_rank_saves_or_evaluates_for_all_is_not_behind(
+    section: str, seconds: float, in_log: bool
+) -> None:
+    world = world_of().steps(40, step_s=1.0)
+    for _ in range(2):
+        saves_alone(world, section, seconds, in_log=in_log).steps(10, step_s=1.0)
+    assert halted(world) == []
+    opened = opens_at_once(world_of(), 40)
+    evaluates(opened, 0, seconds)
+    assert halted(opens_at_once(opened, 10)) == []
+
+
+def test_a_save_for_all_that_never_ends_is_named_with_its_own_limit() -> None:
+    world = saves_alone(world_of().steps(40, step_s=1.0), "checkpoint", 1000.0)
+    (found,) = watch(world).halts
+    assert (found.detector, found.rank, found.section) == ("section_deadline", 0, "checkpoint")
+    assert found.threshold == 600.0
+
+
+def test_who_has_saved_before_and_does_not_come_to_save_is_behind() -> None:
+    world = world_of().steps(40, step_s=1.0)
+    world.pause("checkpoint", 10.0)
+    saves_alone(world.steps(10, step_s=1.0), "checkpoint", 300.0)
+    (found,) = watch(world).halts
+    assert (found.detector, found.rank, found.section) == ("section_deadline", 1, None)

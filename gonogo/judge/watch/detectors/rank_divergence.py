@@ -2,7 +2,8 @@
 
 A held (stopped, uninterruptible) rank is the culprit by its state; else a rank that alone entered a
 collective while every other stands in another, as the flight recorders tell; else the lowest (step,
-section_seq, collective_seq). In DDP's backward the innocent rank's Python stack shows no
+section_seq, collective_seq), but that one rank may save or evaluate for all, and the others wait for
+it between sections. In DDP's backward the innocent rank's Python stack shows no
 collective, hence the counter and, on a tie, what else tells the ranks apart: one that is silent
 while its peers speak, or the native stack of the one that does not wait in a collective. Where
 nothing does, no rank is named: to accuse the lowest number would send a person to the wrong host.
@@ -11,6 +12,7 @@ nothing does, no rank is named: to accuse the lowest number would send a person 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS
 from gonogo.contract.outcome import Detector as Name
 from gonogo.judge.watch.detector import Detector
 from gonogo.judge.watch.stream import RankStream
@@ -49,6 +51,9 @@ def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culpri
     behind = held or among
     lowest = min(stream.position() for stream in behind)
     tied = [stream for stream in behind if stream.position() == lowest]
+    alone = None if held else acts_for_all(among, tied)
+    if alone is not None:
+        return Culprit(alone, named=True)
     if len(tied) > 1:
         tied = _told_apart(view, tied, mono)
     named = len(tied) == 1 or bool(held)
@@ -61,6 +66,22 @@ def _told_apart(view: View, tied: list[RankStream], mono: float) -> list[RankStr
     if fresh and len(fresh) < len(tied):
         return [stream for stream in tied if stream not in fresh]
     return [s for s in tied if view.processes.waits(s.rank) is False] or tied
+
+
+def acts_for_all(among: Sequence[RankStream], behind: Sequence[RankStream]) -> RankStream | None:
+    """Return the rank that saves or evaluates for all, while those behind it wait, if one does.
+
+    Its section puts it ahead of ranks that never enter one of this name: `if rank == 0: save()`,
+    then a barrier. Who has entered such a section before is expected to again, and is behind.
+    """
+    ended = {stream.completed for stream in behind}
+    for stream in among:
+        if stream in behind or stream.section not in NON_TRAINING_SECTIONS:
+            continue
+        others = (name == stream.section for row in behind for name, _ in row.section_times)
+        if ended == {stream.completed} and not any(others):
+            return stream
+    return None
 
 
 def stray(view: View, among: Sequence[RankStream]) -> RankStream | None:
