@@ -1,0 +1,77 @@
+"""Are the reference pages what the code makes, and do they say something of everything?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from gonogo.contract.plan import Plan
+from gonogo.contract.yaml_text import parse_yaml
+from gonogo.planning import reference
+from gonogo.planning.reference import Key, field_docs, keys
+
+ROOT = Path(__file__).parents[2]
+PLANS = sorted((ROOT / "gonogo/contract/plans").glob("*.yaml"))
+
+
+def every_key(model: type[BaseModel] = Plan, prefix: str = "") -> Iterator[Key]:
+    for key in keys(model, prefix):
+        yield key
+        if key.section is not None:
+            yield from every_key(key.section, key.below)
+
+
+def said_by(document: Any, model: type[BaseModel], prefix: str) -> Iterator[str]:
+    """Paths of the reference that a plan's document uses."""
+    rows = {key.path.removeprefix(prefix): key for key in keys(model, prefix)}
+    for name, value in document.items():
+        key = rows[name]
+        yield key.path
+        if key.section is None or value is None:
+            continue
+        below = value if isinstance(value, list) else [value]
+        if key.path == "remedies":
+            below = list(value.values())
+        for part in below:
+            yield from said_by(part, key.section, key.below)
+
+
+def test_the_reference_of_plans_is_made_from_the_models() -> None:
+    made = "`python -m gonogo.planning.reference > docs/plan-reference.md` makes it"
+    assert (ROOT / "docs/plan-reference.md").read_text() == reference.page(), made
+
+
+@pytest.mark.parametrize("key", list(every_key()), ids=lambda key: key.path)
+def test_every_key_of_a_plan_says_what_it_means(key: Key) -> None:
+    assert key.meaning
+    assert key.meaning.endswith((".", ")"))
+    assert "|" not in key.meaning
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.stem)
+def test_every_key_of_a_bundled_plan_is_in_the_reference(plan: Path) -> None:
+    page = (ROOT / "docs/plan-reference.md").read_text()
+    said = set(said_by(parse_yaml(plan.read_text()), Plan, ""))
+    assert len(said) > 20
+    assert [path for path in said if f"| `{path}` |" not in page] == []
+
+
+def test_a_field_takes_the_docstring_under_it_also_from_the_class_above() -> None:
+    class Above(BaseModel):
+        first: int = 1
+        """Said
+        above."""
+        second: int = 2
+        """Said above, too."""
+
+    class Below(Above):
+        first: int = 3
+        third: int = 4
+        second: int = 5
+        """Said again."""
+
+    assert field_docs(Below) == {"first": "Said above.", "second": "Said again."}
