@@ -30,7 +30,7 @@ _DIAGNOSES = "<!-- diagnoses -->"
 _WATCH = "watch."
 
 _NAMED_ELSEWHERE = {
-    "Metric": "[metric](metrics.md)",
+    "Metric": "[metric](metric-reference.md)",
     "Detector": "[detector](detectors.md)",
 }
 """Enumerations that have a page of their own."""

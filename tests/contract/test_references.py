@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,13 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from gonogo.contract.criterion import Aggregate, Metric
+from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.plan import Plan
 from gonogo.contract.yaml_text import parse_yaml
+from gonogo.judge import metric_catalogue
+from gonogo.judge.evidence.measure import AGGREGATES
+from gonogo.judge.evidence.metrics import METRICS, Owed
 from gonogo.planning import reference
 from gonogo.planning.reference import Key, field_docs, keys
 
@@ -75,3 +81,24 @@ def test_a_field_takes_the_docstring_under_it_also_from_the_class_above() -> Non
         """Said again."""
 
     assert field_docs(Below) == {"first": "Said above.", "second": "Said again."}
+
+
+def test_the_reference_of_metrics_is_made_from_the_code() -> None:
+    made = "`python -m gonogo.judge.metric_catalogue > docs/metric-reference.md` makes it"
+    assert (ROOT / "docs/metric-reference.md").read_text() == metric_catalogue.page(), made
+
+
+def test_every_metric_is_measured_and_says_what_it_is() -> None:
+    assert [Metric(name) for name in METRICS] == list(Metric)
+    assert all(row.meaning.endswith(".") for row in METRICS.values())
+
+
+def test_every_aggregate_is_computed_and_says_what_it_is() -> None:
+    assert set(metric_catalogue.AGGREGATES) == set(AGGREGATES) == set(Aggregate)
+    assert set(metric_catalogue.OWED) == set(Owed)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_metric_names_fields_and_messages_of_the_protocol(name: str) -> None:
+    named = set(re.findall(r"`(\w+)`", METRICS[name].meaning))
+    assert named <= {*Heartbeat.model_fields, *Msg, *Plan.model_fields}
