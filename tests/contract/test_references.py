@@ -102,3 +102,18 @@ def test_every_aggregate_is_computed_and_says_what_it_is() -> None:
 def test_a_metric_names_fields_and_messages_of_the_protocol(name: str) -> None:
     named = set(re.findall(r"`(\w+)`", METRICS[name].meaning))
     assert named <= {*Heartbeat.model_fields, *Msg, *Plan.model_fields}
+
+
+def test_every_system_that_is_compared_has_a_section_with_its_sources() -> None:
+    page = (ROOT / "docs/comparison.md").read_text()
+    head, *rows = [line for line in page.split("\n## ")[0].splitlines() if line.startswith("|")]
+    assert {row.count("|") for row in rows} == {head.count("|")}
+    systems = re.findall(r"\[([^\]]+)\]\(#([^)]+)\)", head)
+    assert len(systems) == 7
+    sections = {
+        re.sub(r"[^\w -]", "", part.splitlines()[0].lower()).replace(" ", "-"): part
+        for part in page.split("\n## ")[1:]
+    }
+    for name, anchor in systems:
+        assert "](https://" in sections[anchor], name
+        assert "- Together:" in sections[anchor], name
