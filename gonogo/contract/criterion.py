@@ -83,24 +83,41 @@ class Criterion(Submitted):
     """A predicate over facts; `pass_*` is inclusive, `fail_*` exclusive."""
 
     id: Name
+    """What the criterion is called."""
     metric: MetricName
+    """What is looked at."""
     aggregate: Aggregate = Aggregate.MEDIAN
+    """How a rank's samples become one number."""
     over_ranks: Literal["min", "max", "mean", "sum"] = "min"
+    """How the numbers of the ranks become one."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Steps left out at the start of each attempt."""
     window: Annotated[int, Field(ge=0)] = 0
     """The last so many steps after warm-up; 0 = all."""
     pass_above: Bound = None
+    """It passes at this value and above; `profile`: at the machine's floor."""
     pass_below: Bound = None
+    """It passes at this value and below."""
     fail_above: Threshold | None = None
+    """It fails above this value; without it, above `pass_below`."""
     fail_below: Threshold | None = None
+    """It fails below this value; without it, below `pass_above`."""
     grey: Grey = Grey.INCONCLUSIVE
+    """What a value between the pass and the fail threshold means."""
     min_samples: Annotated[int, Field(ge=1)] = 1
+    """A rank with fewer samples cannot pass."""
     on_missing: Literal["inconclusive", "error", "fail"] = "inconclusive"
+    """What it means when a rank has no sample at all."""
     on_nan: Literal["fail", "error"] = "fail"
+    """What a sample that is not finite means; `all_finite` always fails."""
     severity: GateSeverity = GateSeverity.REQUIRED
+    """What it weighs: it must pass, or leaves a condition, or is only shown."""
     evidence_from: str | None = None
+    """Later phase whose run can meet the condition that it leaves; null: the next one."""
     due: str | None = None
+    """Phase before which that condition must be met, or `end`; null: the one after."""
     on_miss: Literal["no_go", "conditional_go", "inconclusive"] = "no_go"
+    """What the experiment becomes when it is not."""
 
     @model_validator(mode="after")
     def _thresholds_agree(self) -> Self:

@@ -22,17 +22,22 @@ class WorkloadPatch(Submitted):
     """What a patch may change of how the program is started."""
 
     world_size: WorldSize | None = None
+    """Number of ranks."""
     parallel: Parallel | None = None
+    """How ranks share the work."""
     command: Argv | None = None
+    """Another program and its arguments."""
 
 
 class Patch(Submitted):
     """A change of environment, training configuration and workload."""
 
     env: dict[EnvName, EnvText | None] = {}
+    """Variables that are set; null takes one away."""
     train: dict[str, JsonValue] = {}
     """Laid over the training configuration; `data` and `parallel` too, but not `steps`."""
     workload: WorkloadPatch = WorkloadPatch()
+    """What changes of how the program is started."""
 
     def document(self) -> dict[str, Any]:
         """Return the JSON form: what was said, nothing else."""

@@ -28,100 +28,140 @@ class HeartbeatCadence(Submitted):
     """How often an otherwise silent rank says that it lives."""
 
     alive_every_s: Annotated[float, Field(gt=0)] = 5.0
+    """Seconds of silence after which a rank says that it lives; at most a third of
+    `watch.alive_lost.suspect_s`."""
 
 
 class Halt(Submitted):
     """How a run is ended; `grace_s` null takes 1 s without CUDA and 5 s with."""
 
     grace_s: Annotated[float, Field(ge=0)] | None = None
+    """Seconds between asking a process to end and killing it."""
 
 
 class Retry(Submitted):
     """How often what failed is tried again, by outcome class."""
 
     infra: Annotated[int, Field(ge=0, le=10)] = 2
+    """How often a run that infrastructure ended is tried again, in one phase."""
 
 
 class Confirm(Submitted):
     """Reruns before a NO_GO (R15)."""
 
     on: list[Detector]
+    """Findings whose NO_GO is confirmed; the first rerun changes nothing."""
     variants: list[Patch] = []
+    """What is changed in the reruns after that, one by one, while the failure comes again."""
 
 
 class Limits(Submitted):
     """Limits in time, seconds; null = none."""
 
     deadline_s: Annotated[float, Field(gt=0)] | None = None
+    """How long a run may last before it is ended."""
     isolated_limit_s: Annotated[float, Field(ge=300)] | None = None
+    """How long a run goes on while the control plane cannot be reached."""
 
 
 class CheckpointCadence(Submitted):
     """When a checkpoint is due: whichever comes first; null = not by this."""
 
     every_steps: Annotated[int, Field(ge=1)] | None = None
+    """A checkpoint is due after so many steps."""
     every_s: Annotated[float, Field(gt=0)] | None = None
+    """A checkpoint is due after so many seconds."""
 
 
 class DeclaredIdentity(Submitted):
     """What a foreign workload must report of itself; null = not checked."""
 
     params: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+    """Number of parameters, within `watch.identity.params_tolerance_ratio`."""
     dim: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+    """Width of the model."""
     layers: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+    """Number of layers."""
     heads: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+    """Number of attention heads."""
     groups: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+    """Number of key and value groups."""
     seq_len: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+    """Tokens of a sequence."""
     vocab: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+    """Size of the vocabulary; the first loss is held against its logarithm."""
     dtype: str | None = None
+    """Number format that it computes in (`bf16`, `fp16`, `fp32`)."""
     tokens_per_step: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+    """Tokens of a step over all ranks; speeds are computed from it."""
     dataset: str | None = None
+    """What it is trained on; null: as the phase's `data` says."""
 
 
 class Phase(Patch):
     """A named stage of a plan; its `env`, `train` and `workload` lie over the plan's own."""
 
     name: Name
+    """What the phase is called."""
     steps: Annotated[int, Field(ge=1, le=10**9)]
+    """Steps that it trains."""
     data: Annotated[str, Field(min_length=1)] | None = None
     """What is trained on; a foreign workload may leave it to its own configuration."""
     checkpoint: CheckpointCadence = CheckpointCadence()
+    """When it saves."""
     approve: Literal["never", "on_conditional", "always"] = "never"
+    """When a person has to let the next phase begin."""
     approve_expires_s: Annotated[float, Field(gt=0)] | None = None
     """How long its approval is waited for; null: as the plan says."""
     init_from: str | None = None
     """The earlier phase whose last weights it begins with; null = it starts fresh."""
     limits: Limits | None = None
+    """Its own limits, instead of all of the plan's; null: the plan's."""
     gate: list[Criterion] = []
+    """What it must show, besides the built-in criteria."""
 
 
 class Plan(Submitted):
     """A whole plan."""
 
     v: Literal[1]
+    """Version of the plan's form."""
     name: Name
+    """What the plan is called."""
     profile: str
+    """Row of the hardware table: floor, devices and peak of the machine."""
     allow_faults: bool = False
+    """Whether faults may be caused on demand."""
     workload: Workload
+    """The program, and how it is started."""
     train: dict[str, Any] = {}
     """Ours: `config` and what is laid over it; a foreign workload's own configuration, as it is."""
     watch: Watch = Watch()
+    """The watchdog's settings."""
     heartbeat: HeartbeatCadence = HeartbeatCadence()
+    """How often a silent rank speaks."""
     halt: Halt = Halt()
+    """How a run is ended."""
     retry: Retry = Retry()
+    """How often what failed is tried again."""
     confirm: Confirm | None = None
+    """Reruns before a NO_GO; null: none."""
     remedies: dict[str, Patch] = {}
     """Diagnosis → what is changed before the phase is tried again."""
     max_remedies: Annotated[int, Field(ge=0, le=10)] = 0
+    """How many remedies one phase may try."""
     allow_drift: list[Literal["git_sha", "torch", "device", "driver"]] = []
+    """What may differ from the experiment's first run; it is shown, and makes CONDITIONAL_GO."""
     limits: Limits = Limits()
+    """Limits of every phase."""
     approve_expires_s: Annotated[float, Field(gt=0)] | None = None
     """How long an approval is waited for, seconds; null: for ever."""
     waive: list[Name] = []
     """Criteria that may stay unobserved; what they waive is shown and makes CONDITIONAL_GO."""
     identity: DeclaredIdentity | None = None
-    """Of a foreign workload; ours is told by its configuration."""
+    """What a foreign workload must report; of ours the configuration says it."""
     phases: Annotated[list[Phase], Field(min_length=1)]
+    """The phases, in order."""
 
     @field_validator("profile")
     @classmethod

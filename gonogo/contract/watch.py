@@ -28,8 +28,11 @@ class NoFirstHeartbeat(Submitted):
     """D2: start-up takes too long."""
 
     exec_s: Seconds = 120.0
+    """From the watcher's first look to a rank's first line; of a command if a plan says it."""
     boot_s: Seconds = 300.0
+    """How long a rank may stay in section `boot`."""
     first_step_s: Seconds = 900.0
+    """How long a rank's first step may take."""
     first_step_compile_s: Seconds = 1800.0
     """Instead of `first_step_s` where the training configuration says `engine: {compile: true}`."""
 
@@ -38,29 +41,44 @@ class AliveLost(Submitted):
     """D3: a rank's lines stopped."""
 
     suspect_s: Seconds = 30.0
+    """Silence of a rank from which evidence is taken."""
     halt_s: Seconds = 60.0
+    """Silence at which the run is halted, if the process is held or other ranks go on speaking."""
 
 
 class Stall(Submitted):
     """D4: no step advances while a rank stands in forward, backward or optimizer."""
 
     suspect_s: Seconds = 10.0
+    """Computing on one step for this long is suspect, if it is the larger limit."""
     suspect_x: Ratio = 3.0
+    """The same as a multiple of m."""
     halt_s: Seconds = 60.0
+    """Computing on one step for this long halts, if it is the larger limit."""
     halt_x: Ratio = 8.0
+    """The same as a multiple of m."""
     corroborate_s: Seconds = 15.0
+    """Halts so early where more than the clock says that the run stands: a held process, a silent
+    rank, stacks that do not change."""
     corroborate_x: Ratio = 3.0
+    """The same as a multiple of m; the larger counts."""
     min_steps: Steps = 32
+    """Completed steps of a rank before m counts; the early limits hold until then."""
     early_s: Seconds = 300.0
+    """Halts the steps before that; half of it is suspect."""
     early_x: Ratio = 10.0
+    """The same as a multiple of the expected step time; the larger counts."""
 
 
 class Deadline(Submitted):
     """Deadline of one section: the larger of seconds and a multiple of the section's median."""
 
     suspect_s: Seconds | None = None
+    """Time in the section from which evidence is taken; null: never."""
     halt_s: Seconds
+    """Time in the section that halts, if it is the larger limit."""
     halt_x: Ratio | None = None
+    """The same as a multiple of the section's median so far; null: `halt_s` alone."""
 
 
 class DataDeadline(Deadline):
@@ -94,10 +112,15 @@ class SectionDeadline(Submitted):
     """D5: a section lasts too long."""
 
     data: DataDeadline = DataDeadline()
+    """While it waits for data."""
     checkpoint: CheckpointDeadline = CheckpointDeadline()
+    """While it saves."""
     eval: EvalDeadline = EvalDeadline()
+    """While it evaluates."""
     log: ShortDeadline = ShortDeadline()
+    """While it logs."""
     out_of_section: ShortDeadline = ShortDeadline()
+    """While it is in no section."""
 
 
 class RankDivergence(Submitted):
@@ -108,17 +131,29 @@ class Slow(Submitted):
     """D8: recomputed tokens/s fall below the floor, or below the run's own baseline."""
 
     floor_tok_s: Ratio | None = None
+    """Floor in tokens per second; null: the profile's, if it has one."""
     floor_ratio: Ratio = 0.8
+    """Halts when the median of a window stays below this share of the floor."""
     floor_over_s: Seconds = 300.0
+    """For how long it must stay there, in seconds of training."""
     hard_floor_ratio: Ratio = 0.5
+    """Halts when each of the last steps is below this share of the floor."""
     hard_floor_over_steps: Steps = 5
+    """How many steps those are; 0 switches the hard floor off."""
     warmup_steps: Steps = 20
+    """Steps at the start of each attempt that are not timed."""
     baseline_steps: Annotated[int, Field(ge=1)] = 200
+    """Steps after warm-up whose median is the run's own baseline."""
     window_steps: Annotated[int, Field(ge=1)] = 64
+    """Steps of the window whose median is compared."""
     warn_ratio: Ratio = 1.33
+    """Warns when the window takes this multiple of the baseline."""
     warn_over_s: Seconds = 300.0
+    """For how long, in seconds of training."""
     halt_ratio: Ratio = 1.67
+    """Halts when the window takes this multiple of the baseline."""
     over_s: Seconds = 600.0
+    """For how long, in seconds of training."""
     over_steps: Annotated[int, Field(ge=1)] | None = None
     """When set, the relative rule halts on the median of so many steps instead of `over_s`."""
 
@@ -127,101 +162,142 @@ class NonFinite(Submitted):
     """D10: a loss or gradient norm of an applied step is not finite."""
 
     fp16_running: Annotated[int, Field(ge=1)] = 3
+    """In fp16 so many skipped steps running halt (16 while each lowers the loss scale)."""
     fp16_window_steps: Annotated[int, Field(ge=1)] = 100
+    """In fp16 the last steps in which `fp16_skipped` counts."""
     fp16_skipped: Annotated[int, Field(ge=1)] = 10
+    """In fp16 so many skipped steps among those halt."""
 
 
 class Hygiene(Submitted):
     """D18: gaps, duplicates, steps that run backwards, clocks that disagree."""
 
     skew_s: Seconds = 5.0
+    """Warns when a rank's wall clock differs by more from the watcher's."""
 
 
 class IdentityCheck(Submitted):
     """D22: what runs equals what was ordered."""
 
     params_tolerance_ratio: Ratio = 0.02
+    """Share by which the number of parameters may differ from the order."""
 
 
 class FirstLoss(Submitted):
     """D26: the first loss is near ln(vocab)."""
 
     tolerance: Ratio = 1.0
+    """How far the first loss may lie from ln(vocabulary)."""
 
 
 class Straggler(Submitted):
     """D7: one rank computes slower than the best, and than its own best."""
 
     ratio: Ratio = 1.33
+    """Multiple of the fastest rank's time, and of its own best, from which a rank is slow."""
     window_steps: Annotated[int, Field(ge=4)] = 64
+    """Steps of a window."""
     windows: Annotated[int, Field(ge=1)] = 3
+    """Windows running in which it must be slow."""
 
 
 class Frozen(Submitted):
     """D9: loss or gradient norm stays bit-equal while steps advance; halts at `halt_x` times."""
 
     loss_steps: Annotated[int, Field(ge=2)] = 20
+    """Steps running with the bit-equal loss that are suspect."""
     grad_norm_steps: Annotated[int, Field(ge=2)] = 50
+    """Steps running with the bit-equal gradient norm that are suspect."""
     halt_x: Ratio = 2.0
+    """So many times as many halt."""
 
 
 class Divergence(Submitted):
     """D11: the loss, smoothed, stays above its best; spikes warn only."""
 
     alpha: Annotated[float, Field(gt=0, le=1)] = 0.02
+    """Weight of the newest loss in the smoothed one."""
     above: Ratio = 0.30
+    """Halts when the smoothed loss lies this far above its best, if this is the largest limit."""
     above_ratio: Ratio = 0.10
+    """The same as a share of its best."""
     noise_x: Ratio = 3.0
-    """The limit is at least so many sigma of the loss: a noisy loss has a wider one."""
+    """The same in sigma of the loss: a noisy loss has a wider limit."""
     over_steps: Annotated[int, Field(ge=1)] = 50
+    """Steps running on which it must stay there."""
     after_step: Steps = 200
     """Losses seen before it is armed; after a resume they are counted anew."""
     spike_mad_x: Ratio = 8.0
+    """A spike lies so many sigma above the median."""
     spike_least: Ratio = 0.5
+    """And at least so far above it."""
     spike_of: Annotated[int, Field(ge=1)] = 8
+    """Losses among which spikes are counted."""
     spike_count: Annotated[int, Field(ge=1)] = 5
+    """So many spikes among them warn."""
     window_steps: Annotated[int, Field(ge=16)] = 128
+    """Steps of which median and sigma are taken."""
 
 
 class Gradients(Submitted):
     """D12: gradients are exactly zero (halt), explode or are always clipped (warn)."""
 
     zero_steps: Annotated[int, Field(ge=1)] = 3
+    """Steps running with a norm of exactly zero that halt."""
     spike_x: Ratio = 20.0
+    """A spike is above this multiple of the median norm."""
     spike_of: Annotated[int, Field(ge=1)] = 8
+    """Norms among which spikes are counted."""
     spike_count: Annotated[int, Field(ge=1)] = 5
+    """So many spikes among them warn."""
     window_steps: Annotated[int, Field(ge=16)] = 128
+    """Steps of which the median is taken."""
     clip_share: Ratio = 0.95
+    """Warns when more than this share of the norms was clipped."""
     clip_steps: Annotated[int, Field(ge=1)] = 500
+    """Steps in which that is counted."""
 
 
 class GateCollapse(Submitted):
     """D13: the branch gates choose one branch only."""
 
     entropy: Ratio = 0.18
-    """Used, as `max_gate` is, where the trainer does not itself count the collapsed layers."""
+    """Gates of a lower normalised entropy have collapsed. Used, as `max_gate` is, where the trainer
+    does not itself count the collapsed layers."""
     max_gate: Ratio = 0.9
+    """A gate above this has collapsed."""
     layer_share: Ratio = 0.5
+    """More than this share of the layers must have collapsed for a halt."""
     distinct: Annotated[int, Field(ge=1)] = 3
+    """On so many steps it must have been seen, with no sound look in between."""
     apart_steps: Steps = 50
+    """Those steps are at least so far apart."""
     after_step: Steps = 500
+    """Nothing is found up to this step."""
 
 
 class Imbalance(Submitted):
     """D14: devices of the run are used unequally, or too little; a warning."""
 
     over_s: Seconds = 120.0
+    """Seconds of training over which use is averaged."""
     ratio: Ratio = 0.8
+    """Warns when the least used device is below this share of the most used one."""
     least_util: Ratio = 80.0
+    """Warns when a device is used less than this, in percent."""
 
 
 class MemoryLeak(Submitted):
     """D15: memory grows so that it hits its limit before the last step."""
 
     min_samples: Annotated[int, Field(ge=8)] = 64
+    """Samples that a look takes at least."""
     window_samples: Annotated[int, Field(ge=16)] = 256
+    """Samples that are kept of each scale."""
     rise_ratio: Ratio = 0.05
+    """Least rise over them, as a share of the first."""
     halt_eta_s: Seconds = 3600.0
+    """Halts at the next checkpoint when the limit is nearer than this."""
     limit_mb: Ratio | None = None
     """Instead of the cgroup's (or host's) limit for host memory."""
 
@@ -230,32 +306,44 @@ class MemoryLimit(Submitted):
     """D16: memory is above its limit."""
 
     reserved_mb: Ratio | None = None
+    """Limit of a rank's device memory; null: none."""
     samples: Annotated[int, Field(ge=1)] = 3
+    """Samples running above a limit before anything is found."""
     host_ratio: Ratio = 0.9
+    """Share of the host's (or control group's) memory that may be filled."""
 
 
 class Loader(Submitted):
     """D17: steps wait for data."""
 
     window_steps: Annotated[int, Field(ge=4)] = 64
+    """Steps over which the share is taken."""
     warn_share: Ratio = 0.30
+    """Warns above this share of a rank's step time."""
     halt_share: Ratio = 0.60
+    """Halts above this share of a rank's step time."""
     over_s: Seconds = 300.0
+    """For how long, in seconds of training."""
 
 
 class Disk(Submitted):
     """D19: the run directory's file system is full, or nearly so."""
 
     warn_checkpoints: Ratio = 2.0
+    """Warns when less is free than so many of the last verified checkpoint."""
     warn_mb: Ratio = 5_000.0
+    """And when less than this is free."""
     halt_checkpoints: Ratio = 1.0
+    """Halts when less is free than so many of it."""
 
 
 class CheckpointOverdue(Submitted):
     """D20: no checkpoint that the watcher has verified, long after one was due."""
 
     overdue_x: Ratio = 1.5
+    """Warns at this multiple of the time in which one was due, and `grace_s`."""
     grace_s: Seconds = 600.0
+    """Added to that."""
     halt_x: Ratio = 2.0
     """Halts at this multiple of the limit at which it warns."""
 
@@ -264,7 +352,9 @@ class ImplausibleSpeed(Submitted):
     """D21: what the trainer reports, or what the hardware could do, does not fit its lines."""
 
     differ_ratio: Ratio = 0.10
+    """Share by which reported and recomputed tokens per second may differ."""
     over_steps: Annotated[int, Field(ge=1)] = 20
+    """Steps over which they are compared."""
     best_ratio: Ratio = 0.5
     """Warns below this share of the best step known of the same work on the same devices."""
     mfu: Ratio = 1.0
@@ -279,20 +369,25 @@ class WatcherCheck(Submitted):
     """D23: the watcher itself was late or away."""
 
     away_s: Seconds = 15.0
+    """Tells a person when a tick comes later than this."""
 
 
 class Hardware(Submitted):
     """D24: the device or its driver reports a fault."""
 
     throttled_s: Seconds = 60.0
+    """Warns when a device has been throttled by heat or power for longer."""
 
 
 class RestartStorm(Submitted):
     """D25: attempts fail one after the other without getting further."""
 
     attempts: Annotated[int, Field(ge=1)] = 3
+    """Failed attempts running without a later durable step that end the retrying."""
     starts: Annotated[int, Field(ge=1)] = 5
+    """Failed starts within `within_s` that end it."""
     within_s: Seconds = 1800.0
+    """Seconds in which failed starts are counted."""
 
 
 class Watch(Submitted):

@@ -87,7 +87,9 @@ class Workload(Submitted):
     files: list[Path] = []
     """Files whose digests are code identity; nothing is uploaded."""
     world_size: WorldSize = 1
+    """Number of ranks."""
     parallel: Parallel = "single"
+    """How ranks share the work."""
 
     @model_validator(mode="after")
     def _one_program(self) -> Self:

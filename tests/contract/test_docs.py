@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -86,6 +87,40 @@ def test_every_command_that_a_page_shows_exists(page: Path) -> None:
     shown = set(re.findall(r"(?:`|bin/|api )gonogo ([a-z]+)", text))
     known = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
     assert shown <= known
+
+
+def command_lines(text: str) -> list[str]:
+    """Every call of `gonogo` that a page shows, in its code blocks and between its lines."""
+    blocks = re.findall(r"```(?:sh|bash|console)?\n(.*?)```", text, re.S)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    spans = re.findall(r"(?<!`)`([^`\n]+)`(?!`)", re.sub(r"```.*?```", "", text, flags=re.S))
+    calls = [re.sub(r"^(?:\$ )?(?:\.venv/bin/)?", "", line.strip()) for line in lines + spans]
+    return [call for call in calls if call.startswith("gonogo ")]
+
+
+def unknown_options(call: str) -> list[str]:
+    """Options of a shown call that its command does not have; what follows `--` is another's."""
+    words = re.split(r" #| \|| >| &&|;", call)[0].split()[1:]
+    command: Any = typer.main.get_command(app)
+    while words and words[0] in getattr(command, "commands", ()):
+        command = command.commands[words.pop(0)]
+    known = {name for row in command.params for name in (*row.opts, *row.secondary_opts)}
+    known |= {"--help"}
+    own = words[: words.index("--")] if "--" in words else words
+    said = [word.strip("[]").split("=")[0] for word in own if re.match(r"\[?-{1,2}[a-z]", word)]
+    return [name for name in said if name not in known]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
+def test_every_option_that_a_page_shows_is_one_of_its_command(page: Path) -> None:
+    wrong = {call: unknown_options(call) for call in command_lines(page.read_text())}
+    assert {call: names for call, names in wrong.items() if names} == {}
+
+
+def test_an_option_that_is_not_there_is_seen() -> None:
+    text = "```sh\ngonogo submit demo --wat  # hm\n```\nand `gonogo logs RUN --rank N --follo`"
+    assert [unknown_options(call) for call in command_lines(text)] == [["--wat"], ["--follo"]]
+    assert unknown_options("gonogo run --steps 3 -- python train.py --lr 1") == []
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.env)

@@ -10,6 +10,7 @@ import pytest
 from gonogo.contract.decision import ConditionState, Verdict
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.outcome import CLASS_OF, Detector, OutcomeCode
+from gonogo.judge.gate.diagnosis import DIAGNOSES
 
 ROOT = Path(__file__).parents[2]
 RUNBOOK = (ROOT / "docs/runbook.md").read_text()
@@ -32,6 +33,11 @@ def test_every_alert_has_a_row_in_order() -> None:
     rules = (ROOT / "docker/prometheus/rules.yml").read_text()
     alerts = re.findall(r"- alert: (\w+)", rules)
     assert [row[0] for row in rows("Alerts")] == alerts
+
+
+def test_every_diagnosis_says_its_cause_and_remedy() -> None:
+    told = [[f"`{row.name}`", row.cause, row.remedy] for row in DIAGNOSES]
+    assert rows("Diagnoses") == told
 
 
 def test_every_outcome_is_there_under_its_class() -> None:

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,18 @@ def test_files_that_cannot_be_written_are_told_and_end_nothing(
     told = capsys.readouterr().err
     assert all(name in told for name in ("model.json", "env.json", "mem_pre_step1.json"))
     assert told.count("CSV files end here") == 1
+
+
+def test_environment_model_and_dtypes_are_written_down(tmp_path: Path) -> None:
+    artifacts = RunArtifacts(tmp_path, load_settings({"NSA_TB_DISABLE": "1"}), CPU)
+    identity = {"dtype": "bf16", "params": 6}
+    artifacts.describe(identity, torch.nn.Linear(2, 2), {"NCCL_ALGO": "Ring"})
+    assert json.loads((tmp_path / "model.json").read_text()) == identity
+    told = json.loads((tmp_path / "env.json").read_text())
+    assert told["torch"] == torch.__version__
+    assert told["set_by_trainer"] == {"NCCL_ALGO": "Ring"}
+    report = (tmp_path / "dtypes_report.txt").read_text()
+    assert report == "parameters torch.float32 6\ncompute bf16\n"
 
 
 def test_only_rank_0_writes(tmp_path: Path) -> None:

@@ -35,7 +35,10 @@ def test_the_125m_model_has_125_million_parameters_within_two_percent() -> None:
     assert (model.head_dim, model.vocab, model.seq_len) == (64, 256, 2048)
     assert (nsa.l, nsa.d, nsa.l_sel, nsa.n_sel, nsa.w) == (32, 16, 64, 16, 512)
     assert config.batch.global_seqs * model.seq_len == 4096
-    assert (config.optim.lr, config.optim.warmup_steps, config.seed) == (2e-4, 2000, 1337)
+    optim = config.optim
+    assert (optim.lr, optim.warmup_steps, config.seed) == (2e-4, 2000, 1337)
+    assert (optim.weight_decay, optim.clip, config.eval.every_steps) == (0.01, 1.0, 1000)
+    assert (config.dtype, config.steps) == ("bf16", 50_000)
 
 
 @pytest.mark.parametrize("path", KEYS, ids=".".join)

@@ -54,3 +54,19 @@ def test_the_toggles_choose_the_sdpa_kernels(
         cuda.enable_flash_sdp(before[0])
         cuda.enable_math_sdp(before[1])
         cuda.enable_mem_efficient_sdp(before[2])
+
+
+def test_tf32_is_on_for_products_and_convolutions_of_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, convolutions.allow_tf32
+    device = torch.device("cuda", 1)
+    try:
+        products.allow_tf32 = convolutions.allow_tf32 = False
+        prepare_torch(device, load_settings(PAIR))
+        assert (chosen, products.allow_tf32, convolutions.allow_tf32) == ([device], True, True)
+    finally:
+        products.allow_tf32, convolutions.allow_tf32 = before

@@ -57,7 +57,12 @@ def test_a_hang_anywhere_is_confirmed_and_known_failures_are_answered() -> None:
     plan = resolve_plan(bundled_plan(REAL)).parsed()
     assert plan.confirm is not None
     assert set(plan.confirm.on) == {"stall", "alive_lost", "section_deadline", "non_finite"}
+    kernels = [row.env for row in plan.confirm.variants]
+    assert kernels == [{"NSA_SDPA_NO_FLASH": "1"}, {"NSA_SDPA_FLASH_ONLY": "1"}]
     assert plan.remedies["ddp_marked_ready_twice"].workload.parallel == "fsdp"
+    assert plan.remedies["out_of_memory"].train == {"model": {"gradient_checkpointing": True}}
+    assert plan.remedies["aux_stats_hang"].env == {"NSA_DISABLE_AUX_STATS": "1"}
+    assert plan.remedies["step_boundary_hang"].env == dict.fromkeys(QUIET, "1")
     assert plan.max_remedies >= 1
 
 

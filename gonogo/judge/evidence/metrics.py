@@ -43,6 +43,10 @@ class MetricRow:
     """When set, the metric is one number over the window and the criterion's aggregate is moot."""
     excused: Callable[[RankSteps, Rules], frozenset[int]] = lambda steps, rules: frozenset()
     """Steps that rightly have no sample."""
+    unit: str = ""
+    """Of its samples; empty: a plain number."""
+    meaning: str = ""
+    """What it is, and which lines say it: a sentence for docs/metric-reference.md."""
 
 
 def slope(pairs: Sequence[tuple[int, float]]) -> float:
@@ -181,25 +185,107 @@ def _rest_s(pairs: Sequence[tuple[int, float]], rules: Rules) -> float:
 
 
 METRICS: Mapping[str, MetricRow] = {
-    Metric.STEPS_COMPLETED: MetricRow(samples=_steps_completed, owed=Owed.ONCE),
-    Metric.LOSS: MetricRow(samples=_progress("loss")),
-    Metric.LOSS_FIRST: MetricRow(samples=_first_loss, owed=Owed.ONCE),
-    Metric.VAL_LOSS: MetricRow(samples=_evals, owed=Owed.EVERY_EVAL),
-    Metric.TOKS_PER_S: MetricRow(samples=_toks_per_s),
-    Metric.DT_STEP_S: MetricRow(samples=_step_times),
-    Metric.STEP_CV: MetricRow(samples=_step_times, statistic=_variation),
-    Metric.FETCH_SHARE: MetricRow(samples=_fetch_share),
-    Metric.GPU_MEM_RESERVED_MB: MetricRow(samples=_device_memory),
-    Metric.GPU_MEM_SLOPE: MetricRow(samples=_device_memory, statistic=_slope),
-    Metric.HOST_RSS_MB: MetricRow(samples=_progress("host_rss_mb")),
-    Metric.GPU_UTIL: MetricRow(samples=_device(Metric.GPU_UTIL)),
-    Metric.GPU_UTIL_RATIO: MetricRow(samples=_device(Metric.GPU_UTIL_RATIO)),
-    Metric.GRAD_NORM: MetricRow(samples=_grad_norms, excused=_skipped),
-    Metric.HEARTBEAT_GAPS: MetricRow(samples=_gaps, owed=Owed.ONCE),
-    Metric.FORECAST_S: MetricRow(samples=_mean_step_times, statistic=_rest_s),
-    Metric.COST: MetricRow(samples=_device_hours, owed=Owed.ONCE),
-    Metric.GATE_ENTROPY: MetricRow(samples=_progress("gate_entropy")),
-    Metric.IDENTITY_DRIFT: MetricRow(samples=_drifts, owed=Owed.ONCE),
+    Metric.STEPS_COMPLETED: MetricRow(
+        samples=_steps_completed,
+        owed=Owed.ONCE,
+        unit="steps",
+        meaning="The last step that the rank has ended.",
+    ),
+    Metric.LOSS: MetricRow(
+        samples=_progress("loss"),
+        meaning="`loss` of the `progress` lines.",
+    ),
+    Metric.LOSS_FIRST: MetricRow(
+        samples=_first_loss,
+        owed=Owed.ONCE,
+        meaning="`loss` of step 1; an attempt that resumes has none.",
+    ),
+    Metric.VAL_LOSS: MetricRow(
+        samples=_evals,
+        owed=Owed.EVERY_EVAL,
+        meaning="`val_loss` of the `eval` lines.",
+    ),
+    Metric.TOKS_PER_S: MetricRow(
+        samples=_toks_per_s,
+        unit="tokens/s",
+        meaning="The ordered tokens of a step, over all ranks (`tokens` of the line where"
+        " the order says none), over its seconds. Never what the trainer reports.",
+    ),
+    Metric.DT_STEP_S: MetricRow(
+        samples=_step_times,
+        unit="s",
+        meaning="From `step_start` to `step_end`, by `mono` of the rank.",
+    ),
+    Metric.STEP_CV: MetricRow(
+        samples=_step_times,
+        statistic=_variation,
+        meaning="Standard deviation of the step times over their mean.",
+    ),
+    Metric.FETCH_SHARE: MetricRow(
+        samples=_fetch_share,
+        meaning="`dt_fetch_s` of the `progress` line over the seconds of the step.",
+    ),
+    Metric.GPU_MEM_RESERVED_MB: MetricRow(
+        samples=_device_memory,
+        unit="MB",
+        meaning="`gpu_mem_reserved` of the `progress` lines; where they never say, what the"
+        " device line says is in use.",
+    ),
+    Metric.GPU_MEM_SLOPE: MetricRow(
+        samples=_device_memory,
+        statistic=_slope,
+        unit="MB/step",
+        meaning="Least-squares slope of the same.",
+    ),
+    Metric.HOST_RSS_MB: MetricRow(
+        samples=_progress("host_rss_mb"),
+        unit="MB",
+        meaning="`host_rss_mb` of the `progress` lines.",
+    ),
+    Metric.GPU_UTIL: MetricRow(
+        samples=_device(Metric.GPU_UTIL),
+        unit="%",
+        meaning="Utilisation of the rank's device during the step, from the device lines.",
+    ),
+    Metric.GPU_UTIL_RATIO: MetricRow(
+        samples=_device(Metric.GPU_UTIL_RATIO),
+        meaning="Lowest utilisation of the step over the highest, of all ranks: 1 is balanced.",
+    ),
+    Metric.GRAD_NORM: MetricRow(
+        samples=_grad_norms,
+        excused=_skipped,
+        meaning="`grad_norm` of the `progress` lines; steps that fp16 skipped owe none.",
+    ),
+    Metric.HEARTBEAT_GAPS: MetricRow(
+        samples=_gaps,
+        owed=Owed.ONCE,
+        unit="lines",
+        meaning="Numbers that `seq` leaves out.",
+    ),
+    Metric.FORECAST_S: MetricRow(
+        samples=_mean_step_times,
+        statistic=_rest_s,
+        unit="s",
+        meaning="Median step time times the steps of the phases after this one (in the last"
+        " phase: its own).",
+    ),
+    Metric.COST: MetricRow(
+        samples=_device_hours,
+        owed=Owed.ONCE,
+        unit="device-hours",
+        meaning="From the first `step_start` to the last `step_end`, times the ranks.",
+    ),
+    Metric.GATE_ENTROPY: MetricRow(
+        samples=_progress("gate_entropy"),
+        meaning="`gate_entropy` of the `progress` lines.",
+    ),
+    Metric.IDENTITY_DRIFT: MetricRow(
+        samples=_drifts,
+        owed=Owed.ONCE,
+        unit="fields",
+        meaning="Fields of `allow_drift` in which the `boot` lines differ from the"
+        " experiment's first run.",
+    ),
 }
 
 PLUGINS = "gonogo.criteria"
