@@ -198,8 +198,7 @@ def _take(
             state.own[row.name] = own
             if found:
                 _raise(state, found, findings)
-    step = state.steps.take(beat, stream, view, tick)
-    if step is not None:
+    for step in state.steps.take(beat, stream, view, tick):
         _observe_step(state, step, findings)
 
 

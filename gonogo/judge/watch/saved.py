@@ -58,6 +58,7 @@ def dump_state(state: WatchState) -> dict[str, Any]:
         "unreadable": _dump(dict[int, Unreadable], view.unreadable),
         "observed": _dump(dict[str, Observed], view.observed),
         "waiting": _dump(dict[int, dict[int, RankStep]], steps.waiting),
+        "bare": _dump(dict[int, RankStep], steps.bare),
         "last_step": steps.last,
         "own": {
             str(row.name): _dump(row.State, state.own[row.name])
@@ -95,6 +96,7 @@ def _fill(state: WatchState, document: dict[str, Any]) -> None:
     view.observed = _adapter(dict[str, Observed]).validate_python(document["observed"])
     waiting = _adapter(dict[int, dict[int, RankStep]]).validate_python(document["waiting"])
     state.steps.waiting, state.steps.last = waiting, document["last_step"]
+    state.steps.bare = _adapter(dict[int, RankStep]).validate_python(document["bare"])
     for row in state.detectors:
         if row.State is not None:
             saved = document["own"][str(row.name)]

@@ -1,10 +1,13 @@
 """Which steps has every rank completed? Steps of single ranks, merged as they end.
 
 A step that not every rank ends (its line was lost) is passed over when a later one is whole. A rank
-that names its sections ends a step with `step_end`; one that names none, with `progress`.
+that names its sections ends a step with `step_end`, or, where it never says so, with the start of
+the next; one that names none, with `progress`. Numbers
+that come after `step_end` belong to its step as well, so a step without any waits for what its rank
+says next.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.tick import Tick
@@ -21,35 +24,73 @@ class Steps:
     """The steps that some ranks have ended and others have not."""
 
     waiting: dict[int, dict[int, RankStep]] = field(default_factory=dict)
+    bare: dict[int, RankStep] = field(default_factory=dict)
+    """Rank → the step that it has ended without telling a number of it, until it goes on."""
     last: int = 0
     """Highest step that was whole."""
 
-    def take(self, beat: Heartbeat, stream: RankStream, view: View, tick: Tick) -> Step | None:
-        """Take a line, after its stream did; return the step that it makes whole."""
+    def take(self, beat: Heartbeat, stream: RankStream, view: View, tick: Tick) -> list[Step]:
+        """Take a line, after its stream did; return the steps that it makes whole."""
         if beat.msg == Msg.BOOT:
             self._forget(beat)
-            return None
-        ends = Msg.STEP_END if stream.labelled else Msg.PROGRESS
-        if beat.msg != ends or beat.boot != stream.boot or beat.step <= self.last:
-            return None
-        said = self.waiting.setdefault(beat.step, {})
-        said[beat.rank] = _rank_step(beat, stream)
+            return []
+        made = self._complete(beat, stream, view, tick)
+        end = _end_of(beat, stream)
+        if end is None or end.boot != stream.boot or end.step <= self.last:
+            return made
+        row = _rank_step(end, stream)
+        if row.progress is None:
+            self.bare[beat.rank] = row
+            return made
+        return [*made, *self._add(row, stream, view, tick)]
+
+    def _complete(self, beat: Heartbeat, stream: RankStream, view: View, tick: Tick) -> list[Step]:
+        """Take the bare step of a rank that tells its numbers now, or goes on without any."""
+        row = self.bare.get(beat.rank)
+        if row is None or beat.boot != row.boot:
+            return []
+        told = beat.msg == Msg.PROGRESS and beat.step == row.end.step
+        if not told and beat.step <= row.end.step and beat.msg != Msg.DONE:
+            return []
+        del self.bare[beat.rank]
+        if row.end.step <= self.last:
+            return []
+        return self._add(replace(row, progress=beat) if told else row, stream, view, tick)
+
+    def _add(self, row: RankStep, stream: RankStream, view: View, tick: Tick) -> list[Step]:
+        """Add one rank's step; return it merged, if that makes it whole."""
+        number = row.end.step
+        said = self.waiting.setdefault(number, {})
+        said[row.rank] = row
         needed = view.run.order.world_size if stream.labelled else len(view.streams)
         if len(said) < needed:
             while len(self.waiting) > MOST_OPEN:
                 del self.waiting[min(self.waiting)]
-            return None
-        for step in [step for step in self.waiting if step <= beat.step]:
+            return []
+        for step in [step for step in self.waiting if step <= number]:
             del self.waiting[step]
-        self.last = beat.step
+        self.last = number
         whole = len(said) >= view.run.order.world_size
-        return Step(step=beat.step, ranks=dict(sorted(said.items())), tick=tick, whole=whole)
+        return [Step(step=number, ranks=dict(sorted(said.items())), tick=tick, whole=whole)]
 
     def _forget(self, boot: Heartbeat) -> None:
         """Forget what a rank had ended before it started anew, and go back to where it did."""
         for said in self.waiting.values():
             said.pop(boot.rank, None)
+        self.bare.pop(boot.rank, None)
         self.last = min(self.last, boot.step)
+
+
+def _end_of(beat: Heartbeat, stream: RankStream) -> Heartbeat | None:
+    """Return the line as the end of a step, if it is one.
+
+    The start of a step ends the one before where a trainer never says `step_end`.
+    """
+    if beat.msg == (Msg.STEP_END if stream.labelled else Msg.PROGRESS):
+        return beat
+    if beat.msg != Msg.STEP_START or stream.ends_steps or stream.completed != beat.step - 1:
+        return None
+    return beat.model_copy(update={"step": stream.completed})
 
 
 def _rank_step(beat: Heartbeat, stream: RankStream) -> RankStep:

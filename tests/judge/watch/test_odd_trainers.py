@@ -286,3 +286,44 @@ def test_who_has_saved_before_and_does_not_come_to_save_is_behind() -> None:
     saves_alone(world.steps(10, step_s=1.0), "checkpoint", 300.0)
     (found,) = watch(world).halts
     assert (found.detector, found.rank, found.section) == ("section_deadline", 1, None)
+
+
+def numbers_late(world: World) -> World:
+    """Tell each step's numbers right after its end."""
+    for rank in world.ranks:
+        lines = rank.lines
+        for at in range(len(lines) - 1):
+            if b'"progress"' in lines[at].raw and b'"step_end"' in lines[at + 1].raw:
+                lines[at], lines[at + 1] = lines[at + 1], lines[at]
+        rank.lines = [
+            Said(said.mono, re.sub(rb'"seq": \d+', b'"seq": %d' % number, said.raw))
+            for number, said in enumerate(lines, start=1)
+        ]
+    return world
+
+
+def test_numbers_that_come_after_the_end_of_their_step_count() -> None:
+    sick = world_of(2000).steps(30, step_s=1.0, grad_norm=1.0)
+    sick.steps(200, step_s=1.0, grad_norm=0.0)
+    early = watch(sick).halted()
+    assert [name for name, *_ in early] == ["gradients"]
+    assert watch(numbers_late(sick)).halted() == early
+    healthy = numbers_late(world_of(2000).steps(300, step_s=1.0))
+    assert halted(healthy) == []
+
+
+def test_a_first_batch_may_take_as_long_as_a_first_step() -> None:
+    for seconds, halts in ((850.0, 0), (1000.0, 1)):
+        world = world_of()
+        world.open_step(data_s=seconds)
+        world.compute(step_s=1.0)
+        world.close_step()
+        assert min(1, len(halted(world.steps(5, step_s=1.0)))) == halts
+
+
+def test_what_is_left_after_the_last_step_has_the_time_of_a_checkpoint() -> None:
+    for seconds, halts in ((590.0, 0), (650.0, 1)):
+        world = world_of(40).steps(40, step_s=1.0)
+        for rank in world.ranks:
+            rank.spend(seconds)
+        assert len(halted(world.finish())) == halts

@@ -1,12 +1,15 @@
 """D10: is a loss or gradient norm not finite?
 
 bf16 and fp32: any of an applied step halts on its line. fp16 skips steps on overflow by design:
-several running, or a share of the last hundred, halt. `skipped` steps were not applied.
+several running, or a share of the last hundred, halt. `skipped` steps were not applied. Mixed
+precision keeps its weights in fp32: there a step that the trainer calls skipped is excused as in
+fp16, and no other. A validation loss that is not finite is a warning: the set may be empty.
 """
 
 import math
 from dataclasses import dataclass, replace
 from itertools import pairwise, takewhile
+from typing import Any
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat, Msg
@@ -15,8 +18,11 @@ from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.view import Beat, View, found
 
 SEARCH_STEPS = 16
-"""fp16: so many steps may be skipped running while the scale is sought: before the first is
-applied, and later while each of them lowers the scale, as an overflow is meant to do."""
+"""fp16: so many steps may be skipped running before the first is applied, while the scale is
+sought and nobody tells it."""
+FALLING_STEPS = 40
+"""The same while they lower the scale, as overflows are meant to do, and it is still 1 or more:
+from 2**32, where some begin, to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +34,22 @@ class Overflows:
     """fp16: the last steps, whether each overflowed or was skipped, and its loss scale."""
 
 
+def _dtype(view: View) -> Any:
+    return view.run.order.identity.dtype or view.run.order.train.get("dtype")
+
+
 def is_fp16(view: View) -> bool:
     """Whether the run trains in fp16, where overflows are skipped and not applied."""
-    dtype = view.run.order.identity.dtype or view.run.order.train.get("dtype")
-    return dtype in ("fp16", "float16")
+    return _dtype(view) in ("fp16", "float16")
+
+
+def _scales_loss(view: View, line: Heartbeat) -> bool:
+    """Whether the line tells of a scaled loss (mixed precision), and calls its overflow skipped."""
+    dtype = _dtype(view)
+    told = line.loss_scale is not None or (dtype is None and line.skipped is not None)
+    if not told or dtype in ("bf16", "bfloat16"):
+        return False
+    return line.skipped is True or _bad_number(line)[0] is None
 
 
 def _bad_number(line: Heartbeat) -> tuple[str | None, float | None]:
@@ -52,8 +70,11 @@ def _observe_fp16(own: Overflows, event: Beat, view: View) -> tuple[Overflows, l
     steps = tuple((at, *row) for at, row in sorted(known.items())[-settings.fp16_window_steps :])
     scales = [row[2] for row in takewhile(lambda row: row[1], reversed(steps))]
     running, skipped = len(scales), sum(row[1] for row in steps)
-    sought = running == len(steps) or (running > 1 and _falls(scales))
+    falls = running > 1 and _falls(scales)
+    sought = falls or running == len(steps)
     patience = SEARCH_STEPS if sought else settings.fp16_running
+    if falls and (scales[0] or 0.0) >= 1.0:
+        patience = FALLING_STEPS
     over = running >= patience or skipped - sought * running >= settings.fp16_skipped
     if not over:
         return Overflows(steps=steps), []
@@ -65,11 +86,35 @@ def _observe_fp16(own: Overflows, event: Beat, view: View) -> tuple[Overflows, l
 
 
 def _falls(scales: list[float | None]) -> bool:
-    """Whether each skipped step lowered the scale; the latest comes first."""
-    return all(
-        later is not None and earlier is not None and later < earlier
-        for later, earlier in pairwise(scales)
+    """Whether the skipped steps lower the scale; the latest comes first.
+
+    Each, or every second one: some scalers wait for a second overflow (hysteresis).
+    """
+    known = [scale for scale in scales if scale is not None]
+    return (
+        len(known) == len(scales)
+        and all(later <= earlier for later, earlier in pairwise(known))
+        and all(later < earlier for later, earlier in zip(known, known[2:], strict=False))
+        and known[0] < known[-1]
     )
+
+
+def _of_validation(event: Beat, view: View) -> list[Finding]:
+    value = event.line.val_loss
+    if value is None or math.isfinite(value):
+        return []
+    return [
+        found(
+            view,
+            Name.NON_FINITE,
+            Severity.WARN,
+            episode="val_loss",
+            at=event.tick.ts,
+            step=event.line.step,
+            value=value,
+            text=f"the validation loss is {value} at step {event.line.step}",
+        )
+    ]
 
 
 def _finding(view: View, event: Beat, step: int, value: float | None, text: str) -> Finding:
@@ -90,19 +135,21 @@ class NonFinite(Detector[Overflows]):
 
     name = Name.NON_FINITE
     sentence = (
-        "Halts at the first loss or gradient norm that is not finite; in fp16, at several "
-        "skipped steps running (16 while each lowers the loss scale) or too many of the last "
-        "hundred."
+        "Halts at the first loss or gradient norm that is not finite; in fp16 and mixed "
+        "precision, at several skipped steps running (more while they lower the loss scale) or "
+        "too many of the last hundred. Warns of a validation loss that is not finite."
     )
     version = 2
     """2: outside fp16 `skipped` excuses nothing; in fp16 it counts without numbers too."""
     State = Overflows
-    lines = frozenset({Msg.PROGRESS, Msg.STEP_END})
+    lines = frozenset({Msg.PROGRESS, Msg.STEP_END, Msg.EVAL})
 
     def observe_line(self, own: Overflows, event: Beat, view: View) -> Seen[Overflows]:
         """Observe a line that carries a loss or a gradient norm."""
         line = event.line
-        if is_fp16(view) and line.msg == Msg.PROGRESS:
+        if line.msg == Msg.EVAL:
+            return own, _of_validation(event, view)
+        if line.msg == Msg.PROGRESS and (is_fp16(view) or _scales_loss(view, line)):
             return _observe_fp16(own, event, view)
         if line.loss is None and line.grad_norm is None:
             return own, []

@@ -2,11 +2,11 @@
 
 A held (stopped, uninterruptible) rank is the culprit by its state; else a rank that alone entered a
 collective while every other stands in another, as the flight recorders tell; else the lowest (step,
-section_seq, collective_seq), but that one rank may save or evaluate for all, and the others wait for
-it between sections. In DDP's backward the innocent rank's Python stack shows no
-collective, hence the counter and, on a tie, what else tells the ranks apart: one that is silent
-while its peers speak, or the native stack of the one that does not wait in a collective. Where
-nothing does, no rank is named: to accuse the lowest number would send a person to the wrong host.
+section_seq, collective_seq); but one rank may save or evaluate for all, and is waited for. In DDP's
+backward the innocent rank's Python stack shows no collective, hence the counter and, on a tie, what
+else tells the ranks apart: one that is silent while its peers speak, or the native stack of the one
+that does not wait in a collective. Where nothing does, no rank is named: to accuse the lowest
+number would send a person to the wrong host.
 """
 
 from collections.abc import Mapping, Sequence

@@ -3,7 +3,9 @@
 Each section has its own clock, which entering it starts. Boot belongs to D2; forward, backward and
 optimizer to D4. Being in no section, or in one with an unknown name, has a deadline too. A rank
 that never names forward, backward or optimizer computes while it is in no section: there its first
-step is D2's, and its later ones may take as long as D4 gives them.
+step is D2's, and its later ones may take as long as D4 gives them. The first batch may take as long
+as the first step, unless the plan says less: texts are tokenised, batches skipped on resume. After
+the last ordered step, being in no section has the limit of a checkpoint: what is left is to save.
 """
 
 import statistics
@@ -48,8 +50,18 @@ def deadline_of(settings: SectionDeadlineSettings, section: str | None) -> tuple
     return "out_of_section", settings.out_of_section
 
 
+def section_of(run: Run, stream: RankStream) -> str | None:
+    """Return the section whose deadline counts: after the last ordered step, a checkpoint's."""
+    ended = run.order.steps is not None and stream.completed >= run.order.last_step
+    return Section.CHECKPOINT if ended and stream.section is None else stream.section
+
+
 def limit_of(run: Run, stream: RankStream, name: str, deadline: Deadline, m: float | None) -> Limit:
     """Return the larger of the fixed limit and the multiple of the section's or step's median."""
+    source = run.source(f"section_deadline.{name}.halt_s")
+    if name == Section.DATA and not stream.completed_steps and source is Source.DEFAULT:
+        first_s = run.watch.no_first_heartbeat.first_step_s
+        return Limit(seconds=max(first_s, deadline.halt_s), source=source)
     if _may_compute(stream):
         computing = stall.limits(run, stream, m)[1]
         if computing.seconds > deadline.halt_s:
@@ -59,7 +71,7 @@ def limit_of(run: Run, stream: RankStream, name: str, deadline: Deadline, m: flo
         adaptive_s = deadline.halt_x * statistics.median(times_s)
         if adaptive_s > deadline.halt_s:
             return Limit(seconds=adaptive_s, source=Source.ADAPTIVE)
-    return Limit(seconds=deadline.halt_s, source=run.source(f"section_deadline.{name}.halt_s"))
+    return Limit(seconds=deadline.halt_s, source=source)
 
 
 def _finding(
@@ -107,7 +119,8 @@ class SectionDeadline(Detector[None]):
         if culprit is None or not has_deadline(culprit.stream):
             return own, []
         stream = culprit.stream
-        name, deadline = deadline_of(view.run.watch.section_deadline, stream.section)
+        section = section_of(view.run, stream)
+        name, deadline = deadline_of(view.run.watch.section_deadline, section)
         elapsed_s = tick.mono - stream.section_mono
         findings = []
         if deadline.suspect_s is not None and elapsed_s > deadline.suspect_s:

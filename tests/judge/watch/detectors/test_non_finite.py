@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.finding import Finding
+from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Identity
 from tests.judge.watch.streams import EPOCH, World, order_of, watch
 
 
-def run_of(dtype: str = "fp32", **fields: object) -> World:
+def run_of(dtype: str | None = "fp32", **fields: object) -> World:
     identity = Identity(dtype=dtype, tokens_per_step=2048)
     return World(order_of(identity=identity, steps=400), **fields).boot()  # type: ignore[arg-type]
 
@@ -65,13 +65,59 @@ def sought(scales: list[float]) -> list[Finding]:
 
 def test_fp16_steps_that_each_lower_the_scale_may_be_skipped_longer() -> None:
     assert sought([2.0**16, 2.0**15, 2.0**14, 2.0**13]) == []
-    (halt,) = sought([2.0**power for power in range(16, 0, -1)])
-    assert halt.value == 16
+    assert sought([2.0**power for power in range(32, 13, -1)]) == []  # where some begin
+    assert sought([2.0**16, 2.0**16, 2.0**15, 2.0**15, 2.0**14]) == []  # with hysteresis
+    (halt,) = sought([2.0**power for power in range(16, -20, -1)])
+    assert halt.value == 18  # the scale has come below 1
+    (halt,) = sought([2.0**power for power in range(100, 20, -1)])
+    assert halt.value == 40
 
 
 def test_fp16_steps_that_do_not_lower_the_scale_are_three_at_most() -> None:
     assert sought([2.0**16, 2.0**16]) == []
-    assert len(sought([2.0**16, 2.0**16, 2.0**15])) == 1
+    assert len(sought([2.0**16, 2.0**16, 2.0**16])) == 1
+    assert len(sought([2.0**16, 2.0**15, 2.0**16])) == 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale", "skipped", "halts"),
+    [
+        (None, None, True, 0),
+        (None, 65536.0, True, 0),
+        ("fp32", 65536.0, True, 0),
+        ("fp32", None, True, 1),
+        ("bf16", 65536.0, True, 1),
+        (None, 65536.0, False, 1),
+        (None, None, None, 1),
+    ],
+)
+def test_in_mixed_precision_an_overflow_is_excused_where_it_was_skipped(
+    dtype: str | None, scale: float | None, skipped: bool | None, halts: int
+) -> None:
+    world = run_of(dtype)
+    for bad in (True, False, False, True, False):
+        told: dict[str, Any] = {"loss_scale": scale}
+        told["skipped"] = skipped if bad else (None if skipped is None else False)
+        if bad:
+            told["grad_norm"] = "Infinity"
+        world.steps(1, **{name: value for name, value in told.items() if value is not None})
+    assert min(1, len(watch(world).halts)) == halts
+
+
+def test_mixed_precision_that_only_overflows_is_halted() -> None:
+    told = {"grad_norm": "NaN", "skipped": True, "loss_scale": 1.0}
+    assert watch(run_of(None).steps(5, loss_scale=1.0).steps(4, **told)).halts != []
+
+
+def test_a_validation_loss_that_is_not_finite_is_told_and_halts_nothing() -> None:
+    world = run_of("bf16").steps(3)
+    for _ in range(2):
+        for rank in world.ranks:
+            rank.say("eval", val_loss="NaN")
+        world.steps(2)
+    found = watch(world)
+    assert found.halts == []
+    assert found.named(Severity.WARN) >= {"non_finite"}
 
 
 def test_ten_skipped_fp16_steps_of_a_hundred_halt() -> None:

@@ -81,7 +81,7 @@ def test_no_end_after_the_last_step_is_out_of_section() -> None:
     world = World(order_of({}, steps=40), alive_every_s=5).boot().steps(40)
     for rank in world.ranks:
         rank.section_seq += 1
-        rank.spend(70.0)
+        rank.spend(610.0)
     assert watch(world, interval_s=1.0).halted() == [("section_deadline", None, None)]
 
 
@@ -116,5 +116,8 @@ def test_booting_for_long_is_not_this_detectors() -> None:
 
 
 def test_opening_the_data_before_the_first_step_has_a_deadline() -> None:
-    world = World(order_of({}), alive_every_s=5).boot(load_s=310.0)
+    world = World(order_of({}), alive_every_s=5).boot(load_s=910.0)
+    assert ("section_deadline", None, "data") in watch(world, interval_s=1.0).halted()
+    sooner = {"section_deadline": {"data": {"halt_s": 300.0}}}
+    world = World(order_of(sooner), alive_every_s=5).boot(load_s=310.0)
     assert watch(world, interval_s=1.0).halted() == [("section_deadline", None, "data")]
