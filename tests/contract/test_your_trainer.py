@@ -77,7 +77,14 @@ def test_every_block_of_the_page_is_saved_or_run() -> None:
     assert all(is_file(code) for kind, code in of_sections if kind == "python")
 
 
-@pytest.mark.parametrize("title", SECTIONS)
+SLOW = ("Lightning", "Accelerate")
+"""Each imports a library for half a minute; the adapters have quicker tests of their own."""
+
+
+@pytest.mark.parametrize(
+    "title",
+    [pytest.param(title, marks=pytest.mark.long if title in SLOW else ()) for title in SECTIONS],
+)
 def test_a_script_of_the_page_is_supervised_and_judged_as_the_page_says(
     title: str, folder: Path
 ) -> None:

@@ -131,6 +131,7 @@ def _state(pid: int) -> str:
     [({"NSA_DDP_STATIC_GRAPH": "1"}, 1e-5), ({"NSA_DDP_COMPRESS": "bf16"}, 2e-2)],
     ids=["static-graph", "bf16-gradients"],
 )
+@pytest.mark.long
 def test_two_ranks_that_accumulate_equal_one_big_batch_and_the_fast_one_waits(
     make_order: MakeOrder,
     launch_ranks: LaunchRanks,

@@ -83,6 +83,19 @@ class Plane:
         return self.wait(lambda: worker.claim(**more), "an order")
 
 
+ALIKE = (
+    *("test_find", "test_forecasts", "test_keeping", "test_pages", "test_sign_in"),
+    *("test_speeds", "test_submission", "test_writing"),
+)
+"""Tests whose statements are plain: on PostgreSQL they run among the long ones."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.stem in ALIKE and "postgres" in item.name:
+            item.add_marker(pytest.mark.long)
+
+
 BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.needs("postgres"))]
 
 
