@@ -1,5 +1,6 @@
 """Which commands submit, show and steer experiments? Each is one call of the REST API."""
 
+import re
 import uuid
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,6 +31,10 @@ from gonogo.cli.watching import watch_experiment
 from gonogo.contract.api import ExperimentView
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.decision import Cause, DecisionKind, Verdict
+from gonogo.contract.errors import Rejected
+
+_PICTURE = re.compile(r"!\[[^\]]*\]\(([\w-]+\.png)\)")
+"""A picture that a report in Markdown names."""
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Id = Annotated[
@@ -240,15 +245,29 @@ def override(
 
 def report(
     experiment: Id,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write it here.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            help="Write it here: NAME.html is one file, NAME.md has its pictures beside it.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the Markdown report of an experiment."""
+    """Print the report of an experiment as Markdown, or write it as one HTML file."""
+    wanted = "html" if output is not None and output.suffix in (".html", ".htm") else "markdown"
     with connect() as client:
         view = client.experiment(experiment)
-        text = client.call("GET", f"/experiments/{view.id}/report").text
-    if output is not None:
-        output.write_text(text)
+        path = f"/experiments/{view.id}/report"
+        text = client.call("GET", path, params={"format": wanted}).text
+        if output is not None:
+            try:
+                output.write_text(text)
+                for name in _PICTURE.findall(text) if wanted == "markdown" else ():
+                    output.with_name(name).write_bytes(client.call("GET", f"{path}/{name}").content)
+            except OSError as error:
+                raise Rejected(f"--output: {error.filename}: {error.strerror}") from error
     if as_json:
         print_json({"experiment": view.id, "output": output and str(output), "text": text})
     elif output is None:

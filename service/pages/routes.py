@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Query, Response
-from fastapi.responses import FileResponse, HTMLResponse, PlainTextResponse
+from fastapi.responses import FileResponse, HTMLResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -11,7 +11,7 @@ from gonogo.contract.errors import NotFound
 from service.artifacts import list_artifacts, load_artifact
 from service.auth import Service
 from service.db.schema import AlertRow, DeliveryRow, ExperimentRow, WorkerRow
-from service.lifecycle import load_experiment, load_run
+from service.lifecycle import load_run
 from service.logs import load_log
 from service.pages import sign_in
 from service.pages.charts import legend, line_chart
@@ -20,7 +20,8 @@ from service.pages.render import STATIC, load_static, render
 from service.pages.route import PageRoute, Visitor
 from service.paging import Cursor, load_page
 from service.report.gates import observed_text, threshold_text
-from service.report.writing import reports_dir, write_report
+from service.report.html import POLICY
+from service.report.writing import write_report
 from service.views import view_alert, view_experiments, view_worker
 
 REFRESH_S = 2
@@ -76,19 +77,9 @@ def experiment(
 
 @router.get("/experiments/{experiment}/report")
 def report(context: Service, _: Visitor, experiment: str) -> Response:
-    """Show the report as the text that it is."""
-    return PlainTextResponse(write_report(context, experiment))
-
-
-@router.get("/experiments/{experiment}/report/{picture}.png")
-def picture(context: Service, _: Visitor, experiment: str, picture: str) -> Response:
-    """Show a picture of the report."""
-    context.store.read(lambda session: load_experiment(session, experiment))
-    folder = reports_dir(context.settings.home, experiment).resolve()
-    path = (folder / f"{picture}.png").resolve()
-    if path.parent != folder or not path.is_file():
-        raise NotFound("there is no such picture; open the report first")
-    return FileResponse(path, media_type="image/png")
+    """Show the report: one page, its pictures inside."""
+    written = write_report(context, experiment)
+    return HTMLResponse(written.page, headers={"Content-Security-Policy": POLICY})
 
 
 @router.get("/runs/{run}/logs/{name}")

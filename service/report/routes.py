@@ -1,19 +1,49 @@
-"""Which calls give the report? `GET /experiments/{id}/report`, as Markdown."""
+"""Which calls give the report? As Markdown with its pictures, or as one HTML file."""
+
+from enum import StrEnum
 
 from fastapi import APIRouter, Response
+from fastapi.responses import FileResponse
 
 from service.auth import Service, Viewer
-from service.report.writing import write_report
+from service.report.html import POLICY
+from service.report.writing import find_picture, write_report
 
 router = APIRouter(tags=["experiments"])
+
+
+class Format(StrEnum):
+    """What the report is wanted as."""
+
+    MARKDOWN = "markdown"
+    HTML = "html"
 
 
 @router.get(
     "/experiments/{experiment}/report",
     operation_id="report",
     response_class=Response,
-    responses={200: {"content": {"text/markdown": {}}, "description": "The report."}},
+    responses={
+        200: {"content": {"text/markdown": {}, "text/html": {}}, "description": "The report."}
+    },
 )
-def report(context: Service, _: Viewer, experiment: str) -> Response:
+def report(
+    context: Service, _: Viewer, experiment: str, format: Format = Format.MARKDOWN
+) -> Response:
     """Write the report of an experiment into `GONOGO_HOME/reports/` and return it."""
-    return Response(write_report(context, experiment), media_type="text/markdown")
+    written = write_report(context, experiment)
+    if format is Format.HTML:
+        headers = {"Content-Security-Policy": POLICY}
+        return Response(written.page, media_type="text/html", headers=headers)
+    return Response(written.text, media_type="text/markdown")
+
+
+@router.get(
+    "/experiments/{experiment}/report/{picture}.png",
+    operation_id="report_picture",
+    response_class=FileResponse,
+    responses={200: {"content": {"image/png": {}}, "description": "The picture."}},
+)
+def report_picture(context: Service, _: Viewer, experiment: str, picture: str) -> Response:
+    """Return a picture of the report that was asked for last."""
+    return FileResponse(find_picture(context, experiment, picture), media_type="image/png")

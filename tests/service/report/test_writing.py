@@ -99,6 +99,17 @@ def test_the_report_of_a_finished_experiment_lies_in_the_home(plane: Plane) -> N
     for name in pictures:
         assert f"]({name})" in text
         assert (folder / name).read_bytes().startswith(PNG)
+        got = plane.call("GET", f"/experiments/{experiment}/report/{name}")
+        assert got.headers["content-type"] == "image/png"
+        assert got.content == (folder / name).read_bytes()
+    page = plane.call("GET", f"/experiments/{experiment}/report", params={"format": "html"})
+    assert page.headers["content-type"].startswith("text/html")
+    assert (folder / "report.html").read_text() == page.text
+    assert page.text.count('src="data:image/png;base64,') == len(pictures)
+    assert "<table>" in page.text
+    for path in ("..%2f..%2fkey.png", "none.png"):
+        answer = plane.call("GET", f"/experiments/{experiment}/report/{path}")
+        assert answer.status_code == 404
 
 
 def test_a_final_picture_is_drawn_once_and_a_live_one_again(plane: Plane) -> None:

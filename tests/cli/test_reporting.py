@@ -1,0 +1,28 @@
+"""`gonogo report -o`: one HTML file, or Markdown with its pictures beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gonogo.cli.exits import Exit
+from tests.cli.conftest import Gonogo
+from tests.service.conftest import Plane
+
+
+def test_a_report_is_written_whole(plane: Plane, gonogo: Gonogo, tmp_path: Path) -> None:
+    experiment = plane.submit(name="mine")
+    worker = plane.worker()
+    for _ in range(5):
+        worker.run_through(plane.next_order(worker))
+    plane.wait_state(experiment, "finished")
+    page, text = tmp_path / "report.html", tmp_path / "report.md"
+    assert gonogo("report", "mine", "-o", str(page)).code == Exit.OK
+    assert "<h1>GO: " in page.read_text()
+    assert 'src="data:image/png;base64,' in page.read_text()
+    assert gonogo("report", "mine", "-o", str(text)).code == Exit.OK
+    pictures = sorted(path.name for path in tmp_path.glob("*.png"))
+    assert "overview.png" in pictures
+    assert all(f"]({name})" in text.read_text() for name in pictures)
+    refused = gonogo("report", "mine", "-o", str(tmp_path / "no" / "x.html"))
+    assert refused.code == Exit.BAD_INPUT
+    assert "No such file or directory" in refused.err
