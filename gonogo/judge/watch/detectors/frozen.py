@@ -192,7 +192,8 @@ class Frozen(Detector[Still]):
         return norm, []
 
     def _least_halt(self, number: str) -> int:
-        return math.ceil(getattr(self.settings, f"{number}_steps") * self.settings.halt_x)
+        least: int = getattr(self.settings, f"{number}_steps")
+        return math.ceil(least * self.settings.halt_x)
 
     def _limits(self, run: Run, number: str) -> tuple[int, int]:
         """Return after how many equal values a number is suspect, and halts."""
