@@ -143,10 +143,12 @@ class RunArtifacts:
 
 
 def memory_report(device: torch.device) -> dict[str, float]:
-    """Memory of this process in MB (2^20 bytes): host, its peak, and the device's allocator."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    """Memory of this process in MB (2^20 bytes): host, its peak, and the device's allocator.
+
+    Pages of mapped files (tokens, libraries) are only in the peak: the kernel takes them back.
+    """
     report = {
-        "host_rss_mb": round(pages * resource.getpagesize() / 2**20, 1),
+        "host_rss_mb": round(_held_mb(), 1),
         "host_peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
         "gpu_mem_alloc": 0.0,
         "gpu_mem_reserved": 0.0,
@@ -156,6 +158,16 @@ def memory_report(device: torch.device) -> dict[str, float]:
         report["gpu_mem_reserved"] = round(torch.cuda.memory_reserved(device) / 2**20, 1)
         report["gpu_mem_peak"] = round(torch.cuda.max_memory_allocated(device) / 2**20, 1)
     return report
+
+
+def _held_mb() -> float:
+    """Return resident memory of this process without mapped files, in MB; shared memory is held."""
+    rows = (row.split() for row in Path("/proc/self/status").read_bytes().splitlines())
+    kib = [int(row[1]) for row in rows if row and row[0] in (b"RssAnon:", b"RssShmem:")]
+    if len(kib) == 2:
+        return sum(kib) / 1024
+    resident, shared = Path("/proc/self/statm").read_bytes().split()[1:3]
+    return max(0, int(resident) - int(shared)) * resource.getpagesize() / 2**20
 
 
 def _report_dtypes(model: nn.Module, compute: str) -> str:

@@ -45,6 +45,15 @@ def test_only_rank_0_writes(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_pages_of_a_mapped_file_are_not_held(tmp_path: Path) -> None:
+    place = tmp_path / "tokens.bin"
+    place.write_bytes(b"\x01" * (64 * 2**20))
+    before = memory_report(CPU)
+    mapped = torch.from_file(str(place), shared=True, size=64 * 2**20, dtype=torch.uint8)
+    assert int(mapped[::4096].sum()) == 64 * 256
+    assert memory_report(CPU)["host_rss_mb"] - before["host_rss_mb"] < 20
+
+
 def test_memory_of_the_process_grows_by_what_it_holds() -> None:
     before = memory_report(CPU)
     held = torch.ones(16 * 2**20)  # 64 MB of fp32

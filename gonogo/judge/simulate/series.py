@@ -26,7 +26,7 @@ class Series:
         self._noise, self._dice, self._sick, self._onset = noise, dice, sick, onset
         self._fp16 = fp16
         self._spike = 0.0
-        self._frozen: float | None = None
+        self._frozen: dict[str, float] = {}
         self._skip = False
         self._scale, self._applied = 65536.0, 0
 
@@ -71,8 +71,9 @@ class Series:
         elif sick == "divergence":
             numbers["loss"] += 0.02 * (step - self._onset)
         elif sick == "frozen_loss":
-            self._frozen = numbers["loss"] if self._frozen is None else self._frozen
-            numbers["loss"] = self._frozen
+            if not self._frozen:
+                self._frozen = {name: numbers[name] for name in ("loss", "grad_norm")}
+            numbers |= self._frozen
         elif sick == "zero_gradients":
             numbers["grad_norm"] = 0.0
         elif sick == "gate_collapse":

@@ -1,10 +1,12 @@
 """D9: do steps advance while the numbers stand still?
 
-A model that learns on changing batches never has the bit-equal loss for long. A trainer may refresh
-its numbers only now and then, so the limits grow with the longest run of equal values that ended by
-itself; or it may round them, so that a coarse number halts only together with the other one. An
-equal gradient norm counts only where the norm has moved before and is not the clipping limit: who
-reports norms after clipping, or none at all, reports a constant.
+A model that learns on changing batches never has the bit-equal loss for long. Other things hold a
+number: a trainer refreshes it only now and then, rounds it, or computes an honest zero (a hinge, or
+equal rewards). So the gradient norm is asked: while it moves, the model is not frozen and an equal
+loss is worth a warning at most. Where it says nothing, a loss that never moved, or of few decimals,
+is given five times as long, and every limit grows with the longest run of equal values that ended
+by itself. An equal norm counts only after it has moved, and not where it is cut off: at the order's
+clipping limit, or at the largest ever told where that is round or was reached before.
 """
 
 import math
@@ -19,11 +21,15 @@ from gonogo.judge.watch.view import View, found
 
 SUSPECT_LONGEST_X = 2
 HALT_LONGEST_X = 3
+PATIENT_X = 5
+"""How much longer a loss may stand still that may be held or rounded, where no norm is evidence."""
 HALF_BITS = 11
 """Significant bits of a half-precision number (bfloat16 has fewer)."""
 FEW_DECIMALS = 6
 SMALL = 0.05
 """Below it, few decimals are few digits."""
+ROUND_ERROR_RATIO = 1e-6
+"""How far a round number may be off, as single precision holds it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +53,7 @@ class Run:
     """The largest value told."""
     ceiling: bool = False
     """Whether `value` had been the largest before it came again: numbers are cut off there."""
+    warned: bool = False
     halted: bool = False
     """Whether this run of equal values was found to be a halt."""
 
@@ -72,15 +79,20 @@ class Run:
     def interrupted(self) -> "Run":
         """Return the run after a restart: the count begins anew, what was learnt stays."""
         longest = max(self.longest, self.count)
-        return replace(self, value=None, count=0, longest=longest, halted=False)
+        return replace(self, value=None, count=0, longest=longest, warned=False, halted=False)
 
-    def convinces(self, other: "Run", limit: int) -> bool:
-        """Whether equal values can only mean that nothing moves, given the run's other number."""
-        if other.count >= limit and (other.moved or not self.moved):
-            return True
-        if not self.single or self.value is None:
-            return False
-        return self.unrounded or (not other.moved and abs(self.value) >= SMALL)
+    def stands(self, limit: int) -> bool:
+        """Whether a number that used to move has stood still for `limit` and for its own way."""
+        return self.moved and self.count >= max(limit, HALT_LONGEST_X * self.longest)
+
+    def moves(self, other: "Run", limit: int) -> bool:
+        """Whether this number has gone on changing while `other` stood still."""
+        return self.since_step > other.since_step and self.count < limit
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether the value is the largest ever told as only a limit is: round, or met before."""
+        return self.value == self.most and (self.ceiling or _is_round(self.value or 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,13 +113,17 @@ class Frozen(Detector[Still]):
         " `grad_norm_steps`: suspect; on `halt_x` times as many: halt. Both limits grow with what"
         " the run has shown to be its way: no suspicion below twice, no halt below three times the"
         " longest run of equal values that ended by itself (a trainer that refreshes its loss every"
-        " 50 steps). A loss that was only ever told in half precision halts only where the norm"
-        " stands still as well, and so does one of six decimals at most, where the norm moves or"
-        " the loss is below 0.05; one that was read from what a program prints halts only with more"
-        " decimals than that. An equal norm counts only after it has moved, and never at the"
-        " order's clipping limit or where it has come back to the largest ever told, which is such"
-        " a limit."
+        " 50 steps). While the norm moves, no equal loss halts: one of more than six decimals"
+        " warns. A loss of exactly zero never halts. Where no norm that used to move stands still"
+        " as well, five times as many steps are needed of a loss that has never changed or has six"
+        " decimals at most, and one that was only ever told in half precision, or is rounded and"
+        " below 0.05, does not halt; one that was read from what a program prints halts only with"
+        " more decimals than that. An equal norm counts only after it has moved, not at zero (D12),"
+        " and never at the order's clipping limit or at the largest ever told where that is a round"
+        " number or was told before, which is such a limit."
     )
+    version = 2
+    """2: a norm that moves, a zero, a held or rounded loss, and a norm cut off do not halt."""
     State = Still
     steps = True
 
@@ -124,40 +140,72 @@ class Frozen(Detector[Still]):
             own, loss=own.loss.after(loss, step), grad_norm=own.grad_norm.after(norm, step)
         )
         findings: list[Finding] = []
+        telling = self._telling(own.grad_norm)
         if own.loss.count > before.loss.count:
-            grown, findings = self._grown(own.loss, own.grad_norm, "loss", step, view)
-            own = replace(own, loss=grown)
-        if own.grad_norm.count > before.grad_norm.count and self._telling(own.grad_norm):
-            grown, more = self._grown(own.grad_norm, own.loss, "grad_norm", step, view)
-            own, findings = replace(own, grad_norm=grown), findings + more
+            loss_run, findings = self._loss_grown(own.loss, own.grad_norm, telling, step, view)
+            own = replace(own, loss=loss_run)
+        if own.grad_norm.count > before.grad_norm.count and telling and own.grad_norm.value:
+            norm_run, more = self._norm_grown(own.grad_norm, own.loss, step, view)
+            own, findings = replace(own, grad_norm=norm_run), findings + more
         return own, findings
 
     def _telling(self, norm: Run) -> bool:
         """Whether an equal gradient norm says anything."""
-        cut_off = norm.ceiling or norm.value == clip_of(self.run.order.train)
-        return norm.moved and not cut_off
+        return norm.moved and not norm.cut_off and norm.value != clip_of(self.run.order.train)
 
-    def _grown(
-        self, run: Run, other: Run, number: str, step: Step, view: View
-    ) -> tuple[Run, list[Finding]]:
-        """Return the run, and the finding where it has reached one of its limits."""
+    def _loss_grown(self, loss: Run, norm: Run, telling: bool, step: Step, view: View) -> Seen[Run]:
+        """Return the run of losses, and the finding where it has reached one of its limits."""
+        suspect, halt = self._limits(loss, "loss")
+        corroborated = telling and norm.stands(halt)
+        if not corroborated and not (loss.moved and loss.unrounded):
+            halt = max(halt, self._least_halt("loss") * PATIENT_X)
+        exact = loss.unrounded and bool(loss.value)
+        if loss.count >= halt and norm.moves(loss, halt):
+            if exact and not loss.warned and not view.reads_output():
+                finding = self._finding(loss, "loss", Severity.WARN, halt, step, view)
+                return replace(loss, warned=True), [finding]
+        elif loss.count >= halt and not loss.halted and loss.value:
+            both = corroborated or (not loss.moved and norm.count >= halt and not norm.moved)
+            coarse = not loss.single or norm.moved or abs(loss.value) < SMALL
+            if (loss.unrounded or not view.reads_output()) and (
+                both or (loss.single and loss.unrounded) or not coarse
+            ):
+                finding = self._finding(loss, "loss", Severity.HALT, halt, step, view)
+                return replace(loss, halted=True), [finding]
+        if loss.count == suspect:
+            return loss, [self._finding(loss, "loss", Severity.SUSPECT, suspect, step, view)]
+        return loss, []
+
+    def _norm_grown(self, norm: Run, loss: Run, step: Step, view: View) -> Seen[Run]:
+        """Return the run of norms, and the finding where it has reached one of its limits."""
+        suspect, halt = self._limits(norm, "grad_norm")
+        printed = view.reads_output() and not norm.unrounded
+        if norm.count >= halt and not norm.halted and not printed:
+            sharp = norm.single and (
+                norm.unrounded or (not loss.moved and (norm.value or 0.0) >= SMALL)
+            )
+            if sharp or loss.stands(halt):
+                finding = self._finding(norm, "grad_norm", Severity.HALT, halt, step, view)
+                return replace(norm, halted=True), [finding]
+        if norm.count == suspect:
+            return norm, [self._finding(norm, "grad_norm", Severity.SUSPECT, suspect, step, view)]
+        return norm, []
+
+    def _least_halt(self, number: str) -> int:
+        least: int = getattr(self.settings, f"{number}_steps")
+        return math.ceil(least * self.settings.halt_x)
+
+    def _limits(self, run: Run, number: str) -> tuple[int, int]:
+        """Return after how many equal values a number is suspect, and halts."""
         least: int = getattr(self.settings, f"{number}_steps")
         suspect = max(least, SUSPECT_LONGEST_X * run.longest)
-        halt = max(math.ceil(least * self.settings.halt_x), HALT_LONGEST_X * run.longest)
-        printed = view.reads_output() and not run.unrounded
-        if run.count >= halt and not run.halted and not printed and run.convinces(other, halt):
-            finding = self._finding(run, number, Severity.HALT, halt, step, view)
-            return replace(run, halted=True), [finding]
-        if run.count == suspect:
-            return run, [self._finding(run, number, Severity.SUSPECT, suspect, step, view)]
-        return run, []
+        return suspect, max(self._least_halt(number), HALT_LONGEST_X * run.longest)
 
     def _finding(
         self, run: Run, number: str, severity: Severity, limit: int, step: Step, view: View
     ) -> Finding:
         path = f"frozen.{number}_steps"
-        least: int = getattr(self.settings, f"{number}_steps")
-        adaptive = limit > math.ceil(least * self.settings.halt_x)
+        adaptive = limit > self._least_halt(number)
         named = "loss" if number == "loss" else "gradient norm"
         return found(
             view,
@@ -189,3 +237,8 @@ def _fits_half(value: float) -> bool:
     """Whether a half-precision number holds the value exactly."""
     mantissa, _ = math.frexp(value)
     return math.ldexp(mantissa, HALF_BITS).is_integer()
+
+
+def _is_round(value: float) -> bool:
+    """Whether a number has two significant digits at most, as people choose limits."""
+    return abs(value - float(f"{value:.1e}")) <= ROUND_ERROR_RATIO * abs(value)

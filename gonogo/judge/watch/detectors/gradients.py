@@ -1,9 +1,10 @@
 """D12: do the gradients say that the model learns nothing, or nothing sound?
 
 Looked at are applied steps alone: what fp16 skipped has no norm. A norm of exactly zero on an
-applied step moves nothing. Two kinds of zero prove nothing: lines without sections (older trainers
-write 0 for a norm that they never computed) before any other norm was told, and a norm that was
-rounded to nothing.
+applied step moves nothing. Three kinds of zero prove nothing: lines without sections (older
+trainers write 0 for a norm that they never computed) before any other norm was told, a norm that
+was rounded to nothing, and one beside a loss of exactly zero (equal rewards in a batch of
+reinforcement learning, a hinge that nothing offends), which is told when it lasts.
 """
 
 import math
@@ -18,6 +19,10 @@ from gonogo.judge.watch.view import View, found
 
 ROUNDED_FROM, ROUNDED_BELOW = 1e-6, 0.05
 """A norm in between, of two significant digits or fewer, may be followed by a rounded zero."""
+FEW_DECIMALS, FEW_UNITS = 4, 5.0
+"""So may one of so few units of the last decimal, where no norm has more decimals than that."""
+IDLE_X = 20
+"""Times `zero_steps` after which zeros of loss and norm together warn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +34,15 @@ class Norms:
     """Whether a norm was told that means something."""
     steps: int = 0
     zeros: int = 0
-    """Norms of zero running."""
+    """Norms of zero running, beside a loss that is not zero or not known."""
     since_step: int = 0
     since_ts: float = 0.0
     last: float | None = None
     """The last norm that was not zero."""
+    decimals: int = 0
+    """The most decimals of any norm, up to one more than `FEW_DECIMALS`."""
+    idle: int = 0
+    """Steps running on which both norm and loss were zero."""
     window: tuple[float, ...] = ()
     spikes: tuple[bool, ...] = ()
     spiking: bool = False
@@ -48,12 +57,17 @@ class Gradients(Detector[Norms]):
     name = outcome.Detector.GRADIENTS
     sentence = (
         "The gradient norm is exactly zero on `zero_steps` applied steps running: halt (a warning"
-        " where the norm before, below 0.05 and of two digits, shows that norms are rounded)."
+        " where the norm before shows that norms are rounded: below 0.05 and of two digits, or at"
+        " most five units of the last decimal where no norm has more than four decimals). Steps"
+        " whose loss is exactly zero as well are not counted (equal rewards, a hinge); on twenty"
+        " times `zero_steps` of them running: warn."
         " `spike_count` of `spike_of` norms above `spike_x` times the median of `window_steps`:"
         " warn. More than `clip_share` of the last `clip_steps` norms above the order's clipping"
         " limit: warn. A null norm (a skipped fp16 step, a trainer that tells none) is unknown and"
         " says nothing."
     )
+    version = 2
+    """2: a zero beside a loss of zero does not halt; norms may be rounded to any few decimals."""
     State = Norms
     steps = True
 
@@ -76,18 +90,33 @@ class Gradients(Detector[Norms]):
     def _vanished(self, own: Norms, norm: float, step: Step, view: View) -> Seen[Norms]:
         """Count norms of exactly zero."""
         if norm > 0.0:
-            return replace(own, zeros=0, last=norm), []
+            decimals = max(own.decimals, _decimals(norm))
+            return replace(own, zeros=0, idle=0, last=norm, decimals=decimals), []
+        if step.loss() == 0.0:
+            return self._idled(own, step, view)
+        own = replace(own, idle=0)
         if not own.zeros:
             own = replace(own, since_step=step.step, since_ts=step.tick.ts)
         own = replace(own, zeros=own.zeros + 1)
         if own.zeros != self.settings.zero_steps:
             return own, []
-        severity = Severity.WARN if _rounded(own.last) else Severity.HALT
+        severity = Severity.WARN if _rounded(own.last, own.decimals) else Severity.HALT
         text = f"the gradient norm was exactly 0 on {own.zeros} applied steps running"
         finding = self._finding(
             severity, f"zero/step{own.since_step}", "zero_steps", float(own.zeros), text, step, view
         )
         return own, [finding.model_copy(update={"since": own.since_ts})]
+
+    def _idled(self, own: Norms, step: Step, view: View) -> Seen[Norms]:
+        """Count steps on which there was nothing to learn: neither loss nor gradient."""
+        own = replace(own, idle=own.idle + 1)
+        if own.idle != IDLE_X * self.settings.zero_steps:
+            return own, []
+        text = f"loss and gradient norm were exactly 0 on {own.idle} applied steps running"
+        episode = f"idle/step{step.step}"
+        return own, [
+            self._finding(Severity.WARN, episode, "zero_steps", float(own.idle), text, step, view)
+        ]
 
     def _spiked(self, own: Norms, norm: float, step: Step, view: View) -> Seen[Norms]:
         """Warn of norms far above the usual ones."""
@@ -184,8 +213,16 @@ def _labelled(view: View) -> bool:
     return any(stream.labelled for stream in view.streams.values())
 
 
-def _rounded(last: float | None) -> bool:
+def _decimals(norm: float) -> int:
+    """Return how many decimals a norm has, at most one more than few."""
+    few = range(FEW_DECIMALS + 1)
+    return next((count for count in few if round(norm, count) == norm), FEW_DECIMALS + 1)
+
+
+def _rounded(last: float | None, decimals: int) -> bool:
     """Whether a zero after this norm may be a small norm that was rounded."""
-    if last is None or not ROUNDED_FROM <= last < ROUNDED_BELOW:
+    if last is None:
         return False
-    return float(f"{last:.1e}") == last
+    if 0 < decimals <= FEW_DECIMALS and last <= FEW_UNITS * 10.0**-decimals:
+        return True
+    return ROUNDED_FROM <= last < ROUNDED_BELOW and float(f"{last:.1e}") == last

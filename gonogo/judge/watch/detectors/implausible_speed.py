@@ -1,6 +1,7 @@
 """D21: can the speed that the trainer tells, or that its clock implies, be true?
 
-Recomputed is what the ends of the steps say: the ordered tokens over the time between them.
+Recomputed is what the ends of the steps say: the ordered tokens over the time between them, and
+more or fewer where the tokens that a step's end tells have changed since the first steps.
 Trainers report honestly in many ways (means over any window, the best so far, without the time of
 data and logging), and none of them can exceed the fastest that the run has ever been. So a report
 above that ends the run, and one below warns: it makes nothing look better than it is. A rank's own
@@ -10,13 +11,14 @@ are read nobody knows when its steps ended, so nothing of this is said.
 
 import math
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gonogo.contract import outcome
 from gonogo.contract.finding import Finding, Severity
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.detectors.loader import fetched_s
 from gonogo.judge.watch.step import RankStep, Step
+from gonogo.judge.watch.tokens import TokenGrowth
 from gonogo.judge.watch.view import Run, View, found, is_late
 
 BETWEEN_S = 0.02
@@ -50,6 +52,7 @@ class Speeds:
     """Reported and recomputed tokens per second of the last steps."""
 
     last_step: int = 0
+    tokens: TokenGrowth = field(default_factory=TokenGrowth)
     told: tuple[float, ...] = ()
     kind: tuple[float, ...] = ()
     """Recomputed in the trainer's favour: without data time and `BETWEEN_S`."""
@@ -80,8 +83,9 @@ class ImplausibleSpeed(Detector[Speeds]):
     sentence = (
         "The tokens/s that the trainer reports (median of `over_steps`) are more than"
         " `differ_ratio` above the fastest that the run has been in any `over_steps` steps"
-        " (recomputed from its step ends, upper quartile, without data time and 20 ms a step, so"
-        " that averages and other windows are no lie), and above its fastest single step or for"
+        " (recomputed from its step ends and how the tokens they tell have grown, upper quartile,"
+        " without data time and 20 ms a step, so that averages and other windows are no lie), and"
+        " above its fastest single step or for"
         " three times `over_steps`: halt; as far below the slowest (pauses counted): warn. Six"
         " operations a parameter (embeddings aside) and token exceed `mfu` of the matrix-product"
         " peak measured at preflight, or four times that on a CPU, over `over_steps`: halt; without"
@@ -90,6 +94,8 @@ class ImplausibleSpeed(Detector[Speeds]):
         " clock of a rank runs `clock_x` times slower"
         " than the watcher's in three spans of `clock_s` running, no tick of them late: halt."
     )
+    version = 2
+    """2: a report may rise with the tokens that the ends of the steps tell."""
     State = Speeds
     steps = True
 
@@ -98,10 +104,12 @@ class ImplausibleSpeed(Detector[Speeds]):
         if view.reads_output():
             return own, []
         if step.step <= own.last_step:
-            own = Speeds(clock=own.clock)
+            own = Speeds(clock=own.clock, tokens=own.tokens)
         own, clocks = self._clocked(replace(own, last_step=step.step), step, view)
         first = step.ranks[min(step.ranks)]
-        tokens = self.run.order.identity.tokens_per_step or first.end.tokens
+        own = replace(own, tokens=own.tokens.after(first.end.tokens))
+        ordered = self.run.order.identity.tokens_per_step
+        tokens = ordered * own.tokens.ratio if ordered else first.end.tokens
         step_s, kind_s = step.median_s(), _kind_s(step)
         if not tokens or not step_s or not kind_s:
             return own, clocks
@@ -177,7 +185,7 @@ class ImplausibleSpeed(Detector[Speeds]):
         finding = self._finding(Severity.HALT, "peak", "mfu", tok_s, limit, text, own, step, view)
         return replace(own, peaked=True), [finding]
 
-    def _beaten(self, own: Speeds, tokens: int, step: Step, view: View) -> Seen[Speeds]:
+    def _beaten(self, own: Speeds, tokens: float, step: Step, view: View) -> Seen[Speeds]:
         """Hold the steps against the best that is known of the same work."""
         best_s = self.run.order.best_step_s
         step_s = tokens / statistics.median(own.plain)

@@ -8,6 +8,9 @@ that caches which fill up after the start are none.
 Limits: the plan's `limit_mb` (for one rank), else what the control group or host has left for all
 of them; on the device `memory_limit.reserved_mb`, else the device's memory. Without one nothing is
 projected and nothing found. A halt waits for a checkpoint, at most as long as its `value` says.
+
+What the host has left shrinks only where its used memory rises too: a rank whose resident memory
+rises while the host's does not has mapped files, whose pages the kernel takes back.
 """
 
 import math
@@ -28,6 +31,8 @@ from gonogo.judge.watch.view import Run, View, found
 HOST, DEVICE = "host", "device"
 WHAT = {HOST: "host memory", DEVICE: "reserved device memory"}
 ALIKE_SHARE = 0.5
+USED_TELLINGS = 3
+"""After so many the host's used memory has a course; one figure has none."""
 
 
 SHORT_RUN_STEPS = 20_000
@@ -41,7 +46,11 @@ class Growth:
 
     series: Mapping[str, Series] = field(default_factory=dict)
     """`host/0`, `device/1`, …"""
+    used: Series | None = None
+    """The host's used memory."""
     used_mb: float | None = None
+    used_tellings: int = 0
+    """Counted up to `USED_TELLINGS`."""
     host_limit_mb: float | None = None
     device_mb: Mapping[str, float] = field(default_factory=dict)
     """Rank → memory of its device."""
@@ -76,8 +85,11 @@ class MemoryLeak(Detector[Growth]):
     sentence = (
         "Warns when a rank's host memory or reserved device memory rises steadily and will hit its"
         " limit before the last step, with the time that is left; halts at the next checkpoint when"
-        " that is under an hour."
+        " that is under an hour. Where the limit is the host's and its used memory is told as well,"
+        " no rank's memory is projected to rise faster than that does."
     )
+    version = 2
+    """2: nothing hits the host's limit while the host's used memory does not rise."""
     State = Growth
     steps = True
     ticks = True
@@ -90,14 +102,19 @@ class MemoryLeak(Detector[Growth]):
             most=self.settings.window_samples,
             rise_ratio=self.settings.rise_ratio,
         )
-
+        self._used_look = replace(self._look, rise_ratio=0.0)
         self._stride = 1 if run.order.last_step <= SHORT_RUN_STEPS else LONG_RUN_STRIDE
 
     def observe_tick(self, own: Growth, tick: Tick, view: View) -> Seen[Growth]:
         """Observe the limits that probes tell."""
         host = host_memory_in(tick)
         if host is not None:
-            own = replace(own, used_mb=host.used_mb, host_limit_mb=host.limit_mb)
+            own = replace(
+                own,
+                used_mb=host.used_mb,
+                used_tellings=min(USED_TELLINGS, own.used_tellings + 1),
+                host_limit_mb=host.limit_mb,
+            )
         devices = _device_mb(tick.observations.get("devices"))
         if devices:
             own = replace(own, device_mb={**own.device_mb, **devices})
@@ -117,6 +134,9 @@ class MemoryLeak(Detector[Growth]):
                         before = Series(boot=boot)
                     series[name] = before.with_sample(step.step, mb, self._look)
                     looked = looked or series[name].looks > before.looks
+        if own.used_mb is not None:
+            used = own.used or Series(boot="")
+            own = replace(own, used=used.with_sample(step.step, own.used_mb, self._used_look))
         own = replace(own, series=series)
         return self._judged(own, step, view) if looked else (own, [])
 
@@ -147,10 +167,13 @@ class MemoryLeak(Detector[Growth]):
             if series.slope > 0 and name.startswith(f"{kind}/")
         }
         together = sum(series.slope for series in rising.values())
+        of_host = together
+        if own.used is not None and own.used_tellings >= USED_TELLINGS:
+            of_host = min(together, own.used.slope)
         leaks = []
         for rank, series in sorted(rising.items()):
             left_mb, shared = self._left_mb(own, kind, rank, series.last)
-            if left_mb is None:
+            if left_mb is None or (shared and not of_host):
                 continue
             leaks.append(
                 Leak(
@@ -159,7 +182,7 @@ class MemoryLeak(Detector[Growth]):
                     slope=series.slope,
                     now_mb=series.last,
                     limit_mb=series.last + left_mb,
-                    steps_left=max(0.0, left_mb) / (together if shared else series.slope),
+                    steps_left=max(0.0, left_mb) / (of_host if shared else series.slope),
                     steady=series.steady,
                 )
             )

@@ -5,7 +5,10 @@ out, the first `warmup_steps` not counted. A single slow step says nothing, nor 
 floor asks that each of the last steps was below it (the median of five would halt a healthy run of
 eight ranks that pauses three times), the other rules ask the median of a window. Sustained means
 seconds of training in which the condition held at every step end. The baseline is frozen: a moving
-one would follow a run that gets slower bit by bit.
+one would follow a run that gets slower bit by bit; a restart in place keeps it.
+
+Steps that tell more tokens than the first did (a batch ramp, longer sequences) may take longer in
+proportion. Of steps that tell fewer nothing is asked: short ones cost more a token.
 """
 
 import statistics
@@ -16,6 +19,7 @@ from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.watch import Slow as SlowSettings
 from gonogo.judge.watch.detector import Detector, Seen
+from gonogo.judge.watch.tokens import TokenGrowth
 from gonogo.judge.watch.view import Beat, View, found
 
 LONG_STEP_S = 30.0
@@ -29,7 +33,9 @@ class Speed:
     rank: int | None = None
     boot: str | None = None
     counted_step: int = 0
+    tokens: TokenGrowth = field(default_factory=TokenGrowth)
     window: tuple[float, ...] = ()
+    """Seconds of steps, each as if it carried the tokens of the first."""
     baseline: tuple[float, ...] = ()
     """Collected until there are enough; then only `baseline_s` counts."""
     baseline_s: float | None = None
@@ -38,11 +44,15 @@ class Speed:
     since: dict[str, tuple[float, int]] = field(default_factory=dict)
     """Condition that holds → training seconds and step at which it began to."""
 
+    def rebooted(self, boot: str | None) -> "Speed":
+        """Return the speed at a restart in place: what is usual stays, what lasted has ended."""
+        return replace(self, boot=boot, counted_step=0, window=(), after_baseline=0, since={})
+
 
 def _timed(own: Speed, step_s: float, stride: int, count: int, slow: SlowSettings) -> Speed:
     """Return the speed with the mean time of `stride` steps, counted `count` times."""
     keep = max(slow.window_steps, slow.over_steps or 0, slow.hard_floor_over_steps)
-    samples = (step_s,) * min(count, keep)
+    samples = (step_s / max(1.0, own.tokens.ratio),) * min(count, keep)
     own = replace(
         own,
         window=(*own.window, *samples)[-keep:],
@@ -186,10 +196,12 @@ class Slow(Detector[Speed]):
     name = Name.SLOW
     sentence = (
         "Halts when recomputed tokens per second stay below the floor of the hardware, or "
-        "when steps take far longer than they did at the beginning."
+        "when steps take far longer than they did at the beginning (before a restart in place "
+        "too), and longer than the tokens they tell have grown."
     )
     version = 2
-    """2: the hard floor asks each of its steps, not their median."""
+    """2: the hard floor asks each of its steps, not their median; steps of more tokens may take
+    longer; a restart in place keeps the baseline."""
     State = Speed
     lines = frozenset({Msg.STEP_END, Msg.PROGRESS})
 
@@ -199,11 +211,13 @@ class Slow(Detector[Speed]):
         stream = view.streams[line.rank]
         if stream.pace.last_step != line.step or not stream.pace.times_s:
             return own, []
-        if own.rank is None or (own.rank == line.rank and own.boot != stream.boot):
+        if own.rank is None:
             own = Speed(rank=line.rank, boot=stream.boot)
+        elif own.rank == line.rank and own.boot != stream.boot:
+            own = own.rebooted(stream.boot)
         if own.rank != line.rank or line.step <= own.counted_step:
             return own, []
-        own = replace(own, counted_step=line.step)
+        own = replace(own, counted_step=line.step, tokens=own.tokens.after(line.tokens))
         slow = view.run.watch.slow
         if line.step - stream.from_step <= slow.warmup_steps:
             return own, []

@@ -13,7 +13,7 @@ from gonogo.judge.watch.detectors.frozen import Frozen
 from tests.judge.watch.steps import Ran, feed
 from tests.judge.watch.streams import EPOCH, order_of
 
-SUSPECT, HALT = Severity.SUSPECT, Severity.HALT
+SUSPECT, WARN, HALT = Severity.SUSPECT, Severity.WARN, Severity.HALT
 
 
 def learning(ran: Ran, count: int, seed: int = 1) -> Ran:
@@ -26,10 +26,8 @@ def learning(ran: Ran, count: int, seed: int = 1) -> Ran:
 
 def test_a_loss_that_stands_still_is_suspect_after_20_steps_and_halts_after_40() -> None:
     ran = learning(Ran(), 100)
-    for _ in range(60):
-        ran.step(loss=4.25, grad_norm=random.Random(ran.number).uniform(0.5, 2))
-    fed = feed(Frozen, ran)
-    assert fed.severities == [(SUSPECT, 120), (HALT, 140)]
+    fed = feed(Frozen, ran.many(60, loss=4.25, grad_norm=0.875))
+    assert fed.severities == [(SUSPECT, 120), (HALT, 140), (SUSPECT, 150)]
     halt = fed.halts[0]
     assert (halt.value, halt.threshold, halt.source) == (40.0, 40.0, Source.DEFAULT)
     assert halt.since == EPOCH + 100.0
@@ -47,8 +45,70 @@ def test_the_edges_of_both_limits(count: int, found: list[Severity]) -> None:
     assert [f.severity for f in feed(Frozen, learning(ran, 5)).findings] == found
 
 
-def test_a_loss_that_never_moved_halts_too() -> None:
-    assert feed(Frozen, Ran().many(45, loss=5.545)).severities == [(SUSPECT, 20), (HALT, 40)]
+def test_a_loss_that_never_moved_halts_five_times_later() -> None:
+    ran = Ran().many(199, loss=5.5451774)
+    assert feed(Frozen, ran).severities == [(SUSPECT, 20)]
+    assert feed(Frozen, ran.many(9, loss=5.5451774)).severities == [(SUSPECT, 20), (HALT, 200)]
+
+
+def test_while_the_norm_moves_an_equal_loss_warns_and_halts_once_the_norm_stands_too() -> None:
+    ran = with_norms(learning(Ran(), 100), 500, 4.2512345678)
+    assert feed(Frozen, ran).severities == [(SUSPECT, 120), (WARN, 140)]
+    fed = feed(Frozen, ran.many(60, loss=4.2512345678, grad_norm=0.4567891))
+    assert fed.severities == [(SUSPECT, 120), (WARN, 140), (HALT, 640), (SUSPECT, 650)]
+
+
+@pytest.mark.parametrize("norm", [None, 0.0, 1.0], ids=["no norm", "zero norm", "clipped"])
+def test_a_loss_of_exactly_zero_halts_nothing(norm: float | None) -> None:
+    """A hinge that nothing offends, or rewards that are all equal."""
+    ran = with_norms(with_norms(Ran(), 10, 1.25), 100, 0.0)
+    assert feed(Frozen, ran.many(500, loss=0.0, grad_norm=norm)).halts == []
+
+
+def test_a_norm_that_stands_on_while_the_loss_is_zero_halts() -> None:
+    ran = learning(Ran(), 100).many(120, loss=0.0, grad_norm=0.8123456789)
+    assert [f.step for f in feed(Frozen, ran).halts] == [200]
+
+
+@pytest.mark.parametrize("every", [50, 100])
+@pytest.mark.parametrize("told", ["nothing", "held", "each"])
+def test_a_loss_refreshed_rarely_is_safe_in_its_first_period(every: int, told: str) -> None:
+    dice, ran = random.Random(5), Ran()
+    for _ in range(6):
+        loss, held = 5.5 - 0.001 * ran.number + dice.gauss(0, 0.01), dice.uniform(0.5, 2.0)
+        for _ in range(every):
+            norm = {"nothing": None, "held": held, "each": dice.uniform(0.5, 2.0)}[told]
+            ran.step(loss=loss, grad_norm=norm)
+    assert {f.severity for f in feed(Frozen, ran).findings} == {SUSPECT}
+    stood = feed(
+        Frozen, ran.many(310, loss=1.23456789, grad_norm=None if told != "held" else 0.6789012)
+    )
+    assert len(stood.halts) >= 1
+
+
+def test_a_loss_that_rounding_holds_through_a_warm_up_is_safe() -> None:
+    """DPO begins at ln 2 and stays there while the learning rate is small."""
+    ran, dice = Ran(), random.Random(6)
+    for _ in range(30):
+        ran.step(loss=round(0.6931 + 0.0001 * dice.random(), 4))
+    ran.many(150, loss=0.6931)
+    for number in range(100):
+        ran.step(loss=round(0.69 - 0.001 * number, 4))
+    assert feed(Frozen, ran).halts == []
+    assert len(feed(Frozen, ran.many(600, loss=0.5123)).halts) == 1
+
+
+@pytest.mark.parametrize("clip", [1.0, 0.5, 5.0, 0.10000000149011612])
+def test_a_norm_that_rises_into_a_limit_nobody_ordered_is_clipped(clip: float) -> None:
+    dice, ran = random.Random(7), Ran()
+    for number in range(300):
+        norm = min(clip, clip * (0.3 + 0.7 * number / 30 + 1e-4 * dice.random()))
+        ran.step(loss=2.0 + dice.random(), grad_norm=norm)
+    assert feed(Frozen, ran).findings == []
+    below = learning(Ran(), 20).step(loss=3.0, grad_norm=2 * clip)
+    for _ in range(120):
+        below.step(loss=2.0 + dice.random(), grad_norm=0.9123456 * clip)
+    assert [f.severity for f in feed(Frozen, below).findings] == [SUSPECT, HALT]
 
 
 def test_each_episode_has_a_finding_of_its_own() -> None:
@@ -133,10 +193,11 @@ def with_norms(ran: Ran, count: int, loss: float) -> Ran:
 def test_a_loss_in_half_precision_halts_only_where_the_norm_stands_as_well() -> None:
     assert feed(Frozen, coarse(Ran(), 20, half).many(100, loss=3.5)).halts == []
     assert feed(Frozen, with_norms(coarse(Ran(), 20, half), 100, 3.5)).halts == []
-    both = feed(Frozen, coarse(Ran(), 20, half, grad_norm=0.5).many(100, loss=3.5, grad_norm=0.7))
-    assert [f.step for f in both.halts] == [60, 120]
-    later = with_norms(coarse(Ran(), 20, half), 10, 3.5).many(100, loss=3.5, grad_norm=0.7)
-    assert [f.step for f in feed(Frozen, later).halts] == [30 + 40, 30 + 100]
+    moved = with_norms(coarse(Ran(), 20, half), 10, 3.5)
+    both = feed(Frozen, moved.many(100, loss=3.5, grad_norm=0.7))
+    assert [f.step for f in both.halts] == [30 + 40, 30 + 100]
+    clipped = with_norms(coarse(Ran(), 20, half), 10, 3.5)
+    assert feed(Frozen, clipped.many(100, loss=3.5, grad_norm=1.0)).halts == []
     single = coarse(Ran(), 20, half).step(loss=3.1234567).many(100, loss=3.5)
     assert [f.step for f in feed(Frozen, single).halts] == [61]
 
@@ -145,29 +206,32 @@ def test_a_rounded_loss_halts_unless_the_norm_moves() -> None:
     def rounded(value: float) -> float:
         return round(value, 6)
 
-    assert len(feed(Frozen, coarse(Ran(), 20, rounded).many(100, loss=3.3)).halts) == 1
-    assert feed(Frozen, with_norms(coarse(Ran(), 20, rounded), 100, 3.3)).halts == []
-    exact = coarse(Ran(), 20, lambda value: round(value, 7))
-    assert len(feed(Frozen, with_norms(exact, 100, 3.3)).halts) == 1
+    alone = feed(Frozen, coarse(Ran(), 20, rounded).many(300, loss=3.3))
+    assert [f.step for f in alone.halts] == [20 + 200]
+    moving = with_norms(coarse(Ran(), 20, rounded), 300, 3.3)
+    assert [f.severity for f in feed(Frozen, moving).findings] == [SUSPECT]
+    still = with_norms(coarse(Ran(), 20, rounded), 10, 3.3).many(40, loss=3.3, grad_norm=0.123456)
+    assert [f.step for f in feed(Frozen, still).halts] == [30 + 40]
 
 
 @pytest.mark.parametrize(("loss", "found"), [(0.05, 1), (0.049, 0), (-0.05, 1)])
 def test_a_small_loss_of_few_decimals_is_coarse(loss: float, found: int) -> None:
-    ran = coarse(Ran(), 20, lambda value: round(value, 4)).many(100, loss=loss)
+    ran = coarse(Ran(), 20, lambda value: round(value, 4)).many(200, loss=loss)
     assert len(feed(Frozen, ran).halts) == found
     clipped = coarse(Ran(), 20, lambda value: round(value, 4), grad_norm=1.0)
-    assert len(feed(Frozen, clipped.many(90, loss=loss, grad_norm=1.0)).halts) == found
+    assert len(feed(Frozen, clipped.many(200, loss=loss, grad_norm=1.0)).halts) == found
 
 
 def test_numbers_that_never_moved_halt_however_coarse_they_are() -> None:
-    assert len(feed(Frozen, Ran().many(40, loss=2.5, grad_norm=1.0)).halts) == 1
+    assert feed(Frozen, Ran().many(199, loss=2.5, grad_norm=1.0)).halts == []
+    assert len(feed(Frozen, Ran().many(200, loss=2.5, grad_norm=1.0)).halts) == 1
     assert feed(Frozen, Ran().many(400, loss=2.5)).halts == []
 
 
 def test_a_coarse_norm_halts_only_where_the_loss_stands_as_well() -> None:
     ran = Ran()
     for number in range(300):
-        ran.step(loss=4.0 - 0.001 * number, grad_norm=0.05 if number > 20 else 0.04)
+        ran.step(loss=4.0 - 0.001 * number, grad_norm=0.05 if number > 20 else 0.06)
     assert [f.severity for f in feed(Frozen, ran).findings] == [SUSPECT]
 
 

@@ -75,6 +75,42 @@ def test_a_zero_that_may_be_rounded_only_warns(last: float, severity: Severity) 
     assert feed(Gradients, ran).severities == [(severity, 9)]
 
 
+def test_batches_of_equal_rewards_have_neither_loss_nor_gradient_and_halt_nothing() -> None:
+    ran = sound(Ran(), 20).many(59, loss=0.0, grad_norm=0.0)
+    assert feed(Gradients, ran).findings == []
+    assert feed(Gradients, ran.step(loss=0.0, grad_norm=0.0)).severities == [(WARN, 80)]
+    again = sound(ran, 5).many(2, loss=0.0, grad_norm=0.0).many(3, loss=1e-4, grad_norm=0.0)
+    assert feed(Gradients, again).severities == [(WARN, 80), (HALT, 90)]
+
+
+def test_zeros_of_both_neither_count_nor_begin_the_count_anew() -> None:
+    ran = sound(Ran(), 5).many(2, loss=0.3, grad_norm=0.0).many(3, loss=0.0, grad_norm=0.0)
+    assert feed(Gradients, ran).findings == []
+    assert feed(Gradients, ran.step(loss=0.3, grad_norm=0.0)).severities == [(HALT, 11)]
+
+
+@pytest.mark.parametrize(
+    ("norms", "severity"),
+    [
+        ((0.3, 0.1), WARN),
+        ((2.7, 0.5), WARN),
+        ((2.7, 0.6), HALT),
+        ((0.31, 0.1), HALT),
+        ((0.0004, 0.3012), HALT),
+        ((0.3012, 0.0005), WARN),
+        ((0.123456, 0.1), HALT),
+        ((1.0, 1.0), HALT),
+    ],
+)
+def test_norms_of_few_decimals_may_be_rounded_to_zero(
+    norms: tuple[float, ...], severity: Severity
+) -> None:
+    ran = Ran()
+    for norm in norms:
+        ran.step(loss=2.5, grad_norm=norm)
+    assert feed(Gradients, ran.many(3, loss=2.5, grad_norm=0.0)).severities == [(severity, 5)]
+
+
 def test_skipped_steps_and_null_norms_say_nothing() -> None:
     ran = sound(Ran(), 10)
     for _ in range(30):

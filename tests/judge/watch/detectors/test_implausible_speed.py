@@ -44,6 +44,18 @@ def test_the_edges_of_a_tenth(factor: float, found: list[Severity]) -> None:
     assert [f.severity for f in fed.findings] == found
 
 
+@pytest.mark.parametrize("share", [1, 2], ids=["of all ranks", "of one rank"])
+def test_a_report_may_rise_with_the_tokens_of_a_step(share: int) -> None:
+    ran = Ran().many(200, toks_per_s=TOKENS, tokens=TOKENS // share)
+    ran.many(100, toks_per_s=2 * TOKENS, tokens=2 * TOKENS // share)
+    assert feed(ImplausibleSpeed, ran).findings == []
+    lies = feed(ImplausibleSpeed, ran.many(40, toks_per_s=3 * TOKENS, tokens=2 * TOKENS // share))
+    assert [f.severity for f in lies.findings] == [HALT]
+    same = Ran().many(200, toks_per_s=TOKENS, tokens=TOKENS)
+    same.many(100, toks_per_s=2 * TOKENS, tokens=TOKENS)
+    assert [f.severity for f in feed(ImplausibleSpeed, same).findings] == [HALT]
+
+
 def test_a_report_below_warns_once() -> None:
     ran = Ran()
     for number in range(300):

@@ -99,6 +99,30 @@ def test_a_long_run_is_sampled_at_every_fourth_step_and_found_all_the_same() -> 
     assert (len(leaks(seen)), seen.halts) == (1, [])
 
 
+@pytest.mark.parametrize("noise_mb", [0.0, 300.0])
+@pytest.mark.parametrize("rises", [True, False], ids=["leak", "mapped files"])
+def test_resident_memory_that_leaves_the_hosts_alone_hits_nothing(
+    rises: bool, noise_mb: float
+) -> None:
+    dice, world = random.Random(3), World(order(steps=4_000)).boot()
+    for step in range(600):
+        if step % 10 == 0:
+            used_mb = 20_000.0 + (20.0 * step if rises else 0.0) + dice.uniform(0.0, noise_mb)
+            tell(world, host_memory=memory(used_mb, 50_000.0))
+        grow(world, 1, lambda rank, step: 4_000.0 + 10.0 * step)
+    seen = watch(world, interval_s=1.0)
+    assert len(leaks(seen, Severity.HALT)) == len(leaks(seen)) == int(rises)
+    assert armed(seen.state)["memory_leak"]
+
+
+def test_a_limit_of_the_plan_holds_whatever_the_host_uses() -> None:
+    world = World(order({"memory_leak": {"limit_mb": 8_000}}, steps=4_000)).boot()
+    for _ in range(20):
+        tell(world, host_memory=memory(20_000.0, 50_000.0))
+        grow(world, 10, lambda rank, step: 4_000.0 + 10.0 * step)
+    assert len(leaks(watch(world), Severity.HALT)) == 1
+
+
 def test_without_a_limit_nothing_is_found_and_it_says_so() -> None:
     world = grow(World(order()).boot(), 150, of_rank(0, 50.0))
     seen = watch(world)

@@ -88,6 +88,66 @@ def test_slow_boiling_is_measured_against_the_frozen_baseline() -> None:
     assert watch(world, interval_s=2.0).named(Severity.WARN) == {"slow"}
 
 
+def told(world: World, count: int, *, step_s: float, tokens: int) -> World:
+    """Steps whose ends tell so many tokens."""
+    for _ in range(count):
+        world.open_step()
+        world.compute(step_s=step_s)
+        for rank in world.ranks:
+            rank.say("progress", loss=5.0 - 0.001 * rank.step)
+            rank.enter(None)
+            rank.say("step_end", tokens=tokens)
+            rank.in_step = False
+    return world
+
+
+@pytest.mark.parametrize("floor", [None, 1900.0])
+def test_steps_of_more_tokens_may_take_as_much_longer(floor: float | None) -> None:
+    world = told(run_of({"slow": {"floor_tok_s": floor}}), 300, step_s=1.0, tokens=1024)
+    told(world, 400, step_s=2.0, tokens=2048)
+    told(world, 300, step_s=4.0, tokens=4096)
+    assert watch(world, interval_s=2.0).findings == []
+    told(world, 200, step_s=9.0, tokens=4096)
+    assert watch(world, interval_s=2.0).named(Severity.HALT) == {"slow"}
+
+
+def test_sequences_that_grow_are_silent_and_equal_tokens_that_slow_down_are_not() -> None:
+    def boiled(grows: bool) -> set[str]:
+        world = run_of({})
+        for part in range(30):
+            growth = 1.0 + part / 15
+            told(world, 40, step_s=growth, tokens=int(1000 * (growth if grows else 1.0)))
+        return watch(world, interval_s=2.0).named(Severity.HALT)
+
+    assert boiled(grows=True) == set()
+    assert boiled(grows=False) == {"slow"}
+
+
+def test_short_steps_that_tell_fewer_tokens_are_not_slow() -> None:
+    world = told(run_of({}), 300, step_s=1.0, tokens=2048)
+    assert watch(told(world, 900, step_s=0.9, tokens=256), interval_s=2.0).findings == []
+
+
+def restarted(world: World) -> World:
+    """Every rank starts anew in place."""
+    for rank in world.ranks:
+        rank.spend(5.0)
+        rank.boot, rank.seq, rank.section, rank.section_seq = "again", 0, "boot", 0
+        rank.in_step = False
+        rank.say("boot", **world.order.identity.model_dump(mode="json", exclude_none=True))
+        rank.enter(None)
+    return world
+
+
+@pytest.mark.parametrize(("step_s", "found"), [(1.0, set()), (5.0, {"slow"})])
+def test_a_restart_in_place_keeps_the_baseline(step_s: float, found: set[str]) -> None:
+    world = restarted(run_of({}).steps(300, step_s=1.0))
+    world.steps(20, step_s=20.0).steps(280, step_s=step_s)
+    seen = watch(world, interval_s=2.0)
+    assert seen.named(Severity.HALT) == found
+    assert all((halt.step or 0) > 300 + 20 + 100 for halt in seen.halts)
+
+
 def test_below_the_floor_from_the_start_halts_when_it_lasts() -> None:
     settings = {"slow": {"floor_tok_s": 2048.0}}
     world = run_of(settings).steps(420, step_s=1.4)  # 0.71 of the floor

@@ -1,0 +1,32 @@
+"""Growth of a step's tokens is held against what the first lines told."""
+
+import pytest
+
+from gonogo.judge.watch.tokens import TokenGrowth
+
+
+def grown(*tokens: int | None) -> float:
+    """Return the growth after steps that told so many tokens."""
+    growth = TokenGrowth()
+    for told in tokens:
+        growth = growth.after(told)
+    return growth.ratio
+
+
+@pytest.mark.parametrize(
+    ("tokens", "ratio"),
+    [
+        ((), 1.0),
+        ((None,) * 40, 1.0),
+        ((100,) * 40, 1.0),
+        ((100,) * 15 + (900,), 9.0),
+        ((100,) * 15 + (None, 0, -5), 1.0),
+        ((100,) * 15, 1.0),
+        ((100,) * 16 + (200,), 2.0),
+        ((100,) * 16 + (200, None), 2.0),
+        ((100,) * 16 + (50,), 0.5),
+        ((1,) + (100,) * 15 + (300,), 3.0),
+    ],
+)
+def test_growth(tokens: tuple[int | None, ...], ratio: float) -> None:
+    assert grown(*tokens) == ratio

@@ -1,0 +1,36 @@
+"""Resident memory is told without the pages of mapped files."""
+
+import mmap
+from pathlib import Path
+
+import pytest
+
+from gonogo.trainer.memory import held_mb, memory_mb
+
+SIZE = 64 * 2**20
+
+
+def test_what_is_held_counts_and_what_is_mapped_does_not(tmp_path: Path) -> None:
+    place = tmp_path / "tokens.bin"
+    place.write_bytes(b"\x01" * SIZE)
+    before = memory_mb()["host_rss_mb"]
+    with place.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        assert sum(mapped[::4096]) == SIZE // 4096
+        assert memory_mb()["host_rss_mb"] - before < 20
+    held = bytearray(b"\x01") * SIZE
+    assert 55 < memory_mb()["host_rss_mb"] - before < 84
+    assert len(held) == SIZE
+
+
+def test_shared_memory_is_held_and_older_kernels_tell_it_another_way(tmp_path: Path) -> None:
+    status, statm = tmp_path / "status", tmp_path / "statm"
+    statm.write_bytes(b"9000 3000 1000 5 0 123 0\n")
+    status.write_bytes(
+        b"VmRSS:\t9999 kB\nRssAnon:\t2048 kB\nRssFile:\t512 kB\nRssShmem:\t1024 kB\n"
+    )
+    assert held_mb(status, statm) == 3.0
+    status.write_bytes(b"Name:\nVmRSS:\t9999 kB\n")
+    assert held_mb(status, statm) == pytest.approx(2000 * mmap.PAGESIZE / 2**20)
+    statm.write_bytes(b"")
+    with pytest.raises(ValueError):
+        held_mb(status, statm)
