@@ -434,8 +434,6 @@ HARMLESS = {
     "watch.jsonl: last tick's ranks changed": "what a rank's exit was stands in three other places",
     "watch.jsonl: last tick's ranks gone": "what a rank's exit was stands in three other places",
     "watch.jsonl: last tick's ranks.0 *": "what a rank's exit was stands in three other places",
-    "watch.jsonl: last tick's files.exit_rank* gone": "exit.json holds what those records say",
-    "watch.jsonl: last tick's files changed": "the seal of one rank's record is gone: the same",
 }
 """Pattern of an edit's name → why that byte does not matter."""
 
@@ -561,6 +559,29 @@ def add_tick(folder: Path, **fields: Any) -> None:
     )  # fmt: skip
     with (folder / "watch.jsonl").open("ab") as stream:
         stream.write(tick_line(tick))
+
+
+@pytest.mark.parametrize("name", ["preflight/preflight.json", "model.json", "exit_rank0.json"])
+def test_a_record_that_no_tick_sealed_was_added_later(name: str, healthy: dict[str, Path]) -> None:
+    copy = copied(healthy["two ranks"])
+    raw = (copy / name).read_bytes()
+    ticks = ticks_in(copy)
+    sealed = [
+        tick.model_copy(
+            update={"files": {path: seal for path, seal in tick.files.items() if path != name}}
+        )
+        for tick in ticks
+    ]
+    sealed_anew(copy, sealed)
+    (copy / name).unlink()
+    assert verdict_of(copy) == ("GO" if name == "model.json" else "INCONCLUSIVE")
+    (copy / name).write_bytes(raw)
+    assert verdict_of(copy) == "INCONCLUSIVE"
+    found = load_run(copy)
+    problem = f"{name} was not there while the run was watched"
+    watch = facts_of(found).watch
+    assert watch is not None
+    assert problem in watch.problems
 
 
 @pytest.mark.parametrize("name", ["preflight/preflight.json", "model.json", "exit_rank0.json"])
