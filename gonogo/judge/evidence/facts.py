@@ -116,6 +116,7 @@ def _exit_facts(record: RunRecord) -> ExitFacts | None:
     if row is None:
         return None
     seen = record.watch.files.get("exit.json") if record.watch is not None else None
+    agent = None if row.requests else row.agent  # who is asked to end is ended by the keeper
     return ExitFacts(
         code=row.code,
         signal=row.signal,
@@ -127,6 +128,7 @@ def _exit_facts(record: RunRecord) -> ExitFacts | None:
             rank: ProcessExit(code=said.code, signal=said.signal)
             for rank, said in sorted(row.ranks.items())
         },
+        agent=None if agent is None else ProcessExit(code=agent.code, signal=agent.signal),
     )
 
 
