@@ -11,7 +11,7 @@ import secrets
 import stat
 from pathlib import Path
 
-from gonogo.contract.errors import NotFound, Rejected
+from gonogo.contract.errors import Corrupt, NotFound, Rejected
 from gonogo.judge.ledger.sign import PublicKey, SigningKey, parse_public, parse_signing
 from gonogo.rundir import load_bytes, open_file
 
@@ -20,6 +20,7 @@ PUBLIC_FILE = "signing.pub"
 
 
 _SIGNED = re.compile(rb'"signature":\s*"')
+_CHUNK, _OVERLAP = 2**20, 64
 
 
 def create_signing_key() -> SigningKey:
@@ -67,6 +68,7 @@ def own_signing_key(home: Path) -> SigningKey | None:
 
     Raises:
         Rejected: as `load_signing_key`; or decisions here are signed, and the key is gone.
+        Corrupt: a decision here cannot be read, so whether they are signed nobody knows.
     """
     key = load_signing_key(home)
     if key is None and has_signed(home / "decisions"):
@@ -80,8 +82,27 @@ def own_signing_key(home: Path) -> SigningKey | None:
 
 
 def has_signed(folder: Path) -> bool:
-    """Say whether any decision in a folder carries a signature, whoever made it."""
-    return any(_SIGNED.search(path.read_bytes()) for path in sorted(folder.glob("dec_*.json")))
+    """Say whether any decision in a folder carries a signature, whoever made it.
+
+    Raises:
+        Corrupt: one of them cannot be read, or is a link, so nobody can say.
+    """
+    return any(map(_is_signed, sorted(folder.glob("dec_*.json"))))
+
+
+def _is_signed(path: Path) -> bool:
+    if path.is_symlink():
+        raise Corrupt(f"{path}: it is a symbolic link; a decision is a file of its own")
+    kept = b""
+    try:
+        with open_file(path) as stream:
+            while chunk := stream.read(_CHUNK):
+                if _SIGNED.search(kept + chunk):
+                    return True
+                kept = chunk[-_OVERLAP:]
+    except OSError as error:
+        raise Corrupt(f"{path}: {error.strerror}") from error
+    return False
 
 
 def save_signing_key(home: Path, key: SigningKey) -> SigningKey:
@@ -129,3 +150,25 @@ def load_public_key(path: Path) -> PublicKey:
         raise Rejected(f"{path}: {error.strerror}") from error
     except Rejected as error:
         raise Rejected(f"{path}: {error.detail}") from error
+
+
+def shown_key(home: Path) -> PublicKey | None:
+    """Return the public half that a home shows; None where it shows none.
+
+    Raises:
+        Rejected: it is no public key.
+        Corrupt: the signing.key beside it is another's, as when the public half was exchanged.
+    """
+    path = home / PUBLIC_FILE
+    if not path.exists():
+        return None
+    key = load_public_key(path)
+    try:
+        fits = parse_signing(load_bytes(home / KEY_FILE)).public == key
+    except OSError:
+        return key  # it is not there, or not ours to read
+    except Rejected:
+        fits = False
+    if not fits:
+        raise Corrupt(f"{path} is not the public half of {KEY_FILE}: one of them was changed")
+    return key

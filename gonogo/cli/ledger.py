@@ -7,7 +7,7 @@ a whole home or of a folder. Neither believes a decision about itself.
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -18,13 +18,14 @@ from gonogo.cli.output import out, print_json, verdict_text
 from gonogo.cli.reach.naming import SHOWN, Ambiguous
 from gonogo.cli.settings import load_settings
 from gonogo.contract.canonical import wire_value
-from gonogo.contract.errors import NotFound, Problem
+from gonogo.contract.errors import Corrupt, GonogoError, NotFound, Problem
 from gonogo.contract.ids import Kind, is_id
 from gonogo.judge.ledger.adoption import ADOPTED_FILE
 from gonogo.judge.ledger.chain import Authority
 from gonogo.judge.ledger.recorded import RecordedDecision, load_decision
 from gonogo.judge.ledger.replay import Surroundings, replay_decision
 from gonogo.judge.ledger.sign import Trust, trusting
+from gonogo.judge.ledger.verify import Problem as Wrong
 from gonogo.judge.ledger.verify import (
     Verified,
     check_anchors,
@@ -32,7 +33,7 @@ from gonogo.judge.ledger.verify import (
     verify_file,
     verify_folder,
 )
-from gonogo.signing import KEY_FILE, PUBLIC_FILE, has_signed, load_public_key
+from gonogo.signing import KEY_FILE, PUBLIC_FILE, has_signed, load_public_key, shown_key
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Keys = Annotated[
@@ -75,13 +76,44 @@ def trusted(keys: Sequence[Path] | None, *homes: Path) -> Trust:
     Raises:
         NotFound: a named key is not there.
         Rejected: a key cannot be read.
+        Corrupt: the two halves of a home's key do not fit.
     """
     if keys:
         return trusting(load_public_key(path) for path in keys)
     for home in homes:
-        if (home / PUBLIC_FILE).exists():
-            return trusting([load_public_key(home / PUBLIC_FILE)])
+        key = shown_key(home)
+        if key is not None:
+            return trusting([key])
     return Trust()
+
+
+def home_of(file: Path) -> Path:
+    """Return the home in which a decision is named, wherever a link on the way would lead."""
+    return Path(os.path.abspath(file)).parent.parent
+
+
+def own_key(demo: Path, home: Path) -> str | None:
+    """Return the sentence about a demo below a home whose key is another than the home's.
+
+    Whoever can write below a home can make such a folder with a key of his own.
+    """
+    place, root = (Path(os.path.abspath(path)) for path in (demo, home))
+    if place.parent != root / "demo":
+        return None
+    mine, its = (_key_id(path) for path in (root, place))
+    if its is not None and its == mine:
+        return None
+    by = f"its own key {its}" if its is not None else "no key"
+    named = f"the home's key {mine}" if mine is not None else "any key of the home"
+    return f"demo/{place.name}: its decisions are checked by {by}, not by {named}"
+
+
+def _key_id(home: Path) -> str | None:
+    try:
+        key = shown_key(home)
+    except GonogoError:
+        return None
+    return None if key is None else key.key_id
 
 
 def replay(
@@ -93,10 +125,15 @@ def replay(
     as_json: Json = False,
 ) -> None:
     """Judge again from the recorded evidence; exit 1 names the first difference."""
-    path = find_decision(decision, load_settings().home)
+    home = load_settings().home
+    path = find_decision(decision, home)
     recorded = load_decision(path)
-    around = look_around(recorded, path.resolve(), trusted(key, path.resolve().parent.parent))
+    own = home_of(path)
+    around = look_around(recorded, Path(os.path.abspath(path)), trusted(key, own))
     result = replay_decision(recorded, around, facts_only=facts_only)
+    foreign = None if key else own_key(own, home)
+    if foreign is not None:
+        result = replace(result, not_verified=(foreign, *result.not_verified))
     if as_json:
         print_json({"id": recorded.id, **wire_value(asdict(result))})
     elif result.equal:
@@ -178,19 +215,32 @@ def verify_place(place: Path, keys: Sequence[Path] | None, home: Path) -> Verifi
     Raises:
         NotFound: there is no such place.
         Rejected: a key is none.
+        Corrupt: the two halves of a key do not fit.
     """
-    if place.is_file():
-        return verify_file(place, trusted(keys, place.resolve().parent.parent, home))
+    if place.is_file() or (place.is_symlink() and not place.is_dir()):
+        return verify_file(place, trusted(keys, home_of(place), home))
     if not place.is_dir():
         raise NotFound(f"{place}: no such home, folder or decision")
     homes = [row for row in (place, *sorted(place.glob("demo/*"))) if (row / "decisions").is_dir()]
     if homes:
-        return _together(verify_folder(row / "decisions", trusted(keys, row)) for row in homes)
+        return _together(_verify_home(row, keys, place) for row in homes)
     if list(place.glob("*.json")):
-        return verify_folder(place, trusted(keys, place.resolve().parent, home))
+        return verify_folder(place, trusted(keys, Path(os.path.abspath(place)).parent, home))
     if (place / PUBLIC_FILE).exists():
         return Verified(decisions=0)  # a home that has decided nothing yet
     raise NotFound(f"{place}: no decision is there, and it is no home")
+
+
+def _verify_home(home: Path, keys: Sequence[Path] | None, root: Path) -> Verified:
+    """Return what is wrong with a home, `root` or a demo in it."""
+    try:
+        found = verify_folder(home / "decisions", trusted(keys, home))
+    except Corrupt as error:
+        path = str(home / PUBLIC_FILE)
+        text = error.detail.removeprefix(f"{path} ")
+        return Verified(decisions=0, problems=[Wrong(decision=None, path=path, text=text)])
+    foreign = None if keys else own_key(home, root)
+    return found if foreign is None else replace(found, not_verified=[foreign])
 
 
 def _together(parts: Iterable[Verified]) -> Verified:

@@ -79,6 +79,10 @@ class ExitFacts(ProcessExit):
     """Whether the watcher saw the very exit.json that is there; null where it saw none."""
     ranks: dict[str, ProcessExit] = Field(default_factory=dict)
     """How each rank ended, as exit.json tells it. Version 2."""
+    agent: ProcessExit | None = None
+    """How torchrun itself ended, of a run that nobody asked to end; left out where nobody said it.
+
+    Version 2."""
 
 
 class PreflightFacts(Recorded):
@@ -272,6 +276,8 @@ class Facts(Recorded):
         exclude: Any = {"history": True, **(_NOT_IN_V1 if self.v == 1 else {"watched": True})}
         if all(row.with_loss is None for row in self.ranks.values()):
             exclude.setdefault("ranks", {"__all__": {"with_loss"}})
+        if self.exit is None or self.exit.agent is None:
+            exclude.setdefault("exit", {"agent"})
         found: dict[str, Any] = wire_value(self.model_dump(mode="json", exclude=exclude))
         if self.history is not None:
             found["history"] = wire_value(self.history.model_dump(mode="json", exclude_unset=True))
@@ -297,7 +303,7 @@ _NOT_IN_V1: dict[str, Any] = {
         ),
         True,
     ),
-    "exit": {"run", "attempt", "order_sha256", "sealed", "ranks"},
+    "exit": {"run", "attempt", "order_sha256", "sealed", "ranks", "agent"},
     "preflight": {"outcomes"},
     "findings": {"__all__": {"act"}},
     "ranks": {"__all__": {"without_loss", "with_loss"}},

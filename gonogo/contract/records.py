@@ -41,6 +41,8 @@ class ExitRecord(Recorded):
     ended_by: Actor
     reason: OutcomeCode
     text: str = ""
+    agent: RankExit | None = None
+    """How torchrun (or the one program) itself ended; None where it never ran, or nobody said."""
     ranks: dict[str, RankExit] = Field(default_factory=dict)
     run: str | None = None
     attempt: Count | None = None

@@ -82,6 +82,7 @@ def build_exit(
         "ended_by": ended_by,
         "reason": reason,
         "text": text,
+        "agent": agent.document() if agent is not None else None,
         "ranks": {str(rank): ended.document() for rank, ended in sorted(ranks.items())},
         **build_binding(run_dir, order),
     }
@@ -108,6 +109,7 @@ def build_refusal(
         "ended_by": ended_by,
         "reason": reason,
         "text": text,
+        "agent": None,
         "ranks": {},
         **build_binding(run_dir, order),
     }

@@ -103,8 +103,91 @@ def test_the_demos_in_a_home_are_checked_with_their_own_keys(home: Path) -> None
     save_signing_key(demo, OTHER_KEY)
     save_chain(demo / "decisions", chain("nan", key=OTHER_KEY))
     assert told(gonogo(home, "verify", "--json"))["decisions"] == 6 + 4
+    (said,) = told(gonogo(home, "verify", "--json"))["not_verified"]
+    assert said.startswith("demo/20260101: its decisions are checked by its own key")
+    assert OTHER_KEY.key_id in said
+    assert KEY.key_id in said
     (demo / "signing.pub").unlink()
     assert gonogo(home, "verify", "--json").returncode == 1
+
+
+def test_a_decision_of_a_demo_is_told_from_one_of_the_home(home: Path) -> None:
+    """A folder below demo/ stands in for a decision that was deleted, under a key of its own."""
+    demo = home / "demo" / "20260101"
+    save_signing_key(demo, OTHER_KEY)
+    save_chain(demo / "decisions", chain(key=OTHER_KEY))
+    shutil.copytree(home / "runs", demo / "runs")
+    true = gonogo(home, "replay", chain()[3].id, "--json")
+    assert not any("demo/" in text for text in told(true)["not_verified"])
+    (home / "decisions" / f"{chain()[3].id}.json").unlink()
+    its = OTHER_KEY.key_id
+    for name in (chain()[3].id, str(demo / "decisions" / f"{chain()[3].id}.json")):
+        said = told(gonogo(home, "replay", name, "--json"))["not_verified"][0]
+        assert said.startswith(f"demo/20260101: its decisions are checked by its own key {its}")
+        assert said.endswith(f"not by the home's key {KEY.key_id}")
+    assert "demo/20260101" in gonogo(home, "replay", chain()[3].id).stdout
+    shutil.copy(home / "signing.pub", demo / "signing.pub")  # of a key that did not sign there
+    (demo / "signing.key").unlink()
+    assert gonogo(home, "replay", chain()[3].id).returncode == 1
+
+
+@pytest.mark.parametrize("what", ["decision", "decisions"])
+def test_trust_is_taken_from_the_home_that_was_asked_not_from_where_a_link_leads(
+    what: str, home: Path, tmp_path: Path
+) -> None:
+    evil, name = tmp_path / "evil", f"{chain()[3].id}.json"
+    save_signing_key(evil, OTHER_KEY)
+    save_chain(evil / "decisions", chain(key=OTHER_KEY))
+    shutil.copytree(home / "runs", evil / "runs")
+    if what == "decision":
+        (home / "decisions" / name).unlink()
+        (home / "decisions" / name).symlink_to(evil / "decisions" / name)
+        why = "it is a symbolic link"
+    else:
+        shutil.rmtree(home / "decisions")
+        (home / "decisions").symlink_to(evil / "decisions")
+        why = f"signed by the key {OTHER_KEY.key_id}, which is not trusted"
+    file = str(home / "decisions" / name)
+    for command in (
+        ["verify"], ["verify", file], ["verify", str(home / "decisions")],
+        ["replay", chain()[3].id], ["replay", file],
+    ):  # fmt: skip
+        done = gonogo(home, *command)
+        assert done.returncode == 1, command
+        assert why in " ".join((done.stdout + done.stderr).split()), command
+        assert "Traceback" not in done.stderr
+
+
+def test_a_public_half_that_was_exchanged_is_a_problem(home: Path) -> None:
+    shutil.rmtree(home / "decisions")
+    save_chain(home / "decisions", chain(key=OTHER_KEY))
+    (home / "signing.pub").unlink()
+    save_public_key(home, OTHER_KEY.public)
+    done = gonogo(home, "verify", "--json")
+    (problem,) = told(done)["problems"]
+    assert (done.returncode, problem["path"]) == (1, str(home / "signing.pub"))
+    assert problem["text"] == "is not the public half of signing.key: one of them was changed"
+    for command in (["replay", chain()[3].id], ["verify", str(home / "decisions")]):
+        done = gonogo(home, *command)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "one of them was changed" in done.stderr
+    (home / "signing.key").unlink()  # as where others verify
+    assert gonogo(home, "verify").returncode == 0
+
+
+def test_a_decision_that_leads_nowhere_is_one_clear_line(tmp_path: Path) -> None:
+    save_chain(tmp_path / "decisions", release("go"))
+    link = tmp_path / "decisions" / "dec_01K0000000000000000000000Z.json"
+    link.symlink_to(tmp_path / "nowhere")
+    for name in (link.stem, release("go")[3].id):
+        done = gonogo(tmp_path, "replay", name)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert len(done.stderr.splitlines()) == 1
+        assert "it is a symbolic link" in done.stderr
+    done = gonogo(tmp_path, "run", "--steps", "3", "--", "true")
+    assert done.returncode == 1
+    assert "it is a symbolic link" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 BAD = [

@@ -75,7 +75,10 @@ def restarted_ranks(
 def save_healthy(folder: Path, order: Order, shape: str = "two ranks") -> None:
     ranks = restarted_ranks(order) if shape == "restarted in place" else healthy_ranks(order)
     util = {0: 95.0, 1: 93.0} if shape == "with devices" else None
-    save_run(folder, order, ranks, exit_of(ranks), util)
+    save_run(folder, order, ranks, exit_of(ranks, agent=AGENT), util)
+
+
+AGENT = {"v": 1, "code": 0, "signal": None, "at": EPOCH + 30.0}
 
 
 @pytest.fixture(scope="module")
@@ -434,8 +437,6 @@ HARMLESS = {
     "watch.jsonl: last tick's ranks changed": "what a rank's exit was stands in three other places",
     "watch.jsonl: last tick's ranks gone": "what a rank's exit was stands in three other places",
     "watch.jsonl: last tick's ranks.0 *": "what a rank's exit was stands in three other places",
-    "watch.jsonl: last tick's files.exit_rank* gone": "exit.json holds what those records say",
-    "watch.jsonl: last tick's files changed": "the seal of one rank's record is gone: the same",
 }
 """Pattern of an edit's name → why that byte does not matter."""
 
@@ -561,6 +562,29 @@ def add_tick(folder: Path, **fields: Any) -> None:
     )  # fmt: skip
     with (folder / "watch.jsonl").open("ab") as stream:
         stream.write(tick_line(tick))
+
+
+@pytest.mark.parametrize("name", ["preflight/preflight.json", "model.json", "exit_rank0.json"])
+def test_a_record_that_no_tick_sealed_was_added_later(name: str, healthy: dict[str, Path]) -> None:
+    copy = copied(healthy["two ranks"])
+    raw = (copy / name).read_bytes()
+    ticks = ticks_in(copy)
+    sealed = [
+        tick.model_copy(
+            update={"files": {path: seal for path, seal in tick.files.items() if path != name}}
+        )
+        for tick in ticks
+    ]
+    sealed_anew(copy, sealed)
+    (copy / name).unlink()
+    assert verdict_of(copy) == ("GO" if name == "model.json" else "INCONCLUSIVE")
+    (copy / name).write_bytes(raw)
+    assert verdict_of(copy) == "INCONCLUSIVE"
+    found = load_run(copy)
+    problem = f"{name} was not there while the run was watched"
+    watch = facts_of(found).watch
+    assert watch is not None
+    assert problem in watch.problems
 
 
 @pytest.mark.parametrize("name", ["preflight/preflight.json", "model.json", "exit_rank0.json"])
@@ -768,6 +792,28 @@ def test_how_torchrun_was_seen_to_end_counts(healthy: dict[str, Path]) -> None:
     sealed_anew(copy, [*before, last.model_copy(update={"agent": agent})])
     (copy / "findings.jsonl").write_bytes(b"")
     assert verdict_of(copy) != "GO"
+
+
+@pytest.mark.parametrize("end", [{"code": 1, "signal": None}, {"code": None, "signal": 9}])
+def test_how_torchrun_ended_stands_in_exit_json_too(end: dict[str, Any], tmp_path: Path) -> None:
+    ranks = healthy_ranks(order_of())
+    save_run(tmp_path / "run", order_of(), ranks, exit_of(ranks, agent={**AGENT, **end}))
+    assert verdict_of(tmp_path / "run") == "NO_GO"
+    asked = exit_of(ranks, agent={**AGENT, **end}, requests=[".HALT"])
+    save_run(tmp_path / "asked", order_of(), ranks, asked)
+    assert verdict_of(tmp_path / "asked") == "INCONCLUSIVE"  # ended by the keeper: no fault of it
+
+
+def test_exit_json_and_the_ticks_agree_on_how_torchrun_ended(healthy: dict[str, Path]) -> None:
+    copy = copied(healthy["two ranks"])
+    *before, last = ticks_in(copy)
+    for code, signal, verdict in ((0, None, "GO"), (None, 15, "INCONCLUSIVE")):
+        agent = AgentProbe(pid=1, state=ProcessState.DEAD, code=code, signal=signal)
+        sealed_anew(copy, [*before, last.model_copy(update={"agent": agent})])
+        assert verdict_of(copy) == verdict
+        (copy / "findings.jsonl").write_bytes(b"")
+    found = facts_of(load_run(copy)).contradictions
+    assert "torchrun ended with code 0 by exit.json, with signal 15 by the watcher" in found
 
 
 def test_an_exit_record_of_a_rank_that_was_never_ordered_is_seen(healthy: dict[str, Path]) -> None:

@@ -56,6 +56,18 @@ def test_ranks_that_end_well_after_the_last_step_complete_the_run(tmp_path: Path
     assert (record.code, record.ended_at) == (0, 200.0)
 
 
+@pytest.mark.parametrize(
+    ("agent", "said"), [(ended(0), 0), (ended(1), 1), (None, None)], ids=["0", "1", "unknown"]
+)
+def test_the_end_says_how_torchrun_itself_ended(
+    agent: Ended | None, said: int | None, tmp_path: Path
+) -> None:
+    write_last_step(tmp_path, 10)
+    record = build(tmp_path, {0: ended(0), 1: ended(0)}, agent=agent)
+    assert (record.reason, record.code) == (OutcomeCode.COMPLETED, 0)
+    assert (None if record.agent is None else record.agent.code) == said
+
+
 def test_run_that_finished_although_it_was_asked_to_leave_is_completed(tmp_path: Path) -> None:
     write_last_step(tmp_path, 10)
     asked = request("halted", "operator")

@@ -117,6 +117,10 @@ def _exits(record: RunRecord, rules: Rules) -> Iterator[str]:
     if agent is not None and record.exit.reason is OutcomeCode.COMPLETED and not agent.clean:
         seen = _told(agent.code, agent.signal)
         yield f"torchrun ended with {seen} by the watcher, and exit.json says that it completed"
+    said = record.exit.agent
+    if agent is not None and said is not None and _end_of(agent) != _end_of(said):
+        how, seen = _told(said.code, said.signal), _told(agent.code, agent.signal)
+        yield f"torchrun ended with {how} by exit.json, with {seen} by the watcher"
     for name, row in sorted(record.exit.ranks.items()):
         rank = parse_rank(name)
         if rank is not None:
@@ -128,11 +132,15 @@ def _compare_exits(
     rank: int, row: RankExit, others: Mapping[int, RankExit | ProcessExit], who: str
 ) -> Iterator[str]:
     other = others.get(rank)
-    if other is not None and (other.code, other.signal) != (row.code, row.signal):
+    if other is not None and _end_of(other) != _end_of(row):
         yield (
             f"rank {rank} ended with {_told(row.code, row.signal)} by exit.json,"
             f" with {_told(other.code, other.signal)} by {who}"
         )
+
+
+def _end_of(row: RankExit | ProcessExit) -> tuple[int | None, int | None]:
+    return row.code, row.signal
 
 
 def _told(code: int | None, signal: int | None) -> str:

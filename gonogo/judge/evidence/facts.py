@@ -33,6 +33,7 @@ from gonogo.contract.outcome import Actor, OutcomeCode, code_of
 from gonogo.contract.records import CheckOutcome
 from gonogo.contract.rules import Rules
 from gonogo.judge.evidence.contradictions import find_contradictions
+from gonogo.judge.evidence.files import UNWATCHED
 from gonogo.judge.evidence.measure import build_measure, quantile
 from gonogo.judge.evidence.metrics import METRICS
 from gonogo.judge.evidence.record import RunRecord
@@ -115,6 +116,7 @@ def _exit_facts(record: RunRecord) -> ExitFacts | None:
     if row is None:
         return None
     seen = record.watch.files.get("exit.json") if record.watch is not None else None
+    agent = None if row.requests else row.agent  # who is asked to end is ended by the keeper
     return ExitFacts(
         code=row.code,
         signal=row.signal,
@@ -126,6 +128,7 @@ def _exit_facts(record: RunRecord) -> ExitFacts | None:
             rank: ProcessExit(code=said.code, signal=said.signal)
             for rank, said in sorted(row.ranks.items())
         },
+        agent=None if agent is None else ProcessExit(code=agent.code, signal=agent.signal),
     )
 
 
@@ -188,6 +191,9 @@ def _watch_facts(record: RunRecord) -> WatchFacts | None:
     for name, seal in sorted(watch.files.items()):
         if record.files.get(name) != seal and not name.endswith(".jsonl"):
             problems.append(f"{name} is not the one that the watcher saw")
+    for name in sorted(record.files.keys() - watch.files.keys() - UNWATCHED):
+        if watch.starts:  # release 0.1 sealed nothing
+            problems.append(f"{name} was not there while the run was watched")
     return WatchFacts(
         ticks=watch.ticks,
         digest=watch.digest,

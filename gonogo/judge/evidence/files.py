@@ -20,6 +20,10 @@ from gonogo.rundir import RunDir, iter_lines, load_bytes, open_file
 SEALED = ("order.json", "exit.json", "preflight/preflight.json", "model.json", "env.json")
 """Small files that are sealed beside every rank's exit record."""
 
+UNWATCHED = frozenset({"env.json", "exit.json"})
+"""Of those, what no tick need have sealed: env.json is for people, and whether the watcher saw
+exit.json is a fact of its own. Any other record that is there and that no tick sealed was added."""
+
 DEVICES = "devices.jsonl"
 _CHUNK = 2**20
 

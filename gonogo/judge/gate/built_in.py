@@ -40,13 +40,17 @@ ORDER = "order.json"
 
 
 def completed(facts: Facts, rules: Rules) -> Iterator[Said]:
-    """Exit 0 of the run and of every rank, every rank `done`, the last ordered step reached."""
+    """Exit 0 of the run, torchrun and every rank; each `done`, at the last ordered step."""
     outcome, ended = facts.outcome, facts.exit
     known = ended is not None or rules.known
     if known and outcome is not None and outcome.code is not OutcomeCode.COMPLETED:
         yield FAIL, outcome.code.value, f"ended as {outcome.code}, by {outcome.actor}"
     if ended is not None and not ended.clean:
         yield FAIL, {"code": ended.code, "signal": ended.signal}, "the exit code is not 0"
+    agent = ended.agent if ended is not None else None
+    if agent is not None and not agent.clean:
+        text = "torchrun itself did not exit with 0"
+        yield FAIL, {"code": agent.code, "signal": agent.signal}, text
     if not rules.known:
         yield INCONCLUSIVE, None, UNKNOWN_ORDER
         return

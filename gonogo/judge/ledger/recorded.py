@@ -140,8 +140,11 @@ def load_decision(path: Path) -> RecordedDecision:
 
     Raises:
         NotFound: no such file.
-        Corrupt: it is not a decision, or not the one that the file's name says.
+        Corrupt: it is not a decision, not the one that the file's name says, or a symbolic link:
+            what it leads to lies beside another key and other runs.
     """
+    if path.is_symlink():
+        raise Corrupt(f"{path}: it is a symbolic link; a decision is a file of its own")
     try:
         with open_file(path) as stream:
             raw = stream.read()

@@ -4,7 +4,8 @@ A record that is there and is JSON is sealed when it is first seen. While the ru
 what a process that starts anew in place writes again (model.json, its exit record) is sealed
 again; any other record that changes, and all that changes once exit.json is sealed, changes behind
 the watcher's back, so that its seal stays the first one. A record that cannot be read is not
-sealed, and tried again.
+sealed, and tried again. A record that no tick sealed counts as added behind the watcher's back, so
+exit.json, which is written last, is looked at first: what came before it is there by then.
 """
 
 import hashlib
@@ -32,11 +33,11 @@ class Seals:
 
     def __init__(self, run_dir: RunDir, world_size: int, known: Mapping[str, FileSeal]) -> None:
         paths = [
+            run_dir.exit,
             run_dir.order,
             run_dir.preflight,
             run_dir.model,
             *(run_dir.rank_exit(rank) for rank in range(world_size)),
-            run_dir.exit,
         ]
         self._paths = {str(path.relative_to(run_dir.path)): path for path in paths}
         self._again = {

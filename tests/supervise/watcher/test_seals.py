@@ -91,3 +91,24 @@ def test_seal_whose_tick_could_not_be_recorded_is_given_again(run_dir: RunDir) -
 def test_folder_in_place_of_a_record_is_no_record(run_dir: RunDir) -> None:
     run_dir.model.mkdir()
     assert set(Seals(run_dir, 1, {}).take()) == {"order.json"}
+
+
+def test_what_was_written_before_exit_json_is_sealed_with_it(
+    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were exit.json looked at last, what comes between two looks would never be sealed."""
+    seals = Seals(run_dir, 1, {})
+    seals.take()
+    looked = Seals._look
+
+    def look(self: Seals, name: str, path: Path) -> FileSeal | None:
+        found = looked(self, name, path)
+        if name == "exit_rank0.json":  # written, and the end after it, just behind the look
+            save_json(run_dir.rank_exit(0), {"code": 0})
+            save_json(run_dir.exit, {"code": 0})
+        return found
+
+    monkeypatch.setattr(Seals, "_look", look)
+    found = {**seals.take(), **seals.take()}
+    assert set(found) == {"exit_rank0.json", "exit.json"}
+    assert seals.closed
