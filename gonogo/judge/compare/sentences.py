@@ -58,7 +58,9 @@ def result_text(
 
 def _beside(row: ComparedVariant, question: Question) -> str:
     words = better_words(row.ratio or 1.0, question.higher_is_better).partition(" (")[0]
-    ends = "" if row.low is None or row.high is None else f" ({row.low:.3f} to {row.high:.3f})"
+    ends = (
+        "" if row.low is None or row.high is None else f" (ratio {row.low:.3f} to {row.high:.3f})"
+    )
     return f"{words}{ends} than that of"
 
 

@@ -108,12 +108,12 @@ def build_unit(
 
 def _unfit(facts: Facts, rules: Rules) -> str | None:
     """Return why a run is no unit, whatever it measured."""
+    if facts.outcome is not None and facts.outcome.code is not OutcomeCode.COMPLETED:
+        return f"it did not complete: {facts.outcome.code.value}"
     if not rules.known:
         return "there is no order.json, so nobody knows what it ran"
     if facts.outcome is None:
         return "nothing says that it has ended"
-    if facts.outcome.code is not OutcomeCode.COMPLETED:
-        return f"it did not complete: {facts.outcome.code.value}"
     halt = facts.latched()
     if halt is not None:
         return f"it was halted: {halt.detector}"
