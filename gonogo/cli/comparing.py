@@ -18,6 +18,11 @@ from gonogo.contract.errors import Rejected
 from gonogo.judge.compare.compare import compare as compare_units
 from gonogo.judge.compare.question import CONFIDENCE, MARGIN, WARMUP_STEPS, ask
 
+HOW = (
+    "Runs are the units: repeat each variant, best in turns (A1 B1 A2 B2 …); one run each can only"
+    " show what is beyond 10 %. The exit code is 0 whatever the answer is. Error rates:"
+    " docs/compare.md."
+)
 _STYLE = {
     Answer.BETTER: "bold green",
     Answer.WORSE: "bold red",
@@ -30,7 +35,7 @@ def compare(
     variants: Annotated[
         list[str],
         typer.Argument(
-            metavar="A B [C]...",
+            metavar="VARIANT",
             help=(
                 "Variants, the baseline first. Each is a run, or its repeats A1,A2,A3, or"
                 " name=A1,A2,A3; a run is its directory, a decision (file or dec_…), a run's or an"
@@ -59,11 +64,7 @@ def compare(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Say which of several variants is better: winner, tie or inconclusive, and what differed.
-
-    Runs are the units; repeat each variant, best in turns (A1 B1 A2 B2 …), as one run each can only
-    show what is beyond 10 %. The exit code is 0 whatever the answer is.
-    """
+    """Say which of several variants is better: winner, tie or inconclusive, and what differed."""
     if lower and higher:
         raise Rejected("--lower and --higher exclude each other")
     question = ask(
@@ -130,12 +131,9 @@ def _path(row: DifferingPath, baseline: str) -> str:
     """Return a path with what each variant has: `train.dtype: fp32 → bf16 (told)`."""
     values = {name: ", ".join(map(_value, found)) for name, found in row.values.items()}
     base = values.pop(baseline, "–")
-    others = ", ".join(values.values()) if len(values) == 1 else _named(values)
-    return f"{row.path}: {base} → {others} ({row.evidence})"
-
-
-def _named(values: dict[str, str]) -> str:
-    return ", ".join(f"{name} {text}" for name, text in values.items())
+    alone = len(values) == 1
+    others = [text if alone else f"{name} {text}" for name, text in values.items() if text != base]
+    return f"{row.path}: {base} → {', '.join(others)} ({row.evidence})"
 
 
 def _value(value: object) -> str:
@@ -145,4 +143,4 @@ def _value(value: object) -> str:
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    app.command()(compare)
+    app.command(epilog=HOW)(compare)

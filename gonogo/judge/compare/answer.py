@@ -59,7 +59,7 @@ def answer_variant(
     if all(path.evidence is PathEvidence.DENIED for path in paths):
         return row.model_copy(update={"text": _same_text(paths)})
     if found.reach is None:
-        text = f"{_words(found, question)}, by runs that say nothing of how sure that is"
+        text = f"{_words(found, question)}; nothing shows how sure that is: repeat both"
         return row.model_copy(update={"text": text})
     answer = _answer(found.centre, found.reach, question)
     more = None

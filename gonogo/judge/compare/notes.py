@@ -20,7 +20,7 @@ def find_notes(
         rows: the baseline, then every other variant with its answer.
         paths: in what they differ.
     """
-    return [*_of_runs(units, rows), *_of_paths(paths), *_of_pairs(units)]
+    return [*_of_runs(units, rows), *_of_paths(units, paths), *_of_pairs(units)]
 
 
 def _of_runs(units: Counted, rows: Sequence[ComparedVariant]) -> Iterator[str]:
@@ -43,10 +43,20 @@ def _of_runs(units: Counted, rows: Sequence[ComparedVariant]) -> Iterator[str]:
         yield f"the runs are not compared over the same steps: {', '.join(windows)}"
 
 
-def _of_paths(paths: Sequence[DifferingPath]) -> Iterator[str]:
-    real = [row.path for row in paths if row.evidence is not PathEvidence.DENIED]
-    if len(real) > 1:
-        yield f"{len(real)} things differ, so no difference can be put down to one of them"
+def _of_paths(units: Counted, paths: Sequence[DifferingPath]) -> Iterator[str]:
+    baseline, *others = units
+    for name in others if units[baseline] else ():
+        real = [
+            row.path
+            for row in paths
+            if row.evidence is not PathEvidence.DENIED
+            and row.values.get(name) != row.values.get(baseline)
+        ]
+        if len(real) > 1:
+            yield (
+                f"{len(real)} things differ between {baseline} and {name}, so no difference can be"
+                " put down to one of them"
+            )
     for row in paths:
         if row.evidence is PathEvidence.DENIED:
             yield f"{row.path} was ordered differently, and the runs told the same"

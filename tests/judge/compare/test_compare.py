@@ -266,7 +266,10 @@ def test_all_that_differs_is_listed_with_who_says_so() -> None:
         "train.batch": "told",
     }
     assert found.paths[1].values == {"a": ["aaa"], "b": ["bbb"]}
-    assert "3 things differ, so no difference can be put down to one of them" in found.notes
+    assert (
+        "3 things differ between a and b, so no difference can be put down to one of them"
+        in found.notes
+    )
 
 
 def test_without_every_order_the_digests_stand_for_the_configuration() -> None:
