@@ -11,6 +11,7 @@ import typer
 from gonogo import __version__
 from gonogo.cli import (
     administer,
+    comparing,
     database,
     demo,
     experiments,
@@ -48,6 +49,7 @@ MODULES = (
     watching,
     running,
     judging,
+    comparing,
     ledger,
     simulating,
     administer,

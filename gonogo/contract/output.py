@@ -14,6 +14,7 @@ from gonogo.contract.api import (
     RunView,
     WorkerView,
 )
+from gonogo.contract.comparison import Comparison
 from gonogo.contract.decision import Decision, Verdict
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
@@ -309,6 +310,7 @@ OUTPUTS: dict[str, type[BaseModel]] = {
     "alerts": Alerts,
     "artifacts": ArtifactsView,
     "cancel": ExperimentView,
+    "compare": Comparison,
     "db": DatabaseState,
     "decisions": Decisions,
     "decisions DECISION": Decision,

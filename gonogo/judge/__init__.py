@@ -1,10 +1,11 @@
 """The judgement, pure: what was found, what is decided, and why.
 
-Five floors, each of which knows those below it: `watch` folds heartbeats and observations into
+Floors, each of which knows those below it: `watch` folds heartbeats and observations into
 findings; `evidence` is all that a run left behind, and the facts that a gate may look at; `gate` is
 the rules, and the verdict of facts under rules; `course` says what happens next; `ledger` seals
 what was decided and comes to the same digests again. No network, no database, no clock: `now` is an
-argument. `directory` judges a run directory; `catalogue` writes docs/detectors.md.
+argument. `compare`, beside the gate, says which of several variants is better, and `comparing`
+reads its runs. `directory` judges a run directory; `catalogue` writes docs/detectors.md.
 
 What others may rely on stands here::
 

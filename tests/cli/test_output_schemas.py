@@ -54,6 +54,7 @@ def test_every_command_that_has_json_has_a_schema() -> None:
         ("plans PLAN", ["plans", "demo"]),
         ("judge", ["judge", str(RUNS / "healthy")]),
         ("judge", ["judge", str(RUNS / "stalled")]),
+        ("compare", ["compare", str(RUNS / "healthy"), str(RUNS / "stalled")]),
         ("forecast", ["forecast", "--steps", "10", "--tok-s", "1"]),
         (
             "simulate",

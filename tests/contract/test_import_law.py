@@ -44,7 +44,7 @@ def lawful_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder = tree / name
         folder.mkdir(parents=True)
         (folder / "__init__.py").write_text("")
-    for floor in ("ledger", "course", "gate", "evidence", "watch"):
+    for floor in ("ledger", "course", "gate", "compare", "evidence", "watch"):
         (tree / "gonogo" / "judge" / floor).mkdir()
         (tree / "gonogo" / "judge" / floor / "__init__.py").write_text("")
     for room in ("keeper", "launch", "watcher", "evidence", "devices", "host", "preflight"):
@@ -54,7 +54,7 @@ def lawful_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (tree / "gonogo" / "supervise" / path.name).write_text("")
     for adapter, library in ADAPTERS.items():
         (tree / "gonogo" / "trainer" / f"{adapter}.py").write_text(f"import {library}\n")
-    for name in ("directory", "catalogue"):
+    for name in ("directory", "comparing", "catalogue"):
         (tree / "gonogo" / "judge" / f"{name}.py").write_text("")
     for name in ("__init__", "rundir", "settings", "signing"):
         (tree / "gonogo" / f"{name}.py").write_text("")
@@ -76,6 +76,8 @@ def test_lawful_packages_pass(lawful_tree: Path) -> None:
         ("gonogo/judge", "import httpx"),
         ("gonogo/judge/watch", "import gonogo.judge.gate"),
         ("gonogo/judge/evidence", "import gonogo.judge.gate"),
+        ("gonogo/judge/compare", "import gonogo.judge.gate"),
+        ("gonogo/judge/gate", "import gonogo.judge.compare"),
         ("gonogo/judge", "import gonogo.supervise"),
         ("gonogo/supervise/keeper", "import pydantic"),
         ("gonogo/supervise/keeper", "import gonogo.contract"),

@@ -1,0 +1,168 @@
+"""How often is `gonogo compare` wrong? Simulated runs of known truth, through its own code.
+
+    python -m bench.compare_errors                     # the tables of docs/compare.md, 3 minutes
+    python -m bench.compare_errors --comparisons 200   # roughly the same
+
+Each comparison draws the runs of a baseline and of a variant whose true speed is `ratio` times its
+own; noise is the spread between runs (normal on the log scale), half of its variance shared by runs
+of the same repeat, as two runs in turns on one host share its state. Margin 2 %, 95 %. What this
+does not cover: runs that are not independent repeats (one seed, one warm cache), and spreads that
+change during a comparison.
+
+*better* is the share of comparisons that name the variant the winner, *worse* the share that say it
+is worse, *tie* that keep the baseline as equal; the rest is inconclusive.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+from collections import Counter
+from collections.abc import Iterator
+
+from gonogo.contract.comparison import Answer
+from gonogo.judge.compare.compare import compare
+from gonogo.judge.compare.question import Question, ask
+from gonogo.judge.compare.ran import Ran
+from gonogo.judge.compare.unit import Unit
+
+RATIOS = (1.00, 1.01, 1.02, 1.05)
+NOISES = (0.005, 0.01, 0.03)
+REPEATS = (2, 3, 4, 5, 6)
+SHARED = 0.5
+"""Part of the variance between runs that the runs of one repeat share."""
+BLOCKS = 64
+BLOCK_NOISE = 0.02
+"""Spread of the blocks of one run, where it stands alone."""
+COMPARISONS = 2000
+QUESTION = ask(warmup_steps=0)
+ORDERED = {"a": Ran(ordered={"x": 1}), "b": Ran(ordered={"x": 2})}
+
+
+def draw_runs(
+    draw: random.Random, ratio: float, noise: float, repeats: int, *, blocks: int = 0
+) -> dict[str, list[Unit]]:
+    """Return the runs of one comparison."""
+    shared = [draw.gauss(0.0, noise * math.sqrt(SHARED)) for _ in range(repeats)]
+    found: dict[str, list[Unit]] = {}
+    for name, truth in (("a", 1.0), ("b", ratio)):
+        found[name] = []
+        for repeat, common in enumerate(shared, start=1):
+            own = draw.gauss(0.0, noise * math.sqrt(1.0 - SHARED))
+            value = 1000.0 * truth * math.exp(common + own)
+            series = tuple(value * math.exp(draw.gauss(0.0, BLOCK_NOISE)) for _ in range(blocks))
+            found[name].append(
+                Unit(
+                    name=f"{name}{repeat}",
+                    run=f"{name}{repeat}/1",
+                    value=sum(series) / blocks if blocks else value,
+                    blocks=series,
+                    window="1..64",
+                    samples=64,
+                    repeat=repeat,
+                    ran=ORDERED[name],
+                )
+            )
+    return found
+
+
+def answer_of(runs: dict[str, list[Unit]], *, paired: bool, question: Question) -> Answer:
+    """Return what the variant gets."""
+    rows = {
+        name: units if paired else [unit.as_repeat(None) for unit in units]
+        for name, units in runs.items()
+    }
+    answer = compare(rows, question).variants[1].answer
+    assert answer is not None
+    return answer
+
+
+def looked_at_each(runs: dict[str, list[Unit]], repeats: int) -> Answer:
+    """Return the answer of somebody who looks after every repeat, and stops when it is decided."""
+    answer = Answer.INCONCLUSIVE
+    for count in range(2, repeats + 1):
+        taken = {name: units[:count] for name, units in runs.items()}
+        answer = answer_of(taken, paired=True, question=QUESTION)
+        if answer is not Answer.INCONCLUSIVE:
+            break
+    return answer
+
+
+def shares(answers: Counter[Answer]) -> str:
+    """Return the cells of one row: better, worse, tie."""
+    total = answers.total()
+    wanted = (Answer.BETTER, Answer.WORSE, Answer.TIE)
+    return " | ".join(f"{100.0 * answers[row] / total:.1f} %" for row in wanted)
+
+
+def row_of(ratio: float, noise: float, repeats: int, comparisons: int, seed: int) -> str:
+    """Return one row of the table of repeats; each has random numbers of its own."""
+    draw = random.Random(f"{seed}/{ratio}/{noise}/{repeats}")
+    paired, unpaired = Counter[Answer](), Counter[Answer]()
+    for _ in range(comparisons):
+        runs = draw_runs(draw, ratio, noise, repeats)
+        paired[answer_of(runs, paired=True, question=QUESTION)] += 1
+        unpaired[answer_of(runs, paired=False, question=QUESTION)] += 1
+    return (
+        f"| {ratio:.2f} | {100 * noise:g} % | {repeats} | {shares(paired)} | {shares(unpaired)} |"
+    )
+
+
+def rows_of(comparisons: int, seed: int) -> Iterator[str]:
+    """Yield the rows of the table of repeats."""
+    for ratio in RATIOS:
+        for noise in NOISES:
+            for repeats in REPEATS:
+                yield row_of(ratio, noise, repeats, comparisons, seed)
+
+
+def looking_rows(comparisons: int, seed: int) -> Iterator[str]:
+    """Yield the rows of who looks after each repeat."""
+    for ratio in RATIOS:
+        for noise in NOISES:
+            draw = random.Random(f"{seed}/looking/{ratio}/{noise}")
+            found = Counter(
+                looked_at_each(draw_runs(draw, ratio, noise, 6), 6) for _ in range(comparisons)
+            )
+            yield f"| {ratio:.2f} | {100 * noise:g} % | {shares(found)} |"
+
+
+def single_rows(comparisons: int, seed: int) -> Iterator[str]:
+    """Yield the rows of one run each."""
+    for ratio in (1.00, 1.05, 1.15, 1.30):
+        for noise in NOISES:
+            draw = random.Random(f"{seed}/single/{ratio}/{noise}")
+            found = Counter(
+                answer_of(
+                    draw_runs(draw, ratio, noise, 1, blocks=BLOCKS), paired=True, question=QUESTION
+                )
+                for _ in range(comparisons)
+            )
+            yield f"| {ratio:.2f} | {100 * noise:g} % | {shares(found)} |"
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--comparisons", type=int, default=COMPARISONS, help="of each row")
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    print(
+        "| true ratio | noise | repeats | paired: better | worse | tie"
+        " | unpaired: better | worse | tie |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    for row in rows_of(asked.comparisons, asked.seed):
+        print(row, flush=True)
+    head = "| true ratio | noise | better | worse | tie |\n|---|---|---|---|---|"
+    print(f"\nLooked at after each of 2 to 6 repeats, stopped when decided:\n\n{head}")
+    for row in looking_rows(asked.comparisons, asked.seed):
+        print(row, flush=True)
+    print(f"\nOne run each:\n\n{head}")
+    for row in single_rows(asked.comparisons // 4, asked.seed):
+        print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""What does one variant deserve beside the baseline? Its interval against the margin.
+
+The margin counts alike in both directions on the log scale (2 % faster, or 1/1.02 as fast), so that
+swapping baseline and variant mirrors the answer.
+"""
+
+import math
+from collections.abc import Sequence
+
+from gonogo.contract.canonical import rounded
+from gonogo.contract.comparison import (
+    Answer,
+    Basis,
+    ComparedRun,
+    ComparedVariant,
+    DifferingPath,
+    PathEvidence,
+)
+from gonogo.judge.compare.interval import Interval, interval_of
+from gonogo.judge.compare.question import Question
+from gonogo.judge.compare.repeats import more_repeats
+from gonogo.judge.compare.sentences import better_words, percent
+from gonogo.judge.compare.unit import Unit
+
+SAME = "the variants ran the same thing"
+
+
+def describe_baseline(name: str, units: Sequence[Unit]) -> ComparedVariant:
+    """Return the baseline's row: its runs and their mean, and no answer."""
+    return ComparedVariant(name=name, runs=_runs(units), value=_value(units), text="the baseline")
+
+
+def answer_variant(
+    name: str,
+    baseline: Sequence[Unit],
+    units: Sequence[Unit],
+    paths: Sequence[DifferingPath],
+    question: Question,
+    level: float,
+) -> ComparedVariant:
+    """Return a variant's row with its answer.
+
+    Args:
+        name: of the variant.
+        baseline: runs of the baseline that count.
+        units: runs of the variant that count.
+        paths: in what these two differ.
+        question: what is asked.
+        level: confidence of this one interval.
+    """
+    row = ComparedVariant(
+        name=name, runs=_runs(units), value=_value(units), answer=Answer.INCONCLUSIVE
+    )
+    found = interval_of(baseline, units, level)
+    if found is None:
+        missing = "the baseline" if not baseline else name
+        return row.model_copy(update={"text": f"{missing} has no run that counts"})
+    row = row.model_copy(update={"ratio": rounded(math.exp(found.centre)), **_ends(found)})
+    if all(path.evidence is PathEvidence.DENIED for path in paths):
+        return row.model_copy(update={"text": _same_text(paths)})
+    if found.reach is None:
+        text = f"{_words(found, question)}; nothing shows how sure that is: repeat both"
+        return row.model_copy(update={"text": text})
+    answer = _answer(found.centre, found.reach, question)
+    more = None
+    if answer is Answer.INCONCLUSIVE:
+        more = more_repeats(found, math.log1p(question.margin), level, question.most_repeats)
+    text = _text(found, answer, more, question)
+    return row.model_copy(update={"answer": answer, "more_repeats": more, "text": text})
+
+
+def _answer(centre: float, reach: float, question: Question) -> Answer:
+    margin = math.log1p(question.margin)
+    good = centre if question.higher_is_better else -centre
+    if good - reach > margin:
+        return Answer.BETTER
+    if good + reach < -margin:
+        return Answer.WORSE
+    return Answer.TIE if abs(good) + reach <= margin else Answer.INCONCLUSIVE
+
+
+def _ends(found: Interval) -> dict[str, float | Basis | None]:
+    if found.reach is None:
+        return {}
+    return {
+        "low": rounded(_exp(found.centre - found.reach)),
+        "high": rounded(_exp(found.centre + found.reach)),
+        "basis": found.basis,
+    }
+
+
+def _exp(value: float) -> float:
+    """Return e to a power; two runs that differ wildly reach beyond what a double holds."""
+    return math.exp(value) if value < 700.0 else math.inf
+
+
+def _same_text(paths: Sequence[DifferingPath]) -> str:
+    if not paths:
+        return SAME
+    return f"{SAME}: what was ordered to differ ({', '.join(row.path for row in paths)}) did not"
+
+
+def _words(found: Interval, question: Question) -> str:
+    return better_words(math.exp(found.centre), question.higher_is_better)
+
+
+def _text(found: Interval, answer: Answer, more: int | None, question: Question) -> str:
+    words, margin = _words(found, question), percent(question.margin)
+    if answer is Answer.TIE:
+        return f"within {margin} of the baseline"
+    if answer is not Answer.INCONCLUSIVE:
+        return f"{words}, and beyond {margin} for sure"
+    if found.basis is Basis.BLOCKS:
+        return f"{words}, which a single run cannot show; repeat both"
+    if more is None:
+        return f"{words}; more than {question.most_repeats} repeats would be needed to be sure"
+    return f"{words}; {more} more repeat{'s' * (more != 1)} of each would likely decide"
+
+
+def _runs(units: Sequence[Unit]) -> list[ComparedRun]:
+    rows = [
+        ComparedRun(
+            name=unit.name,
+            run=unit.run.partition("/")[0],
+            repeat=unit.repeat,
+            value=unit.value,
+            window=unit.window,
+            samples=unit.samples,
+            blocks=len(unit.blocks),
+        )
+        for unit in units
+    ]
+    return sorted(rows, key=lambda row: (row.repeat or 0, row.run))
+
+
+def _value(units: Sequence[Unit]) -> float | None:
+    """Return the geometric mean of the runs, which the ratio is of where nothing is paired."""
+    if not units:
+        return None
+    logs = sorted(math.log(unit.value) for unit in units)
+    return rounded(math.exp(math.fsum(logs) / len(logs)))

@@ -1,0 +1,97 @@
+"""What is asked of the variants? A metric, which way is better, and what difference matters."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gonogo.contract.criterion import Aggregate, Criterion, Metric
+from gonogo.contract.errors import Rejected
+from gonogo.contract.near_miss import hint
+from gonogo.judge.evidence.metrics import metric_names, metric_row
+
+MARGIN = 0.02
+CONFIDENCE = 0.95
+WARMUP_STEPS = 5
+"""As the bundled plans have it: allocator, caches and clocks settle in the first steps."""
+MOST_REPEATS = 20
+"""Nobody is told to make more runs of each variant than these."""
+
+_HIGHER_IS_BETTER: Mapping[str, bool] = {
+    Metric.TOKS_PER_S: True,
+    Metric.GPU_UTIL: True,
+    Metric.LOSS: False,
+    Metric.VAL_LOSS: False,
+    Metric.DT_STEP_S: False,
+    Metric.STEP_CV: False,
+    Metric.FETCH_SHARE: False,
+    Metric.GPU_MEM_RESERVED_MB: False,
+    Metric.GPU_MEM_SLOPE: False,
+    Metric.HOST_RSS_MB: False,
+    Metric.FORECAST_S: False,
+    Metric.COST: False,
+}
+"""Metrics of which everybody wants the same; of any other the asker has to say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked; make it by `ask`."""
+
+    metric: str
+    higher_is_better: bool
+    margin: float = MARGIN
+    confidence: float = CONFIDENCE
+    warmup_steps: int = WARMUP_STEPS
+    most_repeats: int = MOST_REPEATS
+
+    def criterion(self) -> Criterion:
+        """Return the criterion by which the judge measures the metric; it has no threshold."""
+        return Criterion(
+            id="compared",
+            metric=self.metric,
+            aggregate=Aggregate.ALL_FINITE,
+            warmup_steps=self.warmup_steps,
+        )
+
+
+def ask(
+    metric: str = Metric.TOKS_PER_S,
+    *,
+    higher_is_better: bool | None = None,
+    margin: float = MARGIN,
+    confidence: float = CONFIDENCE,
+    warmup_steps: int = WARMUP_STEPS,
+    most_repeats: int = MOST_REPEATS,
+) -> Question:
+    """Return a question that can be answered.
+
+    Args:
+        metric: as gates name it.
+        higher_is_better: None: what everybody wants of this metric.
+        margin: ratio beyond which a difference matters, 0 ≤ margin < 1.
+        confidence: of all intervals together, 0.5 ≤ confidence < 1.
+        warmup_steps: first steps of each run that are not looked at.
+        most_repeats: bound on the runs of each variant that are ever advised.
+
+    Raises:
+        Rejected: no such metric; nobody knows which way is better; a number out of its range.
+    """
+    if metric_row(metric) is None:
+        raise Rejected(f"there is no metric {metric!r}; {hint(metric, metric_names())}")
+    if higher_is_better is None:
+        higher_is_better = _HIGHER_IS_BETTER.get(metric)
+    if higher_is_better is None:
+        raise Rejected(f"which is better of {metric}? Say lower or higher (--lower, --higher)")
+    if not 0.0 <= margin < 1.0:
+        raise Rejected(f"margin: found {margin:g}; expected 0 to 1 (0.02 is 2 %)")
+    if not 0.5 <= confidence < 1.0:
+        raise Rejected(f"confidence: found {confidence:g}; expected 0.5 to 1 (0.95 is 95 %)")
+    if warmup_steps < 0:
+        raise Rejected(f"warmup: found {warmup_steps}; expected a number of steps")
+    return Question(
+        metric=str(metric),
+        higher_is_better=higher_is_better,
+        margin=margin,
+        confidence=confidence,
+        warmup_steps=warmup_steps,
+        most_repeats=most_repeats,
+    )

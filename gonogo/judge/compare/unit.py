@@ -1,0 +1,219 @@
+"""What does one run bring to a comparison? One value, its block means, and what it ran.
+
+A run that did not complete, whose records contradict each other, or that does not tell the metric
+on every rank is no unit: `build_unit` says why, and never fills in what is missing.
+"""
+
+import math
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gonogo.contract.canonical import rounded
+from gonogo.contract.criterion import Metric
+from gonogo.contract.facts import Facts, Measure, MeasureRow
+from gonogo.contract.order import Order
+from gonogo.contract.outcome import OutcomeCode
+from gonogo.contract.rules import Rules
+from gonogo.judge.compare.question import Question
+from gonogo.judge.compare.ran import Ran, build_ran
+from gonogo.judge.evidence.measure import MAX_BLOCKS, PARTIAL_SHARE
+from gonogo.judge.evidence.metrics import metric_row
+
+_WINDOW = re.compile(r"(\d+)\.\.(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """One run that counts."""
+
+    name: str
+    """As it was named by who asked."""
+    run: str
+    """Id and attempt: the same run is never two units."""
+    value: float
+    """Mean over steps and ranks, in the metric's unit."""
+    blocks: tuple[float, ...] = ()
+    """Means of blocks of consecutive steps, over the ranks; empty where ranks differ in them."""
+    window: str = ""
+    samples: int = 0
+    repeat: int | None = None
+    ran: Ran = field(default_factory=Ran)
+
+    def as_repeat(self, repeat: int | None) -> "Unit":
+        """Return it under the number of its repeat."""
+        return replace(self, repeat=repeat)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoUnit:
+    """One run that does not count, and why: one sentence."""
+
+    name: str
+    why: str
+    repeat: int | None = None
+
+    def as_repeat(self, repeat: int | None) -> "NoUnit":
+        """Return it under the number of its repeat."""
+        return replace(self, repeat=repeat)
+
+
+def build_unit(
+    name: str,
+    facts: Facts,
+    rules: Rules,
+    measure: Measure | None,
+    question: Question,
+    *,
+    order: Order | None = None,
+    warmed_steps: int | None = None,
+) -> Unit | NoUnit:
+    """Return what a run brings.
+
+    Args:
+        name: as it was named by who asked.
+        facts: of the run, as the judge made them.
+        rules: by which they were made.
+        measure: of the metric that is asked for; None where the facts hold none.
+        question: what is asked.
+        order: the run's order, where it is at hand; without it, what was ordered is known by its
+            digest alone.
+        warmed_steps: steps that `measure` has left out already; default: all that are asked for.
+            Of the rest, whole blocks are left out.
+    """
+    why = _unfit(facts, rules) or _untold(measure, rules, question)
+    if why is not None or measure is None:
+        return NoUnit(name=name, why=why or "")
+    rows = [measure.ranks[str(rank)] for rank in rules.ranks()]
+    more = 0 if warmed_steps is None else max(0, question.warmup_steps - warmed_steps)
+    series = [_series(row, more) for row in rows]
+    values = [_value(row, ours, question.metric) for row, ours in zip(rows, series, strict=True)]
+    told = [value for value in values if value is not None]
+    if len(told) < len(values):
+        return NoUnit(name=name, why=_too_short(question))
+    value = math.fsum(told) / len(told)
+    if not value > 0.0:
+        return NoUnit(name=name, why=f"{question.metric} is {value:g}; a ratio needs one above 0")
+    return Unit(
+        name=name,
+        run=f"{rules.run or facts.ranks['0'].digest}/{rules.attempt or 1}",
+        value=rounded(value),
+        blocks=_over_ranks([ours.blocks for ours in series]),
+        window=_later(measure.window, more, rows[0]),
+        samples=min(ours.samples for ours in series),
+        ran=build_ran(facts, rules, order),
+    )
+
+
+def _unfit(facts: Facts, rules: Rules) -> str | None:
+    """Return why a run is no unit, whatever it measured."""
+    if facts.outcome is not None and facts.outcome.code is not OutcomeCode.COMPLETED:
+        return f"it did not complete: {facts.outcome.code.value}"
+    if not rules.known:
+        return "there is no order.json, so nobody knows what it ran"
+    if facts.outcome is None:
+        return "nothing says that it has ended"
+    halt = facts.latched()
+    if halt is not None:
+        return f"it was halted: {halt.detector}"
+    if facts.contradictions:
+        return f"its records contradict each other: {facts.contradictions[0]}"
+    return None
+
+
+def _untold(measure: Measure | None, rules: Rules, question: Question) -> str | None:
+    """Return what the run does not tell, or None when every rank tells the metric."""
+    name = question.metric
+    if rules.steps is None:
+        return "nobody said how many steps it owes, so nobody knows that these are all"
+    if measure is None:
+        return f"its recorded facts hold no {name}, and its run directory is not here"
+    if measure.window == "none":
+        return _too_short(question)
+    for rank in rules.ranks():
+        row = measure.ranks.get(str(rank), MeasureRow())
+        if row.samples == 0:
+            return f"rank {rank} tells no {name}"
+        if row.non_finite:
+            return f"{row.non_finite} samples of {name} of rank {rank} are not finite"
+        if row.samples < PARTIAL_SHARE * row.owed:
+            return f"rank {rank} tells {row.samples} of {row.owed} samples of {name}"
+    return None
+
+
+def _too_short(question: Question) -> str:
+    return f"it has no step after the {question.warmup_steps} of the warm-up"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Series:
+    """One rank's blocks after the warm-up."""
+
+    blocks: tuple[float, ...]
+    weights: tuple[int, ...]
+    """Samples of each block: all alike but the last."""
+
+    @property
+    def samples(self) -> int:
+        return sum(self.weights)
+
+
+def _block_steps(samples: int) -> int:
+    """Return how many samples a block has, as `evidence.measure.block_means` divides them."""
+    return max(1, math.ceil(samples / MAX_BLOCKS))
+
+
+def _series(row: MeasureRow, more: int) -> _Series:
+    """Return a rank's blocks without those that hold any of `more` first steps."""
+    size = _block_steps(row.samples)
+    weights = [min(size, row.samples - first) for first in range(0, row.samples, size)]
+    gone = math.ceil(more / size)
+    return _Series(blocks=tuple(row.blocks[gone:]), weights=tuple(weights[gone:]))
+
+
+def _value(row: MeasureRow, series: _Series, metric: str) -> float | None:
+    """Return one number of a rank's samples, None where none are left after the warm-up.
+
+    Speeds are averaged harmonically, so that a slow block weighs what it cost in time.
+    """
+    known = metric_row(metric)
+    if known is not None and known.statistic is not None:
+        return row.value
+    if not series.blocks:
+        return None
+    if metric == Metric.TOKS_PER_S and min(series.blocks) > 0.0:
+        return statistics.harmonic_mean(series.blocks, weights=series.weights)
+    return statistics.fmean(series.blocks, weights=series.weights)
+
+
+def _over_ranks(series: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    """Return the mean of each block over the ranks; nothing where they have other blocks."""
+    if len({len(blocks) for blocks in series}) != 1:
+        return ()
+    return tuple(rounded(math.fsum(row) / len(row)) for row in zip(*series, strict=True))
+
+
+def _later(window: str, more: int, row: MeasureRow) -> str:
+    """Return which steps are looked at once whole blocks of the first `more` are left out."""
+    found = _WINDOW.fullmatch(window)
+    if not more or found is None:
+        return window
+    size = _block_steps(row.samples)
+    return f"{int(found[1]) + math.ceil(more / size) * size}..{found[2]}"
+
+
+def measure_of(facts: Facts, rules: Rules, metric: str) -> tuple[Measure, int] | None:
+    """Return a metric as recorded facts hold it, and the steps that it leaves out as warm-up.
+
+    Of several criteria that look at the metric, the one that looks at the most steps counts; then
+    the first by its id.
+    """
+    found: Mapping[str, tuple[Measure, int]] = {
+        row.id: (facts.measures[row.id], row.warmup_steps)
+        for row in rules.gate
+        if row.metric == metric and row.id in facts.measures and not row.window
+    }
+    if not found:
+        return None
+    return min(found.items(), key=lambda row: (row[1][1], row[0]))[1]

@@ -1,0 +1,103 @@
+"""What does a run directory, or a recorded decision, bring to a comparison?
+
+A directory is folded once, and measured by the judge's own measure of the metric that is asked for,
+whether or not its gate looks at it: nothing recorded changes by it. A decision brings what its
+facts hold; where they hold no such metric and the run's directory is at hand, that is measured.
+"""
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from gonogo.contract.errors import Corrupt, NotFound
+from gonogo.contract.facts import Facts
+from gonogo.contract.rules import Rules
+from gonogo.judge.compare.question import Question
+from gonogo.judge.compare.unit import NoUnit, Unit, build_unit, measure_of
+from gonogo.judge.evidence.facts import build_facts
+from gonogo.judge.evidence.measure import build_measure
+from gonogo.judge.evidence.record import load_order, load_run
+from gonogo.judge.gate.rules import build_rules
+from gonogo.judge.ledger.again import is_v1
+from gonogo.judge.ledger.recorded import RecordedDecision
+from gonogo.rundir import RunDir
+
+
+def unit_of_directory(name: str, path: Path, question: Question) -> Unit | NoUnit:
+    """Return what a run directory brings.
+
+    Args:
+        name: as it was named by who asked.
+        path: the run directory.
+        question: what is asked.
+
+    Raises:
+        NotFound: no such directory, or neither lines nor an order in it.
+    """
+    run_dir = RunDir(path)
+    if not run_dir.ranks() and not run_dir.order.exists():
+        raise NotFound(f"{path}: neither heartbeat_rank{{N}}.jsonl nor order.json is there")
+    try:
+        record = load_run(path)
+    except Corrupt as error:
+        return NoUnit(name=name, why=error.detail)
+    rules = build_rules(record.order)
+    return build_unit(
+        name,
+        build_facts(record, rules),
+        rules,
+        build_measure(question.criterion(), record.ranks, rules) if rules.known else None,
+        question,
+        order=record.order,
+    )
+
+
+def unit_of_decision(
+    name: str, recorded: RecordedDecision, run_dir: Path | None, question: Question
+) -> Unit | NoUnit:
+    """Return what a recorded decision brings.
+
+    Args:
+        name: as it was named by who asked.
+        recorded: the decision.
+        run_dir: directory of its run, where it is at hand; None where it is not.
+        question: what is asked.
+    """
+    why = _unreadable(recorded)
+    if why is not None:
+        return NoUnit(name=name, why=why)
+    facts = Facts.model_validate(recorded.document["facts"])
+    rules = Rules.model_validate(recorded.document["rules"])
+    found = measure_of(facts, rules, question.metric)
+    here = run_dir is not None and _is_of(run_dir, rules)
+    if found is None and here and run_dir is not None:
+        return unit_of_directory(name, run_dir, question)
+    measure, warmed = found if found is not None else (None, None)
+    order = load_order(RunDir(run_dir)) if here and run_dir is not None else None
+    return build_unit(name, facts, rules, measure, question, order=order, warmed_steps=warmed)
+
+
+def _unreadable(recorded: RecordedDecision) -> str | None:
+    """Return why a decision brings nothing, or None when it can be read."""
+    broken = recorded.seals()
+    if broken is not None:
+        return f"{recorded.id} is not as it was recorded: {broken.path} does not fit"
+    if not recorded.document.get("facts") or not recorded.document.get("rules"):
+        return f"{recorded.id} is a person's decision and rests on no facts"
+    try:
+        if is_v1(recorded.document["rules"]):
+            return f"{recorded.id} is of release 0.1, whose facts hold no block means"
+        Facts.model_validate(recorded.document["facts"])
+        Rules.model_validate(recorded.document["rules"])
+    except (Corrupt, ValidationError) as error:
+        return f"{recorded.id} cannot be read: {str(error).splitlines()[0]}"
+    return None
+
+
+def _is_of(run_dir: Path, rules: Rules) -> bool:
+    """Say whether a directory is that of the run that was decided about."""
+    try:
+        order = load_order(RunDir(run_dir))
+    except Corrupt:
+        return False
+    return order is not None and (order.run, order.attempt) == (rules.run, rules.attempt)

@@ -1,0 +1,246 @@
+"""`gonogo compare` over real run directories, decisions and the service."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gonogo.contract.order import Order
+from gonogo.judge.directory import judge_directory
+from gonogo.rundir import save_json
+from tests.cli.conftest import Gonogo
+from tests.cli.test_output_schemas import fits
+from tests.data.make_runs import exit_of, healthy_ranks, order_of, save_run
+from tests.service.conftest import Plane
+from tests.service.fake_worker import beats
+
+RUNS = Path(__file__).parents[1] / "data" / "runs"
+
+
+def run_id(number: int) -> str:
+    return f"run_01K{number:023d}"
+
+
+def order_for(number: int, **env: str) -> Order:
+    """The order of the tiny demo under a run id of its own, with more in its environment."""
+    order = order_of()
+    whole = {**order.env, **env}
+    identity = order.identity.model_copy(update={"nsa_env": whole})
+    return order.model_copy(update={"run": run_id(number), "env": whole, "identity": identity})
+
+
+def save_slowed(folder: Path, order: Order, factor: float) -> str:
+    """Write a healthy run whose steps take `factor` times as long."""
+    ranks = healthy_ranks(order)
+    for rank in ranks:
+        first = rank.lines[0]
+        for line in rank.lines:
+            for name in ("ts", "mono"):
+                line[name] = round(first[name] + factor * (line[name] - first[name]), 6)
+    save_run(folder, order, ranks, exit_of(ranks))
+    return str(folder)
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> list[str]:
+    """Three runs of a baseline."""
+    return [
+        save_slowed(tmp_path / f"slow{n}", order_for(n), factor)
+        for n, factor in enumerate((1.0, 1.01, 0.99), start=1)
+    ]
+
+
+@pytest.fixture
+def fast(tmp_path: Path) -> list[str]:
+    """Three runs of a variant that takes 0.9 of the time."""
+    return [
+        save_slowed(tmp_path / f"fast{n}", order_for(n, NSA_USE_FLASH="1"), 0.9 * factor)
+        for n, factor in enumerate((1.0, 1.012, 0.99), start=11)
+    ]
+
+
+def test_repeats_make_a_winner(slow: list[str], fast: list[str], gonogo: Gonogo) -> None:
+    said = gonogo("compare", ",".join(slow), f"flash={','.join(fast)}")
+    assert said.code == 0
+    assert "flash wins: toks_per_s is 11 % higher (ratio 1.10" in said.out
+    assert "differs      env.NSA_USE_FLASH: not set → 1 (told)" in said.out
+    assert said.err == ""
+
+
+def test_json_is_one_object_of_the_published_schema(
+    slow: list[str], fast: list[str], gonogo: Gonogo
+) -> None:
+    said = gonogo("compare", f"base={','.join(slow)}", f"flash={','.join(fast)}", "--json")
+    found = said.json()
+    fits("compare", found)
+    assert (found["result"], found["winner"], found["kept"]) == ("winner", "flash", "flash")
+    base, flash = found["variants"]
+    assert (base["answer"], flash["answer"], flash["basis"]) == (None, "better", "paired_runs")
+    assert [row["repeat"] for row in flash["runs"]] == [1, 2, 3]
+    assert flash["runs"][0] == {
+        "name": fast[0],
+        "run": run_id(11),
+        "repeat": 1,
+        "value": flash["runs"][0]["value"],
+        "window": "6..12",
+        "samples": 7,
+        "blocks": 7,
+    }
+
+
+def test_steps_of_a_time_are_the_mirror_of_speed(
+    slow: list[str], fast: list[str], gonogo: Gonogo
+) -> None:
+    """Speeds are averaged harmonically: tokens over the mean time of a step."""
+    args = (",".join(slow), ",".join(fast), "--json")
+    speed = gonogo("compare", *args).json()["variants"][1]
+    steps = gonogo("compare", *args, "--metric", "dt_step_s").json()["variants"][1]
+    assert steps["ratio"] == pytest.approx(1 / speed["ratio"], rel=1e-6)
+    assert steps["answer"] == speed["answer"] == "better"
+
+
+def test_unpaired_runs_are_compared_by_their_own_spread(
+    slow: list[str], fast: list[str], gonogo: Gonogo
+) -> None:
+    args = (",".join(slow), ",".join(fast), "--json")
+    assert gonogo("compare", *args, "--unpaired").json()["variants"][1]["basis"] == "runs"
+    short = (",".join(slow), ",".join(fast[:2]), "--json")
+    assert gonogo("compare", *short).json()["variants"][1]["basis"] == "runs"
+
+
+def test_one_run_each_says_that_it_is_one(slow: list[str], fast: list[str], gonogo: Gonogo) -> None:
+    said = gonogo("compare", slow[0], fast[0], "--warmup", "2")
+    assert said.code == 0
+    assert "inconclusive" in said.out
+    assert "a single run says nothing of the spread between runs" in said.out
+    assert "fast11" in said.out
+
+
+def test_the_same_thing_twice_is_inconclusive(slow: list[str], gonogo: Gonogo) -> None:
+    said = gonogo("compare", f"a={slow[0]},{slow[1]}", f"b={slow[2]}")
+    assert said.code == 0
+    assert "inconclusive: the variants ran the same thing" in said.out
+
+
+def test_runs_that_do_not_count_are_named_with_why(
+    tmp_path: Path, slow: list[str], gonogo: Gonogo
+) -> None:
+    save_slowed(tmp_path / "short", order_for(9), 1.0)
+    said = gonogo("compare", slow[0], str(RUNS / "stalled"))
+    assert said.code == 0
+    assert "(stalled): it did not complete: stalled" in said.out
+    late = gonogo("compare", slow[0], str(tmp_path / "short"), "--warmup", "12")
+    assert "it has no step after the 12 of the warm-up" in late.out
+    old = gonogo("compare", slow[0], str(RUNS / "predecessor_healthy"))
+    assert "there is no order.json, so nobody knows what it ran" in old.out
+
+
+def test_a_metric_that_nobody_tells_leaves_the_run_out(
+    slow: list[str], fast: list[str], gonogo: Gonogo
+) -> None:
+    said = gonogo("compare", slow[0], fast[0], "--metric", "gpu_util")
+    assert said.code == 0
+    assert "rank 0 tells no gpu_util" in said.out
+
+
+def test_a_run_given_twice_under_other_names_counts_once(
+    tmp_path: Path, slow: list[str], fast: list[str], gonogo: Gonogo
+) -> None:
+    shutil.copytree(slow[0], tmp_path / "copy")
+    said = gonogo("compare", f"{slow[0]},{tmp_path / 'copy'}", fast[0])
+    assert f"it is the same run as {slow[0]}" in said.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["{a}"], 2, "expected a baseline and at least one more variant"),
+        (["{a}", "{a}"], 2, "stands twice"),
+        (["{a}", "{b},"], 2, "a run is missing"),
+        (["x={a}", "x={b}"], 2, "the name 'x' stands twice"),
+        (["{a}", "{b}", "--metric", "speed"], 2, "there is no metric 'speed'"),
+        (["{a}", "{b}", "--metric", "grad_norm"], 2, "Say lower or higher"),
+        (["{a}", "{b}", "--lower", "--higher"], 2, "exclude each other"),
+        (["{a}", "{b}", "--margin", "2"], 2, "margin: found 2"),
+        (["{a}", "{b}", "--confidence", "95"], 2, "confidence: found 95"),
+        (["{a}", "{a}/preflight"], 3, "neither heartbeat_rank{N}.jsonl nor order.json is there"),
+        (["{a}", "no/such/run"], 3, "no such run directory"),
+        (["{a}", "dec_01K0"], 3, "no such decision"),
+        (["{a}", "nightly"], 5, "nightly: no such directory here; no answer from"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
+)
+def test_what_cannot_be_compared_is_one_line(
+    arguments: list[str], code: int, words: str, slow: list[str], gonogo: Gonogo
+) -> None:
+    typed = [text.replace("{a}", slow[0]).replace("{b}", slow[1]) for text in arguments]
+    said = gonogo("compare", *typed, GONOGO_URL="http://127.0.0.1:9")
+    assert said.code == code, said.err
+    assert words in said.err
+    assert len(said.err.splitlines()) == 1
+    assert said.out == ""
+
+
+def test_decisions_bring_what_their_facts_hold(
+    tmp_path: Path, slow: list[str], fast: list[str], gonogo: Gonogo
+) -> None:
+    """Loss is in the gate; speed is not, and is measured where the run lies beside."""
+    decisions = tmp_path / "decisions"
+    names = []
+    for path in (slow[0], fast[0]):
+        document = judge_directory(Path(path))
+        save_json(decisions / f"{document['id']}.json", document)
+        names.append(document["id"])
+    by_facts = gonogo("compare", *names, "--metric", "loss", "--json").json()
+    assert by_facts["left_out"] == []
+    directories = gonogo("compare", slow[0], fast[0], "--metric", "loss", "--json").json()
+    values = [[row["value"] for row in found["variants"]] for found in (by_facts, directories)]
+    assert values[0] == pytest.approx(values[1])
+    assert [row["path"] for row in by_facts["paths"]] == ["env.NSA_USE_FLASH"]
+    gone = gonogo("compare", *names)
+    assert "its recorded facts hold no toks_per_s, and its run directory is not here" in gone.out
+    for path, number in ((slow[0], 1), (fast[0], 11)):
+        shutil.copytree(path, tmp_path / "runs" / run_id(number))
+    assert gonogo("compare", *names, "--json").json()["left_out"] == []
+    assert gonogo("compare", run_id(1), run_id(11), "--json").json()["left_out"] == []
+
+
+def test_a_decision_that_was_changed_is_left_out(
+    tmp_path: Path, slow: list[str], gonogo: Gonogo
+) -> None:
+    document = judge_directory(Path(slow[0]))
+    document["facts"]["measures"]["finite"]["ranks"]["0"]["blocks"] = [0.1]
+    file = tmp_path / "decision.json"
+    file.write_text(json.dumps(document))
+    said = gonogo("compare", str(file), slow[1], "--metric", "loss")
+    assert "is not as it was recorded: facts_digest does not fit" in said.out
+
+
+def test_the_service_knows_runs_and_experiments(plane: Plane, gonogo: Gonogo) -> None:
+    worker = plane.worker(devices=("cpu:0", "cpu:1"))
+    runs = []
+    for name in ("one", "two"):
+        gonogo("submit", "demo", "--name", name)
+        order = plane.next_order(worker)
+        worker.start(order)
+        lines = {rank: beats(order, rank) for rank in range(order.world_size)}
+        worker.ship(order, lines)
+        worker.end(order, lines)
+        where = f"/experiments/{order.experiment}/decisions"
+        plane.wait(lambda where=where: plane.get(where)["items"], "a decision")
+        gonogo("halt", name)
+        plane.wait_state(order.experiment, "awaiting_decision", "stopping")
+        gonogo("cancel", name)
+        plane.wait_state(order.experiment, "finished")
+        runs.append(order.run)
+    said = gonogo("compare", *runs, "--metric", "loss", "--warmup", "0")
+    assert said.code == 0, said.err
+    assert "the variants ran the same thing" in said.out
+    newest = gonogo("compare", "one", "two", "--metric", "loss")
+    assert "one (one): it did not complete: halted" in newest.out
+    missing = gonogo("compare", "one", "three", "--metric", "loss")
+    assert missing.code == 3
+    assert "there is no run or experiment 'three'" in missing.err

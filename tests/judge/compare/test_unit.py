@@ -1,0 +1,176 @@
+"""What one run brings, and when it brings nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gonogo.contract.criterion import Metric
+from gonogo.contract.facts import Measure, MeasureRow
+from gonogo.contract.order import Order
+from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.judge.compare.question import Question, ask
+from gonogo.judge.compare.ran import build_ran
+from gonogo.judge.compare.unit import NoUnit, Unit, build_unit, measure_of
+from gonogo.judge.evidence.facts import build_facts
+from gonogo.judge.evidence.measure import block_means, build_measure
+from gonogo.judge.gate.rules import build_rules
+from tests.data.make_runs import healthy_ranks, order_of
+from tests.judge.runs import exit_record, finding, record_of, with_gate
+
+ORDER = order_of()
+RULES = build_rules(ORDER)
+FACTS = build_facts(record_of(), RULES)
+LOSS = ask("loss", warmup_steps=2)
+
+
+def brought(
+    question: Question = LOSS, *, order: Order = ORDER, gone: str = "", **fields: Any
+) -> Unit | NoUnit:
+    """What the healthy run brings, without the lines of a message where `gone` names it."""
+    ranks = healthy_ranks(order)
+    if gone:
+        ranks[1].lines = [line for line in ranks[1].lines if gone not in (line["msg"], *line)]
+    record = record_of(order, ranks, **fields)
+    rules = build_rules(order)
+    measure = build_measure(question.criterion(), record.ranks, rules)
+    return build_unit("r", build_facts(record, rules), rules, measure, question, order=order)
+
+
+def test_a_healthy_run_brings_its_blocks_after_the_warm_up() -> None:
+    unit = brought()
+    assert isinstance(unit, Unit)
+    assert (unit.window, unit.samples, len(unit.blocks)) == ("3..12", 10, 10)
+    assert unit.value == pytest.approx(sum(unit.blocks) / 10)
+    assert unit.run == f"{ORDER.run}/1"
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        (
+            {"exit": exit_record(OutcomeCode.HALTED, by=Actor.OPERATOR)},
+            "it did not complete: halted",
+        ),
+        ({"findings": [finding("stalled")]}, "it was halted: stalled"),
+        ({"gone": "progress"}, "rank 1 tells no loss"),
+        ({"question": ask("loss", warmup_steps=12)}, "no step after the 12 of the warm-up"),
+        ({"question": ask("gpu_util", warmup_steps=1)}, "rank 0 tells no gpu_util"),
+        ({"order": ORDER.model_copy(update={"steps": None})}, "nobody said how many steps"),
+    ],
+    ids=["halted", "finding", "silent rank", "too short", "not told", "open end"],
+)
+def test_a_run_that_does_not_show_it_is_no_unit(fields: dict[str, Any], why: str) -> None:
+    if "order" in fields:
+        fields = {"order": fields["order"]}
+        rules = build_rules(fields["order"])
+        found = build_unit("r", FACTS, rules, Measure(window="none", ranks={}), LOSS)
+    else:
+        found = brought(**fields)
+    assert isinstance(found, NoUnit)
+    assert why in found.why
+
+
+def row_of(values: list[float], **fields: Any) -> MeasureRow:
+    return MeasureRow(
+        samples=len(values), owed=len(values), value=1.0, blocks=block_means(values), **fields
+    )
+
+
+def unit_of(values: list[float], question: Question, **fields: Any) -> Unit | NoUnit:
+    """What recorded facts bring that hold these samples on both ranks, steps 3 to the end."""
+    rows = {rank: row_of(values) for rank in ("0", "1")}
+    rows["1"] = rows["1"].model_copy(update=fields.pop("second", {}))
+    measure = Measure(window=f"3..{len(values) + 2}", ranks=rows)
+    return build_unit("r", FACTS, RULES, measure, question, **fields)
+
+
+@pytest.mark.parametrize(
+    ("second", "why"),
+    [
+        ({"non_finite": 1}, "1 samples of loss of rank 1 are not finite"),
+        ({"samples": 90}, "rank 1 tells 90 of 100 samples of loss"),
+        ({"samples": 0, "blocks": []}, "rank 1 tells no loss"),
+    ],
+)
+def test_a_rank_that_tells_less_leaves_the_run_out(second: dict[str, Any], why: str) -> None:
+    found = unit_of([1.0] * 100, LOSS, second=second)
+    assert isinstance(found, NoUnit)
+    assert found.why == why
+
+
+def test_of_recorded_blocks_all_that_hold_a_step_of_the_warm_up_are_left_out() -> None:
+    """200 samples are 50 blocks of 4; 2 steps are gone already, 5 more take two blocks."""
+    values = [9.0] * 5 + [1.0] * 195
+    found = unit_of(values, ask("loss", warmup_steps=7), warmed_steps=2)
+    assert isinstance(found, Unit)
+    assert (len(found.blocks), found.value) == (48, 1.0)
+    assert (found.window, found.samples) == ("11..202", 192)
+
+
+def test_a_short_last_block_weighs_what_it_holds() -> None:
+    """129 samples are blocks of 3: 43 of them, all whole; 130 leave one sample over."""
+    values = [1.0] * 129 + [131.0]
+    found = unit_of(values, ask("loss", warmup_steps=0))
+    assert isinstance(found, Unit)
+    assert found.value == pytest.approx(2.0)
+
+
+def test_speeds_are_averaged_by_what_they_cost() -> None:
+    found = unit_of([100.0, 50.0], ask(warmup_steps=0))
+    assert isinstance(found, Unit)
+    assert found.value == pytest.approx(2 / (1 / 100 + 1 / 50))
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0])
+def test_a_ratio_needs_values_above_zero(value: float) -> None:
+    found = unit_of([value] * 10, ask("loss", warmup_steps=0))
+    assert isinstance(found, NoUnit)
+    assert found.why.startswith("loss is ")
+
+
+def test_a_statistic_is_one_number_without_blocks_of_its_own() -> None:
+    unit = brought(ask(Metric.STEP_CV, warmup_steps=0))
+    assert isinstance(unit, Unit)
+    assert 0.02 < unit.value < 0.04
+
+
+def test_of_recorded_criteria_the_one_with_the_least_warm_up_counts() -> None:
+    row = {"metric": "loss", "aggregate": "mean", "pass_below": 9.0}
+    order = with_gate(
+        ORDER,
+        {"id": "late", "warmup_steps": 5, **row},
+        {"id": "early", "warmup_steps": 1, **row},
+        {"id": "end", "window": 3, **row},
+    )
+    rules = build_rules(order)
+    facts = build_facts(record_of(order), rules)
+    found = measure_of(facts, rules, "loss")
+    assert found is not None
+    assert (found[0].window, found[1]) == ("2..12", 1)
+    assert measure_of(facts, rules, "toks_per_s") is None
+
+
+def test_options_of_a_command_are_paths_by_their_names() -> None:
+    words = ["python", "train.py", "--lr", "3e-4", "--fast", "--n=2", "-x", "-1", "out"]
+    order = ORDER.model_copy(update={"command": words, "entry": None})
+    ran = build_ran(FACTS, RULES, order)
+    assert ran.ordered is not None
+    found = {path: value for path, value in ran.ordered.items() if path.startswith("command")}
+    assert found == {
+        "command.0": "python",
+        "command.1": "train.py",
+        "command.2": "out",
+        "command.--lr": "3e-4",
+        "command.--fast": True,
+        "command.--n": "2",
+        "command.-x": "-1",
+    }
+
+
+def test_ranks_that_tell_different_things_are_all_told() -> None:
+    ranks = healthy_ranks(ORDER)
+    ranks[1].lines[0]["git_sha"] = "f" * 40
+    facts = build_facts(record_of(ORDER, ranks), RULES)
+    assert build_ran(facts, RULES, None).told["git_sha"] == [ORDER.identity.git_sha, "f" * 40]
