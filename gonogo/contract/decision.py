@@ -132,7 +132,7 @@ class Decision(Recorded):
     at: str
     supersedes: str | None = None
     weakened: list[str] = Field(default_factory=list)
-    """Watch settings looser than the defaults, one sentence each."""
+    """Watch settings that may blunt a detector, one sentence each."""
     cause: Cause | None = None
     """Why the verdict is not GO; left out of the document where it is, or where nobody said."""
     never_ran: list[str] = Field(default_factory=list)

@@ -64,7 +64,7 @@ def watch_of(order: Order) -> WatchRecord:
         longest_gap_s=1.0,
         agrees=True,
         reaches=True,
-        files={"exit.json": SEAL},
+        files={"order.json": SEAL, "exit.json": SEAL},
         unreadable=0,
     )
 

@@ -218,6 +218,9 @@ def file_edits(folder: Path) -> Iterator[tuple[str, Edit]]:
     yield "watch.jsonl only its last tick", cut_lines("watch.jsonl", slice(-1, None))
     yield "watch.jsonl with garbage after it", append("watch.jsonl", b"{\n")
     yield "heartbeat_rank0.jsonl with garbage after it", append("heartbeat_rank0.jsonl", b"{\n")
+    for name in ("heartbeat_rank0.jsonl", "watch.jsonl", "findings.jsonl", "devices.jsonl"):
+        if (folder / name).exists():
+            yield f"{name} with a blank line after it", append(name, b"\n")
     yield "findings.jsonl with a halt", append("findings.jsonl", wire_line(HALT))
     yield "findings.jsonl with garbage", append("findings.jsonl", b"{\n")
     yield ".HALT added", add(".HALT")
@@ -423,6 +426,7 @@ HARMLESS = {
     "env.json a link": "it says where the run was made, for people",
     "heartbeat_rank0.jsonl: *.v gone": "1 is what it is where a line does not say it",
     "heartbeat_rank0.jsonl: done.section gone": "it was null",
+    "*.jsonl with a blank line after it": "a blank line tells nothing",
     "heartbeat_rank0.jsonl with garbage after it": "what is no heartbeat says nothing",
     "heartbeat_rank7.jsonl added, empty": "an empty file says nothing",
     "heartbeats doubled": "a line counts once, however often it stands there",
@@ -846,3 +850,16 @@ def test_what_is_no_rank_is_no_rank(healthy: dict[str, Path]) -> None:
     lines = {name: LinesSeen(boot="b", seq=1, digest="")}
     sealed_anew(copy, [*before, last.model_copy(update={"lines": lines})])
     assert verdict_of(copy) == "INCONCLUSIVE"
+
+
+def test_blank_lines_anywhere_but_in_what_is_sealed_change_no_fact(
+    healthy: dict[str, Path],
+) -> None:
+    copy = copied(healthy["with devices"])
+    before = facts_of(load_run(copy))
+    for name in ("heartbeat_rank0.jsonl", "watch.jsonl", "findings.jsonl", "devices.jsonl"):
+        append(name, b"\n \n")(copy)
+    assert facts_of(load_run(copy)) == before
+    path = copy / "watch.jsonl"
+    path.write_bytes(b"\n" + path.read_bytes())
+    assert verdict_of(copy) == "INCONCLUSIVE"  # exit.json seals how it begins, byte by byte

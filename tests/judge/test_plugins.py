@@ -222,6 +222,31 @@ def test_a_detector_that_is_ordered_and_missing_lets_nothing_pass(
     assert "'low_loss', which is not installed here" in json.dumps(without["criteria"])
 
 
+@pytest.mark.parametrize("made", ["with it", "without it"])
+def test_replay_where_a_detector_is_or_was_missing_names_that_alone(
+    made: str, installed: Path, tmp_path: Path
+) -> None:
+    order = make_runs.order_of()
+    order = order.model_copy(update={"detectors": {**order.detectors, "low_loss": 1}})
+    ranks = make_runs.healthy_ranks(order)
+    ended = tmp_path / "ended"
+    make_runs.save_run(ended, order, ranks, make_runs.exit_of(ranks))
+    if made == "with it":
+        decided = record_of(json.loads(in_python(installed, JUDGE, str(ended))))
+        found = replay_decision(decided, Surroundings(run_dir=ended))
+        assert found.equal, found.text
+        (said,) = (text for text in found.not_verified if "low_loss" in text)
+        assert said.startswith("findings of low_loss: it was not installed both")
+    else:
+        (tmp_path / "decision.json").write_text(json.dumps(judge_directory(ended)))
+        replayed = in_python(installed, REPLAY, str(tmp_path / "decision.json"), str(ended))
+        assert json.loads(replayed)[0] is True, replayed
+    raw = (ended / "heartbeat_rank0.jsonl").read_bytes()
+    (ended / "heartbeat_rank0.jsonl").write_bytes(raw.replace(b'"loss":5', b'"loss":4'))
+    if made == "with it":
+        assert not replay_decision(decided, Surroundings(run_dir=ended)).equal
+
+
 @pytest.mark.parametrize(
     ("point", "said"),
     [

@@ -115,7 +115,7 @@ def read_devices(run_dir: RunDir, told: bytes, unreadable: list[str]) -> DeviceL
     path = run_dir.path / DEVICES
     if path.is_file():
         bad = 0
-        for raw in iter_lines(path):
+        for raw in filter(bytes.strip, iter_lines(path)):  # a blank line tells nothing
             try:
                 seen.add(DeviceSample.model_validate_json(raw).digest())
             except ValidationError:

@@ -65,7 +65,7 @@ def load_findings(run_dir: RunDir, unreadable: list[str] | None = None) -> list[
         problems.append(unreadable_text("findings.jsonl", error))
         return []
     found, bad = [], 0
-    for line in lines:
+    for line in filter(bytes.strip, lines):  # a blank line tells nothing
         try:
             found.append(Finding.model_validate_json(line))
         except ValidationError:

@@ -2,9 +2,13 @@
 
 A value looser than the default is listed in the decision (`weakened`) and changes no verdict. One
 beyond its ceiling makes the verdict CONDITIONAL_GO at best: a run that nothing could have halted
-proves little. The bundled plans stay below every ceiling. docs/detectors.md prints this table.
+proves little. Some settings blunt a detector both ways (a baseline of 1 step is as bad as one of
+10 000): of those every change is listed, and their ceiling is a range. What a plan sets for the
+detectors of other packages is listed whole: their limits are not known here. The bundled plans stay
+below every ceiling. docs/detectors.md prints this table.
 """
 
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,6 +35,20 @@ class Ceiling:
     none: float | None = None
     """The number that `none` is as loose as; None: as the limit."""
     zero_is_off: bool = False
+    other: float | None = None
+    """How far the other way it may go before it blunts, too; None where that only tightens."""
+
+    def changed(self, value: float, usual: float) -> bool:
+        """Say whether `value` is looser than the default, or blunts the other way."""
+        return self.looser(value, usual) or (self.other is not None and value != usual)
+
+    def broken(self, value: float) -> float | None:
+        """Return the limit that `value` is beyond, or None."""
+        if self.looser(value, self.limit):
+            return self.limit
+        if self.other is not None and self.looser(self.other, value):
+            return self.other
+        return None
 
     def looser(self, value: float, than: float) -> bool:
         """Say whether `value` is looser than another."""
@@ -47,6 +65,11 @@ class Ceiling:
 
 def _floor(limit: float) -> Ceiling:
     return Ceiling(limit, higher_is_looser=False)
+
+
+def _range(least: float, most: float) -> Ceiling:
+    """Of what blunts a detector when it is too small, too."""
+    return Ceiling(most, other=least)
 
 
 def _multiple(limit: float) -> Ceiling:
@@ -90,9 +113,9 @@ CEILINGS: dict[str, Ceiling] = {
     "slow.floor_over_s": Ceiling(3_600.0),
     "slow.hard_floor_ratio": _floor(0.1),
     "slow.hard_floor_over_steps": Ceiling(64.0, zero_is_off=True),
-    "slow.warmup_steps": Ceiling(500.0),
-    "slow.baseline_steps": Ceiling(2_000.0),
-    "slow.window_steps": Ceiling(512.0),
+    "slow.warmup_steps": _range(2.0, 500.0),
+    "slow.baseline_steps": _range(8.0, 2_000.0),
+    "slow.window_steps": _range(8.0, 512.0),
     "slow.warn_ratio": Ceiling(5.0),
     "slow.warn_over_s": Ceiling(3_600.0),
     "slow.halt_ratio": Ceiling(5.0),
@@ -104,13 +127,13 @@ CEILINGS: dict[str, Ceiling] = {
     "hygiene.skew_s": Ceiling(3_600.0),
     "identity.params_tolerance_ratio": Ceiling(0.1),
     "first_loss.tolerance": Ceiling(5.0),
-    "straggler.ratio": Ceiling(5.0),
+    "straggler.ratio": _range(1.1, 5.0),
     "straggler.window_steps": Ceiling(512.0),
     "straggler.windows": Ceiling(20.0),
     "frozen.loss_steps": Ceiling(200.0),
     "frozen.grad_norm_steps": Ceiling(500.0),
     "frozen.halt_x": Ceiling(10.0),
-    "divergence.alpha": _floor(0.002),
+    "divergence.alpha": Ceiling(0.002, higher_is_looser=False, other=0.5),
     "divergence.above": Ceiling(3.0),
     "divergence.above_ratio": Ceiling(1.0),
     "divergence.over_steps": Ceiling(500.0),
@@ -120,13 +143,13 @@ CEILINGS: dict[str, Ceiling] = {
     "divergence.spike_of": _floor(2.0),
     "divergence.spike_count": Ceiling(64.0),
     "divergence.noise_x": Ceiling(40.0),
-    "divergence.window_steps": Ceiling(1_024.0),
+    "divergence.window_steps": _range(32.0, 1_024.0),
     "gradients.zero_steps": Ceiling(30.0),
     "gradients.spike_x": Ceiling(200.0),
     "gradients.spike_of": _floor(2.0),
     "gradients.spike_count": Ceiling(64.0),
-    "gradients.window_steps": Ceiling(1_024.0),
-    "gradients.clip_share": Ceiling(1.0),
+    "gradients.window_steps": _range(32.0, 1_024.0),
+    "gradients.clip_share": Ceiling(0.99),
     "gradients.clip_steps": Ceiling(5_000.0),
     "gate_collapse.entropy": _floor(0.02),
     "gate_collapse.max_gate": Ceiling(0.99),
@@ -138,12 +161,12 @@ CEILINGS: dict[str, Ceiling] = {
     "imbalance.ratio": _floor(0.2),
     "imbalance.least_util": _floor(10.0),
     "memory_leak.min_samples": Ceiling(1_000.0),
-    "memory_leak.window_samples": Ceiling(4_096.0),
+    "memory_leak.window_samples": _range(32.0, 4_096.0),
     "memory_leak.rise_ratio": Ceiling(0.5),
     "memory_leak.halt_eta_s": _floor(300.0),
     "memory_limit.samples": Ceiling(30.0),
     "memory_limit.host_ratio": Ceiling(0.98),
-    "loader.window_steps": Ceiling(512.0),
+    "loader.window_steps": _range(8.0, 512.0),
     "loader.warn_share": Ceiling(0.9),
     "loader.halt_share": Ceiling(0.95),
     "loader.over_s": Ceiling(3_600.0),
@@ -154,18 +177,27 @@ CEILINGS: dict[str, Ceiling] = {
     "checkpoint_overdue.grace_s": Ceiling(7_200.0),
     "checkpoint_overdue.halt_x": Ceiling(10.0),
     "implausible_speed.differ_ratio": Ceiling(1.0),
-    "implausible_speed.over_steps": Ceiling(200.0),
+    "implausible_speed.over_steps": _range(5.0, 200.0),
     "implausible_speed.best_ratio": _floor(0.2),
     "implausible_speed.mfu": Ceiling(1.2),
     "implausible_speed.clock_x": Ceiling(4.0),
-    "implausible_speed.clock_s": Ceiling(600.0),
+    "implausible_speed.clock_s": _range(10.0, 600.0),
     "watcher.away_s": Ceiling(300.0),
     "hardware.throttled_s": Ceiling(3_600.0),
     "restart_storm.attempts": Ceiling(10.0),
     "restart_storm.starts": Ceiling(50.0),
     "restart_storm.within_s": _floor(300.0),
 }
-"""Dotted path of a setting → its ceiling."""
+"""Dotted path of a setting → its ceiling.
+
+Too small, a baseline or warm-up takes in the slow first steps; a window is all noise, so that one
+good step arms a rule anew, or it follows what creeps up; by a straggler's ratio all ranks are
+behind, and then none is; the spans of a clock are shorter than its jitter. Too large, an `alpha`
+smooths nothing. A `clip_share` of 1 is never reached. All else only tightens the other way.
+"""
+PLUGINS = "plugins"
+MOST = 60
+"""Characters of another package's setting that are told."""
 
 FLOOR = "slow.floor_tok_s"
 TIGHTENS = frozenset({FLOOR, "memory_leak.limit_mb", "memory_limit.reserved_mb"})
@@ -189,29 +221,48 @@ class _Loosened:
     path: str
     value: JsonValue
     default: object
-    beyond: bool
-    """Whether it is beyond its ceiling."""
+    tighter: bool
+    """Whether it went the way that tightens most settings, and blunts this one."""
+    beyond: float | None
+    """The limit that it is beyond, if it is."""
 
 
 def _loosened(rules: Rules) -> Iterator[_Loosened]:
-    """Yield the settings of the plan that are looser than the defaults."""
+    """Yield the settings of the plan that are looser than the defaults, or blunt the other way."""
     for path, said in rules.watch.items():
         ceiling, default = CEILINGS.get(path), default_of(path)
         if ceiling is None or said.source is not Source.PLAN:
             continue
         value, usual = ceiling.number(said.value), ceiling.number(default)
-        if value is not None and usual is not None and ceiling.looser(value, usual):
-            beyond = ceiling.looser(value, ceiling.limit)
-            yield _Loosened(path=path, value=said.value, default=default, beyond=beyond)
+        if value is not None and usual is not None and ceiling.changed(value, usual):
+            yield _Loosened(
+                path=path,
+                value=said.value,
+                default=default,
+                tighter=not ceiling.looser(value, usual),
+                beyond=ceiling.broken(value),
+            )
 
 
 def weakened(rules: Rules) -> list[str]:
-    """Return the watch settings that are looser than the defaults, one sentence each."""
+    """Return the watch settings that may blunt a detector, one sentence each."""
     texts = [
-        f"{row.path} is {_told(row.value)}, looser than the default {_told(row.default)}"
+        f"{row.path} is {_told(row.value)},"
+        f" {'away from' if row.tighter else 'looser than'} the default {_told(row.default)}"
         for row in _loosened(rules)
     ]
-    return [*texts, *_lowered_floor(rules)]
+    return [*texts, *_lowered_floor(rules), *_of_plugins(rules)]
+
+
+def _of_plugins(rules: Rules) -> Iterator[str]:
+    """Yield what the plan sets for detectors of other packages."""
+    said = rules.watch.get(PLUGINS)
+    if said is None or not isinstance(said.value, dict):
+        return
+    for name, settings in sorted(said.value.items()):
+        for setting, value in sorted(settings.items()) if isinstance(settings, dict) else ():
+            told = json.dumps(value)[:MOST]
+            yield f"{PLUGINS}.{name}.{setting} is {told}; what loosens it is not known here"
 
 
 def _told(value: object) -> str:
@@ -231,12 +282,13 @@ def _lowered_floor(rules: Rules) -> Iterator[str]:
 
 def evaluate_ceilings(rules: Rules) -> CriterionResult | None:
     """Return the condition that settings beyond their ceilings make, or None without one."""
-    beyond = {row.path: row.value for row in _loosened(rules) if row.beyond}
-    if not beyond:
+    rows = [row for row in _loosened(rules) if row.beyond is not None]
+    if not rows:
         return None
-    limits = {path: CEILINGS[path].limit for path in beyond}
+    beyond = {row.path: row.value for row in rows}
+    limits = {row.path: row.beyond for row in rows}
     texts = [
-        f"{path} is {_told(value)}, its ceiling {limits[path]:g}" for path, value in beyond.items()
+        f"{path} is {_told(value)}, its limit {limits[path]:g}" for path, value in beyond.items()
     ]
     return CriterionResult(
         id=CEILING,

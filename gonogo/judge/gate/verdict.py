@@ -40,7 +40,7 @@ class Judgement:
     conditions: list[Condition]
     diagnosis: str | None
     weakened: list[str] = field(default_factory=list)
-    """Watch settings looser than the defaults, one sentence each; they change no verdict."""
+    """Watch settings that may blunt a detector, one sentence each; they change no verdict."""
 
 
 def judge(facts: Facts, rules: Rules) -> Judgement:

@@ -32,7 +32,7 @@ from gonogo.judge.ledger.places import place_of
 from gonogo.judge.ledger.recorded import RecordedDecision
 from gonogo.judge.ledger.rewatch import rewatch
 from gonogo.judge.ledger.settled import settled_again
-from gonogo.judge.ledger.since import changed_rules, without_findings_of
+from gonogo.judge.ledger.since import changed_rules, not_installed, without_findings_of
 
 Json = Mapping[str, Any]
 
@@ -259,10 +259,16 @@ def _same_facts(
     left, right, said = reported_only(facts, again)
     if said is not None:
         log.not_verified.append(said)
-    changed = [] if is_v1(rules) else changed_rules(rules)
-    if changed:
-        log.not_verified.append(f"findings of {', '.join(changed)}: their rule has changed since")
-        left, right = without_findings_of(changed, left, right)
+    if not is_v1(rules):
+        absent = not_installed(rules, left, right)
+        changed = [name for name in changed_rules(rules) if name not in absent]
+        if changed:
+            text = f"findings of {', '.join(changed)}: their rule has changed since"
+            log.not_verified.append(text)
+        for name in absent:
+            text = f"findings of {name}: it was not installed both when the run was judged and here"
+            log.not_verified.append(text)
+        left, right = without_findings_of([*changed, *absent], left, right)
     difference = first_difference(left, right, "facts")
     if difference is None:
         return None

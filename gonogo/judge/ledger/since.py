@@ -9,9 +9,30 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gonogo.contract.finding import Severity
-from gonogo.judge.watch.registry import versions
+from gonogo.judge.watch.registry import missing_text, versions
 
 Json = Mapping[str, Any]
+
+
+def not_installed(rules: Json, recorded: Json, found: Json) -> list[str]:
+    """Return the detectors of the rules that were at hand then or are now, but not both.
+
+    Args:
+        rules: recorded; they name the detectors that watched.
+        recorded: facts of the decision.
+        found: those of today.
+    """
+    named = rules.get("detectors")
+    if not isinstance(named, Mapping):
+        return []
+    texts = {missing_text(str(name)): str(name) for name in named}
+    then, now = (texts.keys() & set(_problems(facts)) for facts in (recorded, found))
+    return sorted(texts[text] for text in then ^ now)
+
+
+def _problems(facts: Json) -> list[str]:
+    watch = facts.get("watch")
+    return list(watch.get("problems", [])) if isinstance(watch, Mapping) else []
 
 
 def changed_rules(rules: Json) -> list[str]:
@@ -41,6 +62,7 @@ def without_findings_of(
             "findings": of[: min(told)] if told else of,
             "unrecorded": [] if told else _without(facts.get("unrecorded", []), names, _FILE),
             "not_observed": _without(facts.get("not_observed", []), names, ("{}: ",)),
+            "watch": _without_missing(facts, names),
         }
         for facts, of in zip((recorded, found), kept, strict=True)
     )
@@ -48,6 +70,15 @@ def without_findings_of(
 
 
 _FILE = ("findings.jsonl lacks {} (", "findings.jsonl has {} (")
+
+
+def _without_missing(facts: Json, names: Collection[str]) -> Any:
+    """Return the facts of the watch without the problem that these detectors are not installed."""
+    watch = facts.get("watch")
+    if not isinstance(watch, Mapping):
+        return watch
+    theirs = {missing_text(name) for name in names}
+    return {**watch, "problems": [text for text in _problems(facts) if text not in theirs]}
 
 
 def _before_halt(names: Collection[str], rows: Sequence[Json]) -> int | None:

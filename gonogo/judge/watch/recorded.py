@@ -36,7 +36,7 @@ from gonogo.contract.tick import (
 from gonogo.judge.watch.brought import ByBytes, BySeq
 from gonogo.judge.watch.device_rows import DeviceRows
 from gonogo.judge.watch.fold import Sink, WatchState, fold, start
-from gonogo.judge.watch.registry import missing_detectors
+from gonogo.judge.watch.registry import missing_detectors, missing_text
 from gonogo.rundir import RunDir, iter_lines, load_record
 
 HOLE_S = 15.0
@@ -164,6 +164,8 @@ class _Pass:
         end = 0
         for number, raw in enumerate(iter_lines(self._dir.watch), start=1):
             end += len(raw)
+            if not raw.strip():
+                continue  # a blank line tells nothing
             self._beyond = sealed is not None and end > sealed.bytes
             try:
                 tick = Tick.model_validate_json(raw)
@@ -299,7 +301,7 @@ class _Pass:
         if not reaches:
             self._say("the ticks do not reach every line")
         for name in missing_detectors(self.state.view.run):
-            self._say(f"the order names detector {name[:64]!r}, which is not installed here")
+            self._say(missing_text(name))
         self._count()
         record = WatchRecord(
             ticks=self._ticks,

@@ -116,6 +116,11 @@ def versions() -> dict[str, int]:
     return {str(row.name): row.version for row in all_detectors()}
 
 
+def missing_text(name: str) -> str:
+    """Return the sentence about a detector that the order names and nothing here brings."""
+    return f"the order names detector {name[:64]!r}, which is not installed here"
+
+
 def missing_detectors(run: Run) -> list[str]:
     """Return the detectors that the order names and that are not installed here."""
     known = {row.name for row in all_detectors()}

@@ -85,7 +85,7 @@ class Journal:
         folded = {finding.key: finding for finding in memory.findings}
         while (part := load_lines(self._dir.watch, self.bytes)).offset != self.bytes:
             self.bytes = part.offset
-            for line in part.lines:
+            for line in filter(bytes.strip, part.lines):  # a blank line tells nothing
                 for finding in _fold_line(memory, line, on_lines):
                     folded.setdefault(finding.key, finding)
         known = {finding.key: finding for finding in self._load_findings()}
@@ -129,7 +129,7 @@ class Journal:
 
     def _load_findings(self) -> list[Finding]:
         found: list[Finding] = []
-        for line in load_all_lines(self._dir.findings):
+        for line in filter(bytes.strip, load_all_lines(self._dir.findings)):
             try:
                 found.append(Finding.model_validate_json(line))
             except ValidationError as error:

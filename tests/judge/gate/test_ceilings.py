@@ -23,7 +23,7 @@ def test_every_setting_that_can_blunt_a_detector_has_a_ceiling() -> None:
 def test_a_default_is_never_beyond_its_ceiling() -> None:
     for path, ceiling in CEILINGS.items():
         default = default_of(path)
-        assert not isinstance(default, int | float) or not ceiling.looser(default, ceiling.limit)
+        assert not isinstance(default, int | float) or ceiling.broken(default) is None
 
 
 @pytest.mark.parametrize("name", bundled_plan_names())
@@ -52,6 +52,25 @@ def test_bundled_plans_stay_below_every_ceiling(name: str) -> None:
         ({"watch.slow.over_steps": 5}, "GO", False),
         ({"watch.slow.over_steps": 10**6}, "CONDITIONAL_GO", True),
         ({"watch.slow.hard_floor_over_steps": 0}, "CONDITIONAL_GO", True),
+        # what blunts both ways
+        ({"watch.slow.baseline_steps": 1}, "CONDITIONAL_GO", True),
+        ({"watch.slow.baseline_steps": 8}, "GO", True),
+        ({"watch.slow.baseline_steps": 200}, "GO", False),
+        ({"watch.slow.baseline_steps": 10**6}, "CONDITIONAL_GO", True),
+        ({"watch.slow.warmup_steps": 0}, "CONDITIONAL_GO", True),
+        ({"watch.slow.window_steps": 1}, "CONDITIONAL_GO", True),
+        ({"watch.divergence.alpha": 1.0}, "CONDITIONAL_GO", True),
+        ({"watch.divergence.alpha": 0.5}, "GO", True),
+        ({"watch.divergence.alpha": 0.001}, "CONDITIONAL_GO", True),
+        ({"watch.divergence.window_steps": 16}, "CONDITIONAL_GO", True),
+        ({"watch.gradients.window_steps": 16}, "CONDITIONAL_GO", True),
+        ({"watch.gradients.clip_share": 1.0}, "CONDITIONAL_GO", True),
+        ({"watch.straggler.ratio": 0.5}, "CONDITIONAL_GO", True),
+        ({"watch.memory_leak.window_samples": 16}, "CONDITIONAL_GO", True),
+        ({"watch.loader.window_steps": 4}, "CONDITIONAL_GO", True),
+        ({"watch.implausible_speed.over_steps": 1}, "CONDITIONAL_GO", True),
+        ({"watch.implausible_speed.clock_s": 0.5}, "CONDITIONAL_GO", True),
+        ({"watch.straggler.windows": 1}, "GO", False),
     ],
 )
 def test_looser_is_listed_and_too_loose_is_a_condition(
@@ -72,3 +91,18 @@ def test_a_floor_below_the_profiles_is_listed(floor: float | None, listed: bool)
     rules = build_rules(build_order(resolved, "smoke", experiment="e", run="r", token=1))
     assert any(text.startswith("slow.floor_tok_s") for text in weakened(rules)) is listed
     assert evaluate_ceilings(rules) is None
+
+
+def test_what_a_plan_sets_for_another_packages_detector_is_listed() -> None:
+    rules = build_rules(order_of(sets={"watch.plugins": {"low_loss": {"below": 0.0}}}))
+    (said,) = (text for text in weakened(rules) if text.startswith("plugins."))
+    assert said == "plugins.low_loss.below is 0.0; what loosens it is not known here"
+    assert evaluate_ceilings(rules) is None
+    assert not any(text.startswith("plugins") for text in weakened(build_rules(order_of())))
+
+
+def test_a_limit_that_is_broken_the_other_way_is_told() -> None:
+    found = evaluate_ceilings(build_rules(order_of(sets={"watch.slow.baseline_steps": 1})))
+    assert found is not None
+    assert found.threshold == {"slow.baseline_steps": 8.0}
+    assert found.evidence == "the watch was weakened: slow.baseline_steps is 1, its limit 8"
