@@ -193,7 +193,8 @@ class Frozen(Detector[Still]):
 
     def _least_halt(self, number: str) -> int:
         least: int = getattr(self.settings, f"{number}_steps")
-        return math.ceil(least * self.settings.halt_x)
+        halt_x: float = self.settings.halt_x
+        return math.ceil(least * halt_x)
 
     def _limits(self, run: Run, number: str) -> tuple[int, int]:
         """Return after how many equal values a number is suspect, and halts."""
