@@ -1,8 +1,11 @@
 """D11: does the loss rise and stay up?
 
 The loss, smoothed, is held against its best. Not every rise is a divergence: a noisy loss widens
-its own limit, a spike that is already falling back is left alone, and what the loss did before it
-was first smooth (or before a resume) counts for nothing. Single spikes warn.
+its own limit, a spike that is already falling back is left alone unless it does so again and again
+and gets nowhere, and what the loss did before it was first smooth counts for little: it may not
+have tripled since its first steps, nor lie above them where they say that it is the loss of a
+language model (near the logarithm of the vocabulary). A restart is held against the best that the
+run had had by that step. Single spikes warn.
 """
 
 import math
@@ -21,6 +24,13 @@ FEW_STEPS = 3
 LAST_STEPS = 5
 HOLDS = 0.95
 """A rise holds while it keeps this share of its height from one recent window to the next."""
+LASTS_X = 4
+"""Times `over_steps` that the blocks have by whose means a rise that swings is judged."""
+FIRST_X, FIRST_LEAST = 3.0, 1.0
+"""A loss that began at this or more may not come to so many times that."""
+LN_VOCAB_NEAR = 1.0
+KEPT_SHARE = 8
+"""The best is kept for every eighth more steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +42,11 @@ class Trend:
     """Losses seen since the start, or since the run went back to an earlier step."""
     smooth: float = 0.0
     best: float | None = None
+    first: tuple[float, ...] = ()
+    """The first losses of the run."""
+    bests: tuple[tuple[int, float], ...] = ()
+    """Step → the best by then."""
+    was_armed: bool = False
     window: tuple[float, ...] = ()
     noise: float | None = None
     """Sigma of the loss when its smoothed value began to rise; kept until it has come back."""
@@ -39,10 +54,31 @@ class Trend:
     """Steps running on which the rise held."""
     since_step: int = 0
     since_ts: float = 0.0
+    up: int = 0
+    """Steps above the limit since the smoothed loss rose, whether or not it held."""
+    up_step: int = 0
+    up_ts: float = 0.0
+    height: float = 0.0
+    """Sum of heights over the best in the present block of such steps."""
+    height_before: float | None = None
+    """That of the block before."""
     told: bool = False
     """Whether the rise was found; cleared once the smoothed loss has come back."""
     spikes: tuple[bool, ...] = ()
     spiking: bool = False
+
+    def back_at(self, step: int) -> "Trend":
+        """Return the trend at a restart: what the run had reached by that step."""
+        bests = tuple(row for row in self.bests if row[0] <= step)
+        best = bests[-1][1] if bests else None
+        return Trend(first=self.first, best=best, bests=bests, was_armed=self.was_armed)
+
+    def kept(self) -> "Trend":
+        """Return the trend with its best kept, where enough steps have passed since the last."""
+        last = self.bests[-1][0] if self.bests else 0
+        if self.best is None or self.last_step < last + max(1, last // KEPT_SHARE):
+            return self
+        return replace(self, bests=(*self.bests, (self.last_step, self.best)))
 
 
 class Divergence(Detector[Trend]):
@@ -54,9 +90,15 @@ class Divergence(Detector[Trend]):
         " the largest of `above`, `above_ratio` of the best and `noise_x` sigma of the loss, on"
         " `over_steps` steps running, after the first `after_step`: halt. Steps on which the"
         " median of the last losses is back under that limit, or is falling, do not count, so a"
-        " spike that recovers ends nothing. `spike_count` of `spike_of` losses above the median of"
+        " spike that recovers ends nothing; but a loss that swings above the limit, four times"
+        " `over_steps` and as many again without a lower mean, halts too. The best is at most the"
+        " first losses where they are within 1 of ln(vocab), else three times these where they are"
+        " 1 or more. After a restart it is the best by that step, and losses are counted anew."
+        " `spike_count` of `spike_of` losses above the median of"
         " `window_steps` by more than the larger of `spike_mad_x` sigma and `spike_least`: warn."
     )
+    version = 2
+    """2: the best begins with the first losses and outlasts a restart; swinging above it halts."""
     State = Trend
     steps = True
 
@@ -64,13 +106,13 @@ class Divergence(Detector[Trend]):
         """Observe the loss of a step."""
         loss = step.loss()
         if step.step <= own.last_step:
-            own = Trend()
+            own = own.back_at(step.step - 1)
         own = replace(own, last_step=step.step)
         if loss is None or not math.isfinite(loss):
             return own, []
         own, spikes = self._spiked(own, loss, step, view)
-        own = self._smoothed(own, loss)
-        own, rises = self._risen(own, step, view)
+        own = self._smoothed(own, loss).kept()
+        own, rises = self._risen(own, loss, step, view)
         return own, spikes + rises
 
     def _smoothed(self, own: Trend, loss: float) -> Trend:
@@ -82,27 +124,57 @@ class Divergence(Detector[Trend]):
         if steps >= min(math.ceil(1.0 / self.settings.alpha), self.settings.after_step):
             best = smooth if best is None else min(best, smooth)
         window = (*own.window, loss)[-self.settings.window_steps :]
-        return replace(own, steps=steps, smooth=smooth, best=best, window=window)
+        first = own.first if len(own.first) == FEW_STEPS else (*own.first, loss)
+        armed = own.was_armed or steps > self.settings.after_step
+        return replace(
+            own, steps=steps, smooth=smooth, best=best, window=window, first=first, was_armed=armed
+        )
 
-    def _risen(self, own: Trend, step: Step, view: View) -> Seen[Trend]:
+    def _most(self, own: Trend) -> float:
+        """Return what a best can be at most, by the run's first losses."""
+        first, vocab = statistics.median(own.first), self.run.order.identity.vocab
+        if vocab and abs(first - math.log(vocab)) <= LN_VOCAB_NEAR:
+            return first
+        return FIRST_X * first if first >= FIRST_LEAST else math.inf
+
+    def _risen(self, own: Trend, loss: float, step: Step, view: View) -> Seen[Trend]:
         """Count the steps on which the loss stays up."""
-        best = own.best
-        if best is None:
+        if own.best is None:
             return own, []
+        best = min(own.best, self._most(own))
         above = max(self.settings.above, self.settings.above_ratio * abs(best))
         if own.steps <= self.settings.after_step or own.smooth <= best + above:
-            return (own if own.noise is None else replace(own, noise=None, over=0, told=False)), []
+            return (own if own.noise is None else _come_back(own)), []
         noise = _sigma(own.window[: len(own.window) // 2]) if own.noise is None else own.noise
         above = max(above, self.settings.noise_x * noise)
+        own, lasts = self._lasted(replace(own, noise=noise), loss - best, above, best, step)
         if not self._holds(own, best, above):
-            return replace(own, noise=noise, over=0), []
-        if not own.over:
-            own = replace(own, since_step=step.step, since_ts=step.tick.ts)
-        own = replace(own, noise=noise, over=own.over + 1)
-        if own.told or own.over < self.settings.over_steps:
+            own = replace(own, over=0)
+        else:
+            if not own.over:
+                own = replace(own, since_step=step.step, since_ts=step.tick.ts)
+            own = replace(own, over=own.over + 1)
+        if own.told or (own.over < self.settings.over_steps and not lasts):
             return own, []
+        if own.over < self.settings.over_steps:
+            own = replace(own, over=own.up, since_step=own.up_step, since_ts=own.up_ts)
         own = replace(own, told=True)
         return own, [self._finding(own, best, above, step, view)]
+
+    def _lasted(
+        self, own: Trend, height: float, above: float, best: float, step: Step
+    ) -> tuple[Trend, bool]:
+        """Count the steps above the limit in blocks; return whether the last block is no lower."""
+        if own.smooth <= best + above:
+            return own, False
+        if not own.up:
+            own = replace(own, up_step=step.step, up_ts=step.tick.ts)
+        own = replace(own, up=own.up + 1, height=own.height + height)
+        if own.up % (LASTS_X * self.settings.over_steps):
+            return own, False
+        before = own.height_before
+        lasts = before is not None and own.height >= HOLDS * before
+        return replace(own, height=0.0, height_before=own.height), lasts
 
     def _holds(self, own: Trend, best: float, above: float) -> bool:
         """Whether smoothed and recent losses are above the limit, and not on their way back."""
@@ -175,10 +247,20 @@ class Divergence(Detector[Trend]):
         return own.steps > int(self.settings.after_step)
 
     def missing(self, own: Trend, view: View) -> str | None:
-        """Return a sentence where steps ended and no loss was told."""
-        if own.last_step and not own.steps:
+        """Return a sentence where steps ended and too few losses were told, or none."""
+        if not own.last_step or own.was_armed:
+            return None
+        if not own.first:
             return "No loss was told: nobody knows whether it diverged."
-        return None
+        return (
+            f"Losses were told of {own.steps} steps; more than {self.settings.after_step} are"
+            " needed: nobody knows whether the loss diverged."
+        )
+
+
+def _come_back(own: Trend) -> Trend:
+    """Return the trend of a loss that is no longer up."""
+    return replace(own, noise=None, over=0, up=0, height=0.0, height_before=None, told=False)
 
 
 def _sigma(values: tuple[float, ...]) -> float:

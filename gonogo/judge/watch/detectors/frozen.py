@@ -79,7 +79,9 @@ class Run:
     def interrupted(self) -> "Run":
         """Return the run after a restart: the count begins anew, what was learnt stays."""
         longest = max(self.longest, self.count)
-        return replace(self, value=None, count=0, longest=longest, warned=False, halted=False)
+        return replace(
+            self, value=None, count=0, since_step=0, longest=longest, warned=False, halted=False
+        )
 
     def stands(self, limit: int) -> bool:
         """Whether a number that used to move has stood still for `limit` and for its own way."""
@@ -193,8 +195,8 @@ class Frozen(Detector[Still]):
 
     def _least_halt(self, number: str) -> int:
         least: int = getattr(self.settings, f"{number}_steps")
-        halt: int = math.ceil(least * self.settings.halt_x)
-        return halt
+        halt_x: float = self.settings.halt_x
+        return math.ceil(least * halt_x)
 
     def _limits(self, run: Run, number: str) -> tuple[int, int]:
         """Return after how many equal values a number is suspect, and halts."""

@@ -148,9 +148,67 @@ def test_what_is_not_told_or_not_finite_counts_for_nothing() -> None:
     assert len(feed(Divergence, holes).halts) == len(clean.halts) == 1
 
 
-def test_a_resumed_run_starts_anew() -> None:
-    ran = Ran(ranks=1).many(300, loss=1.0).back_to(100)
-    assert feed(Divergence, ran.many(700, loss=4.0)).halts == []
+def falling(step: int) -> float:
+    return 2.0 + 3.5 * math.exp(-step / 150)
+
+
+@pytest.mark.parametrize("back", [0, 20, 100, 380, 900])
+def test_a_restart_that_learns_again_from_an_earlier_step_is_silent(back: int) -> None:
+    ran = Ran(ranks=1)
+    for _ in range(1000):
+        ran.step(loss=falling(ran.number))
+    ran.back_to(back)
+    for _ in range(1200):
+        ran.step(loss=falling(ran.number) + 0.5 * math.exp((back - ran.number) / 60))
+    assert feed(Divergence, ran).halts == []
+    assert feed(Divergence, ran, saved_every=50).halts == []
+
+
+@pytest.mark.parametrize("back", [100, 380, 900])
+def test_a_restart_is_held_against_the_best_by_its_step(back: int) -> None:
+    ran = Ran(ranks=1)
+    for _ in range(1000):
+        ran.step(loss=falling(ran.number))
+    fed = feed(Divergence, ran.back_to(back).many(700, loss=9.0))
+    assert [f.step for f in fed.halts] == [back + 250]
+    assert feed(Divergence, ran.back_to(back)).missing is None
+
+
+def test_a_loss_that_jumps_in_its_first_steps_and_stays_halts() -> None:
+    assert [f.step for f in run(lambda n: 5.5 if n < 5 else 50.0, 300).halts] == [250]
+    of_vocab = run(noisy(lambda n: 5.5 if n < 5 else 6.3, 0.05), 300)  # ln(256) = 5.55
+    assert len(of_vocab.halts) == 1
+    assert run(lambda n: 4.0 if n < 5 else 11.9, 600).halts == []
+    assert len(run(lambda n: 4.0 if n < 5 else 13.3, 600).halts) == 1
+
+
+@pytest.mark.parametrize("first", [0.01, 0.9])
+def test_a_small_loss_may_grow_in_its_first_steps(first: float) -> None:
+    """Of a value function before the first reward, or a queue of negatives that fills."""
+    assert run(lambda n: first + 8.0 * (1.0 - math.exp(-n / 5)), 900).halts == []
+
+
+@pytest.mark.parametrize("period", [60, 200, 311])
+def test_a_loss_that_swings_far_above_its_best_halts(period: int) -> None:
+    def swings(n: int) -> float:
+        return 2.6 if n <= 400 else 8.0 + 2.0 * math.sin(2 * math.pi * n / period)
+
+    fed = run(noisy(swings, 0.05), 1400)
+    assert len(fed.halts) == 1
+    assert (fed.halts[0].step or 0) <= 400 + 2 * 400 + 50
+
+
+def test_a_loss_that_swings_for_a_while_and_comes_back_does_not() -> None:
+    def swings(n: int) -> float:
+        return 8.0 + 2.0 * math.sin(n / 10) if 400 < n < 750 else 2.6
+
+    assert run(noisy(swings, 0.05), 1400).halts == []
+
+
+@pytest.mark.parametrize("tau", [200.0, 300.0, 400.0])
+def test_a_large_spike_may_take_a_thousand_steps_to_decay(tau: float) -> None:
+    loss = noisy(lambda n: 2.0 + (5.0 * math.exp((400 - n) / tau) if n > 400 else 0.0), 0.05)
+    assert run(loss, 2500).halts == []
 
 
 def test_plan_settings_count_and_are_named() -> None:
@@ -188,7 +246,10 @@ def test_it_is_armed_late_and_says_when_no_loss_was_told() -> None:
     none = feed(Divergence, Ran().many(300))
     assert not none.armed
     assert none.missing is not None
-    assert not feed(Divergence, Ran().many(200, loss=1.0)).armed
+    few = feed(Divergence, Ran().many(200, loss=1.0))
+    assert not few.armed
+    assert few.missing is not None
+    assert "200 steps" in few.missing
     fed = feed(Divergence, Ran().many(201, loss=1.0))
     assert fed.armed
     assert fed.missing is None

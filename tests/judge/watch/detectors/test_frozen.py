@@ -259,6 +259,11 @@ def test_a_norm_that_comes_back_to_its_ceiling_is_cut_off_there(
     assert len(feed(Frozen, ran).findings) == found
 
 
+def test_a_norm_that_moved_before_a_restart_says_nothing_after_it() -> None:
+    ran = learning(Ran(), 100).back_to(50).many(60, loss=3.1234567)
+    assert len(feed(Frozen, ran).halts) == 1
+
+
 def test_skipped_steps_neither_count_nor_end_a_run_of_equal_values() -> None:
     ran = learning(Ran(), 5)
     for number in range(39):
