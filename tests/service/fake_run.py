@@ -101,6 +101,7 @@ def ticks_of(run_dir: RunDir, order: Order, lines: dict[int, list[str]]) -> Iter
             ],
             prev=previous,
             start=began if number == 0 else None,
+            files={} if number else seals(run_dir, run_dir.order, run_dir.preflight),
         )
         state, _ = fold(state, tick, beats)
         tick = tick.model_copy(update={"lines": lines_seen(state, beats)})
@@ -124,12 +125,17 @@ def last_tick(run_dir: RunDir, before: Tick, exit_record: dict[str, Any]) -> Tic
         ranks=ranks if exit_record["reason"] == "completed" else [],
         go=True,
         prev=tick_digest(before),
-        files={"exit.json": seal(run_dir.exit)},
+        files=seals(run_dir, run_dir.exit, *map(run_dir.rank_exit, run_dir.ended_ranks())),
     )
 
 
 def tick_line(tick: Tick) -> bytes:
     return wire_line({"v": tick.v, **tick.model_dump(mode="json", exclude_defaults=True)})
+
+
+def seals(run_dir: RunDir, *paths: Path) -> dict[str, FileSeal]:
+    """Each record's seal by its name in the run directory."""
+    return {str(path.relative_to(run_dir.path)): seal(path) for path in paths}
 
 
 def seal(path: Path) -> FileSeal:
