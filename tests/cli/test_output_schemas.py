@@ -58,7 +58,7 @@ def test_every_command_that_has_json_has_a_schema() -> None:
         ("forecast", ["forecast", "--steps", "10", "--tok-s", "1"]),
         (
             "simulate",
-            ["simulate", "--hours", "0.1", "--step-s", "60", "--ranks", "1", "--jobs", "1"],
+            ["simulate", "--hours", "0.1", "--step-s", "60", "--ranks", "1", "--healthy-only"],
         ),
         ("status", ["status"]),
         ("doctor", ["doctor"]),

@@ -97,8 +97,6 @@ class Divergence(Detector[Trend]):
         " `spike_count` of `spike_of` losses above the median of"
         " `window_steps` by more than the larger of `spike_mad_x` sigma and `spike_least`: warn."
     )
-    version = 2
-    """2: the best begins with the first losses and outlasts a restart; swinging above it halts."""
     State = Trend
     steps = True
 

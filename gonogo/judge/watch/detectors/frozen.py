@@ -124,8 +124,6 @@ class Frozen(Detector[Still]):
         " and never at the order's clipping limit or at the largest ever told where that is a round"
         " number or was told before, which is such a limit."
     )
-    version = 2
-    """2: a norm that moves, a zero, a held or rounded loss, and a norm cut off do not halt."""
     State = Still
     steps = True
 

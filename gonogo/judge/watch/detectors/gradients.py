@@ -66,8 +66,6 @@ class Gradients(Detector[Norms]):
         " limit: warn. A null norm (a skipped fp16 step, a trainer that tells none) is unknown and"
         " says nothing."
     )
-    version = 2
-    """2: a zero beside a loss of zero does not halt; norms may be rounded to any few decimals."""
     State = Norms
     steps = True
 

@@ -94,8 +94,6 @@ class ImplausibleSpeed(Detector[Speeds]):
         " clock of a rank runs `clock_x` times slower"
         " than the watcher's in three spans of `clock_s` running, no tick of them late: halt."
     )
-    version = 2
-    """2: a report may rise with the tokens that the ends of the steps tell."""
     State = Speeds
     steps = True
 

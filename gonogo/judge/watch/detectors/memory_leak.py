@@ -88,8 +88,6 @@ class MemoryLeak(Detector[Growth]):
         " that is under an hour. Where the limit is the host's and its used memory is told as well,"
         " no rank's memory is projected to rise faster than that does."
     )
-    version = 2
-    """2: nothing hits the host's limit while the host's used memory does not rise."""
     State = Growth
     steps = True
     ticks = True
