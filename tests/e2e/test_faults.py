@@ -49,8 +49,8 @@ class Broken:
         )
 
 
-def break_run(lab: Lab, spec: str) -> Broken:
-    experiment = lab.submit(one_phase_plan(), fault=spec)
+def break_run(lab: Lab, spec: str, **sets: object) -> Broken:
+    experiment = lab.submit(one_phase_plan(), fault=spec, **sets)
     view = lab.wait_for_end(experiment)
     run = lab.run_of(experiment)
     assert run is not None
@@ -121,7 +121,8 @@ def test_a_frozen_rank_is_named(lab: Lab) -> None:
 
 
 def test_a_slow_run_ends_with_a_checkpoint(lab: Lab) -> None:
-    broken = break_run(lab, "slow:factor=3,from=20")
+    # A step five times as long must not pass the demo's stall limit on a machine that has to share.
+    broken = break_run(lab, "slow:factor=5,from=20", **{"watch.stall.halt_s": 60})
     assert_no_go(broken, "too_slow", "policy")
     assert (broken.finding["detector"], broken.finding["rank"]) == ("slow", None)
     ends = {r["step"]: r["ts"] for r in beats(broken.dir, 0) if r["msg"] == "step_end"}
