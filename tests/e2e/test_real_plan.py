@@ -56,7 +56,8 @@ def test_a_parameter_marked_ready_twice_is_answered_by_fsdp(lab: Lab) -> None:
     assert failed.outcome is not None
     assert (failed.outcome.code, failed.verdict) == ("nonzero_exit", "NO_GO")
     decisions = lab.client.get(f"/experiments/{view.id}/decisions")["items"]
-    assert "ddp_marked_ready_twice" in {row["diagnosis"] for row in decisions}, decisions
+    told = {row["id"]: row["evidence"] for row in decisions[0]["criteria"]}
+    assert "with the remedy of ddp_marked_ready_twice" in told["remedied"]
     (answer,) = answers
     order = read_json(RunDir(Path(str(answer.dir))).order)
     assert (order["reason"], order["identity"]["parallel"]) == ("remedy", "fsdp")
