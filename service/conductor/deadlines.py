@@ -21,17 +21,25 @@ LATE = "run.late"
 
 def load_late(session: Session) -> list[str]:
     """Return the runs that go on, will miss their deadline at their pace, and were not told of."""
-    told = select(EventRow.run).where(EventRow.type == LATE, EventRow.run.is_not(None))
     query = (
         select(RunRow, ExperimentRow)
         .join(ExperimentRow, ExperimentRow.id == RunRow.experiment)
-        .where(RunRow.state == RunState.RUNNING.value, RunRow.id.not_in(told))
+        .where(RunRow.state == RunState.RUNNING.value)
     )
     return [
         run.id
         for run, experiment in session.execute(query)
-        if _has_deadline(run) and _told(session, experiment, run) is not None
+        if _has_deadline(run)
+        and not _was_told(session, run)
+        and _told(session, experiment, run) is not None
     ]
+
+
+def _was_told(session: Session, run: RunRow) -> bool:
+    said = select(EventRow.id).where(
+        EventRow.experiment == run.experiment, EventRow.type == LATE, EventRow.run == run.id
+    )
+    return session.scalars(said.limit(1)).first() is not None
 
 
 def _has_deadline(run: RunRow) -> bool:
