@@ -56,6 +56,7 @@ def run_preflight(
         passed=all(check.outcome is not CheckOutcome.FAIL for check in made),
         checks=made,
         peak_flops=probe.peak_flops,
+        peak_of=_peak_of(probe),
         devices=_described(devices, probe, look),
     )
     save_json(run_dir.preflight, record.wire())
@@ -75,6 +76,12 @@ def _check_peak(probe: Probe) -> tuple[CheckOutcome, str]:
     if probe.peak_flops is None:
         return CheckOutcome.WARN, "no matrix product was measured"
     return CheckOutcome.PASS, f"{probe.peak_flops / 1e12:.3f} TFLOP/s measured"
+
+
+def _peak_of(probe: Probe) -> str | None:
+    """Return the kind of device that was measured; a host of several kinds has none."""
+    kinds = {str(row.get("device", "")).partition(":")[0] for row in probe.devices}
+    return kinds.pop() or None if len(kinds) == 1 else None
 
 
 def _described(

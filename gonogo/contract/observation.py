@@ -63,9 +63,11 @@ class HostMemory(Recorded):
 
 
 class PreflightPeak(Recorded):
-    """The matrix-product peak that the preflight measured, per device."""
+    """The matrix-product peak that the preflight measured, of all the host's devices together."""
 
     flops: Annotated[Finite, Field(gt=0)]
+    of: str | None = None
+    """Kind of device on which it was measured: cpu, cuda."""
 
 
 _M = TypeVar("_M", bound=BaseModel)

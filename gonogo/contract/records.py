@@ -96,6 +96,8 @@ class Preflight(Recorded):
     passed: bool
     checks: list[Check] = Field(default_factory=list)
     peak_flops: float | None = None
+    peak_of: str | None = None
+    """Kind of device on which the peak was measured: cpu, cuda; None where nobody says."""
     devices: list[dict[str, Any]] = Field(default_factory=list)
 
 

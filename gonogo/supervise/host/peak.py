@@ -45,7 +45,7 @@ class MeasuredPeak:
         peak = record.peak_flops
         if peak is None or not math.isfinite(peak) or peak <= 0:
             return None
-        return PreflightPeak(flops=peak).wire()
+        return PreflightPeak(flops=peak, of=record.peak_of).wire()
 
     def resume(self, payload: Any) -> None:
         """Say it no second time."""

@@ -54,6 +54,7 @@ class Ran:
     boot: str = "boot"
     steps: list[Step] = field(default_factory=list)
     peak_flops: float | None = None
+    peak_of: str | None = None
 
     def step(
         self,
@@ -151,7 +152,7 @@ class Ran:
         count = self.ranks or self.order.world_size
         observed = {}
         if self.peak_flops is not None:
-            payload = {"flops": self.peak_flops}
+            payload = {"flops": self.peak_flops, "of": self.peak_of}
             observed["preflight_peak"] = Observed(mono=T0, ts=EPOCH, payload=payload)
         return View(
             run=Run(order=self.order),

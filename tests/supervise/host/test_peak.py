@@ -21,8 +21,13 @@ def test_it_is_told_once_when_it_is_there(tmp_path: Path) -> None:
     peak = MeasuredPeak(RunDir(tmp_path))
     assert peak.look(0.0) is None
     written(tmp_path, '{"v": 1, "passed": true, "peak_flops": 9.1e11}')
-    assert peak.look(5.0) == {"flops": 9.1e11}
+    assert peak.look(5.0) == {"flops": 9.1e11, "of": None}
     assert peak.look(10.0) is None
+
+
+def test_what_was_measured_is_told_with_the_peak(tmp_path: Path) -> None:
+    text = '{"v": 1, "passed": true, "peak_flops": 9.1e11, "peak_of": "cpu"}'
+    assert MeasuredPeak(written(tmp_path, text)).look(0.0) == {"flops": 9.1e11, "of": "cpu"}
 
 
 def test_a_watcher_after_the_first_tells_it_no_second_time(tmp_path: Path) -> None:

@@ -221,6 +221,7 @@ def test_preflight_writes_its_record_and_one_fail_is_enough(
     assert load_record(run_dir.preflight, Preflight) == record
     assert (run_dir.preflight.parent / "collect_env.txt").read_text() == "env"
     assert record.devices == [{"device": "cpu:0", "peak_flops": 1e12}]
+    assert record.peak_of == "cpu"
     bad = Probe(error="no torch here")
     record = run_preflight(
         order, run_dir, devices=("cpu:0",), store=store_with(tmp_path, monkeypatch, bad)

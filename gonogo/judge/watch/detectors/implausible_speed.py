@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from gonogo.contract import outcome
 from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.hardware import HardwareProfile, hardware_profiles
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.detectors.loader import fetched_s
 from gonogo.judge.watch.step import RankStep, Step
@@ -88,11 +89,12 @@ class ImplausibleSpeed(Detector[Speeds]):
         " above its fastest single step or for"
         " three times `over_steps`: halt; as far below the slowest (pauses counted): warn. Six"
         " operations a parameter (embeddings aside) and token exceed `mfu` of the matrix-product"
-        " peak measured at preflight, or four times that on a CPU, over `over_steps`: halt; without"
-        " that peak or the parameters: UNKNOWN. Steps that take less than `best_ratio` of the best"
-        " known of the same work on the same devices (their median over `over_steps`): warn. The"
-        " clock of a rank runs `clock_x` times slower"
-        " than the watcher's in three spans of `clock_s` running, no tick of them late: halt."
+        " peak over `over_steps`: halt; the peak is the hardware table's or the one measured at"
+        " preflight on devices of the profile's kind, whichever is more, four times the latter"
+        " where it is a CPU's; without a peak or the parameters: UNKNOWN. Steps that take less than"
+        " `best_ratio` of the best known of the same work on the same devices (their median over"
+        " `over_steps`): warn. The clock of a rank runs `clock_x` times slower than the watcher's"
+        " in three spans of `clock_s` running, no tick of them late: halt."
     )
     State = Speeds
     steps = True
@@ -171,14 +173,14 @@ class ImplausibleSpeed(Detector[Speeds]):
 
     def _peaked(self, own: Speeds, step: Step, view: View) -> Seen[Speeds]:
         """Hold the recomputed speed against what the devices can multiply."""
-        limit = limit_tok_s(self.run, self.settings.mfu, peak_flops(view))
+        limit = limit_tok_s(self.run, self.settings.mfu, peak_flops(self.run, view))
         tok_s = statistics.median(own.plain)
         peaked = limit is not None and tok_s > limit
         if limit is None or peaked == own.peaked or not peaked:
             return replace(own, peaked=peaked), []
         text = (
             f"{tok_s:.4g} tokens/s over {len(own.plain)} steps are more than the devices can"
-            f" multiply: the peak measured at preflight allows {limit:.4g}"
+            f" multiply: their peak allows {limit:.4g}"
         )
         finding = self._finding(Severity.HALT, "peak", "mfu", tok_s, limit, text, own, step, view)
         return replace(own, peaked=True), [finding]
@@ -268,19 +270,28 @@ class ImplausibleSpeed(Detector[Speeds]):
             unknown.append("the trainer reports no tokens/s")
         if not own.plain:
             unknown.append("no step could be timed")
-        if limit_tok_s(self.run, self.settings.mfu, peak_flops(view)) is None:
+        if limit_tok_s(self.run, self.settings.mfu, peak_flops(self.run, view)) is None:
             unknown.append("the matrix-product peak or the number of parameters is not known")
         return f"Speed was not wholly checked: {'; '.join(unknown)}." if unknown else None
 
 
-def peak_flops(view: View) -> float | None:
-    """Return the matrix-product peak that preflight measured, in operations a second."""
+def peak_flops(run: Run, view: View) -> float | None:
+    """Return the most that the run's devices can multiply, in operations a second, or None.
+
+    What was measured is what was reached beside whatever else ran just then, so it never lowers
+    what the hardware table says; and a CPU's says nothing of a profile with GPUs.
+    """
+    profile = hardware_profiles().get(run.order.profile, HardwareProfile())
+    known = (profile.peak_flops or 0.0) * run.order.world_size
     observed = view.observed.get(PEAK)
     payload = observed.payload if observed is not None else None
-    flops = payload.get("flops") if isinstance(payload, dict) else None
+    measured = payload if isinstance(payload, dict) else {}
+    flops = measured.get("flops")
     if not isinstance(flops, int | float) or not math.isfinite(flops) or flops <= 0:
-        return None
-    return float(flops)
+        return known or None
+    if (measured.get("of") or run.order.profile) == "cpu":
+        return known or None if profile.has_devices else CPU_X * flops
+    return max(known, float(flops))
 
 
 def limit_tok_s(run: Run, mfu: float, flops: float | None) -> float | None:
@@ -291,8 +302,7 @@ def limit_tok_s(run: Run, mfu: float, flops: float | None) -> float | None:
     multiplied = identity.params - (identity.vocab or 0) * (identity.dim or 0)
     if multiplied <= 0:
         return None
-    share = mfu * (CPU_X if run.order.profile == "cpu" else 1.0)
-    return share * flops / (FLOPS_PER_PARAM * multiplied)
+    return mfu * flops / (FLOPS_PER_PARAM * multiplied)
 
 
 def _kind_s(step: Step) -> float | None:

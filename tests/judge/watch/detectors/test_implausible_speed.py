@@ -182,7 +182,7 @@ def test_a_trainer_that_reports_no_speed_is_not_checked_and_that_is_said() -> No
 
 def gpu(peak_flops: float | None, params: int | None = 100_000_000, **fields: object) -> Ran:
     known = {"params": params, "vocab": 256, "dim": 1024, "tokens_per_step": TOKENS, **fields}
-    order = order_of({}, identity=Identity(**known)).model_copy(update={"profile": "h200"})
+    order = order_of({}, identity=Identity(**known)).model_copy(update={"profile": "rented"})
     return Ran(order=order, peak_flops=peak_flops)
 
 
@@ -205,6 +205,39 @@ def test_more_than_the_devices_can_multiply_halts(peak: float, found: int) -> No
 def test_a_cpu_is_allowed_four_times_its_measured_peak(peak: float, found: int) -> None:
     order = gpu(None).order.model_copy(update={"profile": "cpu"})
     ran = Ran(order=order, peak_flops=peak * NEEDED).many(60, toks_per_s=TOKENS)
+    assert len(feed(ImplausibleSpeed, ran).halts) == found
+
+
+@pytest.mark.parametrize(
+    ("profile", "of", "found"),
+    [
+        ("a100-pcie-gen4", "cpu", 0),
+        ("a100-pcie-gen4", "cuda", 0),
+        ("a100-pcie-gen4", None, 0),
+        ("rented", "cuda", 1),
+        ("rented", None, 1),
+        ("rented", "cpu", 0),
+        ("cpu", "cuda", 1),
+        ("cpu", "cpu", 0),
+        ("cpu", None, 0),
+    ],
+)
+def test_a_peak_counts_for_the_kind_of_device_that_it_was_measured_on(
+    profile: str, of: str | None, found: int
+) -> None:
+    """What a busy host reached at preflight never lowers what the table says a GPU can do."""
+    order = gpu(None).order.model_copy(update={"profile": profile})
+    ran = Ran(order=order, peak_flops=0.5 * NEEDED, peak_of=of).many(60, toks_per_s=TOKENS)
+    fed = feed(ImplausibleSpeed, ran)
+    assert (len(fed.halts), fed.missing) == (found, None)
+
+
+@pytest.mark.parametrize(("ranks", "params", "found"), [(1, 1.01, 1), (2, 1.01, 0), (2, 2.02, 1)])
+def test_the_peak_of_the_table_is_that_of_every_rank(ranks: int, params: float, found: int) -> None:
+    known = {"params": round(params * 312e12 / 6 / TOKENS), "vocab": None}
+    changes = {"profile": "a100-pcie-gen4", "world_size": ranks}
+    order = gpu(None, **known).order.model_copy(update=changes)
+    ran = Ran(order=order, ranks=ranks).many(60, toks_per_s=TOKENS)
     assert len(feed(ImplausibleSpeed, ran).halts) == found
 
 
