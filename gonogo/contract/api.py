@@ -1,16 +1,19 @@
 """Which resources does the REST API have? Their shapes, shared by service and client."""
 
-from typing import Any
+from enum import StrEnum
+from typing import Annotated, Any
 
 from pydantic import Field
 
+from gonogo.contract.campaign import LEAST_REPEATS, MOST_REPEATS, CampaignSpec
+from gonogo.contract.comparison import Comparison
 from gonogo.contract.decision import Cause, Condition, Verdict
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.ids import Kind
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import Outcome
-from gonogo.contract.wire import Recorded, Submitted
+from gonogo.contract.wire import Number, Recorded, Submitted
 
 
 class Submission(Submitted):
@@ -98,6 +101,14 @@ class OverrideView(Recorded):
     at: str
 
 
+class CampaignPlace(Recorded):
+    """Which run of a campaign an experiment is."""
+
+    campaign: str
+    variant: str
+    repeat: int
+
+
 class NextStep(Recorded):
     """A command to type next."""
 
@@ -116,6 +127,8 @@ class ExperimentView(Recorded):
     outcome: Outcome | None = None
     verdict: Verdict | None = None
     origin: OriginView | None = None
+    campaign: CampaignPlace | None = None
+    """Of one that a campaign began: which of its runs it is."""
     phases: list[PhaseView] = []
     conditions: list[Condition] = []
     forecast: Forecast = Forecast()
@@ -331,3 +344,68 @@ class ProblemBody(Recorded):
     errors: list[dict[str, str]] = []
     state: str | None = None
     allowed: list[str] = []
+
+
+class CampaignState(StrEnum):
+    """State of a campaign."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+
+
+class CampaignSubmission(Submitted):
+    """POST /campaigns."""
+
+    plan: str | dict[str, Any]
+    name: str | None = Field(default=None, max_length=200)
+    set: dict[str, Any] = {}
+    repeats: Annotated[int, Field(ge=LEAST_REPEATS, le=MOST_REPEATS)] | None = None
+    """Instead of the plan's."""
+    labels: dict[str, str] = {}
+    dry_run: bool = False
+
+
+class CampaignMember(Recorded):
+    """One experiment of a campaign."""
+
+    experiment: str
+    variant: str
+    repeat: int
+    state: ExperimentState
+    verdict: Verdict | None = None
+    decision: str | None = None
+    """The decision on its run that is compared."""
+    value: Number | None = None
+    """Of the metric; null while nothing is judged, and where it does not count."""
+    why: str | None = None
+    """Why it does not count."""
+
+
+class CampaignView(Recorded):
+    """A campaign."""
+
+    id: str
+    name: str
+    plan: str
+    state: CampaignState
+    spec: CampaignSpec
+    labels: dict[str, str] = {}
+    members: list[CampaignMember] = []
+    """In the order in which they were begun."""
+    done: int = 0
+    """Runs that have ended and are judged."""
+    planned: int = 0
+    """Runs that it takes as things stand; more, up to the bound, if they decide nothing."""
+    eta_s: float | None = None
+    """Seconds until those are done, at the pace so far."""
+    comparison: Comparison | None = None
+    """What it came to; null until it has ended."""
+    waiting_for: str | None = None
+    text: str = ""
+    """How it stands, in one sentence."""
+    next: list[NextStep] = []
+    """Commands to type next."""
+    submitted_by: str | None = None
+    created_at: str
+    ended_at: str | None = None

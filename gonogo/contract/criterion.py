@@ -43,6 +43,8 @@ class Metric(StrEnum):
     FORECAST_S = "forecast_s"
     COST = "cost"
     GATE_ENTROPY = "gate_entropy"
+    COMM_MB = "comm_mb"
+    FLASH_SHARE = "flash_share"
     IDENTITY_DRIFT = "identity_drift"
 
 

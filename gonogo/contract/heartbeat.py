@@ -123,6 +123,10 @@ class Heartbeat(Identity):
     gate_entropy: Number | None = None
     gate_max: Number | None = None
     gate_collapse_frac: Number | None = None
+    comm_mb: Number | None = None
+    """Megabytes (2^20 bytes) of gradients that the rank gave to its collectives in the step."""
+    flash_share: Number | None = None
+    """Share of the dense attention calls so far that a flash kernel served, 0 to 1."""
     loss_scale: Number | None = None
     skipped: bool | None = None
     dt_step_s: Number | None = None

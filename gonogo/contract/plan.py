@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from gonogo.contract.campaign import CampaignSpec
 from gonogo.contract.canonical import digest
 from gonogo.contract.criterion import BUILT_IN_CRITERIA, Criterion
 from gonogo.contract.errors import NotFound
@@ -160,6 +161,8 @@ class Plan(Submitted):
     """Criteria that may stay unobserved; what they waive is shown and makes CONDITIONAL_GO."""
     identity: DeclaredIdentity | None = None
     """What a foreign workload must report; of ours the configuration says it."""
+    campaign: CampaignSpec | None = None
+    """What is compared; null: nothing, it is an experiment and no campaign."""
     phases: Annotated[list[Phase], Field(min_length=1)]
     """The phases, in order."""
 
@@ -173,7 +176,11 @@ class Plan(Submitted):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        problems = [*_problems_of(self), *_problems_of_phases(self)]
+        problems = [
+            *_problems_of(self),
+            *_problems_of_phases(self),
+            *_problems_of_campaign(self),
+        ]
         if problems:
             raise ValueError("\n".join(problems))
         return self
@@ -255,6 +262,21 @@ def _problems_of_phases(plan: Plan) -> Iterator[str]:
             problem = _misplaced(names, index, criterion)
             if problem:
                 yield f"{where}.gate.{criterion.id}{problem}"
+
+
+def _problems_of_campaign(plan: Plan) -> Iterator[str]:
+    """Yield what would ask somebody, or run something else, in a variant's place."""
+    if plan.campaign is None:
+        return
+    if len(plan.phases) > 1:
+        yield f"phases: found {len(plan.phases)}, expected the one that a campaign compares"
+    for phase in plan.phases:
+        if phase.approve != "never":
+            yield f"phases.{phase.name}.approve: found {phase.approve}, expected never (campaign)"
+    if plan.confirm is not None:
+        yield "confirm: expected nothing: a campaign runs its variants as they are"
+    if plan.remedies:
+        yield "remedies: expected nothing: a campaign runs its variants as they are"
 
 
 def _misplaced(names: list[str], index: int, criterion: Criterion) -> str | None:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.contract.facts import Facts
+from gonogo.contract.order import Order
 from gonogo.contract.rules import Rules
 from gonogo.judge.compare.question import Question
 from gonogo.judge.compare.unit import NoUnit, Unit, build_unit, measure_of
@@ -46,14 +47,22 @@ def unit_of_directory(name: str, path: Path, question: Question) -> Unit | NoUni
         name,
         build_facts(record, rules),
         rules,
-        build_measure(question.criterion(), record.ranks, rules) if rules.known else None,
+        {
+            str(row.metric): build_measure(row, record.ranks, rules)
+            for row in (question.criteria() if rules.known else ())
+        },
         question,
         order=record.order,
     )
 
 
 def unit_of_decision(
-    name: str, recorded: RecordedDecision, run_dir: Path | None, question: Question
+    name: str,
+    recorded: RecordedDecision,
+    run_dir: Path | None,
+    question: Question,
+    *,
+    order: Order | None = None,
 ) -> Unit | NoUnit:
     """Return what a recorded decision brings.
 
@@ -62,6 +71,7 @@ def unit_of_decision(
         recorded: the decision.
         run_dir: directory of its run, where it is at hand; None where it is not.
         question: what is asked.
+        order: the run's order, where that is known without its directory.
     """
     why = _unreadable(recorded)
     if why is not None:
@@ -72,9 +82,15 @@ def unit_of_decision(
     here = run_dir is not None and _is_of(run_dir, rules)
     if found is None and here and run_dir is not None:
         return unit_of_directory(name, run_dir, question)
-    measure, warmed = found if found is not None else (None, None)
-    order = load_order(RunDir(run_dir)) if here and run_dir is not None else None
-    return build_unit(name, facts, rules, measure, question, order=order, warmed_steps=warmed)
+    if order is None and here and run_dir is not None:
+        order = load_order(RunDir(run_dir))
+    measures = {
+        metric: row[0]
+        for metric in (question.metric, *question.shown_by)
+        if (row := measure_of(facts, rules, metric)) is not None
+    }
+    warmed = found[1] if found is not None else None
+    return build_unit(name, facts, rules, measures, question, order=order, warmed_steps=warmed)
 
 
 def _unreadable(recorded: RecordedDecision) -> str | None:

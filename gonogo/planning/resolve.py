@@ -56,6 +56,11 @@ def resolve_plan(
     _require_shallow([data, sets])
     data = with_overrides(data, sets)
     plan = _parse(data)
+    if plan.campaign is not None:
+        raise Rejected(
+            f"plan {plan.name} is a campaign, which compares several runs:"
+            f" gonogo campaign submit {plan.name}"
+        )
     if fault is not None:
         if not plan.allow_faults:
             raise Rejected(f"plan {plan.name} does not allow faults (allow_faults: false)")

@@ -23,6 +23,8 @@ from gonogo.judge.compare.sentences import better_words, percent
 from gonogo.judge.compare.unit import Unit
 
 SAME = "the variants ran the same thing"
+SHOWN_RATIO = 0.01
+"""By how much what shows a difference must differ at least."""
 
 
 def describe_baseline(name: str, units: Sequence[Unit]) -> ComparedVariant:
@@ -58,6 +60,9 @@ def answer_variant(
     row = row.model_copy(update={"ratio": rounded(math.exp(found.centre)), **_ends(found)})
     if all(path.evidence is PathEvidence.DENIED for path in paths):
         return row.model_copy(update={"text": _same_text(paths)})
+    unshown = _unshown(baseline, units, question)
+    if unshown is not None:
+        return row.model_copy(update={"text": unshown})
     if found.reach is None:
         text = f"{_words(found, question)}; nothing shows how sure that is: repeat both"
         return row.model_copy(update={"text": text})
@@ -98,6 +103,23 @@ def _same_text(paths: Sequence[DifferingPath]) -> str:
     if not paths:
         return SAME
     return f"{SAME}: what was ordered to differ ({', '.join(row.path for row in paths)}) did not"
+
+
+def _unshown(baseline: Sequence[Unit], units: Sequence[Unit], question: Question) -> str | None:
+    """Return why nothing shows that the variant did something else; None where all of it does."""
+    for metric in question.shown_by:
+        base = [unit.shown.get(metric) for unit in baseline]
+        mine = [unit.shown.get(metric) for unit in units]
+        known = [[value for value in row if value is not None] for row in (base, mine)]
+        if sum(map(len, known)) < len(base) + len(mine):
+            return f"nothing shows that it did something else: not every run tells {metric}"
+        if any(_alike(a, b) for a in known[0] for b in known[1]):
+            return f"{SAME}: {metric} is {known[1][0]:.4g} as in the baseline"
+    return None
+
+
+def _alike(a: float, b: float) -> bool:
+    return abs(a - b) <= SHOWN_RATIO * max(abs(a), abs(b))
 
 
 def _words(found: Interval, question: Question) -> str:

@@ -1,6 +1,6 @@
 """What is asked of the variants? A metric, which way is better, and what difference matters."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gonogo.contract.criterion import Aggregate, Criterion, Metric
@@ -28,6 +28,7 @@ _HIGHER_IS_BETTER: Mapping[str, bool] = {
     Metric.HOST_RSS_MB: False,
     Metric.FORECAST_S: False,
     Metric.COST: False,
+    Metric.COMM_MB: False,
 }
 """Metrics of which everybody wants the same; of any other the asker has to say."""
 
@@ -42,15 +43,23 @@ class Question:
     confidence: float = CONFIDENCE
     warmup_steps: int = WARMUP_STEPS
     most_repeats: int = MOST_REPEATS
+    per_device: bool = False
+    """Whether a run's value is divided by the number of its ranks."""
+    shown_by: tuple[str, ...] = ()
+    """Metrics that show that a variant did something else than the baseline."""
 
-    def criterion(self) -> Criterion:
-        """Return the criterion by which the judge measures the metric; it has no threshold."""
-        return Criterion(
-            id="compared",
-            metric=self.metric,
-            aggregate=Aggregate.ALL_FINITE,
-            warmup_steps=self.warmup_steps,
-        )
+    def criteria(self) -> list[Criterion]:
+        """Return the criteria by which the judge measures the metrics; they have no threshold."""
+        rows = {"compared": self.metric, **{f"shown-{row}": row for row in self.shown_by}}
+        return [
+            Criterion(
+                id=name,
+                metric=metric,
+                aggregate=Aggregate.ALL_FINITE,
+                warmup_steps=self.warmup_steps,
+            )
+            for name, metric in rows.items()
+        ]
 
 
 def ask(
@@ -61,6 +70,8 @@ def ask(
     confidence: float = CONFIDENCE,
     warmup_steps: int = WARMUP_STEPS,
     most_repeats: int = MOST_REPEATS,
+    per_device: bool = False,
+    shown_by: Sequence[str] = (),
 ) -> Question:
     """Return a question that can be answered.
 
@@ -71,12 +82,15 @@ def ask(
         confidence: of all intervals together, 0.5 ≤ confidence < 1.
         warmup_steps: first steps of each run that are not looked at.
         most_repeats: bound on the runs of each variant that are ever advised.
+        per_device: whether values are divided by the number of ranks.
+        shown_by: metrics in which every variant must differ from the baseline.
 
     Raises:
         Rejected: no such metric; nobody knows which way is better; a number out of its range.
     """
-    if metric_row(metric) is None:
-        raise Rejected(f"there is no metric {metric!r}; {hint(metric, metric_names())}")
+    for name in (metric, *shown_by):
+        if metric_row(name) is None:
+            raise Rejected(f"there is no metric {name!r}; {hint(name, metric_names())}")
     if higher_is_better is None:
         higher_is_better = _HIGHER_IS_BETTER.get(metric)
     if higher_is_better is None:
@@ -94,4 +108,6 @@ def ask(
         confidence=confidence,
         warmup_steps=warmup_steps,
         most_repeats=most_repeats,
+        per_device=per_device,
+        shown_by=tuple(map(str, shown_by)),
     )

@@ -40,6 +40,8 @@ class Unit:
     samples: int = 0
     repeat: int | None = None
     ran: Ran = field(default_factory=Ran)
+    shown: Mapping[str, float] = field(default_factory=dict)
+    """Means of the metrics that show what it did, as far as every rank tells them."""
 
     def as_repeat(self, repeat: int | None) -> "Unit":
         """Return it under the number of its repeat."""
@@ -63,7 +65,7 @@ def build_unit(
     name: str,
     facts: Facts,
     rules: Rules,
-    measure: Measure | None,
+    measures: Mapping[str, Measure],
     question: Question,
     *,
     order: Order | None = None,
@@ -75,13 +77,14 @@ def build_unit(
         name: as it was named by who asked.
         facts: of the run, as the judge made them.
         rules: by which they were made.
-        measure: of the metric that is asked for; None where the facts hold none.
+        measures: of the metrics that are asked for, by their names; the facts may hold none.
         question: what is asked.
         order: the run's order, where it is at hand; without it, what was ordered is known by its
             digest alone.
-        warmed_steps: steps that `measure` has left out already; default: all that are asked for.
-            Of the rest, whole blocks are left out.
+        warmed_steps: steps that the metric's measure has left out already; default: all that are
+            asked for. Of the rest, whole blocks are left out.
     """
+    measure = measures.get(question.metric)
     why = _unfit(facts, rules) or _untold(measure, rules, question)
     if why is not None or measure is None:
         return NoUnit(name=name, why=why or "")
@@ -93,6 +96,8 @@ def build_unit(
     if len(told) < len(values):
         return NoUnit(name=name, why=_too_short(question))
     value = math.fsum(told) / len(told)
+    if question.per_device:
+        value /= len(told)
     if not value > 0.0:
         return NoUnit(name=name, why=f"{question.metric} is {value:g}; a ratio needs one above 0")
     return Unit(
@@ -103,7 +108,22 @@ def build_unit(
         window=_later(measure.window, more, rows[0]),
         samples=min(ours.samples for ours in series),
         ran=build_ran(facts, rules, order),
+        shown={
+            metric: mean
+            for metric in question.shown_by
+            if metric in measures and (mean := _mean(measures[metric], rules, metric)) is not None
+        },
     )
+
+
+def _mean(measure: Measure, rules: Rules, metric: str) -> float | None:
+    """Return a metric's mean over steps and ranks, None where a rank does not tell it all."""
+    rows = [measure.ranks.get(str(rank), MeasureRow()) for rank in rules.ranks()]
+    if any(row.non_finite or row.samples < PARTIAL_SHARE * row.owed for row in rows):
+        return None
+    told = [_value(row, _series(row, 0), metric) for row in rows]
+    known = [value for value in told if value is not None]
+    return rounded(math.fsum(known) / len(known)) if known and len(known) == len(told) else None
 
 
 def _unfit(facts: Facts, rules: Rules) -> str | None:

@@ -279,6 +279,17 @@ METRICS: Mapping[str, MetricRow] = {
         samples=_progress("gate_entropy"),
         meaning="`gate_entropy` of the `progress` lines.",
     ),
+    Metric.COMM_MB: MetricRow(
+        samples=_progress("comm_mb"),
+        unit="MB",
+        meaning="`comm_mb` of the `progress` lines: gradients that the rank gave to its"
+        " collectives in the step, as they go on the wire.",
+    ),
+    Metric.FLASH_SHARE: MetricRow(
+        samples=_progress("flash_share"),
+        meaning="`flash_share` of the `progress` lines: dense attention calls that a flash"
+        " kernel served.",
+    ),
     Metric.IDENTITY_DRIFT: MetricRow(
         samples=_drifts,
         owed=Owed.ONCE,

@@ -24,6 +24,8 @@ NUMBERS = (
     "gpu_mem_reserved",
     "host_rss_mb",
     "gate_entropy",
+    "comm_mb",
+    "flash_share",
 )
 """Numbers of a progress line that are kept."""
 

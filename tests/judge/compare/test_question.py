@@ -31,4 +31,4 @@ def test_everybody_wants_more_speed_and_less_loss() -> None:
     assert ask().higher_is_better
     assert not ask("loss").higher_is_better
     assert ask("loss", higher_is_better=True).higher_is_better
-    assert ask("grad_norm", higher_is_better=False).criterion().metric == "grad_norm"
+    assert ask("grad_norm", higher_is_better=False).criteria()[0].metric == "grad_norm"

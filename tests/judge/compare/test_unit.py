@@ -34,8 +34,10 @@ def brought(
         ranks[1].lines = [line for line in ranks[1].lines if gone not in (line["msg"], *line)]
     record = record_of(order, ranks, **fields)
     rules = build_rules(order)
-    measure = build_measure(question.criterion(), record.ranks, rules)
-    return build_unit("r", build_facts(record, rules), rules, measure, question, order=order)
+    measures = {
+        str(row.metric): build_measure(row, record.ranks, rules) for row in question.criteria()
+    }
+    return build_unit("r", build_facts(record, rules), rules, measures, question, order=order)
 
 
 def test_a_healthy_run_brings_its_blocks_after_the_warm_up() -> None:
@@ -65,7 +67,7 @@ def test_a_run_that_does_not_show_it_is_no_unit(fields: dict[str, Any], why: str
     if "order" in fields:
         fields = {"order": fields["order"]}
         rules = build_rules(fields["order"])
-        found = build_unit("r", FACTS, rules, Measure(window="none", ranks={}), LOSS)
+        found = build_unit("r", FACTS, rules, {"loss": Measure(window="none", ranks={})}, LOSS)
     else:
         found = brought(**fields)
     assert isinstance(found, NoUnit)
@@ -83,7 +85,7 @@ def unit_of(values: list[float], question: Question, **fields: Any) -> Unit | No
     rows = {rank: row_of(values) for rank in ("0", "1")}
     rows["1"] = rows["1"].model_copy(update=fields.pop("second", {}))
     measure = Measure(window=f"3..{len(values) + 2}", ranks=rows)
-    return build_unit("r", FACTS, RULES, measure, question, **fields)
+    return build_unit("r", FACTS, RULES, {question.metric: measure}, question, **fields)
 
 
 @pytest.mark.parametrize(

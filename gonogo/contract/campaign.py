@@ -1,0 +1,84 @@
+"""What is a campaign? Variants of one phase, each run several times in turns, and compared.
+
+A plan with a section `campaign` is one; `gonogo campaign submit` takes it:
+
+    campaign:
+      metric: toks_per_s
+      repeats: 3
+      variants:                  # the first is the baseline
+        - {name: mb25, env: {NSA_DDP_BUCKET_MB: 25}}
+        - {name: mb50, env: {NSA_DDP_BUCKET_MB: 50}}
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from gonogo.contract.criterion import Metric, MetricName
+from gonogo.contract.patch import Patch
+from gonogo.contract.wire import Name, Submitted
+
+LEAST_REPEATS = 3
+"""Two repeats show next to nothing: three equal variants lead by 3.4 % then, in the median."""
+MOST_REPEATS = 20
+
+
+class CampaignVariant(Patch):
+    """One of the things that are compared: what it changes of the phase."""
+
+    name: Name
+    """What it is called."""
+
+
+class CampaignSpec(Submitted):
+    """What a campaign asks, of which variants."""
+
+    variants: Annotated[list[CampaignVariant], Field(min_length=2, max_length=20)]
+    """What is compared; the first is the baseline."""
+    metric: MetricName = Metric.TOKS_PER_S
+    """What is compared of them, as gates name it."""
+    better: Literal["higher", "lower"] | None = None
+    """Which is better; null: what everybody wants of the metric."""
+    per_device: bool = False
+    """Whether the metric is divided by the number of ranks, as scaling is looked at."""
+    margin: Annotated[float, Field(ge=0, lt=1)] = 0.02
+    """Ratio beyond which a difference matters."""
+    confidence: Annotated[float, Field(ge=0.5, lt=1)] = 0.95
+    """That all answers hold together, however often was looked."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 5
+    """First steps of every run that are not looked at."""
+    repeats: Annotated[int, Field(ge=LEAST_REPEATS, le=MOST_REPEATS)] = LEAST_REPEATS
+    """Runs of each variant before the first look."""
+    max_repeats: Annotated[int, Field(ge=LEAST_REPEATS, le=MOST_REPEATS)] = 6
+    """Most runs of each variant, where fewer decide nothing; at least `repeats`."""
+    shown_by: list[MetricName] = []
+    """Metrics that every variant must tell otherwise than the baseline: they show that it did
+    what it says; where they do not, nothing was compared."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        problems = list(self._problems())
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+    def _problems(self) -> Iterator[str]:
+        names = [row.name for row in self.variants]
+        for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+            yield f"campaign.variants: two variants are called {name}"
+        if self.max_repeats < self.repeats and "max_repeats" in self.model_fields_set:
+            yield (
+                f"campaign.max_repeats: found {self.max_repeats}, expected at least"
+                f" {self.repeats} (campaign.repeats)"
+            )
+
+    @property
+    def bound(self) -> int:
+        """Most runs of each variant."""
+        return max(self.repeats, self.max_repeats)
+
+    @property
+    def looks(self) -> int:
+        """Most times that the runs are looked at, each of which could err."""
+        return self.bound - self.repeats + 1

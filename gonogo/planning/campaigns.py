@@ -1,0 +1,106 @@
+"""How does a plan with a `campaign` become runs? One ordinary plan for each variant.
+
+A variant's plan is the campaign's without that section, with the variant laid over the one phase,
+and with criteria that look at what is compared. Nothing else knows that it belongs to a campaign.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gonogo.contract.campaign import CampaignSpec, CampaignVariant
+from gonogo.contract.canonical import plain_copy
+from gonogo.contract.errors import Problem, Rejected
+from gonogo.judge.compare.campaign import question_of
+from gonogo.planning.frozen import ResolvedPlan
+from gonogo.planning.layers import merged
+from gonogo.planning.overrides import with_overrides
+from gonogo.planning.resolve import resolve_plan
+from gonogo.planning.source import parse_plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedCampaign:
+    """A campaign, frozen."""
+
+    plan: str
+    spec: CampaignSpec
+    variants: Mapping[str, ResolvedPlan]
+    """Variant → the plan of its first repeat."""
+
+
+def resolve_campaign(
+    data: Mapping[str, Any], sets: Mapping[str, Any] | None = None, repeats: int | None = None
+) -> ResolvedCampaign:
+    """Return the frozen form of a campaign.
+
+    Args:
+        data: the plan as data.
+        sets: dotted path → value.
+        repeats: instead of the plan's.
+
+    Raises:
+        Rejected: every problem with the campaign, or with the plan of a variant.
+        NotFound: an unknown configuration.
+    """
+    sets = dict(sets or {})
+    fault = sets.pop("fault", None)
+    if repeats is not None:
+        sets["campaign.repeats"] = repeats
+    whole = with_overrides(data, sets)
+    if not isinstance(whole.get("campaign"), Mapping):
+        raise Rejected(
+            "the plan has no `campaign`, so there is nothing to compare (docs/campaigns.md);"
+            " gonogo submit runs it as it is"
+        )
+    spec = parse_plan(whole).campaign
+    assert spec is not None  # it is a mapping, and the plan is valid
+    del whole["campaign"]
+    question = question_of(spec)
+    gate = [row.model_dump(mode="json", exclude_unset=True) for row in question.criteria()]
+    variants = {}
+    for row in spec.variants:
+        try:
+            plan = _plan_of(whole, row, gate)
+            variants[row.name] = resolve_plan(plan, None if fault is None else {"fault": fault})
+        except Rejected as error:
+            raise _of_variant(row.name, error) from error
+    return ResolvedCampaign(plan=str(whole.get("name")), spec=spec, variants=variants)
+
+
+def reseeded(plan: ResolvedPlan, repeat: int) -> ResolvedPlan:
+    """Return a variant's plan for one repeat: all variants of a repeat share a seed.
+
+    Two runs with one seed are one run told twice, as far as a loss goes. Where the configuration
+    names no seed, nothing changes.
+    """
+    seed = plan.train.get("seed")
+    if repeat == 1 or isinstance(seed, bool) or not isinstance(seed, int):
+        return plan
+    changed = plain_copy(plan.plan)
+    changed["train"] = {**changed.get("train", {}), "seed": seed + repeat - 1}
+    return ResolvedPlan(
+        plan=changed, train={**plan.train, "seed": seed + repeat - 1}, fault=plan.fault
+    )
+
+
+def _plan_of(
+    whole: Mapping[str, Any], variant: CampaignVariant, gate: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the plan of a variant."""
+    plan: dict[str, Any] = plain_copy(whole)
+    phase = plan["phases"][0]
+    for name, patch in variant.document().items():
+        if name != "name":
+            phase[name] = merged(phase.get(name) or {}, patch)
+    mine = phase.get("gate") or []
+    taken = {row.get("id") for row in mine if isinstance(row, dict)}
+    phase["gate"] = [*mine, *(row for row in gate if row["id"] not in taken)]
+    return plan
+
+
+def _of_variant(name: str, error: Rejected) -> Rejected:
+    rows = tuple(
+        Problem(path=row.path, message=f"{row.message} (variant {name})") for row in error.problems
+    )
+    return Rejected(f"variant {name}: {error.detail}", problems=rows)

@@ -1,0 +1,233 @@
+"""Which run does a campaign make next, and when does it end?"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gonogo.contract.campaign import CampaignSpec
+from gonogo.contract.comparison import Answer, Comparison, Result
+from gonogo.contract.errors import Rejected
+from gonogo.judge.compare.campaign import (
+    Begin,
+    End,
+    Member,
+    Wait,
+    next_step,
+    planned_runs,
+    question_of,
+)
+from gonogo.judge.compare.unit import NoUnit, Unit
+from tests.judge.compare.units import ran, unit
+
+
+def spec_of(*names: str, **said: Any) -> CampaignSpec:
+    variants = [{"name": name} for name in names or ("a", "b")]
+    return CampaignSpec.model_validate({"variants": variants, **said})
+
+
+def brought(begin: Begin, value: float, number: int = 0, **more: Any) -> Unit:
+    return unit(
+        f"{begin.variant}{begin.repeat}-{number}", value, ran=ran(env=begin.variant), **more
+    )
+
+
+def play(
+    spec: CampaignSpec, result_of: Any, most: int = 400
+) -> tuple[list[tuple[str, int]], Comparison]:
+    """Run a campaign to its end, each run bringing what `result_of(begin, try)` says."""
+    members: list[Member] = []
+    for _ in range(most):
+        step = next_step(spec, members)
+        if isinstance(step, End):
+            return [(row.variant, row.repeat) for row in members], step.comparison
+        assert isinstance(step, Begin)
+        place = (step.variant, step.repeat)
+        before = sum((row.variant, row.repeat) == place for row in members)
+        going = [*members, Member(variant=step.variant, repeat=step.repeat)]
+        assert next_step(spec, going) == Wait()
+        found = result_of(step, before)
+        members.append(Member(variant=step.variant, repeat=step.repeat, brought=found))
+    raise AssertionError("it does not end")
+
+
+def test_variants_take_turns_forth_and_back() -> None:
+    speeds = {"a": 100.0, "b": 150.0, "c": 90.0}
+    noise = random.Random(1)
+    order, found = play(
+        spec_of("a", "b", "c"),
+        lambda begin, _: brought(begin, speeds[begin.variant] * (1 + noise.gauss(0, 0.001))),
+    )
+    assert [name for name, _ in order] == [*"abc", *"cba", *"abc"]
+    assert [repeat for _, repeat in order] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert (found.result, found.winner, found.kept) == (Result.WINNER, "b", "b")
+    assert [row.answer for row in found.variants] == [None, Answer.BETTER, Answer.WORSE]
+
+
+def test_what_decides_nothing_is_repeated_to_the_bound_and_no_further() -> None:
+    noise = random.Random(2)
+    order, found = play(
+        spec_of(max_repeats=7), lambda begin, _: brought(begin, 100 * (1 + noise.gauss(0, 0.03)))
+    )
+    counts = Counter(name for name, _ in order)
+    assert counts["a"] == counts["b"]
+    assert 3 <= counts["a"] <= 7
+    assert found.confidence == pytest.approx(1 - 0.05 / 5)
+    assert any("5 looks" in note for note in found.notes)
+
+
+def test_one_look_is_asked_at_the_confidence_that_was_said() -> None:
+    assert question_of(spec_of(repeats=4, max_repeats=4)).confidence == pytest.approx(0.95)
+    assert question_of(spec_of(repeats=8)).confidence == pytest.approx(0.95)
+    assert question_of(spec_of(repeats=3, max_repeats=12)).confidence == pytest.approx(0.995)
+
+
+def test_a_run_that_does_not_count_is_made_once_more() -> None:
+    noise = random.Random(3)
+
+    def result(begin: Begin, before: int) -> Unit | NoUnit:
+        if (begin.variant, begin.repeat, before) == ("b", 2, 0):
+            return NoUnit(name="b2", why="it did not complete: killed")
+        speed = 100 if begin.variant == "a" else 120
+        return brought(begin, speed * (1 + noise.gauss(0, 0.001)), before)
+
+    order, found = play(spec_of(), result)
+    assert order == [("a", 1), ("b", 1), ("b", 2), ("b", 2), ("a", 2), ("a", 3), ("b", 3)]
+    assert (found.winner, len(found.left_out)) == ("b", 1)
+    assert [len(row.runs) for row in found.variants] == [3, 3]
+
+
+def test_a_variant_that_fails_twice_is_given_up_and_the_others_go_on() -> None:
+    noise = random.Random(4)
+
+    def result(begin: Begin, before: int) -> Unit | NoUnit:
+        if begin.variant == "b":
+            return NoUnit(name=f"b{before}", why="it did not complete: nonzero_exit")
+        speed = 100 if begin.variant == "a" else 120
+        return brought(begin, speed * (1 + noise.gauss(0, 0.001)), before)
+
+    order, found = play(spec_of("a", "b", "c"), result)
+    assert Counter(name for name, _ in order) == {"a": 3, "b": 2, "c": 3}
+    assert (found.result, found.winner) == (Result.WINNER, "c")
+    assert found.variants[1].answer is Answer.INCONCLUSIVE
+    assert any("b was given up" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("failing", ["a", "b"])
+def test_with_nothing_left_to_compare_it_ends_at_once_and_nobody_wins(failing: str) -> None:
+    def result(begin: Begin, before: int) -> Unit | NoUnit:
+        if begin.variant == failing:
+            return NoUnit(name=f"{failing}{before}", why="it did not complete: nonzero_exit")
+        return brought(begin, 100.0, before)
+
+    order, found = play(spec_of(), result)
+    assert len(order) == (2 if failing == "a" else 3)
+    assert (found.result, found.winner) == (Result.INCONCLUSIVE, None)
+
+
+def test_the_same_thing_run_twice_is_no_answer() -> None:
+    noise = random.Random(5)
+    same = ran()
+    _, found = play(
+        spec_of(),
+        lambda begin, n: unit(
+            f"{begin}", 100 * (1.5 if begin.variant == "b" else 1.0) + noise.random(), ran=same
+        ),
+    )
+    assert (found.result, found.winner) == (Result.INCONCLUSIVE, None)
+    assert "the same thing" in found.variants[1].text
+
+
+@pytest.mark.parametrize(
+    ("shown", "answer", "text"),
+    [
+        ({"a": {"comm_mb": 20.0}, "b": {"comm_mb": 10.0}}, Answer.BETTER, "higher"),
+        ({"a": {"comm_mb": 20.0}, "b": {"comm_mb": 20.0}}, Answer.INCONCLUSIVE, "comm_mb is 20"),
+        ({"a": {"comm_mb": 0.0}, "b": {"comm_mb": 0.0}}, Answer.INCONCLUSIVE, "comm_mb is 0"),
+        ({"a": {"comm_mb": 20.0}, "b": {}}, Answer.INCONCLUSIVE, "not every run tells comm_mb"),
+        ({"a": {}, "b": {"comm_mb": 20.0}}, Answer.INCONCLUSIVE, "not every run tells comm_mb"),
+    ],
+)
+def test_what_must_show_a_difference_decides_whether_there_was_one(
+    shown: dict[str, dict[str, float]], answer: Answer, text: str
+) -> None:
+    noise = random.Random(6)
+    speeds = {"a": 100.0, "b": 150.0}
+    _, found = play(
+        spec_of(shown_by=["comm_mb"]),
+        lambda begin, n: brought(
+            begin, speeds[begin.variant] + noise.random(), n, shown=shown[begin.variant]
+        ),
+    )
+    assert found.variants[1].answer is answer
+    assert text in found.variants[1].text
+    assert found.winner == ("b" if answer is Answer.BETTER else None)
+
+
+def test_one_run_that_shows_no_difference_is_enough() -> None:
+    noise = random.Random(7)
+
+    def result(begin: Begin, before: int) -> Unit:
+        alike = begin.variant == "a" or begin.repeat == 3
+        shown = {"comm_mb": 20.0 if alike else 10.0}
+        return brought(begin, 100.0 + noise.random(), before, shown=shown)
+
+    _, found = play(spec_of(shown_by=["comm_mb"]), result)
+    assert found.variants[1].answer is Answer.INCONCLUSIVE
+
+
+@given(seed=st.integers(0, 10_000), failing=st.floats(0, 0.6), names=st.integers(2, 5))
+def test_it_always_ends_within_its_bound_and_in_turns(
+    seed: int, failing: float, names: int
+) -> None:
+    draw = random.Random(seed)
+    spec = spec_of(*"abcde"[:names], max_repeats=draw.choice([3, 4, 6]))
+    speeds = {row.name: draw.uniform(90, 130) for row in spec.variants}
+    noise = draw.choice([0.0, 0.001, 0.02])
+
+    def result(begin: Begin, before: int) -> Unit | NoUnit:
+        if draw.random() < failing:
+            return NoUnit(name=f"{begin}{before}", why="it did not complete: killed")
+        return brought(begin, speeds[begin.variant] * (1 + draw.gauss(0, noise)), before)
+
+    order, found = play(spec, result)
+    assert max(Counter(order).values()) <= 2
+    assert max(Counter(name for name, _ in order).values()) <= 2 * spec.bound
+    repeats = [repeat for _, repeat in order]
+    assert repeats == sorted(repeats)
+    assert (found.winner is not None) == (found.result is Result.WINNER)
+    counted = {row.name: len(row.runs) for row in found.variants}
+    assert max(counted.values()) <= spec.bound
+    if failing == 0.0:
+        assert len(set(counted.values())) == 1
+
+
+def test_what_is_planned_counts_what_is_missing_and_what_was_tried() -> None:
+    spec = spec_of()
+    assert planned_runs(spec, []) == 6
+    a1 = Member(variant="a", repeat=1, brought=unit("a1", 1.0))
+    assert planned_runs(spec, [a1]) == 6
+    assert planned_runs(spec, [a1, Member(variant="b", repeat=1)]) == 6
+    failed = Member(variant="b", repeat=1, brought=NoUnit(name="b", why="x"))
+    assert planned_runs(spec, [a1, failed]) == 7
+    assert planned_runs(spec, [a1, failed, failed]) == 5
+    fourth = Member(variant="a", repeat=4)
+    assert planned_runs(spec, [a1, fourth]) == 8
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"metric": "toks"}, "toks_per_s"),
+        ({"metric": "grad_norm"}, "which is better"),
+        ({"shown_by": ["com_mb"]}, "comm_mb"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(said: dict[str, Any], words: str) -> None:
+    with pytest.raises(Rejected, match=words):
+        question_of(spec_of(**said))
