@@ -17,12 +17,13 @@ from service.pages import sign_in
 from service.pages.routes import add_pages
 from service.problems import DOCUMENTED, WireResponse, add_handlers
 from service.report import routes as report
-from service.rest import actions, agent, experiments, find, overview, plans, runs
+from service.rest import actions, agent, campaigns, experiments, find, overview, plans, runs
 
 API = (
     experiments.router,
     report.router,
     actions.router,
+    campaigns.router,
     runs.router,
     plans.router,
     overview.router,

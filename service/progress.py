@@ -65,7 +65,9 @@ def start_phase(
 ) -> RunRow:
     """Activate a phase and queue its first run, which begins with `point` or goes on from it."""
     move_phase(deed, experiment, phase, PhaseEvent.ACTIVATE)
-    reason = RunReason.RESUME if point is not None and point.step else RunReason.FIRST
+    reason = RunReason.FIRST if experiment.campaign is None else RunReason.CAMPAIGN
+    if point is not None and point.step:
+        reason = RunReason.RESUME
     return queue_run(deed, experiment, phase.name, reason, resume_from=point)
 
 

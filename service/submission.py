@@ -1,9 +1,9 @@
 """What becomes of a submission? A frozen plan, its phases, and the first queued run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gonogo.contract.api import Submission
+from gonogo.contract.api import CampaignPlace, Submission
 from gonogo.contract.errors import Problem, Rejected
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.lifecycle import ExperimentState, PhaseEvent, PhaseState
@@ -25,7 +25,7 @@ def resolve_submission(submission: Submission) -> ResolvedPlan:
         Rejected: anything wrong with plan, overrides or fault, every problem at once.
         NotFound: no such bundled plan or configuration.
     """
-    _check_texts(submission)
+    check_texts(submission.name, submission.labels)
     check_labels(submission.labels)
     plan = submission.plan
     data = bundled_plan(plan) if isinstance(plan, str) else plan
@@ -40,14 +40,14 @@ def build_orders(resolved: ResolvedPlan) -> list[Order]:
     ]
 
 
-def _check_texts(submission: Submission) -> None:
+def check_texts(name: str | None, labels: Mapping[str, str]) -> None:
     """Refuse what no database stores in a text.
 
     Raises:
         Rejected: a NUL character in the name or a label.
     """
-    texts = {"name": submission.name or ""}
-    for label, value in submission.labels.items():
+    texts = {"name": name or ""}
+    for label, value in labels.items():
         texts[f"labels.{label}"] = label + value
     for path, text in texts.items():
         if "\x00" in text:
@@ -81,9 +81,21 @@ def build_dry_run(
 
 
 def create_experiment(
-    deed: Deed, submission: Submission, resolved: ResolvedPlan, origin: Origin | None = None
+    deed: Deed,
+    submission: Submission,
+    resolved: ResolvedPlan,
+    origin: Origin | None = None,
+    place: CampaignPlace | None = None,
 ) -> ExperimentRow:
-    """Store an experiment and queue the first run of its first phase, or of its origin's."""
+    """Store an experiment and queue the first run of its first phase, or of its origin's.
+
+    Args:
+        deed: the transaction.
+        submission: its name and labels.
+        resolved: its plan.
+        origin: what it takes over.
+        place: of one that a campaign begins: which of its runs it is.
+    """
     plan = resolved.parsed()
     experiment = ExperimentRow(
         id=new_id(Kind.EXPERIMENT),
@@ -99,6 +111,9 @@ def create_experiment(
         token=0,
         frozen=dict(origin.frozen) if origin is not None else {},
         origin=origin.view().wire() if origin is not None else None,
+        campaign=place.campaign if place is not None else None,
+        variant=place.variant if place is not None else None,
+        repeat=place.repeat if place is not None else None,
     )
     deed.session.add(experiment)
     deed.session.flush()

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.api import (
     AlertView,
+    CampaignPlace,
     DeliveryView,
     EventView,
     ExperimentView,
@@ -126,6 +127,7 @@ def _view_one(
         outcome=Outcome.model_validate(row.outcome) if row.outcome else None,
         verdict=verdict,
         origin=origin,
+        campaign=place_in_campaign(row),
         phases=shown,
         conditions=hanging,
         forecast=_OVER if over else load_forecast(session, row, phases, runs),
@@ -142,6 +144,13 @@ def _view_one(
         summary=summarise(verdict, shown, hanging, decided.overrides, finished=over, origin=origin),
         next=next_steps(place_of(row, phases, runs, hanging, cause, decided.last)),
     )
+
+
+def place_in_campaign(row: ExperimentRow) -> CampaignPlace | None:
+    """Return which run of a campaign an experiment is, if any."""
+    if row.campaign is None or row.variant is None or row.repeat is None:
+        return None
+    return CampaignPlace(campaign=row.campaign, variant=row.variant, repeat=row.repeat)
 
 
 def _view_phase(phase: PhaseRow, runs: Iterable[RunRow]) -> PhaseView:

@@ -402,6 +402,8 @@ class CampaignView(Recorded):
     comparison: Comparison | None = None
     """What it came to; null until it has ended."""
     waiting_for: str | None = None
+    warnings: list[str] = []
+    """In the answer to its submission: what is accepted and may still come to nothing."""
     text: str = ""
     """How it stands, in one sentence."""
     next: list[NextStep] = []

@@ -22,6 +22,7 @@ from gonogo.contract.wire import Name, Submitted
 LEAST_REPEATS = 3
 """Two repeats show next to nothing: three equal variants lead by 3.4 % then, in the median."""
 MOST_REPEATS = 20
+USUAL_BOUND = 6
 
 
 class CampaignVariant(Patch):
@@ -50,8 +51,8 @@ class CampaignSpec(Submitted):
     """First steps of every run that are not looked at."""
     repeats: Annotated[int, Field(ge=LEAST_REPEATS, le=MOST_REPEATS)] = LEAST_REPEATS
     """Runs of each variant before the first look."""
-    max_repeats: Annotated[int, Field(ge=LEAST_REPEATS, le=MOST_REPEATS)] = 6
-    """Most runs of each variant, where fewer decide nothing; at least `repeats`."""
+    max_repeats: Annotated[int, Field(ge=LEAST_REPEATS, le=MOST_REPEATS)] | None = None
+    """Most runs of each variant, where fewer decide nothing; null: 6, or `repeats` if more."""
     shown_by: list[MetricName] = []
     """Metrics that every variant must tell otherwise than the baseline: they show that it did
     what it says; where they do not, nothing was compared."""
@@ -67,7 +68,7 @@ class CampaignSpec(Submitted):
         names = [row.name for row in self.variants]
         for name in dict.fromkeys(name for name in names if names.count(name) > 1):
             yield f"campaign.variants: two variants are called {name}"
-        if self.max_repeats < self.repeats and "max_repeats" in self.model_fields_set:
+        if self.max_repeats is not None and self.max_repeats < self.repeats:
             yield (
                 f"campaign.max_repeats: found {self.max_repeats}, expected at least"
                 f" {self.repeats} (campaign.repeats)"
@@ -76,7 +77,7 @@ class CampaignSpec(Submitted):
     @property
     def bound(self) -> int:
         """Most runs of each variant."""
-        return max(self.repeats, self.max_repeats)
+        return max(self.repeats, self.max_repeats or USUAL_BOUND)
 
     @property
     def looks(self) -> int:

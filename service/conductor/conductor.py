@@ -2,6 +2,7 @@
 
 from service.alerts.delivery import Deliveries
 from service.conductor.approvals import Approvals
+from service.conductor.campaigns import Campaigns
 from service.conductor.deadlines import Deadlines
 from service.conductor.judge import Judging
 from service.conductor.leader import Leader
@@ -33,6 +34,9 @@ class Conductor:
             ),
             Loop(
                 name="deadlines", run_once=Deadlines(context).run_once, every_s=5.0, listens=False
+            ),
+            Loop(
+                name="campaigns", run_once=Campaigns(context).run_once, every_s=1.0, listens=False
             ),
             Loop(name="alerts", run_once=self._deliveries.run_once, every_s=0.5),
             Loop(name="cursors", run_once=Cursors(context).run_once, every_s=0.5),

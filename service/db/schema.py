@@ -41,6 +41,27 @@ class Table(DeclarativeBase):
     }
 
 
+class CampaignRow(Table):
+    """One submission of several runs that are compared; its experiments name it."""
+
+    __tablename__ = "campaigns"
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    name: Mapped[str] = mapped_column(Text)
+    plan: Mapped[str] = mapped_column(String(64))
+    spec: Mapped[dict[str, Any]]
+    variants: Mapped[dict[str, Any]]
+    """Variant → the frozen plan of its first repeat."""
+    labels: Mapped[dict[str, str]]
+    state: Mapped[str] = mapped_column(String(20), index=True)
+    created_by: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[float] = mapped_column(Seconds)
+    ended_at: Mapped[float | None] = mapped_column(Seconds)
+    stop: Mapped[dict[str, Any] | None]
+    """What an operator asked: {reason, actor}."""
+    comparison: Mapped[dict[str, Any] | None]
+    """What it came to."""
+
+
 class ExperimentRow(Table):
     """One submission. Its row lock orders everything that happens to it."""
 
@@ -67,6 +88,10 @@ class ExperimentRow(Table):
     """What an operator asked: {kind: halt | cancel, reason, actor}."""
     origin: Mapped[dict[str, Any] | None]
     """Of one that goes on where another ended (`OriginView`); what it takes over is inherited."""
+    campaign: Mapped[str | None] = mapped_column(Id, index=True)
+    """Of one that a campaign began, with variant and repeat: which of its runs it is."""
+    variant: Mapped[str | None] = mapped_column(String(64))
+    repeat: Mapped[int | None] = mapped_column(Integer)
     awaiting: Mapped[dict[str, Any] | None]
     """While awaiting: {kind: approval | decision, phase (that was judged), text}, and of an
     approval {following (phase), asked_at, expires_s}."""

@@ -1,0 +1,1 @@
+"""Campaigns: variants of one phase, run in turns as ordinary experiments, and compared."""

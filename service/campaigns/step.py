@@ -1,0 +1,106 @@
+"""How does a campaign go on? One step inside a transaction that holds its lock.
+
+What the step is, `gonogo.judge.compare.campaign` decides. Its experiments are ordinary ones: what
+becomes of them, retries included, is decided where that of all experiments is.
+"""
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.api import CampaignPlace, CampaignState, Submission
+from gonogo.contract.campaign import CampaignSpec
+from gonogo.contract.errors import Conflict
+from gonogo.contract.lifecycle import ExperimentState
+from gonogo.judge.compare.campaign import Begin, End, next_step, question_of
+from gonogo.planning.campaigns import reseeded
+from gonogo.planning.frozen import ResolvedPlan
+from service.campaigns.create import lock_campaign
+from service.campaigns.members import is_done, load_brought, load_experiments
+from service.db.schema import CampaignRow
+from service.lifecycle import Deed, lock_experiment, queue_alert, record_event
+from service.submission import create_experiment
+from service.verbs import VERBS
+
+ENDED = "campaign.ended"
+
+
+def load_running(session: Session) -> list[str]:
+    """Return the campaigns that go on and whose experiments do not."""
+    query = select(CampaignRow).where(CampaignRow.state == CampaignState.RUNNING.value)
+    return [
+        row.id
+        for row in session.scalars(query.order_by(CampaignRow.id))
+        if all(map(is_done, load_experiments(session, row)))
+    ]
+
+
+def advance(deed: Deed, campaign: str) -> None:
+    """Let a campaign take its next step, if there is one."""
+    row = lock_campaign(deed, campaign)
+    if row.state != CampaignState.RUNNING:
+        return
+    spec = CampaignSpec.model_validate(row.spec)
+    experiments = load_experiments(deed.session, row)
+    brought = load_brought(deed.session, experiments, question_of(spec))
+    step = next_step(spec, [one.member() for one in brought])
+    for one in brought:
+        if one.unit is not None and one.experiment.state == ExperimentState.AWAITING_DECISION:
+            _leave(deed, one.experiment.id)
+    if isinstance(step, Begin):
+        _begin(deed, row, step)
+    elif isinstance(step, End):
+        row.comparison = step.comparison.wire()
+        _end(deed, row, CampaignState.FINISHED, step.comparison.text)
+
+
+def cancel(deed: Deed, campaign: str, reason: str) -> bool:
+    """Stop a campaign and what goes on of it; asked again it changes nothing.
+
+    Raises:
+        Conflict: it has finished.
+    """
+    row = lock_campaign(deed, campaign)
+    if row.state == CampaignState.CANCELLED:
+        return False
+    if row.state != CampaignState.RUNNING:
+        raise Conflict(f"{row.id} is {row.state}", state=row.state)
+    row.stop = {"reason": reason, "actor": deed.actor}
+    for experiment in load_experiments(deed.session, row):
+        if experiment.state not in (ExperimentState.FINISHED, ExperimentState.STOPPING):
+            VERBS["cancel"](deed, lock_experiment(deed, experiment.id), reason, {})
+    _end(deed, row, CampaignState.CANCELLED, f"cancelled by {deed.actor}")
+    return True
+
+
+def _begin(deed: Deed, row: CampaignRow, step: Begin) -> None:
+    """Begin one run, in the name of who submitted the campaign."""
+    plan = reseeded(ResolvedPlan.model_validate(row.variants[step.variant]), step.repeat)
+    submission = Submission(
+        plan=row.plan,
+        name=f"{row.name} {step.variant} {step.repeat}"[:200],
+        labels={**row.labels, "campaign": row.name, "variant": step.variant},
+    )
+    place = CampaignPlace(campaign=row.id, variant=step.variant, repeat=step.repeat)
+    theirs = Deed(session=deed.session, now=deed.now, actor=row.created_by)
+    create_experiment(theirs, submission, plan, place=place)
+
+
+def _leave(deed: Deed, experiment: str) -> None:
+    """Let nobody be asked about a run that was compared as it is."""
+    row = lock_experiment(deed, experiment)
+    if row.state == ExperimentState.AWAITING_DECISION:
+        VERBS["cancel"](deed, row, "its campaign asks nobody and goes on", {})
+
+
+def _end(deed: Deed, row: CampaignRow, state: CampaignState, text: str) -> None:
+    """End a campaign and tell it, in the name of its last experiment."""
+    row.state = state.value
+    row.ended_at = deed.now
+    deed.session.flush()
+    experiments = load_experiments(deed.session, row)
+    if not experiments:
+        return
+    last = lock_experiment(deed, experiments[-1].id)
+    record_event(deed, last, ENDED, campaign=row.id, state=state.value, text=text)
+    if state is CampaignState.FINISHED:
+        queue_alert(deed, last, ENDED, f"campaign {row.name}: {text}")

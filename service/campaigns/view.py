@@ -1,0 +1,108 @@
+"""How does a campaign look from outside?"""
+
+from collections.abc import Sequence
+
+from sqlalchemy.orm import Session
+
+from gonogo.contract.api import CampaignState, CampaignView, NextStep
+from gonogo.contract.campaign import CampaignSpec
+from gonogo.contract.comparison import Comparison
+from gonogo.contract.lifecycle import ExperimentState
+from gonogo.judge.compare.campaign import planned_runs, question_of
+from service.campaigns.members import Brought, load_brought, load_experiments
+from service.db.schema import CampaignRow
+from service.views import instant, stamp, view_experiment
+
+
+def view_campaign(session: Session, row: CampaignRow) -> CampaignView:
+    """Return a campaign with its runs."""
+    spec = CampaignSpec.model_validate(row.spec)
+    brought = load_brought(session, load_experiments(session, row), question_of(spec))
+    done = [one for one in brought if one.unit is not None]
+    running = row.state == CampaignState.RUNNING
+    planned = planned_runs(spec, [one.member() for one in brought]) if running else len(brought)
+    comparison = None if row.comparison is None else Comparison.model_validate(row.comparison)
+    return CampaignView(
+        id=row.id,
+        name=row.name,
+        plan=row.plan,
+        state=CampaignState(row.state),
+        spec=spec,
+        labels=row.labels,
+        members=[one.view() for one in brought],
+        done=len(done),
+        planned=planned,
+        eta_s=_eta_s(done, planned) if running else None,
+        comparison=comparison,
+        waiting_for=_waiting_for(session, brought) if running else None,
+        text=_text(row, comparison, len(done), planned),
+        next=_next(row, spec, brought),
+        submitted_by=row.created_by,
+        created_at=stamp(row.created_at),
+        ended_at=instant(row.ended_at),
+    )
+
+
+def _eta_s(done: Sequence[Brought], planned: int) -> float | None:
+    """Return the seconds that the rest takes, each run as long as those before, waits included."""
+    rows = [one.experiment for one in done]
+    times = [row.ended_at - row.created_at for row in rows if row.ended_at is not None]
+    return (planned - len(done)) * sum(times) / len(times) if times else None
+
+
+def _waiting_for(session: Session, brought: Sequence[Brought]) -> str | None:
+    for one in brought:
+        if one.unit is None:
+            return view_experiment(session, one.experiment).waiting_for
+    return None
+
+
+def _text(row: CampaignRow, comparison: Comparison | None, done: int, planned: int) -> str:
+    if comparison is not None:
+        return comparison.text
+    if row.stop is not None:
+        reason = f": {row.stop['reason']}" if row.stop["reason"] else ""
+        return f"cancelled by {row.stop['actor']} after {done} runs{reason}"
+    return f"{done} of {planned} runs are made; nothing is compared before they are"
+
+
+def _next(row: CampaignRow, spec: CampaignSpec, brought: Sequence[Brought]) -> list[NextStep]:
+    """Return what can be typed: of one that goes on, how to follow it; of one that ended, proof."""
+    halted = [
+        one.experiment.id
+        for one in brought
+        if one.experiment.state == ExperimentState.AWAITING_DECISION and one.unit is None
+    ]
+    if row.state == CampaignState.RUNNING:
+        found = [
+            NextStep(command=f"gonogo resume {name}", text="let the run that was halted go on")
+            for name in halted
+        ]
+        going = [one.experiment.id for one in brought if one.unit is None and not halted]
+        found += [
+            NextStep(command=f"gonogo watch {name}", text="follow the run that goes on")
+            for name in going
+        ]
+        return [
+            *found,
+            NextStep(command=f"gonogo campaign cancel {row.id}", text="stop it for good"),
+        ]
+    told = {
+        variant.name: ",".join(
+            one.decision
+            for one in brought
+            if one.experiment.variant == variant.name and one.decision is not None
+        )
+        for variant in spec.variants
+    }
+    if row.comparison is None or not all(told.values()):
+        return []
+    command = " ".join(f"{name}={runs}" for name, runs in told.items())
+    options = f"--metric {spec.metric} --warmup {spec.warmup_steps} --margin {spec.margin:g}"
+    options += f" --confidence {question_of(spec).confidence:.6g}"
+    return [
+        NextStep(
+            command=f"gonogo compare {command} {options}",
+            text="compare the recorded decisions again",
+        )
+    ]

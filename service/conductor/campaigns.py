@@ -1,0 +1,24 @@
+"""Who lets campaigns go on? This pass: one step of each whose runs have all ended."""
+
+from functools import partial
+
+from sqlalchemy.orm import Session
+
+from service.campaigns.step import advance, load_running
+from service.context import Context
+from service.lifecycle import Deed
+
+
+class Campaigns:
+    """Takes the next step of each campaign."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def run_once(self) -> None:
+        """Look once at every campaign that goes on."""
+        for campaign in self._context.store.read(load_running):
+            self._context.store.write(partial(self._advance, campaign))
+
+    def _advance(self, campaign: str, session: Session) -> None:
+        advance(Deed(session=session, now=self._context.now()), campaign)
