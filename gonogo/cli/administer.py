@@ -14,10 +14,12 @@ from gonogo.cli.checkout import application_argv, application_env
 from gonogo.cli.connection import client_of
 from gonogo.cli.exits import Exit
 from gonogo.cli.output import err, out, print_json, print_table
-from gonogo.cli.reach.plans import placed, read_plan
+from gonogo.cli.reach.plans import PlanArgument, placed, read_plan
 from gonogo.cli.settings import Settings, load_settings
 from gonogo.cli.stack import embedded_server
+from gonogo.contract.canonical import digest as digest_of
 from gonogo.contract.errors import GonogoError, NotFound
+from gonogo.planning.campaigns import resolve_campaign
 from gonogo.planning.checks import warnings_of
 from gonogo.planning.resolve import checkout_root, resolve_plan
 from gonogo.planning.source import bundled_plan, bundled_plan_names, parse_plan
@@ -32,6 +34,9 @@ def plans(
     """List the bundled plans, or show and check one (a name or a YAML file)."""
     if name is not None:
         argument = read_plan(name)
+        if argument.data().get("campaign") is not None:
+            _show_campaign(argument, as_json=as_json)
+            return
         with placed(argument):
             resolved = resolve_plan(argument.data())
         plan, digest = resolved.parsed(), resolved.plan_digest()
@@ -70,6 +75,23 @@ def plans(
             )
             for plan in found
         ),
+    )
+
+
+def _show_campaign(argument: PlanArgument, *, as_json: bool) -> None:
+    """Print a campaign's plan: what it compares, and what each variant changes."""
+    with placed(argument):
+        found = resolve_campaign(argument.data())
+    base = next(iter(found.variants.values()))
+    if as_json:
+        data = argument.data()
+        print_json({"valid": True, "digest": digest_of(data), **base.wire(), "plan": data})
+        return
+    spec = found.spec
+    out.print(f"{found.plan}: valid, a campaign on {spec.metric}", highlight=False)
+    print_table(
+        ("variant", "changes", "runs"),
+        ((row.name, row.text(), f"{spec.repeats} to {spec.bound}") for row in spec.variants),
     )
 
 

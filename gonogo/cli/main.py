@@ -11,6 +11,7 @@ import typer
 from gonogo import __version__
 from gonogo.cli import (
     administer,
+    campaigns,
     comparing,
     database,
     demo,
@@ -50,6 +51,7 @@ MODULES = (
     running,
     judging,
     comparing,
+    campaigns,
     ledger,
     simulating,
     administer,

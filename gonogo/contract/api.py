@@ -288,16 +288,17 @@ class LogView(Recorded):
 
 
 class FoundView(Recorded):
-    """An experiment, a run or a decision that a name or the beginning of an id may mean."""
+    """A campaign, an experiment, a run or a decision that a name or an id's beginning may mean."""
 
     id: str
     kind: Kind
     name: str
-    """The experiment's."""
-    experiment: str
+    """The experiment's, or the campaign's."""
+    experiment: str | None
+    """Null for a campaign."""
     phase: str | None = None
     state: str
-    """Of an experiment or a run; `decided` for a decision."""
+    """Of a campaign, an experiment or a run; `decided` for a decision."""
     verdict: Verdict | None = None
     at: str
     """When it was submitted, created or decided."""

@@ -56,6 +56,9 @@ class CampaignSpec(Submitted):
     shown_by: list[MetricName] = []
     """Metrics that every variant must tell otherwise than the baseline: they show that it did
     what it says; where they do not, nothing was compared."""
+    alike_in: dict[MetricName, Annotated[float, Field(ge=0, lt=1)]] = {}
+    """Metrics that every variant must tell as the baseline does, with the share by which two runs
+    of one repeat may differ: they show that it computed the same."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -29,6 +29,7 @@ class Metric(StrEnum):
     LOSS = "loss"
     LOSS_FIRST = "loss_first"
     VAL_LOSS = "val_loss"
+    EVAL_S = "eval_s"
     TOKS_PER_S = "toks_per_s"
     DT_STEP_S = "dt_step_s"
     STEP_CV = "step_cv"

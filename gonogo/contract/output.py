@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field, create_model
 from gonogo.contract.api import (
     AlertView,
     ArtifactsView,
+    CampaignView,
     ExperimentView,
     Forecast,
     LogView,
@@ -14,6 +15,7 @@ from gonogo.contract.api import (
     RunView,
     WorkerView,
 )
+from gonogo.contract.campaign import CampaignSpec
 from gonogo.contract.comparison import Comparison
 from gonogo.contract.decision import Decision, Verdict
 from gonogo.contract.finding import Finding
@@ -137,6 +139,28 @@ class Report(Recorded):
     output: str | None
     """The file that holds it, when one was asked for."""
     text: str
+
+
+class Campaigns(Recorded):
+    """`gonogo campaign list`."""
+
+    items: list[CampaignView]
+    next_cursor: str | None = None
+
+
+class CampaignDryRun(Recorded):
+    """`gonogo campaign submit --dry-run`."""
+
+    dry_run: bool
+    plan: str
+    spec: CampaignSpec
+    runs: int
+    """Runs before the first look."""
+    most_runs: int
+    """Runs that it takes at most, those that fail and are made again left out."""
+    warnings: list[str]
+    orders: dict[str, Order]
+    """Variant → the order of its first run."""
 
 
 class Check(Recorded):
@@ -309,6 +333,11 @@ class Demo(Recorded):
 OUTPUTS: dict[str, type[BaseModel]] = {
     "alerts": Alerts,
     "artifacts": ArtifactsView,
+    "campaign cancel": CampaignView,
+    "campaign list": Campaigns,
+    "campaign show": CampaignView,
+    "campaign submit": CampaignView,
+    "campaign submit --dry-run": CampaignDryRun,
     "cancel": ExperimentView,
     "compare": Comparison,
     "db": DatabaseState,

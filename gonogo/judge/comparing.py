@@ -86,7 +86,7 @@ def unit_of_decision(
         order = load_order(RunDir(run_dir))
     measures = {
         metric: row[0]
-        for metric in (question.metric, *question.shown_by)
+        for metric in (question.metric, *question.told)
         if (row := measure_of(facts, rules, metric)) is not None
     }
     warmed = found[1] if found is not None else None

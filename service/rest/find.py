@@ -10,11 +10,11 @@ from sqlalchemy.orm import Session
 from gonogo.contract.api import FoundPage, FoundView
 from gonogo.contract.ids import Kind
 from service.auth import Service, Viewer
-from service.db.schema import DecisionRow, ExperimentRow, RunRow
+from service.db.schema import CampaignRow, DecisionRow, ExperimentRow, RunRow
 from service.views import stamp
 
 router = APIRouter(tags=["overview"])
-FINDABLE = (Kind.EXPERIMENT, Kind.RUN, Kind.DECISION)
+FINDABLE = (Kind.EXPERIMENT, Kind.RUN, Kind.DECISION, Kind.CAMPAIGN)
 Text = Annotated[
     str,
     Query(max_length=200, description="Beginning of an id, with or without its kind, or a name."),
@@ -30,13 +30,14 @@ def find(
     begins: Annotated[bool, Query(description="Also names that only begin so.")] = False,
     limit: Annotated[int, Query(ge=1, le=100, description="So many of each kind.")] = 20,
 ) -> FoundPage:
-    """Find what a text may name: experiments by name too, runs and decisions by id."""
+    """Find what a text may name: experiments and campaigns by name too, runs, decisions by id."""
     kinds = [each for each in FINDABLE if kind is None or each in kind]
     found = context.store.read(
         lambda session: [
             *(_experiments(session, text, limit, begins) if Kind.EXPERIMENT in kinds else ()),
             *(_runs(session, text, limit) if Kind.RUN in kinds else ()),
             *(_decisions(session, text, limit) if Kind.DECISION in kinds else ()),
+            *(_campaigns(session, text, limit, begins) if Kind.CAMPAIGN in kinds else ()),
         ]
     )
     return FoundPage(items=sorted(found, key=lambda row: (row.at, row.id), reverse=True))
@@ -65,6 +66,22 @@ def _experiments(session: Session, text: str, limit: int, begins: bool) -> Itera
             experiment=row.id,
             state=row.state,
             verdict=row.verdict,
+            at=stamp(row.created_at),
+        )
+
+
+def _campaigns(session: Session, text: str, limit: int, begins: bool) -> Iterator[FoundView]:
+    by_id = CampaignRow.id.startswith(_beginning(Kind.CAMPAIGN, text), autoescape=True)
+    named = CampaignRow.name.startswith(text, autoescape=True)
+    by_name = named if begins else CampaignRow.name == text
+    query = select(CampaignRow).where(or_(by_id, by_name))
+    for row in session.scalars(query.order_by(CampaignRow.id.desc()).limit(limit)):
+        yield FoundView(
+            id=row.id,
+            kind=Kind.CAMPAIGN,
+            name=row.name,
+            experiment=None,
+            state=row.state,
             at=stamp(row.created_at),
         )
 

@@ -84,7 +84,14 @@ class Plane:
 
 
 ALIKE = (
-    *("test_find", "test_forecasts", "test_keeping", "test_pages", "test_sign_in"),
+    *(
+        "test_campaign_submission",
+        "test_find",
+        "test_forecasts",
+        "test_keeping",
+        "test_pages",
+        "test_sign_in",
+    ),
     *("test_speeds", "test_submission", "test_writing"),
 )
 """Tests whose statements are plain: on PostgreSQL they run among the long ones."""

@@ -56,6 +56,11 @@ def complete_decisions(incomplete: str) -> Completion:
     return _complete(incomplete, Kind.DECISION, Kind.EXPERIMENT)
 
 
+def complete_campaigns(incomplete: str) -> Completion:
+    """Return the campaigns that begin so, by id or by name."""
+    return _complete(incomplete, Kind.CAMPAIGN)
+
+
 def complete_plans(incomplete: str) -> list[str]:
     """Return the bundled plans that begin so; files are the shell's own."""
     return [name for name in bundled_plan_names() if name.startswith(incomplete)]

@@ -17,7 +17,12 @@ from gonogo.contract.ids import Kind, is_id
 if TYPE_CHECKING:
     from gonogo.cli.client import Client
 
-WORD = {Kind.EXPERIMENT: "experiment", Kind.RUN: "run", Kind.DECISION: "decision"}
+WORD = {
+    Kind.EXPERIMENT: "experiment",
+    Kind.RUN: "run",
+    Kind.DECISION: "decision",
+    Kind.CAMPAIGN: "campaign",
+}
 LAST = "last"
 SHOWN = 10
 """Candidates that are listed of an ambiguous text."""
@@ -48,7 +53,8 @@ def resolve(client: Client, text: str, *kinds: Kind) -> tuple[Kind, str]:
     found = [FoundView.model_validate(row) for row in answer["items"]] if text else []
     if not found:
         words = " or ".join(WORD[kind] for kind in kinds)
-        raise NotFound(f"there is no {words} {text!r}; `gonogo list` shows what there is")
+        shows = "gonogo campaign list" if kinds == (Kind.CAMPAIGN,) else "gonogo list"
+        raise NotFound(f"there is no {words} {text!r}; `{shows}` shows what there is")
     if len(found) > 1:
         raise ambiguous(text, found)
     return found[0].kind, found[0].id

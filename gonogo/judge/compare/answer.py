@@ -60,7 +60,7 @@ def answer_variant(
     row = row.model_copy(update={"ratio": rounded(math.exp(found.centre)), **_ends(found)})
     if all(path.evidence is PathEvidence.DENIED for path in paths):
         return row.model_copy(update={"text": _same_text(paths)})
-    unshown = _unshown(baseline, units, question)
+    unshown = _unshown(baseline, units, question) or _unlike(baseline, units, question)
     if unshown is not None:
         return row.model_copy(update={"text": unshown})
     if found.reach is None:
@@ -118,8 +118,24 @@ def _unshown(baseline: Sequence[Unit], units: Sequence[Unit], question: Question
     return None
 
 
-def _alike(a: float, b: float) -> bool:
-    return abs(a - b) <= SHOWN_RATIO * max(abs(a), abs(b))
+def _unlike(baseline: Sequence[Unit], units: Sequence[Unit], question: Question) -> str | None:
+    """Return why it may have computed something else; None where everything says the same."""
+    for metric, share in question.alike_in.items():
+        told = {unit.repeat: unit.shown.get(metric) for unit in baseline}
+        for unit in units:
+            base, mine = told.get(unit.repeat), unit.shown.get(metric)
+            if base is None or mine is None:
+                return f"nothing shows that it computed the same: not every run tells {metric}"
+            if not _alike(base, mine, share):
+                return (
+                    f"it computed something else: {metric} is {mine:.6g} against {base:.6g} of"
+                    f" the baseline, and may differ by {percent(share)}"
+                )
+    return None
+
+
+def _alike(a: float, b: float, share: float = SHOWN_RATIO) -> bool:
+    return abs(a - b) <= share * max(abs(a), abs(b))
 
 
 def _words(found: Interval, question: Question) -> str:

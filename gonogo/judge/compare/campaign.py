@@ -104,6 +104,7 @@ def question_of(spec: CampaignSpec) -> Question:
         most_repeats=spec.bound,
         per_device=spec.per_device,
         shown_by=[str(name) for name in spec.shown_by],
+        alike_in={str(name): share for name, share in spec.alike_in.items()},
     )
 
 

@@ -1,7 +1,7 @@
 """What is asked of the variants? A metric, which way is better, and what difference matters."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gonogo.contract.criterion import Aggregate, Criterion, Metric
 from gonogo.contract.errors import Rejected
@@ -20,6 +20,7 @@ _HIGHER_IS_BETTER: Mapping[str, bool] = {
     Metric.GPU_UTIL: True,
     Metric.LOSS: False,
     Metric.VAL_LOSS: False,
+    Metric.EVAL_S: False,
     Metric.DT_STEP_S: False,
     Metric.STEP_CV: False,
     Metric.FETCH_SHARE: False,
@@ -47,10 +48,13 @@ class Question:
     """Whether a run's value is divided by the number of its ranks."""
     shown_by: tuple[str, ...] = ()
     """Metrics that show that a variant did something else than the baseline."""
+    alike_in: Mapping[str, float] = field(default_factory=dict)
+    """Metrics that show that it computed the same all the same → share by which two runs of one
+    repeat may differ."""
 
     def criteria(self) -> list[Criterion]:
         """Return the criteria by which the judge measures the metrics; they have no threshold."""
-        rows = {"compared": self.metric, **{f"shown-{row}": row for row in self.shown_by}}
+        rows = {"compared": self.metric} | {f"shown-{row}": row for row in self.told}
         return [
             Criterion(
                 id=name,
@@ -60,6 +64,11 @@ class Question:
             )
             for name, metric in rows.items()
         ]
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """Metrics besides the one that is compared."""
+        return tuple(dict.fromkeys([*self.shown_by, *self.alike_in]))
 
 
 def ask(
@@ -72,6 +81,7 @@ def ask(
     most_repeats: int = MOST_REPEATS,
     per_device: bool = False,
     shown_by: Sequence[str] = (),
+    alike_in: Mapping[str, float] | None = None,
 ) -> Question:
     """Return a question that can be answered.
 
@@ -84,11 +94,12 @@ def ask(
         most_repeats: bound on the runs of each variant that are ever advised.
         per_device: whether values are divided by the number of ranks.
         shown_by: metrics in which every variant must differ from the baseline.
+        alike_in: metrics in which it must not → share by which runs of one repeat may differ.
 
     Raises:
         Rejected: no such metric; nobody knows which way is better; a number out of its range.
     """
-    for name in (metric, *shown_by):
+    for name in (metric, *shown_by, *(alike_in or {})):
         if metric_row(name) is None:
             raise Rejected(f"there is no metric {name!r}; {hint(name, metric_names())}")
     if higher_is_better is None:
@@ -110,4 +121,5 @@ def ask(
         most_repeats=most_repeats,
         per_device=per_device,
         shown_by=tuple(map(str, shown_by)),
+        alike_in={str(name): share for name, share in (alike_in or {}).items()},
     )

@@ -41,7 +41,7 @@ class Unit:
     repeat: int | None = None
     ran: Ran = field(default_factory=Ran)
     shown: Mapping[str, float] = field(default_factory=dict)
-    """Means of the metrics that show what it did, as far as every rank tells them."""
+    """Means of the other metrics that are asked for, as far as every rank tells them."""
 
     def as_repeat(self, repeat: int | None) -> "Unit":
         """Return it under the number of its repeat."""
@@ -110,7 +110,7 @@ def build_unit(
         ran=build_ran(facts, rules, order),
         shown={
             metric: mean
-            for metric in question.shown_by
+            for metric in question.told
             if metric in measures and (mean := _mean(measures[metric], rules, metric)) is not None
         },
     )

@@ -114,6 +114,10 @@ def _evals(steps: RankSteps, rules: Rules) -> Samples:
     return steps.evals
 
 
+def _eval_s(steps: RankSteps, rules: Rules) -> Samples:
+    return steps.eval_s
+
+
 def _steps_completed(steps: RankSteps, rules: Rules) -> Samples:
     return {rules.last_step: float(max(steps.last_step, rules.first_step - 1))}
 
@@ -204,6 +208,12 @@ METRICS: Mapping[str, MetricRow] = {
         samples=_evals,
         owed=Owed.EVERY_EVAL,
         meaning="`val_loss` of the `eval` lines.",
+    ),
+    Metric.EVAL_S: MetricRow(
+        samples=_eval_s,
+        owed=Owed.EVERY_EVAL,
+        unit="s",
+        meaning="`dt` of the `eval` lines: how long the evaluation took.",
     ),
     Metric.TOKS_PER_S: MetricRow(
         samples=_toks_per_s,

@@ -33,6 +33,8 @@ class BootSteps:
     steps: StepTable = field(default_factory=StepTable)
     evals: dict[int, tuple[int, float]] = field(default_factory=dict)
     """Step → seq and validation loss of its `eval` line."""
+    eval_s: dict[int, float] = field(default_factory=dict)
+    """Step → the seconds that its `eval` line tells."""
     began_ts: float = float("inf")
     began_mono: float = float("inf")
     ended_mono: float = float("-inf")
@@ -75,6 +77,8 @@ class BootSteps:
         if beat.msg == Msg.EVAL:
             if beat.val_loss is not None and beat.seq >= self.evals.get(beat.step, (0, 0.0))[0]:
                 self.evals[beat.step] = beat.seq, beat.val_loss
+                if beat.dt is not None:
+                    self.eval_s[beat.step] = beat.dt
         elif beat.msg == Msg.BOOT:
             if beat.seq >= self.boot_seq:
                 self.boot_seq, self.boot_line = beat.seq, beat
@@ -150,6 +154,11 @@ class RankSteps:
     def evals(self) -> dict[int, float]:
         """Step → validation loss."""
         return {step: loss for boot in self.boots for step, (_, loss) in boot.evals.items()}
+
+    @property
+    def eval_s(self) -> dict[int, float]:
+        """Step → the seconds that its evaluation took, where the line tells them."""
+        return {step: dt_s for boot in self.boots for step, dt_s in boot.eval_s.items()}
 
     @property
     def last_step(self) -> int:

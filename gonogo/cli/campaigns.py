@@ -1,0 +1,275 @@
+"""What does `gonogo campaign` do? It submits campaigns, shows them, and cancels them.
+
+A campaign runs the variants of one phase in turns and compares them (docs/campaigns.md).
+"""
+
+import time
+import uuid
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from gonogo.cli.client import Client
+from gonogo.cli.comparing import print_comparison
+from gonogo.cli.connection import connect, parse_pairs, parse_sets
+from gonogo.cli.exits import Exit
+from gonogo.cli.output import (
+    duration,
+    err,
+    out,
+    print_fields,
+    print_json,
+    print_lines,
+    verdict_text,
+)
+from gonogo.cli.reach.completing import complete_campaigns, complete_plans
+from gonogo.cli.reach.naming import LAST, resolve
+from gonogo.cli.reach.plans import placed, read_plan
+from gonogo.cli.screen.group import Commands
+from gonogo.cli.screen.table import Column, print_columns
+from gonogo.cli.screen.times import ago
+from gonogo.contract.api import CampaignState, CampaignView
+from gonogo.contract.canonical import wire_value
+from gonogo.contract.comparison import Result
+from gonogo.contract.errors import NotFound
+from gonogo.contract.ids import Kind
+
+POLL_S = 1.0
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+Id = Annotated[
+    str,
+    typer.Argument(
+        help="Campaign: id, beginning of it, name, or `last`.", autocompletion=complete_campaigns
+    ),
+]
+_STYLE = {
+    CampaignState.RUNNING: "cyan",
+    CampaignState.FINISHED: "green",
+    CampaignState.CANCELLED: "dim",
+}
+
+
+def submit(
+    plan: Annotated[
+        str,
+        typer.Argument(
+            help="Bundled campaign's name, or a YAML file with a `campaign`.",
+            autocompletion=complete_plans,
+        ),
+    ],
+    name: Annotated[str | None, typer.Option(help="Name of the campaign.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Override, e.g. campaign.margin=0.01.")
+    ] = None,
+    repeats: Annotated[
+        int | None, typer.Option(help="Runs of each variant before the first look, 3 to 20.")
+    ] = None,
+    label: Annotated[list[str] | None, typer.Option(help="Label k=v, of every run.")] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Repeat safely: the same key submits once.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option(help="Only show what would run.")] = False,
+    wait: Annotated[bool, typer.Option(help="Follow it until it ends.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Submit a campaign: its variants are run in turns, and compared."""
+    argument = read_plan(plan)
+    sets = parse_sets(set_ or [])
+    body = {
+        "plan": wire_value(argument.submitted),
+        "name": name,
+        "set": wire_value(sets),
+        "repeats": repeats,
+        "labels": parse_pairs(label or [], "--label"),
+        "dry_run": dry_run,
+    }
+    key = idempotency_key or str(uuid.uuid4())
+    with connect() as client:
+        with placed(argument, sets):
+            answer = client.post("/campaigns", body, **{"Idempotency-Key": key})
+        for warning in answer.get("warnings", []):
+            err.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
+        if dry_run:
+            print_json(answer)
+            return
+        if wait:
+            final = _follow(client, answer["id"], quiet=as_json)
+            if as_json:
+                print_json(final.wire())
+            else:
+                _print_campaign(final)
+            raise typer.Exit(exit_of_campaign(final))
+        if as_json:
+            print_json(answer)
+        else:
+            out.print(f"{answer['id']}  {client.url}/campaigns/{answer['id']}")
+            out.print(f"[dim]follow it with:[/dim] gonogo campaign show {answer['id']}")
+
+
+def show(campaign: Id, as_json: Json = False) -> None:
+    """Show a campaign: its runs, how far it is, and what it came to."""
+    with connect() as client:
+        view = _load(client, campaign)
+    if as_json:
+        print_json(view.wire())
+    else:
+        _print_campaign(view)
+
+
+def list_(
+    limit: Annotated[int, typer.Option(min=1, max=200, help="How many.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """List campaigns, newest first."""
+    with connect() as client:
+        page = client.get("/campaigns", limit=limit)
+    if as_json:
+        print_json(page)
+        return
+    rows = [CampaignView.model_validate(item) for item in page["items"]]
+    if not rows:
+        out.print("there is no campaign yet; begin one with: gonogo campaign submit campaign-demo")
+        return
+    print_columns(
+        [
+            Column(name="campaign", cells=[row.id for row in rows]),
+            Column(name="name", cells=[escape(row.name) for row in rows], cut=True),
+            Column(name="state", cells=[_state(row) for row in rows]),
+            Column(name="runs", cells=[f"{row.done} of {row.planned}" for row in rows]),
+            Column(name="result", cells=[escape(_result(row)) for row in rows]),
+            Column(name="submitted", cells=[ago(row.created_at) for row in rows]),
+        ]
+    )
+
+
+def cancel(
+    campaign: Id,
+    reason: Annotated[str, typer.Option("--reason", help="Why; recorded with it.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Stop a campaign and the run of it that goes on."""
+    with connect() as client:
+        found = _load(client, campaign)
+        answer = client.post(f"/campaigns/{found.id}/cancel", {"reason": reason})
+    view = CampaignView.model_validate(answer)
+    if as_json:
+        print_json(view.wire())
+    else:
+        out.print(f"{view.id}: {_state(view)}", highlight=False)
+
+
+def exit_of_campaign(view: CampaignView) -> Exit:
+    """Return the exit code of one that has ended: answered, inconclusive, or cancelled."""
+    if view.state is CampaignState.CANCELLED:
+        return Exit.CANCELLED
+    if view.comparison is None or view.comparison.result is Result.INCONCLUSIVE:
+        return Exit.INCONCLUSIVE
+    return Exit.OK
+
+
+def _load(client: Client, text: str) -> CampaignView:
+    if text == LAST:
+        newest = client.get("/campaigns", limit=1)["items"]
+        if not newest:
+            raise NotFound("there is no campaign yet; begin one with: gonogo campaign submit NAME")
+        return CampaignView.model_validate(newest[0])
+    _, found = resolve(client, text, Kind.CAMPAIGN)
+    return CampaignView.model_validate(client.get(f"/campaigns/{found}"))
+
+
+def _follow(client: Client, campaign: str, *, quiet: bool) -> CampaignView:
+    """Print a line whenever a run has ended, until the campaign has."""
+    said = ""
+    while True:
+        view = CampaignView.model_validate(client.get_patiently(f"/campaigns/{campaign}"))
+        line = _progress(view)
+        if not quiet and line != said:
+            print_lines([line])
+            said = line
+        if view.state is not CampaignState.RUNNING:
+            return view
+        time.sleep(POLL_S)
+
+
+def _progress(view: CampaignView) -> str:
+    going = [row for row in view.members if row.value is None and row.why is None]
+    words = [f"{view.done} of {view.planned} runs"]
+    words += [f"{row.variant} {row.repeat}: {row.state}" for row in going[-1:]]
+    if view.waiting_for:
+        words.append(f"waits for {view.waiting_for}")
+    return ", ".join(words)
+
+
+def _print_campaign(view: CampaignView) -> None:
+    eta = None if view.eta_s is None else f", about {duration(view.eta_s)} to go"
+    print_fields(
+        {
+            "campaign": f"{view.id} [bold]{escape(view.name)}[/bold]",
+            "plan": view.plan,
+            "state": f"{_state(view)}  {view.done} of {view.planned} runs{eta or ''}",
+            "compares": f"{view.spec.metric}{' per device' if view.spec.per_device else ''} of "
+            + ", ".join(f"{row.name} ({escape(row.text())})" for row in view.spec.variants),
+            "submitted": f"{ago(view.created_at)} by {escape(view.submitted_by or '–')}",
+        }
+    )
+    if view.members:
+        metric = str(view.spec.metric)
+        print_columns(
+            [
+                Column(name="repeat", cells=[str(row.repeat) for row in view.members]),
+                Column(name="variant", cells=[row.variant for row in view.members], cut=True),
+                Column(name="experiment", cells=[row.experiment for row in view.members]),
+                Column(
+                    name="verdict",
+                    cells=[
+                        verdict_text(row.verdict) if row.verdict else str(row.state)
+                        for row in view.members
+                    ],
+                ),
+                Column(
+                    name=metric,
+                    cells=[
+                        "–" if row.value is None else f"{row.value:.6g}" for row in view.members
+                    ],
+                ),
+            ]
+        )
+        print_lines(
+            f"  does not count  {row.variant} {row.repeat}: {row.why}"
+            for row in view.members
+            if row.why
+        )
+    if view.comparison is not None:
+        print_comparison(view.comparison)
+    else:
+        print_lines([view.text])
+        if view.waiting_for:
+            print_lines([f"waits for {view.waiting_for}"])
+    print_lines(f"next: {row.command}  ({row.text})" for row in view.next)
+
+
+def _state(view: CampaignView) -> str:
+    return f"[{_STYLE[view.state]}]{view.state}[/{_STYLE[view.state]}]"
+
+
+def _result(view: CampaignView) -> str:
+    found = view.comparison
+    if found is None:
+        return "–"
+    return f"{found.winner} wins" if found.winner else str(found.result)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    group = typer.Typer(
+        name="campaign",
+        cls=Commands,
+        help="Run variants in turns and compare them.",
+        rich_markup_mode=None,
+    )
+    group.command()(submit)
+    group.command()(show)
+    group.command("list")(list_)
+    group.command()(cancel)
+    app.add_typer(group)

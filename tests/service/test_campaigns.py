@@ -1,0 +1,144 @@
+"""A campaign: its runs are begun in turns, ended and compared, and anybody can do it again."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from gonogo.contract.campaign import CampaignSpec
+from gonogo.contract.comparison import Comparison
+from gonogo.contract.order import Order
+from gonogo.judge.compare.campaign import question_of
+from gonogo.judge.compare.compare import compare
+from gonogo.judge.comparing import unit_of_decision
+from gonogo.judge.ledger.recorded import load_decision
+from gonogo.planning.source import bundled_plan
+from service.campaigns.step import advance
+from service.lifecycle import Deed
+from tests.service.conftest import Plane
+from tests.service.fake_worker import FakeWorker, beats
+
+STEPS = 30
+SPEEDS = {"0": 0.2, "1": 0.15}
+"""Seconds of a step by the variable that tells the variants apart."""
+
+
+def campaign_plan(**said: Any) -> dict[str, Any]:
+    """The demo's smoke phase as a campaign of one toggle."""
+    plan = bundled_plan("demo")
+    (phase,) = (row for row in plan["phases"] if row["name"] == "smoke")
+    phase |= {"steps": STEPS, "gate": [], "approve": "never"}
+    variants = [
+        {"name": "plain", "env": {"NSA_DDP_STATIC_GRAPH": 0}},
+        {"name": "static", "env": {"NSA_DDP_STATIC_GRAPH": 1}},
+    ]
+    section = {"variants": variants, "repeats": 3, "max_repeats": 3, **said}
+    return {**plan, "phases": [phase], "campaign": section}
+
+
+def submit(plane: Plane, plan: Any = None, **more: Any) -> dict[str, Any]:
+    answer = plane.call("POST", "/campaigns", json={"plan": plan or campaign_plan(), **more})
+    assert answer.status_code == 201, answer.text
+    assert answer.headers["Location"] == f"/api/v1/campaigns/{answer.json()['id']}"
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def view(plane: Plane, campaign: str) -> dict[str, Any]:
+    found: dict[str, Any] = plane.get(f"/campaigns/{campaign}")
+    return found
+
+
+def run_through(worker: FakeWorker, order: Order, wobble: float) -> None:
+    step_s = SPEEDS[order.env["NSA_DDP_STATIC_GRAPH"]] * wobble
+    worker.start(order)
+    lines = {rank: beats(order, rank, step_s=step_s) for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    assert worker.end(order, lines).status_code == 200
+
+
+def test_runs_are_made_in_turns_and_compared(plane: Plane) -> None:
+    began = submit(plane, name="static graph", labels={"team": "nsa"})
+    assert (began["state"], began["done"], began["planned"]) == ("running", 0, 6)
+    worker, wobbles, seen = plane.worker(), itertools.cycle([1.0, 1.01, 0.99]), []
+    for _ in range(6):
+        order = plane.next_order(worker)
+        going = [row["state"] for row in view(plane, began["id"])["members"]]
+        assert going == ["finished"] * len(seen) + ["running"], "one run at a time"
+        assert (order.reason, order.phase, order.steps) == ("campaign", "smoke", STEPS)
+        seen.append((order.env["NSA_DDP_STATIC_GRAPH"], order.train["seed"]))
+        run_through(worker, order, next(wobbles))
+    assert [toggle for toggle, _ in seen] == ["0", "1", "1", "0", "0", "1"]
+    assert [seed for _, seed in seen] == [1337, 1337, 1338, 1338, 1339, 1339]
+    done = plane.wait(
+        lambda: (row := view(plane, began["id"]))["state"] == "finished" and row, "its end"
+    )
+    found = Comparison.model_validate(done["comparison"])
+    assert (found.result, found.winner, found.baseline) == ("winner", "static", "plain")
+    assert [path.path for path in found.paths] == ["env.NSA_DDP_STATIC_GRAPH"]
+    assert found.variants[1].ratio == pytest.approx(4 / 3, rel=0.03)
+    assert (done["done"], done["planned"], done["text"]) == (6, 6, found.text)
+    assert [row["variant"] for row in done["members"]] == [
+        *("plain", "static", "static", "plain", "plain", "static")
+    ]
+    assert {row["verdict"] for row in done["members"]} == {"GO"}
+    experiment = plane.experiment(done["members"][1]["experiment"])
+    assert experiment["campaign"] == {"campaign": began["id"], "variant": "static", "repeat": 1}
+    assert experiment["labels"] == {"team": "nsa", "campaign": "static graph", "variant": "static"}
+    assert_again(plane, done)
+    alerts = [row for row in plane.get("/alerts")["items"] if row["type"] == "campaign.ended"]
+    assert [found.text in row["data"]["text"] for row in alerts] == [True]
+
+
+def assert_again(plane: Plane, done: dict[str, Any]) -> None:
+    """Whoever has the decisions alone comes to the same comparison, byte by byte."""
+    question = question_of(CampaignSpec.model_validate(done["spec"]))
+    units: dict[str, list[Any]] = {row["name"]: [] for row in done["spec"]["variants"]}
+    for row in done["members"]:
+        path = plane.home / "decisions" / f"{row['decision']}.json"
+        plane.wait(path.exists, "the decision's file")
+        unit = unit_of_decision(row["decision"], load_decision(path), None, question)
+        units[row["variant"]].append(unit.as_repeat(row["repeat"]))
+    again = compare(units, question)
+    recorded = Comparison.model_validate(done["comparison"])
+    assert again.variants == recorded.variants
+    assert (again.text, again.result, again.kept) == (recorded.text, recorded.result, recorded.kept)
+    (step,) = done["next"]
+    assert step["command"].startswith("gonogo compare plain=dec_")
+
+
+def test_a_run_that_fails_is_made_once_more(plane: Plane) -> None:
+    began = submit(plane)
+    worker = plane.worker()
+    run_through(worker, plane.next_order(worker), 1.0)
+    order = plane.next_order(worker)
+    worker.start(order)
+    lines = {rank: beats(order, rank, upto=4) for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    assert worker.end(order, lines, reason="nonzero_exit", code=1).status_code == 200
+    again = plane.next_order(worker)
+    assert (again.env, again.train) == (order.env, order.train)
+    members = view(plane, began["id"])["members"]
+    assert [row["repeat"] for row in members] == [1, 1, 1]
+    assert "nonzero_exit" in members[1]["why"]
+    assert view(plane, began["id"])["planned"] == 7
+
+
+def test_cancelled_it_begins_nothing_more(plane: Plane) -> None:
+    began = submit(plane)
+    worker = plane.worker()
+    order = plane.next_order(worker)
+    worker.start(order)
+    answer = plane.call("POST", f"/campaigns/{began['id']}/cancel", json={"reason": "enough"})
+    assert (answer.status_code, answer.json()["state"]) == (202, "cancelled")
+    assert "enough" in answer.json()["text"]
+    assert plane.call("POST", f"/campaigns/{began['id']}/cancel").status_code == 200
+    assert plane.experiment(order.experiment)["state"] in ("stopping", "finished")
+    lines = {rank: beats(order, rank, upto=4) for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    assert worker.end(order, lines, reason="cancelled", by="operator").status_code == 200
+    plane.wait_state(order.experiment, "finished")
+    plane.context.store.write(lambda s: advance(Deed(session=s, now=0.0), began["id"]))
+    assert len(view(plane, began["id"])["members"]) == 1
