@@ -20,12 +20,17 @@ from gonogo.judge.evidence.metrics import metric_names, metric_row
 from gonogo.planning.overrides import with_overrides as with_overrides
 from gonogo.planning.problems import problems_of, rejected
 
+CAMPAIGN = "campaign-"
+"""Beginning of the names of the bundled campaigns, which come last."""
+
 
 @cache
 def _bundled() -> dict[str, str]:
     folder = resources.files("gonogo.contract").joinpath("plans")
     files = [entry for entry in folder.iterdir() if entry.name.endswith(".yaml")]
-    return dict(sorted((entry.name.removesuffix(".yaml"), entry.read_text()) for entry in files))
+    found = {entry.name.removesuffix(".yaml"): entry.read_text() for entry in files}
+    order = sorted(found, key=lambda name: (name.startswith(CAMPAIGN), name))
+    return {name: found[name] for name in order}
 
 
 @cache

@@ -43,6 +43,14 @@ def view_campaign(session: Session, row: CampaignRow) -> CampaignView:
     )
 
 
+def result_text(view: CampaignView) -> str:
+    """Return what a campaign came to, in two words."""
+    found = view.comparison
+    if found is None:
+        return str(view.state)
+    return f"{found.winner} wins" if found.winner else str(found.result)
+
+
 def _eta_s(done: Sequence[Brought], planned: int) -> float | None:
     """Return the seconds that the rest takes, each run as long as those before, waits included."""
     rows = [one.experiment for one in done]

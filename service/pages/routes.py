@@ -7,14 +7,18 @@ from fastapi.responses import FileResponse, HTMLResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from gonogo.contract.api import CampaignState
 from gonogo.contract.errors import NotFound
 from service.artifacts import list_artifacts, load_artifact
 from service.auth import Service
-from service.db.schema import AlertRow, DeliveryRow, ExperimentRow, WorkerRow
+from service.campaigns.create import load_campaign
+from service.campaigns.view import result_text, view_campaign
+from service.db.schema import AlertRow, CampaignRow, DeliveryRow, ExperimentRow, WorkerRow
 from service.lifecycle import load_run
 from service.logs import load_log
 from service.pages import sign_in
 from service.pages.charts import legend, line_chart
+from service.pages.intervals import interval_chart, ratio_text
 from service.pages.load import load_experiment_page
 from service.pages.render import STATIC, load_static, render
 from service.pages.route import PageRoute, Visitor
@@ -71,6 +75,47 @@ def experiment(
         legend=legend,
         observed=observed_text,
         threshold=threshold_text,
+    )
+    return HTMLResponse(page)
+
+
+@router.get("/campaigns")
+def campaigns(context: Service, who: Visitor, cursor: Cursor = None) -> Response:
+    """List the campaigns, newest first."""
+
+    def work(session: Session) -> tuple[list[Any], str | None]:
+        rows, after = load_page(
+            session,
+            select(CampaignRow),
+            CampaignRow.id,
+            limit=PAGE,
+            after=cursor,
+            newest_first=True,
+        )
+        return [view_campaign(session, row) for row in rows], after
+
+    rows, after = context.store.read(work)
+    page = render(
+        "campaigns.html", who=who, rows=rows, after=after, result=result_text, refresh_s=REFRESH_S
+    )
+    return HTMLResponse(page)
+
+
+@router.get("/campaigns/{campaign}")
+def campaign(context: Service, who: Visitor, campaign: str) -> Response:
+    """Show a campaign: its runs by repeat and variant, and what they came to."""
+    found = context.store.read(
+        lambda session: view_campaign(session, load_campaign(session, campaign))
+    )
+    page = render(
+        "campaign.html",
+        who=who,
+        c=found,
+        repeats=sorted({row.repeat for row in found.members}),
+        result=result_text,
+        chart=interval_chart,
+        ratio=ratio_text,
+        refresh_s=REFRESH_S if found.state is CampaignState.RUNNING else None,
     )
     return HTMLResponse(page)
 

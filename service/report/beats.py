@@ -48,6 +48,8 @@ class Slim:
     dt_fetch_s: float | None
     grad_norm: float | None
     toks_per_s: float | None
+    comm_mb: float | None
+    flash_share: float | None
     gate_entropy: float | None
     gpu_mem_reserved: float | None
     gpu_mem_alloc: float | None
@@ -77,6 +79,8 @@ def read_beat(line: str) -> Heartbeat | Slim:
         dt_fetch_s=_float(said.get("dt_fetch_s")),
         grad_norm=_float(said.get("grad_norm")),
         toks_per_s=_float(said.get("toks_per_s")),
+        comm_mb=_float(said.get("comm_mb")),
+        flash_share=_float(said.get("flash_share")),
         gate_entropy=_float(said.get("gate_entropy")),
         gpu_mem_reserved=_float(said.get("gpu_mem_reserved")),
         gpu_mem_alloc=_float(said.get("gpu_mem_alloc")),

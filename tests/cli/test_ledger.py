@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +12,8 @@ import pytest
 
 from gonogo.judge.ledger.sign import SigningKey
 from gonogo.signing import save_public_key, save_signing_key
+from tests.cli.typed import typed
 from tests.judge.ledger.chains import KEY, OTHER_KEY, RELEASE, chain, release, save_chain
-
-
-def gonogo(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GONOGO_")}
-    return subprocess.run(
-        [sys.executable, "-m", "gonogo.cli.main", *arguments],
-        env={**kept, "GONOGO_HOME": str(home)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 def told(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -51,16 +38,16 @@ def pub(folder: Path, key: SigningKey) -> str:
 
 
 def test_verify_checks_the_home_and_says_what_it_found(home: Path) -> None:
-    done = gonogo(home, "verify", "--json")
+    done = typed(home, "verify", "--json")
     assert done.returncode == 0, done.stdout
     assert told(done) == {"decisions": 6, "ok": True, "problems": [], "not_verified": []}
-    assert "6 decisions: nothing is wrong" in gonogo(home, "verify").stdout
+    assert "6 decisions: nothing is wrong" in typed(home, "verify").stdout
 
 
 def test_verify_names_each_problem_with_decision_and_file(home: Path) -> None:
     file = home / "decisions" / f"{chain()[1].id}.json"
     file.write_text(file.read_text().replace('"actor": "gonogo"', '"actor": "bob"'))
-    done = gonogo(home, "verify", str(home), "--json")
+    done = typed(home, "verify", str(home), "--json")
     assert done.returncode == 1
     found = told(done)
     assert not found["ok"]
@@ -70,16 +57,16 @@ def test_verify_names_each_problem_with_decision_and_file(home: Path) -> None:
         "text": found["problems"][0]["text"],
     }
     assert found["problems"][0]["text"].startswith("hash:")
-    assert "1 problem" in gonogo(home, "verify", str(home)).stdout
+    assert "1 problem" in typed(home, "verify", str(home)).stdout
 
 
 def test_verify_takes_a_folder_of_exported_decisions_and_a_key(home: Path, tmp_path: Path) -> None:
     folder = save_chain(tmp_path / "exported", chain())
     own, other = pub(tmp_path / "a", KEY), pub(tmp_path / "b", OTHER_KEY)
-    assert gonogo(tmp_path / "none", "verify", str(folder), "--key", own).returncode == 0
-    assert gonogo(home, "verify", str(folder)).returncode == 0
-    assert gonogo(tmp_path / "none", "verify", str(folder)).returncode == 1
-    done = gonogo(home, "verify", str(folder), "--key", other)
+    assert typed(tmp_path / "none", "verify", str(folder), "--key", own).returncode == 0
+    assert typed(home, "verify", str(folder)).returncode == 0
+    assert typed(tmp_path / "none", "verify", str(folder)).returncode == 1
+    done = typed(home, "verify", str(folder), "--key", other)
     assert done.returncode == 1
     assert "not trusted" in done.stdout
 
@@ -87,28 +74,28 @@ def test_verify_takes_a_folder_of_exported_decisions_and_a_key(home: Path, tmp_p
 def test_an_anchor_shows_that_the_end_was_removed(home: Path) -> None:
     last = chain()[-1]
     (home / "decisions" / f"{last.id}.json").unlink()
-    assert gonogo(home, "verify").returncode == 0
-    done = gonogo(home, "verify", "--anchor", last.decision.hash)
+    assert typed(home, "verify").returncode == 0
+    done = typed(home, "verify", "--anchor", last.decision.hash)
     assert done.returncode == 1
     assert "it was removed" in done.stdout
 
 
 def test_verify_of_one_file(home: Path) -> None:
     file = home / "decisions" / f"{chain()[2].id}.json"
-    assert gonogo(home, "verify", str(file)).returncode == 0
+    assert typed(home, "verify", str(file)).returncode == 0
 
 
 def test_the_demos_in_a_home_are_checked_with_their_own_keys(home: Path) -> None:
     demo = home / "demo" / "20260101"
     save_signing_key(demo, OTHER_KEY)
     save_chain(demo / "decisions", chain("nan", key=OTHER_KEY))
-    assert told(gonogo(home, "verify", "--json"))["decisions"] == 6 + 4
-    (said,) = told(gonogo(home, "verify", "--json"))["not_verified"]
+    assert told(typed(home, "verify", "--json"))["decisions"] == 6 + 4
+    (said,) = told(typed(home, "verify", "--json"))["not_verified"]
     assert said.startswith("demo/20260101: its decisions are checked by its own key")
     assert OTHER_KEY.key_id in said
     assert KEY.key_id in said
     (demo / "signing.pub").unlink()
-    assert gonogo(home, "verify", "--json").returncode == 1
+    assert typed(home, "verify", "--json").returncode == 1
 
 
 def test_a_decision_of_a_demo_is_told_from_one_of_the_home(home: Path) -> None:
@@ -117,18 +104,18 @@ def test_a_decision_of_a_demo_is_told_from_one_of_the_home(home: Path) -> None:
     save_signing_key(demo, OTHER_KEY)
     save_chain(demo / "decisions", chain(key=OTHER_KEY))
     shutil.copytree(home / "runs", demo / "runs")
-    true = gonogo(home, "replay", chain()[3].id, "--json")
+    true = typed(home, "replay", chain()[3].id, "--json")
     assert not any("demo/" in text for text in told(true)["not_verified"])
     (home / "decisions" / f"{chain()[3].id}.json").unlink()
     its = OTHER_KEY.key_id
     for name in (chain()[3].id, str(demo / "decisions" / f"{chain()[3].id}.json")):
-        said = told(gonogo(home, "replay", name, "--json"))["not_verified"][0]
+        said = told(typed(home, "replay", name, "--json"))["not_verified"][0]
         assert said.startswith(f"demo/20260101: its decisions are checked by its own key {its}")
         assert said.endswith(f"not by the home's key {KEY.key_id}")
-    assert "demo/20260101" in gonogo(home, "replay", chain()[3].id).stdout
+    assert "demo/20260101" in typed(home, "replay", chain()[3].id).stdout
     shutil.copy(home / "signing.pub", demo / "signing.pub")  # of a key that did not sign there
     (demo / "signing.key").unlink()
-    assert gonogo(home, "replay", chain()[3].id).returncode == 1
+    assert typed(home, "replay", chain()[3].id).returncode == 1
 
 
 @pytest.mark.parametrize("what", ["decision", "decisions"])
@@ -152,7 +139,7 @@ def test_trust_is_taken_from_the_home_that_was_asked_not_from_where_a_link_leads
         ["verify"], ["verify", file], ["verify", str(home / "decisions")],
         ["replay", chain()[3].id], ["replay", file],
     ):  # fmt: skip
-        done = gonogo(home, *command)
+        done = typed(home, *command)
         assert done.returncode == 1, command
         assert why in " ".join((done.stdout + done.stderr).split()), command
         assert "Traceback" not in done.stderr
@@ -163,16 +150,16 @@ def test_a_public_half_that_was_exchanged_is_a_problem(home: Path) -> None:
     save_chain(home / "decisions", chain(key=OTHER_KEY))
     (home / "signing.pub").unlink()
     save_public_key(home, OTHER_KEY.public)
-    done = gonogo(home, "verify", "--json")
+    done = typed(home, "verify", "--json")
     (problem,) = told(done)["problems"]
     assert (done.returncode, problem["path"]) == (1, str(home / "signing.pub"))
     assert problem["text"] == "is not the public half of signing.key: one of them was changed"
     for command in (["replay", chain()[3].id], ["verify", str(home / "decisions")]):
-        done = gonogo(home, *command)
+        done = typed(home, *command)
         assert (done.returncode, done.stdout) == (1, "")
         assert "one of them was changed" in done.stderr
     (home / "signing.key").unlink()  # as where others verify
-    assert gonogo(home, "verify").returncode == 0
+    assert typed(home, "verify").returncode == 0
 
 
 def test_a_decision_that_leads_nowhere_is_one_clear_line(tmp_path: Path) -> None:
@@ -180,11 +167,11 @@ def test_a_decision_that_leads_nowhere_is_one_clear_line(tmp_path: Path) -> None
     link = tmp_path / "decisions" / "dec_01K0000000000000000000000Z.json"
     link.symlink_to(tmp_path / "nowhere")
     for name in (link.stem, release("go")[3].id):
-        done = gonogo(tmp_path, "replay", name)
+        done = typed(tmp_path, "replay", name)
         assert (done.returncode, done.stdout) == (1, "")
         assert len(done.stderr.splitlines()) == 1
         assert "it is a symbolic link" in done.stderr
-    done = gonogo(tmp_path, "run", "--steps", "3", "--", "true")
+    done = typed(tmp_path, "run", "--steps", "3", "--", "true")
     assert done.returncode == 1
     assert "it is a symbolic link" in done.stderr
     assert "Traceback" not in done.stderr
@@ -203,18 +190,18 @@ BAD = [
 def test_bad_input_is_one_line_and_its_own_exit_code(
     arguments: list[str], code: int, home: Path
 ) -> None:
-    done = gonogo(home, *arguments)
+    done = typed(home, *arguments)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_a_folder_without_a_decision_is_nothing_that_passes(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    assert gonogo(tmp_path, "verify", str(tmp_path / "empty")).returncode == 3
+    assert typed(tmp_path, "verify", str(tmp_path / "empty")).returncode == 3
 
 
 def test_replay_of_a_home_checks_signature_chain_and_both_halves(home: Path) -> None:
-    done = gonogo(home, "replay", chain()[3].id, "--json")
+    done = typed(home, "replay", chain()[3].id, "--json")
     assert done.returncode == 0, done.stdout
     assert {"signature", "chain", "order", "run_directory"} <= set(told(done)["checked"])
     (watched,) = told(done)["not_verified"]
@@ -226,17 +213,17 @@ def test_a_decision_is_replayed_by_the_beginning_of_its_id(home: Path) -> None:
     name = ids[3]
     count = next(n for n in range(5, 31) if sum(i.startswith(name[:n]) for i in ids) == 1)
     for text in (name[:count], name[:count].lower(), name[4:count]):
-        assert told(gonogo(home, "replay", text, "--json"))["id"] == name
-    done = gonogo(home, "replay", "dec_0")
+        assert told(typed(home, "replay", text, "--json"))["id"] == name
+    done = typed(home, "replay", "dec_0")
     assert (done.returncode, done.stdout) == (2, "")
     assert f"may mean {len(ids)} decisions" in done.stderr
     assert all(row in done.stderr for row in ids)
-    assert gonogo(home, "replay", "dec_*").returncode == 3
+    assert typed(home, "replay", "dec_*").returncode == 3
 
 
 def test_replay_says_what_it_could_not_verify(home: Path, tmp_path: Path) -> None:
     (home / "decisions" / f"{chain()[1].id}.json").unlink()
-    done = gonogo(home, "replay", chain()[2].id)
+    done = typed(home, "replay", chain()[2].id)
     assert done.returncode == 0
     assert "not verified: decision 2 of" in done.stdout
 
@@ -244,10 +231,10 @@ def test_replay_says_what_it_could_not_verify(home: Path, tmp_path: Path) -> Non
 def test_replay_of_a_broken_chain_or_a_wrong_signature_differs(home: Path) -> None:
     file = home / "decisions" / f"{chain()[1].id}.json"
     file.write_text(file.read_text().replace('"actor": "gonogo"', '"actor": "bob"'))
-    done = gonogo(home, "replay", chain()[2].id, "--json")
+    done = typed(home, "replay", chain()[2].id, "--json")
     assert done.returncode == 1
     assert told(done)["path"] == f"chain.{chain()[1].id}.hash"
-    done = gonogo(home, "replay", chain()[3].id, "--key", pub(home.parent / "b", OTHER_KEY))
+    done = typed(home, "replay", chain()[3].id, "--key", pub(home.parent / "b", OTHER_KEY))
     assert done.returncode == 1
     assert "not trusted" in done.stdout
 
@@ -256,7 +243,7 @@ def test_replay_of_a_broken_chain_or_a_wrong_signature_differs(home: Path) -> No
 def test_a_decision_that_cannot_be_read_is_one_line(raw: bytes, home: Path) -> None:
     file = home / "decisions" / "x.json"
     file.write_bytes(raw)
-    done = gonogo(home, "replay", str(file))
+    done = typed(home, "replay", str(file))
     assert (done.returncode, done.stdout) == (1, "")
     assert len(done.stderr.splitlines()) == 1
     assert "not a decision" in done.stderr
@@ -265,7 +252,7 @@ def test_a_decision_that_cannot_be_read_is_one_line(raw: bytes, home: Path) -> N
 def test_a_decision_of_release_1_replays_from_its_home_as_it_lies(tmp_path: Path) -> None:
     for name in ("go", "hang", "nan"):
         file = RELEASE / name / "decisions" / f"{release(name)[-1].id}.json"
-        done = gonogo(tmp_path, "replay", str(file), "--json")
+        done = typed(tmp_path, "replay", str(file), "--json")
         assert done.returncode == 0, done.stdout
         signed, watched = told(done)["not_verified"]
         assert signed == "who recorded it: it is not signed"
@@ -279,16 +266,16 @@ def test_replay_of_a_signed_decision_without_a_public_key_is_never_equal(
     (home / "signing.pub").unlink()
     if left != "nothing":
         (home / "signing.pub").symlink_to(home / "nowhere")
-    done = gonogo(home, "replay", chain()[3].id, "--json")
+    done = typed(home, "replay", chain()[3].id, "--json")
     assert (done.returncode, told(done)["path"]) == (1, "signature")
-    assert gonogo(home, "replay", chain()[3].id, "--facts-only").returncode == 1
+    assert typed(home, "replay", chain()[3].id, "--facts-only").returncode == 1
 
 
 def test_an_unsigned_decision_beside_what_a_signing_home_leaves_is_never_equal(home: Path) -> None:
     shutil.rmtree(home / "decisions")
     save_chain(home / "decisions", release("go"))
     for name in ("signing.pub", "signing.key"):
-        done = gonogo(home, "replay", release("go")[3].id, "--json")
+        done = typed(home, "replay", release("go")[3].id, "--json")
         assert (done.returncode, told(done)["path"]) == (1, "signature")
         (home / name).unlink()
-    assert gonogo(home, "replay", release("go")[3].id).returncode == 0
+    assert typed(home, "replay", release("go")[3].id).returncode == 0

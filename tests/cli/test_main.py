@@ -1,26 +1,18 @@
 """The command line as a person meets it: help, one-line errors, exit codes, one JSON object."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.cli.typed import typed
 
 RUNS = Path(__file__).parent.parent / "data" / "runs"
 
 
 def gonogo(home: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GONOGO_")}
-    return subprocess.run(
-        [sys.executable, "-m", "gonogo.cli.main", *arguments],
-        env={**kept, "GONOGO_HOME": str(home), "GONOGO_URL": "http://127.0.0.1:9", **environ},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return typed(home, *arguments, **{"GONOGO_URL": "http://127.0.0.1:9", **environ})
 
 
 COMMANDS = [
@@ -122,7 +114,21 @@ def test_the_field_forecast_is_62_days(tmp_path: Path) -> None:
 
 def test_plans_are_shown_and_checked(tmp_path: Path) -> None:
     names = [row["name"] for row in json.loads(gonogo(tmp_path, "plans", "--json").stdout)["items"]]
-    assert names == ["demo", "m7c-125m", "m7c-125m-fsdp", "m7c-125m-profile", "m7c-125m-tuned"]
+    assert names[:5] == ["demo", "m7c-125m", "m7c-125m-fsdp", "m7c-125m-profile", "m7c-125m-tuned"]
+    assert names[5:] == [
+        *("campaign-adamw", "campaign-buckets", "campaign-compress", "campaign-demo"),
+        *("campaign-isolation", "campaign-prefill", "campaign-ranges", "campaign-scaling"),
+        *("campaign-sdpa", "campaign-sequence"),
+    ]
+    buckets = gonogo(tmp_path, "plans", "campaign-buckets").stdout
+    assert "valid, a campaign on toks_per_s" in buckets
+    assert "NSA_DDP_BUCKET_MB=50" in buckets
+    shown = json.loads(gonogo(tmp_path, "plans", "campaign-buckets", "--json").stdout)
+    assert [row["name"] for row in shown["plan"]["campaign"]["variants"]] == [
+        "mb25",
+        "mb50",
+        "mb100",
+    ]
     shown = json.loads(gonogo(tmp_path, "plans", "demo", "--json").stdout)
     assert shown["valid"]
     broken = tmp_path / "plan.yaml"

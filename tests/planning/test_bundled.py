@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from gonogo.planning.campaigns import reseeded, resolve_campaign
 from gonogo.planning.resolve import build_order, resolve_plan
-from gonogo.planning.source import bundled_plan, bundled_plan_names
+from gonogo.planning.source import CAMPAIGN, bundled_plan, bundled_plan_names
 
 REAL = "m7c-125m"
-FAMILY = [name for name in bundled_plan_names() if name.startswith(REAL)]
+PLANS = [name for name in bundled_plan_names() if not name.startswith(CAMPAIGN)]
+CAMPAIGNS = [name for name in bundled_plan_names() if name.startswith(CAMPAIGN)]
+FAMILY = [name for name in PLANS if name.startswith(REAL)]
 QUIET = {"NSA_TB_DISABLE", "NSA_DISABLE_CSV_LOGS", "NSA_DISABLE_AUX_STATS"}
 
 
@@ -22,13 +25,13 @@ def orders(plan: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", bundled_plan_names())
+@pytest.mark.parametrize("name", PLANS)
 def test_every_phase_says_how_it_begins(name: str) -> None:
     assert all("init_from" in phase for phase in bundled_plan(name)["phases"])
     assert {order.init_from for order in orders(name).values()} == {None}
 
 
-@pytest.mark.parametrize("name", bundled_plan_names())
+@pytest.mark.parametrize("name", PLANS)
 def test_the_first_loss_has_two_sides(name: str) -> None:
     gate = {row.id: row for row in orders(name)["sanity"].gate}
     assert (gate["first_loss"].pass_below, gate["first_loss_low"].pass_above) == (6.545, 4.545)
@@ -125,3 +128,73 @@ def test_the_tuned_batch_is_four_in_one_part() -> None:
 def test_the_profiling_phase_profiles_within_its_steps() -> None:
     order = orders("m7c-125m-profile")["profile"]
     assert 0 < order.train["engine"]["profile_steps"] <= order.steps - 3
+
+
+def changes(name: str) -> list[set[str]]:
+    """In what each variant's order is not the baseline's: environment, training, world size."""
+    found = resolve_campaign(bundled_plan(name))
+    rows = []
+    for plan in found.variants.values():
+        phase = plan.parsed().phases[0].name
+        order = build_order(plan, phase, experiment="e", run="r", token=1)
+        row = {f"env.{key}": value for key, value in order.env.items()}
+        row |= {f"train.{key}": repr(value) for key, value in order.train.items()}
+        rows.append(row | {"world_size": str(order.world_size)})
+    base, *others = rows
+    return [
+        {key for key in row.keys() | base.keys() if row.get(key) != base.get(key)} for row in others
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "differing"),
+    [
+        ("campaign-adamw", [{"train.engine"}]),
+        ("campaign-buckets", [{"env.NSA_DDP_BUCKET_MB"}] * 2),
+        ("campaign-compress", [{"env.NSA_DDP_COMPRESS"}]),
+        ("campaign-demo", [{"env.NSA_DDP_COMPRESS"}]),
+        (
+            "campaign-isolation",
+            [
+                {
+                    *("env.NSA_DDP_COMPRESS", "env.NSA_DDP_STATIC_GRAPH", "train.batch"),
+                    *("train.parallel", "world_size"),
+                }
+            ],
+        ),
+        ("campaign-prefill", [{"env.NSA_PREFILL_BATCHED"}]),
+        ("campaign-ranges", [{"env.NSA_SEL_RANGES_V2"}]),
+        ("campaign-scaling", [{"train.batch", "world_size"}]),
+        ("campaign-sdpa", [{"env.NSA_SDPA_NO_FLASH"}]),
+        ("campaign-sequence", [{"train.batch", "train.model"}]),
+    ],
+)
+def test_a_campaign_s_variants_differ_in_what_is_asked_and_in_nothing_else(
+    name: str, differing: list[set[str]]
+) -> None:
+    assert changes(name) == differing
+
+
+def test_every_bundled_campaign_is_looked_at() -> None:
+    assert len(CAMPAIGNS) == 10
+
+
+@pytest.mark.parametrize("name", CAMPAIGNS)
+def test_a_campaign_measures_what_it_compares_and_repeats_with_other_seeds(name: str) -> None:
+    found = resolve_campaign(bundled_plan(name))
+    wanted = {
+        str(found.spec.metric),
+        *map(str, found.spec.shown_by),
+        *map(str, found.spec.alike_in),
+    }
+    for plan in found.variants.values():
+        seeds = []
+        for repeat in (1, 2, 3):
+            again = reseeded(plan, repeat)
+            (phase,) = again.parsed().phases
+            order = build_order(again, phase.name, experiment="e", run="r", token=1)
+            assert wanted <= {str(row.metric) for row in order.gate}
+            assert order.steps > found.spec.warmup_steps
+            seeds.append(order.train["seed"])
+            assert order.identity.config_digest is not None
+        assert seeds == [1337, 1338, 1339]

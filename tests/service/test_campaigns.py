@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import httpx
 import pytest
 
 from gonogo.contract.campaign import CampaignSpec
@@ -88,6 +89,7 @@ def test_runs_are_made_in_turns_and_compared(plane: Plane) -> None:
     assert experiment["campaign"] == {"campaign": began["id"], "variant": "static", "repeat": 1}
     assert experiment["labels"] == {"team": "nsa", "campaign": "static graph", "variant": "static"}
     assert_again(plane, done)
+    assert_shown(plane, done)
     alerts = [row for row in plane.get("/alerts")["items"] if row["type"] == "campaign.ended"]
     assert [found.text in row["data"]["text"] for row in alerts] == [True]
 
@@ -107,6 +109,26 @@ def assert_again(plane: Plane, done: dict[str, Any]) -> None:
     assert (again.text, again.result, again.kept) == (recorded.text, recorded.result, recorded.kept)
     (step,) = done["next"]
     assert step["command"].startswith("gonogo compare plain=dec_")
+
+
+def assert_shown(plane: Plane, done: dict[str, Any]) -> None:
+    """The page tells the result, every run, and how to do it again."""
+    with httpx.Client(base_url=plane.context.url, timeout=30, trust_env=False) as pages:
+        pages.get(plane.call("POST", "/sign-in-links").json()["url"])
+        page = pages.get(f"/campaigns/{done['id']}").text
+        listed = pages.get("/campaigns").text
+        member = pages.get(f"/experiments/{done['members'][1]['experiment']}").text
+    for text in (
+        done["text"],
+        "static graph",
+        "gonogo compare plain=dec_",
+        'class="interval better"',
+    ):
+        assert text in page, text
+    assert page.count('href="/experiments/exp_') == 6
+    assert f'href="/campaigns/{done["id"]}"' in listed
+    assert "static wins" in listed
+    assert f'Run 1 of static in <a href="/campaigns/{done["id"]}">' in member
 
 
 def test_a_run_that_fails_is_made_once_more(plane: Plane) -> None:
