@@ -49,6 +49,7 @@ class Ranks:
         self._settings, self._device = settings, device
         self._on_collective = on_collective
         self._reduced_at: float | None = None
+        self._reduced_bytes = 0
         self._graph_unknown = False
         self._second: Any = None
         if parallel == "single":
@@ -113,6 +114,10 @@ class Ranks:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
+    def begin_step(self) -> None:
+        """Count waits and gradients from zero."""
+        self.wait_s, self._reduced_bytes = 0.0, 0
+
     @contextmanager
     def part_of_step(self, net: nn.Module, *, last: bool) -> Iterator[None]:
         """Around forward and backward of one part; gradients are averaged in the last only.
@@ -138,6 +143,13 @@ class Ranks:
         then.
         """
         return 0.0 if self._reduced_at is None else ended_at - self._reduced_at
+
+    def comm_mb(self) -> float | None:
+        """Gradients handed to this rank's collectives in the step, in MB (2^20 bytes).
+
+        None where there is nobody to hand them to.
+        """
+        return None if self.world_size == 1 else round(self._reduced_bytes / 2**20, 6)
 
     def add_up(self, numbers: list[float]) -> list[float]:
         """The sums over all ranks, in fp64, equal on every rank."""
@@ -193,8 +205,9 @@ class Ranks:
         yield
         self.wait_s += time.monotonic() - began
 
-    def _note_reduction(self) -> None:
+    def _note_reduction(self, wire: Tensor) -> None:
         self._reduced_at = time.monotonic()
+        self._reduced_bytes += wire.nbytes
 
     def _average_bucket(
         self,
@@ -202,9 +215,9 @@ class Ranks:
         bucket: dist.GradBucket,  # type: ignore[name-defined] # DDP wants this very annotation
     ) -> torch.futures.Future[Tensor]:
         self._on_collective()
-        self._note_reduction()
         gradients = bucket.buffer()
         wire = gradients if wire_dtype is None else gradients.to(wire_dtype)
+        self._note_reduction(wire)
         wire.div_(self.world_size)
         future = dist.all_reduce(wire, async_op=True).get_future()
 

@@ -25,7 +25,7 @@ def shard(
     *,
     wire_dtype: torch.dtype | None,
     on_collective: Callable[[], None],
-    on_reduction: Callable[[], None],
+    on_reduction: Callable[[Tensor], None],
 ) -> None:
     """Shard a model in place.
 
@@ -34,7 +34,7 @@ def shard(
         device: where it lives.
         wire_dtype: of gradients on the wire; None = their own.
         on_collective: told before each gather and each reduction.
-        on_reduction: told when a reduction is launched.
+        on_reduction: given the gradients that go on the wire when a reduction is launched.
     """
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     policy = MixedPrecisionPolicy(reduce_dtype=wire_dtype)
@@ -108,7 +108,9 @@ class _Gather(_Allocate):
 class _ReduceScatter(_Allocate):
     """FSDP's reduce-scatter, counted and told."""
 
-    def __init__(self, on_collective: Callable[[], None], on_reduction: Callable[[], None]) -> None:
+    def __init__(
+        self, on_collective: Callable[[], None], on_reduction: Callable[[Tensor], None]
+    ) -> None:
         self._on_collective, self._on_reduction = on_collective, on_reduction
 
     def __call__(
@@ -120,5 +122,5 @@ class _ReduceScatter(_Allocate):
         async_op: bool = False,
     ) -> Any:
         self._on_collective()
-        self._on_reduction()
+        self._on_reduction(input_tensor)
         return dist.reduce_scatter_tensor(output_tensor, input_tensor, op, group, async_op)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nsa.artifacts import RunArtifacts, memory_report
 from nsa.attention import counters
+from nsa.attention.kernels import flash_share
 from nsa.checkpoint_writer import CheckpointWriter
 from nsa.console import LOG_EVERY_S, Console, write_log
 from nsa.data import Batches, BatchPlan, open_source
@@ -173,7 +174,7 @@ class Trainer:
         self.profiler.before_step(self.step)
         self.rig.model.keep_selection(self._selection_due())
         self.sections.begin_step(self.step)
-        self.rig.ranks.wait_s = 0.0
+        self.rig.ranks.begin_step()
         self.artifacts.dump_memory("pre", self.step)
         parts, fetch_s = self._fetch()
         loss = sum(self._forward_backward(parts), start=torch.zeros((), device=self.rig.device))
@@ -269,6 +270,11 @@ class Trainer:
         }
         if self.rig.loss_scale.on:
             fields |= {"loss_scale": self.rig.loss_scale.value(), "skipped": update.skipped}
+        told_where_known = {
+            "comm_mb": self.rig.ranks.comm_mb(),
+            "flash_share": flash_share(counters.snapshot()),
+        }
+        fields |= {name: value for name, value in told_where_known.items() if value is not None}
         self.heart.beat("progress", **fields)
         selection = selection_rows(self.rig.model) if self._selection_due() else ()
         self.artifacts.log_step({"step": self.step, **fields}, gates, selection)
@@ -307,8 +313,9 @@ class Trainer:
         every_steps = self.config.eval.every_steps
         if every_steps and self.step % every_steps == 0:
             with self.sections.enter("eval"):
+                began = time.monotonic()
                 loss = held_out_loss(self.rig, self.batches, self.config.eval.batches)
-                self.heart.beat("eval", val_loss=loss)
+                self.heart.beat("eval", val_loss=loss, dt=round(time.monotonic() - began, 6))
                 if self.console is not None:
                     self.console.tell(f"validation after step {self.step}: loss {loss:.4f}")
                 self.artifacts.log_evaluation(self.step, loss)

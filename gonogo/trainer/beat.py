@@ -124,7 +124,7 @@ class Beat:
         return None
 
     def eval(self, val_loss: SupportsFloat) -> None:
-        """Say the validation loss after the last step."""
+        """Say the validation loss after the last step; inside of section eval also what it took."""
 
     def should_save(self) -> bool:
         """Whether the order wants a checkpoint after this step; the same answer on every rank.

@@ -229,11 +229,8 @@ class SupervisedBeat(Beat):
         except OSError as error:
             voice.say("error", **_told(error))
         else:
-            place = voice.position
-            told: dict[str, Any] = {"path": self._run.shown(folder)}
-            if place.section == "checkpoint":
-                told |= {"dt": round(place.age_s(time.monotonic()), 6)}
-            voice.say("checkpoint", step=place.ended, **told)
+            told = {"path": self._run.shown(folder), **self._lasted("checkpoint")}
+            voice.say("checkpoint", step=self.ended, **told)
         self._saved_at, self._saved_step = time.monotonic(), self.ended
         voice.reopen_step()
 
@@ -245,9 +242,15 @@ class SupervisedBeat(Beat):
         """Write the validation loss after the last step."""
         if not self._voice.is_ours:
             return
-        told = plain(val_loss)
-        self._voice.say("eval", step=self.ended, val_loss=told)
-        self._voice.reopen_step()
+        voice, told = self._voice, {"val_loss": plain(val_loss)}
+        voice.say("eval", step=self.ended, **told, **self._lasted("eval"))
+        voice.reopen_step()
+
+    def _lasted(self, section: Section) -> dict[str, float]:
+        """Return `dt`, the seconds since a section was entered; nothing outside of it."""
+        place = self._voice.position
+        inside = place.section == section
+        return {"dt": round(place.age_s(time.monotonic()), 6)} if inside else {}
 
     def should_save(self) -> bool:
         """Ask the order's cadence; a collective where it counts seconds, by rank 0's clock."""

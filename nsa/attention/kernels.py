@@ -4,7 +4,8 @@ The dense prefix and the window are ordinary attention, for which PyTorch's flas
 `scaled_dot_product_attention` and, for windows, `varlen_attn`) and the package flash-attn exist.
 Flash serves fp16 and bf16 on CUDA; PyTorch's own switches (`torch.backends.cuda.enable_flash_sdp`,
 which the trainer sets from NSA_SDPA_NO_FLASH and NSA_SDPA_FLASH_ONLY) are obeyed. What does not
-serve leaves the work to the backend's own pieces, and the counters say why.
+serve leaves the work to the backend's own pieces, and the counters say why; of what SDPA serves
+they name the kernel that it took (`sdpa:flash`, `sdpa:math`, …).
 """
 
 from __future__ import annotations
@@ -12,15 +13,20 @@ from __future__ import annotations
 import functools
 import importlib.util
 import inspect
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend
 from torch.nn.functional import scaled_dot_product_attention
 
-from nsa.attention.counters import count
+from nsa.attention.counters import Served, count
 
 PIECES, SDPA, FLASH_ATTN = "pieces", "sdpa", "flash_attn"
+SDPA_FLASH = f"{SDPA}:flash"
+# Operations that are ordinary attention: a flash kernel could serve them.
+_DENSE = frozenset(("dense", "prefix", "window"))
 
 _HALF = (torch.float16, torch.bfloat16)
 _WIDEST_HEAD = 256
@@ -115,26 +121,45 @@ def choose_kernel(kernels: Kernels, q: Tensor, *, window: bool) -> Choice:
     return Choice(path=SDPA, reason=reason or (switched_off if flash == "" else ""))
 
 
+def flash_share(rows: Iterable[Served]) -> float | None:
+    """Share of the dense calls that a flash kernel served, 0 to 1; None where there were none."""
+    dense = [row for row in rows if row.operation in _DENSE]
+    calls = sum(row.calls for row in dense)
+    by_flash = sum(row.calls for row in dense if row.path in (FLASH_ATTN, SDPA_FLASH))
+    return round(by_flash / calls, 6) if calls else None
+
+
 def attend_causally(
-    choice: Choice, q_BSHD: Tensor, k_BSGD: Tensor, v_BSGD: Tensor, scale: float, w: int | None
+    operation: str,
+    choice: Choice,
+    q_BSHD: Tensor,
+    k_BSGD: Tensor,
+    v_BSGD: Tensor,
+    scale: float,
+    w: int | None,
 ) -> Tensor:
     """Causal attention, of a window of `w` tokens unless None, by a foreign kernel.
 
-    Differentiable by autograd. Returns [B, S, H, D].
+    Differentiable by autograd; counted as `operation`. Returns [B, S, H, D].
     """
     left = -1 if w is None else w - 1
     if choice.path == FLASH_ATTN:
         import flash_attn
 
+        count(operation, FLASH_ATTN, choice.reason)
         return flash_attn.flash_attn_func(
             q_BSHD, k_BSGD, v_BSGD, softmax_scale=scale, causal=True, window_size=(left, 0)
         )
     if w is None:
         q, k, v = (x.transpose(1, 2) for x in (q_BSHD, k_BSGD, v_BSGD))
+        # The question that SDPA asks itself next: microseconds, and it knows PyTorch's switches.
+        kernel = torch._fused_sdp_choice(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
+        count(operation, _sdpa_path(kernel), choice.reason)
         out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
         return out.transpose(1, 2)
     from torch.nn.attention.varlen import varlen_attn
 
+    count(operation, SDPA_FLASH, choice.reason)
     B, S = q_BSHD.shape[:2]
     edges = torch.arange(0, (B + 1) * S, S, dtype=torch.int32, device=q_BSHD.device)
     q, k, v = (x.flatten(0, 1) for x in (q_BSHD, k_BSGD, v_BSGD))
@@ -143,6 +168,12 @@ def attend_causally(
     )
     assert isinstance(windowed, Tensor)
     return windowed.unflatten(0, (B, S))
+
+
+@functools.cache
+def _sdpa_path(kernel: int) -> str:
+    """`sdpa:flash` and the like, of the number of a kernel."""
+    return f"{SDPA}:{SDPBackend(kernel).name.lower().removesuffix('_attention')}"
 
 
 def dense_attention(
@@ -160,5 +191,4 @@ def dense_attention(
     reason = (_flash_reason(q_BSHD) or _flash_attn_missing()) if kernels.flash_attn else ""
     use_flash_attn = kernels.flash_attn and not reason
     choice = Choice(path=FLASH_ATTN if use_flash_attn else SDPA, reason=reason)
-    count("dense", choice.path, choice.reason)
-    return attend_causally(choice, q_BSHD, k_BSGD, v_BSGD, q_BSHD.shape[-1] ** -0.5, None)
+    return attend_causally("dense", choice, q_BSHD, k_BSGD, v_BSGD, q_BSHD.shape[-1] ** -0.5, None)

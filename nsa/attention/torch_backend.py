@@ -173,13 +173,14 @@ class _NsaFunction(torch.autograd.Function):
 
 def _foreign(
     kernels: Kernels, q: Tensor, w: int, start: int
-) -> tuple[tuple[Choice, int | None, int], ...]:
-    """Kernel, width and number of queries of the dense prefix and of the window."""
+) -> tuple[tuple[str, Choice, int | None, int], ...]:
+    """Operation, kernel, width and number of queries of the dense prefix and of the window."""
     parts = []
     for operation, width, queries in (("prefix", None, start), ("window", w, q.shape[1])):
         choice = choose_kernel(kernels, q, window=width is not None)
-        count(operation, choice.path, choice.reason)
-        parts.append((choice, width, queries))
+        if choice.path == PIECES:
+            count(operation, PIECES, choice.reason)
+        parts.append((operation, choice, width, queries))
     return tuple(parts)
 
 
@@ -218,20 +219,21 @@ def nsa_attention_torch(
         n_sel=n_sel,
         w=w,
         scale=scale,
-        with_prefix=prefix[0].path == PIECES,
-        with_window=window[0].path == PIECES,
+        with_prefix=prefix[1].path == PIECES,
+        with_window=window[1].path == PIECES,
     )
     out, sel = _NsaFunction.apply(
         q, compressed[0], compressed[1], k_sel, v_sel, k_win, v_win, gates, sizes
     )
     keys_values = ((k_sel, v_sel), (k_win, v_win))
-    for branch, ((choice, width, queries), (k, v)) in enumerate(
+    for branch, ((operation, choice, width, queries), (k, v)) in enumerate(
         zip((prefix, window), keys_values, strict=True), start=1
     ):
         if choice.path == PIECES:
             continue
         here = slice(queries)
-        part = attend_causally(choice, q[:, here], k[:, here], v[:, here], scale, width)
+        inputs = q[:, here], k[:, here], v[:, here]
+        part = attend_causally(operation, choice, *inputs, scale, width)
         part = part * gates[:, here, :, branch, None]
         rest = q.shape[1] - queries
         out = out + (torch.nn.functional.pad(part, (0, 0, 0, 0, 0, rest)) if rest else part)

@@ -60,8 +60,10 @@ def by_the_library(folder: Path) -> None:
             beat.step(loss=1.0 / step, tokens=10, grad_norm=1.0)
             if step % 2 == 0:
                 with beat.section("eval"):
+                    time.sleep(0.001)
                     beat.eval(2.0 / 3.0)
         with beat.section("checkpoint"):
+            time.sleep(0.001)
             beat.checkpoint(folder / "checkpoints" / "step_000004")
 
 
@@ -143,6 +145,8 @@ def test_evaluation_and_checkpoint_belong_to_the_step_before(lines: list[Heartbe
     for line in lines:
         if line.msg in (Msg.EVAL, Msg.CHECKPOINT):
             assert line.section == line.msg
+            assert line.dt is not None
+            assert line.dt > 0
     (told,) = (line.path for line in lines if line.msg == Msg.CHECKPOINT)
     assert told == "checkpoints/step_000004"
 

@@ -49,6 +49,8 @@ def test_two_ranks_under_torchrun_wait_for_go_and_equal_one_rank_that_accumulate
         norms = [line["grad_norm"] for line in _of(lines, "progress")]
         assert norms == pytest.approx([p["grad_norm"] for p in _of(alone, "progress")], rel=1e-3)
         assert {line["tokens"] for line in _of(lines, "step_end")} == {256}
+        assert _comm_mb(lines) == [round(lines[0]["params"] * 4 / 2**20, 6)] * 3
+    assert _comm_mb(alone) == [None] * 3
 
 
 def test_halt_takes_all_ranks_out_at_the_same_step_and_the_run_resumes_exactly(
@@ -156,6 +158,28 @@ def test_two_ranks_that_accumulate_equal_one_big_batch_and_the_fast_one_waits(
     assert both[0][0]["nsa_env"] == environ
     waits, own = ([_spent(lines, names) for lines in both] for names in (["wait"], ["optimizer"]))
     assert waits[0] > own[1] / 2 > own[0]
+
+
+def test_compressed_gradients_are_half_the_megabytes_however_they_are_bucketed(
+    make_order: MakeOrder, launch_ranks: LaunchRanks, helpers: Any
+) -> None:
+    model = {**helpers.TINY["model"], "dim": 128, "ffn_width": 512}
+    train = {"steps": 3, "model": model, "batch": {"global_seqs": 4, "accumulate": 2}, **DDP}
+    order = make_order(train=train, world_size=2)
+    environ = {"NSA_DDP_COMPRESS": "bf16", "NSA_DDP_BUCKET_MB": "1"}
+    ranks = launch_ranks(order, environ=environ)
+    assert [process.wait(helpers.LIMIT_S) for process in ranks] == [0, 0]
+    for rank in (0, 1):
+        lines = helpers.read_lines(order.parent, rank)
+        # Of the two parts of a step only the one that averages sends anything.
+        assert _comm_mb(lines) == [round(lines[0]["params"] * 2 / 2**20, 6)] * 3
+        entered = [line["collective_seq"] for line in _of(lines, "step_end")]
+        buckets = entered[-1] - entered[-2] - 1  # the other one averages the loss
+        assert buckets == 2
+
+
+def _comm_mb(lines: list[dict[str, Any]]) -> list[float | None]:
+    return [line.get("comm_mb") for line in _of(lines, "progress")]
 
 
 def _spent(lines: list[dict[str, Any]], names: list[str]) -> float:

@@ -104,7 +104,9 @@ def test_fp16_on_sharded_ranks_skips_the_same_steps_everywhere(
     train = {"steps": 6, "parallel": "fsdp", "dtype": "fp16"}
     order = make_order("pair", train=train, world_size=2)
     environ = {"NSA_SCALER_INIT_SCALE": "4e6", "NSA_DDP_COMPRESS": "bf16"}
-    _run(launch_ranks, helpers, order, environ=environ)
+    boot, *lines = _run(launch_ranks, helpers, order, environ=environ)
+    on_the_wire = {line["comm_mb"] for line in lines if line["msg"] == "progress"}
+    assert on_the_wire == {round(boot["params"] * 2 / 2**20, 6)}
     both = [
         [
             (line["skipped"], line["loss_scale"])

@@ -129,6 +129,8 @@ def test_it_learns(train_here: TrainHere) -> None:
     (evaluated,) = _of(lines, "eval")
     assert evaluated["section"] == "eval"
     assert evaluated["val_loss"] < losses[0] - 0.6
+    entered = next(line for line in lines if line["section"] == "eval")
+    assert 0 < evaluated["dt"] <= evaluated["mono"] - entered["mono"]
 
 
 def test_a_resumed_run_repeats_the_uninterrupted_one_exactly(
@@ -462,6 +464,38 @@ def test_bf16_trains_on_fp32_weights(train_here: TrainHere, tmp_path: Path) -> N
     assert lines[0]["dtype"] == "bf16"
     saved = load_checkpoint(tmp_path / "run" / "checkpoints" / "step_000006")
     assert {tensor.dtype for tensor in saved.model.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("environ", "share", "path"),
+    [({}, 1.0, "sdpa:flash"), ({"NSA_SDPA_NO_FLASH": "1"}, 0.0, "sdpa:math")],
+    ids=["flash", "no-flash"],
+)
+def test_dense_attention_tells_whether_flash_kernels_served_it(
+    make_order: Callable[..., Path],
+    tiny: dict[str, Any],
+    helpers: Any,
+    environ: dict[str, str],
+    share: float,
+    path: str,
+) -> None:
+    dense = {"attention": {**tiny["attention"], "kind": "dense"}, "dtype": "bf16"}
+    order = make_order(train={**dense, "eval": {"every_steps": 2, "batches": 1}})
+    try:
+        helpers.build_trainer(order, environ).run()
+    finally:
+        torch.backends.cuda.enable_flash_sdp(True)
+    told = _of(helpers.read_lines(order.parent), "progress")
+    assert [line["flash_share"] for line in told] == [share] * 4
+    assert f"dense,{path},," in (order.parent / "fallback_counters.csv").read_text()
+
+
+@pytest.mark.parametrize(("backend", "share"), [("torch", 0.0), ("reference", None)])
+def test_sparse_attention_tells_of_flash_only_where_a_dense_kernel_was_to_be_chosen(
+    train_here: TrainHere, tiny: dict[str, Any], backend: str, share: float | None
+) -> None:
+    lines = train_here(train={"attention": {**tiny["attention"], "backend": backend}, "steps": 1})
+    assert [line.get("flash_share") for line in _of(lines, "progress")] == [share]
 
 
 def test_the_learning_rate_warms_up_decays_and_stays(tiny: dict[str, Any]) -> None:

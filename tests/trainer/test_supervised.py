@@ -201,11 +201,15 @@ def test_an_evaluation_is_told_at_its_edges_belongs_to_the_step_before_and_is_no
             time.sleep(0.3)
             beat.eval(2.5)
         beat.step(loss=1.0)
+        beat.eval(2.0)
     lines = lines_of(run)
     first = next(number for number, line in enumerate(lines) if line.section == "eval")
     told = [(line.msg, line.step, line.section) for line in lines[first : first + 3]]
     assert told == [("section", 2, "eval"), ("eval", 1, "eval"), ("step_start", 2, None)]
-    assert said(lines, "eval")[0].val_loss == 2.5
+    named, unnamed = said(lines, "eval")
+    assert (named.val_loss, unnamed.val_loss, unnamed.dt) == (2.5, 2.0, None)
+    assert named.dt is not None
+    assert named.dt >= 0.3
     assert (said(lines, "step_end")[1].dt_step_s or 9.0) < 0.3
     starts, ends = said(lines, "step_start"), said(lines, "step_end")
     assert ends[1].mono - max(row.mono for row in starts if row.step == 2) < 0.3

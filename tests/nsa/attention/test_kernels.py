@@ -9,7 +9,16 @@ import torch
 
 from nsa.attention import Kernels, counters, dense_attention, nsa_attention, use_kernels
 from nsa.attention import kernels as kernels_module
-from nsa.attention.kernels import FLASH_ATTN, PIECES, SDPA, choose_kernel
+from nsa.attention.kernels import (
+    FLASH_ATTN,
+    PIECES,
+    SDPA,
+    SDPA_FLASH,
+    Choice,
+    attend_causally,
+    choose_kernel,
+    flash_share,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +46,7 @@ def test_the_prefix_by_sdpa_gives_the_same_output_and_gradients(S, dtype, small,
         torch.testing.assert_close(
             grads[name], wanted[name], rtol=tolerance, atol=tolerance, msg=name
         )
-    assert _counts()["prefix", SDPA][0] == 1
+    assert _counts()["prefix", SDPA_FLASH][0] == 1
     assert _counts()["prefix", PIECES] == (1, "SDPA is switched off")
 
 
@@ -109,8 +118,6 @@ def test_a_torch_without_windows_leaves_the_window_to_the_pieces(half_on_cuda, m
 def test_a_window_is_given_to_flash_as_the_tokens_before_the_query(make_inputs, monkeypatch):
     from torch.nn.attention import varlen
 
-    from nsa.attention.kernels import Choice, attend_causally
-
     seen = {}
 
     def varlen_attn(q, k, v, edges_q, edges_k, most_q, most_k, **options):
@@ -120,12 +127,13 @@ def test_a_window_is_given_to_flash_as_the_tokens_before_the_query(make_inputs, 
     monkeypatch.setattr(varlen, "varlen_attn", varlen_attn)
     inputs = make_inputs(30, B=2, H=6, G=2)
     q = inputs["q"]
-    out = attend_causally(Choice(path=SDPA), q, inputs["k_win"], inputs["v_win"], 0.5, 20)
+    out = attend_causally("window", Choice(path=SDPA), q, inputs["k_win"], inputs["v_win"], 0.5, 20)
     assert torch.equal(out, q)
     assert seen["window_size"] == (19, 0)
     assert seen["edges"] == [0, 30, 60]
     assert seen["scale"] == 0.5
     assert seen["shape"] == (60, 6, 8)
+    assert _counts() == {("window", SDPA_FLASH): (1, "")}
 
 
 def test_flash_attn_is_taken_when_asked_for_and_installed(half_on_cuda, monkeypatch):
@@ -150,8 +158,44 @@ def test_a_wish_that_the_cpu_cannot_grant_is_counted_with_its_reason(small, make
     for operation, path in (("window", PIECES), ("prefix", PIECES)):
         assert counts[operation, path][0] == 3
         assert "CUDA" in counts[operation, path][1]
-    assert counts["dense", SDPA][0] == 1
-    assert "CUDA" in counts["dense", SDPA][1]
+    assert counts["dense", SDPA_FLASH][0] == 1
+    assert "CUDA" in counts["dense", SDPA_FLASH][1]
+
+
+@pytest.mark.parametrize("flash", [True, False], ids=["flash", "no flash"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_kernel_that_is_counted_is_the_one_that_a_profiler_sees(dtype, flash, make_inputs):
+    inputs = make_inputs(40, H=6, G=2, dtype=dtype)
+    before = torch.backends.cuda.flash_sdp_enabled()
+    torch.backends.cuda.enable_flash_sdp(flash)
+    try:
+        with torch.profiler.profile() as profile:
+            dense_attention(inputs["q"], inputs["k_sel"], inputs["v_sel"])
+    finally:
+        torch.backends.cuda.enable_flash_sdp(before)
+    ran = {event.key for event in profile.key_averages()}
+    assert ("aten::_scaled_dot_product_flash_attention_for_cpu" in ran) is flash
+    assert ("aten::_scaled_dot_product_attention_math" in ran) is not flash
+    path = SDPA_FLASH if flash else "sdpa:math"
+    assert _counts() == {("dense", path): (1, "")}
+    assert flash_share(counters.snapshot()) == float(flash)
+
+
+def test_the_share_of_flash_counts_calls_of_dense_operations_only():
+    assert flash_share(counters.snapshot()) is None
+    for operation, path, calls in (
+        ("attention", "torch", 5),
+        ("prefix", FLASH_ATTN, 1),
+        ("window", SDPA_FLASH, 1),
+        ("window", PIECES, 3),
+        ("dense", "sdpa:cudnn", 1),
+    ):
+        for _ in range(calls):
+            counters.count(operation, path)
+    assert flash_share(counters.snapshot()) == pytest.approx(2 / 6, abs=1e-6)
+    counters.clear()
+    counters.count("attention", "triton")
+    assert flash_share(counters.snapshot()) is None
 
 
 def test_dense_attention_is_causal_attention_over_groups(make_inputs):
