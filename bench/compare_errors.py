@@ -2,6 +2,7 @@
 
     python -m bench.compare_errors                     # the tables of docs/compare.md, 3 minutes
     python -m bench.compare_errors --comparisons 200   # roughly the same
+    python -m bench.compare_errors --campaigns         # the table of docs/campaigns.md
 
 Each comparison draws the runs of a baseline and of a variant whose true speed is `ratio` times its
 own; noise is the spread between runs (normal on the log scale), half of its variance shared by runs
@@ -21,7 +22,9 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 
+from gonogo.contract.campaign import CampaignSpec
 from gonogo.contract.comparison import Answer
+from gonogo.judge.compare.campaign import Begin, End, Member, next_step
 from gonogo.judge.compare.compare import compare
 from gonogo.judge.compare.question import Question, ask
 from gonogo.judge.compare.ran import Ran
@@ -37,6 +40,9 @@ BLOCK_NOISE = 0.02
 """Spread of the blocks of one run, where it stands alone."""
 COMPARISONS = 2000
 QUESTION = ask(warmup_steps=0)
+CAMPAIGN = CampaignSpec.model_validate(
+    {"variants": [{"name": "a"}, {"name": "b"}], "warmup_steps": 0}
+)
 ORDERED = {"a": Ran(ordered={"x": 1}), "b": Ran(ordered={"x": 2})}
 
 
@@ -142,12 +148,46 @@ def single_rows(comparisons: int, seed: int) -> Iterator[str]:
             yield f"| {ratio:.2f} | {100 * noise:g} % | {shares(found)} |"
 
 
+def campaign_of(runs: dict[str, list[Unit]]) -> tuple[Answer, int]:
+    """Return what the variant gets of a whole campaign, and how many repeats it took."""
+    members: list[Member] = []
+    while True:
+        step = next_step(CAMPAIGN, members)
+        if isinstance(step, End):
+            answer = step.comparison.variants[1].answer
+            assert answer is not None
+            return answer, max(row.repeat for row in members)
+        assert isinstance(step, Begin)
+        brought = runs[step.variant][step.repeat - 1]
+        members.append(Member(variant=step.variant, repeat=step.repeat, brought=brought))
+
+
+def campaign_rows(campaigns: int, seed: int) -> Iterator[str]:
+    """Yield the rows of whole campaigns."""
+    for ratio in RATIOS:
+        for noise in NOISES:
+            draw = random.Random(f"{seed}/campaign/{ratio}/{noise}")
+            rows = [
+                campaign_of(draw_runs(draw, ratio, noise, CAMPAIGN.bound)) for _ in range(campaigns)
+            ]
+            repeats = sum(count for _, count in rows) / campaigns
+            found = Counter(answer for answer, _ in rows)
+            yield f"| {ratio:.2f} | {100 * noise:g} % | {shares(found)} | {repeats:.1f} |"
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--comparisons", type=int, default=COMPARISONS, help="of each row")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--campaigns", action="store_true", help="whole campaigns, nothing else")
     asked = parser.parse_args()
+    if asked.campaigns:
+        print("| true ratio | noise | better | worse | tie | repeats, mean |")
+        print("|---|---|---|---|---|---|")
+        for row in campaign_rows(asked.comparisons, asked.seed):
+            print(row, flush=True)
+        return
     print(
         "| true ratio | noise | repeats | paired: better | worse | tie"
         " | unpaired: better | worse | tie |"

@@ -22,7 +22,12 @@ from gonogo.contract.errors import GonogoError, NotFound
 from gonogo.planning.campaigns import resolve_campaign
 from gonogo.planning.checks import warnings_of
 from gonogo.planning.resolve import checkout_root, resolve_plan
-from gonogo.planning.source import bundled_plan, bundled_plan_names, parse_plan
+from gonogo.planning.source import (
+    bundled_campaign_names,
+    bundled_plan,
+    bundled_plan_names,
+    parse_plan,
+)
 
 _MIN_FREE_BYTES = 5 * 10**9
 
@@ -60,7 +65,10 @@ def plans(
                 ),
             )
         return
-    found = [parse_plan(bundled_plan(each)) for each in bundled_plan_names()]
+    found = [
+        parse_plan(bundled_plan(each))
+        for each in (*bundled_plan_names(), *bundled_campaign_names())
+    ]
     if as_json:
         print_json({"items": [plan.canonical() for plan in found]})
         return

@@ -23,7 +23,7 @@ from gonogo.cli.output import (
     print_lines,
     verdict_text,
 )
-from gonogo.cli.reach.completing import complete_campaigns, complete_plans
+from gonogo.cli.reach.completing import complete_campaign_plans, complete_campaigns
 from gonogo.cli.reach.naming import LAST, resolve
 from gonogo.cli.reach.plans import placed, read_plan
 from gonogo.cli.screen.group import Commands
@@ -55,7 +55,7 @@ def submit(
         str,
         typer.Argument(
             help="Bundled campaign's name, or a YAML file with a `campaign`.",
-            autocompletion=complete_plans,
+            autocompletion=complete_campaign_plans,
         ),
     ],
     name: Annotated[str | None, typer.Option(help="Name of the campaign.")] = None,

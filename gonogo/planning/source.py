@@ -20,17 +20,13 @@ from gonogo.judge.evidence.metrics import metric_names, metric_row
 from gonogo.planning.overrides import with_overrides as with_overrides
 from gonogo.planning.problems import problems_of, rejected
 
-CAMPAIGN = "campaign-"
-"""Beginning of the names of the bundled campaigns, which come last."""
-
 
 @cache
 def _bundled() -> dict[str, str]:
     folder = resources.files("gonogo.contract").joinpath("plans")
     files = [entry for entry in folder.iterdir() if entry.name.endswith(".yaml")]
     found = {entry.name.removesuffix(".yaml"): entry.read_text() for entry in files}
-    order = sorted(found, key=lambda name: (name.startswith(CAMPAIGN), name))
-    return {name: found[name] for name in order}
+    return {name: found[name] for name in sorted(found)}
 
 
 @cache
@@ -40,8 +36,13 @@ def _parsed(name: str) -> dict[str, Any]:
 
 
 def bundled_plan_names() -> list[str]:
-    """Return the names of the plans that ship with gonogo."""
-    return list(_bundled())
+    """Return the names of the experiments' plans that ship with gonogo."""
+    return [name for name in _bundled() if "campaign" not in _parsed(name)]
+
+
+def bundled_campaign_names() -> list[str]:
+    """Return the names of the campaigns that ship with gonogo."""
+    return [name for name in _bundled() if "campaign" in _parsed(name)]
 
 
 def bundled_plan(name: str) -> dict[str, Any]:
@@ -51,7 +52,8 @@ def bundled_plan(name: str) -> dict[str, Any]:
         NotFound: no such plan is bundled.
     """
     if name not in _bundled():
-        raise NotFound(f"no plan {name!r}; there are {', '.join(_bundled())}")
+        known = [*bundled_plan_names(), *bundled_campaign_names()]
+        raise NotFound(f"no plan {name!r}; there are {', '.join(known)}")
     found: dict[str, Any] = plain_copy(_parsed(name))
     return found
 

@@ -9,7 +9,12 @@ from gonogo.contract.api import Submission
 from gonogo.contract.errors import NotFound
 from gonogo.contract.schemas import SCHEMAS, schema
 from gonogo.planning.checks import warnings_of
-from gonogo.planning.source import bundled_plan, bundled_plan_names, parse_plan
+from gonogo.planning.source import (
+    bundled_campaign_names,
+    bundled_plan,
+    bundled_plan_names,
+    parse_plan,
+)
 from gonogo.planning.workloads.known import schema_documents
 from service.auth import Service, Viewer
 from service.submission import resolve_submission
@@ -49,7 +54,10 @@ class ValidationView(BaseModel):
 @router.get("/plans", operation_id="list_plans")
 def list_plans(_: Viewer) -> PlansView:
     """List the bundled plans."""
-    plans = [parse_plan(bundled_plan(name)) for name in bundled_plan_names()]
+    plans = [
+        parse_plan(bundled_plan(name))
+        for name in (*bundled_plan_names(), *bundled_campaign_names())
+    ]
     return PlansView(
         items=[
             PlanView(

@@ -39,7 +39,9 @@ class Place:
     plan: str
     """Name of its plan, where that is a bundled one; else a person's own word for it."""
     unpassed: str | None
-    """The first phase that has not passed."""
+    """The first phase that has not passed; None of a campaign's run: nothing goes on from it."""
+    campaign: str | None
+    """Of a run of a campaign: which."""
     needs: str | None
     """What a worker must allow for its runs, where that is not what every worker does."""
 
@@ -68,9 +70,14 @@ def place_of(
         cause=cause,
         last_decision=last_decision,
         plan=experiment.plan if experiment.plan in bundled_plan_names() else "PLAN",
-        unpassed=next((row.name for row in phases if row.state not in _THROUGH), None),
+        unpassed=None if experiment.campaign is not None else _unpassed(phases),
+        campaign=experiment.campaign,
         needs=load_needs(experiment) if queued else None,
     )
+
+
+def _unpassed(phases: Sequence[PhaseRow]) -> str | None:
+    return next((row.name for row in phases if row.state not in _THROUGH), None)
 
 
 def next_steps(place: Place) -> list[NextStep]:
@@ -142,6 +149,9 @@ def _finished(place: Place) -> Iterator[NextStep]:
     if place.cause is not None:
         yield from _logs(place, place.cause)
     yield _step(place, "read the whole of it", "report")
+    if place.campaign is not None:
+        command = f"gonogo campaign show {place.campaign}"
+        yield NextStep(command=command, text="what its campaign has come to")
     for row in place.conditions:
         if row.state is ConditionState.OPEN and row.evidence_from is None:
             yield _waiver(place, row)

@@ -9,7 +9,13 @@ import pytest
 
 from gonogo.contract.errors import NotFound, Rejected
 from gonogo.contract.hardware import hardware_profiles
-from gonogo.planning.source import bundled_plan, bundled_plan_names, parse_plan, with_overrides
+from gonogo.planning.source import (
+    bundled_campaign_names,
+    bundled_plan,
+    bundled_plan_names,
+    parse_plan,
+    with_overrides,
+)
 
 DEMO = bundled_plan("demo")
 
@@ -17,8 +23,9 @@ DEMO = bundled_plan("demo")
 def test_the_bundled_plans_are_valid() -> None:
     assert {"demo", "m7c-125m", "m7c-125m-fsdp"} <= set(bundled_plan_names())
     assert bundled_plan_names() == sorted(bundled_plan_names())
-    for name in bundled_plan_names():
-        assert parse_plan(bundled_plan(name)).name == name
+    for name in (*bundled_plan_names(), *bundled_campaign_names()):
+        plan = parse_plan(bundled_plan(name))
+        assert (plan.name, plan.campaign is None) == (name, name in bundled_plan_names())
 
 
 def test_a_bundled_plan_is_its_caller_s_to_change() -> None:

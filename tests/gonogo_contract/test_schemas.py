@@ -11,7 +11,7 @@ import pytest
 
 from gonogo.contract.device import DeviceSample
 from gonogo.contract.schemas import SCHEMAS, save_schemas, schema
-from gonogo.planning.source import bundled_plan, bundled_plan_names
+from gonogo.planning.source import bundled_campaign_names, bundled_plan, bundled_plan_names
 from tests.data.make_runs import GOLDEN, HERE, OURS
 
 
@@ -30,7 +30,7 @@ def fits(name: str, document: object) -> None:
 
 
 def test_bundled_plans_fit_the_schema() -> None:
-    for name in bundled_plan_names():
+    for name in (*bundled_plan_names(), *bundled_campaign_names()):
         fits("plan", bundled_plan(name))
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from gonogo.planning.campaigns import reseeded, resolve_campaign
 from gonogo.planning.resolve import build_order, resolve_plan
-from gonogo.planning.source import CAMPAIGN, bundled_plan, bundled_plan_names
+from gonogo.planning.source import bundled_campaign_names, bundled_plan, bundled_plan_names
 
 REAL = "m7c-125m"
-PLANS = [name for name in bundled_plan_names() if not name.startswith(CAMPAIGN)]
-CAMPAIGNS = [name for name in bundled_plan_names() if name.startswith(CAMPAIGN)]
+PLANS = bundled_plan_names()
+CAMPAIGNS = bundled_campaign_names()
 FAMILY = [name for name in PLANS if name.startswith(REAL)]
 QUIET = {"NSA_TB_DISABLE", "NSA_DISABLE_CSV_LOGS", "NSA_DISABLE_AUX_STATS"}
 

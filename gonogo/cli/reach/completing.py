@@ -11,7 +11,7 @@ from gonogo.cli.settings import load_settings
 from gonogo.contract.api import FoundView
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.ids import Kind
-from gonogo.planning.source import bundled_plan_names
+from gonogo.planning.source import bundled_campaign_names, bundled_plan_names
 
 ANSWER_S = 1.0
 """How long a shell waits for the service."""
@@ -59,6 +59,11 @@ def complete_decisions(incomplete: str) -> Completion:
 def complete_campaigns(incomplete: str) -> Completion:
     """Return the campaigns that begin so, by id or by name."""
     return _complete(incomplete, Kind.CAMPAIGN)
+
+
+def complete_campaign_plans(incomplete: str) -> list[str]:
+    """Return the bundled campaigns that begin so."""
+    return [name for name in bundled_campaign_names() if name.startswith(incomplete)]
 
 
 def complete_plans(incomplete: str) -> list[str]:

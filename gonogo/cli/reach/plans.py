@@ -15,7 +15,7 @@ from gonogo.contract.errors import NotFound, Problem, Rejected
 from gonogo.contract.near_miss import hint, near
 from gonogo.contract.yaml_text import Document, parse_document
 from gonogo.planning.paths import line_of
-from gonogo.planning.source import bundled_plan, bundled_plan_names
+from gonogo.planning.source import bundled_campaign_names, bundled_plan, bundled_plan_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ def read_plan(plan: str) -> PlanArgument:
         NotFound: neither a bundled plan nor a file.
         Rejected: a file that cannot be read, is not YAML (the problem has its line), or no mapping.
     """
-    names = bundled_plan_names()
+    names = [*bundled_plan_names(), *bundled_campaign_names()]
     if plan in names:
         return PlanArgument(name=plan)
     try:

@@ -57,12 +57,13 @@ def answer_variant(
     if found is None:
         missing = "the baseline" if not baseline else name
         return row.model_copy(update={"text": f"{missing} has no run that counts"})
-    row = row.model_copy(update={"ratio": rounded(math.exp(found.centre)), **_ends(found)})
+    row = row.model_copy(update={"ratio": rounded(math.exp(found.centre))})
     if all(path.evidence is PathEvidence.DENIED for path in paths):
         return row.model_copy(update={"text": _same_text(paths)})
     unshown = _unshown(baseline, units, question) or _unlike(baseline, units, question)
     if unshown is not None:
         return row.model_copy(update={"text": unshown})
+    row = row.model_copy(update=_ends(found))
     if found.reach is None:
         text = f"{_words(found, question)}; nothing shows how sure that is: repeat both"
         return row.model_copy(update={"text": text})

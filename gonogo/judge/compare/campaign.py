@@ -3,15 +3,15 @@
 Runs are made one at a time and in turns, forth and back (A B C, C B A, …), so that a machine that
 gets slower by itself favours nobody. A run that does not count is made once more; a variant of
 which both do not count is given up. After the first `repeats` of each the runs are compared; while
-that decides nothing and more repeats likely would, more are made, up to the bound. Every such look
-may err, so each is asked at the confidence at which all of them together hold.
+that decides nothing one more of each is made, up to the bound. Every such look may err, so each is
+asked at the confidence at which all of them together hold.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gonogo.contract.campaign import CampaignSpec
-from gonogo.contract.comparison import Comparison, Result
+from gonogo.contract.comparison import Answer, Comparison, Result
 from gonogo.judge.compare.compare import compare
 from gonogo.judge.compare.question import Question, ask
 from gonogo.judge.compare.unit import NoUnit, Unit
@@ -127,10 +127,16 @@ def next_step(spec: CampaignSpec, members: Iterable[Member]) -> Begin | Wait | E
         if begin is not None:
             return Begin(variant=begin[0], repeat=begin[1])
         found = _compared(spec, slots, repeats)
-        more = found.more_repeats if found.result is Result.INCONCLUSIVE else None
-        if more is None or repeats >= spec.bound:
+        if repeats >= spec.bound or not _is_open(found):
             return End(comparison=found)
-        repeats = min(repeats + more, spec.bound)
+        repeats += 1
+
+
+def _is_open(found: Comparison) -> bool:
+    """Say whether another repeat may decide something: what was not compared, none decides."""
+    return found.result is Result.INCONCLUSIVE and any(
+        row.answer is Answer.INCONCLUSIVE and row.basis is not None for row in found.variants
+    )
 
 
 def planned_runs(spec: CampaignSpec, members: Iterable[Member]) -> int:
