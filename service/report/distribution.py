@@ -47,7 +47,7 @@ def build_distribution(seconds: Iterable[float]) -> Distribution | None:
         return None
     median, p95, p99 = (quantile(values, share) for share in (0.5, 0.95, 0.99))
     low, most = values[0], values[-1]
-    high = most if most <= _TAIL * p95 else _TAIL * p95
+    high = max(value for value in values if value <= max(_TAIL * p95, low))
     bins = _bins(values, low, high)
     return Distribution(
         samples=len(values),

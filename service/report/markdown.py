@@ -240,7 +240,7 @@ def _phase(view: ReportView, phase: str) -> list[str]:
     for run in runs:
         head = "###" if len(runs) == 1 else "####"
         if len(runs) > 1:
-            parts.append(f"### {run.title}: {run.view.verdict or 'no verdict'}")
+            parts.append(f"### Attempt {run.view.attempt}: {run.view.verdict or 'no verdict'}")
         parts += _run(view, run, head)
     return parts
 
@@ -259,8 +259,7 @@ def _run(view: ReportView, run: RunReport, head: str) -> list[str]:
     parts.append(f"{head} Findings")
     parts.append("\n".join(finding_lines(run.findings)) or "None.")
     unseen = [*not_observed(run), *(unseen_of(run) if run.ranks else [])]
-    told = "; ".join(inline(row.rstrip(".")) for row in unseen)
-    parts.append(f"Not observed: {told}.")
+    parts += [f"{head} Not observed", "\n".join(f"- {inline(row)}" for row in unseen)]
     for title, found in (
         ("Where the time goes", [step_table(run)] if run.ranks else []),
         ("Memory and utilisation", [memory_table(run), device_table(run.devices)]),

@@ -19,7 +19,7 @@ Picture = Chart | Histogram | Timeline
 
 DRAWING = 1
 """Raised when the same picture is drawn otherwise, so that old files are drawn anew."""
-DPI = 150
+DPI = 130
 _SIZE = (5.8, 3.3)
 _SMALL, _NORMAL = 9, 10
 COLOURS = ("#2563eb", "#ea580c", "#16a34a", "#9333ea", "#dc2626", "#0891b2")
@@ -51,10 +51,10 @@ _SIGNS = {
 def draw(picture: Picture) -> bytes:
     """Return the PNG of a picture."""
     if isinstance(picture, Timeline):
-        figure, axes = _figure(height=1.6 + 0.42 * len(picture.rows))
+        figure, axes = _figure(height=1.6 + 0.42 * len(picture.rows), fitted=True)
         _draw_timeline(figure, axes, picture)
     else:
-        figure, axes = _figure(height=_SIZE[1])
+        figure, axes = _figure(height=_SIZE[1], fitted=False)
         if isinstance(picture, Histogram):
             _draw_histogram(axes, picture)
         else:
@@ -65,13 +65,17 @@ def draw(picture: Picture) -> bytes:
     return _png(figure)
 
 
-def _figure(*, height: float) -> "tuple[Figure, Axes]":
+def _figure(*, height: float, fitted: bool) -> "tuple[Figure, Axes]":
+    """Return a figure with one pair of axes; a layout that is fitted to its texts takes longer."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(_SIZE[0], height), dpi=DPI, layout="constrained")
+    figure = Figure(figsize=(_SIZE[0], height), dpi=DPI, layout="constrained" if fitted else None)
     FigureCanvasAgg(figure)
-    return figure, figure.subplots()
+    axes = figure.subplots()
+    if not fitted:
+        figure.subplots_adjust(left=0.12, right=0.98, top=0.9, bottom=0.16)
+    return figure, axes
 
 
 def _png(figure: "Figure") -> bytes:
@@ -88,11 +92,11 @@ def _draw_chart(axes: "Axes", chart: Chart) -> None:
         colours = [SECTION_COLOURS.get(label, COLOURS[0]) for label in labels]
         axes.stackplot(steps, rows, labels=labels, colors=colours, alpha=0.85)
     else:
-        solid = 0
+        many = sum(row.style is Style.SOLID for row in chart.curves) > 1
+        number = -1
         for row in chart.curves:
-            again = row.style is Style.DASHED and solid
-            _draw_curve(axes, row, COLOURS[(solid - 1 if again else solid) % len(COLOURS)])
-            solid += not again
+            number += row.style is Style.SOLID or not many  # a dashed line is as the one before
+            _draw_curve(axes, row, COLOURS[max(0, number) % len(COLOURS)])
     for bound in chart.bounds:
         axes.axhline(bound.value, color="#dc2626", linewidth=1, linestyle=":", label=bound.text)
     for mark in chart.marks:
