@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 
-from service.report.text import anchor
+from service.report.text import NONE, anchor
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; frame-ancestors 'none'"
 """What the page may load: what it holds."""
@@ -53,10 +53,22 @@ p > img { border: 1px solid var(--rule); width: 100%; }
   body { padding: 0.6rem 0.6rem 3rem; font-size: 15px; }
   h1 { font-size: 1.5rem; } h2 { font-size: 1.25rem; }
   th, td { padding: 0.25rem 0.4rem; }
+  .scroll:has(> .cards) { max-height: none; }
+  .cards, .cards tbody { display: block; width: auto; }
+  .cards thead { display: none; }
+  .cards tr { display: block; border: 1px solid var(--rule); padding: 0.4rem 0.6rem;
+    margin: 0.4rem 0; }
+  .cards td { display: inline; border: 0; padding: 0 0.8rem 0 0; max-width: none; }
+  .cards td.none { display: none; }
+  .cards td[data-name]::before { content: attr(data-name) ": "; color: var(--quiet); }
+  .cards td:first-child::before { content: ""; }
+  .cards td:first-child { display: block; font-weight: 600; }
 }
 @media print { .scroll, pre { max-height: none; overflow: visible; } }
 """
 
+LONG = 40
+"""A cell with more characters makes its table one of sentences."""
 FOLDED = ("Artifacts",)
 """Headings whose sections are closed until somebody opens them."""
 
@@ -106,15 +118,19 @@ def render_report(text: str, pictures: Mapping[str, bytes], title: str) -> str:
     def table(
         self: RendererHTML, tokens: Sequence[Token], index: int, options: Any, env: Any
     ) -> str:
-        opens = tokens[index].nesting == 1
-        return '<div class="scroll" tabindex="0"><table>\n' if opens else "</table></div>\n"
+        if tokens[index].nesting != 1:
+            return "</table></div>\n"
+        kind = ' class="cards"' if tokens[index].attrGet("class") else ""
+        return f'<div class="scroll" tabindex="0"><table{kind}>\n'
 
     reader.add_render_rule("image", image)
     reader.add_render_rule("table_open", table)
     reader.add_render_rule("table_close", table)
     reader.add_render_rule("strong_open", strong)
     reader.add_render_rule("heading_open", heading)
-    body = reader.renderer.render(_folded(reader.parse(text)), reader.options, {})
+    tokens = _folded(reader.parse(text))
+    _name_cells(tokens)
+    body = reader.renderer.render(tokens, reader.options, {})
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -143,6 +159,28 @@ def _folded(tokens: Sequence[Token]) -> list[Token]:
         else:
             found.append(token)
     return [*found, _raw("</details>\n")] if open_ else found
+
+
+def _name_cells(tokens: Sequence[Token]) -> None:
+    """Tell each cell its column, and tables of sentences that they are cards where it is narrow."""
+    heads: list[str] = []
+    place, table = 0, tokens[0] if tokens else None
+    for number, token in enumerate(tokens):
+        if token.type == "table_open":
+            heads, table = [], token
+        elif token.type == "th_open":
+            heads.append(tokens[number + 1].content)
+        elif token.type == "tr_open":
+            place = 0
+        elif token.type == "td_open":
+            said, head = tokens[number + 1].content, heads[place]
+            place += 1
+            if head:
+                token.attrSet("data-name", head)
+            if said in ("", NONE):
+                token.attrSet("class", "none")
+            if table is not None and len(said) > LONG and any(heads):
+                table.attrSet("class", "cards")
 
 
 def _raw(content: str) -> Token:
