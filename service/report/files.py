@@ -48,9 +48,10 @@ def load_files(
     for row in shown[:MAX_FILES]:
         if row.here and here is not None:
             found[row.path] = _seal(here.path / row.path, row.path, row.bytes, told)
-    copies = select(EvidenceRow).where(EvidenceRow.run == run.id)
+    copies = select(EvidenceRow).where(EvidenceRow.run == run.id, EvidenceRow.path.not_in(found))
+    copies = copies.order_by(EvidenceRow.path).limit(MAX_FILES - len(found))
     for copy in session.scalars(copies.execution_options(yield_per=8)):
-        if copy.path not in found and len(found) < MAX_FILES:
+        if not copy.path.startswith("."):
             found[copy.path] = SealedFile(
                 path=copy.path,
                 bytes=copy.size,

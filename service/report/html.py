@@ -94,7 +94,7 @@ def render_report(text: str, pictures: Mapping[str, bytes], title: str) -> str:
         self: RendererHTML, tokens: Sequence[Token], index: int, options: Any, env: Any
     ) -> str:
         token = tokens[index]
-        alt = html.escape(token.content)
+        alt = html.escape(self.renderInlineAsText(token.children or (), options, env))
         found = pictures.get(str(token.attrs.get("src", "")))
         if found is None:
             return f"<em>{alt}</em>"

@@ -13,6 +13,8 @@ from tests.service.report.views import report_view, run_report
 
 def test_pictures_and_tables_are_inside() -> None:
     text = "# A\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n![x](p.png)"
+    page = render_report(text.replace("![x]", "![a \\| \\*b]"), {"p.png": b"PNG"}, "t")
+    assert '<img alt="a | *b" src="data:' in page
     page = render_report(text, {"p.png": b"PNG"}, "t")
     assert '<img alt="x" src="data:image/png;base64,UE5H">' in page
     assert '<td data-name="a">1</td>' in page
