@@ -10,7 +10,7 @@ from gonogo.contract.api import ArtifactsView, EventView, ExperimentView, Foreca
 from gonogo.contract.decision import Decision
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Identity
-from gonogo.contract.order import Order
+from gonogo.contract.order import Order, RunReason
 from gonogo.contract.records import Preflight
 from service.report.devices import DeviceNumbers
 from service.report.evidence import Excerpt
@@ -163,10 +163,19 @@ class ReportView:
 
     @property
     def culprit(self) -> RunReport | None:
-        """The run to look at first: the last one that is not GO, else none."""
+        """The run to look at first: the last that is not GO and was not made good, if any."""
         for run in reversed(self.runs):
             outcome = run.view.outcome
             bad = outcome is not None and outcome.code != "completed"
-            if bad or run.view.verdict not in (None, "GO"):
+            if (bad or run.view.verdict not in (None, "GO")) and not self._made_good(run):
                 return run
         return None
+
+    def _made_good(self, run: RunReport) -> bool:
+        """Say whether a later attempt of its phase was GO (a confirmation makes nothing good)."""
+        return any(
+            later.view.attempt > run.view.attempt
+            and later.view.verdict == "GO"
+            and later.view.reason != RunReason.CONFIRM
+            for later in self.runs_of(run.view.phase)
+        )

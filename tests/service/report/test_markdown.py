@@ -17,6 +17,7 @@ from service.report.markdown import build_report
 from tests.service.report.views import (
     EXPERIMENT,
     RUN,
+    attempt,
     decision,
     halt_finding,
     order_of,
@@ -61,6 +62,19 @@ def test_a_sick_run_shows_finding_diagnosis_stack_and_log_before_the_phases() ->
         assert part in first_look
     assert "evidence/01_stall/stacks_rank1.txt" in rest
     assert "look at the stack dump" in first_look.lower()
+
+
+@pytest.mark.parametrize(("reason", "made_good"), [("resume", True), ("confirm", False)])
+def test_a_halt_that_a_later_attempt_made_good_is_no_cause(reason: str, made_good: bool) -> None:
+    halted = {"code": "halted", "actor": "operator", "text": "lunch"}
+    first = attempt(1, upto=20)
+    bad = first.view.model_validate(
+        {**first.view.wire(), "outcome": halted, "verdict": "INCONCLUSIVE"}
+    )
+    second = attempt(2, after="run_1", step=20, reason=reason)
+    text = build_report(report_view(replace(first, view=bad), second))
+    assert ("| cause | 1 of 1 phases passed with GO |" in text) is made_good
+    assert ("### Look here first: smoke `run_1`" in text) is not made_good
 
 
 def test_the_numbers_are_those_of_the_heartbeats() -> None:
