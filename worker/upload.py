@@ -17,6 +17,11 @@ from gonogo.rundir import RunDir
 
 MAX_FILE_BYTES = 4 * 2**20
 MAX_FILES = 1_000
+TOLD_AT_THE_END = (
+    *("profile.json", "profile.txt"),
+    *("gate_health.csv", "k_stats.csv", "fallback_counters.csv"),
+)
+"""What a trainer may leave for the report; sent once, when nothing writes to it any more."""
 SETTLED_S = 1.0
 """A file that was written more recently may not be whole yet, while the run lives."""
 
@@ -32,11 +37,12 @@ class EvidenceFile:
 def pending_evidence(
     run_dir: RunDir, uploaded: Mapping[str, int], *, ended: bool, now: float | None = None
 ) -> list[EvidenceFile]:
-    """Return the files not uploaded at their present size, oldest name first, within the limit."""
+    """Return the files not uploaded at their present size, evidence first, within the limit."""
     now = time.time() if now is None else now
     room = MAX_EVIDENCE_BYTES - sum(min(size, MAX_FILE_BYTES) for size in uploaded.values())
     pending: list[EvidenceFile] = []
-    for path in sorted(_candidates(run_dir)):
+    candidates = _candidates(run_dir, ended=ended)
+    for path in sorted(candidates, key=lambda path: (path.name in TOLD_AT_THE_END, path)):
         try:
             stat = path.stat()
         except FileNotFoundError:
@@ -68,11 +74,14 @@ def build_evidence(run_dir: RunDir, token: int, item: EvidenceFile) -> EvidenceR
     )
 
 
-def _candidates(run_dir: RunDir) -> Iterator[Path]:
-    """Yield the plain files of evidence/ and the stack dumps beside the heartbeats."""
+def _candidates(run_dir: RunDir, *, ended: bool) -> Iterator[Path]:
+    """Yield the plain files of evidence/, the stack dumps, and at the end the trainer's tables."""
     for folder, _, names in os.walk(run_dir.evidence):
         yield from (Path(folder) / name for name in names if _is_whole(Path(folder) / name))
     yield from (path for path in run_dir.path.glob("stackdump_rank*.txt") if _is_whole(path))
+    if ended:
+        tables = (run_dir.path / name for name in TOLD_AT_THE_END)
+        yield from (path for path in tables if _is_whole(path))
 
 
 def _is_whole(path: Path) -> bool:

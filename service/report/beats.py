@@ -6,7 +6,7 @@ Lines were validated when they came in; those that could not be read have no boo
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -51,6 +51,8 @@ class Slim:
     comm_mb: float | None
     flash_share: float | None
     gate_entropy: float | None
+    gate_max: float | None
+    gate_collapse_frac: float | None
     gpu_mem_reserved: float | None
     gpu_mem_alloc: float | None
     host_rss_mb: float | None
@@ -82,6 +84,8 @@ def read_beat(line: str) -> Heartbeat | Slim:
         comm_mb=_float(said.get("comm_mb")),
         flash_share=_float(said.get("flash_share")),
         gate_entropy=_float(said.get("gate_entropy")),
+        gate_max=_float(said.get("gate_max")),
+        gate_collapse_frac=_float(said.get("gate_collapse_frac")),
         gpu_mem_reserved=_float(said.get("gpu_mem_reserved")),
         gpu_mem_alloc=_float(said.get("gpu_mem_alloc")),
         host_rss_mb=_float(said.get("host_rss_mb")),
@@ -114,6 +118,12 @@ class RankBeats:
     steps: RankSteps
     ready_s: float | None
     """Seconds until the first batch was there."""
+    gates: Mapping[str, Mapping[int, float]]
+    """Field of `GATES` → step → what the lines say of the model's gates."""
+
+
+GATES = ("gate_max", "gate_collapse_frac")
+"""What a progress line says of the gates besides their entropy, which `RankSteps` keeps."""
 
 
 class Taking:
@@ -122,16 +132,31 @@ class Taking:
     def __init__(self) -> None:
         self._steps = RankSteps()
         self._ready: tuple[float, float] | None = None
+        self._gates: dict[str, dict[str, dict[int, float]]] = {}
 
     def take(self, beat: Heartbeat | Slim) -> None:
         """Take one distinct beat."""
         self._steps.take(cast(Heartbeat, beat))
         if beat.msg == Msg.LOADER_READY and beat.dt is not None:
             self._ready = min(self._ready or (beat.ts, beat.dt), (beat.ts, beat.dt))
+        if beat.msg == Msg.PROGRESS and beat.gate_max is not None:
+            self._take_gates(beat)
+
+    def _take_gates(self, beat: Heartbeat | Slim) -> None:
+        rows = self._gates.setdefault(beat.boot, {name: {} for name in GATES})
+        for name in GATES:
+            value = getattr(beat, name)
+            if value is not None:
+                rows[name][beat.step] = value
 
     def taken(self) -> RankBeats:
-        """Return what they came to."""
-        return RankBeats(steps=self._steps, ready_s=self._ready[1] if self._ready else None)
+        """Return what they came to; of a step said by two processes, the later one counts."""
+        gates: dict[str, dict[int, float]] = {name: {} for name in GATES}
+        for boot in self._steps.boots:
+            for name, values in self._gates.get(boot.boot, {}).items():
+                gates[name] |= values
+        ready_s = self._ready[1] if self._ready else None
+        return RankBeats(steps=self._steps, ready_s=ready_s, gates=gates)
 
 
 def build_rank_beats(beats: Iterable[Heartbeat | Slim]) -> RankBeats:

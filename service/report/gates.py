@@ -75,12 +75,16 @@ def left_out_text(run: RunReport) -> str | None:
 
 def not_observed(run: RunReport) -> list[str]:
     """Return what nothing was seen of, one sentence each (missing evidence is never a pass)."""
-    judged = _judged_not_observed(run.decision)
+    judged = _judged_not_observed(run.decision) or []
     if not run.ranks:
-        return ["no rank wrote a heartbeat", *(judged or [])]
-    found = judged if judged is not None else ["device utilisation: no decision measured it"]
-    if run.first("peak_reserved_mb") is None:
-        found.append("device memory: no rank reports any")
+        return ["no rank wrote a heartbeat", *judged]
+    found = list(judged)
+    if run.first("median_util") is None and not any("gpu_util: " in text for text in judged):
+        found.append("device utilisation: no device line falls into a step")
+    if not run.worst("peak_reserved_mb") and run.first("peak_used_mb") is None:
+        found.append("device memory: no rank reports any, and no device says what is in use")
+    if run.first("peak_rss_mb") is None:
+        found.append("host memory: no rank reports any")
     if run.first("last_val_loss") is None:
         found.append("validation loss: no evaluation was due or reported")
     if not any(rank.sections_s for rank in run.ranks):

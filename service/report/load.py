@@ -3,14 +3,16 @@
 Numbers are of all steps, so every heartbeat is read, though only the fields that are shown.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from gonogo.contract.api import Forecast
+from gonogo.contract.api import EventView, Forecast
 from gonogo.contract.decision import Decision
-from gonogo.contract.errors import Corrupt
+from gonogo.contract.errors import Corrupt, Rejected
 from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
@@ -19,21 +21,28 @@ from gonogo.contract.records import ModelRecord, Preflight
 from gonogo.contract.wire import Recorded
 from gonogo.judge.course.forecast import Ahead, Measured, build_forecast, measure_pace
 from gonogo.rundir import load_record
-from service.artifacts import list_artifacts, reachable_dir
+from service.artifacts import list_artifacts, load_artifact, reachable_dir
 from service.context import Context
-from service.db.schema import AssessmentRow, ExperimentRow, ProgressRow, RunRow
+from service.db.schema import AssessmentRow, EventRow, ExperimentRow, ProgressRow, RunRow
 from service.decisions import load_decisions
 from service.lifecycle import load_experiment, runs_of
 from service.logs import load_log
 from service.progress import resolved_of
 from service.report.beats import load_beats
+from service.report.devices import build_devices, load_samples
 from service.report.evidence import Excerpt, load_stack
+from service.report.files import load_files
+from service.report.health import FILES, SERVED, read_layers, read_served
 from service.report.numbers import build_numbers
+from service.report.profile import TABLE, TEXT, Profile, read_profile
 from service.report.view import RankNumbers, ReportView, RunReport
 from service.told.causes import load_findings
-from service.views import stamp, view_experiment, view_run
+from service.views import stamp, view_event, view_experiment, view_run
 
 LOG_LINES = 25
+MAX_ROWS = 2_000_000
+"""Lines of one of the trainer's files that are read, at most."""
+MAX_PROFILE_BYTES = 4 * 2**20
 
 
 class EnvRecord(Recorded):
@@ -67,7 +76,13 @@ def load_report_view(session: Session, experiment_id: str, context: Context) -> 
         decisions=tuple(decisions),
         now=stamp(context.now()),
         url=context.url,
+        events=tuple(_load_events(session, experiment_id)),
     )
+
+
+def _load_events(session: Session, experiment: str) -> Iterator[EventView]:
+    query = select(EventRow).where(EventRow.experiment == experiment).order_by(EventRow.seq)
+    return map(view_event, session.scalars(query))
 
 
 def load_run_report(
@@ -77,13 +92,16 @@ def load_run_report(
     order = Order.model_validate(run.order) if run.order else None
     findings = load_findings(session, run.id)
     beats = load_beats(session, run.id)
-    ranks = build_numbers(order, beats)
+    samples = load_samples(session, run.id)
+    ranks = build_numbers(order, beats, samples)
     said = {rank: row.steps.identity() for rank, row in beats.items()}
     about = [row for row in decisions if row.run == run.id and row.criteria]
     view = view_run(run, session.get_one(ProgressRow, run.id))
     if not view.steps:
         steps = resolved_of(experiment).parsed().phase(run.phase).steps
         view = view.model_copy(update={"steps": steps})
+    artifacts = list_artifacts(session, run)
+    files, more_files = load_files(session, run, artifacts)
     return RunReport(
         view=view,
         order=order,
@@ -93,12 +111,48 @@ def load_run_report(
         ranks=ranks,
         findings=tuple(findings),
         decision=about[-1] if about else None,
-        artifacts=list_artifacts(session, run),
+        artifacts=artifacts,
         forecast_after=_forecast_after(session, run.id, order, ranks),
         stack=load_stack(session, run, findings),
         log=_load_tail(session, run, list(beats), findings),
         environment=_load_environment(run),
+        change=run.change,
+        devices=build_devices(samples),
+        layers=read_layers(_load_lines(session, run, name) for name in FILES),
+        served=read_served(_load_lines(session, run, SERVED)),
+        profile=_load_profile(session, run),
+        files=files,
+        more_files=more_files,
     )
+
+
+def _load_lines(session: Session, run: RunRow, name: str) -> Iterable[str]:
+    """Yield the lines of a file that the trainer left, where it can be had here."""
+    try:
+        found = load_artifact(session, run, name)
+        if isinstance(found, Path):
+            with found.open(encoding="utf-8", errors="replace") as stream:
+                yield from islice((line.replace("\x00", "") for line in stream), MAX_ROWS)
+        else:
+            yield from found.decode(errors="replace").replace("\x00", "").splitlines()
+    except (Rejected, OSError):
+        return
+
+
+def _load_profile(session: Session, run: RunRow) -> Profile | None:
+    return read_profile(*(_load_some(session, run, name) for name in (TABLE, TEXT)))
+
+
+def _load_some(session: Session, run: RunRow, name: str) -> bytes | None:
+    """Return a small file of a run; None where it cannot be had here."""
+    try:
+        found = load_artifact(session, run, name)
+        if isinstance(found, Path):
+            with found.open("rb") as stream:
+                return stream.read(MAX_PROFILE_BYTES)
+    except (Rejected, OSError):
+        return None
+    return found[:MAX_PROFILE_BYTES]
 
 
 def _load_tail(

@@ -3,7 +3,10 @@
 `build_report` is pure: the same view gives the same text.
 """
 
+from collections.abc import Sequence
+
 from gonogo.contract.lifecycle import ExperimentState, PhaseState
+from service.report.courses import Course, build_courses, discarded_text
 from service.report.gates import (
     anchor_text,
     condition_table,
@@ -14,8 +17,19 @@ from service.report.gates import (
     left_out_text,
     not_observed,
 )
+from service.report.phases import (
+    course_spread,
+    device_table,
+    gate_parts,
+    memory_table,
+    phases_spread,
+    profile_parts,
+    unseen_of,
+)
+from service.report.pictures import Plot, overview_pictures, phase_pictures
+from service.report.repeat import repeat_parts
 from service.report.sections import (
-    artifact_lines,
+    artifact_parts,
     configuration,
     environment,
     expected,
@@ -23,7 +37,9 @@ from service.report.sections import (
     step_table,
     took_s,
 )
-from service.report.text import NONE, block, code, duration, inline, table
+from service.report.text import NONE, anchor, block, code, duration, inline, table
+from service.report.timeline import moments_of, timeline_table
+from service.report.timeline_picture import Timeline, timeline_picture
 from service.report.verdicts import (
     cause,
     decided_by,
@@ -35,26 +51,58 @@ from service.report.verdicts import (
 from service.report.view import ReportView, RunReport
 
 
+def pictures_of(view: ReportView) -> list[Plot | Timeline]:
+    """Return every picture that the report of a view names."""
+    found: list[Plot | Timeline] = [*overview_pictures(view)]
+    timeline = timeline_picture(view, moments_of(view))
+    if timeline is not None:
+        found.append(timeline)
+    for phase in view.phases:
+        found += phase_pictures(view, phase).pictures
+    return found
+
+
 def build_report(view: ReportView) -> str:
     """Return the report of an experiment as Markdown."""
-    parts = [
-        *_summary(view),
+    body = [
         "## Phases",
         phase_table(view),
         *_overview(view),
+        "## Timeline",
+        *_timeline(view),
         "## Forecast",
         _forecast(view),
+    ]
+    for phase in view.phases:
+        body += _phase(view, phase)
+    body += [
         "## Environment",
         environment(view),
         "## Configuration: ordered and run",
         configuration(view),
     ]
-    for run in view.runs:
-        parts += _run(view, run)
     if view.decisions:
-        parts += ["## Decisions", decision_table(view), *_anchor(view), *_replay(view)]
-    parts += [f"Written {view.now} for {code(view.experiment.id)}, {view.url}"]
+        body += ["## Decisions", decision_table(view), anchor_text(view) or ""]
+    body += ["## Repeat and check", *repeat_parts(view)]
+    body += [f"Written {view.now} for {code(view.experiment.id)}, {view.url}"]
+    parts = [*_summary(view), _contents(body), *body]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _contents(parts: list[str]) -> str:
+    heads = [part.removeprefix("## ") for part in parts if part.startswith("## ")]
+    return "Contents: " + " · ".join(f"[{head}](#{anchor(head)})" for head in heads)
+
+
+def _pictures(view: ReportView, pictures: Sequence[Plot | Timeline]) -> str:
+    """Return pictures side by side; nothing where none are drawn."""
+    if view.no_plots:
+        return ""
+    return "\n".join(f"![{_alt(row.words)}]({row.name}.png)" for row in pictures)
+
+
+def _alt(words: str) -> str:
+    return inline(words.replace("[", "(").replace("]", ")"))
 
 
 def _summary(view: ReportView) -> list[str]:
@@ -116,9 +164,23 @@ def _first_look(run: RunReport) -> list[str]:
 
 
 def _overview(view: ReportView) -> list[str]:
-    if view.overview is not None:
-        return [f"![Loss and throughput over all phases]({view.overview})"]
-    return [f"No pictures: {inline(view.no_plots)}."] if view.no_plots else []
+    parts = [_pictures(view, overview_pictures(view))]
+    if view.no_plots:
+        parts.append(f"No pictures: {inline(view.no_plots)}.")
+    courses: list[tuple[str, Course]] = [
+        (phase, found[-1]) for phase in view.phases if (found := build_courses(view.runs_of(phase)))
+    ]
+    spread = phases_spread(view, courses)
+    if spread is not None:
+        parts += ["Seconds of a step, over all ranks of a phase's newest line:", spread]
+    return parts
+
+
+def _timeline(view: ReportView) -> list[str]:
+    moments = moments_of(view)
+    picture = timeline_picture(view, moments)
+    parts = [_pictures(view, [picture])] if picture is not None else []
+    return [*parts, timeline_table(moments) if moments else "Nothing has happened yet."]
 
 
 def _forecast(view: ReportView) -> str:
@@ -159,40 +221,52 @@ def _really_s(view: ReportView, number: int) -> str:
     return duration(sum(took or 0.0 for took in rest)) if whole and rest else NONE
 
 
-def _run(view: ReportView, run: RunReport) -> list[str]:
+def _phase(view: ReportView, phase: str) -> list[str]:
+    """Return a phase: its pictures over all attempts, then each attempt."""
+    runs = view.runs_of(phase)
+    last = runs[-1].view
+    many = f", {len(runs)} attempts" if len(runs) > 1 else ""
+    parts = [f"## {phase}: {last.verdict or 'no verdict'}{many}"]
+    if any(run.ranks for run in runs):
+        shown = phase_pictures(view, phase)
+        courses = build_courses(runs)
+        parts.append(_pictures(view, shown.pictures))
+        parts += [text for course in courses if (text := discarded_text(course)) is not None]
+        if shown.absent:
+            parts.append(f"No picture, not observed: {'; '.join(map(inline, shown.absent))}.")
+        spread = course_spread(courses)
+        if spread is not None:
+            parts += ["### Step times", "In seconds, by the rank's own clock:", spread]
+    for run in runs:
+        head = "###" if len(runs) == 1 else "####"
+        if len(runs) > 1:
+            parts.append(f"### Attempt {run.view.attempt}: {run.view.verdict or 'no verdict'}")
+        parts += _run(view, run, head)
+    return parts
+
+
+def _run(view: ReportView, run: RunReport, head: str) -> list[str]:
     outcome = run.view.outcome
     ended = f"{outcome.code} ({outcome.klass}), by {outcome.actor}" if outcome else "not ended"
     text = f" – {inline(outcome.text)}" if outcome and outcome.text else ""
     parts = [
-        f"## {run.title}: {run.view.verdict or 'no verdict'}",
         f"{code(run.view.id)}, {run.view.reason}, on {inline(run.view.host or 'no host')}."
         f" Outcome: {ended}{text}.",
     ]
-    if run.plot is not None:
-        parts.append(f"![Loss, throughput, memory and sections of {run.title}]({run.plot})")
-    if run.ranks:
-        parts += ["### Where the time goes", step_table(run)]
     if run.decision is not None:
-        parts += ["### Gate", gate_table(run.decision.criteria), left_out_text(run) or ""]
+        parts += [f"{head} Gate", gate_table(run.decision.criteria), left_out_text(run) or ""]
         parts.append(diagnosis_text(run.decision) or "")
-    parts.append("### Findings")
+    parts.append(f"{head} Findings")
     parts.append("\n".join(finding_lines(run.findings)) or "None.")
-    parts.append("Not observed: " + "; ".join(inline(row) for row in not_observed(run)) + ".")
+    unseen = [*not_observed(run), *(unseen_of(run) if run.ranks else [])]
+    parts += [f"{head} Not observed", "\n".join(f"- {inline(row)}" for row in unseen)]
+    for title, found in (
+        ("Where the time goes", [step_table(run)] if run.ranks else []),
+        ("Memory and utilisation", [memory_table(run), device_table(run.devices)]),
+        ("Gates and selection", gate_parts(run)),
+        ("Hot spots", profile_parts(run)),
+    ):
+        shown = [part for part in found if part]
+        parts += [f"{head} {title}", *shown] if shown else []
     parts += expected(view, run)
-    parts += ["### Artifacts", artifact_lines(run)]
-    return parts
-
-
-def _anchor(view: ReportView) -> list[str]:
-    text = anchor_text(view)
-    return [] if text is None else [text]
-
-
-def _replay(view: ReportView) -> list[str]:
-    commands = "\n".join(f"gonogo replay {decision.id}" for decision in view.decisions)
-    return [
-        "### Check it yourself",
-        "Replaying needs no service: it reads the decision's own file and the run directory, and"
-        " exits 1 at the first difference.",
-        block(commands, "sh"),
-    ]
+    return [*parts, f"{head} Artifacts", *artifact_parts(run)]

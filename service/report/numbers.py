@@ -2,33 +2,40 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 
 from gonogo.contract.canonical import rounded
 from gonogo.contract.criterion import Metric
+from gonogo.contract.device import DeviceSample
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.order import Order
 from gonogo.contract.rules import Rules
+from gonogo.judge.evidence.devices import lay_over
 from gonogo.judge.evidence.measure import quantile
 from gonogo.judge.evidence.metrics import METRICS
 from gonogo.judge.evidence.steps import RankSteps
 from gonogo.judge.gate.rules import build_rules
 from service.report.beats import RankBeats
-from service.report.view import SECTIONS, RankNumbers, Series
+from service.report.view import SECTIONS, RankNumbers, Series, StepTimes
 from service.series import downsample
 
 POINTS = 1_000
 """Points of a curve, at most."""
 
 
-def build_numbers(order: Order | None, ranks: Mapping[int, RankBeats]) -> tuple[RankNumbers, ...]:
+def build_numbers(
+    order: Order | None, ranks: Mapping[int, RankBeats], samples: Sequence[DeviceSample] = ()
+) -> tuple[RankNumbers, ...]:
     """Return the numbers of every rank of a run, by rank.
 
     Args:
         order: what was ordered; None leaves out what depends on it.
         ranks: rank → what it said.
+        samples: what the devices said.
     """
     rules = build_rules(order)
+    lay_over({rank: said.steps for rank, said in ranks.items()}, samples)
     return tuple(_numbers(rank, ranks[rank], rules) for rank in sorted(ranks))
 
 
@@ -40,6 +47,9 @@ def _numbers(rank: int, said: RankBeats, rules: Rules) -> RankNumbers:
     tok_s = sorted(METRICS[Metric.TOKS_PER_S].samples(steps, rules).items()) if rules.known else []
     sections = _sections(steps)
     evals = sorted(steps.evals.items())
+    util = METRICS[Metric.GPU_UTIL].samples(steps, rules)
+    used = steps.told_by_devices.get(Metric.GPU_MEM_RESERVED_MB.value, {})
+    memory = METRICS[Metric.GPU_MEM_RESERVED_MB].samples(steps, rules)
     return RankNumbers(
         rank=rank,
         final_step=steps.last_step,
@@ -54,19 +64,21 @@ def _numbers(rank: int, said: RankBeats, rules: Rules) -> RankNumbers:
         peak_reserved_mb=_peak(steps.samples("gpu_mem_reserved").values()),
         peak_alloc_mb=_peak(steps.samples("gpu_mem_alloc").values()),
         peak_rss_mb=_peak(steps.samples("host_rss_mb").values()),
+        peak_used_mb=_peak(used.values()),
+        median_util=_median(util.values()),
         sections_s={name: _median(value for _, value in rows) for name, rows in sections.items()},
         loss=_curve(losses),
         val_loss=_curve(evals),
         tok_s=_curve(tok_s),
-        memory_mb=_curve(_memory(steps)),
+        host_mb=_curve(sorted(steps.samples("host_rss_mb").items())),
+        device_mb=_curve(sorted(memory.items())),
+        util=_curve(sorted(util.items())),
+        gate_entropy=_curve(sorted(steps.samples("gate_entropy").items())),
+        gate_max=_curve(sorted(said.gates["gate_max"].items())),
+        gate_collapse_frac=_curve(sorted(said.gates["gate_collapse_frac"].items())),
         sections={name: _curve(rows) for name, rows in sections.items()},
+        step_times=StepTimes(array("q", (step for step, _ in times)), array("d", seconds)),
     )
-
-
-def _memory(steps: RankSteps) -> list[tuple[int, float]]:
-    """Return the reserved device memory, or the host's where there is no device."""
-    reserved, host = steps.samples("gpu_mem_reserved"), steps.samples("host_rss_mb")
-    return sorted({**host, **{step: value for step, value in reserved.items() if value}}.items())
 
 
 def _sections(steps: RankSteps) -> Mapping[str, list[tuple[int, float]]]:

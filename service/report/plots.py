@@ -1,21 +1,28 @@
-"""Which pictures lie beside the report? One of all phases, one of each run with two steps or more.
+"""How is a picture drawn? With matplotlib's Agg canvas, without pyplot: threads share no state.
 
-Drawn with matplotlib's Agg canvas without pyplot, so that no state is shared between threads.
-matplotlib is imported when the first picture is drawn: the service starts without it.
+matplotlib is imported when the first picture is drawn: the service starts without it. Letters are
+large for the picture's size, so that it can be read at the width of a telephone.
 """
 
 import io
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from service.report.view import SECTIONS, RunReport, Series
+from service.report.pictures import Chart, Curve, Histogram, Style
+from service.report.timeline import What
+from service.report.timeline_picture import Timeline, Tone
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-DPI = 110
-RANK_COLOURS = ("#2563eb", "#ea580c", "#16a34a", "#9333ea", "#dc2626", "#0891b2")
+Picture = Chart | Histogram | Timeline
+
+DRAWING = 1
+"""Raised when the same picture is drawn otherwise, so that old files are drawn anew."""
+DPI = 130
+_SIZE = (5.8, 3.3)
+_SMALL, _NORMAL = 9, 10
+COLOURS = ("#2563eb", "#ea580c", "#16a34a", "#9333ea", "#dc2626", "#0891b2")
 SECTION_COLOURS = {
     "data": "#ca8a04",
     "forward": "#2563eb",
@@ -23,50 +30,52 @@ SECTION_COLOURS = {
     "optimizer": "#16a34a",
     "wait": "#94a3b8",
 }
+TONES = {
+    Tone.WAITS: "#cbd5e1",
+    Tone.GOES_ON: "#2563eb",
+    Tone.GO: "#16a34a",
+    Tone.CONDITIONAL_GO: "#ca8a04",
+    Tone.INCONCLUSIVE: "#a16207",
+    Tone.NO_GO: "#dc2626",
+    Tone.ENDED: "#64748b",
+}
+_SIGNS = {
+    What.HALT: ("X", "#dc2626", "halt"),
+    What.FINDING: ("^", "#ca8a04", "finding"),
+    What.DECISION: ("D", "#0f172a", "decision"),
+    What.PERSON: ("*", "#9333ea", "by a person"),
+    What.REMEDY: ("P", "#0891b2", "remedy"),
+}
 
 
-def can_plot(run: RunReport) -> bool:
-    """Say whether a run has enough steps for a curve."""
-    return any(len(rank.loss) > 1 or len(rank.tok_s) > 1 for rank in run.ranks)
-
-
-def draw_run(run: RunReport) -> bytes:
-    """Return the PNG of one run: loss, throughput, memory, and where the time of a step goes."""
-    figure, grid = _figure(2, 2, height=6.2)
-    figure.suptitle(f"{run.title}, {run.view.id}", fontsize=10)
-    _draw_loss(grid[0], run)
-    _draw_throughput(grid[1], run)
-    _draw_memory(grid[2], run)
-    _draw_sections(grid[3], run)
+def draw(picture: Picture) -> bytes:
+    """Return the PNG of a picture."""
+    if isinstance(picture, Timeline):
+        figure, axes = _figure(height=1.6 + 0.42 * len(picture.rows), fitted=True)
+        _draw_timeline(figure, axes, picture)
+    else:
+        figure, axes = _figure(height=_SIZE[1], fitted=False)
+        if isinstance(picture, Histogram):
+            _draw_histogram(axes, picture)
+        else:
+            _draw_chart(axes, picture)
+    axes.set_title(picture.title, fontsize=_NORMAL, wrap=True)
+    axes.set_xlabel(picture.x, fontsize=_SMALL)
+    axes.tick_params(labelsize=_SMALL)
     return _png(figure)
 
 
-def draw_overview(runs: Sequence[RunReport]) -> bytes:
-    """Return the PNG of all runs one after the other: loss and throughput over all steps."""
-    figure, (losses, speed) = _figure(1, 2, height=3.4)
-    start = 0
-    for number, run in enumerate(runs):
-        colour = RANK_COLOURS[number % len(RANK_COLOURS)]
-        rank = run.ranks[0]
-        _curve(losses, _shifted(rank.loss, start), colour, run.title)
-        slow = min(run.ranks, key=lambda row: row.median_tok_s or 0.0)
-        _curve(speed, _shifted(slow.tok_s, start), colour, run.title)
-        start += max((row.final_step for row in run.ranks), default=0)
-    if speed.lines:
-        _from_zero(speed)
-    _label(losses, "loss", "steps of all runs", legend=True)
-    _label(speed, "tokens/s, slowest rank", "steps of all runs", legend=False)
-    return _png(figure)
-
-
-def _figure(rows: int, columns: int, *, height: float) -> "tuple[Figure, list[Axes]]":
+def _figure(*, height: float, fitted: bool) -> "tuple[Figure, Axes]":
+    """Return a figure with one pair of axes; a layout that is fitted to its texts takes longer."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, height), dpi=DPI, layout="constrained")
+    figure = Figure(figsize=(_SIZE[0], height), dpi=DPI, layout="constrained" if fitted else None)
     FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, columns, squeeze=False)
-    return figure, list(axes.flat)
+    axes = figure.subplots()
+    if not fitted:
+        figure.subplots_adjust(left=0.12, right=0.98, top=0.9, bottom=0.16)
+    return figure, axes
 
 
 def _png(figure: "Figure") -> bytes:
@@ -75,86 +84,83 @@ def _png(figure: "Figure") -> bytes:
     return stream.getvalue()
 
 
-def _curve(axes: "Axes", series: Series, colour: str, label: str, style: str = "-") -> None:
-    if series:
-        steps, values = zip(*series, strict=True)
-        dot = "." if len(series) < 60 else ""
-        axes.plot(
-            steps, values, color=colour, label=label, linestyle=style, marker=dot, linewidth=1.3
-        )
-
-
-def _label(axes: "Axes", title: str, x: str = "step", *, legend: bool) -> None:
-    axes.set_title(title, fontsize=9)
-    axes.set_xlabel(x, fontsize=8)
-    axes.tick_params(labelsize=8)
+def _draw_chart(axes: "Axes", chart: Chart) -> None:
+    if chart.stacked:
+        steps = [step for step, _ in chart.curves[0].points]
+        rows = [[value for _, value in row.points] for row in chart.curves]
+        labels = [row.label for row in chart.curves]
+        colours = [SECTION_COLOURS.get(label, COLOURS[0]) for label in labels]
+        axes.stackplot(steps, rows, labels=labels, colors=colours, alpha=0.85)
+    else:
+        many = sum(row.style is Style.SOLID for row in chart.curves) > 1
+        number = -1
+        for row in chart.curves:
+            number += row.style is Style.SOLID or not many  # a dashed line is as the one before
+            _draw_curve(axes, row, COLOURS[max(0, number) % len(COLOURS)])
+    for bound in chart.bounds:
+        axes.axhline(bound.value, color="#dc2626", linewidth=1, linestyle=":", label=bound.text)
+    for mark in chart.marks:
+        colour = "#dc2626" if mark.grave else "#64748b"
+        axes.axvline(mark.at, color=colour, linewidth=1.2, linestyle="--", label=mark.text)
     axes.grid(visible=True, alpha=0.25)
     axes.margins(x=0.02)
-    if axes.lines or axes.collections:
-        if legend:
-            axes.legend(fontsize=7, framealpha=0.7)
-    else:
-        axes.text(0.5, 0.5, "not observed", ha="center", va="center", transform=axes.transAxes)
+    if chart.from_zero:
+        axes.set_ylim(0, axes.get_ylim()[1] * 1.08)
+    axes.legend(fontsize=_SMALL - 1, framealpha=0.7)
 
 
-def _from_zero(axes: "Axes") -> None:
-    axes.set_ylim(0, axes.get_ylim()[1] * 1.08)
+def _draw_curve(axes: "Axes", row: Curve, colour: str) -> None:
+    steps, values = zip(*row.points, strict=True)
+    dot = "." if len(steps) < 60 else ""
+    dashes = "--" if row.style is Style.DASHED else "-"
+    axes.plot(
+        steps, values, color=colour, label=row.label, linestyle=dashes, marker=dot, linewidth=1.5
+    )
 
 
-def _shifted(series: Series, start: int) -> Series:
-    return tuple((step + start, value) for step, value in series)
+def _draw_histogram(axes: "Axes", picture: Histogram) -> None:
+    for row in picture.bins:
+        width = row.high - row.low or 0.1 * abs(row.low) or 1.0
+        left = row.low if row.high > row.low else row.low - width / 2
+        axes.bar(left, row.count, width=width, align="edge", color=COLOURS[0], edgecolor="white")
+    for number, mark in enumerate(picture.marks):
+        colour = COLOURS[1 + number % (len(COLOURS) - 1)]
+        axes.axvline(mark.at, color=colour, linewidth=1.6, linestyle="--", label=mark.text)
+    axes.set_ylabel("steps", fontsize=_SMALL)
+    axes.grid(visible=True, axis="y", alpha=0.25)
+    if picture.marks:
+        axes.legend(fontsize=_SMALL - 1, framealpha=0.7)
 
 
-def _rank_colour(rank: int) -> str:
-    return RANK_COLOURS[rank % len(RANK_COLOURS)]
+def _draw_timeline(figure: "Figure", axes: "Axes", picture: Timeline) -> None:
+    said: set[str] = set()
 
+    def label(text: str) -> str:
+        """Return the text the first time, for the legend."""
+        first = text not in said
+        said.add(text)
+        return text if first else "_"
 
-def _draw_loss(axes: "Axes", run: RunReport) -> None:
-    first = next((rank for rank in run.ranks if rank.loss), None)
-    if first is not None:
-        _curve(axes, first.loss, RANK_COLOURS[0], "loss, mean over ranks")
-        _curve(axes, first.val_loss, RANK_COLOURS[1], "validation loss", "--")
-    _label(axes, "loss", legend=True)
-
-
-def _draw_throughput(axes: "Axes", run: RunReport) -> None:
-    for rank in run.ranks:
-        _curve(axes, rank.tok_s, _rank_colour(rank.rank), f"rank {rank.rank}")
-    if axes.lines:
-        _draw_bound(axes, run)
-        _from_zero(axes)
-    _label(axes, "tokens/s over all ranks, from each rank's clock", legend=True)
-
-
-def _draw_bound(axes: "Axes", run: RunReport) -> None:
-    floor = run.order.watch.slow.floor_tok_s if run.order else None
-    if floor is not None:
-        axes.axhline(floor, color="#dc2626", linewidth=1, linestyle=":", label=f"floor {floor:g}")
-
-
-def _draw_memory(axes: "Axes", run: RunReport) -> None:
-    on_device = run.worst("peak_reserved_mb")
-    for rank in run.ranks:
-        series = tuple((step, value / 1000) for step, value in rank.memory_mb)
-        _curve(axes, series, _rank_colour(rank.rank), f"rank {rank.rank}")
-    if axes.lines:
-        _from_zero(axes)
-    what = "GPU memory reserved" if on_device else "host memory (no device reports any)"
-    _label(axes, f"{what}, GB", legend=True)
-
-
-def _draw_sections(axes: "Axes", run: RunReport) -> None:
-    """Stack the seconds of the slowest rank's sections."""
-    ranks = [rank for rank in run.ranks if rank.sections]
-    if ranks:
-        slow = max(ranks, key=lambda rank: rank.median_step_s or 0.0)
-        common = set.intersection(*({s for s, _ in slow.sections[name]} for name in SECTIONS))
-        steps = sorted(common)
-        rows = [[dict(slow.sections[name])[step] for step in steps] for name in SECTIONS]
-        if len(steps) > 1:
-            colours = [SECTION_COLOURS[name] for name in SECTIONS]
-            axes.stackplot(steps, rows, labels=SECTIONS, colors=colours, alpha=0.85)
-        title = f"seconds of a step by section, rank {slow.rank}"
-    else:
-        title = "seconds of a step by section"
-    _label(axes, title, legend=True)
+    for bar in picture.bars:
+        height = 0.18 if bar.tone is Tone.WAITS else 0.5
+        axes.barh(
+            bar.row,
+            bar.end - bar.start,
+            left=bar.start,
+            height=height,
+            color=TONES[bar.tone],
+            edgecolor="white",
+            label=label(bar.tone.value),
+        )
+    for sign in picture.signs:
+        shape, colour, text = _SIGNS[sign.what]
+        axes.plot(
+            [sign.at], [sign.row - 0.36], shape, color=colour, markersize=6, label=label(text)
+        )
+    axes.set_yticks(range(len(picture.rows)), picture.rows)
+    axes.set_ylim(len(picture.rows) - 0.4, -0.75)
+    axes.grid(visible=True, axis="x", alpha=0.25)
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(
+        handles, labels, fontsize=_SMALL - 1, ncols=4, loc="outside lower center", frameon=False
+    )

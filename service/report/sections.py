@@ -7,22 +7,21 @@ from typing import Any
 
 from gonogo.contract.heartbeat import Identity
 from service.report.field import CLAIM, FIELD_PLANS, expected_of
+from service.report.files import SealedFile
 from service.report.text import NONE, block, code, duration, inline, loss, number, percent, table
 from service.report.view import SECTIONS, RankNumbers, ReportView, RunReport
-
-MAX_ARTIFACTS = 40
 
 
 def phase_table(view: ReportView) -> str:
     """Return one row per run, in the order of their start, and the phases that have none."""
     heads = (
-        "phase", "run", "outcome", "verdict", "steps", "first loss", "last loss", "val loss",
-        "tok/s, median", "step, median", "slowest section", "peak memory", "took",
+        "phase", "outcome", "verdict", "steps", "first loss", "last loss", "val loss",
+        "tok/s, median", "step, median", "slowest section", "peak memory", "took", "run",
     )  # fmt: skip
     rows = [_phase_row(run) for run in view.runs]
     begun = {run.view.phase for run in view.runs}
     rows += [
-        (phase.name, NONE, phase.state.value, NONE, f"0 / {phase.steps}", *[NONE] * 8)
+        (phase.name, phase.state.value, NONE, f"0 / {phase.steps}", *[NONE] * 9)
         for phase in view.experiment.phases
         if phase.name not in begun
     ]
@@ -33,7 +32,6 @@ def _phase_row(run: RunReport) -> tuple[str, ...]:
     outcome = run.view.outcome
     return (
         run.title,
-        code(run.view.id),
         outcome.code.value if outcome else run.view.state.value,
         f"**{run.view.verdict}**" if run.view.verdict else NONE,
         f"{number(run.least('final_step'))} / {run.view.steps}",
@@ -45,13 +43,16 @@ def _phase_row(run: RunReport) -> tuple[str, ...]:
         slowest_section(run) or NONE,
         _memory(run),
         duration(took_s(run)),
+        code(run.view.id),
     )
 
 
 def _memory(run: RunReport) -> str:
-    reserved = run.worst("peak_reserved_mb")
+    reserved, used = run.worst("peak_reserved_mb"), run.worst("peak_used_mb")
     if reserved:
         return f"{reserved / 1000:.2f} GB reserved"
+    if used:
+        return f"{used / 1000:.2f} GB in use"
     host = run.worst("peak_rss_mb")
     return NONE if host is None else f"{host / 1000:.2f} GB host"
 
@@ -78,8 +79,8 @@ def slowest_section(run: RunReport) -> str | None:
 
 
 def step_table(run: RunReport) -> str:
-    """Return per rank: the step, and the median seconds and share of each of its sections."""
-    heads = ("rank", "last step", "step, median", "p95", *SECTIONS, "tok/s", "fetch")
+    """Return per rank: the median seconds of a step and the share of each of its sections."""
+    heads = ("rank", "last step", "step, median", *SECTIONS, "tok/s", "fetch")
     return table(heads, [_step_row(rank) for rank in run.ranks])
 
 
@@ -95,7 +96,6 @@ def _step_row(rank: RankNumbers) -> tuple[str, ...]:
         str(rank.rank),
         str(rank.final_step),
         number(rank.median_step_s, 4, "s"),
-        number(rank.p95_step_s, 4, "s"),
         *cells,
         number(rank.median_tok_s),
         number(rank.median_fetch_s, 3, "s"),
@@ -207,14 +207,44 @@ def expected(view: ReportView, run: RunReport) -> list[str]:
     return ["### Expected", table(heads, rows), CLAIM]
 
 
-def artifact_lines(run: RunReport) -> str:
-    """Return the files of a run and where they lie."""
+def artifact_parts(run: RunReport) -> list[str]:
+    """Return the files of a run: where they lie, how large they are, and which bytes they are."""
     found = run.artifacts
-    place = f"{code(found.dir)} on {inline(found.host or 'an unknown host')}"
-    items = [row for row in found.items if not row.path.startswith(".")]
-    if not items:
-        return f"{place}: nothing of it is here." if found.dir else "It has no directory."
-    rows = [f"{code(row.path)} ({row.bytes} B)" for row in items[:MAX_ARTIFACTS]]
-    more = len(items) - len(rows)
-    tail = f" and {more} more" if more > 0 else ""
-    return f"In {place}: {', '.join(rows)}{tail}."
+    if not run.files:
+        if not found.dir:
+            return ["It has no directory."]
+        return [f"In {_place(run)}: nothing of it is here."]
+    sealed = _sealed(run)
+    rows = (
+        (
+            code(row.path),
+            str(row.bytes),
+            code(row.sha256) if row.sha256 else NONE,
+            _standing(row, sealed.get(row.path)),
+        )
+        for row in run.files
+    )
+    parts = [f"In {_place(run)}." if found.dir else "Of what was shipped."]
+    parts.append(table(("file", "bytes", "SHA-256", ""), rows))
+    if run.more_files:
+        parts.append(f"And {run.more_files} more.")
+    return parts
+
+
+def _place(run: RunReport) -> str:
+    return f"{code(run.artifacts.dir)} on {inline(run.artifacts.host or 'an unknown host')}"
+
+
+def _sealed(run: RunReport) -> dict[str, str]:
+    """Return file → digest of the small files that the decision rests on."""
+    said = run.decision.facts.get("files") if run.decision is not None else None
+    return {name: str(row.get("sha256")) for name, row in (said or {}).items()}
+
+
+def _standing(row: SealedFile, sealed: str | None) -> str:
+    """Say whether a file is the one that was judged."""
+    parts = [inline(row.note)] if row.note else []
+    if sealed is not None and row.sha256 is not None:
+        same = row.sha256 == sealed
+        parts.append("as judged" if same else "**DIFFERS from the file that was judged**")
+    return "; ".join(parts)

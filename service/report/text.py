@@ -67,6 +67,11 @@ def code(value: object) -> str:
     return f"`{text}`" if "`" not in text else inline(value)
 
 
+def anchor(head: str) -> str:
+    """Return the name by which a heading is linked to, as GitHub makes it."""
+    return re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-")
+
+
 def block(text: str, language: str = "") -> str:
     """Return a code block whose fence the text cannot close."""
     fence = "```"

@@ -1,21 +1,40 @@
 """What does a report know? Everything it prints, and nothing that it would have to look up."""
 
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gonogo.contract.api import ArtifactsView, ExperimentView, Forecast, RunView
+from gonogo.contract.api import ArtifactsView, EventView, ExperimentView, Forecast, RunView
 from gonogo.contract.decision import Decision
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Identity
-from gonogo.contract.order import Order
+from gonogo.contract.order import Order, RunReason
 from gonogo.contract.records import Preflight
+from service.report.devices import DeviceNumbers
 from service.report.evidence import Excerpt
+from service.report.files import SealedFile
+from service.report.health import LayerHealth, Served
+from service.report.profile import Profile
 
 Series = tuple[tuple[int, float], ...]
 """(step, value), ascending by step."""
 
 SECTIONS = ("data", "forward", "backward", "optimizer", "wait")
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """How long every step took: no point of it is thinned away."""
+
+    steps: "array[int]" = field(default_factory=lambda: array("q"))
+    """Ascending."""
+    seconds: "array[float]" = field(default_factory=lambda: array("d"))
+
+    def between(self, first: int, last: int) -> list[float]:
+        """Return the seconds of the steps from `first` to `last`, both included."""
+        return list(self.seconds[bisect_left(self.steps, first) : bisect_right(self.steps, last)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +55,24 @@ class RankNumbers:
     peak_reserved_mb: float | None = None
     peak_alloc_mb: float | None = None
     peak_rss_mb: float | None = None
+    peak_used_mb: float | None = None
+    """Memory in use on its device, as the driver says, whoever uses it."""
+    median_util: float | None = None
+    """Utilisation of its device in its steps, percent."""
     sections_s: Mapping[str, float | None] = field(default_factory=dict)
     """Section → median seconds of a step."""
     loss: Series = ()
     val_loss: Series = ()
     tok_s: Series = ()
-    memory_mb: Series = ()
+    host_mb: Series = ()
+    device_mb: Series = ()
+    """What the lines call reserved; where they never say, what the device says is in use."""
+    util: Series = ()
+    gate_entropy: Series = ()
+    gate_max: Series = ()
+    gate_collapse_frac: Series = ()
     sections: Mapping[str, Series] = field(default_factory=dict)
+    step_times: StepTimes = field(default_factory=StepTimes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +97,18 @@ class RunReport:
     """Where the rank stood that the halt finding names."""
     log: Excerpt | None = None
     """The end of the log that may say why it failed."""
-    plot: str | None = None
-    """File name of its picture, beside the report."""
     environment: Mapping[str, Any] = field(default_factory=dict)
     """env.json, where the run directory is on this host."""
+    change: Mapping[str, Any] | None = None
+    """What a remedy or a confirmation's variant changed about the plan."""
+    devices: tuple[DeviceNumbers, ...] = ()
+    layers: tuple[LayerHealth, ...] = ()
+    served: tuple[Served, ...] = ()
+    """Which attention path served how often."""
+    profile: Profile | None = None
+    files: tuple[SealedFile, ...] = ()
+    more_files: int = 0
+    """How many files there are beyond these."""
 
     @property
     def title(self) -> str:
@@ -108,17 +146,36 @@ class ReportView:
     decisions: tuple[Decision, ...]
     now: str
     url: str
-    overview: str | None = None
-    """File name of the picture of all phases."""
+    events: tuple[EventView, ...] = ()
+    """In the order in which they happened."""
     no_plots: str | None = None
     """Why there are no pictures."""
 
+    def runs_of(self, phase: str) -> list[RunReport]:
+        """Return the runs of a phase by attempt."""
+        found = [run for run in self.runs if run.view.phase == phase]
+        return sorted(found, key=lambda run: run.view.attempt)
+
+    @property
+    def phases(self) -> list[str]:
+        """The phases that have a run, in the order in which they began."""
+        return list(dict.fromkeys(run.view.phase for run in self.runs))
+
     @property
     def culprit(self) -> RunReport | None:
-        """The run to look at first: the last one that is not GO, else none."""
+        """The run to look at first: the last that is not GO and was not made good, if any."""
         for run in reversed(self.runs):
             outcome = run.view.outcome
             bad = outcome is not None and outcome.code != "completed"
-            if bad or run.view.verdict not in (None, "GO"):
+            if (bad or run.view.verdict not in (None, "GO")) and not self._made_good(run):
                 return run
         return None
+
+    def _made_good(self, run: RunReport) -> bool:
+        """Say whether a later attempt of its phase was GO (a confirmation makes nothing good)."""
+        return any(
+            later.view.attempt > run.view.attempt
+            and later.view.verdict == "GO"
+            and later.view.reason != RunReason.CONFIRM
+            for later in self.runs_of(run.view.phase)
+        )

@@ -1,29 +1,28 @@
 """How does a report come into being? Read, draw, write, answer.
 
 It lies in `GONOGO_HOME/reports/{experiment}/`: `report.md`, its pictures beside it, and
-`report.html`, one file that holds them. The picture of
-a run that has ended and is judged is drawn once. Writing is atomic; two requests at a time write
-the same. Where matplotlib is missing or the folder cannot be written, the report says so.
+`report.html`, one file that holds them. A picture is drawn anew only when the numbers that it shows
+have changed. Writing is atomic; two requests at a time write the same. Where matplotlib is missing
+or the folder cannot be written, the report says so.
 """
 
+import hashlib
 import logging
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gonogo.contract.errors import NotFound
-from gonogo.contract.lifecycle import RunState
 from service.context import Context
 from service.lifecycle import load_experiment
 from service.report.html import render_report
 from service.report.load import load_report_view
-from service.report.markdown import build_report
-from service.report.plots import can_plot, draw_overview, draw_run
-from service.report.view import ReportView, RunReport
+from service.report.markdown import build_report, pictures_of
+from service.report.plots import DRAWING, Picture, draw
+from service.report.view import ReportView
 
 REPORT = "report.md"
 PAGE = "report.html"
-OVERVIEW = "overview.png"
 _log = logging.getLogger(__name__)
 _one_at_a_time = threading.Lock()
 
@@ -73,8 +72,10 @@ def _title(view: ReportView) -> str:
 
 def _pictures(view: ReportView, folder: Path) -> dict[str, bytes]:
     """Return the pictures that a report names."""
-    names = [view.overview, *(run.plot for run in view.runs)]
-    return {name: (folder / name).read_bytes() for name in names if name}
+    if view.no_plots:
+        return {}
+    names = [f"{picture.name}.png" for picture in pictures_of(view)]
+    return {name: (folder / name).read_bytes() for name in names}
 
 
 def find_picture(context: Context, experiment: str, name: str) -> Path:
@@ -92,32 +93,27 @@ def find_picture(context: Context, experiment: str, name: str) -> Path:
 
 
 def save_plots(view: ReportView, folder: Path) -> ReportView:
-    """Draw the pictures into `folder` and return the view that names them."""
-    drawable = [run for run in view.runs if can_plot(run)]
-    if not drawable:
-        return replace(view, no_plots="no run has two steps yet")
+    """Draw the pictures into `folder`; the view says so where there are none."""
+    pictures = pictures_of(view)
+    if not pictures:
+        return replace(view, no_plots="no run has begun yet")
     try:
-        names = {run.view.id: _save_run(run, folder) for run in drawable}
-        _save(folder / OVERVIEW, draw_overview(drawable))
+        for picture in pictures:
+            _save_picture(picture, folder)
     except ImportError:
         return replace(view, no_plots="matplotlib is not installed (extra `server`)")
-    runs = tuple(replace(run, plot=names.get(run.view.id)) for run in view.runs)
-    return replace(view, runs=runs, overview=OVERVIEW)
+    return view
 
 
-def _save_run(run: RunReport, folder: Path) -> str:
-    """Draw one run unless its last picture is there; a final one bears no mark of being live."""
-    name = f"{run.view.phase}-{run.view.attempt}.png"
-    live = folder / f".{name}.live"
-    final = run.view.state is RunState.ENDED and run.view.verdict is not None
-    if final and (folder / name).exists() and not live.exists():
-        return name
-    if not final:
-        live.touch()
-    _save(folder / name, draw_run(run))
-    if final:
-        live.unlink(missing_ok=True)
-    return name
+def _save_picture(picture: Picture, folder: Path) -> None:
+    """Draw a picture unless the one that is there shows the same numbers."""
+    path, mark = folder / f"{picture.name}.png", folder / f".{picture.name}.shows"
+    shows = hashlib.sha256(f"{DRAWING} {picture!r}".encode()).hexdigest()
+    if path.exists() and mark.exists() and mark.read_text() == shows:
+        return
+    mark.unlink(missing_ok=True)
+    _save(path, draw(picture))
+    _save(mark, shows.encode())
 
 
 def _save(path: Path, content: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from gonogo.cli.exits import Exit
@@ -21,8 +22,8 @@ def test_a_report_is_written_whole(plane: Plane, gonogo: Gonogo, tmp_path: Path)
     assert 'src="data:image/png;base64,' in page.read_text()
     assert gonogo("report", "mine", "-o", str(text)).code == Exit.OK
     pictures = sorted(path.name for path in tmp_path.glob("*.png"))
-    assert "overview.png" in pictures
-    assert all(f"]({name})" in text.read_text() for name in pictures)
+    assert {"overview-loss.png", "timeline.png", "smoke-steps.png"} <= set(pictures)
+    assert sorted(re.findall(r"\]\((\S+\.png)\)", text.read_text())) == pictures
     refused = gonogo("report", "mine", "-o", str(tmp_path / "no" / "x.html"))
     assert refused.code == Exit.BAD_INPUT
     assert "No such file or directory" in refused.err

@@ -33,6 +33,18 @@ def test_evidence_and_stack_dumps_are_found_and_nothing_else(run_dir: RunDir) ->
     assert names(found) == ["evidence/round1/stack.txt", "stackdump_rank0_1.txt"]
 
 
+def test_the_trainers_tables_go_at_the_end_after_the_evidence(run_dir: RunDir) -> None:
+    for name in ("profile.json", "k_stats.csv", "training.csv"):
+        (run_dir.path / name).write_text("x")
+    (run_dir.path / "gate_health.csv").symlink_to("/etc/passwd")
+    evidence = ["evidence/round1/stack.txt", "stackdump_rank0_1.txt"]
+    later = (run_dir.path / "profile.json").stat().st_mtime + 60
+    assert names(pending_evidence(run_dir, {}, ended=False, now=later)) == evidence
+    assert names(pending_evidence(run_dir, {}, ended=True)) == [
+        *evidence, "k_stats.csv", "profile.json",
+    ]  # fmt: skip
+
+
 def test_a_file_just_written_waits_while_the_run_lives(run_dir: RunDir) -> None:
     written = (run_dir.path / "stackdump_rank0_1.txt").stat().st_mtime
     assert pending_evidence(run_dir, {}, ended=False, now=written + 0.5) == []

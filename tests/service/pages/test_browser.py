@@ -55,6 +55,7 @@ def test_a_page_fits_a_telephone(plane: Plane, tab: Browser) -> None:
     worker = plane.worker()
     worker.run_through(plane.next_order(worker))
     plane.wait(lambda: plane.experiment(experiment)["phases"][0]["verdict"], "a verdict")
+    plane.submit(name="with-a-name-that-is-longer-than-a-line-2026-11-21", labels={"owner": "me"})
     tab.call(
         "Emulation.setDeviceMetricsOverride",
         width=400,
@@ -66,6 +67,8 @@ def test_a_page_fits_a_telephone(plane: Plane, tab: Browser) -> None:
     for path in ("/", f"/experiments/{experiment}?run={run}", "/alerts", "/workers", "/sign-in"):
         tab.visit(f"{plane.context.url}{path}", path.split("?")[0])
         assert tab.eval("document.documentElement.scrollWidth") <= 400, path
+        cut = "[...document.querySelectorAll('.scroll')].filter(r => r.scrollWidth > r.clientWidth)"
+        assert tab.eval(f"{cut}.length") == 0, path
 
 
 @pytest.mark.parametrize("width", [375, 768, 1280])

@@ -17,6 +17,7 @@ from service.report.markdown import build_report
 from tests.service.report.views import (
     EXPERIMENT,
     RUN,
+    attempt,
     decision,
     halt_finding,
     order_of,
@@ -63,10 +64,24 @@ def test_a_sick_run_shows_finding_diagnosis_stack_and_log_before_the_phases() ->
     assert "look at the stack dump" in first_look.lower()
 
 
+@pytest.mark.parametrize(("reason", "made_good"), [("resume", True), ("confirm", False)])
+def test_a_halt_that_a_later_attempt_made_good_is_no_cause(reason: str, made_good: bool) -> None:
+    halted = {"code": "halted", "actor": "operator", "text": "lunch"}
+    first = attempt(1, upto=20)
+    bad = first.view.model_validate(
+        {**first.view.wire(), "outcome": halted, "verdict": "INCONCLUSIVE"}
+    )
+    second = attempt(2, after="run_1", step=20, reason=reason)
+    text = build_report(report_view(replace(first, view=bad), second))
+    assert ("| cause | 1 of 1 phases passed with GO |" in text) is made_good
+    assert ("### Look here first: smoke `run_1`" in text) is not made_good
+
+
 def test_the_numbers_are_those_of_the_heartbeats() -> None:
     text = build_report(report_view(run_report()))
     # fake_worker: loss 5.5 − 2.5·(step − 1)/40, steps of 0.2 s, backward 0.1 s of 0.171 s
-    row = next(line for line in text.splitlines() if line.startswith(f"| smoke | `{RUN}`"))
+    row = next(line for line in text.splitlines() if line.startswith("| smoke | completed"))
+    assert row.endswith(f"| `{RUN}` |")
     for cell in ("40 / 40", "5.5000", "3.0625", "0.2 s", "backward 58.5 %", "6 min 12 s"):
         assert f"| {cell} |" in row
     assert "| 10240 |" in row
@@ -101,10 +116,10 @@ def test_what_was_not_observed_is_said() -> None:
 def test_what_the_decision_did_not_observe_stands_in_the_report() -> None:
     texts = ["gate statistics: no line tells them", "selection: the statistics are off"]
     text = build_report(report_view(run_report(decision=decision(facts={"not_observed": texts}))))
-    line = next(row for row in text.splitlines() if row.startswith("Not observed: "))
-    assert all(said in line for said in texts)
-    assert "device memory" in line
-    assert "device utilisation" not in line, "the decision saw it: it does not list it"
+    listed = text.split("### Not observed\n\n")[1].split("\n\n")[0].splitlines()
+    assert listed[:2] == [f"- {said}" for said in texts]
+    assert any(row.startswith("- device memory: ") for row in listed)
+    assert any(row.startswith("- device utilisation: ") for row in listed)
 
 
 def test_a_run_without_heartbeats_says_so() -> None:
@@ -166,7 +181,7 @@ def test_an_experiment_without_a_run_has_a_report() -> None:
         )
     )
     assert text.startswith("# no verdict yet: ")
-    assert "| smoke | – | passed |" in text
+    assert "| smoke | passed | – | 0 / 40 |" in text
     assert EXPERIMENT in text
 
 

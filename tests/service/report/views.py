@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ from gonogo.contract.api import ArtifactsView, ExperimentView, PhaseView, RunVie
 from gonogo.contract.decision import CriterionOutcome, CriterionResult, Decision, DecisionKind
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Identity
-from gonogo.contract.order import Order
+from gonogo.contract.order import Order, ResumePoint
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
 from service.report.beats import build_rank_beats, read_beat
@@ -76,6 +77,35 @@ def run_report(order: Order | None = None, **more: Any) -> RunReport:
         artifacts=ArtifactsView(run=RUN, host="gpu-7", dir="/runs/x", reachable=False, items=[]),
     )  # fmt: skip
     return replace(run, **more)
+
+
+def attempt(
+    number: int, *, upto: int | None = None, after: str | None = None, step: int = 0, **more: Any
+) -> RunReport:
+    """An attempt of smoke, in steps of `number` tenths of a second, each with a loss of `number`.
+
+    Args:
+        number: of the attempt; its run is `run_{number}`.
+        upto: the last step that it ended; None: all.
+        after: run whose checkpoint it resumed from.
+        step: the step of that checkpoint.
+        more: fields of its view.
+    """
+    point = None if after is None else ResumePoint(path=f"/r/{after}/checkpoints/s", step=step)
+    change = {"run": f"run_{number}", "attempt": number, "resume_from": point}
+    order = order_of().model_copy(update=change)
+    lines = {
+        rank: [
+            json.dumps({**row, **({"loss": number} if row["msg"] == "progress" else {})})
+            for row in map(json.loads, beats(order, rank, upto=upto, step_s=number / 10))
+        ]
+        for rank in range(2)
+    }
+    run = run_report(order, ranks=numbers_of(order, lines))
+    view = run.view.model_copy(
+        update={"id": f"run_{number}", "attempt": number, "step": upto or 40, **more}
+    )
+    return replace(run, view=view)
 
 
 def report_view(*runs: RunReport, plan: str = "demo", **more: Any) -> ReportView:

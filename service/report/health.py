@@ -1,0 +1,111 @@
+"""Did every branch and every block have a say? Gates and selection by layer, from the run's files.
+
+`gate_health.csv` and `k_stats.csv` hold one row a step and layer, `fallback_counters.csv` says
+which attention path served how often. Each is read line by line; rows that are none are left out.
+"""
+
+import csv
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+FILES = ("gate_health.csv", "k_stats.csv")
+SERVED = "fallback_counters.csv"
+COLUMNS = ("entropy", "max_share", "distance_blocks", "distinct_share", "kept_share")
+"""What the two files say of a layer at a step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerColumn:
+    """One number of a layer over a run."""
+
+    first: float
+    last: float
+    low: float
+    high: float
+    steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerHealth:
+    """One layer; a column that no row tells is not there."""
+
+    layer: int
+    columns: Mapping[str, LayerColumn]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """So many calls of an operation went one way, and why not the preferred one."""
+
+    operation: str
+    path: str
+    reason: str
+    calls: int
+
+
+def read_layers(files: Iterable[Iterable[str]]) -> tuple[LayerHealth, ...]:
+    """Return what the files say of every layer, by layer; of a step said twice the later row."""
+    rows: dict[tuple[int, str], dict[int, float]] = {}
+    for lines in files:
+        for row in _rows(lines):
+            place = _whole(row.get("step")), _whole(row.get("layer"))
+            if place[0] is None or place[1] is None:
+                continue
+            for name in COLUMNS:
+                value = _finite(row.get(name))
+                if value is not None:
+                    rows.setdefault((place[1], name), {})[place[0]] = value
+    layers = sorted({layer for layer, _ in rows})
+    return tuple(
+        LayerHealth(
+            layer=layer,
+            columns={name: _column(rows[layer, name]) for name in COLUMNS if (layer, name) in rows},
+        )
+        for layer in layers
+    )
+
+
+def _column(values: Mapping[int, float]) -> LayerColumn:
+    return LayerColumn(
+        first=values[min(values)],
+        last=values[max(values)],
+        low=min(values.values()),
+        high=max(values.values()),
+        steps=len(values),
+    )
+
+
+def read_served(lines: Iterable[str]) -> tuple[Served, ...]:
+    """Return which attention path served how often, the most frequent first."""
+    found = []
+    for row in _rows(lines):
+        calls = _whole(row.get("calls"))
+        operation, path = row.get("operation"), row.get("path")
+        if calls is not None and operation and path:
+            reason = row.get("reason") or ""
+            found.append(Served(operation=operation, path=path, reason=reason, calls=calls))
+    return tuple(sorted(found, key=lambda row: (-row.calls, row.operation, row.path)))
+
+
+def _rows(lines: Iterable[str]) -> Iterator[dict[str, str | None]]:
+    """Yield the rows of a CSV file up to the first line that no CSV reader takes."""
+    try:
+        yield from csv.DictReader(lines)
+    except (csv.Error, OSError):
+        return
+
+
+def _whole(text: str | None) -> int | None:
+    try:
+        return int(text or "")
+    except ValueError:
+        return None
+
+
+def _finite(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
