@@ -39,6 +39,9 @@ def submission_fields(view: ExperimentView) -> dict[str, str]:
     if view.started_at is not None:
         words = "took" if view.ended_at else "runs for"
         fields[words] = lasted(view.started_at, view.ended_at)
+    if view.campaign is not None:
+        place = view.campaign
+        fields["campaign"] = f"{place.campaign}, run {place.repeat} of {escape(place.variant)}"
     if view.labels:
         labels = ", ".join(f"{name}={value}" for name, value in view.labels.items())
         fields["labels"] = escape(labels)
