@@ -6,14 +6,31 @@ from pathlib import Path
 
 import pytest
 
-from bench.compare_errors import COMPARISONS, row_of
+from bench.compare_errors import COMPARISONS, campaign_rows, row_of
 
+CAMPAIGNS = (Path(__file__).parents[3] / "docs" / "campaigns.md").read_text()
 PAGE = (Path(__file__).parents[3] / "docs" / "compare.md").read_text()
 
 
 @pytest.mark.parametrize(("ratio", "noise", "repeats"), [(1.02, 0.01, 3), (1.05, 0.01, 4)])
 def test_a_row_of_the_page_is_made_by_the_command(ratio: float, noise: float, repeats: int) -> None:
     assert row_of(ratio, noise, repeats, COMPARISONS, 1) in PAGE
+
+
+@pytest.mark.long
+def test_a_row_of_the_campaigns_page_is_made_by_the_command() -> None:
+    row = next(campaign_rows(COMPARISONS, 1))
+    assert row in CAMPAIGNS.splitlines()
+
+
+def test_campaigns_that_look_several_times_err_no_more_often_than_asked_for() -> None:
+    rows = [row.split("|") for row in CAMPAIGNS.splitlines() if row.startswith("| 1.0")]
+    assert len(rows) == 12
+    for _, ratio, _, better, worse, tie, repeats, _ in rows:
+        wrong = [worse] if float(ratio) == 1.05 else [worse, better]
+        wrong += [tie] if float(ratio) in (1.02, 1.05) else []
+        assert max(float(cell.strip(" %")) for cell in wrong) <= 2.5, ratio
+        assert 3.0 <= float(repeats) <= 6.0
 
 
 def test_wrong_winners_and_ties_are_as_rare_as_asked_for() -> None:
