@@ -30,6 +30,7 @@ class Launch:
 
     `supervised`: somebody writes `.GO`, and decides what a non-finite loss means. `attempt` is the
     order's, where it says one.
+    `last_step` is where this run ends, of the `config.steps` that the whole has; None = there.
     `resume_step` is what the order claims about the checkpoint; None = not claimed. 0 means: take
     its weights, whatever step they are of, and start from step 1 with nothing else of it.
     """
@@ -37,6 +38,7 @@ class Launch:
     run_dir: Path
     config: TrainConfig
     supervised: bool
+    last_step: int | None = None
     resume_path: Path | None = None
     resume_step: int | None = None
     alive_every_s: float = _DEFAULT_ALIVE_EVERY_S
@@ -59,8 +61,9 @@ def launch_from_order(file: Path, settings: Settings) -> Launch:
     if not isinstance(order, dict):
         raise BadConfig(f"order {file} holds no object")
     config = build_config(_object(order, "train"))
-    if order.get("steps") != config.steps:
-        raise BadConfig(f"order: steps {order.get('steps')!r}, but train.steps {config.steps}")
+    steps = order.get("steps")
+    if type(steps) is not int or not 1 <= steps <= config.steps:
+        raise BadConfig(f"order: steps {steps!r}, but train.steps {config.steps}")
     if order.get("world_size") != settings.world_size:
         raise BadConfig(
             f"order: world_size {order.get('world_size')!r}, but {settings.world_size} are running"
@@ -80,6 +83,7 @@ def launch_from_order(file: Path, settings: Settings) -> Launch:
         run_dir=run_dir,
         config=config,
         supervised=True,
+        last_step=steps,
         resume_path=None if path is None else run_dir / path,
         resume_step=step,
         alive_every_s=_number(_object(order, "heartbeat"), "alive_every_s")

@@ -62,6 +62,7 @@ class Trainer:
         self.fault = parse_fault(launch.fault, rank=rank, world_size=world_size)
         if self.fault.kind == "wrong-config":
             self.config = toy_instead_of(self.config)
+        self.last_step = launch.last_step or self.config.steps
         self.plan = BatchPlan.of(self.config, rank=rank, world_size=world_size)
         self.heart = Heartbeat(
             launch.run_dir / f"heartbeat_rank{rank}.jsonl",
@@ -86,7 +87,7 @@ class Trainer:
         try:
             self._boot()
             self._open_data()
-            while self.step < self.config.steps:
+            while self.step < self.last_step:
                 self._train_step()
                 self._between_steps()
             self.rig.ranks.leave_together()
@@ -144,13 +145,11 @@ class Trainer:
         )
         self.console: Console | None = None
         if self.launch.supervised:
-            self.console = Console(
-                self.config.steps, self.step, every_s=LOG_EVERY_S, write=write_log
-            )
+            self.console = Console(self.last_step, self.step, every_s=LOG_EVERY_S, write=write_log)
             wait_for_go(self.launch.run_dir, self.rig.ranks, self.heart)
         elif self.settings.rank == 0:
             forget(self.launch.run_dir, "HALT")
-            self.console = Console(self.config.steps, self.step)
+            self.console = Console(self.last_step, self.step)
         self.heart.section = None
 
     def _open_data(self) -> None:
@@ -160,7 +159,7 @@ class Trainer:
                 source = open_source(self.config.data, self.config.seed, self.plan.global_seqs)
                 self.batches = Batches(source, self.plan, self.rig.device)
                 self.at_end.callback(self.batches.close)
-                if self.step < self.config.steps:
+                if self.step < self.last_step:
                     self.batches.prepare(self.step + 1, self.rig.marks)
             except DataFailure as error:
                 self.heart.beat("loader_error", type=type(error).__name__, text=str(error))
@@ -298,7 +297,7 @@ class Trainer:
         if self.poisoned and not self.launch.supervised:
             self.rig.ranks.leave_together()
             raise NonFinite(f"loss or gradient norm is not finite at step {self.step}")
-        last = self.step == self.config.steps
+        last = self.step == self.last_step
         halts = self.halt_told and not last
         if halts:
             self.heart.beat("halt_seen")

@@ -104,6 +104,7 @@ def _queue(
         action.reason or RunReason.RERUN,
         resume_from=resume.get(phase) if action.resume else None,
         change=action.change,
+        until=action.until,
     )
 
 

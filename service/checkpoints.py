@@ -23,8 +23,11 @@ def find_durable_checkpoint(run_dir: str | None) -> ResumePoint | None:
     return next(durable_checkpoints(run_dir), None)
 
 
-def durable_checkpoints(run_dir: str | None) -> Iterator[ResumePoint]:
-    """Yield the checkpoints of a run directory on this host that verify, the newest first."""
+def durable_checkpoints(run_dir: str | None, before: int | None = None) -> Iterator[ResumePoint]:
+    """Yield the checkpoints of a run directory on this host that verify, the newest first.
+
+    Those of step `before` and later are not even read.
+    """
     if run_dir is None:
         return
     folder = RunDir(Path(run_dir)).checkpoints
@@ -33,9 +36,19 @@ def durable_checkpoints(run_dir: str | None) -> Iterator[ResumePoint]:
     except OSError:
         return
     for path in candidates:
+        if before is not None and not _is_before(path, before):
+            continue
         manifest = _verified(path)
         if manifest is not None:
             yield ResumePoint(path=str(path), step=manifest.step)
+
+
+def _is_before(folder: Path, step: int) -> bool:
+    try:
+        manifest = load_record(folder / "manifest.json", Manifest)
+    except (OSError, Corrupt):
+        return False
+    return manifest is not None and manifest.step < step
 
 
 def is_durable(point: ResumePoint) -> bool:

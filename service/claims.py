@@ -204,6 +204,7 @@ def _build_order(experiment: ExperimentRow, run: RunRow) -> Order:
         resume_from=resume,
         frozen=experiment.frozen,
         change=_patch(run.change),
+        until=run.until,
     )
 
 

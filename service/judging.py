@@ -1,13 +1,14 @@
 """What follows when a run has ended? Assess, decide, record, act.
 
 `prepare` writes what the database holds of the run into a folder, a judge's process of its own
-turns that into facts, `assess` says what they come to: all of it outside any transaction that
+turns that into facts, `assess` says what they come to, `find_beginning` looks for the checkpoint
+that a rerun would go on from: all of it outside any transaction that
 writes, since a long run takes a while. `conclude` then records and acts under the experiment's
 lock; it refuses when another decision came between, and the caller prepares again. The words
 `judge` and `decide` are `gonogo.judge`'s: nothing here has an opinion.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from service.decisions import load_conditions, record_conditions, record_decisio
 from service.lifecycle import Deed, load_experiment, load_run, lock_run, record_event
 from service.materialise import save_run
 from service.pieces import has_records, promised_files
-from service.progress import load_resume_points, resolved_of
+from service.progress import checkpoints_before, load_resume_points, resolved_of
 from service.speeds import note_speed
 from service.telemetry import stored_bytes
 from service.told.causes import load_cause
@@ -60,6 +61,7 @@ class Case:
     started_at: float | None
     durable_step: int
     change: dict[str, Any] | None
+    until: int | None
     resume: dict[str, ResumePoint]
 
 
@@ -122,6 +124,7 @@ def prepare(session: Session, run_id: str, folder: Path) -> Case:
         started_at=run.started_at,
         durable_step=point.step if point else 0,
         change=run.change,
+        until=run.until,
         resume=resume,
     )
 
@@ -137,6 +140,7 @@ def assess(case: Case, facts: Facts) -> Assessment:
         started_at=case.started_at,
         durable_step=case.durable_step,
         change=case.change,
+        until=case.until,
     )
     return Assessment(
         run=case.run,
@@ -146,6 +150,32 @@ def assess(case: Case, facts: Facts) -> Assessment:
         attempt=attempt,
         resume=case.resume,
     )
+
+
+def find_beginning(session: Session, assessment: Assessment, now: float) -> Assessment:
+    """Return an assessment that knows the checkpoint a rerun would begin with, if one is next.
+
+    Checkpoints are read whole to verify them, which takes long, so this is done before anything
+    is concluded: what is next does not change meanwhile, or the conclusion is refused.
+
+    Args:
+        session: a reading transaction.
+        assessment: of the run that has ended.
+        now: Unix seconds.
+    """
+    run = load_run(session, assessment.run)
+    if not assessment.attempt.verdict or run.judged:
+        return assessment
+    plan = resolved_of(load_experiment(session, run.experiment)).parsed()
+    attempts = [*load_attempts(session, run.experiment, run.phase), assessment.attempt]
+    action = decide(plan, run.phase, attempts, now=now)
+    if action.resume_of is None:
+        return assessment
+    points = checkpoints_before(session, action.resume_of, action.before)
+    point = next(points, None) if action.resume else None
+    others = {name: row for name, row in assessment.resume.items() if name != run.phase}
+    found = others if point is None else {**others, run.phase: point}
+    return replace(assessment, resume=found)
 
 
 def conclude(deed: Deed, assessment: Assessment) -> list[RecordedDecision] | None:

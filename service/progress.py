@@ -5,7 +5,7 @@ is decided elsewhere: by `gonogo.judge.course.decide` after a run, by `verbs` an
 person.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -24,10 +24,11 @@ from gonogo.contract.lifecycle import (
 from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 from gonogo.planning.resolve import ResolvedPlan
-from service.checkpoints import find_durable_checkpoint, is_durable
+from service.checkpoints import durable_checkpoints, find_durable_checkpoint, is_durable
 from service.db.schema import ExperimentRow, PhaseRow, ProgressRow, RunRow
 from service.lifecycle import (
     Deed,
+    load_run,
     move_experiment,
     move_phase,
     move_run,
@@ -79,8 +80,9 @@ def queue_run(
     *,
     resume_from: ResumePoint | None = None,
     change: Mapping[str, Any] | None = None,
+    until: int | None = None,
 ) -> RunRow:
-    """Queue the next attempt of a phase.
+    """Queue the next attempt of a phase, which goes to step `until` or to the phase's last.
 
     Raises:
         Conflict: an attempt of it has not ended.
@@ -97,6 +99,7 @@ def queue_run(
         state=RunState.QUEUED.value,
         resume_from=resume_from.wire() if resume_from else None,
         change=dict(change) if change else None,
+        until=until,
         sizes={},
         created_at=deed.now,
     )
@@ -169,12 +172,34 @@ def _lineage_checkpoint(
         found = find_durable_checkpoint(run.dir)
         if found is not None:
             return found
-        if run.resume_from is None and run.state == RunState.ENDED and run.dir is not None:
+        began = _beginning_of(run)
+        if began is not None and began.step and is_durable(began):
+            return began  # a rerun may have begun before the newest of the run before it
+        if began is None and run.state == RunState.ENDED and run.dir is not None:
             return None
-    began = (
-        ResumePoint.model_validate(runs[0].resume_from) if runs and runs[0].resume_from else None
-    )
-    return began if began is not None and began.step and is_durable(began) else None
+    return None
+
+
+def _beginning_of(run: RunRow) -> ResumePoint | None:
+    return None if run.resume_from is None else ResumePoint.model_validate(run.resume_from)
+
+
+def checkpoints_before(session: Session, run: str, step: int | None) -> Iterator[ResumePoint]:
+    """Yield what a rerun of a run may begin with, the newest first; read only when asked for.
+
+    Its own durable checkpoints, then what it began with itself, weights alone included.
+
+    Args:
+        session: a reading transaction.
+        run: id of the run.
+        step: only checkpoints of an earlier step; None: any.
+    """
+    row = load_run(session, run)
+    began = _beginning_of(row)
+    yield from durable_checkpoints(row.dir, step)
+    early = began is not None and (step is None or began.step < step)
+    if began is not None and early and (not began.step or is_durable(began)):
+        yield began
 
 
 def pass_phase(deed: Deed, experiment: ExperimentRow, phase: PhaseRow, verdict: Verdict) -> None:

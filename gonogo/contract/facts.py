@@ -196,6 +196,8 @@ class Confirmation(Recorded):
     variant: RecordedPatch | None = None
     verdict: Verdict | None = None
     code: OutcomeCode
+    until: int | None = None
+    """Last step that was ordered, where that was not the phase's own: it answers no gate."""
 
 
 class Remedy(Recorded):
@@ -212,6 +214,8 @@ class History(Recorded):
 
     restart_storm: bool = False
     confirmations: list[Confirmation] = Field(default_factory=list)
+    failed_step: int | None = None
+    """Step of the failure that the confirmations are about, where they were bounded."""
     remedy: Remedy | None = None
 
 

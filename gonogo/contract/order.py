@@ -77,7 +77,8 @@ class Order(Recorded):
     plan_digest: str
     phase: str
     steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] | None
-    """Null: nobody says how many a whole run has, so none can be complete."""
+    """Last step of this run: the phase's own (`train.steps`), or, of a rerun that answers whether a
+    failure comes again, an earlier one. Null: nobody says, so none can be complete."""
     world_size: Annotated[int, Field(ge=1, le=MOST_RANKS)]
     profile: str
     entry: str | None = "nsa.train"

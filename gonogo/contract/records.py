@@ -58,6 +58,9 @@ class ExitRecord(Recorded):
     """Name of each heartbeat file → what stood in it: no rank lives any more that could add to it.
 
     None where nobody counted."""
+    signs: list[str] = Field(default_factory=list)
+    """Known words at the end of the log of the rank that failed first, by name; none where the
+    program did not end by itself."""
 
 
 PREFLIGHT_CHECKS = (

@@ -12,7 +12,7 @@ from gonogo.contract.facts import FACTS_V
 from gonogo.contract.fault import parse_fault
 from gonogo.contract.hardware import HardwareProfile, hardware_profiles
 from gonogo.contract.heartbeat import Identity
-from gonogo.contract.order import HaltGrace, Order, PhaseAhead, ResumePoint, RunReason
+from gonogo.contract.order import HaltGrace, LeftOut, Order, PhaseAhead, ResumePoint, RunReason
 from gonogo.contract.patch import Patch
 from gonogo.contract.patterns import GUESSED, PATTERNS
 from gonogo.contract.plan import Phase, Plan
@@ -42,6 +42,7 @@ def build_order(
     resume_from: ResumePoint | None = None,
     frozen: Mapping[str, Any] | None = None,
     change: Patch | None = None,
+    until: int | None = None,
 ) -> Order:
     """Return the order of one run.
 
@@ -55,6 +56,8 @@ def build_order(
         resume_from: durable checkpoint to go on from.
         frozen: what of FROZEN the experiment's first run reported.
         change: a variant's, remedy's or campaign's patch, over the phase's own.
+        until: last step of a rerun that only answers whether a failure comes again; the phase's
+            gate is for the run that goes on. None: the phase's own last step.
 
     Raises:
         NotFound: the plan has no such phase.
@@ -67,6 +70,9 @@ def build_order(
     told = lay(plan, phase, resolved.train, change, schema=schema)
     watch, from_profile = _watch_of(plan, profile)
     gate, left_out = gate_of(phase, profile, plan.profile)
+    if until is not None:
+        why = f"this run ends at step {until} of {phase.steps}"
+        gate, left_out = [], [LeftOut(id=row.id, why=why) for row in phase.gate]
     return Order(
         experiment=experiment,
         run=run,
@@ -76,7 +82,7 @@ def build_order(
         plan=plan.name,
         plan_digest=resolved.plan_digest(),
         phase=phase.name,
-        steps=phase.steps,
+        steps=phase.steps if until is None else min(until, phase.steps),
         world_size=told.world_size,
         profile=plan.profile,
         entry=None if told.command is not None else plan.workload.entry,

@@ -11,12 +11,12 @@ run ended, so that no other run's file can stand in for it, and nothing can be a
 import hashlib
 import json
 import logging
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gonogo.signs import UNMISTAKABLE, signs_in
 from gonogo.supervise.end_request import EndRequest
 from gonogo.trainer.line_file import ATTACHED
 
@@ -24,11 +24,10 @@ HALTED_CODE = 3
 REQUESTS = (".HALT", ".kill")
 _TAIL_BYTES = 65_536
 _CHUNK_BYTES = 2**20
-_OUT_OF_MEMORY = re.compile(
-    rb"OutOfMemoryError|out of memory|can't allocate memory|cannot allocate memory|^MemoryError",
-    re.IGNORECASE | re.MULTILINE,
-)
+_SIGNS_BYTES = 16_384
+"""Of the end of a log in which known words are looked for: the last traceback, not the story."""
 _ENDED_BY_ITSELF = "nonzero_exit"
+_OOM = "oom"
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +83,7 @@ def build_exit(
         "text": text,
         "agent": agent.document() if agent is not None else None,
         "ranks": {str(rank): ended.document() for rank, ended in sorted(ranks.items())},
+        "signs": _signs(run_dir, cause) if reason in (_ENDED_BY_ITSELF, _OOM) else [],
         **build_binding(run_dir, order),
     }
 
@@ -197,7 +197,7 @@ def _why(
         return _ENDED_BY_ITSELF, "trainer", "every rank ended with 0 before the last ordered step"
     text = request.text if request is not None and request.text else _say(cause, ranks, agent)
     if _ran_out_of_memory(run_dir, cause):
-        return "oom", "trainer", text
+        return _OOM, "trainer", text
     return _ENDED_BY_ITSELF, "trainer", text
 
 
@@ -276,7 +276,18 @@ def _ran_out_of_memory(run_dir: Path, rank: int | None) -> bool:
     if rank is None:
         return False
     names = (f"rank{rank}.log", f"heartbeat_rank{rank}.jsonl")
-    return any(_OUT_OF_MEMORY.search(load_tail(run_dir / name)) for name in names)
+    return any("out_of_memory" in signs_in(_text(run_dir / name)) for name in names)
+
+
+def _signs(run_dir: Path, cause: int | None) -> list[str]:
+    """Return the known words at the end of the log of the rank that failed first."""
+    if cause is None:
+        return []
+    return sorted(signs_in(_text(run_dir / f"rank{cause}.log", _SIGNS_BYTES)) & UNMISTAKABLE)
+
+
+def _text(path: Path, limit: int = _TAIL_BYTES) -> str:
+    return load_tail(path, limit).decode(errors="replace")
 
 
 def load_tail(path: Path, limit: int = _TAIL_BYTES) -> bytes:

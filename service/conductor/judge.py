@@ -14,11 +14,20 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
+from gonogo.contract.facts import Facts
 from gonogo.judge.ledger.recorded import RecordedDecision
 from service.assessors import Assessors
 from service.context import Context
 from service.decisions import save_decision
-from service.judging import Assessment, assess, conclude, find_unjudged, prepare
+from service.judging import (
+    Assessment,
+    Case,
+    assess,
+    conclude,
+    find_beginning,
+    find_unjudged,
+    prepare,
+)
 from service.lifecycle import Deed, lock_run, record_event
 
 AT_ONCE = 2
@@ -106,11 +115,15 @@ class Judging:
             shutil.rmtree(folder, ignore_errors=True)
             case = store.read(lambda session: prepare(session, run, folder))
             facts = self._assessors.build_facts(case.folder, case.rules)
-            made = store.write(self._conclusion(assess(case, facts)))
+            made = store.write(self._conclusion(self._assessed(case, facts)))
             if made is not None:
                 _log.info("judged %s", run, extra={"action": "judged"})
                 return made
         return []
+
+    def _assessed(self, case: Case, facts: Facts) -> Assessment:
+        found, now = assess(case, facts), self._context.now()
+        return self._context.store.read(lambda session: find_beginning(session, found, now))
 
     def _conclusion(self, found: Assessment) -> Callable[[Session], list[RecordedDecision] | None]:
         return lambda session: conclude(Deed(session=session, now=self._context.now()), found)

@@ -130,6 +130,8 @@ class RunRow(Table):
     resume_from: Mapped[dict[str, Any] | None]
     change: Mapped[dict[str, Any] | None]
     """`env` and `train` patch of a confirmation's variant or of a remedy."""
+    until: Mapped[int | None] = mapped_column(Integer)
+    """Last step that is ordered, where that is not the phase's own."""
     order: Mapped[dict[str, Any] | None]
     suspect: Mapped[bool] = mapped_column(Boolean, default=False)
     lost: Mapped[bool] = mapped_column(Boolean, default=False)

@@ -47,6 +47,7 @@ def test_a_parameter_marked_ready_twice_is_answered_by_fsdp(lab: Lab) -> None:
     """What DDP that looks for unused parameters says is real; the plan's remedy passes (R22)."""
     plan = of_phase("synthetic")
     plan["train"]["model"] = {"gradient_checkpointing": "reentrant"}
+    plan["phases"][0] |= {"steps": 70, "checkpoint": {"every_steps": 10, "every_s": 3600}}
     plan["workload"]["env"] |= {"NSA_DDP_STATIC_GRAPH": 0, "NSA_DDP_FIND_UNUSED": 1}
     view = lab.wait_for_end(lab.submit(plan))
     assert (view.state, view.verdict) == ("finished", "CONDITIONAL_GO"), view.summary
@@ -58,10 +59,11 @@ def test_a_parameter_marked_ready_twice_is_answered_by_fsdp(lab: Lab) -> None:
     decisions = lab.client.get(f"/experiments/{view.id}/decisions")["items"]
     told = {row["id"]: row["evidence"] for row in decisions[0]["criteria"]}
     assert "with the remedy of ddp_marked_ready_twice" in told["remedied"]
-    (answer,) = answers
-    order = read_json(RunDir(Path(str(answer.dir))).order)
-    assert (order["reason"], order["identity"]["parallel"]) == ("remedy", "fsdp")
-    assert answer.verdict == "CONDITIONAL_GO"
+    orders = [read_json(RunDir(Path(str(answer.dir))).order) for answer in answers]
+    assert {(row["reason"], row["identity"]["parallel"]) for row in orders} == {("remedy", "fsdp")}
+    assert [row["steps"] for row in orders] == [51, 70]
+    assert [row["resume_from"] and row["resume_from"]["step"] for row in orders] == [None, 51]
+    assert [answer.verdict for answer in answers] == ["GO", "CONDITIONAL_GO"]
 
 
 @pytest.mark.long

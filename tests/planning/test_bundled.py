@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gonogo.judge.gate.diagnosis import diagnosis_named
 from gonogo.planning.campaigns import reseeded, resolve_campaign
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_campaign_names, bundled_plan, bundled_plan_names
@@ -59,14 +60,22 @@ def test_short_phases_log_nothing(name: str) -> None:
 def test_a_hang_anywhere_is_confirmed_and_known_failures_are_answered() -> None:
     plan = resolve_plan(bundled_plan(REAL)).parsed()
     assert plan.confirm is not None
-    assert set(plan.confirm.on) == {"stall", "alive_lost", "section_deadline", "non_finite"}
+    hangs = {"stall", "alive_lost", "section_deadline"}
+    assert set(plan.confirm.on) == {*hangs, "non_finite", "loader"}
     kernels = [row.env for row in plan.confirm.variants]
     assert kernels == [{"NSA_SDPA_NO_FLASH": "1"}, {"NSA_SDPA_FLASH_ONLY": "1"}]
     assert plan.remedies["ddp_marked_ready_twice"].workload.parallel == "fsdp"
     assert plan.remedies["out_of_memory"].train == {"model": {"gradient_checkpointing": True}}
     assert plan.remedies["aux_stats_hang"].env == {"NSA_DISABLE_AUX_STATS": "1"}
     assert plan.remedies["step_boundary_hang"].env == dict.fromkeys(QUIET, "1")
-    assert plan.max_remedies >= 1
+    assert plan.remedies["sequential_prefill"].env == {"NSA_PREFILL_BATCHED": "1"}
+    for name, patch in plan.remedies.items():
+        row = diagnosis_named(name)
+        assert row is not None
+        assert {**row.patch, "workload": None} == {**patch.document(), "workload": None} or (
+            name == "ddp_marked_ready_twice"  # which has two answers: the plan takes the other
+        )
+    assert plan.max_remedies == 2
 
 
 def difference(one: Any, other: Any, at: str = "") -> set[str]:

@@ -45,6 +45,10 @@ class Attempt:
     """Highest step of a verified checkpoint when it ended; 0 for none."""
     change: Mapping[str, Any] | None = None
     """`env` and `train` patch of a confirmation's variant or of a remedy; None when unchanged."""
+    step: int | None = None
+    """Step at which it ended: that of the finding which latched, else the last one seen."""
+    until: int | None = None
+    """Last step that was ordered, where that was not the phase's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +63,12 @@ class Action:
     reason: RunReason | None = None
     resume: bool = False
     """Whether the run goes on from the last durable checkpoint."""
+    resume_of: str | None = None
+    """Run whose checkpoint, or whose own beginning, that is; None: the phase's last."""
+    before: int | None = None
+    """Only a checkpoint of an earlier step than this."""
+    until: int | None = None
+    """Last step of the run; None: the phase's own."""
     change: Mapping[str, Any] | None = None
     record: bool = False
     """Whether a decision about the phase is recorded now."""
@@ -84,6 +94,7 @@ def build_attempt(
     started_at: float | None = None,
     durable_step: int = 0,
     change: Mapping[str, Any] | None = None,
+    until: int | None = None,
 ) -> Attempt:
     """Return an ended run in the form that `decide` takes.
 
@@ -105,4 +116,13 @@ def build_attempt(
         started_at=started_at,
         durable_step=durable_step,
         change=change,
+        step=_ended_at(facts),
+        until=until,
     )
+
+
+def _ended_at(facts: Facts) -> int | None:
+    halt = facts.latched()
+    if halt is not None and halt.step is not None:
+        return halt.step
+    return max((row.last_step for row in facts.ranks.values()), default=None)

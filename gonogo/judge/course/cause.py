@@ -26,6 +26,12 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 _WARNING = re.compile(r"(?:\[rank\d+\]: ?)?\[?[WI]\d{4} \d")
 """How torch's C++ side begins a warning or a remark: it says nothing of why a process ended."""
 
+_FATAL = "Fatal Python error: "
+"""How a dying interpreter begins to show its threads: what it says after that is no word of why."""
+_WHAT = "what(): "
+"""How C++ tells the exception that nobody caught, just before."""
+_DUMPED = re.compile(r"Extension modules: |(?:Current t|T)hread 0x|<no Python frame>")
+
 SYMPTOMS = frozenset(
     {
         OutcomeCode.NONZERO_EXIT,
@@ -126,9 +132,18 @@ def last_line(text: str) -> str | None:
     Warnings of torch's C++ side, which follow whatever ended a process, count only when nothing
     else was said.
     """
-    lines = [said for line in text.splitlines() if (said := printable(line))]
+    lines = _undumped([said for line in text.splitlines() if (said := printable(line))])
     telling = [line for line in lines if not _WARNING.match(line)]
     return next(reversed(telling or lines), None)
+
+
+def _undumped(lines: list[str]) -> list[str]:
+    """Return a log up to the fatal error that ended it; an uncaught exception says more yet."""
+    fatal = [at for at, line in enumerate(lines) if line.startswith(_FATAL)]
+    if not fatal:
+        return [line for line in lines if not _DUMPED.match(line)] or lines
+    told = fatal[-1] and lines[fatal[-1] - 1].startswith(_WHAT)
+    return lines[: fatal[-1] + (0 if told else 1)]
 
 
 def printable(line: str) -> str:

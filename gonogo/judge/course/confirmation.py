@@ -1,9 +1,11 @@
 """Which reruns does a NO_GO need before it is one (R15), and which remedy may be tried?
 
-The first rerun is unchanged; only when it fails again are the plan's variants run, one by one.
+The first rerun is unchanged; only when it fails again are variants run, one by one, each with one
+change. A rerun answers within a bounded number of steps (`reruns`); where it passes, the phase goes
+on to its last step as it was rerun, and only what that comes to passes the phase.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gonogo.contract.decision import Verdict
@@ -12,16 +14,33 @@ from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import Detector
 from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
-from gonogo.judge.course.action import Action, ActionKind, Attempt
+from gonogo.judge.course.action import Action, Attempt
+from gonogo.judge.course.reruns import HANGS, go_on, laid_over, rerun
 from gonogo.judge.gate.diagnosis import LOGGING_OFF
+from gonogo.judge.gate.history import is_isolating
 
-HANGS = frozenset({Detector.STALL, Detector.ALIVE_LOST, Detector.SECTION_DEADLINE})
+SYNTHETIC: dict[str, Any] = {"train": {"data": "synthetic"}}
+"""The A/B of a loader that is slow (R27): nothing else changes."""
+
+_PASSING = (Verdict.GO, Verdict.CONDITIONAL_GO)
 
 
 def confirmed_run(runs: Sequence[Attempt]) -> tuple[Attempt, list[Attempt]]:
     """Return the run that the phase is about, and the confirmations made of it since."""
     index = max(i for i, row in enumerate(runs) if i == 0 or row.reason is not RunReason.CONFIRM)
     return runs[index], list(runs[index + 1 :])
+
+
+def completion_of(confirmations: Iterable[Attempt]) -> Attempt | None:
+    """Return the run in which a phase went on to its last step after a rerun had answered."""
+    answered: list[Any] = []
+    found = None
+    for row in confirmations:
+        if row.until is None and row.change in answered:
+            found = row
+        if row.until is not None and row.verdict in _PASSING:
+            answered.append(row.change)
+    return found
 
 
 def next_confirmation(
@@ -32,31 +51,48 @@ def next_confirmation(
         return None
     if first.detector in HANGS and first.logging_off:
         return None  # R15: NO_GO at once
-    if not done:
-        return _confirm(phase, None, "rerun unchanged before NO_GO")
-    unchanged = done[0]
-    variants = _variants(plan, first)
-    made = len(done) - 1
-    if unchanged.verdict is not Verdict.NO_GO or made >= len(variants):
+    if first.reason is RunReason.REMEDY:
+        return None  # a patch that fails as well needs no second opinion
+    unchanged = [row for row in done if row.change is None]
+    if not unchanged:
+        text = "rerun unchanged before NO_GO"
+        return rerun(plan, phase, first, RunReason.CONFIRM, None, text)
+    last = unchanged[-1]
+    if last.verdict in _PASSING and last.until is not None:
+        return go_on(plan, phase, last, "it did not come again: the phase goes on")
+    if last.verdict is not Verdict.NO_GO:
         return None
-    return _confirm(phase, variants[made], f"reproduced: variant {made + 1} of {len(variants)}")
+    return _next_variant(plan, phase, first, [row for row in done if row.change is not None])
 
 
-def _confirm(phase: str, change: Mapping[str, Any] | None, text: str) -> Action:
-    return Action(
-        kind=ActionKind.START_RUN,
-        text=text,
-        phase=phase,
-        reason=RunReason.CONFIRM,
-        change=change,
-    )
+def _next_variant(plan: Plan, phase: str, first: Attempt, made: Sequence[Attempt]) -> Action | None:
+    """Return the next variant; after the last of them, the phase under the first that passed."""
+    variants = _variants(plan, phase, first)
+    told = [row.change for row in made]
+    for number, change in enumerate(variants, 1):
+        if change not in told:
+            text = f"reproduced: variant {number} of {len(variants)}"
+            return rerun(plan, phase, first, RunReason.CONFIRM, change, text)
+    if completion_of(made) is not None:
+        return None
+    for row in made:
+        if row.verdict in _PASSING and row.until is not None and not is_isolating(row.change):
+            return go_on(plan, phase, row, "it passes under a variant: the phase goes on with it")
+    return None
 
 
-def _variants(plan: Plan, first: Attempt) -> list[dict[str, Any]]:
-    """Return the variants of a confirmation; a hang with logging on is tried with it off (R15)."""
+def _variants(plan: Plan, phase: str, first: Attempt) -> list[dict[str, Any]]:
+    """Return the variants of a confirmation, each with what it alone changes.
+
+    A hang with logging on is tried with it off (R15); a slow loader against no loader, and against
+    nothing else (R27).
+    """
     rows = [row.document() for row in (plan.confirm.variants if plan.confirm else [])]
     if first.detector in HANGS:
         rows.insert(0, {"env": dict(LOGGING_OFF)})
+    if first.detector == Detector.LOADER:
+        loads = plan.ours and plan.phase(phase).data != SYNTHETIC["train"]["data"]
+        rows = [SYNTHETIC] if loads else []
     return rows
 
 
@@ -64,19 +100,24 @@ def history_of(first: Attempt, confirmations: Sequence[Attempt]) -> History | No
     """Return what the confirmations and the remedy of a run are as facts; None without any."""
     history: dict[str, Any] = {}
     if confirmations:
-        history["confirmations"] = [
-            Confirmation(
-                run=row.run,
-                variant=None if row.change is None else RecordedPatch.model_validate(row.change),
-                verdict=row.verdict,
-                code=row.outcome.code,
-            )
-            for row in confirmations
-        ]
+        history["confirmations"] = [_told(row) for row in confirmations]
+        if any(row.until is not None for row in confirmations) and first.step is not None:
+            history["failed_step"] = first.step
     remedy = remedied(first)
     if remedy is not None:
         history["remedy"] = remedy
     return History(**history) if history else None
+
+
+def _told(row: Attempt) -> Confirmation:
+    bound = {} if row.until is None else {"until": row.until}
+    return Confirmation(
+        run=row.run,
+        variant=None if row.change is None else RecordedPatch.model_validate(row.change),
+        verdict=row.verdict,
+        code=row.outcome.code,
+        **bound,
+    )
 
 
 def remedied(first: Attempt) -> Remedy | None:
@@ -88,15 +129,28 @@ def remedied(first: Attempt) -> Remedy | None:
 
 
 def next_remedy(plan: Plan, phase: str, failed: Attempt, runs: Sequence[Attempt]) -> Action | None:
-    """Return the rerun with the plan's remedy for the diagnosis, while any is left."""
-    used = sum(row.reason is RunReason.REMEDY for row in runs)
-    patch = plan.remedies.get(failed.diagnosis or "")
-    if patch is None or used >= plan.max_remedies or failed.reason is RunReason.REMEDY:
+    """Return the rerun with the plan's remedy for the diagnosis, while any is left.
+
+    A remedy that uncovers another failure is kept, and the next one is laid over it; one that
+    leaves the failure as it was is the last.
+    """
+    used = _remedies_of(runs)
+    name = failed.diagnosis or ""
+    patch = plan.remedies.get(name)
+    if patch is None or len(used) >= plan.max_remedies:
         return None
-    return Action(
-        kind=ActionKind.START_RUN,
-        text=f"{failed.diagnosis}: remedy {used + 1} of {plan.max_remedies}",
-        phase=phase,
-        reason=RunReason.REMEDY,
-        change={"diagnosis": failed.diagnosis, **patch.document()},
-    )
+    if any(row.get("diagnosis") == name for row in used):
+        return None
+    before = failed.change if failed.reason is RunReason.REMEDY else None
+    change: Mapping[str, Any] = laid_over(before or {}, patch.document())
+    text = f"{name}: remedy {len(used) + 1} of {plan.max_remedies}"
+    return rerun(plan, phase, failed, RunReason.REMEDY, {**change, "diagnosis": name}, text)
+
+
+def _remedies_of(runs: Iterable[Attempt]) -> list[Mapping[str, Any]]:
+    """Return the remedies that runs of a phase were made with, each once."""
+    found: list[Mapping[str, Any]] = []
+    for row in runs:
+        if row.reason is RunReason.REMEDY and row.change is not None and row.change not in found:
+            found.append(row.change)
+    return found

@@ -18,12 +18,14 @@ from gonogo.judge.course.action import ActionKind as ActionKind
 from gonogo.judge.course.action import Attempt as Attempt
 from gonogo.judge.course.action import build_attempt as build_attempt
 from gonogo.judge.course.confirmation import (
+    completion_of,
     confirmed_run,
     history_of,
     next_confirmation,
     next_remedy,
     remedied,
 )
+from gonogo.judge.course.reruns import go_on
 from gonogo.judge.course.retries import decide_retry
 from gonogo.judge.gate.approval import ApprovalMeasure, ApprovalRule, has_expired
 from gonogo.judge.gate.conditions import END, ON_MISS, missed
@@ -58,17 +60,27 @@ def decide(
     runs = [row for row in attempts if row.outcome.klass is not OutcomeClass.INFRA]
     first, confirmations = confirmed_run(runs)
     if first.verdict is not Verdict.NO_GO:
+        if first.until is not None and first.verdict in (Verdict.GO, Verdict.CONDITIONAL_GO):
+            return go_on(plan, phase, first, "remedied: the phase goes on")
         return _conclude(plan, phase, first, first.verdict, None, conditions)
     further = next_confirmation(plan, phase, first, confirmations)
     if further is not None:
         return further
     history = history_of(first, confirmations)
+    whole = completion_of(confirmations)
+    if whole is not None and whole.verdict is not Verdict.NO_GO:
+        return _conclude(plan, phase, whole, _at_most_conditional(whole), history, conditions)
     verdict = confirmed_verdict(history, Verdict.NO_GO)
     if verdict is Verdict.NO_GO:
         remedy = next_remedy(plan, phase, first, runs)
         if remedy is not None:
             return remedy
     return _conclude(plan, phase, first, verdict, history, conditions)
+
+
+def _at_most_conditional(whole: Attempt) -> Verdict | None:
+    """Return what a completion comes to whose phase had failed before: no more than conditional."""
+    return Verdict.CONDITIONAL_GO if whole.verdict is Verdict.GO else whole.verdict
 
 
 def _after_operator(last: Attempt) -> Action:

@@ -33,6 +33,7 @@ def decide_retry(plan: Plan, phase: str, attempts: Sequence[Attempt], now: float
             reason=last.reason if keeps else RunReason.RESUME,
             resume=True,
             change=last.change,
+            until=last.until,
         )
     return Action(
         kind=ActionKind.AWAIT_DECISION,

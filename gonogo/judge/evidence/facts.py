@@ -37,6 +37,7 @@ from gonogo.judge.evidence.files import UNWATCHED
 from gonogo.judge.evidence.measure import build_measure, quantile
 from gonogo.judge.evidence.metrics import METRICS
 from gonogo.judge.evidence.record import RunRecord
+from gonogo.judge.evidence.signs import signs_at_end
 from gonogo.judge.evidence.steps import BootSteps, RankSteps
 from gonogo.judge.evidence.table import NEVER, SECTIONS, STEP_MESSAGES
 from gonogo.judge.watch.recorded import BootRecord
@@ -77,7 +78,7 @@ def build_facts(record: RunRecord, rules: Rules) -> Facts:
         },
         identity=_identities(ranks),
         pace={str(rank): _pace(ranks[rank]) for rank in sorted(ranks)},
-        signs=sorted({sign for steps in ranks.values() for sign in steps.signs}),
+        signs=sorted(signs_at_end(record.exit).union(*(steps.signs for steps in ranks.values()))),
         measures=measures,
         boots={
             str(rank): [_boot_facts(boot) for boot in ranks[rank].boots] for rank in sorted(ranks)

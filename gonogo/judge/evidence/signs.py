@@ -1,23 +1,20 @@
 """Which known words did the trainer say when it failed? Names only; the text stays in the lines.
 
-A new sign is one row: a name and the words by which an `error` or `loader_error` line shows it.
+Its own `error` and `loader_error` lines say them, on whichever rank. What the first rank that
+failed printed the keeper has read: exit.json names the signs at the end of its log.
 """
 
-import re
-
 from gonogo.contract.heartbeat import Heartbeat, Msg
-
-SIGNS: dict[str, re.Pattern[str]] = {
-    "marked_ready_twice": re.compile(r"mark(ed)? (a )?variable ready only once|ready twice", re.I),
-    "out_of_memory": re.compile(r"out of memory|OutOfMemoryError|\bMemoryError\b", re.I),
-    "index_error": re.compile(r"\bIndexError\b|index .* out of (range|bounds)", re.I),
-    "no_space": re.compile(r"No space left on device|\bENOSPC\b", re.I),
-    "collective_timeout": re.compile(r"collective operation timeout|Watchdog caught", re.I),
-}
+from gonogo.contract.records import ExitRecord
+from gonogo.signs import OF_VICTIMS, SIGNS, signs_in
 
 
-def signs_in(beat: Heartbeat) -> set[str]:
+def signs_of(beat: Heartbeat) -> set[str]:
     """Return the names of the signs in one `error` or `loader_error` line."""
-    said = f"{beat.type or ''}: {beat.text or ''}"
-    found = {name for name, words in SIGNS.items() if words.search(said)}
+    found = signs_in(f"{beat.type or ''}: {beat.text or ''}") - OF_VICTIMS
     return found | {"loader_error"} if beat.msg == Msg.LOADER_ERROR else found
+
+
+def signs_at_end(record: ExitRecord | None) -> set[str]:
+    """Return the signs that the keeper found in that log, as far as they are known today."""
+    return set() if record is None else set(record.signs) & SIGNS.keys()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gonogo.contract.heartbeat import Heartbeat, Identity, Msg
-from gonogo.judge.evidence.signs import signs_in
+from gonogo.judge.evidence.signs import signs_of
 from gonogo.judge.evidence.spacing import Spacing
 from gonogo.judge.evidence.table import STEP_MESSAGES, StepTable
 
@@ -86,7 +86,7 @@ class BootSteps:
             if beat.seq >= self.done_seq:
                 self.done_seq, self.done_step = beat.seq, beat.step
         elif beat.msg in (Msg.ERROR, Msg.LOADER_ERROR):
-            self.signs |= signs_in(beat)
+            self.signs |= signs_of(beat)
             if beat.msg == Msg.ERROR:
                 first = beat.seq if self.error_seq is None else min(self.error_seq, beat.seq)
                 self.error_seq = first

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gonogo.contract.facts import Facts, FindingFacts
+from gonogo.contract.heartbeat import COMPUTE_SECTIONS
 from gonogo.contract.outcome import Detector, OutcomeCode
 from gonogo.contract.rules import Rules
 
@@ -62,11 +63,57 @@ def _hang(found: FindingFacts | None, *sections: str | None) -> bool:
 
 
 def _in_compute(facts: Facts) -> bool:
-    return _hang(facts.latched(), "forward", "backward", "optimizer")
+    return _hang(facts.latched(), *COMPUTE_SECTIONS)
 
 
 def _at_boundary(facts: Facts) -> bool:
-    return facts.source != "predecessor" and _hang(facts.latched(), None, "log")
+    """Between two steps, where the deadlines of sections look, or while it logs."""
+    found = facts.latched()
+    if facts.source == "predecessor" or found is None:
+        return False
+    between = found.detector == Detector.SECTION_DEADLINE and found.section is None
+    return between or _hang(found, "log")
+
+
+def _desynchronised(facts: Facts, rules: Rules) -> bool:
+    """Ranks say that their collectives differ, or one stands alone in one, inside its step.
+
+    A stall names no section where the rank behind is in a collective that no other has entered;
+    a rank that never names its sections is not meant.
+    """
+    if "collective_mismatch" in facts.signs:
+        return True
+    found = facts.latched()
+    if found is None or found.detector != Detector.STALL or found.section is not None:
+        return False
+    rank = facts.ranks.get(str(found.rank))
+    return rank is not None and rank.last_section in COMPUTE_SECTIONS
+
+
+def _said_at_its_end(facts: Facts, sign: str) -> bool:
+    """Say whether a program that ended by itself said so: what was survived ended nothing."""
+    return _code(facts) is OutcomeCode.NONZERO_EXIT and sign in facts.signs
+
+
+def _was_killed(facts: Facts) -> bool:
+    """Say whether the first rank that failed was killed, and not by its own keeper."""
+    ended = facts.exit
+    return _code(facts) is OutcomeCode.NONZERO_EXIT and ended is not None and ended.signal == 9
+
+
+def _found(facts: Facts, detector: Detector) -> bool:
+    return any(row.detector == detector for row in facts.findings)
+
+
+def _imbalanced(facts: Facts, rules: Rules) -> bool:
+    """A device idles beside busy ones in a run that nothing else ended."""
+    ended = (OutcomeCode.COMPLETED, OutcomeCode.TOO_SLOW)
+    return _code(facts) in ended and _found(facts, Detector.IMBALANCE)
+
+
+def _latched_by(facts: Facts, detector: Detector) -> bool:
+    found = facts.latched()
+    return found is not None and found.detector == detector
 
 
 def _step(facts: Facts) -> int | None:
@@ -124,6 +171,16 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
         patch={"train": {"model": {"gradient_checkpointing": True}}},
     ),
     Diagnosis(
+        name="disk_full",
+        requirement="D19",
+        recognise=lambda facts, rules: (
+            _latched_by(facts, Detector.DISK) or _said_at_its_end(facts, "no_space")
+        ),
+        cause="a write was refused: no space is left on the disk, or in its quota",
+        remedy="room on the disk of the run directory; fewer kept checkpoints",
+        patch={"train": {"engine": {"keep_checkpoints": 1}}},
+    ),
+    Diagnosis(
         name="fp16_overflow",
         requirement="R28",
         recognise=lambda facts, rules: _code(facts) == "non_finite" and _dtype(facts) == "fp16",
@@ -140,6 +197,15 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
         patch={"env": {"NSA_SDPA_NO_FLASH": "1"}},
     ),
     Diagnosis(
+        name="collective_desync",
+        requirement="D6",
+        recognise=_desynchronised,
+        cause="a rank entered another collective than its peers",
+        remedy="a branch that not every rank takes (`if rank == 0`); the flight recorder's dumps"
+        " and TORCH_DISTRIBUTED_DEBUG=DETAIL name both collectives",
+        patch={"env": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}},
+    ),
+    Diagnosis(
         name="loader_stall",
         requirement="R30",
         recognise=lambda facts, rules: (
@@ -154,6 +220,22 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
         recognise=lambda facts, rules: "index_error" in facts.signs,
         cause="an index beyond its data: as when a rank slices its own batch a second time",
         remedy="each rank takes whole batches of its own shard",
+    ),
+    Diagnosis(
+        name="collective_timeout",
+        requirement="D6",
+        recognise=lambda facts, rules: _said_at_its_end(facts, "collective_timeout"),
+        cause="a collective waited in vain for a rank that did not come",
+        remedy="the log and the stack of the rank that is missing; a longer timeout of the process"
+        " group leaves the hang to the watchdog, which names the rank",
+    ),
+    Diagnosis(
+        name="lost_peer",
+        requirement="D1",
+        recognise=lambda facts, rules: _said_at_its_end(facts, "peer_lost") or _was_killed(facts),
+        cause="a rank's process was killed, or its host is gone: its peers lost it",
+        remedy="the log and the end of the rank that the finding names; signal 9 without a word is"
+        " the kernel's out-of-memory killer (dmesg), or somebody's kill",
     ),
     Diagnosis(
         name="aux_stats_hang",
@@ -179,7 +261,8 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
         name="sequential_prefill",
         requirement="R20",
         recognise=lambda facts, rules: (
-            _in_compute(facts) and nsa_env(facts).get("NSA_PREFILL_BATCHED") == "0"
+            _hang(facts.latched(), *COMPUTE_SECTIONS, "eval")
+            and nsa_env(facts).get("NSA_PREFILL_BATCHED") == "0"
         ),
         cause="the sequential prefill loops over every token",
         remedy="NSA_PREFILL_BATCHED=1",
@@ -191,6 +274,29 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
         recognise=lambda facts, rules: _in_compute(facts),
         cause="a rank stopped inside the step while the others wait for it",
         remedy="look at the stack dump of the rank that the finding names",
+    ),
+    Diagnosis(
+        name="slow_loader",
+        requirement="R27",
+        recognise=lambda facts, rules: _latched_by(facts, Detector.LOADER),
+        cause="the steps wait for data most of their time",
+        remedy="an A/B against synthetic data (`confirm` on `loader`) shows what it costs; more"
+        " workers, a local cache",
+    ),
+    Diagnosis(
+        name="imbalance",
+        requirement="R25",
+        recognise=_imbalanced,
+        cause="a device idles while others compute",
+        remedy="static graph, no search for unused parameters, larger buckets; more batch or"
+        " accumulation",
+        patch={
+            "env": {
+                "NSA_DDP_STATIC_GRAPH": "1",
+                "NSA_DDP_FIND_UNUSED": "0",
+                "NSA_DDP_BUCKET_MB": "100",
+            }
+        },
     ),
     Diagnosis(
         name="attention_bound",

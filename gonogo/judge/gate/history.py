@@ -1,11 +1,12 @@
 """What do the other runs of the phase say? Confirmations, remedies and restarts, as facts.
 
 `facts.history` is added by `decide` when a phase's decision rests on more than one run:
-`restart_storm`, `confirmations` (`run`, `variant`, `verdict`, `code`, in the order they were made)
-and `remedy` (the diagnosis and patch under which the judged run was made).
+`restart_storm`, `confirmations` (`run`, `variant`, `verdict`, `code`, in the order they were made;
+`until` where only a few steps were ordered), `failed_step` and `remedy` (the diagnosis and patch
+under which the judged run was made).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gonogo.contract.criterion import GateSeverity
@@ -27,23 +28,38 @@ def confirmed_verdict(history: History | None, verdict: Verdict) -> Verdict:
     """Return what confirmations make of a NO_GO (R15).
 
     The first rerun is unchanged: passing, it makes the failure unreproduced; only when it fails
-    too were variants run. An inconclusive rerun makes the whole gate inconclusive.
+    too were variants run. An inconclusive rerun makes the whole gate inconclusive, and so does one
+    that answered and did not go on to the phase's last step.
     """
     rows = history.confirmations if history is not None else []
-    unchanged = [row.verdict for row in rows if row.variant is None]
-    variants = [row.verdict for row in rows if row.variant is not None]
-    if not unchanged:
+    last = {_named(row): row for row in rows}  # a rerun that went on is told after its answer
+    unchanged = last.pop(None, None)
+    if unchanged is None:
         return verdict
-    said = unchanged[-1]
-    if said in _PASSING:
-        return Verdict.CONDITIONAL_GO
-    if said is not Verdict.NO_GO:
+    if unchanged.verdict in _PASSING:
+        return Verdict.CONDITIONAL_GO if unchanged.until is None else Verdict.INCONCLUSIVE
+    if unchanged.verdict is not Verdict.NO_GO:
         return Verdict.INCONCLUSIVE
-    if any(row in _PASSING for row in variants):
+    variants = [row for row in last.values() if not is_isolating(_patch_of(row))]
+    if any(row.verdict in _PASSING and row.until is None for row in variants):
         return Verdict.CONDITIONAL_GO
-    if any(row is not Verdict.NO_GO for row in variants):
+    if any(row.verdict is not Verdict.NO_GO for row in variants):
         return Verdict.INCONCLUSIVE
     return verdict
+
+
+def is_isolating(change: Mapping[str, Any] | None) -> bool:
+    """Say whether a change only shows where a failure lies: no phase passes on other data."""
+    return "data" in dict((change or {}).get("train") or {})
+
+
+def _patch_of(row: Confirmation) -> dict[str, Any] | None:
+    return None if row.variant is None else row.variant.document()
+
+
+def _named(row: Confirmation) -> str | None:
+    """Return what was changed as text; None: nothing."""
+    return None if row.variant is None else row.variant.text()
 
 
 def history_criteria(history: History | None) -> list[CriterionResult]:

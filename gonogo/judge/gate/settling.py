@@ -60,7 +60,10 @@ def own_criterion(name: str, facts: Mapping[str, Any]) -> Criterion | None:
 
 
 def _failed_step(facts: Mapping[str, Any]) -> int:
-    """Return the step of the finding that ended the run; else the furthest that it ended."""
+    """Return the step of the failure; else of the finding that ended the run, else its furthest."""
+    told = (facts.get("history") or {}).get("failed_step")
+    if isinstance(told, int):
+        return told
     halts = [row for row in facts.get("findings", []) if row.get("severity") == Severity.HALT]
     if halts and isinstance(halts[0].get("step"), int):
         return int(halts[0]["step"])

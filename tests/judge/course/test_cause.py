@@ -92,6 +92,21 @@ LOGS = [
     ("tab\tand\rreturn\n", "return"),
     ("Error: no\n[rank1]:[W1120 20:26:56.1 x.cpp:1] Warning: bye\n", "Error: no"),
     ("W1120 20:26:56.123 1 torch/x.py:1] closing\n", "W1120 20:26:56.123 1 torch/x.py:1] closing"),
+    # How a process that a C++ exception or a signal has ended shows its threads.
+    (
+        "terminate called after\n  what():  no match\n\nFatal Python error: Aborted\n\nThread 0x7f:"
+        '\n  File "x.py", line 1 in f\n\nExtension modules: a.b (total: 1)\n',
+        "what():  no match",
+    ),
+    (
+        "step 3\nFatal Python error: Segmentation fault\n\nCurrent thread 0x7f:"
+        '\n  File "x.py", line 1 in f\n\nExtension modules: a.b (total: 1)\n',
+        "Fatal Python error: Segmentation fault",
+    ),
+    (
+        '  File "x.py", line 1 in f\n  <no Python frame>\n\nExtension modules: a.b (total: 1)\n',
+        'File "x.py", line 1 in f',
+    ),
     ("x" * 1000, "x" * (MOST_CHARS - 1) + "…"),
     ("Traceback (most recent call last):\n  File\nValueError: ü ≥ 1\n", "ValueError: ü ≥ 1"),
 ]

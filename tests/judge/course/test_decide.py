@@ -45,6 +45,11 @@ PLAN = plan_with()
 CONFIRMING = plan_with(confirm=CONFIRM)
 
 
+def ours(**sets: Any) -> Plan:
+    """The demo, whose smoke phase is long enough for a rerun to answer before its end."""
+    return plan_with(phases__smoke__steps=1000, **sets)
+
+
 def attempt(code: str = "completed", verdict: str | None = "GO", **fields: Any) -> Attempt:
     base = {"run": "run_1", "reason": RunReason.FIRST, "verdict": verdict and Verdict(verdict)}
     outcome = Outcome(code=OutcomeCode(code), actor=Actor.TRAINER)
@@ -195,7 +200,7 @@ def test_the_first_rerun_is_unchanged() -> None:
         "confirm",
         None,
         False,
-        False,
+        False,  # nobody knows at which step it ended
     )
 
 
@@ -303,6 +308,175 @@ def test_remedies_are_tried_while_the_plan_allows_and_then_no_more() -> None:
         "fp16_overflow",
     )
     assert after(sick, plan=plan_with(remedies=REMEDIES)).verdict == "NO_GO"
+
+
+LONG = ours(confirm=CONFIRM)
+
+
+def early(step: int = 200, **fields: Any) -> Attempt:
+    return nan(step=step, **fields)
+
+
+def test_a_rerun_goes_on_before_the_failure_and_answers_soon_after_it() -> None:
+    action = after(early(), plan=LONG)
+    assert (action.reason, action.change) == ("confirm", None)
+    assert (action.resume, action.resume_of, action.before, action.until) == (
+        True, "run_1", 200, 250,
+    )  # fmt: skip
+
+
+def test_what_is_seen_over_many_steps_has_more_of_them_to_show_itself() -> None:
+    slow = attempt("too_slow", "NO_GO", detector=Detector.LOADER, step=200)
+    plan = ours(confirm={"on": ["loader"], "variants": VARIANTS})
+    assert after(slow, plan=plan).until == 700
+
+
+@pytest.mark.parametrize("step", [950, 1000])
+def test_a_rerun_of_the_end_of_a_phase_goes_to_its_last_step(step: int) -> None:
+    assert after(early(step), plan=LONG).until is None
+
+
+def test_a_program_that_is_not_ours_cannot_be_told_to_end_sooner() -> None:
+    data = {**with_overrides(bundled_plan("demo"), {"confirm": CONFIRM})}
+    data["workload"] = {"command": ["python", "train.py"], "world_size": 2}
+    data["train"] = {}
+    data["phases"] = [{"name": "smoke", "steps": 1000}]
+    action = after(early(), plan=parse_plan(data))
+    assert (action.reason, action.resume, action.until) == ("confirm", True, None)
+
+
+def answered(verdict: str = "GO", change: dict[str, Any] | None = None, **fields: Any) -> Attempt:
+    return confirm(verdict, change, **{"until": 250, "step": 250, **fields})
+
+
+def test_after_a_passing_confirmation_the_phase_goes_on_unchanged_and_only_that_passes_it() -> None:
+    action = after(early(), answered(), plan=LONG)
+    assert (action.kind, action.reason, action.change, action.record) == (
+        "start_run", "confirm", None, False,
+    )  # fmt: skip
+    assert (action.resume, action.resume_of, action.until) == (True, "run_c", None)
+    whole = confirm("GO", step=1000)
+    action = after(early(), answered(), whole, plan=LONG)
+    assert (action.kind, action.verdict, action.about) == (
+        "start_phase", "CONDITIONAL_GO", whole.run,
+    )  # fmt: skip
+    assert action.history is not None
+    assert action.history.failed_step == 200
+    (row,) = history_criteria(action.history)
+    assert row.evidence == "not reproduced: failed in 1 of 3 unchanged runs"
+
+
+@pytest.mark.parametrize("verdict", ["INCONCLUSIVE", "NO_GO"])
+def test_a_phase_that_went_on_and_did_not_pass_has_not_passed(verdict: str) -> None:
+    action = after(early(), answered(), confirm(verdict), plan=ours(confirm={"on": ["non_finite"]}))
+    assert action.verdict == verdict
+
+
+def test_a_failure_that_comes_again_after_going_on_is_reproduced() -> None:
+    rows = [early(), answered(), confirm("NO_GO", step=600)]
+    action = after(*rows, plan=LONG)
+    assert (action.change, action.resume_of, action.before, action.until) == (
+        NO_FLASH, "run_1", 200, 250,
+    )  # fmt: skip
+
+
+def test_a_phase_goes_on_under_the_variant_that_passed_and_a_person_lets_the_next_begin() -> None:
+    rows = [early(), answered("NO_GO"), answered("NO_GO", NO_FLASH), answered("GO", FLASH_ONLY)]
+    action = after(*rows, plan=LONG)
+    assert (action.kind, action.change, action.until) == ("start_run", FLASH_ONLY, None)
+    action = after(*rows, confirm("GO", FLASH_ONLY), plan=LONG)
+    assert (action.kind, action.verdict) == ("await_approval", "CONDITIONAL_GO")
+    action = after(*rows, confirm("NO_GO", FLASH_ONLY), plan=LONG)
+    assert (action.kind, action.verdict) == ("finish", "NO_GO")
+
+
+def test_a_slow_loader_is_held_against_synthetic_data_alone_which_passes_no_phase() -> None:
+    plan = ours(confirm={"on": ["loader"], "variants": VARIANTS}, phases__smoke__data="local_text")
+    slow = attempt("too_slow", "NO_GO", detector=Detector.LOADER, step=200)
+    again = answered("NO_GO", until=700)
+    action = after(slow, again, plan=plan)
+    assert action.change == {"train": {"data": "synthetic"}}
+    action = after(slow, again, answered("GO", action.change, until=700), plan=plan)
+    assert (action.kind, action.verdict) == ("finish", "NO_GO")
+    assert action.history is not None
+    (row,) = history_criteria(action.history)
+    assert row.evidence == "failed in 2 of 2 unchanged runs; passed 1 of 1 with data=synthetic"
+
+
+TWO = {
+    "ddp_marked_ready_twice": {"workload": {"parallel": "fsdp"}},
+    "out_of_memory": {"train": {"model": {"gradient_checkpointing": True}}},
+}
+
+
+def died(diagnosis: str, step: int = 3, **fields: Any) -> Attempt:
+    return attempt("nonzero_exit", "NO_GO", detector=Detector.PROCESS_DEATH, diagnosis=diagnosis,
+                   step=step, **fields)  # fmt: skip
+
+
+def test_a_remedy_answers_soon_and_then_the_phase_goes_on_patched() -> None:
+    plan = ours(remedies=TWO, max_remedies=2)
+    first = died("ddp_marked_ready_twice")
+    action = after(first, plan=plan)
+    assert (action.reason, action.resume, action.before, action.until) == ("remedy", True, 3, 53)
+    short = attempt(reason=RunReason.REMEDY, change=action.change, until=53, run="run_r")
+    further = after(first, short, plan=plan)
+    assert (further.kind, further.reason, further.change) == ("start_run", "remedy", action.change)
+    assert (further.resume_of, further.until, further.record) == ("run_r", None, False)
+    whole = attempt(reason=RunReason.REMEDY, change=action.change)
+    assert after(first, short, whole, plan=plan).verdict == "CONDITIONAL_GO"
+    sick = nan(reason=RunReason.REMEDY, change=action.change, diagnosis="non_finite_loss")
+    assert after(first, short, sick, plan=plan).verdict == "NO_GO"
+
+
+def test_a_remedy_that_uncovers_another_known_failure_is_kept_within_the_plan_s_bound() -> None:
+    first = died("ddp_marked_ready_twice")
+    one = {**TWO["ddp_marked_ready_twice"], "diagnosis": "ddp_marked_ready_twice"}
+    failed = died("out_of_memory", reason=RunReason.REMEDY, change=one, until=53, run="run_r")
+    action = after(first, failed, plan=ours(remedies=TWO, max_remedies=2))
+    assert action.change == {**TWO["ddp_marked_ready_twice"], **TWO["out_of_memory"],
+                             "diagnosis": "out_of_memory"}  # fmt: skip
+    assert after(first, failed, plan=ours(remedies=TWO, max_remedies=1)).verdict == "NO_GO"
+    again = died("ddp_marked_ready_twice", reason=RunReason.REMEDY, change=one)
+    assert after(first, again, plan=ours(remedies=TWO, max_remedies=2)).verdict == "NO_GO"
+
+
+@pytest.mark.parametrize(
+    ("patch", "goes_on"),
+    [
+        ({"train": {"dtype": "bf16"}}, True),
+        ({"train": {"model": {"gradient_checkpointing": True}}}, True),
+        ({"workload": {"parallel": "fsdp"}}, True),
+        ({"train": {"model": {"seq_len": 128}}}, False),
+        ({"train": {"batch": {"global_seqs": 2}}}, False),
+    ],
+)
+def test_a_patch_under_which_no_checkpoint_fits_begins_at_step_1(
+    patch: dict[str, Any], goes_on: bool
+) -> None:
+    plan = ours(remedies={"out_of_memory": patch}, max_remedies=1)
+    action = after(died("out_of_memory", step=300), plan=plan)
+    assert (action.reason, action.resume, action.until) == ("remedy", goes_on, 350)
+
+
+def test_a_phase_goes_on_from_where_its_gate_still_sees_enough() -> None:
+    gate = [{"id": "g", "metric": "toks_per_s", "aggregate": "median", "over_ranks": "min",
+             "warmup_steps": 20, "min_samples": 500, "pass_above": 1}]  # fmt: skip
+    plan = ours(confirm=CONFIRM, phases__smoke__gate=gate)
+    assert after(early(), answered(), plan=plan).before == 481
+
+
+def test_an_imbalanced_run_that_its_gate_refused_is_answered_from_its_start() -> None:
+    remedy = {"imbalance": {"env": {"NSA_DDP_STATIC_GRAPH": "1", "NSA_DDP_BUCKET_MB": "100"}}}
+    refused = attempt("completed", "NO_GO", diagnosis="imbalance", step=1000)
+    action = after(refused, plan=ours(remedies=remedy, max_remedies=1))
+    assert (action.reason, action.resume, action.until) == ("remedy", False, None)
+
+
+def test_a_rerun_that_infrastructure_ended_is_made_again_as_far() -> None:
+    interrupted = lost(reason=RunReason.CONFIRM, until=250)
+    action = after(early(), interrupted, plan=LONG)
+    assert (action.reason, action.resume, action.until) == ("confirm", True, 250)
 
 
 def guarding(on_miss: str, due: str = "extended") -> list[OpenCondition]:

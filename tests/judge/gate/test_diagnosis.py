@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gonogo.contract.facts import Facts, History
+from gonogo.contract.facts import ExitFacts, Facts, History
+from gonogo.contract.outcome import OutcomeCode
 from gonogo.judge.gate.diagnosis import DIAGNOSES, diagnose, diagnosis_named
 from gonogo.judge.gate.history import with_history
 from gonogo.judge.gate.rules import build_rules
+from gonogo.signs import signs_in
 from tests.data.make_runs import Rank, order_of
-from tests.judge.runs import facts_of, lines_of, record_of
+from tests.judge.runs import exit_record, facts_of, lines_of, record_of
 
 OFF = {"NSA_TB_DISABLE": "1", "NSA_DISABLE_CSV_LOGS": "1", "NSA_DISABLE_AUX_STATS": "1"}
 
@@ -25,8 +29,14 @@ def facts_with(
     dtype: str = "bf16",
     source: str = "gonogo",
     sections_s: dict[str, float] | None = None,
+    stood_in: str | None = None,
+    warned: str | None = None,
 ) -> Facts:
-    halt = {"detector": detector, "severity": "halt", "section": section, "step": step}
+    halt = {"detector": detector, "severity": "halt", "rank": 1, "section": section, "step": step}
+    warn = {"detector": warned, "severity": "warn", "rank": 1, "section": None, "step": step}
+    there = {"count": 9, "digest": "", "boots": 1, "gaps": 0, "last_step": step - 1}
+    last = {"last_msg": "alive", "last_section": stood_in, "done_step": None, "tokens": []}
+    untold = {"missing": None, "without_loss": None, "with_loss": None, "blocks": []}
     pace = {"steps": 0, "median_step_s": None, "p95_step_s": None}
     return Facts.model_validate(
         {
@@ -36,8 +46,8 @@ def facts_with(
             "exit": None,
             "rank_exits": {},
             "preflight": None,
-            "findings": [] if detector is None else [halt],
-            "ranks": {},
+            "findings": [halt] * (detector is not None) + [warn] * (warned is not None),
+            "ranks": {"1": {**there, **last, **untold}},
             "identity": {"0": {"dtype": dtype, "nsa_env": env or {}}},
             "pace": {
                 "0": {
@@ -51,6 +61,12 @@ def facts_with(
             "measures": {},
         }
     )
+
+
+def killed(number: int) -> Facts:
+    """A run whose first failed rank a signal has ended."""
+    ended = ExitFacts.model_validate({"code": None, "signal": number})
+    return facts_with("nonzero_exit").model_copy(update={"exit": ended})
 
 
 CASES = [
@@ -85,6 +101,33 @@ CASES = [
         None,
         facts_with("too_slow", detector="slow", sections_s={"data": 50.0, "forward": 40.0}),
     ),
+    ("disk_full", facts_with("resource_limit", detector="disk")),
+    ("disk_full", facts_with("nonzero_exit", signs=("no_space",))),
+    ("collective_desync", facts_with("nonzero_exit", signs=("collective_mismatch", "peer_lost"))),
+    ("collective_desync", facts_with("stalled", detector="stall", stood_in="forward")),
+    ("collective_timeout", facts_with("nonzero_exit", signs=("collective_timeout", "peer_lost"))),
+    ("lost_peer", facts_with("nonzero_exit", signs=("peer_lost",))),
+    ("lost_peer", killed(9)),
+    (None, killed(11)),
+    ("out_of_memory", facts_with("oom", signs=("out_of_memory", "peer_lost"))),
+    (
+        "sequential_prefill",
+        facts_with(
+            "stalled", detector="section_deadline", section="eval", env={"NSA_PREFILL_BATCHED": "0"}
+        ),
+    ),
+    (None, facts_with("stalled", detector="section_deadline", section="eval")),
+    ("slow_loader", facts_with("too_slow", detector="loader")),
+    ("imbalance", facts_with("completed", warned="imbalance")),
+    ("imbalance", facts_with("too_slow", detector="slow", warned="imbalance")),
+    (
+        "hang_in_compute",
+        facts_with("stalled", detector="stall", section="backward", warned="imbalance"),
+    ),
+    # Survived: a write that was refused some time before it hung did not end it.
+    (None, facts_with("stalled", detector="alive_lost", signs=("no_space", "peer_lost"))),
+    # A rank that never names its sections stands nowhere that anybody knows.
+    (None, facts_with("stalled", detector="stall")),
     (None, facts_with("stalled", detector="stall", source="predecessor")),
     (None, facts_with("stalled", detector="alive_lost", section="data")),
     ("restart_storm", with_history(facts_with("hardware"), History(restart_storm=True))),
@@ -113,8 +156,24 @@ SIGNS = [
      ["marked_ready_twice"]),
     ("RuntimeError", "Parameter at index 192 was marked as ready twice", ["marked_ready_twice"]),
     ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 20.00 MiB", ["out_of_memory"]),
+    ("RuntimeError", "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't"
+     " allocate memory: you tried to allocate 17179869184 bytes. Error code 12 (Cannot allocate"
+     " memory)", ["out_of_memory"]),
+    ("MemoryError", "", ["out_of_memory"]),
     ("IndexError", "index 4 is out of bounds for dimension 0 with size 4", ["index_error"]),
     ("OSError", "[Errno 28] No space left on device", ["no_space"]),
+    ("RuntimeError", "Detected mismatch between collectives on ranks. Rank 1 is running collective:"
+     " CollectiveFingerPrint(SequenceNumber=0, OpType=BROADCAST, …), but Rank 0 is running",
+     ["collective_mismatch"]),
+    ("RuntimeError", "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc"
+     ":78] Timed out waiting 15000ms for recv operation to complete", ["collective_timeout"]),
+    ("RuntimeError", "[Rank 0]: Ranks 1 failed to pass monitoredBarrier in 15000 ms",
+     ["collective_timeout"]),
+    # What a victim says is no cause, unless the keeper finds that it failed first.
+    ("RuntimeError", "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]"
+     " Connection closed by peer [127.0.0.1]:15596. This is typically caused by a remote worker"
+     " crashing.", []),
+    ("ConnectionResetError", "[Errno 104] Connection reset by peer", []),
     ("ValueError", "something else", []),
 ]  # fmt: skip
 
@@ -136,3 +195,43 @@ def test_only_error_lines_are_read_for_signs() -> None:
     rank = Rank(0, order)
     rank.say("progress", 3, "log", text="CUDA out of memory")
     assert facts_of(record_of(order, lines=lines_of([rank]))).signs == []
+
+
+LOGS = [
+    ("[rank1]: RuntimeError: [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537]"
+     " Read error [127.0.0.1]:6576: Connection reset by peer. This is typically caused by a remote"
+     " worker hanging or bugs in the application.", {"peer_lost"}),
+    ("terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  [enforce"
+     " fail at gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 12 vs 4. Received"
+     " data size doesn't match. Is there a distributed collective mismatch in your code?",
+     {"collective_mismatch"}),
+    ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 64. GiB", {"out_of_memory"}),
+    ("Traceback (most recent call last):\nMemoryError\n", {"out_of_memory"}),
+    ("retrying after a MemoryError in the cache", set()),
+    ("requests: Connection reset by peer, retrying", set()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "names"), LOGS)
+def test_the_end_of_a_log_shows_signs_as_programs_print_them(text: str, names: set[str]) -> None:
+    assert signs_in(text) == names
+
+
+WORDS = st.text(alphabet="abc XYZ 0123456789.:;()[]/", max_size=40)
+
+
+@given(before=WORDS, after=WORDS, shown=st.sampled_from([row for row in LOGS if row[1]]))
+def test_signs_are_found_wherever_they_stand_in_a_log(
+    before: str, after: str, shown: tuple[str, set[str]]
+) -> None:
+    text, names = shown
+    assert names <= signs_in(f"{before}\n{text} {after}\n{before}\n")
+
+
+def test_what_the_keeper_found_in_the_log_of_the_first_rank_that_failed_counts() -> None:
+    order = order_of()
+    ended = exit_record(OutcomeCode.NONZERO_EXIT, code=1)
+    said = ended.model_copy(update={"signs": ["peer_lost", "of a later release"]})
+    facts = facts_of(record_of(order, exit=said))
+    assert facts.signs == ["peer_lost"]
+    assert diagnose(facts, build_rules(None)) == "lost_peer"

@@ -1,0 +1,113 @@
+"""From where is a phase that failed run again, and up to which step? Pure.
+
+A rerun begins at the last checkpoint before the failure, from step 1 where there is none, and ends
+soon after the step that failed: by then the failure has come again, or it has not. What it says of
+the gate is nothing: that is for the run in which the phase then goes on to its last step.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gonogo.contract.criterion import Criterion, Metric
+from gonogo.contract.order import RunReason
+from gonogo.contract.outcome import Detector, OutcomeClass
+from gonogo.contract.plan import Plan
+from gonogo.judge.course.action import Action, ActionKind, Attempt
+
+HANGS = frozenset({Detector.STALL, Detector.ALIVE_LOST, Detector.SECTION_DEADLINE})
+
+SUDDEN_STEPS = 50
+"""Beyond the step that failed, of what happens at once: a hang, a death, a number that is none."""
+GRADUAL_STEPS = 500
+"""The same of what is seen over many steps: slow, starved, diverging, leaking."""
+SUDDEN = HANGS | {Detector.NON_FINITE, Detector.PROCESS_DEATH, Detector.NO_FIRST_HEARTBEAT}
+
+_KEPT_BY = frozenset({"dtype", "engine", "optim", "data", "parallel"})
+"""What a training configuration may change and still go on from a checkpoint made without."""
+
+
+def answered_by(plan: Plan, phase: str, failed: Attempt) -> int | None:
+    """Return the last step of a rerun that shows whether a failure comes again.
+
+    None: the phase's own last step, because the failure was of the whole phase, the program is not
+    ours and cannot be told to end sooner, or the phase is over by then.
+    """
+    if failed.outcome.klass is OutcomeClass.SUCCESS or failed.step is None or not plan.ours:
+        return None
+    sudden = failed.detector is None or failed.detector in SUDDEN
+    until = failed.step + (SUDDEN_STEPS if sudden else GRADUAL_STEPS)
+    return until if until < plan.phase(phase).steps else None
+
+
+def rerun(
+    plan: Plan,
+    phase: str,
+    failed: Attempt,
+    reason: RunReason,
+    change: Mapping[str, Any] | None,
+    text: str,
+) -> Action:
+    """Return the rerun of a failed run, with what is changed."""
+    ended_early = failed.outcome.klass is not OutcomeClass.SUCCESS
+    return Action(
+        kind=ActionKind.START_RUN,
+        text=text,
+        phase=phase,
+        reason=reason,
+        resume=ended_early and failed.step is not None and keeps_checkpoints(plan, change),
+        resume_of=failed.run,
+        before=failed.step,
+        until=answered_by(plan, phase, failed),
+        change=change,
+    )
+
+
+def go_on(plan: Plan, phase: str, answered: Attempt, text: str) -> Action:
+    """Return the run in which a phase goes on to its last step, as it was rerun."""
+    return Action(
+        kind=ActionKind.START_RUN,
+        text=f"{text} to step {plan.phase(phase).steps}",
+        phase=phase,
+        reason=answered.reason,
+        resume=True,
+        resume_of=answered.run,
+        before=_latest_start(plan, phase),
+        change=answered.change,
+    )
+
+
+def keeps_checkpoints(plan: Plan, change: Mapping[str, Any] | None) -> bool:
+    """Say whether a run with this change can go on from a checkpoint made without it."""
+    found = change or {}
+    train = dict(found.get("train") or {})
+    if not plan.ours:
+        return not train and not found.get("workload")
+    model, batch = dict(train.pop("model", {})), dict(train.pop("batch", {}))
+    same = set(model) <= {"gradient_checkpointing"} and set(batch) <= {"accumulate"}
+    return same and set(train) <= _KEPT_BY
+
+
+def _latest_start(plan: Plan, phase: str) -> int | None:
+    """Return the step before which a run must begin for the gate to see enough; None: anywhere."""
+    row = plan.phase(phase)
+    needed = max((_steps_of(criterion, row.steps) for criterion in row.gate), default=0)
+    return row.steps - needed + 1 if needed > 1 else None
+
+
+def _steps_of(criterion: Criterion, steps: int) -> int:
+    """Return how many steps a criterion has to see."""
+    if criterion.metric is Metric.LOSS_FIRST:
+        return steps
+    return min(steps, criterion.warmup_steps + criterion.min_samples)
+
+
+def laid_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one patch over another, mappings key by key."""
+    found = dict(base)
+    for name, value in over.items():
+        before = found.get(name)
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            found[name] = laid_over(before, value)
+        else:
+            found[name] = value
+    return found

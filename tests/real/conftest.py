@@ -1,0 +1,17 @@
+"""What do tests of real failures share? Supervised runs that are cleaned up whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.supervise.runs import NewRun, starting
+
+
+@pytest.fixture
+def new_run(tmp_path: Path) -> Iterator[NewRun]:
+    """Factory `new_run(*keeper options, environ=…, **order parts)` → a run that was started."""
+    with starting(tmp_path) as new:
+        yield new

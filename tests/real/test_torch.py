@@ -1,0 +1,124 @@
+"""Real failures of real torch ranks: each diagnosed from what it left behind, its line quoted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gonogo.contract.facts import FACTS_V
+from gonogo.judge.directory import judge_directory
+from gonogo.judge.watch.registry import versions
+from tests.supervise.runs import NewRun
+
+ENTRY = "tests.real.torch_ranks"
+
+
+def judged(new_run: NewRun, kind: str, env: dict[str, str], **train: Any) -> dict[str, Any]:
+    """Run the ranks to their end under keeper and watcher; return the decision on them."""
+    run = new_run(
+        "--allow",
+        ENTRY,
+        entry=ENTRY,
+        steps=12,
+        train={"kind": kind, **train},
+        env=env,
+        identity={"world_size": 2},
+        detectors=versions(),
+        facts_v=FACTS_V,
+    )
+    run.wait_for_exit()
+    assert run.living() == []
+    run.assert_replays()
+    return judge_directory(run.path)
+
+
+FAILURES = [
+    pytest.param("peer", {}, {}, "lost_peer", 1, "step 6 begins", id="a peer is killed"),
+    pytest.param(
+        "collective",
+        {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
+        {},
+        "collective_desync",
+        None,
+        "Detected mismatch between collectives",
+        id="ranks enter different collectives",
+    ),
+    pytest.param("memory", {}, {}, "out_of_memory", 0, "can't allocate memory", id="out of memory"),
+    pytest.param(
+        "shape",
+        {},
+        {},
+        "collective_desync",
+        0,
+        "Is there a distributed collective mismatch",
+        id="ranks bring different shapes",
+        marks=pytest.mark.long,
+    ),
+    pytest.param(
+        "late",
+        {},
+        {"timeout_s": 1},
+        "collective_timeout",
+        0,
+        "Timed out waiting 1000ms",
+        id="a rank comes too late",
+        marks=pytest.mark.long,
+    ),
+    pytest.param(
+        "index",
+        {},
+        {},
+        "data_sharding",
+        1,
+        "index 2 is out of bounds",
+        id="a batch is sliced twice",
+        marks=pytest.mark.long,
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "env", "train", "diagnosis", "rank", "line"), FAILURES)
+def test_a_real_failure_has_its_name_its_rank_and_its_line(
+    new_run: NewRun,
+    kind: str,
+    env: dict[str, str],
+    train: dict[str, Any],
+    diagnosis: str,
+    rank: int | None,
+    line: str,
+) -> None:
+    decision = judged(new_run, kind, env, **train)
+    assert (decision["verdict"], decision["diagnosis"]) == ("NO_GO", diagnosis), decision["cause"]
+    cause = decision["cause"]
+    assert rank is None or cause["rank"] == rank
+    assert cause["log"] == f"rank{cause['rank']}.log"
+    assert line in cause["line"]
+    assert (cause["unknown"], cause["look"]) == (False, [])
+
+
+def test_a_disk_that_is_full_is_nobody_s_fault_and_its_refusal_is_quoted(new_run: NewRun) -> None:
+    decision = judged(new_run, "disk", {})
+    assert (decision["verdict"], decision["diagnosis"]) == ("NO_GO", "disk_full")
+    assert decision["cause"]["rank"] is None
+    assert "[Errno 28] No space left on device" in decision["cause"]["text"]
+
+
+def test_an_unknown_failure_says_so_and_where_to_look_first(new_run: NewRun) -> None:
+    decision = judged(new_run, "unknown", {})
+    cause = decision["cause"]
+    assert (decision["verdict"], decision["diagnosis"]) == ("NO_GO", None)
+    assert (cause["unknown"], cause["rank"]) == (True, 1)
+    assert cause["line"].endswith("ValueError: the moon is in the seventh house")
+    places = cause["look"]
+    assert places[0].startswith("finding process_death (rank 1")
+    assert places[1] == "rank1.log"
+    assert places[-1] == "torchrun.log"
+
+
+@pytest.mark.long
+def test_ranks_that_nothing_befalls_complete(new_run: NewRun) -> None:
+    decision = judged(new_run, "none", {})
+    assert (decision["diagnosis"], decision["findings"]) == (None, [])
+    told = {row["id"]: row["outcome"] for row in decision["criteria"]}
+    assert (told["completed"], told["no_halt_finding"]) == ("pass", "pass")
