@@ -100,7 +100,8 @@ def tests_for(mutant: Mutant, measured: dict[Path, Measured]) -> list[str]:
             touches = _touches(mutant, timed.calls)
             prints = path == DOCS and bool(timed.calls) and not mutant.within
             if (touches or prints or path == own) and timed.seconds <= SLOW_S:
-                rows.append((path != own, not touches, timed.seconds, name))
+                far = 0 if path == own else 1 if path.parent == own.parent else 2
+                rows.append((far, not touches, timed.seconds, name))
     left_s = ALL_S
     chosen = []
     for _, _, seconds, name in sorted(rows):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
 from gonogo.contract.decision import ConditionState, Decision, Verdict
 from gonogo.judge.course.decide import decide, decide_expiry
@@ -51,6 +52,12 @@ def test_an_approval_expires_by_the_clock_and_never_where_no_time_is_set(
     result = evaluate_approval(ASKED, rule, measure(waited_s))
     assert result.outcome == ("fail" if expired else "pass")
     assert result.observed == max(0.0, round(waited_s, 3))
+
+
+def test_any_time_to_wait_is_longer_than_none() -> None:
+    assert ApprovalRule(expires_s=0.5).expires_s == 0.5
+    with pytest.raises(ValidationError):
+        ApprovalRule(expires_s=0.0)
 
 
 def test_it_guards_the_phase_that_it_is_about_and_no_criterion_shares_its_id() -> None:

@@ -118,6 +118,10 @@ def test_only_what_is_a_number_is_compared_with_a_ceiling(
     assert Ceiling(2.0).number(value) == number
 
 
+def test_no_multiple_of_a_median_is_tighter_than_any() -> None:
+    assert CEILINGS["section_deadline.data.halt_x"].number(None) == 0.0
+
+
 def test_of_another_packages_setting_sixty_characters_are_told() -> None:
     long = {"words": "x" * 99}
     rules = build_rules(order_of(sets={"watch.plugins": {"low_loss": {"names": long}}}))

@@ -17,7 +17,12 @@ def history(*rows: tuple[str, dict[str, Any] | None]) -> History:
     return History(
         confirmations=[
             Confirmation.model_validate(
-                {"run": f"run_{number}", "verdict": verdict, "variant": variant, "code": "completed"}
+                {
+                    "run": f"run_{number}",
+                    "verdict": verdict,
+                    "variant": variant,
+                    "code": "completed",
+                }
             )
             for number, (verdict, variant) in enumerate(rows)
         ]

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from gonogo.contract.criterion import Criterion
+from gonogo.contract.decision import Condition
 from gonogo.contract.errors import Rejected
 from gonogo.contract.order import MOST_STEPS, Order
-from gonogo.judge.gate.rules import build_rules
+from gonogo.judge.gate.rules import OpenCondition, build_rules
 from tests.data.make_runs import order_of
 
 
@@ -43,6 +45,18 @@ def test_what_an_order_says_too_long_is_told_short() -> None:
     with pytest.raises(Rejected) as found:
         build_rules(order_with({"every_steps": "x" * 99}))
     assert f": '{'x' * 40}' is no" in str(found.value)
+
+
+def test_a_run_measures_the_conditions_that_a_number_can_settle() -> None:
+    asked = Criterion.model_validate({"id": "fast", "metric": "toks_per_s", "pass_above": 1.0})
+    waiting = [
+        OpenCondition(
+            condition=Condition(id=f"smoke:{name}", text="", criterion=name), criterion=criterion
+        )
+        for name, criterion in {"fast": asked, "remedied": None}.items()
+    ]
+    (row,) = build_rules(order_of(), waiting).conditions
+    assert (row.condition, row.criterion) == (waiting[0].condition, asked)
 
 
 def test_rules_carry_their_version_with_and_without_an_order() -> None:
