@@ -34,7 +34,7 @@ from typing import Any
 import pytest
 
 import gonogo.contract
-from bench.mutations import ROOT, Mutant
+from bench.mutations import ROOT, Mutant, source_of
 
 COVER = ROOT / ".mutants-cover.json"
 DOCS = ROOT / "tests" / "contract" / "test_docs.py"
@@ -412,7 +412,7 @@ def _put_constants(mutant: Mutant) -> bool:
     What a constant looks like is compared, so that only what the mutant changes is exchanged: all
     else, as classes, stays the one that other modules know.
     """
-    usual = _executed(mutant, ast.parse(mutant.path.read_text()))
+    usual = _executed(mutant, ast.parse(source_of(mutant.path)))
     other = _executed(mutant, mutant.tree())
     names = [name for name in other if _shown(usual.get(name)) != _shown(other[name])]
     known = vars(sys.modules[mutant.module])

@@ -2,6 +2,7 @@
 
 import ast
 import copy
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,17 +42,23 @@ class Mutant:
 
     def tree(self) -> ast.Module:
         """Return the changed tree of the module: built when it is planted, since all are many."""
-        tree = ast.parse(self.path.read_text())
+        tree = ast.parse(source_of(self.path))
         node = list(ast.walk(tree))[self.index]
         assert isinstance(node, ast.expr)  # _places yields no other
         _, changed = _changes(node)[self.number]
         return _with(tree, node, changed)
 
 
+@functools.cache
+def source_of(path: Path) -> str:
+    """Return a module as it was when it was first asked for, so that it may be edited meanwhile."""
+    return path.read_text()
+
+
 def mutants_of(path: Path) -> Iterator[Mutant]:
     """Yield every mutant of a module."""
     module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    tree = ast.parse(path.read_text())
+    tree = ast.parse(source_of(path))
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     within = {part for row in functions for line in row.body for part in ast.walk(line)}
     counts: dict[str, int] = {}

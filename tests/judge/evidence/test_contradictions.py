@@ -251,6 +251,7 @@ def test_what_is_never_negative_is_not() -> None:
         (100.0, 125.5, True),
         (125.5, 100.0, True),
         (0.0, 5.0, False),
+        (0.0, 5.2, True),
     ],
 )
 def test_a_ranks_own_clock_goes_as_the_watchers(own_s: float, heard_s: float, differ: bool) -> None:
