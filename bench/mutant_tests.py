@@ -41,8 +41,6 @@ DOCS = ROOT / "tests" / "contract" / "test_docs.py"
 """Notices what changes a table that is printed in a document."""
 SLOW_S = 1.0
 """A test that takes longer must not be needed: an exact one is asked for."""
-ALL_S = 3.0
-"""Processor time of the tests of one mutant, at most."""
 TIMEOUT_X = 5.0
 AFRESH = "afresh"
 """What `Bench.notices` says of a mutant that no function or constant shows."""
@@ -91,8 +89,14 @@ def tests_about(module: str) -> list[Path]:
     return [path for path in dict.fromkeys(found) if path.exists()]
 
 
-def tests_for(mutant: Mutant, measured: dict[Path, Measured]) -> list[str]:
-    """Return the ids of the tests that matter for a mutant, in the order in which to run them."""
+def tests_for(mutant: Mutant, measured: dict[Path, Measured], at_most_s: float) -> list[str]:
+    """Return the ids of the tests that matter for a mutant, in the order in which to run them.
+
+    Args:
+        mutant: to be noticed.
+        measured: what is known of the tests.
+        at_most_s: processor time of all of them.
+    """
     own = own_tests(mutant.module)
     rows = []
     for path in filter(measured.__contains__, tests_about(mutant.module)):
@@ -102,7 +106,7 @@ def tests_for(mutant: Mutant, measured: dict[Path, Measured]) -> list[str]:
             if (touches or prints or path == own) and timed.seconds <= SLOW_S:
                 far = 0 if path == own else 1 if path.parent == own.parent else 2
                 rows.append((far, not touches, timed.seconds, name))
-    left_s = ALL_S
+    left_s = at_most_s
     chosen = []
     for _, _, seconds, name in sorted(rows):
         if seconds <= left_s:
@@ -111,7 +115,7 @@ def tests_for(mutant: Mutant, measured: dict[Path, Measured]) -> list[str]:
     return chosen
 
 
-def tests_afresh(mutant: Mutant, measured: dict[Path, Measured]) -> list[str]:
+def tests_afresh(mutant: Mutant, measured: dict[Path, Measured], at_most_s: float) -> list[str]:
     """Return the tests to be run with everything imported anew, few since that takes long.
 
     Those of files that call what is changed while they are imported; of what is in no function,
@@ -122,7 +126,7 @@ def tests_afresh(mutant: Mutant, measured: dict[Path, Measured]) -> list[str]:
         files = {path for path, row in measured.items() if name in row.collecting}
     else:
         files = {own_tests(mutant.module), DOCS}
-    wanted = tests_for(mutant, measured)
+    wanted = tests_for(mutant, measured, at_most_s)
     return [test for test in wanted if ROOT / test.partition("::")[0] in files]
 
 

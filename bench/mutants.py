@@ -108,6 +108,7 @@ def main() -> int:
     """Run what has not been run; list the survivors."""
     parser = argparse.ArgumentParser(prog="bench.mutants")
     parser.add_argument("--minutes", type=float, default=55.0)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of a mutant's tests")
     parser.add_argument("--only", default="")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--again", action="store_true")
@@ -119,17 +120,17 @@ def main() -> int:
     left = [mutant for mutant in mutants if known.get(mutant.name) in wanted]
     if not asked.list and left:
         part, parts = map(int, asked.part.split("/"))
-        _run(left[part - 1 :: parts], time.monotonic() + 60 * asked.minutes)
+        _run(left[part - 1 :: parts], time.monotonic() + 60 * asked.minutes, asked.seconds)
     return _tell(mutants)
 
 
-def _run(left: Sequence[Mutant], until: float) -> None:
+def _run(left: Sequence[Mutant], until: float, at_most_s: float) -> None:
     print(f"{len(left)} mutants to run", flush=True)
     import_libraries()
     files = list(dict.fromkeys(path for mutant in left for path in tests_about(mutant.module)))
     measured = measure(files)
-    choose = functools.partial(tests_for, measured=measured)
-    again = functools.partial(tests_afresh, measured=measured)
+    choose = functools.partial(tests_for, measured=measured, at_most_s=at_most_s)
+    again = functools.partial(tests_afresh, measured=measured, at_most_s=at_most_s)
 
     def with_all(bench: Bench) -> None:
         _run_each(left, choose, measured, until, bench.notices)

@@ -17,6 +17,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector
+from gonogo.contract.records import Check, CheckOutcome, Preflight
 from gonogo.contract.rules import Rules
 from gonogo.contract.tick import FileSeal
 from gonogo.judge.evidence.facts import build_facts, outcome_of
@@ -37,6 +38,7 @@ def test_the_digest_is_that_of_the_chain_of_canonical_heartbeats(ranks: object) 
         chain = hashlib.sha256(chain + hashlib.sha256(said).digest()[:16]).digest()
     found = facts_of(record_of(lines={0: lines})).ranks["0"]
     assert found.digest == digest([["boot0", len(lines), chain.hex()]])
+    assert found.blocks == [chain.hex()[:16]]
 
 
 RECORDED = sorted(
@@ -107,6 +109,7 @@ def ends(*monos: float) -> list[Heartbeat]:
         ([1.0], None, None),
         ([1.0, 4.0], 3.0, 3.0),  # a block of the one step between them
         ([float(mono) for mono in range(1, 10)], 1.0, 1.0),
+        ([1.0, 2.0, 9.0], 4.0, 4.0),  # of the two
         # two blocks of eight steps, and a pause of 16 s in the second
         ([*range(1, 10), *range(26, 34)], 2.0, 2.8),
         # a tenth end after nine begins no second block
@@ -148,6 +151,13 @@ def test_only_fp16_may_tell_no_loss_of_a_step_that_it_skipped(dtype: str, first:
         first,
         2,
     )
+
+
+def test_a_preflight_is_counted_by_how_its_checks_ended() -> None:
+    checks = [Check(id=row.value, outcome=row, text="") for row in CheckOutcome]
+    found = facts_of(record_of(preflight=Preflight(passed=False, checks=checks))).preflight
+    assert found is not None
+    assert (found.failed, found.warned, found.checks) == (["fail"], ["warn"], 3)
 
 
 HALT, WARN = finding(Detector.STALL), finding(Detector.SLOW, Severity.WARN)
