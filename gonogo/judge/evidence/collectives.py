@@ -31,7 +31,7 @@ class _Call:
     @property
     def began_ns(self) -> int:
         """When the first rank entered it, as far as that is known."""
-        return min((entry.time_created_ns for entry in self.entered.values()), default=0)
+        return min(entry.time_created_ns for entry in self.entered.values())
 
 
 def analyse(dumps: Mapping[int, Dump], world_size: int) -> Standing | None:
@@ -93,6 +93,8 @@ def _standing(heard: Mapping[int, Dump]) -> Iterator[_Call]:
         if not pending or not last:
             continue
         seq = min(min(last.values()) + 1, min(pending))
+        if not any(seq in ranks.get(rank, {}) for rank in members):
+            seq = min(pending)  # a recorder keeps its last calls: what came before is cut off
         entered = {r: ranks[r][seq] for r in members if seq in ranks.get(r, {})}
         if entered:
             missing = tuple(rank for rank in members if last[rank] < seq)

@@ -200,7 +200,7 @@ def _clocks(record: RunRecord, rules: Rules) -> Iterator[str]:
 
 
 def _own_seconds(steps: RankSteps) -> float:
-    return sum(max(0.0, boot.ended_mono - boot.began_mono) for boot in steps.boots)
+    return sum(boot.ended_mono - boot.began_mono for boot in steps.boots)
 
 
 def _model(record: RunRecord, rules: Rules) -> Iterator[str]:

@@ -288,8 +288,8 @@ def _block_means(steps: RankSteps) -> list[float]:
     ends = list(table.steps_of(Msg.STEP_END))
     blocks = []
     size = max(1, min(BLOCK_STEPS, len(ends) - 1))
-    for (first, begin), (last, end) in zip(ends[:-size:size], ends[size::size], strict=False):
-        if table.end_boot[begin] == table.end_boot[end] and last > first:
+    for (first, begin), (last, end) in zip(ends[:-size:size], ends[size::size], strict=True):
+        if table.end_boot[begin] == table.end_boot[end]:
             blocks.append((table.end_mono[end] - table.end_mono[begin]) / (last - first))
     return blocks
 

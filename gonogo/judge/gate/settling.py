@@ -25,8 +25,7 @@ ON_MISS: Literal["conditional_go"] = "conditional_go"
 def can_be_met(result: CriterionResult) -> bool:
     """Say whether a later run can meet the condition that a criterion of the judge's own makes."""
     if result.id == REPRODUCED:
-        seen = result.observed if isinstance(result.observed, Mapping) else {}
-        return bool(seen.get("failed", 0) < seen.get("runs", 0))
+        return bool(result.observed["failed"] < result.observed["runs"])
     return result.id in SETTLED_BY_RUNS
 
 

@@ -55,7 +55,7 @@ def judge(facts: Facts, rules: Rules) -> Judgement:
     outcome = _outcome_of(facts)
     history = facts.history
     verdict = class_verdict(outcome, history, gate_verdict(results))
-    if verdict is Verdict.NO_GO and history is not None:
+    if verdict is Verdict.NO_GO:
         verdict = confirmed_verdict(history, verdict)
     conditions = build_conditions(results, rules) if verdict is Verdict.CONDITIONAL_GO else []
     return Judgement(

@@ -113,6 +113,52 @@ def test_a_rank_outside_of_a_group_is_not_missing_from_it() -> None:
     assert (found.only, found.group, found.missing) == (0, "5", [1])
 
 
+def test_a_rank_that_ended_further_calls_is_not_where_the_others_stand() -> None:
+    """A broadcast ends for who sends it; the other has not entered the next after its own."""
+    ahead = [_entry(1, retired=True), _entry(2, retired=True), _entry(3)]
+    found = _found(_dumps(ahead, [_entry(1, retired=True)]))
+    assert (found.seq, found.entered, found.missing) == (2, [0], [1])
+
+
+def test_a_collective_that_ranks_are_missing_from_is_told_before_an_older_one_that_all_are_in() -> (
+    None
+):
+    both, one = _entry(1, time_created_ns=1), _entry(1, group="1", time_created_ns=9)
+    found = _found(_dumps([both, one], [both]), world_size=3)
+    assert (found.group, found.only, found.entered, found.missing) == ("1", None, [0], [1])
+    both = _entry(1, group="1", time_created_ns=1)
+    found = _found(_dumps([_entry(1, time_created_ns=9), both], [both]), world_size=3)
+    assert (found.group, found.entered, found.missing) == ("0", [0], [1])
+
+
+def test_where_the_first_calls_of_a_group_are_cut_off_it_stands_all_the_same() -> None:
+    found = _found(_dumps([_entry(900)], [_entry(7, group="1", retired=True)]))
+    assert (found.group, found.seq, found.entered, found.missing) == ("0", 900, [0], [1])
+
+
+def test_of_two_that_stand_alone_the_one_in_the_group_that_was_used_the_least_strayed() -> None:
+    found = _found(_dumps([_entry(5)], [_entry(1, group="1")]))
+    assert (found.only, found.group) == (1, "1")
+    young, old = _entry(5, time_created_ns=9), _entry(5, group="1", time_created_ns=1)
+    assert _found(_dumps([young], [old])).only == 1
+    assert _found(_dumps([old], [young])).only == 0
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (1, "rank 0"),
+        (2, "ranks 0 and 1"),
+        (8, "ranks 0, 1, 2, 3, 4, 5, 6 and 7"),
+        (9, "ranks 0, 1, 2, 3, 4, 5, 6 and 2 more"),
+        (12, "ranks 0, 1, 2, 3, 4, 5, 6 and 5 more"),
+    ],
+)
+def test_eight_ranks_are_named_at_most(count: int, words: str) -> None:
+    text = f"{words} entered collective 1 of group 0 (all_reduce 4 Float), and it has not ended"
+    assert _found(_dumps(*[[_entry(1)]] * count)).text == text
+
+
 def test_nothing_recorded_says_nothing() -> None:
     assert analyse({}, 2) is None
     assert analyse({0: Dump(rank=0), 1: Dump(rank=1, error="no recorder")}, 2) is None

@@ -41,8 +41,8 @@ def test_a_step_has_the_mean_of_the_samples_that_fall_in_it() -> None:
 
 def test_a_step_without_a_sample_takes_the_latest_one_that_is_not_stale() -> None:
     samples = [said(1.0, 10.0), said(5.0, 90.0)]
-    found = of_one(samples, (5.1, 5.9), (6.0, 5.0 + STALE_S), (6.0, 5.1 + STALE_S), (0.1, 0.9))
-    assert found == {1: 90.0, 2: 90.0}
+    found = of_one(samples, (5.1, 5.9), (6.0, 20.0), (6.0, 20.1), (0.1, 0.9), (1.1, 1.9))
+    assert found == {1: 90.0, 2: 90.0, 5: 10.0}
 
 
 def test_a_sample_after_the_step_says_nothing_about_it() -> None:
@@ -74,6 +74,7 @@ def test_the_memory_of_a_step_is_the_most_that_was_in_use_and_of_two_readings_th
 def test_the_ratio_is_lowest_to_highest_and_the_same_on_every_rank() -> None:
     util = {0: {1: 100.0, 2: 50.0, 3: 0.0}, 1: {1: 80.0, 2: 100.0, 3: 0.0, 4: 9.0}}
     assert ratio_by_step(util) == {0: {1: 0.8, 2: 0.5}, 1: {1: 0.8, 2: 0.5}}
+    assert ratio_by_step({0: {1: 0.5}, 1: {1: 1.0}}) == {0: {1: 0.5}, 1: {1: 0.5}}
 
 
 def test_a_rank_without_samples_leaves_no_ratio() -> None:

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gonogo.contract.canonical import canonical_bytes, digest
 from gonogo.contract.decision import Decision
 from gonogo.contract.facts import Facts
-from gonogo.contract.heartbeat import parse_heartbeat
-from gonogo.contract.order import RunReason
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
+from gonogo.contract.order import Order, RunReason
 from gonogo.contract.outcome import Detector
+from gonogo.contract.records import Check, CheckOutcome, Preflight
 from gonogo.contract.rules import Rules
+from gonogo.contract.tick import FileSeal
+from gonogo.judge.evidence.facts import build_facts, outcome_of
 from gonogo.judge.evidence.measure import MAX_BLOCKS, block_means
+from gonogo.judge.evidence.record import RunRecord
+from gonogo.judge.evidence.steps import build_rank_steps
 from gonogo.judge.gate.rules import build_rules
-from tests.data.make_runs import HERE, healthy_ranks, non_finite_ranks, order_of
-from tests.judge.runs import facts_of, finding, lines_of, record_of
+from tests.data.make_runs import HERE, STEPS, healthy_ranks, non_finite_ranks, order_of
+from tests.judge.runs import SEAL, facts_of, finding, lines_of, record_of, with_gate
 
 
 @pytest.mark.parametrize("ranks", [healthy_ranks, non_finite_ranks])
@@ -30,6 +38,7 @@ def test_the_digest_is_that_of_the_chain_of_canonical_heartbeats(ranks: object) 
         chain = hashlib.sha256(chain + hashlib.sha256(said).digest()[:16]).digest()
     found = facts_of(record_of(lines={0: lines})).ranks["0"]
     assert found.digest == digest([["boot0", len(lines), chain.hex()]])
+    assert found.blocks == [chain.hex()[:16]]
 
 
 RECORDED = sorted(
@@ -75,6 +84,245 @@ def test_facts_survive_their_own_file() -> None:
     assert Facts.model_validate_json(text) == facts
     rules = build_rules(order_of())
     assert Rules.model_validate_json(json.dumps(rules.document(), allow_nan=False)) == rules
+
+
+def beat(seq: int, mono: float, msg: str, step: int, **fields: Any) -> Heartbeat:
+    base = {"pid": 1, "rank": 0, "boot": "b", **fields}
+    return Heartbeat(ts=mono, mono=mono, seq=seq, msg=msg, step=step, **base)
+
+
+def facts_with(beats: list[Heartbeat], order: Order | None = None, **fields: Any) -> Facts:
+    """The facts of one rank's lines."""
+    order = order or order_of()
+    record = RunRecord(order=order, ranks={0: build_rank_steps(beats)}, **fields)
+    return build_facts(record, build_rules(order))
+
+
+def ends(*monos: float) -> list[Heartbeat]:
+    return [beat(step, mono, "step_end", step) for step, mono in enumerate(monos, start=1)]
+
+
+@pytest.mark.parametrize(
+    ("monos", "p50", "p90"),
+    [
+        ([], None, None),
+        ([1.0], None, None),
+        ([1.0, 4.0], 3.0, 3.0),  # a block of the one step between them
+        ([float(mono) for mono in range(1, 10)], 1.0, 1.0),
+        ([1.0, 2.0, 9.0], 4.0, 4.0),  # of the two
+        # two blocks of eight steps, and a pause of 16 s in the second
+        ([*range(1, 10), *range(26, 34)], 2.0, 2.8),
+        # a tenth end after nine begins no second block
+        ([*range(1, 10), 99.0], 1.0, 1.0),
+    ],
+)
+def test_the_pace_is_that_of_blocks_of_eight_steps_with_their_pauses(
+    monos: list[float], p50: float | None, p90: float | None
+) -> None:
+    pace = facts_with(ends(*monos)).pace["0"]
+    assert (pace.block_p50_s, pace.block_p90_s) == (p50, p90)
+
+
+def test_no_block_reaches_from_one_process_into_the_next() -> None:
+    later = ends(*range(1, 10), *range(100, 108))[9:]
+    again = [row.model_copy(update={"boot": "c"}) for row in later]
+    assert facts_with([*ends(*range(1, 10)), *again]).pace["0"].block_p50_s == 1.0
+
+
+def test_the_first_three_missing_lines_are_named_and_all_are_counted() -> None:
+    missing = facts_with(ends(*range(1, STEPS + 1))).ranks["0"].missing
+    assert missing is not None
+    assert missing.count == 2 * STEPS
+    assert missing.first == ["step_start 1", "progress 1", "step_start 2"]
+
+
+@pytest.mark.parametrize(("dtype", "first"), [("fp16", ["loss 2"]), ("bf16", ["loss 2", "loss 4"])])
+def test_only_fp16_may_tell_no_loss_of_a_step_that_it_skipped(dtype: str, first: list[str]) -> None:
+    order = order_of()
+    order = order.model_copy(
+        update={"identity": order.identity.model_copy(update={"dtype": dtype})}
+    )
+    said: list[dict[str, Any]] = [{"loss": 1.0}, {}, {"loss": 1.0}, {"skipped": True}]
+    beats = [beat(n, n, "progress", n, **fields) for n, fields in enumerate(said, start=1)]
+    row = facts_with(beats, order).ranks["0"]
+    assert row.without_loss is not None
+    assert (row.without_loss.count, row.without_loss.first, row.with_loss) == (
+        len(first),
+        first,
+        2,
+    )
+
+
+def test_a_preflight_is_counted_by_how_its_checks_ended() -> None:
+    checks = [Check(id=row.value, outcome=row, text="") for row in CheckOutcome]
+    found = facts_of(record_of(preflight=Preflight(passed=False, checks=checks))).preflight
+    assert found is not None
+    assert (found.failed, found.warned, found.checks) == (["fail"], ["warn"], 3)
+
+
+HALT, WARN = finding(Detector.STALL), finding(Detector.SLOW, Severity.WARN)
+
+
+@pytest.mark.parametrize(
+    ("done", "findings", "outcome"),
+    [
+        ((1, 2), (), ("completed", "trainer")),
+        ((1, None), (), None),
+        ((1,), (), None),
+        ((), (), None),
+        ((1, 2), (WARN,), ("completed", "trainer")),
+        ((1, 2), (WARN, HALT), ("stalled", "watchdog")),
+    ],
+    ids=["all done", "one not", "one silent", "all silent", "warned", "halted"],
+)
+def test_without_exit_json_a_halt_or_every_ranks_done_says_how_it_ended(
+    done: tuple[int | None, ...], findings: tuple[Finding, ...], outcome: tuple[str, str] | None
+) -> None:
+    lines = {
+        rank: [beat(1, 1.0, "alive" if step is None else "done", step or 1, rank=rank)]
+        for rank, step in enumerate(done)
+    }
+    ranks = {rank: build_rank_steps(beats) for rank, beats in lines.items()}
+    record = RunRecord(order=order_of(), ranks=ranks, findings=findings)
+    found = outcome_of(record, build_rules(record.order))
+    assert (None if found is None else (found.code, found.actor)) == outcome
+    assert outcome_of(replace(record, findings=()), build_rules(None)) is None, "how many ranks?"
+
+
+def test_a_process_is_what_its_boot_line_says() -> None:
+    boot = beat(1, 1.0, "boot", 0, run="run_1", attempt=2, dim=64)
+    (found,) = facts_with([boot, beat(2, 2.0, "step_end", 1)]).boots["0"]
+    assert (found.said, found.run, found.attempt, found.ended_steps) == (True, "run_1", 2, 1)
+    assert found.identity is not None
+    assert found.identity.dim == 64
+    (found,) = facts_with([beat(1, 1.0, "alive", 1)]).boots["0"]
+    assert (found.said, found.run, found.attempt, found.identity) == (False, None, None, None)
+
+
+OTHER = FileSeal(bytes=2, sha256="6" * 64)
+
+
+@pytest.mark.parametrize(
+    ("seen", "there", "problems"),
+    [
+        ({}, {}, []),
+        ({"order.json": OTHER}, {}, ["order.json is not the one that the watcher saw"]),
+        ({"a.json": SEAL}, {}, ["a.json is not the one that the watcher saw"]),
+        ({"a.json": SEAL}, {"a.json": SEAL}, []),
+        ({"a.jsonl": SEAL}, {}, []),
+        ({}, {"a.json": SEAL}, ["a.json was not there while the run was watched"]),
+        ({}, {"env.json": SEAL}, []),
+    ],
+)
+def test_small_files_are_those_that_the_watcher_saw(
+    seen: dict[str, FileSeal], there: dict[str, FileSeal], problems: list[str]
+) -> None:
+    whole = record_of()
+    assert whole.watch is not None
+    watch = replace(whole.watch, files={**whole.watch.files, **seen})
+    record = replace(whole, watch=watch, files={**whole.files, **there})
+    found = facts_of(record).watch
+    assert found is not None
+    assert found.problems == problems
+    old = facts_of(replace(record, watch=replace(watch, starts=()))).watch
+    assert old is not None
+    assert old.problems == [text for text in problems if "was not there" not in text]
+
+
+@pytest.mark.parametrize(
+    ("reaches", "agrees", "holds"),
+    [(True, True, True), (True, False, False), (False, True, False)],
+)
+def test_ticks_reach_every_line_when_their_digests_agree_too(
+    reaches: bool, agrees: bool, holds: bool
+) -> None:
+    whole = record_of()
+    assert whole.watch is not None
+    record = replace(whole, watch=replace(whole.watch, reaches=reaches, agrees=agrees))
+    found = facts_of(record).watch
+    assert found is not None
+    assert found.reaches is holds
+
+
+def test_what_nothing_was_seen_of_is_said() -> None:
+    whole = record_of()
+    always = [
+        "gpu_util: no device line tells it (there is no devices.jsonl)",
+        "selection: the auxiliary statistics are switched off",
+    ]
+    gone = [
+        "watch: there is no watch.jsonl, so nobody watched",
+        "preflight: nothing is recorded",
+        "end: there is no exit.json, so nobody knows how the run ended",
+    ]
+
+    def said(record: RunRecord) -> list[str]:
+        found = facts_of(record).not_observed
+        return [text for text in found if not text.startswith("gate statistics")]
+
+    assert said(whole) == always
+    assert said(replace(whole, watch=None)) == [gone[0], *always]
+    assert said(replace(whole, preflight=None)) == [gone[1], *always]
+    assert said(replace(whole, exit=None)) == [gone[2], *always]
+    assert said(replace(whole, order=None, watch=None)) == [
+        "order: there is no order.json, so nobody knows what was ordered"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("env", "fields", "devices", "sentences"),
+    [
+        (
+            {},
+            {},
+            None,
+            [
+                "gpu_util: no device line tells it (there is no devices.jsonl)",
+                "gate statistics: no line tells them",
+                "selection: no line tells which blocks attention selects",
+            ],
+        ),
+        (
+            {"NSA_DISABLE_AUX_STATS": "1"},
+            {},
+            "digest",
+            [
+                "gpu_util: no tick tells it of a step",
+                "gate statistics: the auxiliary statistics are switched off",
+                "selection: the auxiliary statistics are switched off",
+            ],
+        ),
+        (
+            {"NSA_DISABLE_AUX_STATS": "0"},
+            {"gate_entropy": 0.5},
+            "digest",
+            [
+                "gpu_util: no tick tells it of a step",
+                "selection: no line tells which blocks attention selects",
+            ],
+        ),
+    ],
+    ids=["nothing", "switched off", "told"],
+)
+def test_what_has_no_source_is_said_with_its_reason(
+    env: dict[str, str], fields: dict[str, float], devices: str | None, sentences: list[str]
+) -> None:
+    order = order_of()
+    said = order.identity.model_copy(update={"nsa_env": env})
+    order = with_gate(order.model_copy(update={"identity": said}))
+    beats = [beat(1, 1.0, "progress", 1, loss=1.0, **fields)]
+    facts = facts_with(beats, order, devices=devices)
+    assert facts.not_observed[-len(sentences) :] == sentences
+    assert len(facts.not_observed) == len(sentences) + 3, "and no watch, preflight and end"
+
+
+def test_a_metric_of_the_gate_that_nothing_tells_is_said() -> None:
+    rows = [{"id": name, "metric": name, "pass_above": 0.0} for name in ("loss", "host_rss_mb")]
+    order = with_gate(order_of(), *rows, {"id": "u", "metric": "gpu_util", "pass_above": 0.0})
+    facts = facts_with([beat(1, 1.0, "progress", 1, loss=1.0)], order)
+    assert facts.not_observed[-1] == "host_rss_mb: nothing tells it"
+    assert [text for text in facts.not_observed if text.startswith("loss")] == []
+    assert [text for text in facts.not_observed if text.startswith("gpu_util: nothing")] == []
 
 
 def test_a_finding_is_a_fact_without_its_times_and_texts() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
 from gonogo.contract.decision import ConditionState, Decision, Verdict
 from gonogo.judge.course.decide import decide, decide_expiry
@@ -34,7 +35,14 @@ def measure(waited_s: float) -> ApprovalMeasure:
 
 @pytest.mark.parametrize(
     ("expires_s", "waited_s", "expired"),
-    [(60.0, 59.9, False), (60.0, 60.0, True), (60.0, -5.0, False), (None, 1e9, False)],
+    [
+        (60.0, 59.9, False),
+        (60.0, 59.999, False),
+        (60.0, 59.9996, True),  # a clock is read to the millisecond
+        (60.0, 60.0, True),
+        (60.0, -5.0, False),
+        (None, 1e9, False),
+    ],
 )
 def test_an_approval_expires_by_the_clock_and_never_where_no_time_is_set(
     expires_s: float | None, waited_s: float, expired: bool
@@ -43,7 +51,13 @@ def test_an_approval_expires_by_the_clock_and_never_where_no_time_is_set(
     assert has_expired(rule, measure(waited_s)) is expired
     result = evaluate_approval(ASKED, rule, measure(waited_s))
     assert result.outcome == ("fail" if expired else "pass")
-    assert result.observed == max(0.0, waited_s)
+    assert result.observed == max(0.0, round(waited_s, 3))
+
+
+def test_any_time_to_wait_is_longer_than_none() -> None:
+    assert ApprovalRule(expires_s=0.5).expires_s == 0.5
+    with pytest.raises(ValidationError):
+        ApprovalRule(expires_s=0.0)
 
 
 def test_it_guards_the_phase_that_it_is_about_and_no_criterion_shares_its_id() -> None:

@@ -15,6 +15,7 @@ from gonogo.contract.outcome import Actor, Detector, OutcomeCode
 from gonogo.contract.records import Check, CheckOutcome, Preflight
 from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.evidence.record import build_run_record
+from gonogo.judge.gate.answers import told
 from gonogo.judge.gate.built_in import evaluate_built_in
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
@@ -68,6 +69,17 @@ def say(rank: int, msg: str, **fields: Any) -> Change:
     return change
 
 
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (64, "dim of rank 1 is 64, 128 was ordered"),
+        (None, "rank 1 did not say dim, 128 was ordered"),
+    ],
+)
+def test_a_difference_is_told_in_words(found: int | None, text: str) -> None:
+    assert told(("dim", "1", 128, found)) == text
+
+
 def test_a_healthy_run_passes_every_built_in_criterion() -> None:
     found = changed(lambda ranks: None)
     names = ("completed", "identity", "coverage", "preflight", "no_halt_finding")
@@ -91,6 +103,24 @@ def test_completed(change: Change, outcome: str) -> None:
 def test_an_exit_code_that_is_not_zero_fails_completed_even_if_called_completed() -> None:
     record = record_of(exit=exit_record(code=1))
     assert outcomes(judged(record))["completed"] == "fail"
+
+
+def test_how_it_ended_fails_completed_by_either_witness() -> None:
+    """The order or exit.json makes an outcome known; without both nobody knows whose it was."""
+    order = order_of()
+    stalled = exit_record(OutcomeCode.STALLED, by=Actor.WATCHDOG)
+    facts = facts_of(record_of(order, exit=stalled))
+    gone = facts.model_copy(update={"exit": None})
+    found = {
+        name: evaluate_built_in("completed", *said).outcome
+        for name, said in {
+            "both": (facts, build_rules(order)),
+            "order alone": (gone, build_rules(order)),
+            "exit alone": (facts, build_rules(None)),
+            "neither": (gone, build_rules(None)),
+        }.items()
+    }
+    assert list(found.values()) == ["fail", "fail", "fail", "inconclusive"], found
 
 
 def test_a_run_without_exit_record_is_not_known_to_have_completed() -> None:
@@ -144,6 +174,61 @@ def test_an_allowed_drift_of_the_code_is_a_condition_not_a_mismatch() -> None:
     assert found.verdict == "CONDITIONAL_GO"
     assert [row.criterion for row in found.conditions] == ["identity_drift"]
     assert found.conditions[0].evidence_from == "extended"
+    (drift,) = [row for row in found.criteria if row.id == "identity_drift"]
+    was, now = order.identity.git_sha, "f" * 40
+    assert (drift.observed, drift.threshold) == ({"git_sha": now}, {"git_sha": was})
+    told_of = [f"git_sha of rank {rank} is {now!r}, {was!r} was ordered" for rank in (0, 1)]
+    assert drift.evidence == "; ".join(told_of)
+
+
+def test_three_differences_are_told_and_all_are_kept() -> None:
+    fields = ("torch", "device", "driver", "git_sha")
+    for allowed, name in (([], "identity"), (list(fields), "identity_drift")):
+        order = order_of(sets={"allow_drift": allowed})
+        said = order.identity.model_copy(update=dict.fromkeys(fields, "old"))
+        order = order.model_copy(update={"identity": said})
+        ranks = healthy_ranks(order)
+        for rank in ranks:
+            say(rank.rank, "boot", **dict.fromkeys(fields, "new"))(ranks)
+        (found,) = [row for row in judged(record_of(order, ranks)).criteria if row.id == name]
+        assert found.outcome == "fail"
+        assert found.observed == dict.fromkeys(fields, "new")
+        assert found.evidence.count("was ordered") == 3
+
+
+@pytest.mark.parametrize(
+    ("earlier", "outcome"),
+    [
+        ({"ended_steps": 0}, "pass"),
+        ({"ended_steps": 1}, "fail"),
+        ({"ended_steps": 1, "identity": None}, "inconclusive"),
+        ({"ended_steps": 0, "identity": None}, "pass"),
+    ],
+    ids=["took no step", "took one", "took one and said nothing", "neither"],
+)
+def test_every_process_of_a_rank_counts_that_ended_a_step(
+    earlier: dict[str, Any], outcome: str
+) -> None:
+    order = order_of()
+    facts = facts_of(record_of(order))
+    (last,) = facts.boots["0"]
+    assert last.identity is not None
+    other = last.model_copy(update={"identity": last.identity.model_copy(update={"dim": 1})})
+    boots = [other.model_copy(update=earlier), last]
+    found = evaluate_built_in(
+        "identity", facts.model_copy(update={"boots": {**facts.boots, "0": boots}}),
+        build_rules(order),
+    )  # fmt: skip
+    assert found.outcome == outcome, found.evidence
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_what_may_drift_and_did_not_is_no_condition(ordered: bool) -> None:
+    order = order_of(sets={"allow_drift": ["git_sha"]})
+    if not ordered:
+        said = order.identity.model_copy(update={"git_sha": None})
+        order = order.model_copy(update={"identity": said})
+    assert "identity_drift" not in changed(lambda ranks: None, order)
 
 
 def test_what_may_drift_and_is_not_said_is_a_condition() -> None:
@@ -192,7 +277,35 @@ def test_a_resumed_attempt_is_covered_from_the_step_after_its_checkpoint() -> No
     )
 
 
+def test_an_attempt_that_owed_its_last_step_alone_has_to_show_it() -> None:
+    order = order_of(resume_step=STEPS - 1)
+    ranks = healthy_ranks(order)
+    assert outcomes(judged(record_of(order, ranks)))["completed"] == "pass"
+    drop(1, msg="step_end")(ranks)
+    drop(1, msg="progress")(ranks)
+    assert outcomes(judged(record_of(order, ranks)))["completed"] == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (None, "rank 0 wrote no line"),
+        (0, "rank 0 wrote no line"),
+        (1, "rank 0: nobody counted its lines"),
+    ],
+)
+def test_a_rank_that_wrote_nothing_is_not_covered(count: int | None, text: str) -> None:
+    order = order_of()
+    facts = facts_of(record_of(order))
+    row = facts.ranks["0"].model_copy(update={"count": count, "missing": None})
+    ranks = {} if count is None else {**facts.ranks, "0": row}
+    less = facts.model_copy(update={"ranks": ranks})
+    found = evaluate_built_in("coverage", less, build_rules(order))
+    assert (found.outcome, found.evidence) == ("inconclusive", text)
+
+
 WARNING = Check(id=PREFLIGHT.checks[0].id, outcome=CheckOutcome.WARN, text="")
+FAILED = Check(id=PREFLIGHT.checks[0].id, outcome=CheckOutcome.FAIL, text="")
 
 
 @pytest.mark.parametrize(
@@ -227,6 +340,19 @@ def test_preflight(preflight: Preflight | None, outcome: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("checks", "text"),
+    [
+        (PREFLIGHT.checks, "failed: not said which"),
+        ([*PREFLIGHT.checks[1:], FAILED], f"failed: {FAILED.id}"),
+    ],
+)
+def test_a_preflight_that_failed_says_at_what(checks: list[Check], text: str) -> None:
+    found = judged(record_of(preflight=Preflight(passed=False, checks=checks)))
+    (row,) = [row for row in found.criteria if row.id == "preflight"]
+    assert row.evidence == text
+
+
+@pytest.mark.parametrize(
     ("severity", "outcome"),
     [("halt", "fail"), ("warn", "pass"), ("suspect", "pass"), ("info", "pass")],
 )
@@ -241,6 +367,40 @@ def test_nobody_watching_is_not_the_same_as_no_finding() -> None:
         order, lines_of(healthy_ranks(order)), exit_record(), preflight=PREFLIGHT
     )
     assert outcomes(judged(record))["no_halt_finding"] == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "text"),
+    [
+        ("watch", {"starts": []}, "no tick says which run was watched (as before release 0.2)"),
+        ("watch", {"problems": ["one", "two"]}, "one"),
+        ("watch", {"chained": False}, "the ticks are not one chain"),
+        ("watch", {"reaches": False}, "the ticks do not reach every line"),
+        ("watch", {"sealed": False}, "watch.jsonl is not the one that exit.json seals"),
+        ("watch", {"sealed": None}, "watch.jsonl is not the one that exit.json seals"),
+        ("exit", {"sealed": False}, "the watcher did not see this exit.json"),
+        ("exit", {"sealed": None}, "the watcher did not see this exit.json"),
+    ],
+)
+def test_no_finding_counts_only_where_the_watch_is_whole(
+    part: str, changes: dict[str, Any], text: str
+) -> None:
+    order = order_of()
+    facts = facts_of(record_of(order))
+    less = facts.model_copy(update={part: getattr(facts, part).model_copy(update=changes)})
+    found = evaluate_built_in("no_halt_finding", less, build_rules(order))
+    assert (found.outcome, found.evidence) == ("inconclusive", text)
+
+
+def test_before_the_end_nothing_is_sealed_yet() -> None:
+    order = order_of()
+    facts = facts_of(record_of(order))
+    assert facts.watch is not None
+    running = facts.model_copy(
+        update={"exit": None, "watch": facts.watch.model_copy(update={"sealed": None})}
+    )
+    found = evaluate_built_in("no_halt_finding", running, build_rules(order))
+    assert found.outcome == "pass"
 
 
 def test_a_halt_finding_of_a_run_that_completed_all_the_same_is_no_go() -> None:

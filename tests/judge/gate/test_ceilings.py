@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from gonogo.judge.gate.ceilings import CEILINGS, TIGHTENS, default_of, evaluate_ceilings, weakened
+from gonogo.judge.gate.ceilings import (
+    CEILINGS,
+    TIGHTENS,
+    Ceiling,
+    default_of,
+    evaluate_ceilings,
+    weakened,
+)
 from gonogo.judge.gate.rules import build_rules
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan, bundled_plan_names
@@ -99,6 +107,26 @@ def test_what_a_plan_sets_for_another_packages_detector_is_listed() -> None:
     assert said == "plugins.low_loss.below is 0.0; what loosens it is not known here"
     assert evaluate_ceilings(rules) is None
     assert not any(text.startswith("plugins") for text in weakened(build_rules(order_of())))
+
+
+@pytest.mark.parametrize(
+    ("value", "number"), [(3, 3.0), (0, 0.0), (None, 2.0), (True, None), ("auto", None)]
+)
+def test_only_what_is_a_number_is_compared_with_a_ceiling(
+    value: object, number: float | None
+) -> None:
+    assert Ceiling(2.0).number(value) == number
+
+
+def test_no_multiple_of_a_median_is_tighter_than_any() -> None:
+    assert CEILINGS["section_deadline.data.halt_x"].number(None) == 0.0
+
+
+def test_of_another_packages_setting_sixty_characters_are_told() -> None:
+    long = {"words": "x" * 99}
+    rules = build_rules(order_of(sets={"watch.plugins": {"low_loss": {"names": long}}}))
+    (said,) = (text for text in weakened(rules) if text.startswith("plugins."))
+    assert said.partition(" is ")[2].partition(";")[0] == json.dumps(long)[:60]
 
 
 def test_a_limit_that_is_broken_the_other_way_is_told() -> None:

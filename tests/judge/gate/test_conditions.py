@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -95,6 +96,36 @@ def test_a_condition_is_met_by_the_next_phase_s_run_or_stays_open(asked: float, 
     rules, facts = judged_by("extended", waiting=easier)
     found = settle(easier, facts, rules)
     assert [condition.state for condition, _ in found] == (["met"] if met else [])
+
+
+@pytest.mark.parametrize("state", [state for state in ConditionState if state != "open"])
+def test_evidence_changes_nothing_of_a_condition_that_is_no_longer_open(
+    state: ConditionState,
+) -> None:
+    rows = passing()
+    rules, facts = judged_by("extended", waiting=rows)
+    assert len(settle(rows, facts, rules)) == 1
+    (row,) = rows
+    closed = replace(row, condition=row.condition.model_copy(update={"state": state}))
+    assert settle([closed], facts, rules) == []
+
+
+def test_without_a_criterion_a_measure_or_the_number_of_ranks_nothing_is_met() -> None:
+    rows = passing()
+    rules, facts = judged_by("extended", waiting=rows)
+    (row,) = rows
+    assert settle([replace(row, criterion=None)], facts, rules) == []
+    assert settle(rows, facts.model_copy(update={"measures": {}}), rules) == []
+    assert settle(rows, facts, rules.model_copy(update={"world_size": None})) == []
+
+
+def passing() -> list[OpenCondition]:
+    """A condition of smoke that a healthy run of extended meets."""
+    waiting = open_for(conditions_of([decision_of("smoke", FAST)]), "extended")
+    return [
+        replace(row, criterion=row.criterion and row.criterion.model_copy(update={"pass_above": 1}))
+        for row in waiting
+    ]
 
 
 def test_the_measure_of_a_condition_does_not_touch_the_gate_of_the_later_phase() -> None:

@@ -189,8 +189,18 @@ def test_too_few_samples_are_inconclusive_even_when_all_are_there() -> None:
 @pytest.mark.parametrize("on_missing", ["inconclusive", "error", "fail"])
 def test_a_rank_without_any_sample_is_what_on_missing_says(on_missing: str) -> None:
     found = said({0: flat(5.0)}, world_size=2, pass_below=9.0, on_missing=on_missing)
-    assert (found.outcome, found.samples) == (on_missing, 0)
+    assert (found.outcome, found.samples, found.observed) == (on_missing, 0, None)
     assert "rank 1" in found.evidence
+
+
+def test_where_no_rank_is_owed_nothing_was_seen() -> None:
+    found = said({0: flat(5.0)}, world_size=0, pass_below=9.0)
+    assert (found.outcome, found.samples, found.observed) == ("inconclusive", 0, None)
+    assert "any rank" in found.evidence
+
+
+def test_the_one_sample_of_one_step_is_all_there_is() -> None:
+    assert said({0: flat(5.0, 1)}, steps=1, pass_below=9.0).outcome == "pass"
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gonogo.contract.facts import ExitFacts, Facts, History
 from gonogo.contract.outcome import OutcomeCode
-from gonogo.judge.gate.diagnosis import DIAGNOSES, diagnose, diagnosis_named
+from gonogo.judge.gate.diagnosis import DIAGNOSES, diagnose, diagnosis_named, logging_is_off
 from gonogo.judge.gate.history import with_history
 from gonogo.judge.gate.rules import build_rules
 from gonogo.signs import signs_in
@@ -67,6 +67,10 @@ def killed(number: int) -> Facts:
     """A run whose first failed rank a signal has ended."""
     ended = ExitFacts.model_validate({"code": None, "signal": number})
     return facts_with("nonzero_exit").model_copy(update={"exit": ended})
+
+
+def slow_with(**sections_s: float) -> Facts:
+    return facts_with("too_slow", detector="slow", sections_s=sections_s)
 
 
 CASES = [
@@ -128,6 +132,11 @@ CASES = [
     (None, facts_with("stalled", detector="alive_lost", signs=("no_space", "peer_lost"))),
     # A rank that never names its sections stands nowhere that anybody knows.
     (None, facts_with("stalled", detector="stall")),
+    # nine tenths of a step in forward and backward, and less
+    ("attention_bound", slow_with(data=10.0, forward=50.0, backward=40.0)),
+    (None, slow_with(data=10.5, forward=50.0, backward=40.0)),
+    (None, slow_with(data=10.0, forward=80.0)),
+    (None, slow_with(data=10.0, backward=80.0)),
     (None, facts_with("stalled", detector="stall", source="predecessor")),
     (None, facts_with("stalled", detector="alive_lost", section="data")),
     ("restart_storm", with_history(facts_with("hardware"), History(restart_storm=True))),
@@ -149,6 +158,34 @@ def test_every_row_is_reached_by_a_case_and_says_cause_and_remedy() -> None:
         assert row.remedy
         assert row.requirement.startswith(("R", "D"))  # a requirement, or a detector
         assert diagnosis_named(row.name) is row
+
+
+@pytest.mark.parametrize(
+    ("env", "off"),
+    [
+        (OFF, True),
+        ({}, False),
+        ({**OFF, "NSA_TB_DISABLE": "0"}, False),
+        ({"NSA_ACCUM": "1"}, False),
+    ],
+)
+def test_logging_is_off_where_the_run_itself_says_so_of_all_three(
+    env: dict[str, str], off: bool
+) -> None:
+    assert logging_is_off(facts_with("stalled", env=env)) is off
+
+
+def test_a_patch_does_what_its_remedy_says() -> None:
+    patches = {row.name: row.patch for row in DIAGNOSES if row.patch}
+    assert patches == {
+        "ddp_marked_ready_twice": {"env": {"NSA_DDP_DISABLE_GC": "1"}},
+        "out_of_memory": {"train": {"model": {"gradient_checkpointing": True}}},
+        "fp16_overflow": {"train": {"dtype": "bf16"}},
+        "non_finite_loss": {"env": {"NSA_SDPA_NO_FLASH": "1"}},
+        "aux_stats_hang": {"env": {"NSA_DISABLE_AUX_STATS": "1"}},
+        "step_boundary_hang": {"env": OFF},
+        "sequential_prefill": {"env": {"NSA_PREFILL_BATCHED": "1"}},
+    }
 
 
 SIGNS = [

@@ -21,6 +21,7 @@ from gonogo.judge.gate.conditions import (
 )
 from gonogo.judge.gate.history import with_history
 from gonogo.judge.gate.rules import OpenCondition, build_rules
+from gonogo.judge.gate.settling import own_criterion
 from gonogo.judge.gate.verdict import judge
 from gonogo.judge.ledger.again import judge_again
 from gonogo.judge.ledger.seal import Place, append, judged, settled
@@ -67,6 +68,7 @@ def test_a_drift_waits_for_the_next_phase_and_stops_nothing() -> None:
     assert (condition.evidence_from, condition.due) == ("extended", "production")
     assert condition.on_miss == "conditional_go"
     assert row.criterion is not None
+    assert (row.criterion.metric, row.criterion.pass_below) == ("identity_drift", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +136,12 @@ def test_a_failure_that_did_not_come_again_asks_for_a_run_that_goes_further(
     assert row.condition.evidence_from == "extended"
     assert row.criterion is not None
     assert (row.criterion.metric, row.criterion.pass_above) == ("steps_completed", asked)
+
+
+def test_where_nobody_saw_a_step_the_first_one_is_further() -> None:
+    criterion = own_criterion("reproduced", {})
+    assert criterion is not None
+    assert criterion.pass_above == 1.0
 
 
 @pytest.mark.parametrize(("step", "met"), [(7, True), (STEPS, False)])

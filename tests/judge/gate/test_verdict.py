@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +21,7 @@ from gonogo.contract.outcome import CLASS_OF, Actor, Outcome, OutcomeCode
 from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.gate.history import with_history
 from gonogo.judge.gate.rules import build_rules
-from gonogo.judge.gate.verdict import class_verdict, gate_verdict, judge, worst
+from gonogo.judge.gate.verdict import class_verdict, evaluate_gate, gate_verdict, judge, worst
 from tests.data.make_runs import healthy_ranks, order_of
 from tests.judge.runs import (
     PREFLIGHT,
@@ -123,6 +124,39 @@ def test_a_restart_storm_is_no_go() -> None:
     assert (retried.verdict, retried.diagnosis) == ("INCONCLUSIVE", None)
 
 
+SPEED: dict[str, Any] = {"id": "speed", "metric": "toks_per_s", "pass_above": 900.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "severity"),
+    [
+        ({"min_samples": 99}, "CONDITIONAL_GO", "conditional"),
+        ({"pass_above": 1e9}, "NO_GO", "required"),
+        ({}, "GO", "required"),
+    ],
+    ids=["unseen", "failed", "passed"],
+)
+def test_a_plans_own_criterion_is_waived_by_name_only_while_it_is_unseen(
+    changes: dict[str, float], verdict: str, severity: str
+) -> None:
+    order = with_gate(order_of(), {**SPEED, **changes}).model_copy(update={"waive": ["speed"]})
+    found = judged(record_of(order))
+    assert (found.verdict, found.criteria[-1].severity) == (verdict, severity)
+    unwaived = judged(record_of(order.model_copy(update={"waive": []})))
+    assert unwaived.criteria[-1].severity == "required"
+
+
+def test_a_gate_proves_nothing_where_nobody_said_how_many_ranks_there_are() -> None:
+    order = with_gate(order_of(), SPEED)
+    rules = build_rules(order)
+    facts = build_facts(record_of(order), rules)
+    unknown = rules.model_copy(update={"world_size": None})
+    assert [evaluate_gate(facts, row)[-1].outcome for row in (rules, unknown)] == [
+        "pass",
+        "inconclusive",
+    ]
+
+
 @pytest.mark.parametrize("version", [JUDGE_VERSION - 1, JUDGE_VERSION + 1])
 def test_rules_of_another_version_are_refused(version: int) -> None:
     rules = build_rules(order_of()).model_copy(update={"judge_version": version})
@@ -137,7 +171,7 @@ def test_across_phases_the_worst_counts() -> None:
     assert worst([]) is None
 
 
-CRITERIA = [
+CRITERIA: list[dict[str, Any]] = [
     {"id": "finite", "metric": "loss", "aggregate": "all_finite"},
     {"id": "speed", "metric": "toks_per_s", "pass_above": 900.0, "min_samples": 6},
     {"id": "learning", "metric": "loss", "window": 4, "pass_below": 5.5, "severity": "conditional"},

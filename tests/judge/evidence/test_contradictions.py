@@ -1,0 +1,295 @@
+"""Each rule compares two witnesses: one sentence where they differ, and none where they agree."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gonogo.contract.facts import ProcessExit
+from gonogo.contract.heartbeat import Heartbeat
+from gonogo.contract.order import Order
+from gonogo.contract.outcome import Actor, Detector, OutcomeCode
+from gonogo.contract.records import ExitRecord, ModelRecord, RankExit
+from gonogo.judge.evidence.contradictions import find_contradictions
+from gonogo.judge.evidence.record import RunRecord
+from gonogo.judge.evidence.steps import RankSteps, build_rank_steps
+from gonogo.judge.gate.rules import build_rules
+from tests.data.make_runs import STEPS, order_of
+from tests.judge.runs import exit_record, finding, watch_of
+
+ORDER = order_of()
+GONE = ProcessExit(code=0)
+DIED = ProcessExit(code=None, signal=9)
+
+
+def beat(seq: int, mono: float = 0.0, msg: str = "alive", **fields: Any) -> Heartbeat:
+    base = {"pid": 1, "rank": 0, "boot": "b", "step": 1}
+    return Heartbeat(ts=mono, mono=mono, seq=seq, msg=msg, **{**base, **fields})
+
+
+def told(
+    ranks: dict[int, list[Heartbeat]], order: Order | None = ORDER, **fields: Any
+) -> list[str]:
+    """What is said of a run with these lines."""
+    steps = {rank: build_rank_steps(beats) for rank, beats in ranks.items()}
+    record = RunRecord(order=order, ranks=steps, **fields)
+    return find_contradictions(record, build_rules(order))
+
+
+def test_records_that_agree_are_not_told_of() -> None:
+    lines = {0: [beat(1), beat(2, 9.0)], 1: [beat(1, pid=2), beat(2, 9.0, pid=2)]}
+    watch = replace(watch_of(ORDER), heard={0: (0.0, 9.0), 1: (0.0, 9.0)}, agent=GONE)
+    exits = exit_record().model_copy(update={"agent": RankExit(code=0, at=1.0)})
+    assert told(lines, exit=exits, watch=watch, probed={0: GONE, 1: GONE}) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentences"),
+    [
+        ({"ranks": {5: [beat(1, rank=5)]}}, ["rank 5 was never ordered"]),
+        ({"strays": (5,)}, ["rank 5 was never ordered"]),
+        ({"probed": {5: GONE}}, ["rank 5 was never ordered"]),
+        ({"probed": {1: GONE}}, []),
+        (
+            {"exit": exit_record().model_copy(update={"ranks": {"5": RankExit(code=0, at=1.0)}})},
+            ["rank 5 was never ordered"],
+        ),
+        (
+            {"exit": exit_record().model_copy(update={"ranks": {"x" * 20: RankExit(at=1.0)}})},
+            [f"exit.json: {'x' * 16!r} is no rank"],
+        ),
+    ],
+)
+def test_a_rank_that_was_never_ordered_left_no_record(
+    fields: dict[str, Any], sentences: list[str]
+) -> None:
+    found = told(**{"ranks": {}, **fields})
+    assert [text.partition(", and")[0] for text in found] == sentences
+    assert not any("never ordered" in text for text in told(**{"ranks": {}, **fields}, order=None))
+
+
+def test_a_rank_without_a_line_is_no_record() -> None:
+    record = RunRecord(order=ORDER, ranks={5: RankSteps()})
+    assert find_contradictions(record, build_rules(ORDER)) == []
+
+
+def test_one_process_writes_for_one_rank() -> None:
+    assert told({0: [beat(1, pid=7), beat(2, pid=3)]}) == [
+        "rank 0: one boot has the process ids 3, 7"
+    ]
+    both = {0: [beat(1, pid=7)], 1: [beat(1, pid=7)]}
+    assert told(both) == ["process 7 wrote as rank 0 and as rank 1"]
+    command = ORDER.model_copy(update={"command": ["torchrun"], "entry": None})
+    assert told(both, command) == [], "one reader tells of all ranks of a command"
+
+
+@pytest.mark.parametrize(("began", "count"), [(99.0, 0), (98.9, 1)])
+def test_two_processes_of_a_rank_may_overlap_by_a_last_breath(began: float, count: int) -> None:
+    lines = [
+        beat(1, 0.0),
+        beat(2, 100.0),
+        beat(1, began, boot="c", pid=2),
+        beat(2, 120.0, boot="c", pid=2),
+    ]
+    found = told({0: lines})
+    assert found == ["rank 0: two processes wrote at the same time"] * count
+
+
+@pytest.mark.parametrize(
+    ("boot", "sentences"),
+    [
+        ({}, []),
+        ({"run": ORDER.run, "attempt": ORDER.attempt}, []),
+        ({"run": "run_x"}, ["rank 0: a process of run run_x, attempt None tells of steps"]),
+        ({"attempt": 9}, ["rank 0: a process of run None, attempt 9 tells of steps"]),
+        (
+            {"run": ORDER.run, "attempt": 9},
+            [f"rank 0: a process of run {ORDER.run}, attempt 9 tells of steps"],
+        ),
+        (None, ["rank 0: a process that never said boot tells of steps"]),
+    ],
+)
+def test_steps_are_told_by_processes_of_this_run(
+    boot: dict[str, Any] | None, sentences: list[str]
+) -> None:
+    step = beat(2, 1.0, "progress", loss=1.0)
+    first = [] if boot is None else [beat(1, msg="boot", step=0, **boot)]
+    assert told({0: [*first, step]}) == sentences
+    assert told({0: [*first, step]}, ORDER.model_copy(update={"run": ""})) == []
+    assert told({0: [*first, beat(2, 1.0)]}) == [], "it tells of no step"
+
+
+def test_lines_of_a_second_writer_are_counted() -> None:
+    assert told({}, conflicts={0: 0, 1: 2}) == [
+        "rank 1: 2 lines differ from another one of the same boot and seq"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "count"),
+    [(["error", "done"], 1), (["done", "error"], 0), (["error"], 0), (["done"], 0)],
+)
+def test_what_said_error_is_not_done_afterwards(lines: list[str], count: int) -> None:
+    found = told({0: [beat(seq, msg=msg) for seq, msg in enumerate(lines)]})
+    assert found == ["rank 0 said error before it said done"] * count
+
+
+@pytest.mark.parametrize(
+    ("reason", "count"), [(OutcomeCode.COMPLETED, 2), (OutcomeCode.HALTED, 0), (None, 0)]
+)
+def test_a_run_that_was_asked_to_end_did_not_complete(
+    reason: OutcomeCode | None, count: int
+) -> None:
+    exits = None if reason is None else exit_record(reason, by=Actor.OPERATOR)
+    if exits is not None:
+        exits = exits.model_copy(update={"requests": [".kill", ".HALT"]})
+    found = told({}, marks=(".HALT",), exit=exits)
+    names = [".HALT", ".kill"][:count]
+    assert found == [
+        f"{name} asks the run to end, and exit.json says that it completed" for name in names
+    ]
+
+
+def ended(reason: OutcomeCode, agent: dict[str, int] | None) -> ExitRecord:
+    said = None if agent is None else RankExit(at=1.0, **agent)
+    return exit_record(reason).model_copy(update={"agent": said})
+
+
+COMPLETED, FAILED = OutcomeCode.COMPLETED, OutcomeCode.NONZERO_EXIT
+
+
+@pytest.mark.parametrize(
+    ("exits", "seen", "sentences"),
+    [
+        (ended(COMPLETED, None), None, []),
+        (ended(COMPLETED, {"code": 0}), None, []),
+        (ended(COMPLETED, {"code": 0}), GONE, []),
+        (ended(COMPLETED, None), GONE, []),
+        (
+            ended(COMPLETED, None),
+            DIED,
+            ["torchrun ended with signal 9 by the watcher, and exit.json says that it completed"],
+        ),
+        (ended(FAILED, None), DIED, []),
+        (ended(FAILED, {"signal": 9}), DIED, []),
+        (
+            ended(FAILED, {"code": 3}),
+            DIED,
+            ["torchrun ended with code 3 by exit.json, with signal 9 by the watcher"],
+        ),
+        (
+            ended(FAILED, {"code": 3}),
+            GONE,
+            ["torchrun ended with code 3 by exit.json, with code 0 by the watcher"],
+        ),
+    ],
+)
+def test_how_torchrun_ended_is_told_alike(
+    exits: ExitRecord, seen: ProcessExit | None, sentences: list[str]
+) -> None:
+    watch = replace(watch_of(ORDER), agent=seen)
+    assert told({}, exit=exits, watch=watch) == sentences
+    assert told({}, exit=exits) == told({}, watch=watch) == []
+
+
+def test_how_a_rank_ended_is_told_alike_by_its_record_and_the_watcher() -> None:
+    own = {0: RankExit(code=0, at=9.0), 1: RankExit(code=4, at=1.0)}
+    assert told({}, exit=exit_record(), rank_exits=own, probed={0: DIED}) == [
+        "rank 0 ended with code 0 by exit.json, with signal 9 by the watcher",
+        "rank 1 ended with code 0 by exit.json, with code 4 by its own record",
+    ]
+    assert told({}, rank_exits=own, probed={0: DIED}) == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "msg", "count"),
+    [
+        ([1, STEPS], "step_end", 0),
+        ([STEPS, STEPS + 1, STEPS + 9], "step_end", 1),
+        ([STEPS + 1], "progress", 0),
+    ],
+)
+def test_no_step_ends_that_was_not_ordered(steps: list[int], msg: str, count: int) -> None:
+    lines = {0: [beat(0, msg="boot", step=0), *(beat(n, msg=msg, step=n) for n in steps)]}
+    text = f"rank 0 ended step {STEPS + 1}, which was not ordered"
+    assert told(lines) == [text] * count
+    assert told(lines, None) == []
+
+
+@pytest.mark.parametrize(("said", "count"), [(STEPS, 0), (None, 0), (STEPS + 1, 1), ("absent", 0)])
+def test_an_order_and_its_training_configuration_ask_for_as_many_steps(
+    said: object, count: int
+) -> None:
+    train = {name: value for name, value in ORDER.train.items() if name != "steps"}
+    order = ORDER.model_copy(
+        update={"train": train if said == "absent" else {**train, "steps": said}}
+    )
+    text = f"the order asks for {STEPS} steps, its training configuration for {said}"
+    assert told({}, order) == [text] * count
+
+
+def test_what_is_never_negative_is_not() -> None:
+    def lines(*norms: float) -> list[Heartbeat]:
+        rows = enumerate(norms, start=1)
+        return [beat(0, msg="boot", step=0)] + [
+            beat(step, msg="progress", step=step, grad_norm=norm) for step, norm in rows
+        ]
+
+    assert told({0: lines(0.0, 1.0)}) == []
+    assert told({0: lines(-0.1, 1.0, -2.0)}) == ["rank 0: grad_norm is negative at 2 steps"]
+
+
+@pytest.mark.parametrize(
+    ("own_s", "heard_s", "differ"),
+    [
+        (10.0, 15.0, False),  # 5 s are a tick or two
+        (10.0, 15.1, True),
+        (15.1, 10.0, True),
+        (100.0, 125.0, False),  # a fifth of the longer one
+        (100.0, 125.5, True),
+        (125.5, 100.0, True),
+        (0.0, 5.0, False),
+        (0.0, 5.2, True),
+    ],
+)
+def test_a_ranks_own_clock_goes_as_the_watchers(own_s: float, heard_s: float, differ: bool) -> None:
+    watch = replace(watch_of(ORDER), heard={0: (50.0, 50.0 + heard_s)})
+    lines = {0: [beat(1, 7.0), beat(2, 7.0 + own_s)], 1: [beat(1, 0.0, pid=2)]}
+    text = f"rank 0 ran for {own_s:.0f} s by its own clock, and was heard for {heard_s:.0f} s"
+    assert told(lines, watch=watch) == [text] * differ
+    assert told(lines) == []
+
+
+@pytest.mark.parametrize(("heard_s", "differ"), [(60.0, False), (15.0, False), (14.9, True)])
+def test_the_time_between_two_processes_is_nobodys(heard_s: float, differ: bool) -> None:
+    again = [beat(1, 40.0, boot="c", pid=2), beat(2, 50.0, boot="c", pid=2)]
+    watch = replace(watch_of(ORDER), heard={0: (0.0, heard_s)})
+    found = told({0: [beat(1, 0.0), beat(2, 10.0), *again]}, watch=watch)
+    assert len(found) == differ
+
+
+def test_the_model_is_what_the_ranks_say_that_they_are() -> None:
+    lines = {0: [beat(1, msg="boot", step=0, dim=64, layers=2)], 1: [beat(1, pid=2)]}
+    assert told(lines, model=ModelRecord(dim=64, heads=4)) == []
+    assert told(lines, model=ModelRecord(dim=65, layers=2)) == [
+        "dim is 65 by model.json, 64 by rank 0"
+    ]
+
+
+@pytest.mark.parametrize(("gone", "count"), [(0, 0), (3, 1)])
+def test_devices_jsonl_holds_what_the_ticks_carry(gone: int, count: int) -> None:
+    text = f"devices.jsonl lacks {gone} samples as the ticks carry them"
+    assert told({}, devices_gone=gone) == [text] * count
+
+
+def test_twenty_are_told() -> None:
+    assert len(told({}, conflicts=dict.fromkeys(range(30), 1))) == 20
+
+
+def test_of_the_predecessor_only_the_reported_speed_has_a_second_witness() -> None:
+    rows = [finding(Detector.IMPLAUSIBLE_SPEED)] * 30 + [finding(Detector.STALL)]
+    texts = [row.model_copy(update={"text": str(n)}) for n, row in enumerate(rows)]
+    found = told({}, predecessor=True, findings=tuple(texts), conflicts={0: 1})
+    assert found == [str(number) for number in range(20)]

@@ -1,0 +1,147 @@
+"""Steps are the same in whatever order lines come; of two lines the later one counts."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from gonogo.contract.heartbeat import Heartbeat, Msg, StepSections
+from gonogo.judge.evidence.steps import MAX_PIDS, RankSteps, build_rank_steps
+from gonogo.judge.evidence.table import NEVER, STEP_MESSAGES
+
+
+def beat(seq: int, msg: str = "alive", mono: float | None = None, **fields: Any) -> Heartbeat:
+    at = float(seq) if mono is None else mono
+    base = {"ts": at, "pid": 1, "rank": 0, "boot": "b", "step": 1, **fields}
+    return Heartbeat(mono=at, seq=seq, msg=msg, **base)
+
+
+def in_any_order(*beats: Heartbeat) -> list[RankSteps]:
+    return [build_rank_steps(rows) for rows in itertools.permutations(beats)]
+
+
+def test_of_two_lines_of_a_process_that_say_the_same_thing_the_later_one_counts() -> None:
+    for msg, field, seen in (
+        ("eval", "val_loss", lambda steps: steps.evals),
+        ("progress", "loss", lambda steps: steps.samples("loss")),
+    ):
+        for steps in in_any_order(
+            beat(0, msg, **{field: 9.0}), beat(3, msg, **{field: 1.0}), beat(2, msg, **{field: 2.0})
+        ):
+            assert seen(steps) == {1: 1.0}
+    for steps in in_any_order(beat(0, "done", step=5), beat(3, "done", step=7), beat(2, "done")):
+        assert steps.done_step == 7
+    for steps in in_any_order(beat(0, "boot", dim=1), beat(3, "boot", dim=3), beat(2, "boot")):
+        identity = steps.identity()
+        assert identity is not None
+        assert identity.dim == 3
+
+
+def test_an_evaluation_without_a_loss_is_none() -> None:
+    for steps in in_any_order(beat(1, "eval", val_loss=2.0), beat(2, "eval")):
+        assert steps.evals == {1: 2.0}
+
+
+def test_a_first_line_of_seq_zero_is_taken() -> None:
+    assert build_rank_steps([beat(0, "eval", val_loss=2.0)]).evals == {1: 2.0}
+    assert build_rank_steps([beat(0, "done")]).done_step == 1
+    assert build_rank_steps([beat(0, "boot", dim=1)]).identity() is not None
+    assert build_rank_steps([beat(0, "progress", loss=1.0)]).samples("loss") == {1: 1.0}
+    last = build_rank_steps([beat(0, "alive", section="data")]).last
+    assert last is not None
+    assert (last.msg, last.section, last.step) == ("alive", "data", 1)
+
+
+def test_a_rank_stood_last_where_its_highest_line_says() -> None:
+    for steps in in_any_order(beat(1, step=1), beat(2, step=2, section="eval"), beat(0, step=9)):
+        assert steps.last is not None
+        assert (steps.last.step, steps.last.section) == (2, "eval")
+
+
+@pytest.mark.parametrize(
+    ("seqs", "gaps"),
+    [((0, 1, 2), 0), ((1, 2), 0), ((2, 3), 1), ((1, 4), 2), ((0, 1, 5), 3), ((0,), 0), ((3,), 2)],
+)
+def test_seq_begins_at_zero_or_one_and_has_no_gaps(seqs: tuple[int, ...], gaps: int) -> None:
+    for steps in in_any_order(*(beat(seq) for seq in seqs)):
+        assert (steps.gaps, steps.count) == (gaps, len(seqs))
+
+
+def test_the_first_error_of_a_process_counts_and_a_loaders_is_no_error_of_its() -> None:
+    for steps in in_any_order(beat(4, "error"), beat(2, "error"), beat(1, "loader_error")):
+        assert steps.boots[0].error_seq == 2
+        assert steps.signs == {"loader_error"}
+    assert build_rank_steps([beat(4, "loader_error")]).boots[0].error_seq is None
+
+
+def test_a_process_began_with_its_first_stamp_and_ended_with_its_last() -> None:
+    for steps in in_any_order(beat(1, mono=5.0), beat(2, mono=3.0), beat(3, mono=9.0)):
+        (boot,) = steps.boots
+        assert (boot.began_ts, boot.began_mono, boot.ended_mono) == (3.0, 3.0, 9.0)
+
+
+def test_four_process_ids_of_a_boot_are_kept() -> None:
+    beats = [beat(pid, pid=pid) for pid in (9, 3, 3, 5, 7, 1, 2)]
+    assert build_rank_steps(beats).boots[0].pids == [3, 5, 7, 9]
+    assert MAX_PIDS == 4
+
+
+def test_a_rank_without_step_end_ends_its_steps_with_progress() -> None:
+    said = [beat(1, "progress", step=4), beat(2, "step_start", step=5)]
+    steps = build_rank_steps(said)
+    assert (steps.last_step, steps.first_step) == (4, None)
+    steps = build_rank_steps([*said, beat(3, "step_end", step=2), beat(4, "step_end", step=3)])
+    assert (steps.last_step, steps.first_step) == (3, 2)
+    assert (RankSteps().last_step, RankSteps().last, RankSteps().done_step) == (0, None, None)
+
+
+def test_of_a_step_that_two_processes_took_the_later_one_counts() -> None:
+    first = [
+        beat(1, "step_start", 1.0),
+        beat(2, "progress", 1.5, loss=9.0, skipped=True),
+        beat(3, "step_end", 2.0, tokens=5, step_sections=sections(1.0)),
+    ]
+    later = {"boot": "c", "pid": 2}
+    second = [
+        beat(1, "step_start", 11.0, **later),
+        beat(2, "progress", 11.5, loss=1.0, **later),
+        beat(3, "step_end", 14.0, tokens=7, step_sections=sections(2.0), **later),
+    ]
+    for beats in ([*first, *second], [*second, *first]):
+        steps = build_rank_steps(beats)
+        assert steps.samples("loss") == {1: 1.0}
+        assert (steps.skipped(), steps.step_times()) == (frozenset(), {1: 3.0})
+        assert (steps.steps.tokens[0], steps.steps.sections[0][0]) == (7, 2.0)
+    begun = build_rank_steps([*first, second[0]])
+    assert begun.samples("loss") == {1: 9.0}
+    assert begun.skipped() == {1}
+    assert begun.step_times() == {}, "two processes share it"
+    assert begun.steps.tokens[0] == 5
+
+
+def sections(seconds: float) -> StepSections:
+    return StepSections(
+        data=seconds, forward=seconds, backward=seconds, optimizer=seconds, wait=seconds
+    )
+
+
+def test_a_step_has_a_time_when_one_process_began_and_ended_it() -> None:
+    start, end = beat(1, "step_start", 5.0), beat(2, "step_end", 7.5)
+    assert build_rank_steps([start, end]).step_times() == {1: 2.5}
+    assert build_rank_steps([end]).step_times() == {}
+    assert build_rank_steps([start]).step_times() == {}
+    assert build_rank_steps([start, beat(2, "step_end", 5.0)]).step_times() == {}
+
+
+def test_what_a_step_did_not_say_is_not_there() -> None:
+    steps = build_rank_steps(
+        [beat(1, "progress", loss=1.0), beat(2, "step_end"), beat(3, "progress", step=2)]
+    )
+    table = steps.steps
+    assert (table.number("loss", 0), table.number("grad_norm", 0)) == (1.0, None)
+    assert table.number("loss", 1) is None
+    assert table.tokens[0] == NEVER == -1
+    assert [table.said(msg, 1) for msg in STEP_MESSAGES] == [False, True, True]
+    assert not table.said(Msg.PROGRESS, 9)

@@ -1,0 +1,80 @@
+"""What the phase's other runs add to the gate table, with counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gonogo.contract.facts import Confirmation, History, Remedy
+from gonogo.judge.gate.history import history_criteria
+
+NO_FLASH = {"env": {"NSA_SDPA_NO_FLASH": "1"}, "train": {}}
+FLASH_ONLY = {"env": {"NSA_SDPA_FLASH_ONLY": "1"}, "train": {}}
+
+
+def history(*rows: tuple[str, dict[str, Any] | None]) -> History:
+    return History(
+        confirmations=[
+            Confirmation.model_validate(
+                {
+                    "run": f"run_{number}",
+                    "verdict": verdict,
+                    "variant": variant,
+                    "code": "completed",
+                }
+            )
+            for number, (verdict, variant) in enumerate(rows)
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "outcome", "observed", "evidence"),
+    [
+        ([("GO", None)], "fail", (1, 2), "not reproduced: failed in 1 of 2 unchanged runs"),
+        (
+            [("CONDITIONAL_GO", None)],
+            "fail",
+            (1, 2),
+            "not reproduced: failed in 1 of 2 unchanged runs",
+        ),
+        ([("NO_GO", None)], "inconclusive", (2, 2), "failed in 2 of 2 unchanged runs"),
+        (
+            [("INCONCLUSIVE", None)],
+            "inconclusive",
+            (1, 2),
+            "not reproduced: failed in 1 of 2 unchanged runs",
+        ),
+        (
+            [("NO_GO", None), ("GO", NO_FLASH), ("NO_GO", NO_FLASH), ("NO_GO", FLASH_ONLY)],
+            "fail",
+            (2, 2),
+            "failed in 2 of 2 unchanged runs; passed 1 of 2 with NSA_SDPA_NO_FLASH=1;"
+            " passed 0 of 1 with NSA_SDPA_FLASH_ONLY=1",
+        ),
+        (
+            [("NO_GO", None), ("NO_GO", NO_FLASH)],
+            "inconclusive",
+            (2, 2),
+            "failed in 2 of 2 unchanged runs; passed 0 of 1 with NSA_SDPA_NO_FLASH=1",
+        ),
+    ],
+)
+def test_confirmations_are_one_condition_with_its_counts(
+    rows: list[tuple[str, dict[str, Any] | None]],
+    outcome: str,
+    observed: tuple[int, int],
+    evidence: str,
+) -> None:
+    (found,) = history_criteria(history(*rows))
+    assert (found.id, found.severity, found.outcome) == ("reproduced", "conditional", outcome)
+    assert found.observed == dict(zip(("failed", "runs"), observed, strict=True))
+    assert found.evidence == evidence
+
+
+def test_a_remedy_is_one_condition_and_no_history_is_none() -> None:
+    remedy = Remedy(diagnosis="fp16_overflow", patch={"train": {"dtype": "bf16"}})
+    (found,) = history_criteria(History(remedy=remedy))
+    assert (found.id, found.outcome, found.observed) == ("remedied", "fail", remedy.patch)
+    assert history_criteria(History()) == history_criteria(None) == []

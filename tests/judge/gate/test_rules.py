@@ -1,0 +1,78 @@
+"""Rules are derived from order.json, which anyone may have edited."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gonogo.contract.criterion import Criterion
+from gonogo.contract.decision import Condition
+from gonogo.contract.errors import Rejected
+from gonogo.contract.order import MOST_STEPS, Order
+from gonogo.judge.gate.rules import OpenCondition, build_rules
+from tests.data.make_runs import order_of
+
+
+def order_with(evals: Any) -> Order:
+    order = order_of()
+    return order.model_copy(update={"train": {**order.train, "eval": evals}})
+
+
+@pytest.mark.parametrize(
+    ("evals", "every"),
+    [
+        ({"every_steps": 5}, 5),
+        ({"every_steps": 0}, 0),
+        ({"every_steps": MOST_STEPS}, MOST_STEPS),
+        ({"every_steps": None}, None),
+        ({}, None),
+        (None, None),
+        ("often", None),
+    ],
+)
+def test_how_often_an_evaluation_is_due_is_as_ordered(evals: Any, every: int | None) -> None:
+    assert build_rules(order_with(evals)).eval_every_steps == every
+
+
+@pytest.mark.parametrize("every", [-1, MOST_STEPS + 1, True, 2.0, "5", [5]])
+def test_what_is_no_number_of_steps_is_refused(every: Any) -> None:
+    with pytest.raises(Rejected, match="is no number of steps"):
+        build_rules(order_with({"every_steps": every}))
+
+
+def test_what_an_order_says_too_long_is_told_short() -> None:
+    with pytest.raises(Rejected) as found:
+        build_rules(order_with({"every_steps": "x" * 99}))
+    assert f": '{'x' * 40}' is no" in str(found.value)
+
+
+def test_a_run_measures_the_conditions_that_a_number_can_settle() -> None:
+    asked = Criterion.model_validate({"id": "fast", "metric": "toks_per_s", "pass_above": 1.0})
+    waiting = [
+        OpenCondition(
+            condition=Condition(id=f"smoke:{name}", text="", criterion=name), criterion=criterion
+        )
+        for name, criterion in {"fast": asked, "remedied": None}.items()
+    ]
+    (row,) = build_rules(order_of(), waiting).conditions
+    assert (row.condition, row.criterion) == (waiting[0].condition, asked)
+
+
+def test_rules_carry_their_version_with_and_without_an_order() -> None:
+    assert build_rules(order_of()).v == build_rules(None).v == 2
+
+
+@pytest.mark.parametrize(("resumed", "first"), [(None, 1), (6, 7)])
+def test_the_first_owed_step_is_the_one_after_the_checkpoint(
+    resumed: int | None, first: int
+) -> None:
+    assert build_rules(order_of(resume_step=resumed)).first_step == first
+
+
+@pytest.mark.parametrize(("command", "programs"), [(None, None), (["torchrun", "train.py"], 1)])
+def test_a_command_is_one_program_for_all_its_ranks(
+    command: list[str] | None, programs: int | None
+) -> None:
+    order = order_of().model_copy(update={"command": command})
+    assert build_rules(order).programs == programs
