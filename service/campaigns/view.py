@@ -47,7 +47,7 @@ def result_text(view: CampaignView) -> str:
     """Return what a campaign came to, in two words."""
     found = view.comparison
     if found is None:
-        return str(view.state)
+        return "–" if view.state is CampaignState.RUNNING else str(view.state)
     return f"{found.winner} wins" if found.winner else str(found.result)
 
 
