@@ -3,6 +3,7 @@
 The answers are those of `gonogo.judge.compare`; here arguments become runs, and answers a table.
 """
 
+import math
 from typing import Annotated
 
 import typer
@@ -62,6 +63,20 @@ def compare(
         bool,
         typer.Option("--unpaired", help="The n-th runs of the variants were not made in turns."),
     ] = False,
+    per_device: Annotated[
+        bool, typer.Option("--per-device", help="Divide by the number of ranks, as scaling is.")
+    ] = False,
+    shown_by: Annotated[
+        list[str] | None,
+        typer.Option(help="Metric that every variant must tell otherwise than the baseline."),
+    ] = None,
+    alike_in: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="METRIC=SHARE",
+            help="Metric that every variant must tell as the baseline does, within this share.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Say which of several variants is better: winner, tie or inconclusive, and what differed."""
@@ -73,6 +88,9 @@ def compare(
         margin=margin,
         confidence=confidence,
         warmup_steps=warmup,
+        per_device=per_device,
+        shown_by=shown_by or (),
+        alike_in=dict(map(_share, alike_in or ())),
     )
     reach = Reach(settings=load_settings(), question=question)
     try:
@@ -84,6 +102,22 @@ def compare(
         print_json(found.wire())
     else:
         print_comparison(found)
+
+
+def _share(text: str) -> tuple[str, float]:
+    """Return the metric and the share of `METRIC=SHARE`.
+
+    Raises:
+        Rejected: it has not that form.
+    """
+    metric, _, share = text.partition("=")
+    try:
+        found = float(share)
+    except ValueError:
+        found = math.nan
+    if not metric or not 0.0 <= found < 1.0:
+        raise Rejected(f"--alike-in: found {text!r}; expected METRIC=SHARE, such as loss=0.01")
+    return metric, found
 
 
 def print_comparison(found: Comparison) -> None:

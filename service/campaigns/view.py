@@ -1,6 +1,6 @@
 """How does a campaign look from outside?"""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from sqlalchemy.orm import Session
 
@@ -9,6 +9,7 @@ from gonogo.contract.campaign import CampaignSpec
 from gonogo.contract.comparison import Comparison
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.judge.compare.campaign import planned_runs, question_of
+from gonogo.judge.compare.unit import Unit
 from service.campaigns.members import Brought, load_brought, load_experiments
 from service.db.schema import CampaignRow
 from service.views import instant, stamp, view_experiment
@@ -95,22 +96,29 @@ def _next(row: CampaignRow, spec: CampaignSpec, brought: Sequence[Brought]) -> l
             *found,
             NextStep(command=f"gonogo campaign cancel {row.id}", text="stop it for good"),
         ]
-    told = {
-        variant.name: ",".join(
-            one.decision
-            for one in brought
-            if one.experiment.variant == variant.name and one.decision is not None
-        )
-        for variant in spec.variants
-    }
+    told: dict[str, list[str]] = {variant.name: [] for variant in spec.variants}
+    for one in brought:
+        if one.decision is not None and isinstance(one.unit, Unit):
+            told[one.experiment.variant or ""].append(one.decision)
     if row.comparison is None or not all(told.values()):
         return []
-    command = " ".join(f"{name}={runs}" for name, runs in told.items())
-    options = f"--metric {spec.metric} --warmup {spec.warmup_steps} --margin {spec.margin:g}"
-    options += f" --confidence {question_of(spec).confidence:.6g}"
+    command = " ".join(f"{name}={','.join(rows)}" for name, rows in told.items())
+    options = " ".join(_options(spec))
     return [
         NextStep(
             command=f"gonogo compare {command} {options}",
             text="compare the recorded decisions again",
         )
     ]
+
+
+def _options(spec: CampaignSpec) -> Iterator[str]:
+    """Yield how the same is asked on the command line."""
+    yield f"--metric {spec.metric} --warmup {spec.warmup_steps} --margin {spec.margin:g}"
+    yield f"--confidence {question_of(spec).confidence:.6g}"
+    if spec.better is not None:
+        yield f"--{spec.better}"
+    if spec.per_device:
+        yield "--per-device"
+    yield from (f"--shown-by {name}" for name in spec.shown_by)
+    yield from (f"--alike-in {name}={share:g}" for name, share in spec.alike_in.items())

@@ -244,3 +244,10 @@ def test_the_service_knows_runs_and_experiments(plane: Plane, gonogo: Gonogo) ->
     missing = gonogo("compare", "one", "three", "--metric", "loss")
     assert missing.code == 3
     assert "there is no run or experiment 'three'" in missing.err
+
+
+@pytest.mark.parametrize("text", ["loss", "loss=", "=0.1", "loss=1", "loss=-0.1", "loss=nan"])
+def test_a_share_that_is_none_is_one_line(text: str, gonogo: Gonogo) -> None:
+    said = gonogo("compare", "a", "b", "--alike-in", text)
+    assert said.code == 2
+    assert "expected METRIC=SHARE" in said.err
