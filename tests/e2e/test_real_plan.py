@@ -46,7 +46,11 @@ def of_phase(name: str, **changes: Any) -> dict[str, Any]:
 def test_a_parameter_marked_ready_twice_is_answered_by_fsdp(lab: Lab) -> None:
     """What DDP that looks for unused parameters says is real; the plan's remedy passes (R22)."""
     plan = of_phase("synthetic")
-    plan["train"]["model"] = {"gradient_checkpointing": "reentrant"}
+    small = {"layers": 2, "seq_len": 64}
+    plan["train"] |= {
+        "model": {"gradient_checkpointing": "reentrant", **small},
+        "params": 1_684_272,
+    }
     plan["phases"][0] |= {"steps": 70, "checkpoint": {"every_steps": 10, "every_s": 3600}}
     plan["workload"]["env"] |= {"NSA_DDP_STATIC_GRAPH": 0, "NSA_DDP_FIND_UNUSED": 1}
     view = lab.wait_for_end(lab.submit(plan))

@@ -115,8 +115,9 @@ def test_fp16_that_overflows_is_named_and_bf16_answers_it(new_run: NewRun) -> No
 
 def pipe(path: Path) -> None:
     """Put a pipe that nobody reads in a file's place: opening it to write waits for ever."""
-    path.unlink(missing_ok=True)
-    os.mkfifo(path)
+    made = path.with_name(f".{path.name}.pipe")
+    os.mkfifo(made)
+    made.replace(path)
 
 
 def test_statistics_that_hang_are_named_and_switching_them_off_answers_it(new_run: NewRun) -> None:
@@ -138,14 +139,14 @@ def test_logging_that_hangs_later_is_named_and_switching_it_off_answers_it(
 ) -> None:
     run = started(new_run, steps=4000)
     run.wait_for_step(2)
-    pipe(run.path / "k_stats.csv")  # written at every tenth step
+    pipe(run.path / "training.csv")
     decision = judged(run)
     assert (decision["verdict"], decision["diagnosis"]) == ("NO_GO", "step_boundary_hang"), (
         decision["cause"]
     )
     assert_stood_in_log(run, step=run.step() + 1)
     again = started(new_run, patch=answer_to("step_boundary_hang"))
-    pipe(again.path / "k_stats.csv")
+    pipe(again.path / "training.csv")
     assert_completed(again)
 
 
