@@ -50,7 +50,8 @@ def test_its_lines_are_read_as_ours_with_what_stands_for_clock_process_and_numbe
         ("loader_error", 4.0, 5.0, 3),
     ]
     assert {(beat.boot, beat.rank, beat.section) for beat in found.beats[0]} == {("pid-1", 0, None)}
-    assert read(json.dumps({"ts": 1, "step": 1, "msg": "x"}).encode()).beats[0][0].boot == "pid-0"
+    (beat,) = read(json.dumps({"ts": 1, "step": 1, "msg": "x"}).encode()).beats[0]
+    assert (beat.pid, beat.boot) == (0, "pid-0")
 
 
 @pytest.mark.parametrize(
