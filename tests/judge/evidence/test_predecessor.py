@@ -123,6 +123,8 @@ def test_who_arrived_is_not_silent_and_nobody_is_once_the_end_is_recorded() -> N
     assert silences(line(1.0, 99), now=1e9) != []
     assert silences(line(1.0, 100), now=1e9) == []
     assert silences(line(1.0, 100), now=1e9, order=None) != [], "nobody said how far"
+    both = {0: [line(1.0, 80), line(2.0, 100, "done")], 1: [line(1.0, 99)], 2: []}
+    assert [row.rank for row in read_predecessor(both, ORDER, None, 1e9).findings] == [1]
     lines = {0: [line(1.0, 99)]}
     assert read_predecessor(lines, ORDER, exit_record(), 1e9).findings == ()
     assert read_predecessor(lines, ORDER, None, None).findings == ()
