@@ -32,6 +32,7 @@ def read(*lines: bytes, order: Order | None = ORDER, now: float | None = None) -
         ([line(1.0, 1)], True),
         ([b"torn", line(1.0, 1)], True),
         ([b"[]", b'{"ts": 1, "step": 1}'], False),
+        ([b'{"ts": 1, "step": 1, "msg": "progress"}'], True),
         ([line(1.0, 1, seq=1)], False),
         ([line(1.0, 1, boot="b")], False),
         ([line(1.0, 1), line(2.0, 2, boot="b", seq=1)], False),
@@ -142,6 +143,11 @@ STARTS = "step_start: never said, so step times rest on the distance between lin
         (
             [line(1.0, 10), line(2.0, 20), line(3.0, 30)],
             ["steps between: a line comes every 10 steps only"],
+            [],
+        ),
+        (
+            [line(1.0, 2), line(2.0, 4)],
+            ["steps between: a line comes every 2 steps only"],
             [],
         ),
         ([line(1.0, 10)], [], ["steps between"]),

@@ -114,7 +114,9 @@ def test_a_growing_file_that_cannot_be_opened_is_named(name: str, copy_run: Copy
     (folder / name).unlink()
     assert load_run(folder).unreadable == ()
     (folder / name).symlink_to(folder / "nowhere")
-    assert [text.partition(" cannot")[0] for text in load_run(folder).unreadable] == [name]
+    record = load_run(folder)
+    assert [text.partition(" cannot")[0] for text in record.unreadable] == [name]
+    assert set(record.ranks) == ({0} if "rank1" in name else {0, 1})
 
 
 def test_a_torn_last_line_waits_for_its_end(copy_run: CopyRun) -> None:
