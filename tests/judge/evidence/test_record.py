@@ -84,6 +84,11 @@ def test_a_directory_without_recorded_findings_is_watched_again(copy_run: CopyRu
     assert [row.severity for row in recorded] == ["suspect", "halt"]
 
 
+def test_lines_in_memory_are_ours_and_lack_no_device_sample() -> None:
+    record = build_run_record(ORDER, LINES)
+    assert (record.devices_gone, record.predecessor) == (0, False)
+
+
 def test_the_exits_of_exit_json_stand_for_ranks_whose_own_nobody_gave() -> None:
     said = exit_record()
     assert set(build_run_record(ORDER, LINES, said).rank_exits) == {0, 1}
