@@ -4,7 +4,7 @@
     python -m bench.mutants --only stall,slow      # modules whose name holds one of these
     python -m bench.mutants --part 1/2 & python -m bench.mutants --part 2/2   # on two cores
     python -m bench.mutants --list                 # how many there are, and what became of them
-    python -m bench.mutants --again                # what survived is run once more
+    python -m bench.mutants --again                # survivors without a reason are run once more
 
 A mutant is one changed comparison, boolean operator, `not`, number or truth value of one module. It
 is killed when a test fails that calls what was changed, and survives otherwise. Results are kept in
@@ -13,7 +13,8 @@ the module and its own tests. So a run can be stopped at any time, and what chan
 `bench/mutants.yaml` gives the reason of each survivor that is known to make no difference; one
 without a reason is exit 1 at the end.
 
-Most take a tenth of a second, and a survivor as long as the tests that call it (`mutant_tests`).
+Most take a tenth of a second; one that survives, `--seconds` of the tests that call it
+(`mutant_cover`).
 """
 
 import argparse
@@ -28,21 +29,17 @@ from pathlib import Path
 
 import yaml
 
-from bench.mutant_tests import (
-    AFRESH,
-    Bench,
+from bench.mutant_cover import (
     Measured,
-    forked,
-    import_libraries,
     limit_s,
     measure,
-    noticed_afresh,
     own_tests,
     tests_about,
     tests_afresh,
     tests_for,
-    with_bench,
 )
+from bench.mutant_process import forked, import_libraries
+from bench.mutant_tests import AFRESH, Bench, noticed_afresh, with_bench
 from bench.mutations import ROOT, Mutant, mutants_of
 
 RESULTS = ROOT / ".mutants.jsonl"
@@ -97,6 +94,11 @@ def load_results(mutants: Sequence[Mutant]) -> dict[str, str]:
     return found
 
 
+def load_reasons() -> dict[str, str]:
+    """Return name → why a survivor makes no difference."""
+    return yaml.safe_load(REASONS.read_text()) or {} if REASONS.exists() else {}
+
+
 def all_mutants(only: Sequence[str]) -> list[Mutant]:
     """Return the mutants of every module, or of those whose name holds one of `only`."""
     paths = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.py"))]
@@ -116,8 +118,9 @@ def main() -> int:
     asked = parser.parse_args()
     mutants = all_mutants([part for part in asked.only.split(",") if part])
     known = load_results(mutants)
-    wanted = {None, AFRESH, SURVIVED} if asked.again else {None, AFRESH}
-    left = [mutant for mutant in mutants if known.get(mutant.name) in wanted]
+    again = {row.name for row in mutants if asked.again and known.get(row.name) == SURVIVED}
+    again -= load_reasons().keys()
+    left = [row for row in mutants if row.name in again or known.get(row.name) in (None, AFRESH)]
     if not asked.list and left:
         part, parts = map(int, asked.part.split("/"))
         _run(left[part - 1 :: parts], time.monotonic() + 60 * asked.minutes, asked.seconds)
@@ -168,7 +171,7 @@ def _run_each(
 
 def _tell(mutants: Sequence[Mutant]) -> int:
     known = load_results(mutants)
-    reasons = yaml.safe_load(REASONS.read_text()) or {} if REASONS.exists() else {}
+    reasons = load_reasons()
     survivors = [mutant for mutant in mutants if known.get(mutant.name) == SURVIVED]
     print(f"{len(mutants)} mutants, {len(known)} run, {len(survivors)} survived")
     unexplained = [mutant for mutant in survivors if mutant.name not in reasons]

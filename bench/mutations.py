@@ -85,6 +85,8 @@ def _places(tree: ast.Module) -> Iterator[tuple[str, int, ast.expr]]:
     for node in ast.walk(tree):
         if isinstance(node, _NAMED):
             skipped |= {part for row in node.decorator_list for part in ast.walk(row)}
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "zip":
+            skipped |= {row.value for row in node.keywords}  # `strict` holds, or there is a bug
         for child in ast.iter_child_nodes(node):
             own = getattr(node, "name", None) if isinstance(node, _NAMED) else None
             scopes[child] = ".".join(filter(None, (scopes.get(node), own)))

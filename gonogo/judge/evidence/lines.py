@@ -18,8 +18,8 @@ class RankLines:
 
     steps: RankSteps
     boots: dict[str, BootRecord]
-    conflicts: int = 0
-    unreadable: int = 0
+    conflicts: int
+    unreadable: int
 
 
 def read_lines(rank: int, lines: Iterable[bytes | str]) -> RankLines:

@@ -175,7 +175,7 @@ def _device_memory(steps: RankSteps, rules: Rules) -> Samples:
 def _variation(pairs: Sequence[tuple[int, float]], rules: Rules) -> float:
     values = [value for _, value in pairs]
     mean = math.fsum(values) / len(values)
-    return statistics.pstdev(values, mean) / mean if mean else 0.0
+    return statistics.pstdev(values, mean) / mean
 
 
 def _slope(pairs: Sequence[tuple[int, float]], rules: Rules) -> float:

@@ -174,8 +174,6 @@ def _observe_silence(
     limit halts every healthy run).
     """
     watch = order.watch if order is not None else Watch()
-    if order is not None and _all_arrived(beats, order.last_step):
-        return []
     found = []
     for rank, stream in beats.items():
         lines = advancing(stream)
@@ -189,6 +187,8 @@ def _observe_silence(
         last = lines[-1] if lines else (stream[0] if stream else None)
         if last is None or now - last.ts <= limit:
             continue
+        if order is not None and max(beat.step for beat in stream) >= order.last_step:
+            continue  # it arrived
         found.append(
             Finding(
                 detector=Detector.STALL if lines else Detector.NO_FIRST_HEARTBEAT,
@@ -206,12 +206,6 @@ def _observe_silence(
             )
         )
     return found
-
-
-def _all_arrived(beats: Mapping[int, tuple[Heartbeat, ...]], steps: int) -> bool:
-    return bool(beats) and all(
-        max((beat.step for beat in stream), default=0) >= steps for stream in beats.values()
-    )
 
 
 def _blind_spots(

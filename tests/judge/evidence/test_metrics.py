@@ -10,8 +10,13 @@ import pytest
 from gonogo.contract.criterion import Criterion
 from gonogo.contract.device import DeviceSample
 from gonogo.contract.facts import MeasureRow
+from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
 from gonogo.judge.evidence.devices import lay_over
+from gonogo.judge.evidence.measure import build_measure, needed_share
+from gonogo.judge.evidence.metrics import METRICS, slope
+from gonogo.judge.evidence.spacing import Spacing
+from gonogo.judge.evidence.steps import build_rank_steps
 from gonogo.judge.gate.rules import build_rules
 from tests.data.make_runs import STEPS, TOKENS, Rank, healthy_ranks, order_of
 from tests.judge.runs import facts_of, record_of, with_gate
@@ -182,6 +187,134 @@ def test_cost_is_device_hours() -> None:
     stamps = [line["mono"] for line in ranks[0].lines if line["msg"] in ("step_start", "step_end")]
     hours = (stamps[-1] - stamps[0]) / 3600 * 2
     assert measured(ranks, "cost", aggregate="last").value == pytest.approx(hours)
+
+
+@pytest.mark.parametrize(("resumed", "value"), [(None, 0.0), (6, 6.0)])
+def test_who_ended_no_step_has_completed_those_before_its_checkpoint(
+    resumed: int | None, value: float
+) -> None:
+    order = order_of(resume_step=resumed)
+    ranks = healthy_ranks(order)
+    ranks[0].lines = [line for line in ranks[0].lines if line["msg"] == "boot"]
+    found = measured(ranks, "steps_completed", order, aggregate="last")
+    assert (found.value, found.samples, found.owed) == (value, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("ordered", "speeds"), [(None, {1: 5.0}), (100, {1: 50.0, 2: 25.0, 3: 25.0})]
+)
+def test_a_speed_needs_the_tokens_of_a_step(ordered: int | None, speeds: dict[int, float]) -> None:
+    """Of the predecessor's steps only the means between two lines are known."""
+    stamp = {"pid": 1, "rank": 0, "boot": "b", "msg": "step_end"}
+    ends = [
+        Heartbeat(ts=1.0, mono=1.0, seq=1, step=1, tokens=10, **stamp),
+        Heartbeat(ts=2.0, mono=2.0, seq=2, step=2, **stamp),
+    ]
+    steps = build_rank_steps(ends)
+    steps.spacing = Spacing(step_s={1: 2.0, 2: 4.0, 3: 4.0}, reported_tok_s=None)
+    rules = build_rules(order_of()).model_copy(update={"tokens_per_step": ordered})
+    assert METRICS["toks_per_s"].samples(steps, rules) == speeds
+
+
+@pytest.mark.parametrize("gone", ["step_start", "step_end"])
+def test_without_a_start_or_an_end_nobody_knows_the_cost(gone: str) -> None:
+    ranks = healthy_ranks(order_of())
+    ranks[0].lines = [line for line in ranks[0].lines if line["msg"] != gone]
+    assert measured(ranks, "cost", aggregate="last").samples == 0
+
+
+@pytest.mark.parametrize(
+    ("pairs", "value"),
+    [
+        ([], 0.0),
+        ([(4, 9.0)], 0.0),
+        ([(1, 1.0), (3, 5.0)], 2.0),
+        ([(1, 1.0), (2, 3.0), (3, 2.0)], 0.5),
+    ],
+)
+def test_the_slope_is_that_of_least_squares(pairs: list[tuple[int, float]], value: float) -> None:
+    assert slope(pairs) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("metric", "aggregate", "share"),
+    [
+        ("loss", "max", 1.0),
+        ("loss", "median", 0.95),
+        ("step_cv", "max", 0.95),  # one number over the window: the aggregate is moot
+        ("of another package", "max", 1.0),
+    ],
+)
+def test_all_samples_are_needed_for_what_one_could_change(
+    metric: str, aggregate: str, share: float
+) -> None:
+    row = {"id": "c", "metric": metric, "aggregate": aggregate, "pass_above": 0.0}
+    assert needed_share(Criterion.model_validate(row)) == share
+
+
+@pytest.mark.parametrize(
+    ("steps", "warmup", "samples", "owed"),
+    [((), 0, 0, 1), ((3, 9), 0, 2, 2), ((3, 9), 5, 1, 1), ((3,), 5, 0, 1)],
+)
+def test_where_no_evaluation_is_due_those_that_were_told_are_owed_and_at_least_one(
+    steps: tuple[int, ...], warmup: int, samples: int, owed: int
+) -> None:
+    order = order_of()
+    order = order.model_copy(update={"train": {**order.train, "eval": None}})
+    ranks = healthy_ranks(order)
+    for rank in ranks:
+        rank.lines = [line for line in rank.lines if line["msg"] != "eval"]
+        for step in steps:
+            rank.say("eval", step, "eval", val_loss=2.0)
+    found = measured(ranks, "val_loss", order, aggregate="last", warmup_steps=warmup)
+    assert (found.samples, found.owed) == (samples, owed)
+
+
+def drifts(*boots: dict[str, Any], allow: list[str] | None = None) -> MeasureRow:
+    """What `identity_drift` sees of processes, each of which ended a step unless it says `idle`."""
+    order = order_of()
+    order = order.model_copy(update={"allow_drift": ["git_sha"] if allow is None else allow})
+    sha = order.identity.git_sha
+    beats = []
+    for number, boot in enumerate(boots):
+        said = {"git_sha": sha, **boot}
+        stamp = {"pid": number, "rank": 0, "boot": f"b{number}", "ts": 9.0 * number + 1}
+        first = Heartbeat(mono=1.0, seq=1, step=0, msg="boot", git_sha=said["git_sha"], **stamp)
+        last = Heartbeat(mono=2.0, seq=2, step=number + 1, msg="step_end", **stamp)
+        beats += [row for row, name in ((first, "mute"), (last, "idle")) if not boot.get(name)]
+    criterion = Criterion.model_validate(
+        {"id": "c", "metric": "identity_drift", "aggregate": "last", "pass_below": 0.0}
+    )
+    ranks = {0: build_rank_steps(beats)}
+    return build_measure(criterion, ranks, build_rules(order)).ranks["0"]
+
+
+NEW = {"git_sha": "f" * 40}
+
+
+@pytest.mark.parametrize(
+    ("boots", "value"),
+    [
+        ([{}], 0.0),
+        ([NEW], 1.0),
+        ([NEW, {}], 1.0),  # a step of other code
+        ([{**NEW, "idle": True}, {}], 0.0),
+        ([{}, {**NEW, "idle": True}], 1.0),  # the last one counts whatever it did
+        ([{"mute": True}], None),
+        ([{"git_sha": None}], None),
+        ([{"git_sha": None}, {}], None),
+        ([{"git_sha": None, "idle": True}, {}], 0.0),
+    ],
+)
+def test_drift_is_counted_over_every_process_that_took_a_step(
+    boots: list[dict[str, Any]], value: float | None
+) -> None:
+    found = drifts(*boots)
+    assert (found.value, found.samples) == (value, 0 if value is None else 1)
+
+
+def test_where_nothing_may_drift_nothing_is_counted() -> None:
+    assert drifts(NEW, allow=[]).samples == 0
 
 
 def test_criterion_models_are_rebuilt_from_rules_unchanged() -> None:

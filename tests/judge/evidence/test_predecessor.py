@@ -32,6 +32,7 @@ def read(*lines: bytes, order: Order | None = ORDER, now: float | None = None) -
         ([line(1.0, 1)], True),
         ([b"torn", line(1.0, 1)], True),
         ([b"[]", b'{"ts": 1, "step": 1}'], False),
+        ([b'{"ts": 1, "step": 1, "msg": "progress"}'], True),
         ([line(1.0, 1, seq=1)], False),
         ([line(1.0, 1, boot="b")], False),
         ([line(1.0, 1), line(2.0, 2, boot="b", seq=1)], False),
@@ -50,7 +51,8 @@ def test_its_lines_are_read_as_ours_with_what_stands_for_clock_process_and_numbe
         ("loader_error", 4.0, 5.0, 3),
     ]
     assert {(beat.boot, beat.rank, beat.section) for beat in found.beats[0]} == {("pid-1", 0, None)}
-    assert read(json.dumps({"ts": 1, "step": 1, "msg": "x"}).encode()).beats[0][0].boot == "pid-0"
+    (beat,) = read(json.dumps({"ts": 1, "step": 1, "msg": "x"}).encode()).beats[0]
+    assert (beat.pid, beat.boot) == (0, "pid-0")
 
 
 @pytest.mark.parametrize(
@@ -122,6 +124,8 @@ def test_who_arrived_is_not_silent_and_nobody_is_once_the_end_is_recorded() -> N
     assert silences(line(1.0, 99), now=1e9) != []
     assert silences(line(1.0, 100), now=1e9) == []
     assert silences(line(1.0, 100), now=1e9, order=None) != [], "nobody said how far"
+    both = {0: [line(1.0, 80), line(2.0, 100, "done")], 1: [line(1.0, 99)], 2: []}
+    assert [row.rank for row in read_predecessor(both, ORDER, None, 1e9).findings] == [1]
     lines = {0: [line(1.0, 99)]}
     assert read_predecessor(lines, ORDER, exit_record(), 1e9).findings == ()
     assert read_predecessor(lines, ORDER, None, None).findings == ()
@@ -139,6 +143,11 @@ STARTS = "step_start: never said, so step times rest on the distance between lin
         (
             [line(1.0, 10), line(2.0, 20), line(3.0, 30)],
             ["steps between: a line comes every 10 steps only"],
+            [],
+        ),
+        (
+            [line(1.0, 2), line(2.0, 4)],
+            ["steps between: a line comes every 2 steps only"],
             [],
         ),
         ([line(1.0, 10)], [], ["steps between"]),

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gonogo.contract.records import RankExit
 from gonogo.judge.evidence.lines import read_lines
 from gonogo.judge.evidence.record import build_run_record, load_run
 from tests.data.make_runs import healthy_ranks, order_of
 from tests.judge.conftest import CopyRun
-from tests.judge.runs import facts_of, lines_of
+from tests.judge.runs import exit_record, facts_of, lines_of
 
 ORDER = order_of()
 LINES = lines_of(healthy_ranks(ORDER))
@@ -22,6 +23,12 @@ LINES = lines_of(healthy_ranks(ORDER))
 def test_a_line_said_twice_counts_once() -> None:
     read = read_lines(0, [*LINES[0], *LINES[0][:7]])
     assert (read.steps.count, read.conflicts, read.unreadable) == (len(LINES[0]), 0, 0)
+
+
+def test_a_process_that_another_one_took_the_place_of_is_no_longer_obeyed() -> None:
+    again = [line.replace(b'"boot0"', b'"boot9"') for line in LINES[0]]
+    boots = read_lines(0, [*LINES[0], *again]).boots
+    assert {name: row.obeyed for name, row in boots.items()} == {"boot0": False, "boot9": True}
 
 
 def test_two_different_lines_of_one_seq_are_two_writers() -> None:
@@ -75,6 +82,46 @@ def test_a_directory_without_recorded_findings_is_watched_again(copy_run: CopyRu
     assert again.findings == recorded
     assert [text.split(" (")[0] for text in again.unrecorded] == ["findings.jsonl lacks stall"] * 2
     assert [row.severity for row in recorded] == ["suspect", "halt"]
+
+
+def test_lines_in_memory_are_ours_and_lack_no_device_sample() -> None:
+    record = build_run_record(ORDER, LINES)
+    assert (record.devices_gone, record.predecessor) == (0, False)
+
+
+def test_the_exits_of_exit_json_stand_for_ranks_whose_own_nobody_gave() -> None:
+    said = exit_record()
+    assert set(build_run_record(ORDER, LINES, said).rank_exits) == {0, 1}
+    assert build_run_record(ORDER, LINES, said, rank_exits={}).rank_exits == {}
+    own = {1: RankExit(code=3, at=1.0)}
+    assert build_run_record(ORDER, LINES, said, rank_exits=own).rank_exits == own
+    assert build_run_record(ORDER, LINES, None, rank_exits=own).rank_exits == own
+
+
+@pytest.mark.parametrize(("facts_v", "heard"), [(1, {0}), (2, {0, 1})])
+def test_who_was_never_heard_may_have_left_an_exit(
+    facts_v: int, heard: set[int], copy_run: CopyRun
+) -> None:
+    folder = copy_run("healthy")
+    assert load_run(folder).strays == ()
+    order = json.loads((folder / "order.json").read_text())
+    (folder / "order.json").write_text(json.dumps({**order, "facts_v": facts_v}))
+    for rank in (0, 1):
+        (folder / f"exit_rank{rank}.json").write_text('{"v": 1, "code": 0, "at": 1.0}')
+    (folder / "heartbeat_rank1.jsonl").unlink()
+    record = load_run(folder)
+    assert (set(record.rank_exits), record.strays) == (heard, (1,))
+
+
+@pytest.mark.parametrize("name", ["heartbeat_rank1.jsonl", "watch.jsonl"])
+def test_a_growing_file_that_cannot_be_opened_is_named(name: str, copy_run: CopyRun) -> None:
+    folder = copy_run("healthy")
+    (folder / name).unlink()
+    assert load_run(folder).unreadable == ()
+    (folder / name).symlink_to(folder / "nowhere")
+    record = load_run(folder)
+    assert [text.partition(" cannot")[0] for text in record.unreadable] == [name]
+    assert set(record.ranks) == ({0} if "rank1" in name else {0, 1})
 
 
 def test_a_torn_last_line_waits_for_its_end(copy_run: CopyRun) -> None:

@@ -2,7 +2,13 @@
 
 import random
 
-from gonogo.judge.evidence.rounds import by_relevance, summarise_round, tell_round
+from gonogo.judge.evidence.rounds import (
+    by_relevance,
+    is_told,
+    stack_rank,
+    summarise_round,
+    tell_round,
+)
 
 ROUND = [
     "collectives.txt",
@@ -29,6 +35,13 @@ def test_the_collectives_come_first_and_the_culprit_before_its_peers() -> None:
     for seed in range(5):
         shuffled = random.Random(seed).sample(paths, len(paths))
         assert by_relevance(shuffled, culprit=1) == paths
+
+
+def test_collectives_and_stacks_are_what_is_told() -> None:
+    told = ["e/collectives.txt", "e/stacks_rank12.txt"]
+    others = ["e/log_rank1.txt", "e/collectives_rank1.json", "e/stacks.txt", "e/proc_rank0.txt"]
+    assert [path for path in [*told, *others] if is_told(path)] == told
+    assert [stack_rank(path) for path in [*told, *others]] == [None, 12, None, None, None, None]
 
 
 def test_without_a_culprit_ranks_are_in_order() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gonogo.judge.evidence.stacks import FRAMES_SHOWN, group_stacks, main_frames, ranks_text
+from gonogo.judge.evidence.stacks import group_stacks, main_frames, ranks_text
 
 WAITING = ("wait (threading.py:320)", "all_reduce (distributed_c10d.py:2814)", "main (train.py:9)")
 HANGING = ("sleep (faults.py:51)", "enter (sections.py:60)", "main (train.py:9)")
@@ -60,14 +60,20 @@ def test_a_stack_that_could_not_be_read_is_a_group_with_its_reason() -> None:
         "rank 0: " + " < ".join(WAITING),
         "rank 1: py-spy is not installed",
     ]
-    assert groups[2].line() == "rank 2: no stack could be read"
+    assert groups[2].line() == groups[2].listing() == "rank 2: no stack could be read"
+    assert groups[1].listing() == groups[1].line()
+    (long,) = group_stacks({1: "x" * 300})
+    assert long.line() == f"rank 1: {'x' * 200}"
 
 
 def test_a_deep_stack_is_cut() -> None:
     frames = tuple(f"f{n} (a.py:{n})" for n in range(40))
     (group,) = group_stacks({0: listing(frames)})
     rows = group.listing().splitlines()
-    assert (rows[0], len(rows), rows[-1]) == ("rank 0:", FRAMES_SHOWN + 2, "    …")
+    assert (rows[0], len(rows), rows[-1]) == ("rank 0:", 18, "    …")
+    (group,) = group_stacks({0: listing(frames[:16])})
+    assert group.listing().splitlines() == ["rank 0:", *(f"    {row}" for row in frames[:16])]
+    assert group.line() == f"rank 0: {' < '.join(frames[:3])}"
 
 
 @pytest.mark.parametrize(
