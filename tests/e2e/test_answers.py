@@ -52,6 +52,7 @@ def said_of(lab: Lab, view: ExperimentView) -> list[str]:
     return found
 
 
+@pytest.mark.long
 def test_a_hang_that_does_not_come_again_is_answered_soon_and_the_phase_goes_on(lab: Lab) -> None:
     confirm = {"on": ["stall", "alive_lost", "section_deadline"], "variants": []}
     experiment = lab.submit(long_plan(confirm=confirm))
@@ -81,6 +82,7 @@ def test_a_hang_that_does_not_come_again_is_answered_soon_and_the_phase_goes_on(
     assert spoken.code == 0, spoken.stderr
 
 
+@pytest.mark.long
 def test_a_killed_peer_is_named_with_its_last_line_in_verdict_show_and_alert(lab: Lab) -> None:
     experiment = lab.submit(long_plan())
     run = lab.wait_for_step(experiment, 3)

@@ -120,6 +120,7 @@ def pipe(path: Path) -> None:
     made.replace(path)
 
 
+@pytest.mark.long
 def test_statistics_that_hang_are_named_and_switching_them_off_answers_it(new_run: NewRun) -> None:
     run = started(new_run)
     pipe(run.path / "gate_health.csv")
@@ -187,6 +188,7 @@ def silent_files(tmp_path: Path) -> Iterator[Callable[[], None]]:
                        capture_output=True)  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_loader_that_stalls_is_named_and_synthetic_data_isolates_it(
     new_run: NewRun, tmp_path: Path, silent_files: Callable[[], None]
 ) -> None:

@@ -185,6 +185,15 @@ def test_a_patch_does_what_its_remedy_says() -> None:
         "aux_stats_hang": {"env": {"NSA_DISABLE_AUX_STATS": "1"}},
         "step_boundary_hang": {"env": OFF},
         "sequential_prefill": {"env": {"NSA_PREFILL_BATCHED": "1"}},
+        "collective_desync": {"env": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}},
+        "disk_full": {"train": {"engine": {"keep_checkpoints": 1}}},
+        "imbalance": {
+            "env": {
+                "NSA_DDP_BUCKET_MB": "100",
+                "NSA_DDP_FIND_UNUSED": "0",
+                "NSA_DDP_STATIC_GRAPH": "1",
+            }
+        },
     }
 
 
