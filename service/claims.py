@@ -26,6 +26,7 @@ from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
 from service.lifecycle import Deed, lock_run, move_experiment, move_run, record_event
 from service.progress import end_without_worker, resolved_of
 from service.speeds import load_best_step_s
+from service.takers import SILENT_S
 
 _NOT_STARTED = (RunState.CLAIMED, RunState.PREFLIGHT)
 _LOOK_AHEAD = 100
@@ -80,7 +81,7 @@ def claim(deed: Deed, request: ClaimRequest) -> Order | None:
         allow=tuple(request.allow),
         allow_env=tuple(request.allow_env),
     )
-    for run_id in _fitting(deed.session, offer):
+    for run_id in _fitting(deed, offer, request.host):
         order = _give_out(deed, run_id, request, again=False)
         if order is not None:
             return order
@@ -139,7 +140,7 @@ def _renew(deed: Deed, mine: list[RunRow], request: ClaimRequest) -> None:
             progress.heard_at = deed.now
 
 
-def _fitting(session: Session, offer: Offer) -> Iterator[str]:
+def _fitting(deed: Deed, offer: Offer, host: str) -> Iterator[str]:
     """Yield the queued runs that fit, oldest first; each is looked at only when asked for."""
     query = (
         select(RunRow.id, RunRow.change, ExperimentRow)
@@ -148,9 +149,35 @@ def _fitting(session: Session, offer: Offer) -> Iterator[str]:
         .order_by(RunRow.created_at, RunRow.id)
         .limit(_LOOK_AHEAD)
     )
-    for run_id, change, experiment in session.execute(query).all():
-        if offer.fits(resolved_of(experiment).parsed(), _patch(change)):
+    for run_id, change, experiment in deed.session.execute(query).all():
+        fits = offer.fits(resolved_of(experiment).parsed(), _patch(change))
+        if fits and not _belongs_elsewhere(deed, experiment, host):
             yield run_id
+
+
+def _belongs_elsewhere(deed: Deed, experiment: ExperimentRow, host: str) -> bool:
+    """Say whether a campaign's run waits for the host of its campaign's other runs.
+
+    Runs are compared on one host; only where no worker of it lives any more another may go on.
+    """
+    if experiment.campaign is None:
+        return False
+    query = (
+        select(RunRow.host)
+        .join(ExperimentRow, ExperimentRow.id == RunRow.experiment)
+        .where(ExperimentRow.campaign == experiment.campaign, RunRow.host.is_not(None))
+        .order_by(RunRow.claimed_at.desc())
+        .limit(1)
+    )
+    theirs = deed.session.scalars(query).first()
+    if theirs is None or theirs == host:
+        return False
+    lives = select(WorkerRow.name).where(
+        WorkerRow.host == theirs,
+        WorkerRow.seen_at >= deed.now - SILENT_S,
+        WorkerRow.draining.is_(False),
+    )
+    return deed.session.scalars(lives.limit(1)).first() is not None
 
 
 def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) -> Order | None:

@@ -45,7 +45,7 @@ class CampaignSpec(Submitted):
     """Whether the metric is divided by the number of ranks, as scaling is looked at."""
     margin: Annotated[float, Field(ge=0, lt=1)] = 0.02
     """Ratio beyond which a difference matters."""
-    confidence: Annotated[float, Field(ge=0.5, lt=1)] = 0.95
+    confidence: Annotated[float, Field(ge=0.5, le=0.99)] = 0.95
     """That all answers hold together, however often was looked."""
     warmup_steps: Annotated[int, Field(ge=0)] = 5
     """First steps of every run that are not looked at."""

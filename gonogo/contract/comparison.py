@@ -113,6 +113,8 @@ class DifferingPath(Recorded):
     values: dict[str, list[JsonValue]]
     """Variant → the values that its runs have; null: not set."""
     evidence: PathEvidence
+    ordered: bool = True
+    """Whether the orders differ in it; else only what the processes told."""
 
 
 class Comparison(Recorded):

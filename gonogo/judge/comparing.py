@@ -78,7 +78,7 @@ def unit_of_decision(
         return NoUnit(name=name, why=why)
     facts = Facts.model_validate(recorded.document["facts"])
     rules = Rules.model_validate(recorded.document["rules"])
-    found = measure_of(facts, rules, question.metric)
+    found = measure_of(facts, rules, question.metric, question.warmup_steps)
     here = run_dir is not None and _is_of(run_dir, rules)
     if found is None and here and run_dir is not None:
         return unit_of_directory(name, run_dir, question)
@@ -87,7 +87,7 @@ def unit_of_decision(
     measures = {
         metric: row[0]
         for metric in (question.metric, *question.told)
-        if (row := measure_of(facts, rules, metric)) is not None
+        if (row := measure_of(facts, rules, metric, question.warmup_steps)) is not None
     }
     warmed = found[1] if found is not None else None
     return build_unit(name, facts, rules, measures, question, order=order, warmed_steps=warmed)

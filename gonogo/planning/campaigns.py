@@ -10,11 +10,13 @@ from typing import Any
 
 from gonogo.contract.campaign import CampaignSpec, CampaignVariant
 from gonogo.contract.canonical import plain_copy
-from gonogo.contract.errors import Problem, Rejected
+from gonogo.contract.errors import Corrupt, Problem, Rejected
 from gonogo.judge.compare.campaign import question_of
 from gonogo.planning.frozen import ResolvedPlan
 from gonogo.planning.layers import merged
+from gonogo.planning.ordering import build_order
 from gonogo.planning.overrides import with_overrides
+from gonogo.planning.problems import rejected
 from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import parse_plan
 
@@ -57,6 +59,8 @@ def resolve_campaign(
     assert spec is not None  # it is a mapping, and the plan is valid
     del whole["campaign"]
     question = question_of(spec)
+    (phase,) = whole["phases"]
+    _check(whole, phase, spec, {row.id for row in question.criteria()})
     gate = [row.model_dump(mode="json", exclude_unset=True) for row in question.criteria()]
     variants = {}
     for row in spec.variants:
@@ -65,6 +69,14 @@ def resolve_campaign(
             variants[row.name] = resolve_plan(plan, None if fault is None else {"fault": fault})
         except Rejected as error:
             raise _of_variant(row.name, error) from error
+    _check_differing(variants)
+    for name, found in variants.items():
+        try:
+            reseeded(found, spec.bound).plan_digest()
+        except Corrupt as error:
+            raise Rejected(
+                f"variant {name}: train.seed: {error.detail} after its repeats"
+            ) from error
     return ResolvedCampaign(plan=str(whole.get("name")), spec=spec, variants=variants)
 
 
@@ -84,6 +96,47 @@ def reseeded(plan: ResolvedPlan, repeat: int) -> ResolvedPlan:
     )
 
 
+def _check(
+    whole: Mapping[str, Any], phase: Mapping[str, Any], spec: CampaignSpec, ours: set[str]
+) -> None:
+    """Refuse what could compare nothing, before anything is run for it.
+
+    Raises:
+        Rejected: no step after the warm-up; a criterion that is called as one of the campaign's.
+    """
+    if spec.warmup_steps >= phase["steps"]:
+        message = f"found {spec.warmup_steps}; expected fewer than the {phase['steps']} steps"
+        raise rejected([Problem(path="campaign.warmup_steps", message=message)])
+    taken = sorted(ours & {row.get("id") for row in phase.get("gate") or ()})
+    if taken:
+        path = f"phases.{phase['name']}.gate.{taken[0]}"
+        raise rejected(
+            [Problem(path=path, message="the campaign itself has a criterion of this id")]
+        )
+
+
+def _check_differing(variants: Mapping[str, ResolvedPlan]) -> None:
+    """Refuse variants that order the same thing as the baseline; seeds belong to the repeat.
+
+    Raises:
+        Rejected: such a variant.
+    """
+    told = {name: _told(plan) for name, plan in variants.items()}
+    baseline, *others = told
+    for name in others:
+        if told[name] == told[baseline]:
+            message = f"variant {name} changes nothing of {baseline}, so they cannot be compared"
+            raise rejected([Problem(path=f"campaign.variants.{name}", message=message)])
+
+
+def _told(plan: ResolvedPlan) -> dict[str, Any]:
+    order = build_order(
+        plan, plan.parsed().phases[0].name, experiment="exp_check", run="run_check", token=0
+    ).document()
+    train = {key: value for key, value in order["train"].items() if key != "seed"}
+    return {"train": train, **{key: order.get(key) for key in ("env", "command", "world_size")}}
+
+
 def _plan_of(
     whole: Mapping[str, Any], variant: CampaignVariant, gate: list[dict[str, Any]]
 ) -> dict[str, Any]:
@@ -93,9 +146,7 @@ def _plan_of(
     for name, patch in variant.document().items():
         if name != "name":
             phase[name] = merged(phase.get(name) or {}, patch)
-    mine = phase.get("gate") or []
-    taken = {row.get("id") for row in mine if isinstance(row, dict)}
-    phase["gate"] = [*mine, *(row for row in gate if row["id"] not in taken)]
+    phase["gate"] = [*(phase.get("gate") or []), *gate]
     return plan
 
 

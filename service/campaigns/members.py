@@ -1,7 +1,7 @@
 """What do the experiments of a campaign bring to its comparison?"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -16,6 +16,9 @@ from gonogo.judge.compare.unit import NoUnit, Unit
 from gonogo.judge.comparing import unit_of_decision
 from gonogo.judge.ledger.recorded import parse_decision
 from service.db.schema import CampaignRow, DecisionRow, ExperimentRow, RunRow
+
+COUNTED = (Verdict.GO, Verdict.CONDITIONAL_GO)
+"""Verdicts of runs that count: what fails its gate, or does not show it, wins nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +86,11 @@ def _brought(session: Session, row: ExperimentRow, question: Question) -> Brough
         return Brought(experiment=row, unit=NoUnit(name=row.id, why=f"it was not judged: {said}"))
     run = session.get(RunRow, decision.run) if decision.run else None
     order = None if run is None or run.order is None else Order.model_validate(run.order)
+    verdict = Verdict(decision.verdict) if decision.verdict else None
     recorded = parse_decision(decision.document)
-    return Brought(
-        experiment=row,
-        decision=decision.id,
-        verdict=Verdict(decision.verdict) if decision.verdict else None,
-        unit=unit_of_decision(decision.id, recorded, None, question, order=order),
-    )
+    unit = unit_of_decision(decision.id, recorded, None, question, order=order)
+    if isinstance(unit, Unit):
+        unit = replace(unit, host=run.host if run is not None else None)
+        if verdict not in COUNTED:
+            unit = NoUnit(name=decision.id, why=f"its verdict is {verdict}")
+    return Brought(experiment=row, decision=decision.id, verdict=verdict, unit=unit)

@@ -77,7 +77,7 @@ def _begin(deed: Deed, row: CampaignRow, step: Begin) -> None:
     plan = reseeded(ResolvedPlan.model_validate(row.variants[step.variant]), step.repeat)
     submission = Submission(
         plan=row.plan,
-        name=f"{row.name} {step.variant} {step.repeat}"[:200],
+        name=f"{row.name[:120]} {step.variant} {step.repeat}",
         labels={**row.labels, "campaign": row.name, "variant": step.variant},
     )
     place = CampaignPlace(campaign=row.id, variant=step.variant, repeat=step.repeat)

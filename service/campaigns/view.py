@@ -115,7 +115,7 @@ def _next(row: CampaignRow, spec: CampaignSpec, brought: Sequence[Brought]) -> l
 def _options(spec: CampaignSpec) -> Iterator[str]:
     """Yield how the same is asked on the command line."""
     yield f"--metric {spec.metric} --warmup {spec.warmup_steps} --margin {spec.margin:g}"
-    yield f"--confidence {question_of(spec).confidence:.6g}"
+    yield f"--confidence {question_of(spec).confidence:.10g}"
     if spec.better is not None:
         yield f"--{spec.better}"
     if spec.per_device:

@@ -4,6 +4,7 @@ from functools import partial
 
 from sqlalchemy.orm import Session
 
+from gonogo.contract.errors import Unavailable
 from service.campaigns.step import advance, load_running
 from service.context import Context
 from service.lifecycle import Deed
@@ -16,9 +17,21 @@ class Campaigns:
         self._context = context
 
     def run_once(self) -> None:
-        """Look once at every campaign that goes on."""
+        """Look once at every campaign that goes on.
+
+        Raises:
+            Exception: what one of them failed for, once all have been looked at.
+        """
+        errors = []
         for campaign in self._context.store.read(load_running):
-            self._context.store.write(partial(self._advance, campaign))
+            try:
+                self._context.store.write(partial(self._advance, campaign))
+            except Unavailable:
+                raise
+            except Exception as error:  # noqa: BLE001 - one campaign never holds up the others
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def _advance(self, campaign: str, session: Session) -> None:
         advance(Deed(session=session, now=self._context.now()), campaign)

@@ -49,6 +49,27 @@ def test_the_same_key_submits_once(plane: Plane) -> None:
             None,
             "toks_per_s",
         ),
+        (
+            {"campaign": {"variants": [{"name": "a"}, {"name": "b"}]}},
+            "campaign.variants.b",
+            "changes nothing",
+        ),
+        (
+            {"campaign": {"variants": [{"name": "a"}, {"name": "b", "train": {"seed": 2}}]}},
+            "campaign.variants.b",
+            "changes nothing",
+        ),
+        ({"train": {"config": "demo", "seed": 2**53 - 1, "dtype": "fp32"}}, None, "seed"),
+        (
+            {"campaign": {**campaign_plan()["campaign"], "warmup_steps": 30}},
+            "campaign.warmup_steps",
+            "fewer than the 30 steps",
+        ),
+        (
+            {"campaign": {**campaign_plan()["campaign"], "shown_by": ["toks_per_s"]}},
+            None,
+            "cannot show a difference",
+        ),
     ],
 )
 def test_what_would_fail_later_is_refused_at_once(

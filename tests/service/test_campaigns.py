@@ -17,6 +17,7 @@ from gonogo.judge.comparing import unit_of_decision
 from gonogo.judge.ledger.recorded import load_decision
 from gonogo.planning.source import bundled_plan
 from service.campaigns.step import advance
+from service.conductor import campaigns as campaigns_loop
 from service.lifecycle import Deed
 from tests.service.conftest import Plane
 from tests.service.fake_worker import FakeWorker, beats
@@ -146,6 +147,49 @@ def test_a_run_that_fails_is_made_once_more(plane: Plane) -> None:
     assert [row["repeat"] for row in members] == [1, 1, 1]
     assert "nonzero_exit" in members[1]["why"]
     assert view(plane, began["id"])["planned"] == 7
+
+
+def test_runs_wait_for_the_host_of_the_others_while_it_lives(plane: Plane) -> None:
+    submit(plane)
+    here = plane.worker(name="w1", host="host-1")
+    there = plane.worker(name="w2", host="host-2")
+    run_through(here, plane.next_order(here), 1.0)
+    plane.wait(lambda: len(plane.get("/campaigns")["items"][0]["members"]) == 2, "the next run")
+    assert there.claim() is None
+    assert plane.next_order(here) is not None
+
+
+def test_a_run_that_misses_its_gate_wins_nothing(plane: Plane) -> None:
+    plan = campaign_plan()
+    low = {"id": "low", "metric": "loss", "aggregate": "last", "pass_below": 2.0}
+    plan["phases"][0]["gate"] = [low]
+    began = submit(plane, plan)
+    worker = plane.worker()
+    for _ in range(2):
+        run_through(worker, plane.next_order(worker), 1.0)
+    done = plane.wait(
+        lambda: (row := view(plane, began["id"]))["state"] == "finished" and row, "its end"
+    )
+    assert [row["why"] for row in done["members"]] == ["its verdict is NO_GO"] * 2
+    assert (done["comparison"]["result"], done["comparison"]["winner"]) == ("inconclusive", None)
+
+
+def test_one_that_cannot_be_compared_holds_up_no_other(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = submit(plane)["id"]
+    real = campaigns_loop.advance
+
+    def advance_or_fail(deed: Deed, campaign: str) -> None:
+        if campaign == broken:
+            raise ValueError("a number that nobody expected")
+        real(deed, campaign)
+
+    plane.wait(lambda: view(plane, broken)["members"], "its first run")
+    plane.call("POST", f"/experiments/{view(plane, broken)['members'][0]['experiment']}/cancel")
+    monkeypatch.setattr(campaigns_loop, "advance", advance_or_fail)
+    other = submit(plane)["id"]
+    plane.wait(lambda: view(plane, other)["members"], "the run of the other")
 
 
 def test_cancelled_it_begins_nothing_more(plane: Plane) -> None:

@@ -7,7 +7,7 @@ swapping baseline and variant mirrors the answer.
 import math
 from collections.abc import Sequence
 
-from gonogo.contract.canonical import rounded
+from gonogo.contract.canonical import canonical_bytes, rounded
 from gonogo.contract.comparison import (
     Answer,
     Basis,
@@ -23,6 +23,8 @@ from gonogo.judge.compare.sentences import better_words, percent
 from gonogo.judge.compare.unit import Unit
 
 SAME = "the variants ran the same thing"
+RESUMED = "resume_step"
+"""The ordered path that says nothing of what a run is."""
 SHOWN_RATIO = 0.01
 """By how much what shows a difference must differ at least."""
 
@@ -57,10 +59,14 @@ def answer_variant(
     if found is None:
         missing = "the baseline" if not baseline else name
         return row.model_copy(update={"text": f"{missing} has no run that counts"})
-    row = row.model_copy(update={"ratio": rounded(math.exp(found.centre))})
-    if all(path.evidence is PathEvidence.DENIED for path in paths):
-        return row.model_copy(update={"text": _same_text(paths)})
-    unshown = _unshown(baseline, units, question) or _unlike(baseline, units, question)
+    row = row.model_copy(update={"ratio": rounded(_exp(found.centre))})
+    if not any(_counts(path, question) for path in paths):
+        return row.model_copy(update={"text": _same_text(paths, question)})
+    unshown = (
+        _elsewhere(baseline, units, question)
+        or _unshown(baseline, units, question)
+        or _unlike(baseline, units, question)
+    )
     if unshown is not None:
         return row.model_copy(update={"text": unshown})
     row = row.model_copy(update=_ends(found))
@@ -100,10 +106,42 @@ def _exp(value: float) -> float:
     return math.exp(value) if value < 700.0 else math.inf
 
 
-def _same_text(paths: Sequence[DifferingPath]) -> str:
+def _counts(path: DifferingPath, question: Question) -> bool:
+    """Say whether a difference makes the variant another thing than the baseline.
+
+    Of a campaign only what was ordered does, where it differs in every run: one run on another
+    commit, or one that was resumed, is no variant.
+    """
+    if path.evidence is PathEvidence.DENIED:
+        return False
+    if not question.in_campaign:
+        return True
+    base, mine = ({canonical_bytes(value) for value in row} for row in path.values.values())
+    return path.ordered and path.path != RESUMED and not base & mine
+
+
+def _elsewhere(baseline: Sequence[Unit], units: Sequence[Unit], question: Question) -> str | None:
+    """Return which runs of a repeat were made on two hosts; None where none were."""
+    if not question.in_campaign:
+        return None
+    hosts = {unit.repeat: unit.host for unit in baseline}
+    for unit in units:
+        there = hosts.get(unit.repeat)
+        if None not in (there, unit.host) and there != unit.host:
+            return (
+                f"its run of repeat {unit.repeat} was made on host {unit.host}, the baseline's on"
+                f" {there}: hosts are no variants"
+            )
+    return None
+
+
+def _same_text(paths: Sequence[DifferingPath], question: Question) -> str:
     if not paths:
         return SAME
-    return f"{SAME}: what was ordered to differ ({', '.join(row.path for row in paths)}) did not"
+    names = ", ".join(row.path for row in paths if row.ordered)
+    if question.in_campaign and not names:
+        return f"{SAME}: nothing that was ordered differs"
+    return f"{SAME}: what was ordered to differ ({names}) did not"
 
 
 def _unshown(baseline: Sequence[Unit], units: Sequence[Unit], question: Question) -> str | None:
@@ -140,7 +178,7 @@ def _alike(a: float, b: float, share: float = SHOWN_RATIO) -> bool:
 
 
 def _words(found: Interval, question: Question) -> str:
-    return better_words(math.exp(found.centre), question.higher_is_better)
+    return better_words(_exp(found.centre), question.higher_is_better)
 
 
 def _text(found: Interval, answer: Answer, more: int | None, question: Question) -> str:

@@ -104,6 +104,7 @@ def question_of(spec: CampaignSpec) -> Question:
         most_repeats=spec.bound,
         per_device=spec.per_device,
         shown_by=[str(name) for name in spec.shown_by],
+        in_campaign=True,
         alike_in={str(name): share for name, share in spec.alike_in.items()},
     )
 
@@ -151,6 +152,13 @@ def planned_runs(spec: CampaignSpec, members: Iterable[Member]) -> int:
     return len(members) - going + max(missing, going)
 
 
+def _given_up(row: Unit | NoUnit) -> NoUnit:
+    """Return a run of a variant that was given up: what goes wrong again and again never wins."""
+    if isinstance(row, NoUnit):
+        return row
+    return NoUnit(name=row.name, why="its variant was given up", repeat=row.repeat)
+
+
 def _slots_of(spec: CampaignSpec, members: Iterable[Member]) -> _Slots | None:
     """Return what has been brought; None while something goes on."""
     rows: dict[tuple[str, int], list[Unit | NoUnit]] = {}
@@ -163,8 +171,11 @@ def _slots_of(spec: CampaignSpec, members: Iterable[Member]) -> _Slots | None:
 
 def _compared(spec: CampaignSpec, slots: _Slots, repeats: int) -> Comparison:
     """Return the comparison of the first repeats, with what to know about its looks."""
-    brought = slots.brought(repeats)
     lost = slots.given_up()
+    brought = {
+        name: [_given_up(row) if name in lost else row for row in rows]
+        for name, rows in slots.brought(repeats).items()
+    }
     asked = {
         name: rows or [NoUnit(name=name, why="it was never run: the campaign ended before")]
         for name, rows in brought.items()

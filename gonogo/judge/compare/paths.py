@@ -38,7 +38,9 @@ def find_paths(variants: Variants) -> list[DifferingPath]:
             continue
         if path == CONFIG and _seeds_differ(ordered):
             continue
-        found[path] = DifferingPath(path=path, values=values, evidence=PathEvidence.TOLD)
+        found[path] = DifferingPath(
+            path=path, values=values, evidence=PathEvidence.TOLD, ordered=False
+        )
     return [found[path] for path in sorted(found)]
 
 

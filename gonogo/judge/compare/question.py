@@ -13,6 +13,8 @@ CONFIDENCE = 0.95
 WARMUP_STEPS = 5
 """As the bundled plans have it: allocator, caches and clocks settle in the first steps."""
 MOST_REPEATS = 20
+MOST_CONFIDENCE = 0.9999
+"""Beyond it an interval says nothing any more."""
 """Nobody is told to make more runs of each variant than these."""
 
 _HIGHER_IS_BETTER: Mapping[str, bool] = {
@@ -48,6 +50,9 @@ class Question:
     """Whether a run's value is divided by the number of its ranks."""
     shown_by: tuple[str, ...] = ()
     """Metrics that show that a variant did something else than the baseline."""
+    in_campaign: bool = False
+    """Whether the runs are those of a campaign: a variant must differ in what was ordered, in
+    every run, and what is paired must have run on one host."""
     alike_in: Mapping[str, float] = field(default_factory=dict)
     """Metrics that show that it computed the same all the same → share by which two runs of one
     repeat may differ."""
@@ -82,6 +87,7 @@ def ask(
     per_device: bool = False,
     shown_by: Sequence[str] = (),
     alike_in: Mapping[str, float] | None = None,
+    in_campaign: bool = False,
 ) -> Question:
     """Return a question that can be answered.
 
@@ -89,27 +95,30 @@ def ask(
         metric: as gates name it.
         higher_is_better: None: what everybody wants of this metric.
         margin: ratio beyond which a difference matters, 0 ≤ margin < 1.
-        confidence: of all intervals together, 0.5 ≤ confidence < 1.
+        confidence: of all intervals together, 0.5 to MOST_CONFIDENCE.
         warmup_steps: first steps of each run that are not looked at.
         most_repeats: bound on the runs of each variant that are ever advised.
         per_device: whether values are divided by the number of ranks.
         shown_by: metrics in which every variant must differ from the baseline.
         alike_in: metrics in which it must not → share by which runs of one repeat may differ.
+        in_campaign: whether a campaign asks (`Question.in_campaign`).
 
     Raises:
         Rejected: no such metric; nobody knows which way is better; a number out of its range.
     """
     for name in (metric, *shown_by, *(alike_in or {})):
-        if metric_row(name) is None:
-            raise Rejected(f"there is no metric {name!r}; {hint(name, metric_names())}")
+        _check_metric(name)
     if higher_is_better is None:
         higher_is_better = _HIGHER_IS_BETTER.get(metric)
     if higher_is_better is None:
         raise Rejected(f"which is better of {metric}? Say lower or higher (--lower, --higher)")
     if not 0.0 <= margin < 1.0:
         raise Rejected(f"margin: found {margin:g}; expected 0 to 1 (0.02 is 2 %)")
-    if not 0.5 <= confidence < 1.0:
-        raise Rejected(f"confidence: found {confidence:g}; expected 0.5 to 1 (0.95 is 95 %)")
+    if not 0.5 <= confidence <= MOST_CONFIDENCE:
+        raise Rejected(
+            f"confidence: found {confidence!r}; expected 0.5 to {MOST_CONFIDENCE} (0.95 is 95 %)"
+        )
+    _check_told(metric, shown_by, alike_in or {})
     if warmup_steps < 0:
         raise Rejected(f"warmup: found {warmup_steps}; expected a number of steps")
     return Question(
@@ -121,5 +130,21 @@ def ask(
         most_repeats=most_repeats,
         per_device=per_device,
         shown_by=tuple(map(str, shown_by)),
+        in_campaign=in_campaign,
         alike_in={str(name): share for name, share in (alike_in or {}).items()},
     )
+
+
+def _check_metric(name: str) -> None:
+    """Raise Rejected for a metric that there is not."""
+    if metric_row(name) is None:
+        raise Rejected(f"there is no metric {name!r}; {hint(name, metric_names())}")
+
+
+def _check_told(metric: str, shown_by: Sequence[str], alike_in: Mapping[str, float]) -> None:
+    """Raise Rejected for proofs that contradict each other, or what is compared."""
+    for name in shown_by:
+        if name == metric or name in alike_in:
+            raise Rejected(f"{name} cannot show a difference: it is compared, or must be alike")
+    if metric in alike_in:
+        raise Rejected(f"{metric} is compared, so it need not be alike")

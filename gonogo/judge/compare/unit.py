@@ -21,6 +21,8 @@ from gonogo.judge.compare.ran import Ran, build_ran
 from gonogo.judge.evidence.measure import MAX_BLOCKS, PARTIAL_SHARE
 from gonogo.judge.evidence.metrics import metric_row
 
+SMALLEST, LARGEST = 1e-100, 1e100
+"""Of a value that is compared: nothing of a training run lies beyond, and ratios stay finite."""
 _WINDOW = re.compile(r"(\d+)\.\.(\d+)")
 
 
@@ -39,6 +41,8 @@ class Unit:
     window: str = ""
     samples: int = 0
     repeat: int | None = None
+    host: str | None = None
+    """Where it ran, as far as who asks knows it."""
     ran: Ran = field(default_factory=Ran)
     shown: Mapping[str, float] = field(default_factory=dict)
     """Means of the other metrics that are asked for, as far as every rank tells them."""
@@ -90,16 +94,20 @@ def build_unit(
         return NoUnit(name=name, why=why or "")
     rows = [measure.ranks[str(rank)] for rank in rules.ranks()]
     more = 0 if warmed_steps is None else max(0, question.warmup_steps - warmed_steps)
+    known = metric_row(question.metric)
+    if more and known is not None and known.statistic is not None:
+        why = f"its recorded facts hold {question.metric} with {more} steps of the warm-up"
+        return NoUnit(name=name, why=why)
     series = [_series(row, more) for row in rows]
     values = [_value(row, ours, question.metric) for row, ours in zip(rows, series, strict=True)]
     told = [value for value in values if value is not None]
     if len(told) < len(values):
         return NoUnit(name=name, why=_too_short(question))
-    value = math.fsum(told) / len(told)
+    value = sum(told) / len(told) if max(told) > LARGEST else math.fsum(told) / len(told)
     if question.per_device:
         value /= len(told)
-    if not value > 0.0:
-        return NoUnit(name=name, why=f"{question.metric} is {value:g}; a ratio needs one above 0")
+    if not SMALLEST <= value <= LARGEST:
+        return NoUnit(name=name, why=f"{question.metric} is {value:g}, of which no ratio is made")
     return Unit(
         name=name,
         run=f"{rules.run or facts.ranks['0'].digest}/{rules.attempt or 1}",
@@ -122,7 +130,7 @@ def _mean(measure: Measure, rules: Rules, metric: str) -> float | None:
     if any(row.non_finite or row.samples < PARTIAL_SHARE * row.owed for row in rows):
         return None
     told = [_value(row, _series(row, 0), metric) for row in rows]
-    known = [value for value in told if value is not None]
+    known = [value for value in told if value is not None and abs(value) <= LARGEST]
     return rounded(math.fsum(known) / len(known)) if known and len(known) == len(told) else None
 
 
@@ -202,6 +210,9 @@ def _value(row: MeasureRow, series: _Series, metric: str) -> float | None:
         return row.value
     if not series.blocks:
         return None
+    largest = max(series.blocks, key=abs)
+    if abs(largest) > LARGEST:
+        return largest  # which is no unit, and whose sum no double holds
     if metric == Metric.TOKS_PER_S and min(series.blocks) > 0.0:
         return statistics.harmonic_mean(series.blocks, weights=series.weights)
     return statistics.fmean(series.blocks, weights=series.weights)
@@ -223,11 +234,13 @@ def _later(window: str, more: int, row: MeasureRow) -> str:
     return f"{int(found[1]) + math.ceil(more / size) * size}..{found[2]}"
 
 
-def measure_of(facts: Facts, rules: Rules, metric: str) -> tuple[Measure, int] | None:
+def measure_of(
+    facts: Facts, rules: Rules, metric: str, warmup_steps: int
+) -> tuple[Measure, int] | None:
     """Return a metric as recorded facts hold it, and the steps that it leaves out as warm-up.
 
-    Of several criteria that look at the metric, the one that looks at the most steps counts; then
-    the first by its id.
+    Of several criteria that look at the metric, the one that leaves out `warmup_steps` counts; else
+    the one that looks at the most steps; then the first by its id.
     """
     found: Mapping[str, tuple[Measure, int]] = {
         row.id: (facts.measures[row.id], row.warmup_steps)
@@ -236,4 +249,4 @@ def measure_of(facts: Facts, rules: Rules, metric: str) -> tuple[Measure, int] |
     }
     if not found:
         return None
-    return min(found.items(), key=lambda row: (row[1][1], row[0]))[1]
+    return min(found.items(), key=lambda row: (row[1][1] != warmup_steps, row[1][1], row[0]))[1]

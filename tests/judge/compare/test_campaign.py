@@ -22,6 +22,8 @@ from gonogo.judge.compare.campaign import (
     planned_runs,
     question_of,
 )
+from gonogo.judge.compare.question import ask
+from gonogo.judge.compare.ran import Ran
 from gonogo.judge.compare.unit import NoUnit, Unit
 from tests.judge.compare.units import ran, unit
 
@@ -179,6 +181,70 @@ def test_one_run_that_shows_no_difference_is_enough() -> None:
 
     _, found = play(spec_of(shown_by=["comm_mb"]), result)
     assert found.variants[1].answer is Answer.INCONCLUSIVE
+
+
+def test_a_variant_that_is_given_up_never_wins_however_fast_it_once_was() -> None:
+    """One run of 33 % more, and then it fails twice: nothing is left to compare."""
+    noise = random.Random(8)
+
+    def result(begin: Begin, before: int) -> Unit | NoUnit:
+        if begin.variant == "b" and begin.repeat == 2:
+            return NoUnit(name=f"b{before}", why="it did not complete: nonzero_exit")
+        speed = 100 if begin.variant == "a" else 133
+        return brought(begin, speed * (1 + noise.gauss(0, 0.001)), before)
+
+    _, found = play(spec_of(), result)
+    assert (found.result, found.winner, found.kept) == (Result.INCONCLUSIVE, None, "a")
+    assert "its variant was given up" in {row.why for row in found.left_out}
+
+
+def told(begin: Begin, toggle: object, **more: object) -> Ran:
+    ordered = {"env.NSA_X": toggle, "resume_step": more.pop("resume_step", 0)}
+    return Ran(ordered=ordered, told={"env": True, **more})
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"b": {"env.NSA_X": "0", "device": "another"}, "a": {"env.NSA_X": "0", "device": "cpu"}},
+        {"b": {"env.NSA_X": "0", "resume_step": 20}, "a": {"env.NSA_X": "0"}},
+    ],
+    ids=["another device", "resumed"],
+)
+def test_what_no_variant_ordered_makes_no_variant(odd: dict[str, dict[str, object]]) -> None:
+    """The toggle never arrived (denied), and one run differs by accident."""
+    noise = random.Random(9)
+
+    def result(begin: Begin, before: int) -> Unit:
+        accident = odd[begin.variant] if begin.repeat == 2 else {"env.NSA_X": "0", "device": "cpu"}
+        speed = 100 if begin.variant == "a" else 133
+        ran_ = told(begin, begin.variant, **accident)
+        return unit(f"{begin}", speed + noise.random(), ran=ran_)
+
+    _, found = play(spec_of(), result)
+    assert (found.result, found.winner) == (Result.INCONCLUSIVE, None)
+    assert "the same thing" in found.variants[1].text
+
+
+def test_runs_of_one_repeat_on_two_hosts_compare_hosts() -> None:
+    noise = random.Random(10)
+
+    def result(begin: Begin, before: int) -> Unit:
+        speed = 100 if begin.variant == "a" else 133
+        host = "slow" if begin.variant == "a" else "fast"
+        return brought(begin, speed + noise.random(), before, host=host)
+
+    _, found = play(spec_of(), result)
+    assert (found.result, found.winner) == (Result.INCONCLUSIVE, None)
+    assert "hosts are no variants" in found.variants[1].text
+
+
+@pytest.mark.parametrize("confidence", [0.99995, 0.9999999999999998, 1.0, float("nan")])
+def test_no_confidence_is_asked_that_has_no_interval(confidence: float) -> None:
+    with pytest.raises(ValueError, match="confidence"):
+        spec_of(confidence=confidence)
+    with pytest.raises(Rejected, match="confidence"):
+        ask(confidence=confidence)
 
 
 @given(seed=st.integers(0, 10_000), failing=st.floats(0, 0.6), names=st.integers(2, 5))

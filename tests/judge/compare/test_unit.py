@@ -148,10 +148,30 @@ def test_of_recorded_criteria_the_one_with_the_least_warm_up_counts() -> None:
     )
     rules = build_rules(order)
     facts = build_facts(record_of(order), rules)
-    found = measure_of(facts, rules, "loss")
-    assert found is not None
-    assert (found[0].window, found[1]) == ("2..12", 1)
-    assert measure_of(facts, rules, "toks_per_s") is None
+    for asked, window, left_out in ((3, "2..12", 1), (1, "2..12", 1), (5, "6..12", 5)):
+        found = measure_of(facts, rules, "loss", asked)
+        assert found is not None
+        assert (found[0].window, found[1]) == (window, left_out)
+    assert measure_of(facts, rules, "toks_per_s", 1) is None
+
+
+def test_one_number_over_a_window_cannot_leave_out_more_of_it() -> None:
+    question = ask("step_cv", warmup_steps=5)
+    row = MeasureRow(samples=10, owed=10, value=0.5, blocks=[0.5] * 10)
+    measures = {"step_cv": Measure(window="3..12", ranks={"0": row, "1": row})}
+    found = build_unit("r", FACTS, RULES, measures, question, warmed_steps=2)
+    assert isinstance(found, NoUnit)
+    assert found.why == "its recorded facts hold step_cv with 3 steps of the warm-up"
+    assert isinstance(build_unit("r", FACTS, RULES, measures, question, warmed_steps=5), Unit)
+
+
+@pytest.mark.parametrize("value", [1e308, 1e101, 1e-101, float("inf")])
+def test_numbers_beyond_any_run_are_no_unit_and_no_error(value: float) -> None:
+    row = MeasureRow(samples=10, owed=10, value=value, blocks=[value] * 10)
+    measures = {"loss": Measure(window="3..12", ranks={"0": row, "1": row})}
+    found = build_unit("r", FACTS, RULES, measures, LOSS, warmed_steps=2)
+    assert isinstance(found, NoUnit)
+    assert "no ratio" in found.why
 
 
 def test_options_of_a_command_are_paths_by_their_names() -> None:
