@@ -123,9 +123,28 @@ def test_it_warns_again_after_the_room_was_really_back() -> None:
     assert warnings == [("warn", 5_000.0)] * 2
 
 
+@pytest.mark.parametrize(("between", "warnings"), [(5_100, 1), (6_249, 1), (6_250, 2)])
+def test_room_is_back_with_a_quarter_more_than_the_limit(between: float, warnings: int) -> None:
+    found = of_disk(watch(steps_with_room(4_000, between, 4_000)))
+    assert found == [("warn", 5_000.0)] * warnings
+
+
+def test_without_a_checkpoint_only_the_plans_megabytes_count() -> None:
+    world = World(host_order({"disk": {"warn_mb": 0.25}})).boot().steps(2)
+    tell(world, disk=disk(0.3))
+    assert of_disk(watch(world.steps(2))) == []
+
+
+def test_a_refusal_is_told_with_two_hundred_characters_of_its_text() -> None:
+    world = World(host_order()).boot().steps(3)
+    world.ranks[0].say("error", type="OSError", text="No space left on device" + "x" * 300)
+    (halt,) = watch(world.steps(1)).halts
+    assert halt.text.endswith(": No space left on device" + "x" * 177)
+
+
 def test_a_checkpoint_that_does_not_hold_says_nothing_about_size() -> None:
     world = World(host_order()).boot().steps(2)
-    tell(world, checkpoints=[checkpoint(2, text="model.pt is missing")])
+    tell(world, checkpoints=[{**checkpoint(2, text="model.pt is missing"), "bytes": 2**30}])
     for _ in range(3):
         world.steps(10)
         tell(world, disk=disk(600))
@@ -145,6 +164,21 @@ def test_the_plan_sets_the_limits() -> None:
         (Severity.HALT, 2_000.0),
     ]
     assert {f.source for f in found} == {Source.PLAN}
+
+
+def test_each_limit_says_where_it_came_from_and_what_a_checkpoint_takes() -> None:
+    world = World(host_order({"disk": {"warn_mb": 6_000}}, steps=400)).boot().steps(2)
+    world.steps(10)
+    tell(world, disk=disk(5_500))
+    world.steps(10)
+    tell(world, checkpoints=[checkpoint(2)])
+    for _ in range(3):
+        world.steps(10)
+        tell(world, disk=disk(900))
+    warn, halt = watch(world.steps(2)).findings
+    assert (warn.source, halt.source) == (Source.PLAN, Source.DEFAULT)
+    assert warn.text == ("5500 MB of 100000 are free where the run writes (limit 6000 MB)")
+    assert halt.text.endswith("(limit 1000 MB; a checkpoint takes 1000)")
 
 
 @pytest.mark.parametrize(

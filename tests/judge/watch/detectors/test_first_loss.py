@@ -1,5 +1,7 @@
 """D26: the first loss is near ln(vocab)."""
 
+import math
+
 import pytest
 
 from gonogo.contract.finding import Severity
@@ -10,12 +12,22 @@ from tests.judge.watch.streams import World, order_of, watch
 
 
 @pytest.mark.parametrize(
-    ("loss", "warns"), [(5.545, False), (5.6877, False), (6.5, False), (6.6, True), (4.5, True)]
+    ("loss", "warns"),
+    [
+        (5.545, False),
+        (5.6877, False),
+        (6.5, False),
+        (math.log(256) + 1.0, False),
+        (6.6, True),
+        (4.5, True),
+    ],
 )
 def test_the_first_loss_warns_outside_the_tolerance(loss: float, warns: bool) -> None:
     found = watch(World(order_of(), loss=lambda step: loss).boot().steps(3))
     assert found.halts == []
-    assert [f.detector for f in found.of(Severity.WARN)] == ["first_loss"] * warns
+    warnings = found.of(Severity.WARN)
+    assert [(f.detector, f.step) for f in warnings] == [("first_loss", 1)] * warns
+    assert not armed(found.state)[Detector.FIRST_LOSS]
 
 
 def test_later_losses_do_not_matter() -> None:

@@ -73,6 +73,42 @@ def test_fp16_steps_that_each_lower_the_scale_may_be_skipped_longer() -> None:
     assert halt.value == 40
 
 
+def test_the_scale_has_to_be_told_each_time_and_never_rise() -> None:
+    """Else it is three steps running."""
+    world = run_of("fp16").steps(3, loss_scale=2.0**16)
+    for scale in (2.0**16, None, 2.0**14):
+        world.steps(1, skipped=True, **({} if scale is None else {"loss_scale": scale}))
+    assert len(watch(world).halts) == 1
+    (halt,) = sought([2.0**16, 2.0**16, 2.0**15, 2.0**15, 2.0**15])
+    assert halt.value == 5, "thrice the same is no hysteresis of two"
+
+
+def test_fp16_may_skip_sixteen_of_its_first_steps() -> None:
+    assert watch(run_of("fp16").steps(15, skipped=True).steps(3)).halts == []
+    (halt,) = watch(run_of("fp16").steps(16, skipped=True)).halts
+    assert (halt.step, halt.value) == (16, 16.0)
+
+
+def test_what_the_search_skipped_is_not_held_against_the_steps_that_follow() -> None:
+    world = run_of("fp16")
+    for power in range(32, 13, -1):
+        world.steps(1, skipped=True, loss_scale=2.0**power)
+    world.steps(1, loss_scale=2.0**13).steps(110)
+    assert watch(world).halts == []
+    for _ in range(10):
+        world.steps(8).steps(1, skipped=True)
+    assert len(watch(world).halts) == 1
+
+
+def test_a_scale_of_one_may_fall_longer_and_one_below_may_not() -> None:
+    def to(last: float) -> list[float]:
+        return [last * 2.0**power for power in range(16, -1, -1)]
+
+    assert sought(to(1.0)) == []
+    (halt,) = sought(to(0.5))
+    assert halt.value == 17
+
+
 def test_fp16_steps_that_do_not_lower_the_scale_are_three_at_most() -> None:
     assert sought([2.0**16, 2.0**16]) == []
     assert len(sought([2.0**16, 2.0**16, 2.0**16])) == 1

@@ -1,8 +1,11 @@
 """D1: the first death is named, a normal end is silent."""
 
+from collections.abc import Callable
+
 import pytest
 
 from gonogo.contract.finding import Severity
+from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector
 from gonogo.judge.watch import armed, start
 from tests.judge.watch.streams import EPOCH, T0, World, every, order_of, watch
@@ -154,6 +157,89 @@ def test_an_agent_that_fails_with_its_rank_is_not_the_cause() -> None:
     world.probes.append((world.mono, {"agent": {"pid": 99, "state": "dead", "code": 1}}))
     world.probe(1, "dead", code=3, exit_at=EPOCH)
     assert watch(world).halted() == [("process_death", 1, "data")]
+
+
+def agent_ends(world: World, **probe: int) -> World:
+    """The launcher is gone, and two seconds pass."""
+    world.probes.append((world.mono, {"agent": {"pid": 99, "state": "dead", **probe}}))
+    world.ranks[0].mono += 2.0
+    return world
+
+
+def without_steps(order: Order) -> Order:
+    """The order of a program of which nobody says how many steps it takes."""
+    return order.model_copy(update={"steps": None})
+
+
+def said(world: World, msg: str, step: int, *ranks: int) -> World:
+    for rank in ranks:
+        world.ranks[rank].step = step
+        world.ranks[rank].say(msg)
+    return world
+
+
+@pytest.mark.parametrize(
+    ("world", "ended_well"),
+    [
+        (lambda: World(order_of(steps=5)).boot().steps(5), True),
+        (lambda: World(order_of(steps=5)).boot().steps(4), False),
+        (lambda: said(World(order_of(steps=5)).boot().steps(4), "done", 5, 0, 1), True),
+        (lambda: said(World(order_of(steps=5)).boot().steps(4), "done", 4, 0, 1), False),
+        (lambda: said(World(order_of(steps=5)).boot().steps(4), "halt_seen", 4, 0, 1), True),
+        (lambda: said(World(order_of(steps=5)).boot().steps(4), "halt_seen", 4, 0), False),
+        (lambda: said(World(order_of(steps=5)), "done", 5, 0), False),
+    ],
+    ids=[
+        "the last step",
+        "not the last",
+        "done",
+        "done early",
+        "halted",
+        "one was not halted",
+        "one never spoke",
+    ],
+)
+@pytest.mark.parametrize("code", [0, 1])
+def test_an_agent_ends_well_when_every_rank_did(
+    world: Callable[[], World], ended_well: bool, code: int
+) -> None:
+    found = watch(agent_ends(world(), code=code))
+    assert found.halted() == ([] if ended_well else [("process_death", None, None)])
+
+
+@pytest.mark.parametrize(("code", "halts"), [(0, 0), (1, 1)])
+def test_a_command_that_is_only_read_ends_well_with_zero(code: int, halts: int) -> None:
+    order = order_of().model_copy(update={"patterns": ["x"], "command": ["x"]})
+    found = watch(agent_ends(World(order), code=code), ticking=lambda end: every(0.25)(end + 5.0))
+    assert len(found.halts) == halts
+
+
+def test_where_nobody_says_how_many_steps_who_says_done_is_done() -> None:
+    world = World(without_steps(order_of())).boot()
+    said(world, "done", 0, 0, 1)
+    for rank in (0, 1):
+        world.probe(rank, "dead", code=0)
+    assert watch(agent_ends(world, code=1)).findings == []
+
+
+@pytest.mark.parametrize("code", [143, -15])
+def test_a_rank_that_ended_as_after_sigterm_is_a_victim(code: int) -> None:
+    world = running()
+    world.probe(0, "dead", code=code, exit_at=EPOCH + 1)
+    world.ranks[0].spend(0.3)
+    world.probe(1, "dead", code=3, exit_at=EPOCH + 2)
+    assert watch(world).halted() == [("process_death", 1, "data")]
+
+
+@pytest.mark.parametrize(("signal", "settles"), [(15, True), (9, False)])
+def test_an_agent_that_was_asked_to_end_has_to_settle(signal: int, settles: bool) -> None:
+    world = running()
+    died = EPOCH + world.mono - T0
+    found = watch(agent_ends(world, signal=signal))
+    (finding,) = found.halts
+    seen = next(tick.ts for tick in found.ticks if tick.ts >= died)
+    assert finding.at - seen == pytest.approx(0.5 if settles else 0.0)
+    assert finding.key.endswith("/agent")
 
 
 def test_an_agent_that_fails_alone_is_found_when_it_has_settled() -> None:
