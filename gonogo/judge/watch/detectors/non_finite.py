@@ -69,9 +69,8 @@ def _observe_fp16(own: Overflows, event: Beat, view: View) -> tuple[Overflows, l
     known[line.step] = (before or bad, scale if line.loss_scale is None else line.loss_scale)
     steps = tuple((at, *row) for at, row in sorted(known.items())[-settings.fp16_window_steps :])
     if not steps[-1][1] and all(row[1] for row in steps[:-1]):
-        steps = steps[
-            -1:
-        ]  # the first applied step ends the search, and what it skipped is forgotten
+        # the first applied step ends the search, and what it skipped is forgotten
+        steps = steps[-1:]
     scales = [row[2] for row in takewhile(lambda row: row[1], reversed(steps))]
     running, skipped = len(scales), sum(row[1] for row in steps)
     falls = running > 1 and _falls(scales)
