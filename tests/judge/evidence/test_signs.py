@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.heartbeat import Heartbeat
-from gonogo.judge.evidence.signs import signs_in
+from gonogo.judge.evidence.signs import signs_of
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,4 @@ from gonogo.judge.evidence.signs import signs_in
 )
 def test_a_sign_is_seen_in_type_or_text(msg: str, fields: dict[str, Any], signs: set[str]) -> None:
     stamp = {"ts": 1.0, "mono": 1.0, "pid": 1, "rank": 0, "boot": "b", "seq": 1, "step": 1}
-    assert signs_in(Heartbeat.model_validate({**stamp, "msg": msg, **fields})) == signs
+    assert signs_of(Heartbeat.model_validate({**stamp, "msg": msg, **fields})) == signs
