@@ -72,7 +72,9 @@ class Deadlines:
     def _tell(self, run: str, session: Session) -> None:
         deed = Deed(session=session, now=self._context.now())
         experiment, row = lock_run(deed, run)
-        text = _told(session, experiment, row) if row.state == RunState.RUNNING else None
+        if row.state != RunState.RUNNING or _was_told(session, row):
+            return  # another pass was faster
+        text = _told(session, experiment, row)
         if text is None:
             return
         record_event(deed, experiment, LATE, run=row.id, phase=row.phase, text=text)
