@@ -17,7 +17,7 @@ WORKERS ?= 4
 ARGS ?=
 
 .NOTPARALLEL:
-.PHONY: help install demo up test unit e2e long lint bench mutants simulate format dashboards clean
+.PHONY: help install demo up test unit e2e long lint bench mutants simulate format made clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,7 +68,11 @@ format: install ## Let ruff format the code and mend what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-dashboards: install ## Write docker/grafana/dashboards/*.json anew from dashboards.py
+made: install ## Write anew what is made from the code: schemas, references, dashboards
+	$(BIN)/python -m gonogo.contract.schemas gonogo/contract/schemas
+	$(BIN)/python -m gonogo.planning.reference > docs/plan-reference.md
+	$(BIN)/python -m gonogo.judge.catalogue > docs/detectors.md
+	$(BIN)/python -m gonogo.judge.metric_catalogue > docs/metric-reference.md
 	$(BIN)/python docker/grafana/dashboards.py
 
 clean: ## Remove .venv and every cache

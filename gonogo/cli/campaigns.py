@@ -4,7 +4,6 @@ A campaign runs the variants of one phase in turns and compares them (docs/campa
 """
 
 import time
-import uuid
 from typing import Annotated
 
 import typer
@@ -16,7 +15,6 @@ from gonogo.cli.connection import connect, parse_pairs, parse_sets
 from gonogo.cli.exits import Exit
 from gonogo.cli.output import (
     duration,
-    err,
     out,
     print_fields,
     print_json,
@@ -25,12 +23,12 @@ from gonogo.cli.output import (
 )
 from gonogo.cli.reach.completing import complete_campaign_plans, complete_campaigns
 from gonogo.cli.reach.naming import LAST, resolve
-from gonogo.cli.reach.plans import placed, read_plan
+from gonogo.cli.reach.plans import read_plan
+from gonogo.cli.reach.submitting import submit_plan
 from gonogo.cli.screen.group import Commands
 from gonogo.cli.screen.table import Column, print_columns
 from gonogo.cli.screen.times import ago
 from gonogo.contract.api import CampaignState, CampaignView
-from gonogo.contract.canonical import wire_value
 from gonogo.contract.comparison import Result
 from gonogo.contract.errors import NotFound
 from gonogo.contract.ids import Kind
@@ -76,20 +74,18 @@ def submit(
     """Submit a campaign: its variants are run in turns, and compared."""
     argument = read_plan(plan)
     sets = parse_sets(set_ or [])
-    body = {
-        "plan": wire_value(argument.submitted),
-        "name": name,
-        "set": wire_value(sets),
-        "repeats": repeats,
-        "labels": parse_pairs(label or [], "--label"),
-        "dry_run": dry_run,
-    }
-    key = idempotency_key or str(uuid.uuid4())
     with connect() as client:
-        with placed(argument, sets):
-            answer = client.post("/campaigns", body, **{"Idempotency-Key": key})
-        for warning in answer.get("warnings", []):
-            err.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
+        answer = submit_plan(
+            client,
+            "/campaigns",
+            argument,
+            sets,
+            key=idempotency_key,
+            name=name,
+            repeats=repeats,
+            labels=parse_pairs(label or [], "--label"),
+            dry_run=dry_run,
+        )
         if dry_run:
             print_json(answer)
             return
@@ -137,7 +133,7 @@ def list_(
             Column(name="name", cells=[escape(row.name) for row in rows], cut=True),
             Column(name="state", cells=[_state(row) for row in rows]),
             Column(name="runs", cells=[f"{row.done} of {row.planned}" for row in rows]),
-            Column(name="result", cells=[escape(_result(row)) for row in rows]),
+            Column(name="result", cells=[escape(row.result_words) for row in rows]),
             Column(name="submitted", cells=[ago(row.created_at) for row in rows]),
         ]
     )
@@ -251,13 +247,6 @@ def _print_campaign(view: CampaignView) -> None:
 
 def _state(view: CampaignView) -> str:
     return f"[{_STYLE[view.state]}]{view.state}[/{_STYLE[view.state]}]"
-
-
-def _result(view: CampaignView) -> str:
-    found = view.comparison
-    if found is None:
-        return "–"
-    return f"{found.winner} wins" if found.winner else str(found.result)
 
 
 def register(app: typer.Typer) -> None:

@@ -1,7 +1,6 @@
 """Which commands submit, show and steer experiments? Each is one call of the REST API."""
 
 import re
-import uuid
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +13,6 @@ from gonogo.cli.exits import exit_of_experiment
 from gonogo.cli.look.experiments import print_experiments, submission_fields
 from gonogo.cli.output import (
     duration,
-    err,
     out,
     print_fields,
     print_json,
@@ -25,11 +23,11 @@ from gonogo.cli.output import (
 )
 from gonogo.cli.reach.completing import complete_experiments, complete_plans
 from gonogo.cli.reach.naming import origin_of
-from gonogo.cli.reach.plans import placed, read_plan
+from gonogo.cli.reach.plans import read_plan
+from gonogo.cli.reach.submitting import submit_plan
 from gonogo.cli.standing import cause_lines, standing_lines
 from gonogo.cli.watching import watch_experiment
 from gonogo.contract.api import ExperimentView
-from gonogo.contract.canonical import wire_value
 from gonogo.contract.decision import Cause, DecisionKind, Verdict
 from gonogo.contract.errors import Rejected
 
@@ -76,21 +74,19 @@ def submit(
     """Submit an experiment."""
     argument = read_plan(plan)
     sets = parse_sets(set_ or [])
-    body = {
-        "plan": wire_value(argument.submitted),
-        "name": name,
-        "set": wire_value(sets),
-        "labels": parse_pairs(label or [], "--label"),
-        "dry_run": dry_run,
-    }
-    key = idempotency_key or str(uuid.uuid4())
     with connect() as client:
-        if from_ is not None:
-            body["origin"] = origin_of(client, from_)
-        with placed(argument, sets):
-            answer = client.post("/experiments", body, **{"Idempotency-Key": key})
-        for warning in answer.get("warnings", []):
-            err.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
+        origin = {} if from_ is None else {"origin": origin_of(client, from_)}
+        answer = submit_plan(
+            client,
+            "/experiments",
+            argument,
+            sets,
+            key=idempotency_key,
+            name=name,
+            labels=parse_pairs(label or [], "--label"),
+            dry_run=dry_run,
+            **origin,
+        )
         if dry_run:
             print_json(answer)
             return

@@ -412,3 +412,11 @@ class CampaignView(Recorded):
     submitted_by: str | None = None
     created_at: str
     ended_at: str | None = None
+
+    @property
+    def result_words(self) -> str:
+        """What it came to, in two words: `flash wins`, `tie`; of one that goes on a dash."""
+        if self.comparison is None:
+            return "–" if self.state is CampaignState.RUNNING else str(self.state)
+        winner = self.comparison.winner
+        return f"{winner} wins" if winner else str(self.comparison.result)

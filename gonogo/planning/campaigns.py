@@ -11,6 +11,7 @@ from typing import Any
 from gonogo.contract.campaign import CampaignSpec, CampaignVariant
 from gonogo.contract.canonical import plain_copy
 from gonogo.contract.errors import Corrupt, Problem, Rejected
+from gonogo.contract.order import Order
 from gonogo.judge.compare.campaign import question_of
 from gonogo.planning.frozen import ResolvedPlan
 from gonogo.planning.layers import merged
@@ -129,10 +130,14 @@ def _check_differing(variants: Mapping[str, ResolvedPlan]) -> None:
             raise rejected([Problem(path=f"campaign.variants.{name}", message=message)])
 
 
+def first_order(plan: ResolvedPlan) -> Order:
+    """Return what the first run of a variant would be ordered."""
+    (phase,) = plan.parsed().phases
+    return build_order(plan, phase.name, experiment="exp_dry_run", run="run_dry_run", token=0)
+
+
 def _told(plan: ResolvedPlan) -> dict[str, Any]:
-    order = build_order(
-        plan, plan.parsed().phases[0].name, experiment="exp_check", run="run_check", token=0
-    ).document()
+    order = first_order(plan).document()
     train = {key: value for key, value in order["train"].items() if key != "seed"}
     return {"train": train, **{key: order.get(key) for key in ("env", "command", "world_size")}}
 

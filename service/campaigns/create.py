@@ -8,9 +8,8 @@ from sqlalchemy.orm import Session
 from gonogo.contract.api import CampaignState, CampaignSubmission
 from gonogo.contract.errors import NotFound
 from gonogo.contract.ids import Kind, is_id, new_id
-from gonogo.planning.campaigns import ResolvedCampaign, resolve_campaign
+from gonogo.planning.campaigns import ResolvedCampaign, first_order, resolve_campaign
 from gonogo.planning.checks import warnings_of
-from gonogo.planning.resolve import build_order
 from gonogo.planning.source import bundled_plan
 from service.db.schema import CampaignRow
 from service.forecasts import check_labels
@@ -68,16 +67,7 @@ def build_dry_run(resolved: ResolvedCampaign, waits: list[str]) -> dict[str, Any
         "runs": len(resolved.variants) * resolved.spec.repeats,
         "most_runs": len(resolved.variants) * resolved.spec.bound,
         "warnings": list(dict.fromkeys([*told, *waits])),
-        "orders": {
-            name: build_order(
-                plan,
-                plan.parsed().phases[0].name,
-                experiment="exp_dry_run",
-                run="run_dry_run",
-                token=0,
-            ).document()
-            for name, plan in resolved.variants.items()
-        },
+        "orders": {name: first_order(plan).document() for name, plan in resolved.variants.items()},
     }
 
 

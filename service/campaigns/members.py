@@ -1,7 +1,8 @@
 """What do the experiments of a campaign bring to its comparison?"""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -57,11 +58,11 @@ def load_experiments(session: Session, campaign: CampaignRow) -> Sequence[Experi
     return session.scalars(query.order_by(ExperimentRow.created_at, ExperimentRow.id)).all()
 
 
-def is_done(experiment: ExperimentRow) -> bool:
-    """Say whether an experiment brings all that it will by itself."""
-    if experiment.state == ExperimentState.AWAITING_DECISION:
-        return experiment.stop is None
-    return experiment.state == ExperimentState.FINISHED
+def is_done(state: str, stop: Mapping[str, Any] | None) -> bool:
+    """Say whether an experiment brings all that it will by itself; one that was halted may not."""
+    if state == ExperimentState.AWAITING_DECISION:
+        return stop is None
+    return state == ExperimentState.FINISHED
 
 
 def load_brought(
@@ -72,7 +73,7 @@ def load_brought(
 
 
 def _brought(session: Session, row: ExperimentRow, question: Question) -> Brought:
-    if not is_done(row):
+    if not is_done(row.state, row.stop):
         return Brought(experiment=row)
     query = (
         select(DecisionRow)

@@ -16,7 +16,7 @@ from gonogo.planning.campaigns import reseeded
 from gonogo.planning.frozen import ResolvedPlan
 from service.campaigns.create import lock_campaign
 from service.campaigns.members import is_done, load_brought, load_experiments
-from service.db.schema import CampaignRow
+from service.db.schema import CampaignRow, ExperimentRow
 from service.lifecycle import Deed, lock_experiment, queue_alert, record_event
 from service.submission import create_experiment
 from service.verbs import VERBS
@@ -26,12 +26,16 @@ ENDED = "campaign.ended"
 
 def load_running(session: Session) -> list[str]:
     """Return the campaigns that go on and whose experiments do not."""
-    query = select(CampaignRow).where(CampaignRow.state == CampaignState.RUNNING.value)
-    return [
-        row.id
-        for row in session.scalars(query.order_by(CampaignRow.id))
-        if all(map(is_done, load_experiments(session, row)))
-    ]
+    query = (
+        select(CampaignRow.id, ExperimentRow.state, ExperimentRow.stop)
+        .outerjoin(ExperimentRow, ExperimentRow.campaign == CampaignRow.id)
+        .where(CampaignRow.state == CampaignState.RUNNING.value)
+        .order_by(CampaignRow.id)
+    )
+    done: dict[str, bool] = {}
+    for campaign, state, stop in session.execute(query):  # without the plans, which are large
+        done[campaign] = done.get(campaign, True) and (state is None or is_done(state, stop))
+    return [campaign for campaign, every in done.items() if every]
 
 
 def advance(deed: Deed, campaign: str) -> None:

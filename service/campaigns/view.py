@@ -44,14 +44,6 @@ def view_campaign(session: Session, row: CampaignRow) -> CampaignView:
     )
 
 
-def result_text(view: CampaignView) -> str:
-    """Return what a campaign came to, in two words."""
-    found = view.comparison
-    if found is None:
-        return "–" if view.state is CampaignState.RUNNING else str(view.state)
-    return f"{found.winner} wins" if found.winner else str(found.result)
-
-
 def _eta_s(done: Sequence[Brought], planned: int) -> float | None:
     """Return the seconds that the rest takes, each run as long as those before, waits included."""
     rows = [one.experiment for one in done]
@@ -60,10 +52,15 @@ def _eta_s(done: Sequence[Brought], planned: int) -> float | None:
 
 
 def _waiting_for(session: Session, brought: Sequence[Brought]) -> str | None:
-    for one in brought:
-        if one.unit is None:
-            return view_experiment(session, one.experiment).waiting_for
-    return None
+    """Return what the run that goes on waits for; a queued one for the host of those before."""
+    going = next((one.experiment for one in brought if one.unit is None), None)
+    if going is None:
+        return None
+    waits = view_experiment(session, going).waiting_for
+    hosts = [one.unit.host for one in brought if isinstance(one.unit, Unit) and one.unit.host]
+    if waits is None or going.awaiting or not hosts:
+        return waits
+    return f"{waits}, on host {hosts[-1]} as long as a worker of it lives"
 
 
 def _text(row: CampaignRow, comparison: Comparison | None, done: int, planned: int) -> str:

@@ -1,6 +1,7 @@
 """How does a comparison look? One bar a variant: its ratio to the baseline with its interval."""
 
 import math
+from collections.abc import Callable
 
 from markupsafe import Markup
 
@@ -21,8 +22,7 @@ def interval_chart(found: Comparison) -> Markup:
     """
     ends = [1.0 / (1.0 + found.margin), 1.0 + found.margin, 1.0]
     for row in found.variants:
-        drawn = (row.ratio, row.low, row.high)
-        ends += [value for value in drawn if value is not None and _drawn(value)]
+        ends += filter(None, map(_drawn, (row.ratio, row.low, row.high)))
     low, high, ticks = nice_ticks(min(ends), max(ends))
     height = TOP + ROW * len(found.variants) + BOTTOM
     floor = height - BOTTOM
@@ -63,9 +63,11 @@ def ratio_text(row: ComparedVariant) -> str:
     return f"{row.ratio:.3f} ({row.low:.3f} to {row.high:.3f})"
 
 
-def _drawn(value: float | None) -> bool:
-    """Say whether a number fits on an axis that shows differences of a few per cent."""
-    return value is not None and math.isfinite(value) and 0.01 <= value <= 100.0
+def _drawn(value: float | None) -> float | None:
+    """Return a number that fits on an axis that shows differences of a few per cent."""
+    if value is None or not math.isfinite(value):
+        return None
+    return value if 0.01 <= value <= 100.0 else None
 
 
 def _rule(at: float, floor: float) -> Markup:
@@ -73,17 +75,17 @@ def _rule(at: float, floor: float) -> Markup:
     return rule.format(f"{at:.1f}", f"{at:.1f}", TOP, floor)
 
 
-def _row(row: ComparedVariant, y: float, x: "object") -> Markup:
-    assert callable(x)
+def _row(row: ComparedVariant, y: float, x: Callable[[float], float]) -> Markup:
     name = row.name if len(row.name) <= LONGEST else f"{row.name[: LONGEST - 1]}…"
     text = Markup('<text class="name" x="{}" y="{}" text-anchor="end" dy="4">{}</text>')
     parts = [text.format(LEFT - 10, f"{y:.1f}", name)]
     kind = row.answer or "baseline"
-    if _drawn(row.low) and _drawn(row.high):
+    low, high = _drawn(row.low), _drawn(row.high)
+    if low is not None and high is not None:
         bar = Markup('<line class="interval {}" x1="{}" x2="{}" y1="{}" y2="{}"/>')
-        parts.append(bar.format(kind, *(f"{v:.1f}" for v in (x(row.low), x(row.high), y, y))))
-    at = 1.0 if row.answer is None else row.ratio
-    if _drawn(at):
+        parts.append(bar.format(kind, *(f"{v:.1f}" for v in (x(low), x(high), y, y))))
+    at = _drawn(1.0 if row.answer is None else row.ratio)
+    if at is not None:
         dot = Markup('<circle class="interval {}" cx="{}" cy="{}" r="5"/>')
         parts.append(dot.format(kind, f"{x(at):.1f}", f"{y:.1f}"))
     else:

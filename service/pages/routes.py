@@ -12,7 +12,7 @@ from gonogo.contract.errors import NotFound
 from service.artifacts import list_artifacts, load_artifact
 from service.auth import Service
 from service.campaigns.create import load_campaign
-from service.campaigns.view import result_text, view_campaign
+from service.campaigns.view import view_campaign
 from service.db.schema import AlertRow, CampaignRow, DeliveryRow, ExperimentRow, WorkerRow
 from service.lifecycle import load_run
 from service.logs import load_log
@@ -95,9 +95,7 @@ def campaigns(context: Service, who: Visitor, cursor: Cursor = None) -> Response
         return [view_campaign(session, row) for row in rows], after
 
     rows, after = context.store.read(work)
-    page = render(
-        "campaigns.html", who=who, rows=rows, after=after, result=result_text, refresh_s=REFRESH_S
-    )
+    page = render("campaigns.html", who=who, rows=rows, after=after, refresh_s=REFRESH_S)
     return HTMLResponse(page)
 
 
@@ -112,7 +110,6 @@ def campaign(context: Service, who: Visitor, campaign: str) -> Response:
         who=who,
         c=found,
         repeats=sorted({row.repeat for row in found.members}),
-        result=result_text,
         chart=interval_chart,
         ratio=ratio_text,
         refresh_s=REFRESH_S if found.state is CampaignState.RUNNING else None,

@@ -53,7 +53,16 @@ def test_it_is_submitted_shown_listed_and_cancelled(
 
 def test_what_came_of_it_is_its_exit_code(plane: Plane, gonogo: Gonogo, tmp_path: Path) -> None:
     """Runs that fail show nothing: the baseline is kept, and a script hears of it."""
-    gonogo("campaign", "submit", plan_file(tmp_path), "--name", "mine", "--json")
+    first = (
+        "campaign",
+        "submit",
+        plan_file(tmp_path),
+        "--idempotency-key",
+        "first",
+        "--name",
+        "mine",
+    )
+    gonogo(*first)
     worker = plane.worker()
     for _ in range(2):
         order = plane.next_order(worker)
@@ -69,6 +78,10 @@ def test_what_came_of_it_is_its_exit_code(plane: Plane, gonogo: Gonogo, tmp_path
     assert said.code == 0
     assert "does not count  plain 1: it did not complete: nonzero_exit" in said.out
     assert "plain was given up" in said.out
+    assert gonogo(*first, "--wait").code == 12
+    late = gonogo("campaign", "cancel", "mine")
+    assert late.code == 2
+    assert "finished" in late.err
     waited = gonogo("campaign", "submit", plan_file(tmp_path), "--idempotency-key", "k", "--json")
     assert gonogo("campaign", "cancel", waited.json()["id"]).code == 0
     key = ("--idempotency-key", "k", "--wait")

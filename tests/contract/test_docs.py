@@ -177,7 +177,7 @@ def test_every_decision_record_has_the_same_parts() -> None:
 
 
 def test_the_page_of_detectors_is_made_from_the_code() -> None:
-    made = "`python -m gonogo.judge.catalogue > docs/detectors.md` makes it"
+    made = "`make made` makes it"
     assert (ROOT / "docs" / "detectors.md").read_text() == catalogue.page(), made
     assert len(REGISTRY) == 26
 

@@ -78,7 +78,7 @@ def test_the_table_of_metrics_is_read() -> None:
 
 
 def test_the_committed_dashboard_is_what_the_script_writes() -> None:
-    assert dashboards.OUTPUT.read_text() == dashboards.render(), "run `make dashboards`"
+    assert dashboards.OUTPUT.read_text() == dashboards.render(), "run `make made`"
 
 
 @pytest.mark.parametrize("expr", [rule["expr"] for rule in RULE_ROWS])

@@ -47,7 +47,7 @@ def said_by(document: Any, model: type[BaseModel], prefix: str) -> Iterator[str]
 
 
 def test_the_reference_of_plans_is_made_from_the_models() -> None:
-    made = "`python -m gonogo.planning.reference > docs/plan-reference.md` makes it"
+    made = "`make made` makes it"
     assert (ROOT / "docs/plan-reference.md").read_text() == reference.page(), made
 
 
@@ -84,7 +84,7 @@ def test_a_field_takes_the_docstring_under_it_also_from_the_class_above() -> Non
 
 
 def test_the_reference_of_metrics_is_made_from_the_code() -> None:
-    made = "`python -m gonogo.judge.metric_catalogue > docs/metric-reference.md` makes it"
+    made = "`make made` makes it"
     assert (ROOT / "docs/metric-reference.md").read_text() == metric_catalogue.page(), made
 
 

@@ -10,7 +10,7 @@ from tests.service.conftest import Plane
 from tests.service.test_campaigns import campaign_plan, submit
 
 
-def test_a_finished_one_cannot_be_cancelled_and_no_other_is_known(plane: Plane) -> None:
+def test_only_what_was_submitted_is_known(plane: Plane) -> None:
     assert plane.call("GET", "/campaigns/cmp_x").status_code == 404
     assert plane.call("POST", "/campaigns/cmp_x/cancel").status_code == 404
     assert plane.get("/campaigns")["items"] == []

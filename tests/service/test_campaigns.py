@@ -91,6 +91,10 @@ def test_runs_are_made_in_turns_and_compared(plane: Plane) -> None:
     assert experiment["labels"] == {"team": "nsa", "campaign": "static graph", "variant": "static"}
     assert_again(plane, done)
     assert_shown(plane, done)
+    late = plane.call("POST", f"/campaigns/{began['id']}/cancel")
+    assert late.status_code == 409
+    assert "finished" in late.json()["detail"]
+    assert view(plane, began["id"])["state"] == "finished"
     alerts = [row for row in plane.get("/alerts")["items"] if row["type"] == "campaign.ended"]
     assert [found.text in row["data"]["text"] for row in alerts] == [True]
 

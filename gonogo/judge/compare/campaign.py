@@ -116,9 +116,10 @@ def next_step(spec: CampaignSpec, members: Iterable[Member]) -> Begin | Wait | E
         spec: what it asks.
         members: its runs so far, in the order in which they were begun.
     """
-    slots = _slots_of(spec, members)
-    if slots is None:
+    members = list(members)
+    if any(row.brought is None for row in members):
         return Wait()
+    slots = _slots_of(spec, members)
     repeats = spec.repeats
     while True:
         lost = slots.given_up()
@@ -143,12 +144,9 @@ def _is_open(found: Comparison) -> bool:
 def planned_runs(spec: CampaignSpec, members: Iterable[Member]) -> int:
     """Return how many runs it takes as things stand, those that were made included."""
     members = list(members)
-    slots = _slots_of(spec, [row for row in members if row.brought is not None])
     reached = max((row.repeat for row in members), default=0)
     going = sum(row.brought is None for row in members)
-    if slots is None:
-        return len(members)
-    missing = sum(1 for _ in slots.missing(max(spec.repeats, reached)))
+    missing = sum(1 for _ in _slots_of(spec, members).missing(max(spec.repeats, reached)))
     return len(members) - going + max(missing, going)
 
 
@@ -159,13 +157,12 @@ def _given_up(row: Unit | NoUnit) -> NoUnit:
     return NoUnit(name=row.name, why="its variant was given up", repeat=row.repeat)
 
 
-def _slots_of(spec: CampaignSpec, members: Iterable[Member]) -> _Slots | None:
-    """Return what has been brought; None while something goes on."""
+def _slots_of(spec: CampaignSpec, members: Iterable[Member]) -> _Slots:
+    """Return what has been brought."""
     rows: dict[tuple[str, int], list[Unit | NoUnit]] = {}
     for member in members:
-        if member.brought is None:
-            return None
-        rows.setdefault((member.variant, member.repeat), []).append(member.brought)
+        if member.brought is not None:
+            rows.setdefault((member.variant, member.repeat), []).append(member.brought)
     return _Slots(names=[row.name for row in spec.variants], rows=rows)
 
 
