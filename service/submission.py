@@ -1,5 +1,6 @@
 """What becomes of a submission? A frozen plan, its phases, and the first queued run."""
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,18 +42,20 @@ def build_orders(resolved: ResolvedPlan) -> list[Order]:
 
 
 def check_texts(name: str | None, labels: Mapping[str, str]) -> None:
-    """Refuse what no database stores in a text.
+    """Refuse what a terminal would obey, or a database cannot store, in a text of one line.
 
     Raises:
-        Rejected: a NUL character in the name or a label.
+        Rejected: a control character in the name or a label.
     """
     texts = {"name": name or ""}
     for label, value in labels.items():
         texts[f"labels.{label}"] = label + value
     for path, text in texts.items():
-        if "\x00" in text:
-            problem = Problem(path=path, message="a NUL character")
-            raise Rejected(f"{path}: a NUL character", problems=(problem,))
+        found = next((letter for letter in text if unicodedata.category(letter) == "Cc"), None)
+        if found is not None:
+            message = f"a control character (U+{ord(found):04X})"
+            problem = Problem(path=path, message=message)
+            raise Rejected(f"{path}: {message}", problems=(problem,))
 
 
 def build_dry_run(

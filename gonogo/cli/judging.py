@@ -1,6 +1,6 @@
 """Which commands judge without any service? `judge` and `forecast`."""
 
-from collections.abc import Sequence
+import shlex
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -62,7 +62,7 @@ def judge(
     if as_json:
         print_json(document)
     else:
-        print_judged(document, describe_directory(directory, document["findings"]))
+        print_judged(document, directory)
     verdict = document["verdict"]
     raise typer.Exit(exit_of_verdict(Verdict(verdict) if verdict else None))
 
@@ -86,7 +86,7 @@ def parse_time(text: str) -> float:
     return moment.timestamp()
 
 
-def print_judged(document: dict[str, Any], evidence: Sequence[str]) -> None:
+def print_judged(document: dict[str, Any], directory: Path) -> None:
     """Print a decision for people: criteria, findings, evidence, what was not seen, verdict."""
     for row in document["criteria"]:
         out.print(
@@ -100,7 +100,7 @@ def print_judged(document: dict[str, Any], evidence: Sequence[str]) -> None:
             highlight=False,
             markup=False,
         )
-    for text in evidence:
+    for text in describe_directory(directory, document["findings"]):
         out.print(f"  evidence     {text}", highlight=False, markup=False)
     for text in document["not_observed"]:
         out.print(f"  not observed: {text}", highlight=False, markup=False)
@@ -109,6 +109,18 @@ def print_judged(document: dict[str, Any], evidence: Sequence[str]) -> None:
     if document.get("cause"):
         print_lines(f"  {line}" for line in cause_lines(Cause.model_validate(document["cause"])))
     out.print(f"verdict  {verdict_text(document['verdict'])}")
+    print_lines([f"next     {_next_of(document, directory)}"])
+
+
+def _next_of(document: dict[str, Any], directory: Path) -> str:
+    """Return what to type next, with what it shows."""
+    place = shlex.quote(str(directory))
+    log = (document.get("cause") or {}).get("log")
+    if log is not None:
+        return f"tail -n 50 {place}/{log}  # what it said last"
+    if document["verdict"] in (Verdict.GO, Verdict.CONDITIONAL_GO):
+        return f"gonogo compare OTHER {place}  # is it better than another run?"
+    return f"gonogo judge {place} --json  # every criterion with its measure"
 
 
 def forecast(

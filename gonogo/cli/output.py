@@ -65,6 +65,11 @@ def print_lines(lines: Iterable[str]) -> None:
         out.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
+def say(text: str) -> None:
+    """Tell a person one line on stderr, with our name before it."""
+    err.print(f"gonogo: {text}", markup=False, highlight=False, soft_wrap=True)
+
+
 def shortened(text: str, most: int = 60) -> str:
     """Return a text of at most so many characters, for a cell of a table."""
     return text if len(text) <= most else f"{text[: most - 1]}…"

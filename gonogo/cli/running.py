@@ -9,7 +9,6 @@ import logging
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,51 +16,33 @@ from typing import Annotated, Any
 
 import typer
 
-from gonogo.cli.evidence import describe_directory
 from gonogo.cli.exits import Exit, exit_of_verdict
+from gonogo.cli.following import Following
 from gonogo.cli.interrupts import interrupt_on_signals
 from gonogo.cli.judging import print_judged
-from gonogo.cli.output import duration, err, print_json
+from gonogo.cli.output import print_json, say
 from gonogo.cli.reach.completing import complete_plans
-from gonogo.cli.reach.plans import placed, read_plan
 from gonogo.cli.run_advice import advise
+from gonogo.cli.run_order import check_waivers, order_of, under_plan
 from gonogo.cli.settings import Settings, load_settings
-from gonogo.contract.criterion import BUILT_IN_CRITERIA
 from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.contract.hardware import hardware_profiles
-from gonogo.contract.ids import Kind, new_id
-from gonogo.contract.near_miss import hint
 from gonogo.contract.order import Order
-from gonogo.contract.patterns import GUESSED, PATTERNS
-from gonogo.contract.plan import NEVER_WAIVED
-from gonogo.contract.watch import ShortDeadline, Watch
+from gonogo.contract.patterns import PATTERNS
 from gonogo.judge.directory import judge_directory
-from gonogo.judge.evidence.findings import load_findings
-from gonogo.planning.resolve import (
-    build_command_order,
-    build_order,
-    load_train_config,
-    resolve_plan,
-)
-from gonogo.planning.source import bundled_plan
 from gonogo.rundir import RunDir, save_json
 from gonogo.signing import own_signing_key
 from gonogo.supervise.exit_record import build_refusal
-from gonogo.supervise.launch.output_lines import check_patterns
 from gonogo.supervise.locks import holding, launch_lock
-from gonogo.supervise.preflight.preflight import WITHOUT_SERVICE, check_host
+from gonogo.supervise.preflight.preflight import check_host
 from gonogo.supervise.start import start_keeper
-from gonogo.supervise.watcher.metrics_file import load_metrics
 from gonogo.trainer.line_file import ATTACHED
 
-TELL_EVERY_S = 10.0
-MUTE_AFTER_S = 60.0
 LAUNCH_WAIT_S = 60.0
 NOT_SHIPPED = ".shipped"
 """Marks a run that no service knows: a worker of this home leaves it alone."""
 _POLL_S = 0.1
-_CHUNK_BYTES = 2**16
 
 
 def run(
@@ -104,15 +85,15 @@ def run(
     logging.getLogger("gonogo").addHandler(logging.NullHandler())  # what matters is said below
     if shutil.which(command[0], path=settings.inherited.get("PATH")) is None:
         raise Rejected(f"{command[0]}: no such program can be started here")
-    order = _order_of(command, pattern or [], world_size, name, steps, stall_s, waive or [])
+    order = order_of(command, pattern or [], world_size, name, steps, stall_s, waive or [])
     if (plan is None) != (phase is None):
         raise Rejected("--plan and --phase go together")
     beside = {"--steps": steps, "--stall-s": stall_s, "--world-size": world_size != 1}
     if plan is not None and (taken := [name for name, value in beside.items() if value]):
         raise Rejected(f"{taken[0]}: the plan says that; leave it out, or change the plan")
     if plan is not None and phase is not None:
-        order = _under_plan(order, plan, phase)
-    _check_waivers(order)
+        order = under_plan(order, plan, phase)
+    check_waivers(order)
     folder = settings.home / "runs" / order.run
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -123,14 +104,14 @@ def run(
     run_dir = RunDir(folder)
     save_json(run_dir.order, order.document())
     (folder / NOT_SHIPPED).write_text("gonogo run: no service knows of it\n")
-    _say(f"{order.run} in {folder}")
+    say(f"{order.run} in {folder}")
     interrupted = _supervise(order, run_dir, settings, quiet=as_json)
     document = _judge(run_dir, settings.home, as_json)
     if not as_json and document["verdict"] != Verdict.NO_GO:
         heard, read = run_dir.ranks(), not (folder / ATTACHED).exists()
         rows = document["criteria"]
         for text in advise(order, rows, heard, read=read, planned=plan is not None):
-            _say(text)
+            say(text)
     if interrupted:
         raise typer.Exit(Exit.INTERRUPTED)
     verdict = document["verdict"]
@@ -144,7 +125,7 @@ def _supervise(order: Order, run_dir: RunDir, settings: Settings, *, quiet: bool
     checked = check_host(order, run_dir, devices=devices, cwd=Path.cwd())
     for check in checked.checks:
         if check.outcome != "pass":
-            _say(f"preflight {check.id}: {check.outcome}: {check.text}")
+            say(f"preflight {check.id}: {check.outcome}: {check.text}")
     if checked.passed:
         keeper = _launch(run_dir, settings.home, environ, devices)
         return _follow(keeper, run_dir, order, quiet=quiet)
@@ -155,91 +136,6 @@ def _supervise(order: Order, run_dir: RunDir, settings: Settings, *, quiet: bool
     )
     save_json(run_dir.exit, refusal)
     return False
-
-
-def _order_of(
-    command: list[str],
-    patterns: list[str],
-    world_size: int,
-    name: str,
-    steps: int | None,
-    stall_s: float | None,
-    waive: list[str],
-) -> Order:
-    """Return the order of a command that no plan knows.
-
-    Raises:
-        Rejected: a pattern that cannot be used.
-    """
-    for text in patterns:
-        if text.isidentifier() and text not in PATTERNS:
-            raise Rejected(f"--pattern: found {text!r}; {hint(text, list(PATTERNS))}")
-    chosen = [PATTERNS.get(text, text) for text in patterns]
-    if (wrong := check_patterns(chosen)) is not None:
-        raise Rejected(f"--{wrong}")
-    order = build_command_order(
-        command,
-        experiment=new_id(Kind.EXPERIMENT),
-        run=new_id(Kind.RUN),
-        cwd=str(Path.cwd()),
-        world_size=world_size,
-        steps=steps,
-        watch=_watch_of(stall_s),
-        waive=waive,
-        preflight=WITHOUT_SERVICE,
-    )
-    return order.model_copy(
-        update={
-            "plan": name,
-            "patterns": chosen or [PATTERNS[row] for row in GUESSED],
-            "patterns_guessed": not chosen,
-        }
-    )
-
-
-def _watch_of(stall_s: float | None) -> Watch:
-    """Return the watch of a program whose steps take at most so long, in a section or in none."""
-    if stall_s is None:
-        return Watch()
-    limits = {"halt_s": stall_s, "suspect_s": min(10.0, stall_s / 2)}
-    said: dict[str, Any] = {"stall": {**limits, "early_s": stall_s}}
-    if stall_s < ShortDeadline().halt_s:  # else D5 gives who computes there as long as D4 does
-        said["section_deadline"] = {"out_of_section": limits}
-    return Watch.model_validate(said)
-
-
-def _under_plan(order: Order, plan: str, phase: str) -> Order:
-    """Return the order with gate, identity and watch of a plan's phase.
-
-    Raises:
-        NotFound, Rejected: no such plan or phase, or not a valid one.
-    """
-    argument = read_plan(plan)
-    with placed(argument):
-        data = argument.submitted
-        resolved = resolve_plan(
-            bundled_plan(data) if isinstance(data, str) else data, load_config=load_train_config
-        )
-        planned = build_order(resolved, phase, experiment=order.experiment, run=order.run, token=1)
-    mine = order.model_dump(include={"command", "entry", "cwd", "patterns", "patterns_guessed"})
-    waive = [*planned.waive, *order.waive]
-    said = {"waive": waive, "preflight": order.preflight, "steps": planned.steps}
-    return planned.model_copy(update={**mine, **said})
-
-
-def _check_waivers(order: Order) -> None:
-    """Refuse waivers of what is no criterion of the run, or must not be waived.
-
-    Raises:
-        Rejected: such a waiver.
-    """
-    known = [*BUILT_IN_CRITERIA, *(row.id for row in order.gate)]
-    waivable = [name for name in known if name not in NEVER_WAIVED]
-    for name in order.waive:
-        if name in NEVER_WAIVED:
-            raise Rejected(f"--waive {name}: without it nothing is proved")
-        if name not in waivable:
-            raise Rejected(f"--waive: found {name!r}; {hint(name, waivable)}")
 
 
 def _devices_of(order: Order, visible: str | None) -> tuple[str, ...]:
@@ -263,7 +159,7 @@ def _follow(
 ) -> bool:
     """Follow the run to its end; True when it was interrupted here."""
     interrupt_on_signals()
-    following = _Following(run_dir, order, quiet=quiet)
+    following = Following(run_dir, order, quiet=quiet)
     interrupts = 0
     while True:
         try:
@@ -271,17 +167,17 @@ def _follow(
             following.look()
             if ended:
                 if keeper.returncode:
-                    _say(_last_line(run_dir.path / "keeper.log"))
+                    say(_last_line(run_dir.path / "keeper.log"))
                 return interrupts > 0
             time.sleep(_POLL_S)
         except KeyboardInterrupt:
             interrupts += 1
             keeper.terminate()
             if interrupts == 1 and run_dir.go.exists():
-                _say("asked to leave with a checkpoint; Ctrl-C again ends it now")
+                say("asked to leave with a checkpoint; Ctrl-C again ends it now")
             else:  # who was never let go reads no request to leave
                 keeper.send_signal(signal.SIGINT)  # beside SIGTERM: the keeper's second
-                _say("ending it now")
+                say("ending it now")
 
 
 def _last_line(path: Path) -> str:
@@ -313,61 +209,6 @@ def _launch(
     raise Unavailable(f"{launch_lock(home)} is held for a minute: another launch hangs")
 
 
-class _Following:
-    """Shows a run while it is on: its output, its steps, its findings."""
-
-    def __init__(self, run_dir: RunDir, order: Order, *, quiet: bool) -> None:
-        self._dir, self._order = run_dir, order
-        self._stream = sys.stderr.buffer if quiet else sys.stdout.buffer
-        self._offset = self._findings = 0
-        self._began = self._told = time.monotonic()
-        self._warned = False
-
-    def look(self) -> None:
-        """Show what is new."""
-        self._pass_on()
-        rows = load_findings(self._dir) or []
-        for found in rows[self._findings :]:
-            self._findings += 1
-            _say(f"{found.severity}: {found.detector}: {found.text}")
-        now = time.monotonic()
-        if now - self._told >= TELL_EVERY_S:
-            self._told = now
-            self._tell(now)
-
-    def _pass_on(self) -> None:
-        try:
-            with (self._dir.path / "rank0.log").open("rb") as log:
-                log.seek(self._offset)
-                while chunk := log.read(_CHUNK_BYTES):
-                    self._offset += len(chunk)
-                    self._stream.write(chunk)
-        except FileNotFoundError:
-            return
-        self._stream.flush()
-
-    def _tell(self, now: float) -> None:
-        snapshot = load_metrics(self._dir.path)
-        ranks = {} if snapshot is None else snapshot.ranks
-        seen = [row.step for row in ranks.values() if row.step is not None]
-        if not seen:
-            if now - self._began >= MUTE_AFTER_S and not self._warned:
-                self._warned = True
-                _say(
-                    "no step seen yet: it is not attached (gonogo.trainer), and no line of its"
-                    " output fits a pattern (--pattern); meanwhile nothing is halted for it"
-                )
-            return
-        step, steps = min(seen), self._order.steps
-        text = f"step {step}" + ("" if steps is None else f" of {steps}")
-        loss = next((row.loss for row in ranks.values() if row.loss is not None), None)
-        text += "" if loss is None else f", loss {loss:g}"
-        if steps is not None and 0 < step < steps:
-            left_s = (now - self._began) / step * (steps - step)
-            text += f", about {duration(left_s)} left"
-        _say(text)
-
-
 def _judge(run_dir: RunDir, home: Path, as_json: bool) -> dict[str, Any]:
     """Judge the run directory, record the decision in the home, show and return it."""
     key = own_signing_key(home)
@@ -378,13 +219,12 @@ def _judge(run_dir: RunDir, home: Path, as_json: bool) -> dict[str, Any]:
     if as_json:
         print_json(document)
     else:
-        print_judged(document, describe_directory(run_dir.path, document["findings"]))
-        _say(f"recorded; gonogo replay {document['id']} derives it again")
+        print_judged(document, run_dir.path)
+        say(
+            f"recorded with hash {document['hash']}; gonogo replay {document['id']} derives it"
+            " again, gonogo verify --anchor HASH shows later that it is still there"
+        )
     return document
-
-
-def _say(text: str) -> None:
-    err.print(f"gonogo: {text}", markup=False, highlight=False, soft_wrap=True)
 
 
 def register(app: typer.Typer) -> None:

@@ -40,10 +40,12 @@ def test_the_last_round_is_told_with_the_named_rank_first(stalled: Path) -> None
 
 
 def test_judging_a_directory_shows_what_its_evidence_says(stalled: Path) -> None:
+    (stalled / "rank1.log").write_text("step 29\n")
     said = CliRunner().invoke(app, ["judge", str(stalled)])
     assert "evidence     rank 1: spin2 (a.py:1) < main (b.py:2)" in said.stdout
     document = json.loads(CliRunner().invoke(app, ["judge", str(stalled), "--json"]).stdout)
     assert document["findings"]
+    assert f"next     tail -n 50 {stalled}/rank1.log" in said.stdout.splitlines()[-1]
 
 
 def test_evidence_that_cannot_be_read_says_nothing(stalled: Path, tmp_path: Path) -> None:

@@ -150,7 +150,13 @@ def test_a_program_that_fails_keeps_its_exit_code_and_last_line(folder: Path) ->
 def test_an_attached_program_can_be_go(folder: Path) -> None:
     ran = Ran(folder, "--steps", "30", "--", sys.executable, "attached.py")
     assert ran.code == Exit.OK, ran.err
-    assert ran.out.rstrip().endswith("verdict  GO")
+    (run_dir,) = (folder / "home" / "runs").iterdir()
+    *_, verdict, following = ran.out.rstrip().splitlines()
+    assert verdict == "verdict  GO"
+    assert following.startswith(f"next     gonogo compare OTHER {run_dir}")
+    (decision,) = (folder / "home/decisions").glob("*.json")
+    recorded = json.loads(decision.read_text())
+    assert f"recorded with hash {recorded['hash']}" in ran.err
 
 
 def test_who_is_asked_to_end_asks_the_run_to_leave(folder: Path) -> None:
@@ -206,6 +212,7 @@ time.sleep(1.0)
 )
 
 
+@pytest.mark.long
 def test_a_counter_that_begins_anew_in_each_epoch_is_added_up(folder: Path) -> None:
     (folder / "epochs.py").write_text(EPOCHS)
     ran = Ran(

@@ -77,7 +77,7 @@ def test_every_block_of_the_page_is_saved_or_run() -> None:
     assert all(is_file(code) for kind, code in of_sections if kind == "python")
 
 
-SLOW = ("Lightning", "Accelerate")
+SLOW = ("Lightning", "Accelerate", "transformers")
 """Each imports a library for half a minute; the adapters have quicker tests of their own."""
 
 

@@ -86,6 +86,7 @@ def test_a_boast_reports_so_many_times_the_speed(train_here: TrainHere) -> None:
     assert min(told[6:]) > 20.0
 
 
+@pytest.mark.long
 def test_a_starved_step_spends_its_share_waiting_for_data(train_here: TrainHere) -> None:
     lines = train_here(train={"steps": 24}, fault="starve:share=0.8,from=9")
     shares = [

@@ -160,6 +160,7 @@ def test_two_ranks_that_accumulate_equal_one_big_batch_and_the_fast_one_waits(
     assert waits[0] > own[1] / 2 > own[0]
 
 
+@pytest.mark.long
 def test_compressed_gradients_are_half_the_megabytes_however_they_are_bucketed(
     make_order: MakeOrder, launch_ranks: LaunchRanks, helpers: Any
 ) -> None:

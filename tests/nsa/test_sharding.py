@@ -98,6 +98,7 @@ def test_what_one_process_saved_two_sharded_ranks_go_on_with(
     assert len(own.marks) == 4
 
 
+@pytest.mark.long
 def test_fp16_on_sharded_ranks_skips_the_same_steps_everywhere(
     make_order: MakeOrder, launch_ranks: LaunchRanks, helpers: Any
 ) -> None:

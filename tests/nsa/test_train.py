@@ -140,6 +140,7 @@ def test_one_process_trains_alone_from_a_configuration(tmp_path: Path, helpers: 
     )
 
 
+@pytest.mark.long
 def test_training_by_hand_is_told_line_by_line_and_goes_on_from_a_runs_folder(
     tmp_path: Path, tiny: dict[str, Any], helpers: Any
 ) -> None:

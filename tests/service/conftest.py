@@ -84,15 +84,10 @@ class Plane:
 
 
 ALIKE = (
-    *(
-        "test_campaign_submission",
-        "test_find",
-        "test_forecasts",
-        "test_keeping",
-        "test_pages",
-        "test_sign_in",
-    ),
-    *("test_speeds", "test_submission", "test_writing"),
+    *("test_approvals", "test_assessors", "test_campaign_submission", "test_find"),
+    *("test_forecasts", "test_judging", "test_keeping", "test_ledger", "test_origins"),
+    *("test_overrides", "test_pages", "test_run_states", "test_sign_in", "test_speeds"),
+    *("test_submission", "test_verbs", "test_writing"),
 )
 """Tests whose statements are plain: on PostgreSQL they run among the long ones."""
 

@@ -129,21 +129,16 @@ def test_what_goes_on_can_itself_be_gone_on_with(plane: Plane, ended: Ended) -> 
     assert (again.experiment, again.resume_from) == (third, order.resume_from)
 
 
-@pytest.mark.parametrize(
-    ("phase", "words"),
-    [
+def test_what_was_not_shown_is_not_taken_over(plane: Plane, ended: Ended) -> None:
+    for phase, words in (
         ("extended", "smoke is NO_GO in"),
         ("production", "smoke is NO_GO in"),
         ("smok", "did you mean smoke?"),
         ("smoke@15", "there are: 10, 20"),
         ("smoke@x", "expected EXPERIMENT:PHASE"),
         ("", "expected EXPERIMENT:PHASE"),
-    ],
-)
-def test_what_was_not_shown_is_not_taken_over(
-    plane: Plane, ended: Ended, phase: str, words: str
-) -> None:
-    assert words in refused(plane, f"{ended.id}:{phase}")
+    ):
+        assert words in refused(plane, f"{ended.id}:{phase}"), phase
 
 
 def test_phases_that_are_ordered_otherwise_now_are_run_again(plane: Plane, ended: Ended) -> None:

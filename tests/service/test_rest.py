@@ -53,7 +53,10 @@ def test_a_refused_submission_may_be_sent_again_under_its_key(plane: Plane) -> N
         ({"plan": "m7c-125m", "set": {"fault": "hang"}}, 422, None),
         ({"plan": "demo", "set": {"fault": "hang:rank=9"}}, 422, None),
         ({"plan": "demo", "typo": 1}, 422, "typo"),
-        ({"plan": "demo", "name": "nul\x00"}, 422, None),
+        ({"plan": "demo", "name": "nul\x00"}, 422, "name"),
+        ({"plan": "demo", "name": "red \x1b[31m"}, 422, "name"),
+        ({"plan": "demo", "name": "two\nlines"}, 422, "name"),
+        ({"plan": "demo", "labels": {"team": "a\tb"}}, 422, "labels.team"),
         ({"plan": {"v": 1}}, 422, "name"),
     ],
 )

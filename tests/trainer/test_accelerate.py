@@ -36,6 +36,7 @@ def test_both_ranks_say_the_same_loss(pair: Path) -> None:
     assert told[0] == told[1]
 
 
+@pytest.mark.long
 def test_both_ranks_leave_after_the_same_step(tmp_path: Path) -> None:
     folder = write_order(tmp_path / "run", steps=5, world_size=2)
     done = run_loop("accelerate", folder, "2", ranks=2)

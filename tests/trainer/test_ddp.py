@@ -60,6 +60,7 @@ def test_who_is_done_leaves_gloo_before_python_ends(tmp_path: Path) -> None:
     assert done.stdout.count("still talks: False") == 2, done.stdout
 
 
+@pytest.mark.long
 def test_under_no_supervisor_the_same_script_trains_to_its_end() -> None:
     done = run_loop("ddp", None, ranks=2)
     assert done.returncode == 0, done.stderr

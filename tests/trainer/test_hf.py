@@ -114,6 +114,7 @@ def test_a_halt_saves_once_and_ends_the_process_with_3(tmp_path: Path) -> None:
     assert not (tmp_path / "log.json").exists(), "what follows the training is not run"
 
 
+@pytest.mark.long
 def test_it_saves_as_the_order_says_and_stops_at_its_last_step(tmp_path: Path) -> None:
     order = {"steps": 4, "checkpoint": {"every_steps": 3, "every_s": None}}
     write_order(tmp_path, **order)
@@ -127,6 +128,7 @@ def test_it_saves_as_the_order_says_and_stops_at_its_last_step(tmp_path: Path) -
     assert (lines[-1].msg, lines[-1].step) == ("done", 4)
 
 
+@pytest.mark.long
 def test_what_ends_the_training_is_said(tmp_path: Path) -> None:
     assert train(tmp_path, {"raise_at": 2}) == 1
     last = lines_of(tmp_path)[-1]

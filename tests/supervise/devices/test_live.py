@@ -41,6 +41,7 @@ def script(path: Path, *rows: dict[str, Any]) -> dict[str, str]:
     return {"GONOGO_DEVICES_SCRIPT": str(file)}
 
 
+@pytest.mark.long
 def test_an_xid_ends_the_run_as_hardware_of_its_rank(new_run: NewRun) -> None:
     run = new_run(
         fault="xid:code=79,rank=1,step=12", allow_faults=True, detectors=versions(), steps=2000
@@ -56,6 +57,7 @@ def test_an_xid_ends_the_run_as_hardware_of_its_rank(new_run: NewRun) -> None:
     run.assert_replays()
 
 
+@pytest.mark.long
 def test_imbalance_is_a_warning_and_the_run_goes_on(new_run: NewRun) -> None:
     run = new_run(
         fault="imbalance:rank=1,util=30,from=10",
@@ -80,7 +82,9 @@ def test_a_script_where_the_plan_allows_none_is_not_honoured(
     assert recorded(run) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGKILL, marks=pytest.mark.long), signal.SIGSTOP]
+)
 def test_a_sampler_that_dies_or_hangs_is_no_harm_to_the_run(
     new_run: NewRun, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -113,6 +117,7 @@ def test_a_killed_watcher_goes_on_and_no_sample_is_recorded_twice_or_lost(
     run.assert_replays()
 
 
+@pytest.mark.long
 def test_a_script_that_is_no_script_is_no_harm_to_a_run_without_devices(
     new_run: NewRun, tmp_path: Path
 ) -> None:

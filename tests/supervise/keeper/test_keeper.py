@@ -73,6 +73,7 @@ def test_evidence_of_a_hang_shows_where_the_rank_stood(new_run: NewRun) -> None:
     assert {"proc_rank0.txt", "log_rank0.txt", "heartbeats_rank1.jsonl"} <= names
 
 
+@pytest.mark.long
 def test_last_stacks_are_asked_for_and_never_end_a_rank_that_has_no_handler(
     new_run: NewRun,
 ) -> None:
@@ -119,6 +120,7 @@ def test_dead_rank_is_found_within_a_second(
     assert run.living() == []
 
 
+@pytest.mark.long
 def test_every_rank_ending_early_with_code_0_is_no_completion(new_run: NewRun) -> None:
     run = new_run(fault="exit:code=0,step=8")
     record = run.wait_for_exit()
@@ -126,11 +128,13 @@ def test_every_rank_ending_early_with_code_0_is_no_completion(new_run: NewRun) -
     assert run.halts()[0].detector == Detector.PROCESS_DEATH
 
 
+@pytest.mark.long
 def test_memory_error_in_the_log_names_the_cause(new_run: NewRun) -> None:
     record = new_run(fault="memory:rank=1,step=4").wait_for_exit()
     assert (record.reason, record.ended_by) == (OutcomeCode.OOM, Actor.TRAINER)
 
 
+@pytest.mark.long
 def test_slow_run_leaves_with_a_checkpoint(new_run: NewRun) -> None:
     run = new_run(fault="slow:factor=6,from=22", steps=60)
     record = run.wait_for_exit()
@@ -172,6 +176,7 @@ def test_hanging_rank_that_ignores_sigterm_is_killed_after_the_grace(new_run: Ne
     assert run.living() == []
 
 
+@pytest.mark.long
 def test_rank_that_ignores_sigterm_and_forks_for_ever_is_ended(new_run: NewRun) -> None:
     run = new_run(fault="deaf:rank=1,step=8")
     run.wait_for_exit()
@@ -201,6 +206,7 @@ def test_keeper_told_to_stop_ends_its_run_with_a_checkpoint(new_run: NewRun) -> 
     assert run.halts() == []
 
 
+@pytest.mark.long
 def test_keeper_told_to_stop_twice_ends_a_hanging_run_at_once(new_run: NewRun) -> None:
     run = new_run(fault="hang:rank=1,step=3", watch={"stall": {"early_s": 500.0}})
     run.wait_for_step(2)
@@ -213,6 +219,7 @@ def test_keeper_told_to_stop_twice_ends_a_hanging_run_at_once(new_run: NewRun) -
     assert run.living() == []
 
 
+@pytest.mark.long
 def test_ranks_that_do_not_leave_in_time_are_ended_for_the_same_reason(new_run: NewRun) -> None:
     run = new_run(fault="hang:rank=1,step=3", watch={"stall": {"early_s": 500.0}})
     run.wait_for_step(2)

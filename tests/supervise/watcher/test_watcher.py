@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from gonogo.contract.finding import Severity
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
 from gonogo.rundir import load_all_lines
@@ -125,6 +127,7 @@ def test_neighbour_of_a_hanging_run_is_untouched(new_run: NewRun) -> None:
     assert sick.halts()[0].rank == 0
 
 
+@pytest.mark.long
 def test_two_runs_that_hang_at_once_are_both_ended(new_run: NewRun) -> None:
     runs = [new_run(fault=f"hang:rank={rank},step=6,section=forward") for rank in (0, 1)]
     for rank, run in enumerate(runs):
@@ -145,6 +148,7 @@ def test_suspicion_takes_evidence_and_costs_nothing(new_run: NewRun) -> None:
     run.assert_replays()
 
 
+@pytest.mark.long
 def test_watcher_tells_the_exporter_what_it_sees(new_run: NewRun) -> None:
     run = new_run(fault="slow:factor=6,from=22", steps=60)
 

@@ -1,0 +1,69 @@
+"""How does a run here look while it is on? Its output, how far it is, what was found."""
+
+import sys
+import time
+
+from gonogo.cli.output import duration, say
+from gonogo.contract.order import Order
+from gonogo.judge.evidence.findings import load_findings
+from gonogo.rundir import RunDir
+from gonogo.supervise.watcher.metrics_file import load_metrics
+
+TELL_EVERY_S = 10.0
+MUTE_AFTER_S = 60.0
+_CHUNK_BYTES = 2**16
+
+
+class Following:
+    """Shows a run while it is on: its output, its steps, its findings."""
+
+    def __init__(self, run_dir: RunDir, order: Order, *, quiet: bool) -> None:
+        self._dir, self._order = run_dir, order
+        self._stream = sys.stderr.buffer if quiet else sys.stdout.buffer
+        self._offset = self._findings = 0
+        self._began = self._told = time.monotonic()
+        self._warned = False
+
+    def look(self) -> None:
+        """Show what is new."""
+        self._pass_on()
+        rows = load_findings(self._dir) or []
+        for found in rows[self._findings :]:
+            self._findings += 1
+            say(f"{found.severity}: {found.detector}: {found.text}")
+        now = time.monotonic()
+        if now - self._told >= TELL_EVERY_S:
+            self._told = now
+            self._tell(now)
+
+    def _pass_on(self) -> None:
+        try:
+            with (self._dir.path / "rank0.log").open("rb") as log:
+                log.seek(self._offset)
+                while chunk := log.read(_CHUNK_BYTES):
+                    self._offset += len(chunk)
+                    self._stream.write(chunk)
+        except FileNotFoundError:
+            return
+        self._stream.flush()
+
+    def _tell(self, now: float) -> None:
+        snapshot = load_metrics(self._dir.path)
+        ranks = {} if snapshot is None else snapshot.ranks
+        seen = [row.step for row in ranks.values() if row.step is not None]
+        if not seen:
+            if now - self._began >= MUTE_AFTER_S and not self._warned:
+                self._warned = True
+                say(
+                    "no step seen yet: it is not attached (gonogo.trainer), and no line of its"
+                    " output fits a pattern (--pattern); meanwhile nothing is halted for it"
+                )
+            return
+        step, steps = min(seen), self._order.steps
+        text = f"step {step}" + ("" if steps is None else f" of {steps}")
+        loss = next((row.loss for row in ranks.values() if row.loss is not None), None)
+        text += "" if loss is None else f", loss {loss:g}"
+        if steps is not None and 0 < step < steps:
+            left_s = (now - self._began) / step * (steps - step)
+            text += f", about {duration(left_s)} left"
+        say(text)

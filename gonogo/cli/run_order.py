@@ -1,0 +1,108 @@
+"""What does `gonogo run` order? A command as it is written, or one under the phase of a plan."""
+
+from pathlib import Path
+from typing import Any
+
+from gonogo.cli.reach.plans import placed, read_plan
+from gonogo.contract.criterion import BUILT_IN_CRITERIA
+from gonogo.contract.errors import Rejected
+from gonogo.contract.ids import Kind, new_id
+from gonogo.contract.near_miss import hint
+from gonogo.contract.order import Order
+from gonogo.contract.patterns import GUESSED, PATTERNS
+from gonogo.contract.plan import NEVER_WAIVED
+from gonogo.contract.watch import ShortDeadline, Watch
+from gonogo.planning.resolve import (
+    build_command_order,
+    build_order,
+    load_train_config,
+    resolve_plan,
+)
+from gonogo.planning.source import bundled_plan
+from gonogo.supervise.launch.output_lines import check_patterns
+from gonogo.supervise.preflight.preflight import WITHOUT_SERVICE
+
+
+def order_of(
+    command: list[str],
+    patterns: list[str],
+    world_size: int,
+    name: str,
+    steps: int | None,
+    stall_s: float | None,
+    waive: list[str],
+) -> Order:
+    """Return the order of a command that no plan knows.
+
+    Raises:
+        Rejected: a pattern that cannot be used.
+    """
+    for text in patterns:
+        if text.isidentifier() and text not in PATTERNS:
+            raise Rejected(f"--pattern: found {text!r}; {hint(text, list(PATTERNS))}")
+    chosen = [PATTERNS.get(text, text) for text in patterns]
+    if (wrong := check_patterns(chosen)) is not None:
+        raise Rejected(f"--{wrong}")
+    order = build_command_order(
+        command,
+        experiment=new_id(Kind.EXPERIMENT),
+        run=new_id(Kind.RUN),
+        cwd=str(Path.cwd()),
+        world_size=world_size,
+        steps=steps,
+        watch=_watch_of(stall_s),
+        waive=waive,
+        preflight=WITHOUT_SERVICE,
+    )
+    return order.model_copy(
+        update={
+            "plan": name,
+            "patterns": chosen or [PATTERNS[row] for row in GUESSED],
+            "patterns_guessed": not chosen,
+        }
+    )
+
+
+def _watch_of(stall_s: float | None) -> Watch:
+    """Return the watch of a program whose steps take at most so long, in a section or in none."""
+    if stall_s is None:
+        return Watch()
+    limits = {"halt_s": stall_s, "suspect_s": min(10.0, stall_s / 2)}
+    said: dict[str, Any] = {"stall": {**limits, "early_s": stall_s}}
+    if stall_s < ShortDeadline().halt_s:  # else D5 gives who computes there as long as D4 does
+        said["section_deadline"] = {"out_of_section": limits}
+    return Watch.model_validate(said)
+
+
+def under_plan(order: Order, plan: str, phase: str) -> Order:
+    """Return the order with gate, identity and watch of a plan's phase.
+
+    Raises:
+        NotFound, Rejected: no such plan or phase, or not a valid one.
+    """
+    argument = read_plan(plan)
+    with placed(argument):
+        data = argument.submitted
+        resolved = resolve_plan(
+            bundled_plan(data) if isinstance(data, str) else data, load_config=load_train_config
+        )
+        planned = build_order(resolved, phase, experiment=order.experiment, run=order.run, token=1)
+    mine = order.model_dump(include={"command", "entry", "cwd", "patterns", "patterns_guessed"})
+    waive = [*planned.waive, *order.waive]
+    said = {"waive": waive, "preflight": order.preflight, "steps": planned.steps}
+    return planned.model_copy(update={**mine, **said})
+
+
+def check_waivers(order: Order) -> None:
+    """Refuse waivers of what is no criterion of the run, or must not be waived.
+
+    Raises:
+        Rejected: such a waiver.
+    """
+    known = [*BUILT_IN_CRITERIA, *(row.id for row in order.gate)]
+    waivable = [name for name in known if name not in NEVER_WAIVED]
+    for name in order.waive:
+        if name in NEVER_WAIVED:
+            raise Rejected(f"--waive {name}: without it nothing is proved")
+        if name not in waivable:
+            raise Rejected(f"--waive: found {name!r}; {hint(name, waivable)}")

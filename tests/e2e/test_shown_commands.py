@@ -1,0 +1,261 @@
+"""Every command that README and docs show is typed, word by word, on a gonogo that has been used.
+
+A placeholder (`ID`, `RUN`, `DIR`, …) becomes what a reader would put there; a call in the text that
+leaves out what a command needs only names it, and is asked for its help. A line that no row here
+knows how to type is typed as it stands, so a page can show nothing that nobody tried.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+
+from gonogo.cli.main import app
+from tests.contract.test_docs import PAGES, ROOT, command_lines
+from tests.e2e.lab import Lab, Spoken, clean_environ, one_phase_plan
+
+ENVIRON = {"GONOGO_WORKER_ALLOW": "any"}
+
+PROGRAM = """
+import os, time
+for step in range(1, int(os.environ["STEPS"]) + 1):
+    time.sleep(0.002)
+    print(f"iter {step}: loss {5 - step / 9000:.4f}")
+"""
+
+WORDS = {
+    "ID": "{experiment}",
+    "EXP": "{experiment}",
+    "RUN": "{run}",
+    "RUN_DIR": "{dir}",
+    "DIR": "{dir}",
+    "DECISION": "{decision}",
+    "FILE": "plan.yaml",
+    "PLAN": "demo",
+    "NAME": "demo",
+    "N": "0",
+    "WHY": "seen",
+    "EXP:PHASE": "{experiment}:smoke",
+    "COMMAND": "submit",
+}
+"""What a reader puts in the place of a word."""
+
+TYPED = {
+    "gonogo campaign show ID": "gonogo campaign show {campaign}",
+    "gonogo compare A B": "gonogo compare runs/plain runs/flash",
+    "gonogo compare dec_… dec_…": "gonogo compare {repeats}",
+    "gonogo compare dec_01KDQ… dec_01KDR… --metric loss --json": (
+        "gonogo compare {repeats} --metric loss --json"
+    ),
+    "gonogo compare run_01KDQ… run_01KDR… run_01KDS… --metric loss --warmup 900": (
+        "gonogo compare runs/p1 runs/f1 runs/p2 --metric loss --warmup 9"
+    ),
+    "gonogo demo --fault SPEC": "gonogo demo --fault nan",
+    "gonogo judge DIR --plan m7c-125m --phase smoke": (
+        "gonogo judge {dir} --plan demo --phase smoke"
+    ),
+    "gonogo override EXP CONDITIONAL_GO --condition ID --reason WHY": (
+        "gonogo override {broken} CONDITIONAL_GO --condition cond_0 --reason seen"
+    ),
+    "gonogo override EXP VERDICT --reason WHY": "gonogo override {broken} GO --reason seen",
+    "gonogo run -- …": "gonogo run -- python train.py",
+    "gonogo run -- COMMAND": "gonogo run -- python train.py",
+    "gonogo simulate": "gonogo simulate --hours 1",
+    "gonogo takeover ID --reason …": "gonogo takeover {experiment} --reason dead",
+    "gonogo verify --anchor": "gonogo verify --anchor {hash}",
+    "gonogo verify --anchor 3f394542169b0255": "gonogo verify --anchor {hash}",
+}
+"""What a reader types for a line that shows somebody else's names, or leaves something out."""
+
+CODES = {
+    "gonogo demo --fault SPEC": 10,
+    "gonogo demo --fault xid:code=79,rank=1,step=12": 10,
+    "gonogo override EXP CONDITIONAL_GO --condition ID --reason WHY": 2,
+    "gonogo promote EXP --reason WHY": 2,
+    "gonogo takeover ID": 2,
+    "gonogo takeover ID --reason …": 2,
+}
+"""Exit codes other than 0: of what is broken on purpose, and of what nothing waits for here."""
+
+MAY = {"gonogo compare": {0, 12}, "gonogo run": {11, 12}}
+"""Commands whose answer is this machine's: a comparison may be inconclusive, as is what an
+unchanged program leaves (conditional where it was waived)."""
+
+RECIPES = ("heartbeats.md", "training.md", "your-trainer.md")
+"""Pages whose blocks tests/contract runs as a whole."""
+
+ENDLESS = ("gonogo up", "gonogo serve", "gonogo worker")
+
+NOT_HERE = {
+    "docker": "there is no container engine here; tests/contract reads the files",
+    "git clone … gonogo && cd gonogo": "installing is what CI begins with",
+    "python3.11 -m venv .venv": "installing is what CI begins with",
+    "pip install -e '.[worker,nsa]' -c constraints.txt": "installing is what CI begins with",
+    "gonogo run -- ft_launcher …": "needs nvidia-resiliency-ext",
+}
+
+
+def shown() -> list[str]:
+    """Every command that a page shows, without its remark, each once, in the order of the pages."""
+    found = []
+    for page in PAGES:
+        text = page.read_text()
+        recipe = page.name in RECIPES
+        blocks = [] if recipe else re.findall(r"```(?:sh|bash|console)\n(.*?)```", text, re.S)
+        lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+        calls = [re.sub(r"^(?:\$ )?(?:\.venv/bin/)?", "", line.strip()) for line in lines]
+        found += [call for call in calls if call and not call.startswith("#")]
+        found += command_lines(re.sub(r"```.*?```", "", text, flags=re.S))
+    return list(dict.fromkeys(re.split(r"\s+#", call)[0].strip() for call in found))
+
+
+def wants_more(call: str) -> bool:
+    """Say whether a call leaves out what its command must be told, or would never end."""
+    words = shlex.split(call)[1:]
+    command: Any = typer.main.get_command(app)
+    while words and words[0] in getattr(command, "commands", ()):
+        command = command.commands[words.pop(0)]
+    if hasattr(command, "commands"):
+        return "--help" not in words and "--install-completion" not in words
+    needed = [row for row in command.params if row.param_type_name == "argument" and row.required]
+    return call in (*ENDLESS, "gonogo demo") or (bool(needed) and not words) or words == ["--wait"]
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """A gonogo that has been used, and what a reader of its pages would name."""
+
+    home: Path
+    folder: Path
+    names: dict[str, str]
+
+    def type(self, call: str) -> Spoken:
+        """Run one line as a shell would, in the folder with the reader's own program."""
+        steps = re.search(r"--steps (\d+)", call)
+        environ = clean_environ(self.home) | {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "STEPS": steps[1] if steps else "300",
+            "BROWSER": "echo",
+            "HOME": str(self.folder),
+        }
+        done = subprocess.run(
+            ["/bin/bash", "-c", call],
+            cwd=self.folder,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        return Spoken(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="module")
+def used(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Used]:
+    home, folder = lab.stack.settings.home, tmp_path_factory.mktemp("reader")
+    (folder / "train.py").write_text(PROGRAM)
+    (folder / "plan.yaml").write_text(yaml.safe_dump(one_phase_plan()))
+    experiment = lab.submit(one_phase_plan())
+    broken = lab.submit(one_phase_plan(), fault="nan:step=15")
+    campaign = lab.client.post("/campaigns", {"plan": "campaign-demo", "repeats": 3})["id"]
+    assert lab.wait_for_end(experiment).verdict == "GO"
+    assert lab.wait_for_end(broken).verdict == "NO_GO"
+    lab.wait(lambda: lab.client.get(f"/campaigns/{campaign}")["state"] == "finished")
+    members = lab.client.get(f"/campaigns/{campaign}")["members"]
+    (folder / "runs").mkdir()
+    for row in members:
+        name = f"{'p' if row['variant'] == members[0]['variant'] else 'f'}{row['repeat']}"
+        run = lab.run_of(row["experiment"])
+        assert run is not None
+        (folder / "runs" / name).symlink_to(str(run.dir))
+    (folder / "runs/plain").symlink_to(folder / "runs/p1")
+    (folder / "runs/flash").symlink_to(folder / "runs/f1")
+    run = lab.run_of(experiment)
+    assert run is not None
+    (decision,) = lab.client.get(f"/experiments/{experiment}/decisions")["items"]
+    shutil.copytree(home / "decisions", folder / "exported")
+    shutil.copy(home / "signing.pub", folder)
+    names = {
+        "experiment": experiment,
+        "broken": broken,
+        "campaign": campaign,
+        "run": run.id,
+        "dir": str(run.dir),
+        "decision": decision["id"],
+        "hash": decision["hash"],
+        "repeats": " ".join(row["decision"] for row in members[:2]),
+    }
+    yield Used(home=home, folder=folder, names=names)
+    for row in lab.client.get("/experiments")["items"]:
+        if row["state"] not in ("finished", "awaiting_decision"):
+            lab.client.post(f"/experiments/{row['id']}/cancel", {"reason": "read"})
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("call", [call for call in shown() if call.split()[0] == "gonogo"])
+def test_what_a_page_shows_does_what_it_says(used: Used, call: str) -> None:
+    if call in NOT_HERE:
+        return
+    if wants_more(call):
+        assert used.type(f"{call} --help").code == 0
+        return
+    words = [WORDS.get(word, word) for word in re.split(r"(\s)", call)]
+    typed = TYPED.get(call, "".join(words)).format_map(used.names)
+    if typed.startswith(ENDLESS):
+        assert_it_starts_and_ends(used, typed)
+        return
+    said = used.type(typed)
+    codes = MAY.get(" ".join(call.split()[:2]), {CODES.get(call, 0)})
+    assert said.code in codes, (typed, said)
+    assert "Traceback" not in said.stderr
+    assert said.stdout.strip() or said.stderr.strip()
+
+
+def assert_it_starts_and_ends(used: Used, typed: str) -> None:
+    """What runs until it is told to end says where it is, and ends with 0 at Ctrl-C."""
+    home = used.folder / "another"
+    more = "" if "--port" in typed else " --port 0"
+    with subprocess.Popen(
+        [sys.executable, "-m", "gonogo.cli.main", *shlex.split(typed + more)[1:]],
+        env=clean_environ(home),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        said = iter(process.stdout.readline, "")
+        assert any("http://127.0.0.1:" in line for line in said), typed
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+    assert process.returncode == 0, typed
+
+
+@pytest.mark.parametrize("call", [call for call in shown() if call.startswith("make ")])
+def test_a_target_that_a_page_shows_is_one(call: str) -> None:
+    done = subprocess.run(
+        shlex.split(call.replace("make ", "make -n ", 1)),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_line_of_a_block_has_a_way_to_be_typed() -> None:
+    ways = ("gonogo ", "make ", "python -m nsa.generate", *NOT_HERE)
+    assert [call for call in shown() if not call.startswith(ways)] == []
+    assert set(TYPED) | set(CODES) <= set(shown()), "a row for what no page shows"
