@@ -164,6 +164,18 @@ def parse_fault(spec: str | None, *, rank: int, world_size: int) -> Fault:
         raise BadConfig(f"fault {spec!r}: {error}") from error
 
 
+def fault_of(spec: str | None, config: TrainConfig, *, rank: int, world_size: int) -> Fault:
+    """The fault of a SPEC as it concerns one rank of this training.
+
+    Synthetic batches come from no loader, so nothing can starve there.
+
+    Raises:
+        BadConfig: as `parse_fault`.
+    """
+    fault = parse_fault(spec, rank=rank, world_size=world_size)
+    return Fault() if fault.kind == "starve" and config.data == "synthetic" else fault
+
+
 def toy_instead_of(config: TrainConfig) -> TrainConfig:
     """What `wrong-config` trains: one layer of 128 dims on 128-byte sequences (R70)."""
     toy = replace(

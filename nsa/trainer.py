@@ -22,7 +22,7 @@ from nsa.console import LOG_EVERY_S, Console, write_log
 from nsa.data import Batches, BatchPlan, open_source
 from nsa.errors import DataFailure, Halted, NonFinite
 from nsa.evaluation import held_out_loss
-from nsa.faults import parse_fault, toy_instead_of
+from nsa.faults import fault_of, toy_instead_of
 from nsa.flight_recorder import FlightRecorder
 from nsa.go import forget, told, wait_for_go
 from nsa.heartbeat import Heartbeat
@@ -59,7 +59,7 @@ class Trainer:
     def __init__(self, launch: Launch, settings: Settings, stacks: StackDumps) -> None:
         self.launch, self.settings, self.config = launch, settings, launch.config
         rank, world_size = settings.rank, settings.world_size
-        self.fault = parse_fault(launch.fault, rank=rank, world_size=world_size)
+        self.fault = fault_of(launch.fault, self.config, rank=rank, world_size=world_size)
         if self.fault.kind == "wrong-config":
             self.config = toy_instead_of(self.config)
         self.last_step = launch.last_step or self.config.steps

@@ -121,3 +121,46 @@ def test_a_failure_that_comes_again_is_no_go_after_one_bounded_rerun(lab: Lab) -
     assert [failed.verdict, again.verdict] == ["NO_GO", "NO_GO"]
     (decision,) = lab.client.get(f"/experiments/{view.id}/decisions")["items"]
     assert decision["diagnosis"] == "non_finite_loss"
+
+
+@pytest.mark.long
+def test_a_slow_loader_is_held_against_synthetic_data_and_named(lab: Lab) -> None:
+    """R27: fetching takes most of each step; without a loader the same program is quick."""
+    confirm = {"on": ["loader"], "variants": []}
+    plan = long_plan(confirm=confirm)
+    plan["phases"][0]["data"] = "local_text"
+    plan["watch"]["slow"] = {"halt_ratio": 50}
+    view = lab.wait_for_end(lab.submit(plan, fault="starve:share=0.9,from=10"))
+    assert (view.state, view.verdict) == ("finished", "NO_GO"), said_of(lab, view)
+    runs = runs_of(lab, view)
+    orders = [read_json(folder_of(row).order) for row in runs]
+    told = [(order["reason"], order["train"]["data"]) for order in orders]
+    assert told == [("first", "local_text"), ("confirm", "local_text"), ("confirm", "synthetic")]
+    assert {**orders[2]["train"], "data": "local_text"} == orders[0]["train"]
+    assert [row.outcome.code for row in runs if row.outcome] == [*["too_slow"] * 2, "completed"]
+    assert [row.verdict for row in runs] == ["NO_GO", "NO_GO", "GO"]
+    (decision,) = lab.client.get(f"/experiments/{view.id}/decisions")["items"]
+    assert decision["diagnosis"] == "slow_loader"
+    evidence = {row["id"]: row["evidence"] for row in decision["criteria"]}
+    assert evidence["reproduced"] == (
+        "failed in 2 of 2 unchanged runs; passed 1 of 1 with data=synthetic"
+    )
+
+
+@pytest.mark.long
+def test_a_device_that_idles_is_answered_by_static_graph_and_buckets(lab: Lab) -> None:
+    """R25: the gate refuses the run for its idle device; the rerun trains as the remedy says."""
+    patch = {"env": {"NSA_DDP_STATIC_GRAPH": "1", "NSA_DDP_BUCKET_MB": "100"}}
+    used = {"id": "utilisation", "metric": "gpu_util", "aggregate": "mean", "pass_above": 80}
+    plan = one_phase_plan(gate=[used])
+    plan |= {"remedies": {"imbalance": patch}, "max_remedies": 1}
+    view = lab.wait_for_end(lab.submit(plan, fault="imbalance:rank=1,util=30,from=5"))
+    assert (view.state, view.verdict) == ("finished", "NO_GO"), said_of(lab, view)
+    first, again = runs_of(lab, view)
+    assert [row.reason for row in (first, again)] == ["first", "remedy"]
+    assert {row.outcome.code for row in (first, again) if row.outcome} == {"completed"}
+    order = read_json(folder_of(again).order)
+    assert {name: order["env"][name] for name in patch["env"]} == patch["env"]
+    assert order["resume_from"] is None
+    (decision,) = lab.client.get(f"/experiments/{view.id}/decisions")["items"]
+    assert (decision["run"], decision["diagnosis"]) == (again.id, "imbalance")

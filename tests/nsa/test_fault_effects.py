@@ -88,7 +88,7 @@ def test_a_boast_reports_so_many_times_the_speed(train_here: TrainHere) -> None:
 
 @pytest.mark.long
 def test_a_starved_step_spends_its_share_waiting_for_data(train_here: TrainHere) -> None:
-    lines = train_here(train={"steps": 24}, fault="starve:share=0.8,from=9")
+    lines = train_here(train={"steps": 24, "data": "local_text"}, fault="starve:share=0.8,from=9")
     shares = [
         progress["dt_fetch_s"] / end["dt_step_s"]
         for progress, end in zip(_of(lines, "progress"), _of(lines, "step_end"), strict=True)

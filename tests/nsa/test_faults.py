@@ -1,11 +1,13 @@
 import os
 import signal
 import time
+from typing import Any
 
 import pytest
 
+from nsa.config import build_config
 from nsa.errors import BadConfig
-from nsa.faults import Fault, parse_fault
+from nsa.faults import Fault, fault_of, parse_fault
 
 
 @pytest.mark.parametrize(
@@ -114,6 +116,15 @@ def test_a_section_that_is_slowed_takes_its_measure_from_the_rank_s_own_time() -
     starve = parse_fault("starve:share=0.75,from=5", rank=0, world_size=2)
     assert starve.delay_s("data", 5, 1.0) == 3.0
     assert parse_fault("straggle", rank=0, world_size=2).delay_s("forward", 50, 1.0) == 0.0
+
+
+@pytest.mark.parametrize(("data", "kind"), [("local_text", "starve"), ("synthetic", None)])
+def test_what_comes_from_no_loader_cannot_starve(
+    tiny: dict[str, Any], data: str, kind: str | None
+) -> None:
+    config = build_config({**tiny, "data": data})
+    assert fault_of("starve", config, rank=0, world_size=1).kind == kind
+    assert fault_of("hang:rank=0", config, rank=0, world_size=1).kind == "hang"
 
 
 def test_one_rank_alone_cannot_stand_apart_from_others() -> None:
