@@ -62,7 +62,7 @@ class Lab:
             found = what()
             if found:
                 return found
-            time.sleep(0.05)
+            time.sleep(0.2)
         raise AssertionError(f"nothing after {limit_s:g} s; said: {self.said}")
 
     def run_of(self, experiment: str) -> RunView | None:

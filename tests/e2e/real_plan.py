@@ -1,6 +1,7 @@
 """The bundled plan of the 125M model in small: its gates, conditions and answers, tiny steps."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,8 @@ def miniature(**changes: Any) -> dict[str, Any]:
     return {**plan, **changes}
 
 
-def script_of(folder: Path, **readings: Any) -> Path:
-    """Write what two healthy A100s would say, or `readings`, and return the file."""
+def script_of(folder: Path, second: Mapping[str, Any] = {}, **readings: Any) -> Path:
+    """Write what two healthy A100s would say, or `readings`, and the second besides; its file."""
     devices = [
         {"uuid": f"GPU-{index}", "index": index, "name": "NVIDIA A100 80GB PCIe"}
         for index in (0, 1)
@@ -48,7 +49,10 @@ def script_of(folder: Path, **readings: Any) -> Path:
         "nvlink_errors": 0,
         "temp_c": 61.0,
     }
-    samples = [{"at_s": 0, "uuid": row["uuid"], **healthy, **readings} for row in devices]
+    samples = [
+        {"at_s": 0, "uuid": row["uuid"], **healthy, **readings, **(second if row["index"] else {})}
+        for row in devices
+    ]
     path = folder / "devices.json"
     path.write_text(json.dumps({"devices": devices, "samples": samples}))
     return path

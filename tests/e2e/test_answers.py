@@ -129,8 +129,7 @@ def test_a_slow_loader_is_held_against_synthetic_data_and_named(lab: Lab) -> Non
     confirm = {"on": ["loader"], "variants": []}
     plan = long_plan(confirm=confirm)
     plan["phases"][0]["data"] = "local_text"
-    plan["watch"]["slow"] = {"halt_ratio": 50}
-    view = lab.wait_for_end(lab.submit(plan, fault="starve:share=0.9,from=10"))
+    view = lab.wait_for_end(lab.submit(plan, fault="starve:share=0.7,from=10"))
     assert (view.state, view.verdict) == ("finished", "NO_GO"), said_of(lab, view)
     runs = runs_of(lab, view)
     orders = [read_json(folder_of(row).order) for row in runs]
@@ -145,22 +144,3 @@ def test_a_slow_loader_is_held_against_synthetic_data_and_named(lab: Lab) -> Non
     assert evidence["reproduced"] == (
         "failed in 2 of 2 unchanged runs; passed 1 of 1 with data=synthetic"
     )
-
-
-@pytest.mark.long
-def test_a_device_that_idles_is_answered_by_static_graph_and_buckets(lab: Lab) -> None:
-    """R25: the gate refuses the run for its idle device; the rerun trains as the remedy says."""
-    patch = {"env": {"NSA_DDP_STATIC_GRAPH": "1", "NSA_DDP_BUCKET_MB": "100"}}
-    used = {"id": "utilisation", "metric": "gpu_util", "aggregate": "mean", "pass_above": 80}
-    plan = one_phase_plan(gate=[used])
-    plan |= {"remedies": {"imbalance": patch}, "max_remedies": 1}
-    view = lab.wait_for_end(lab.submit(plan, fault="imbalance:rank=1,util=30,from=5"))
-    assert (view.state, view.verdict) == ("finished", "NO_GO"), said_of(lab, view)
-    first, again = runs_of(lab, view)
-    assert [row.reason for row in (first, again)] == ["first", "remedy"]
-    assert {row.outcome.code for row in (first, again) if row.outcome} == {"completed"}
-    order = read_json(folder_of(again).order)
-    assert {name: order["env"][name] for name in patch["env"]} == patch["env"]
-    assert order["resume_from"] is None
-    (decision,) = lab.client.get(f"/experiments/{view.id}/decisions")["items"]
-    assert (decision["run"], decision["diagnosis"]) == (again.id, "imbalance")

@@ -85,3 +85,39 @@ def test_devices_that_idle_are_a_condition_that_the_next_phase_misses(lab: Lab) 
     missed = {row.criterion for row in view.conditions if row.state == "missed"}
     assert missed == {"utilisation"}
     assert production.runs == []
+
+
+@pytest.mark.long
+def test_a_device_that_idles_beside_a_busy_one_is_answered_by_static_graph_and_buckets(
+    lab: Lab,
+) -> None:
+    """R25: where the gate asks for both, the plan's remedy is tried, and here it helps."""
+    script_of(SCRIPT.parent, second={"util": 30.0})
+    try:
+        plan = of_phase("smoke")
+        plan["phases"][0] |= {"steps": 60}
+        plan["watch"] = {**plan.get("watch", {}), "imbalance": {"over_s": 2}}
+        for criterion in plan["phases"][0]["gate"]:
+            if criterion["id"] in ("utilisation", "balance"):
+                for name in ("severity", "evidence_from", "due"):
+                    criterion.pop(name, None)
+        experiment = lab.submit(plan)
+        lab.wait(lambda: (run := lab.run_of(experiment)) is not None and run.ended_at is not None)
+    finally:
+        script_of(SCRIPT.parent)
+    view = lab.wait_for_end(experiment)
+    assert (view.state, view.verdict) == ("finished", "CONDITIONAL_GO"), view.summary
+    assert [row.id for row in view.conditions] == ["smoke:remedied"]
+    (phase,) = view.phases
+    refused, answer = [lab.client.run(name) for name in phase.runs]
+    assert refused.outcome is not None
+    assert (refused.outcome.code, refused.verdict) == ("completed", "NO_GO")
+    order = read_json(RunDir(Path(str(answer.dir))).order)
+    assert (order["reason"], order["resume_from"]) == ("remedy", None)
+    asked = plan["remedies"]["imbalance"]["env"]
+    assert {name: str(order["env"][name]) for name in asked} == {
+        k: str(v) for k, v in asked.items()
+    }
+    (decision,) = lab.client.get(f"/experiments/{view.id}/decisions")["items"]
+    told = {row["id"]: row["evidence"] for row in decision["criteria"]}
+    assert "with the remedy of imbalance" in told["remedied"]

@@ -170,10 +170,11 @@ def used(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Used]:
     (folder / "plan.yaml").write_text(yaml.safe_dump(one_phase_plan()))
     experiment = lab.submit(one_phase_plan())
     broken = lab.submit(one_phase_plan(), fault="nan:step=15")
-    campaign = lab.client.post("/campaigns", {"plan": "campaign-demo", "repeats": 3})["id"]
+    least = {"repeats": 3, "set": {"campaign.max_repeats": 3}}
+    campaign = lab.client.post("/campaigns", {"plan": "campaign-demo", **least})["id"]
     assert lab.wait_for_end(experiment).verdict == "GO"
     assert lab.wait_for_end(broken).verdict == "NO_GO"
-    lab.wait(lambda: lab.client.get(f"/campaigns/{campaign}")["state"] == "finished")
+    lab.wait(lambda: lab.client.get(f"/campaigns/{campaign}")["state"] == "finished", limit_s=1200)
     members = lab.client.get(f"/campaigns/{campaign}")["members"]
     (folder / "runs").mkdir()
     for row in members:
