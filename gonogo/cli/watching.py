@@ -109,7 +109,7 @@ def advance(glance: Glance, progress: dict[str, Any] | None, now: datetime) -> G
     run = glance.run
     if run is not None and progress is not None and progress.get("run") == run.id:
         news = {name: progress[name] for name in PROGRESS if name in progress}
-        run = run.model_copy(update=news)
+        run = RunView.model_validate(run.wire() | news)  # JSON has words for what is not finite
     return replace(glance, run=run, now=now)
 
 

@@ -23,6 +23,7 @@ from gonogo.trainer.beat import Beat, Section, check_section
 from gonogo.trainer.identity import count_model, model_device
 from gonogo.trainer.manifest import MANIFEST, save_manifest
 from gonogo.trainer.plain import plain
+from gonogo.trainer.position import PAUSES
 from gonogo.trainer.voice import Voice
 
 HALTED_CODE = 3
@@ -167,13 +168,15 @@ class SupervisedBeat(Beat):
 
     @contextmanager
     def section(self, name: Section) -> Iterator[None]:
-        """Name what the rank does meanwhile."""
+        """Name what the rank does meanwhile; inside an evaluation or a checkpoint it is that."""
         outer = self._voice.position.section
-        self.enter(name)
+        check_section(name)
+        stands: str = outer if outer is not None and outer in PAUSES else name
+        self._move(stands)
         try:
             yield
         except BaseException as error:
-            self._raised_in = (id(error), name)
+            self._raised_in = (id(error), stands)
             raise
         finally:
             self._move(outer)

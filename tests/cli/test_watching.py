@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console
 
-from gonogo.cli.watching import Glance, phase_strip, plain_line, render
+from gonogo.cli.watching import Glance, advance, phase_strip, plain_line, render
 from gonogo.contract.api import (
     ExperimentView,
     Forecast,
@@ -96,6 +96,14 @@ def test_what_a_person_must_do_and_did_is_shown_while_watching() -> None:
         console.print(render(shown))
     for text in ("GO by hand", "sanity", "gonogo promote exp_1 --reason WHY", "[bold]boom"):
         assert text in captured.get()
+
+
+@pytest.mark.parametrize(("word", "shown"), [("NaN", "nan"), ("Infinity", "inf"), (2.5, "2.5000")])
+def test_a_loss_of_any_kind_that_the_stream_brings_is_shown(word: object, shown: str) -> None:
+    before = glance()
+    assert before.run is not None
+    now = advance(before, {"run": before.run.id, "step": 15, "loss": word}, NOW)
+    assert f"loss {shown}" in plain_line(now)
 
 
 def test_watching_ends_when_finished_or_when_a_person_must_decide() -> None:

@@ -129,6 +129,7 @@ def test_a_slow_loader_is_held_against_synthetic_data_and_named(lab: Lab) -> Non
     confirm = {"on": ["loader"], "variants": []}
     plan = long_plan(confirm=confirm)
     plan["phases"][0]["data"] = "local_text"
+    plan["watch"]["loader"] = {"window_steps": 8, "over_s": 1}
     view = lab.wait_for_end(lab.submit(plan, fault="starve:share=0.7,from=10"))
     assert (view.state, view.verdict) == ("finished", "NO_GO"), said_of(lab, view)
     runs = runs_of(lab, view)

@@ -248,6 +248,21 @@ def test_sections_within_each_other_lead_back(run: Path) -> None:
         assert lines_of(run)[-1].section is None
 
 
+@pytest.mark.parametrize("pause", ["eval", "checkpoint"])
+def test_parts_of_a_step_within_a_pause_are_the_pause(run: Path, pause: Any) -> None:
+    with gonogo.trainer.attach(run) as beat:
+        beat.step(loss=1.0)
+        with beat.section(pause):
+            told = len(lines_of(run))
+            with beat.section("forward"):
+                beat.eval(2.0)
+            for _ in beat.batches([1, 2]):
+                pass
+            (line,) = lines_of(run)[told:]
+            assert (line.msg, line.section) == ("eval", pause)
+    assert all(end.step_sections is None for end in said(lines_of(run), "step_end"))
+
+
 def test_a_loader_that_fails_says_why(run: Path) -> None:
     def broken() -> Any:
         yield 1

@@ -35,7 +35,6 @@ _DUMPED = re.compile(r"Extension modules: |(?:Current t|T)hread 0x|<no Python fr
 SYMPTOMS = frozenset(
     {
         OutcomeCode.NONZERO_EXIT,
-        OutcomeCode.START_FAILED,
         OutcomeCode.STALLED,
         OutcomeCode.TOO_SLOW,
         OutcomeCode.DIVERGED,

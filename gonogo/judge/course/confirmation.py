@@ -84,11 +84,11 @@ def _next_variant(plan: Plan, phase: str, first: Attempt, made: Sequence[Attempt
 def _variants(plan: Plan, phase: str, first: Attempt) -> list[dict[str, Any]]:
     """Return the variants of a confirmation, each with what it alone changes.
 
-    A hang with logging on is tried with it off (R15); a slow loader against no loader, and against
-    nothing else (R27).
+    A hang of our trainer with logging on is tried with it off (R15); a slow loader against no
+    loader, and against nothing else (R27).
     """
     rows = [row.document() for row in (plan.confirm.variants if plan.confirm else [])]
-    if first.detector in HANGS:
+    if first.detector in HANGS and plan.ours:
         rows.insert(0, {"env": dict(LOGGING_OFF)})
     if first.detector == Detector.LOADER:
         loads = plan.ours and plan.phase(phase).data != SYNTHETIC["train"]["data"]

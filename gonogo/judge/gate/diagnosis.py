@@ -67,12 +67,22 @@ def _in_compute(facts: Facts) -> bool:
 
 
 def _at_boundary(facts: Facts) -> bool:
-    """Between two steps, where the deadlines of sections look, or while it logs."""
+    """Between two steps, where the deadlines of sections look, or while it logs.
+
+    A program that never names its computing may compute where it names nothing.
+    """
     found = facts.latched()
     if facts.source == "predecessor" or found is None:
         return False
     between = found.detector == Detector.SECTION_DEADLINE and found.section is None
-    return between or _hang(found, "log")
+    return (between and _names_computing(facts)) or _hang(found, "log")
+
+
+def _names_computing(facts: Facts) -> bool:
+    """Say whether its ranks name their computing, as far as steps that have ended tell."""
+    paces = [pace for pace in facts.pace.values() if pace.steps]
+    times = [pace.sections_s.get(name) for pace in paces for name in COMPUTE_SECTIONS]
+    return not times or any(times)
 
 
 def _desynchronised(facts: Facts, rules: Rules) -> bool:
@@ -217,7 +227,7 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     Diagnosis(
         name="data_sharding",
         requirement="R24",
-        recognise=lambda facts, rules: "index_error" in facts.signs,
+        recognise=lambda facts, rules: "index_error" in facts.signs and rules.world_size != 1,
         cause="an index beyond its data: as when a rank slices its own batch a second time",
         remedy="each rank takes whole batches of its own shard",
     ),

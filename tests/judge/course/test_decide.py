@@ -313,6 +313,14 @@ def test_remedies_are_tried_while_the_plan_allows_and_then_no_more() -> None:
 LONG = ours(confirm=CONFIRM)
 
 
+def test_a_stall_of_another_program_is_not_tried_with_our_variables() -> None:
+    command = {"entry": None, "command": ["train"], "env": {}, "world_size": 1}
+    foreign = plan_with(confirm=CONFIRM, workload=command)
+    assert not foreign.ours
+    action = after(stall(), confirm("NO_GO"), plan=foreign)
+    assert action.change == NO_FLASH, "the first variant of the plan's own"
+
+
 def early(step: int = 200, **fields: Any) -> Attempt:
     return nan(step=step, **fields)
 

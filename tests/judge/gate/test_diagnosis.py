@@ -146,6 +146,16 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize(("times", "name"), [({}, None), ({"forward": 1.0}, "step_boundary_hang")])
+def test_where_a_program_names_no_computing_it_may_not_have_hung_between_steps(
+    times: dict[str, float], name: str | None
+) -> None:
+    facts = facts_with("stalled", detector="section_deadline", sections_s=times)
+    paces = {rank: row.model_copy(update={"steps": 8}) for rank, row in facts.pace.items()}
+    assert paces
+    assert diagnose(facts.model_copy(update={"pace": paces}), build_rules(None)) == name
+
+
 @pytest.mark.parametrize(("name", "facts"), CASES)
 def test_a_known_failure_has_its_name(name: str | None, facts: Facts) -> None:
     assert diagnose(facts, build_rules(None)) == name

@@ -288,6 +288,46 @@ def test_who_has_saved_before_and_does_not_come_to_save_is_behind() -> None:
     assert (found.detector, found.rank, found.section) == ("section_deadline", 1, None)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("step_s", [0.05, 1.0, 61.0])
+def test_who_names_no_section_after_boot_trains_for_as_long_as_it_likes(
+    ranks: int, step_s: float
+) -> None:
+    """Three lines in a script: steps and losses, nothing else."""
+    world = World(order_of({}, world_size=ranks, steps=10_000, detectors=versions())).boot()
+    for step in range(1, 31 + int(200 / step_s)):
+        for rank in world.ranks:
+            rank.step, rank.in_step = step, True
+            rank.say("step_start")
+            rank.spend(step_s)
+            rank.say("progress", loss=3.0 + 0.01 * (step % 7))
+            rank.say("step_end", tokens=512)
+    assert halted(world) == []
+    for rank in world.ranks:
+        rank.spend(1200.0)
+    assert halted(world) != []
+
+
+@pytest.mark.parametrize("in_log", [False, True])
+def test_who_waits_in_a_collective_for_the_one_that_saves_is_not_behind(in_log: bool) -> None:
+    """All enter the checkpoint's section, rank 0 saves; it alone has logged before."""
+    world = world_of().steps(40, step_s=1.0)
+    for saves_s in (10.0, 300.0):
+        first, second = world.ranks
+        first.enter("log")
+        first.enter(None)
+        for rank in world.ranks:
+            rank.enter("checkpoint")
+        second.enter("log" if in_log else None)
+        second.collective_seq += 1
+        first.spend(saves_s)
+        world.meet()
+        first.enter(None)
+        first.collective_seq += 1
+        world.steps(10, step_s=1.0)
+    assert halted(world) == []
+
+
 def numbers_late(world: World) -> World:
     """Tell each step's numbers right after its end."""
     for rank in world.ranks:

@@ -46,7 +46,7 @@ def is_fp16(view: View) -> bool:
 def _scales_loss(view: View, line: Heartbeat) -> bool:
     """Whether the line tells of a scaled loss (mixed precision), and calls its overflow skipped."""
     dtype = _dtype(view)
-    told = line.loss_scale is not None or (dtype is None and line.skipped is not None)
+    told = line.loss_scale is not None or line.skipped is not None
     if not told or dtype in ("bf16", "bfloat16"):
         return False
     return line.skipped is True or _bad_number(line)[0] is None

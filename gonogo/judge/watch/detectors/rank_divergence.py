@@ -72,14 +72,16 @@ def acts_for_all(among: Sequence[RankStream], behind: Sequence[RankStream]) -> R
     """Return the rank that saves or evaluates for all, while those behind it wait, if one does.
 
     Its section puts it ahead of ranks that never enter one of this name: `if rank == 0: save()`,
-    then a barrier. Who has entered such a section before is expected to again, and is behind.
+    then a barrier. Who has entered such a section before is expected to again, and is behind,
+    unless it has entered a collective since, in which it waits for the one that acts.
     """
     ended = {stream.completed for stream in behind}
     for stream in among:
         if stream in behind or stream.section not in NON_TRAINING_SECTIONS:
             continue
-        others = (name == stream.section for row in behind for name, _ in row.section_times)
-        if ended == {stream.completed} and not any(others):
+        expected = (name == stream.section for row in behind for name, _ in row.section_times)
+        wait = all(row.collective_seq > stream.collective_seq for row in behind)
+        if ended == {stream.completed} and (wait or not any(expected)):
             return stream
     return None
 

@@ -1,6 +1,7 @@
 """D5: does a section of the rank behind last too long?
 
-Each section has its own clock, which entering it starts. Boot belongs to D2; forward, backward and
+Each section has its own clock, which entering it starts; in no section each step that advances
+starts it, too, for a program may name none for days. Boot belongs to D2; forward, backward and
 optimizer to D4. Being in no section, or in one with an unknown name, has a deadline too. A rank
 that never names forward, backward or optimizer computes while it is in no section: there its first
 step is D2's, and its later ones may take as long as D4 gives them. The first batch may take as long
@@ -54,6 +55,13 @@ def section_of(run: Run, stream: RankStream) -> str | None:
     """Return the section whose deadline counts: after the last ordered step, a checkpoint's."""
     ended = run.order.steps is not None and stream.completed >= run.order.last_step
     return Section.CHECKPOINT if ended and stream.section is None else stream.section
+
+
+def since(stream: RankStream) -> float:
+    """Return when the rank came where it stands; in no section, a step that advances is a move."""
+    if stream.section is not None:
+        return stream.section_mono
+    return max(stream.section_mono, stream.advanced_mono)
 
 
 def limit_of(run: Run, stream: RankStream, name: str, deadline: Deadline, m: float | None) -> Limit:
@@ -121,7 +129,7 @@ class SectionDeadline(Detector[None]):
         stream = culprit.stream
         section = section_of(view.run, stream)
         name, deadline = deadline_of(view.run.watch.section_deadline, section)
-        elapsed_s = tick.mono - stream.section_mono
+        elapsed_s = tick.mono - since(stream)
         findings = []
         if deadline.suspect_s is not None and elapsed_s > deadline.suspect_s:
             source = view.run.source(f"section_deadline.{name}.suspect_s")
