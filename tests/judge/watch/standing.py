@@ -76,6 +76,7 @@ def look(
     **known: Any,
 ) -> list[Finding]:
     """Return what a detector finds at one tick, at which the ranks stand as they do."""
+    assert kind.ticks, "the fold would show it none"
     order = order or order_of(watch or {}, steps=1000, world_size=len(streams))
     run = Run(order=order)
     view = View(run=run, streams={row.rank: row for row in streams}, **known)

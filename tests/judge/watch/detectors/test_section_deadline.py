@@ -177,6 +177,22 @@ def test_the_limit_of_a_rank(section: str | None, told: dict[str, Any], limit: l
 
 
 @pytest.mark.parametrize(
+    ("section", "times_s", "limit"),
+    [
+        ("checkpoint", [("checkpoint", 100.0), ("checkpoint", 200.0), ("eval", 9.0)], 1500.0),
+        ("checkpoint", [("eval", 900.0)], 600.0),
+        ("eval", [("checkpoint", 1.0), ("eval", 400.0)], 2000.0),
+        ("log", [("log", 900.0)], 60.0),
+    ],
+)
+def test_the_median_of_a_section_is_its_own(
+    section: str, times_s: list[tuple[str, float]], limit: float
+) -> None:
+    rank = standing(section, for_s=1e4, section_times=tuple(times_s))
+    assert halts(look(SectionDeadline, [rank])) == [limit]
+
+
+@pytest.mark.parametrize(
     ("section", "settings", "told"),
     [
         (None, {"stall": {"halt_s": 60.0}}, {"computes": False}),
