@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gonogo.contract.finding import Severity, Source
 from gonogo.contract.heartbeat import Identity
-from gonogo.judge.watch.detectors.divergence import Divergence
+from gonogo.judge.watch.detectors.divergence import SIGMA_OF_MAD, Divergence
 from gonogo.planning.source import bundled_plan
 from tests.judge.watch.steps import Fed, Ran, feed
 from tests.judge.watch.streams import EPOCH, order_of
@@ -357,7 +357,7 @@ def test_the_recent_losses_are_twenty_five() -> None:
 
 def test_a_loss_that_comes_back_to_the_limit_may_rise_again() -> None:
     fed = feed(Divergence, losses((10, 1.0), (10, 4.0), (1, 2.0), (10, 4.0)))
-    assert len(fed.halts) == 2
+    assert [(f.step, f.since) for f in fed.halts] == [(15, EPOCH + 12.0), (24, EPOCH + 21.0)]
 
 
 @pytest.mark.parametrize(("lost", "best"), [(1, "1"), (16, "1"), (17, "1")])
@@ -383,3 +383,39 @@ def test_the_first_loss_after_a_restart_has_no_noise() -> None:
 def test_a_spike_needs_half_a_window_before_it(before: int, warned: int) -> None:
     ran = losses((before, 1.0), (1, 9.0), window_steps=16, spike_count=1, spike_of=1)
     assert len(feed(Divergence, ran).of(WARN)) == warned
+
+
+@pytest.mark.parametrize(("noise_x", "found"), [(3.0, 0), (1e-9, 1)])
+def test_a_loss_within_its_noise_has_not_risen(noise_x: float, found: int) -> None:
+    ran = losses(*(((1, 1.0), (1, 3.0)) * 6), (30, 4.0), noise_x=noise_x)
+    assert len(feed(Divergence, ran).halts) == found
+
+
+def test_the_median_of_the_recent_losses_has_to_be_above_the_limit() -> None:
+    """With twelve of 25 above it, and one on it, it is on it."""
+    fed = feed(Divergence, losses((30, 1.0), (1, 2.0), (80, 4.0), over_steps=50))
+    assert [(f.step, f.since) for f in fed.halts] == [(31 + 13 + 49, EPOCH + 43.0)]
+
+
+def test_a_rise_that_keeps_nineteen_twentieths_of_its_height_holds() -> None:
+    assert told(feed(Divergence, losses((10, 1.0), (3, 21.0), (9, 20.0)))) == [(15, "1")]
+
+
+@pytest.mark.parametrize(("loss", "spikes"), [(1.5, 0), (1.75, 1)])
+def test_a_spike_lies_above_its_least(loss: float, spikes: int) -> None:
+    ran = losses((16, 1.0), (1, loss), window_steps=16, spike_count=1, spike_of=1)
+    assert len(feed(Divergence, ran).of(WARN)) == spikes
+
+
+@pytest.mark.parametrize(("more", "spikes"), [(0.0, 0), (0.25, 1)])
+def test_a_spike_lies_above_its_sigmas(more: float, spikes: int) -> None:
+    loss = 1.0 + 8.0 * (SIGMA_OF_MAD * 1.0) + more
+    ran = losses(
+        *(((1, 0.0), (1, 2.0)) * 8),
+        (1, loss),
+        spike_least=5.0,
+        window_steps=16,
+        spike_count=1,
+        spike_of=1,
+    )
+    assert len(feed(Divergence, ran).of(WARN)) == spikes
