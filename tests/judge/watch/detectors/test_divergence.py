@@ -399,6 +399,23 @@ def test_the_median_of_the_recent_losses_has_to_be_above_the_limit() -> None:
 
 def test_a_rise_that_keeps_nineteen_twentieths_of_its_height_holds() -> None:
     assert told(feed(Divergence, losses((10, 1.0), (3, 21.0), (9, 20.0)))) == [(15, "1")]
+    higher = losses((10, 1.0), (3, 30.0), (3, 21.0), (9, 20.0))
+    assert told(feed(Divergence, higher)) == [(20, "1")], "what was before that does not count"
+
+
+@pytest.mark.parametrize("before", [(), ((2, 10.0), (1, 1.0))], ids=["at once", "once more"])
+def test_a_loss_that_swings_above_the_limit_halts_after_two_blocks(
+    before: tuple[tuple[int, float], ...],
+) -> None:
+    ran = losses((10, 1.0), *before, *(((4, 10.0), (4, 5.0)) * 9), over_steps=8)
+    first = 11 + sum(count for count, _ in before)
+    (halt, *_) = feed(Divergence, ran).halts
+    assert (halt.step, halt.since) == (first + 63, EPOCH + first - 1)
+
+
+def test_the_best_counts_once_the_mean_is_of_enough() -> None:
+    ran = losses((2, 1.0), (40, 50.0), alpha=0.5, over_steps=30)
+    assert told(feed(Divergence, ran))[0][1] == "1"
 
 
 @pytest.mark.parametrize(("loss", "spikes"), [(1.5, 0), (1.75, 1)])
