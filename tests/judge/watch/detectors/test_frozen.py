@@ -377,3 +377,18 @@ def test_a_norm_of_few_digits_halts_beside_a_loss_that_never_moved() -> None:
     ran = Ran().many(1, loss=2.5, grad_norm=1.0003).many(1, loss=2.5, grad_norm=2.0)
     ran.many(100, loss=2.5, grad_norm=0.9003)
     assert [f.key.split("/")[-2] for f in feed(Frozen, ran).halts] == ["loss", "grad_norm"]
+
+
+def test_a_norm_that_stands_at_its_largest_is_cut_off_only_where_that_is_round() -> None:
+    for norm, found in ((2.1234567, 1), (2.1, 0), (2.0, 0)):
+        ran = learning(Ran(), 20)
+        for number in range(110):
+            ran.step(loss=4.0 + 0.01 * number, grad_norm=norm)
+        assert len(feed(Frozen, ran).halts) == found
+
+
+@pytest.mark.parametrize(("norm", "found"), [(0.05, 1), (0.0499, 0)])
+def test_a_small_norm_of_few_decimals_is_coarse(norm: float, found: int) -> None:
+    ran = Ran().step(loss=2.5, grad_norm=1.0003).step(loss=2.5, grad_norm=0.7)
+    halts = feed(Frozen, ran.many(110).many(110, grad_norm=norm)).halts
+    assert len(halts) == found
