@@ -199,3 +199,12 @@ def test_the_share_that_a_trainer_did_not_count(
     for number in range(1, 620):
         ran.step(**(told if number in (510, 560, 610) else {}))
     assert [f.value for f in feed(GateCollapse, ran).findings] == shares
+
+
+@pytest.mark.parametrize("sound", [{"gate_entropy": 0.9}, {"gate_max": 0.4}], ids=str)
+def test_one_sound_number_is_a_sound_look(sound: dict[str, float]) -> None:
+    ran = Ran()
+    for number in range(1, 650):
+        collapsed = {"gate_collapse_frac": 1.0} if number in (510, 560, 610) else {}
+        ran.step(**(sound if number == 590 else collapsed))
+    assert feed(GateCollapse, ran).findings == []
