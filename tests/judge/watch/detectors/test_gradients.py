@@ -257,3 +257,8 @@ def test_more_than_a_share_of_a_step_has_to_be_free(free: int, found: int) -> No
     settings = {"gradients": {"clip_steps": 10}}
     ran = Ran(order=order_of(settings, train=CLIPPING)).many(free, grad_norm=0.5)
     assert len(feed(Gradients, ran.many(10 - free, grad_norm=9.0)).findings) == found
+
+
+def test_spikes_of_small_norms_are_spikes() -> None:
+    ran = Ran().many(64, grad_norm=0.25).many(5, grad_norm=6.0)
+    assert feed(Gradients, ran).severities == [(WARN, 69)]
