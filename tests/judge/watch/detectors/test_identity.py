@@ -144,3 +144,11 @@ def test_a_value_is_told_with_four_hundred_characters() -> None:
     identity = IDENTITY.model_copy(update={"dataset": "a"})
     (halt,) = booted({"dataset": "b" * 500}, identity=identity).halts
     assert f"dataset {'b' * 400}, " in halt.text
+
+
+def test_peers_have_exactly_as_many_parameters() -> None:
+    world = World(order_of(identity=Identity(params=1_000_000)))
+    for rank, params in zip(world.ranks, (1_000_000, 1_000_001), strict=True):
+        rank.say("boot", params=params)
+    (halt,) = watch(world).halts
+    assert "rank 1 runs params 1000001, rank 0 says 1000000" in halt.text
