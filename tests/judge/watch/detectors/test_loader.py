@@ -218,3 +218,16 @@ def test_a_step_that_is_ended_twice_begins_anew() -> None:
     ran = starve(Ran(order=order), 3, 0.9).back_to(2, boot="boot")
     assert feed(Loader, starve(ran, 3, 0.9)).findings == []
     assert len(feed(Loader, starve(ran, 1, 0.9)).findings) == 1
+
+
+def test_a_step_that_took_no_time_or_less_tells_nothing() -> None:
+    order = order_of({"loader": {"window_steps": 4}})
+    ran = starve(Ran(order=order), 2, 0.9, 0.25).step(dt_s=0.0, dt_fetch_s=0.0)
+    assert feed(Loader, starve(ran, 1, 0.9, 0.25)).findings == []
+    assert len(feed(Loader, starve(ran, 1, 0.9, 0.25)).findings) == 1
+
+
+def test_of_few_steps_one_fetch_is_left_out() -> None:
+    order = order_of({"loader": {"window_steps": 4}})
+    ran = starve(starve(Ran(order=order), 2, 0.0), 2, 1.0)
+    assert feed(Loader, ran).severities == [(WARN, 4)]
