@@ -7,7 +7,7 @@ import pytest
 from gonogo.contract.finding import Severity
 from gonogo.contract.outcome import Detector
 from gonogo.contract.tick import ProcessState
-from gonogo.judge.watch import armed, start
+from gonogo.judge.watch import armed, not_observed, start
 from gonogo.judge.watch.detectors.alive_lost import AliveLost, limit_of_silence
 from gonogo.judge.watch.processes import Process, Processes
 from gonogo.judge.watch.view import Run, View
@@ -316,3 +316,17 @@ def test_a_rank_that_owes_no_line_is_not_silent(told: dict[str, Any]) -> None:
         standing("forward", for_s=1.0, rank=1),
     ]
     assert look(AliveLost, ranks) == []
+
+
+def test_without_a_watcher_it_is_said_to_see_nothing() -> None:
+    (processes, *_) = not_observed(start(order_of(), watched=False))
+    assert "alive_lost" in processes
+
+
+@pytest.mark.parametrize(("late_s", "found"), [(0.75, 1), (1.0, 0)])
+def test_a_late_tick_misses_no_deadline(late_s: float, found: int) -> None:
+    world = frozen({})
+    world.probe(0, "stopped")
+    world.hang(0, "data", 70.0)
+    ticks = [(T0, 0.0), (world.mono - 70.0, 0.0), (world.mono - 1.0, late_s)]
+    assert len(watch(world, ticking=lambda end: ticks).halts) == found

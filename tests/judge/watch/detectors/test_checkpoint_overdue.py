@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.plan import CheckpointCadence
 from gonogo.contract.tick import Tick
-from gonogo.judge.watch import armed, not_observed
+from gonogo.judge.watch import armed, not_observed, start
 from gonogo.judge.watch.detectors.checkpoint_overdue import CheckpointOverdue
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Run, View
@@ -292,3 +292,8 @@ def test_a_checkpoint_that_was_verified_before_any_line_begins_the_clock() -> No
     assert found == waited.at(160.0) == []
     (warning,) = waited.at(160.25)
     assert (warning.threshold, warning.step) == (160.0, 0)
+
+
+def test_without_a_watcher_it_is_said_to_see_nothing() -> None:
+    (processes, *_) = not_observed(start(host_order(), watched=False))
+    assert "checkpoint_overdue" in processes

@@ -436,3 +436,32 @@ def test_a_spike_lies_above_its_sigmas(more: float, spikes: int) -> None:
         spike_of=1,
     )
     assert len(feed(Divergence, ran).of(WARN)) == spikes
+
+
+@pytest.mark.parametrize("before", [(), ((2, 10.0), (1, 1.0))], ids=["at once", "once more"])
+@pytest.mark.parametrize(("last", "found"), [(8.0, 1), (7.75, 0)])
+def test_a_block_that_keeps_nineteen_twentieths_of_the_one_before_is_no_lower(
+    before: tuple[tuple[int, float], ...], last: float, found: int
+) -> None:
+    """Heights of 320 and 304 in all."""
+    higher, lower = ((4, 13.0), (4, 9.0)) * 4, ((4, 13.0), (4, 8.0)) * 3
+    ran = losses((10, 1.0), *before, *higher, *lower, (4, 13.0), (3, 8.0), (1, last), over_steps=8)
+    assert len(feed(Divergence, ran).halts) == found
+
+
+NOISY = ((1, 1.0), (1, 3.0)) * 6
+AT_THE_NOISE = 1.0 + 1.0 * (SIGMA_OF_MAD * 1.0)
+
+
+def test_a_loss_that_stays_at_the_limit_of_its_noise_has_not_risen() -> None:
+    assert feed(Divergence, losses(*NOISY, (40, AT_THE_NOISE), noise_x=1.0)).halts == []
+
+
+def test_a_loss_at_the_limit_of_its_noise_begins_the_rise_anew() -> None:
+    ran = losses(*NOISY, (1, 9.0), (1, AT_THE_NOISE), (8, 9.0), noise_x=1.0)
+    assert told(feed(Divergence, ran)) == [(17, "1")]
+
+
+def test_noise_is_that_of_the_first_half_of_the_window() -> None:
+    parts = ((3, 1.0), (3, 3.0), (5, 1.0), (40, 2.25))
+    assert feed(Divergence, losses(*parts, noise_x=1.0, after_step=11)).halts == []

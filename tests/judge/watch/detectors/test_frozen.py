@@ -392,3 +392,12 @@ def test_a_small_norm_of_few_decimals_is_coarse(norm: float, found: int) -> None
     ran = Ran().step(loss=2.5, grad_norm=1.0003).step(loss=2.5, grad_norm=0.7)
     halts = feed(Frozen, ran.many(110).many(110, grad_norm=norm)).halts
     assert len(halts) == found
+
+
+@pytest.mark.parametrize(("norm", "named"), [(0.81, {"loss"}), (0.81234567, {"loss", "grad_norm"})])
+def test_a_norm_read_from_what_is_printed_may_be_rounded(norm: float, named: set[str]) -> None:
+    order = order_of({}).model_copy(update={"patterns": ["step (?P<step>.)"], "command": ["x"]})
+    ran = Ran(order=order, labelled=False).step(loss=3.1234567, grad_norm=9.5)
+    ran.step(loss=3.5, grad_norm=0.5)
+    halts = feed(Frozen, ran.many(120, loss=2.3156423, grad_norm=norm)).halts
+    assert {halt.key.split("/")[-2] for halt in halts} == named

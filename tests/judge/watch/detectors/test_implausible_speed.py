@@ -390,7 +390,7 @@ def few(ranks: int = 1, watched: bool = True, **settings: float) -> Ran:
     ],
 )
 def test_a_report_has_to_pass_its_limits(told: float, found: list[tuple[Severity, int]]) -> None:
-    ran = few().many(9, toks_per_s=told)
+    ran = few().many(40, toks_per_s=told)
     assert feed(ImplausibleSpeed, ran).severities == found
 
 

@@ -159,3 +159,10 @@ def test_a_late_tick_misses_no_deadline(late_s: float, found: int) -> None:
     world.alive()
     ticks = [(T0, 0.0), (T0 + 121.0, late_s)]
     assert len(watch(world, ticking=lambda end: ticks).halts) == found
+
+
+@pytest.mark.parametrize(("section", "where"), [("forward", "forward"), (None, "no section")])
+def test_it_says_where_the_rank_stands(section: str | None, where: str) -> None:
+    rank = standing(section, for_s=1.0, steps=0)
+    (halt,) = look(NoFirstHeartbeat, [rank], started_mono=NOW - 1000.0)
+    assert halt.text.endswith(f"rank 0 stands in {where}")
