@@ -202,6 +202,7 @@ class Waited:
         self.rank: RankStream = standing("forward", for_s=0.0, steps=0, started_mono=NOW)
         self.view = View(run=run, streams={0: self.rank})
         self.rule = CheckpointOverdue(run)
+        assert self.rule.ticks, "the fold would show it none"
         self.own = self.rule.begin()
         self._looks = looks
 
