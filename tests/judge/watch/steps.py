@@ -204,6 +204,7 @@ def feed(kind: type[Detector[Any]], ran: Ran, *, saved_every: int = 0) -> Fed:
         ran: the run.
         saved_every: steps after which the state goes through JSON, as in a restarted watcher.
     """
+    assert kind.steps, "the fold would show it none"
     view = ran.view()
     detector = kind(view.run)
     own, said, findings = detector.begin(), set(), []

@@ -79,9 +79,7 @@ class Run:
     def interrupted(self) -> "Run":
         """Return the run after a restart: the count begins anew, what was learnt stays."""
         longest = max(self.longest, self.count)
-        return replace(
-            self, value=None, count=0, since_step=0, longest=longest, warned=False, halted=False
-        )
+        return replace(self, value=None, count=0, since_step=0, longest=longest)
 
     def stands(self, limit: int) -> bool:
         """Whether a number that used to move has stood still for `limit` and for its own way."""

@@ -113,9 +113,7 @@ class GateCollapse(Detector[Gates]):
 
     def _reached(self, before: Sightings, now: Sightings) -> bool:
         """Whether this look was the last one needed."""
-        return now.seen == self.settings.distinct and (
-            before.seen < now.seen or before.since_step != now.since_step
-        )
+        return bool(before.seen < now.seen == self.settings.distinct)
 
     def _finding(
         self,

@@ -54,8 +54,7 @@ def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culpri
     alone = None if held else acts_for_all(among, tied)
     if alone is not None:
         return Culprit(alone, named=True)
-    if len(tied) > 1:
-        tied = _told_apart(view, tied, mono)
+    tied = _told_apart(view, tied, mono)
     named = len(tied) == 1 or bool(held)
     return Culprit(min(tied, key=lambda stream: stream.rank), named=named)
 

@@ -135,10 +135,9 @@ class SectionDeadline(Detector[None]):
             source = view.run.source(f"section_deadline.{name}.suspect_s")
             suspect = Limit(seconds=deadline.suspect_s, source=source)
             findings.append(_finding(view, tick, culprit, Severity.SUSPECT, elapsed_s, suspect))
-        if elapsed_s > deadline.halt_s:
-            halt = limit_of(view.run, stream, name, deadline, view.median_step_s())
-            if elapsed_s > halt.seconds and view.testified(streams, stream, tick.mono):
-                findings.append(_finding(view, tick, culprit, Severity.HALT, elapsed_s, halt))
+        halt = limit_of(view.run, stream, name, deadline, view.median_step_s())
+        if elapsed_s > halt.seconds and view.testified(streams, stream, tick.mono):
+            findings.append(_finding(view, tick, culprit, Severity.HALT, elapsed_s, halt))
         return own, findings
 
     def armed(self, own: None, view: View) -> bool:

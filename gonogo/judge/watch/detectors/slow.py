@@ -76,7 +76,7 @@ def _median_s(own: Speed, slow: SlowSettings) -> float | None:
 
 
 def _held_s(own: Speed, name: str, holds: bool, step: int) -> tuple[Speed, float, int]:
-    """Return for how long a condition has held, and since which step."""
+    """Return for how long a condition has held (0.0: not at all, or since now), and since when."""
     if not holds:
         if name in own.since:
             own = replace(own, since={k: v for k, v in own.since.items() if k != name})
@@ -103,7 +103,7 @@ def _relative(own: Speed, event: Beat, view: View) -> tuple[Speed, list[Finding]
         stages.append((Severity.HALT, "halt_ratio", slow.halt_ratio, slow.over_s))
     for severity, name, limit, over_s in stages:
         own, held_s, began = _held_s(own, name, ratio > limit, line.step)
-        if ratio > limit and held_s >= over_s:
+        if held_s >= over_s:
             text = f"steps have taken {ratio:.2f} times the baseline for {held_s:.0f} s"
             findings.append(_finding(view, event, severity, began, name, ratio, text))
     return own, findings
@@ -144,7 +144,7 @@ def _absolute(own: Speed, event: Beat, view: View) -> tuple[Speed, list[Finding]
     if median_s is not None:
         tok_s, limit = tokens / median_s, slow.floor_ratio * slow.floor_tok_s
         own, held_s, began = _held_s(own, "floor", tok_s < limit, line.step)
-        if tok_s < limit and held_s >= slow.floor_over_s:
+        if held_s >= slow.floor_over_s:
             text = f"{tok_s:.4g} tokens/s for {held_s:.0f} s (limit {limit:.4g})"
             findings.append(_floor_finding(view, event, began, "floor", tok_s, limit, text))
     return own, findings

@@ -9,7 +9,6 @@ the loader has come back. m is the run's median step.
 from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
-from gonogo.contract.watch import Stall as StallSettings
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.detectors.rank_divergence import (
     Culprit,
@@ -53,21 +52,20 @@ def _larger(run: Run, path: str, fixed_s: float, adaptive_s: float) -> Limit:
     return Limit(seconds=fixed_s, source=run.source(path))
 
 
-def _corroborated_s(stall: StallSettings, m: float | None) -> float:
-    return max(stall.corroborate_s, stall.corroborate_x * (m or 0.0))
-
-
 def _effective(
-    view: View, streams: list[RankStream], mono: float, halt: Limit, m: float | None
+    view: View,
+    streams: list[RankStream],
+    tick: Tick,
+    elapsed_s: float,
+    halt: Limit,
+    m: float | None,
 ) -> Limit:
-    """Return the earlier limit of a corroborated stall, else the plain one."""
+    """Return the earlier limit of a corroborated stall that has passed it, else the plain one."""
     stall = view.run.watch.stall
-    early = _larger(
-        view.run, "stall.corroborate_s", stall.corroborate_s, stall.corroborate_x * (m or 0.0)
-    )
     if m is None or any(stream.completed_steps < stall.min_steps for stream in streams):
         return halt
-    if early.seconds >= halt.seconds or not corroborated(view, streams, mono):
+    early = _larger(view.run, "stall.corroborate_s", stall.corroborate_s, stall.corroborate_x * m)
+    if min(halt.seconds, elapsed_s) <= early.seconds or not corroborated(view, streams, tick.mono):
         return halt
     return early
 
@@ -92,7 +90,7 @@ def corroborated(view: View, streams: list[RankStream], mono: float) -> bool:
         return False
     waits = {stream.rank: processes.waits(stream.rank) for stream in streams}
     apart = [stream for stream in streams if waits[stream.rank] is False]
-    if None in waits.values() or not 0 < 2 * len(apart) <= len(streams):
+    if None in waits.values() or not apart or 2 * len(apart) > len(streams):
         return False
     return all(processes.idles(stream.rank) for stream in apart)
 
@@ -178,10 +176,9 @@ class Stall(Detector[None]):
         findings = []
         if elapsed_s > suspect.seconds:
             findings.append(_finding(view, tick, culprit, Severity.SUSPECT, elapsed_s, suspect))
-        if elapsed_s > min(halt.seconds, _corroborated_s(view.run.watch.stall, m)):
-            halt = _effective(view, streams, tick.mono, halt, m)
-            if elapsed_s > halt.seconds and view.testified(streams, culprit.stream, tick.mono):
-                findings.append(_finding(view, tick, culprit, Severity.HALT, elapsed_s, halt))
+        halt = _effective(view, streams, tick, elapsed_s, halt, m)
+        if elapsed_s > halt.seconds and view.testified(streams, culprit.stream, tick.mono):
+            findings.append(_finding(view, tick, culprit, Severity.HALT, elapsed_s, halt))
         return own, [_astray(view, streams, finding) for finding in findings]
 
     def armed(self, own: None, view: View) -> bool:

@@ -1,10 +1,17 @@
 """D3: silence of one rank, and of all."""
 
+from typing import Any
+
 import pytest
 
 from gonogo.contract.finding import Severity
 from gonogo.contract.outcome import Detector
-from gonogo.judge.watch import armed, start
+from gonogo.contract.tick import ProcessState
+from gonogo.judge.watch import armed, not_observed, start
+from gonogo.judge.watch.detectors.alive_lost import AliveLost, limit_of_silence
+from gonogo.judge.watch.processes import Process, Processes
+from gonogo.judge.watch.view import Run, View
+from tests.judge.watch.standing import NOW, halts, look, standing, suspects
 from tests.judge.watch.streams import EPOCH, T0, World, order_of, watch
 
 
@@ -226,3 +233,100 @@ def test_a_rank_whose_peer_was_restarted_first_has_the_time_of_a_start(
     second.say("boot", **world.order.identity.model_dump(exclude_none=True))
     found = watch(world, stop_at_halt=False)
     assert ("alive_lost" in {finding.detector for finding in found.halts}) is halts
+
+
+@pytest.mark.parametrize(
+    ("section", "told", "limit_s"),
+    [
+        ("forward", {}, 60.0),
+        ("forward", {"steps": 0}, 900.0),
+        ("boot", {"steps": 0, "started_mono": None}, 300.0),
+        ("boot", {}, 60.0),
+        (None, {"steps": 0, "started_mono": None}, 60.0),
+        ("log", {}, 60.0),
+        ("data", {}, 300.0),
+        ("data", {"steps": 0}, 900.0),
+        ("checkpoint", {}, 600.0),
+        ("eval", {}, 1800.0),
+    ],
+)
+def test_how_long_a_rank_may_be_silent_where_it_stands(
+    section: str | None, told: dict[str, Any], limit_s: float
+) -> None:
+    rank = standing(section, for_s=0.0, **told)
+    run = Run(order=order_of({}))
+    assert limit_of_silence(View(run=run, streams={0: rank}), rank).seconds == limit_s
+    held = Processes(ranks={0: Process(state=ProcessState.STOPPED)})
+    assert limit_of_silence(View(run=run, streams={0: rank}, processes=held), rank).seconds == 60.0
+
+
+def test_no_section_shortens_what_the_plan_allows() -> None:
+    rank = standing("data", for_s=0.0)
+    run = Run(order=order_of({"alive_lost": {"halt_s": 500.0}}))
+    assert limit_of_silence(View(run=run, streams={0: rank}), rank).seconds == 500.0
+
+
+@pytest.mark.parametrize(
+    ("began_s", "steps", "limit_s"), [(0.25, 0, 300.0), (0.0, 0, 60.0), (0.25, 1, 60.0)]
+)
+def test_a_peer_that_began_after_the_last_line_has_restarted_until_it_ends_a_step(
+    began_s: float, steps: int, limit_s: float
+) -> None:
+    rank = standing("forward", for_s=0.0)
+    peer = standing("boot", for_s=0.0, rank=1, steps=steps, first_mono=NOW + began_s)
+    view = View(run=Run(order=order_of({})), streams={0: rank, 1: peer})
+    assert limit_of_silence(view, rank).seconds == limit_s
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "suspect", "halt"),
+    [
+        (30.0, [], []),
+        (30.25, [30.0], []),
+        (60.0, [30.0], []),
+        (60.25, [30.0], [60.0]),
+    ],
+)
+def test_each_limit_has_to_be_passed(
+    silent_s: float, suspect: list[float], halt: list[float]
+) -> None:
+    ranks = [
+        standing("forward", for_s=1.0, heard_mono=NOW - silent_s),
+        standing("forward", for_s=1.0, rank=1),
+    ]
+    found = look(AliveLost, ranks)
+    assert (suspects(found), halts(found)) == (suspect, halt)
+    assert {finding.rank for finding in found} <= {0}
+
+
+def test_without_a_peer_that_speaks_only_a_held_rank_halts() -> None:
+    ranks = [
+        standing("forward", for_s=1.0, rank=rank, heard_mono=NOW - 60.25) for rank in (0, 1, 2)
+    ]
+    assert halts(look(AliveLost, ranks)) == []
+    held = Processes(ranks={1: Process(state=ProcessState.STOPPED)})
+    (halt,) = [row for row in look(AliveLost, ranks, processes=held) if row.severity == "halt"]
+    assert halt.rank == 1
+
+
+@pytest.mark.parametrize("told", [{"halt_seen": True}, {"labelled": False}, {"done": True}])
+def test_a_rank_that_owes_no_line_is_not_silent(told: dict[str, Any]) -> None:
+    ranks = [
+        standing("forward", for_s=1.0, **{"heard_mono": NOW - 1e4, **told}),
+        standing("forward", for_s=1.0, rank=1),
+    ]
+    assert look(AliveLost, ranks) == []
+
+
+def test_without_a_watcher_it_is_said_to_see_nothing() -> None:
+    (processes, *_) = not_observed(start(order_of(), watched=False))
+    assert "alive_lost" in processes
+
+
+@pytest.mark.parametrize(("late_s", "found"), [(0.75, 1), (1.0, 0)])
+def test_a_late_tick_misses_no_deadline(late_s: float, found: int) -> None:
+    world = frozen({})
+    world.probe(0, "stopped")
+    world.hang(0, "data", 70.0)
+    ticks = [(T0, 0.0), (world.mono - 70.0, 0.0), (world.mono - 1.0, late_s)]
+    assert len(watch(world, ticking=lambda end: ticks).halts) == found

@@ -8,11 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.plan import CheckpointCadence
-from gonogo.judge.watch import armed, not_observed
+from gonogo.contract.tick import Tick
+from gonogo.judge.watch import armed, not_observed, start
+from gonogo.judge.watch.detectors.checkpoint_overdue import CheckpointOverdue
+from gonogo.judge.watch.stream import RankStream
+from gonogo.judge.watch.view import Run, View
 from tests.judge.watch.detectors.host import checkpoint, host_order, tell
-from tests.judge.watch.streams import T0, Watched, World, watch
+from tests.judge.watch.standing import NOW, standing
+from tests.judge.watch.streams import EPOCH, T0, Watched, World, watch
 
 BY_STEPS = {"every_steps": 20}
 BY_TIME = {"every_s": 200.0}
@@ -181,3 +186,115 @@ def test_checkpoints_that_hold_within_the_grace_are_never_overdue(
         train(world, every * step_s, step_s).pause("checkpoint", float(late_s), "checkpoint")
         tell(world, checkpoints=[checkpoint(every * count)])
     assert overdue(watch(world, interval_s=2.0)) == []
+
+
+class Waited:
+    """One rank that began its first step at `NOW`, and ticks at exactly so many seconds later."""
+
+    def __init__(self, cadence: dict[str, Any], *, looks: bool = True, **settings: float) -> None:
+        order = host_order(
+            {"checkpoint_overdue": {"grace_s": 10.0, **settings}},
+            checkpoint=CheckpointCadence(**cadence),
+            steps=1000,
+            world_size=1,
+        )
+        run = Run(order=order)
+        self.rank: RankStream = standing("forward", for_s=0.0, steps=0, started_mono=NOW)
+        self.view = View(run=run, streams={0: self.rank})
+        self.rule = CheckpointOverdue(run)
+        assert self.rule.ticks, "the fold would show it none"
+        self.own = self.rule.begin()
+        self._looks = looks
+
+    def at(self, seconds: float, *, late_s: float = 0.0) -> list[Finding]:
+        """Return what a tick finds."""
+        observed: dict[str, Any] = {"checkpoints": []} if self._looks else {}
+        tick = Tick(n=1, mono=NOW + seconds, ts=EPOCH, late_s=late_s, observations=observed)
+        self.own, found = self.rule.observe_tick(self.own, tick, self.view)
+        return found
+
+
+def limits(found: list[Finding]) -> list[tuple[Severity, float | None]]:
+    return [(finding.severity, finding.threshold) for finding in found]
+
+
+def test_each_limit_has_to_be_passed_and_is_told_once() -> None:
+    waited = Waited({"every_s": 100.0})
+    assert waited.at(160.0) == []
+    assert limits(waited.at(160.25)) == [(Severity.WARN, 160.0)]
+    assert waited.at(320.0) == []
+    assert limits(waited.at(320.25)) == [(Severity.HALT, 320.0)]
+    assert waited.at(320.5) == []
+
+
+def test_a_checkpoint_is_due_at_the_step_of_its_cadence() -> None:
+    waited = Waited({"every_steps": 20})
+    waited.rank.completed = 19
+    assert waited.at(50.0) == []
+    waited.rank.completed = 20
+    assert waited.at(100.0) == []
+    waited.rank.completed = 21
+    assert waited.at(160.0) == []
+    assert limits(waited.at(160.25)) == [(Severity.WARN, 160.0)]
+
+
+@pytest.mark.parametrize(("name", "first"), [("overdue_x", "warn"), ("halt_x", "halt")])
+def test_each_limit_tells_where_it_came_from(name: str, first: str) -> None:
+    found = Waited({"every_s": 100.0}, **{name: 2.0}).at(1e4)
+    assert {row.severity.value for row in found if row.source is Source.PLAN} == {first}
+
+
+def test_evaluations_alone_lengthen_the_limit() -> None:
+    waited = Waited({"every_s": 100.0})
+    waited.rank.section_times = (("eval", 30.0), ("checkpoint", 7.0), ("eval", 20.0))
+    assert waited.at(210.0) == []
+    assert limits(waited.at(210.25)) == [(Severity.WARN, 210.0)]
+
+
+def test_nothing_is_overdue_on_a_late_tick_while_one_is_written_or_after_the_end() -> None:
+    for told in ({}, {"section": "checkpoint"}, {"completed": 1000}, {"done": True}):
+        waited = Waited({"every_s": 100.0})
+        waited.at(0.0)
+        for name, value in told.items():
+            setattr(waited.rank, name, value)
+        assert bool(waited.at(161.0)) is not bool(told)
+    waited = Waited({"every_s": 100.0})
+    waited.at(0.0)
+    assert waited.at(161.0, late_s=0.8) == []
+
+
+@pytest.mark.parametrize(
+    ("cadence", "looks", "over", "is_armed", "says"),
+    [
+        ({"every_s": 100.0}, True, False, True, False),
+        ({"every_s": 100.0}, True, True, False, False),
+        ({"every_s": 100.0}, False, False, False, True),
+        ({"every_steps": 5}, False, False, False, True),
+        ({}, True, False, False, False),
+        ({}, False, False, False, False),
+    ],
+)
+def test_it_is_armed_by_a_cadence_and_a_watcher_that_looks_until_the_end(
+    cadence: dict[str, Any], looks: bool, over: bool, is_armed: bool, says: bool
+) -> None:
+    waited = Waited(cadence, looks=looks)
+    waited.rank.done = over
+    waited.at(0.0)
+    assert waited.rule.armed(waited.own, waited.view) is is_armed
+    assert bool(waited.rule.missing(waited.own, waited.view)) is says
+    assert looks or waited.at(1e6) == []
+
+
+def test_a_checkpoint_that_was_verified_before_any_line_begins_the_clock() -> None:
+    waited = Waited({"every_s": 100.0})
+    waited.view.streams.clear()
+    tick = Tick(n=1, mono=NOW, ts=EPOCH, observations={"checkpoints": [checkpoint(5)]})
+    waited.own, found = waited.rule.observe_tick(waited.own, tick, waited.view)
+    assert found == waited.at(160.0) == []
+    (warning,) = waited.at(160.25)
+    assert (warning.threshold, warning.step) == (160.0, 0)
+
+
+def test_without_a_watcher_it_is_said_to_see_nothing() -> None:
+    (processes, *_) = not_observed(start(host_order(), watched=False))
+    assert "checkpoint_overdue" in processes

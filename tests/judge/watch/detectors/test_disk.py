@@ -209,3 +209,8 @@ def test_room_enough_is_silent_however_it_moves(rooms: list[float]) -> None:
 def test_less_than_one_checkpoint_for_long_always_halts(rooms: list[float]) -> None:
     found = of_disk(watch(steps_with_room(*rooms), interval_s=1.0))
     assert found == [("warn", 5_000.0), ("halt", 1_000.0)]
+
+
+def test_room_that_stays_short_halts_once() -> None:
+    seen = watch(steps_with_room(*[999] * 5), stop_at_halt=False)
+    assert of_disk(seen) == [("warn", 5_000.0), ("halt", 1_000.0)]

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gonogo.contract.finding import Severity, Source
-from gonogo.judge.watch.detectors.divergence import Divergence
+from gonogo.contract.heartbeat import Identity
+from gonogo.judge.watch.detectors.divergence import SIGMA_OF_MAD, Divergence
 from gonogo.planning.source import bundled_plan
 from tests.judge.watch.steps import Fed, Ran, feed
 from tests.judge.watch.streams import EPOCH, order_of
@@ -284,3 +285,183 @@ def test_noise_of_any_size_about_a_falling_loss_never_halts(
 def test_every_steady_rise_is_found(seed: int, slope: float, begin: int, sigma: float) -> None:
     loss = noisy(lambda n: 3.0 + slope * max(0, n - begin), sigma, seed)
     assert len(run(loss, begin + 160).halts) == 1
+
+
+EXACT = {"alpha": 1.0, "after_step": 5, "over_steps": 3, "above": 1.0, "noise_x": 1e-9}
+"""The loss itself counts, and a rise of one."""
+
+
+def told(fed: Fed) -> list[tuple[int | None, str]]:
+    """Step of each halt, and the best that it was held against."""
+    return [(f.step, f.text.partition("its best was ")[2].partition(".")[0]) for f in fed.halts]
+
+
+def losses(*parts: tuple[int, float], vocab: int | None = None, **watch: object) -> Ran:
+    """A run with so many steps of each loss."""
+    order = order_of({"divergence": {**EXACT, **watch}}, identity=Identity(vocab=vocab))
+    ran = Ran(order=order, ranks=1)
+    for count, loss in parts:
+        ran.many(count, loss=loss)
+    return ran
+
+
+@pytest.mark.parametrize(
+    ("vocab", "first", "best"),
+    [
+        (None, 1.0, 3.0),
+        (None, 0.75, (2 * 0.75 + 7000.0) / 9),
+        (None, 2.0, 6.0),
+        (1, 1.0, 1.0),
+        (1, 1.25, 3.75),
+        (256, 5.0, 5.0),
+        (256, 7.0, 21.0),
+    ],
+    ids=[
+        "three times one",
+        "below one nothing is known",
+        "three times two",
+        "of a language model",
+        "not quite of one",
+        "near the logarithm",
+        "not near it",
+    ],
+)
+def test_the_best_is_at_most_what_the_first_losses_allow(
+    vocab: int | None, first: float, best: float
+) -> None:
+    """The mean of the first nine is no better than that."""
+    ran = losses((2, first), (7, 1000.0), (60, 3000.0), vocab=vocab, alpha=0.1, after_step=9)
+    (halt, *_) = feed(Divergence, ran).halts
+    assert f"its best was {best:.4g}. " in halt.text
+
+
+def test_three_losses_are_the_first() -> None:
+    ran = losses((2, 2.0), (60, 1000.0), alpha=0.1, after_step=9)
+    assert "its best was 6. " in feed(Divergence, ran).halts[0].text
+
+
+def test_the_last_five_losses_have_to_be_above_the_limit() -> None:
+    assert told(feed(Divergence, losses((10, 1.0), (3, 2.0), (8, 4.0)))) == [(18, "1")]
+
+
+def test_three_of_the_last_five_losses_that_fell_begin_it_anew() -> None:
+    low_high = ((10, 1.0), (53, 10.0), (3, 1.0))
+    fed = feed(Divergence, losses(*low_high, (20, 10.0), alpha=0.02, over_steps=50))
+    assert fed.halts == []
+
+
+def test_the_recent_losses_are_twenty_five() -> None:
+    fed = feed(Divergence, losses((30, 1.0), (100, 2.5), over_steps=60))
+    assert [(f.step, f.since) for f in fed.halts] == [(102, EPOCH + 42.0)]
+
+
+def test_a_loss_that_comes_back_to_the_limit_may_rise_again() -> None:
+    fed = feed(Divergence, losses((10, 1.0), (10, 4.0), (1, 2.0), (10, 4.0)))
+    assert [(f.step, f.since) for f in fed.halts] == [(15, EPOCH + 12.0), (24, EPOCH + 21.0)]
+
+
+@pytest.mark.parametrize(("lost", "best"), [(1, "1"), (16, "1"), (17, "1")])
+def test_a_restart_forgets_the_best_of_what_it_repeats(lost: int, best: str) -> None:
+    ran = losses((lost, 1.0), (1, 0.5), after_step=0, above=2.0)
+    ran.back_to(lost).many(9, loss=9.0)
+    assert told(feed(Divergence, ran))[0][1] == best
+
+
+def test_a_best_is_kept_at_each_of_the_first_sixteen_steps_and_every_second_after() -> None:
+    ran = losses(*((1, 32.0 - number) for number in range(1, 20)), after_step=0, above=2.0)
+    ran.back_to(17).many(9, loss=99.0)
+    assert told(feed(Divergence, ran))[0][1] == "16"
+
+
+def test_the_first_loss_after_a_restart_has_no_noise() -> None:
+    ran = losses((2, 1.0), after_step=0, over_steps=1, noise_x=3.0)
+    ran.back_to(1).many(1, loss=2.25)
+    assert told(feed(Divergence, ran)) == [(2, "1")]
+
+
+@pytest.mark.parametrize(("before", "warned"), [(7, 0), (8, 1)])
+def test_a_spike_needs_half_a_window_before_it(before: int, warned: int) -> None:
+    ran = losses((before, 1.0), (1, 9.0), window_steps=16, spike_count=1, spike_of=1)
+    assert len(feed(Divergence, ran).of(WARN)) == warned
+
+
+@pytest.mark.parametrize(("noise_x", "found"), [(3.0, 0), (1e-9, 1)])
+def test_a_loss_within_its_noise_has_not_risen(noise_x: float, found: int) -> None:
+    ran = losses(*(((1, 1.0), (1, 3.0)) * 6), (30, 4.0), noise_x=noise_x)
+    assert len(feed(Divergence, ran).halts) == found
+
+
+def test_the_median_of_the_recent_losses_has_to_be_above_the_limit() -> None:
+    """With twelve of 25 above it, and one on it, it is on it."""
+    fed = feed(Divergence, losses((30, 1.0), (1, 2.0), (80, 4.0), over_steps=50))
+    assert [(f.step, f.since) for f in fed.halts] == [(31 + 13 + 49, EPOCH + 43.0)]
+
+
+def test_a_rise_that_keeps_nineteen_twentieths_of_its_height_holds() -> None:
+    assert told(feed(Divergence, losses((10, 1.0), (3, 21.0), (9, 20.0)))) == [(15, "1")]
+    higher = losses((10, 1.0), (3, 30.0), (3, 21.0), (9, 20.0))
+    assert told(feed(Divergence, higher)) == [(20, "1")], "what was before that does not count"
+
+
+@pytest.mark.parametrize("before", [(), ((2, 10.0), (1, 1.0))], ids=["at once", "once more"])
+def test_a_loss_that_swings_above_the_limit_halts_after_two_blocks(
+    before: tuple[tuple[int, float], ...],
+) -> None:
+    ran = losses((10, 1.0), *before, *(((4, 10.0), (4, 5.0)) * 9), over_steps=8)
+    first = 11 + sum(count for count, _ in before)
+    (halt, *_) = feed(Divergence, ran).halts
+    assert (halt.step, halt.since) == (first + 63, EPOCH + first - 1)
+
+
+def test_the_best_counts_once_the_mean_is_of_enough() -> None:
+    ran = losses((2, 1.0), (40, 50.0), alpha=0.5, over_steps=30)
+    assert told(feed(Divergence, ran))[0][1] == "1"
+
+
+@pytest.mark.parametrize(("loss", "spikes"), [(1.5, 0), (1.75, 1)])
+def test_a_spike_lies_above_its_least(loss: float, spikes: int) -> None:
+    ran = losses((16, 1.0), (1, loss), window_steps=16, spike_count=1, spike_of=1)
+    assert len(feed(Divergence, ran).of(WARN)) == spikes
+
+
+@pytest.mark.parametrize(("more", "spikes"), [(0.0, 0), (0.25, 1)])
+def test_a_spike_lies_above_its_sigmas(more: float, spikes: int) -> None:
+    loss = 1.0 + 8.0 * (SIGMA_OF_MAD * 1.0) + more
+    ran = losses(
+        *(((1, 0.0), (1, 2.0)) * 8),
+        (1, loss),
+        spike_least=5.0,
+        window_steps=16,
+        spike_count=1,
+        spike_of=1,
+    )
+    assert len(feed(Divergence, ran).of(WARN)) == spikes
+
+
+@pytest.mark.parametrize("before", [(), ((2, 10.0), (1, 1.0))], ids=["at once", "once more"])
+@pytest.mark.parametrize(("last", "found"), [(8.0, 1), (7.75, 0)])
+def test_a_block_that_keeps_nineteen_twentieths_of_the_one_before_is_no_lower(
+    before: tuple[tuple[int, float], ...], last: float, found: int
+) -> None:
+    """Heights of 320 and 304 in all."""
+    higher, lower = ((4, 13.0), (4, 9.0)) * 4, ((4, 13.0), (4, 8.0)) * 3
+    ran = losses((10, 1.0), *before, *higher, *lower, (4, 13.0), (3, 8.0), (1, last), over_steps=8)
+    assert len(feed(Divergence, ran).halts) == found
+
+
+NOISY = ((1, 1.0), (1, 3.0)) * 6
+AT_THE_NOISE = 1.0 + 1.0 * (SIGMA_OF_MAD * 1.0)
+
+
+def test_a_loss_that_stays_at_the_limit_of_its_noise_has_not_risen() -> None:
+    assert feed(Divergence, losses(*NOISY, (40, AT_THE_NOISE), noise_x=1.0)).halts == []
+
+
+def test_a_loss_at_the_limit_of_its_noise_begins_the_rise_anew() -> None:
+    ran = losses(*NOISY, (1, 9.0), (1, AT_THE_NOISE), (8, 9.0), noise_x=1.0)
+    assert told(feed(Divergence, ran)) == [(17, "1")]
+
+
+def test_noise_is_that_of_the_first_half_of_the_window() -> None:
+    parts = ((3, 1.0), (3, 3.0), (5, 1.0), (40, 2.25))
+    assert feed(Divergence, losses(*parts, noise_x=1.0, after_step=11)).halts == []

@@ -342,3 +342,62 @@ def test_a_number_read_from_what_is_printed_may_be_rounded(
     order = order_of({}).model_copy(update={"patterns": ["step (?P<step>.)"], "command": ["x"]})
     ran = Ran(order=order, labelled=False).many(3, loss=3.5).many(60, loss=value)
     assert [row.severity for row in feed(Frozen, ran).findings] == found
+
+
+def test_a_step_that_is_ended_twice_begins_anew() -> None:
+    ran = learning(Ran(), 10).many(39, loss=4.0).back_to(48, boot="boot").many(30, loss=4.0)
+    assert feed(Frozen, ran).halts == []
+
+
+def test_a_number_that_is_not_told_is_not_looked_at_again() -> None:
+    """Though the other one has come to stand still, which would have told of it."""
+    norm = with_norms(learning(Ran(), 100), 50, 4.2512345678)
+    norm.many(150, grad_norm=0.4567891)
+    assert [f.key.split("/")[-2] for f in feed(Frozen, norm).halts] == ["grad_norm"]
+    loss = Ran()
+    for number in range(150):
+        loss.step(loss=4.0 - 0.001 * number, grad_norm=0.05 if number > 20 else 0.06)
+    loss.many(400, loss=2.5)
+    assert [f.key.split("/")[-2] for f in feed(Frozen, loss).halts] == ["loss"]
+
+
+def test_a_norm_that_was_told_once_beside_a_loss_does_not_move() -> None:
+    ran = learning(Ran(), 100).step(loss=4.2512345678, grad_norm=0.75)
+    assert feed(Frozen, ran.many(39, loss=4.2512345678)).severities == [(SUSPECT, 120), (HALT, 140)]
+
+
+def test_each_stand_of_a_norm_halts_once() -> None:
+    ran = learning(Ran(), 20)
+    for number in range(160):
+        ran.step(loss=4.0 + 0.01 * number, grad_norm=0.8123456)
+    assert feed(Frozen, ran).severities == [(SUSPECT, 70), (HALT, 120)]
+
+
+def test_a_norm_of_few_digits_halts_beside_a_loss_that_never_moved() -> None:
+    ran = Ran().many(1, loss=2.5, grad_norm=1.0003).many(1, loss=2.5, grad_norm=2.0)
+    ran.many(100, loss=2.5, grad_norm=0.9003)
+    assert [f.key.split("/")[-2] for f in feed(Frozen, ran).halts] == ["loss", "grad_norm"]
+
+
+def test_a_norm_that_stands_at_its_largest_is_cut_off_only_where_that_is_round() -> None:
+    for norm, found in ((2.1234567, 1), (2.1, 0), (2.0, 0)):
+        ran = learning(Ran(), 20)
+        for number in range(110):
+            ran.step(loss=4.0 + 0.01 * number, grad_norm=norm)
+        assert len(feed(Frozen, ran).halts) == found
+
+
+@pytest.mark.parametrize(("norm", "found"), [(0.05, 1), (0.0499, 0)])
+def test_a_small_norm_of_few_decimals_is_coarse(norm: float, found: int) -> None:
+    ran = Ran().step(loss=2.5, grad_norm=1.0003).step(loss=2.5, grad_norm=0.7)
+    halts = feed(Frozen, ran.many(110).many(110, grad_norm=norm)).halts
+    assert len(halts) == found
+
+
+@pytest.mark.parametrize(("norm", "named"), [(0.81, {"loss"}), (0.81234567, {"loss", "grad_norm"})])
+def test_a_norm_read_from_what_is_printed_may_be_rounded(norm: float, named: set[str]) -> None:
+    order = order_of({}).model_copy(update={"patterns": ["step (?P<step>.)"], "command": ["x"]})
+    ran = Ran(order=order, labelled=False).step(loss=3.1234567, grad_norm=9.5)
+    ran.step(loss=3.5, grad_norm=0.5)
+    halts = feed(Frozen, ran.many(120, loss=2.3156423, grad_norm=norm)).halts
+    assert {halt.key.split("/")[-2] for halt in halts} == named

@@ -170,3 +170,41 @@ def test_gates_that_are_sound_now_and_then_never_halt(seed: int, sick: float) ->
         collapsed = dice.random() < sick and number % 99 != 0
         ran.step(gate_collapse_frac=1.0 if collapsed else 0.0)
     assert feed(GateCollapse, ran).halts == []
+
+
+def test_a_step_that_is_ended_twice_begins_anew() -> None:
+    ran = Ran()
+    for number in range(1, 561):
+        ran.step(**({"gate_collapse_frac": 1.0} if number in (510, 560) else {}))
+    ran.back_to(559, boot="boot")
+    for number in range(560, 611):
+        ran.step(**({"gate_collapse_frac": 1.0} if number == 610 else {}))
+    assert feed(GateCollapse, ran).findings == []
+
+
+@pytest.mark.parametrize(
+    ("layers", "told", "shares"),
+    [
+        (6, {"gate_entropy": 0.1}, [1.0, 1.0]),
+        (4, {"gate_max": 0.95}, [0.25]),
+        (None, {"gate_max": 0.95}, [0.01]),
+    ],
+)
+def test_the_share_that_a_trainer_did_not_count(
+    layers: int | None, told: dict[str, float], shares: list[float]
+) -> None:
+    order = order_of({})
+    identity = order.identity.model_copy(update={"layers": layers})
+    ran = Ran(order=order.model_copy(update={"identity": identity}))
+    for number in range(1, 620):
+        ran.step(**(told if number in (510, 560, 610) else {}))
+    assert [f.value for f in feed(GateCollapse, ran).findings] == shares
+
+
+@pytest.mark.parametrize("sound", [{"gate_entropy": 0.9}, {"gate_max": 0.4}], ids=str)
+def test_one_sound_number_is_a_sound_look(sound: dict[str, float]) -> None:
+    ran = Ran()
+    for number in range(1, 650):
+        collapsed = {"gate_collapse_frac": 1.0} if number in (510, 560, 610) else {}
+        ran.step(**(sound if number == 590 else collapsed))
+    assert feed(GateCollapse, ran).findings == []

@@ -238,3 +238,27 @@ def test_it_halts_exactly_where_three_zeros_follow_each_other(norms: list[float 
     known = [norm for norm in norms if norm is not None]
     runs = "".join("0" if norm == 0.0 else "1" for norm in known).split("1")
     assert len(feed(Gradients, ran).halts) == sum(len(run) >= 3 for run in runs)
+
+
+def test_a_step_that_is_ended_twice_begins_anew() -> None:
+    ran = sound(Ran(), 10).many(2, grad_norm=0.0).back_to(11, boot="boot").step(grad_norm=0.0)
+    assert feed(Gradients, ran).findings == []
+
+
+def test_a_zero_beside_a_loss_ends_the_steps_with_nothing_to_learn() -> None:
+    ran = sound(Ran(), 5).many(30, loss=0.0, grad_norm=0.0).step(loss=0.3, grad_norm=0.0)
+    assert feed(Gradients, ran.many(59, loss=0.0, grad_norm=0.0)).findings == []
+    assert feed(Gradients, ran.step(loss=0.0, grad_norm=0.0)).severities == [(WARN, 96)]
+
+
+@pytest.mark.parametrize(("free", "found"), [(0, 1), (1, 0)])
+def test_more_than_a_share_of_a_step_has_to_be_free(free: int, found: int) -> None:
+    """Of ten, a twentieth is half a step: one that is free is enough."""
+    settings = {"gradients": {"clip_steps": 10}}
+    ran = Ran(order=order_of(settings, train=CLIPPING)).many(free, grad_norm=0.5)
+    assert len(feed(Gradients, ran.many(10 - free, grad_norm=9.0)).findings) == found
+
+
+def test_spikes_of_small_norms_are_spikes() -> None:
+    ran = Ran().many(64, grad_norm=0.25).many(5, grad_norm=6.0)
+    assert feed(Gradients, ran).severities == [(WARN, 69)]

@@ -193,3 +193,16 @@ def test_a_fault_of_hardware_is_infrastructures_and_is_retried() -> None:
 
     assert code_of(Detector.HARDWARE) is OutcomeCode.HARDWARE
     assert CLASS_OF[OutcomeCode.HARDWARE] is OutcomeClass.INFRA
+
+
+@pytest.mark.parametrize(("every_s", "found"), [(15.0, 1), (15.25, 0)])
+def test_samples_too_far_apart_begin_the_time_anew(every_s: float, found: int) -> None:
+    fold = throttled([["hw_slowdown"]] * 6, every_s)
+    assert [row.key.rpartition("/")[2] for row in fold.findings] == ["throttled1"] * found
+
+
+def test_a_sample_of_the_same_moment_is_the_same_sample() -> None:
+    fold = Fold()
+    for errors in (0, 1):
+        fold.devices([sample(T0, 1, ecc_uncorrected=errors)])
+    assert fold.findings == []

@@ -44,7 +44,7 @@ def test_any_difference_halts_before_the_first_step(name: str, value: Any) -> No
     assert identity_ok(found.state) is False
 
 
-@pytest.mark.parametrize(("params", "halts"), [(1_019_999, False), (1_020_001, True)])
+@pytest.mark.parametrize(("params", "halts"), [(1_020_000, False), (1_020_001, True)])
 def test_parameters_may_differ_by_two_percent(params: int, halts: bool) -> None:
     assert bool(booted({"params": params}).halts) is halts
 
@@ -138,3 +138,17 @@ def test_it_is_armed_when_there_is_something_to_compare(
 ) -> None:
     order = order_of(world_size=world_size).model_copy(update={"identity": identity})
     assert armed(start(order))[Detector.IDENTITY] is on
+
+
+def test_a_value_is_told_with_four_hundred_characters() -> None:
+    identity = IDENTITY.model_copy(update={"dataset": "a"})
+    (halt,) = booted({"dataset": "b" * 500}, identity=identity).halts
+    assert f"dataset {'b' * 400}, " in halt.text
+
+
+def test_peers_have_exactly_as_many_parameters() -> None:
+    world = World(order_of(identity=Identity(params=1_000_000)))
+    for rank, params in zip(world.ranks, (1_000_000, 1_000_001), strict=True):
+        rank.say("boot", params=params)
+    (halt,) = watch(world).halts
+    assert "rank 1 runs params 1000001, rank 0 says 1000000" in halt.text

@@ -372,3 +372,113 @@ def test_steps_that_are_read_from_what_is_printed_are_not_timed_by_it() -> None:
     assert fed.findings == []
     assert fed.missing is not None
     assert "timed by when their lines were read" in fed.missing
+
+
+def few(ranks: int = 1, watched: bool = True, **settings: float) -> Ran:
+    """A run of which four steps, and spans of four seconds, are looked at."""
+    known = {"over_steps": 4, "clock_s": 4.0, **settings}
+    return Ran(order=order_of({"implausible_speed": known}), ranks=ranks, watched=watched)
+
+
+@pytest.mark.parametrize(
+    ("told", "found"),
+    [
+        (1.1 * (TOKENS / 0.98), []),
+        (1.1001 * (TOKENS / 0.98), [(HALT, 5)]),
+        (0.9 * TOKENS, []),
+        (0.8999 * TOKENS, [(WARN, 5)]),
+    ],
+)
+def test_a_report_has_to_pass_its_limits(told: float, found: list[tuple[Severity, int]]) -> None:
+    ran = few().many(40, toks_per_s=told)
+    assert feed(ImplausibleSpeed, ran).severities == found
+
+
+@pytest.mark.parametrize("told", [1.5 * TOKENS, 1.1 * (TOKENS / 0.48)])
+def test_a_report_that_one_step_allows_is_found_after_three_windows(told: float) -> None:
+    ran = few(over_steps=8).step(toks_per_s=told).step(dt_s=0.5, toks_per_s=told)
+    assert feed(ImplausibleSpeed, ran.many(60, toks_per_s=told)).severities == [(HALT, 33)]
+
+
+@pytest.mark.parametrize(("dt_s", "found"), [(0.25, [(HALT, 13)]), (0.5, []), (1.0, [])])
+def test_a_clock_has_to_be_slow_in_three_spans(
+    dt_s: float, found: list[tuple[Severity, int]]
+) -> None:
+    ran = few().many(20, dt_s=dt_s, receipt_s=1.0)
+    assert feed(ImplausibleSpeed, ran).severities == found
+
+
+@pytest.mark.parametrize("what", ["nobody watched", "late", "another boot", "set back"])
+def test_what_says_nothing_of_a_clock_begins_the_spans_anew(what: str) -> None:
+    ran = few(watched=what != "nobody watched")
+    for number in range(40):
+        if number % 10 == 9:
+            ran.boot = f"boot{number}" if what == "another boot" else ran.boot
+            ran.mono -= 100.0 if what == "set back" else 0.0
+        late_s = 1.0 if what == "late" and number % 10 == 9 else 0.0
+        ran.step(dt_s=0.25, receipt_s=1.0, late_s=late_s)
+    assert feed(ImplausibleSpeed, ran).findings == []
+
+
+def test_a_step_that_is_ended_twice_begins_anew() -> None:
+    ran = few().many(4, toks_per_s=9999.0).back_to(3, boot="boot").many(4, toks_per_s=9999.0)
+    assert [step for _, step in feed(ImplausibleSpeed, ran).severities] == [7]
+
+
+def test_a_model_of_embeddings_alone_has_no_limit() -> None:
+    run = Run(order=gpu(None, params=256 * 1024).order)
+    assert limit_tok_s(run, 1.0, 1e12) is None
+
+
+def test_a_clock_that_stands_still_is_slow() -> None:
+    fed = feed(ImplausibleSpeed, few().many(20, dt_s=0.0, receipt_s=1.0))
+    assert [(f.step, f.value) for f in fed.halts] == [(13, pytest.approx(4e9))]
+
+
+def test_a_report_that_is_believed_again_may_be_told_again() -> None:
+    ran = few().many(5, toks_per_s=9999.0).many(10, toks_per_s=TOKENS).many(10, toks_per_s=9999.0)
+    assert len(feed(ImplausibleSpeed, ran).halts) == 2
+
+
+def test_a_quarter_of_fast_steps_makes_a_report_possible() -> None:
+    ran = few(over_steps=8).step(toks_per_s=1.5 * TOKENS).many(2, dt_s=0.5, toks_per_s=1.5 * TOKENS)
+    assert feed(ImplausibleSpeed, ran.many(60, toks_per_s=1.5 * TOKENS)).findings == []
+
+
+@pytest.mark.parametrize(("of", "slow"), [(20, 4), (5, 1)])
+def test_a_fifth_of_slow_steps_makes_no_report_too_low(of: int, slow: int) -> None:
+    """The mean with all pauses, 4267, is the slowest."""
+    ran = few(over_steps=of).step(toks_per_s=2000.0).many(slow, dt_s=2.0, toks_per_s=2000.0)
+    fed = feed(ImplausibleSpeed, ran.many(of - slow, dt_s=0.1, toks_per_s=2000.0))
+    assert fed.severities == [(WARN, of + 1)]
+
+
+@pytest.mark.parametrize(("peak", "found"), [(12_288_000.0, 0), (12_287_000.0, 1), (1.0, 1)])
+def test_a_speed_has_to_pass_what_the_devices_can_multiply(peak: float, found: int) -> None:
+    fed = feed(ImplausibleSpeed, gpu(peak, params=1000, vocab=None).many(25))
+    assert len(fed.halts) == found
+
+
+@pytest.mark.parametrize(
+    ("told", "limit"),
+    [({"params": 256 * 1024 + 1}, 100.0), ({"params": 1, "dim": None}, 100.0)],
+    ids=["one that is multiplied", "nobody says how wide"],
+)
+def test_the_limit_of_a_model_counts_what_is_multiplied(
+    told: dict[str, int | None], limit: float
+) -> None:
+    assert limit_tok_s(Run(order=gpu(None, **told).order), 1.0, 600.0) == limit
+
+
+@pytest.mark.parametrize(("best_step_s", "found"), [(2.0, []), (2.25, [(WARN, 20)])])
+def test_a_best_step_has_to_be_passed(
+    best_step_s: float, found: list[tuple[Severity, int]]
+) -> None:
+    assert feed(ImplausibleSpeed, known(best_step_s).many(25, dt_s=1.0)).severities == found
+
+
+def test_a_sound_span_begins_the_slow_ones_anew() -> None:
+    ran = few().step()
+    for _ in range(5):
+        ran.many(8, dt_s=0.25, receipt_s=1.0).many(4, dt_s=1.0, receipt_s=1.0)
+    assert feed(ImplausibleSpeed, ran).findings == []

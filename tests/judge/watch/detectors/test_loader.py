@@ -189,3 +189,45 @@ def test_every_starved_run_is_halted(seed: int, share: float, step_s: float) -> 
         own_s = step_s * dice.lognormvariate(0, 0.1)
         ran.step(dt_s=own_s / (1.0 - share), dt_fetch_s=own_s * share / (1.0 - share))
     assert len(feed(Loader, ran).halts) == 1
+
+
+@pytest.mark.parametrize(("over_s", "halt"), [(10.0, 14), (10.5, 15)])
+def test_starving_has_to_last_for_its_seconds(over_s: float, halt: int) -> None:
+    order = order_of({"loader": {"window_steps": 4, "over_s": over_s}})
+    fed = feed(Loader, starve(Ran(order=order), 20, 0.9))
+    assert fed.severities == [(WARN, 4), (HALT, halt)]
+
+
+@pytest.mark.parametrize(("over_s", "warned"), [(320.0, 16), (320.5, 17)])
+def test_sixteen_long_steps_have_to_fill_the_seconds(over_s: float, warned: int) -> None:
+    order = order_of({"loader": {"over_s": over_s}})
+    fed = feed(Loader, starve(Ran(order=order), 18, 0.9, 20.0))
+    assert fed.severities == [(WARN, warned)]
+
+
+@pytest.mark.parametrize(("stalls", "found"), [(4, []), (5, [(WARN, 64)])])
+def test_one_fetch_in_sixteen_is_left_out(stalls: int, found: list[tuple[Severity, int]]) -> None:
+    ran = starve(starve(Ran(), 64 - stalls, 0.0), stalls, 1.0, 100.0)
+    order = order_of({"loader": {"over_s": 1e6}})
+    ran.order = order
+    assert feed(Loader, ran).severities == found
+
+
+def test_a_step_that_is_ended_twice_begins_anew() -> None:
+    order = order_of({"loader": {"window_steps": 4}})
+    ran = starve(Ran(order=order), 3, 0.9).back_to(2, boot="boot")
+    assert feed(Loader, starve(ran, 3, 0.9)).findings == []
+    assert len(feed(Loader, starve(ran, 1, 0.9)).findings) == 1
+
+
+def test_a_step_that_took_no_time_or_less_tells_nothing() -> None:
+    order = order_of({"loader": {"window_steps": 4}})
+    ran = starve(Ran(order=order), 2, 0.9, 0.25).step(dt_s=0.0, dt_fetch_s=0.0)
+    assert feed(Loader, starve(ran, 1, 0.9, 0.25)).findings == []
+    assert len(feed(Loader, starve(ran, 1, 0.9, 0.25)).findings) == 1
+
+
+def test_of_few_steps_one_fetch_is_left_out() -> None:
+    order = order_of({"loader": {"window_steps": 4}})
+    ran = starve(starve(Ran(order=order), 2, 0.0), 2, 1.0)
+    assert feed(Loader, ran).severities == [(WARN, 4)]

@@ -69,7 +69,7 @@ def in_use(values: list[float | None], fold: Fold | None = None) -> Fold:
     [
         ([61_000.0] * 3, True),
         ([61_000.0, None, 61_000.0, 61_000.0], True),
-        ([61_000.0, 61_000.0, 100.0, 61_000.0], False),
+        ([61_000.0, 61_000.0, 100.0, 61_000.0, 61_000.0], False),
         ([60_000.0] * 9, False),
         ([None] * 9, False),
     ],
@@ -141,3 +141,61 @@ def test_a_rank_is_named_only_where_it_holds_far_more(
 def test_memory_below_the_limit_is_silent_however_it_moves(values: list[float | None]) -> None:
     assert in_use(values).findings == []
     assert all(found.severity is not Severity.HALT for found in reserved(values).findings)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [({"r0": 47.5}, ["halt"]), ({"r0": 47.25}, ["warn"])],
+)
+def test_half_of_what_is_in_use_has_to_be_the_ranks(
+    ranks: dict[str, float], expected: list[str]
+) -> None:
+    assert [found.severity.value for found in seen([host(95.0, **ranks)] * 3).findings] == expected
+
+
+@pytest.mark.parametrize(("most", "named"), [(40.0 * 1.33, None), (54.0, 0)])
+def test_a_named_rank_holds_a_third_more_than_the_next(most: float, named: int | None) -> None:
+    (halt,) = seen([host(95.0, r0=most, r1=40.0)] * 3).findings
+    assert halt.rank == named
+
+
+def test_nobody_is_named_where_no_rank_says() -> None:
+    (warning,) = seen([host(95.0)] * 3).findings
+    assert (warning.rank, warning.severity) == (None, Severity.WARN)
+    (halt,) = seen([host(95.0, other=90.0)] * 3).findings
+    assert (halt.rank, halt.severity) == (None, Severity.HALT)
+
+
+def test_one_line_of_nothing_reserved_is_no_device_and_one_more_is() -> None:
+    assert armed(reserved([0]).state)["memory_limit"] is False
+    assert armed(reserved([1, 0]).state)["memory_limit"] is True
+
+
+def test_a_sample_of_the_same_moment_is_the_same_sample() -> None:
+    fold = Fold(device_order(LIMIT))
+    for _ in range(5):
+        fold.devices([sample(T0, 1, mem_used_mb=61_000.0)])
+    assert fold.findings == []
+
+
+def test_it_is_armed_by_a_limit_and_somebody_who_tells() -> None:
+    def is_armed(fold: Fold) -> bool:
+        return armed(fold.state)["memory_limit"]
+
+    assert not is_armed(Fold(device_order(LIMIT)))
+    assert is_armed(in_use([1.0]))
+    assert is_armed(reserved([1.0]))
+    assert is_armed(seen([host(1.0)]))
+    assert not is_armed(in_use([1.0], Fold()))
+
+
+def test_a_limit_below_a_megabyte_is_one() -> None:
+    assert [row.severity.value for row in seen([host(0.95, 1.0, r0=0.9)] * 3).findings] == ["halt"]
+
+
+def test_the_step_is_the_lines_own_or_the_furthest_of_any_rank() -> None:
+    assert [found.step for found in reserved([61_000] * 3).findings] == [3]
+    fold = Fold(device_order(LIMIT))
+    fold.step(7)
+    (halt,) = in_use([61_000.0] * 3, fold).findings
+    assert halt.step == 7

@@ -1,13 +1,17 @@
 """D2: start-up has three deadlines."""
 
+from typing import Any
+
 import pytest
 
 from gonogo.contract.finding import Source
 from gonogo.contract.outcome import Detector
 from gonogo.judge.watch import armed
+from gonogo.judge.watch.detectors.no_first_heartbeat import NoFirstHeartbeat
 from gonogo.planning.resolve import load_train_config, resolve_plan
 from gonogo.planning.source import bundled_plan
-from tests.judge.watch.streams import EPOCH, World, order_of, watch
+from tests.judge.watch.standing import NOW, halts, look, standing
+from tests.judge.watch.streams import EPOCH, T0, World, order_of, watch
 
 COMPILED = resolve_plan(bundled_plan("m7c-125m"), {"train.engine.compile": True}).train
 
@@ -96,3 +100,69 @@ def test_it_is_disarmed_by_the_first_step_end() -> None:
     before = World(order_of()).boot()
     assert armed(watch(before).state)[Detector.NO_FIRST_HEARTBEAT]
     assert not armed(watch(World(order_of()).boot().steps(1)).state)[Detector.NO_FIRST_HEARTBEAT]
+
+
+@pytest.mark.parametrize(
+    ("settings", "command", "found"),
+    [
+        ({}, None, [120.0]),
+        ({}, ["program"], []),
+        ({"exec_s": 120.0}, ["program"], [120.0]),
+        ({"boot_s": 60.0}, ["program"], []),
+    ],
+    ids=["a trainer of ours", "a command", "a command that shall speak", "another setting"],
+)
+def test_a_command_may_be_mute_unless_the_plan_says_when_it_speaks(
+    settings: dict[str, float], command: list[str] | None, found: list[float]
+) -> None:
+    order = order_of({"no_first_heartbeat": settings})
+    order = order.model_copy(update={"command": command})
+    ranks = [standing("forward", for_s=1.0)]
+    seen = look(NoFirstHeartbeat, ranks, order=order, started_mono=NOW - 120.25)
+    assert halts(seen) == found
+    assert look(NoFirstHeartbeat, ranks, order=order, started_mono=NOW - 120.0) == []
+
+
+@pytest.mark.parametrize(
+    ("section", "told", "found"),
+    [
+        ("forward", {"started_mono": NOW - 900.0}, []),
+        ("forward", {"started_mono": NOW - 900.25}, [900.0]),
+        ("forward", {"started_mono": NOW - 900.25, "heard_mono": NOW - 99.0}, []),
+        ("forward", {"started_mono": NOW - 900.25, "steps": 1}, []),
+        ("forward", {"started_mono": NOW - 900.25, "labelled": False}, []),
+        ("boot", {"started_mono": None, "section_mono": NOW - 300.0}, []),
+        ("boot", {"started_mono": None, "section_mono": NOW - 300.25}, [300.0]),
+        ("data", {"started_mono": None, "section_mono": NOW - 999.0}, []),
+    ],
+    ids=[
+        "at the limit of the first step",
+        "beyond it",
+        "all silent",
+        "has ended a step",
+        "names nothing",
+        "at the limit of boot",
+        "beyond the limit of boot",
+        "in another section",
+    ],
+)
+def test_each_limit_has_to_be_passed(
+    section: str, told: dict[str, Any], found: list[float]
+) -> None:
+    rank = standing(section, for_s=1.0, **{"steps": 0, **told})
+    assert halts(look(NoFirstHeartbeat, [rank], started_mono=NOW - 1000.0)) == found
+
+
+@pytest.mark.parametrize(("late_s", "found"), [(0.0, 1), (0.75, 1), (1.0, 0)])
+def test_a_late_tick_misses_no_deadline(late_s: float, found: int) -> None:
+    world = World(order_of({}, world_size=1))
+    world.alive()
+    ticks = [(T0, 0.0), (T0 + 121.0, late_s)]
+    assert len(watch(world, ticking=lambda end: ticks).halts) == found
+
+
+@pytest.mark.parametrize(("section", "where"), [("forward", "forward"), (None, "no section")])
+def test_it_says_where_the_rank_stands(section: str | None, where: str) -> None:
+    rank = standing(section, for_s=1.0, steps=0)
+    (halt,) = look(NoFirstHeartbeat, [rank], started_mono=NOW - 1000.0)
+    assert halt.text.endswith(f"rank 0 stands in {where}")

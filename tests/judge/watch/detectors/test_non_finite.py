@@ -6,6 +6,8 @@ import pytest
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Identity
+from gonogo.contract.outcome import Detector
+from gonogo.judge.watch import armed
 from tests.judge.watch.streams import EPOCH, World, order_of, watch
 
 
@@ -172,3 +174,71 @@ def test_skipped_fp16_steps_far_apart_are_silent() -> None:
     for _ in range(12):
         world.steps(11).steps(1, skipped=True)
     assert watch(world).halts == []
+
+
+@pytest.mark.parametrize("told", [{"val_loss": 3.0}, {}], ids=["finite", "not told"])
+def test_a_validation_loss_that_is_finite_or_not_told_is_silent(told: dict[str, float]) -> None:
+    world = run_of("bf16").steps(2)
+    for rank in world.ranks:
+        rank.say("eval", **told)
+    found = watch(world.steps(2))
+    assert found.findings == []
+    assert armed(found.state)[Detector.NON_FINITE]
+
+
+def test_it_is_armed_by_a_loss() -> None:
+    assert not armed(watch(run_of()).state)[Detector.NON_FINITE]
+
+
+@pytest.mark.parametrize("told", [{"loss": "NaN"}, {"grad_norm": "NaN"}], ids=str)
+def test_a_line_may_tell_one_number_alone(told: dict[str, str]) -> None:
+    world = run_of().steps(2)
+    world.open_step()
+    world.ranks[0].say("progress", **told)
+    world.ranks[0].spend(1.0)
+    (halt,) = watch(world).halts
+    assert (halt.detector, halt.step) == ("non_finite", 3)
+
+
+def test_a_peer_whose_number_of_the_same_step_is_finite_ends_no_episode() -> None:
+    world = run_of().steps(2)
+    for _ in range(2):
+        world.open_step()
+        for rank, loss in zip(world.ranks, ("NaN", 4.0), strict=True):
+            rank.say("progress", loss=loss)
+            rank.spend(0.5)
+    found = watch(world, stop_at_halt=False)
+    assert [halt.step for halt in found.halts] == [3]
+
+
+@pytest.mark.parametrize(
+    ("scales", "halts"),
+    [
+        ([2.0**16], 0),
+        ([2.0**16, 2.0**15], 0),
+        ([2.0**16, 2.0**16], 1),
+        ([2.0**15, 2.0**16], 1),
+        ([2.0**16, 2.0**15, 2.0**15], 0),
+    ],
+)
+def test_two_scales_of_which_one_is_lower_fall(scales: list[float], halts: int) -> None:
+    identity = Identity(dtype="fp16", tokens_per_step=2048)
+    order = order_of({"non_finite": {"fp16_running": 2}}, identity=identity, world_size=1)
+    world = World(order).boot().steps(1)
+    for scale in scales:
+        world.steps(1, skipped=True, loss_scale=scale)
+    # the second of two equal ones halts, before a third could lower it
+    assert len(watch(world).halts) == halts
+
+
+@pytest.mark.parametrize(("skipped", "halts"), [(9, 0), (10, 1)])
+def test_of_what_the_search_skipped_not_even_the_last_step_counts(skipped: int, halts: int) -> None:
+    world = run_of("fp16").steps(5, skipped=True).steps(1)
+    for _ in range(skipped):
+        world.steps(1, skipped=True).steps(8)
+    assert len(watch(world).halts) == halts
+
+
+def test_the_text_counts_the_steps_that_were_looked_at() -> None:
+    (halt,) = watch(run_of("fp16").steps(4).steps(3, skipped=True)).halts
+    assert halt.text.startswith("3 fp16 steps running, 3 of 7, ")

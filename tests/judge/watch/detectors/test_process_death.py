@@ -7,7 +7,7 @@ import pytest
 from gonogo.contract.finding import Severity
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector
-from gonogo.judge.watch import armed, start
+from gonogo.judge.watch import armed, not_observed, start
 from tests.judge.watch.streams import EPOCH, T0, World, every, order_of, watch
 
 
@@ -301,3 +301,8 @@ def test_it_is_armed_by_the_first_probe() -> None:
     agent_only = World(order_of())
     agent_only.probes.append((T0, {"agent": {"pid": 99, "state": "alive"}}))
     assert armed(watch(agent_only).state)[Detector.PROCESS_DEATH]
+
+
+def test_without_a_watcher_it_is_said_to_see_nothing() -> None:
+    (processes, *_) = not_observed(start(order_of(), watched=False))
+    assert "process_death" in processes

@@ -6,8 +6,9 @@ import pytest
 
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch import fold, start
-from gonogo.judge.watch.detectors.rank_divergence import name_culprit
+from gonogo.judge.watch.detectors.rank_divergence import acts_for_all, name_culprit, stray_text
 from gonogo.judge.watch.view import View
+from tests.judge.watch.standing import standing
 from tests.judge.watch.streams import EPOCH, T0, Rank, order_of
 
 Position = tuple[int, int, int]
@@ -128,3 +129,52 @@ def test_an_observation_that_is_stale_or_names_nobody_changes_nothing(
 def test_a_held_rank_is_the_culprit_whatever_its_collective() -> None:
     held = [{"rank": 1, "state": "stopped"}]
     assert named(view_of([(4, 9, 3), (4, 9, 4)], ranks=held, **told(0))) == 1
+
+
+def test_a_rank_that_is_alone_is_named() -> None:
+    assert named(view_of([(4, 9, 3)])) == 0
+
+
+def test_what_was_asked_when_a_rank_advanced_is_still_true_and_before_it_is_not() -> None:
+    positions = [(4, 9, 3), (4, 9, 2)]
+    assert named(view_of(positions, **told(0, asked_mono=T0))) == 0
+    assert named(view_of(positions, **told(0, asked_mono=T0 - 0.25))) == 1
+
+
+def test_the_sentence_about_collectives_is_the_one_that_was_told() -> None:
+    observed = {"collectives": {"only": 0, "asked_mono": T0, "text": "rank 0 alone entered it"}}
+    assert stray_text(view_of([(4, 9, 3)], observations=observed)) == "rank 0 alone entered it"
+    assert stray_text(view_of([(4, 9, 3)], **told(0))) == ""
+    assert stray_text(view_of([(4, 9, 3)])) == ""
+
+
+SAVED = (("checkpoint", 9.0),)
+
+
+@pytest.mark.parametrize(
+    ("section", "completed", "times_s", "acts"),
+    [
+        ("checkpoint", 40, (), True),
+        ("eval", 40, (), True),
+        ("log", 40, (), False),
+        ("checkpoint", 39, (), False),
+        ("checkpoint", 40, SAVED, False),
+        ("eval", 40, SAVED, True),
+    ],
+    ids=["saves", "evaluates", "logs", "another step", "all have saved", "others have saved"],
+)
+def test_one_rank_may_save_or_evaluate_for_all(
+    section: str, completed: int, times_s: tuple[tuple[str, float], ...], acts: bool
+) -> None:
+    saver = standing(section, for_s=1.0, completed=completed, section_seq=1)
+    waiting = standing(None, for_s=1.0, rank=1, section_times=times_s)
+    assert (acts_for_all([saver, waiting], [waiting]) is saver) is acts
+    view = view_of([(1, 0, 0)])
+    found = name_culprit(view, [saver, waiting], T0)
+    assert found is not None
+    assert (found.stream.rank, found.named) == (0 if acts else 1, True)
+
+
+def test_a_rank_that_is_behind_acts_for_nobody() -> None:
+    saver = standing("checkpoint", for_s=1.0)
+    assert acts_for_all([saver], [saver]) is None

@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gonogo.contract.watch import RestartStorm as Settings
-from gonogo.judge.watch.detectors.restart_storm import Start, is_storm
+from gonogo.judge.watch.detectors.restart_storm import RestartStorm, Start, is_storm
+from gonogo.judge.watch.view import Run, View
+from tests.judge.watch.streams import order_of
 
 NOW = 100_000.0
 
@@ -69,3 +71,8 @@ def test_attempts_that_always_get_further_and_take_their_time_are_no_storm(
 @given(st.lists(st.integers(0, 50), min_size=3, max_size=12))
 def test_attempts_that_never_pass_the_first_checkpoint_are_a_storm(steps: list[int]) -> None:
     assert is_storm(starts(*steps), before_step=50, now=NOW, settings=Settings())
+
+
+def test_while_a_run_goes_on_it_finds_nothing() -> None:
+    run = Run(order=order_of())
+    assert not RestartStorm(run).armed(None, View(run=run))

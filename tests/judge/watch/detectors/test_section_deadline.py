@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from gonogo.contract.finding import Severity, Source
-from tests.judge.watch.streams import World, order_of, watch
+from gonogo.judge.watch.detectors.section_deadline import SectionDeadline
+from tests.judge.watch.standing import halts, look, standing, suspects
+from tests.judge.watch.streams import T0, World, order_of, watch
 
 
 def between(section: str | None, seconds: float, settings: dict[str, Any] | None = None) -> World:
@@ -121,3 +123,101 @@ def test_opening_the_data_before_the_first_step_has_a_deadline() -> None:
     sooner = {"section_deadline": {"data": {"halt_s": 300.0}}}
     world = World(order_of(sooner), alive_every_s=5).boot(load_s=310.0)
     assert watch(world, interval_s=1.0).halted() == [("section_deadline", None, "data")]
+
+
+@pytest.mark.parametrize(
+    ("section", "for_s", "suspect", "halt"),
+    [
+        ("data", 120.0, [], []),
+        ("data", 120.25, [120.0], []),
+        ("data", 300.0, [120.0], []),
+        ("data", 300.25, [120.0], [300.0]),
+        ("log", 60.0, [], []),
+        ("log", 60.25, [], [60.0]),
+        (None, 60.0, [], []),
+        (None, 60.25, [], [60.0]),
+    ],
+)
+def test_each_limit_has_to_be_passed(
+    section: str | None, for_s: float, suspect: list[float], halt: list[float]
+) -> None:
+    found = look(SectionDeadline, [standing(section, for_s=for_s)])
+    assert (suspects(found), halts(found)) == (suspect, halt)
+
+
+@pytest.mark.parametrize(
+    ("section", "told", "limit"),
+    [
+        ("data", {"steps": 0}, [900.0]),
+        ("data", {"steps": 1}, [300.0]),
+        ("log", {"steps": 0}, [60.0]),
+        (None, {"steps": 5}, [60.0]),
+        (None, {"steps": 5, "computes": False}, [300.0]),
+        (None, {"steps": 1, "computes": False}, [300.0]),
+        (None, {"steps": 0, "computes": False}, []),
+        (None, {"steps": 0, "computes": False, "started_mono": None}, [60.0]),
+        (None, {"steps": 0}, [60.0]),
+        (None, {"steps": 999}, [60.0]),
+        (None, {"steps": 1000}, [600.0]),
+        ("log", {"steps": 1000}, [60.0]),
+        ("forward", {}, []),
+        ("boot", {"started_mono": None}, []),
+        ("boot", {}, [60.0]),
+        ("data", {"labelled": False}, []),
+    ],
+    ids=[
+        "the first data", "later data", "the first log", "no section", "no section, may compute",
+        "the second step, may compute", "the first step, may compute", "no step yet",
+        "no section in the first step", "before the last step", "after the last step",
+        "log after the last step", "compute", "boot", "boot again", "names nothing",
+    ],
+)  # fmt: skip
+def test_the_limit_of_a_rank(section: str | None, told: dict[str, Any], limit: list[float]) -> None:
+    assert halts(look(SectionDeadline, [standing(section, for_s=1e4, **told)])) == limit
+
+
+@pytest.mark.parametrize(
+    ("section", "times_s", "limit"),
+    [
+        ("checkpoint", [("checkpoint", 100.0), ("checkpoint", 200.0), ("eval", 9.0)], 1500.0),
+        ("checkpoint", [("eval", 900.0)], 600.0),
+        ("eval", [("checkpoint", 1.0), ("eval", 400.0)], 2000.0),
+        ("log", [("log", 900.0)], 60.0),
+    ],
+)
+def test_the_median_of_a_section_is_its_own(
+    section: str, times_s: list[tuple[str, float]], limit: float
+) -> None:
+    rank = standing(section, for_s=1e4, section_times=tuple(times_s))
+    assert halts(look(SectionDeadline, [rank])) == [limit]
+
+
+@pytest.mark.parametrize(
+    ("section", "settings", "told"),
+    [
+        (None, {"stall": {"halt_s": 60.0}}, {"computes": False}),
+        ("checkpoint", {}, {"section_times": (("checkpoint", 60.0),)}),
+    ],
+    ids=["of the stall rule", "of the median"],
+)
+def test_of_equal_limits_its_own_is_told(
+    section: str | None, settings: dict[str, Any], told: dict[str, Any]
+) -> None:
+    (halt,) = look(SectionDeadline, [standing(section, for_s=1e4, **told)], settings)
+    assert (halt.threshold, halt.source) == (
+        60.0 if section is None else 600.0,
+        Source.DEFAULT,
+    )
+
+
+def test_a_run_without_a_last_step_has_none_after_which_it_saves() -> None:
+    rank = standing(None, for_s=1e4, completed=2**40)
+    order = order_of({}, world_size=1).model_copy(update={"steps": None})
+    assert halts(look(SectionDeadline, [rank], order=order)) == [60.0]
+
+
+@pytest.mark.parametrize(("late_s", "found"), [(0.0, 1), (0.75, 1), (1.0, 0)])
+def test_a_late_tick_misses_no_deadline(late_s: float, found: int) -> None:
+    world = World(order_of({}, world_size=1), alive_every_s=5).boot().steps(1).pause("log", 62.0)
+    ticks = [(T0, 0.0), (world.mono - 62.0, 0.0), (world.mono - 1.0, late_s)]
+    assert len(watch(world, ticking=lambda end: ticks).halts) == found

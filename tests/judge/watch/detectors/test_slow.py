@@ -1,13 +1,20 @@
 """D8: tokens a second, recomputed, against the floor and the run's own baseline."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from gonogo.contract.finding import Severity, Source
+from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.outcome import Detector
+from gonogo.contract.tick import Tick
 from gonogo.judge.watch import armed
-from tests.judge.watch.streams import World, order_of, watch
+from gonogo.judge.watch.detectors.slow import Slow
+from gonogo.judge.watch.lines import Arrival
+from gonogo.judge.watch.stream import RankStream
+from gonogo.judge.watch.view import Beat, Run, View
+from tests.judge.watch.streams import EPOCH, World, order_of, watch
 
 
 def run_of(watch_settings: dict[str, Any] | None = None, **fields: Any) -> World:
@@ -235,3 +242,207 @@ def test_a_jump_over_countless_steps_costs_no_memory() -> None:
     for rank in world.ranks:
         rank.step = 10**12
     assert watch(world.steps(3)).halts == []
+
+
+LEAST_S = 0.25
+"""Shorter than every step: what holds at one step end is found at the next."""
+EXACT: dict[str, Any] = {
+    "warmup_steps": 0,
+    "baseline_steps": 4,
+    "window_steps": 4,
+    "hard_floor_over_steps": 0,
+    "warn_ratio": 1.5,
+    "halt_ratio": 3.0,
+    "warn_over_s": LEAST_S,
+    "over_s": LEAST_S,
+    "floor_over_s": LEAST_S,
+}
+"""A baseline and windows of four steps; what a test asks about it changes."""
+
+
+class Timed:
+    """Ends of steps, of exactly so many seconds, as the rule is shown them."""
+
+    def __init__(self, tokens_per_step: int = 2048, **settings: Any) -> None:
+        order = order_of({"slow": {**EXACT, **settings}}, steps=5000)
+        identity = order.identity.model_copy(update={"tokens_per_step": tokens_per_step})
+        run = Run(order=order.model_copy(update={"identity": identity}))
+        self.view = View(run=run)
+        self.rule = Slow(run)
+        self.own = self.rule.begin()
+        self.found: list[tuple[Severity, int | None, str]] = []
+        """What, at which step it was found, and in which episode; each key once."""
+        self._keys: set[str] = set()
+        self._mono = 1000.0
+        self.boot(0, "first")
+
+    def boot(self, rank: int, boot: str) -> "Timed":
+        """Let a rank begin anew, at step 0."""
+        stream = RankStream(rank=rank, boot=boot, labelled=True)
+        stream.pace.end(0, self._mono)
+        self.view.streams[rank] = stream
+        return self
+
+    def ends(self, seconds: Sequence[float], rank: int = 0, told: int = 1) -> "Timed":
+        """End one step after the other, each told by so many lines."""
+        stream = self.view.streams[rank]
+        for step_s in seconds:
+            self._mono += step_s
+            step = (stream.pace.last_step or 0) + 1
+            stream.pace.end(step, self._mono)
+            for _ in range(told):
+                self._tell(stream, step)
+        return self
+
+    def _tell(self, stream: RankStream, step: int) -> None:
+        line = Heartbeat.model_validate(
+            {
+                "v": 1, "ts": EPOCH, "mono": self._mono, "pid": 1, "rank": stream.rank,
+                "boot": stream.boot, "seq": step, "step": step, "msg": "step_end",
+            }
+        )  # fmt: skip
+        tick = Tick(n=step, mono=self._mono, ts=EPOCH)
+        beat = Beat(line=line, arrival=Arrival.NEW, tick=tick)
+        self.own, findings = self.rule.observe_line(self.own, beat, self.view)
+        for finding in findings:
+            if finding.key not in self._keys:
+                self._keys.add(finding.key)
+                episode = finding.key.rpartition("/")[2]
+                self.found.append((finding.severity, finding.step, episode))
+
+
+WARN, HALT = Severity.WARN, Severity.HALT
+
+
+@pytest.mark.parametrize(
+    ("step_s", "found"),
+    [(1.5, []), (1.625, [(WARN, 8, "step7")]), (3.0, [(WARN, 7, "step6")])],
+    ids=["at the limit of a warning", "beyond it", "at the limit of a halt"],
+)
+def test_the_relative_limits_have_to_be_passed(
+    step_s: float, found: list[tuple[Severity, int, str]]
+) -> None:
+    timed = Timed().ends([1.0] * 4).ends([step_s] * 4)
+    assert timed.found == found
+
+
+def test_the_relative_limit_of_a_halt_has_to_be_passed() -> None:
+    assert (HALT, 8, "step7") in Timed().ends([1.0] * 4).ends([3.25] * 4).found
+
+
+@pytest.mark.parametrize(("over_s", "step"), [(4.0, 9), (6.0, 10), (6.25, 11)])
+def test_a_condition_has_to_hold_for_its_seconds(over_s: float, step: int) -> None:
+    timed = Timed(warn_over_s=over_s).ends([1.0] * 4).ends([2.0] * 8)
+    assert timed.found == [(WARN, step, "step7")]
+
+
+def test_the_seconds_begin_where_the_limit_is_passed_not_where_it_is_reached() -> None:
+    timed = Timed(warn_over_s=4.0).ends([1.0] * 4).ends([1.5] * 20).ends([2.0] * 6)
+    assert timed.found == [(WARN, 28, "step26")]
+
+
+def test_what_has_recovered_begins_anew() -> None:
+    timed = Timed(warn_over_s=8.0).ends([1.0] * 4)
+    for _ in range(4):
+        timed.ends([2.0] * 5).ends([1.0] * 5)
+    assert timed.found == []
+    assert timed.ends([2.0] * 8).found == [(WARN, 51, "step47")]
+
+
+def test_one_condition_that_ends_leaves_the_other() -> None:
+    timed = Timed(warn_over_s=20.0, over_s=20.0).ends([1.0] * 4)
+    timed.ends([4.0] * 4).ends([2.0] * 6)
+    assert timed.found == [(WARN, 14, "step6")]
+    assert timed.ends([4.0] * 4).found == [(WARN, 14, "step6")]
+
+
+def test_a_plan_that_asks_for_steps_does_not_ask_for_seconds() -> None:
+    timed = Timed(over_steps=100).ends([1.0] * 4).ends([4.0] * 99)
+    assert {severity for severity, _, _ in timed.found} == {WARN}
+    assert (HALT, 104, "step104") in timed.ends([4.0]).found
+
+
+@pytest.mark.parametrize(("step_s", "halts"), [(3.0, []), (3.25, [9])])
+def test_the_last_steps_have_to_pass_the_limit(step_s: float, halts: list[int]) -> None:
+    timed = Timed(over_steps=5).ends([1.0] * 4).ends([step_s] * 6)
+    assert [step for severity, step, _ in timed.found if severity is HALT] == halts
+
+
+@pytest.mark.parametrize(("steps", "halts"), [(4, []), (5, [5])])
+def test_after_a_restart_the_last_steps_are_those_since(steps: int, halts: list[int]) -> None:
+    timed = Timed(over_steps=5).ends([1.0] * 40).boot(0, "second")
+    timed.ends([4.0] * steps)
+    assert [step for severity, step, _ in timed.found if severity is HALT] == halts
+
+
+@pytest.mark.parametrize(
+    ("window_steps", "step_s", "first"),
+    [
+        (64, 30.0, 64),
+        (64, 30.25, 16),
+        (64, 61.0, 16),
+        (64, 8.0, 64),
+        (4, 8.0, 4),
+        (4, 60.0, 4),
+        (16, 60.0, 16),
+    ],
+)
+def test_a_window_may_be_shorter_where_steps_are_long(
+    window_steps: int, step_s: float, first: int
+) -> None:
+    timed = Timed(window_steps=window_steps, floor_tok_s=4096.0)
+    timed.ends([step_s] * 70)
+    assert timed.found == [(HALT, first + 1, f"step{first}")]
+
+
+@pytest.mark.parametrize(
+    ("step_s", "over_s", "found"),
+    [
+        (1.0, LEAST_S, []),
+        (1.25, LEAST_S, [(HALT, 5, "step4")]),
+        (1.25, 5.0, [(HALT, 8, "step4")]),
+        (1.25, 5.125, [(HALT, 9, "step4")]),
+    ],
+    ids=["at the floor", "below it", "for its seconds", "for not quite its seconds"],
+)
+def test_the_floor_has_to_be_passed_for_its_seconds(
+    step_s: float, over_s: float, found: list[tuple[Severity, int, str]]
+) -> None:
+    timed = Timed(floor_tok_s=4096.0, floor_ratio=0.5, floor_over_s=over_s)
+    assert timed.ends([step_s] * 12).found == found
+
+
+def test_the_seconds_below_the_floor_begin_below_it_not_at_it() -> None:
+    timed = Timed(floor_tok_s=4096.0, floor_ratio=0.5, floor_over_s=5.0)
+    timed.ends([1.0] * 20).ends([1.25] * 8)
+    assert timed.found == [(HALT, 26, "step22")]
+
+
+@pytest.mark.parametrize(("step_s", "found"), [(1.0, []), (1.25, [(HALT, 15, "step15")])])
+def test_each_of_the_last_steps_has_to_be_below_the_hard_floor(
+    step_s: float, found: list[tuple[Severity, int, str]]
+) -> None:
+    timed = Timed(floor_tok_s=4096.0, hard_floor_over_steps=5, floor_over_s=1e9, warn_over_s=1e9)
+    assert timed.ends([0.75] * 10).ends([step_s] * 8).found == found
+
+
+def test_an_episode_below_the_hard_floor_begins_below_it_not_at_it() -> None:
+    timed = Timed(
+        floor_tok_s=4096.0, hard_floor_ratio=0.5, hard_floor_over_steps=2, floor_over_s=1e9
+    )
+    assert timed.ends([1.0] * 10).ends([1.25] * 3).found == [(HALT, 12, "step12")]
+
+
+def test_one_rank_is_timed_and_each_of_its_steps_once() -> None:
+    timed = Timed(floor_tok_s=4096.0, floor_ratio=0.5)
+    timed.ends([0.5]).boot(1, "other").ends([9.0] * 40, rank=1)
+    assert timed.found == []
+    timed.ends([9.0] * 2, told=3)
+    assert timed.found == []
+    assert timed.ends([9.0] * 2).found == [(HALT, 5, "step4")]
+
+
+def test_another_rank_that_starts_anew_keeps_what_the_timed_one_has_shown() -> None:
+    timed = Timed(floor_tok_s=4096.0, floor_ratio=0.5).ends([9.0] * 3)
+    timed.boot(1, "other").ends([1.0], rank=1)
+    assert timed.ends([9.0] * 2).found == [(HALT, 5, "step4")]

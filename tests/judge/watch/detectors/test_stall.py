@@ -6,7 +6,13 @@ import pytest
 
 from gonogo.contract.finding import Severity, Source
 from gonogo.contract.outcome import Detector
+from gonogo.contract.tick import ProcessState, StackProbe
 from gonogo.judge.watch import armed
+from gonogo.judge.watch.detectors.stall import Stall, corroborated, limits
+from gonogo.judge.watch.processes import Process, Processes, Stack
+from gonogo.judge.watch.stream import RankStream
+from gonogo.judge.watch.view import Run, View
+from tests.judge.watch.standing import NOW, halts, look, standing, suspects
 from tests.judge.watch.streams import DEMO, EPOCH, T0, World, order_of, watch
 
 
@@ -417,3 +423,189 @@ def test_a_rank_in_a_collective_of_its_own_stalls_in_no_section() -> None:
 def test_collectives_told_before_the_step_began_name_nobody() -> None:
     ((detector, _, section),) = watch(desynchronised(-2.0)).halted()
     assert (detector, section) == ("stall", "backward")
+
+
+@pytest.mark.parametrize(
+    ("for_s", "steps", "suspect", "halt"),
+    [
+        (10.0, 32, [], []),
+        (10.25, 32, [10.0], []),
+        (60.0, 32, [10.0], []),
+        (60.25, 32, [10.0], [60.0]),
+        (150.0, 31, [], []),
+        (150.25, 31, [150.0], []),
+        (300.0, 31, [150.0], []),
+        (300.25, 31, [150.0], [300.0]),
+        (300.25, 1, [150.0], [300.0]),
+        (9999.0, 0, [], []),
+    ],
+)
+def test_each_limit_has_to_be_passed(
+    for_s: float, steps: int, suspect: list[float], halt: list[float]
+) -> None:
+    found = look(Stall, [standing("forward", for_s=for_s, steps=steps)])
+    assert (suspects(found), halts(found)) == (suspect, halt)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told", "m", "suspect_s", "halt_s"),
+    [
+        ({}, {}, 1.0, 10.0, 60.0),
+        ({}, {"step_s": 4.0}, 4.0, 12.0, 60.0),
+        ({}, {"step_s": 8.0}, 8.0, 24.0, 64.0),
+        ({}, {"step_s": 48.0}, 1.0, 72.0, 72.0),
+        ({}, {"labelled": False}, 1.0, 10.0, 1800.0),
+        ({"halt_s": 60.0}, {"labelled": False}, 1.0, 10.0, 60.0),
+        ({}, {"steps": 3}, None, 150.0, 300.0),
+        ({}, {"steps": 3, "labelled": False}, None, 900.0, 1800.0),
+        ({}, {"steps": 3, "labelled": False}, 1.0, 150.0, 300.0),
+        ({"early_s": 2.0}, {"steps": 3}, None, 1.0, 2.0),
+        ({"early_s": 2.0}, {"steps": 3}, 1.0, 5.0, 10.0),
+    ],
+    ids=[
+        "fixed",
+        "suspect follows the median",
+        "both follow the median",
+        "half as long again as the step before",
+        "names nothing",
+        "names nothing, and the plan says how long",
+        "early",
+        "early, names nothing",
+        "early, names nothing, but steps are known",
+        "early as the plan says",
+        "early follows the median",
+    ],
+)
+def test_the_limits_of_a_rank(
+    settings: dict[str, float],
+    told: dict[str, Any],
+    m: float | None,
+    suspect_s: float,
+    halt_s: float,
+) -> None:
+    rank = standing("forward", for_s=0.0, **told)
+    found = limits(Run(order=order_of({"stall": settings})), rank, m)
+    assert [limit.seconds for limit in found] == [suspect_s, halt_s]
+
+
+def test_of_equal_limits_the_fixed_one_is_told() -> None:
+    run = Run(order=order_of({"stall": {"suspect_s": 3.0, "halt_s": 8.0}}))
+    found = limits(run, standing("forward", for_s=0.0), 1.0)
+    assert [(limit.seconds, limit.source) for limit in found] == [
+        (3.0, Source.PLAN),
+        (8.0, Source.PLAN),
+    ]
+
+
+HELD = Processes(ranks={0: Process(state=ProcessState.STOPPED)})
+
+
+@pytest.mark.parametrize(
+    ("for_s", "settings", "steps", "found"),
+    [
+        (15.0, {}, (32, 32), []),
+        (15.25, {}, (32, 32), [(15.0, Source.DEFAULT)]),
+        (15.25, {}, (32, 31), []),
+        (16.0, {"corroborate_s": 16.0}, (40, 40), []),
+        (16.25, {"corroborate_s": 16.0}, (40, 40), [(16.0, Source.PLAN)]),
+        (15.25, {"halt_s": 15.0}, (40, 40), [(15.0, Source.PLAN)]),
+        (12.25, {"halt_s": 12.0}, (40, 40), [(12.0, Source.PLAN)]),
+    ],
+    ids=[
+        "at the limit",
+        "beyond it",
+        "a peer has taken too few steps",
+        "at the plan's",
+        "beyond the plan's",
+        "no earlier than the plain one",
+        "later than the plain one",
+    ],
+)
+def test_the_earlier_limit_of_a_corroborated_stall(
+    for_s: float,
+    settings: dict[str, float],
+    steps: tuple[int, int],
+    found: list[tuple[float, Source]],
+) -> None:
+    ranks = [
+        standing("backward", for_s=for_s, rank=rank, steps=count, step=41)
+        for rank, count in enumerate(steps)
+    ]
+    seen = look(Stall, ranks, {"stall": settings}, processes=HELD)
+    assert [(row.threshold, row.source) for row in seen if row.severity is Severity.HALT] == found
+
+
+def stacked(waits: list[bool | None], cpu_s: float = 0.0) -> tuple[View, list[RankStream]]:
+    """Ranks whose stacks stand still, and whether each waits in a collective."""
+    ranks = [standing("backward", for_s=60.0, rank=rank) for rank in range(len(waits))]
+    readings = {
+        rank: tuple(
+            Stack(
+                mono=NOW - 10.0 + after_s,
+                probe=StackProbe(
+                    rank=rank, round=1, digest="same", waiting=waiting, cpu_s=after_s * cpu_s
+                ),
+            )
+            for after_s in (0.0, 8.0)
+        )
+        for rank, waiting in enumerate(waits)
+    }
+    order = order_of({}, world_size=len(ranks))
+    known = {row.rank: row for row in ranks}
+    return View(run=Run(order=order), streams=known, processes=Processes(stacks=readings)), ranks
+
+
+@pytest.mark.parametrize(
+    ("waits", "said"),
+    [
+        ([True, True], False),
+        ([True, False], True),
+        ([False, False], False),
+        ([True, True, False], True),
+        ([True, False, False], False),
+        ([True, True, False, False], True),
+        ([True, None, False], False),
+    ],
+)
+def test_at_most_half_of_the_ranks_may_stand_elsewhere(
+    waits: list[bool | None], said: bool
+) -> None:
+    assert corroborated(*stacked(waits), NOW) is said
+
+
+def test_a_rank_elsewhere_that_computes_corroborates_nothing() -> None:
+    assert not corroborated(*stacked([True, False], cpu_s=1.0), NOW)
+
+
+@pytest.mark.parametrize(
+    ("peer", "value"),
+    [
+        (standing("backward", for_s=70.0, rank=1, collective_seq=1), 70.0),
+        (standing("log", for_s=0.0, rank=1, compute_s=70.0), 70.0),
+        (standing("log", for_s=5.0, rank=1, compute_s=70.0), 75.0),
+        (standing("log", for_s=15.0, rank=1, compute_s=70.0), 80.0),
+        (standing("forward", for_s=5.0, rank=1, steps=41), 80.0),
+        (standing("forward", for_s=5.0, rank=1, labelled=False, collective_seq=1), 80.0),
+    ],
+    ids=["fed later", "in log just now", "in log", "long in log", "a step ahead", "names nothing"],
+)
+def test_a_step_has_stood_since_the_last_rank_was_fed(peer: RankStream, value: float) -> None:
+    if peer.section == "log":
+        peer.section_seq = 1
+    (halt,) = [
+        row
+        for row in look(Stall, [standing("backward", for_s=80.0), peer])
+        if row.severity is Severity.HALT
+    ]
+    assert (halt.rank, halt.value) == (0, value)
+
+
+@pytest.mark.parametrize(
+    ("labelled", "step", "found"),
+    [(False, 999, [1800.0]), (False, 1000, []), (True, 999, [60.0]), (True, 1000, [60.0])],
+)
+def test_at_the_last_step_only_a_rank_that_names_nothing_has_finished(
+    labelled: bool, step: int, found: list[float]
+) -> None:
+    rank = standing("forward", for_s=2000.0, step=step, labelled=labelled)
+    assert halts(look(Stall, [rank])) == found

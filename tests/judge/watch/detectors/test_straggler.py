@@ -200,3 +200,23 @@ def test_every_straggler_is_named_and_nobody_else(seed: int, ranks: int, factor:
         own_s[culprit] *= factor if number > 100 else 1.0
         lockstep(ran, own_s)
     assert [f.rank for f in feed(Straggler, ran).findings] == [culprit]
+
+
+def test_a_step_that_is_ended_twice_begins_anew() -> None:
+    ran = steps(Ran(ranks=2), 129, 1.0, 1.5)
+    ran.back_to(128, boot="boot")
+    assert feed(Straggler, steps(ran, 129, 1.0, 1.5)).findings == []
+
+
+@pytest.mark.parametrize(("slow", "found"), [(1.5, 0), (1.75, 1)])
+def test_a_ratio_has_to_be_passed(slow: float, found: int) -> None:
+    ran = Ran(order=order_of({"straggler": {"ratio": 1.5, "window_steps": 4}}), ranks=2)
+    assert len(feed(Straggler, steps(ran, 13, 1.0, slow)).findings) == found
+
+
+@pytest.mark.parametrize(("slow", "found"), [(1.5, 0), (1.75, 1)])
+def test_a_ratio_to_its_own_best_has_to_be_passed(slow: float, found: int) -> None:
+    """Its peer has become faster too, so that it is behind in any case."""
+    ran = Ran(order=order_of({"straggler": {"ratio": 1.5, "window_steps": 4}}), ranks=2)
+    steps(ran, 5, 1.0, 1.0)
+    assert len(feed(Straggler, steps(ran, 12, 0.5, slow)).findings) == found

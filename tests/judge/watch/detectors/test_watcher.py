@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from gonogo.contract.finding import Act, Severity
+from gonogo.judge.watch import not_observed, start
 from tests.judge.watch.detectors.host import host_order
 from tests.judge.watch.streams import T0, Ticking, World, watch
 
@@ -49,3 +50,8 @@ def test_each_absence_is_told() -> None:
 def test_the_plan_says_how_long_it_may_be_away() -> None:
     world = World(host_order({"watcher": {"away_s": 60}})).boot().steps(200)
     assert watch(world, ticking=away_once(50.0)).findings == []
+
+
+def test_without_a_watcher_it_is_said_to_see_nothing() -> None:
+    (processes, *_) = not_observed(start(host_order(), watched=False))
+    assert "watcher" in processes
