@@ -1,6 +1,7 @@
 """Which commands judge without any service? `judge` and `forecast`."""
 
 import shlex
+from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -27,6 +28,7 @@ from gonogo.contract.decision import Cause, Verdict
 from gonogo.contract.errors import GonogoError, NotFound, Rejected
 from gonogo.judge.course.forecast import seconds_at_speed
 from gonogo.judge.directory import judge_directory
+from gonogo.judge.gate.diagnosis import diagnosis_named
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
@@ -105,11 +107,19 @@ def print_judged(document: dict[str, Any], directory: Path) -> None:
     for text in document["not_observed"]:
         out.print(f"  not observed: {text}", highlight=False, markup=False)
     if document["diagnosis"]:
-        out.print(f"  diagnosis    {document['diagnosis']}", highlight=False, markup=False)
+        print_lines(f"  {line}" for line in _diagnosed(document["diagnosis"]))
     if document.get("cause"):
         print_lines(f"  {line}" for line in cause_lines(Cause.model_validate(document["cause"])))
     out.print(f"verdict  {verdict_text(document['verdict'])}")
     print_lines([f"next     {_next_of(document, directory)}"])
+
+
+def _diagnosed(name: str) -> Iterator[str]:
+    """Yield what a diagnosis is called, what it means, and what helps."""
+    known = diagnosis_named(name)
+    yield f"diagnosis    {name}" + ("" if known is None else f": {known.cause}")
+    if known is not None:
+        yield f"remedy       {known.remedy}"
 
 
 def _next_of(document: dict[str, Any], directory: Path) -> str:

@@ -4,6 +4,7 @@
 a whole home or of a folder. Neither believes a decision about itself.
 """
 
+import json
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -15,7 +16,7 @@ import typer
 
 from gonogo.cli.exits import Exit
 from gonogo.cli.output import out, print_json, verdict_text
-from gonogo.cli.reach.naming import SHOWN, Ambiguous
+from gonogo.cli.reach.naming import LAST, SHOWN, Ambiguous
 from gonogo.cli.settings import load_settings
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Corrupt, GonogoError, NotFound, Problem
@@ -45,6 +46,8 @@ Keys = Annotated[
 def find_decision(name: str, home: Path) -> Path:
     """Return the file of a decision: a path, or the beginning of an id in the home or its demos.
 
+    An experiment, a run or `last` stands for its newest decision.
+
     Raises:
         NotFound: neither.
         Ambiguous: several decisions begin so.
@@ -52,9 +55,14 @@ def find_decision(name: str, home: Path) -> Path:
     path = Path(name)
     if path.is_file():
         return path
+    places = [home / "decisions", *sorted(home.glob("demo/*/decisions"), reverse=True)]
+    if name == LAST or is_id(name, Kind.EXPERIMENT) or is_id(name, Kind.RUN):
+        newest = _newest_about(name, places)
+        if newest is None:
+            raise NotFound(f"{name}: no decision about it in {home}/decisions or below demo/")
+        return newest
     begins = "dec_" + name.lower().removeprefix("dec_").upper()
     if re.fullmatch(r"dec_[0-9A-Z]+", begins):
-        places = [home / "decisions", *sorted(home.glob("demo/*/decisions"), reverse=True)]
         found = {
             file.stem: file
             for place in reversed(places)
@@ -68,6 +76,20 @@ def find_decision(name: str, home: Path) -> Path:
         if found:
             return next(iter(found.values()))
     raise NotFound(f"{name}: no such file, and no such decision in {home}/decisions or below demo/")
+
+
+def _newest_about(name: str, places: Sequence[Path]) -> Path | None:
+    """Return the newest decision about an experiment or a run, or of all; ids begin with time."""
+    files = [file for place in places for file in place.glob("dec_*.json")]
+    for file in sorted(files, key=lambda file: file.stem, reverse=True):
+        try:
+            document = json.loads(file.read_bytes())
+        except (OSError, ValueError):
+            continue
+        said = document if isinstance(document, dict) else {}
+        if name in (LAST, said.get("experiment"), said.get("run")):
+            return file
+    return None
 
 
 def trusted(keys: Sequence[Path] | None, *homes: Path) -> Trust:
@@ -117,7 +139,13 @@ def _key_id(home: Path) -> str | None:
 
 
 def replay(
-    decision: Annotated[str, typer.Argument(help="Decision: id, beginning of it, or its file.")],
+    decision: Annotated[
+        str,
+        typer.Argument(
+            help="Decision: id, beginning of it, or its file; the newest one of an experiment or"
+            " run (its id), or of all (`last`)."
+        ),
+    ],
     facts_only: Annotated[
         bool, typer.Option("--facts-only", help="From the recorded facts; no run directory.")
     ] = False,

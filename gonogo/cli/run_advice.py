@@ -47,7 +47,8 @@ def _advice(
         )
     if order.steps is None:
         yield "nobody knows what a whole run is: say its last step with --steps N"
-    lacking = [name for name in ("identity", "coverage") if name in open_ and heard]
+    untold = [name for name in ("identity", "coverage") if name in open_ and heard]
+    lacking = [name for name in untold if name not in order.waive]
     if read and lacking:
         waivers = " ".join(f"--waive {name}" for name in lacking)
         yield (

@@ -221,6 +221,20 @@ def test_a_decision_is_replayed_by_the_beginning_of_its_id(home: Path) -> None:
     assert typed(home, "replay", "dec_*").returncode == 3
 
 
+def test_an_experiment_or_a_run_stands_for_its_newest_decision(home: Path) -> None:
+    rows = chain()
+    (home / "decisions" / "dec_01K0000000000000000000000Z.json").write_text("{torn")
+    last = rows[-1].decision
+    assert told(typed(home, "replay", last.experiment, "--json"))["id"] == rows[-1].id
+    assert told(typed(home, "replay", "last", "--json"))["id"] == rows[-1].id
+    run = rows[1].decision.run
+    about = [row.id for row in rows if row.decision.run == run]
+    assert told(typed(home, "replay", str(run), "--json"))["id"] == about[-1]
+    done = typed(home, "replay", f"exp_{'0' * 26}")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "no decision about it" in done.stderr
+
+
 def test_replay_says_what_it_could_not_verify(home: Path, tmp_path: Path) -> None:
     (home / "decisions" / f"{chain()[1].id}.json").unlink()
     done = typed(home, "replay", chain()[2].id)

@@ -14,11 +14,12 @@ def advice(
     steps: int | None = 30,
     ranks: int = 1,
     heard: tuple[int, ...] = (0,),
+    waive: tuple[str, ...] = (),
     **flags: bool,
 ) -> list[str]:
     order = build_command_order(
         ["x"], experiment="e", run="r", cwd="/", world_size=ranks, steps=steps,
-        watch=Watch(), waive=[], preflight=[],
+        watch=Watch(), waive=waive, preflight=[],
     )  # fmt: skip
     rows: list[dict[str, Any]] = [{"id": name, "outcome": "inconclusive"} for name in open_]
     rows.append({"id": "preflight", "outcome": "pass"})
@@ -33,6 +34,8 @@ def advice(
         (advice("completed", steps=None), ["--steps N"]),
         (advice("identity", "coverage"), ["--waive identity --waive coverage"]),
         (advice("coverage"), ["go without: --waive coverage"]),
+        (advice("identity", "coverage", waive=("coverage",)), ["go without: --waive identity"]),
+        (advice("identity", waive=("identity",)), []),
         (advice("completed", ranks=2, planned=True), []),
         (advice("identity", read=False), []),
         (advice(), []),

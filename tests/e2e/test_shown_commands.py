@@ -74,6 +74,7 @@ TYPED = {
     "gonogo run -- …": "gonogo run -- python train.py",
     "gonogo run -- COMMAND": "gonogo run -- python train.py",
     "gonogo simulate": "gonogo simulate --hours 1",
+    "gonogo submit PLAN --from EXP:PHASE": "gonogo submit plan.yaml --from {broken}:smoke",
     "gonogo takeover ID --reason …": "gonogo takeover {experiment} --reason dead",
     "gonogo verify --anchor": "gonogo verify --anchor {hash}",
     "gonogo verify --anchor 3f394542169b0255": "gonogo verify --anchor {hash}",
@@ -83,12 +84,17 @@ TYPED = {
 CODES = {
     "gonogo demo --fault SPEC": 10,
     "gonogo demo --fault xid:code=79,rank=1,step=12": 10,
-    "gonogo override EXP CONDITIONAL_GO --condition ID --reason WHY": 2,
+    "gonogo override EXP CONDITIONAL_GO --condition ID --reason WHY": 3,
     "gonogo promote EXP --reason WHY": 2,
+    "gonogo promote ID": 2,
+    "gonogo submit m7c-125m --from nightly:production": 2,
+    "gonogo submit m7c-125m --from nightly:production@35000": 2,
+    "gonogo submit m7c-125m --from nightly:production@0": 2,
     "gonogo takeover ID": 2,
     "gonogo takeover ID --reason …": 2,
 }
-"""Exit codes other than 0: of what is broken on purpose, and of what nothing waits for here."""
+"""Exit codes other than 0: of what is broken on purpose, of what nothing waits for here, and of an
+experiment `nightly` that has not ended."""
 
 MAY = {"gonogo compare": {0, 12}, "gonogo run": {11, 12}}
 """Commands whose answer is this machine's: a comparison may be inconclusive, as is what an

@@ -32,6 +32,7 @@ from tests.data.make_runs import (
     BOOT_MONO,
     EPOCH,
     Rank,
+    device_row,
     exit_of,
     healthy_ranks,
     order_of,
@@ -785,6 +786,24 @@ def test_a_watcher_that_comes_and_goes_did_not_watch(healthy: dict[str, Path]) -
     found = load_run(copy)
     assert found.watch is not None
     assert any("nobody watched for 40" in row for row in found.watch.problems)
+
+
+@pytest.mark.parametrize(("ago_s", "problem"), [(14.0, False), (16.0, True)])
+def test_the_last_tick_does_not_tell_of_the_devices_past(
+    ago_s: float, problem: bool, healthy: dict[str, Path]
+) -> None:
+    """Nothing seals the last tick: what it may add is of the last moments."""
+    copy = copied(healthy["with devices"])
+    *before, last = ticks_in(copy)
+    row = device_row(0, 100.0, before[-1].mono - ago_s)
+    told = {**last.observations, "devices": [*last.observations.get("devices", []), row]}
+    sealed_anew(copy, [*before, last.model_copy(update={"observations": told})])
+    with (copy / "devices.jsonl").open("ab") as stream:
+        stream.write(wire_line(row))
+    found = load_run(copy)
+    assert found.watch is not None
+    assert any("what the one before it owed" in text for text in found.watch.problems) == problem
+    assert (verdict_of(copy) == "INCONCLUSIVE") == problem
 
 
 def test_how_torchrun_was_seen_to_end_counts(healthy: dict[str, Path]) -> None:

@@ -19,6 +19,7 @@ from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import CriterionOutcome, CriterionResult
 from gonogo.contract.finding import Source
 from gonogo.contract.hardware import hardware_profiles
+from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.rules import Rules
 from gonogo.contract.watch import Watch
 
@@ -195,6 +196,16 @@ good step arms a rule anew, or it follows what creeps up; by a straggler's ratio
 behind, and then none is; the spans of a clock are shorter than its jitter. Too large, an `alpha`
 smooths nothing. A `clip_share` of 1 is never reached. All else only tightens the other way.
 """
+OWED = (
+    Name.PROCESS_DEATH,
+    Name.NO_FIRST_HEARTBEAT,
+    Name.ALIVE_LOST,
+    Name.STALL,
+    Name.SECTION_DEADLINE,
+    Name.NON_FINITE,
+    Name.IDENTITY,
+)
+"""Detectors without which hardly anything would halt a run; an order by hand may leave them out."""
 PLUGINS = "plugins"
 MOST = 60
 """Characters of another package's setting that are told."""
@@ -216,7 +227,7 @@ def default_of(path: str) -> object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Loosened:
-    """A setting of the plan that is looser than the default."""
+    """A setting of the plan (or of who calls it the profile's) that is looser than the default."""
 
     path: str
     value: JsonValue
@@ -231,7 +242,7 @@ def _loosened(rules: Rules) -> Iterator[_Loosened]:
     """Yield the settings of the plan that are looser than the defaults, or blunt the other way."""
     for path, said in rules.watch.items():
         ceiling, default = CEILINGS.get(path), default_of(path)
-        if ceiling is None or said.source is not Source.PLAN:
+        if ceiling is None or said.source is Source.DEFAULT:  # a profile sets none of these
             continue
         value, usual = ceiling.number(said.value), ceiling.number(default)
         if value is not None and usual is not None and ceiling.changed(value, usual):
@@ -251,7 +262,13 @@ def weakened(rules: Rules) -> list[str]:
         f" {'away from' if row.tighter else 'looser than'} the default {_told(row.default)}"
         for row in _loosened(rules)
     ]
-    return [*texts, *_lowered_floor(rules), *_of_plugins(rules)]
+    gone = [f"{name} does not watch" for name in _unwatched(rules)]
+    return [*texts, *gone, *_lowered_floor(rules), *_of_plugins(rules)]
+
+
+def _unwatched(rules: Rules) -> list[str]:
+    """Return what an order leaves out of them; one that names no detector has all."""
+    return [name for name in OWED if rules.detectors and name not in rules.detectors]
 
 
 def _of_plugins(rules: Rules) -> Iterator[str]:
@@ -283,13 +300,15 @@ def _lowered_floor(rules: Rules) -> Iterator[str]:
 def evaluate_ceilings(rules: Rules) -> CriterionResult | None:
     """Return the condition that settings beyond their ceilings make, or None without one."""
     rows = [row for row in _loosened(rules) if row.beyond is not None]
-    if not rows:
+    unwatched = _unwatched(rules)
+    if not rows and not unwatched:
         return None
     beyond = {row.path: row.value for row in rows}
     limits = {row.path: row.beyond for row in rows}
     texts = [
         f"{path} is {_told(value)}, its limit {limits[path]:g}" for path, value in beyond.items()
     ]
+    texts += [f"{name} does not watch" for name in unwatched]
     return CriterionResult(
         id=CEILING,
         severity=GateSeverity.CONDITIONAL,

@@ -213,10 +213,7 @@ class _Pass:
         if tick.start is not None:
             self._starts.append(tick.start)
         self._take_seals(tick, number)
-        samples = devices_in(tick)
-        self._device_rows.take(samples)
-        for sample in samples:
-            self._devices += sample.digest()[:TOLD_BYTES]
+        self._take_devices(tick, number)
         for probe in tick.ranks:
             self._take_probe(probe, number)
         agent = tick.agent
@@ -235,6 +232,15 @@ class _Pass:
             if not again and self._files.setdefault(name, seal) != seal:
                 self._say(f"watch.jsonl: tick {number} seals {name} again, with other bytes")
             self._files[name] = seal
+
+    def _take_devices(self, tick: Tick, number: int) -> None:
+        """Keep what a tick tells of the devices; of times long before the last tick it may not."""
+        samples, last = devices_in(tick), self._last
+        if last is not None and any(row.mono < last.mono - HOLE_S for row in samples):
+            self._say(f"watch.jsonl: tick {number} tells of devices what the one before it owed")
+        self._device_rows.take(samples)
+        for sample in samples:
+            self._devices += sample.digest()[:TOLD_BYTES]
 
     def _take_probe(self, probe: RankProbe, number: int) -> None:
         """Keep how a rank was seen to end; after the end of the run that changes no more."""

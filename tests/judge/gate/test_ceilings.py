@@ -16,6 +16,7 @@ from gonogo.judge.gate.ceilings import (
     weakened,
 )
 from gonogo.judge.gate.rules import build_rules
+from gonogo.judge.watch.registry import versions
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan, bundled_plan_names
 from tests.data.make_runs import order_of
@@ -107,6 +108,27 @@ def test_what_a_plan_sets_for_another_packages_detector_is_listed() -> None:
     assert said == "plugins.low_loss.below is 0.0; what loosens it is not known here"
     assert evaluate_ceilings(rules) is None
     assert not any(text.startswith("plugins") for text in weakened(build_rules(order_of())))
+
+
+def test_who_says_that_the_profile_asks_for_it_weakens_the_watch_all_the_same() -> None:
+    order = order_of(sets={"watch.stall.halt_s": 1e6, "watch.stall.early_s": 1e6})
+    order = order.model_copy(update={"watch_from_profile": ["stall.halt_s", "stall.early_s"]})
+    rules = build_rules(order)
+    assert any(text.startswith("stall.halt_s is 1e+06") for text in weakened(rules))
+    found = evaluate_ceilings(rules)
+    assert found is not None
+    assert found.observed == {"stall.halt_s": 1e6, "stall.early_s": 1e6}
+
+
+@pytest.mark.parametrize("detectors", [{"first_loss": 1}, {**versions(), "stall": None}])
+def test_an_order_that_leaves_a_detector_out_is_no_plain_go(detectors: dict[str, Any]) -> None:
+    kept = {name: version for name, version in detectors.items() if version is not None}
+    order = order_of().model_copy(update={"detectors": kept})
+    assert "stall does not watch" in weakened(build_rules(order))
+    found = evaluate_ceilings(build_rules(order))
+    assert found is not None
+    assert "stall does not watch" in found.evidence
+    assert judged(record_of(order)).verdict == "CONDITIONAL_GO"
 
 
 @pytest.mark.parametrize(
