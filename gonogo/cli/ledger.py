@@ -4,7 +4,6 @@
 a whole home or of a folder. Neither believes a decision about itself.
 """
 
-import json
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -79,15 +78,19 @@ def find_decision(name: str, home: Path) -> Path:
 
 
 def _newest_about(name: str, places: Sequence[Path]) -> Path | None:
-    """Return the newest decision about an experiment or a run, or of all; ids begin with time."""
+    """Return the newest decision about an experiment or a run, or of all; ids begin with time.
+
+    The newest of all is returned whatever it holds; one that cannot be read is about nobody.
+    """
     files = [file for place in places for file in place.glob("dec_*.json")]
     for file in sorted(files, key=lambda file: file.stem, reverse=True):
+        if name == LAST:
+            return file
         try:
-            document = json.loads(file.read_bytes())
-        except (OSError, ValueError):
+            said = load_decision(file).decision
+        except GonogoError:
             continue
-        said = document if isinstance(document, dict) else {}
-        if name in (LAST, said.get("experiment"), said.get("run")):
+        if name in (said.experiment, said.run):
             return file
     return None
 

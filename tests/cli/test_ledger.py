@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -223,10 +224,17 @@ def test_a_decision_is_replayed_by_the_beginning_of_its_id(home: Path) -> None:
 
 def test_an_experiment_or_a_run_stands_for_its_newest_decision(home: Path) -> None:
     rows = chain()
-    (home / "decisions" / "dec_01K0000000000000000000000Z.json").write_text("{torn")
     last = rows[-1].decision
-    assert told(typed(home, "replay", last.experiment, "--json"))["id"] == rows[-1].id
     assert told(typed(home, "replay", "last", "--json"))["id"] == rows[-1].id
+    torn = home / "decisions" / "dec_01K0000000000000000000000Z.json"
+    os.mkfifo(torn)
+    assert told(typed(home, "replay", last.experiment, "--json"))["id"] == rows[-1].id
+    torn.unlink()
+    torn.write_text("{torn")
+    assert told(typed(home, "replay", last.experiment, "--json"))["id"] == rows[-1].id
+    done = typed(home, "replay", "last")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert len(done.stderr.splitlines()) == 1
     run = rows[1].decision.run
     about = [row.id for row in rows if row.decision.run == run]
     assert told(typed(home, "replay", str(run), "--json"))["id"] == about[-1]

@@ -179,6 +179,12 @@ def test_a_known_failure_is_not_called_unknown() -> None:
     assert (found.unknown, found.look) == (False, [])
 
 
+def test_a_launch_that_says_why_it_failed_is_not_unknown() -> None:
+    found = described(outcome=outcome("start_failed", "trainer", "there is no folder /x"))
+    assert (found.unknown, found.look) == (False, [])
+    assert found.told() == "start_failed by trainer: there is no folder /x"
+
+
 def test_only_a_symptom_can_be_an_unknown_failure() -> None:
     classes = {CLASS_OF[code] for code in SYMPTOMS}
     assert classes == {OutcomeClass.USER, OutcomeClass.POLICY}
