@@ -1,6 +1,8 @@
 """The control plane: REST, database, lifecycles, and the conductor that judges and promotes.
 
-Read in the order of the data: `submission` → `claims` → `telemetry` → `run_states` → `judging` →
-`progress`. Everything that changes an experiment goes through `lifecycle`; everything that happens
-by itself is one loop in `conductor/`; `rest/` only translates HTTP.
+A folder a noun, held one above the other by the contract "service-floors" of pyproject.toml.
+Read in the order of the data: `experiments.submission` → `agent.claims` → `agent.telemetry` →
+`agent.run_states` → `judging.ended` → `experiments.course`. Everything that changes an experiment
+goes through `experiments.lifecycle`; everything that happens by itself is one loop in `conductor/`;
+`rest/` only translates HTTP.
 """

@@ -10,13 +10,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import GonogoError, NotAllowed, NotFound, Rejected, Unavailable
-from service.auth import Role, create_key, revoke_key
 from service.context import open_context
 from service.db.migrate import current_revision, migrate
 from service.db.schema import KeyRow
+from service.http.auth import Role, create_key, revoke_key
+from service.instants import instant
 from service.serve import serve
 from service.settings import Settings, load_settings
-from service.views import instant
 
 EXITS = ((NotFound, 3), (NotAllowed, 4), (Rejected, 2), (Unavailable, 5))
 

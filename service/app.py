@@ -9,24 +9,39 @@ from sqlalchemy import text
 
 from gonogo import __version__
 from gonogo.contract.api import ProblemBody
-from service import metrics
-from service.auth import Service
 from service.conductor.conductor import Conductor
 from service.context import Context
+from service.http.auth import Service
+from service.http.problems import DOCUMENTED, WireResponse, add_handlers
+from service.metrics import control_plane
 from service.pages import sign_in
 from service.pages.routes import add_pages
-from service.problems import DOCUMENTED, WireResponse, add_handlers
 from service.report import routes as report
-from service.rest import actions, agent, campaigns, experiments, find, overview, plans, runs
+from service.rest import (
+    agent,
+    alerts,
+    campaigns,
+    events,
+    experiments,
+    find,
+    plans,
+    runs,
+    verbs,
+    webhooks,
+    workers,
+)
 
 API = (
     experiments.router,
     report.router,
-    actions.router,
+    verbs.router,
     campaigns.router,
     runs.router,
     plans.router,
-    overview.router,
+    workers.router,
+    events.router,
+    alerts.router,
+    webhooks.router,
     find.router,
     sign_in.api,
     agent.router,
@@ -49,7 +64,7 @@ def readyz(context: Service) -> dict[str, str]:
     return {"status": "ready"}
 
 
-OPEN = (open_routes, metrics.router)
+OPEN = (open_routes, control_plane.router)
 """Routers outside /api: no key."""
 
 

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from service.adoption import home_key
 from service.db.store import Store
-from service.decisions import SIGNING_KEY
+from service.experiments.adoption import home_key
+from service.experiments.decisions import SIGNING_KEY
 from service.settings import Settings
 
 

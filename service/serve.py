@@ -11,9 +11,9 @@ import uvicorn
 from gonogo.contract.errors import Unavailable
 from gonogo.rundir import save_json
 from service.app import create_app
-from service.auth import load_local_keys
 from service.context import Context, open_context
 from service.db.migrate import migrate
+from service.http.auth import load_local_keys
 from service.settings import Settings
 
 STOP_S = 3

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gonogo.settings import home_of, read
-from service.alerts.message import check_secret
+from service.webhook_secret import check_secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,6 @@ followed (a receiver that moved must be subscribed anew), and nothing of the ans
 is read.
 """
 
-import base64
-import binascii
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +16,6 @@ from standardwebhooks import Webhook
 from gonogo import __version__
 from gonogo.contract.api import AlertBody
 from gonogo.contract.canonical import wire_value
-from gonogo.contract.errors import Rejected
 
 TIMEOUT_S = 5.0
 _GONE = 410
@@ -40,21 +37,6 @@ class Answer:
     """None: accepted."""
     gone: bool = False
     """The receiver says that it wants no more (410)."""
-
-
-def check_secret(secret: str) -> str:
-    """Return a secret that can sign.
-
-    Raises:
-        Rejected: it is not `whsec_` and base64 of at least 24 bytes.
-    """
-    try:
-        key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
-    except binascii.Error as error:
-        raise Rejected("webhook secret: expected whsec_ and base64") from error
-    if len(key) < 24:
-        raise Rejected(f"webhook secret: {len(key)} bytes; expected at least 24")
-    return secret
 
 
 def encode_body(body: AlertBody) -> str:

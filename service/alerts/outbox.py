@@ -1,12 +1,10 @@
 """Which alert waits for whom? Rows of the outbox, and what becomes of them.
 
-Alerts are committed together with what they tell (`service.lifecycle.queue_alert`). Spreading one
-makes a delivery for every subscription that wants its type; that and the mark on the alert are one
-transaction, so no subscription is forgotten or told of what came before it.
+Alerts are committed together with what they tell (`service.experiments.lifecycle.queue_alert`).
+Spreading one makes a delivery for every subscription that wants its type; that and the mark on the
+alert are one transaction, so no subscription is forgotten or told of what came before it.
 """
 
-import secrets
-from base64 import b64encode
 from dataclasses import dataclass
 
 from sqlalchemy import select, update
@@ -14,10 +12,12 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.api import AlertBody
 from gonogo.contract.ids import Kind
-from service.alerts.message import Answer, Target, check_secret
+from service.alerts.message import Answer, Target
 from service.alerts.schedule import next_try_at
 from service.db.schema import AlertRow, DeliveryRow, WebhookRow
-from service.views import alert_url, stamp
+from service.instants import stamp
+from service.views.news import alert_url
+from service.webhook_secret import check_secret, new_secret
 
 SETTINGS_WEBHOOK = f"{Kind.WEBHOOK.value}_{'0' * 26}"
 """Id of the subscription that GONOGO_WEBHOOK_URL makes."""
@@ -52,11 +52,7 @@ def subscribe_settings(session: Session, url: str | None, secret: str | None, no
         row = WebhookRow(id=SETTINGS_WEBHOOK, url=url, secret="", types=[], created_at=now)
         session.add(row)
     row.url = url
-    row.secret = (
-        check_secret(secret)
-        if secret
-        else row.secret or f"whsec_{b64encode(secrets.token_bytes(32)).decode()}"
-    )
+    row.secret = check_secret(secret) if secret else row.secret or new_secret()
     row.disabled_at = None
 
 

@@ -12,10 +12,10 @@ from gonogo.planning.campaigns import ResolvedCampaign, first_order, resolve_cam
 from gonogo.planning.checks import warnings_of
 from gonogo.planning.source import bundled_plan
 from service.db.schema import CampaignRow
-from service.forecasts import check_labels
-from service.lifecycle import Deed
-from service.submission import check_texts
-from service.takers import load_warnings
+from service.experiments.forecasts import check_labels
+from service.experiments.lifecycle import Deed
+from service.experiments.submission import check_texts
+from service.experiments.takers import load_warnings
 
 
 def resolve(submission: CampaignSubmission) -> ResolvedCampaign:

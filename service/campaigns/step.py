@@ -17,9 +17,9 @@ from gonogo.planning.frozen import ResolvedPlan
 from service.campaigns.create import lock_campaign
 from service.campaigns.members import is_done, load_brought, load_experiments
 from service.db.schema import CampaignRow, ExperimentRow
-from service.lifecycle import Deed, lock_experiment, queue_alert, record_event
-from service.submission import create_experiment
-from service.verbs import VERBS
+from service.experiments.lifecycle import Deed, lock_experiment, queue_alert, record_event
+from service.experiments.submission import create_experiment
+from service.experiments.verbs import VERBS
 
 ENDED = "campaign.ended"
 

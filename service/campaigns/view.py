@@ -12,7 +12,8 @@ from gonogo.judge.compare.campaign import planned_runs, question_of
 from gonogo.judge.compare.unit import Unit
 from service.campaigns.members import Brought, load_brought, load_experiments
 from service.db.schema import CampaignRow
-from service.views import instant, stamp, view_experiment
+from service.instants import instant, stamp
+from service.views.experiments import view_experiment
 
 
 def view_campaign(session: Session, row: CampaignRow) -> CampaignView:

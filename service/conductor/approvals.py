@@ -4,11 +4,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.lifecycle import ExperimentState
-from service.approvals import expire
 from service.context import Context
 from service.db.schema import ExperimentRow
-from service.decisions import save_decision
-from service.lifecycle import Deed
+from service.experiments.approvals import expire
+from service.experiments.decisions import save_decision
+from service.experiments.lifecycle import Deed
 from service.told.awaited import is_expired
 
 

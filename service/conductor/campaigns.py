@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 from gonogo.contract.errors import Unavailable
 from service.campaigns.step import advance, load_running
 from service.context import Context
-from service.lifecycle import Deed
+from service.experiments.lifecycle import Deed
 
 
 class Campaigns:

@@ -13,8 +13,15 @@ from gonogo.contract.criterion import Metric
 from gonogo.contract.lifecycle import RunState
 from service.context import Context
 from service.db.schema import EventRow, ExperimentRow, RunRow
-from service.forecasts import load_forecast
-from service.lifecycle import Deed, lock_run, phases_of, queue_alert, record_event, runs_of
+from service.experiments.forecasts import load_forecast
+from service.experiments.lifecycle import (
+    Deed,
+    lock_run,
+    phases_of,
+    queue_alert,
+    record_event,
+    runs_of,
+)
 
 LATE = "run.late"
 

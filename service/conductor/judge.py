@@ -1,6 +1,6 @@
 """Who judges the runs that have ended? This pass: complete ones, a few at a time, at once.
 
-The facts are made by a judge's process (`service.assessors`) from a folder below
+The facts are made by a judge's process (`service.judging.assessors`) from a folder below
 `GONOGO_HOME/judging`; this one waits for it in a thread and stays free for everything else. A
 judgement that fails is told in an event and tried again after a pause that grows; the run stays
 ended and unjudged until one succeeds.
@@ -16,10 +16,11 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.facts import Facts
 from gonogo.judge.ledger.recorded import RecordedDecision
-from service.assessors import Assessors
 from service.context import Context
-from service.decisions import save_decision
-from service.judging import (
+from service.experiments.decisions import save_decision
+from service.experiments.lifecycle import Deed, lock_run, record_event
+from service.judging.assessors import Assessors
+from service.judging.ended import (
     Assessment,
     Case,
     assess,
@@ -28,7 +29,6 @@ from service.judging import (
     find_unjudged,
     prepare,
 )
-from service.lifecycle import Deed, lock_run, record_event
 
 AT_ONCE = 2
 PATIENCE_S = 1.0

@@ -16,9 +16,16 @@ from gonogo.contract.lifecycle import RunState
 from gonogo.contract.outcome import Actor, OutcomeCode
 from service.context import Context
 from service.db.schema import ExperimentRow, ProgressRow, RunRow
-from service.lifecycle import Deed, load_experiment, load_run, lock_run, queue_alert, record_event
-from service.progress import load_resume_points, resolved_of
-from service.verbs import replace_run
+from service.experiments.course import load_resume_points, resolved_of
+from service.experiments.lifecycle import (
+    Deed,
+    load_experiment,
+    load_run,
+    lock_run,
+    queue_alert,
+    record_event,
+)
+from service.experiments.verbs import replace_run
 
 LEASE_S = 30.0
 TAKEOVER_AFTER_S = 360.0

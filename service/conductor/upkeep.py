@@ -5,8 +5,8 @@ from sqlalchemy.orm import Session
 
 from service.context import Context
 from service.db.schema import EventRow, IdempotencyRow
-from service.decisions import save_missing
-from service.idempotency import KEPT_S
+from service.experiments.decisions import save_missing
+from service.http.idempotency import KEPT_S
 
 _BATCH = 1_000
 

@@ -15,15 +15,16 @@ from gonogo.contract.heartbeat import Msg, parse_object
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.order import Order
 from gonogo.judge.course.cause import cause_of
-from service.artifacts import list_artifacts
 from service.db.schema import HeartbeatRow, LogRow, ProgressRow, RunRow
-from service.decisions import load_decisions
-from service.gate_now import load_gate_now
-from service.lifecycle import load_experiment, runs_of
+from service.evidence.artifacts import list_artifacts
+from service.evidence.gate_now import load_gate_now
+from service.experiments.decisions import load_decisions
+from service.experiments.lifecycle import load_experiment, runs_of
 from service.pages.charts import Line
 from service.report.evidence import Excerpt, load_stack
 from service.told.causes import load_findings
-from service.views import view_experiment, view_run
+from service.views.experiments import view_experiment
+from service.views.runs import view_run
 
 POINTS = 400
 """Steps that are read for a curve, at most about."""

@@ -15,11 +15,11 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 
 from gonogo.contract.errors import GonogoError, NotAllowed
-from service.auth import Principal, get_context
 from service.context import Context
+from service.http.auth import Principal, get_context
+from service.http.problems import status_of
 from service.pages.render import render
 from service.pages.sessions import COOKIE, find_viewer
-from service.problems import status_of
 
 HEADERS = {
     "Content-Security-Policy": (

@@ -9,24 +9,25 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.api import CampaignState
 from gonogo.contract.errors import NotFound
-from service.artifacts import list_artifacts, load_artifact
-from service.auth import Service
 from service.campaigns.create import load_campaign
 from service.campaigns.view import view_campaign
 from service.db.schema import AlertRow, CampaignRow, DeliveryRow, ExperimentRow, WorkerRow
-from service.lifecycle import load_run
-from service.logs import load_log
+from service.evidence.artifacts import list_artifacts, load_artifact
+from service.evidence.logs import load_log
+from service.experiments.lifecycle import load_run
+from service.http.auth import Service
+from service.http.paging import Cursor, load_page
 from service.pages import sign_in
 from service.pages.charts import legend, line_chart
 from service.pages.intervals import interval_chart, ratio_text
 from service.pages.load import load_experiment_page
 from service.pages.render import STATIC, load_static, render
 from service.pages.route import PageRoute, Visitor
-from service.paging import Cursor, load_page
 from service.report.gates import observed_text, threshold_text
 from service.report.html import POLICY
 from service.report.writing import write_report
-from service.views import view_alert, view_experiments, view_worker
+from service.views.experiments import view_experiments
+from service.views.news import view_alert, view_worker
 
 REFRESH_S = 2
 PAGE = 50

@@ -10,8 +10,8 @@ import secrets
 from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
-from service.auth import ALLOWS, Principal, Role, hash_key
 from service.db.schema import KeyRow, SessionRow
+from service.http.auth import ALLOWS, Principal, Role, hash_key
 
 COOKIE = "gonogo-session"
 SESSION_S = 7 * 86_400.0

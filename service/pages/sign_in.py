@@ -12,7 +12,8 @@ from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import NotAllowed
-from service.auth import Admin, Service, find_principal
+from service.http.auth import Admin, Service, find_principal
+from service.instants import stamp
 from service.pages.render import render
 from service.pages.route import PageRoute
 from service.pages.sessions import (
@@ -25,7 +26,6 @@ from service.pages.sessions import (
     find_viewer,
     use_link,
 )
-from service.views import stamp
 
 MAX_FORM_BYTES = 4_096
 router = APIRouter(route_class=PageRoute, include_in_schema=False)

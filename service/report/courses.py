@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
+from service.evidence.series import downsample
 from service.report.numbers import POINTS
 from service.report.view import RankNumbers, RunReport, Series
-from service.series import downsample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session
 from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Finding, Severity
 from gonogo.judge.evidence.rounds import by_relevance, is_told, stack_rank, tell_round
-from service.artifacts import load_artifact
 from service.db.schema import RunRow
+from service.evidence.artifacts import load_artifact
 
 MAX_FILES = 130
 """The stacks of 128 ranks, and the collectives."""

@@ -18,8 +18,8 @@ from gonogo.contract.api import ArtifactsView
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.records import Manifest
 from gonogo.rundir import RunDir, load_record
-from service.artifacts import reachable_dir
 from service.db.schema import EvidenceRow, RecordRow, RunRow
+from service.evidence.artifacts import reachable_dir
 
 MAX_FILES = 200
 MAX_HASHED = 256 * 2**20

@@ -21,13 +21,14 @@ from gonogo.contract.records import ModelRecord, Preflight
 from gonogo.contract.wire import Recorded
 from gonogo.judge.course.forecast import Ahead, Measured, build_forecast, measure_pace
 from gonogo.rundir import load_record
-from service.artifacts import list_artifacts, load_artifact, reachable_dir
 from service.context import Context
 from service.db.schema import AssessmentRow, EventRow, ExperimentRow, ProgressRow, RunRow
-from service.decisions import load_decisions
-from service.lifecycle import load_experiment, runs_of
-from service.logs import load_log
-from service.progress import resolved_of
+from service.evidence.artifacts import list_artifacts, load_artifact, reachable_dir
+from service.evidence.logs import load_log
+from service.experiments.course import resolved_of
+from service.experiments.decisions import load_decisions
+from service.experiments.lifecycle import load_experiment, runs_of
+from service.instants import stamp
 from service.report.beats import load_beats
 from service.report.devices import build_devices, load_samples
 from service.report.evidence import Excerpt, load_stack
@@ -37,7 +38,9 @@ from service.report.numbers import build_numbers
 from service.report.profile import TABLE, TEXT, Profile, read_profile
 from service.report.view import RankNumbers, ReportView, RunReport
 from service.told.causes import load_findings
-from service.views import stamp, view_event, view_experiment, view_run
+from service.views.experiments import view_experiment
+from service.views.news import view_event
+from service.views.runs import view_run
 
 LOG_LINES = 25
 MAX_ROWS = 2_000_000

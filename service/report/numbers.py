@@ -16,9 +16,9 @@ from gonogo.judge.evidence.measure import quantile
 from gonogo.judge.evidence.metrics import METRICS
 from gonogo.judge.evidence.steps import RankSteps
 from gonogo.judge.gate.rules import build_rules
+from service.evidence.series import downsample
 from service.report.beats import RankBeats
 from service.report.view import SECTIONS, RankNumbers, Series, StepTimes
-from service.series import downsample
 
 POINTS = 1_000
 """Points of a curve, at most."""

@@ -5,7 +5,7 @@ from enum import StrEnum
 from fastapi import APIRouter, Response
 from fastapi.responses import FileResponse
 
-from service.auth import Service, Viewer
+from service.http.auth import Service, Viewer
 from service.report.html import POLICY
 from service.report.writing import find_picture, write_report
 

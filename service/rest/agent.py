@@ -15,14 +15,14 @@ from gonogo.contract.agent import (
     TelemetryAck,
 )
 from gonogo.contract.order import Order
-from service.auth import Agent, Service
-from service.claims import claim
+from service.agent.claims import claim
+from service.agent.pieces import pack_streams, take_record
+from service.agent.run_states import take_evidence, take_findings, take_state
+from service.agent.telemetry import needs_flags, parse_stretches, take_telemetry, update_flags
 from service.db.schema import ExperimentRow, ProgressRow
-from service.lifecycle import Deed, load_run
-from service.pieces import pack_streams, take_record
-from service.problems import WireResponse
-from service.run_states import take_evidence, take_findings, take_state
-from service.telemetry import needs_flags, parse_stretches, take_telemetry, update_flags
+from service.experiments.lifecycle import Deed, load_run
+from service.http.auth import Agent, Service
+from service.http.problems import WireResponse
 
 router = APIRouter(prefix="/agent", tags=["worker-facing"])
 

@@ -7,7 +7,6 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.api import CampaignSubmission, CampaignView, VerbBody
-from service.auth import Operator, Service, Viewer
 from service.campaigns.create import (
     build_dry_run,
     create_campaign,
@@ -18,10 +17,11 @@ from service.campaigns.create import (
 from service.campaigns.step import cancel
 from service.campaigns.view import view_campaign
 from service.db.schema import CampaignRow
-from service.idempotency import IdempotencyKey, answer_once
-from service.lifecycle import Deed
-from service.paging import Cursor, Limit, Page, load_page
-from service.problems import WireResponse
+from service.experiments.lifecycle import Deed
+from service.http.auth import Operator, Service, Viewer
+from service.http.idempotency import IdempotencyKey, answer_once
+from service.http.paging import Cursor, Limit, Page, load_page
+from service.http.problems import WireResponse
 
 router = APIRouter(tags=["campaigns"])
 Submitted = Annotated[

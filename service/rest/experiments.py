@@ -11,18 +11,19 @@ from gonogo.contract.api import ExperimentView, Forecast, Submission
 from gonogo.contract.decision import Decision
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.planning.checks import warnings_of
-from service.auth import Operator, Service, Viewer
 from service.db.schema import DecisionRow, ExperimentRow
-from service.idempotency import IdempotencyKey, answer_once
-from service.lifecycle import Deed, load_experiment
-from service.origins import load_origin
-from service.paging import Cursor, Limit, Page, load_page, number_cursor, page_of
-from service.problems import WireResponse
-from service.rest.etag import etag_of
-from service.streams import stream_events
-from service.submission import build_dry_run, create_experiment, resolve_submission
-from service.takers import load_warnings
-from service.views import view_decision, view_experiment, view_experiments
+from service.experiments.lifecycle import Deed, load_experiment
+from service.experiments.origins import load_origin
+from service.experiments.submission import build_dry_run, create_experiment, resolve_submission
+from service.experiments.takers import load_warnings
+from service.http.auth import Operator, Service, Viewer
+from service.http.etag import etag_of
+from service.http.idempotency import IdempotencyKey, answer_once
+from service.http.paging import Cursor, Limit, Page, load_page, number_cursor, page_of
+from service.http.problems import WireResponse
+from service.http.streams import stream_events
+from service.views.experiments import view_experiment, view_experiments
+from service.views.runs import view_decision
 
 router = APIRouter(tags=["experiments"])
 Submitted = Annotated[

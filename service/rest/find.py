@@ -9,9 +9,9 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.api import FoundPage, FoundView
 from gonogo.contract.ids import Kind
-from service.auth import Service, Viewer
 from service.db.schema import CampaignRow, DecisionRow, ExperimentRow, RunRow
-from service.views import stamp
+from service.http.auth import Service, Viewer
+from service.instants import stamp
 
 router = APIRouter(tags=["overview"])
 FINDABLE = (Kind.EXPERIMENT, Kind.RUN, Kind.DECISION, Kind.CAMPAIGN)

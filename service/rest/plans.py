@@ -16,9 +16,9 @@ from gonogo.planning.source import (
     parse_plan,
 )
 from gonogo.planning.workloads.known import schema_documents
-from service.auth import Service, Viewer
-from service.submission import resolve_submission
-from service.takers import load_warnings
+from service.experiments.submission import resolve_submission
+from service.experiments.takers import load_warnings
+from service.http.auth import Service, Viewer
 
 router = APIRouter(tags=["plans"])
 

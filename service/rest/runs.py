@@ -13,16 +13,16 @@ from gonogo.contract.decision import Decision
 from gonogo.contract.errors import NotFound
 from gonogo.contract.finding import Finding
 from gonogo.contract.ids import Kind, is_id
-from service.artifacts import list_artifacts, load_artifact
-from service.auth import Service, Viewer
 from service.db.schema import DecisionRow, ExperimentRow, FindingRow, HeartbeatRow, ProgressRow
-from service.lifecycle import load_run
-from service.logs import load_log
-from service.paging import Cursor, Limit, Page, load_page, number_cursor, page_of
-from service.problems import WireResponse
-from service.progress import resolved_of
-from service.series import SeriesMetric, SeriesView, load_series
-from service.views import view_decision, view_finding, view_run
+from service.evidence.artifacts import list_artifacts, load_artifact
+from service.evidence.logs import load_log
+from service.evidence.series import SeriesMetric, SeriesView, load_series
+from service.experiments.course import resolved_of
+from service.experiments.lifecycle import load_run
+from service.http.auth import Service, Viewer
+from service.http.paging import Cursor, Limit, Page, load_page, number_cursor, page_of
+from service.http.problems import WireResponse
+from service.views.runs import view_decision, view_finding, view_run
 
 router = APIRouter(tags=["runs"])
 _SAFE_TYPES = ("text/plain", "application/json", "text/csv", "image/png")

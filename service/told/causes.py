@@ -10,7 +10,7 @@ from gonogo.contract.records import ExitRecord
 from gonogo.judge.course.cause import TORCHRUN_LOG, describe_cause, last_line
 from gonogo.judge.gate.verdict import Judgement
 from service.db.schema import FindingRow, RunRow
-from service.logs import load_log
+from service.evidence.logs import load_log
 
 TAIL_LINES = 60
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from gonogo.cli.main import run
-from service.auth import load_local_keys
 from service.context import open_context
 from service.db.migrate import migrate
+from service.http.auth import load_local_keys
 from service.settings import Settings
 from tests.service.conftest import Plane, serving
 

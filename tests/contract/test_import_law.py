@@ -52,6 +52,13 @@ def lawful_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (tree / "gonogo" / "supervise" / room / "__init__.py").write_text("")
     for path in (ROOT / "gonogo" / "supervise").glob("[!_]*.py"):
         (tree / "gonogo" / "supervise" / path.name).write_text("")
+    for path in (ROOT / "service").glob("[!_]*"):
+        copy = tree / "service" / path.name
+        if path.is_dir():
+            copy.mkdir()
+            copy = copy / "__init__.py"
+        copy.write_text("")
+    (tree / "service" / "__main__.py").write_text("")
     for adapter, library in ADAPTERS.items():
         (tree / "gonogo" / "trainer" / f"{adapter}.py").write_text(f"import {library}\n")
     for name in ("directory", "comparing", "catalogue"):
@@ -79,6 +86,9 @@ def test_lawful_packages_pass(lawful_tree: Path) -> None:
         ("gonogo/judge/compare", "import gonogo.judge.gate"),
         ("gonogo/judge/gate", "import gonogo.judge.compare"),
         ("gonogo/judge", "import gonogo.supervise"),
+        ("service/db", "import service.experiments"),
+        ("service/experiments", "import service.http"),
+        ("service/evidence", "import service.rest"),
         ("gonogo/supervise/keeper", "import pydantic"),
         ("gonogo/supervise/keeper", "import gonogo.contract"),
         ("gonogo/supervise/launch", "import gonogo.rundir"),

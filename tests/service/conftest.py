@@ -16,11 +16,11 @@ import uvicorn
 from sqlalchemy import text
 
 from service.app import create_app
-from service.auth import load_local_keys
 from service.context import Context, open_context
 from service.db.migrate import migrate
 from service.db.schema import Table
 from service.db.store import build_engine
+from service.http.auth import load_local_keys
 from service.settings import Settings
 from tests.service.fake_worker import FakeWorker
 

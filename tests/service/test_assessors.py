@@ -12,9 +12,9 @@ import pytest
 
 from gonogo.judge.gate.rules import build_rules
 from gonogo.rundir import save_json
-from service.assessors import Assessors, Unjudged
 from service.conductor.judge import AGAIN_S, Judging
-from service.judging import find_unjudged, prepare
+from service.judging.assessors import Assessors, Unjudged
+from service.judging.ended import find_unjudged, prepare
 from tests.service.conftest import Clock, Plane
 from tests.service.test_judging import events
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.auth import Role, create_key, revoke_key
+from service.http.auth import Role, create_key, revoke_key
 from tests.service.conftest import Plane
 
 OPEN = ("/healthz", "/readyz", "/openapi.json")

@@ -18,7 +18,7 @@ from gonogo.judge.ledger.recorded import load_decision
 from gonogo.planning.source import bundled_plan
 from service.campaigns.step import advance
 from service.conductor import campaigns as campaigns_loop
-from service.lifecycle import Deed
+from service.experiments.lifecycle import Deed
 from tests.service.conftest import Plane
 from tests.service.fake_worker import FakeWorker, beats
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gonogo.planning.source import bundled_plan, parse_plan
-from service.claims import Offer
-from service.lifecycle import load_experiment
+from service.agent.claims import Offer
+from service.experiments.lifecycle import load_experiment
 from tests.service.conftest import Plane
 from tests.service.fake_run import save_checkpoint
 from tests.service.fake_worker import beats, config_digest_holds

@@ -17,7 +17,7 @@ from service.conductor.wake import AGAIN_S, QUEUE, Waker, decide_wakes
 from service.context import Context, open_context
 from service.db.migrate import migrate
 from service.db.schema import EventRow
-from service.decisions import save_missing
+from service.experiments.decisions import save_missing
 from service.settings import Settings
 from tests.servers import RedisServer
 from tests.service.conftest import Clock, Plane, serving

@@ -11,7 +11,7 @@ from gonogo.contract.errors import Rejected
 from gonogo.contract.order import Order
 from service.conductor.deadlines import Deadlines
 from service.db.schema import RunRow
-from service.forecasts import check_labels
+from service.experiments.forecasts import check_labels
 from tests.service.conftest import Plane
 from tests.service.fake_run import BOOT_TS
 from tests.service.fake_worker import FakeWorker, beats

@@ -17,8 +17,8 @@ from gonogo.judge.ledger.replay import Surroundings, replay_decision
 from gonogo.judge.ledger.sign import trusting
 from gonogo.rundir import RunDir
 from gonogo.signing import load_public_key
-from service.assessors import Assessors
-from service.judging import prepare
+from service.judging.assessors import Assessors
+from service.judging.ended import prepare
 from tests.service.conftest import Plane
 from tests.service.fake_worker import FakeWorker, beats
 

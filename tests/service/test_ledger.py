@@ -17,10 +17,10 @@ from gonogo.judge.ledger.recorded import RecordedDecision, load_decision, record
 from gonogo.judge.ledger.sign import trusting
 from gonogo.judge.ledger.verify import verify_folder
 from gonogo.signing import load_public_key, load_signing_key
-from service.adoption import find_heads
 from service.context import open_context
 from service.db.migrate import migrate
 from service.db.schema import DecisionRow
+from service.experiments.adoption import find_heads
 from service.settings import Settings
 from tests.judge.ledger.chains import RELEASE, release, resealed, save_chain
 from tests.service.conftest import Plane

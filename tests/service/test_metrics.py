@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.metrics import last_tick
+from service.metrics.control_plane import last_tick
 from tests.conftest import demand
 from tests.service.conftest import Plane
 from tests.service.fake_worker import BOOT_TS, beats

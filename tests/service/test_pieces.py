@@ -10,9 +10,9 @@ import pytest
 
 from gonogo.contract.errors import Corrupt
 from service.db.schema import PieceRow, RunRow
-from service.judging import find_unjudged, prepare
-from service.lifecycle import load_run
-from service.materialise import save_run
+from service.experiments.lifecycle import load_run
+from service.judging.ended import find_unjudged, prepare
+from service.judging.materialise import save_run
 from tests.service.conftest import Plane
 from tests.service.fake_worker import FakeWorker, beats, coded, size_of
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gonogo.contract.lifecycle import RUN_TRANSITIONS, RunEvent, RunState
+from service.agent.run_states import LEADS_TO
 from service.db.schema import RunRow
-from service.run_states import LEADS_TO
 from tests.service.conftest import Plane
 from tests.service.fake_worker import FakeWorker
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from gonogo.contract.facts import Facts
 from gonogo.contract.order import Order
 from service.db.schema import RunRow
-from service.speeds import load_best_step_s, note_speed
+from service.experiments.speeds import load_best_step_s, note_speed
 from tests.service.conftest import Plane
 
 HEALTHY = json.loads(

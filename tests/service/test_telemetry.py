@@ -146,7 +146,7 @@ def test_judgement_waits_for_every_byte_and_every_finding(
     worker.ship(order, {0: lines[0]})
     assert worker.end(order, lines, findings=1).status_code == 200
     judging = plane.context
-    from service.judging import find_unjudged
+    from service.judging.ended import find_unjudged
 
     assert judging.store.read(find_unjudged) == []
     worker.ship(order, {1: lines[1]})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from service.auth import Role, create_key, revoke_key
+from service.http.auth import Role, create_key, revoke_key
 from service.pages.sessions import COOKIE, LINK_S, SESSION_S
 from service.pages.sign_in import local_path
 from tests.service.conftest import Plane

@@ -16,7 +16,7 @@ from gonogo.judge.gate.approval import approval_condition
 from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import bundled_plan
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
-from service.told.next_steps import next_steps, place_of
+from service.views.next_steps import next_steps, place_of
 
 DEMO = resolve_plan(bundled_plan("demo")).wire()
 EXPERIMENT = "exp_01J00000000000000000000000"

@@ -1,0 +1,239 @@
+"""Which run does a worker get? The oldest queued one that fits its free devices, exactly once.
+
+A claim is idempotent: a run that this worker claimed and does not know of is given out again under
+a higher token. A new boot id of a worker proves that everything it ran before is dead. A worker
+that is silent proves nothing, and nothing is taken from it here.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.agent import ClaimRequest
+from gonogo.contract.errors import Conflict
+from gonogo.contract.hardware import hardware_profiles
+from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, RunEvent, RunState
+from gonogo.contract.order import Order, ResumePoint, RunReason
+from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.contract.patch import RecordedPatch
+from gonogo.contract.plan import Plan
+from gonogo.planning.programs import allows
+from gonogo.planning.resolve import build_order
+from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
+from service.experiments.course import end_without_worker, resolved_of
+from service.experiments.lifecycle import Deed, lock_run, move_experiment, move_run, record_event
+from service.experiments.speeds import load_best_step_s
+from service.experiments.takers import SILENT_S
+
+_NOT_STARTED = (RunState.CLAIMED, RunState.PREFLIGHT)
+_LOOK_AHEAD = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What a worker can take, reduced to what the choice depends on."""
+
+    free: tuple[str, ...]
+    profiles: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    allow_env: tuple[str, ...] = ()
+
+    def fits(self, plan: Plan, change: RecordedPatch | None = None) -> bool:
+        """Say whether a run of this plan fits: a device for each rank, or one slot on a CPU.
+
+        Args:
+            plan: the experiment's plan.
+            change: the patch under which the run is made; it may ask for other ranks.
+        """
+        if self.profiles and plan.profile not in self.profiles:
+            return False
+        if not allows(plan, self.allow, self.allow_env):
+            return False
+        if not hardware_profiles()[plan.profile].has_devices:
+            return bool(self.free)
+        gpus = [device for device in self.free if device.startswith("cuda")]
+        changed = change.workload.world_size if change is not None else None
+        return len(gpus) >= (changed or plan.workload.world_size)
+
+
+def claim(deed: Deed, request: ClaimRequest) -> Order | None:
+    """Return the order of a run that now belongs to this worker, or None."""
+    rebooted = _remember_worker(deed, request)
+    mine = _runs_of_worker(deed.session, request.worker)
+    if rebooted:
+        for run in mine:
+            _bury(deed, run, request)
+    else:
+        _renew(deed, mine, request)
+        for run in mine:
+            if run.state in _NOT_STARTED and run.id not in request.active:
+                order = _give_out(deed, run.id, request, again=True)
+                if order is not None:
+                    return order
+    if request.draining or not request.free:
+        return None
+    offer = Offer(
+        free=tuple(request.free),
+        profiles=tuple(request.profiles),
+        allow=tuple(request.allow),
+        allow_env=tuple(request.allow_env),
+    )
+    for run_id in _fitting(deed, offer, request.host):
+        order = _give_out(deed, run_id, request, again=False)
+        if order is not None:
+            return order
+    return None
+
+
+def _remember_worker(deed: Deed, request: ClaimRequest) -> bool:
+    """Store what the worker says of itself; return whether its host has booted anew."""
+    query = select(WorkerRow).where(WorkerRow.name == request.worker).with_for_update()
+    row = deed.session.scalars(query).first()
+    document = request.model_dump(mode="json")
+    if row is None:
+        deed.session.add(
+            WorkerRow(
+                name=request.worker,
+                host=request.host,
+                boot_id=request.boot_id,
+                seen_at=deed.now,
+                draining=request.draining,
+                claim=document,
+            )
+        )
+        deed.session.flush()
+        return False
+    rebooted = row.boot_id != request.boot_id and row.host == request.host
+    row.host, row.boot_id, row.seen_at = request.host, request.boot_id, deed.now
+    row.draining, row.claim = request.draining, document
+    return rebooted
+
+
+def _runs_of_worker(session: Session, worker: str) -> list[RunRow]:
+    query = select(RunRow).where(RunRow.worker == worker, RunRow.state != RunState.ENDED.value)
+    return list(session.scalars(query.order_by(RunRow.created_at)))
+
+
+def _bury(deed: Deed, run: RunRow, request: ClaimRequest) -> None:
+    """End an attempt of before the reboot, unless its directory waits to be shipped.
+
+    A run among `active` is reported by the worker's reaper, with all that it left behind.
+    """
+    if run.boot_id == request.boot_id or run.id in request.active:
+        return
+    experiment, row = lock_run(deed, run.id)
+    if row.state == RunState.ENDED:
+        return
+    text = f"host {request.host} booted anew"
+    end_without_worker(deed, experiment, row, OutcomeCode.WORKER_LOST, Actor.INFRA, text)
+
+
+def _renew(deed: Deed, mine: list[RunRow], request: ClaimRequest) -> None:
+    """A claim is a sign of life of the worker's runs that have no watcher yet."""
+    for run in mine:
+        if run.state in _NOT_STARTED and run.id in request.active:
+            progress = deed.session.get_one(ProgressRow, run.id)
+            progress.heard += 1
+            progress.heard_at = deed.now
+
+
+def _fitting(deed: Deed, offer: Offer, host: str) -> Iterator[str]:
+    """Yield the queued runs that fit, oldest first; each is looked at only when asked for."""
+    query = (
+        select(RunRow.id, RunRow.change, ExperimentRow)
+        .join(ExperimentRow, ExperimentRow.id == RunRow.experiment)
+        .where(RunRow.state == RunState.QUEUED.value)
+        .order_by(RunRow.created_at, RunRow.id)
+        .limit(_LOOK_AHEAD)
+    )
+    for run_id, change, experiment in deed.session.execute(query).all():
+        fits = offer.fits(resolved_of(experiment).parsed(), _patch(change))
+        if fits and not _belongs_elsewhere(deed, experiment, host):
+            yield run_id
+
+
+def _belongs_elsewhere(deed: Deed, experiment: ExperimentRow, host: str) -> bool:
+    """Say whether a campaign's run waits for the host of its campaign's other runs.
+
+    Runs are compared on one host; only where no worker of it lives any more another may go on.
+    """
+    if experiment.campaign is None:
+        return False
+    query = (
+        select(RunRow.host)
+        .join(ExperimentRow, ExperimentRow.id == RunRow.experiment)
+        .where(ExperimentRow.campaign == experiment.campaign, RunRow.host.is_not(None))
+        .order_by(RunRow.claimed_at.desc())
+        .limit(1)
+    )
+    theirs = deed.session.scalars(query).first()
+    if theirs is None or theirs == host:
+        return False
+    lives = select(WorkerRow.name).where(
+        WorkerRow.host == theirs,
+        WorkerRow.seen_at >= deed.now - SILENT_S,
+        WorkerRow.draining.is_(False),
+    )
+    return deed.session.scalars(lives.limit(1)).first() is not None
+
+
+def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) -> Order | None:
+    """Give a run to a worker under a new token; None when another was faster."""
+    experiment, run = lock_run(deed, run_id)
+    expected = run.worker == request.worker and run.state in _NOT_STARTED
+    if (again and not expected) or (not again and run.state != RunState.QUEUED):
+        return None
+    token = experiment.token + 1
+    try:
+        if again:
+            record_event(
+                deed, experiment, "run.given_again", run=run.id, phase=run.phase, token=token
+            )
+        else:
+            move_run(
+                deed,
+                experiment,
+                run,
+                RunEvent.CLAIM,
+                token=run.token,
+                worker=request.worker,
+                given_token=token,
+            )
+    except Conflict:
+        return None
+    experiment.token = run.token = token
+    run.worker, run.host, run.boot_id = request.worker, request.host, request.boot_id
+    run.claimed_at = deed.now
+    order = _build_order(experiment, run)
+    order = order.model_copy(update={"best_step_s": load_best_step_s(deed.session, order)})
+    run.order = order.document()
+    progress = deed.session.get_one(ProgressRow, run.id)
+    progress.heard += 1
+    progress.heard_at = deed.now
+    if experiment.state == ExperimentState.QUEUED:
+        move_experiment(deed, experiment, ExperimentEvent.START)
+    return order
+
+
+def _build_order(experiment: ExperimentRow, run: RunRow) -> Order:
+    resume = ResumePoint.model_validate(run.resume_from) if run.resume_from else None
+    return build_order(
+        resolved_of(experiment),
+        run.phase,
+        experiment=experiment.id,
+        run=run.id,
+        token=run.token,
+        attempt=run.attempt,
+        reason=RunReason(run.reason),
+        resume_from=resume,
+        frozen=experiment.frozen,
+        change=_patch(run.change),
+        until=run.until,
+    )
+
+
+def _patch(change: Mapping[str, Any] | None) -> RecordedPatch | None:
+    return None if change is None else RecordedPatch.model_validate(change)

@@ -1,0 +1,225 @@
+"""What does a worker report about a run? Its states, findings and evidence, each idempotent.
+
+A report of something that the run is already past changes nothing and is answered like the first
+one. The end is stored with the sizes of all heartbeat files; judgement waits until the database
+has every byte and every finding that they promise.
+"""
+
+import base64
+import binascii
+from pathlib import PurePosixPath
+
+from sqlalchemy import func, select
+
+from gonogo.contract.agent import (
+    MAX_EVIDENCE_BYTES,
+    EvidenceReport,
+    FindingsReport,
+    StateReport,
+)
+from gonogo.contract.canonical import canonical_bytes
+from gonogo.contract.errors import Conflict, Rejected
+from gonogo.contract.finding import Act, Finding, Severity
+from gonogo.contract.lifecycle import RunEvent, RunState
+from gonogo.contract.outcome import Outcome
+from gonogo.planning.resolve import FROZEN
+from service.db.schema import EvidenceRow, ExperimentRow, FindingRow, ProgressRow, RunRow
+from service.experiments.lifecycle import Deed, lock_run, move_run, queue_alert, record_event
+from service.told.causes import load_last_line
+
+_PROGRESS = list(RunState)
+LEADS_TO = {
+    RunEvent.CLAIM: RunState.CLAIMED,
+    RunEvent.CHECK: RunState.PREFLIGHT,
+    RunEvent.LAUNCH: RunState.STARTING,
+    RunEvent.STEP: RunState.RUNNING,
+    RunEvent.HALT: RunState.HALTING,
+    RunEvent.END: RunState.ENDED,
+}
+
+
+def take_state(deed: Deed, run_id: str, report: StateReport) -> None:
+    """Let a run go on as its worker reports.
+
+    Raises:
+        NotFound: no such run.
+        Conflict: a stale token, or an event that the run's state does not allow.
+        Rejected: an end without its record.
+    """
+    experiment, run = lock_run(deed, run_id)
+    check_token(run, report.token)
+    if report.event is RunEvent.END and report.exit is None:
+        raise Rejected("exit: missing; an end is reported with its record")
+    _take_records(deed, experiment, run, report)
+    if _PROGRESS.index(RunState(run.state)) >= _PROGRESS.index(LEADS_TO[report.event]):
+        return
+    if report.event is RunEvent.END:
+        _end(deed, experiment, run, report)
+    else:
+        move_run(deed, experiment, run, report.event, token=report.token)
+
+
+def check_token(run: RunRow, token: int) -> None:
+    """Refuse a token that is not the run's newest.
+
+    Raises:
+        Conflict: it is stale.
+    """
+    if run.token != token:
+        raise Conflict(f"stale token {token}: a newer claim owns run {run.id}")
+
+
+def _take_records(deed: Deed, experiment: ExperimentRow, run: RunRow, report: StateReport) -> None:
+    """Keep what the report brings; after the end nothing changes any more."""
+    progress = deed.session.get_one(ProgressRow, run.id)
+    progress.heard += 1
+    progress.heard_at = deed.now
+    if run.state == RunState.ENDED:
+        return
+    run.dir = report.dir or run.dir
+    if report.preflight is not None:
+        run.preflight = report.preflight.wire()
+    if report.model is not None:
+        run.model = report.model.wire()
+        freeze_identity(deed, experiment, run, run.model)
+
+
+def freeze_identity(
+    deed: Deed, experiment: ExperimentRow, run: RunRow, identity: dict[str, object]
+) -> None:
+    """Freeze code, torch, device and driver as the first run reported them; later ones must equal.
+
+    What the first run does not say (a driver, on a CPU) stays unchecked.
+    """
+    found = {name: identity[name] for name in FROZEN if identity.get(name)}
+    if experiment.frozen or not found:
+        return
+    experiment.frozen = found
+    record_event(deed, experiment, "experiment.frozen", run=run.id, phase=run.phase, **found)
+
+
+def _end(deed: Deed, experiment: ExperimentRow, run: RunRow, report: StateReport) -> None:
+    assert report.exit is not None
+    outcome = Outcome(code=report.exit.reason, actor=report.exit.ended_by, text=report.exit.text)
+    run.exit = report.exit.wire()
+    run.outcome = outcome.model_dump(mode="json")
+    run.sizes = dict(report.sizes)
+    run.findings_expected = report.findings
+    run.promised = {"files": dict(report.files), "records": dict(report.records)}
+    move_run(
+        deed,
+        experiment,
+        run,
+        RunEvent.END,
+        token=report.token,
+        outcome=outcome.code.value,
+        ended_by=outcome.actor.value,
+        text=outcome.text,
+    )
+
+
+def take_findings(deed: Deed, run_id: str, report: FindingsReport) -> int:
+    """Store the findings whose key is new and return how many they were.
+
+    Only the first halt finding of a run alerts, and every one that asks for a person (`page`) does;
+    none does once the run is judged.
+
+    Raises:
+        NotFound: no such run.
+        Conflict: a stale token.
+    """
+    experiment, run = lock_run(deed, run_id)
+    check_token(run, report.token)
+    rows = deed.session.scalars(select(FindingRow).where(FindingRow.run == run_id)).all()
+    known = {row.key for row in rows}
+    halted = any(row.severity == Severity.HALT for row in rows)
+    fresh = [finding for finding in report.findings if finding.key not in known]
+    taken = 0
+    for finding in fresh:
+        if finding.key in known:
+            continue
+        known.add(finding.key)
+        _store_finding(deed, experiment, run, finding, len(rows) + taken + 1)
+        taken += 1
+        if finding.act is Act.PAGE:
+            _alert(deed, experiment, run, finding, "finding.page")
+        elif finding.severity is Severity.HALT and not halted:
+            halted = True
+            _alert(deed, experiment, run, finding, "finding.halt")
+    return taken
+
+
+def _store_finding(
+    deed: Deed, experiment: ExperimentRow, run: RunRow, finding: Finding, number: int
+) -> None:
+    deed.session.add(
+        FindingRow(
+            run=run.id,
+            key=finding.key,
+            n=number,
+            severity=finding.severity.value,
+            document=canonical_bytes(finding.wire()).decode(),
+        )
+    )
+    record_event(
+        deed,
+        experiment,
+        "finding",
+        run=run.id,
+        phase=run.phase,
+        detector=finding.detector,
+        severity=finding.severity.value,
+        rank=finding.rank,
+        step=finding.step,
+        text=finding.text,
+        key=finding.key,
+    )
+
+
+def _alert(deed: Deed, experiment: ExperimentRow, run: RunRow, finding: Finding, kind: str) -> None:
+    """Tell a person of a finding, unless the run has been judged since."""
+    if run.judged:
+        return
+    text = f"{experiment.name}, {run.phase}: {finding.text}"
+    line = None if finding.rank is None else load_last_line(deed.session, run.id, finding.rank)
+    if line is not None:
+        text += f"; last line of rank{finding.rank}.log so far: {line}"
+    queue_alert(
+        deed,
+        experiment,
+        kind,
+        text,
+        run=run,
+        rank=finding.rank,
+        finding=finding.wire(),
+    )
+
+
+def take_evidence(deed: Deed, run_id: str, report: EvidenceReport) -> None:
+    """Store one file of evidence; the same path again replaces it.
+
+    Raises:
+        NotFound: no such run.
+        Conflict: a stale token.
+        Rejected: a path that leaves the run directory, bad base64, or more than a run may upload.
+    """
+    _, run = lock_run(deed, run_id)
+    check_token(run, report.token)
+    path = PurePosixPath(report.path)
+    if path.is_absolute() or ".." in path.parts or not path.parts or len(report.path) > 400:
+        raise Rejected(f"path: {report.path!r} is not a path inside the run directory")
+    try:
+        content = base64.b64decode(report.content_b64, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Rejected("content_b64: not base64") from error
+    session = deed.session
+    others = select(func.coalesce(func.sum(EvidenceRow.size), 0)).where(
+        EvidenceRow.run == run_id, EvidenceRow.path != str(path)
+    )
+    if session.scalars(others).one() + len(content) > MAX_EVIDENCE_BYTES:
+        raise Rejected(f"evidence: a run may upload {MAX_EVIDENCE_BYTES} bytes")
+    row = session.get(EvidenceRow, (run_id, str(path)))
+    if row is None:
+        row = EvidenceRow(run=run_id, path=str(path), size=0, truncated=False, content=b"")
+        session.add(row)
+    row.size, row.content, row.truncated = len(content), content, report.truncated

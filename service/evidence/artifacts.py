@@ -1,0 +1,99 @@
+"""Which files of a run can be had here? Those of its directory on this host, and the uploaded ones.
+
+A run directory is served only when its name is the run's id and the order in it names the run, so
+that a worker's word alone opens no other folder; no path leads out of it, links included.
+"""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.api import ArtifactsView, ArtifactView
+from gonogo.contract.errors import Conflict, Corrupt, NotFound, Rejected
+from gonogo.contract.order import Order
+from gonogo.rundir import RunDir, load_record
+from service.db.schema import EvidenceRow, RunRow
+
+MAX_LISTED = 5_000
+
+
+class ArtifactNotHere(Conflict):
+    """The artifact lies on another host."""
+
+    code = "artifact_not_here"
+    title = "The artifact is not here"
+
+    def __init__(self, host: str | None, path: str) -> None:
+        super().__init__(f"it lies on host {host or 'unknown'} at {path}")
+        self.host = host
+        self.path = path
+
+
+def reachable_dir(run: RunRow) -> RunDir | None:
+    """Return a run's directory when it lies on this host, else None."""
+    if run.dir is None or (run.host is not None and run.host != socket.gethostname()):
+        return None
+    run_dir = RunDir(Path(run.dir))
+    try:
+        order = load_record(run_dir.order, Order) if run_dir.path.name == run.id else None
+    except (OSError, Corrupt):
+        return None
+    return run_dir if order is not None and order.run == run.id else None
+
+
+def list_artifacts(session: Session, run: RunRow) -> ArtifactsView:
+    """Return every file of a run that can be had."""
+    run_dir = reachable_dir(run)
+    found = {row.path: row for row in _walk(run_dir)} if run_dir else {}
+    query = select(EvidenceRow.path, EvidenceRow.size, EvidenceRow.truncated)
+    for path, size, truncated in session.execute(query.where(EvidenceRow.run == run.id)):
+        if path not in found:
+            found[path] = ArtifactView(path=path, bytes=size, here=False, truncated=truncated)
+    return ArtifactsView(
+        run=run.id,
+        host=run.host,
+        dir=run.dir,
+        reachable=run_dir is not None,
+        items=[found[path] for path in sorted(found)],
+    )
+
+
+def _walk(run_dir: RunDir) -> Iterator[ArtifactView]:
+    count = 0
+    for folder, _, names in os.walk(run_dir.path):
+        for name in names:
+            path = Path(folder) / name
+            if path.is_symlink() or not path.is_file():
+                continue
+            count += 1
+            if count > MAX_LISTED:
+                return
+            relative = str(path.relative_to(run_dir.path))
+            yield ArtifactView(path=relative, bytes=path.stat().st_size, here=True)
+
+
+def load_artifact(session: Session, run: RunRow, path: str) -> Path | bytes:
+    """Return a file's path on this host, or the content of its uploaded copy.
+
+    Raises:
+        Rejected: the path leads out of the run directory.
+        NotFound: the directory is here and has no such file.
+        ArtifactNotHere: the directory is on another host and the file was not uploaded.
+    """
+    run_dir = reachable_dir(run)
+    if "\x00" in path:
+        raise Rejected("path: a NUL character")
+    if run_dir is not None:
+        target = run_dir.inside(path)
+        if target.is_file():
+            return target
+    copy = session.get(EvidenceRow, (run.id, path))
+    if copy is not None:
+        return copy.content
+    if run_dir is not None or run.dir is None:
+        raise NotFound(f"run {run.id} has no file {path}")
+    raise ArtifactNotHere(run.host, f"{run.dir}/{path}")

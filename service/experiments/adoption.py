@@ -1,0 +1,106 @@
+"""Where does the home's signing key come from, and what of the decisions from before it?
+
+The first start of a release that signs makes the key, and with it the one adoption record: the
+head of every chain of unsigned decisions that is whole. Nothing is adopted at any later time, so a
+decision that is put there afterwards is not taken for an old one.
+"""
+
+import fcntl
+import json
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.errors import Corrupt
+from gonogo.judge.ledger.adoption import ADOPTED_FILE, Head, adopt, heads_of
+from gonogo.judge.ledger.chain import check_chain
+from gonogo.judge.ledger.recorded import RecordedDecision, parse_decision
+from gonogo.judge.ledger.sign import SigningKey, Trust
+from gonogo.judge.ledger.verify import load_shelf
+from gonogo.rundir import save_json
+from gonogo.signing import (
+    create_signing_key,
+    load_signing_key,
+    save_public_key,
+    save_signing_key,
+)
+from service.db.schema import DecisionRow
+from service.db.store import Store
+from service.instants import stamp
+from service.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+
+def home_key(settings: Settings, now: float) -> SigningKey:
+    """Return the home's signing key; at the first start, make it and adopt what is there.
+
+    Raises:
+        Rejected: the key is there and cannot be used.
+    """
+    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (settings.home / ".signing.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        key = load_signing_key(settings.home)
+        if key is not None:
+            save_public_key(settings.home, key.public)
+            return key
+        key = create_signing_key()
+        heads = find_heads(settings)
+        if heads:
+            record = adopt(heads, key, stamp(now))
+            save_json(settings.decisions / ADOPTED_FILE, record.model_dump(mode="json"))
+            _log.info("adopted %d chains", len(heads), extra={"action": "adopted"})
+        return save_signing_key(settings.home, key)  # last: until it is there, this is done again
+
+
+def find_heads(settings: Settings) -> dict[str, Head]:
+    """Return the head of every unsigned chain in the database and in `decisions/`, if it is whole.
+
+    Where both have an experiment, the database has the word.
+    """
+    store = Store(settings.database_url)
+    try:
+        stored = store.read(_load_unsigned)
+    finally:
+        store.close()
+    filed = _load_filed(settings.decisions)
+    return {**_heads_of_whole(filed), **_heads_of_whole(stored)}
+
+
+def _load_unsigned(session: Session) -> list[RecordedDecision]:
+    query = select(DecisionRow.id, DecisionRow.document).order_by(DecisionRow.seq)
+    found = []
+    for decision, document in session.execute(query):
+        if "signature" in json.loads(document):
+            continue
+        try:
+            found.append(parse_decision(document))
+        except Corrupt as error:
+            _log.warning("%s: %s", decision, error, extra={"action": "decision_unreadable"})
+    return found
+
+
+def _load_filed(folder: Path) -> list[RecordedDecision]:
+    if not folder.is_dir():
+        return []
+    return [row for row in load_shelf(folder, Trust()).rows.values() if not row.signed]
+
+
+def _heads_of_whole(rows: Iterable[RecordedDecision]) -> dict[str, Head]:
+    """Return the heads of the chains in which nothing is wrong; another is left out, and said."""
+    chains: dict[str, list[RecordedDecision]] = {}
+    for row in rows:
+        if row.decision.v == 1:
+            chains.setdefault(row.decision.experiment, []).append(row)
+    heads: dict[str, Head] = {}
+    for experiment, chain in chains.items():
+        wrong = check_chain(chain)
+        if wrong:
+            _log.warning("not adopted: %s", wrong[0].text, extra={"action": "not_adopted"})
+            continue
+        heads |= heads_of((experiment, row.decision.seq, row.decision.hash) for row in chain)
+    return heads

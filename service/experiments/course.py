@@ -1,0 +1,269 @@
+"""How does an experiment go on? Phases begin, attempts are queued, everything ends.
+
+Each function is one step inside a transaction that holds the experiment's lock. What step is next
+is decided elsewhere: by `gonogo.judge.course.decide` after a run, by `verbs` and `overrides` for a
+person.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from gonogo.contract.decision import Verdict
+from gonogo.contract.errors import Conflict
+from gonogo.contract.ids import Kind, new_id
+from gonogo.contract.lifecycle import (
+    ExperimentEvent,
+    ExperimentState,
+    PhaseEvent,
+    PhaseState,
+    RunEvent,
+    RunState,
+)
+from gonogo.contract.order import ResumePoint, RunReason
+from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
+from gonogo.planning.resolve import ResolvedPlan
+from service.db.schema import ExperimentRow, PhaseRow, ProgressRow, RunRow
+from service.experiments.checkpoints import durable_checkpoints, find_durable_checkpoint, is_durable
+from service.experiments.lifecycle import (
+    Deed,
+    load_run,
+    move_experiment,
+    move_phase,
+    move_run,
+    phases_of,
+    record_event,
+    runs_of,
+)
+
+
+def resolved_of(experiment: ExperimentRow) -> ResolvedPlan:
+    """Return the plan that an experiment froze."""
+    return ResolvedPlan.model_validate(experiment.resolved)
+
+
+def active_phase(deed: Deed, experiment: ExperimentRow) -> PhaseRow | None:
+    """Return the phase that is active, if any."""
+    phases = phases_of(deed.session, experiment.id)
+    return next((phase for phase in phases if phase.state == PhaseState.ACTIVE), None)
+
+
+def next_pending(deed: Deed, experiment: ExperimentRow) -> PhaseRow | None:
+    """Return the first phase that has not begun, if any."""
+    phases = phases_of(deed.session, experiment.id)
+    return next((phase for phase in phases if phase.state == PhaseState.PENDING), None)
+
+
+def current_run(deed: Deed, experiment: ExperimentRow) -> RunRow | None:
+    """Return the run that has not ended, if any."""
+    runs = runs_of(deed.session, experiment.id)
+    return next((run for run in reversed(runs) if run.state != RunState.ENDED), None)
+
+
+def start_phase(
+    deed: Deed, experiment: ExperimentRow, phase: PhaseRow, point: ResumePoint | None = None
+) -> RunRow:
+    """Activate a phase and queue its first run, which begins with `point` or goes on from it."""
+    move_phase(deed, experiment, phase, PhaseEvent.ACTIVATE)
+    reason = RunReason.FIRST if experiment.campaign is None else RunReason.CAMPAIGN
+    if point is not None and point.step:
+        reason = RunReason.RESUME
+    return queue_run(deed, experiment, phase.name, reason, resume_from=point)
+
+
+def queue_run(
+    deed: Deed,
+    experiment: ExperimentRow,
+    phase: str,
+    reason: RunReason,
+    *,
+    resume_from: ResumePoint | None = None,
+    change: Mapping[str, Any] | None = None,
+    until: int | None = None,
+) -> RunRow:
+    """Queue the next attempt of a phase, which goes to step `until` or to the phase's last.
+
+    Raises:
+        Conflict: an attempt of it has not ended.
+    """
+    before = runs_of(deed.session, experiment.id, phase)
+    if any(run.state != RunState.ENDED for run in before):
+        raise Conflict(f"phase {phase} has a run that has not ended", state=experiment.state)
+    run = RunRow(
+        id=new_id(Kind.RUN),
+        experiment=experiment.id,
+        phase=phase,
+        attempt=max((row.attempt for row in before), default=0) + 1,
+        reason=reason.value,
+        state=RunState.QUEUED.value,
+        resume_from=resume_from.wire() if resume_from else None,
+        change=dict(change) if change else None,
+        until=until,
+        sizes={},
+        created_at=deed.now,
+    )
+    deed.session.add(run)
+    deed.session.flush()
+    deed.session.add(ProgressRow(run=run.id))
+    record_event(
+        deed,
+        experiment,
+        "run.state",
+        run=run.id,
+        phase=phase,
+        state=RunState.QUEUED.value,
+        attempt=run.attempt,
+        reason=reason.value,
+        resume_from=run.resume_from,
+    )
+    return run
+
+
+def load_resume_points(
+    session: Session, experiment: ExperimentRow, phase: str | None
+) -> dict[str, ResumePoint]:
+    """Return durable checkpoints by the phase that may start from them.
+
+    That is the phase itself (going on where its attempts stopped) and the one after it (where its
+    plan initialises it from another). Checkpoints are read whole to verify them, which takes long:
+    do it outside a transaction that writes.
+    """
+    found: dict[str, ResumePoint] = {}
+    plan = resolved_of(experiment).parsed()
+    if phase is None:
+        return found
+    for wanted in (plan.phase(phase), plan.next_phase(phase)):
+        if wanted is None:
+            continue
+        point = _lineage_checkpoint(session, experiment, phase) if wanted.name == phase else None
+        if point is None:
+            point = load_weights(session, experiment, wanted.init_from)
+        if point is not None:
+            found[wanted.name] = point
+    return found
+
+
+def load_weights(
+    session: Session, experiment: ExperimentRow, init_from: str | None
+) -> ResumePoint | None:
+    """Return the weights that a phase begins with, those that the phase `init_from` left, if any.
+
+    Step 0: weights alone; the phase's own steps, optimizer and data begin anew.
+    """
+    if init_from is None:
+        return None
+    source = _lineage_checkpoint(session, experiment, init_from)
+    return source and source.model_copy(update={"step": 0})
+
+
+def _lineage_checkpoint(
+    session: Session, experiment: ExperimentRow, phase: str
+) -> ResumePoint | None:
+    """Return the newest durable checkpoint of a phase's last run, or of those it went on from.
+
+    What was taken over from another experiment (`origins`) is looked for there.
+    """
+    runs = runs_of(session, experiment.id, phase)
+    if not runs and experiment.origin is not None:
+        source = session.get(ExperimentRow, experiment.origin["experiment"])
+        return None if source is None else _lineage_checkpoint(session, source, phase)
+    for run in reversed(runs):
+        found = find_durable_checkpoint(run.dir)
+        if found is not None:
+            return found
+        began = _beginning_of(run)
+        if began is not None and began.step and is_durable(began):
+            return began  # a rerun may have begun before the newest of the run before it
+        if began is None and run.state == RunState.ENDED and run.dir is not None:
+            return None
+    return None
+
+
+def _beginning_of(run: RunRow) -> ResumePoint | None:
+    return None if run.resume_from is None else ResumePoint.model_validate(run.resume_from)
+
+
+def checkpoints_before(session: Session, run: str, step: int | None) -> Iterator[ResumePoint]:
+    """Yield what a rerun of a run may begin with, the newest first; read only when asked for.
+
+    Its own durable checkpoints, then what it began with itself, weights alone included.
+
+    Args:
+        session: a reading transaction.
+        run: id of the run.
+        step: only checkpoints of an earlier step; None: any.
+    """
+    row = load_run(session, run)
+    began = _beginning_of(row)
+    yield from durable_checkpoints(row.dir, step)
+    early = began is not None and (step is None or began.step < step)
+    if began is not None and early and (not began.step or is_durable(began)):
+        yield began
+
+
+def pass_phase(deed: Deed, experiment: ExperimentRow, phase: PhaseRow, verdict: Verdict) -> None:
+    """Let a phase pass with its verdict."""
+    phase.verdict = verdict.value
+    move_phase(deed, experiment, phase, PhaseEvent.PASS)
+
+
+def fail_phase(deed: Deed, experiment: ExperimentRow, phase: PhaseRow, verdict: Verdict) -> None:
+    """Let a phase fail with its verdict."""
+    phase.verdict = verdict.value
+    move_phase(deed, experiment, phase, PhaseEvent.FAIL)
+
+
+def await_person(deed: Deed, experiment: ExperimentRow, awaited: dict[str, Any]) -> None:
+    """Let an experiment wait for a person; `awaited` is what its column `awaiting` holds."""
+    experiment.awaiting = awaited
+    move_experiment(deed, experiment, ExperimentEvent.AWAIT, waiting_for=awaited["text"])
+
+
+def continue_experiment(deed: Deed, experiment: ExperimentRow) -> None:
+    """Let an experiment that waited for a person go on."""
+    experiment.awaiting = experiment.stop = experiment.verdict = None
+    move_experiment(deed, experiment, ExperimentEvent.CONTINUE)
+
+
+def finish(
+    deed: Deed, experiment: ExperimentRow, verdict: Verdict | None, outcome: dict[str, Any] | None
+) -> None:
+    """Finish an experiment; phases that have not ended are skipped."""
+    for phase in phases_of(deed.session, experiment.id):
+        if phase.state in (PhaseState.PENDING, PhaseState.ACTIVE):
+            move_phase(deed, experiment, phase, PhaseEvent.SKIP)
+    experiment.awaiting = None
+    experiment.verdict = verdict.value if verdict else None
+    experiment.outcome = outcome
+    move_experiment(
+        deed,
+        experiment,
+        ExperimentEvent.FINISH,
+        verdict=experiment.verdict,
+        outcome=(outcome or {}).get("code"),
+    )
+
+
+def end_without_worker(
+    deed: Deed, experiment: ExperimentRow, run: RunRow, code: OutcomeCode, actor: Actor, text: str
+) -> None:
+    """End a run for which no worker will ever report the end."""
+    outcome = Outcome(code=code, actor=actor, text=text)
+    run.outcome = outcome.model_dump(mode="json")
+    run.exit = {
+        "v": 1,
+        "ended_at": deed.now,
+        "ended_by": actor.value,
+        "reason": code.value,
+        "text": text,
+        "run": run.id,
+        "attempt": run.attempt,
+        "by_service": True,
+    }
+    move_run(deed, experiment, run, RunEvent.END, token=run.token, outcome=code.value, text=text)
+
+
+def is_over(experiment: ExperimentRow) -> bool:
+    """Say whether an experiment is finished."""
+    return experiment.state == ExperimentState.FINISHED

@@ -1,0 +1,219 @@
+"""How is a decision recorded? Sealed into its experiment's chain, with its alert, once.
+
+The decision's own file (`GONOGO_HOME/decisions/{id}.json`, from which `gonogo replay` works without
+any service) is written after the commit; the conductor writes those that are missing.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.canonical import canonical_bytes
+from gonogo.contract.decision import Condition, CriterionResult, Decision, Verdict
+from gonogo.contract.ids import Kind, new_id
+from gonogo.judge.gate.conditions import conditions_of, experiment_verdict
+from gonogo.judge.gate.rules import OpenCondition
+from gonogo.judge.ledger.recorded import RecordedDecision, parse_decision
+from gonogo.judge.ledger.seal import SERVICE_ACTOR, Entry, Place, append, settled
+from gonogo.judge.ledger.sign import SigningKey
+from gonogo.rundir import save_json
+from service.db.schema import ConditionRow, DecisionRow, ExperimentRow
+from service.experiments.lifecycle import Deed, phases_of, queue_alert, record_event
+from service.instants import stamp
+from service.told.alert_text import decision_text
+from service.told.decided import load_decided
+
+Json = Mapping[str, Any]
+
+SIGNING_KEY = "signing_key"
+"""Where a session carries the home's key (`Store`)."""
+
+
+def load_decisions(session: Session, experiment: str) -> list[Decision]:
+    """Return every decision of an experiment in its order."""
+    query = select(DecisionRow.document).where(DecisionRow.experiment == experiment)
+    rows = session.scalars(query.order_by(DecisionRow.seq))
+    return [parse_decision(document).decision for document in rows]
+
+
+def record_decision(
+    deed: Deed,
+    experiment: ExperimentRow,
+    entry: Entry,
+    *,
+    phase: str | None,
+    run: str | None,
+    supersede: bool = False,
+) -> RecordedDecision:
+    """Append a decision to its experiment's chain, signed by the home, and return it.
+
+    Args:
+        deed: the transaction.
+        experiment: locked.
+        entry: what was decided.
+        phase, run: what the decision is about.
+        supersede: whether it replaces the last decision about the phase.
+    """
+    key: SigningKey = deed.session.info[SIGNING_KEY]
+    query = select(DecisionRow).where(DecisionRow.experiment == experiment.id)
+    earlier = list(deed.session.scalars(query.order_by(DecisionRow.seq)))
+    about = [row.id for row in earlier if row.phase == phase and row.kind != "condition"]
+    experiment.decision_seq += 1
+    place = Place(
+        id=new_id(Kind.DECISION),
+        seq=experiment.decision_seq,
+        experiment=experiment.id,
+        phase=phase,
+        run=run,
+        at=stamp(deed.now),
+        prev_hash=earlier[-1].hash if earlier else None,
+        supersedes=about[-1] if supersede and about else None,
+    )
+    recorded = append(entry, place, key)
+    decision = recorded.decision
+    deed.session.add(
+        DecisionRow(
+            id=decision.id,
+            experiment=experiment.id,
+            seq=decision.seq,
+            phase=phase,
+            run=run,
+            kind=decision.kind.value,
+            verdict=decision.verdict.value if decision.verdict else None,
+            hash=decision.hash,
+            at=deed.now,
+            document=canonical_bytes(recorded.document).decode(),
+            cause=decision.cause.wire() if decision.cause else None,
+        )
+    )
+    deed.session.flush()
+    _tell(deed, experiment, decision)
+    _show_conditions(deed, experiment)
+    return recorded
+
+
+def _tell(deed: Deed, experiment: ExperimentRow, decision: Decision) -> None:
+    record_event(
+        deed,
+        experiment,
+        "decision.made",
+        run=decision.run,
+        phase=decision.phase,
+        decision=decision.id,
+        kind=decision.kind.value,
+        verdict=decision.verdict.value if decision.verdict else None,
+        reason=decision.reason,
+        seq=decision.seq,
+        hash=decision.hash,
+        key_id=decision.key_id,
+    )
+    queue_alert(
+        deed,
+        experiment,
+        "decision.made",
+        decision_text(
+            experiment.id,
+            experiment.name,
+            decision,
+            load_decided(deed.session, [experiment.id])[experiment.id].overrides,
+        ),
+        phase=decision.phase,
+        decision=decision.model_dump(mode="json", exclude={"facts", "rules"}),
+    )
+
+
+def _show_conditions(deed: Deed, experiment: ExperimentRow) -> None:
+    """Bring the table of conditions to what the decisions say."""
+    deed.session.execute(delete(ConditionRow).where(ConditionRow.experiment == experiment.id))
+    rows = conditions_of(load_decisions(deed.session, experiment.id))
+    deed.session.add_all(
+        ConditionRow(
+            experiment=experiment.id,
+            id=row.condition.id,
+            phase=row.condition.id.partition(":")[0],
+            n=number,
+            state=row.condition.state.value,
+            document=row.condition.wire(),
+        )
+        for number, row in enumerate(rows)
+    )
+    deed.session.flush()
+
+
+def load_conditions(session: Session, experiment: str) -> list[OpenCondition]:
+    """Return every condition of an experiment in its present state."""
+    return conditions_of(load_decisions(session, experiment))
+
+
+def record_conditions(
+    deed: Deed,
+    experiment: ExperimentRow,
+    conditions: Iterable[Condition],
+    *,
+    phase: str | None,
+    run: str | None = None,
+    criteria: Sequence[CriterionResult] = (),
+    rules: Json | None = None,
+    facts: Json | None = None,
+    actor: str = SERVICE_ACTOR,
+    reason: str | None = None,
+) -> RecordedDecision:
+    """Record that conditions are met, missed or waived, as `conditions` now say.
+
+    Args:
+        deed: the transaction.
+        experiment: locked.
+        conditions: in their new state.
+        phase, run: what brought it about.
+        criteria, rules, facts, actor, reason: as `gonogo.judge.ledger.seal.settled` takes them.
+    """
+    changed = {condition.id: condition for condition in conditions}
+    known = {
+        row.condition.id: row.condition for row in load_conditions(deed.session, experiment.id)
+    }
+    verdict = total_verdict(deed.session, experiment, {**known, **changed}.values())
+    entry = settled(
+        list(changed.values()),
+        verdict,
+        criteria=criteria,
+        rules=rules,
+        facts=facts,
+        actor=actor,
+        reason=reason,
+    )
+    return record_decision(deed, experiment, entry, phase=phase, run=run)
+
+
+def total_verdict(
+    session: Session, experiment: ExperimentRow, conditions: Iterable[Condition] | None = None
+) -> Verdict | None:
+    """Return the verdict across an experiment's phases and conditions (default: as recorded)."""
+    if conditions is None:
+        conditions = [row.condition for row in load_conditions(session, experiment.id)]
+    phases = {
+        phase.name: Verdict(phase.verdict) if phase.verdict else None
+        for phase in phases_of(session, experiment.id)
+    }
+    return experiment_verdict(phases, conditions)
+
+
+def save_decision(folder: Path, recorded: RecordedDecision) -> None:
+    """Write a decision's own file, unless it is there."""
+    path = folder / f"{recorded.id}.json"
+    if not path.exists():
+        # by way of its canonical form: the same bytes whoever writes the file, and when
+        save_json(path, json.loads(canonical_bytes(recorded.document)))
+
+
+def save_missing(folder: Path, session: Session) -> int:
+    """Write every decision's file that is missing; return how many they were."""
+    present = {path.stem for path in folder.glob("dec_*.json")} if folder.is_dir() else set()
+    missing = set(session.scalars(select(DecisionRow.id))) - present
+    for decision in sorted(missing):
+        row = session.get_one(DecisionRow, decision)
+        save_decision(folder, parse_decision(row.document))
+    return len(missing)

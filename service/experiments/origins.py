@@ -1,0 +1,208 @@
+"""From where does an experiment go on that another began? Its phase, its checkpoint, its word.
+
+`origin: EXPERIMENT:PHASE` takes over what the other experiment has shown: the phases before are not
+run again, and PHASE goes on from the last durable checkpoint that was left of it (`@STEP`: from
+that one; `@0`: from its start). Nothing is taken over that was not shown: every earlier phase must
+have passed there by its evidence, with no condition left open, and be ordered here word by word as
+it was there; and code, torch and devices must be those that the other experiment froze.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from gonogo.contract.api import OriginView
+from gonogo.contract.decision import ConditionState
+from gonogo.contract.errors import Conflict, Problem, Rejected
+from gonogo.contract.lifecycle import ExperimentState, PhaseState
+from gonogo.contract.near_miss import hint
+from gonogo.contract.order import ResumePoint
+from gonogo.planning.resolve import ResolvedPlan, build_order
+from service.db.schema import ExperimentRow, PhaseRow
+from service.experiments.checkpoints import durable_checkpoints
+from service.experiments.course import load_resume_points, load_weights, resolved_of
+from service.experiments.decisions import load_conditions
+from service.experiments.lifecycle import load_experiment, phases_of, runs_of
+from service.told.decided import load_decided
+
+_TAKEN_OVER = (PhaseState.PASSED, PhaseState.INHERITED)
+_AHEAD = ("phases_after", "settles")
+"""What an order says of the phases after its own."""
+_OF_MODEL = frozenset({"params", "dim", "layers", "heads", "groups", "vocab"})
+_FORM = "expected EXPERIMENT:PHASE, EXPERIMENT:PHASE@STEP or EXPERIMENT:PHASE@0 (from its start)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What is taken over, and from whom."""
+
+    experiment: str
+    phase: str
+    point: ResumePoint | None
+    """Checkpoint from which the phase goes on; None: it begins."""
+    verdicts: Mapping[str, str]
+    """Phase that is not run again → the verdict it has there."""
+    frozen: Mapping[str, Any]
+    """Code identity that the other experiment froze."""
+
+    def view(self) -> OriginView:
+        """Return what the new experiment says of it."""
+        step = self.point.step if self.point is not None else 0
+        return OriginView(experiment=self.experiment, phase=self.phase, step=step)
+
+
+def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
+    """Return what a submission takes over.
+
+    Checkpoints are read whole to verify them, which takes long: not in a transaction that writes.
+
+    Args:
+        session: for reading.
+        text: `EXPERIMENT:PHASE`, `…@STEP`; the experiment's id.
+        resolved: the plan that is submitted.
+
+    Raises:
+        Rejected: no such form or phase, or something that would be taken over was not shown.
+        NotFound: there is no such experiment.
+        Conflict: it has not finished.
+    """
+    name, phase, step = _parsed(text)
+    source = load_experiment(session, name)
+    if source.state != ExperimentState.FINISHED:
+        raise Conflict(
+            f"{source.id} is {source.state}; what goes on elsewhere must have ended "
+            f"(gonogo cancel {source.id})",
+            state=source.state,
+            allowed=("cancel",),
+        )
+    plan = resolved.parsed()
+    names = [row.name for row in plan.phases]
+    there = {row.name: row for row in phases_of(session, source.id)}
+    for known, whose in ((names, "the plan"), (there, source.id)):
+        if phase not in known:
+            raise _rejected(f"{whose} has no phase {phase!r}; {hint(phase, known)}")
+    before = names[: names.index(phase)]
+    old = resolved_of(source)
+    problems = [
+        *_not_shown(session, source, before, there),
+        *_ordered_otherwise(old, resolved, before),
+    ]
+    if problems:
+        raise _rejected(*problems)
+    point = _point(session, source, phase, step, resolved)
+    if point is not None and point.step:
+        differing = _other_work(old, resolved, phase)
+        if differing:
+            raise _rejected(
+                f"{phase} is other work than in {source.id} ({', '.join(differing)}), so its "
+                f"checkpoints do not fit; {source.id}:{phase}@0 begins it anew"
+            )
+    return Origin(
+        experiment=source.id,
+        phase=phase,
+        point=point,
+        verdicts={row: there[row].verdict or "" for row in before},
+        frozen=dict(source.frozen),
+    )
+
+
+def _parsed(text: str) -> tuple[str, str, int | None]:
+    name, colon, rest = text.partition(":")
+    phase, at, step = rest.partition("@")
+    if not (name and colon and phase) or (at and not step.isdecimal()):
+        raise _rejected(f"found {text!r}; {_FORM}")
+    return name, phase, int(step) if at else None
+
+
+def _rejected(*texts: str) -> Rejected:
+    problems = tuple(Problem(path="origin", message=text) for text in texts)
+    return Rejected(f"origin: {'; '.join(texts)}", problems=problems)
+
+
+def _not_shown(
+    session: Session, source: ExperimentRow, before: Iterable[str], there: Mapping[str, PhaseRow]
+) -> Iterator[str]:
+    """Yield what the other experiment has not shown of the phases that would be taken over."""
+    overrides = load_decided(session, [source.id])[source.id].overrides
+    by_hand = {row.phase for row in overrides}
+    conditions = [row.condition for row in load_conditions(session, source.id)]
+    for phase in before:
+        again = f"begin with it: {source.id}:{phase}"
+        row = there.get(phase)
+        if row is None or row.state not in _TAKEN_OVER:
+            came_to = "is not there" if row is None else f"is {row.verdict or row.state}"
+            yield f"{phase} {came_to} in {source.id}, not passed; {again}"
+        elif phase in by_hand:
+            yield f"{phase} was decided by hand in {source.id}; {again}"
+        for condition in conditions:
+            unmet = condition.state in (ConditionState.OPEN, ConditionState.MISSED)
+            if unmet and condition.id.partition(":")[0] == phase:
+                yield f"condition {condition.id} is {condition.state} in {source.id}; {again}"
+
+
+def _ordered_otherwise(
+    old: ResolvedPlan, new: ResolvedPlan, before: Iterable[str]
+) -> Iterator[str]:
+    """Yield which of the phases that would be taken over the new plan orders in another way."""
+    known = {row.name for row in old.parsed().phases}
+    for phase in before:
+        if phase in known and (fields := _differing(_order(old, phase), _order(new, phase))):
+            named = ", ".join(fields)
+            yield f"{phase} is ordered otherwise than there ({named}); begin with it: {phase}"
+
+
+def _order(resolved: ResolvedPlan, phase: str) -> dict[str, Any]:
+    order = build_order(resolved, phase, experiment="exp", run="run", token=0).document()
+    return {name: value for name, value in order.items() if name not in _AHEAD} | {
+        "plan_digest": "",  # of the whole plan, the later phases too
+        "plan": "",
+    }
+
+
+def _differing(one: Any, other: Any, path: str = "") -> list[str]:
+    """Return the paths at which two documents differ."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return [
+            row
+            for name in sorted({*one, *other})
+            for row in _differing(one.get(name), other.get(name), f"{path}.{name}".lstrip("."))
+        ]
+    return [] if one == other else [path]
+
+
+def _other_work(old: ResolvedPlan, new: ResolvedPlan, phase: str) -> list[str]:
+    """Return in what the identity of a phase's work differs, as far as a checkpoint holds it."""
+    one, other = _order(old, phase)["identity"], _order(new, phase)["identity"]
+    return [row for row in _differing(one, other) if row in _OF_MODEL]
+
+
+def _point(
+    session: Session,
+    source: ExperimentRow,
+    phase: str,
+    step: int | None,
+    resolved: ResolvedPlan,
+) -> ResumePoint | None:
+    """Return the checkpoint from which a phase goes on.
+
+    Raises:
+        Rejected: there is no durable one of the step that is asked for, or nothing comes after it.
+    """
+    found: ResumePoint | None
+    wanted = resolved.parsed().phase(phase)
+    if step is None:
+        found = load_resume_points(session, source, phase).get(phase)
+    elif step == 0:
+        found = load_weights(session, source, wanted.init_from)
+    else:
+        folders = [run.dir for run in runs_of(session, source.id, phase)]
+        durable = {row.step: row for folder in folders for row in durable_checkpoints(folder)}
+        if step not in durable:
+            there = ", ".join(map(str, sorted(durable))) or "none"
+            raise _rejected(f"no durable checkpoint of {phase} at step {step}; there are: {there}")
+        found = durable[step]
+    if found is not None and found.step >= wanted.steps:
+        raise _rejected(f"{phase} ends at step {wanted.steps}; {found.step} are done already")
+    return found

@@ -1,0 +1,144 @@
+"""What becomes of a submission? A frozen plan, its phases, and the first queued run."""
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gonogo.contract.api import CampaignPlace, Submission
+from gonogo.contract.errors import Problem, Rejected
+from gonogo.contract.ids import Kind, new_id
+from gonogo.contract.lifecycle import ExperimentState, PhaseEvent, PhaseState
+from gonogo.contract.order import Order
+from gonogo.planning.checks import warnings_of
+from gonogo.planning.resolve import ResolvedPlan, build_order, resolve_plan
+from gonogo.planning.source import bundled_plan
+from service.db.schema import ExperimentRow, PhaseRow
+from service.experiments.course import start_phase
+from service.experiments.forecasts import check_labels
+from service.experiments.lifecycle import Deed, lock_experiment, move_phase, record_event
+from service.experiments.origins import Origin
+
+
+def resolve_submission(submission: Submission) -> ResolvedPlan:
+    """Return the plan that a submission freezes; it is read and resolved here, once.
+
+    Raises:
+        Rejected: anything wrong with plan, overrides or fault, every problem at once.
+        NotFound: no such bundled plan or configuration.
+    """
+    check_texts(submission.name, submission.labels)
+    check_labels(submission.labels)
+    plan = submission.plan
+    data = bundled_plan(plan) if isinstance(plan, str) else plan
+    return resolve_plan(data, submission.set)
+
+
+def build_orders(resolved: ResolvedPlan) -> list[Order]:
+    """Return the order of every phase, as its first run would get it."""
+    return [
+        build_order(resolved, phase.name, experiment="exp_dry_run", run="run_dry_run", token=0)
+        for phase in resolved.parsed().phases
+    ]
+
+
+def check_texts(name: str | None, labels: Mapping[str, str]) -> None:
+    """Refuse what a terminal would obey, or a database cannot store, in a text of one line.
+
+    Raises:
+        Rejected: a control character in the name or a label.
+    """
+    texts = {"name": name or ""}
+    for label, value in labels.items():
+        texts[f"labels.{label}"] = label + value
+    for path, text in texts.items():
+        found = next((letter for letter in text if unicodedata.category(letter) == "Cc"), None)
+        if found is not None:
+            message = f"a control character (U+{ord(found):04X})"
+            problem = Problem(path=path, message=message)
+            raise Rejected(f"{path}: {message}", problems=(problem,))
+
+
+def build_dry_run(
+    resolved: ResolvedPlan, waits: Sequence[str] = (), origin: Origin | None = None
+) -> dict[str, Any]:
+    """Return what would run: the resolved plan and the order of every phase.
+
+    Args:
+        resolved: the plan that was submitted.
+        waits: why its runs would wait.
+        origin: what it takes over.
+    """
+    inherited = origin.verdicts if origin is not None else {}
+    return {
+        "dry_run": True,
+        "plan": resolved.plan,
+        "plan_digest": resolved.plan_digest(),
+        "train": resolved.train,
+        "fault": resolved.fault,
+        "warnings": [*warnings_of(resolved.parsed()), *waits],
+        "origin": origin.view().wire() if origin is not None else None,
+        "orders": [
+            order.document() for order in build_orders(resolved) if order.phase not in inherited
+        ],
+    }
+
+
+def create_experiment(
+    deed: Deed,
+    submission: Submission,
+    resolved: ResolvedPlan,
+    origin: Origin | None = None,
+    place: CampaignPlace | None = None,
+) -> ExperimentRow:
+    """Store an experiment and queue the first run of its first phase, or of its origin's.
+
+    Args:
+        deed: the transaction.
+        submission: its name and labels.
+        resolved: its plan.
+        origin: what it takes over.
+        place: of one that a campaign begins: which of its runs it is.
+    """
+    plan = resolved.parsed()
+    experiment = ExperimentRow(
+        id=new_id(Kind.EXPERIMENT),
+        name=submission.name or plan.name,
+        plan=plan.name,
+        resolved=resolved.wire(),
+        labels=dict(submission.labels),
+        state=ExperimentState.QUEUED.value,
+        created_by=deed.actor,
+        created_at=deed.now,
+        event_seq=0,
+        decision_seq=0,
+        token=0,
+        frozen=dict(origin.frozen) if origin is not None else {},
+        origin=origin.view().wire() if origin is not None else None,
+        campaign=place.campaign if place is not None else None,
+        variant=place.variant if place is not None else None,
+        repeat=place.repeat if place is not None else None,
+    )
+    deed.session.add(experiment)
+    deed.session.flush()
+    phases = [
+        PhaseRow(
+            experiment=experiment.id,
+            name=phase.name,
+            position=position,
+            steps=phase.steps,
+            state=PhaseState.PENDING.value,
+        )
+        for position, phase in enumerate(plan.phases)
+    ]
+    deed.session.add_all(phases)
+    record_event(deed, experiment, "experiment.state", state=experiment.state, plan=plan.name)
+    if origin is None:
+        start_phase(deed, experiment, phases[0])
+        return experiment
+    for phase in phases[: len(origin.verdicts)]:
+        phase.verdict = origin.verdicts[phase.name]
+        move_phase(deed, experiment, phase, PhaseEvent.INHERIT)
+    start_phase(deed, experiment, phases[len(origin.verdicts)], origin.point)
+    source = lock_experiment(deed, origin.experiment)
+    record_event(deed, source, "experiment.continued", phase=origin.phase, by=experiment.id)
+    return experiment

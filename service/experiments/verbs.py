@@ -1,0 +1,202 @@
+"""What may a person ask of an experiment, and what does it do?
+
+Each verb answers whether it changed anything: asked again it changes nothing (200), asked in a
+state that does not allow it it is a `Conflict` that names what is allowed (409). `halt` stops with
+a checkpoint and waits for a decision; `cancel` stops for good; `takeover` says, on a person's word,
+that a silent attempt is dead.
+"""
+
+from collections.abc import Callable
+
+from gonogo.contract.agent import Command, CommandKind
+from gonogo.contract.decision import ConditionState
+from gonogo.contract.errors import Conflict
+from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, PhaseState, RunState
+from gonogo.contract.order import ResumePoint, RunReason
+from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.judge.course.decide import decide_promotion
+from service.db.schema import ExperimentRow, RunRow
+from service.experiments.approvals import record_approval
+from service.experiments.consequences import act, cancel_now
+from service.experiments.course import (
+    active_phase,
+    continue_experiment,
+    current_run,
+    end_without_worker,
+    queue_run,
+    resolved_of,
+)
+from service.experiments.decisions import load_conditions
+from service.experiments.lifecycle import Deed, move_experiment, phases_of, record_event, runs_of
+from service.told.awaited import verbs_of
+
+Points = dict[str, ResumePoint]
+Verb = Callable[[Deed, ExperimentRow, str, Points], bool]
+
+
+def allowed_verbs(deed: Deed, experiment: ExperimentRow) -> tuple[str, ...]:
+    """Return what can be asked of an experiment as it stands."""
+    session = deed.session
+    phases, runs = phases_of(session, experiment.id), runs_of(session, experiment.id)
+    return verbs_of(experiment, phases, runs, deed.now)
+
+
+def require(deed: Deed, experiment: ExperimentRow, verb: str) -> None:
+    """Refuse a verb that the experiment's state does not allow.
+
+    Raises:
+        Conflict: with the state and what is allowed.
+    """
+    allowed = allowed_verbs(deed, experiment)
+    if verb not in allowed:
+        raise Conflict(
+            f"{verb} is not possible in state {experiment.state}",
+            state=experiment.state,
+            allowed=allowed,
+        )
+
+
+def halt(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) -> bool:
+    """Stop with a checkpoint; then a decision is awaited."""
+    stopped = experiment.state in (ExperimentState.STOPPING, ExperimentState.AWAITING_DECISION)
+    if stopped and (experiment.stop or {}).get("kind") == "halt":
+        return False
+    require(deed, experiment, "halt")
+    _stop(deed, experiment, "halt", reason)
+    return True
+
+
+def cancel(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) -> bool:
+    """Stop and finish without a verdict."""
+    if (experiment.stop or {}).get("kind") == "cancel":
+        return False
+    require(deed, experiment, "cancel")
+    if experiment.state == ExperimentState.AWAITING_DECISION:
+        experiment.stop = {"kind": "cancel", "reason": reason, "actor": deed.actor}
+        record_event(deed, experiment, "experiment.stop", kind="cancel", reason=reason)
+        cancel_now(deed, experiment)
+    else:
+        _stop(deed, experiment, "cancel", reason)
+    return True
+
+
+def _stop(deed: Deed, experiment: ExperimentRow, kind: str, reason: str) -> None:
+    """Ask the living run to stop; one that waits in the queue ends at once."""
+    experiment.stop = {"kind": kind, "reason": reason, "actor": deed.actor}
+    record_event(deed, experiment, "experiment.stop", kind=kind, reason=reason)
+    if experiment.state != ExperimentState.STOPPING:
+        move_experiment(deed, experiment, ExperimentEvent.STOP)
+    run = current_run(deed, experiment)
+    if run is None:
+        return  # it has ended; what follows its judgement sees the stop
+    if run.state == RunState.QUEUED:
+        code = OutcomeCode.HALTED if kind == "halt" else OutcomeCode.CANCELLED
+        text = f"{deed.actor}: {reason}" if reason else deed.actor
+        end_without_worker(deed, experiment, run, code, Actor.OPERATOR, text)
+        return
+    command = Command(kind=CommandKind(kind), reason=reason, actor=deed.actor)
+    run.command = command.model_dump(mode="json")
+
+
+def resume(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) -> bool:
+    """Go on with the undecided phase from its last durable checkpoint (or from its start)."""
+    if _is_again(deed, experiment, RunReason.RESUME):
+        return False
+    require(deed, experiment, "resume")
+    return _start_again(deed, experiment, RunReason.RESUME, reason, points)
+
+
+def rerun(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) -> bool:
+    """Run the undecided phase again from its start."""
+    if _is_again(deed, experiment, RunReason.RERUN):
+        return False
+    require(deed, experiment, "rerun")
+    return _start_again(deed, experiment, RunReason.RERUN, reason, {})
+
+
+def _is_again(deed: Deed, experiment: ExperimentRow, reason: RunReason) -> bool:
+    """Say whether this was asked before and is under way."""
+    run = current_run(deed, experiment)
+    under_way = experiment.state == ExperimentState.RUNNING and run is not None
+    return under_way and run is not None and run.reason == reason
+
+
+def _start_again(
+    deed: Deed, experiment: ExperimentRow, why: RunReason, reason: str, points: Points
+) -> bool:
+    phase = active_phase(deed, experiment)
+    if phase is None:
+        raise Conflict("no phase is open", state=experiment.state)
+    continue_experiment(deed, experiment)
+    record_event(deed, experiment, f"experiment.{why}", phase=phase.name, reason=reason)
+    queue_run(deed, experiment, phase.name, why, resume_from=points.get(phase.name))
+    return True
+
+
+def promote(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) -> bool:
+    """Approve what waits for an approval: the next phase."""
+    passed = [
+        row for row in phases_of(deed.session, experiment.id) if row.state == PhaseState.PASSED
+    ]
+    if experiment.state == ExperimentState.RUNNING and passed and passed[-1].approved_by:
+        return False
+    require(deed, experiment, "promote")
+    phase = passed[-1]
+    phase.approved_by = deed.actor
+    record_event(deed, experiment, "phase.approved", phase=phase.name, reason=reason)
+    record_approval(deed, experiment, ConditionState.MET, reason=reason or None)
+    experiment.stop = None
+    conditions = load_conditions(deed.session, experiment.id)
+    plan = resolved_of(experiment).parsed()
+    action = decide_promotion(plan, phase.name, conditions)
+    act(deed, experiment, phase.name, action, points, last_outcome(deed, experiment))
+    return True
+
+
+def takeover(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) -> bool:
+    """End an attempt on a person's word and start the next from the last durable checkpoint."""
+    run = current_run(deed, experiment)
+    again = run is not None and run.state == RunState.QUEUED and run.reason == RunReason.TAKEOVER
+    if again:
+        return False
+    require(deed, experiment, "takeover")
+    if run is not None:
+        text = f"{deed.actor}: {reason}" if reason else deed.actor
+        replace_run(deed, experiment, run, OutcomeCode.SUPERSEDED, Actor.OPERATOR, text, points)
+    return True
+
+
+def replace_run(
+    deed: Deed,
+    experiment: ExperimentRow,
+    run: RunRow,
+    code: OutcomeCode,
+    actor: Actor,
+    text: str,
+    points: Points,
+) -> None:
+    """End an attempt that is known to be dead; unless a stop was asked, queue the next."""
+    stop = (experiment.stop or {}).get("kind")
+    if stop is not None:
+        halted = OutcomeCode.HALTED if stop == "halt" else OutcomeCode.CANCELLED
+        end_without_worker(deed, experiment, run, halted, Actor.OPERATOR, text)
+        return  # the judgement that follows does what the stop asked for
+    end_without_worker(deed, experiment, run, code, actor, text)
+    run.judged = True
+    queue_run(deed, experiment, run.phase, RunReason.TAKEOVER, resume_from=points.get(run.phase))
+
+
+def last_outcome(deed: Deed, experiment: ExperimentRow) -> dict[str, object] | None:
+    """Return why the experiment's last run ended."""
+    ended = [run for run in runs_of(deed.session, experiment.id) if run.outcome]
+    return ended[-1].outcome if ended else None
+
+
+VERBS: dict[str, Verb] = {
+    "halt": halt,
+    "cancel": cancel,
+    "resume": resume,
+    "promote": promote,
+    "rerun": rerun,
+    "takeover": takeover,
+}

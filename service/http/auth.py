@@ -1,0 +1,177 @@
+"""Who calls, and may he? Keys by hash, four roles, local key files at the first start.
+
+A key is 256 random bits, so its SHA-256 needs no salt; hashes are compared in constant time. The
+local keys lie in `GONOGO_HOME` (`key` of role admin, `worker_key` of role worker), mode 0600.
+"""
+
+import hashlib
+import hmac
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.errors import Conflict, NotAllowed, NotFound
+from gonogo.contract.ids import Kind, new_id
+from service.context import Context
+from service.db.schema import KeyRow
+from service.http.problems import NoKey
+
+
+class Role(StrEnum):
+    """What a key may do."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+    WORKER = "worker"
+
+
+ALLOWS: dict[Role, frozenset[Role]] = {
+    Role.VIEWER: frozenset({Role.VIEWER, Role.OPERATOR, Role.ADMIN}),
+    Role.OPERATOR: frozenset({Role.OPERATOR, Role.ADMIN}),
+    Role.ADMIN: frozenset({Role.ADMIN}),
+    Role.WORKER: frozenset({Role.WORKER, Role.ADMIN}),
+}
+"""Role that a call asks for → roles of keys that may make it."""
+
+LOCAL_KEYS = (("key", Role.ADMIN), ("worker_key", Role.WORKER))
+_bearer = HTTPBearer(auto_error=False, description="An API key.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    """Who calls."""
+
+    key_id: str
+    name: str
+    role: Role
+
+    @property
+    def actor(self) -> str:
+        """How events and decisions name him."""
+        return self.name
+
+
+def hash_key(key: str) -> str:
+    """Return what is stored of a key."""
+    return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
+
+
+def find_principal(session: Session, key: str) -> Principal | None:
+    """Return whose key this is, unless it is unknown or revoked."""
+    hashed = hash_key(key)
+    row = session.scalars(select(KeyRow).where(KeyRow.hash == hashed)).first()
+    if row is None or row.revoked_at is not None or not hmac.compare_digest(row.hash, hashed):
+        return None
+    return Principal(key_id=row.id, name=row.name, role=Role(row.role))
+
+
+def create_key(session: Session, name: str, role: Role, now: float, key: str | None = None) -> str:
+    """Store a key (a fresh one when none is given) and return it; it is never shown again.
+
+    Raises:
+        Conflict: a living key has this name.
+    """
+    living = select(KeyRow).where(KeyRow.name == name, KeyRow.revoked_at.is_(None))
+    if session.scalars(living).first() is not None:
+        raise Conflict(f"there is a key called {name}; revoke it first")
+    key = key or f"gonogo_{secrets.token_urlsafe(32)}"
+    session.add(
+        KeyRow(
+            id=new_id(Kind.KEY),
+            name=name,
+            role=role.value,
+            hash=hash_key(key),
+            created_at=now,
+            revoked_at=None,
+        )
+    )
+    return key
+
+
+def revoke_key(session: Session, name: str, now: float) -> None:
+    """Revoke the living key of this name.
+
+    Raises:
+        NotFound: there is none.
+    """
+    living = select(KeyRow).where(KeyRow.name == name, KeyRow.revoked_at.is_(None))
+    row = session.scalars(living).first()
+    if row is None:
+        raise NotFound(f"there is no key called {name}")
+    row.revoked_at = now
+
+
+def load_local_keys(context: Context) -> None:
+    """Make sure that the local keys exist, in their files as well as in the database."""
+    for file_name, role in LOCAL_KEYS:
+        key = _load_or_create(context.settings.home / file_name)
+
+        def register(session: Session, key: str = key, role: Role = role) -> None:
+            if find_principal(session, key) is not None:
+                return
+            name = f"local {role}"
+            for row in session.scalars(select(KeyRow).where(KeyRow.name == name)):
+                row.revoked_at = row.revoked_at or context.now()
+            session.flush()
+            create_key(session, name, role, context.now(), key)
+
+        context.store.write(register)
+
+
+def _load_or_create(path: Path) -> str:
+    """Return the key in a file; one that is missing is created, readable by its owner alone."""
+    try:
+        found = path.read_text().strip()
+        if found:
+            return found
+    except FileNotFoundError:
+        pass
+    key = f"gonogo_{secrets.token_urlsafe(32)}"
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as stream:
+        stream.write(key + "\n")
+    temporary.replace(path)
+    return key
+
+
+def get_context(request: Request) -> Context:
+    """Return the service's context (a FastAPI dependency)."""
+    context: Context = request.app.state.context
+    return context
+
+
+def needs_role(role: Role) -> Callable[..., Principal]:
+    """Return a dependency that lets pass whoever holds `role`, and says who it is."""
+
+    def check(
+        context: Annotated[Context, Depends(get_context)],
+        credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
+    ) -> Principal:
+        if credentials is None:
+            raise NoKey
+        found = context.store.read(lambda session: find_principal(session, credentials.credentials))
+        if found is None:
+            raise NoKey
+        if found.role not in ALLOWS[role]:
+            raise NotAllowed(f"this needs a key of role {role}; yours is {found.role}")
+        return found
+
+    return check
+
+
+Viewer = Annotated[Principal, Depends(needs_role(Role.VIEWER))]
+Operator = Annotated[Principal, Depends(needs_role(Role.OPERATOR))]
+Admin = Annotated[Principal, Depends(needs_role(Role.ADMIN))]
+Agent = Annotated[Principal, Depends(needs_role(Role.WORKER))]
+Service = Annotated[Context, Depends(get_context)]

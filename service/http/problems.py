@@ -1,0 +1,195 @@
+"""How does an error leave the service? As RFC 9457 problem details, one table for all of them."""
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from sqlalchemy.exc import DataError
+from starlette.exceptions import HTTPException
+
+from gonogo.contract.api import ProblemBody
+from gonogo.contract.canonical import wire_value
+from gonogo.contract.errors import (
+    Conflict,
+    Corrupt,
+    GonogoError,
+    NotAllowed,
+    NotFound,
+    Rejected,
+    Unavailable,
+)
+from service.evidence.artifacts import ArtifactNotHere
+
+MEDIA_TYPE = "application/problem+json"
+_log = logging.getLogger(__name__)
+
+
+class Outdated(Rejected):
+    """The experiment has changed since you looked at it; look again."""
+
+    code = "outdated"
+    title = "Precondition failed"
+
+
+class BadRequest(Rejected):
+    """The request cannot be read."""
+
+    code = "bad_request"
+    title = "Bad request"
+
+
+class NoKey(NotAllowed):
+    """A valid API key is needed: `Authorization: Bearer KEY`."""
+
+    code = "no_key"
+    title = "No valid key"
+
+
+class TooMany(Unavailable):
+    """Too many at once; try again later."""
+
+    code = "too_many"
+    title = "Too many requests"
+
+
+STATUS: tuple[tuple[type[GonogoError], int], ...] = (
+    (BadRequest, 400),
+    (NoKey, 401),
+    (NotAllowed, 403),
+    (NotFound, 404),
+    (Conflict, 409),
+    (Outdated, 412),
+    (Rejected, 422),
+    (TooMany, 429),
+    (Unavailable, 503),
+    (Corrupt, 500),
+    (GonogoError, 500),
+)
+"""Error → HTTP status; the first row that fits."""
+
+DOCUMENTED: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": title,
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemBody"}}},
+    }
+    for status, title in (
+        (400, "The request cannot be read"),
+        (401, "No valid key"),
+        (403, "The key's role does not allow this"),
+        (404, "Not found"),
+        (409, "The request does not fit the present state"),
+        (412, "The experiment has changed since you looked at it"),
+        (422, "The request is not valid"),
+        (429, "Too many requests"),
+        (503, "Temporarily unavailable"),
+    )
+}
+
+
+class WireResponse(JSONResponse):
+    """JSON by the one encoder of the wire: non-finite numbers are strings."""
+
+    def render(self, content: Any) -> bytes:
+        """Return the bytes of a JSON value."""
+        return json.dumps(
+            wire_value(content), ensure_ascii=False, allow_nan=False, separators=(",", ":")
+        ).encode("utf-8", "replace")
+
+
+def status_of(error: GonogoError) -> int:
+    """Return the HTTP status of an error."""
+    return next(status for kind, status in STATUS if isinstance(error, kind))
+
+
+def problem_response(body: ProblemBody, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """Return a problem as a response; what is not said is left out."""
+    content = body.model_dump(mode="json", exclude_none=True)
+    if body.state is None:
+        content.pop("allowed", None)
+    return JSONResponse(content, body.status, headers=dict(headers or {}), media_type=MEDIA_TYPE)
+
+
+def _on_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, GonogoError)
+    status = status_of(error)
+    if status >= 500:
+        _log.error("%s", error, extra={"action": "request_failed"})
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    if status in (429, 503):
+        headers["Retry-After"] = "1"
+    rows = [{"path": row.path, "message": row.message} for row in error.problems]
+    if isinstance(error, ArtifactNotHere):
+        rows = [
+            {"path": "host", "message": error.host or "unknown"},
+            {"path": "path", "message": error.path},
+        ]
+    body = ProblemBody(
+        title=error.title,
+        status=status,
+        detail=error.detail,
+        instance=request.url.path,
+        code=error.code,
+        errors=rows,
+        state=getattr(error, "state", None),
+        allowed=list(getattr(error, "allowed", ())),
+    )
+    return problem_response(body, headers)
+
+
+def _on_invalid(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    rows = [
+        {"path": ".".join(str(part) for part in row["loc"][1:]), "message": str(row["msg"])}
+        for row in error.errors()
+    ]
+    unreadable = any(row["type"] == "json_invalid" for row in error.errors())
+    rows = [{**row, "path": ""} for row in rows] if unreadable else rows
+    first = rows[0]
+    body = ProblemBody(
+        title="Bad request" if unreadable else "The request is not valid",
+        status=400 if unreadable else 422,
+        detail=f"{first['path']}: {first['message']}" if first["path"] else first["message"],
+        instance=request.url.path,
+        code="bad_request" if unreadable else "rejected",
+        errors=rows,
+    )
+    return problem_response(body)
+
+
+def _on_http(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    codes = {400: "bad_request", 404: "not_found", 405: "method_not_allowed"}
+    body = ProblemBody(
+        title=str(error.detail),
+        status=error.status_code,
+        detail=str(error.detail),
+        instance=request.url.path,
+        code=codes.get(error.status_code, "error"),
+    )
+    return problem_response(body, error.headers)
+
+
+def _on_text(request: Request, error: Exception) -> JSONResponse:
+    """Refuse text that a database cannot hold (NUL characters, lone surrogates)."""
+    del error
+    body = ProblemBody(
+        title="The request is not valid",
+        status=422,
+        detail="a text holds characters that cannot be stored",
+        instance=request.url.path,
+        code="rejected",
+    )
+    return problem_response(body)
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Make every error of the application a problem document."""
+    app.add_exception_handler(GonogoError, _on_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(DataError, _on_text)
+    app.add_exception_handler(UnicodeEncodeError, _on_text)

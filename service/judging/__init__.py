@@ -1,0 +1,1 @@
+"""How a run that ended is judged: written out, assessed by a child, decided, recorded."""

@@ -1,0 +1,298 @@
+"""What follows when a run has ended? Assess, decide, record, act.
+
+`prepare` writes what the database holds of the run into a folder, a judge's process of its own
+turns that into facts, `assess` says what they come to, `find_beginning` looks for the checkpoint
+that a rerun would go on from: all of it outside any transaction that
+writes, since a long run takes a while. `conclude` then records and acts under the experiment's
+lock; it refuses when another decision came between, and the caller prepares again. The words
+`judge` and `decide` are `gonogo.judge`'s: nothing here has an opinion.
+"""
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.canonical import canonical_bytes
+from gonogo.contract.decision import Verdict
+from gonogo.contract.facts import Facts
+from gonogo.contract.lifecycle import ExperimentState, RunState
+from gonogo.contract.order import Order, ResumePoint, RunReason
+from gonogo.contract.outcome import Outcome, OutcomeClass
+from gonogo.contract.rules import Rules
+from gonogo.judge.course.decide import Action, Attempt, build_attempt, decide
+from gonogo.judge.gate.conditions import open_for, settle
+from gonogo.judge.gate.history import with_history
+from gonogo.judge.gate.rules import build_rules
+from gonogo.judge.gate.verdict import judge
+from gonogo.judge.ledger.recorded import RecordedDecision
+from gonogo.judge.ledger.seal import judged
+from gonogo.judge.ledger.settled import facts_of, rules_of
+from service.agent.pieces import has_records, promised_files
+from service.agent.telemetry import stored_bytes
+from service.db.schema import (
+    AssessmentRow,
+    ExperimentRow,
+    FindingRow,
+    RunRow,
+)
+from service.experiments.consequences import act
+from service.experiments.course import checkpoints_before, load_resume_points, resolved_of
+from service.experiments.decisions import load_conditions, record_conditions, record_decision
+from service.experiments.lifecycle import Deed, load_experiment, load_run, lock_run, record_event
+from service.experiments.speeds import note_speed
+from service.judging.materialise import save_run
+from service.told.causes import load_cause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """An ended run whose directory lies ready for the judge."""
+
+    run: str
+    folder: Path
+    decision_seq: int
+    """The experiment's decisions that were known."""
+    rules: Rules
+    reason: RunReason
+    launched: bool
+    started_at: float | None
+    durable_step: int
+    change: dict[str, Any] | None
+    until: int | None
+    resume: dict[str, ResumePoint]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """What an ended run came to by itself."""
+
+    run: str
+    decision_seq: int
+    """The experiment's decisions that were known; the conclusion holds for these only."""
+    rules: Rules
+    facts: Facts
+    attempt: Attempt
+    resume: dict[str, ResumePoint]
+
+
+def find_unjudged(session: Session) -> list[str]:
+    """Return the ended runs of which everything promised is here, oldest end first."""
+    query = select(RunRow).where(RunRow.state == RunState.ENDED.value, RunRow.judged.is_(False))
+    rows = session.scalars(query.order_by(RunRow.ended_at)).all()
+    return [row.id for row in rows if is_complete(session, row)]
+
+
+def is_complete(session: Session, run: RunRow) -> bool:
+    """Say whether every byte, record and finding that the end promised has arrived."""
+    have = stored_bytes(session, run.id)
+    if any(have.get(name, 0) < size for name, size in promised_files(run).items()):
+        return False
+    if not has_records(session, run):
+        return False
+    query = select(func.count()).select_from(FindingRow).where(FindingRow.run == run.id)
+    return session.scalars(query).one() >= run.findings_expected
+
+
+def prepare(session: Session, run_id: str, folder: Path) -> Case:
+    """Write an ended run's directory from the database alone, and say what it is judged by.
+
+    Args:
+        session: a reading transaction.
+        run_id: an ended run.
+        folder: where its directory is written.
+    """
+    run = load_run(session, run_id)
+    experiment = load_experiment(session, run.experiment)
+    order = Order.model_validate(run.order) if run.order else None
+    conditions = open_for(load_conditions(session, experiment.id), run.phase)
+    outcome = Outcome.model_validate(run.outcome)
+    restarts = outcome.klass in (OutcomeClass.INFRA, OutcomeClass.OPERATOR)
+    passed = outcome.klass is OutcomeClass.SUCCESS
+    resume = load_resume_points(session, experiment, run.phase) if restarts or passed else {}
+    point = resume.get(run.phase) if restarts else None
+    save_run(session, run, folder)
+    return Case(
+        run=run.id,
+        folder=folder,
+        decision_seq=experiment.decision_seq,
+        rules=build_rules(order, conditions),
+        reason=RunReason(run.reason),
+        launched=run.started_at is not None,
+        started_at=run.started_at,
+        durable_step=point.step if point else 0,
+        change=run.change,
+        until=run.until,
+        resume=resume,
+    )
+
+
+def assess(case: Case, facts: Facts) -> Assessment:
+    """Judge an ended run by itself, from the facts of its directory."""
+    attempt = build_attempt(
+        case.run,
+        case.reason,
+        facts,
+        judge(facts, case.rules),
+        launched=case.launched,
+        started_at=case.started_at,
+        durable_step=case.durable_step,
+        change=case.change,
+        until=case.until,
+    )
+    return Assessment(
+        run=case.run,
+        decision_seq=case.decision_seq,
+        rules=case.rules,
+        facts=facts,
+        attempt=attempt,
+        resume=case.resume,
+    )
+
+
+def find_beginning(session: Session, assessment: Assessment, now: float) -> Assessment:
+    """Return an assessment that knows the checkpoint a rerun would begin with, if one is next.
+
+    Checkpoints are read whole to verify them, which takes long, so this is done before anything
+    is concluded: what is next does not change meanwhile, or the conclusion is refused.
+
+    Args:
+        session: a reading transaction.
+        assessment: of the run that has ended.
+        now: Unix seconds.
+    """
+    run = load_run(session, assessment.run)
+    if not assessment.attempt.verdict or run.judged:
+        return assessment
+    plan = resolved_of(load_experiment(session, run.experiment)).parsed()
+    attempts = [*load_attempts(session, run.experiment, run.phase), assessment.attempt]
+    action = decide(plan, run.phase, attempts, now=now)
+    if action.resume_of is None:
+        return assessment
+    points = checkpoints_before(session, action.resume_of, action.before)
+    point = next(points, None) if action.resume else None
+    others = {name: row for name, row in assessment.resume.items() if name != run.phase}
+    found = others if point is None else {**others, run.phase: point}
+    return replace(assessment, resume=found)
+
+
+def conclude(deed: Deed, assessment: Assessment) -> list[RecordedDecision] | None:
+    """Record what the assessment leads to and act on it; return the decisions made.
+
+    None: something else was decided in between; assess again.
+    """
+    experiment, run = lock_run(deed, assessment.run)
+    if run.judged:
+        return []
+    if experiment.decision_seq != assessment.decision_seq:
+        return None
+    run.judged = True
+    run.verdict = assessment.attempt.verdict.value if assessment.attempt.verdict else None
+    _store(deed.session, assessment)
+    note_speed(deed.session, run, assessment.facts)
+    if experiment.state == ExperimentState.FINISHED:
+        return []
+    attempts = load_attempts(deed.session, experiment.id, run.phase)
+    plan = resolved_of(experiment).parsed()
+    made: list[RecordedDecision] = []
+    action = decide(plan, run.phase, attempts, now=deed.now)
+    if action.record:
+        made = _record(deed, experiment, run, action, assessment)
+        conditions = load_conditions(deed.session, experiment.id)
+        action = decide(plan, run.phase, attempts, now=deed.now, conditions=conditions)
+    record_event(
+        deed,
+        experiment,
+        "run.judged",
+        run=run.id,
+        phase=run.phase,
+        verdict=run.verdict,
+        next=action.kind.value,
+        text=action.text,
+    )
+    return made + act(deed, experiment, run.phase, action, assessment.resume, run.outcome)
+
+
+def _record(
+    deed: Deed, experiment: ExperimentRow, run: RunRow, action: Action, assessment: Assessment
+) -> list[RecordedDecision]:
+    """Record the decision about a phase, and the one about conditions that its run met."""
+    rules, facts = load_assessed(deed.session, action.about or run.id)
+    facts = with_history(facts, action.history)
+    judgement = judge(facts, rules)
+    about = load_run(deed.session, action.about or run.id)
+    cause = load_cause(deed.session, about, judgement)
+    decision = record_decision(
+        deed,
+        experiment,
+        judged(judgement, rules, facts, reason=action.text, cause=cause),
+        phase=run.phase,
+        run=action.about or run.id,
+        supersede=True,
+    )
+    if action.about == run.id:
+        run.verdict = decision.verdict.value if decision.verdict else None
+    made = [decision]
+    if assessment.attempt.outcome.klass is OutcomeClass.SUCCESS:
+        waiting = open_for(load_conditions(deed.session, experiment.id), run.phase)
+        settled = settle(waiting, assessment.facts, assessment.rules)
+        if settled:
+            conditions = [condition for condition, _ in settled]
+            made.append(
+                record_conditions(
+                    deed,
+                    experiment,
+                    conditions,
+                    phase=run.phase,
+                    run=run.id,
+                    criteria=[result for _, result in settled],
+                    rules=rules_of(conditions, assessment.rules),
+                    facts=facts_of(conditions, assessment.facts),
+                    reason="met: " + ", ".join(condition.id for condition in conditions),
+                )
+            )
+    return made
+
+
+def load_assessed(session: Session, run: str) -> tuple[Rules, Facts]:
+    """Return the rules and facts of an assessed run."""
+    row = session.get_one(AssessmentRow, run)
+    return Rules.model_validate_json(row.rules), Facts.model_validate_json(row.facts)
+
+
+def _store(session: Session, assessment: Assessment) -> None:
+    attempt = asdict(assessment.attempt)
+    attempt["outcome"] = assessment.attempt.outcome.model_dump(mode="json")
+    session.merge(
+        AssessmentRow(
+            run=assessment.run,
+            attempt=attempt,
+            rules=canonical_bytes(assessment.rules.document()).decode(),
+            facts=canonical_bytes(assessment.facts.document()).decode(),
+        )
+    )
+    session.flush()
+
+
+def load_attempts(session: Session, experiment: str, phase: str) -> list[Attempt]:
+    """Return the assessed runs of a phase in the order of their start."""
+    query = (
+        select(AssessmentRow.attempt)
+        .join(RunRow, RunRow.id == AssessmentRow.run)
+        .where(RunRow.experiment == experiment, RunRow.phase == phase)
+        .order_by(RunRow.attempt)
+    )
+    return [_attempt(document) for document in session.scalars(query)]
+
+
+def _attempt(document: dict[str, Any]) -> Attempt:
+    return Attempt(
+        **{
+            **document,
+            "reason": RunReason(document["reason"]),
+            "outcome": Outcome.model_validate(document["outcome"]),
+            "verdict": Verdict(document["verdict"]) if document["verdict"] else None,
+        }
+    )

@@ -1,0 +1,130 @@
+"""How does a run's directory come back out of the database? File by file, byte by byte.
+
+What was shipped is written as it was: heartbeats, ticks, device samples and findings from their
+pieces, small records from their bytes, so that a judge sees here what it sees on the host. What
+only the control plane knows (an end that no worker reported) is written from its row. Nothing is
+held in memory but one piece at a time.
+
+Not covered: logs and evidence files, which no verdict rests on.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.agent import STREAMS
+from gonogo.contract.canonical import canonical_bytes, wire_line
+from gonogo.contract.finding import Finding
+from gonogo.contract.order import Order
+from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
+from gonogo.rundir import RunDir, save_json
+from service.agent.pieces import heartbeat_name, load_bytes, load_records, promised_files
+from service.db.schema import FindingRow, HeartbeatRow, OffsetRow, PieceRow, RunRow
+
+_AT_ONCE = 1_000
+
+_log = logging.getLogger(__name__)
+
+
+def save_run(session: Session, run: RunRow, folder: Path) -> None:
+    """Write the directory of a run as far as the database holds it.
+
+    Args:
+        session: a reading transaction.
+        run: an ended run; what arrived beyond the sizes that its end promised is left out.
+        folder: where to; made if it is not there.
+
+    Raises:
+        Corrupt: a piece of a file is missing.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    promised = promised_files(run)
+    for name in sorted({*promised, *_known_files(session, run.id)}):
+        _save_file(folder / name, _bytes_of(session, run, name, promised.get(name)))
+    records = load_records(session, run.id)
+    for path, content in records.items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+    _fill_in(run, records, RunDir(folder))
+
+
+def _known_files(session: Session, run: str) -> Iterator[str]:
+    """Yield the growing files of which anything is here."""
+    query = select(OffsetRow.file).where(OffsetRow.run == run)
+    for name in session.scalars(query).all():
+        if name in STREAMS:
+            yield name
+        elif "." not in name:
+            yield f"heartbeat_{name}.jsonl"
+    if session.scalars(select(FindingRow.key).where(FindingRow.run == run).limit(1)).first():
+        yield "findings.jsonl"
+
+
+def _bytes_of(session: Session, run: RunRow, name: str, most: int | None) -> Iterable[bytes]:
+    query = select(PieceRow.start).where(PieceRow.run == run.id, PieceRow.file == name)
+    first = session.scalars(query.order_by(PieceRow.start).limit(1)).first()
+    if first == 0:
+        return load_bytes(session, run.id, name, most)
+    if name.startswith("heartbeat_"):
+        return _lines_of(session, run.id, name)
+    return _findings_of(session, run.id) if name == "findings.jsonl" else ()
+
+
+def _lines_of(session: Session, run: str, name: str) -> Iterator[bytes]:
+    """Yield a rank's lines of a run that was shipped before pieces were kept."""
+    query = select(HeartbeatRow.rank, HeartbeatRow.line).where(HeartbeatRow.run == run)
+    query = query.order_by(HeartbeatRow.n).execution_options(yield_per=_AT_ONCE)
+    with session.execute(query) as rows:
+        for rank, line in rows:
+            if heartbeat_name(rank) == name:
+                yield f"{line}\n".encode(errors="replace")
+
+
+def _findings_of(session: Session, run: str) -> Iterator[bytes]:
+    query = select(FindingRow.document).where(FindingRow.run == run).order_by(FindingRow.n)
+    for document in session.scalars(query):
+        yield wire_line(Finding.model_validate_json(document).wire())
+
+
+def _save_file(path: Path, pieces: Iterable[bytes]) -> None:
+    with path.open("wb") as stream:
+        for piece in pieces:
+            stream.write(piece)
+
+
+def _fill_in(run: RunRow, records: dict[str, bytes], run_dir: RunDir) -> None:
+    """Write what was not shipped from what the control plane holds of it.
+
+    An order that is not the one that was given out is no evidence: the one that was stands in its
+    place, and everything that names the other by its digest does not fit it.
+    """
+    if run.order is not None:
+        given = Order.model_validate(run.order)
+        if not _is_order(records.get("order.json"), given):
+            save_json(run_dir.order, given.document())
+    if run.exit is not None and ("exit.json" not in records or run.exit.get("by_service")):
+        save_json(run_dir.exit, ExitRecord.model_validate(run.exit).wire())
+    if run.preflight is not None and "preflight/preflight.json" not in records:
+        save_json(run_dir.preflight, Preflight.model_validate(run.preflight).wire())
+    if run.model is not None and "model.json" not in records:
+        save_json(run_dir.model, ModelRecord.model_validate(run.model).wire())
+
+
+def _is_order(content: bytes | None, given: Order) -> bool:
+    if content is None:
+        return False
+    try:
+        found = Order.model_validate_json(content)
+    except ValidationError:
+        found = None
+    same = found is not None and (
+        canonical_bytes(found.document()) == canonical_bytes(given.document())
+    )
+    if not same:
+        _log.error("%s: order.json is not what was ordered", given.run, extra={"action": "order"})
+    return same

@@ -1,0 +1,143 @@
+"""What does Prometheus see of the control plane? A collector over the database, read per scrape.
+
+Nothing is kept here: a restart forgets nothing, and a worker that dies does not silence what is
+known of its runs. A run's series exist from its claim to its end. `/sd/prometheus` lists the
+workers' exporters; the service itself is a target that Prometheus is told once. docs/metrics.md is
+the table that a test holds against what is served here.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.decision import Verdict
+from gonogo.contract.lifecycle import ExperimentState
+from service.conductor.conductor import Conductor
+from service.db.schema import (
+    AlertRow,
+    DecisionRow,
+    DeliveryRow,
+    ExperimentRow,
+    WorkerRow,
+)
+from service.http.auth import Service
+from service.metrics.runs import collect_runs
+from service.views.news import view_worker
+
+WORKER_STATES = ("up", "silent", "draining")
+FORGOTTEN_S = 86_400.0
+"""Seconds after which a silent worker is no target any more."""
+
+QUICK_S = 5.0
+"""Loops of the conductor that turn at least this often tell its last tick."""
+
+router = APIRouter(tags=["open"])
+
+
+@router.get("/metrics", operation_id="metrics", response_class=Response)
+def metrics(request: Request, context: Service) -> Response:
+    """Return every series of the control plane in Prometheus' text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(ServiceCollector(context, request.app.state.conductor))
+    return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+@router.get("/sd/prometheus", operation_id="prometheus_targets")
+def prometheus_targets(context: Service) -> list[dict[str, Any]]:
+    """Return the workers' exporters for Prometheus' http_sd."""
+    rows = context.store.read(lambda session: list(session.scalars(select(WorkerRow))))
+    targets = (_target(row, context.now()) for row in rows)
+    return [target for target in targets if target is not None]
+
+
+def _target(row: WorkerRow, now: float) -> dict[str, Any] | None:
+    """Return one worker's exporter; a silent one stays a target, so that `up` can say 0."""
+    url = urlsplit(row.claim.get("metrics_url") or "")
+    if not url.netloc or now - row.seen_at > FORGOTTEN_S:
+        return None
+    return {
+        "targets": [url.netloc],
+        "labels": {
+            "worker": row.name,
+            "__scheme__": url.scheme or "http",
+            "__metrics_path__": url.path or "/metrics",
+        },
+    }
+
+
+class ServiceCollector(Collector):
+    """Collects what the database says now."""
+
+    def __init__(self, context: Service, conductor: Conductor | None) -> None:
+        self._context = context
+        self._conductor = conductor
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing: the series are known at the scrape only."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every family."""
+        now = self._context.now()
+        yield from self._context.store.read(lambda session: collect(session, now))
+        tick = GaugeMetricFamily(
+            "gonogo_conductor_last_tick_timestamp_seconds",
+            "Unix time of the conductor's last round; absent where another service conducts.",
+        )
+        last = last_tick(self._conductor)
+        if last is not None:
+            tick.add_metric([], last)
+        yield tick
+
+
+def last_tick(conductor: Conductor | None) -> float | None:
+    """Return when the slowest of the conductor's quick loops last made a round, Unix seconds."""
+    loops = [loop for loop in conductor.loops if loop.every_s <= QUICK_S] if conductor else []
+    passes = [loop.last_pass_at for loop in loops]
+    return min((at for at in passes if at is not None), default=None)
+
+
+def collect(session: Session, now: float) -> list[Metric]:
+    """Return every family that the database holds.
+
+    Args:
+        session: reads.
+        now: Unix seconds.
+    """
+    return [*collect_runs(session), *_totals(session, now)]
+
+
+def _totals(session: Session, now: float) -> Iterator[Metric]:
+    decisions = CounterMetricFamily("gonogo_decisions", "Decisions recorded.", labels=["verdict"])
+    found = select(DecisionRow.verdict, func.count()).group_by(DecisionRow.verdict)
+    by_verdict = {verdict: count for verdict, count in session.execute(found)}
+    for verdict in (*(row.value for row in Verdict), None):
+        decisions.add_metric([verdict or "none"], by_verdict.get(verdict, 0))
+    yield decisions
+    waiting = select(func.count()).select_from(DeliveryRow).where(DeliveryRow.state == "pending")
+    fresh = select(func.count()).select_from(AlertRow).where(AlertRow.spread.is_(False))
+    yield GaugeMetricFamily(
+        "gonogo_alerts_pending",
+        "Alerts in the outbox, not yet delivered.",
+        value=session.scalars(waiting).one() + session.scalars(fresh).one(),
+    )
+    experiments = GaugeMetricFamily(
+        "gonogo_experiments", "Experiments in each state.", labels=["state"]
+    )
+    living = select(ExperimentRow.state, func.count()).group_by(ExperimentRow.state)
+    by_state = {state: count for state, count in session.execute(living)}
+    for state in ExperimentState:
+        experiments.add_metric([state.value], by_state.get(state.value, 0))
+    yield experiments
+    workers = GaugeMetricFamily("gonogo_workers", "Workers in each state.", labels=["state"])
+    states = [view_worker(row, now).state for row in session.scalars(select(WorkerRow))]
+    for name in WORKER_STATES:
+        workers.add_metric([name], states.count(name))
+    yield workers

@@ -1,0 +1,127 @@
+"""What does Prometheus see of the active runs? Their progress, their limits, and their gates."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.lifecycle import RunState
+from gonogo.contract.order import Order
+from service.db.schema import ProgressRow, RunRow
+from service.evidence.gate_now import load_gate_now
+
+ACTIVE = (
+    RunState.CLAIMED,
+    RunState.PREFLIGHT,
+    RunState.STARTING,
+    RunState.RUNNING,
+    RunState.HALTING,
+)
+"""States between claim and end: a run's series exist in these only."""
+
+
+def collect_runs(session: Session) -> list[Metric]:
+    """Return every family about active runs."""
+    query = (
+        select(RunRow, ProgressRow)
+        .join(ProgressRow, ProgressRow.run == RunRow.id)
+        .where(RunRow.state.in_([state.value for state in ACTIVE]))
+        .order_by(RunRow.id)
+    )
+    runs = [(run, progress) for run, progress in session.execute(query)]
+    orders = {run.id: Order.model_validate(run.order) for run, _ in runs if run.order}
+    return [*_run_families(runs, orders), *_criterion_families(session, orders)]
+
+
+_Read = Callable[[RunRow, ProgressRow, Order | None], float | None]
+
+_PER_RUN: tuple[tuple[str, str, _Read], ...] = (
+    ("gonogo_run_step", "Last step of the run.", lambda run, said, order: said.step),
+    ("gonogo_run_steps", "Steps ordered.", lambda run, said, order: order.steps if order else None),
+    ("gonogo_run_loss", "Loss of the last step.", lambda run, said, order: _float(said.loss)),
+    (
+        "gonogo_run_toks_per_s",
+        "Tokens per second over all ranks.",
+        lambda run, said, order: said.toks_per_s,
+    ),
+    (
+        "gonogo_run_last_heartbeat_timestamp_seconds",
+        "Unix time of the last heartbeat, by its host's clock.",
+        lambda run, said, order: said.heartbeat_at,
+    ),
+    (
+        "gonogo_run_heartbeat_age_limit_seconds",
+        "Age from which a heartbeat is late.",
+        lambda run, said, order: order.watch.alive_lost.halt_s if order else None,
+    ),
+    (
+        "gonogo_run_floor_toks_per_s",
+        "Throughput floor of the profile or plan; 0: none.",
+        lambda run, said, order: (order.watch.slow.floor_tok_s or 0.0) if order else 0.0,
+    ),
+    (
+        "gonogo_run_deadline_timestamp_seconds",
+        "Unix time by which the run must end; absent: none.",
+        lambda run, said, order: _deadline(run, order),
+    ),
+    ("gonogo_run_lost", "1: no telemetry, no proof of death.", lambda run, said, order: run.lost),
+)
+"""Metric, its help, and where it comes from; what is not known is left out."""
+
+
+def _run_families(
+    runs: list[tuple[RunRow, ProgressRow]], orders: Mapping[str, Order]
+) -> Iterator[Metric]:
+    active = GaugeMetricFamily(
+        "gonogo_run_active", "1 from claim to end.", labels=["run", "experiment", "phase"]
+    )
+    for run, _ in runs:
+        active.add_metric([run.id, run.experiment, run.phase], 1)
+    yield active
+    for name, text, read in _PER_RUN:
+        family = GaugeMetricFamily(name, text, labels=["run"])
+        for run, said in runs:
+            value = read(run, said, orders.get(run.id))
+            if value is not None:
+                family.add_metric([run.id], float(value))
+        yield family
+
+
+def _deadline(run: RunRow, order: Order | None) -> float | None:
+    start = run.started_at or run.claimed_at
+    if order is None or order.limits.deadline_s is None or start is None:
+        return None
+    return start + order.limits.deadline_s
+
+
+def _float(text: str | None) -> float | None:
+    return None if text is None else float(text)
+
+
+def _criterion_families(session: Session, orders: Mapping[str, Order]) -> Iterator[Metric]:
+    values = GaugeMetricFamily(
+        "gonogo_criterion_value",
+        "What a criterion of the gate observes, over the newest steps.",
+        labels=["run", "criterion"],
+    )
+    bounds = GaugeMetricFamily(
+        "gonogo_criterion_threshold",
+        "Threshold of a criterion.",
+        labels=["run", "criterion", "bound"],
+    )
+    for run, order in orders.items():
+        for result in load_gate_now(session, run, order):
+            if isinstance(result.observed, int | float) and math.isfinite(result.observed):
+                values.add_metric([run, result.id], float(result.observed))
+        for criterion in order.gate:
+            for name, value in (
+                ("pass", criterion.pass_above),
+                ("pass", criterion.pass_below),
+                ("fail", criterion.fail_above),
+                ("fail", criterion.fail_below),
+            ):
+                if isinstance(value, int | float):
+                    bounds.add_metric([run, criterion.id, name], float(value))
+    yield from (values, bounds)

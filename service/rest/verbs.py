@@ -1,0 +1,164 @@
+"""The verbs, and a person's own decisions."""
+
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Response
+from sqlalchemy.orm import Session
+
+from gonogo.contract.api import ExperimentView, Override, VerbBody
+from gonogo.contract.decision import Decision
+from gonogo.contract.order import ResumePoint
+from gonogo.judge.ledger.recorded import record_of
+from service.context import Context
+from service.db.schema import ExperimentRow
+from service.experiments.course import load_resume_points
+from service.experiments.decisions import save_decision
+from service.experiments.lifecycle import Deed, load_experiment, lock_experiment, phases_of
+from service.experiments.overrides import override
+from service.experiments.verbs import VERBS
+from service.http.auth import Operator, Principal, Service
+from service.http.etag import IfMatch, check_if_match, etag_of
+from service.http.idempotency import IdempotencyKey, answer_once
+from service.http.problems import WireResponse
+from service.views.experiments import view_experiment
+
+router = APIRouter(tags=["actions"])
+_NEEDS_POINTS = ("resume", "promote", "takeover")
+Said = Annotated[VerbBody | None, Body()]
+
+
+def _perform(
+    verb: str,
+    context: Context,
+    caller: Principal,
+    experiment: str,
+    action: VerbBody | None,
+    if_match: str | None,
+    response: Response,
+) -> ExperimentView:
+    points = _resume_points(context, experiment) if verb in _NEEDS_POINTS else {}
+    reason = action.reason if action else ""
+
+    def work(session: Session) -> tuple[bool, str, ExperimentView]:
+        deed = Deed(session=session, now=context.now(), actor=caller.actor)
+        row = lock_experiment(deed, experiment)
+        check_if_match(row, if_match)
+        changed = VERBS[verb](deed, row, reason, points)
+        session.flush()
+        return changed, etag_of(row), view_experiment(session, row)
+
+    changed, etag, view = context.store.write(work)
+    response.status_code = 202 if changed else 200
+    response.headers["ETag"] = etag
+    return view
+
+
+def _resume_points(context: Context, experiment: str) -> dict[str, ResumePoint]:
+    """Return where the next run may go on from (verified outside the transaction)."""
+
+    def work(session: Session) -> dict[str, ResumePoint]:
+        row = load_experiment(session, experiment)
+        return load_resume_points(session, row, _phase_at(session, row))
+
+    return context.store.read(work)
+
+
+def _phase_at(session: Session, row: ExperimentRow) -> str | None:
+    """Return the phase at which an experiment stands: the last one that began."""
+    began = [
+        phase.name
+        for phase in phases_of(session, row.id)
+        if phase.state in ("active", "passed", "failed")
+    ]
+    return began[-1] if began else None
+
+
+def _add_verb(verb: str, summary: str) -> None:
+    def perform(
+        context: Service,
+        caller: Operator,
+        experiment: str,
+        response: Response,
+        action: Said = None,
+        if_match: IfMatch = None,
+    ) -> ExperimentView:
+        return _perform(verb, context, caller, experiment, action, if_match, response)
+
+    perform.__doc__ = summary
+    router.add_api_route(
+        f"/experiments/{{experiment}}/{verb}",
+        perform,
+        methods=["POST"],
+        operation_id=verb,
+        status_code=202,
+        response_model=ExperimentView,
+        responses={
+            200: {"model": ExperimentView, "description": "It was asked before; nothing changed."},
+            202: {"description": "It is being done."},
+        },
+    )
+
+
+for _verb, _summary in (
+    ("halt", "Stop with a checkpoint; evidence is kept and a decision awaited."),
+    ("cancel", "Stop and finish without a verdict."),
+    ("resume", "Go on with the undecided phase from its last durable checkpoint."),
+    ("promote", "Approve the next phase."),
+    ("rerun", "Run the undecided phase again from its start."),
+    ("takeover", "Declare the living attempt dead (you vouch for it) and start the next."),
+):
+    _add_verb(_verb, _summary)
+
+
+@router.post(
+    "/experiments/{experiment}/decisions",
+    operation_id="override",
+    response_model=Decision,
+    status_code=201,
+    responses={
+        201: {
+            "description": "It is recorded.",
+            "links": {
+                "show": {
+                    "operationId": "show_decision",
+                    "parameters": {"decision": "$response.body#/id"},
+                }
+            },
+        }
+    },
+)
+def post_decision(
+    context: Service,
+    caller: Operator,
+    experiment: str,
+    said: Override,
+    response: Response,
+    if_match: IfMatch = None,
+    key: IdempotencyKey = None,
+) -> Response:
+    """Decide by hand: take a verdict, or (`condition`) waive a condition."""
+    points = _resume_points(context, experiment)
+
+    def work(session: Session) -> dict[str, Any]:
+        deed = Deed(session=session, now=context.now(), actor=caller.actor)
+        row = lock_experiment(deed, experiment)
+
+        def create() -> dict[str, Any]:
+            check_if_match(row, if_match)
+            return dict(override(deed, row, said, points).document)
+
+        return answer_once(
+            session,
+            actor=caller.key_id,
+            route=f"POST /experiments/{experiment}/decisions",
+            key=key,
+            body=said.model_dump(mode="json"),
+            now=deed.now,
+            create=create,
+        )
+
+    recorded = record_of(context.store.write(work))
+    save_decision(context.settings.decisions, recorded)
+    location = {"Location": f"/api/v1/decisions/{recorded.id}"}
+    return WireResponse(recorded.document, HTTPStatus.CREATED, location)

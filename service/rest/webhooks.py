@@ -1,0 +1,129 @@
+"""Where alerts go: subscribe, list, end."""
+
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, Field, field_validator
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.errors import NotFound, Rejected
+from gonogo.contract.ids import Kind, is_id, new_id
+from gonogo.contract.wire import Submitted
+from service.db.schema import WebhookRow
+from service.http.auth import Admin, Service
+from service.http.idempotency import IdempotencyKey, answer_once
+from service.http.paging import Cursor, Limit, Page, load_page, page_of
+from service.http.problems import WireResponse
+from service.instants import stamp
+from service.webhook_secret import check_secret, new_secret
+
+router = APIRouter(tags=["overview"])
+
+
+class WebhookBody(Submitted):
+    """POST /webhooks."""
+
+    url: Annotated[str, Field(max_length=2000)]
+    types: list[Annotated[str, Field(pattern=r"^[a-z]+\.[a-z_]+$", max_length=40)]] = Field(
+        default_factory=list
+    )
+    """Alert types; empty = every type."""
+    secret: Annotated[str, Field(pattern=r"^whsec_[A-Za-z0-9+/=]{32,120}$")] | None = None
+    """Standard Webhooks secret; one is made when none is given."""
+
+    @field_validator("url")
+    @classmethod
+    def _is_http(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("expected http://HOST… or https://HOST…")
+        return url
+
+    @field_validator("secret")
+    @classmethod
+    def _can_sign(cls, secret: str | None) -> str | None:
+        try:
+            return check_secret(secret) if secret else None
+        except Rejected as error:
+            raise ValueError(error.detail) from error
+
+
+class WebhookView(BaseModel):
+    """A subscription; the secret is shown once, when it is made."""
+
+    id: str
+    url: str
+    types: list[str]
+    created_at: str
+    secret: str | None = None
+
+
+@router.post(
+    "/webhooks", operation_id="create_webhook", status_code=201, response_model=WebhookView
+)
+def create_webhook(
+    context: Service, caller: Admin, body: WebhookBody, key: IdempotencyKey = None
+) -> WireResponse:
+    """Subscribe a URL to alerts."""
+
+    def work(session: Session) -> dict[str, Any]:
+        def create() -> dict[str, Any]:
+            secret = body.secret or new_secret()
+            row = WebhookRow(
+                id=new_id(Kind.WEBHOOK),
+                url=body.url,
+                secret=secret,
+                types=sorted(set(body.types)),
+                created_at=context.now(),
+            )
+            session.add(row)
+            return _webhook(row, secret).model_dump(mode="json")
+
+        return answer_once(
+            session,
+            actor=caller.key_id,
+            route="POST /webhooks",
+            key=key,
+            body=body.model_dump(mode="json"),
+            now=context.now(),
+            create=create,
+        )
+
+    return WireResponse(context.store.write(work), 201)
+
+
+@router.get("/webhooks", operation_id="list_webhooks")
+def list_webhooks(
+    context: Service, _: Admin, limit: Limit = 100, cursor: Cursor = None
+) -> Page[WebhookView]:
+    """List the subscriptions."""
+
+    def work(session: Session) -> dict[str, Any]:
+        query = select(WebhookRow).where(WebhookRow.disabled_at.is_(None))
+        rows, after = load_page(session, query, WebhookRow.id, limit=limit, after=cursor)
+        return page_of(rows, after, _webhook)
+
+    return Page[WebhookView](**context.store.read(work))
+
+
+@router.delete("/webhooks/{webhook}", operation_id="delete_webhook", status_code=204)
+def delete_webhook(context: Service, _: Admin, webhook: str) -> Response:
+    """End a subscription; alerts already queued for it are not sent any more."""
+
+    def work(session: Session) -> None:
+        known = is_id(webhook, Kind.WEBHOOK)
+        row = session.get(WebhookRow, webhook) if known else None
+        if row is None or row.disabled_at is not None:
+            raise NotFound(f"there is no webhook {webhook}")
+        row.disabled_at = context.now()
+
+    context.store.write(work)
+    return Response(status_code=204)
+
+
+def _webhook(row: WebhookRow, secret: str | None = None) -> WebhookView:
+    return WebhookView(
+        id=row.id, url=row.url, types=row.types, created_at=stamp(row.created_at), secret=secret
+    )

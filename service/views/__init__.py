@@ -1,0 +1,1 @@
+"""How rows look from outside: the models that REST, pages, report and alerts share."""

@@ -1,0 +1,78 @@
+"""How do events, alerts and workers look from outside?"""
+
+from gonogo.contract.api import AlertView, DeliveryView, EventView, WorkerView
+from service.db.schema import AlertRow, DeliveryRow, EventRow, WorkerRow
+from service.experiments.takers import SILENT_S
+from service.instants import instant, stamp
+
+
+def view_event(row: EventRow) -> EventView:
+    """Return an event."""
+    return EventView(
+        id=row.id,
+        experiment=row.experiment,
+        seq=row.seq,
+        cursor=row.cursor,
+        type=row.type,
+        run=row.run,
+        phase=row.phase,
+        actor=row.actor,
+        at=stamp(row.at),
+        data=row.data,
+    )
+
+
+def view_worker(row: WorkerRow, now: float) -> WorkerView:
+    """Return a worker."""
+    state = "silent" if now - row.seen_at > SILENT_S else "up"
+    if state == "up" and row.draining:
+        state = "draining"
+    claim = row.claim
+    return WorkerView(
+        id=row.name,
+        host=row.host,
+        state=state,
+        version=claim["version"],
+        labels=claim["labels"],
+        profiles=claim["profiles"],
+        devices=claim["devices"],
+        free=claim["free"],
+        active=claim["active"],
+        allow=claim.get("allow", []),
+        allow_env=claim.get("allow_env", []),
+        metrics_url=claim["metrics_url"],
+        last_seen_at=stamp(row.seen_at),
+    )
+
+
+def view_alert(row: AlertRow, deliveries: list[DeliveryRow], url: str) -> AlertView:
+    """Return an alert with the state of its deliveries."""
+    states = {delivery.state for delivery in deliveries}
+    state = "unsubscribed" if row.spread else "pending"
+    if deliveries:
+        state = next(name for name in ("pending", "failed", "delivered") if name in states)
+    return AlertView(
+        id=row.id,
+        type=row.type,
+        experiment=row.experiment,
+        run=row.run,
+        at=stamp(row.at),
+        text=str(row.data.get("text", "")),
+        data={**row.data, "url": alert_url(row, url)},
+        state=state,
+        deliveries=[
+            DeliveryView(
+                webhook=delivery.webhook,
+                state=delivery.state,
+                attempts=delivery.attempts,
+                delivered_at=instant(delivery.delivered_at),
+                error=delivery.error,
+            )
+            for delivery in deliveries
+        ],
+    )
+
+
+def alert_url(row: AlertRow, url: str) -> str:
+    """Return where a person reads about an alert."""
+    return f"{url}/experiments/{row.experiment}" if row.experiment else url

@@ -1,0 +1,174 @@
+"""What can be typed now? The commands that a verdict or a waiting state calls for, likeliest first.
+
+Every command is one that `gonogo` has, complete but for a person's own words (`WHY`). Only what
+the experiment's state allows is named (`awaited.verbs_of`).
+"""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gonogo.contract.api import NextStep
+from gonogo.contract.decision import Cause, Condition, ConditionState
+from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
+from gonogo.judge.gate.approval import is_approval
+from gonogo.planning.source import bundled_plan_names
+from service.db.schema import ExperimentRow, PhaseRow, RunRow
+from service.experiments.takers import load_needs
+from service.told.awaited import verbs_of
+
+MOST_STEPS = 6
+_THROUGH = (PhaseState.PASSED, PhaseState.INHERITED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where an experiment stands, as far as what comes next depends on it."""
+
+    experiment: str
+    state: ExperimentState
+    verbs: Sequence[str]
+    phase: str | None
+    """The phase that was judged, while a person is awaited."""
+    following: str | None
+    """The phase that comes after it."""
+    runs: Sequence[RunRow]
+    conditions: Sequence[Condition]
+    cause: Cause | None
+    last_decision: str | None
+    plan: str
+    """Name of its plan, where that is a bundled one; else a person's own word for it."""
+    unpassed: str | None
+    """The first phase that has not passed; None of a campaign's run: nothing goes on from it."""
+    campaign: str | None
+    """Of a run of a campaign: which."""
+    needs: str | None
+    """What a worker must allow for its runs, where that is not what every worker does."""
+
+
+def place_of(
+    experiment: ExperimentRow,
+    phases: Sequence[PhaseRow],
+    runs: Sequence[RunRow],
+    conditions: Sequence[Condition],
+    cause: Cause | None,
+    last_decision: str | None,
+) -> Place:
+    """Return where an experiment stands, from its rows."""
+    phase = (experiment.awaiting or {}).get("phase")
+    names = [row.name for row in phases]
+    after = names[names.index(phase) + 1 :] if phase in names else []
+    queued = any(run.state == RunState.QUEUED for run in runs)
+    return Place(
+        experiment=experiment.id,
+        state=ExperimentState(experiment.state),
+        verbs=verbs_of(experiment, phases, runs),
+        phase=phase,
+        following=after[0] if after else None,
+        runs=runs,
+        conditions=conditions,
+        cause=cause,
+        last_decision=last_decision,
+        plan=experiment.plan if experiment.plan in bundled_plan_names() else "PLAN",
+        unpassed=None if experiment.campaign is not None else _unpassed(phases),
+        campaign=experiment.campaign,
+        needs=load_needs(experiment) if queued else None,
+    )
+
+
+def _unpassed(phases: Sequence[PhaseRow]) -> str | None:
+    return next((row.name for row in phases if row.state not in _THROUGH), None)
+
+
+def next_steps(place: Place) -> list[NextStep]:
+    """Return what can be typed, the likeliest first."""
+    if place.state is ExperimentState.FINISHED:
+        steps = _finished(place)
+    elif place.state is ExperimentState.AWAITING_DECISION:
+        steps = _awaiting(place)
+    else:
+        steps = _under_way(place)
+    return list(steps)[:MOST_STEPS]
+
+
+def _step(place: Place, text: str, *words: str) -> NextStep:
+    head, *rest = words
+    line = shlex.join(["gonogo", head, place.experiment, *rest])
+    return NextStep(command=line, text=text)
+
+
+def _why(place: Place, text: str, *words: str) -> NextStep:
+    return _step(place, text, *words, "--reason", "WHY")
+
+
+def _under_way(place: Place) -> Iterator[NextStep]:
+    """Yield what can be done while it goes on, or waits for a worker."""
+    lost = next((run for run in place.runs if run.lost), None)
+    if lost is not None and "takeover" in place.verbs:
+        text = f"if you know that {lost.host} is dead: start the next attempt from its checkpoint"
+        yield _why(place, text, "takeover")
+    queued = any(run.state == RunState.QUEUED for run in place.runs)
+    if queued:
+        allowing = "" if place.needs is None else f" that has {place.needs},"
+        text = f"start a worker{allowing} on a host with free devices"
+        yield NextStep(command="gonogo worker", text=text)
+    yield _step(place, "follow it", "watch")
+    if "halt" in place.verbs and not queued:
+        yield _why(place, "stop it with a checkpoint", "halt")
+    if "cancel" in place.verbs:
+        yield _why(place, "stop it for good", "cancel")
+
+
+def _awaiting(place: Place) -> Iterator[NextStep]:
+    """Yield the answers to what is asked of a person."""
+    following = place.following or "its end"
+    if "promote" in place.verbs:
+        yield _why(place, f"approve: go on with {following}", "promote")
+    if "resume" in place.verbs:
+        yield _step(place, f"go on with {place.phase} from its last checkpoint", "resume")
+    if "rerun" in place.verbs:
+        yield _step(place, f"run {place.phase} again from its start", "rerun")
+    for row in place.conditions:
+        if row.state is ConditionState.OPEN and row.due == place.following and not is_approval(row):
+            yield _waiver(place, row)  # else going on would miss it
+    if "promote" in place.verbs:
+        yield _why(place, f"refuse: {place.phase} is NO_GO by hand", "override", "NO_GO")
+    else:
+        yield _why(place, f"go on with {following}, by hand", "override", "GO")
+        yield _why(place, "end it as NO_GO, by hand", "override", "NO_GO")
+    yield _why(place, "end it without a verdict", "cancel")
+
+
+def _waiver(place: Place, condition: Condition) -> NextStep:
+    words = ("override", "CONDITIONAL_GO", "--condition", condition.id)
+    return _why(place, f"accept it by hand: {condition.text}", *words)
+
+
+def _finished(place: Place) -> Iterator[NextStep]:
+    """Yield where to look, and what only a person can settle."""
+    if place.cause is not None:
+        yield from _logs(place, place.cause)
+    yield _step(place, "read the whole of it", "report")
+    if place.campaign is not None:
+        command = f"gonogo campaign show {place.campaign}"
+        yield NextStep(command=command, text="what its campaign has come to")
+    for row in place.conditions:
+        if row.state is ConditionState.OPEN and row.evidence_from is None:
+            yield _waiver(place, row)
+    if place.unpassed is not None:
+        again = shlex.join(["gonogo", "submit", place.plan, "--from"])
+        text = f"once the cause is mended: a new experiment that goes on with {place.unpassed}"
+        yield NextStep(command=f"{again} {place.experiment}:{place.unpassed}", text=text)
+    if place.last_decision is not None:
+        check = f"gonogo replay {place.last_decision}"
+        yield NextStep(command=check, text="derive the last decision again from its files")
+
+
+def _logs(place: Place, cause: Cause) -> Iterator[NextStep]:
+    """Yield the log that says most."""
+    ended = [run for run in place.runs if run.outcome and run.started_at is not None]
+    if cause.log is None or not ended:
+        return
+    rank = [] if cause.rank is None or cause.log == "torchrun.log" else ["--rank", str(cause.rank)]
+    command = shlex.join(["gonogo", "logs", ended[-1].id, *rank])
+    yield NextStep(command=command, text=f"read {cause.log}")
