@@ -9,9 +9,11 @@ from sqlalchemy import text
 
 from gonogo import __version__
 from gonogo.contract.api import ProblemBody
+from gonogo.contract.errors import Unavailable
 from service.conductor.conductor import Conductor
 from service.context import Context
 from service.http.auth import Service
+from service.http.limits import Limits
 from service.http.problems import DOCUMENTED, WireResponse, add_handlers
 from service.metrics import control_plane
 from service.pages import sign_in
@@ -52,18 +54,21 @@ open_routes = APIRouter(tags=["open"])
 
 
 @open_routes.get("/healthz", operation_id="healthz")
-def healthz() -> dict[str, str]:
-    """Say that the process lives."""
+async def healthz() -> dict[str, str]:
+    """Say that the process lives; waits for no thread, so that a slow database ends nothing."""
     return {"status": "ok", "version": __version__}
 
 
 @open_routes.get("/readyz", operation_id="readyz", responses={503: DOCUMENTED[503]})
 def readyz(context: Service) -> dict[str, str]:
-    """Say that the database answers."""
+    """Say that the database answers, and that it takes writes."""
     context.store.read(lambda session: session.execute(text("SELECT 1")).scalar())
+    if not context.store.can_write(_WRITE_S):
+        raise Unavailable(f"the database took no write within {_WRITE_S:.0f} s")
     return {"status": "ready"}
 
 
+_WRITE_S = 3.0
 OPEN = (open_routes, control_plane.router)
 """Routers outside /api: no key."""
 
@@ -88,9 +93,12 @@ def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
         version=__version__,
         summary="Runs training experiments phase by phase, and ends each in a GO or NO_GO.",
         lifespan=lifespan,
+        docs_url=None,  # both would load scripts from elsewhere into the pages' origin
+        redoc_url=None,
         default_response_class=WireResponse,
     )
     app.state.context = context
+    app.add_middleware(Limits, context=context)
     add_handlers(app)
     for router in API:
         app.include_router(router, prefix="/api/v1", responses=DOCUMENTED)

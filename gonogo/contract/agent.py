@@ -1,6 +1,8 @@
 """What do a worker and the control plane say to each other? The messages of `/api/v1/agent/…`.
 
-Every write for a run carries its fencing token; a stale one is answered 409 and changes nothing.
+Every write for a run carries its fencing token and, in the header `X-Gonogo-Claim`, the secret that
+its claim was answered with. A stale token is answered 409 `stale_token`, another secret 403; both
+change nothing.
 Growing files (heartbeats, ticks, device samples, findings) are sent by byte offset: the control
 plane answers up to which byte it has each, and the sender goes on from there, so a lost, doubled or
 late message costs nothing. Small records are sent whole, as the bytes that they are: their digests
@@ -17,7 +19,7 @@ from gonogo.contract.heartbeat import Count
 from gonogo.contract.lifecycle import RunEvent
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
-from gonogo.contract.wire import Submitted
+from gonogo.contract.wire import Labels, Submitted, Text
 
 WAKE_QUEUE_PREFIX = "gonogo-"
 WAKE_JOB = "worker.job.wake"
@@ -41,31 +43,43 @@ RECORD_PATH = (
 """Small records of a run directory that judging needs byte by byte."""
 
 
+Word = Annotated[str, Field(max_length=255)]
+Words = Annotated[list[Word], Field(max_length=4096)]
+Path = Annotated[str, Field(max_length=4096)]
+Paths = Annotated[list[Path], Field(max_length=1024)]
+
+
+CLAIM_HEADER = "X-Gonogo-Claim"
+
+
 class ClaimRequest(Submitted):
     """POST /agent/claims: a worker offers its free devices."""
 
     worker: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
     """Stable name of the worker on its host."""
-    host: str
-    boot_id: str
-    """/proc/sys/kernel/random/boot_id: a new one proves that everything before it is dead."""
+    host: Word
+    boot_id: Word
+    """/proc/sys/kernel/random/boot_id: a new one of the same machine proves that everything before
+    it is dead."""
+    machine_id: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")] | None = None
+    """What tells the host from every other, whatever its name; null from a worker of before."""
     pid: int
-    version: str
-    labels: dict[str, str] = {}
-    profiles: list[str] = []
+    version: Word
+    labels: Labels = {}
+    profiles: Words = []
     """Hardware profiles that this worker can serve; empty = any."""
-    devices: list[str] = []
+    devices: Words = []
     """All devices of the worker, such as `cpu:0`, `cuda:1`."""
-    free: list[str] = []
+    free: Words = []
     """Those without a living keeper."""
-    active: list[str] = []
+    active: Words = []
     """Runs that live or wait to be shipped on this worker. A run claimed by this worker that is
     not among them never started, or is over: it may be given out again."""
-    allow: list[str] = []
+    allow: Paths = []
     """What plans may start on this host besides nsa.train: modules, paths, or `any`."""
-    allow_env: list[str] = []
+    allow_env: Words = []
     """Names that plans may set there besides the listed ones, or `any`."""
-    metrics_url: str | None = None
+    metrics_url: Annotated[str, Field(max_length=2000)] | None = None
     """Where Prometheus finds the worker's exporter."""
     draining: bool = False
 
@@ -74,6 +88,8 @@ class ClaimAnswer(Submitted):
     """An order, or nothing."""
 
     order: Order | None = None
+    secret: str | None = None
+    """What every message about the run brings in `X-Gonogo-Claim`; it stays with the worker."""
 
 
 class RankTelemetry(Submitted):
@@ -131,8 +147,8 @@ class Command(Submitted):
     """Stop with a checkpoint."""
 
     kind: CommandKind
-    reason: str = ""
-    actor: str = ""
+    reason: Text = ""
+    actor: Word = ""
 
 
 class TelemetryAck(Submitted):
@@ -152,7 +168,7 @@ class StateReport(Submitted):
     token: int
     event: RunEvent
     at: float
-    dir: str | None = None
+    dir: Path | None = None
     preflight: Preflight | None = None
     model: ModelRecord | None = None
     exit: ExitRecord | None = None
@@ -170,15 +186,15 @@ class FindingsReport(Submitted):
     """POST /agent/runs/{id}/findings; idempotent by key."""
 
     token: int
-    findings: list[Finding]
+    findings: Annotated[list[Finding], Field(max_length=10_000)]
 
 
 class EvidenceReport(Submitted):
     """POST /agent/runs/{id}/evidence: one file, base64."""
 
     token: int
-    path: str
-    content_b64: str
+    path: Annotated[str, Field(max_length=400)]
+    content_b64: Annotated[str, Field(max_length=2 * MAX_EVIDENCE_BYTES)]
     truncated: bool = False
 
 

@@ -13,16 +13,16 @@ from gonogo.contract.ids import Kind
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import Outcome
-from gonogo.contract.wire import Number, Recorded, Submitted
+from gonogo.contract.wire import Document, Labels, Number, Recorded, Submitted, Text
 
 
-class Submission(Submitted):
+class Submission(Document):
     """POST /experiments."""
 
     plan: str | dict[str, Any]
     name: str | None = Field(default=None, max_length=200)
     set: dict[str, Any] = {}
-    labels: dict[str, str] = {}
+    labels: Labels = {}
     dry_run: bool = False
     origin: str | None = Field(default=None, max_length=200)
     """`EXPERIMENT:PHASE[@STEP]`: go on where that experiment ended (docs/plans.md)."""
@@ -31,15 +31,15 @@ class Submission(Submitted):
 class VerbBody(Submitted):
     """Body of the verbs."""
 
-    reason: str = ""
+    reason: Text = ""
 
 
 class Override(Submitted):
     """POST /experiments/{id}/decisions; with `condition`, waives that condition."""
 
     verdict: Verdict
-    reason: str = Field(min_length=1)
-    condition: str | None = None
+    reason: str = Field(min_length=1, max_length=4000)
+    condition: str | None = Field(default=None, max_length=200)
 
 
 class Forecast(Recorded):
@@ -345,6 +345,8 @@ class ProblemBody(Recorded):
     errors: list[dict[str, str]] = []
     state: str | None = None
     allowed: list[str] = []
+    token: int | None = None
+    """With `stale_token`: the token that the run has now."""
 
 
 class CampaignState(StrEnum):
@@ -355,7 +357,7 @@ class CampaignState(StrEnum):
     CANCELLED = "cancelled"
 
 
-class CampaignSubmission(Submitted):
+class CampaignSubmission(Document):
     """POST /campaigns."""
 
     plan: str | dict[str, Any]
@@ -363,7 +365,7 @@ class CampaignSubmission(Submitted):
     set: dict[str, Any] = {}
     repeats: Annotated[int, Field(ge=LEAST_REPEATS, le=MOST_REPEATS)] | None = None
     """Instead of the plan's."""
-    labels: dict[str, str] = {}
+    labels: Labels = {}
     dry_run: bool = False
 
 

@@ -4,7 +4,9 @@ GonogoError
 ├── Rejected       the caller's fault: never retried; REST 4xx, CLI exit 2
 │   ├── NotFound       REST 404, CLI exit 3
 │   ├── NotAllowed     REST 401/403, CLI exit 4
-│   └── Conflict       REST 409 (illegal transition, stale token)
+│   └── Conflict       REST 409 (illegal transition)
+│       ├── StaleToken     a newer claim owns the run
+│       └── NameTaken      another machine works under this name
 ├── Unavailable    ours or the network's fault: retried; REST 503, CLI exit 5
 └── Corrupt        bytes that we read are wrong: recorded, never swallowed; CLI exit 1
 
@@ -75,6 +77,25 @@ class Conflict(Rejected):
         super().__init__(detail)
         self.state = state
         self.allowed = allowed
+
+
+class StaleToken(Conflict):
+    """A newer claim owns the run."""
+
+    code = "stale_token"
+    title = "The token is stale"
+
+    def __init__(self, detail: str | None = None, *, newer: int) -> None:
+        super().__init__(detail)
+        self.newer = newer
+        """The token that the run has now."""
+
+
+class NameTaken(Conflict):
+    """Another machine works under this name."""
+
+    code = "name_taken"
+    title = "The name is taken"
 
 
 class Unavailable(GonogoError):

@@ -6,9 +6,12 @@ ignores them (a newer trainer must not end a run). Non-finite numbers are string
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
 from gonogo.contract.canonical import wire_value
+
+MAX_DEPTH = 64
+"""Levels of nesting in what a person submits."""
 
 NON_FINITE = ("NaN", "Infinity", "-Infinity")
 
@@ -21,12 +24,42 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
 """What plans, phases and criteria are called."""
 
 
+Text = Annotated[str, Field(max_length=4000)]
+"""What a person says: a reason, a remark."""
+
+Labels = Annotated[
+    dict[Annotated[str, Field(max_length=63)], Annotated[str, Field(max_length=500)]],
+    Field(max_length=64),
+]
+"""What a person or a worker says of itself by key."""
+
+
 class Submitted(BaseModel):
     """Base of what a person submits: unknown fields are errors."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, ser_json_inf_nan="strings", serialize_by_alias=True
     )
+
+
+class Document(Submitted):
+    """Base of a submission that holds documents of the person's own: bounded in depth."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_shallow(cls, value: Any) -> Any:
+        level, depth = [value], 0
+        while level:
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+            level = [
+                inner
+                for outer in level
+                if isinstance(outer, dict | list)
+                for inner in (outer.values() if isinstance(outer, dict) else outer)
+            ]
+        return value
 
 
 class Recorded(BaseModel):

@@ -1,10 +1,12 @@
 """Which run does a worker get? The oldest queued one that fits its free devices, exactly once.
 
 A claim is idempotent: a run that this worker claimed and does not know of is given out again under
-a higher token. A new boot id of a worker proves that everything it ran before is dead. A worker
-that is silent proves nothing, and nothing is taken from it here.
+a higher token and a new secret. A new boot id of the same machine proves that everything it ran
+before is dead; another machine of the same name proves nothing, and is refused while the first one
+works. A worker that is silent proves nothing either, and nothing is taken from it here.
 """
 
+import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +15,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import ClaimRequest
-from gonogo.contract.errors import Conflict
+from gonogo.contract.errors import Conflict, NameTaken
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, RunEvent, RunState
 from gonogo.contract.order import Order, ResumePoint, RunReason
@@ -22,8 +24,11 @@ from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
 from gonogo.planning.programs import allows
 from gonogo.planning.resolve import build_order
+from service.agent.fence import hash_claim
+from service.db.insert import insert_if_new
 from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
 from service.experiments.course import end_without_worker, resolved_of
+from service.experiments.epochs import EPOCH, next_token
 from service.experiments.lifecycle import Deed, lock_run, move_experiment, move_run, record_event
 from service.experiments.speeds import load_best_step_s
 from service.experiments.takers import SILENT_S
@@ -59,8 +64,20 @@ class Offer:
         return len(gpus) >= (changed or plan.workload.world_size)
 
 
-def claim(deed: Deed, request: ClaimRequest) -> Order | None:
-    """Return the order of a run that now belongs to this worker, or None."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """A run that now belongs to a worker."""
+
+    order: Order
+    secret: str
+
+
+def claim(deed: Deed, request: ClaimRequest) -> Claimed | None:
+    """Return a run that now belongs to this worker, or None.
+
+    Raises:
+        NameTaken: another machine works under the worker's name.
+    """
     rebooted = _remember_worker(deed, request)
     mine = _runs_of_worker(deed.session, request.worker)
     if rebooted:
@@ -70,9 +87,9 @@ def claim(deed: Deed, request: ClaimRequest) -> Order | None:
         _renew(deed, mine, request)
         for run in mine:
             if run.state in _NOT_STARTED and run.id not in request.active:
-                order = _give_out(deed, run.id, request, again=True)
-                if order is not None:
-                    return order
+                claimed = _give_out(deed, run.id, request, again=True)
+                if claimed is not None:
+                    return claimed
     if request.draining or not request.free:
         return None
     offer = Offer(
@@ -82,9 +99,9 @@ def claim(deed: Deed, request: ClaimRequest) -> Order | None:
         allow_env=tuple(request.allow_env),
     )
     for run_id in _fitting(deed, offer, request.host):
-        order = _give_out(deed, run_id, request, again=False)
-        if order is not None:
-            return order
+        claimed = _give_out(deed, run_id, request, again=False)
+        if claimed is not None:
+            return claimed
     return None
 
 
@@ -93,23 +110,40 @@ def _remember_worker(deed: Deed, request: ClaimRequest) -> bool:
     query = select(WorkerRow).where(WorkerRow.name == request.worker).with_for_update()
     row = deed.session.scalars(query).first()
     document = request.model_dump(mode="json")
+    said = {
+        "host": request.host,
+        "boot_id": request.boot_id,
+        "machine": request.machine_id,
+        "seen_at": deed.now,
+        "draining": request.draining,
+        "claim": document,
+    }
     if row is None:
-        deed.session.add(
-            WorkerRow(
-                name=request.worker,
-                host=request.host,
-                boot_id=request.boot_id,
-                seen_at=deed.now,
-                draining=request.draining,
-                claim=document,
-            )
+        if insert_if_new(deed.session, WorkerRow, {"name": request.worker, **said}):
+            return False
+        row = deed.session.scalars(query).one()  # another claim of its own was faster
+    same = _is_same_machine(row, request)
+    if not same and _works(deed, row):
+        raise NameTaken(
+            f"worker {request.worker} is another machine, {row.host}, which was heard "
+            f"{deed.now - row.seen_at:.0f} s ago or has runs; give this host a name of its own"
         )
-        deed.session.flush()
-        return False
-    rebooted = row.boot_id != request.boot_id and row.host == request.host
-    row.host, row.boot_id, row.seen_at = request.host, request.boot_id, deed.now
-    row.draining, row.claim = request.draining, document
+    rebooted = same and row.boot_id != request.boot_id
+    for name, value in said.items():
+        setattr(row, name, value)
     return rebooted
+
+
+def _is_same_machine(row: WorkerRow, request: ClaimRequest) -> bool:
+    """Say whether a claim comes from the machine of the one before; by name where none is said."""
+    if row.machine is None or request.machine_id is None:
+        return row.host == request.host
+    return row.machine == request.machine_id
+
+
+def _works(deed: Deed, row: WorkerRow) -> bool:
+    """Say whether a worker was heard lately, or has runs that have not ended."""
+    return deed.now - row.seen_at <= SILENT_S or bool(_runs_of_worker(deed.session, row.name))
 
 
 def _runs_of_worker(session: Session, worker: str) -> list[RunRow]:
@@ -180,13 +214,14 @@ def _belongs_elsewhere(deed: Deed, experiment: ExperimentRow, host: str) -> bool
     return deed.session.scalars(lives.limit(1)).first() is not None
 
 
-def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) -> Order | None:
-    """Give a run to a worker under a new token; None when another was faster."""
+def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) -> Claimed | None:
+    """Give a run to a worker under a new token and secret; None when another was faster."""
     experiment, run = lock_run(deed, run_id)
     expected = run.worker == request.worker and run.state in _NOT_STARTED
     if (again and not expected) or (not again and run.state != RunState.QUEUED):
         return None
-    token = experiment.token + 1
+    token = next_token(experiment.token, deed.session.info[EPOCH])
+    secret = secrets.token_hex(16)
     try:
         if again:
             record_event(
@@ -206,6 +241,7 @@ def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) ->
         return None
     experiment.token = run.token = token
     run.worker, run.host, run.boot_id = request.worker, request.host, request.boot_id
+    run.machine, run.claim = request.machine_id, hash_claim(secret)
     run.claimed_at = deed.now
     order = _build_order(experiment, run)
     order = order.model_copy(update={"best_step_s": load_best_step_s(deed.session, order)})
@@ -215,7 +251,7 @@ def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) ->
     progress.heard_at = deed.now
     if experiment.state == ExperimentState.QUEUED:
         move_experiment(deed, experiment, ExperimentEvent.START)
-    return order
+    return Claimed(order=order, secret=secret)
 
 
 def _build_order(experiment: ExperimentRow, run: RunRow) -> Order:

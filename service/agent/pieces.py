@@ -24,7 +24,7 @@ from gonogo.contract.agent import (
 )
 from gonogo.contract.errors import Corrupt, Rejected
 from gonogo.contract.lifecycle import RunState
-from service.agent.run_states import check_token
+from service.agent.fence import Bearer, check_bearer
 from service.db.schema import PieceRow, RecordRow, RunRow
 from service.experiments.lifecycle import Deed, lock_run
 
@@ -108,21 +108,21 @@ def load_bytes(session: Session, run: str, file: str, most: int | None) -> Itera
             yield raw if most is None or offset <= most else raw[: most - offset]
 
 
-def take_record(deed: Deed, run_id: str, report: RecordReport) -> None:
+def take_record(deed: Deed, run_id: str, report: RecordReport, bearer: Bearer) -> None:
     """Keep a small record; the same bytes again change nothing.
 
     After the end only what the end promised is taken.
 
     Raises:
         NotFound: no such run.
-        Conflict: a stale token.
+        NotAllowed, StaleToken: see `check_bearer`.
         Rejected: bad base64, or too large.
     """
     content = _decoded(report.content_b64, "content_b64")
     if len(content) > MAX_RECORD_BYTES:
         raise Rejected(f"content_b64: a record has at most {MAX_RECORD_BYTES} bytes")
     _, run = lock_run(deed, run_id)
-    check_token(run, report.token)
+    check_bearer(run, bearer)
     sha256 = hashlib.sha256(content).hexdigest()
     if run.state == RunState.ENDED and promised_records(run).get(report.path) != sha256:
         return

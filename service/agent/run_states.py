@@ -18,11 +18,12 @@ from gonogo.contract.agent import (
     StateReport,
 )
 from gonogo.contract.canonical import canonical_bytes
-from gonogo.contract.errors import Conflict, Rejected
+from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.lifecycle import RunEvent, RunState
 from gonogo.contract.outcome import Outcome
 from gonogo.planning.resolve import FROZEN
+from service.agent.fence import Bearer, check_bearer
 from service.db.schema import EvidenceRow, ExperimentRow, FindingRow, ProgressRow, RunRow
 from service.experiments.lifecycle import Deed, lock_run, move_run, queue_alert, record_event
 from service.told.causes import load_last_line
@@ -38,16 +39,17 @@ LEADS_TO = {
 }
 
 
-def take_state(deed: Deed, run_id: str, report: StateReport) -> None:
+def take_state(deed: Deed, run_id: str, report: StateReport, bearer: Bearer) -> None:
     """Let a run go on as its worker reports.
 
     Raises:
         NotFound: no such run.
-        Conflict: a stale token, or an event that the run's state does not allow.
+        NotAllowed, StaleToken: see `check_bearer`.
+        Conflict: an event that the run's state does not allow.
         Rejected: an end without its record.
     """
     experiment, run = lock_run(deed, run_id)
-    check_token(run, report.token)
+    check_bearer(run, bearer)
     if report.event is RunEvent.END and report.exit is None:
         raise Rejected("exit: missing; an end is reported with its record")
     _take_records(deed, experiment, run, report)
@@ -57,16 +59,6 @@ def take_state(deed: Deed, run_id: str, report: StateReport) -> None:
         _end(deed, experiment, run, report)
     else:
         move_run(deed, experiment, run, report.event, token=report.token)
-
-
-def check_token(run: RunRow, token: int) -> None:
-    """Refuse a token that is not the run's newest.
-
-    Raises:
-        Conflict: it is stale.
-    """
-    if run.token != token:
-        raise Conflict(f"stale token {token}: a newer claim owns run {run.id}")
 
 
 def _take_records(deed: Deed, experiment: ExperimentRow, run: RunRow, report: StateReport) -> None:
@@ -118,7 +110,7 @@ def _end(deed: Deed, experiment: ExperimentRow, run: RunRow, report: StateReport
     )
 
 
-def take_findings(deed: Deed, run_id: str, report: FindingsReport) -> int:
+def take_findings(deed: Deed, run_id: str, report: FindingsReport, bearer: Bearer) -> int:
     """Store the findings whose key is new and return how many they were.
 
     Only the first halt finding of a run alerts, and every one that asks for a person (`page`) does;
@@ -126,10 +118,10 @@ def take_findings(deed: Deed, run_id: str, report: FindingsReport) -> int:
 
     Raises:
         NotFound: no such run.
-        Conflict: a stale token.
+        NotAllowed, StaleToken: see `check_bearer`.
     """
     experiment, run = lock_run(deed, run_id)
-    check_token(run, report.token)
+    check_bearer(run, bearer)
     rows = deed.session.scalars(select(FindingRow).where(FindingRow.run == run_id)).all()
     known = {row.key for row in rows}
     halted = any(row.severity == Severity.HALT for row in rows)
@@ -195,16 +187,16 @@ def _alert(deed: Deed, experiment: ExperimentRow, run: RunRow, finding: Finding,
     )
 
 
-def take_evidence(deed: Deed, run_id: str, report: EvidenceReport) -> None:
+def take_evidence(deed: Deed, run_id: str, report: EvidenceReport, bearer: Bearer) -> None:
     """Store one file of evidence; the same path again replaces it.
 
     Raises:
         NotFound: no such run.
-        Conflict: a stale token.
+        NotAllowed, StaleToken: see `check_bearer`.
         Rejected: a path that leaves the run directory, bad base64, or more than a run may upload.
     """
     _, run = lock_run(deed, run_id)
-    check_token(run, report.token)
+    check_bearer(run, bearer)
     path = PurePosixPath(report.path)
     if path.is_absolute() or ".." in path.parts or not path.parts or len(report.path) > 400:
         raise Rejected(f"path: {report.path!r} is not a path inside the run directory")

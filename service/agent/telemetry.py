@@ -23,12 +23,13 @@ from gonogo.contract.agent import (
     TelemetryAck,
 )
 from gonogo.contract.canonical import wire_number
-from gonogo.contract.errors import Conflict, Corrupt
+from gonogo.contract.errors import Corrupt
 from gonogo.contract.heartbeat import Heartbeat, Msg, parse_heartbeat
 from gonogo.contract.lifecycle import RunState
 from gonogo.planning.resolve import FROZEN
+from service.agent.fence import Bearer, check_bearer
 from service.agent.pieces import Piece, pack_heartbeats, store_piece
-from service.agent.run_states import check_token, freeze_identity
+from service.agent.run_states import freeze_identity
 from service.db.insert import insert_all_new
 from service.db.schema import HeartbeatRow, LogRow, OffsetRow, ProgressRow, RunRow
 from service.experiments.lifecycle import Deed, load_run, lock_run, record_event
@@ -92,7 +93,12 @@ def _beat(rank: int, text: str) -> Heartbeat | None:
 
 
 def take_telemetry(
-    deed: Deed, run_id: str, telemetry: Telemetry, stretches: list[Stretch], pieces: list[Piece]
+    deed: Deed,
+    run_id: str,
+    telemetry: Telemetry,
+    stretches: list[Stretch],
+    pieces: list[Piece],
+    bearer: Bearer,
 ) -> TelemetryAck:
     """Store what is new and answer what is there.
 
@@ -102,18 +108,20 @@ def take_telemetry(
         telemetry: the message.
         stretches: its heartbeats.
         pieces: its stretches of other growing files.
+        bearer: who brings it.
 
     Raises:
         NotFound: no such run.
-        Conflict: a stale token.
+        NotAllowed, StaleToken: see `check_bearer`.
+        Corrupt: the run has no progress row.
     """
     session = deed.session
     query = select(ProgressRow).where(ProgressRow.run == run_id).with_for_update()
     progress = session.scalars(query.execution_options(populate_existing=True)).first()
     run = load_run(session, run_id)
-    check_token(run, telemetry.token)
+    check_bearer(run, bearer)
     if progress is None:
-        raise Conflict("the run has no progress row")
+        raise Corrupt("the run has no progress row")
     offsets = {
         row.file: row for row in session.scalars(select(OffsetRow).where(OffsetRow.run == run_id))
     }

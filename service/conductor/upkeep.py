@@ -14,11 +14,14 @@ _BATCH = 1_000
 def assign_cursors(session: Session) -> int:
     """Give committed events their place in the order of all; return how many got one.
 
+    By time, and those of one experiment by `seq` whatever their times say: a writer reads the
+    clock before it waits for the experiment's lock.
     Only the one conductor does this, after the commit, so a reader that has seen a cursor never
     finds a smaller one later.
     """
+    due = func.max(EventRow.at).over(partition_by=EventRow.experiment, order_by=EventRow.seq)
     query = select(EventRow).where(EventRow.cursor.is_(None)).limit(_BATCH)
-    rows = session.scalars(query.order_by(EventRow.at, EventRow.experiment, EventRow.seq)).all()
+    rows = session.scalars(query.order_by(due, EventRow.experiment, EventRow.seq)).all()
     if not rows:
         return 0
     last = session.scalars(select(func.max(EventRow.cursor))).one() or 0

@@ -139,7 +139,10 @@ class RunRow(Table):
     verdict: Mapped[str | None] = mapped_column(String(20))
     judged: Mapped[bool] = mapped_column(Boolean, default=False)
     worker: Mapped[str | None] = mapped_column(String(128), index=True)
+    claim: Mapped[str | None] = mapped_column(String(64))
+    """SHA-256 of the secret that its claim was answered with, which every message brings."""
     host: Mapped[str | None] = mapped_column(Text)
+    machine: Mapped[str | None] = mapped_column(String(32))
     boot_id: Mapped[str | None] = mapped_column(Text)
     dir: Mapped[str | None] = mapped_column(Text)
     command: Mapped[dict[str, Any] | None]
@@ -388,6 +391,10 @@ class KeyRow(Table):
     hash: Mapped[str] = mapped_column(String(64), unique=True)
     created_at: Mapped[float] = mapped_column(Seconds)
     revoked_at: Mapped[float | None] = mapped_column(Seconds)
+    home: Mapped[str | None] = mapped_column(String(12))
+    """Of a local key: whose it is; several services may share one database."""
+    worker: Mapped[str | None] = mapped_column(String(128))
+    """Of a worker's key: who claimed first with it; nobody else may."""
 
 
 class SessionRow(Table):
@@ -410,9 +417,19 @@ class WorkerRow(Table):
     name: Mapped[str] = mapped_column(String(128), primary_key=True)
     host: Mapped[str] = mapped_column(Text)
     boot_id: Mapped[str] = mapped_column(Text)
+    machine: Mapped[str | None] = mapped_column(String(32))
+    """What tells its host from every other, whatever its name; null: a worker of before."""
     seen_at: Mapped[float] = mapped_column(Seconds)
     draining: Mapped[bool] = mapped_column(Boolean, default=False)
     claim: Mapped[dict[str, Any]]
+
+
+class EpochRow(Table):
+    """The one row of fencing epochs: it grows with every start of a service."""
+
+    __tablename__ = "epochs"
+    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    n: Mapped[int] = mapped_column(BigInteger)
 
 
 class IdempotencyRow(Table):

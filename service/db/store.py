@@ -1,23 +1,26 @@
 """How is the database read and written? Transactions as functions, on SQLite and PostgreSQL.
 
 Guarantees: a function given to `write` is committed whole or not at all, and its result is
-returned after the commit. SQLite has one writer thread that commits whatever waits as one group
-(BEGIN IMMEDIATE, a savepoint for each), so that writers neither fail on locks nor pay one fsync
-each; on PostgreSQL writers run side by side and take row locks. A function may be run again after
-a serialization failure, so it touches nothing but its session.
+returned after the commit, which is on the disk. SQLite has one writer thread that commits whatever
+waits as one group (BEGIN IMMEDIATE, a savepoint for each), so that writers neither fail on locks
+nor pay one fsync each; where the group's transaction is lost (a full disk), everyone in it is told
+so. On PostgreSQL writers run side by side and take row locks. A function may be run again after a
+serialization failure, so it touches nothing but its session; one that nobody waits for any more is
+not begun.
 """
 
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
@@ -26,7 +29,12 @@ from gonogo.contract.errors import Unavailable
 _T = TypeVar("_T")
 _Work = Callable[[Session], Any]
 _GROUP = 64
+_QUEUE = 1000
+"""How many writers may wait; who comes then is told at once."""
 _BUSY_S = 30.0
+_STATEMENT_S = 30
+_LOCK_S = 20
+_IDLE_IN_TRANSACTION_S = 60
 _PATIENCE_S = 60.0
 _RETRIES = 5
 _CLOSE_S = 5.0
@@ -37,13 +45,31 @@ _log = logging.getLogger(__name__)
 def build_engine(url: str, *, writes: bool = False) -> Engine:
     """Return an engine; a SQLite one for `writes` takes the write lock when it begins."""
     if not is_sqlite(url):
-        return create_engine(url, pool_size=10, max_overflow=30, pool_pre_ping=True)
-    engine = create_engine(url, connect_args={"timeout": _BUSY_S, "check_same_thread": False})
+        limits = {
+            "statement_timeout": _STATEMENT_S,
+            "lock_timeout": _LOCK_S,
+            "idle_in_transaction_session_timeout": _IDLE_IN_TRANSACTION_S,
+        }
+        return create_engine(
+            url,
+            pool_size=10,
+            max_overflow=30,
+            pool_pre_ping=True,
+            hide_parameters=True,
+            connect_args={
+                "options": " ".join(f"-c {name}={limit}s" for name, limit in limits.items())
+            },
+        )
+    engine = create_engine(
+        url,
+        hide_parameters=True,
+        connect_args={"timeout": _BUSY_S, "check_same_thread": False},
+    )
 
     @event.listens_for(engine, "connect")
     def on_connect(connection: Any, _: Any) -> None:
         connection.isolation_level = None
-        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")
@@ -56,6 +82,9 @@ def build_engine(url: str, *, writes: bool = False) -> Engine:
 def is_sqlite(url: str) -> bool:
     """Say whether a URL names a SQLite database."""
     return make_url(url).get_backend_name() == "sqlite"
+
+
+_NOTHING = text("SELECT 1")
 
 
 @dataclass(slots=True)
@@ -78,15 +107,15 @@ class Store:
         url: str,
         *,
         after_commit: Callable[[], None] | None = None,
-        info: Mapping[str, Any] | None = None,
+        info: dict[str, Any] | None = None,
     ) -> None:
         self.url = url
-        self._info = dict(info or {})
+        self._info: dict[Any, Any] = info if info is not None else {}
         self.sqlite = is_sqlite(url)
         self._after_commit = after_commit or (lambda: None)
         self._readers = build_engine(url)
         self._writers = build_engine(url, writes=True) if self.sqlite else self._readers
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: queue.Queue[_Job | None] = queue.Queue()
         self._thread: threading.Thread | None = None
         if self.sqlite:
             self._thread = threading.Thread(target=self._run, name="db-writer", daemon=True)
@@ -101,6 +130,11 @@ class Store:
         for engine in (self._readers, self._writers):
             _dispose(engine)
 
+    @property
+    def waiting(self) -> int:
+        """How many writes have not been begun."""
+        return self._jobs.qsize()
+
     def connect(self) -> Connection:
         """Return a connection of its own (the conductor's advisory lock lives on one)."""
         return self._readers.connect()
@@ -114,17 +148,19 @@ class Store:
         try:
             with Session(self._readers, expire_on_commit=False) as session:
                 return work(session)
-        except OperationalError as error:
+        except (OperationalError, PoolTimeout) as error:
             raise Unavailable("the database does not answer") from error
 
     def write(self, work: Callable[[Session], _T]) -> _T:
         """Run `work` in a transaction and return its result after the commit.
 
         Raises:
-            Unavailable: the database does not answer.
+            Unavailable: the database does not answer, or too many wait for it.
         """
         if self._thread is None:
             return self._write_now(work)
+        if self.waiting >= _QUEUE:
+            raise Unavailable(f"the database is overloaded: {_QUEUE} writes wait")
         done: Future[_T] = Future()
         self._jobs.put(_Job(work, done))
         try:
@@ -132,7 +168,22 @@ class Store:
         except OperationalError as error:
             raise Unavailable("the database does not answer") from error
         except TimeoutError as error:
+            if not done.cancel():  # begun already: what becomes of it is still to be told
+                _log.warning("a write goes on unawaited", extra={"action": "write_unawaited"})
             raise Unavailable("the database is overloaded") from error
+
+    def can_write(self, within_s: float) -> bool:
+        """Say whether a write that changes nothing is committed within `within_s` seconds."""
+        if self._thread is None:
+            return self.read(lambda session: session.execute(_NOTHING).scalar()) == 1
+        done: Future[None] = Future()
+        self._jobs.put(_Job(lambda session: None, done))
+        try:
+            done.result(timeout=within_s)
+        except (TimeoutError, DBAPIError):
+            done.cancel()
+            return False
+        return True
 
     def _write_now(self, work: Callable[[Session], _T]) -> _T:
         """Run a transaction in this thread; one that lost against another runs again."""
@@ -145,6 +196,11 @@ class Store:
                     result = work(session)
                 self._after_commit()
                 return result
+            except PoolTimeout as error:
+                raise Unavailable("the database does not answer") from error
+            except IntegrityError:
+                if attempt == _RETRIES:
+                    raise
             except OperationalError as error:
                 if attempt == _RETRIES or not _lost_a_race(error):
                     raise Unavailable("the database does not answer") from error
@@ -164,13 +220,19 @@ class Store:
                 return
 
     def _commit_group(self, group: list[_Job]) -> None:
-        """Run a group in one transaction; each fails or holds by itself."""
+        """Run a group in one transaction; each fails or holds by itself.
+
+        Nobody hears of success before the commit. SQLite gives up a whole transaction when a
+        disk is full or cannot be read, whatever the savepoints: then nothing of the group is kept
+        and nobody's write happened, so everybody gets the error that ended it.
+        """
+        group = [job for job in group if job.done.set_running_or_notify_cancel()]
         results: list[tuple[_Job, Any]] = []
         try:
             with self._writers.begin() as connection:
                 for job in group:
                     self._run_job(connection, job, results)
-        except DBAPIError as error:
+        except Exception as error:  # noqa: BLE001 - the writer outlives whatever happens to a group
             _log.error("commit failed: %s", error, extra={"action": "commit_failed"})
             for job in group:
                 if not job.done.done():
@@ -182,6 +244,9 @@ class Store:
             self._after_commit()
 
     def _run_job(self, connection: Connection, job: _Job, results: list[tuple[_Job, Any]]) -> None:
+        raw = connection.connection.dbapi_connection
+        failure: Exception | None = None
+        result: Any = None
         try:
             with Session(
                 connection,
@@ -192,7 +257,11 @@ class Store:
                 result = job.work(session)
                 session.commit()
         except Exception as error:  # noqa: BLE001 - belongs to the caller, who gets it as it is
-            job.done.set_exception(error)
+            failure = error
+        if raw is None or not raw.in_transaction:
+            raise Unavailable(f"the database gave up a transaction: {_first(failure)}") from failure
+        if failure is not None:
+            job.done.set_exception(failure)
         else:
             results.append((job, result))
 
@@ -206,6 +275,16 @@ def _dispose(engine: Engine) -> None:
             break
         time.sleep(_CLOSE_POLL_S)
     engine.dispose()
+
+
+def _first(error: BaseException | None) -> BaseException | None:
+    """Return the error of the database that began it; what failed after it hides it."""
+    first = error
+    while error is not None:
+        if isinstance(error, DBAPIError):
+            first = error.orig
+        error = error.__context__
+    return first
 
 
 def _lost_a_race(error: OperationalError) -> bool:

@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import os
 import secrets
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -54,6 +55,8 @@ class Principal:
     key_id: str
     name: str
     role: Role
+    worker: str | None = None
+    """Whose key it is, of a worker's that has claimed."""
 
     @property
     def actor(self) -> str:
@@ -72,10 +75,18 @@ def find_principal(session: Session, key: str) -> Principal | None:
     row = session.scalars(select(KeyRow).where(KeyRow.hash == hashed)).first()
     if row is None or row.revoked_at is not None or not hmac.compare_digest(row.hash, hashed):
         return None
-    return Principal(key_id=row.id, name=row.name, role=Role(row.role))
+    return Principal(key_id=row.id, name=row.name, role=Role(row.role), worker=row.worker)
 
 
-def create_key(session: Session, name: str, role: Role, now: float, key: str | None = None) -> str:
+def create_key(
+    session: Session,
+    name: str,
+    role: Role,
+    now: float,
+    key: str | None = None,
+    *,
+    home: str | None = None,
+) -> str:
     """Store a key (a fresh one when none is given) and return it; it is never shown again.
 
     Raises:
@@ -93,6 +104,7 @@ def create_key(session: Session, name: str, role: Role, now: float, key: str | N
             hash=hash_key(key),
             created_at=now,
             revoked_at=None,
+            home=home,
         )
     )
     return key
@@ -112,20 +124,35 @@ def revoke_key(session: Session, name: str, now: float) -> None:
 
 
 def load_local_keys(context: Context) -> None:
-    """Make sure that the local keys exist, in their files as well as in the database."""
+    """Make sure that the local keys exist, in their files as well as in the database.
+
+    Only an older key of this very home is revoked: other services, each with a home of its own,
+    may share the database.
+    """
+    home = _name_of(context.settings.home)
     for file_name, role in LOCAL_KEYS:
         key = _load_or_create(context.settings.home / file_name)
 
         def register(session: Session, key: str = key, role: Role = role) -> None:
             if find_principal(session, key) is not None:
                 return
-            name = f"local {role}"
-            for row in session.scalars(select(KeyRow).where(KeyRow.name == name)):
+            ours = select(KeyRow).where(KeyRow.home == home, KeyRow.role == role.value)
+            for row in session.scalars(ours):
                 row.revoked_at = row.revoked_at or context.now()
             session.flush()
-            create_key(session, name, role, context.now(), key)
+            name = f"local {role}"
+            taken = select(KeyRow.id).where(KeyRow.name == name, KeyRow.revoked_at.is_(None))
+            if session.scalars(taken).first() is not None:  # another home's, on this database
+                name = f"{name} of {socket.gethostname()} {home}"
+            create_key(session, name, role, context.now(), key, home=home)
 
         context.store.write(register)
+
+
+def _name_of(home: Path) -> str:
+    """Return a short name for a home on its host, the same at every start."""
+    whole = f"{socket.gethostname()}:{home.resolve()}"
+    return hashlib.sha256(whole.encode("utf-8", "replace")).hexdigest()[:12]
 
 
 def _load_or_create(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from gonogo.contract.errors import (
     NotAllowed,
     NotFound,
     Rejected,
+    StaleToken,
     Unavailable,
 )
 from service.evidence.artifacts import ArtifactNotHere
@@ -83,6 +85,7 @@ DOCUMENTED: dict[int | str, dict[str, Any]] = {
         (404, "Not found"),
         (409, "The request does not fit the present state"),
         (412, "The experiment has changed since you looked at it"),
+        (413, "The request is too large"),
         (422, "The request is not valid"),
         (429, "Too many requests"),
         (503, "Temporarily unavailable"),
@@ -115,6 +118,11 @@ def problem_response(body: ProblemBody, headers: Mapping[str, str] | None = None
 
 def _on_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, GonogoError)
+    return problem_of_error(request, error)
+
+
+def problem_of_error(request: Request, error: GonogoError) -> JSONResponse:
+    """Return the answer to a request that ended in an error of the contract."""
     status = status_of(error)
     if status >= 500:
         _log.error("%s", error, extra={"action": "request_failed"})
@@ -136,6 +144,7 @@ def _on_error(request: Request, error: Exception) -> JSONResponse:
         errors=rows,
         state=getattr(error, "state", None),
         allowed=list(getattr(error, "allowed", ())),
+        token=error.newer if isinstance(error, StaleToken) else None,
     )
     return problem_response(body, headers)
 
@@ -186,8 +195,30 @@ def _on_text(request: Request, error: Exception) -> JSONResponse:
     return problem_response(body)
 
 
+def _on_unexpected(request: Request, error: Exception) -> JSONResponse:
+    """Answer a defect of ours with an id by which its traceback is found in the log."""
+    number = uuid.uuid4().hex
+    _log.error(
+        "%s %s failed, request %s",
+        request.method,
+        request.url.path,
+        number,
+        exc_info=error,
+        extra={"action": "request_failed", "request": number},
+    )
+    body = ProblemBody(
+        title="An error of ours",
+        status=500,
+        detail=f"unexpected {type(error).__name__}; the service's log has request {number}",
+        instance=request.url.path,
+        code="internal",
+    )
+    return problem_response(body, {"X-Request-Id": number})
+
+
 def add_handlers(app: FastAPI) -> None:
     """Make every error of the application a problem document."""
+    app.add_exception_handler(Exception, _on_unexpected)
     app.add_exception_handler(GonogoError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)

@@ -24,7 +24,7 @@ LIMIT_S = 900.0
 """For the facts of one run."""
 KEPT_ANSWERS = 50
 COMMAND = (sys.executable, "-m", "service.judging.assessing")
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 _END_S = 5.0
 
 _log = logging.getLogger(__name__)

@@ -1,9 +1,12 @@
 """The worker-facing calls: claims, telemetry, states, findings, evidence."""
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Header
 from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import (
+    CLAIM_HEADER,
     Accepted,
     ClaimAnswer,
     ClaimRequest,
@@ -14,14 +17,14 @@ from gonogo.contract.agent import (
     Telemetry,
     TelemetryAck,
 )
-from gonogo.contract.order import Order
-from service.agent.claims import claim
+from service.agent.claims import Claimed, claim
+from service.agent.fence import Bearer, bind_key
 from service.agent.pieces import pack_streams, take_record
 from service.agent.run_states import take_evidence, take_findings, take_state
 from service.agent.telemetry import needs_flags, parse_stretches, take_telemetry, update_flags
 from service.db.schema import ExperimentRow, ProgressRow
 from service.experiments.lifecycle import Deed, load_run
-from service.http.auth import Agent, Service
+from service.http.auth import Agent, Principal, Role, Service
 from service.http.problems import WireResponse
 
 router = APIRouter(prefix="/agent", tags=["worker-facing"])
@@ -31,26 +34,48 @@ router = APIRouter(prefix="/agent", tags=["worker-facing"])
 def post_claim(context: Service, caller: Agent, request: ClaimRequest) -> WireResponse:
     """Offer free devices; get an order with its fencing token, or nothing."""
 
-    def work(session: Session) -> Order | None:
+    def work(session: Session) -> Claimed | None:
+        if caller.role is Role.WORKER:
+            bind_key(session, caller.key_id, request.worker)
         actor = f"worker {request.worker}"
         return claim(Deed(session=session, now=context.now(), actor=actor), request)
 
-    order = context.store.write(work)
+    claimed = context.store.write(work)
+    if claimed is None:
+        return WireResponse({"order": None})
     # as in order.json: a setting that nobody set stays unsaid, so that its source stays known
-    return WireResponse({"order": order.document() if order is not None else None})
+    return WireResponse({"order": claimed.order.document(), "secret": claimed.secret})
+
+
+ClaimSecret = Annotated[
+    str | None,
+    Header(
+        alias=CLAIM_HEADER,
+        max_length=200,
+        description="The `secret` that the run was claimed with.",
+    ),
+]
+
+
+def _bearer(caller: Principal, token: int, secret: str | None) -> Bearer:
+    """Return who brings a message; an administrator's key is bound to no worker."""
+    return Bearer(token=token, secret=secret, worker=caller.worker)
 
 
 @router.post(
     "/runs/{run}/telemetry", operation_id="post_telemetry", response_model_exclude_unset=True
 )
-def post_telemetry(context: Service, caller: Agent, run: str, telemetry: Telemetry) -> TelemetryAck:
+def post_telemetry(
+    context: Service, caller: Agent, run: str, telemetry: Telemetry, secret: ClaimSecret = None
+) -> TelemetryAck:
     """Send growing files by offset and log tails, renew the lease, get commands."""
     stretches = parse_stretches(telemetry.ranks)
     pieces = pack_streams(telemetry.files or [])
+    bearer = _bearer(caller, telemetry.token, secret)
 
     def work(session: Session) -> tuple[TelemetryAck, bool]:
         deed = Deed(session=session, now=context.now(), actor=f"run {run}")
-        ack = take_telemetry(deed, run, telemetry, stretches, pieces)
+        ack = take_telemetry(deed, run, telemetry, stretches, pieces, bearer)
         row = load_run(session, run)
         frozen = bool(session.get_one(ExperimentRow, row.experiment).frozen)
         progress = session.get_one(ProgressRow, run)
@@ -67,44 +92,64 @@ def post_telemetry(context: Service, caller: Agent, run: str, telemetry: Telemet
 
 
 @router.post("/runs/{run}/state", operation_id="post_state")
-def post_state(context: Service, caller: Agent, run: str, report: StateReport) -> Accepted:
+def post_state(
+    context: Service, caller: Agent, run: str, report: StateReport, secret: ClaimSecret = None
+) -> Accepted:
     """Report that the run's lifecycle went on; what is past already changes nothing."""
     context.store.write(
         lambda session: take_state(
-            Deed(session=session, now=context.now(), actor=f"run {run}"), run, report
+            Deed(session=session, now=context.now(), actor=f"run {run}"),
+            run,
+            report,
+            _bearer(caller, report.token, secret),
         )
     )
     return Accepted()
 
 
 @router.post("/runs/{run}/findings", operation_id="post_findings")
-def post_findings(context: Service, caller: Agent, run: str, report: FindingsReport) -> Accepted:
+def post_findings(
+    context: Service, caller: Agent, run: str, report: FindingsReport, secret: ClaimSecret = None
+) -> Accepted:
     """Report findings; known keys change nothing."""
     taken = context.store.write(
         lambda session: take_findings(
-            Deed(session=session, now=context.now(), actor=f"run {run}"), run, report
+            Deed(session=session, now=context.now(), actor=f"run {run}"),
+            run,
+            report,
+            _bearer(caller, report.token, secret),
         )
     )
     return Accepted(detail={"new": taken})
 
 
 @router.post("/runs/{run}/evidence", operation_id="post_evidence")
-def post_evidence(context: Service, caller: Agent, run: str, report: EvidenceReport) -> Accepted:
+def post_evidence(
+    context: Service, caller: Agent, run: str, report: EvidenceReport, secret: ClaimSecret = None
+) -> Accepted:
     """Upload one file of evidence."""
     context.store.write(
         lambda session: take_evidence(
-            Deed(session=session, now=context.now(), actor=f"run {run}"), run, report
+            Deed(session=session, now=context.now(), actor=f"run {run}"),
+            run,
+            report,
+            _bearer(caller, report.token, secret),
         )
     )
     return Accepted()
 
 
 @router.post("/runs/{run}/records", operation_id="post_record")
-def post_record(context: Service, caller: Agent, run: str, report: RecordReport) -> Accepted:
+def post_record(
+    context: Service, caller: Agent, run: str, report: RecordReport, secret: ClaimSecret = None
+) -> Accepted:
     """Upload one small record (order.json, exit.json, …) as it stands."""
     context.store.write(
         lambda session: take_record(
-            Deed(session=session, now=context.now(), actor=f"run {run}"), run, report
+            Deed(session=session, now=context.now(), actor=f"run {run}"),
+            run,
+            report,
+            _bearer(caller, report.token, secret),
         )
     )
     return Accepted()

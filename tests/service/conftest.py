@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from service.context import Context, open_context
 from service.db.migrate import migrate
 from service.db.schema import Table
 from service.db.store import build_engine
-from service.http.auth import load_local_keys
+from service.http.auth import Role, create_key, load_local_keys
 from service.settings import Settings
 from tests.service.fake_worker import FakeWorker
 
@@ -32,6 +32,7 @@ class Plane:
     context: Context
     http: httpx.Client
     home: Path
+    keys: dict[str, str] = field(default_factory=dict)
 
     def key(self, name: str = "key") -> str:
         return (self.home / name).read_text().strip()
@@ -62,8 +63,18 @@ class Plane:
         found: dict[str, Any] = self.get(f"/experiments/{experiment}")
         return found
 
-    def worker(self, **more: Any) -> FakeWorker:
-        return FakeWorker(http=self.http, key=self.key("worker_key"), **more)
+    def worker(self, name: str = "w1", **more: Any) -> FakeWorker:
+        """A worker with a key of its own; `w1` has the home's."""
+        return FakeWorker(http=self.http, key=self.worker_key(name), name=name, **more)
+
+    def worker_key(self, name: str) -> str:
+        if name == "w1":
+            return self.key("worker_key")
+        if name not in self.keys:
+            self.keys[name] = self.context.store.write(
+                lambda session: create_key(session, name, Role.WORKER, 1.0)
+            )
+        return self.keys[name]
 
     def wait(self, ready: Callable[[], Any], what: str = "it", limit_s: float = 20.0) -> Any:
         """Ask until the answer is truthy, and return it."""

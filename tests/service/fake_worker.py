@@ -91,9 +91,14 @@ class FakeWorker:
     active: list[str] = field(default_factory=list)
     findings: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Run → the findings that its watcher reported."""
+    secrets: dict[str, str] = field(default_factory=dict)
+    """Run → what its claim was answered with."""
 
     def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self.key}"}
+        secret = next((known for run, known in self.secrets.items() if run in path), None)
+        if secret is not None:
+            headers["X-Gonogo-Claim"] = secret
         return self.http.post(f"/api/v1/agent{path}", json=body, headers=headers)
 
     def claim(self, **more: Any) -> Order | None:
@@ -105,6 +110,8 @@ class FakeWorker:
         answer = self.post("/claims", body)
         assert answer.status_code == 200, answer.text
         order = answer.json()["order"]
+        if order:
+            self.secrets[order["run"]] = answer.json()["secret"]
         return Order.model_validate(order) if order else None
 
     def state(self, order: Order, event: str, **more: Any) -> httpx.Response:

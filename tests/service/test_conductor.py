@@ -9,6 +9,8 @@ import pytest
 from redis import Redis
 from rq import Queue
 from rq.serializers import JSONSerializer
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from service.conductor.leader import Leader
 from service.conductor.leases import LEASE_S, TAKEOVER_AFTER_S, Leases, Living, decide, observe
@@ -18,6 +20,7 @@ from service.context import Context, open_context
 from service.db.migrate import migrate
 from service.db.schema import EventRow
 from service.experiments.decisions import save_missing
+from service.experiments.lifecycle import Deed, lock_experiment, record_event
 from service.settings import Settings
 from tests.servers import RedisServer
 from tests.service.conftest import Clock, Plane, serving
@@ -161,6 +164,31 @@ def test_one_of_two_services_conducts_and_the_other_takes_over(
         context.store.close()
 
 
+def test_an_experiments_events_keep_their_order_whatever_their_times_say(still: Plane) -> None:
+    """A writer may read the clock, and then wait for the lock longer than another one."""
+    experiment = still.submit()
+    context: Context = still.context
+
+    def tell(session: Session, at: float) -> None:
+        deed = Deed(session=session, now=at)
+        record_event(deed, lock_experiment(deed, experiment), "test.event")
+
+    context.store.write(assign_cursors)
+    other = still.submit()
+    for at in (9e9, 5e9, 7e9, 1e9):
+        context.store.write(lambda session, at=at: tell(session, at))
+    context.store.write(assign_cursors)
+    rows = context.store.read(
+        lambda session: [
+            (row.experiment, row.seq)
+            for row in session.scalars(select(EventRow).order_by(EventRow.cursor))
+        ]
+    )
+    for one in (experiment, other):
+        seqs = [seq for owner, seq in rows if owner == one]
+        assert seqs == sorted(seqs)
+
+
 def test_cursors_order_all_committed_events_once(still: Plane) -> None:
     for _ in range(3):
         still.submit()
@@ -170,8 +198,6 @@ def test_cursors_order_all_committed_events_once(still: Plane) -> None:
     assert context.store.write(assign_cursors) == 0
     still.submit()
     context.store.write(assign_cursors)
-    from sqlalchemy import select
-
     cursors = context.store.read(
         lambda session: list(session.scalars(select(EventRow.cursor).order_by(EventRow.cursor)))
     )

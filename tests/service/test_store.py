@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import Pool
 
-from gonogo.contract.errors import Corrupt
+from gonogo.contract.errors import Corrupt, Unavailable
 from service.db.migrate import current_revision, migrate
 from service.db.schema import KeyRow, Table
 from service.db.store import Store, build_engine
@@ -142,3 +143,138 @@ def test_a_database_whose_references_do_not_hold_is_refused(tmp_path: Path) -> N
     engine.dispose()
     with pytest.raises(Corrupt):
         migrate(url)
+
+
+def test_no_write_is_acknowledged_that_a_full_database_lost(tmp_path: Path) -> None:
+    """Three in one group, the middle one fills the database: the others hold or are told."""
+    url = f"sqlite:///{tmp_path}/small.db"
+    migrate(url)
+    store = Store(url)
+    room = 40
+
+    def limit(session: Session) -> None:
+        pages = session.execute(text("PRAGMA page_count")).scalar_one()
+        session.execute(text(f"PRAGMA max_page_count={pages + room}"))
+
+    store.write(limit)
+    hold, held = threading.Event(), threading.Event()
+
+    def wait(session: Session) -> None:
+        held.set()
+        assert hold.wait(60)
+
+    def add_much(session: Session) -> str:
+        add_key(session, "much")
+        session.flush()
+        for number in range(2 * room):
+            session.add(
+                KeyRow(
+                    id=f"m{number}", name="x" * 4000, role="viewer", hash=f"m{number}", created_at=0
+                )
+            )
+            session.flush()
+        return "much"
+
+    def attempt(work: Callable[[Session], str]) -> str | None:
+        try:
+            return store.write(work)
+        except Unavailable:
+            return None
+
+    with ThreadPoolExecutor(5) as pool:
+        first = pool.submit(store.write, wait)
+        assert held.wait(60)
+        writes: list[Callable[[Session], str]] = [
+            lambda session: add_key(session, "before"),
+            add_much,
+            lambda session: add_key(session, "after"),
+        ]
+        told = []
+        for number, work in enumerate(writes, 1):
+            told.append(pool.submit(attempt, work))
+            while store.waiting < number:
+                time.sleep(0.001)
+        hold.set()
+        first.result(60)
+        said = {name for name in (future.result(60) for future in told) if name is not None}
+    assert "much" not in said
+    kept = store.read(lambda session: set(session.scalars(select(KeyRow.name))))
+    assert said == kept & {"before", "after", "much"}
+    assert store.write(lambda session: add_key(session, "later")) == "later"
+    store.close()
+
+
+def test_the_writer_outlives_an_error_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/gonogo.db"
+    migrate(url)
+    store = Store(url)
+    broken = iter([True, False])
+
+    def begin() -> object:
+        if next(broken):
+            raise RuntimeError("no memory")
+        return real()
+
+    real = store._writers.begin
+    monkeypatch.setattr(store._writers, "begin", begin)
+    with pytest.raises(RuntimeError):
+        store.write(lambda session: add_key(session, "one"))
+    assert store.write(lambda session: add_key(session, "two")) == "two"
+    store.close()
+
+
+def test_a_write_that_nobody_awaits_any_more_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.db.store._PATIENCE_S", 0.05)
+    url = f"sqlite:///{tmp_path}/gonogo.db"
+    migrate(url)
+    store = Store(url)
+    hold, held = threading.Event(), threading.Event()
+
+    def wait(session: Session) -> None:
+        held.set()
+        assert hold.wait(60)
+
+    with ThreadPoolExecutor(2) as pool:
+        slow = pool.submit(store.write, wait)
+        assert held.wait(60)
+        with pytest.raises(Unavailable, match="overloaded"):
+            store.write(lambda session: add_key(session, "given up"))
+        assert not store.can_write(0.01)
+        hold.set()
+        with pytest.raises(Unavailable):
+            slow.result(60)
+    assert store.can_write(60)
+    assert not store.read(lambda session: list(session.scalars(select(KeyRow.name))))
+    store.close()
+
+
+def test_too_many_writers_are_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.db.store._QUEUE", 2)
+    url = f"sqlite:///{tmp_path}/gonogo.db"
+    migrate(url)
+    store = Store(url)
+    hold, held = threading.Event(), threading.Event()
+
+    def wait(session: Session) -> None:
+        held.set()
+        assert hold.wait(60)
+
+    with ThreadPoolExecutor(4) as pool:
+        writes = [pool.submit(store.write, wait)]
+        assert held.wait(60)
+        for number in (1, 2):
+            writes.append(
+                pool.submit(store.write, lambda session, n=number: add_key(session, f"k{n}"))
+            )
+            while store.waiting < number:
+                time.sleep(0.001)
+        with pytest.raises(Unavailable, match="2 writes wait"):
+            store.write(lambda session: None)
+        hold.set()
+        for write in writes:
+            write.result(60)
+    store.close()

@@ -1,0 +1,77 @@
+"""Whose run is it? Checked with every message about one: its token, and who brings it.
+
+The token says which claim is the newest, the secret who made it: a worker's key alone is not
+enough to speak of another worker's run, and a number can be guessed.
+"""
+
+import hashlib
+import hmac
+import re
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from gonogo.contract.agent import CLAIM_HEADER
+from gonogo.contract.errors import NotAllowed, StaleToken
+from service.db.schema import KeyRow, RunRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bearer:
+    """Who brings a message about a run."""
+
+    token: int
+    secret: str | None = None
+    worker: str | None = None
+    """Whose key it is; None: an administrator's, or one that never claimed."""
+
+
+_NUMBERED = re.compile(r"(-[0-9a-f]{6})-\d{1,2}$")
+
+
+def home_of_worker(worker: str) -> str:
+    """Return what the workers of one home, which share its key, have in common."""
+    return _NUMBERED.sub(r"\1", worker)
+
+
+def bind_key(session: Session, key_id: str, worker: str) -> None:
+    """Make a worker's key the one of the worker that claims with it; the first one has it.
+
+    Raises:
+        NotAllowed: another worker has it.
+    """
+    row = session.get_one(KeyRow, key_id, with_for_update=True)
+    home = home_of_worker(worker)
+    if row.worker is None:
+        row.worker = home
+    elif row.worker != home:
+        raise NotAllowed(
+            f"this key belongs to worker {row.worker}; each has its own: "
+            f"`gonogo keys create {worker} --role worker`"
+        )
+
+
+def hash_claim(secret: str) -> str:
+    """Return what is stored of a claim's secret; of 128 random bits, so it needs no salt."""
+    return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
+
+
+def check_bearer(run: RunRow, bearer: Bearer) -> None:
+    """Refuse whoever does not hold the run's newest claim.
+
+    Raises:
+        NotAllowed: another worker's key, or not the claim's secret.
+        StaleToken: a newer claim owns the run.
+    """
+    if bearer.worker is not None and bearer.worker != home_of_worker(run.worker or ""):
+        raise NotAllowed(
+            f"run {run.id} belongs to worker {run.worker}, this key to {bearer.worker}"
+        )
+    if bearer.token != run.token:
+        raise StaleToken(
+            f"stale token {bearer.token}: a newer claim owns run {run.id}", newer=run.token
+        )
+    if run.claim is None:  # claimed under a release that gave no secret
+        return
+    if bearer.secret is None or not hmac.compare_digest(run.claim, hash_claim(bearer.secret)):
+        raise NotAllowed(f"{CLAIM_HEADER} is not what run {run.id} was claimed with")

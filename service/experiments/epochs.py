@@ -1,0 +1,40 @@
+"""Which fencing tokens may be given out? Those of an epoch that no living attempt can hold.
+
+A token is `epoch · 2³² + n`. The epoch grows with every start of a service, and is at least the
+hours since 2024: a database that was restored from a backup begins a new one, so that it never
+hands out a number that an attempt of after the backup already has.
+"""
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.db.schema import EpochRow
+
+_ONE = 1
+_SHIFT = 32
+_HOUR_S = 3600.0
+_FROM_S = 1_704_067_200.0
+"""2024-01-01T00:00:00Z. Epochs stay below 2²¹, so that tokens are whole in any JSON reader."""
+EPOCH = "epoch"
+"""Under which name a writing session's `info` carries the service's epoch."""
+
+
+def next_epoch(last: int, now: float) -> int:
+    """Return the epoch of a service that starts at `now` (Unix seconds) after epoch `last`."""
+    return max(last + 1, int((now - _FROM_S) // _HOUR_S), 1)
+
+
+def begin_epoch(session: Session, now: float) -> int:
+    """Record and return the epoch of a service that starts."""
+    query = select(EpochRow).where(EpochRow.id == _ONE).with_for_update()
+    row = session.scalars(query).first()
+    if row is None:
+        row = EpochRow(id=_ONE, n=0)
+        session.add(row)
+    row.n = next_epoch(row.n, now)
+    return row.n
+
+
+def next_token(last: int, epoch: int) -> int:
+    """Return the token after `last` (of the same experiment) in this epoch."""
+    return max(last, epoch << _SHIFT) + 1
