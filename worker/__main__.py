@@ -5,7 +5,8 @@ own. SIGTERM or SIGINT stops it: runs are left alone, or end with a checkpoint
 (GONOGO_WORKER_ON_STOP); a second signal ends the waiting. A worker that only stops because its
 parent died leaves its runs alone in any case.
 
-Exit codes: 0 stopped · 1 this home has no free worker name · 2 bad settings.
+Exit codes: 0 stopped · 1 this home has no free worker name or cannot be written to · 2 bad
+settings.
 """
 
 import logging
@@ -22,6 +23,7 @@ from worker.exporter import announce_exporter
 from worker.home import take_worker_number
 from worker.job import REQUESTS
 from worker.loop import Stopping, end_runs, make_rounds
+from worker.machine import load_machine_id
 from worker.probe import ProbeStore
 from worker.settings import OnStop, Settings, load_settings, worker_name
 from worker.slots import list_devices
@@ -39,6 +41,11 @@ def main() -> int:
         print(f"gonogo worker: {error.detail}", file=sys.stderr)
         return 2
     _start_logging(settings.log_level)
+    try:
+        machine = load_machine_id(settings.home)
+    except OSError as error:
+        print(f"gonogo worker: no machine id: {error}", file=sys.stderr)
+        return 1
     taken = take_worker_number(settings.home)
     if taken is None:
         print(f"gonogo worker: too many workers in {settings.home}", file=sys.stderr)
@@ -46,19 +53,26 @@ def main() -> int:
     stopping = Stopping(REQUESTS)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stopping.on_signal)
-    work(settings, devices, worker_name(settings, taken[0]), stopping)
+    work(settings, devices, machine, worker_name(settings, machine, taken[0]), stopping)
     return 0
 
 
-def work(settings: Settings, devices: tuple[str, ...], name: str, stopping: Stopping) -> None:
+def work(
+    settings: Settings,
+    devices: tuple[str, ...],
+    machine: str,
+    name: str,
+    stopping: Stopping,
+) -> None:
     """Make rounds until told to stop, then do with the runs what the settings say."""
     parent = os.getppid()  # one that died told us nothing: its runs go on
     desk = Desk(
         settings=settings,
         name=name,
+        machine=machine,
         devices=devices,
         probes=ProbeStore(settings.home, checkout_root(), settings.inherited),
-        metrics_url=announce_exporter(settings, devices),
+        metrics_url=announce_exporter(settings, machine, devices),
     )
     desk.probes.start()
     listening = threading.Event()

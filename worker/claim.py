@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from gonogo import __version__
-from gonogo.contract.agent import ClaimRequest
+from gonogo.contract.agent import ClaimAnswer, ClaimRequest
 from gonogo.contract.errors import Corrupt, NotAllowed, Rejected, Unavailable
 from gonogo.contract.ids import Kind, is_id
 from gonogo.contract.order import Order
@@ -28,6 +28,7 @@ from gonogo.supervise.locks import holding, launch_lock
 from gonogo.supervise.lost import build_infra_exit
 from gonogo.supervise.processes import boot_id
 from gonogo.supervise.start import start_keeper
+from worker.claims import ClaimBook, mark_claimed
 from worker.client import ControlPlane
 from worker.inventory import Inventory
 from worker.preflight import run_preflight
@@ -63,6 +64,8 @@ class Desk:
 
     settings: Settings
     name: str
+    machine: str
+    """What tells this host from every other."""
     devices: tuple[str, ...]
     probes: ProbeStore
     metrics_url: str | None = None
@@ -73,13 +76,16 @@ class Desk:
     offered: int = 0
     """How many devices the last claim offered; when more are free now, it is time for another."""
     _inventory: Inventory = field(init=False)
+    _book: ClaimBook = field(init=False)
+    _called_stale: dict[str, float] = field(default_factory=dict)
     _client: ControlPlane | None = None
     _reachable: bool = True
     _keepers: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _retries: dict[str, Retry] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._inventory = Inventory(self.settings.runs)
+        self._inventory = Inventory(self.settings.runs, self.machine)
+        self._book = ClaimBook(self.settings.home)
 
     def run_round(self) -> list[str] | None:
         """Reap what is lost, claim until there is nothing more; return the runs started.
@@ -93,11 +99,11 @@ class Desk:
                 return None
             self._reap_all()
             for _ in range(len(self.devices) + 1):
-                order = self._claim()
-                if order is None:
+                claim = self._claim()
+                if claim is None or claim.order is None:
                     break
-                if self._accept(order):
-                    started.append(order.run)
+                if self._accept(claim.order, claim.secret):
+                    started.append(claim.order.run)
         return started
 
     def free(self) -> tuple[str, ...]:
@@ -118,15 +124,18 @@ class Desk:
                 continue
             if reap(run, self._shipper, self.wall()):
                 self._retries.pop(run.run, None)
+                self._book.forget(run.run)
             else:
                 self._retries[run.run] = retry.later(time.monotonic())
 
     def _shipper(self, run_dir: RunDir, order: Order) -> Shipper | None:
         client = self._connect()
-        return None if client is None else Shipper(run_dir, order.run, order.token, client)
+        if client is None:
+            return None
+        return Shipper(run_dir, order.run, order.token, client, called_stale=self._called_stale)
 
-    def _claim(self) -> Order | None:
-        """Offer what is free; return an order or None (nothing to do, or nobody to ask)."""
+    def _claim(self) -> ClaimAnswer | None:
+        """Offer what is free; return a claim or None (nothing to do, or nobody to ask)."""
         free = self.free()
         self.offered = len(free)
         client = self._connect()
@@ -136,6 +145,7 @@ class Desk:
             worker=self.name,
             host=self.settings.host,
             boot_id=boot_id(),
+            machine_id=self.machine,
             pid=os.getpid(),
             version=__version__,
             labels=dict(self.settings.labels),
@@ -148,16 +158,16 @@ class Desk:
             draining=self.draining,
         )
         try:
-            order = client.post_claim(request).order
+            claim = client.post_claim(request)
         except (Unavailable, Rejected) as error:
             self._note_unreachable(error)
             return None
         if not self._reachable:
             _log.info("the control plane answers again", extra={"action": "reachable"})
         self._reachable = True
-        return order
+        return claim
 
-    def _accept(self, order: Order) -> bool:
+    def _accept(self, order: Order, secret: str | None) -> bool:
         """Make the run's directory, check the host, start the keeper; True when it lives."""
         if not is_id(order.run, Kind.RUN):
             _log.error("no run id: %r", order.run, extra={"action": "order_refused"})
@@ -167,13 +177,14 @@ class Desk:
             _log.warning("%s: given out twice", order.run, extra={"action": "order_repeated"})
             return False
         run_dir = RunDir(path)
+        self._book.save(order.run, secret)
+        mark_claimed(path, self.machine, boot_id())
         save_json(run_dir.order, order.document())
-        client = self._connect()
-        if client is None:
+        shipper = self._shipper(run_dir, order)
+        if shipper is None:
             return False
-        shipper = Shipper(run_dir, order.run, order.token, client)
         shipper.report()
-        if shipper.fenced:
+        if shipper.stale:
             return False
         return self._launch(order, run_dir, shipper)
 
@@ -190,7 +201,7 @@ class Desk:
             self._end_unfit(order, run_dir, shipper, record)
             return False
         shipper.report()
-        if shipper.fenced:
+        if shipper.stale:
             return False
         environ = keeper_environ(self.settings, self.settings.key())
         try:
@@ -241,7 +252,7 @@ class Desk:
             key = self.settings.key()
             if key is None:
                 return None
-            self._client = ControlPlane(self.settings.url, key)
+            self._client = ControlPlane(self.settings.url, key, secret_of=self._book.load)
         return self._client
 
     def _note_unreachable(self, error: Exception) -> None:

@@ -1,10 +1,12 @@
 """How does the worker's side call the control plane? The agent calls over HTTP, thinly.
 
 Guarantees: every call ends within its timeouts; a failure is one of the contract's errors
-(`Unavailable`: try again; `Conflict`: stale token or a step that does not fit; other `Rejected`:
-never by repeating). Nothing here retries, and the key never enters a message or a log line.
+(`Unavailable`: try again; `StaleToken`: the control plane itself says that a newer claim owns the
+run; other `Conflict`: a step that does not fit, or a stranger on the way; other `Rejected`: never
+by repeating). Nothing here retries, and neither key nor secrets enter a message or a log line.
 """
 
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -12,6 +14,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from gonogo.contract.agent import (
+    CLAIM_HEADER,
     Accepted,
     ClaimAnswer,
     ClaimRequest,
@@ -23,7 +26,14 @@ from gonogo.contract.agent import (
     TelemetryAck,
 )
 from gonogo.contract.api import ProblemBody
-from gonogo.contract.errors import Conflict, NotAllowed, NotFound, Rejected, Unavailable
+from gonogo.contract.errors import (
+    Conflict,
+    NotAllowed,
+    NotFound,
+    Rejected,
+    StaleToken,
+    Unavailable,
+)
 
 CONNECT_TIMEOUT_S = 2.0
 CALL_TIMEOUT_S = 10.0
@@ -36,8 +46,14 @@ class ControlPlane:
     """The control plane at `url`, called with a worker key; safe to use from several threads."""
 
     def __init__(
-        self, url: str, key: str | None, *, transport: httpx.BaseTransport | None = None
+        self,
+        url: str,
+        key: str | None,
+        *,
+        secret_of: Callable[[str], str | None] = lambda run: None,
+        transport: httpx.BaseTransport | None = None,
     ) -> None:
+        self._secret_of = secret_of
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._http = httpx.Client(
             base_url=f"{url.rstrip('/')}/api/v1/agent",
@@ -68,38 +84,60 @@ class ControlPlane:
 
     def post_telemetry(self, run: str, telemetry: Telemetry) -> TelemetryAck:
         """Send heartbeats and logs, renew the lease; return what has arrived so far."""
-        return self._post(f"/runs/{run}/telemetry", telemetry, TelemetryAck)
+        return self._post_about(run, "telemetry", telemetry, TelemetryAck)
 
     def post_state(self, run: str, report: StateReport) -> Accepted:
         """Report that the run's lifecycle went on."""
-        return self._post(f"/runs/{run}/state", report, Accepted)
+        return self._post_about(run, "state", report, Accepted)
 
     def post_findings(self, run: str, report: FindingsReport) -> Accepted:
         """Report findings; those that are known already change nothing."""
-        return self._post(f"/runs/{run}/findings", report, Accepted)
+        return self._post_about(run, "findings", report, Accepted)
 
     def post_evidence(self, run: str, report: EvidenceReport) -> Accepted:
         """Upload one file of evidence."""
-        return self._post(f"/runs/{run}/evidence", report, Accepted, timeout_s=EVIDENCE_TIMEOUT_S)
+        return self._post_about(run, "evidence", report, Accepted, timeout_s=EVIDENCE_TIMEOUT_S)
 
     def post_record(self, run: str, report: RecordReport) -> Accepted:
         """Upload one small record; the same bytes again change nothing."""
-        return self._post(f"/runs/{run}/records", report, Accepted, timeout_s=EVIDENCE_TIMEOUT_S)
+        return self._post_about(run, "records", report, Accepted, timeout_s=EVIDENCE_TIMEOUT_S)
+
+    def _post_about(
+        self,
+        run: str,
+        call: str,
+        body: BaseModel,
+        answer: type[_A],
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> _A:
+        """Post one message about a run, with the secret of its claim."""
+        secret = self._secret_of(run)
+        headers = {CLAIM_HEADER: secret} if secret else {}
+        path = f"/runs/{run}/{call}"
+        return self._post(path, body, answer, headers=headers, timeout_s=timeout_s)
 
     def _post(
-        self, path: str, body: BaseModel, answer: type[_A], *, timeout_s: float = CALL_TIMEOUT_S
+        self,
+        path: str,
+        body: BaseModel,
+        answer: type[_A],
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
     ) -> _A:
         """Post one message.
 
         Raises:
             Unavailable: no answer, 5xx, 429, or an answer that is not of this protocol.
+            StaleToken: by the answer's code, and only with the newer token.
             Conflict, NotFound, NotAllowed, Rejected: by the answer's status.
         """
         try:
             response = self._http.post(
                 path,
                 content=body.model_dump_json(),
-                headers={"Content-Type": "application/json"},
+                headers={"Content-Type": "application/json", **(headers or {})},
                 timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
             )
         except httpx.HTTPError as error:
@@ -117,6 +155,8 @@ def _error_of(path: str, response: httpx.Response) -> Rejected | Unavailable:
     status = response.status_code
     problem = _problem_of(response)
     detail = f"{path}: {status}: {problem.detail if problem else response.reason_phrase}"
+    if status == 409 and problem and problem.code == StaleToken.code and problem.token is not None:
+        return StaleToken(detail, newer=problem.token)
     if status == 409:
         allowed = tuple(problem.allowed) if problem else ()
         return Conflict(detail, state=problem.state if problem else None, allowed=allowed)

@@ -137,7 +137,7 @@ def start_exporter(view: Callable[[], HostView], host: str, port: int) -> tuple[
     return server, int(server.server_port)
 
 
-def announce_exporter(settings: Settings, devices: Sequence[str]) -> str | None:
+def announce_exporter(settings: Settings, machine: str, devices: Sequence[str]) -> str | None:
     """Start the exporter; return where Prometheus finds it, None when it cannot be started.
 
     It listens on loopback when the control plane is there too, else on every interface. A port
@@ -146,7 +146,7 @@ def announce_exporter(settings: Settings, devices: Sequence[str]) -> str | None:
     """
     near = urlsplit(settings.url).hostname in _LOOPBACK
     address = "127.0.0.1" if near else "0.0.0.0"
-    inventory = Inventory(settings.runs)
+    inventory = Inventory(settings.runs, machine)
 
     def view() -> HostView:
         live = {run.run: run.path for run in inventory.open_runs() if run.keeper is not None}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gonogo.supervise.keeper.living import living_keeper
 from gonogo.supervise.processes import ProcessRef
+from worker.claims import is_foreign
 
 SHIPPED_NAME = ".shipped"
 
@@ -30,9 +31,14 @@ class OpenRun:
 
 @dataclass(slots=True)
 class Inventory:
-    """The runs of one home; remembers which ones were shipped, so that they cost nothing more."""
+    """The runs of one home; remembers which ones were shipped, so that they cost nothing more.
+
+    Those of another machine, with which the home is shared, are not ours to look after.
+    """
 
     runs: Path
+    machine: str | None = None
+    """This machine; None: whoever's the runs are, they are looked at."""
     _shipped: set[str] = field(default_factory=set)
 
     def open_runs(self) -> list[OpenRun]:
@@ -41,9 +47,12 @@ class Inventory:
         for path in sorted(self._candidates()):
             if (path / SHIPPED_NAME).exists():
                 self._shipped.add(path.name)
-            elif (path / "order.json").exists():
+            elif (path / "order.json").exists() and not self._is_foreign(path):
                 found.append(OpenRun(run=path.name, path=path, keeper=living_keeper(path)))
         return found
+
+    def _is_foreign(self, path: Path) -> bool:
+        return self.machine is not None and is_foreign(path, self.machine)
 
     def _candidates(self) -> list[Path]:
         try:

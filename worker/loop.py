@@ -61,7 +61,7 @@ def end_runs(desk: Desk, stopping: Stopping, *, now: float) -> None:
     A second signal ends the waiting; the runs end all the same. `now` is in Unix seconds.
     """
     desk.draining = True
-    inventory = Inventory(desk.settings.runs)
+    inventory = Inventory(desk.settings.runs, desk.machine)
     keepers = set()
     for run in inventory.open_runs():
         if run.keeper is None:

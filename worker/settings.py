@@ -89,10 +89,13 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     )
 
 
-def worker_name(settings: Settings, number: int) -> str:
-    """Return the worker's stable name: host, home, and its number among the workers there."""
+def worker_name(settings: Settings, machine: str, number: int) -> str:
+    """Return the worker's stable name: host, home, and its number among the workers there.
+
+    Hosts of one name (containers are called alike) have different machines, so different names.
+    """
     host = re.sub(r"[^A-Za-z0-9_.-]", "-", settings.host)[:96]
-    home = hashlib.sha256(str(settings.home).encode()).hexdigest()[:6]
+    home = hashlib.sha256(f"{machine}:{settings.home}".encode()).hexdigest()[:6]
     return f"{host}-{home}" if number == 0 else f"{host}-{home}-{number}"
 
 

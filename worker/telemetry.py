@@ -12,6 +12,7 @@ Not covered: logs are tails; what lies further behind than a megabyte is skipped
 """
 
 import logging
+import time
 from collections.abc import Callable
 
 from gonogo.contract.agent import (
@@ -25,7 +26,7 @@ from gonogo.contract.agent import (
     Telemetry,
     TelemetryAck,
 )
-from gonogo.contract.errors import Conflict, GonogoError, Rejected, Unavailable
+from gonogo.contract.errors import Conflict, GonogoError, Rejected, StaleToken, Unavailable
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, complete_bytes, save_json
@@ -45,6 +46,9 @@ from worker.upload import build_evidence, pending_evidence
 
 MAX_BATCH_BYTES = 2 * 2**20
 """Heartbeat bytes in one message."""
+STALE_AGAIN_S = 5.0
+"""How much later the control plane must say again that a token is stale."""
+STALE_PAUSE_S = 1.0
 RENEW_S = 1.0
 """An empty message at least this often: it renews the lease and brings commands."""
 BACKOFF_S = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -55,9 +59,27 @@ _log = logging.getLogger(__name__)
 
 
 class Shipper:
-    """Ships one run directory; used from one thread. A second one may take over at any moment."""
+    """Ships one run directory; used from one thread. A second one may take over at any moment.
 
-    def __init__(self, run_dir: RunDir, run_id: str, token: int, client: ControlPlane) -> None:
+    Args:
+        run_dir: the run's directory.
+        run_id: the run.
+        token: the token that it was claimed with.
+        client: the control plane.
+        called_stale: run → when (monotonic clock) the control plane first called its token stale;
+            shared by the shippers that whoever makes one for every attempt makes.
+    """
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        run_id: str,
+        token: int,
+        client: ControlPlane,
+        *,
+        called_stale: dict[str, float] | None = None,
+    ) -> None:
+        self._called_stale = {} if called_stale is None else called_stale
         self._dir = run_dir
         self._run = run_id
         self._token = token
@@ -73,7 +95,8 @@ class Shipper:
         self._last_call = float("-inf")
         self._line_bytes = 300.0
         self.fenced = False
-        """Whether the control plane called the token stale: a newer attempt owns the run."""
+        """Whether the control plane called the token stale, twice and `STALE_AGAIN_S` apart: a
+        newer attempt owns the run."""
         self.backlog_lines = 0
         """About how many complete lines have not been acknowledged."""
 
@@ -89,9 +112,9 @@ class Shipper:
             return None
         try:
             return self._ship(now_mono, suspect)
-        except Conflict as error:
-            self._fence(error)
-            return _superseded()
+        except StaleToken as error:
+            self._note_stale(error, now_mono)
+            return _superseded() if self.fenced else None
         except (Unavailable, Rejected) as error:
             self._back_off(now_mono, error)
             return None
@@ -102,8 +125,8 @@ class Shipper:
             return
         try:
             self._send_states()
-        except Conflict as error:
-            self._fence(error)
+        except StaleToken as error:
+            self._note_stale(error, time.monotonic())
         except (Unavailable, Rejected) as error:
             _log.warning("report waits: %s", error, extra={"action": "report_waits"})
 
@@ -117,8 +140,10 @@ class Shipper:
         try:
             if not self.fenced:
                 self._finish(exit_record)
-        except Conflict as error:
-            self._fence(error)
+        except StaleToken as error:
+            self._note_stale(error, time.monotonic())
+            if not self.fenced:
+                return False
         except (Unavailable, Rejected) as error:
             _log.warning("end not shipped: %s", error, extra={"action": "finish_failed"})
             return False
@@ -152,7 +177,7 @@ class Shipper:
         """Do a step whose refusal must not keep heartbeats from being sent."""
         try:
             step()
-        except Conflict:
+        except StaleToken:
             raise
         except errors as error:
             _log.warning("%s: %s", action, error, extra={"action": action})
@@ -202,7 +227,7 @@ class Shipper:
         """Upload a record; one that is refused is not promised and keeps no run from its end."""
         try:
             self._client.post_record(self._run, record.report(self._token))
-        except Conflict:
+        except StaleToken:
             raise
         except Rejected as error:
             _log.warning("%s: %s", record.path, error, extra={"action": "record_refused"})
@@ -245,6 +270,7 @@ class Shipper:
     def _send_telemetry(self, telemetry: Telemetry) -> TelemetryAck:
         """Send one message and take over what the control plane says it has."""
         ack = self._client.post_telemetry(self._run, telemetry)
+        self._called_stale.pop(self._run, None)
         for part in telemetry.ranks:
             self._line_bytes = max(1.0, (part.end - part.start) / max(1, len(part.lines)))
         self._asked = True
@@ -297,7 +323,7 @@ class Shipper:
             try:
                 if report is not None:
                     self._client.post_evidence(self._run, report)
-            except Conflict:
+            except StaleToken:
                 raise
             except Rejected as error:
                 _log.warning("evidence refused: %s", error, extra={"action": "evidence_refused"})
@@ -314,9 +340,25 @@ class Shipper:
         self._failures += 1
         self._not_before = now_mono + pause
 
-    def _fence(self, error: Conflict) -> None:
-        _log.error("fenced off: %s", error, extra={"action": "fenced"})
-        self.fenced = True
+    @property
+    def stale(self) -> bool:
+        """Whether the control plane's last word was that the token is stale."""
+        return self.fenced or self._run in self._called_stale
+
+    def _note_stale(self, error: StaleToken, now_mono: float) -> None:
+        """Believe that a newer attempt owns the run when it is said a second time, later.
+
+        Once may be a control plane in the middle of a restore, or an answer to somebody else.
+        """
+        if error.newer <= self._token:
+            self._back_off(now_mono, error)
+            return
+        if self._run not in self._called_stale:
+            _log.warning("called stale: %s", error, extra={"action": "called_stale"})
+        if now_mono - self._called_stale.setdefault(self._run, now_mono) >= STALE_AGAIN_S:
+            _log.error("fenced off: %s", error, extra={"action": "fenced"})
+            self.fenced = True
+        self._not_before = now_mono + STALE_PAUSE_S
 
     def _save(self) -> None:
         self._reported.save(self._dir.path)

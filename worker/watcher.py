@@ -27,10 +27,12 @@ def start_shipping(run_dir: RunDir, order: Order) -> Shipping:
         return Offline()
 
     def connect() -> "Shipper":
+        from worker.claims import ClaimBook
         from worker.client import ControlPlane
         from worker.telemetry import Shipper
 
-        return Shipper(run_dir, order.run, order.token, ControlPlane(settings.url, key))
+        client = ControlPlane(settings.url, key, secret_of=ClaimBook(settings.home).load)
+        return Shipper(run_dir, order.run, order.token, client)
 
     logging.getLogger("httpx").setLevel(logging.WARNING)  # one line a request says nothing
     thread = ShippingThread(connect)

@@ -1,4 +1,7 @@
-"""Who is who: keys by home and worker, workers by machine, claims by secret, tokens by epoch."""
+"""Who is who: keys by home and worker, workers by machine, claims by secret, tokens by epoch.
+
+And what a queued run needs of a worker, so that no plan is read to find one.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -14,6 +17,7 @@ _NEW = (
     ("workers", "machine", 32),
     ("runs", "claim", 64),
     ("runs", "machine", 32),
+    ("runs", "profile", 64),
 )
 
 
@@ -21,6 +25,8 @@ def upgrade() -> None:
     """Add the columns, empty: what was there before stays as it is and is checked less."""
     for table, name, length in _NEW:
         op.add_column(table, sa.Column(name, sa.String(length), nullable=True))
+    op.add_column("runs", sa.Column("gpus", sa.Integer(), nullable=True))
+    op.add_column("runs", sa.Column("foreign", sa.Boolean(), nullable=True))
     op.create_table(
         "epochs",
         sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),

@@ -11,12 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import ClaimRequest
 from gonogo.contract.errors import Conflict, NameTaken
-from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, RunEvent, RunState
 from gonogo.contract.order import Order, ResumePoint, RunReason
 from gonogo.contract.outcome import Actor, OutcomeCode
@@ -27,14 +26,14 @@ from gonogo.planning.resolve import build_order
 from service.agent.fence import hash_claim
 from service.db.insert import insert_if_new
 from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
-from service.experiments.course import end_without_worker, resolved_of
+from service.experiments.course import end_without_worker, gpus_of, resolved_of
 from service.experiments.epochs import EPOCH, next_token
 from service.experiments.lifecycle import Deed, lock_run, move_experiment, move_run, record_event
 from service.experiments.speeds import load_best_step_s
 from service.experiments.takers import SILENT_S
 
 _NOT_STARTED = (RunState.CLAIMED, RunState.PREFLIGHT)
-_LOOK_AHEAD = 100
+_PAGE = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +56,12 @@ class Offer:
             return False
         if not allows(plan, self.allow, self.allow_env):
             return False
-        if not hardware_profiles()[plan.profile].has_devices:
-            return bool(self.free)
-        gpus = [device for device in self.free if device.startswith("cuda")]
-        changed = change.workload.world_size if change is not None else None
-        return len(gpus) >= (changed or plan.workload.world_size)
+        return bool(self.free) and self.gpus >= gpus_of(plan, change)
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs are free."""
+        return sum(device.startswith("cuda") for device in self.free)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,18 +175,38 @@ def _renew(deed: Deed, mine: list[RunRow], request: ClaimRequest) -> None:
 
 
 def _fitting(deed: Deed, offer: Offer, host: str) -> Iterator[str]:
-    """Yield the queued runs that fit, oldest first; each is looked at only when asked for."""
+    """Yield the queued runs that fit, oldest first; each is looked at only when asked for.
+
+    What the rows themselves say is asked of the database, so that no number of runs for other
+    workers hides one for this.
+    """
     query = (
-        select(RunRow.id, RunRow.change, ExperimentRow)
+        select(RunRow.created_at, RunRow.id, RunRow.change, ExperimentRow)
         .join(ExperimentRow, ExperimentRow.id == RunRow.experiment)
-        .where(RunRow.state == RunState.QUEUED.value)
+        .where(RunRow.state == RunState.QUEUED.value, *_suits(offer))
         .order_by(RunRow.created_at, RunRow.id)
-        .limit(_LOOK_AHEAD)
+        .limit(_PAGE)
     )
-    for run_id, change, experiment in deed.session.execute(query).all():
-        fits = offer.fits(resolved_of(experiment).parsed(), _patch(change))
-        if fits and not _belongs_elsewhere(deed, experiment, host):
-            yield run_id
+    after: tuple[float, str] | None = None
+    while True:
+        page = query if after is None else query.where(tuple_(RunRow.created_at, RunRow.id) > after)
+        rows = deed.session.execute(page).all()
+        for created_at, run_id, change, experiment in rows:
+            after = (created_at, run_id)
+            fits = offer.fits(resolved_of(experiment).parsed(), _patch(change))
+            if fits and not _belongs_elsewhere(deed, experiment, host):
+                yield run_id
+        if len(rows) < _PAGE:
+            return
+
+
+def _suits(offer: Offer) -> Iterator[ColumnElement[bool]]:
+    """Yield what a run's row must say, or not say, to suit an offer."""
+    yield or_(RunRow.gpus.is_(None), RunRow.gpus <= offer.gpus)
+    if offer.profiles:
+        yield or_(RunRow.profile.is_(None), RunRow.profile.in_(offer.profiles))
+    if not offer.allow:
+        yield or_(RunRow.foreign.is_(None), RunRow.foreign.is_(False))
 
 
 def _belongs_elsewhere(deed: Deed, experiment: ExperimentRow, host: str) -> bool:

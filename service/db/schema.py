@@ -132,6 +132,13 @@ class RunRow(Table):
     """`env` and `train` patch of a confirmation's variant or of a remedy."""
     until: Mapped[int | None] = mapped_column(Integer)
     """Last step that is ordered, where that is not the phase's own."""
+    profile: Mapped[str | None] = mapped_column(String(64))
+    """What a worker must have for it, so that one is found without reading plans; null in rows of
+    before: its plan is read."""
+    gpus: Mapped[int | None] = mapped_column(Integer)
+    """How many; 0: any one slot."""
+    foreign: Mapped[bool | None] = mapped_column(Boolean)
+    """Whether it starts another program than ours, which a worker must allow."""
     order: Mapped[dict[str, Any] | None]
     suspect: Mapped[bool] = mapped_column(Boolean, default=False)
     lost: Mapped[bool] = mapped_column(Boolean, default=False)

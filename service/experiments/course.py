@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Conflict
+from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.lifecycle import (
     ExperimentEvent,
@@ -23,6 +24,8 @@ from gonogo.contract.lifecycle import (
 )
 from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
+from gonogo.contract.patch import RecordedPatch
+from gonogo.contract.plan import Plan
 from gonogo.planning.resolve import ResolvedPlan
 from service.db.schema import ExperimentRow, PhaseRow, ProgressRow, RunRow
 from service.experiments.checkpoints import durable_checkpoints, find_durable_checkpoint, is_durable
@@ -72,6 +75,19 @@ def start_phase(
     return queue_run(deed, experiment, phase.name, reason, resume_from=point)
 
 
+def gpus_of(plan: Plan, change: RecordedPatch | None = None) -> int:
+    """Return how many GPUs a run of a plan takes: one a rank; 0 on a profile without devices.
+
+    Args:
+        plan: the experiment's plan.
+        change: the patch under which the run is made; it may ask for other ranks.
+    """
+    if not hardware_profiles()[plan.profile].has_devices:
+        return 0
+    changed = change.workload.world_size if change is not None else None
+    return changed or plan.workload.world_size
+
+
 def queue_run(
     deed: Deed,
     experiment: ExperimentRow,
@@ -90,6 +106,7 @@ def queue_run(
     before = runs_of(deed.session, experiment.id, phase)
     if any(run.state != RunState.ENDED for run in before):
         raise Conflict(f"phase {phase} has a run that has not ended", state=experiment.state)
+    plan = resolved_of(experiment).parsed()
     run = RunRow(
         id=new_id(Kind.RUN),
         experiment=experiment.id,
@@ -100,6 +117,9 @@ def queue_run(
         resume_from=resume_from.wire() if resume_from else None,
         change=dict(change) if change else None,
         until=until,
+        profile=plan.profile,
+        gpus=gpus_of(plan, RecordedPatch.model_validate(change) if change else None),
+        foreign=not plan.ours,
         sizes={},
         created_at=deed.now,
     )

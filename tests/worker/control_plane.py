@@ -46,6 +46,7 @@ class RunStore:
     findings: dict[str, Any] = field(default_factory=dict)
     evidence: dict[str, EvidenceReport] = field(default_factory=dict)
     telemetry: int = 0
+    secret: str | None = None
     command: dict[str, Any] | None = None
 
     def events(self) -> list[str]:
@@ -78,7 +79,9 @@ class FakeControlPlane:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def answer(self, path: str, key: str | None, body: bytes) -> tuple[int, dict[str, Any]] | None:
+    def answer(
+        self, path: str, key: str | None, secret: str | None, body: bytes
+    ) -> tuple[int, dict[str, Any]] | None:
         """Return (status, document), or None to hang up."""
         with self.lock:
             self.calls += 1
@@ -87,12 +90,16 @@ class FakeControlPlane:
                 return None
             if key != f"Bearer {self.key}":
                 return 401, _problem(401, "no such key")
-            found = self._do(path, body)
+            found = self._do(path, secret, body)
             return None if turn == 0 else found
 
-    def _do(self, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
+    def _do(self, path: str, secret: str | None, body: bytes) -> tuple[int, dict[str, Any]]:
         if path == "/api/v1/agent/claims":
-            return 200, {"order": self._claim(ClaimRequest.model_validate_json(body))}
+            order = self._claim(ClaimRequest.model_validate_json(body))
+            return 200, {
+                "order": order,
+                "secret": self.runs[order["run"]].secret if order else None,
+            }
         match = _RUN.fullmatch(path)
         run = self.runs.get(match.group(1)) if match else None
         if match is None or run is None:
@@ -101,7 +108,10 @@ class FakeControlPlane:
         if call in self.refuse:
             return self.refuse[call], {**_problem(self.refuse[call], "refused"), **self.extra}
         if json.loads(body)["token"] != run.token:
-            return 409, _problem(409, "stale token")
+            problem = {**_problem(409, "stale token"), "code": "stale_token", "token": run.token}
+            return 409, problem
+        if run.secret is not None and secret != run.secret:
+            return 403, _problem(403, "not the claim's secret")
         return 200, getattr(self, f"_{call}")(run, body)
 
     def _claim(self, request: ClaimRequest) -> dict[str, Any] | None:
@@ -110,7 +120,8 @@ class FakeControlPlane:
             return None
         order = self.orders.pop(0)
         self.given.append((order.run, request.worker))
-        self.runs.setdefault(order.run, RunStore(token=order.token)).token = order.token
+        store = self.runs.setdefault(order.run, RunStore(token=order.token))
+        store.token, store.secret = order.token, f"secret of {order.run} {order.token}"
         if order.run in self.stale:
             self.runs[order.run].token += 1
         return order.document()
@@ -171,7 +182,12 @@ def serving(plane: FakeControlPlane) -> Iterator[FakeControlPlane]:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            found = plane.answer(self.path, self.headers.get("Authorization"), body)
+            found = plane.answer(
+                self.path,
+                self.headers.get("Authorization"),
+                self.headers.get("X-Gonogo-Claim"),
+                body,
+            )
             if found is None:
                 self.close_connection = True
                 return

@@ -34,7 +34,14 @@ def desk(
     (tmp_path / "worker_key").write_text(KEY)
     settings = load_settings({"GONOGO_HOME": str(tmp_path), "GONOGO_URL": plane.url})
     store = ProbeStore(tmp_path, tmp_path, {})
-    made = Desk(settings=settings, name="w", devices=("cpu:0",), probes=store, wall=lambda: 50.0)
+    made = Desk(
+        settings=settings,
+        name="w",
+        machine="a" * 32,
+        devices=("cpu:0",),
+        probes=store,
+        wall=lambda: 50.0,
+    )
     yield made
     made.close()
 

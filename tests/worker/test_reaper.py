@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -36,10 +37,11 @@ def plane() -> Iterator[FakeControlPlane]:
 
 @pytest.fixture
 def ship(plane: FakeControlPlane) -> Iterator[ShipperOf]:
+    called_stale: dict[str, float] = {}
     with ControlPlane(plane.url, KEY) as client:
 
         def shipper_of(run_dir: RunDir, order: Order) -> Shipper | None:
-            return Shipper(run_dir, order.run, order.token, client)
+            return Shipper(run_dir, order.run, order.token, client, called_stale=called_stale)
 
         yield shipper_of
 
@@ -158,9 +160,17 @@ def test_an_end_that_cannot_be_read_is_kept_and_written_anew(
 
 
 def test_a_run_taken_over_elsewhere_is_given_up(
-    tmp_path: Path, lost: RunDir, plane: FakeControlPlane, ship: ShipperOf
+    tmp_path: Path,
+    lost: RunDir,
+    plane: FakeControlPlane,
+    ship: ShipperOf,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("worker.telemetry.STALE_AGAIN_S", 0.05)
     plane.runs[ORDER.run].token = 4
+    assert not reap(only(tmp_path), ship, now=500.0)
+    assert not (lost.path / ".shipped").exists()
+    time.sleep(0.06)
     assert reap(only(tmp_path), ship, now=500.0)
     assert plane.runs[ORDER.run].states == []
     assert Inventory(tmp_path).open_runs() == []

@@ -68,6 +68,7 @@ def test_a_keeper_gets_what_it_needs_and_no_more(tmp_path: Path) -> None:
 
 def test_a_workers_name_is_one_that_the_control_plane_takes(tmp_path: Path) -> None:
     settings = load_settings(environ(tmp_path))
-    assert worker_name(settings, 0) != worker_name(settings, 1)
+    assert worker_name(settings, "a", 0) != worker_name(settings, "a", 1)
+    assert worker_name(settings, "a", 0) != worker_name(settings, "b", 0)
     other = load_settings(environ(tmp_path / "b"))
-    assert worker_name(settings, 0) != worker_name(other, 0)
+    assert worker_name(settings, "a", 0) != worker_name(other, "a", 0)

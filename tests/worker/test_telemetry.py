@@ -23,7 +23,7 @@ from tests.supervise.orders import (
 from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
 from worker import stretches, telemetry
 from worker.client import ControlPlane
-from worker.telemetry import Shipper
+from worker.telemetry import STALE_AGAIN_S, Shipper
 
 ORDER = make_order(token=7)
 NewShipper = Callable[[], Shipper]
@@ -152,7 +152,10 @@ def test_a_stale_token_comes_back_as_supersede_and_ends_the_shipping(
     arrived(plane).token = 8
     write_beats(run_dir, 0, range(3))
     shipping = new_shipper()
-    ack = shipping.ship(0.0)
+    for now in (0.0, 0.5, STALE_AGAIN_S - 0.1):
+        assert shipping.ship(now) is None, "once is not enough"
+        assert not shipping.fenced
+    ack = shipping.ship(STALE_AGAIN_S + 1.0)
     assert ack is not None
     assert ack.command is not None
     assert ack.command.kind is CommandKind.SUPERSEDE
@@ -162,19 +165,35 @@ def test_a_stale_token_comes_back_as_supersede_and_ends_the_shipping(
 
 
 @pytest.mark.parametrize(
-    ("extra", "fenced"), [({}, True), ({"state": "running", "allowed": ["halt"]}, False)]
+    ("extra", "reported"),
+    [
+        ({}, False),
+        ({"state": "running", "allowed": ["halt"]}, True),
+        ({"code": "stale_token"}, False),
+        ({"code": "stale_token", "token": ORDER.token}, False),
+        ({"code": "stale_token", "token": ORDER.token - 1}, False),
+    ],
+    ids=["bare", "past", "no number", "our number", "older number"],
 )
-def test_a_refused_event_fences_off_unless_the_run_is_merely_past_it(
+def test_a_409_of_anyone_else_is_weather(
     run_dir: RunDir,
     plane: FakeControlPlane,
     new_shipper: NewShipper,
     extra: dict[str, object],
-    fenced: bool,
+    reported: bool,
 ) -> None:
+    """A proxy's, a step that does not fit: whoever does not name a newer token fences nothing."""
     plane.refuse, plane.extra = {"state": 409}, extra
     shipping = new_shipper()
     shipping.report()
-    assert shipping.fenced is fenced
+    for now in (0.0, 10.0, 100.0):
+        shipping.ship(now)
+    assert not shipping.fenced
+    assert not shipping.stale
+    plane.refuse = {}
+    shipping.report()
+    assert (arrived(plane).events() == []) is reported
+    assert shipping.finish(completed())
 
 
 def test_an_operators_command_comes_with_the_answer(
@@ -201,7 +220,7 @@ def test_an_outage_costs_nothing_and_is_not_hammered_at(
     assert arrived(plane).lines["0"] == lines
 
 
-@pytest.mark.parametrize("status", [401, 404, 422, 500])
+@pytest.mark.parametrize("status", [401, 403, 404, 409, 422, 500])
 def test_an_answer_that_is_no_stale_token_never_gives_a_run_up(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper, status: int
 ) -> None:

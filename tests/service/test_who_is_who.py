@@ -1,0 +1,231 @@
+"""Who may speak of a run, and which machine is a worker? Names and numbers prove nothing."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from gonogo.contract.errors import NotAllowed
+from service.agent.fence import Bearer, check_bearer, hash_claim, home_of_worker
+from service.context import open_context
+from service.db.migrate import migrate
+from service.db.schema import KeyRow, RunRow
+from service.experiments.epochs import next_epoch, next_token
+from service.experiments.takers import SILENT_S
+from service.http.auth import find_principal, load_local_keys
+from service.settings import Settings
+from tests.service.conftest import Plane
+
+HERE, THERE = "a" * 32, "b" * 32
+
+
+def test_another_host_of_the_same_name_buries_nothing(plane: Plane) -> None:
+    """Two containers of one hostname: another boot id, and no reboot."""
+    plane.submit()
+    first = plane.worker(boot_id="boot-1")
+    order = first.claim(machine_id=HERE)
+    assert order is not None
+    first.start(order)
+    second = plane.worker(boot_id="boot-2")
+    answer = second.post("/claims", claim_of(second, THERE))
+    assert answer.status_code == 409
+    assert answer.json()["code"] == "name_taken"
+    assert first.telemetry(order).json()["command"] is None
+    assert plane.get(f"/runs/{order.run}")["state"] == "running"
+
+
+def test_a_reboot_of_the_same_machine_buries_even_under_another_host_name(plane: Plane) -> None:
+    plane.submit()
+    worker = plane.worker(boot_id="boot-1", host="before")
+    order = worker.claim(machine_id=HERE)
+    assert order is not None
+    worker.start(order)
+    worker.boot_id, worker.host = "boot-2", "after"
+    assert worker.claim(machine_id=HERE, free=[]) is None
+    assert plane.get(f"/runs/{order.run}")["state"] == "ended"
+
+
+def test_a_name_is_free_again_when_its_machine_is_silent_and_has_no_runs(plane: Plane) -> None:
+    first = plane.worker(boot_id="boot-1")
+    assert first.claim(machine_id=HERE) is None
+    second = plane.worker(boot_id="boot-2")
+    assert second.post("/claims", claim_of(second, THERE)).status_code == 409
+    plane.context.now = lambda: time.time() + SILENT_S + 1
+    assert second.post("/claims", claim_of(second, THERE)).status_code == 200
+
+
+def claim_of(worker: object, machine: str) -> dict[str, object]:
+    return {
+        "worker": worker.name, "host": worker.host, "boot_id": worker.boot_id, "pid": 1,  # type: ignore[attr-defined]
+        "version": "0", "devices": ["cpu:0"], "free": ["cpu:0"], "machine_id": machine,
+    }  # fmt: skip
+
+
+def test_another_workers_key_reaches_nothing_of_a_run(plane: Plane) -> None:
+    """It knows the run, the token and even a secret of its own."""
+    plane.submit()
+    plane.submit()
+    owner, thief = plane.worker(name="w1"), plane.worker(name="w2", host="host-2")
+    order = owner.claim()
+    assert order is not None
+    assert thief.claim() is not None
+    for secret in (None, "0" * 32):
+        if secret is not None:
+            thief.secrets[order.run] = secret
+        path = f"/runs/{order.run}"
+        upload = {"token": order.token, "path": "a", "content_b64": ""}
+        calls = [
+            thief.telemetry(order),
+            thief.state(order, "check"),
+            thief.post(f"{path}/findings", {"token": order.token, "findings": []}),
+            thief.post(f"{path}/evidence", upload),
+            thief.post(f"{path}/records", {**upload, "path": "order.json"}),
+        ]
+        assert [answer.status_code for answer in calls] == [403] * 5, calls[0].text
+    assert owner.telemetry(order).status_code == 200
+
+
+def test_without_its_claims_secret_even_the_right_key_and_token_change_nothing(
+    plane: Plane,
+) -> None:
+    plane.submit()
+    worker = plane.worker()
+    order = worker.claim()
+    assert order is not None
+    secret = worker.secrets.pop(order.run)
+    assert worker.telemetry(order).status_code == 403
+    worker.secrets[order.run] = "0" * 32
+    assert worker.telemetry(order).status_code == 403
+    worker.secrets[order.run] = secret
+    assert worker.telemetry(order).status_code == 200
+    shown = plane.get(f"/runs/{order.run}")
+    assert secret not in str(shown)
+    assert secret not in str(order.document())
+
+
+def test_a_key_belongs_to_the_worker_that_claimed_with_it_first(plane: Plane) -> None:
+    first = plane.worker(name="w2", host="host-2")
+    first.claim()
+    imposter = plane.worker(name="w3", host="host-3")
+    imposter.key = first.key
+    answer = imposter.post("/claims", claim_of(imposter, THERE))
+    assert answer.status_code == 403
+    assert "gonogo keys create w3 --role worker" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("worker", "home"),
+    [
+        ("gpu-1-0a1b2c", "gpu-1-0a1b2c"),
+        ("gpu-1-0a1b2c-3", "gpu-1-0a1b2c"),
+        ("gpu-1", "gpu-1"),
+        ("node-3", "node-3"),
+    ],
+)
+def test_the_workers_of_one_home_share_its_key(worker: str, home: str) -> None:
+    assert home_of_worker(worker) == home
+
+
+def test_a_run_that_was_claimed_before_there_were_secrets_goes_on() -> None:
+    run = RunRow(id="run", token=3, worker="w", claim=None)
+    check_bearer(run, Bearer(token=3))
+    run.claim = hash_claim("s")
+    check_bearer(run, Bearer(token=3, secret="s", worker="w"))
+    for bearer in (
+        Bearer(token=3),
+        Bearer(token=3, secret="S"),
+        Bearer(token=3, secret="s", worker="v"),
+    ):
+        with pytest.raises(NotAllowed):
+            check_bearer(run, bearer)
+
+
+def test_a_stale_token_says_which_one_is_newer(plane: Plane) -> None:
+    plane.submit()
+    worker = plane.worker()
+    order = worker.claim()
+    again = worker.claim()
+    assert order is not None
+    assert again is not None
+    problem = worker.telemetry(order).json()
+    assert (problem["code"], problem["token"]) == ("stale_token", again.token)
+
+
+def test_tokens_grow_and_those_of_a_later_epoch_are_greater() -> None:
+    assert next_token(0, 5) == 5 * 2**32 + 1
+    assert next_token(5 * 2**32 + 1, 5) == 5 * 2**32 + 2
+    assert next_token(5 * 2**32 + 7, 6) == 6 * 2**32 + 1
+    assert next_token(7 * 2**32 + 7, 6) == 7 * 2**32 + 8
+    assert next_token(41, 0) == 42
+
+
+def test_epochs_grow_with_every_start_and_with_the_hours() -> None:
+    hour = 3600.0
+    start = 1_704_067_200.0 + 1000 * hour
+    assert next_epoch(0, start) == 1000
+    assert next_epoch(1000, start) == 1001
+    assert next_epoch(1000, start + 5 * hour) == 1005
+    assert next_epoch(0, 0.0) == 1
+    assert next_epoch(0, 4e9) < 2**21
+
+
+def test_a_restored_database_gives_out_no_number_that_is_living(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Its tokens are those of the backup; an attempt of after it holds a later one."""
+    migrate(database_url)
+    settings = Settings(home=tmp_path / "home", database_url=database_url)
+    backup = open_context(settings, now=lambda: 1.8e9)
+    before = backup.store._info["epoch"]
+    backup.store.close()
+    later = open_context(settings, now=lambda: 1.8e9 + 50 * 3600)
+    living = next_token(next_token(0, before), later.store._info["epoch"])
+    back = f"UPDATE epochs SET n = {before}"
+    later.store.write(lambda session: session.connection().exec_driver_sql(back))
+    later.store.close()
+    restored = open_context(settings, now=lambda: 1.8e9 + 51 * 3600)
+    assert next_token(next_token(0, before), restored.store._info["epoch"]) > living
+    restored.store.close()
+
+
+def test_a_second_home_on_the_database_locks_nobody_out(database_url: str, tmp_path: Path) -> None:
+    migrate(database_url)
+    keys = {}
+    for name in ("one", "two", "one"):
+        context = open_context(Settings(home=tmp_path / name, database_url=database_url))
+        load_local_keys(context)
+        keys[name] = (tmp_path / name / "key").read_text().strip()
+        found = [
+            context.store.read(lambda session, key=key: find_principal(session, key))
+            for key in keys.values()
+        ]
+        assert all(found), "every home's key is good"
+        context.store.close()
+    assert keys["one"] != keys["two"]
+    (tmp_path / "one" / "key").unlink()
+    context = open_context(Settings(home=tmp_path / "one", database_url=database_url))
+    load_local_keys(context)
+    assert context.store.read(lambda session: find_principal(session, keys["one"])) is None
+    assert context.store.read(lambda session: find_principal(session, keys["two"])) is not None
+    assert context.store.read(lambda session: session.query(KeyRow).count()) == 5
+    context.store.close()
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["columns", "rows of before"])
+def test_runs_for_others_hide_none_for_this_worker(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """More than a page of those that need GPUs, then one that needs none."""
+    monkeypatch.setattr("service.agent.claims._PAGE", 2)
+    for _ in range(5):
+        plane.submit("m7c-125m")
+    small = plane.submit("demo")
+    if not known:
+        before = text("UPDATE runs SET profile = NULL, gpus = NULL")
+        plane.context.store.write(lambda session: session.execute(before))
+    order = plane.worker().claim()
+    assert order is not None
+    assert order.experiment == small

@@ -1,0 +1,62 @@
+"""Which runs did this home claim, and with what secret? A file each, readable by its owner alone.
+
+`GONOGO_HOME/claims/{run}` holds the secret, outside of the run directory, which trainers and
+viewers read. `runs/{run}/claimed.json` says whose the directory is: on a shared file system only
+the machine that claimed a run may end it for want of a keeper.
+"""
+
+import json
+import os
+from pathlib import Path
+
+from gonogo.rundir import save_json
+
+CLAIMED_NAME = "claimed.json"
+
+
+class ClaimBook:
+    """The secrets of one home's claims."""
+
+    def __init__(self, home: Path) -> None:
+        self._folder = home / "claims"
+
+    def save(self, run: str, secret: str | None) -> None:
+        """Keep the secret of a run; an older claim's is replaced."""
+        path = self._folder / run
+        if secret is None:  # a control plane of before gives none
+            path.unlink(missing_ok=True)
+            return
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        spare = path.with_name(f".{run}.tmp")
+        descriptor = os.open(spare, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(secret)
+            stream.flush()
+            os.fsync(stream.fileno())
+        spare.replace(path)
+
+    def load(self, run: str) -> str | None:
+        """Return the secret of a run, or None where none is kept."""
+        try:
+            return (self._folder / run).read_text().strip() or None
+        except OSError:
+            return None
+
+    def forget(self, run: str) -> None:
+        """Drop the secret of a run that is shipped."""
+        (self._folder / run).unlink(missing_ok=True)
+
+
+def mark_claimed(run_dir: Path, machine: str, boot_id: str) -> None:
+    """Say whose a run directory is, before anything else stands in it."""
+    save_json(run_dir / CLAIMED_NAME, {"v": 1, "machine_id": machine, "boot_id": boot_id})
+
+
+def is_foreign(run_dir: Path, machine: str) -> bool:
+    """Say whether another machine claimed a run; one that nobody marked is our own."""
+    try:
+        found = json.loads((run_dir / CLAIMED_NAME).read_text())
+    except (OSError, ValueError):
+        return False
+    said = found.get("machine_id") if isinstance(found, dict) else None
+    return isinstance(said, str) and said != machine
