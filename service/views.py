@@ -24,6 +24,7 @@ from gonogo.contract.decision import Condition, Verdict
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.lifecycle import ExperimentState, RunState
+from gonogo.contract.order import ResumePoint
 from gonogo.contract.outcome import Outcome
 from gonogo.judge.course.summary import phases_never_ran, summarise
 from service.db.schema import (
@@ -112,7 +113,8 @@ def _view_one(
     decided: Decided,
 ) -> ExperimentView:
     over = row.state == ExperimentState.FINISHED
-    shown = [_view_phase(phase, runs) for phase in phases]
+    fresh_or_from = weights_of_phases(row)
+    shown = [_view_phase(phase, runs, fresh_or_from.get(phase.name)) for phase in phases]
     asked = open_approval(row)
     hanging = [*map(view_condition, conditions), *([asked] if asked else [])]
     verdict = Verdict(row.verdict) if row.verdict else None
@@ -153,11 +155,17 @@ def place_in_campaign(row: ExperimentRow) -> CampaignPlace | None:
     return CampaignPlace(campaign=row.campaign, variant=row.variant, repeat=row.repeat)
 
 
-def _view_phase(phase: PhaseRow, runs: Iterable[RunRow]) -> PhaseView:
+def weights_of_phases(row: ExperimentRow) -> dict[str, str | None]:
+    """Return by phase the one whose last weights it begins with, None where it starts fresh."""
+    return {phase["name"]: phase.get("init_from") for phase in row.resolved["plan"]["phases"]}
+
+
+def _view_phase(phase: PhaseRow, runs: Iterable[RunRow], init_from: str | None) -> PhaseView:
     return PhaseView(
         name=phase.name,
         state=phase.state,
         steps=phase.steps,
+        init_from=init_from,
         verdict=phase.verdict,
         runs=[run.id for run in runs if run.phase == phase.name],
     )
@@ -204,6 +212,8 @@ def view_run(row: RunRow, progress: ProgressRow) -> RunView:
         worker=row.worker,
         step=progress.step,
         steps=steps,
+        init_from=(row.order or {}).get("init_from"),
+        resume_from=ResumePoint.model_validate(row.resume_from) if row.resume_from else None,
         loss=float(progress.loss) if progress.loss is not None else None,
         toks_per_s=progress.toks_per_s,
         last_heartbeat_at=instant(progress.heartbeat_at),

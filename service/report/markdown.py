@@ -250,7 +250,8 @@ def _run(view: ReportView, run: RunReport, head: str) -> list[str]:
     ended = f"{outcome.code} ({outcome.klass}), by {outcome.actor}" if outcome else "not ended"
     text = f" – {inline(outcome.text)}" if outcome and outcome.text else ""
     parts = [
-        f"{code(run.view.id)}, {run.view.reason}, on {inline(run.view.host or 'no host')}."
+        f"{code(run.view.id)}, {run.view.reason}, {inline(run.view.began)}, on"
+        f" {inline(run.view.host or 'no host')}."
         f" Outcome: {ended}{text}.",
     ]
     if run.decision is not None:
