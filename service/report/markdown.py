@@ -110,7 +110,7 @@ def _summary(view: ReportView) -> list[str]:
     verdict = experiment.verdict_words or _no_verdict(view)
     facts = [
         ("verdict", f"**{verdict}**"),
-        ("evidence" if experiment.overrides else "cause", cause(view)),
+        (_cause_is_called(view), cause(view)),
         ("decided by", decided_by(view)),
         ("state", experiment.state.value),
         ("plan", f"{code(experiment.plan)} {code(view.plan_digest[:12])}"),
@@ -136,6 +136,12 @@ def _summary(view: ReportView) -> list[str]:
     if experiment.conditions:
         parts += ["### Conditions", condition_table(experiment.conditions)]
     return parts
+
+
+def _cause_is_called(view: ReportView) -> str:
+    if view.experiment.overrides:
+        return "evidence"
+    return "cause" if view.culprit is not None or view.experiment.verdict else "so far"
 
 
 def _no_verdict(view: ReportView) -> str:

@@ -154,7 +154,7 @@ def test_the_page_and_the_report_say_which_phase_begins_with_which_weights(
     plan["phases"][1]["init_from"] = "sanity"
     experiment = plane.submit(plan)
     text = text_of(pages.get(f"/experiments/{experiment}"))
-    assert "1 steps, fresh" in text
+    assert "1 step, fresh" in text
     assert "10 steps, with the weights of sanity" in text
     worker = plane.worker(home=tmp_path)
     order = plane.next_order(worker)

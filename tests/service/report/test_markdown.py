@@ -221,3 +221,19 @@ def test_the_report_says_what_every_run_began_with(begun: dict[str, Any], said: 
     text = build_report(report_view(run))
     assert f"| smoke | {said} | completed |" in text
     assert f"first, {run.view.began}, on gpu-7" in text
+
+
+def test_what_waits_is_not_said_to_go_on_by_itself() -> None:
+    going = report_view(state=ExperimentState.RUNNING, verdict=None, decisions=())
+    assert "Nothing yet: it goes on by itself." in build_report(going)
+    waits = "a sign of life of run run_1 on host gpu-7 (or a takeover)"
+    lost = report_view(state=ExperimentState.RUNNING, verdict=None, decisions=(), waiting_for=waits)
+    text = build_report(lost)
+    assert f"it waits for {waits}." in text
+    assert "by itself" not in text
+
+
+def test_what_has_no_verdict_yet_has_come_so_far_for_no_cause() -> None:
+    going = report_view(state=ExperimentState.RUNNING, verdict=None, decisions=())
+    assert "| so far | 1 of 1 phases passed with GO |" in build_report(going)
+    assert "| cause | 1 of 1 phases passed with GO |" in build_report(report_view(run_report()))
