@@ -132,12 +132,13 @@ def show(experiment: Id, as_json: Json = False) -> None:
         ended = [run for run in runs if run.outcome and run.outcome.code != "completed"]
         evidence = {run.id: describe_run(client, run.id) for run in ended}
     print_table(
-        ("phase", "run", "attempt", "state", "step", "outcome", "verdict"),
+        ("phase", "run", "attempt", "why", "state", "step", "outcome", "verdict"),
         (
             (
                 run.phase,
                 run.id,
                 str(run.attempt),
+                run.reason,
                 run.state,
                 f"{run.step}/{run.steps}",
                 run.outcome.code if run.outcome else "–",

@@ -55,7 +55,7 @@ def judge(
     clock = None if now is None else parse_time(now)
     try:
         with placed(rules) if rules is not None else nullcontext():
-            data = None if rules is None else rules.submitted
+            data = None if rules is None else rules.data()
             document = judge_directory(directory, plan=data, phase=phase, now=clock)
     except GonogoError as error:
         if as_json:

@@ -18,7 +18,6 @@ from gonogo.planning.resolve import (
     load_train_config,
     resolve_plan,
 )
-from gonogo.planning.source import bundled_plan
 from gonogo.supervise.launch.output_lines import check_patterns
 from gonogo.supervise.preflight.preflight import WITHOUT_SERVICE
 
@@ -82,10 +81,7 @@ def under_plan(order: Order, plan: str, phase: str) -> Order:
     """
     argument = read_plan(plan)
     with placed(argument):
-        data = argument.submitted
-        resolved = resolve_plan(
-            bundled_plan(data) if isinstance(data, str) else data, load_config=load_train_config
-        )
+        resolved = resolve_plan(argument.data(), load_config=load_train_config)
         planned = build_order(resolved, phase, experiment=order.experiment, run=order.run, token=1)
     mine = order.model_dump(include={"command", "entry", "cwd", "patterns", "patterns_guessed"})
     waive = [*planned.waive, *order.waive]

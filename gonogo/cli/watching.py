@@ -141,6 +141,11 @@ def run_numbers(run: RunView, now: datetime) -> str:
     return " · ".join(parts)
 
 
+def _which(run: RunView) -> str:
+    """Return a run's phase, and of a later attempt its number and why there is one."""
+    return run.phase if run.attempt == 1 else f"{run.phase} #{run.attempt} ({run.reason})"
+
+
 def render(glance: Glance) -> Group:
     """Return the block that a terminal shows."""
     view, run = glance.experiment, glance.run
@@ -153,7 +158,7 @@ def render(glance: Glance) -> Group:
         rest = view.forecast.seconds_p50
         eta = f"about {duration(rest)} left" if rest and not glance.done else ""
         grid.add_row(
-            Text(f"{run.phase}", style="cyan"),
+            Text(_which(run), style="cyan"),
             ProgressBar(total=run.steps, completed=run.step, width=40),
             Text(eta, style="dim"),
         )
@@ -175,7 +180,7 @@ def plain_line(glance: Glance) -> str:
     parts = [phase_strip(view).plain.strip()]
     if run is not None:
         state = run.state if run.outcome is None else run.outcome.code
-        parts.append(f"{run.phase} {state}: {run_numbers(run, glance.now)}")
+        parts.append(f"{_which(run)} {state}: {run_numbers(run, glance.now)}")
     if rest and not glance.done:
         parts.append(f"about {duration(rest)} left")
     if view.overrides:

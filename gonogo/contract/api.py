@@ -11,7 +11,7 @@ from gonogo.contract.decision import Cause, Condition, Verdict
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.ids import Kind
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
-from gonogo.contract.order import RunReason
+from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.contract.outcome import Outcome
 from gonogo.contract.wire import Document, Labels, Number, Recorded, Submitted, Text
 
@@ -71,8 +71,15 @@ class PhaseView(Recorded):
     name: str
     state: PhaseState
     steps: int
+    init_from: str | None = None
+    """Phase whose last weights it begins with; null: it starts fresh."""
     verdict: Verdict | None = None
     runs: list[str] = []
+
+    @property
+    def begins(self) -> str:
+        """How the plan lets it begin, in words."""
+        return "fresh" if self.init_from is None else f"with the weights of {self.init_from}"
 
 
 class OriginView(Recorded):
@@ -184,6 +191,10 @@ class RunView(Recorded):
     worker: str | None = None
     step: int = 0
     steps: int
+    init_from: str | None = None
+    """Phase whose last weights its phase begins with; null: it starts fresh."""
+    resume_from: ResumePoint | None = None
+    """The checkpoint that it began with; null: none."""
     loss: float | None = None
     toks_per_s: float | None = None
     last_heartbeat_at: str | None = None
@@ -193,6 +204,16 @@ class RunView(Recorded):
     created_at: str
     started_at: str | None = None
     ended_at: str | None = None
+
+    @property
+    def began(self) -> str:
+        """What it began with, in words."""
+        point = self.resume_from
+        if point is None:
+            return "begins fresh"
+        if point.step:
+            return f"goes on after step {point.step}"
+        return f"begins with the weights of {self.init_from or point.path}"
 
 
 class EventView(Recorded):

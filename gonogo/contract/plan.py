@@ -199,7 +199,8 @@ class Plan(Submitted):
         for phase in self.phases:
             if phase.name == name:
                 return phase
-        raise NotFound(f"plan {self.name} has no phase {name}")
+        names = [phase.name for phase in self.phases]
+        raise NotFound(f"plan {self.name} has no phase {name}; {hint(name, names)}")
 
     def next_phase(self, name: str) -> Phase | None:
         """Return the phase after `name`, or None after the last."""

@@ -16,7 +16,6 @@ from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.order import Order, RunReason
 from gonogo.contract.outcome import Outcome
 from gonogo.contract.plan import Plan
-from gonogo.contract.yaml_text import parse_yaml
 from gonogo.judge.course.cause import describe_cause
 from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.evidence.record import RunRecord, load_order, load_run
@@ -26,7 +25,6 @@ from gonogo.judge.gate.verdict import judge
 from gonogo.judge.ledger.seal import Place, append, judged
 from gonogo.judge.ledger.sign import SigningKey
 from gonogo.planning.resolve import build_order, load_train_config, resolve_plan
-from gonogo.planning.source import bundled_plan
 from gonogo.rundir import RunDir, read_tail
 
 ACTOR = "gonogo judge"
@@ -34,7 +32,7 @@ ACTOR = "gonogo judge"
 
 def judge_directory(
     path: Path,
-    plan: str | Mapping[str, Any] | None = None,
+    plan: Mapping[str, Any] | None = None,
     phase: str | None = None,
     now: float | None = None,
     key: SigningKey | None = None,
@@ -43,8 +41,7 @@ def judge_directory(
 
     Args:
         path: the run directory, ours or the predecessor's.
-        plan: a bundled plan's name, a path of a YAML file, or a plan as data; used only when
-            there is no order.json.
+        plan: as data; used only when there is no order.json.
         phase: name of the phase; needed with `plan`.
         now: Unix seconds at which an unfinished run is looked at; default: the wall clock, or the
             last line where nobody knows what was ordered.
@@ -123,26 +120,11 @@ def _unread(record: RunRecord) -> Iterator[str]:
         yield f"rank {rank}: {count} lines cannot be read"
 
 
-def _order_from(plan: str | Mapping[str, Any], phase: str | None) -> Order:
+def _order_from(plan: Mapping[str, Any], phase: str | None) -> Order:
     """Return the order that a plan would have given; its ids stay empty."""
     if phase is None:
         raise Rejected("--plan needs --phase: which phase of it was this?")
-    resolved = resolve_plan(_plan_data(plan), load_config=load_train_config)
+    resolved = resolve_plan(plan, load_config=load_train_config)
     parsed: Plan = resolved.parsed()
     parsed.phase(phase)
     return build_order(resolved, phase, experiment="", run="", token=0)
-
-
-def _plan_data(plan: str | Mapping[str, Any]) -> Mapping[str, Any]:
-    if not isinstance(plan, str):
-        return plan
-    file = Path(plan)
-    if file.suffix in (".yaml", ".yml"):
-        try:
-            data = parse_yaml(file.read_bytes())
-        except FileNotFoundError as error:
-            raise NotFound(f"{plan}: no such file") from error
-        if not isinstance(data, Mapping):
-            raise Rejected(f"{plan}: found no mapping; expected a plan")
-        return data
-    return bundled_plan(plan)

@@ -21,15 +21,12 @@ from typing import Any, SupportsFloat, TypeVar
 from gonogo.trainer import ranks
 from gonogo.trainer.beat import Beat, Section, check_section
 from gonogo.trainer.identity import count_model, model_device
-from gonogo.trainer.manifest import MANIFEST, save_manifest
+from gonogo.trainer.permission import HALTED_CODE, await_go, say_untold
 from gonogo.trainer.plain import plain
 from gonogo.trainer.position import PAUSES
+from gonogo.trainer.saving import Saving
 from gonogo.trainer.voice import Voice
 
-HALTED_CODE = 3
-NO_GO_CODE = 4
-GO_LIMIT_S = 120.0
-_GO_POLL_S = 0.05
 _TEXT_LIMIT = 2000
 _T = TypeVar("_T")
 
@@ -84,7 +81,7 @@ class SupervisedBeat(Beat):
         self._agree, self._device = agree, None
         self._booted = self._halted = False
         self._raised_in: tuple[int, str] | None = None
-        self._saved_at, self._saved_step = time.monotonic(), self.ended
+        self._saving = Saving(run_dir, ended=self.ended)
         atexit.register(self._at_exit)
         voice.start()
 
@@ -134,7 +131,7 @@ class SupervisedBeat(Beat):
             return
         self._booted = True
         if self.order:
-            self._say_untold()
+            say_untold(self._run, self._identity)
             self._wait_for_go()
         voice.begin(opens=self.last_step is None or self.ended < self.last_step)
 
@@ -151,7 +148,8 @@ class SupervisedBeat(Beat):
     def resumed(self, step: int) -> None:
         """Number the steps from here on."""
         if self._voice.is_ours and not self._booted:
-            self._voice.position.ended = self._saved_step = step
+            self._voice.position.ended = step
+            self._saving.began_after(step)
 
     def step(
         self, *, loss: SupportsFloat | None, tokens: int | None = None, **numbers: Any
@@ -228,13 +226,13 @@ class SupervisedBeat(Beat):
         if not voice.is_ours:
             return
         try:
-            self._seal(folder)
+            self._saving.seal(folder, rank=self.rank, step=self.ended)
         except OSError as error:
             voice.say("error", **_told(error))
         else:
             told = {"path": self._run.shown(folder), **self._lasted("checkpoint")}
             voice.say("checkpoint", step=self.ended, **told)
-        self._saved_at, self._saved_step = time.monotonic(), self.ended
+        self._saving.saved(self.ended)
         voice.reopen_step()
 
     def checkpoint_path(self) -> Path:
@@ -260,15 +258,7 @@ class SupervisedBeat(Beat):
         if not self._voice.is_ours:
             return False
         self._begin()
-        every_steps, every_s = self._run.save_every_steps, self._run.save_every_s
-        if self.ended == self._saved_step or (every_steps is None and every_s is None):
-            return False
-        if self.ended == self.steps:
-            return True  # the last weights are kept
-        due = every_steps is not None and self.ended % every_steps == 0
-        if due or every_s is None:
-            return due
-        return self._ask(lambda: time.monotonic() - self._saved_at >= every_s)
+        return self._saving.due(self.ended, self._ask)
 
     def should_halt(self) -> bool:
         """Ask whether `.HALT` is there; a collective."""
@@ -318,34 +308,14 @@ class SupervisedBeat(Beat):
         if told.get("skipped") is not True and not all(map(_is_finite, numbers)):
             self.finite = False
 
-    def _seal(self, folder: Path) -> None:
-        """Write the manifest of a checkpoint that lies where the watcher looks."""
-        ours = folder.absolute().parent == self._run.path / "checkpoints"
-        if self.rank == 0 and ours and folder.is_dir() and not (folder / MANIFEST).exists():
-            save_manifest(folder, self.ended)
-
-    def _say_untold(self) -> None:
-        """Tell the log why there will be no `.GO`: it is not given where something is unknown."""
-        untold = [name for name in self._run.checked if self._identity.get(name) is None]
-        if untold:
-            print(
-                f"gonogo: the order checks {', '.join(untold)}, which this script does not tell"
-                " (attach(identity={…})); it will not be let begin",
-                file=sys.stderr,
-            )
-
     def _wait_for_go(self) -> None:
-        give_up = time.monotonic() + GO_LIMIT_S
-        while not self._run.says("GO"):
-            if self._run.says("HALT") and not self._run.says("GO"):
-                self._voice.say("halt_seen")
-                self._close()
-                raise SystemExit(HALTED_CODE)
-            if time.monotonic() > give_up:
-                self._close()
-                print(f"gonogo: no .GO within {GO_LIMIT_S:.0f} s", file=sys.stderr)
-                raise SystemExit(NO_GO_CODE)
-            time.sleep(_GO_POLL_S)
+        code = await_go(self._run)
+        if code is None:
+            return
+        if code == HALTED_CODE:
+            self._voice.say("halt_seen")
+        self._close()
+        raise SystemExit(code)
 
     def _say_error(self, error: BaseException) -> None:
         if self._raised_in is not None and self._raised_in[0] == id(error):

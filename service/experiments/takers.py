@@ -12,6 +12,8 @@ from service.experiments.course import resolved_of
 
 SILENT_S = 30.0
 """A worker that was not heard of for so long takes nothing for now."""
+FORGOTTEN_S = 3600.0
+"""One of which nothing was heard for so long is not waited for."""
 
 
 def load_warnings(session: Session, plan: Plan, now: float) -> list[str]:
@@ -25,10 +27,20 @@ def load_warnings(session: Session, plan: Plan, now: float) -> list[str]:
     wanted = needs(plan)
     if wanted is None:
         return []
-    query = select(WorkerRow).where(WorkerRow.seen_at >= now - SILENT_S)
-    claims = [ClaimRequest.model_validate(row.claim) for row in session.scalars(query)]
-    if any(allows(plan, row.allow, row.allow_env) for row in claims if not row.draining):
+    rows = session.scalars(select(WorkerRow).order_by(WorkerRow.seen_at.desc()))
+    claims = [(row, ClaimRequest.model_validate(row.claim)) for row in rows]
+    takers = [
+        row
+        for row, said in claims
+        if not said.draining and allows(plan, said.allow, said.allow_env)
+    ]
+    if takers and now - takers[0].seen_at <= SILENT_S:
         return []
+    silent_s = now - takers[0].seen_at if takers else FORGOTTEN_S
+    if silent_s < FORGOTTEN_S:
+        return [f"worker {takers[0].name} takes it, but was not heard of for {silent_s:.0f} s"]
+    if not any(now - row.seen_at <= SILENT_S for row, _ in claims):
+        return [f"no worker is up yet; it waits for one that has {wanted}"]
     return [f"no worker that is up takes it; it waits for one that has {wanted}"]
 
 

@@ -4,7 +4,7 @@ Colours and strokes come from the style sheet by class, so both themes fit; the 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
@@ -12,7 +12,9 @@ from markupsafe import Markup, escape
 from service.report.text import number
 
 WIDTH, HEIGHT = 640, 220
-LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 26
+RIGHT, TOP, BOTTOM = 12, 12, 26
+GAP, LETTER = 6, 11
+"""Between a number and its rule, and the width of a digit where the page is narrow."""
 _TINY = 1e-300
 Point = tuple[float, float]
 
@@ -42,14 +44,16 @@ def line_chart(title: str, lines: Sequence[Line], *, unit: str = "", zero: bool 
     steps = [step for points in finite for step, _ in points]
     low, high, ticks = nice_ticks(0.0 if zero else min(values), max(values))
     first, last = min(steps), max(max(steps), min(steps) + 1)
+    marks = {tick: number(tick, 4) for tick in ticks}
+    left = left_of(marks.values())
 
     def x(step: float) -> float:
-        return LEFT + (step - first) / (last - first) * (WIDTH - LEFT - RIGHT)
+        return left + (step - first) / (last - first) * (WIDTH - left - RIGHT)
 
     def y(value: float) -> float:
         return HEIGHT - BOTTOM - (value - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
 
-    parts = [_grid(ticks, y)]
+    parts = [_grid(marks, left, y)]
     for line, points in zip(lines, finite, strict=True):
         path = " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in points)
         parts.append(Markup('<polyline class="line {}" points="{}"/>').format(line.kind, path))
@@ -66,15 +70,19 @@ def line_chart(title: str, lines: Sequence[Line], *, unit: str = "", zero: bool 
     ).format(WIDTH, HEIGHT, told, Markup("").join(parts))
 
 
-def _grid(ticks: Sequence[float], y: "object") -> Markup:
-    assert callable(y)
+def left_of(marks: Iterable[str]) -> int:
+    """Return where the curves begin, so that no number beside them is cut on a narrow page."""
+    return GAP + LETTER * max(4, *map(len, marks))
+
+
+def _grid(marks: Mapping[float, str], left: int, y: Callable[[float], float]) -> Markup:
     rows = []
-    for tick in ticks:
+    for tick, text in marks.items():
         at = f"{y(tick):.1f}"
         rule = Markup('<line class="rule" x1="{}" x2="{}" y1="{}" y2="{}"/>')
-        rows.append(rule.format(LEFT, WIDTH - RIGHT, at, at))
+        rows.append(rule.format(left, WIDTH - RIGHT, at, at))
         mark = Markup('<text class="tick" x="{}" y="{}" text-anchor="end" dy="4">{}</text>')
-        rows.append(mark.format(LEFT - 6, at, number(tick, 4)))
+        rows.append(mark.format(left - GAP, at, text))
     return Markup("").join(rows)
 
 

@@ -110,7 +110,7 @@ def _summary(view: ReportView) -> list[str]:
     verdict = experiment.verdict_words or _no_verdict(view)
     facts = [
         ("verdict", f"**{verdict}**"),
-        ("evidence" if experiment.overrides else "cause", cause(view)),
+        (_cause_is_called(view), cause(view)),
         ("decided by", decided_by(view)),
         ("state", experiment.state.value),
         ("plan", f"{code(experiment.plan)} {code(view.plan_digest[:12])}"),
@@ -136,6 +136,12 @@ def _summary(view: ReportView) -> list[str]:
     if experiment.conditions:
         parts += ["### Conditions", condition_table(experiment.conditions)]
     return parts
+
+
+def _cause_is_called(view: ReportView) -> str:
+    if view.experiment.overrides:
+        return "evidence"
+    return "cause" if view.culprit is not None or view.experiment.verdict else "so far"
 
 
 def _no_verdict(view: ReportView) -> str:
@@ -250,7 +256,8 @@ def _run(view: ReportView, run: RunReport, head: str) -> list[str]:
     ended = f"{outcome.code} ({outcome.klass}), by {outcome.actor}" if outcome else "not ended"
     text = f" – {inline(outcome.text)}" if outcome and outcome.text else ""
     parts = [
-        f"{code(run.view.id)}, {run.view.reason}, on {inline(run.view.host or 'no host')}."
+        f"{code(run.view.id)}, {run.view.reason}, {inline(run.view.began)}, on"
+        f" {inline(run.view.host or 'no host')}."
         f" Outcome: {ended}{text}.",
     ]
     if run.decision is not None:

@@ -15,13 +15,13 @@ from service.report.view import SECTIONS, RankNumbers, ReportView, RunReport
 def phase_table(view: ReportView) -> str:
     """Return one row per run, in the order of their start, and the phases that have none."""
     heads = (
-        "phase", "outcome", "verdict", "steps", "first loss", "last loss", "val loss",
+        "phase", "begins", "outcome", "verdict", "steps", "first loss", "last loss", "val loss",
         "tok/s, median", "step, median", "slowest section", "peak memory", "took", "run",
     )  # fmt: skip
     rows = [_phase_row(run) for run in view.runs]
     begun = {run.view.phase for run in view.runs}
     rows += [
-        (phase.name, phase.state.value, NONE, f"0 / {phase.steps}", *[NONE] * 9)
+        (phase.name, phase.begins, phase.state.value, NONE, f"0 / {phase.steps}", *[NONE] * 9)
         for phase in view.experiment.phases
         if phase.name not in begun
     ]
@@ -32,6 +32,7 @@ def _phase_row(run: RunReport) -> tuple[str, ...]:
     outcome = run.view.outcome
     return (
         run.title,
+        inline(run.view.began.removeprefix("begins ")),
         outcome.code.value if outcome else run.view.state.value,
         f"**{run.view.verdict}**" if run.view.verdict else NONE,
         f"{number(run.least('final_step'))} / {run.view.steps}",

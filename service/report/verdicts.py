@@ -76,6 +76,8 @@ def recommendation(view: ReportView) -> str:
     if experiment.state is ExperimentState.AWAITING_DECISION:
         return f"It waits for a person ({inline(experiment.waiting_for or 'a decision')})."
     if experiment.state is not ExperimentState.FINISHED:
+        if experiment.waiting_for:
+            return f"Nothing is decided yet, and it waits for {inline(experiment.waiting_for)}."
         return "Nothing yet: it goes on by itself."
     if experiment.overrides:
         said = inline(experiment.summary or "")

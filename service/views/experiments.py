@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from gonogo.contract.api import CampaignPlace, ExperimentView, Forecast, OriginView, PhaseView
 from gonogo.contract.decision import Condition, Verdict
 from gonogo.contract.lifecycle import ExperimentState, RunState
+from gonogo.contract.order import ResumePoint
 from gonogo.contract.outcome import Outcome
 from gonogo.judge.course.summary import phases_never_ran, summarise
 from service.db.schema import ConditionRow, ExperimentRow, PhaseRow, RunRow
@@ -74,7 +75,8 @@ def _view_one(
     decided: Decided,
 ) -> ExperimentView:
     over = row.state == ExperimentState.FINISHED
-    shown = [_view_phase(phase, runs) for phase in phases]
+    fresh_or_from = weights_of_phases(row)
+    shown = [_view_phase(phase, runs, fresh_or_from.get(phase.name)) for phase in phases]
     asked = open_approval(row)
     hanging = [*map(view_condition, conditions), *([asked] if asked else [])]
     verdict = Verdict(row.verdict) if row.verdict else None
@@ -115,11 +117,17 @@ def place_in_campaign(row: ExperimentRow) -> CampaignPlace | None:
     return CampaignPlace(campaign=row.campaign, variant=row.variant, repeat=row.repeat)
 
 
-def _view_phase(phase: PhaseRow, runs: Iterable[RunRow]) -> PhaseView:
+def weights_of_phases(row: ExperimentRow) -> dict[str, str | None]:
+    """Return by phase the one whose last weights it begins with, None where it starts fresh."""
+    return {phase["name"]: phase.get("init_from") for phase in row.resolved["plan"]["phases"]}
+
+
+def _view_phase(phase: PhaseRow, runs: Iterable[RunRow], init_from: str | None) -> PhaseView:
     return PhaseView(
         name=phase.name,
         state=phase.state,
         steps=phase.steps,
+        init_from=init_from,
         verdict=phase.verdict,
         runs=[run.id for run in runs if run.phase == phase.name],
     )

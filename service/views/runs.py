@@ -6,6 +6,7 @@ from typing import Any
 from gonogo.contract.api import RunView
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Identity
+from gonogo.contract.order import ResumePoint
 from gonogo.contract.outcome import Outcome
 from service.db.schema import DecisionRow, FindingRow, ProgressRow, RunRow
 from service.instants import instant, stamp
@@ -29,6 +30,8 @@ def view_run(row: RunRow, progress: ProgressRow) -> RunView:
         worker=row.worker,
         step=progress.step,
         steps=steps,
+        init_from=(row.order or {}).get("init_from"),
+        resume_from=ResumePoint.model_validate(row.resume_from) if row.resume_from else None,
         loss=float(progress.loss) if progress.loss is not None else None,
         toks_per_s=progress.toks_per_s,
         last_heartbeat_at=instant(progress.heartbeat_at),

@@ -304,6 +304,8 @@ def test_last_steps_that_no_line_was_owed_of_are_not_an_early_end(folder: Path) 
         (["--waive", "identiti"], "did you mean identity?"),
         (["--plan", "demo"], "--plan and --phase go together"),
         (["--plan", "demo", "--phase", "x"], "no phase x"),
+        (["--plan", "demo", "--phase", "smok"], "no phase smok; did you mean smoke?"),
+        (["--plan", "dem", "--phase", "smoke"], "did you mean demo?"),
         (["--plan", "demo", "--phase", "smoke", "--steps", "3"], "--steps: the plan says that"),
         (["--plan", "demo", "--phase", "smoke", "--stall-s", "9"], "--stall-s: the plan says"),
         (["--plan", "demo", "--phase", "smoke", "--world-size", "4"], "--world-size: the plan"),

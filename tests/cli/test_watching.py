@@ -70,6 +70,18 @@ def test_a_line_holds_step_loss_speed_eta_and_last_heartbeat() -> None:
         assert text in line
 
 
+def test_a_later_attempt_is_named_with_why_there_is_one() -> None:
+    first = glance()
+    assert first.run is not None
+    again = replace(first, run=first.run.model_copy(update={"attempt": 2, "reason": "rerun"}))
+    assert "smoke running" in plain_line(first)
+    assert "smoke #2 (rerun) running" in plain_line(again)
+    console = Console(width=120, record=True, file=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(render(again))
+    assert "smoke #2 (rerun)" in captured.get()
+
+
 def test_the_block_of_a_terminal_holds_the_same() -> None:
     console = Console(width=120, record=True, file=None, force_terminal=False)
     with console.capture() as captured:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import zipfile
 from collections.abc import Iterator
-from importlib.metadata import Distribution, distribution
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
@@ -123,6 +125,92 @@ def test_the_wheel_alone_supervises_a_run_as_the_heartbeat_page_says(
     run = run_recipe(tmp_path, {"PATH": path, "HOME": str(tmp_path)}, tmp_path / "scratch")
     assert not (run.path / ".torchrun").exists(), "no torch, so no torchrun"
     assert (environment / "bin/py-spy").exists()
+
+
+ATTACHED = """
+import gonogo.trainer
+
+with gonogo.trainer.attach() as beat:
+    for step in range(1, beat.steps + 1):
+        beat.step(loss=5 - step / 100, tokens=64)
+        if beat.should_halt():
+            break
+"""
+
+
+def torch_beside(place: Path) -> Path:
+    """Make a folder that holds torch and what it needs, by links, for a PYTHONPATH to name."""
+    here = Path(sysconfig.get_path("purelib"))
+    waiting, seen = ["torch"], set[str]()
+    place.mkdir()
+    while waiting:
+        name = waiting.pop()
+        try:
+            found = distribution(name)
+        except PackageNotFoundError:
+            continue  # what this platform's torch does without
+        seen.add(name)
+        for file in found.files or ():
+            top = file.parts[0]
+            if top not in ("..", "__pycache__") and not (place / top).exists():
+                (place / top).symlink_to(here / top)
+        wanted = {row.name for row in required(found.requires)}
+        waiting += sorted(wanted - seen)
+    return place
+
+
+def gonogo(environment: Path, home: Path, *words: str, **environ: str) -> str:
+    """Run a command of the wheel, which must end with 0, and return what it prints."""
+    done = subprocess.run(
+        [str(environment / "bin/gonogo"), *words],
+        cwd=home,
+        env={
+            "PATH": f"{environment / 'bin'}{os.pathsep}/usr/bin{os.pathsep}/bin",
+            "HOME": str(home),
+            "GONOGO_HOME": str(home / "gonogo"),
+            **environ,
+        },
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def check_what_was_recorded(environment: Path, home: Path) -> None:
+    """Let the wheel judge, replay and verify the one run of a home."""
+    (run,) = (home / "gonogo/runs").iterdir()
+    judged = json.loads(gonogo(environment, home, "judge", str(run), "--json"))
+    assert judged["verdict"] == "GO"
+    replayed = json.loads(gonogo(environment, home, "replay", "last", "--json"))
+    assert replayed["equal"], replayed
+    assert "run_directory" in replayed["checked"]
+    assert "1 decision" in gonogo(environment, home, "verify")
+
+
+def test_the_wheel_alone_runs_replays_verifies_and_simulates(
+    environment: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(ATTACHED)
+    gonogo(environment, tmp_path, "run", "--steps", "20", "--", "python", "mine.py")
+    check_what_was_recorded(environment, tmp_path)
+    little = ("--hours", "0.1", "--step-s", "1", "--ranks", "1", "--healthy-only", "--jobs", "1")
+    assert "false_halts" in gonogo(environment, tmp_path, "simulate", *little)
+
+
+@pytest.mark.long
+def test_the_wheel_and_torch_run_the_script_of_the_trainers_page(
+    environment: Path, tmp_path: Path
+) -> None:
+    page = (ROOT / "docs/your-trainer.md").read_text()
+    (script,) = re.findall(r"```python\n(# train\.py\n.*?)```", page, re.S)
+    (call,) = re.findall(r"```sh\ngonogo (run .* python train\.py)\n```", page)
+    (tmp_path / "train.py").write_text(script)
+    torch = str(torch_beside(tmp_path / "torch"))
+    gonogo(environment, tmp_path, *call.split(), PYTHONPATH=torch)
+    check_what_was_recorded(environment, tmp_path)
 
 
 @pytest.mark.parametrize("module", ["service", "worker", "nsa", "torch", "prometheus_client"])

@@ -15,6 +15,7 @@ from typing import Any
 
 from gonogo.judge.course.forecast import seconds_at_speed
 from gonogo.judge.directory import judge_directory
+from gonogo.planning.source import bundled_plan
 from gonogo.judge.evidence.record import load_run
 from tests.data.field_reports import FIELD_REPORTS, PHASE, PLAN, FieldReport
 
@@ -51,7 +52,7 @@ def judge_report(report: FieldReport, parent: Path) -> tuple[Json, float | None]
     """Return the decision on a report's directory, and its median seconds a step."""
     folder, now = report.save(parent)
     steps = load_run(folder, now=now).ranks[0].spacing
-    document = judge_directory(folder, PLAN, PHASE, now=now)
+    document = judge_directory(folder, bundled_plan(PLAN), PHASE, now=now)
     return document, None if steps is None else steps.median_s
 
 

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from gonogo.cli.main import app
 from gonogo.judge.directory import judge_directory
+from gonogo.planning.source import bundled_plan
 from tests.data.field_reports import FIELD_REPORTS, PHASE, PLAN
 from tests.data.field_reports_page import page
 
@@ -19,7 +20,7 @@ BY_NAME = {row.name: row for row in FIELD_REPORTS}
 
 def judge(name: str, folder: Path) -> dict[str, Any]:
     path, now = BY_NAME[name].save(folder)
-    return judge_directory(path, PLAN, PHASE, now=now)
+    return judge_directory(path, bundled_plan(PLAN), PHASE, now=now)
 
 
 def criterion(document: dict[str, Any], name: str) -> dict[str, Any]:

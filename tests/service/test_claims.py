@@ -6,9 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from gonogo.planning.source import bundled_plan, parse_plan
 from service.agent.claims import Offer
+from service.db.schema import WorkerRow
 from service.experiments.lifecycle import load_experiment
 from tests.service.conftest import Plane
 from tests.service.fake_run import save_checkpoint
@@ -96,6 +98,27 @@ def test_a_plan_that_a_worker_does_not_allow_waits_for_one_that_does(plane: Plan
     assert plane.call("POST", "/experiments", json={"plan": MINE}).json()["warnings"] == []
     dry = plane.call("POST", "/experiments", json={"plan": MINE, "dry_run": True}).json()
     assert dry["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "allow", "warned"),
+    [
+        (0, "train", None),
+        (0, "other", "no worker that is up takes it; it waits for one that has GONOGO_"),
+        (60, "train", "worker w1 takes it, but was not heard of for 6"),
+        (60, "other", "no worker is up yet; it waits for one that has GONOGO_"),
+        (7200, "train", "no worker is up yet; it waits for one that has GONOGO_"),
+    ],
+)
+def test_a_warning_tells_a_worker_that_is_silent_from_one_that_does_not_allow_it(
+    still: Plane, silent_s: float, allow: str, warned: str | None
+) -> None:
+    still.worker().claim(allow=[allow], allow_env=["any"])
+    seen_at = still.context.now() - silent_s
+    silent = update(WorkerRow).values(seen_at=seen_at)
+    still.context.store.write(lambda session: session.execute(silent) and None)
+    warnings = still.call("POST", "/experiments", json={"plan": MINE}).json()["warnings"]
+    assert [text.startswith(warned or "") for text in warnings] == ([True] if warned else [])
 
 
 @pytest.mark.parametrize(

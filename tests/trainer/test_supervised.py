@@ -20,7 +20,7 @@ from gonogo.contract.heartbeat import Msg
 from gonogo.contract.records import Manifest
 from gonogo.judge.directory import judge_directory
 from gonogo.rundir import RunDir, load_all_lines
-from gonogo.trainer import supervised
+from gonogo.trainer import permission, saving
 from tests.servers import wait_until
 from tests.trainer.runs import TALKATIVE, lines_of, run_of, said, steps_of, write_order
 
@@ -463,7 +463,7 @@ def test_a_resumed_run_goes_on_with_the_step_after(tmp_path: Path) -> None:
 def test_without_go_it_ends_with_4(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(supervised, "GO_LIMIT_S", 0.2)
+    monkeypatch.setattr(permission, "GO_LIMIT_S", 0.2)
     run = write_order(tmp_path / "run", go=False)
     with pytest.raises(SystemExit) as ended:
         gonogo.trainer.attach(run)
@@ -574,7 +574,7 @@ def test_a_manifest_that_the_disk_refuses_is_an_error_and_ends_nothing(
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(supervised, "save_manifest", refuse)
+    monkeypatch.setattr(saving, "save_manifest", refuse)
     with gonogo.trainer.attach(run) as beat:
         beat.step(loss=1.0)
         saved(beat)

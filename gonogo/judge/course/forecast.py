@@ -121,7 +121,8 @@ def build_forecast(
     starts = [row.start_s for row in known if row.start_s is not None]
     usual_s = _starts_s(ahead, statistics.median(starts) if starts else 0.0)
     late_s = _starts_s(ahead, max(starts, default=0.0))
-    text = f"{steps} steps at {pace.step_s:.3g} s each, as measured over {pace.steps} steps"
+    each, over = _counted(steps), _counted(pace.steps)
+    text = f"{each} at {pace.step_s:.3g} s each, as measured over {over}"
     if usual_s:
         text += f", and {usual_s:.3g} s to start"
     return Forecast(
@@ -131,6 +132,10 @@ def build_forecast(
         claimed_seconds=claimed_seconds,
         step_s=rounded(pace.step_s),
     )
+
+
+def _counted(steps: int) -> str:
+    return f"{steps} step{'' if steps == 1 else 's'}"
 
 
 def _blended(before: Measured | None, living: Measured | None) -> Measured | None:

@@ -173,3 +173,18 @@ def test_a_warning_is_told_on_the_side(gonogo: Any, plane: Any) -> None:
     assert said.code == 0
     assert said.err == "warning: remedies: max_remedies is 0, so none is ever tried\n"
     assert said.json()["warnings"]
+
+
+BAD_YAML = {
+    "nested": (b"a: " + b"[" * 3000, "levels"),
+    "no UTF-8": (b"\xff\xfe\x00", "not YAML: no UTF-8"),
+    "a number without end": (b"steps: " + b"9" * 5000, "a number of 5000 characters"),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), BAD_YAML.values(), ids=BAD_YAML)
+def test_a_plan_that_nobody_can_read_is_refused(text: bytes, said: str, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_bytes(text)
+    with pytest.raises(Rejected, match=said):
+        read_plan(str(plan))

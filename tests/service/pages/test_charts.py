@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 
 from service.pages.charts import (
     BOTTOM,
+    GAP,
     HEIGHT,
-    LEFT,
+    LETTER,
     RIGHT,
     TOP,
     WIDTH,
     Line,
+    left_of,
     line_chart,
     nice_ticks,
 )
@@ -33,7 +35,7 @@ def corners(svg: str) -> list[tuple[float, float]]:
 
 def test_the_lowest_and_the_highest_value_touch_their_grid() -> None:
     svg = line_chart("Loss", [Line(name="loss", points=[(1, 0.0), (11, 4.0)])])
-    assert corners(svg) == [(LEFT, HEIGHT - BOTTOM), (WIDTH - RIGHT, TOP)]
+    assert corners(svg) == [(left_of("01234"), HEIGHT - BOTTOM), (WIDTH - RIGHT, TOP)]
     assert "step 1<" in svg
     assert "step 11<" in svg
 
@@ -42,8 +44,12 @@ def test_the_lowest_and_the_highest_value_touch_their_grid() -> None:
 def test_every_curve_is_well_formed_and_stays_inside(points: list[tuple[int, float]]) -> None:
     svg = line_chart('"><script>', [Line(name="<b>", points=points)], unit="&")
     assert ElementTree.fromstring(svg).tag == "svg"
+    marks = re.findall(r'x="([\d.]+)" y="[^"]*" text-anchor="end" dy="4">([^<]*)<', svg)
+    assert marks
+    for at, text in marks:
+        assert float(at) >= LETTER * len(text), "no number is cut where the page is narrow"
     for x, y in corners(svg):
-        assert LEFT - 0.1 <= x <= WIDTH - RIGHT + 0.1
+        assert float(marks[0][0]) + GAP - 0.1 <= x <= WIDTH - RIGHT + 0.1
         assert TOP - 0.1 <= y <= HEIGHT - BOTTOM + 0.1
 
 

@@ -14,9 +14,11 @@ import httpx
 import pytest
 from sqlalchemy import update
 
+from gonogo.planning.source import bundled_plan
 from service.db.schema import RunRow
 from service.pages.render import STATIC
 from tests.service.conftest import Plane
+from tests.service.fake_run import save_checkpoint
 from tests.service.fake_worker import beats
 
 NASTY = "<script>alert(1)</script>"
@@ -141,6 +143,28 @@ def test_an_earlier_run_can_be_chosen(plane: Plane, pages: httpx.Client, tmp_pat
     text = text_of(pages.get(f"/experiments/{experiment}?run={first}"))
     assert f"{first} · first" in text
     assert "all 2 ranks reached step 1" in text
+
+
+def test_the_page_and_the_report_say_which_phase_begins_with_which_weights(
+    plane: Plane, pages: httpx.Client, tmp_path: Path
+) -> None:
+    plan = bundled_plan("demo")
+    plan["phases"] = plan["phases"][:2]
+    plan["phases"][0]["checkpoint"] = {"every_steps": 1}
+    plan["phases"][1]["init_from"] = "sanity"
+    experiment = plane.submit(plan)
+    text = text_of(pages.get(f"/experiments/{experiment}"))
+    assert "1 step, fresh" in text
+    assert "10 steps, with the weights of sanity" in text
+    worker = plane.worker(home=tmp_path)
+    order = plane.next_order(worker)
+    save_checkpoint(tmp_path / order.run, step=1)
+    worker.run_through(order)
+    worker.start(plane.next_order(worker))
+    text = text_of(pages.get(f"/experiments/{experiment}"))
+    assert "first, begins with the weights of sanity" in text
+    report = text_of(pages.get(f"/experiments/{experiment}/report"))
+    assert "first, begins with the weights of sanity" in report
 
 
 def test_the_log_and_the_files_are_shown(plane: Plane, pages: httpx.Client, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from gonogo.contract.api import Forecast
 from gonogo.contract.decision import Condition, Verdict
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.lifecycle import ExperimentState
-from gonogo.contract.order import LeftOut
+from gonogo.contract.order import LeftOut, ResumePoint
 from service.report.evidence import Excerpt
 from service.report.markdown import build_report
 from tests.service.report.views import (
@@ -80,7 +81,7 @@ def test_a_halt_that_a_later_attempt_made_good_is_no_cause(reason: str, made_goo
 def test_the_numbers_are_those_of_the_heartbeats() -> None:
     text = build_report(report_view(run_report()))
     # fake_worker: loss 5.5 − 2.5·(step − 1)/40, steps of 0.2 s, backward 0.1 s of 0.171 s
-    row = next(line for line in text.splitlines() if line.startswith("| smoke | completed"))
+    row = next(line for line in text.splitlines() if line.startswith("| smoke | fresh | completed"))
     assert row.endswith(f"| `{RUN}` |")
     for cell in ("40 / 40", "5.5000", "3.0625", "0.2 s", "backward 58.5 %", "6 min 12 s"):
         assert f"| {cell} |" in row
@@ -181,7 +182,7 @@ def test_an_experiment_without_a_run_has_a_report() -> None:
         )
     )
     assert text.startswith("# no verdict yet: ")
-    assert "| smoke | passed | – | 0 / 40 |" in text
+    assert "| smoke | fresh | passed | – | 0 / 40 |" in text
     assert EXPERIMENT in text
 
 
@@ -197,3 +198,42 @@ def test_an_unchecked_identity_field_is_not_called_equal() -> None:
     sha = next(line for line in text.splitlines() if line.startswith("| git_sha "))
     assert "not checked" in sha
     assert not sha.rstrip(" |").endswith("equal")
+
+
+@pytest.mark.parametrize(
+    ("begun", "said"),
+    [
+        ({}, "fresh"),
+        (
+            {"init_from": "sanity", "resume_from": ResumePoint(path="/r/run_0/s", step=0)},
+            "with the weights of sanity",
+        ),
+        (
+            {"init_from": "sanity", "resume_from": ResumePoint(path="/r/run_1/s", step=20)},
+            "goes on after step 20",
+        ),
+    ],
+    ids=["fresh", "weights", "resumed"],
+)
+def test_the_report_says_what_every_run_began_with(begun: dict[str, Any], said: str) -> None:
+    run = run_report()
+    run = replace(run, view=run.view.model_copy(update=begun))
+    text = build_report(report_view(run))
+    assert f"| smoke | {said} | completed |" in text
+    assert f"first, {run.view.began}, on gpu-7" in text
+
+
+def test_what_waits_is_not_said_to_go_on_by_itself() -> None:
+    going = report_view(state=ExperimentState.RUNNING, verdict=None, decisions=())
+    assert "Nothing yet: it goes on by itself." in build_report(going)
+    waits = "a sign of life of run run_1 on host gpu-7 (or a takeover)"
+    lost = report_view(state=ExperimentState.RUNNING, verdict=None, decisions=(), waiting_for=waits)
+    text = build_report(lost)
+    assert f"it waits for {waits}." in text
+    assert "by itself" not in text
+
+
+def test_what_has_no_verdict_yet_has_come_so_far_for_no_cause() -> None:
+    going = report_view(state=ExperimentState.RUNNING, verdict=None, decisions=())
+    assert "| so far | 1 of 1 phases passed with GO |" in build_report(going)
+    assert "| cause | 1 of 1 phases passed with GO |" in build_report(report_view(run_report()))
