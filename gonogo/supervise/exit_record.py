@@ -11,11 +11,13 @@ run ended, so that no other run's file can stand in for it, and nothing can be a
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gonogo.last_words import last_error
 from gonogo.signs import UNMISTAKABLE, signs_in
 from gonogo.supervise.end_request import EndRequest
 from gonogo.trainer.line_file import ATTACHED
@@ -26,6 +28,8 @@ _TAIL_BYTES = 65_536
 _CHUNK_BYTES = 2**20
 _SIGNS_BYTES = 16_384
 """Of the end of a log in which known words are looked for: the last traceback, not the story."""
+_FROM_OUTSIDE = frozenset({9, 15})
+"""Signals that no error of a program's own ends it by."""
 _ENDED_BY_ITSELF = "nonzero_exit"
 _OOM = "oom"
 
@@ -34,11 +38,19 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How one process ended; `at` in Unix seconds. Exactly one of `code`, `signal` is set."""
+    """How one process ended; `at` in Unix seconds.
+
+    One of `code` and `signal` is set, or neither: it ended, and nobody saw how.
+    """
 
     code: int | None
     signal: int | None
     at: float
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anybody saw how it ended."""
+        return self.code is not None or self.signal is not None
 
     def document(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -69,9 +81,12 @@ def build_exit(
         ranks: how each rank ended.
         now: Unix seconds.
     """
-    cause = _first_failed(ranks)
+    cause = _first_failed(run_dir, ranks)
     reason, ended_by, text = _why(run_dir, order, request, agent, ranks, cause)
-    shown = ranks[cause] if cause is not None else (None if ranks else agent)
+    seen = [ended for ended in ranks.values() if ended.is_known]
+    shown = ranks[cause] if cause is not None else None
+    if shown is None or not shown.is_known:
+        shown = None if ranks and len(seen) == len(ranks) else agent
     code = shown.code if shown else 0
     return {
         "v": 1,
@@ -83,7 +98,9 @@ def build_exit(
         "text": text,
         "agent": agent.document() if agent is not None else None,
         "ranks": {str(rank): ended.document() for rank, ended in sorted(ranks.items())},
-        "signs": _signs(run_dir, cause) if reason in (_ENDED_BY_ITSELF, _OOM) else [],
+        "signs": sorted(_signs(run_dir, order, ranks, cause))
+        if reason in (_ENDED_BY_ITSELF, _OOM)
+        else [],
         **build_binding(run_dir, order),
     }
 
@@ -183,7 +200,7 @@ def _why(
     cause: int | None,
 ) -> tuple[str, str, str]:
     """Return reason, actor and text."""
-    whole = len(ranks) == count_programs(order)
+    whole = len(ranks) >= count_programs(order)
     clean = whole and all(ended.code == 0 for ended in ranks.values())
     if clean and _has_all_steps(run_dir, order):
         return "completed", "trainer", ""
@@ -195,8 +212,10 @@ def _why(
         return request.reason, request.ended_by, request.text
     if clean:
         return _ENDED_BY_ITSELF, "trainer", "every rank ended with 0 before the last ordered step"
-    text = request.text if request is not None and request.text else _say(cause, ranks, agent)
-    if _ran_out_of_memory(run_dir, cause):
+    text = (
+        request.text if request is not None and request.text else _say(order, cause, ranks, agent)
+    )
+    if "out_of_memory" in _signs(run_dir, order, ranks, cause):
         return _OOM, "trainer", text
     return _ENDED_BY_ITSELF, "trainer", text
 
@@ -241,20 +260,46 @@ def _died_on_the_way(request: EndRequest, ranks: Mapping[int, Ended]) -> bool:
     )
 
 
-def _first_failed(ranks: Mapping[int, Ended]) -> int | None:
-    """Return the rank that failed first; one that was only told to end (SIGTERM) is no cause."""
-    failed = {rank: ended for rank, ended in ranks.items() if ended.code != 0}
+def _first_failed(run_dir: Path, ranks: Mapping[int, Ended]) -> int | None:
+    """Return the rank that failed first; one that was only told to end (SIGTERM) is no cause.
+
+    Where nobody saw any of them fail, it is the first whose last line is an error.
+    """
+    failed = {rank: ended for rank, ended in ranks.items() if ended.code or ended.signal}
     own = {rank: ended for rank, ended in failed.items() if ended.signal != 15} or failed
-    return min(own, key=lambda rank: (own[rank].at, rank), default=None)
+    if own:
+        return min(own, key=lambda rank: (own[rank].at, rank))
+    said = {rank: error for rank in ranks if (error := _last_error_line(run_dir, rank))}
+    return min(said, key=lambda rank: (said[rank].get("ts", 0.0), rank), default=None)
 
 
-def _say(cause: int | None, ranks: Mapping[int, Ended], agent: Ended | None) -> str:
+def _say(
+    order: Mapping[str, Any], cause: int | None, ranks: Mapping[int, Ended], agent: Ended | None
+) -> str:
+    command = bool(order.get("command"))
     if cause is None:
+        how = f" {_how(agent)}" if agent else ""
+        if command:
+            return f"the command ended{how}, and nobody saw which rank failed"
         how = f" (code {agent.code}, signal {agent.signal})" if agent else ""
         return f"torchrun ended{how} before its ranks had"
-    ended = ranks[cause]
-    how = f"by signal {ended.signal}" if ended.signal else f"with code {ended.code}"
-    return f"rank {cause} ended {how}"
+    ended = ranks[cause] if ranks[cause].is_known or agent is None else agent
+    alone = command and len(ranks) == 1
+    return f"{'the command' if alone else f'rank {cause}'} ended {_how(ended)}"
+
+
+def _how(ended: Ended) -> str:
+    return f"by signal {ended.signal}" if ended.signal else f"with code {ended.code}"
+
+
+def _last_error_line(run_dir: Path, rank: int) -> Mapping[str, Any] | None:
+    """Return the last line of a rank that says it leaves by an error, if it says so."""
+    *_, last = [b"", *load_tail(run_dir / f"heartbeat_rank{rank}.jsonl").splitlines()]
+    try:
+        found = json.loads(last)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and found.get("msg") == "error" else None
 
 
 def _reached_end(run_dir: Path, rank: int, steps: int) -> bool:
@@ -272,18 +317,25 @@ def _reached_end(run_dir: Path, rank: int, steps: int) -> bool:
     return False
 
 
-def _ran_out_of_memory(run_dir: Path, rank: int | None) -> bool:
-    if rank is None:
-        return False
-    names = (f"rank{rank}.log", f"heartbeat_rank{rank}.jsonl")
-    return any("out_of_memory" in signs_in(_text(run_dir / name)) for name in names)
+def _signs(
+    run_dir: Path, order: Mapping[str, Any], ranks: Mapping[int, Ended], cause: int | None
+) -> set[str]:
+    """Return the known words of the error that the rank which failed first ended with.
 
-
-def _signs(run_dir: Path, cause: int | None) -> list[str]:
-    """Return the known words at the end of the log of the rank that failed first."""
+    Its own last line tells it, else the end of the log. Who was killed ended by no error: what
+    its log tells was survived.
+    """
     if cause is None:
-        return []
-    return sorted(signs_in(_text(run_dir / f"rank{cause}.log", _SIGNS_BYTES)) & UNMISTAKABLE)
+        return set()
+    error = _last_error_line(run_dir, cause) or {}
+    told = f"{error.get('type') or ''}: {error.get('text') or ''}"
+    if ranks[cause].signal in _FROM_OUTSIDE:
+        return set()
+    alone = bool(order.get("command"))
+    log = _text(run_dir / f"rank{0 if alone else cause}.log", _SIGNS_BYTES)
+    shared = cause if alone and len(ranks) > 1 else None
+    steps = [re.compile(text) for text in order.get("patterns") or ()]
+    return signs_in(f"{told}\n{last_error(log, shared, steps)}") & UNMISTAKABLE
 
 
 def _text(path: Path, limit: int = _TAIL_BYTES) -> str:

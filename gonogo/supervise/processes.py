@@ -76,6 +76,26 @@ def load_stat(pid: int, task: int | None = None) -> Stat | None:
     )
 
 
+def load_exit_status(ref: ProcessRef) -> int | None:
+    """Return how a process ended, as `os.waitpid` would; None before, and once its parent asked."""
+    try:
+        with open(f"/proc/{ref.pid}/stat", "rb") as stream:
+            text = stream.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text[text.rindex(b")") + 2 :].split()
+    ended = fields[0].decode() in _ENDED_STATES and int(fields[19]) == ref.start_ticks
+    return int(fields[49]) if ended else None
+
+
+def load_program(pid: int) -> str:
+    """Return the name of the program that a process runs; empty when nobody may know."""
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:
+        return ""
+
+
 def find_process(pid: int) -> ProcessRef | None:
     """Return the living process with this pid now."""
     found = load_stat(pid)

@@ -131,7 +131,7 @@ def test_watching_ends_when_finished_or_when_a_person_must_decide() -> None:
         (RunState.QUEUED, "in the queue (20 s since it was queued)"),
         (RunState.CLAIMED, "w1 prepares the run directory"),
         (RunState.PREFLIGHT, "w1 checks the host and its devices"),
-        (RunState.STARTING, "the ranks import, build the model and wait for each other"),
+        (RunState.STARTING, "it imports and builds the model, and begins when every rank is there"),
     ],
 )
 def test_a_phase_that_starts_says_what_it_waits_for(state: RunState, says: str) -> None:

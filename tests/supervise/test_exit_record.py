@@ -210,3 +210,64 @@ def test_the_end_says_what_stood_written_and_who_had_asked(tmp_path: Path) -> No
     assert found["findings"] == seal_lines(tmp_path / "findings.jsonl")
     assert found["findings"]["bytes"] == 3
     assert found["requests"] == [".HALT"]
+
+
+SURVIVED = (
+    "Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA out of memory\n"
+    "step 9 loss 2.5\n"
+)
+VALUE_ERROR = "Traceback (most recent call last):\nValueError: no such word\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "end", "reason"),
+    [
+        (SURVIVED, ended(signal=9), OutcomeCode.NONZERO_EXIT),
+        (SURVIVED, ended(3), OutcomeCode.NONZERO_EXIT),
+        (SURVIVED + VALUE_ERROR, ended(1), OutcomeCode.NONZERO_EXIT),
+        (SURVIVED.partition("step")[0], ended(1), OutcomeCode.OOM),
+        (SURVIVED.partition("step")[0], ended(signal=6), OutcomeCode.OOM),
+        (SURVIVED.partition("step")[0], ended(signal=9), OutcomeCode.NONZERO_EXIT),
+    ],
+    ids=["survived, killed", "survived", "another error", "the last", "aborted", "killed"],
+)
+def test_memory_that_lacked_earlier_is_no_cause_of_the_end(
+    log: str, end: Ended, reason: OutcomeCode, tmp_path: Path
+) -> None:
+    (tmp_path / "rank0.log").write_text(log)
+    record = build(tmp_path, {0: end}, order={"world_size": 1, "steps": 10, "command": ["x"]})
+    assert record.reason is reason
+    assert record.signs == (["out_of_memory"] if reason is OutcomeCode.OOM else [])
+    assert record.text.startswith("the command ended")
+
+
+COMMAND = {"world_size": 2, "steps": 10, "command": ["torchrun"]}
+
+
+def test_of_a_launchers_ranks_each_has_its_own_words_in_the_log_of_all(tmp_path: Path) -> None:
+    said = {0: "RuntimeError: [x/gloo/pair.cc] closed by peer", 1: "MemoryError: out of memory"}
+    for rank, text in said.items():
+        with (tmp_path / "rank0.log").open("a") as log:
+            log.write(f"[rank{rank}]: Traceback (most recent call last):\n[rank{rank}]: {text}\n")
+    first = build(tmp_path, {0: ended(1, at=2.0), 1: ended(1, at=1.0)}, order=COMMAND)
+    assert (first.reason, first.text) == (OutcomeCode.OOM, "rank 1 ended with code 1")
+    first = build(tmp_path, {0: ended(1, at=1.0), 1: ended(1, at=2.0)}, order=COMMAND)
+    assert (first.reason, first.signs) == (OutcomeCode.NONZERO_EXIT, ["peer_lost"])
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ({}, "the command ended with code 1, and nobody saw which rank failed"),
+        ({0: 9.0, 1: 8.0}, "rank 1 ended with code 1"),
+    ],
+    ids=["no rank said anything", "both said an error"],
+)
+def test_where_nobody_saw_an_end_the_ranks_own_last_lines_name_the_cause(
+    said: dict[int, float], text: str, tmp_path: Path
+) -> None:
+    for rank, ts in said.items():
+        line = {"msg": "error", "ts": ts, "type": "ValueError", "text": "no"}
+        (tmp_path / f"heartbeat_rank{rank}.jsonl").write_text(json.dumps(line) + "\n")
+    record = build(tmp_path, {0: ended(), 1: ended()}, order=COMMAND)
+    assert (record.code, record.reason, record.text) == (1, OutcomeCode.NONZERO_EXIT, text)

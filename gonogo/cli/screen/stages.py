@@ -10,7 +10,7 @@ _STAGES = {
     RunState.QUEUED: "in the queue",
     RunState.CLAIMED: "{worker} prepares the run directory",
     RunState.PREFLIGHT: "{worker} checks the host and its devices",
-    RunState.STARTING: "the ranks import, build the model and wait for each other",
+    RunState.STARTING: "it imports and builds the model, and begins when every rank is there",
 }
 
 

@@ -12,12 +12,15 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.records import RankExit
 from gonogo.judge.evidence.rounds import by_relevance, stack_rank
+from gonogo.last_words import is_rule, own_lines
 
 MOST_CHARS = 300
 """Of a quoted line."""
 MOST_PLACES = 12
 """Of an unknown failure that are listed."""
 TORCHRUN_LOG = "torchrun.log"
+SHARED_LOG = "rank0.log"
+"""The log of rank 0, and of all ranks that a command starts itself."""
 
 ReadTail = Callable[[str], str]
 """Name of a log → its end; nothing where there is none."""
@@ -66,9 +69,8 @@ def describe_cause(
     """
     if verdict is Verdict.GO:
         return None
-    failed = outcome is not None and outcome.klass not in (
-        OutcomeClass.SUCCESS,
-        OutcomeClass.OPERATOR,
+    failed = _halt(findings) is not None or (
+        outcome is not None and outcome.klass not in (OutcomeClass.SUCCESS, OutcomeClass.OPERATOR)
     )
     rank = guilty_rank(findings, exits or {}) if failed else None
     log, line = _last_words(rank, read_tail) if failed else (None, None)
@@ -117,21 +119,25 @@ def _halt(findings: Sequence[Finding]) -> Finding | None:
 
 def _last_words(rank: int | None, read_tail: ReadTail) -> tuple[str | None, str | None]:
     """Return the log that says most, and the last line of it that says something."""
-    names = [TORCHRUN_LOG] if rank is None else [f"rank{rank}.log", TORCHRUN_LOG]
+    names = dict.fromkeys(
+        [*([] if rank is None else [f"rank{rank}.log"]), TORCHRUN_LOG, SHARED_LOG]
+    )
     for name in names:
-        line = last_line(read_tail(name))
+        shared = rank if name == SHARED_LOG else None
+        line = last_line(read_tail(name), shared)
         if line is not None:
             return name, line
     return None, None
 
 
-def last_line(text: str) -> str | None:
+def last_line(text: str, rank: int | None = None) -> str | None:
     """Return the last line of a log that says something: printable, bounded; None: nothing does.
 
+    Where several ranks wrote into it, the last of `rank`; a launcher's own report says nothing.
     Warnings of torch's C++ side, which follow whatever ended a process, count only when nothing
     else was said.
     """
-    lines = _undumped([said for line in text.splitlines() if (said := printable(line))])
+    lines = _undumped([said for line in own_lines(text, rank) if (said := _telling(line))])
     telling = [line for line in lines if not _WARNING.match(line)]
     return next(reversed(telling or lines), None)
 
@@ -143,6 +149,12 @@ def _undumped(lines: list[str]) -> list[str]:
         return [line for line in lines if not _DUMPED.match(line)] or lines
     told = fatal[-1] and lines[fatal[-1] - 1].startswith(_WHAT)
     return lines[: fatal[-1] + (0 if told else 1)]
+
+
+def _telling(line: str) -> str:
+    """Return a line as it can be printed; nothing of a rule."""
+    said = printable(line)
+    return "" if is_rule(said) else said
 
 
 def printable(line: str) -> str:

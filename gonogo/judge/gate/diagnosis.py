@@ -111,6 +111,15 @@ def _was_killed(facts: Facts) -> bool:
     return _code(facts) is OutcomeCode.NONZERO_EXIT and ended is not None and ended.signal == 9
 
 
+def _never_spoke(facts: Facts) -> bool:
+    """Say whether the run ended because a rank had said nothing at all."""
+    found = facts.latched()
+    if found is None or found.detector != Detector.NO_FIRST_HEARTBEAT or found.rank is None:
+        return False
+    rank = facts.ranks.get(str(found.rank))
+    return rank is None or rank.count == 0
+
+
 def _found(facts: Facts, detector: Detector) -> bool:
     return any(row.detector == detector for row in facts.findings)
 
@@ -242,10 +251,30 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     Diagnosis(
         name="lost_peer",
         requirement="D1",
-        recognise=lambda facts, rules: _said_at_its_end(facts, "peer_lost") or _was_killed(facts),
+        recognise=lambda facts, rules: (
+            _said_at_its_end(facts, "peer_lost") or (_was_killed(facts) and rules.world_size != 1)
+        ),
         cause="a rank's process was killed, or its host is gone: its peers lost it",
         remedy="the log and the end of the rank that the finding names; signal 9 without a word is"
         " the kernel's out-of-memory killer (dmesg), or somebody's kill",
+    ),
+    Diagnosis(
+        name="killed",
+        requirement="D1",
+        recognise=lambda facts, rules: _was_killed(facts),
+        cause="SIGKILL ended it from outside: no error of a program's own does, and nobody here"
+        " sent it",
+        remedy="the kernel's out-of-memory killer says so in dmesg (then less memory, or a larger"
+        " limit); else it was a scheduler's limit or somebody's kill",
+    ),
+    Diagnosis(
+        name="never_spoke",
+        requirement="D2",
+        recognise=lambda facts, rules: _never_spoke(facts),
+        cause="no line came from a rank: it hangs before it begins, or it is a script that never"
+        " attaches",
+        remedy="its stack tells where it stands; in a script of your own add"
+        " gonogo.trainer.attach() (docs/your-trainer.md), or run it as `command` with a pattern",
     ),
     Diagnosis(
         name="aux_stats_hang",
@@ -282,7 +311,7 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
         name="hang_in_compute",
         requirement="R15",
         recognise=lambda facts, rules: _in_compute(facts),
-        cause="a rank stopped inside the step while the others wait for it",
+        cause="a rank stopped inside the step; where it has peers, they wait for it",
         remedy="look at the stack dump of the rank that the finding names",
     ),
     Diagnosis(

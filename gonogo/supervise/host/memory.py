@@ -13,8 +13,7 @@ from typing import Any
 
 from gonogo.contract.observation import HostMemory
 from gonogo.rundir import RunDir
-from gonogo.supervise.durable import load_json
-from gonogo.supervise.processes import ProcessRef
+from gonogo.supervise.rank_record import RankRecords
 
 MB = 2**20
 _UNLIMITED_BYTES = 2**60
@@ -49,9 +48,9 @@ class HostMemoryProbe:
         proc: Path = Path("/proc"),
         cgroups: Path = Path("/sys/fs/cgroup"),
     ) -> None:
-        self._dir, self._world_size = run_dir, world_size
+        self._world_size = world_size
         self._proc, self._cgroups = proc, cgroups
-        self._processes: dict[int, ProcessRef] = {}
+        self._records = RankRecords(run_dir.path)
 
     def look(self, now: float) -> dict[str, Any] | None:
         """Return memory of the tightest limit and of every rank that runs.
@@ -98,24 +97,14 @@ class HostMemoryProbe:
     def _resident_mb(self, rank: int) -> float | None:
         """Return the resident memory of a rank's process; None when it does not run."""
         try:
-            ref = self._ref(rank)
-            if ref is None or not ref.is_alive():
+            record = self._records.of(rank)
+            if record is None or not record.ref.is_alive():
                 return None
-            text = (self._proc / str(ref.pid) / "status").read_text(encoding="utf-8")
-        except (OSError, KeyError, TypeError):
+            text = (self._proc / str(record.ref.pid) / "status").read_text(encoding="utf-8")
+        except OSError:
             return None
         kib = _named_numbers(text).get("VmRSS:")
         return None if kib is None else round(kib / 1024, 1)
-
-    def _ref(self, rank: int) -> ProcessRef | None:
-        """Return a rank's process as its wrapper wrote it down."""
-        if rank not in self._processes:
-            found = load_json(self._dir.path / f".rank{rank}.json")
-            if found is None:
-                return None
-            ref = ProcessRef(pid=found["pid"], start_ticks=found["start_ticks"])
-            self._processes[rank] = ref
-        return self._processes[rank]
 
 
 def _levels(root: Path, path: str, limit: str, used: str, *, prefix: str) -> Iterator[Level]:

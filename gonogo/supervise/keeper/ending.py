@@ -26,7 +26,7 @@ from gonogo.supervise.end_request import (
 from gonogo.supervise.exit_record import Ended, build_exit, count_programs, ended_of
 from gonogo.supervise.keeper.children import Child
 from gonogo.supervise.keeper.kill import Killer
-from gonogo.supervise.processes import ProcessRef
+from gonogo.supervise.rank_record import RankRecord, load_rank_record, recorded_ranks
 
 
 class Ending:
@@ -42,7 +42,8 @@ class Ending:
         self, run_dir: Path, order: Mapping[str, Any], spare: Callable[[], frozenset[int]]
     ) -> None:
         self._dir, self._order, self._spare = run_dir, order, spare
-        self._programs = count_programs(order)
+        self._programs = range(count_programs(order))
+        self._launches = bool(order.get("command"))
         self._grace_s = float((order.get("halt") or {}).get("grace_s") or 0.0)
         self._killer: Killer | None = None
         self._halt_until: float | None = None
@@ -93,7 +94,7 @@ class Ending:
             order=self._order,
             request=asked_by(self._dir),
             agent=agent.ended,
-            ranks=self._complete_stamps(statuses),
+            ranks=self._complete_stamps(statuses, agent.ended),
             now=time.time(),
         )
         save_json(self._dir / "exit.json", record)
@@ -102,7 +103,7 @@ class Ending:
         return (self._dir / HALT_NAME).exists() or (self._dir / KILL_NAME).exists()
 
     def _all_stamped(self) -> bool:
-        return all(self._stamp(rank).exists() for rank in range(self._programs))
+        return all(self._stamp(rank).exists() for rank in self._programs)
 
     def _stamp(self, rank: int) -> Path:
         return self._dir / f"exit_rank{rank}.json"
@@ -143,7 +144,7 @@ class Ending:
         self._killer = Killer(
             token=str(self._order["run"]),
             agent=agent.ref if agent.ended is None else None,
-            ranks=[ref for _, ref, _ in self._rank_records()],
+            ranks=[record.ref for record in self._rank_records().values()],
             spare=self._spare,
             grace_s=grace_s,
             dump=dump,
@@ -151,26 +152,35 @@ class Ending:
             now=now,
         )
 
-    def _rank_records(self) -> list[tuple[int, ProcessRef, int]]:
-        """Return (rank, its process, pid of its wrapper) of every rank that was started."""
-        found = []
-        for rank in range(self._programs):
-            record = load_json(self._dir / f".rank{rank}.json")
-            if record is not None:
-                ref = ProcessRef(pid=record["pid"], start_ticks=record["start_ticks"])
-                found.append((rank, ref, int(record["wrapper"])))
-        return found
+    def _rank_records(self) -> dict[int, RankRecord]:
+        """Return the process of every rank that was started; a command may start more than one."""
+        ranks = recorded_ranks(self._dir) if self._launches else self._programs
+        records = {rank: load_rank_record(self._dir, rank) for rank in ranks}
+        return {rank: record for rank, record in records.items() if record is not None}
 
-    def _complete_stamps(self, statuses: Mapping[int, Ended]) -> dict[int, Ended]:
+    def _complete_stamps(
+        self, statuses: Mapping[int, Ended], agent: Ended | None
+    ) -> dict[int, Ended]:
         """Return how each rank ended; what a wrapper could not write any more is written here."""
         exits: dict[int, Ended] = {}
-        for rank, ref, wrapper in self._rank_records():
+        for rank, record in self._rank_records().items():
             document = load_json(self._stamp(rank))
             if document is None:
-                known = statuses.get(ref.pid) or statuses.get(wrapper)
-                ended = known or Ended(code=None, signal=int(signal.SIGKILL), at=time.time())
+                known = statuses.get(record.ref.pid)
+                ended = known or _presumed(record, statuses.get(record.wrapper), agent)
                 save_json(self._stamp(rank), ended.document())
             else:
                 ended = ended_of(document)
             exits[rank] = ended
         return exits
+
+
+def _presumed(record: RankRecord, wrapper: Ended | None, agent: Ended | None) -> Ended:
+    """Return what is to be said of an end that nobody saw.
+
+    A launcher that left with 0 says that its ranks did; how else they ended it keeps to itself.
+    """
+    if not record.launched:
+        return wrapper or Ended(code=None, signal=int(signal.SIGKILL), at=time.time())
+    clean = agent is not None and agent.code == 0
+    return Ended(code=0 if clean else None, signal=None, at=agent.at if agent else time.time())

@@ -3,7 +3,8 @@
 `python -m gonogo.supervise.launch.rank --dir RUNDIR -- PROGRAM …` starts the program with its
 output in `rank{N}.log`, dies with torchrun's agent and takes the program along, passes SIGTERM,
 SIGINT and SIGUSR1 on, and writes `exit_rank{N}.json` before it ends as the program ended.
-`.rank{N}.json` names the program's process while it runs. Where the order has patterns, what the
+`.rank{N}.json` names the program's process while it runs, or, where the program is a launcher, the
+processes that it starts (`launched`). Where the order has patterns, what the
 program's output tells of its steps goes into its heartbeat file (`output_lines`). Standard library
 only.
 """
@@ -16,10 +17,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from gonogo.supervise.durable import load_json, save_json
+from gonogo.supervise.launch.launched import Launched
 from gonogo.supervise.launch.output_lines import OutputLines
-from gonogo.supervise.processes import die_with_parent, load_stat
+from gonogo.supervise.processes import ProcessRef, die_with_parent, load_stat
+from gonogo.supervise.rank_record import RankRecord, save_rank_record
 
 _FORWARDED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
 _WAITED = _FORWARDED | {signal.SIGCHLD}
@@ -32,7 +36,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--dir", type=Path, required=True)
     parser.add_argument("program", nargs="+")
     asked = parser.parse_args(argv)
-    rank = int(os.environ.get("RANK", "0"))  # noqa: TID251 - torchrun's word; no settings here
+    order = load_json(asked.dir / "order.json") or {}
+    told = os.environ.get("RANK", "0")  # noqa: TID251 - torchrun's word; no settings here
+    rank = 0 if order.get("command") else int(told)
     die_with_parent()
     if os.getppid() == 1:
         return 1  # the agent was gone before the line above
@@ -40,20 +46,16 @@ def main(argv: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
     child = _start(asked.program, asked.dir / f"rank{rank}.log")
     stat = load_stat(child.pid)
-    save_json(
-        asked.dir / f".rank{rank}.json",
-        {
-            "v": 1,
-            "pid": child.pid,
-            "start_ticks": stat.start_ticks if stat else 0,
-            "wrapper": os.getpid(),
-            "at": time.time(),
-        },
-    )
-    status = _wait(child, _reader(asked.dir, rank, child.pid))
+    ref = ProcessRef(pid=child.pid, start_ticks=stat.start_ticks if stat else 0)
+    save_rank_record(asked.dir, rank, RankRecord(ref=ref, wrapper=os.getpid()), time.time())
+    launched = None
+    if order.get("command"):
+        launched = Launched(asked.dir, int(order["world_size"]), child.pid)
+    status = _wait(child, _reader(asked.dir, order, rank, child.pid), launched)
     code, number = (status, None) if status >= 0 else (None, -status)
-    ended = {"v": 1, "code": code, "signal": number, "at": time.time()}
-    save_json(asked.dir / f"exit_rank{rank}.json", ended)
+    if rank not in _save_ends(launched):
+        ended = {"v": 1, "code": code, "signal": number, "at": time.time()}
+        save_json(asked.dir / f"exit_rank{rank}.json", ended)
     if number is not None:
         _die_by(number)
     return status
@@ -80,23 +82,26 @@ def _start(program: list[str], log: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def _reader(folder: Path, rank: int, pid: int) -> OutputLines | None:
+def _reader(folder: Path, order: dict[str, Any], rank: int, pid: int) -> OutputLines | None:
     """Return who reads the program's output, where the order has patterns for it."""
-    order = load_json(folder / "order.json") or {}
     if not order.get("patterns"):
         return None
     return OutputLines(folder, order, folder / f"rank{rank}.log", pid)
 
 
-def _wait(child: subprocess.Popen[bytes], reader: OutputLines | None) -> int:
+def _wait(
+    child: subprocess.Popen[bytes], reader: OutputLines | None, launched: Launched | None
+) -> int:
     """Pass signals on until the program has ended; returns its code, or minus its signal."""
     asked = False
+    idle = reader is None and launched is None
     while (status := child.poll()) is None:
-        found = signal.sigtimedwait(_WAITED, 1.0 if reader is None else _READ_EVERY_S)
+        found = signal.sigtimedwait(_WAITED, 1.0 if idle else _READ_EVERY_S)
         if found is not None and found.si_signo in _FORWARDED:
             asked = asked or found.si_signo != signal.SIGUSR1
             child.send_signal(found.si_signo)
         reader = _read(reader)
+        launched = _look(launched)
     if reader is not None:
         reader.close(status, asked=asked)
     return status
@@ -111,6 +116,26 @@ def _read(reader: OutputLines | None) -> OutputLines | None:
         print(f"gonogo: its output is read no more: {error!r}", file=sys.stderr)
         return None
     return reader
+
+
+def _look(launched: Launched | None) -> Launched | None:
+    """Look for the ranks of a launcher; looks that fail are let go, as above."""
+    try:
+        if launched is not None:
+            launched.look(time.monotonic())
+    except Exception as error:  # noqa: BLE001 - whatever stands in /proc ends no run
+        print(f"gonogo: its ranks are looked for no more: {error!r}", file=sys.stderr)
+        return None
+    return launched
+
+
+def _save_ends(launched: Launched | None) -> frozenset[int]:
+    """Write how a launcher's ranks ended; return the ranks whose end is not the program's own."""
+    try:
+        return frozenset() if launched is None else launched.save_ends()
+    except OSError as error:
+        print(f"gonogo: how its ranks ended cannot be written: {error!r}", file=sys.stderr)
+        return frozenset()
 
 
 def _die_by(number: int) -> None:

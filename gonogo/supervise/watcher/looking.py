@@ -131,7 +131,7 @@ class Looking:
         for rank in range(self._world_size):
             ref = self._prober.pids.get(rank)
             state = self._prober.state_of(rank)
-            gone = ref is None or state is ProcessState.DEAD
+            gone = ref is None or state is ProcessState.DEAD or not ref.is_alive()
             found[rank] = Target(
                 rank=rank,
                 pid=None if gone or ref is None else ref.pid,

@@ -3,8 +3,9 @@
 A probe is reported when it differs from the last one, and all of them again every REPEAT_S, so
 that a quiet run writes a short line now and then and a restarted watcher misses little. D state
 counts when seen twice running: a read from disk passes through it. A process that a debugger has
-stopped (py-spy does, for milliseconds) is alive. Once the run has been asked to end, a rank's
-death is no observation about the trainer any more: exit.json tells it.
+stopped (py-spy does, for milliseconds) is alive. A rank that a command started itself and that is
+gone is unknown as long as the command lives: a launcher may start it again. Once the run has been
+asked to end, a rank's death is no observation about the trainer any more: exit.json tells it.
 """
 
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from gonogo.rundir import RunDir
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.exit_record import HALTED_CODE
 from gonogo.supervise.processes import ProcessRef, load_environ
+from gonogo.supervise.rank_record import RankRecords
 
 REPEAT_S = 5.0
 _STATES = {"T": ProcessState.STOPPED, "D": ProcessState.UNINTERRUPTIBLE}
@@ -37,11 +39,16 @@ class Prober:
     run_dir: RunDir
     world_size: int
     pids: dict[int, ProcessRef] = field(default_factory=dict)
+    _records: RankRecords = field(init=False)
     _said: dict[int, RankProbe] = field(default_factory=dict)
     _said_agent: AgentProbe | None = None
     _waiting: set[int] = field(default_factory=set)
     _with_env: set[int] = field(default_factory=set)
     _repeat_at: float = float("-inf")
+
+    def __post_init__(self) -> None:
+        """Take the records of the run."""
+        self._records = RankRecords(self.run_dir.path)
 
     def look(self, now: float, *, ending: bool) -> Probes:
         """Return what changed.
@@ -54,14 +61,14 @@ class Prober:
         if repeat:
             self._repeat_at = now + REPEAT_S
         ranks = []
+        agent = self._look_at_agent()
         for rank in range(self.world_size):
-            found = self._look_at(rank)
+            found = self._look_at(rank, agent)
             if found is None or (ending and _ended_by_us(found)):
                 continue
             if repeat or found != self._said.get(rank):
                 self._said[rank] = found
                 ranks.append(self._with_environment(found))
-        agent = self._look_at_agent()
         if agent is None or (ending and agent.state is ProcessState.DEAD):
             return Probes(ranks=ranks)
         if not repeat and agent == self._said_agent:
@@ -78,20 +85,15 @@ class Prober:
         said = self._said.get(rank)
         return said.state if said is not None else ProcessState.UNKNOWN
 
-    def _ref(self, rank: int) -> ProcessRef | None:
-        """Return a rank's process as its wrapper wrote it down."""
-        if rank not in self.pids:
-            found = load_json(self.run_dir.path / f".rank{rank}.json")
-            if found is not None:
-                self.pids[rank] = ProcessRef(pid=found["pid"], start_ticks=found["start_ticks"])
-        return self.pids.get(rank)
-
-    def _look_at(self, rank: int) -> RankProbe | None:
-        ref = self._ref(rank)
-        if ref is None:
+    def _look_at(self, rank: int, agent: AgentProbe | None) -> RankProbe | None:
+        record = self._records.of(rank)
+        if record is None:
             return None
+        ref = self.pids[rank] = record.ref
         stat = ref.stat()
         if stat is None or stat.ended:
+            if record.launched and agent is not None and agent.state is not ProcessState.DEAD:
+                return RankProbe(rank=rank, pid=ref.pid)  # it may be started again
             stamp = load_json(self.run_dir.rank_exit(rank)) or {}
             return RankProbe(
                 rank=rank,

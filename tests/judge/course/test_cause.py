@@ -190,3 +190,48 @@ def test_only_a_symptom_can_be_an_unknown_failure() -> None:
     assert classes == {OutcomeClass.USER, OutcomeClass.POLICY}
     for code in OutcomeCode:
         assert described(outcome=outcome(code)).unknown is (code in SYMPTOMS)
+
+
+TORCHRUN = """step 3 loss 2.5
+[rank1]: Traceback (most recent call last):
+[rank1]: ValueError: no such word
+[rank0]: Traceback (most recent call last):
+[rank0]: RuntimeError: closed by peer
+E1121 17:35:59.316000 20042 torch/distributed/elastic/multiprocessing/api.py:1002] failed
+Traceback (most recent call last):
+  File "/bin/torchrun", line 8, in <module>
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  rank      : 1 (local_rank: 1)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org
+============================================================
+"""
+
+
+@pytest.mark.parametrize(
+    ("rank", "line"),
+    [
+        (0, "RuntimeError: closed by peer"),
+        (1, "ValueError: no such word"),
+        (2, "step 3 loss 2.5"),
+        (None, "RuntimeError: closed by peer"),
+    ],
+)
+def test_a_launcher_s_report_is_nobodys_last_word(rank: int | None, line: str) -> None:
+    logs = {"rank0.log": TORCHRUN}
+    found = described(finding(rank=rank), read_tail=lambda name: logs.get(name, ""))
+    assert (found.log, found.line) == ("rank0.log", line)
+
+
+@pytest.mark.parametrize("code", ["completed", "non_finite"])
+def test_a_halt_that_names_no_rank_quotes_the_log_of_all(code: str) -> None:
+    logs = {"rank0.log": "step 7 loss nan\n====\n"}
+    found = described(
+        finding(rank=None), outcome=outcome(code), read_tail=lambda name: logs.get(name, "")
+    )
+    assert (found.rank, found.log, found.line) == (None, "rank0.log", "step 7 loss nan")

@@ -69,6 +69,13 @@ def killed(number: int) -> Facts:
     return facts_with("nonzero_exit").model_copy(update={"exit": ended})
 
 
+def mute(lines: int) -> Facts:
+    """A run that ended because rank 1 did not begin in time, having said so many lines."""
+    facts = facts_with("start_failed", detector="no_first_heartbeat")
+    ranks = {name: row.model_copy(update={"count": lines}) for name, row in facts.ranks.items()}
+    return facts.model_copy(update={"ranks": ranks})
+
+
 def slow_with(**sections_s: float) -> Facts:
     return facts_with("too_slow", detector="slow", sections_s=sections_s)
 
@@ -113,6 +120,8 @@ CASES = [
     ("lost_peer", facts_with("nonzero_exit", signs=("peer_lost",))),
     ("lost_peer", killed(9)),
     (None, killed(11)),
+    ("never_spoke", mute(0)),
+    (None, mute(3)),
     ("out_of_memory", facts_with("oom", signs=("out_of_memory", "peer_lost"))),
     (
         "sequential_prefill",
@@ -156,13 +165,19 @@ def test_where_a_program_names_no_computing_it_may_not_have_hung_between_steps(
     assert diagnose(facts.model_copy(update={"pace": paces}), build_rules(None)) == name
 
 
+@pytest.mark.parametrize(("number", "name"), [(9, "killed"), (11, None)])
+def test_who_has_no_peer_is_lost_by_none(number: int, name: str | None) -> None:
+    rules = build_rules(order_of().model_copy(update={"world_size": 1}))
+    assert diagnose(killed(number), rules) == name
+
+
 @pytest.mark.parametrize(("name", "facts"), CASES)
 def test_a_known_failure_has_its_name(name: str | None, facts: Facts) -> None:
     assert diagnose(facts, build_rules(None)) == name
 
 
 def test_every_row_is_reached_by_a_case_and_says_cause_and_remedy() -> None:
-    assert {row.name for row in DIAGNOSES} == {name for name, _ in CASES if name}
+    assert {row.name for row in DIAGNOSES} == {"killed", *(name for name, _ in CASES if name)}
     for row in DIAGNOSES:
         assert row.cause
         assert row.remedy

@@ -14,6 +14,7 @@ import pytest
 
 from gonogo.supervise.launch import rank
 from gonogo.supervise.processes import find_process
+from gonogo.supervise.rank_record import load_rank_record
 from tests.supervise.runs import ROOT, wait_until
 
 
@@ -113,3 +114,39 @@ def test_a_reader_that_fails_is_let_go_and_ends_no_program(
 
     assert rank._read(Failing()) is None  # type: ignore[arg-type]
     assert "read no more: RuntimeError('boom')" in capsys.readouterr().err
+
+
+def test_a_command_is_rank_0_whatever_rank_its_starter_was(tmp_path: Path) -> None:
+    order = {"run": "run_x", "command": ["x"], "world_size": 1}
+    (tmp_path / "order.json").write_text(json.dumps(order))
+    assert start(tmp_path, "print('hello')", rank=3).wait(timeout=20) == 0
+    assert stamp(tmp_path, 0)["code"] == 0
+    assert (tmp_path / "rank0.log").read_text() == "hello\n"
+
+
+LAUNCHER = """
+import os, subprocess, sys, time
+environ = {**os.environ, "RANK": "0", "LOCAL_RANK": "0"}
+rank = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(2); exit(5)"], env=environ)
+while rank.poll() is None:
+    time.sleep(0.1)
+sys.exit(1)
+"""
+
+
+def test_a_launcher_s_end_is_not_its_ranks(tmp_path: Path) -> None:
+    order = {"run": "run_x", "command": ["x"], "world_size": 1}
+    (tmp_path / "order.json").write_text(json.dumps(order))
+    assert start(tmp_path, LAUNCHER).wait(timeout=60) == 1
+    assert stamp(tmp_path, 0)["code"] == 5
+    assert load_rank_record(tmp_path, 0).launched  # type: ignore[union-attr]
+
+
+def test_a_look_that_fails_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launched = rank.Launched(tmp_path, 1, os.getpid())
+    monkeypatch.setattr(launched, "_look_at", "soon")
+    assert rank._look(launched) is None
+    assert "its ranks are looked for no more" in capsys.readouterr().err
+    assert rank._look(None) is None

@@ -124,3 +124,29 @@ def test_agent_is_told_from_the_keepers_file(tmp_path: Path, rank: subprocess.Po
 def test_only_names_of_the_trainer_are_taken_from_an_environment() -> None:
     raw = b"NSA_A=1\0SECRET=x\0NSA_B=a=b\0\0XNSA_C=2\0"
     assert nsa_names(raw) == {"NSA_A": "1", "NSA_B": "a=b"}
+
+
+def test_a_launchers_rank_that_is_gone_may_begin_anew_as_long_as_the_launcher_lives(
+    tmp_path: Path, rank: subprocess.Popen[bytes]
+) -> None:
+    record = json.loads((tmp_path / ".rank0.json").read_text())
+    own = load_stat(os.getpid())
+    assert own is not None
+    agent: dict[str, object] = {"pid": own.pid, "start_ticks": own.start_ticks, "ended": None}
+    keeper = tmp_path / "keeper.json"
+    keeper.write_text(json.dumps({"agent": agent}))
+    looker = prober(tmp_path)
+    assert only(looker.look(0.0, ending=False).ranks).state is ProcessState.ALIVE
+    (tmp_path / ".rank0.json").write_text(json.dumps({**record, "launched": True}))
+    rank.kill()
+    rank.wait()
+    assert only(looker.look(0.2, ending=False).ranks).state is ProcessState.UNKNOWN
+    again = {"pid": own.pid, "start_ticks": own.start_ticks, "wrapper": 1, "launched": True}
+    (tmp_path / ".rank0.json").write_text(json.dumps(again))
+    anew = only(looker.look(0.4, ending=False).ranks)
+    assert (anew.pid, anew.state) == (own.pid, ProcessState.ALIVE)
+    (tmp_path / ".rank0.json").write_text(json.dumps({**record, "launched": True}))
+    keeper.write_text(json.dumps({"agent": {**agent, "ended": {"code": 1, "signal": None}}}))
+    (tmp_path / "exit_rank0.json").write_text(json.dumps({"v": 1, "code": 7, "at": 5.0}))
+    dead = only(looker.look(0.6, ending=False).ranks)
+    assert (dead.state, dead.code) == (ProcessState.DEAD, 7)

@@ -13,6 +13,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Section
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
+from gonogo.contract.workload import OURS
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.detectors.rank_divergence import Culprit, name_culprit
 from gonogo.judge.watch.stream import RankStream
@@ -53,7 +54,17 @@ def _never_spoke(view: View, tick: Tick, rank: int, elapsed_s: float) -> Finding
         threshold=exec_s,
         source=view.run.source("no_first_heartbeat.exec_s"),
         text=f"rank {rank} has not written a line {elapsed_s:.0f} s after its start"
-        f" (limit {exec_s:g} s)",
+        f" (limit {exec_s:g} s){_advice(view.run)}",
+    )
+
+
+def _advice(run: Run) -> str:
+    """Return what may be wrong with a program that is not the bundled one: it knows no gonogo."""
+    if run.order.entry == OURS and run.order.command is None:
+        return ""
+    return (
+        ": unless it hangs, the script never attached: add gonogo.trainer.attach(), or run it as"
+        " `command` with a pattern"
     )
 
 

@@ -13,6 +13,7 @@ import signal
 from dataclasses import dataclass
 
 from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.heartbeat import Msg
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch.detector import Detector, Seen
@@ -29,6 +30,11 @@ class Death:
 
     rank: int
     process: Process
+
+    @property
+    def told(self) -> bool:
+        """Whether anybody told how it ended, and that was badly."""
+        return self.process.signal is not None or self.process.code is not None
 
     @property
     def victim(self) -> bool:
@@ -58,9 +64,30 @@ def _deaths(view: View) -> list[Death]:
     agent = Death(rank=AGENT, process=view.processes.agent)
     if not agent.process.dead or _all_ended_well(view):
         return deaths
+    if view.run.order.command is not None:
+        return _of_command(view, deaths, agent)
     if agent.process.signal is not None and not agent.victim:
         return [agent]  # torchrun never dies by a signal because of a rank; ranks die with it
     return deaths or [agent]
+
+
+def _of_command(view: View, deaths: list[Death], agent: Death) -> list[Death]:
+    """Return the bad ends that may be the cause where a command has ended, which we started.
+
+    One that is its only rank itself ends as that did. A launcher is blamed where a signal ended
+    it, or where nothing tells which of its ranks failed: neither how one ended nor its last line.
+    """
+    if view.run.order.world_size == 1:
+        return deaths or [Death(rank=0, process=agent.process)]
+    if agent.process.signal is not None and not agent.victim:
+        return [agent]
+    said = [death for death in deaths if _said_error(view, death.rank)]
+    return [death for death in deaths if death.told] or said or [agent]
+
+
+def _said_error(view: View, rank: int) -> bool:
+    stream = view.streams.get(rank)
+    return stream is not None and stream.msg == Msg.ERROR
 
 
 def _ripe(view: View, tick: Tick, death: Death) -> bool:
@@ -105,9 +132,14 @@ def _all_ended_well(view: View) -> bool:
 
 def _finding(view: View, tick: Tick, death: Death) -> Finding:
     process = death.process
-    who = "the torchrun agent" if death.rank == AGENT else f"rank {death.rank}"
+    order = view.run.order
+    who = f"rank {death.rank}"
+    if order.command is not None and (death.rank == AGENT or order.world_size == 1):
+        who = "the command"
+    elif death.rank == AGENT:
+        who = "the torchrun agent"
     stream = view.streams.get(death.rank)
-    where = "" if stream is None else f" at step {stream.step} of {view.run.order.steps}"
+    where = "" if stream is None else f" at step {stream.step}{_of_steps(order.steps)}"
     return found(
         view,
         Name.PROCESS_DEATH,
@@ -119,6 +151,10 @@ def _finding(view: View, tick: Tick, death: Death) -> Finding:
         value=_value(process),
         text=f"{who} {_how(process)}{where}",
     )
+
+
+def _of_steps(steps: int | None) -> str:
+    return "" if steps is None else f" of {steps}"
 
 
 def _value(process: Process) -> float | None:
@@ -150,7 +186,8 @@ class ProcessDeath(Detector[None]):
         "program is only read. Names the first death, not its victims."
     )
     version = 2
-    """2: `done` before the last ordered step is an end too early."""
+    """2: `done` before the last ordered step is an end too early; a command that is its only rank
+    ends as that did."""
     ticks = True
     probes = True
 

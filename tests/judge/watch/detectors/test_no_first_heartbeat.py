@@ -166,3 +166,21 @@ def test_it_says_where_the_rank_stands(section: str | None, where: str) -> None:
     rank = standing(section, for_s=1.0, steps=0)
     (halt,) = look(NoFirstHeartbeat, [rank], started_mono=NOW - 1000.0)
     assert halt.text.endswith(f"rank 0 stands in {where}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "advised"),
+    [
+        ({}, False),
+        ({"entry": "train.py"}, True),
+        ({"command": ["program"]}, True),
+    ],
+    ids=["ours", "somebody's script", "a command that shall speak"],
+)
+def test_who_never_speaks_and_is_not_ours_may_never_have_attached(
+    changes: dict[str, Any], advised: bool
+) -> None:
+    order = order_of({"no_first_heartbeat": {"exec_s": 120.0}}).model_copy(update=changes)
+    seen = look(NoFirstHeartbeat, [], order=order, started_mono=NOW - 121.0)
+    (finding,) = seen
+    assert ("add gonogo.trainer.attach(), or run it as `command`" in finding.text) is advised

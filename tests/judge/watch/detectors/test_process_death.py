@@ -306,3 +306,60 @@ def test_it_is_armed_by_the_first_probe() -> None:
 def test_without_a_watcher_it_is_said_to_see_nothing() -> None:
     (processes, *_) = not_observed(start(order_of(), watched=False))
     assert "process_death" in processes
+
+
+def commanded(world_size: int, steps: int = 7) -> World:
+    order = order_of().model_copy(update={"command": ["x"], "world_size": world_size})
+    world = World(order).boot().steps(steps)
+    world.open_step()
+    return world
+
+
+def test_a_command_that_is_its_only_rank_is_no_agent_of_itself() -> None:
+    world = commanded(1)
+    world.probes.append((world.mono, {"agent": {"pid": 99, "state": "dead", "signal": 9}}))
+    (finding,) = watch(world).halts
+    assert (finding.rank, finding.value) == (0, -9.0)
+    assert finding.text.startswith("the command was ended by SIGKILL at step 8")
+    world = commanded(1)
+    world.probe(0, "dead", code=7, exit_at=EPOCH)
+    (finding,) = watch(world).halts
+    assert finding.text.startswith("the command ended with exit code 7")
+
+
+def test_a_launcher_that_a_signal_ended_took_its_ranks_along() -> None:
+    world = commanded(2)
+    world.probe(0, "dead", signal=9)
+    world.probe(1, "dead", signal=9)
+    world.probes.append((world.mono, {"agent": {"pid": 99, "state": "dead", "signal": 9}}))
+    (finding,) = watch(world).halts
+    assert (finding.rank, "the command was ended" in finding.text) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("ends", "error", "blamed"),
+    [
+        ({0: {"signal": 15}, 1: {"code": 1}}, None, 1),
+        ({0: {}, 1: {}}, 1, 1),
+        ({0: {}, 1: {}}, None, None),
+        ({0: {}, 1: {"signal": 11}}, 0, 1),
+    ],
+    ids=["seen", "only said", "neither", "what was seen goes before what was said"],
+)
+def test_of_a_launchers_ranks_the_one_is_blamed_that_something_tells_of(
+    ends: dict[int, dict[str, int]], error: int | None, blamed: int | None
+) -> None:
+    world = commanded(2)
+    if error is not None:
+        world.ranks[error].say("error", type="ValueError", text="no")
+    for rank, probe in ends.items():
+        world.probe(rank, "dead", exit_at=EPOCH + rank, **probe)
+    found = watch(agent_ends(world, code=1), ticking=lambda end: every(0.25)(end + 5.0))
+    assert [row.rank for row in found.halts] == [blamed]
+
+
+def test_where_nobody_says_how_many_steps_none_is_named() -> None:
+    world = World(without_steps(order_of())).boot().steps(3)
+    world.probe(1, "dead", signal=11)
+    (finding,) = watch(world).halts
+    assert finding.text == "rank 1 was ended by SIGSEGV at step 3"

@@ -1,0 +1,94 @@
+"""What did a program say at its end? Its last error, without what launchers add; stdlib only.
+
+Pure, on the end of a log. Several ranks may have written into one log: torch begins the lines of
+an exception with `[rank1]: `, and torchrun, accelerate and their like end with a report of their
+own, which tells of a rank and is none of its words. An error that a program survived ended
+nothing: only the last one counts, and none that steps follow.
+"""
+
+import re
+from collections.abc import Sequence
+
+_OF_RANK = re.compile(r"\[(?:rank|default)(\d+)\]: ?")
+_TRACEBACK = "Traceback (most recent call last):"
+_CHAINED = re.compile(r"(?:During handling of|The above exception was the direct cause)")
+_REPORTED = re.compile(r"(?:[\w.]+\.)?(?:ChildFailedError|SignalException): ?")
+_PASSED_ON = re.compile(r"(?:subprocess\.)?CalledProcessError: Command ")
+"""How a launcher's own traceback ends: by the failure of what it had started."""
+_BANNER = re.compile(
+    r"=+|-+|.* FAILED|Failures:|Root Cause .*|\[\d+\]:|  (?:time|host|rank|exitcode|error_file"
+    r"|traceback) *:.*|  <NO_OTHER_FAILURES>|\s*"
+)
+_REMARK = re.compile(r"\[?[EWIF]\d{4} \d{2}:\d{2}:\d{2}\S* .*\belastic/")
+_STEP = re.compile(r"\b(?:step|iter|iteration)\b\W{0,3}\d.*\bloss\b", re.IGNORECASE)
+_RULE = re.compile(r"\W*$")
+_UNTOLD_LINES = 10
+"""Of a log without a traceback that are taken for the words at the end."""
+
+
+def own_lines(text: str, rank: int | None = None) -> list[str]:
+    """Return the lines of a log without those of launchers, and of other ranks as far as told.
+
+    Args:
+        text: the end of a log.
+        rank: whose words are wanted; where some lines say that they are its, only those.
+    """
+    lines = _without_report(text.splitlines())
+    if rank is None:
+        return [_OF_RANK.sub("", line, count=1) for line in lines]
+    whose = [_OF_RANK.match(line) for line in lines]
+    mine = [line for line, said in zip(lines, whose, strict=True) if said and int(said[1]) == rank]
+    kept = mine or [line for line, said in zip(lines, whose, strict=True) if said is None]
+    return [_OF_RANK.sub("", line, count=1) for line in kept]
+
+
+def last_error(text: str, rank: int | None = None, steps: Sequence[re.Pattern[str]] = ()) -> str:
+    """Return the error that a program ended with and those it came from; else its last lines.
+
+    Args:
+        text: the end of its log.
+        rank: whose error is wanted.
+        steps: how other lines that tell of a step look than `step 3: loss 2.5`: what stands before
+            the last of them was survived.
+    """
+    lines = own_lines(text, rank)
+    steps_at = [
+        at for at, line in enumerate(lines) if any(row.search(line) for row in (_STEP, *steps))
+    ]
+    lines = lines[steps_at[-1] + 1 :] if steps_at else lines
+    begin = _begin_of_error(lines)
+    return "\n".join(lines[-_UNTOLD_LINES:] if begin is None else lines[begin:])
+
+
+def is_rule(line: str) -> bool:
+    """Say whether a line holds no letter and no digit: a row of `====`."""
+    return _RULE.match(line) is not None
+
+
+def _begin_of_error(lines: Sequence[str]) -> int | None:
+    """Return where the last traceback begins, or the first of those that are chained to it."""
+    begins = [at for at, line in enumerate(lines) if line.strip().endswith(_TRACEBACK)]
+    while len(begins) > 1 and any(map(_CHAINED.match, lines[begins[-2] : begins[-1]])):
+        begins.pop()
+    return begins[-1] if begins else None
+
+
+def _without_report(lines: list[str]) -> list[str]:
+    """Return a log without the reports of launchers."""
+    kept: list[str] = []
+    begin: int | None = None
+    """Where the last traceback stands in `kept`."""
+    banner = False
+    for line in lines:
+        banner = banner and _BANNER.fullmatch(line) is not None
+        if banner or _REMARK.match(line):
+            continue
+        if line.startswith(_TRACEBACK):
+            begin = len(kept)
+        kept.append(line)
+        banner = _REPORTED.match(line) is not None
+        passed_on = _PASSED_ON.match(line) and any(_TRACEBACK in row for row in kept[:begin])
+        if begin is not None and (banner or passed_on):
+            del kept[begin:]
+            begin = None
+    return kept

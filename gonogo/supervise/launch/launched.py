@@ -1,0 +1,210 @@
+"""Which processes below a command are its ranks, and how did each end? For a launcher's run.
+
+A command may be torchrun, accelerate, a shell: then the process that the wrapper started is no
+rank, and its stack tells nothing. A rank is, of the command's descendants alone:
+
+- the process that the rank's own heartbeats name;
+- else the topmost one whose environment has a RANK that this process's has not (torchrun's way);
+- else, for a command that is no Python, its only Python: `bash -c "python train.py | tee log"`.
+  That one is asked for its stack, and for nothing else.
+
+How a rank ended only its parent is told. It is read here from what is left of the process in the
+moment before the parent asks; a parent that waits for it may be quicker: then it is not known, and
+not said. Standard library only.
+"""
+
+import json
+import os
+import select
+import threading
+import time
+from pathlib import Path
+
+from gonogo.supervise.durable import save_json
+from gonogo.supervise.exit_record import Ended, load_tail
+from gonogo.supervise.processes import (
+    ProcessRef,
+    find_descendants,
+    find_process,
+    load_environ,
+    load_exit_status,
+    load_program,
+    load_stat,
+)
+from gonogo.supervise.rank_record import RankRecord, save_rank_record
+
+LOOK_EVERY_S = 0.5
+EAGER_S = 60.0
+"""How long ranks are looked for so often; later, or when all are known, every RARELY_S."""
+RARELY_S = 5.0
+_LINE_BYTES = 16_384
+_NAMES = frozenset((b"RANK", b"LOCAL_RANK"))
+
+
+class Launched:
+    """The ranks of one command, looked for now and then.
+
+    Args:
+        folder: the run directory.
+        world_size: how many ranks there may be.
+        program: the command's own process.
+    """
+
+    def __init__(self, folder: Path, world_size: int, program: int) -> None:
+        self._folder, self._world_size, self._program = folder, world_size, program
+        self._own_names = _names_in(load_environ(os.getpid()))
+        self._ranks: dict[int, ProcessRef] = {}
+        self._guessed: ProcessRef | None = None
+        self._ends = Ends()
+        self._look_at = self._eager_until = float("-inf")
+
+    def look(self, now: float) -> None:
+        """Look for ranks that are not known, or have gone, when it is time.
+
+        Args:
+            now: monotonic seconds.
+        """
+        if self._eager_until == float("-inf") or not all(
+            ref.is_alive() for ref in self._ranks.values()
+        ):
+            self._eager_until = now + EAGER_S
+        if now < self._look_at:
+            return
+        whole = len(self._ranks) == self._world_size
+        eager = now < self._eager_until and not whole
+        self._look_at = now + (LOOK_EVERY_S if eager else RARELY_S)
+        below = find_descendants(self._program)
+        if not below:
+            return
+        found = {**self._by_environment(below), **self._by_heartbeats(below)}
+        for rank, pid in sorted(found.items()):
+            self._take(rank, pid)
+        if not found and not self._ranks:
+            self._guess(below)
+
+    def save_ends(self) -> frozenset[int]:
+        """Write how each rank ended, as far as it was seen; return the ranks that are known.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        for rank, ref in sorted(self._ranks.items(), reverse=True):  # rank 0's stamp ends the wait
+            ended = self._ends.of(ref)
+            if ended is not None:
+                save_json(self._folder / f"exit_rank{rank}.json", ended.document())
+        return frozenset(self._ranks)
+
+    def _take(self, rank: int, pid: int) -> None:
+        """Record that a rank is this process."""
+        ref = find_process(pid)
+        if ref is None or ref == self._ranks.get(rank):
+            return
+        self._save(rank, ref)
+        self._ranks[rank] = ref
+        self._ends.watch(ref)
+
+    def _save(self, rank: int, ref: ProcessRef) -> None:
+        record = RankRecord(ref=ref, wrapper=os.getpid(), launched=True)
+        save_rank_record(self._folder, rank, record, time.time())
+
+    def _by_heartbeats(self, below: set[int]) -> dict[int, int]:
+        """Return rank → the process that its last line names, where that descends from ours."""
+        named = {rank: self._named(rank) for rank in range(self._world_size)}
+        return {rank: pid for rank, pid in named.items() if pid is not None and pid in below}
+
+    def _named(self, rank: int) -> int | None:
+        """Return the process that a rank's last line names."""
+        path = self._folder / f"heartbeat_rank{rank}.jsonl"
+        *_, last = [b"", *load_tail(path, _LINE_BYTES).splitlines()[-2:]]
+        try:
+            found = json.loads(last)
+        except ValueError:
+            return None
+        pid = found.get("pid") if isinstance(found, dict) else None
+        return pid if isinstance(pid, int) else None
+
+    def _by_environment(self, below: set[int]) -> dict[int, int]:
+        """Return rank → the topmost process whose environment names it, where only one does."""
+        names = {pid: _names_in(load_environ(pid)) for pid in below}
+        told: dict[int, list[int]] = {}
+        for pid, said in names.items():
+            rank = said.get(b"RANK")
+            if rank is None or not rank.isdigit() or said == self._own_names:
+                continue
+            parent = load_stat(pid)
+            if parent is not None and names.get(parent.ppid) != said:
+                told.setdefault(int(rank), []).append(pid)
+        return {
+            rank: pids[0]
+            for rank, pids in told.items()
+            if len(pids) == 1 and rank < self._world_size
+        }
+
+    def _guess(self, below: set[int]) -> None:
+        """Let the only Python below a command that is none be asked for its stack."""
+        if self._guessed is not None and self._guessed.is_alive():
+            return
+        if _is_python(self._program):
+            return
+        pythons = {pid for pid in below if _is_python(pid)}
+        parents = {pid: stat.ppid for pid in pythons if (stat := load_stat(pid)) is not None}
+        topmost = [pid for pid, parent in parents.items() if parent not in pythons]
+        ref = find_process(topmost[0]) if len(topmost) == 1 else None
+        if ref is not None:
+            self._save(0, ref)
+            self._guessed = ref
+
+
+class Ends:
+    """How processes ended that are no children of ours; looked at in a thread, at once."""
+
+    def __init__(self) -> None:
+        self._poll = select.epoll()
+        self._refs: dict[int, ProcessRef] = {}
+        self._ended: dict[ProcessRef, Ended] = {}
+        self._thread: threading.Thread | None = None
+
+    def watch(self, ref: ProcessRef) -> None:
+        """Take note of a process's end when it comes; one that is gone already is not seen."""
+        try:
+            descriptor = os.pidfd_open(ref.pid)
+        except OSError:
+            return
+        if not ref.is_alive():
+            os.close(descriptor)
+            return
+        self._refs[descriptor] = ref
+        self._poll.register(descriptor, select.EPOLLIN)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._wait, name="ends", daemon=True)
+            self._thread.start()
+
+    def of(self, ref: ProcessRef) -> Ended | None:
+        """Return how a process ended; None where nobody saw it."""
+        return self._ended.get(ref)
+
+    def _wait(self) -> None:
+        while True:
+            for descriptor, _ in self._poll.poll():
+                ref = self._refs.pop(descriptor)
+                status = load_exit_status(ref)
+                if status is not None:
+                    self._ended[ref] = _ended(status)
+                self._poll.unregister(descriptor)
+                os.close(descriptor)
+
+
+def _ended(status: int) -> Ended:
+    value = os.waitstatus_to_exitcode(status)
+    number = -value if value < 0 else None
+    return Ended(code=None if value < 0 else value, signal=number, at=time.time())
+
+
+def _names_in(environ: bytes) -> dict[bytes, bytes]:
+    """Return those of `_NAMES` that an environment has."""
+    rows = (row.partition(b"=") for row in environ.split(b"\0"))
+    return {name: text for name, _, text in rows if name in _NAMES}
+
+
+def _is_python(pid: int) -> bool:
+    return load_program(pid).startswith("python")

@@ -1,0 +1,69 @@
+"""The error that a program ended with, out of logs as they are."""
+
+import re
+
+import pytest
+
+from gonogo.last_words import last_error, own_lines
+
+OOM = """Traceback (most recent call last):
+  File "train.py", line 9, in <module>
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB
+"""
+VALUE = """Traceback (most recent call last):
+  File "train.py", line 7, in <module>
+ValueError: no such word
+"""
+CHAIN = "\nDuring handling of the above exception, another exception occurred:\n\n"
+PASSED_ON = """Traceback (most recent call last):
+  File "/bin/accelerate", line 8, in <module>
+subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.
+"""
+TORCHRUN = """Traceback (most recent call last):
+  File "/bin/torchrun", line 8, in <module>
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+=====
+train.py FAILED
+-----
+Failures:
+  <NO_OTHER_FAILURES>
+-----
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-21_17:35:59
+  exitcode  : 1 (pid: 20143)
+  error_file: <N/A>
+=====
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", ""),
+        (OOM, OOM),
+        (f"{OOM}halving the batch\n{VALUE}", VALUE),
+        (f"{OOM}{CHAIN}{VALUE}", f"{OOM}{CHAIN}{VALUE}"),
+        (f"{VALUE}\n{OOM}{CHAIN}{VALUE}", f"{OOM}{CHAIN}{VALUE}"),
+        (f"{OOM}step 8 loss 2.5\ngiving up\n", "giving up"),
+        (f"{OOM}Iteration: 8/20 | lm loss 2.5\ngiving up\n", "giving up"),
+        (f"{OOM}8> 2.5\ngiving up\n", "giving up"),
+        (f"{VALUE}wandb: synced\n", f"{VALUE}wandb: synced"),
+        ("out of memory, halved\n" + "line\n" * 20, "line\n" * 10),
+        (f"{OOM}{PASSED_ON}", OOM),
+        (PASSED_ON, PASSED_ON),
+        (f"{OOM}{TORCHRUN}", OOM),
+        (f"{OOM}{TORCHRUN}trying again\n{VALUE}", VALUE),
+        (f"{OOM}{TORCHRUN}{PASSED_ON}", OOM),
+    ],
+)
+def test_only_what_it_ended_with_counts(text: str, error: str) -> None:
+    assert last_error(text, steps=[re.compile(r"^(?P<step>\d+)> ")]) == error.strip("\n")
+
+
+def test_a_rank_s_own_lines_are_those_that_bear_its_number() -> None:
+    text = "both\n[rank1]: mine\n[default0]: yours\n"
+    assert own_lines(text, 1) == ["mine"]
+    assert own_lines(text, 0) == ["yours"]
+    assert own_lines(text, 2) == ["both"]
+    assert own_lines(text) == ["both", "mine", "yours"]

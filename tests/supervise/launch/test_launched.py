@@ -1,0 +1,191 @@
+"""The ranks below a launcher: who they are, and how each ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.supervise.launch.launched import Launched
+from gonogo.supervise.processes import find_descendants, find_process, load_program, load_stat
+from gonogo.supervise.rank_record import load_rank_record, recorded_ranks
+from tests.supervise.runs import ROOT, wait_until
+
+LAUNCHER = """
+import os, subprocess, sys, time
+names = [dict(zip(("RANK", "LOCAL_RANK"), row.split(":"))) for row in sys.argv[2:]]
+ranks = [
+    subprocess.Popen([sys.executable, "-c", sys.argv[1]], env={**os.environ, **row})
+    for row in names
+]
+while any(rank.poll() is None for rank in ranks):
+    time.sleep(0.2)
+time.sleep(60)
+"""
+SLEEPER = "import time; time.sleep(60)"
+WITH_CHILD = "import subprocess, sys; subprocess.run(['sleep', '60'])"
+NAMED = """
+import gonogo.trainer, time
+with gonogo.trainer.attach() as beat:
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Any]:
+    """Starts a program in a run directory; it and all below it are ended."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*command: str, **names: str) -> subprocess.Popen[bytes]:
+        environ = {**os.environ, "PYTHONPATH": str(ROOT), "GONOGO_RUN_DIR": str(tmp_path), **names}
+        started.append(subprocess.Popen(command, env=environ))
+        return started[-1]
+
+    yield start
+    for process in started:
+        for pid in {process.pid, *find_descendants(process.pid)}:
+            os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+def look_until(launched: Launched, ranks: list[int], folder: Path) -> dict[int, int]:
+    """Look until those ranks have records; return rank → pid."""
+
+    def found() -> bool:
+        launched.look(time.monotonic())
+        return list(recorded_ranks(folder)) == ranks
+
+    wait_until(found, f"ranks {ranks}")
+    records = {rank: load_rank_record(folder, rank) for rank in ranks}
+    assert all(record is not None and record.launched for record in records.values())
+    return {rank: record.ref.pid for rank, record in records.items() if record is not None}
+
+
+def children(process: subprocess.Popen[bytes]) -> set[int]:
+    below = find_descendants(process.pid)
+    return {pid for pid in below if (stat := load_stat(pid)) and stat.ppid == process.pid}
+
+
+@pytest.mark.parametrize("program", [SLEEPER, WITH_CHILD], ids=["alone", "with a child"])
+def test_the_topmost_process_that_bears_a_rank_is_it(
+    program: str, tmp_path: Path, launch: Any
+) -> None:
+    launcher = launch(sys.executable, "-c", LAUNCHER, program, "0:0", "1:1")
+    pids = look_until(Launched(tmp_path, 2, launcher.pid), [0, 1], tmp_path)
+    assert set(pids.values()) == children(launcher)
+    told = {rank: Path(f"/proc/{pid}/environ").read_bytes() for rank, pid in pids.items()}
+    assert all(f"\0RANK={rank}\0".encode() in told[rank] for rank in pids)
+
+
+def test_how_each_rank_ended_is_seen_though_it_is_no_child(tmp_path: Path, launch: Any) -> None:
+    launcher = launch(sys.executable, "-c", LAUNCHER, SLEEPER, "0:0", "1:1")
+    launched = Launched(tmp_path, 2, launcher.pid)
+    pids = look_until(launched, [0, 1], tmp_path)
+    os.kill(launcher.pid, signal.SIGSTOP)  # it asks nobody how they ended
+    os.kill(pids[1], signal.SIGKILL)
+    wait_until(lambda: not find_process(pids[1]), "the end")
+
+    def stamped() -> bool:
+        assert launched.save_ends() == {0, 1}
+        return (tmp_path / "exit_rank1.json").exists()
+
+    wait_until(stamped, "the stamp")
+    ended = json.loads((tmp_path / "exit_rank1.json").read_text())
+    assert (ended["code"], ended["signal"]) == (None, 9)
+    assert not (tmp_path / "exit_rank0.json").exists(), "it lives"
+
+
+def test_a_rank_that_is_started_again_is_another_process(tmp_path: Path, launch: Any) -> None:
+    program = "for n in 1 2; do RANK=0 LOCAL_RANK=0 sleep 60; done; sleep 60"
+    launcher = launch("bash", "-c", program)
+    launched = Launched(tmp_path, 1, launcher.pid)
+    first = look_until(launched, [0], tmp_path)[0]
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: look_until(launched, [0], tmp_path)[0] != first, "another process")
+
+
+def test_what_a_heartbeat_names_is_a_rank_only_below_the_command(
+    tmp_path: Path, launch: Any
+) -> None:
+    launcher = launch("bash", "-c", f"{sys.executable} -c '{SLEEPER}'; true")
+    wait_until(lambda: children(launcher), "the child")
+    (child,) = children(launcher)
+    stranger = launch("sleep", "60")
+    lines = {0: stranger.pid, 1: child, 2: launcher.pid, 3: None, 4: "x"}
+    for rank, pid in lines.items():
+        (tmp_path / f"heartbeat_rank{rank}.jsonl").write_text(json.dumps({"pid": pid}) + "\n")
+    assert look_until(Launched(tmp_path, 5, launcher.pid), [1], tmp_path) == {1: child}
+
+
+def test_the_heartbeats_know_better_than_the_environment(tmp_path: Path, launch: Any) -> None:
+    shell = f"RANK=0 LOCAL_RANK=0 bash -c '{sys.executable} -c \"$0\"; true' '{NAMED}'; true"
+    launcher = launch("bash", "-c", shell)
+    launched = Launched(tmp_path, 1, launcher.pid)
+
+    def is_python() -> bool:
+        return load_program(look_until(launched, [0], tmp_path)[0]).startswith("python")
+
+    wait_until(is_python, "the rank")
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        (["bash", "-c", f"{sys.executable} -c '{SLEEPER}' | cat"], True),
+        (
+            ["bash", "-c", f"{sys.executable} -c '{SLEEPER}' & {sys.executable} -c '{SLEEPER}'"],
+            None,
+        ),
+        ([sys.executable, "-c", LAUNCHER, SLEEPER, "x"], None),
+    ],
+    ids=["a shell's only Python", "two of them", "a Python below a Python"],
+)
+def test_only_a_python_that_is_alone_is_asked_for_its_stack(
+    command: list[str], found: bool | None, tmp_path: Path, launch: Any
+) -> None:
+    launcher = launch(*command)
+    wait_until(lambda: len(find_descendants(launcher.pid)) >= (1 if found is None else 2), "it")
+    launched = Launched(tmp_path, 1, launcher.pid)
+    if found:
+        (pid,) = look_until(launched, [0], tmp_path).values()
+        assert b"time.sleep" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    else:
+        wait_until(
+            lambda: b"python" in b"".join(map(cmdline, find_descendants(launcher.pid))), "it"
+        )
+        launched.look(time.monotonic())
+    assert launched.save_ends() == frozenset(), "nobody knows that it is a rank"
+    assert bool(list(recorded_ranks(tmp_path))) is bool(found)
+
+
+def cmdline(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_a_rank_that_the_whole_shell_bears_says_nothing(tmp_path: Path, launch: Any) -> None:
+    """`RANK=0` in the environment of `gonogo run` itself is every process's, and no rank's."""
+    environ = {**os.environ, "RANK": "0", "LOCAL_RANK": "0", "PYTHONPATH": str(ROOT)}
+    code = f"""
+import subprocess, sys, time
+from pathlib import Path
+from gonogo.supervise.launch.launched import Launched
+with subprocess.Popen([sys.executable, "-c", {LAUNCHER!r}, {SLEEPER!r}, "0:0"]) as launcher:
+    time.sleep(0.5)
+    Launched(Path({str(tmp_path)!r}), 1, launcher.pid).look(time.monotonic())
+    import os
+    from gonogo.supervise.processes import find_descendants
+    for pid in [launcher.pid, *find_descendants(launcher.pid)]: os.kill(pid, 9)
+"""
+    subprocess.run([sys.executable, "-c", code], env=environ, check=True, timeout=60)
+    assert list(recorded_ranks(tmp_path)) == []
