@@ -87,10 +87,10 @@ def tests_for(mutant: Mutant, measured: dict[Path, Measured], at_most_s: float) 
     for path in filter(measured.__contains__, tests_about(mutant.module)):
         for name, timed in measured[path].tests.items():
             touches = _touches(mutant, timed.calls)
-            prints = path == DOCS and bool(timed.calls) and not mutant.within
-            begins = path == BEGIN and not mutant.within
-            if (touches or prints or begins or path == own) and timed.seconds <= SLOW_S:
-                far = 0 if begins else 1 if path == own else 2 if path.parent == own.parent else 3
+            shown = path == BEGIN or (path == DOCS and bool(timed.calls))
+            shown = shown and not mutant.within
+            if (touches or shown or path == own) and timed.seconds <= SLOW_S:
+                far = 0 if shown else 1 if path == own else 2 if path.parent == own.parent else 3
                 rows.append((far, not touches, timed.seconds, name))
     left_s = at_most_s
     chosen = []
