@@ -24,6 +24,8 @@ from bench.mutations import ROOT, Mutant
 COVER = ROOT / ".mutants-cover.json"
 DOCS = ROOT / "tests" / "contract" / "test_docs.py"
 """Notices what changes a table that is printed in a document."""
+BEGIN = ROOT / "tests" / "judge" / "watch" / "test_begin.py"
+"""Notices what the body of a detector's class says; it calls none of its functions."""
 SLOW_S = 1.0
 """A test that takes longer must not be needed: an exact one is asked for."""
 TIMEOUT_X = 5.0
@@ -85,9 +87,10 @@ def tests_for(mutant: Mutant, measured: dict[Path, Measured], at_most_s: float) 
     for path in filter(measured.__contains__, tests_about(mutant.module)):
         for name, timed in measured[path].tests.items():
             touches = _touches(mutant, timed.calls)
-            prints = path == DOCS and bool(timed.calls) and not mutant.within
-            if (touches or prints or path == own) and timed.seconds <= SLOW_S:
-                far = 0 if path == own else 1 if path.parent == own.parent else 2
+            shown = path == BEGIN or (path == DOCS and bool(timed.calls))
+            shown = shown and not mutant.within
+            if (touches or shown or path == own) and timed.seconds <= SLOW_S:
+                far = 0 if shown else 1 if path == own else 2 if path.parent == own.parent else 3
                 rows.append((far, not touches, timed.seconds, name))
     left_s = at_most_s
     chosen = []
@@ -102,13 +105,13 @@ def tests_afresh(mutant: Mutant, measured: dict[Path, Measured], at_most_s: floa
     """Return the tests to be run with everything imported anew, few since that takes long.
 
     Those of files that call what is changed while they are imported; of what is in no function,
-    the module's own and those of the documents.
+    the module's own, those of the documents and those of how a detector begins.
     """
     name = f"{mutant.module}:{mutant.scope}"
     if mutant.within:
         files = {path for path, row in measured.items() if name in row.collecting}
     else:
-        files = {own_tests(mutant.module), DOCS}
+        files = {own_tests(mutant.module), DOCS, BEGIN}
     wanted = tests_for(mutant, measured, at_most_s)
     return [test for test in wanted if ROOT / test.partition("::")[0] in files]
 

@@ -160,6 +160,7 @@ def test_a_preflight_is_counted_by_how_its_checks_ended() -> None:
     assert (found.failed, found.warned, found.checks) == (["fail"], ["warn"], 3)
 
 
+OTHER = FileSeal(bytes=2, sha256="6" * 64)
 HALT, WARN = finding(Detector.STALL), finding(Detector.SLOW, Severity.WARN)
 
 
@@ -187,6 +188,22 @@ def test_without_exit_json_a_halt_or_every_ranks_done_says_how_it_ended(
     found = outcome_of(record, build_rules(record.order))
     assert (None if found is None else (found.code, found.actor)) == outcome
     assert outcome_of(replace(record, findings=()), build_rules(None)) is None, "how many ranks?"
+
+
+@pytest.mark.parametrize(
+    ("seen", "sealed"),
+    [({"exit.json": SEAL}, True), ({"exit.json": OTHER}, False), ({}, None), (None, None)],
+    ids=["the same", "another", "not seen", "no watch"],
+)
+def test_exit_json_is_sealed_by_the_watch_that_saw_it(
+    seen: dict[str, FileSeal] | None, sealed: bool | None
+) -> None:
+    record = record_of()
+    assert record.watch is not None
+    watch = None if seen is None else replace(record.watch, files=seen)
+    found = facts_of(replace(record, watch=watch)).exit
+    assert found is not None
+    assert found.sealed is sealed
 
 
 def test_a_process_is_what_its_boot_line_says() -> None:

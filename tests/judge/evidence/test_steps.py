@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.heartbeat import Heartbeat, Msg, StepSections
+from gonogo.judge.evidence.spacing import Spacing
 from gonogo.judge.evidence.steps import MAX_PIDS, RankSteps, build_rank_steps
 from gonogo.judge.evidence.table import NEVER, STEP_MESSAGES
 
@@ -145,3 +146,21 @@ def test_what_a_step_did_not_say_is_not_there() -> None:
     assert table.tokens[0] == NEVER == -1
     assert [table.said(msg, 1) for msg in STEP_MESSAGES] == [False, True, True]
     assert not table.said(Msg.PROGRESS, 9)
+
+
+def test_how_long_an_evaluation_took_is_what_its_line_tells() -> None:
+    for steps in in_any_order(beat(1, "eval", val_loss=2.0), beat(2, "eval", val_loss=3.0, dt=4.0)):
+        assert steps.eval_s == {1: 4.0}
+    assert build_rank_steps([beat(1, "eval", val_loss=2.0)]).eval_s == {}
+
+
+def test_the_steps_that_a_process_ended_are_counted() -> None:
+    steps = build_rank_steps([beat(seq, "step_end", step=seq) for seq in (1, 2, 5)])
+    assert steps.boots[0].ended_steps == 3
+
+
+def test_the_predecessors_steps_have_only_a_mean() -> None:
+    steps = build_rank_steps([beat(1, "step_start", 1.0), beat(2, "step_end", 4.0)])
+    assert steps.mean_step_times() == steps.step_times() == {1: 3.0}
+    steps.spacing = Spacing(step_s={1: 7.0}, reported_tok_s=None)
+    assert steps.mean_step_times() == {1: 7.0}

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from gonogo.contract.finding import Source
+from gonogo.contract.rules import WatchValue
 from gonogo.judge.gate.ceilings import (
     CEILINGS,
     TIGHTENS,
@@ -156,3 +158,13 @@ def test_a_limit_that_is_broken_the_other_way_is_told() -> None:
     assert found is not None
     assert found.threshold == {"slow.baseline_steps": 8.0}
     assert found.evidence == "the watch was weakened: slow.baseline_steps is 1, its limit 8"
+
+
+@pytest.mark.parametrize("said", [None, 3], ids=["none", "no table"])
+def test_recorded_rules_without_a_table_of_plugins_list_none(said: int | None) -> None:
+    rules = build_rules(order_of())
+    watch = {path: value for path, value in rules.watch.items() if path != "plugins"}
+    if said is not None:
+        watch["plugins"] = WatchValue(value=said, source=Source.PLAN)
+    told = weakened(rules.model_copy(update={"watch": watch}))
+    assert not any(text.startswith("plugins") for text in told)

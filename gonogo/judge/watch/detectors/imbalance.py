@@ -98,10 +98,9 @@ class Imbalance(Detector[Usages]):
         broken = self._broken(means)
         if broken is None and len(means) < len(own.devices):
             return replace(own, devices=fresh), []  # who does not say has not recovered
-        new = broken is not None and broken != own.told
-        told = replace(own, devices=fresh, told=broken, episodes=own.episodes + new)
-        if broken is None or not new:
-            return told, []
+        if broken is None or broken == own.told:
+            return replace(own, devices=fresh, told=broken), []
+        told = replace(own, devices=fresh, told=broken, episodes=own.episodes + 1)
         return told, [self._finding(broken, told, means, tick, view)]
 
     def _broken(self, means: Mapping[str, float]) -> str | None:

@@ -240,7 +240,7 @@ class MemoryLeak(Detector[Growth]):
         """Whether a rank has told enough of its memory, and a limit of it is known."""
         for name, series in own.series.items():
             kind, _, rank = name.partition("/")
-            if series.looks and self._left_mb(own, kind, int(rank), 0.0)[0] is not None:
+            if series.looks and self._left_mb(own, kind, int(rank), series.last)[0] is not None:
                 return True
         return False
 

@@ -401,3 +401,10 @@ def test_a_norm_read_from_what_is_printed_may_be_rounded(norm: float, named: set
     ran.step(loss=3.5, grad_norm=0.5)
     halts = feed(Frozen, ran.many(120, loss=2.3156423, grad_norm=norm)).halts
     assert {halt.key.split("/")[-2] for halt in halts} == named
+
+
+@pytest.mark.parametrize(("bits", "found"), [(11, 0), (12, 1)])
+def test_half_precision_holds_eleven_bits(bits: int, found: int) -> None:
+    """Two of them are those of the three before the point."""
+    ran = coarse(Ran(), 20, half).many(40, loss=3.0 + 2.0 ** (2 - bits))
+    assert len(feed(Frozen, ran).halts) == found

@@ -1,9 +1,17 @@
 """D18: lost, repeated, outdated and unreadable lines; clocks; steps that run backwards."""
 
+from typing import Any
+
 import pytest
 
-from gonogo.contract.finding import Severity
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.heartbeat import Heartbeat
+from gonogo.contract.tick import Tick
 from gonogo.judge.watch import snapshot
+from gonogo.judge.watch.detectors.hygiene import Hygiene
+from gonogo.judge.watch.lines import Arrival, BootLines, LineRecord
+from gonogo.judge.watch.view import Beat, Run, Unreadable, View
+from tests.judge.watch.standing import NOW, look, standing
 from tests.judge.watch.streams import EPOCH, T0, Said, Watched, World, order_of, watch
 
 
@@ -188,3 +196,105 @@ def test_an_alive_line_may_lag_by_one_step() -> None:
     world.ranks[0].step = 10
     world.steps(3)
     assert watch(world).halts == []
+
+
+def lines_up_to(top: int, **fields: Any) -> dict[int, LineRecord]:
+    """Lines of rank 0 up to `top`, of which the tenth is missing."""
+    held = BootLines(first=1, top=top, missing=[(10, 10)])
+    return {0: LineRecord(boot="boot", _obeyed=held, **fields)}
+
+
+@pytest.mark.parametrize(("top", "lost"), [(74, []), (75, [1.0])])
+@pytest.mark.parametrize("opened", [True, False], ids=["a stream", "no stream yet"])
+def test_a_hole_is_lost_beyond_64_lines(top: int, lost: list[float], opened: bool) -> None:
+    streams = [standing("forward", for_s=1.0)] if opened else []
+    found = look(Hygiene, streams, order=order_of({}), lines=lines_up_to(top))
+    assert [(row.value, row.threshold) for row in found] == [(value, 0.0) for value in lost]
+
+
+@pytest.mark.parametrize(("done", "lost"), [(True, 1), (False, 0)])
+def test_a_hole_of_a_rank_that_is_done_is_lost_at_once(done: bool, lost: int) -> None:
+    found = look(Hygiene, [standing(None, for_s=1.0, done=done)], lines=lines_up_to(12))
+    assert len(found) == lost
+
+
+def test_what_is_counted_and_what_halts_is_held_against_none() -> None:
+    rank = standing("forward", for_s=1.0, backwards=5)
+    lines = lines_up_to(80, conflicts=2, stale=3)
+    found = look(Hygiene, [rank], lines=lines, unreadable={0: Unreadable(count=4, first="x")})
+    said = {(row.key.split("/")[-1], row.severity): (row.value, row.threshold) for row in found}
+    assert said == {
+        ("backwards", "halt"): (5.0, 41.0),
+        ("two_writers", "halt"): (2.0, 0.0),
+        ("lost", "info"): (1.0, 0.0),
+        ("of_an_earlier_boot", "info"): (3.0, 0.0),
+        ("unreadable", "info"): (4.0, 0.0),
+        ("unreadable", "warn"): (4.0, 0.0),
+    }
+
+
+def test_lines_that_are_there_say_nothing() -> None:
+    whole = {0: LineRecord(boot="boot", _obeyed=BootLines(first=1, top=80))}
+    assert look(Hygiene, [standing("forward", for_s=1.0)], lines=whole) == []
+
+
+@pytest.mark.parametrize(
+    ("count", "for_s", "opened", "warns"),
+    [
+        (2, 9.0, True, False),
+        (3, 1.75, True, False),
+        (3, 2.0, True, True),
+        (1, 1.75, False, False),
+        (1, 2.0, False, True),
+    ],
+)
+def test_a_rank_whose_lines_are_none_is_named_after_two_seconds(
+    count: int, for_s: float, opened: bool, warns: bool
+) -> None:
+    unreadable = {0: Unreadable(count=count, first="x", since_mono=NOW - for_s)}
+    streams = [standing("forward", for_s=1.0)] if opened else []
+    found = look(Hygiene, streams, order=order_of({}), unreadable=unreadable)
+    assert [row.severity for row in found] == [Severity.INFO] + [Severity.WARN] * warns
+
+
+def clocks(
+    wall_s: float,
+    waited_s: float = 0.0,
+    *,
+    late_s: float = 0.0,
+    arrival: Arrival = Arrival.NEW,
+    watched: bool = True,
+) -> list[Finding]:
+    """A line whose wall clock is off by so much, and that was written so long before the tick."""
+    tick = Tick(n=1, mono=NOW, ts=EPOCH, late_s=late_s)
+    line = Heartbeat(
+        ts=EPOCH + wall_s, mono=NOW - waited_s, pid=1, rank=0, boot="b", seq=1, step=1, msg="alive"
+    )
+    view = View(run=Run(order=order_of({})), watched=watched)
+    _, found = Hygiene(view.run).observe_line(
+        None, Beat(line=line, arrival=arrival, tick=tick), view
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("wall_s", "waited_s", "known", "warns"),
+    [
+        (5.0, 0.0, {}, False),
+        (-5.0, 0.0, {}, False),
+        (5.25, 0.0, {}, True),
+        (-5.25, 0.0, {}, True),
+        (5.0, 60.0, {}, False),
+        (-60.0, 55.0, {}, False),
+        (-60.0, 54.75, {}, True),
+        (9.0, 0.0, {"late_s": 5.0}, True),
+        (9.0, 0.0, {"late_s": 5.25}, False),
+        (9.0, 0.0, {"watched": False}, False),
+        (9.0, 0.0, {"arrival": Arrival.LATE}, False),
+    ],
+)
+def test_a_wall_clock_is_wrong_by_receipt_and_by_the_clock_that_is_shared(
+    wall_s: float, waited_s: float, known: dict[str, Any], warns: bool
+) -> None:
+    found = clocks(wall_s, waited_s, **known)
+    assert [(row.value, row.threshold) for row in found] == [(wall_s, 5.0)] * warns

@@ -7,9 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gonogo.contract.finding import Severity, Source
-from gonogo.judge.watch import armed, not_observed
+from gonogo.contract.tick import Tick
+from gonogo.judge.watch import armed, not_observed, start
+from gonogo.judge.watch.detectors.imbalance import Imbalance
+from gonogo.judge.watch.stream import RankStream
+from gonogo.judge.watch.view import Run, View
 from tests.judge.watch.detectors.devices import Fold, device_order, sample
-from tests.judge.watch.streams import T0
+from tests.judge.watch.standing import standing
+from tests.judge.watch.streams import EPOCH, T0
 
 
 def used(
@@ -30,6 +35,7 @@ def used(
     [
         ([95.0, 94.0], False),
         ([100.0, 81.0], False),
+        ([100.0, 80.0], False),
         ([80.0, 80.0], False),
         ([100.0, 79.0], True),
         ([79.0, 79.0], True),
@@ -58,13 +64,14 @@ def test_where_nothing_tells_the_devices_apart_no_rank_is_named() -> None:
 
 
 def test_a_device_below_the_least_beside_busy_ones_is_named() -> None:
-    (warning,) = used([[96.0, 78.0]] * 30).findings  # between the ratio's limit and the least
-    assert (warning.rank, warning.threshold) == (1, 80.0)
+    for busiest in (96.0, 80.0):  # the other is between the ratio's limit and the least
+        (warning,) = used([[busiest, 78.0]] * 30).findings
+        assert (warning.rank, warning.threshold) == (1, 80.0)
 
 
 def test_nothing_is_said_before_the_time_is_over() -> None:
     assert used([[96.0, 30.0]] * 24).findings == []  # 115 s
-    assert len(used([[96.0, 30.0]] * 26).findings) == 1
+    assert len(used([[96.0, 30.0]] * 25).findings) == 1
 
 
 def test_the_plan_may_shorten_the_time() -> None:
@@ -79,7 +86,8 @@ def test_single_low_readings_are_averaged_away() -> None:
 def test_a_recovery_clears_the_warning_and_the_next_time_is_told_again() -> None:
     sick, well = [[96.0, 30.0]] * 25, [[96.0, 95.0]] * 50
     assert len(used(sick + sick + sick).findings) == 1
-    assert len(used(sick + well + sick + sick).findings) == 2
+    told = used(sick + well + sick + sick).findings
+    assert [row.key for row in told] == ["run_1/1/imbalance/warn/1", "run_1/1/imbalance/warn/2"]
 
 
 @pytest.mark.parametrize("section", ["checkpoint", "eval"])
@@ -166,3 +174,108 @@ def test_it_is_armed_once_a_device_says_how_busy_it_is() -> None:
     assert armed(fold.state)["imbalance"] is False
     fold.devices([sample(T0, 0, util=0.0)])
     assert armed(fold.state)["imbalance"] is True
+
+
+def test_without_a_watcher_it_is_said_to_see_nothing() -> None:
+    (probes, *_) = not_observed(start(device_order(), watched=False))
+    assert "imbalance" in probes
+
+
+def short(world_size: int = 1) -> Fold:
+    """A run whose devices are averaged over ten seconds."""
+    return Fold(device_order({"imbalance": {"over_s": 10.0}}, world_size=world_size))
+
+
+@pytest.mark.parametrize(("every_s", "first"), [(5.0, 5), (9.75, 5), (10.0, 3)])
+def test_each_average_begins_at_nothing(every_s: float, first: int) -> None:
+    """The first is well; the second holds what came after it, and takes as long again."""
+    well = 1 if every_s == 10.0 else 2
+    rows: list[list[float | None]] = [[100.0]] * well + [[40.0]] * 5
+    for count in range(1, first):
+        assert used(rows[:count], every_s=every_s, fold=short()).findings == []
+    (warning,) = used(rows[:first], every_s=every_s, fold=short()).findings
+    assert warning.value == 40.0
+
+
+def test_a_first_tick_with_two_samples_of_a_device_has_no_time_between_them() -> None:
+    fold = short()
+    fold.step(1)
+    fold.devices([sample(fold.now, util=30.0), sample(fold.now + 10.0, util=30.0)])
+    assert fold.findings == []
+
+
+def test_a_device_of_no_rank_is_left_out() -> None:
+    fold = short()
+    fold.step(1)
+    for _ in range(5):
+        rows = [sample(fold.now, 0, util=96.0), sample(fold.now, None, util=0.0)]
+        fold.devices(rows, after_s=5.0)
+    assert fold.findings == []
+
+
+def test_of_two_samples_of_one_moment_the_first_counts() -> None:
+    fold = short()
+    fold.step(1)
+    for _ in range(5):
+        fold.devices([sample(fold.now, util=96.0), sample(fold.now, util=0.0)])
+        fold.now += 5.0
+    assert fold.findings == []
+
+
+@pytest.mark.parametrize(("every_s", "found"), [(15.0, 1), (15.25, 0)])
+def test_a_sample_holds_for_fifteen_seconds(every_s: float, found: int) -> None:
+    assert len(used([[40.0]] * 3, every_s=every_s, fold=short()).findings) == found
+
+
+@pytest.mark.parametrize(("told", "found"), [(8, 1), (7, 0)])
+def test_a_device_must_say_for_four_fifths_of_the_time(told: int, found: int) -> None:
+    """Of ten intervals of twelve seconds."""
+    rows: list[list[float | None]] = [[30.0]] * told + [[None]] * (11 - told)
+    fold = Fold(device_order(world_size=1))
+    assert len(used(rows, every_s=12.0, fold=fold).findings) == found
+
+
+def test_a_device_that_vanished_is_waited_for_twice_as_long() -> None:
+    fold = used([[96.0, 30.0]], fold=short(world_size=2))
+    for _ in range(4):
+        assert fold.findings == []
+        fold.devices([sample(fold.now, 1, util=30.0)])
+        fold.now += 5.0
+    assert [row.rank for row in fold.findings] == [1]
+
+
+def test_time_counts_between_two_samples_of_training() -> None:
+    fold = short(world_size=1)
+    for number in range(1, 20):
+        fold.step(number, section="eval" if number % 2 else None)
+        fold.devices([sample(fold.now, util=0.0)])
+        fold.now += 5.0
+    assert fold.findings == []
+
+
+@pytest.mark.parametrize(
+    ("second", "trains"),
+    [
+        (standing("forward", for_s=1.0, rank=1, completed_steps=1), True),
+        (standing("forward", for_s=1.0, rank=1, completed_steps=0), False),
+        (standing("forward", for_s=1.0, rank=1, done=True), False),
+        (standing("checkpoint", for_s=1.0, rank=1), False),
+        (None, False),
+    ],
+    ids=["trains", "no step yet", "done", "saves", "not heard"],
+)
+def test_the_run_trains_when_every_rank_does(second: RankStream | None, trains: bool) -> None:
+    run = Run(order=device_order({"imbalance": {"over_s": 10.0}}))
+    streams = {0: standing("forward", for_s=1.0)} | ({} if second is None else {1: second})
+    detector, view = Imbalance(run), View(run=run, streams=streams)
+    own, found = detector.begin(), []
+    for mono in (T0, T0 + 10.0):
+        devices = [sample(mono, rank, util=30.0) for rank in (0, 1)]
+        tick = Tick(n=1, mono=mono, ts=EPOCH, observations={"devices": devices})
+        own, found = detector.observe_tick(own, tick, view)
+    assert len(found) == trains
+
+
+def test_a_profile_that_nobody_knows_is_not_said_to_have_devices() -> None:
+    detector = Imbalance(Run(order=device_order(profile="mine")))
+    assert detector.missing(detector.begin(), View(run=detector.run)) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -12,10 +13,15 @@ from hypothesis import strategies as st
 
 from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.order import Order
+from gonogo.contract.tick import Tick
 from gonogo.judge.watch import armed, not_observed
+from gonogo.judge.watch.detectors.memory_leak import Growth, MemoryLeak
+from gonogo.judge.watch.view import Run, View
 from gonogo.planning.source import bundled_plan
 from tests.judge.watch.detectors.host import host_order, memory, tell
-from tests.judge.watch.streams import Watched, World, watch
+from tests.judge.watch.standing import standing
+from tests.judge.watch.steps import Ran
+from tests.judge.watch.streams import EPOCH, T0, Watched, World, watch
 
 DEMO = bundled_plan("demo")["watch"]
 HEALTHY_DEMO = (
@@ -263,3 +269,220 @@ def test_a_window_of_fewer_samples_than_are_needed_blinds_nobody() -> None:
     world = World(order({"memory_leak": {"window_samples": 32}})).boot()
     tell(world, host_memory=memory(4_000, 8_000))
     assert watch(grow(world, 120, of_rank(0, 10.0))).halts
+
+
+class Grown:
+    """A detector that looks at every step from the eighth on, and what it found by step.
+
+    Args:
+        watch: settings besides.
+        last: the last step of the run.
+        step_s: how long a step takes; None: nobody knows.
+        ranks: how many.
+    """
+
+    def __init__(
+        self,
+        watch: dict[str, Any] | None = None,
+        *,
+        last: int = 1_000,
+        step_s: float | None = 1.0,
+        ranks: int = 1,
+    ) -> None:
+        leak = {"min_samples": 8, "window_samples": 16, **(watch or {})}
+        device = {"reserved_mb": leak.pop("reserved_mb", None)}
+        settings = {"memory_leak": leak, "memory_limit": device, "slow": {"warmup_steps": 0}}
+        run = Run(order=order(settings, steps=last, world_size=ranks))
+        paced = {} if step_s is None else {0: standing(None, for_s=0.0, step_s=step_s)}
+        self.view = View(run=run, streams=paced)
+        self.detector = MemoryLeak(run)
+        self.own: Growth = self.detector.begin()
+        self.ran = Ran(order=run.order)
+        self.found: list[tuple[int, Finding]] = []
+
+    def tell(self, **observations: Any) -> Grown:
+        """Let probes tell something at one tick."""
+        tick = Tick(n=1, mono=T0, ts=EPOCH, observations=observations)
+        self.own, found = self.detector.observe_tick(self.own, tick, self.view)
+        assert found == []
+        return self
+
+    def step(self, *mb: float | None, name: str = "host_rss_mb") -> Grown:
+        """End a step at which each rank says how much memory it has."""
+        self.ran.step(each=[{name: value} for value in mb])
+        self.own, found = self.detector.observe_step(self.own, self.ran.steps[-1], self.view)
+        self.found += [(self.ran.number, row) for row in found]
+        return self
+
+    def rise(self, steps: int, *rises: float, name: str = "host_rss_mb") -> Grown:
+        """End steps over which each rank's memory rises from 1000 MB by so much a step."""
+        for _ in range(steps):
+            self.step(*(1_000.0 + mb * (self.ran.number + 1) for mb in rises), name=name)
+        return self
+
+    def of(self, severity: Severity) -> list[Finding]:
+        """Return what was found of one severity."""
+        return [row for _, row in self.found if row.severity is severity]
+
+    @property
+    def said(self) -> list[tuple[int, str]]:
+        """Return step and severity of what was found."""
+        return [(step, row.severity.value) for step, row in self.found]
+
+
+def test_it_is_found_at_the_first_look_and_halts_when_two_agree() -> None:
+    grown = Grown({"limit_mb": 8_999}).rise(12, 8.0)
+    assert grown.said == [(8, "warn"), (9, "halt")]
+    (warning,), (halt,) = grown.of(Severity.WARN), grown.of(Severity.HALT)
+    assert (warning.value, warning.threshold, warning.act) == (991.875, None, None)
+    assert (halt.threshold, halt.act) == (3600.0, Act.AT_CHECKPOINT)
+    assert [row.key for _, row in grown.found] == [
+        "run_1/1/memory_leak/warn/host/0",
+        "run_1/1/memory_leak/halt/host/0",
+    ]
+    assert warning.text == (
+        "host memory of rank 0 grows by 8 MB a step, to 1064 MB at step 8: it hits 8999 MB in about"
+        " 17 min, before the last of 1000 steps"
+    )
+
+
+def test_memory_that_hits_the_limit_with_the_last_step_is_no_leak() -> None:
+    assert Grown({"limit_mb": 9_000}).rise(12, 8.0).found == []
+
+
+def test_memory_above_its_limit_has_no_time_left() -> None:
+    assert [row.value for _, row in Grown({"limit_mb": 1_000}).rise(9, 8.0).found] == [0.0, 0.0]
+
+
+def test_where_nobody_knows_how_long_a_step_takes_it_only_warns() -> None:
+    grown = Grown({"limit_mb": 2_000}, step_s=None).rise(12, 8.0)
+    assert grown.said == [(8, "warn")]
+    assert "it hits 2000 MB, before" in grown.found[0][1].text
+
+
+def test_less_than_a_megabyte_a_step_is_growth() -> None:
+    assert Grown({"limit_mb": 1_400, "rise_ratio": 1e-4}).rise(8, 0.5).said == [(8, "warn")]
+
+
+@pytest.mark.parametrize(("eta_s", "halted"), [(491.0, 10), (491.25, 9)])
+def test_it_halts_below_the_time_and_not_at_it(eta_s: float, halted: int) -> None:
+    """At step 9 of 8 MB each, 3928 MB are left: 491 seconds."""
+    grown = Grown({"limit_mb": 5_000, "halt_eta_s": eta_s}).rise(12, 8.0)
+    assert grown.said == [(8, "warn"), (halted, "halt")]
+
+
+@pytest.mark.parametrize(("rise", "rank"), [(4.0, None), (3.75, 1)])
+def test_ranks_that_rise_half_as_fast_leak_alike(rise: float, rank: int | None) -> None:
+    grown = Grown({"limit_mb": 2_000, "rise_ratio": 1e-3}, ranks=2).rise(8, rise, 8.0)
+    assert [row.rank for row in grown.of(Severity.WARN)] == [rank]
+    assert grown.found[0][1].key.endswith("/all" if rank is None else "/1")
+
+
+def test_a_rank_that_stands_still_beside_one_that_leaks_is_none() -> None:
+    grown = Grown({"limit_mb": 2_000}, ranks=2).rise(8, 0.0, 8.0)
+    assert [row.rank for row in grown.of(Severity.WARN)] == [1]
+
+
+@pytest.mark.parametrize(("tellings", "found"), [(2, 1), (3, 0)])
+def test_the_hosts_used_memory_has_a_course_when_it_was_told_three_times(
+    tellings: int, found: int
+) -> None:
+    """It stands still, so what the rank takes are mapped files; before, nobody knows."""
+    grown = Grown()
+    for _ in range(tellings):
+        grown.tell(host_memory=memory(4_000, 5_000))
+    assert len(grown.rise(8, 8.0).found) == found
+
+
+def test_a_slow_rise_of_what_the_host_uses_is_one() -> None:
+    grown = Grown()
+    for _ in range(8):
+        grown.tell(host_memory=memory(4_000 + 8 * grown.ran.number, 5_000)).rise(1, 8.0)
+    assert [row.value for _, row in grown.found] == [(1_000 - 7 * 8) / 8]
+
+
+@pytest.mark.parametrize(("planned_mb", "left_steps"), [(1_799, 735 / 8), (1_800, 46.0)])
+def test_what_the_host_has_left_is_shared_where_the_plan_leaves_as_much(
+    planned_mb: float, left_steps: float
+) -> None:
+    """Two ranks of 1064 MB at step 8, and 736 MB left."""
+    grown = Grown({"limit_mb": planned_mb}, ranks=2).tell(host_memory=memory(4_000, 4_736))
+    (warning,) = grown.rise(8, 8.0, 8.0).of(Severity.WARN)
+    assert warning.value == left_steps
+
+
+def test_each_device_has_memory_of_its_own() -> None:
+    grown = Grown(ranks=2)
+    grown.tell(devices=[{"rank": rank, "mem_total_mb": 1_864.0} for rank in (0, 1)])
+    (warning,) = grown.rise(8, 8.0, 8.0, name="gpu_mem_reserved").of(Severity.WARN)
+    assert (warning.rank, warning.value) == (None, 100.0)
+    assert "reserved device memory grows" in warning.text
+    assert "it hits 1864 MB" in warning.text
+
+
+def test_a_host_that_does_not_say_how_much_it_has_limits_nothing() -> None:
+    grown = Grown().tell(host_memory=memory(4_000, None)).rise(9, 8.0)
+    assert grown.found == []
+    assert not grown.detector.armed(grown.own, grown.view)
+    assert grown.detector.missing(grown.own, grown.view) is not None
+
+
+@pytest.mark.parametrize("said", [{"limit_mb": 9e9}, {}], ids=["the plan", "the host"])
+def test_a_limit_that_somebody_says_is_not_missing(said: dict[str, Any]) -> None:
+    grown = Grown(said)
+    if not said:
+        grown.tell(host_memory=memory(4_000, 9e9))
+    grown.rise(8, 8.0)
+    assert grown.detector.armed(grown.own, grown.view)
+    assert grown.detector.missing(grown.own, grown.view) is None
+
+
+def test_a_limit_of_the_device_arms_nothing_of_the_host() -> None:
+    grown = Grown({"reserved_mb": 9e9}).rise(8, 8.0)
+    assert not grown.detector.armed(grown.own, grown.view)
+    grown.rise(8, 8.0, name="gpu_mem_reserved")
+    assert grown.detector.armed(grown.own, grown.view)
+
+
+def test_memory_that_is_no_amount_is_no_sample() -> None:
+    grown = Grown()
+    for mb in (0.0, -1.0, math.inf, math.nan, None, 0.5, 1.0):
+        grown.step(mb)
+    assert grown.own.series["host/0"].taken == 2
+
+
+def test_a_device_of_no_size_says_nothing() -> None:
+    sizes = (0.0, -1.0, 0.5, "80 GB", None)
+    rows = [{"rank": rank, "mem_total_mb": size} for rank, size in enumerate(sizes)]
+    grown = Grown().tell(devices=[*rows, {"rank": None, "mem_total_mb": 5.0}, "a device"])
+    assert grown.own.device_mb == {"2": 0.5}
+
+
+@pytest.mark.parametrize(("last", "taken"), [(20_000, 20), (20_001, 5)])
+def test_a_run_of_more_than_20_000_steps_is_sampled_at_every_fourth(last: int, taken: int) -> None:
+    assert Grown(last=last).rise(20, 8.0).own.series["host/0"].taken == taken
+
+
+def test_what_is_left_counts_when_memory_is_looked_at() -> None:
+    """With sixteen samples at least, a look comes at every second one."""
+    grown = Grown({"min_samples": 16}).tell(host_memory=memory(4_000, 1e6)).rise(16, 8.0)
+    grown.tell(host_memory=memory(4_000, 5_000))
+    assert grown.rise(1, 8.0).found == []
+    assert grown.rise(1, 8.0).said == [(18, "warn"), (18, "halt")]
+
+
+@pytest.mark.parametrize(
+    ("step_s", "told"),
+    [
+        (119.0, "119 s"),
+        (120.0, "2 min"),
+        (6_000.0, "100 min"),
+        (7_199.0, "120 min"),
+        (7_200.0, "2.0 h"),
+        (1_000_000.0, "277.8 h"),
+    ],
+)
+def test_the_time_that_is_left_is_told_as_a_person_says_it(step_s: float, told: str) -> None:
+    """At step 8 one step's 8 MB are left."""
+    grown = Grown({"limit_mb": 1_072}, step_s=step_s).rise(8, 8.0)
+    assert f" in about {told}, before" in grown.of(Severity.WARN)[0].text

@@ -6,7 +6,12 @@ import pytest
 
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch import fold, start
-from gonogo.judge.watch.detectors.rank_divergence import acts_for_all, name_culprit, stray_text
+from gonogo.judge.watch.detectors.rank_divergence import (
+    RankDivergence,
+    acts_for_all,
+    name_culprit,
+    stray_text,
+)
 from gonogo.judge.watch.view import View
 from tests.judge.watch.standing import standing
 from tests.judge.watch.streams import EPOCH, T0, Rank, order_of
@@ -178,3 +183,10 @@ def test_one_rank_may_save_or_evaluate_for_all(
 def test_a_rank_that_is_behind_acts_for_nobody() -> None:
     saver = standing("checkpoint", for_s=1.0)
     assert acts_for_all([saver], [saver]) is None
+
+
+def test_it_is_armed_when_every_ordered_rank_has_spoken() -> None:
+    view = view_of([(4, 9, 3), (4, 9, 3)])
+    detector = RankDivergence(view.run)
+    assert detector.armed(None, view)
+    assert not detector.armed(None, View(run=view.run, streams={0: view.streams[0]}))
