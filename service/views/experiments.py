@@ -9,7 +9,6 @@ from sqlalchemy.orm import Session
 from gonogo.contract.api import CampaignPlace, ExperimentView, Forecast, OriginView, PhaseView
 from gonogo.contract.decision import Condition, Verdict
 from gonogo.contract.lifecycle import ExperimentState, RunState
-from gonogo.contract.order import ResumePoint
 from gonogo.contract.outcome import Outcome
 from gonogo.judge.course.summary import phases_never_ran, summarise
 from service.db.schema import ConditionRow, ExperimentRow, PhaseRow, RunRow
