@@ -8,6 +8,7 @@ called from the keeper's one loop.
 import signal
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from gonogo.supervise.exit_record import Ended, build_exit, count_programs, ende
 from gonogo.supervise.keeper.children import Child
 from gonogo.supervise.keeper.kill import Killer
 from gonogo.supervise.rank_record import RankRecord, load_rank_record, recorded_ranks
+from gonogo.supervise.weather import Reserve
 
 
 class Ending:
@@ -36,12 +38,19 @@ class Ending:
         run_dir: the run's directory.
         order: the order as data.
         spare: returns the processes whose trees stay (the watcher).
+        reserve: room for requests on a full disk.
     """
 
     def __init__(
-        self, run_dir: Path, order: Mapping[str, Any], spare: Callable[[], frozenset[int]]
+        self,
+        run_dir: Path,
+        order: Mapping[str, Any],
+        spare: Callable[[], frozenset[int]],
+        reserve: Reserve,
     ) -> None:
-        self._dir, self._order, self._spare = run_dir, order, spare
+        self._dir, self._order, self._spare, self._reserve = run_dir, order, spare, reserve
+        self._unwritten: EndRequest | None = None
+        """The first request that no disk took; it is obeyed all the same."""
         self._programs = range(count_programs(order))
         self._launches = bool(order.get("command"))
         self._grace_s = float((order.get("halt") or {}).get("grace_s") or 0.0)
@@ -52,7 +61,7 @@ class Ending:
         """Ask the ranks to leave with a checkpoint, unless the run is ending already."""
         if not self._asked():
             until = until_after(HALT_LIMIT_S)
-            ask_halt(self._dir, self._request(reason, ended_by, text, until))
+            self._put(ask_halt, self._request(reason, ended_by, text, until))
 
     def obey(self, now: float, agent: Child, *, at_once: bool) -> None:
         """Do what the request files ask.
@@ -92,7 +101,7 @@ class Ending:
         record = build_exit(
             run_dir=self._dir,
             order=self._order,
-            request=asked_by(self._dir),
+            request=asked_by(self._dir) or self._unwritten,
             agent=agent.ended,
             ranks=self._complete_stamps(statuses, agent.ended),
             now=time.time(),
@@ -100,7 +109,8 @@ class Ending:
         save_json(self._dir / "exit.json", record)
 
     def _asked(self) -> bool:
-        return (self._dir / HALT_NAME).exists() or (self._dir / KILL_NAME).exists()
+        written = (self._dir / HALT_NAME).exists() or (self._dir / KILL_NAME).exists()
+        return written or self._unwritten is not None
 
     def _all_stamped(self) -> bool:
         return all(self._stamp(rank).exists() for rank in self._programs)
@@ -111,7 +121,7 @@ class Ending:
     def _has_run_out(self, now: float) -> bool:
         """Say whether the time to leave, as `.HALT` tells it, is over."""
         if self._halt_until is None:
-            request = load_request(self._dir / HALT_NAME)
+            request = load_request(self._dir / HALT_NAME) or self._unwritten
             if request is None:
                 return False
             self._halt_until = request.until_mono or now + HALT_LIMIT_S
@@ -120,8 +130,15 @@ class Ending:
     def _end_now(self, text: str) -> EndRequest:
         """Write `.kill`; what was asked before it keeps naming the cause."""
         request = self._request("halted", "operator", text, None)
-        ask_kill(self._dir, request)
+        self._put(ask_kill, request)
         return load_request(self._dir / KILL_NAME) or request
+
+    def _put(self, ask: Callable[[Path, EndRequest], bool], request: EndRequest) -> None:
+        """Write a request; one that no disk takes is kept here."""
+        try:
+            self._reserve.write(partial(ask, self._dir, request))
+        except OSError:
+            self._unwritten = self._unwritten or request
 
     def _request(self, reason: str, by: str, text: str, until: float | None) -> EndRequest:
         return EndRequest(

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,13 @@ from gonogo.supervise.keeper.ending import Ending
 from gonogo.supervise.keeper.sampling import Sampling, build_sampler_command, is_wanted
 from gonogo.supervise.launch.command import Allowed, build_command, build_environment
 from gonogo.supervise.processes import TOKEN_NAME, boot_id, load_stat
+from gonogo.supervise.weather import Reserve, Weather
 
 LAST_WORDS_S = 60.0
 WATCHER_DEATHS = 5
 WATCHER_DEATHS_WITHIN_S = 60.0
+START_AGAIN_S = 1.0
+"""When a watcher that could not be started is tried again."""
 _LOOP_S = 0.05
 
 _log = logging.getLogger("gonogo.supervise.keeper")
@@ -61,35 +65,65 @@ class Keeper:
         self._agent_environ = build_environment(order, run_dir, environ, locks, allowed)
         self._started_at = time.time()
         self._deadline_s = (order.get("limits") or {}).get("deadline_s")
-        self._ending = Ending(run_dir, order, self._spared)
+        self._weather = Weather(_log)
+        self._reserve = Reserve(run_dir)
+        self._ending = Ending(run_dir, order, self._spared, self._reserve)
         self._agent: Child | None = None
         self._watcher: Child | None = None
         sampled = is_wanted(order, locks, environ)
         self._sampling = Sampling(run_dir, self._start_sampler if sampled else None)
         self._watcher_deaths: deque[float] = deque(maxlen=WATCHER_DEATHS)
+        self._watch_again_at = 0.0
         self._statuses: dict[int, Ended] = {}
         self._stops = 0
         self._over = False
 
     def run(self) -> None:
-        """Start, keep, end, and write exit.json."""
+        """Start, keep, end, and write exit.json.
+
+        A file that can be neither read nor written ends nothing: it is tried again a moment later.
+        """
         wake = _wake_descriptor(self._stop)
+        tried = self._weather.tried
+        tried("the reserve", self._reserve.hold, None)
         started = time.monotonic()
         agent = self._start_agent()
-        self._start_watcher()
+        self._start_watcher(started)
         self._tend_sampler(started)
-        while not self._ending.is_over(time.monotonic(), agent):
+        while not tried("the end", partial(self._is_over, agent), False):
             self._wait(wake)
             now = time.monotonic()
             self._tend_sampler(now)
-            self._limit(now - started)
-            self._ending.obey(now, agent, at_once=self._stops >= 2)
+            tried("a limit", partial(self._limit, now - started), None)
+            obey = partial(self._ending.obey, now, agent, at_once=self._stops >= 2)
+            tried("requests", obey, None)
         self._sampling.stop()
-        self._ending.save_exit(agent, self._statuses)
+        self._save_exit(agent, wake)
         self._over = True
         for descriptor in self._locks.values():
             os.close(descriptor)
         self._await_last_words(wake)
+
+    def _is_over(self, agent: Child) -> bool:
+        return self._ending.is_over(time.monotonic(), agent)
+
+    def _save_exit(self, agent: Child, wake: int) -> None:
+        """Write exit.json, as soon as the disk takes it.
+
+        Raises:
+            OSError: it has not for LAST_WORDS_S; whoever ends lost runs writes one.
+        """
+        give_up = time.monotonic() + LAST_WORDS_S
+        while True:
+            try:
+                self._reserve.write(partial(self._ending.save_exit, agent, self._statuses))
+                break
+            except OSError as error:
+                if time.monotonic() >= give_up:
+                    raise
+                self._weather.note("exit.json", error)
+            self._wait(wake)
+        self._weather.tried("the reserve", self._reserve.free, None)
 
     def _limit(self, age_s: float) -> None:
         """Ask the run to leave when its time is up, or when this keeper was told to stop."""
@@ -106,18 +140,18 @@ class Keeper:
         self._save_state()
         return self._agent
 
-    def _start_watcher(self) -> None:
+    def _start_watcher(self, now: float) -> None:
+        """Start a watcher; one that cannot be started now is started later."""
         command = [sys.executable, "-m", self._watcher_module, str(self._dir)]
-        self._watcher = self._start_own(command, "watcher.log")
+        start = partial(self._start_own, command, "watcher.log")
+        self._watcher = self._weather.tried("starting a watcher", start, None)
+        self._watch_again_at = float("inf") if self._watcher is not None else now + START_AGAIN_S
         self._save_state()
 
     def _tend_sampler(self, now: float) -> None:
         """Keep the sampler going; whatever becomes of it is no harm to the run."""
-        if self._sampling.tend(now):
-            try:
-                self._save_state()
-            except OSError as error:
-                _log.warning("keeper.json: %s", error)
+        if self._weather.tried("the sampler", partial(self._sampling.tend, now), False):
+            self._save_state()
 
     def _start_sampler(self) -> Child:
         return self._start_own(build_sampler_command(self._dir, self._locks), "sampler.log")
@@ -138,24 +172,28 @@ class Keeper:
                 if child is not None and child.ref.pid == pid and child.ended is None:
                     child.ended = ended
                     self._save_state()
+        now = time.monotonic()
         if self._watcher is not None and self._watcher.ended is not None:
-            self._replace_watcher(self._watcher.ended, time.monotonic())
+            self._replace_watcher(self._watcher.ended, now)
+        elif self._watcher is None and now >= self._watch_again_at:
+            self._start_watcher(now)
 
     def _replace_watcher(self, ended: Ended, now: float) -> None:
         """Start another watcher, unless it is done or they die one after the other."""
         if self._over and ended.code == 0:
-            self._watcher = None
+            self._watcher, self._watch_again_at = None, float("inf")
             return
         _log.warning("the watcher died: %s", ended)
         self._watcher_deaths.append(now)
         deaths = self._watcher_deaths
         if len(deaths) < WATCHER_DEATHS or now - deaths[0] > WATCHER_DEATHS_WITHIN_S:
-            self._start_watcher()
+            self._start_watcher(now)
             return
-        self._watcher = None
+        self._watcher, self._watch_again_at = None, float("inf")
         if not self._over:
             text = f"the watcher died {WATCHER_DEATHS} times in {WATCHER_DEATHS_WITHIN_S:g} s"
-            self._ending.ask_to_leave("watcher_failed", "infra", text)
+            leave = partial(self._ending.ask_to_leave, "watcher_failed", "infra", text)
+            self._weather.tried("a request", leave, None)
 
     def _spared(self) -> frozenset[int]:
         watcher = frozenset() if self._watcher is None else frozenset({self._watcher.ref.pid})
@@ -174,6 +212,10 @@ class Keeper:
             self._watcher.ref.send(signal.SIGKILL)
 
     def _save_state(self) -> None:
+        """Tell who lives, if the disk takes it; the lock says it too."""
+        self._weather.tried("keeper.json", self._write_state, None)
+
+    def _write_state(self) -> None:
         own = load_stat(os.getpid())
         save_json(
             self._dir / "keeper.json",

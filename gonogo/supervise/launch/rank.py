@@ -16,6 +16,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +49,17 @@ def main(argv: list[str]) -> int:
     child = _start(asked.program, asked.dir / f"rank{rank}.log")
     stat = load_stat(child.pid)
     ref = ProcessRef(pid=child.pid, start_ticks=stat.start_ticks if stat else 0)
-    save_rank_record(asked.dir, rank, RankRecord(ref=ref, wrapper=os.getpid()), time.time())
+    record = partial(
+        save_rank_record, asked.dir, rank, RankRecord(ref=ref, wrapper=os.getpid()), time.time()
+    )
     launched = None
     if order.get("command"):
         launched = Launched(asked.dir, int(order["world_size"]), child.pid)
-    status = _wait(child, _reader(asked.dir, order, rank, child.pid), launched)
+    status = _wait(child, _reader(asked.dir, order, rank, child.pid), launched, record)
     code, number = (status, None) if status >= 0 else (None, -status)
     if rank not in _save_ends(launched):
         ended = {"v": 1, "code": code, "signal": number, "at": time.time()}
-        save_json(asked.dir / f"exit_rank{rank}.json", ended)
+        _wrote(partial(save_json, asked.dir / f"exit_rank{rank}.json", ended))
     if number is not None:
         _die_by(number)
     return status
@@ -90,12 +94,20 @@ def _reader(folder: Path, order: dict[str, Any], rank: int, pid: int) -> OutputL
 
 
 def _wait(
-    child: subprocess.Popen[bytes], reader: OutputLines | None, launched: Launched | None
+    child: subprocess.Popen[bytes],
+    reader: OutputLines | None,
+    launched: Launched | None,
+    record: Callable[[], None],
 ) -> int:
-    """Pass signals on until the program has ended; returns its code, or minus its signal."""
+    """Pass signals on until the program has ended; returns its code, or minus its signal.
+
+    Which process it is is written as soon as the disk takes it: the program never waits for that.
+    """
     asked = False
     idle = reader is None and launched is None
+    recorded = _wrote(record)
     while (status := child.poll()) is None:
+        recorded = recorded or _wrote(record)
         found = signal.sigtimedwait(_WAITED, 1.0 if idle else _READ_EVERY_S)
         if found is not None and found.si_signo in _FORWARDED:
             asked = asked or found.si_signo != signal.SIGUSR1
@@ -105,6 +117,19 @@ def _wait(
     if reader is not None:
         reader.close(status, asked=asked)
     return status
+
+
+def _wrote(write: Callable[[], None]) -> bool:
+    """Write a record; say whether the disk took it. The program's end never depends on that."""
+    try:
+        write()
+    except OSError as error:
+        try:
+            print(f"gonogo: unwritten: {error}", file=sys.stderr)
+        except OSError:  # the log is on the same disk
+            pass
+        return False
+    return True
 
 
 def _read(reader: OutputLines | None) -> OutputLines | None:

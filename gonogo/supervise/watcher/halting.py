@@ -10,6 +10,7 @@ ends nothing.
 import logging
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from gonogo.contract.agent import Command
 from gonogo.contract.finding import Finding, Severity
@@ -29,6 +30,7 @@ from gonogo.supervise.watcher.response import (
     ends_run,
     patience_s,
 )
+from gonogo.supervise.weather import Reserve
 from gonogo.trainer.line_file import READ
 
 EVIDENCE_WAIT_S = 1.0
@@ -126,9 +128,9 @@ class Halting:
         last = self._evidence.last
         if now < self._act_at and last is not None and last.is_running():
             return
-        self._pending = None
         if not self.asked():
             self._request(answer_finding(pending, **self._circumstances(now)))
+        self._pending = None  # only now: a request that no disk took is made again
 
     def _decide(self, finding: Finding, now: float, act_at: float) -> None:
         """Take a halt as the one that ends the run, now or at a checkpoint, unless one has been."""
@@ -180,7 +182,8 @@ class Halting:
     def _request(self, response: Response) -> None:
         self._evidence.stop()
         ask = ask_kill if response.way is Way.KILL else ask_halt
-        if ask(self._dir.path, response.request):
+        put = partial(ask, self._dir.path, response.request)
+        if Reserve(self._dir.path).write(put):
             _log.warning(
                 "ending the run: %s (%s)",
                 response.request.text or response.request.reason,

@@ -4,6 +4,7 @@ A look is made of the files and processes alone; what is found is handed on and 
 else. Each look names what came since the one before.
 """
 
+import logging
 import time
 from dataclasses import dataclass
 
@@ -17,9 +18,12 @@ from gonogo.supervise.watcher.journal import Memory
 from gonogo.supervise.watcher.observing import build_observations
 from gonogo.supervise.watcher.probes import Prober
 from gonogo.supervise.watcher.seals import Seals
+from gonogo.supervise.weather import Weather
 
 INTERVAL_S = 0.2
 LATE_INTERVALS = 3
+
+_log = logging.getLogger("gonogo.supervise.watcher")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,7 @@ class Looking:
         self, run_dir: RunDir, order: Order, memory: Memory, evidence: Evidence, now: float
     ) -> None:
         self._dir, self._world_size = run_dir, order.world_size
+        self._weather, self._went = Weather(_log), False
         self._evidence, self._tails = evidence, memory.tails
         self._prober = Prober(run_dir=run_dir, world_size=order.world_size)
         self._seals = Seals(run_dir, order.world_size, memory.files)
@@ -82,7 +87,9 @@ class Looking:
         late_s = max(0.0, now - self._due)
         probes = self._prober.look(now, ending=ending)
         beats = self._tails.read()
-        files = self._seals.take()
+        none: dict[str, FileSeal] = {}
+        files = self._weather.tried("records", self._seals.take, none)
+        self._went = self._went or self._weather.tried(".GO", self._dir.go.exists, False)
         left = ending and not beats and not files and self._prober.all_gone()
         observed = self._observations.take(now, only_owed=left)
         if left and not observed:
@@ -98,7 +105,7 @@ class Looking:
             ranks=probes.ranks,
             agent=probes.agent,
             stacks=self._evidence.take_probes(),
-            go=self._dir.go.exists(),
+            go=self._went,
             observations=observed | self._evidence.take_observations(),
             start=self._start,
             files=files,

@@ -1,9 +1,12 @@
 """What have the ranks written since the last look? Complete heartbeat lines, by byte offset."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gonogo.rundir import RunDir, load_lines
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -13,13 +16,25 @@ class Tails:
     run_dir: RunDir
     world_size: int
     offsets: dict[int, int] = field(default_factory=dict)
+    unreadable: set[int] = field(default_factory=set)
+    """Ranks whose files could not be read at the last look."""
 
     def read(self) -> dict[int, list[bytes]]:
-        """Return the new complete lines by rank and move the offsets over them."""
+        """Return the new complete lines by rank and move the offsets over them.
+
+        A file that cannot be read just now brings nothing; its lines come with a later look.
+        """
         found: dict[int, list[bytes]] = {}
         for rank in range(self.world_size):
             start = self.offsets.get(rank, 0)
-            part = load_lines(self.run_dir.heartbeat(rank), start)
+            try:
+                part = load_lines(self.run_dir.heartbeat(rank), start)
+            except OSError as error:
+                if rank not in self.unreadable:
+                    _log.warning("rank %d: %s", rank, error, extra={"action": "unreadable"})
+                self.unreadable.add(rank)
+                continue
+            self.unreadable.discard(rank)
             if part.offset != start:
                 found[rank] = part.lines
                 self.offsets[rank] = part.offset

@@ -9,12 +9,14 @@ Guarantees: a tick that brought anything is recorded before its findings, those 
 done; `.GO` is written only when every rank's identity equals the order; what the fold sees is what
 is recorded. The first tick says which run is watched under which order, every tick how far each
 rank's lines have been read and by which digest, and no QUIET_S go by without one. A record that
-cannot be written (a full disk) is counted and told, and ends nothing. Not covered: who watches the
-watcher (the keeper restarts it, `.metrics.json` tells when it last ticked).
+cannot be written (a full disk), or a look that fails, is counted and told, and ends nothing. Not
+covered: who watches the watcher (the keeper restarts it, `.metrics.json` tells when it last
+ticked).
 """
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.finding import Finding
@@ -32,6 +34,7 @@ from gonogo.supervise.watcher.pace import Pace
 from gonogo.supervise.watcher.recording import Recording
 from gonogo.supervise.watcher.shipping import Shipping
 from gonogo.supervise.watcher.telling import Telling
+from gonogo.supervise.weather import Weather
 
 OWED_S = LAST_WORDS_S / 2
 """How long an ended run's watcher stays for a checkpoint that is still being verified: the keeper
@@ -53,6 +56,7 @@ class Watcher:
     def __init__(self, run_dir: RunDir, order: Order, shipping: Shipping, now: float) -> None:
         self._dir, self._order, self._shipping = run_dir, order, shipping
         self._pace = Pace()
+        self._weather = Weather(_log)
         self._recording = Recording(run_dir, self._pace)
         memory = self._recording.recover(order)
         self._state = memory.state
@@ -70,15 +74,16 @@ class Watcher:
     @property
     def failures(self) -> int:
         """How many records could not be written."""
-        return self._recording.failures
+        return self._recording.failures + self._weather.failures
 
     def watch(self, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
         """Tick until the run has ended and every line of it has been folded."""
         look_until: float | None = None
+        tried = self._weather.tried
         while True:
             now = clock()
-            ended = self._dir.exit.exists()
-            brought = self.tick(now)
+            ended = tried("the end", self._dir.exit.exists, False)
+            brought = tried("a look", partial(self.tick, now), False)
             if ended:
                 look_until = look_until or now + self._last_look_s()
                 owes = now < look_until + OWED_S and self._looking.owes()
@@ -86,7 +91,7 @@ class Watcher:
                     self._recording.close()
                     return
             else:
-                self._act(now)
+                tried("a request", partial(self._act, now), None)
             sleep(max(0.0, now + INTERVAL_S - clock()))
 
     def _last_look_s(self) -> float:
@@ -122,7 +127,7 @@ class Watcher:
         came = sum(map(len, beats.values()))
         self._recording.put_down(now, came, self._state, self._looking.progress)
         if not tick.go and not asked and identity_ok(self._state):
-            self._dir.go.touch()
+            self._weather.tried(".GO", self._dir.go.touch, None)
         self._telling.tell(now, tick.ts, self._state, self._recording.found.values())
         return bool(beats)
 
@@ -130,8 +135,9 @@ class Watcher:
         """Write a finding down once, with the evidence that is being taken for it."""
         if finding.key in self._recording.found:
             return
-        if not self._dir.exit.exists():
-            finding = self._halting.observe(finding, now)
+        if not self._weather.tried("the end", self._dir.exit.exists, False):
+            observe = partial(self._halting.observe, finding, now)
+            finding = self._weather.tried("evidence", observe, finding)
         self._recording.add_finding(finding)
         self._telling.note(finding, now)
 

@@ -1,0 +1,91 @@
+"""What if a file can be neither read nor written just now? It is weather; stdlib only.
+
+A full disk, a read-only remount, a stale handle of a network file system: none of them says
+anything of the run, so whoever looks or writes here goes on, says so once for each kind, and looks
+again. What is worth more than telling (a request to end, how a run ended) may use the reserve: a
+file of zeros that is given up when the disk is full.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+RESERVE_NAME = ".reserve"
+RESERVE_BYTES = 2**20
+
+_T = TypeVar("_T")
+
+
+class Weather:
+    """Looks and writes that may fail; used from one thread.
+
+    Args:
+        log: where it is said, once for each kind and error number until it went well again.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._said: set[str] = set()
+        self.failures = 0
+        """How often something could not be looked at or written."""
+
+    def tried(self, what: str, work: Callable[[], _T], otherwise: _T) -> _T:
+        """Return what `work` returns, or `otherwise` where the file system refused."""
+        try:
+            found = work()
+        except OSError as error:
+            self.note(what, error)
+            return otherwise
+        if what in self._said:
+            self._said.discard(what)
+            self._say(f"{what}: possible again")
+        return found
+
+    def note(self, what: str, error: OSError) -> None:
+        """Count a failure, and say it where it is news."""
+        self.failures += 1
+        if what not in self._said:
+            self._said.add(what)
+            self._say(f"{what}: {error}")
+
+    def _say(self, text: str) -> None:
+        """Log; on a full disk the log itself may refuse, and logging raises nothing."""
+        self._log.warning("%s", text, extra={"action": "weather"})
+
+
+class Reserve:
+    """Room for the last words of a run, held from its start."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._path = run_dir / RESERVE_NAME
+
+    def hold(self) -> None:
+        """Take the room.
+
+        Raises:
+            OSError: there is none.
+        """
+        with self._path.open("wb") as stream:
+            os.posix_fallocate(stream.fileno(), 0, RESERVE_BYTES)
+
+    def free(self) -> None:
+        """Give the room up; what is not there changes nothing.
+
+        Raises:
+            OSError: the file system takes no change at all.
+        """
+        self._path.unlink(missing_ok=True)
+
+    def write(self, work: Callable[[], _T]) -> _T:
+        """Do what must be written; where the disk is full, once more in the room held for it.
+
+        Raises:
+            OSError: it could not be written either time.
+        """
+        try:
+            return work()
+        except OSError:
+            self.free()
+            return work()

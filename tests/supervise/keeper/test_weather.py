@@ -1,0 +1,186 @@
+"""A disk that is full, read-only or gone for a while ends no healthy run, and hides no end."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.supervise.weather import RESERVE_NAME, Reserve, Weather
+from tests.supervise.runs import ROOT, NewRun, SupervisedRun, starting, wait_until
+
+SHIM = Path(__file__).parents[1] / "weather"
+SCRIPT = """
+import sys, time
+import gonogo.trainer
+steps, step_s, told = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+with gonogo.trainer.attach() as beat:
+    for step in range(1, steps + 1):
+        time.sleep(step_s)
+        beat.step(loss=1.0 / step, tokens=10)
+        with open(told, "w") as stream:
+            stream.write(str(step))
+"""
+
+
+def start_script(new_run: NewRun, folder: Path, *, steps: int, **environ: str) -> SupervisedRun:
+    """Start an attached program of one process that tells its step outside of the run's disk."""
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, str(script), str(steps), "0.05", str(folder / "told")]
+    return new_run(
+        "--allow", "any", environ={"PYTHONPATH": f"{SHIM}:{ROOT}", **environ}, entry=None,
+        command=command, world_size=1, steps=steps, identity={"world_size": 1}, watch={},
+    )  # fmt: skip
+
+
+def told(folder: Path) -> int:
+    """Return the step that the program says it has come to."""
+    try:
+        return int((folder / "told").read_text() or 0)
+    except FileNotFoundError:
+        return 0
+
+
+def completes(run: SupervisedRun, steps: int) -> None:
+    """The run ends as it would have: every line there, nobody blamed."""
+    record = run.wait_for_exit()
+    assert (record.reason, record.ended_by) == (OutcomeCode.COMPLETED, Actor.TRAINER), record.text
+    assert run.halts() == []
+    beats = run.beats(0)
+    assert [beat["seq"] for beat in beats] == list(range(1, len(beats) + 1))
+    assert run.step() == steps
+    assert run.living() == []
+    assert not (run.path / RESERVE_NAME).exists()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of four megabytes."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    if mounted.returncode != 0:
+        pytest.skip(f"nothing can be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Take every byte that is left."""
+    filler = folder / "filler"
+    with filler.open("wb") as stream, pytest.raises(OSError, match="No space left"):
+        os.posix_fallocate(stream.fileno(), 0, 2**30)
+    with filler.open("ab", buffering=0) as stream, contextlib.suppress(OSError):
+        while stream.write(b"\0" * 4096):
+            pass
+    return filler
+
+
+def test_a_full_disk_that_is_emptied_again_costs_nothing(tmp_path: Path, small_disk: Path) -> None:
+    with starting(small_disk) as new_run:
+        run = start_script(new_run, tmp_path, steps=150)
+        run.wait_for_step(10)
+        filler = fill(small_disk)
+        full_at = told(tmp_path)
+        wait_until(lambda: told(tmp_path) >= full_at + 60, "three seconds on a full disk")
+        assert run.keeper is not None
+        assert run.keeper.poll() is None
+        filler.unlink()
+        completes(run, 150)
+
+
+def test_a_run_that_ends_on_a_full_disk_says_how(tmp_path: Path, small_disk: Path) -> None:
+    with starting(small_disk) as new_run:
+        run = start_script(new_run, tmp_path, steps=80)
+        run.wait_for_step(10)
+        fill(small_disk)
+        record = run.wait_for_exit()
+        assert told(tmp_path) == 80
+        assert record.code == 0
+        assert run.living() == []
+
+
+def test_a_run_on_a_full_disk_can_be_ended(tmp_path: Path, small_disk: Path) -> None:
+    with starting(small_disk) as new_run:
+        run = start_script(new_run, tmp_path, steps=10_000)
+        run.wait_for_step(10)
+        fill(small_disk)
+        assert run.keeper is not None
+        for _ in range(2):
+            run.keeper.terminate()
+            time.sleep(0.2)
+        record = run.wait_for_exit()
+        assert (record.reason, record.ended_by) == (OutcomeCode.HALTED, Actor.OPERATOR)
+        assert run.living() == []
+
+
+WEATHERS = [errno.EIO, errno.ESTALE, errno.EROFS, errno.EDQUOT]
+
+
+@pytest.mark.parametrize(
+    "number",
+    [WEATHERS[0], *(pytest.param(number, marks=pytest.mark.long) for number in WEATHERS[1:])],
+    ids=lambda number: errno.errorcode[number],
+)
+def test_a_file_system_that_fails_everyone_for_seconds_costs_nothing(
+    new_run: NewRun, tmp_path: Path, number: int
+) -> None:
+    """Keeper, watcher, wrapper and trainer: every look and every write of theirs."""
+    flag = tmp_path / "weather"
+    sky = {"GONOGO_TEST_WEATHER": str(flag), "GONOGO_TEST_SKY": f"{tmp_path}/run_"}
+    run = start_script(new_run, tmp_path, steps=150, **sky)
+    run.wait_for_step(10)
+    since = told(tmp_path)
+    flag.write_text(str(number))
+    wait_until(lambda: told(tmp_path) >= since + 60, "three seconds of bad weather")
+    flag.unlink()
+    completes(run, 150)
+
+
+def test_the_same_failure_is_said_once_until_it_went_well_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+
+    weather = Weather(logging.getLogger("test"))
+
+    def fail() -> int:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    assert [weather.tried("it", fail, 7) for _ in range(3)] == [7, 7, 7]
+    assert weather.failures == 3
+    assert len(caplog.messages) == 1
+    assert weather.tried("it", lambda: 1, 7) == 1
+    assert weather.tried("it", fail, 7) == 7
+    assert len(caplog.messages) == 3
+    with pytest.raises(ZeroDivisionError):
+        weather.tried("it", lambda: 1 // 0, 7)
+
+
+def test_last_words_use_the_room_held_for_them(tmp_path: Path) -> None:
+    reserve = Reserve(tmp_path)
+    reserve.hold()
+    held = tmp_path / RESERVE_NAME
+    assert held.stat().st_blocks * 512 >= 2**20
+    tries: list[bool] = []
+
+    def write() -> str:
+        tries.append(held.exists())
+        if held.exists():
+            raise OSError(errno.ENOSPC, "full")
+        return "written"
+
+    assert reserve.write(write) == "written"
+    assert tries == [True, False]

@@ -1,0 +1,74 @@
+"""A file system that fails on demand, in every Python process that finds this on its path.
+
+While the file `GONOGO_TEST_WEATHER` names exists, whatever touches a path below the folder
+`GONOGO_TEST_SKY` fails with the error whose number stands in it: opening, looking, renaming,
+linking, removing, and writing to what is open already.
+"""
+
+import builtins
+import functools
+import io
+import os
+
+_FLAG, _SKY = os.environ.get("GONOGO_TEST_WEATHER"), os.environ.get("GONOGO_TEST_SKY")
+_stat, _open, _read, _readlink = os.stat, os.open, os.read, os.readlink
+
+
+def _number():
+    try:
+        descriptor = _open(_FLAG, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        return int(_read(descriptor, 16) or b"5")
+    finally:
+        os.close(descriptor)
+
+
+def _is_below(path):
+    if isinstance(path, int):
+        try:
+            path = _readlink(f"/proc/self/fd/{path}")
+        except OSError:
+            return False
+    try:
+        return os.fsdecode(path).startswith(_SKY)
+    except TypeError:
+        return False
+
+
+def _failing(real, name):
+    @functools.wraps(real)
+    def call(*args, **named):
+        if args and any(
+            _is_below(arg) for arg in args[:2] if isinstance(arg, (str, bytes, int, os.PathLike))
+        ):
+            number = _number()
+            if number is not None:
+                raise OSError(number, os.strerror(number), str(args[0]))
+        return real(*args, **named)
+
+    return call
+
+
+if _FLAG and _SKY:
+    for _name in (
+        "open",
+        "stat",
+        "lstat",
+        "replace",
+        "rename",
+        "link",
+        "unlink",
+        "remove",
+        "mkdir",
+        "scandir",
+        "listdir",
+        "write",
+        "truncate",
+        "ftruncate",
+        "fsync",
+        "access",
+    ):
+        setattr(os, _name, _failing(getattr(os, _name), _name))
+    builtins.open = io.open = _failing(io.open, "open")
