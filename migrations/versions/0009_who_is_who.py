@@ -1,6 +1,7 @@
 """Who is who: keys by home and worker, workers by machine, claims by secret, tokens by epoch.
 
-And what a queued run needs of a worker, so that no plan is read to find one.
+And what a queued run needs of a worker, so that no plan is read to find one; and whether what an
+ended one promised is waited for no more.
 """
 
 import sqlalchemy as sa
@@ -27,6 +28,7 @@ def upgrade() -> None:
         op.add_column(table, sa.Column(name, sa.String(length), nullable=True))
     op.add_column("runs", sa.Column("gpus", sa.Integer(), nullable=True))
     op.add_column("runs", sa.Column("foreign", sa.Boolean(), nullable=True))
+    op.add_column("runs", sa.Column("given_up", sa.Boolean(), nullable=True))
     op.create_table(
         "epochs",
         sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),

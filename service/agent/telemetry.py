@@ -158,7 +158,7 @@ def take_telemetry(
 def needs_flags(run: RunRow, progress: ProgressRow, telemetry: Telemetry, frozen: bool) -> bool:
     """Say whether the telemetry changes more than progress (so the experiment must be locked)."""
     if run.state == RunState.ENDED:
-        return False
+        return run.lost and not run.judged
     said = progress.identity or {}
     fresh = not frozen and any(said.get(name) for name in FROZEN)
     return run.lost or run.suspect != telemetry.suspect or fresh
@@ -167,11 +167,13 @@ def needs_flags(run: RunRow, progress: ProgressRow, telemetry: Telemetry, frozen
 def update_flags(deed: Deed, run_id: str, telemetry: Telemetry) -> None:
     """Show that a run is suspect, or no longer lost; freeze the code identity it reported."""
     experiment, run = lock_run(deed, run_id)
-    if run.state == RunState.ENDED or run.token != telemetry.token:
+    if run.judged or run.token != telemetry.token:
         return
     if run.lost:
         run.lost = False
         record_event(deed, experiment, "run.found", run=run.id, phase=run.phase)
+    if run.state == RunState.ENDED:
+        return
     if run.suspect != telemetry.suspect:
         run.suspect = telemetry.suspect
         record_event(

@@ -4,6 +4,9 @@ A silent host is not a dead host: only proof (its exit record, a new boot id, an
 plan's own `isolated_limit_s` lets another attempt begin. Silence is timed by this process's own
 monotonic clock, from when it last saw the run's sign-of-life counter grow, so neither a wrong wall
 clock nor a restart of the service makes a run look lost.
+
+A run that has ended is timed too, until all that its end promised has come: where it does not, that
+is told, a person may have it judged by what is here (`takeover`), and after `GIVE_UP_S` it is.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +19,7 @@ from gonogo.contract.lifecycle import RunState
 from gonogo.contract.outcome import Actor, OutcomeCode
 from service.context import Context
 from service.db.schema import ExperimentRow, ProgressRow, RunRow
-from service.experiments.course import load_resume_points, resolved_of
+from service.experiments.course import give_up_rest, load_resume_points, resolved_of
 from service.experiments.lifecycle import (
     Deed,
     load_experiment,
@@ -26,20 +29,24 @@ from service.experiments.lifecycle import (
     record_event,
 )
 from service.experiments.verbs import replace_run
+from service.judging.ended import is_complete
 
 LEASE_S = 30.0
 TAKEOVER_AFTER_S = 360.0
 """After `isolated_limit_s`: by then the watcher has ended the run and every process is gone."""
+GIVE_UP_S = 3600.0
+"""How long the rest of an ended run is waited for in silence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Living:
-    """A run that a worker holds."""
+    """A run that a worker holds, or has ended and not sent whole."""
 
     run: str
     heard: int
     lost: bool
-    isolated_limit_s: float | None
+    isolated_limit_s: float | None = None
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +63,7 @@ class Verdicts:
 
     lost: tuple[str, ...] = ()
     take_over: tuple[str, ...] = ()
+    give_up: tuple[str, ...] = ()
 
 
 def observe(
@@ -81,6 +89,7 @@ def decide(seen: Mapping[str, Silence], living: Sequence[Living], now_mono: floa
             if run.isolated_limit_s is not None
             and silent[run.run] > run.isolated_limit_s + TAKEOVER_AFTER_S
         ),
+        give_up=tuple(run.run for run in living if run.ended and silent[run.run] > GIVE_UP_S),
     )
 
 
@@ -102,12 +111,25 @@ class Leases:
             self._lose(run)
         for run in found.take_over:
             self._take_over(run)
+        for run in found.give_up:
+            self._give_up(run)
 
     def _lose(self, run: str) -> None:
         context, heard = self._context, self._seen[run].heard
         context.store.write(
             lambda session: mark_lost(Deed(session=session, now=context.now()), run, heard)
         )
+
+    def _give_up(self, run: str) -> None:
+        context, heard = self._context, self._seen[run].heard
+
+        def work(session: Session) -> None:
+            deed = Deed(session=session, now=context.now())
+            experiment, row = lock_run(deed, run)
+            if session.get_one(ProgressRow, run, populate_existing=True).heard == heard:
+                give_up_rest(deed, experiment, row, f"nothing came for {GIVE_UP_S / 3600:g} h")
+
+        context.store.write(work)
 
     def _take_over(self, run: str) -> None:
         context = self._context
@@ -130,15 +152,25 @@ class Leases:
 
 
 def load_living(session: Session) -> list[Living]:
-    """Return every run that a worker holds."""
+    """Return every run that a worker holds, and those of which the rest has not come."""
+    held = RunRow.state.not_in((RunState.QUEUED.value, RunState.ENDED.value))
+    owed = (
+        (RunRow.state == RunState.ENDED.value)
+        & RunRow.judged.is_(False)
+        & RunRow.given_up.is_not(True)
+    )
     query = (
         select(RunRow, ProgressRow.heard, ExperimentRow)
         .join(ProgressRow, ProgressRow.run == RunRow.id)
         .join(ExperimentRow, ExperimentRow.id == RunRow.experiment)
-        .where(RunRow.state.not_in((RunState.QUEUED.value, RunState.ENDED.value)))
+        .where(held | owed)
     )
     found = []
     for run, heard, experiment in session.execute(query):
+        if run.state == RunState.ENDED:
+            if not is_complete(session, run):  # else the judge has it
+                found.append(Living(run=run.id, heard=heard, lost=run.lost, ended=True))
+            continue
         plan = resolved_of(experiment).parsed()
         limits = plan.phase(run.phase).limits or plan.limits
         found.append(
@@ -151,12 +183,18 @@ def mark_lost(deed: Deed, run_id: str, heard: int) -> None:
     """Show a run as lost and tell; unless it was heard of in the meantime."""
     experiment, run = lock_run(deed, run_id)
     progress = deed.session.get_one(ProgressRow, run_id, populate_existing=True)
-    if run.state in (RunState.QUEUED, RunState.ENDED) or run.lost or progress.heard != heard:
+    over = run.state == RunState.QUEUED or run.judged or bool(run.given_up)
+    if over or run.lost or progress.heard != heard:
         return
     run.lost = True
+    what = (
+        "it has ended and cannot be judged before the rest of its files is here"
+        if run.state == RunState.ENDED
+        else "it may go on there, nothing is started"
+    )
     text = (
         f"{experiment.name}, {run.phase}: nothing heard of run {run.id} on host {run.host}"
-        f" for {LEASE_S:g} s; it may go on there, nothing is started"
+        f" for {LEASE_S:g} s; {what}"
     )
     record_event(deed, experiment, "run.lost", run=run.id, phase=run.phase, text=text)
     queue_alert(deed, experiment, "run.lost", text, run=run)

@@ -142,6 +142,8 @@ class RunRow(Table):
     order: Mapped[dict[str, Any] | None]
     suspect: Mapped[bool] = mapped_column(Boolean, default=False)
     lost: Mapped[bool] = mapped_column(Boolean, default=False)
+    given_up: Mapped[bool | None] = mapped_column(Boolean)
+    """Of one that has ended: what its end promised and is not here is waited for no more."""
     outcome: Mapped[dict[str, Any] | None]
     verdict: Mapped[str | None] = mapped_column(String(20))
     judged: Mapped[bool] = mapped_column(Boolean, default=False)

@@ -39,6 +39,7 @@ from service.experiments.lifecycle import (
     record_event,
     runs_of,
 )
+from service.told.awaited import is_owed
 
 
 def resolved_of(experiment: ExperimentRow) -> ResolvedPlan:
@@ -62,6 +63,19 @@ def current_run(deed: Deed, experiment: ExperimentRow) -> RunRow | None:
     """Return the run that has not ended, if any."""
     runs = runs_of(deed.session, experiment.id)
     return next((run for run in reversed(runs) if run.state != RunState.ENDED), None)
+
+
+def owed_run(deed: Deed, experiment: ExperimentRow) -> RunRow | None:
+    """Return the run that has ended and cannot be judged, since nobody sends the rest of it."""
+    return next(filter(is_owed, reversed(runs_of(deed.session, experiment.id))), None)
+
+
+def give_up_rest(deed: Deed, experiment: ExperimentRow, run: RunRow, why: str) -> None:
+    """Have an ended run judged by what is here; what is missing passes nothing."""
+    if run.state != RunState.ENDED or run.judged or run.given_up:
+        return
+    run.given_up = True
+    record_event(deed, experiment, "run.given_up", run=run.id, phase=run.phase, text=why)
 
 
 def start_phase(

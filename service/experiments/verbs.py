@@ -23,6 +23,8 @@ from service.experiments.course import (
     continue_experiment,
     current_run,
     end_without_worker,
+    give_up_rest,
+    owed_run,
     queue_run,
     resolved_of,
 )
@@ -87,8 +89,11 @@ def _stop(deed: Deed, experiment: ExperimentRow, kind: str, reason: str) -> None
     if experiment.state != ExperimentState.STOPPING:
         move_experiment(deed, experiment, ExperimentEvent.STOP)
     run = current_run(deed, experiment)
-    if run is None:
-        return  # it has ended; what follows its judgement sees the stop
+    if run is None:  # it has ended; what follows its judgement sees the stop
+        owed = owed_run(deed, experiment)
+        if owed is not None:
+            give_up_rest(deed, experiment, owed, f"{deed.actor}: {kind}")
+        return
     if run.state == RunState.QUEUED:
         code = OutcomeCode.HALTED if kind == "halt" else OutcomeCode.CANCELLED
         text = f"{deed.actor}: {reason}" if reason else deed.actor
@@ -154,14 +159,20 @@ def promote(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) 
 
 
 def takeover(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) -> bool:
-    """End an attempt on a person's word and start the next from the last durable checkpoint."""
+    """End an attempt on a person's word and start the next from the last durable checkpoint.
+
+    One that has ended, and whose files do not come, is judged by what is here.
+    """
     run = current_run(deed, experiment)
     again = run is not None and run.state == RunState.QUEUED and run.reason == RunReason.TAKEOVER
     if again:
         return False
     require(deed, experiment, "takeover")
+    text = f"{deed.actor}: {reason}" if reason else deed.actor
+    owed = owed_run(deed, experiment)
+    if run is None and owed is not None:
+        give_up_rest(deed, experiment, owed, text)  # what follows its judgement goes on from there
     if run is not None:
-        text = f"{deed.actor}: {reason}" if reason else deed.actor
         replace_run(deed, experiment, run, OutcomeCode.SUPERSEDED, Actor.OPERATOR, text, points)
     return True
 

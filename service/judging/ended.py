@@ -79,10 +79,13 @@ class Assessment:
 
 
 def find_unjudged(session: Session) -> list[str]:
-    """Return the ended runs of which everything promised is here, oldest end first."""
+    """Return the ended runs of which everything promised is here, oldest end first.
+
+    And those of which the rest is waited for no more: what is missing passes nothing.
+    """
     query = select(RunRow).where(RunRow.state == RunState.ENDED.value, RunRow.judged.is_(False))
     rows = session.scalars(query.order_by(RunRow.ended_at)).all()
-    return [row.id for row in rows if is_complete(session, row)]
+    return [row.id for row in rows if row.given_up or is_complete(session, row)]
 
 
 def is_complete(session: Session, run: RunRow) -> bool:
@@ -188,7 +191,7 @@ def conclude(deed: Deed, assessment: Assessment) -> list[RecordedDecision] | Non
         return []
     if experiment.decision_seq != assessment.decision_seq:
         return None
-    run.judged = True
+    run.judged, run.lost = True, False
     run.verdict = assessment.attempt.verdict.value if assessment.attempt.verdict else None
     _store(deed.session, assessment)
     note_speed(deed.session, run, assessment.facts)

@@ -43,6 +43,12 @@ def expires_at(experiment: ExperimentRow) -> float | None:
     return float(awaited["asked_at"]) + float(awaited["expires_s"])
 
 
+def is_owed(run: RunRow) -> bool:
+    """Say whether a run has ended and cannot be judged, since nobody sends the rest of it."""
+    ended = run.state == RunState.ENDED and not run.judged and not run.given_up
+    return ended and run.lost
+
+
 def verbs_of(
     experiment: ExperimentRow,
     phases: Sequence[PhaseRow],
@@ -58,7 +64,8 @@ def verbs_of(
     """
     state = experiment.state
     run = next((row for row in reversed(runs) if row.state != RunState.ENDED), None)
-    with_worker = ("takeover",) if run is not None and run.state != RunState.QUEUED else ()
+    held = run is not None and run.state != RunState.QUEUED
+    with_worker = ("takeover",) if held or any(map(is_owed, runs)) else ()
     if state in (ExperimentState.QUEUED, ExperimentState.RUNNING):
         return ("halt", "cancel", *with_worker)
     if state == ExperimentState.STOPPING:

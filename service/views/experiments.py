@@ -15,7 +15,7 @@ from service.db.schema import ConditionRow, ExperimentRow, PhaseRow, RunRow
 from service.experiments.forecasts import load_forecast
 from service.experiments.takers import load_needs
 from service.instants import instant, stamp
-from service.told.awaited import expires_at, open_approval
+from service.told.awaited import expires_at, is_owed, open_approval
 from service.told.decided import Decided, load_decided, standing_cause
 from service.views.next_steps import next_steps, place_of
 
@@ -150,6 +150,11 @@ def _waiting_for(row: ExperimentRow, runs: list[RunRow]) -> str | None:
         allowing = "" if wanted is None else f"that has {wanted}, and "
         return f"a worker {allowing}with free devices, for phase {queued.phase}"
     lost = next((run for run in runs if run.lost), None)
+    if lost is not None and is_owed(lost):
+        return (
+            f"the rest of run {lost.id}, which ended on host {lost.host} (or a takeover: it is "
+            "judged by what is here)"
+        )
     if lost is not None:
         return f"a sign of life of run {lost.id} on host {lost.host} (or a takeover)"
     return None

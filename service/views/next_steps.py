@@ -15,7 +15,7 @@ from gonogo.judge.gate.approval import is_approval
 from gonogo.planning.source import bundled_plan_names
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
 from service.experiments.takers import load_needs
-from service.told.awaited import verbs_of
+from service.told.awaited import is_owed, verbs_of
 
 MOST_STEPS = 6
 _THROUGH = (PhaseState.PASSED, PhaseState.INHERITED)
@@ -105,7 +105,11 @@ def _under_way(place: Place) -> Iterator[NextStep]:
     """Yield what can be done while it goes on, or waits for a worker."""
     lost = next((run for run in place.runs if run.lost), None)
     if lost is not None and "takeover" in place.verbs:
-        text = f"if you know that {lost.host} is dead: start the next attempt from its checkpoint"
+        text = (
+            f"if you know that {lost.host} does not come back: judge it by what is here"
+            if is_owed(lost)
+            else f"if you know that {lost.host} is dead: start the next attempt from its checkpoint"
+        )
         yield _why(place, text, "takeover")
     queued = any(run.state == RunState.QUEUED for run in place.runs)
     if queued:

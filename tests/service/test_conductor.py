@@ -12,8 +12,17 @@ from rq.serializers import JSONSerializer
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from service.conductor.judge import Judging
 from service.conductor.leader import Leader
-from service.conductor.leases import LEASE_S, TAKEOVER_AFTER_S, Leases, Living, decide, observe
+from service.conductor.leases import (
+    GIVE_UP_S,
+    LEASE_S,
+    TAKEOVER_AFTER_S,
+    Leases,
+    Living,
+    decide,
+    observe,
+)
 from service.conductor.upkeep import assign_cursors
 from service.conductor.wake import AGAIN_S, QUEUE, Waker, decide_wakes
 from service.context import Context, open_context
@@ -24,7 +33,7 @@ from service.experiments.lifecycle import Deed, lock_experiment, record_event
 from service.settings import Settings
 from tests.servers import RedisServer
 from tests.service.conftest import Clock, Plane, serving
-from tests.service.fake_worker import FakeWorker
+from tests.service.fake_worker import FakeWorker, beats
 
 
 @pytest.mark.parametrize(
@@ -233,3 +242,72 @@ def test_a_service_started_anew_judges_what_ended_meanwhile(
         second = Plane(context=context, http=http, home=settings.home)
         second.wait(lambda: second.get(f"/experiments/{experiment}/decisions")["items"], "GO")
         assert second.get(f"/runs/{order.run}")["verdict"] == "GO"
+
+
+def ended_without_its_files(plane: Plane) -> tuple[str, Any]:
+    """A run whose end promises bytes, on a host that dies before it sends them."""
+    worker, order = started(plane)
+    exit_record = {
+        "code": 0, "signal": None, "ended_at": 1.0, "ended_by": "trainer", "reason": "completed",
+        "text": "", "ranks": {},
+    }  # fmt: skip
+    answer = worker.state(order, "end", exit=exit_record, sizes={"0": 1000})
+    assert answer.status_code == 200, answer.text
+    return order.experiment, order
+
+
+def judged_as(plane: Plane, run: str) -> Any:
+    judging = Judging(plane.context)
+    judging.settle()
+    judging.close()
+    return plane.get(f"/runs/{run}")["verdict"]
+
+
+def test_a_run_whose_rest_never_comes_is_told_and_judged_by_what_is_here(
+    still: Plane, clock: Clock
+) -> None:
+    experiment, order = ended_without_its_files(still)
+    leases = Leases(still.context)
+    leases.run_once()
+    clock.at += LEASE_S + 1
+    leases.run_once()
+    assert [row["type"] for row in still.get("/alerts")["items"]] == ["run.lost"]
+    view = still.experiment(experiment)
+    assert f"the rest of run {order.run}" in view["waiting_for"]
+    assert any("takeover" in step["command"] for step in view["next"])
+    assert judged_as(still, order.run) is None
+    clock.at += GIVE_UP_S
+    leases.run_once()
+    assert judged_as(still, order.run) == "INCONCLUSIVE"
+    leases.run_once()
+    assert still.get(f"/runs/{order.run}")["lost"] is False
+
+
+@pytest.mark.parametrize("verb", ["takeover", "cancel", "halt"])
+def test_a_person_need_not_wait_for_the_rest(still: Plane, clock: Clock, verb: str) -> None:
+    experiment, order = ended_without_its_files(still)
+    leases = Leases(still.context)
+    leases.run_once()
+    assert "takeover" not in str(still.experiment(experiment)["next"])
+    clock.at += LEASE_S + 1
+    leases.run_once()
+    answer = still.call("POST", f"/experiments/{experiment}/{verb}", json={"reason": "it burnt"})
+    assert answer.status_code == 202, answer.text
+    assert judged_as(still, order.run) == "INCONCLUSIVE"
+    state = still.experiment(experiment)["state"]
+    assert state == {"cancel": "finished", "halt": "awaiting_decision"}.get(verb, state)
+    assert state != "stopping"
+
+
+def test_the_rest_that_comes_after_all_is_waited_for(still: Plane, clock: Clock) -> None:
+    worker, order = started(still)
+    lines = {rank: beats(order, rank) for rank in range(order.world_size)}
+    leases = Leases(still.context)
+    worker.end(order, lines)
+    leases.run_once()
+    clock.at += LEASE_S + 1
+    leases.run_once()
+    assert still.get(f"/runs/{order.run}")["lost"] is True
+    worker.ship(order, lines)
+    assert still.get(f"/runs/{order.run}")["lost"] is False
+    assert judged_as(still, order.run) == "GO"
