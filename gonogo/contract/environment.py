@@ -1,7 +1,7 @@
 """Which environment may a plan give a run? Names, and texts that a process can be given.
 
-Names of `LISTED` are set; a submission with others is refused. Those that decide what code runs, or
-whose run it is, no plan may even say.
+Listed names (`gonogo.listed_names`) are set; of our workload others are refused. Those that
+decide what code runs, or whose run it is, no plan may even say.
 """
 
 import math
@@ -9,20 +9,6 @@ import re
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
-
-LISTED = re.compile(
-    r"NSA_[A-Z0-9_]+|NCCL_[A-Z0-9_]+|TORCH_NCCL_[A-Z0-9_]+|TORCH_DISTRIBUTED_DEBUG"
-    r"|GLOO_[A-Z0-9_]+|OMP_NUM_THREADS|MKL_NUM_THREADS|CUDA_VISIBLE_DEVICES|PYTORCH_CUDA_ALLOC_CONF|CONFIG|TOKENIZERS_PARALLELISM"
-    r"|HF_HOME|HF_TOKEN"
-)
-"""Names that every worker passes on."""
-
-LISTED_WORDS = (
-    *("NSA_*", "NCCL_*", "TORCH_NCCL_*", "TORCH_DISTRIBUTED_DEBUG", "GLOO_*"),
-    *("OMP_NUM_THREADS", "MKL_NUM_THREADS"),
-    *("CUDA_VISIBLE_DEVICES", "PYTORCH_CUDA_ALLOC_CONF", "CONFIG", "TOKENIZERS_PARALLELISM"),
-    *("HF_HOME", "HF_TOKEN"),
-)
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _NEVER = re.compile(

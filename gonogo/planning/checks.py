@@ -9,15 +9,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gonogo.contract.canonical import digest
-from gonogo.contract.environment import LISTED_WORDS
 from gonogo.contract.errors import Corrupt, Problem
 from gonogo.contract.near_miss import hint, near
 from gonogo.contract.patch import Patch
 from gonogo.contract.plan import Phase, Plan
 from gonogo.judge.gate.diagnosis import DIAGNOSES
+from gonogo.listed_names import LISTED, SECRETIVE, referred
 from gonogo.planning.cadence import late_checkpoints
 from gonogo.planning.layers import OF_THE_PHASE, lay
-from gonogo.planning.programs import Layer, patches, unlisted
+from gonogo.planning.programs import Layer, environments, patches, unlisted
 from gonogo.planning.source import unknown_metrics
 from gonogo.planning.workloads.json_schema import Path
 from gonogo.planning.workloads.known import WorkloadSchema
@@ -39,6 +39,7 @@ def problems_in(
         *_said_elsewhere(plan),
         *_without_weights(plan),
         *_unlisted(plan),
+        *_in_clear(plan),
         *late_checkpoints(plan, train),
         *_unreadable(plan, train),
     ]
@@ -90,9 +91,24 @@ def _said_elsewhere(plan: Plan) -> Iterator[Problem]:
 def _unlisted(plan: Plan) -> Iterator[Problem]:
     """Yield the environment that no worker sets for our own trainer, which does not read it."""
     for where, name in unlisted(plan) if plan.ours else ():
-        meant = near(f"{name.partition('_')[0]}_*", LISTED_WORDS) or near(name, LISTED_WORDS)
-        hinted = f"did you mean {meant[0]}?" if meant else f"expected {', '.join(LISTED_WORDS)}"
+        meant = near(name, LISTED)
+        hinted = f"did you mean {meant[0]}?" if meant else "docs/plans.md lists what workers set"
         yield Problem(path=f"{where}.env.{name}", message=f"no worker sets it; {hinted}")
+
+
+def _in_clear(plan: Plan) -> Iterator[Problem]:
+    """Yield secrets that the plan, which many may read, would hold in clear."""
+    for where, env in environments(plan):
+        for name, value in env.items():
+            try:
+                told = referred(value) is None and SECRETIVE.fullmatch(name) and value
+                message = (
+                    "is a secret: say `secret:NAME`, and put it into $GONOGO_HOME/secrets/NAME"
+                )
+            except ValueError as error:
+                told, message = True, str(error)
+            if told:
+                yield Problem(path=f"{where}.env.{name}", message=message)
 
 
 def _without_weights(plan: Plan) -> Iterator[Problem]:

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from gonogo.contract.environment import LISTED
 from gonogo.contract.patch import Patch
 from gonogo.contract.plan import Plan
 from gonogo.contract.workload import ANY, is_allowed
+from gonogo.listed_names import is_listed
 
 Layer = tuple[str, Patch]
 """Where in the plan, and what is changed there."""
@@ -28,13 +28,17 @@ def programs(plan: Plan) -> set[str]:
     return found | ({plan.workload.program} if plan.workload.program else set())
 
 
+def environments(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield where a plan sets names of the environment, and which with what."""
+    yield "workload", plan.workload.env
+    yield from ((f"phases.{phase.name}", phase.env) for phase in plan.phases)
+    yield from ((where, patch.env) for where, patch in patches(plan))
+
+
 def unlisted(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield where a plan sets a name that is not on every host's list, and the name."""
-    layers: list[tuple[str, Mapping[str, Any]]] = [("workload", plan.workload.env)]
-    layers += [(f"phases.{phase.name}", phase.env) for phase in plan.phases]
-    layers += [(where, patch.env) for where, patch in patches(plan)]
-    for where, env in layers:
-        yield from ((where, name) for name in env if not LISTED.fullmatch(name))
+    for where, env in environments(plan):
+        yield from ((where, name) for name in env if not is_listed(name))
 
 
 def allows(plan: Plan, allow: Collection[str], allow_env: Collection[str]) -> bool:

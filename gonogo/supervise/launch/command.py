@@ -6,7 +6,6 @@ names in their environment; the keeper's own settings (keys, URLs) never reach a
 """
 
 import importlib.util
-import re
 import shutil
 import sys
 from collections.abc import Collection, Mapping
@@ -15,6 +14,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+from gonogo.listed_names import is_listed, referred
 from gonogo.supervise.launch.output_lines import check_patterns
 from gonogo.supervise.processes import TOKEN_NAME
 
@@ -27,11 +27,6 @@ _PASSED_ON = (
     "VIRTUAL_ENV", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
     "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "HF_HOME", "SSL_CERT_FILE",
 )  # fmt: skip
-_ORDERED = re.compile(
-    r"NSA_[A-Z0-9_]+|NCCL_[A-Z0-9_]+|TORCH_NCCL_[A-Z0-9_]+|TORCH_DISTRIBUTED_DEBUG"
-    r"|GLOO_[A-Z0-9_]+|OMP_NUM_THREADS|MKL_NUM_THREADS|CUDA_VISIBLE_DEVICES|PYTORCH_CUDA_ALLOC_CONF|CONFIG"
-    r"|TOKENIZERS_PARALLELISM|HF_HOME|HF_TOKEN"
-)
 _BEYOND_OUR_DEADLINES_S = 7200
 
 
@@ -64,7 +59,7 @@ class Allowed:
         """Say whether an order may set a name of the environment."""
         if name.startswith("GONOGO_"):
             return False
-        return ANY in self.names or name in self.names or _ORDERED.fullmatch(name) is not None
+        return ANY in self.names or name in self.names or is_listed(name)
 
 
 def _place_of(program: str, cwd: Path) -> Path | None:
@@ -161,7 +156,7 @@ def build_environment(
         allowed: names that an order may set, besides what every host allows.
 
     Raises:
-        LaunchRefused: the order sets a name that is not allowed.
+        LaunchRefused: the order sets a name that is not allowed, or to a secret that is not here.
     """
     allowed = allowed or Allowed()
     if ANY in allowed.names:
@@ -191,10 +186,28 @@ def build_environment(
                 f"environment name {name!r} is not allowed on this host"
                 " (GONOGO_WORKER_ALLOW_ENV of its worker names more)"
             )
-        chosen[name] = str(value)
+        chosen[name] = _value(name, str(value), environ)
     chosen[TOKEN_NAME] = str(order["run"])
     chosen["GONOGO_RUN_DIR"] = str(run_dir)
     return chosen
+
+
+def _value(name: str, value: str, environ: Mapping[str, str]) -> str:
+    """Return a value, or the secret of this host's home that it stands for."""
+    try:
+        secret = referred(value)
+    except ValueError as error:
+        raise LaunchRefused(f"environment name {name!r}: {error}") from error
+    if secret is None:
+        return value
+    path = Path(environ.get("GONOGO_HOME") or "~/.gonogo").expanduser() / "secrets" / secret
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise LaunchRefused(
+            f"environment name {name!r}: secret {secret!r} cannot be read on this host"
+            f" ({type(error).__name__}); put it into $GONOGO_HOME/secrets/{secret}"
+        ) from error
 
 
 def _is_ours(name: str) -> bool:
