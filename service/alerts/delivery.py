@@ -2,7 +2,8 @@
 
 At least once: a try is marked after it was made, so a service that dies in between tells it again,
 under the same id. One subscription has one try under way at a time, in the order of the alerts; a
-receiver that hangs delays no other. Not guaranteed: order across retries, exactly once.
+receiver that fails is left alone for a while, longer each time, and delays no other. Not
+guaranteed: order across retries, exactly once.
 """
 
 import logging
@@ -23,9 +24,12 @@ from service.alerts.outbox import (
     spread_alerts,
     subscribe_settings,
 )
+from service.alerts.schedule import retry_delay_s
 from service.context import Context
 
 THREADS = 8
+LONGEST_REST_S = 60.0
+"""Of a subscription whose receiver fails and fails."""
 REST_S = 5.0
 """Pause of a subscription whose try could not be recorded, so that it is not told in a rush."""
 _log = logging.getLogger(__name__)
@@ -40,6 +44,8 @@ class Deliveries:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="alerts")
         self._busy: set[str] = set()
         self._rests: dict[str, float] = {}
+        self._failed: dict[str, int] = {}
+        """Subscription → tries running that failed."""
         self._lock = threading.Lock()
         self._subscribed = False
 
@@ -53,8 +59,9 @@ class Deliveries:
         if context.store.read(load_orphaned):
             context.store.write(fail_orphaned)
         with self._lock:
-            busy = frozenset(self._busy)  # before the read: what they mark may be missing from it
-        self._start(context.store.read(lambda s: load_due(s, context.now(), context.url)), busy)
+            # before the read: what they mark may be missing from it
+            skip = self._busy | {key for key in list(self._rests) if self._rests_now(key)}
+        self._start(context.store.read(lambda s: load_due(s, context.now(), context.url, skip)))
 
     def busy(self) -> int:
         """Return how many subscriptions have a try under way."""
@@ -74,17 +81,12 @@ class Deliveries:
         )
         self._subscribed = True
 
-    def _start(self, due: list[Parcel], busy: frozenset[str]) -> None:
-        context = self._context
+    def _start(self, due: list[Parcel]) -> None:
         by_webhook: dict[str, list[Parcel]] = {}
         for parcel in due:
             by_webhook.setdefault(parcel.webhook, []).append(parcel)
         for webhook, parcels in by_webhook.items():
-            if webhook in busy:
-                continue
             with self._lock:
-                if webhook in self._busy or self._rests.get(webhook, 0.0) > context.mono():
-                    continue
                 self._busy.add(webhook)
             self._pool.submit(self._carry, webhook, parcels)
 
@@ -92,14 +94,29 @@ class Deliveries:
         """Try one subscription's deliveries one after the other; stop at the first that fails."""
         try:
             for parcel in parcels:
-                if self._context.closing.is_set() or not self._try(parcel):
+                if self._context.closing.is_set():
                     break
+                if not self._try(parcel):
+                    self._rest(webhook)
+                    break
+                self._failed.pop(webhook, None)
         except Exception:  # noqa: BLE001 - the edge of a thread: logged, and due again
             _log.exception("delivery to %s", webhook, extra={"action": "delivery_failed"})
-            self._rests[webhook] = self._context.mono() + REST_S
+            self._rests[webhook] = self._context.now() + REST_S
         finally:
             with self._lock:
                 self._busy.discard(webhook)
+
+    def _rest(self, webhook: str) -> None:
+        """Leave a receiver alone that failed: one that hangs holds a thread for seconds."""
+        failed = self._failed[webhook] = self._failed.get(webhook, 0) + 1
+        pause_s = min(LONGEST_REST_S, retry_delay_s(failed, jitter=random.random()))
+        self._rests[webhook] = self._context.now() + pause_s
+
+    def _rests_now(self, webhook: str) -> bool:
+        """Say whether a receiver is left alone; a wall clock that steps back makes no rest long."""
+        left_s = self._rests[webhook] - self._context.now()
+        return 0.0 < left_s <= LONGEST_REST_S
 
     def _try(self, parcel: Parcel) -> bool:
         context = self._context

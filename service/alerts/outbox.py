@@ -5,9 +5,10 @@ Spreading one makes a delivery for every subscription that wants its type; that 
 alert are one transaction, so no subscription is forgotten or told of what came before it.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from gonogo.contract.api import AlertBody
@@ -23,6 +24,8 @@ SETTINGS_WEBHOOK = f"{Kind.WEBHOOK.value}_{'0' * 26}"
 """Id of the subscription that GONOGO_WEBHOOK_URL makes."""
 
 BATCH = 100
+EACH = 20
+"""Deliveries of one subscription that are taken up at once."""
 PENDING, DELIVERED, FAILED = "pending", "delivered", "failed"
 
 
@@ -82,22 +85,35 @@ def spread_alerts(session: Session, now: float) -> int:
     return made
 
 
-def load_due(session: Session, now: float, url: str) -> list[Parcel]:
-    """Return the deliveries that are due, oldest alert first.
+def load_due(session: Session, now: float, url: str, skip: Collection[str] = ()) -> list[Parcel]:
+    """Return the deliveries that are due, oldest alert first, so many of each subscription.
+
+    What waits for one subscription, however much that is, hides nothing that waits for another.
 
     Args:
         session: reads.
         now: Unix seconds.
         url: where people reach this service.
+        skip: subscriptions that are told nothing now.
     """
-    query = (
-        select(DeliveryRow, AlertRow, WebhookRow)
-        .join(AlertRow, AlertRow.id == DeliveryRow.alert)
+    place = func.row_number().over(partition_by=DeliveryRow.webhook, order_by=DeliveryRow.alert)
+    due = (
+        select(DeliveryRow.alert, DeliveryRow.webhook, place.label("place"))
         .join(WebhookRow, WebhookRow.id == DeliveryRow.webhook)
         .where(DeliveryRow.state == PENDING, DeliveryRow.due_at <= now)
-        .where(WebhookRow.disabled_at.is_(None))
+        .where(WebhookRow.disabled_at.is_(None), DeliveryRow.webhook.not_in(skip))
+        .subquery()
+    )
+    query = (
+        select(DeliveryRow, AlertRow, WebhookRow)
+        .join(
+            due,
+            (due.c.alert == DeliveryRow.alert) & (due.c.webhook == DeliveryRow.webhook),
+        )
+        .join(AlertRow, AlertRow.id == DeliveryRow.alert)
+        .join(WebhookRow, WebhookRow.id == DeliveryRow.webhook)
+        .where(due.c.place <= EACH)
         .order_by(DeliveryRow.alert)
-        .limit(BATCH)
     )
     return [
         Parcel(

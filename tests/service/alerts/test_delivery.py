@@ -228,6 +228,19 @@ def test_a_receiver_that_hangs_delays_no_other(outbox: Outbox, receiver: Receive
         assert len(slow.got) == 1
 
 
+def test_what_waits_for_a_receiver_that_hangs_hides_nothing_from_another(
+    outbox: Outbox, receiver: Receiver
+) -> None:
+    with receiving() as slow:
+        slow.answers = ["hang"] * 10_000
+        outbox.subscribe(slow.url)
+        outbox.subscribe(receiver.url)
+        alerts = [outbox.alert() for _ in range(150)]
+        outbox.run_until(lambda: len(receiver.got) >= len(alerts))
+        assert receiver.ids() == alerts
+        slow.release.set()
+
+
 def test_only_the_types_asked_for_are_sent(outbox: Outbox, receiver: Receiver) -> None:
     outbox.subscribe(receiver.url, "finding.halt")
     outbox.alert("decision.made")
