@@ -135,6 +135,7 @@ def fold_beats(
     if tick.late_s > SLEPT_S:
         for stream in view.streams.values():
             stream.rearm(tick.mono)
+        view.processes = view.processes.rearmed(tick.mono)
         view.started_mono = tick.mono
     for rank in sorted(beats):
         _read(state, tick, rank, beats[rank], sink, findings)
