@@ -104,11 +104,11 @@ class AliveLost(Detector[None]):
 
     name = Name.ALIVE_LOST
     sentence = (
-        "Suspects a rank that has been silent for half a minute, and halts after a minute "
-        "when its process is held or its peers go on speaking; where a section or the start may "
-        "last longer (data, checkpoint, evaluation, boot, first step), at that deadline. A process is "
-        "held once it has been stopped for five seconds, or in uninterruptible sleep for `suspect_s`; "
-        "the latter, a write to a slow disk, keeps the time of its section."
+        "Suspects a rank that has been silent for half a minute, and halts after a minute when "
+        "its process is held or its peers go on speaking; where a section or the start may last"
+        " longer (data, checkpoint, evaluation, boot, first step), at that deadline. A process "
+        "is held once it has been stopped for five seconds, or in uninterruptible sleep for "
+        "`suspect_s`; the latter, a write to a slow disk, keeps the time of its section."
     )
     version = 2
     """2: silence in data, checkpoint, evaluation and at the start has the deadline of those."""

@@ -191,9 +191,10 @@ class RankDivergence(Detector[None]):
     name = Name.RANK_DIVERGENCE
     sentence = (
         "Names the culprit of the deadlines: the rank that is furthest behind (by step, then "
-        "collectives, then sections, and by more than these differ by in steps that all have ended), "
-        "held, or alone in a collective; where nothing tells the ranks apart, none is named. One that "
-        "saves or evaluates while the others are in no section may act for all, and has its time."
+        "collectives, then sections, and by more than these differ by in steps that all have "
+        "ended), held, or alone in a collective; where nothing tells the ranks apart, none is "
+        "named. One that saves or evaluates while the others are in no section may act for all,"
+        " and has its time."
     )
 
     def armed(self, own: None, view: View) -> bool:

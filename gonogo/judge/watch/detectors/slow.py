@@ -213,9 +213,9 @@ class Slow(Detector[Speed]):
 
     name = Name.SLOW
     sentence = (
-        "Halts when recomputed tokens per second stay below the floor of the hardware, or "
-        "when steps take far longer than they did at the beginning (before a restart in place "
-        "too), and longer than the tokens they tell have grown. What lasts goes on over restarts in "
+        "Halts when recomputed tokens per second stay below the floor of the hardware, or when "
+        "steps take far longer than they did at the beginning (before a restart in place too), "
+        "and longer than the tokens they tell have grown. What lasts goes on over restarts in "
         "place, as soon as eight steps after one are as slow."
     )
     version = 2

@@ -150,11 +150,11 @@ class Stall(Detector[None]):
     name = Name.STALL
     sentence = (
         "Halts when a rank has computed on one step for far longer than the median step: "
-        "forward, backward and optimizer count, waiting for data, checkpoints and "
-        "evaluation do not. Where all ranks are silent at once, which may be the transport, this "
-        "and the other deadlines wait until a probe tells, or until fifteen times `alive_lost.halt_s` "
-        "(at least a quarter of an hour) while their processes are seen alive: four times as long for "
-        "a program that names no sections."
+        "forward, backward and optimizer count, waiting for data, checkpoints and evaluation do"
+        " not. Where all ranks are silent at once, which may be the transport, this and the "
+        "other deadlines wait until a probe tells, or until fifteen times `alive_lost.halt_s` "
+        "(at least a quarter of an hour) while their processes are seen alive: four times as "
+        "long for a program that names no sections."
     )
     version = 2
     """2: no halt before 1.5 times the last step, nor for waiting that a peer's loader caused; no
