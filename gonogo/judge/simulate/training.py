@@ -136,9 +136,15 @@ class Training:
             if self.sick.hang:
                 self._hang(self.sick, probe)
                 return
-        if self.onset is not None and self.sick is not None and self.sick.hang:
-            self._idle()
-            return
+            if self.sick.lingers:
+                self._linger(self.sick, probe)
+        if self.onset is not None and self.sick is not None:
+            if self.sick.hang or self.sick.lingers:
+                self._idle()
+                return
+            if self.sick.rounds:
+                self._outside(self._dice.choice(("data", "eval")), self._dice.uniform(5.0, 60.0))
+                return
         self._take(probe)
         self._between(probe)
 
@@ -382,4 +388,17 @@ class Training:
                 rank.mute = True
             if culprit and sick.state is not None:
                 probe(rank.now + 1.0, rank.rank, ProcessState(sick.state), code=sick.code)
+        if sick.together:
+            for rank in self.ranks:
+                rank.spend(ANNOUNCED_S)
+                rank.mute = True
         self.onset = self.known_until
+
+    def _linger(self, sick: Sickness, probe: Probe) -> None:
+        """All ranks are done at the last ordered step; one never exits."""
+        for rank in self.ranks:
+            rank.step = self.order.last_step
+            rank.say("done")
+            if rank.rank != sick.rank:
+                probe(rank.now + 1.0, rank.rank, ProcessState.DEAD, code=0)
+                rank.mute = True

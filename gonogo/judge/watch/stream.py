@@ -57,6 +57,8 @@ class RankStream:
     computes: bool = False
     """Whether it has ever named forward, backward or optimizer."""
     advanced_mono: float = 0.0
+    still_mono: float = 0.0
+    """As `advanced_mono`, but for the time in which the watcher was away."""
     advanced_ts: float | None = None
     """The last line that advanced the step, in Unix seconds."""
     started_mono: float | None = None
@@ -107,10 +109,14 @@ class RankStream:
         step, number = self.ended_at
         return self.collective_seq - (number if step == self.completed else 0)
 
-    def rearm(self, mono: float) -> None:
-        """Let every deadline's clock begin at `mono`."""
+    def rearm(self, mono: float, away_s: float = 0.0) -> None:
+        """Let every deadline's clock begin at `mono`; the longest stood still for `away_s`.
+
+        A limit of an hour or more would never pass under a watcher that is away now and then.
+        """
+        self.still_mono = min(mono, self.still_mono + away_s)
+        self.done_mono = min(mono, self.done_mono + away_s)
         self.first_mono = self.heard_mono = self.section_mono = self.advanced_mono = mono
-        self.done_mono = mono
         self.compute_s = 0.0
         if self.started_mono is not None:
             self.started_mono = mono
@@ -160,6 +166,7 @@ def _booted(rank: int, beat: Heartbeat, mono: float) -> RankStream:
         labelled=beat.section is not None or beat.section_seq > 0,
         computes=_names_compute(beat),
         advanced_mono=mono,
+        still_mono=mono,
         advanced_ts=beat.ts,
         started_mono=mono if opens_step else None,
         completed=before,
@@ -190,6 +197,7 @@ def _advance(stream: RankStream, beat: Heartbeat, mono: float) -> None:
         stream.started_mono = mono
     if steps_on or ends:
         stream.advanced_mono, stream.advanced_ts = mono, beat.ts
+        stream.still_mono = mono
     if ends:
         stream.completed = beat.step
         stream.completed_steps += 1

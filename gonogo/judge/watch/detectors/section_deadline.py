@@ -131,7 +131,7 @@ def limit_of_cycle(run: Run, stream: RankStream, m: float | None) -> Limit:
 def _cycling(view: View, tick: Tick, culprit: Culprit, streams: list[RankStream]) -> list[Finding]:
     """Return the finding of a rank whose step has not ended for longer than all sections take."""
     stream, m = culprit.stream, view.median_step_s()
-    elapsed_s = tick.mono - stream.advanced_mono
+    elapsed_s = tick.mono - stream.still_mono
     if not stream.labelled or elapsed_s <= view.run.watch.section_deadline.eval.halt_s:
         return []
     limit = limit_of_cycle(view.run, stream, m)
