@@ -10,8 +10,9 @@ import math
 import statistics
 from dataclasses import dataclass, replace
 
-QUIET_SHARE = 0.05
-"""A loss of the kind that falls has a noise of at most this share of its best."""
+QUIET_SHARE, STEADY_SHARE = 0.05, 0.02
+"""A loss of the kind that falls has a noise of at most this share of its best, or, from one step to
+the next, where it climbs already, of that one."""
 SWING_STEPS, SWINGS = 25, 2
 """A loss that was up for so many steps and came back has swung; a language model's may once."""
 BLOW_UP_X, GRADIENTS_X = 10.0, 3.0
@@ -58,13 +59,22 @@ class LossKind:
         swings = self.swings + (self.risen >= SWING_STEPS)
         return replace(self, risen=0, swings=swings, usual_gradient=None)
 
-    def falls(self, best: float, noise: float, *, speaks: bool) -> bool:
-        """Whether a rise that holds is a divergence; `speaks`: it began as a language model's."""
+    def falls(self, best: float, noise: float, jitter: float, *, speaks: bool, worse: bool) -> bool:
+        """Whether a rise that holds is a divergence.
+
+        Args:
+            best: of the smoothed loss, by which the rise is measured.
+            noise: sigma of the loss before it rose.
+            jitter: sigma of the loss from one step to the next.
+            speaks: whether it began as a language model's.
+            worse: whether it is above where it began.
+        """
         if self.negative or best <= 0.0:
             return False
         if speaks:
-            return self.swings < SWINGS
-        return not self.swings and noise <= QUIET_SHARE * best
+            return worse or self.swings < SWINGS
+        quiet = noise <= QUIET_SHARE * best or jitter <= STEADY_SHARE * best
+        return quiet and not self.swings
 
     def blows_up(self, smooth: float) -> bool:
         """Whether it is far beyond all that was before; the gradients too, where they are told."""

@@ -21,6 +21,7 @@ comes up, but not above where the run began, may be that: it has to go on climbi
 import math
 import statistics
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from gonogo.contract import outcome
 from gonogo.contract.finding import Finding, Severity, Source
@@ -64,6 +65,8 @@ class Trend:
     window: tuple[float, ...] = ()
     noise: float | None = None
     """Sigma of the loss when its smoothed value began to rise; kept until it has come back."""
+    jitter: float = 0.0
+    """The same of the loss from one step to the next."""
     over: int = 0
     """Steps running on which the rise held."""
     since_step: int = 0
@@ -206,6 +209,8 @@ class Divergence(Detector[Trend]):
             return (own if own.noise is None else _come_back(own)), []
         noise = _sigma(own.window[: len(own.window) // 2]) if own.noise is None else own.noise
         above = max(above, self.settings.noise_x * noise)
+        if own.noise is None:
+            own = replace(own, jitter=_jitter(own.window))
         own = replace(own, noise=noise, kind=own.kind.up())
         own, lasts = self._lasted(own, loss - best, above, best, step)
         if not self._holds(own, best, above):
@@ -219,7 +224,9 @@ class Divergence(Detector[Trend]):
             over_steps *= UNTOLD_X
         if own.ends or (own.over < over_steps and not lasts):
             return own, []
-        falls = own.kind.falls(best, noise, speaks=self._speaks(own))
+        worse = own.smooth > statistics.median(own.first) + above
+        speaks = self._speaks(own)
+        falls = own.kind.falls(best, noise, own.jitter, speaks=speaks, worse=worse)
         ends = falls or own.kind.blows_up(own.smooth)
         if own.told and not ends:
             return own, []
@@ -341,6 +348,11 @@ def _come_back(own: Trend) -> Trend:
         ends=False,
         kind=own.kind.down(),
     )
+
+
+def _jitter(values: tuple[float, ...]) -> float:
+    """Return the sigma of what is left of a loss when its trend is taken out."""
+    return _sigma(tuple(b - a for a, b in pairwise(values))) / math.sqrt(2.0)
 
 
 def _sigma(values: tuple[float, ...]) -> float:

@@ -72,9 +72,9 @@ def _behind(among: Sequence[RankStream]) -> list[RankStream]:
     if all(_counts_collectives(stream, tied) for stream in tied):
         ended = {stream.ended_at[0] for stream in tied}
         of = RankStream.collectives if len(ended) == 1 else _all_collectives
-        tied = _lowest(tied, [of(stream) for stream in tied], _spread(among, 2))
+        tied = _lowest(among, tied, [of(stream) for stream in tied], 2)
     sections = [stream.section_seq - stream.step_section_seq for stream in tied]
-    return _lowest(tied, sections, _spread(among, 1))
+    return _lowest(among, tied, sections, 1)
 
 
 def _counts_collectives(stream: RankStream, among: Sequence[RankStream]) -> bool:
@@ -87,10 +87,15 @@ def _all_collectives(stream: RankStream) -> int:
     return stream.collective_seq
 
 
-def _lowest(among: list[RankStream], counts: list[int], spread: int) -> list[RankStream]:
+def _lowest(
+    among: Sequence[RankStream], tied: list[RankStream], counts: list[int], column: int
+) -> list[RankStream]:
     """Return those whose count is the lowest, or no more than a usual difference above it."""
     least = min(counts)
-    return [row for row, count in zip(among, counts, strict=True) if count <= least + spread]
+    if least == max(counts):
+        return tied
+    upto = least + _spread(among, column)
+    return [row for row, count in zip(tied, counts, strict=True) if count <= upto]
 
 
 def _spread(among: Sequence[RankStream], column: int) -> int:

@@ -28,6 +28,10 @@ from gonogo.judge.watch.detectors.rank_divergence import Culprit, name_culprit
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Limit, Run, View, found
 
+_NAMES: tuple[str | None, ...] = (
+    Section.DATA, Section.CHECKPOINT, Section.EVAL, Section.LOG, None,
+)  # fmt: skip
+"""One section of each deadline."""
 CYCLE_X, AFTER_LAST_X = 2.0, 8.0
 """Times the sum of all limits in which a step has to end; after the last one evaluations remain."""
 
@@ -115,10 +119,7 @@ def _finding(
 def limit_of_cycle(run: Run, stream: RankStream, m: float | None) -> Limit:
     """Return how long a rank may go without ending a step, in whatever sections."""
     settings = run.watch.section_deadline
-    names: tuple[str | None, ...] = (
-        Section.DATA, Section.CHECKPOINT, Section.EVAL, Section.LOG, None,
-    )  # fmt: skip
-    each = [limit_of(run, stream, *deadline_of(settings, name), m).seconds for name in names]
+    each = [limit_of(run, stream, *deadline_of(settings, name), m).seconds for name in _NAMES]
     each.append(stall.limits(run, stream, m)[1].seconds)
     if not stream.completed_steps:
         start = run.watch.no_first_heartbeat
@@ -126,6 +127,17 @@ def limit_of_cycle(run: Run, stream: RankStream, m: float | None) -> Limit:
     ended = run.order.steps is not None and stream.completed >= run.order.last_step
     times = AFTER_LAST_X if ended else CYCLE_X
     return Limit(seconds=times * sum(each), source=Source.ADAPTIVE)
+
+
+def _may_be_over(view: View, streams: list[RankStream], mono: float) -> bool:
+    """Whether any rank stands for longer than the shortest limit: who is behind is dear to ask."""
+    settings = view.run.watch.section_deadline
+    each = [deadline_of(settings, name)[1] for name in _NAMES]
+    least_s = min(min(row.halt_s, row.suspect_s or row.halt_s) for row in each)
+    return any(
+        mono - since(stream) > least_s or mono - stream.still_mono > settings.eval.halt_s
+        for stream in streams
+    )
 
 
 def _cycling(view: View, tick: Tick, culprit: Culprit, streams: list[RankStream]) -> list[Finding]:
@@ -222,6 +234,8 @@ class SectionDeadline(Detector[None]):
         streams = view.active()
         if not streams:
             return own, _lingering(view, tick)
+        if not _may_be_over(view, streams, tick.mono):
+            return own, []
         culprit = name_culprit(view, streams, tick.mono)
         if culprit is None:
             return own, []
