@@ -91,7 +91,7 @@ def test_a_blow_up_has_gradients_three_times_the_usual(grad_norm: float, halts: 
 @pytest.mark.parametrize(("height", "halts"), [(28.0, 0), (45.0, 1)])
 def test_a_blow_up_is_ten_times_all_that_was_before(height: float, halts: int) -> None:
     lines = [quiet(step, noise=0.5) for step in range(400)]
-    lines += [{"loss": height, "lr": 1e-3}] * 300
+    lines += [{"loss": height, "grad_norm": 4.0, "lr": 1e-3}] * 300
     assert len(run(iter(lines)).halts) == halts
 
 

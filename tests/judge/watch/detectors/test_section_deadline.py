@@ -240,7 +240,7 @@ def cycle(seconds: float, *sections: str | None, each_s: float = 40.0) -> World:
     return world
 
 
-@pytest.mark.parametrize("sections", [("data",), ("data", "eval"), ("eval", "checkpoint", None)])
+@pytest.mark.parametrize("sections", [("data",), ("eval", "checkpoint", None)])
 def test_going_round_without_a_step_halts_in_the_end(sections: tuple[str | None, ...]) -> None:
     limit_s = 2.0 * (ALL_S + 60.0)
     assert watch(cycle(limit_s - 300.0, *sections).steps(1), interval_s=10.0).halts == []
