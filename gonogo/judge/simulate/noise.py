@@ -47,6 +47,21 @@ class Noise:
     """Restarts in place, of the whole run."""
     clock_step_rate: float = 0.05
     """Steps of the wall clock of the host, up to an hour either way."""
+    disk_rate: float = 3.0
+    """Times that a rank is found in uninterruptible sleep in a step (a page, a log, a driver)."""
+    disk_s: tuple[float, float] = (0.3, 5.0)
+    long_disk_share: float = 0.05
+    long_disk_s: float = 25.0
+    disk_checkpoint_share: float = 0.3
+    """Checkpoints that a rank writes in uninterruptible sleep."""
+    alone_eval_share: float = 0.3
+    """Evaluations of rank 0 alone, for which the others wait in no section."""
+    uncounted_share: float = 0.3
+    """Runs whose trainer counts no collectives."""
+    log_alone_share: float = 0.3
+    """Runs in which rank 0 names a section more, in some steps or all."""
+    other_loss_share: float = 0.2
+    """Runs whose loss does not only fall: see `losses`."""
     spike_rate_steps: float = 1 / 3000
     spike: tuple[float, float] = (0.3, 1.5)
     spike_decay: float = 0.8
@@ -72,6 +87,7 @@ DOUBLED = replace(
     long_pause_s=24.0,
     stall_rate=4.0,
     stall_least_s=4.0,
+    disk_rate=6.0,
     checkpoint_s=(10.0, 180.0),
     eval_s=(60.0, 600.0),
     spike=(0.6, 3.0),

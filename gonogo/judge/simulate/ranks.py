@@ -54,6 +54,7 @@ class Rank:
         "_proto",
         "_wall",
         "collective_seq",
+        "counts",
         "in_step",
         "last_write",
         "lines",
@@ -75,6 +76,8 @@ class Rank:
         self._wall = wall
         self.rss_mb = 2000.0
         self.mute = False
+        self.counts = True
+        """Whether it tells its collectives."""
         self.stood: Stand | None = None
         self.lines: list[tuple[float, Heartbeat]] = []
         self.begin("boot", first_seq=1)
@@ -98,6 +101,8 @@ class Rank:
             return
         self.seq += 1
         now = self.now
+        if not self.counts:
+            fields.pop("collective_seq", None)
         fields["ts"] = self._wall.at(now)
         fields["mono"] = now + self.offset
         fields["seq"], fields["step"], fields["msg"] = self.seq, self.step, msg

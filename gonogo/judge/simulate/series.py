@@ -7,6 +7,7 @@ import math
 import random
 from typing import Any
 
+from gonogo.judge.simulate.losses import LOSSES
 from gonogo.judge.simulate.noise import Noise
 
 FIRST_LOSS = math.log(256)
@@ -29,6 +30,8 @@ class Series:
         self._frozen: dict[str, float] = {}
         self._skip = False
         self._scale, self._applied = 65536.0, 0
+        other = sick is None and dice.random() < noise.other_loss_share
+        self._other = LOSSES[dice.choice(sorted(LOSSES))](dice) if other else None
 
     def of_step(self, step: int) -> dict[str, Any]:
         """Return the numbers of one step's `progress` lines."""
@@ -46,6 +49,8 @@ class Series:
             "gate_max": 0.45 + 0.05 * dice.random(),
             "gate_collapse_frac": 0.0,
         }
+        if self._other is not None:
+            numbers |= {"lr": None, **self._other(step)}
         if self._fp16:
             numbers |= self._scaled()
         if self._sick is not None and step >= self._onset:

@@ -35,6 +35,12 @@ class Sickness:
     state: str | None = None
     """How its process is found."""
     code: int | None = None
+    together: bool = False
+    """Whether its peers cannot speak either, so that all ranks are silent at once."""
+    rounds: bool = False
+    """Whether every rank goes from section to section and ends no step."""
+    lingers: bool = False
+    """Whether `rank` is done and does not exit."""
     tie: bool = False
     """Whether nothing tells the ranks apart: no rank may be named."""
     step_x: float = 1.0
@@ -80,6 +86,16 @@ SICK: tuple[Sickness, ...] = (
         state="stopped",
     ),
     Sickness(name="mute", by=STALLS, rank=1, section="forward", hang=True, silent=True),
+    Sickness(
+        name="mute_together", by=(Name.STALL,), rank=1, section="forward", hang=True, silent=True,
+        together=True,
+    ),
+    Sickness(
+        name="rounds", by=(Name.SECTION_DEADLINE,), rounds=True, tie=True, within_s=9000.0,
+    ),
+    Sickness(
+        name="lingers", by=(Name.SECTION_DEADLINE,), rank=1, lingers=True, within_s=2400.0,
+    ),
     Sickness(
         name="death", by=(Name.PROCESS_DEATH,), rank=1, section="backward", hang=True, silent=True,
         state="dead", code=1,

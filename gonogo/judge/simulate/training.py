@@ -62,6 +62,13 @@ class Training:
             onset=0 if sick is None else sick.onset_step,
             fp16=order.identity.dtype == "fp16",
         )
+        well = sick is None
+        if well and dice.random() < noise.uncounted_share:
+            for rank in self.ranks:
+                rank.counts = False
+        logs = well and dice.random() < noise.log_alone_share
+        self._log_every = dice.choice((1, 10)) if logs else 0
+        """Every so many steps rank 0 alone names a section more."""
         self.onset: float | None = None
         """When the fault began."""
 
@@ -129,10 +136,16 @@ class Training:
             if self.sick.hang:
                 self._hang(self.sick, probe)
                 return
-        if self.onset is not None and self.sick is not None and self.sick.hang:
-            self._idle()
-            return
-        self._take()
+            if self.sick.lingers:
+                self._linger(self.sick, probe)
+        if self.onset is not None and self.sick is not None:
+            if self.sick.hang or self.sick.lingers:
+                self._idle()
+                return
+            if self.sick.rounds:
+                self._outside(self._dice.choice(("data", "eval")), self._dice.uniform(5.0, 60.0))
+                return
+        self._take(probe)
         self._between(probe)
 
     def _times(self) -> list[float]:
@@ -175,7 +188,22 @@ class Training:
         else:
             rank.freeze(dice.uniform(*noise.pause_s))
 
-    def _take(self) -> None:
+    def _wait_for_disk(self, rank: Rank, step_s: float, probe: Probe) -> None:
+        """Let a rank sleep uninterruptibly, now and then; its thread goes on speaking."""
+        noise, dice = self.noise, self._dice
+        if not self._chance(noise.disk_rate, step_s):
+            return
+        seconds = dice.uniform(*noise.disk_s)
+        if dice.random() < noise.long_disk_share:
+            seconds = dice.uniform(noise.disk_s[1], noise.long_disk_s)
+        self._sleep(rank, seconds, probe)
+
+    def _sleep(self, rank: Rank, seconds: float, probe: Probe) -> None:
+        probe(rank.now, rank.rank, ProcessState.UNINTERRUPTIBLE)
+        rank.spend(seconds)
+        probe(rank.now, rank.rank, ProcessState.ALIVE)
+
+    def _take(self, probe: Probe) -> None:
         """Take one whole step."""
         dice, step = self._dice, self.step
         began, times = self.known_until, self._times()
@@ -192,6 +220,7 @@ class Training:
                 self._pause(rank, own_s)
             self._section(rank, "forward", FORWARD * own_s, paused)
             self._section(rank, "backward", BACKWARD * own_s, paused)
+            self._wait_for_disk(rank, own_s, probe)
             rank.collective_seq += 1
         waits = self._meet()
         for rank, own_s in zip(self.ranks, times, strict=True):
@@ -233,6 +262,8 @@ class Training:
                 host_rss_mb=rank.rss_mb,
                 **numbers,
             )
+            if rank.rank == 0 and self._log_every and self.step % self._log_every == 0:
+                rank.section_seq += 2
             rank.enter(None)
             compute_s = max(0.0, took_s - fetch_s - wait_s)
             rank.say(
@@ -270,23 +301,44 @@ class Training:
             return
         if self.step % CHECKPOINT_STEPS == 0 and now >= self._next_checkpoint:
             self._next_checkpoint = now + CHECKPOINT_S
-            self._checkpoint()
+            self._checkpoint(probe)
         if self.step % EVAL_STEPS == 0 and now >= self._next_eval:
             self._next_eval = now + EVAL_S
             long = dice.random() < noise.long_eval_share
-            self._outside("eval", noise.long_eval_s if long else dice.uniform(*noise.eval_s))
+            seconds = noise.long_eval_s if long else dice.uniform(*noise.eval_s)
+            if dice.random() < noise.alone_eval_share:
+                self._evaluate_alone(seconds)
+            else:
+                self._outside("eval", seconds)
         if self._chance(noise.clock_step_rate, self._step_s):
             self.wall.step(now, dice.uniform(-3600.0, 3600.0))
         if sick is None and self._saved_step and self._chance(noise.restart_rate, self._step_s):
             self.restart(probe)
 
-    def _checkpoint(self) -> None:
+    def _evaluate_alone(self, seconds: float) -> None:
+        """Rank 0 evaluates, and the others wait for it in no section."""
+        for rank in self.ranks:
+            if rank.rank == 0:
+                rank.enter("eval")
+            rank.collective_seq += rank.rank != 0
+            rank.spend(seconds)
+            if rank.rank == 0:
+                rank.say("eval", val_loss=2.0)
+                rank.enter(None)
+                rank.collective_seq += 1
+        self._meet()
+
+    def _checkpoint(self, probe: Probe) -> None:
         noise, dice = self.noise, self._dice
         long = dice.random() < noise.long_checkpoint_share
         seconds = noise.long_checkpoint_s if long else dice.uniform(*noise.checkpoint_s)
         mute = (
             dice.randrange(len(self.ranks)) if dice.random() < noise.silent_checkpoint_share else -1
         )
+        for rank in self.ranks:
+            if dice.random() < noise.disk_checkpoint_share:
+                probe(rank.now + 1.0, rank.rank, ProcessState.UNINTERRUPTIBLE)
+                probe(rank.now + seconds, rank.rank, ProcessState.ALIVE)
         self._outside("checkpoint", seconds, mute)
         self._saved_step = self.step
 
@@ -336,4 +388,17 @@ class Training:
                 rank.mute = True
             if culprit and sick.state is not None:
                 probe(rank.now + 1.0, rank.rank, ProcessState(sick.state), code=sick.code)
+        if sick.together:
+            for rank in self.ranks:
+                rank.spend(ANNOUNCED_S)
+                rank.mute = True
         self.onset = self.known_until
+
+    def _linger(self, sick: Sickness, probe: Probe) -> None:
+        """All ranks are done at the last ordered step; one never exits."""
+        for rank in self.ranks:
+            rank.step = self.order.last_step
+            rank.say("done")
+            if rank.rank != sick.rank:
+                probe(rank.now + 1.0, rank.rank, ProcessState.DEAD, code=0)
+                rank.mute = True

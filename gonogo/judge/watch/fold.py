@@ -134,7 +134,8 @@ def fold_beats(
         view.observed[kind] = Observed(mono=tick.mono, ts=tick.ts, payload=payload)
     if tick.late_s > SLEPT_S:
         for stream in view.streams.values():
-            stream.rearm(tick.mono)
+            stream.rearm(tick.mono, tick.late_s)
+        view.processes = view.processes.rearmed(tick.mono)
         view.started_mono = tick.mono
     for rank in sorted(beats):
         _read(state, tick, rank, beats[rank], sink, findings)

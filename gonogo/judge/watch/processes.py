@@ -4,6 +4,7 @@ A probe tells what it saw at its tick and stands until another one: a watcher ma
 only. What was never probed is UNKNOWN, and nothing is concluded from it.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -11,6 +12,8 @@ from gonogo.contract.tick import AgentProbe, ProcessState, RankProbe, StackProbe
 
 HELD = frozenset({ProcessState.STOPPED, ProcessState.UNINTERRUPTIBLE, ProcessState.DEAD})
 """States in which a process does nothing, whatever its last line said."""
+STOPPED_AFTER_S = 5.0
+"""A process that is stopped for less was looked at by a debugger, or moved by its host."""
 SAME_STACKS_AFTER_S = 5.0
 IDLE_SHARE = 0.05
 
@@ -25,12 +28,20 @@ class Process:
     exit_at: float | None = None
     dead_mono: float | None = None
     """Watcher's clock of the first probe that found it dead."""
+    held_mono: float | None = None
+    """The same of the first of the probes running that found it in its present held state."""
     env: Mapping[str, str] | None = None
 
     @property
     def dead(self) -> bool:
         """Whether it is gone."""
         return self.state is ProcessState.DEAD
+
+    def held_s(self, mono: float) -> float:
+        """Return for how long it has been seen stopped, uninterruptible or dead; 0.0: it is not."""
+        if self.state not in HELD:
+            return 0.0
+        return math.inf if self.held_mono is None else max(0.0, mono - self.held_mono)
 
     @property
     def explained(self) -> bool:
@@ -61,6 +72,15 @@ class Processes:
     def of(self, rank: int) -> Process:
         """Return what is known of a rank's process."""
         return self.ranks.get(rank, _NEVER_PROBED)
+
+    def rearmed(self, mono: float) -> "Processes":
+        """Return the same, with the clocks of what is held beginning at `mono`."""
+        held = {
+            rank: replace(known, held_mono=mono)
+            for rank, known in self.ranks.items()
+            if known.held_mono is not None
+        }
+        return replace(self, ranks={**self.ranks, **held}) if held else self
 
     def waits(self, rank: int) -> bool | None:
         """Return whether a rank's last stack waits in a collective; None when not known."""
@@ -120,10 +140,14 @@ def _probed(known: Process, probe: RankProbe | AgentProbe, mono: float) -> Proce
     dead_mono = known.dead_mono
     if probe.state is ProcessState.DEAD and dead_mono is None:
         dead_mono = mono
+    held_mono = None
+    if probe.state in HELD:
+        held_mono = known.held_mono if probe.state is known.state else mono
     return replace(
         known,
         state=probe.state,
         code=known.code if probe.code is None else probe.code,
         signal=known.signal if probe.signal is None else probe.signal,
         dead_mono=dead_mono,
+        held_mono=held_mono,
     )

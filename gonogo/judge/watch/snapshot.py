@@ -131,7 +131,7 @@ def _rank(view: View, stream: RankStream, now: float) -> RankSnapshot:
 
 def _moves(view: View, stream: RankStream, now: float) -> bool:
     """Whether the rank would read `.HALT`: it lives, and its step advanced not long ago."""
-    if stream.done or view.held(stream.rank) or not view.fresh([stream], now):
+    if stream.done or view.held(stream.rank, now) or not view.fresh([stream], now):
         return False
     if stream.section in NON_TRAINING_SECTIONS:
         return True

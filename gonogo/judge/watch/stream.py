@@ -18,6 +18,8 @@ from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.pace import StepPace
 
 SECTION_SAMPLES = 32
+STEP_COUNTS = 64
+"""Steps whose sections and collectives are kept."""
 _MOVES_STEP = frozenset({Msg.STEP_START, Msg.STEP_END})
 """Messages whose step may not run backwards; a thread's `alive` line may lag by one."""
 
@@ -55,6 +57,8 @@ class RankStream:
     computes: bool = False
     """Whether it has ever named forward, backward or optimizer."""
     advanced_mono: float = 0.0
+    still_mono: float = 0.0
+    """As `advanced_mono`, but for the time in which the watcher was away."""
     advanced_ts: float | None = None
     """The last line that advanced the step, in Unix seconds."""
     started_mono: float | None = None
@@ -71,6 +75,14 @@ class RankStream:
     section_began: float = 0.0
     """When the section began, on the rank's own clock."""
     done: bool = False
+    done_mono: float = 0.0
+    """When it said so."""
+    step_counts: tuple[tuple[int, int, int], ...] = ()
+    """Of the last steps told from start to end: step, sections, collectives (-1: untold)."""
+    ended_at: tuple[int, int] = (0, 0)
+    """The last step whose end told a number of collectives, and that number."""
+    opened: int = 0
+    """The step whose start it told in order."""
     halt_seen: bool = False
     loss: float | None = None
     grad_norm: float | None = None
@@ -92,8 +104,18 @@ class RankStream:
         """Return how far the rank is: step, sections of this step, collective_seq."""
         return self.step, self.section_seq - self.step_section_seq, self.collective_seq
 
-    def rearm(self, mono: float) -> None:
-        """Let every deadline's clock begin at `mono`."""
+    def collectives(self) -> int:
+        """Return the collectives entered since the end of the step before, if that told them."""
+        step, number = self.ended_at
+        return self.collective_seq - (number if step == self.completed else 0)
+
+    def rearm(self, mono: float, away_s: float = 0.0) -> None:
+        """Let every deadline's clock begin at `mono`; the longest stood still for `away_s`.
+
+        A limit of an hour or more would never pass under a watcher that is away now and then.
+        """
+        self.still_mono = min(mono, self.still_mono + away_s)
+        self.done_mono = min(mono, self.done_mono + away_s)
         self.first_mono = self.heard_mono = self.section_mono = self.advanced_mono = mono
         self.compute_s = 0.0
         if self.started_mono is not None:
@@ -113,7 +135,7 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -
         if beat.msg in _MOVES_STEP:
             stream.backwards = beat.step
         elif beat.msg == Msg.DONE:
-            stream.done = True  # the step that it had opened is not to come
+            stream.done, stream.done_mono = True, mono  # the step that it had opened is not to come
         stream.heard_mono, stream.heard_ts, stream.heard_seq = mono, beat.ts, beat.seq
         return stream
     _advance(stream, beat, mono)
@@ -144,10 +166,12 @@ def _booted(rank: int, beat: Heartbeat, mono: float) -> RankStream:
         labelled=beat.section is not None or beat.section_seq > 0,
         computes=_names_compute(beat),
         advanced_mono=mono,
+        still_mono=mono,
         advanced_ts=beat.ts,
         started_mono=mono if opens_step else None,
         completed=before,
         done=beat.msg == Msg.DONE,
+        done_mono=mono,
         loss=beat.loss,
         grad_norm=beat.grad_norm,
         progress=beat if beat.msg == Msg.PROGRESS else None,
@@ -166,12 +190,14 @@ def _advance(stream: RankStream, beat: Heartbeat, mono: float) -> None:
         _end_before(stream, beat)
     if steps_on or starts:  # a step may start anew, after an evaluation that fell into it
         stream.step_section_seq = beat.section_seq if starts else stream.section_seq
+        stream.opened = beat.step if starts else 0
     _place(stream, beat, mono, resets=ends or steps_on)
     stream.step = beat.step
     if stream.started_mono is None and beat.step > stream.from_step:
         stream.started_mono = mono
     if steps_on or ends:
         stream.advanced_mono, stream.advanced_ts = mono, beat.ts
+        stream.still_mono = mono
     if ends:
         stream.completed = beat.step
         stream.completed_steps += 1
@@ -181,7 +207,23 @@ def _advance(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     stream.own_mono = beat.mono
     if beat.collective_seq is not None and beat.collective_seq > stream.collective_seq:
         stream.collective_seq = beat.collective_seq
-    _remember(stream, beat)
+    if ends:
+        _count_step(stream, beat)
+    _remember(stream, beat, mono)
+
+
+def _count_step(stream: RankStream, beat: Heartbeat) -> None:
+    """Keep how many sections and collectives a step had: ranks may differ in that, and be well."""
+    step, before = stream.ended_at
+    collectives = -1
+    if beat.collective_seq is not None:
+        if step == beat.step - 1 and before:
+            collectives = stream.collective_seq - before
+        stream.ended_at = (beat.step, stream.collective_seq)
+    if stream.opened == beat.step:
+        sections = beat.section_seq - stream.step_section_seq
+        kept = stream.step_counts[1 - STEP_COUNTS :]
+        stream.step_counts = (*kept, (beat.step, sections, collectives))
 
 
 def _end_before(stream: RankStream, beat: Heartbeat) -> None:
@@ -215,12 +257,12 @@ def _place(stream: RankStream, beat: Heartbeat, mono: float, *, resets: bool) ->
     stream.section_began = beat.mono - own_tail_s
 
 
-def _remember(stream: RankStream, beat: Heartbeat) -> None:
+def _remember(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     """Keep what the line says besides its place."""
     if beat.msg == Msg.PROGRESS:
         stream.progress = beat
     elif beat.msg == Msg.DONE:
-        stream.done = True
+        stream.done, stream.done_mono = True, mono
     elif beat.msg == Msg.HALT_SEEN:
         stream.halt_seen = True
     if beat.loss is not None:

@@ -12,10 +12,10 @@ from typing import Any
 from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
-from gonogo.contract.tick import Tick
+from gonogo.contract.tick import ProcessState, Tick
 from gonogo.contract.watch import Watch
 from gonogo.judge.watch.lines import Arrival, LineRecord
-from gonogo.judge.watch.processes import HELD, Processes
+from gonogo.judge.watch.processes import HELD, STOPPED_AFTER_S, Processes
 from gonogo.judge.watch.stream import RankStream
 
 
@@ -56,6 +56,11 @@ class Beat:
 
 
 LATE_INTERVALS = 3.0
+ALL_SILENT_S, ALL_SILENT_X = 900.0, 15.0
+"""Seconds, and times `alive_lost.halt_s`, after which silence of all ranks at once is their own,
+where their processes are seen alive; the larger counts."""
+UNNAMED_SILENT_X = 4.0
+"""The same has so many times as long where a program names no sections, and so speaks little."""
 
 
 def is_late(tick: Tick) -> bool:
@@ -123,9 +128,20 @@ class View:
         limit_s = self.run.watch.alive_lost.suspect_s
         return [stream for stream in streams if mono - stream.heard_mono <= limit_s]
 
-    def held(self, rank: int) -> bool:
-        """Whether a rank's process is stopped, dead or in uninterruptible sleep."""
-        return self.processes.of(rank).state in HELD
+    def held(self, rank: int, mono: float) -> bool:
+        """Whether a rank's process is dead, or has been stopped or uninterruptible for a while.
+
+        A write to a slow disk, a page that comes back from swap, a debugger that looks: all hold a
+        healthy process for a moment. Uninterruptible sleep says something once it has lasted as
+        long as silence must to be suspect.
+        """
+        process = self.processes.of(rank)
+        if process.state not in HELD:
+            return False
+        least_s = self.run.watch.alive_lost.suspect_s
+        if process.state is ProcessState.STOPPED:
+            least_s = min(least_s, STOPPED_AFTER_S)
+        return process.dead or process.held_s(mono) >= least_s
 
     def reads_output(self) -> bool:
         """Whether the lines were read from what the program printed, by another clock than its."""
@@ -142,12 +158,21 @@ class View:
         """Whether a deadline may be called missed, rather than lines lost on their way.
 
         All ranks silent at once may be the transport: that is UNKNOWN, until a probe shows the
-        culprit held or every rank's stack standing still. Where nobody watched, the files are
-        all there is, and their silence is the ranks' own.
+        culprit held or every rank's stack standing still. What never comes back is not the
+        transport: a native call that holds the interpreter for ever leaves the processes alive, and
+        where no stack can be read their silence speaks after a quarter of an hour. Where nobody
+        watched, the files are all there is, and their silence is the ranks' own.
         """
-        if not self.watched or self.fresh(streams, mono) or self.held(culprit.rank):
+        if not self.watched or self.fresh(streams, mono) or self.held(culprit.rank, mono):
             return True
-        return all(self.processes.stands(s.rank, s.heard_mono) for s in streams)
+        if all(self.processes.stands(s.rank, s.heard_mono) for s in streams):
+            return True
+        if any(self.processes.of(s.rank).state is ProcessState.UNKNOWN for s in streams):
+            return False
+        limit_s = max(ALL_SILENT_S, ALL_SILENT_X * self.run.watch.alive_lost.halt_s)
+        if not culprit.labelled:
+            limit_s *= UNNAMED_SILENT_X
+        return mono - max(stream.heard_mono for stream in streams) > limit_s
 
 
 def found(

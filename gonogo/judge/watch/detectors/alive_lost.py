@@ -6,14 +6,15 @@ the transport: UNKNOWN, until a probe tells.
 
 Serialising a checkpoint, an evaluation, opening data, importing and compiling may hold the
 interpreter for minutes, and then no thread speaks: in these a silent rank has the deadline of its
-section (D5) or of its start (D2), unless its process is held. Ranks that a launcher restarts in
-place start one after the other: while a peer starts anew, a silent rank has the time of a start.
+section (D5) or of its start (D2), unless its process is stopped or dead. Ranks that a launcher
+restarts in place start one after the other: while a peer starts anew, a silent rank has the time of
+a start.
 """
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Section
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.tick import Tick
+from gonogo.contract.tick import ProcessState, Tick
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.detectors.no_first_heartbeat import boot_limit, first_step_limit
 from gonogo.judge.watch.detectors.rank_divergence import name_culprit
@@ -42,11 +43,16 @@ def _suspect(view: View, tick: Tick, stream: RankStream, peers_live: bool) -> Fi
     )
 
 
-def limit_of_silence(view: View, stream: RankStream) -> Limit:
-    """Return how long a rank may be silent where it stands."""
+def limit_of_silence(view: View, stream: RankStream, mono: float) -> Limit:
+    """Return how long a rank may be silent where it stands.
+
+    A process that is stopped has no more than the usual time anywhere. One in uninterruptible sleep
+    writes to a disk, which is what a checkpoint does: it has the time of its section.
+    """
     run = view.run
     usual = Limit(seconds=run.watch.alive_lost.halt_s, source=run.source("alive_lost.halt_s"))
-    if view.held(stream.rank):
+    waits_for_disk = view.processes.of(stream.rank).state is ProcessState.UNINTERRUPTIBLE
+    if view.held(stream.rank, mono) and not waits_for_disk:
         return usual
     allowed = usual
     if stream.section == Section.BOOT and stream.started_mono is None:
@@ -71,9 +77,9 @@ def _restarts(view: View, stream: RankStream) -> bool:
 
 def _halt(view: View, tick: Tick, stream: RankStream) -> Finding:
     silent_s = tick.mono - stream.heard_mono
-    limit = limit_of_silence(view, stream)
+    limit = limit_of_silence(view, stream, tick.mono)
     state = view.processes.of(stream.rank).state
-    why = f"its process is {state}" if view.held(stream.rank) else "its peers live"
+    why = f"its process is {state}" if view.held(stream.rank, tick.mono) else "its peers live"
     return found(
         view,
         Name.ALIVE_LOST,
@@ -98,9 +104,11 @@ class AliveLost(Detector[None]):
 
     name = Name.ALIVE_LOST
     sentence = (
-        "Suspects a rank that has been silent for half a minute, and halts after a minute "
-        "when its process is held or its peers go on speaking; where a section or the start may "
-        "last longer (data, checkpoint, evaluation, boot, first step), at that deadline."
+        "Suspects a rank that has been silent for half a minute, and halts after a minute when "
+        "its process is held or its peers go on speaking; where a section or the start may last"
+        " longer (data, checkpoint, evaluation, boot, first step), at that deadline. A process "
+        "is held once it has been stopped for five seconds, or in uninterruptible sleep for "
+        "`suspect_s`; the latter, a write to a slow disk, keeps the time of its section."
     )
     version = 2
     """2: silence in data, checkpoint, evaluation and at the start has the deadline of those."""
@@ -120,8 +128,8 @@ class AliveLost(Detector[None]):
         lost = [
             stream
             for stream in silent
-            if (peers_live or view.held(stream.rank))
-            and tick.mono - stream.heard_mono > limit_of_silence(view, stream).seconds
+            if (peers_live or view.held(stream.rank, tick.mono))
+            and tick.mono - stream.heard_mono > limit_of_silence(view, stream, tick.mono).seconds
         ]
         culprit = name_culprit(view, lost, tick.mono)
         if culprit is not None:

@@ -6,15 +6,27 @@ and gets nowhere, and what the loss did before it was first smooth counts for li
 have tripled since its first steps, nor lie above them where they say that it is the loss of a
 language model (near the logarithm of the vocabulary). A restart is held against the best that the
 run had had by that step. Single spikes warn.
+
+Only a loss that is of the kind that falls can be said to diverge: never negative, and either that
+of a language model in its first steps, or quiet and never up and back before. The losses of two
+networks that play against each other, of a policy, or of rewards swing, jump and change their sign
+while all is well: of those a rise warns, and halts only where it is a blow-up, by factors beyond
+all that was before, with the gradient norms rising too.
+
+A learning rate that jumps back up after it had fallen (warm restarts) takes the loss with it: what
+counts then is the highest of the steps after that. Where no learning rate is told, a loss that
+comes up, but not above where the run began, may be that: it has to go on climbing, or to stay.
 """
 
 import math
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from gonogo.contract import outcome
 from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.judge.watch.detector import Detector, Seen
+from gonogo.judge.watch.loss_kind import Heat, LossKind
 from gonogo.judge.watch.step import Step
 from gonogo.judge.watch.view import View, found
 
@@ -29,6 +41,9 @@ LASTS_X = 4
 FIRST_X, FIRST_LEAST = 3.0, 1.0
 """A loss that began at this or more may not come to so many times that."""
 LN_VOCAB_NEAR = 1.0
+CLIMBS_X, UNTOLD_X, UNTOLD_BLOCKS_X = 1.1, 2, 3
+"""Without a learning rate: a climb grows so in `RECENT_STEPS`, for so many times `over_steps`; what
+stays is judged by so many times longer blocks."""
 KEPT_SHARE = 8
 """The best is kept for every eighth more steps."""
 
@@ -50,6 +65,8 @@ class Trend:
     window: tuple[float, ...] = ()
     noise: float | None = None
     """Sigma of the loss when its smoothed value began to rise; kept until it has come back."""
+    jitter: float = 0.0
+    """The same of the loss from one step to the next."""
     over: int = 0
     """Steps running on which the rise held."""
     since_step: int = 0
@@ -66,12 +83,29 @@ class Trend:
     """Whether the rise was found; cleared once the smoothed loss has come back."""
     spikes: tuple[bool, ...] = ()
     spiking: bool = False
+    ends: bool = False
+    """Whether the rise was found to halt; cleared with `told`."""
+    kind: LossKind = field(default_factory=LossKind)
+    heat: Heat = field(default_factory=Heat)
+    warm: bool = False
+    """Whether the learning rate has just jumped back up."""
+
+    def reheated(self) -> "Trend":
+        """Return the trend at a warm restart: losses are counted anew."""
+        return replace(_come_back(self), steps=0, best=None, bests=(), warm=True)
 
     def back_at(self, step: int) -> "Trend":
         """Return the trend at a restart: what the run had reached by that step."""
         bests = tuple(row for row in self.bests if row[0] <= step)
         best = bests[-1][1] if bests else None
-        return Trend(first=self.first, best=best, bests=bests, was_armed=self.was_armed)
+        return Trend(
+            first=self.first,
+            best=best,
+            bests=bests,
+            was_armed=self.was_armed,
+            kind=self.kind.down(),
+            heat=self.heat,
+        )
 
     def kept(self) -> "Trend":
         """Return the trend with its best kept, where enough steps have passed since the last."""
@@ -94,6 +128,13 @@ class Divergence(Detector[Trend]):
         " `over_steps` and as many again without a lower mean, halts too. The best is at most the"
         " first losses where they are within 1 of ln(vocab), else three times these where they are"
         " 1 or more. After a restart it is the best by that step, and losses are counted anew."
+        " A loss that was ever negative, or did not begin near ln(vocab) and is not quiet or has"
+        " swung before (a policy's, a reward's, that of two networks against each other) halts only"
+        " where it blows up: ten times the largest before, with three times the gradient norm; else"
+        " its rise warns. Where the learning rate jumps back up (at least doubles after it had"
+        " fallen), losses are counted anew, against the highest of the first `after_step`; where"
+        " none is told, a rise to no more than the first losses has to climb for twice as long, or"
+        " to stay for three times as long."
         " `spike_count` of `spike_of` losses above the median of"
         " `window_steps` by more than the larger of `spike_mad_x` sigma and `spike_least`: warn."
     )
@@ -105,7 +146,11 @@ class Divergence(Detector[Trend]):
         loss = step.loss()
         if step.step <= own.last_step:
             own = own.back_at(step.step - 1)
-        own = replace(own, last_step=step.step)
+        rates = step.values(lambda line: line.lr)
+        heat, reheats = own.heat.after(next(iter(rates.values()), None))
+        kind = own.kind.with_gradient(step.grad_norm())
+        own = replace(own, last_step=step.step, heat=heat, kind=kind)
+        own = own.reheated() if reheats else own
         if loss is None or not math.isfinite(loss):
             return own, []
         own, spikes = self._spiked(own, loss, step, view)
@@ -120,20 +165,39 @@ class Divergence(Detector[Trend]):
         smooth = own.smooth + weight * (loss - own.smooth)
         best = own.best
         if steps >= min(math.ceil(1.0 / self.settings.alpha), self.settings.after_step):
-            best = smooth if best is None else min(best, smooth)
+            warm = own.warm and steps <= self.settings.after_step
+            best = smooth if best is None else max(best, smooth) if warm else min(best, smooth)
         window = (*own.window, loss)[-self.settings.window_steps :]
         first = own.first if len(own.first) == FEW_STEPS else (*own.first, loss)
         armed = own.was_armed or steps > self.settings.after_step
         return replace(
-            own, steps=steps, smooth=smooth, best=best, window=window, first=first, was_armed=armed
+            own,
+            steps=steps,
+            smooth=smooth,
+            best=best,
+            window=window,
+            first=first,
+            was_armed=armed,
+            kind=own.kind.after(loss, smooth),
+            warm=own.warm and steps <= self.settings.after_step,
         )
 
     def _most(self, own: Trend) -> float:
         """Return what a best can be at most, by the run's first losses."""
-        first, vocab = statistics.median(own.first), self.run.order.identity.vocab
-        if vocab and abs(first - math.log(vocab)) <= LN_VOCAB_NEAR:
+        first = statistics.median(own.first)
+        if self._speaks(own):
             return first
         return FIRST_X * first if first >= FIRST_LEAST else math.inf
+
+    def _speaks(self, own: Trend) -> bool:
+        """Whether the first losses are those of a language model."""
+        vocab = self.run.order.identity.vocab
+        first = statistics.median(own.first)
+        return bool(vocab) and abs(first - math.log(vocab or 1)) <= LN_VOCAB_NEAR
+
+    def _may_reheat(self, own: Trend) -> bool:
+        """Whether nobody tells the learning rate, and the loss is not above where it began."""
+        return not own.heat.told and own.smooth <= statistics.median(own.first)
 
     def _risen(self, own: Trend, loss: float, step: Step, view: View) -> Seen[Trend]:
         """Count the steps on which the loss stays up."""
@@ -145,18 +209,30 @@ class Divergence(Detector[Trend]):
             return (own if own.noise is None else _come_back(own)), []
         noise = _sigma(own.window[: len(own.window) // 2]) if own.noise is None else own.noise
         above = max(above, self.settings.noise_x * noise)
-        own, lasts = self._lasted(replace(own, noise=noise), loss - best, above, best, step)
+        if own.noise is None:
+            own = replace(own, jitter=_jitter(own.window))
+        own = replace(own, noise=noise, kind=own.kind.up())
+        own, lasts = self._lasted(own, loss - best, above, best, step)
         if not self._holds(own, best, above):
             own = replace(own, over=0)
         else:
             if not own.over:
                 own = replace(own, since_step=step.step, since_ts=step.tick.ts)
             own = replace(own, over=own.over + 1)
-        if own.told or (own.over < self.settings.over_steps and not lasts):
+        over_steps = self.settings.over_steps
+        if self._may_reheat(own):
+            over_steps *= UNTOLD_X
+        if own.ends or (own.over < over_steps and not lasts):
             return own, []
-        if own.over < self.settings.over_steps:
+        worse = own.smooth > statistics.median(own.first) + above
+        speaks = self._speaks(own)
+        falls = own.kind.falls(best, noise, own.jitter, speaks=speaks, worse=worse)
+        ends = falls or own.kind.blows_up(own.smooth)
+        if own.told and not ends:
+            return own, []
+        if own.over < over_steps:
             own = replace(own, over=own.up, since_step=own.up_step, since_ts=own.up_ts)
-        own = replace(own, told=True)
+        own = replace(own, told=True, ends=ends)
         return own, [self._finding(own, best, above, step, view)]
 
     def _lasted(
@@ -168,7 +244,8 @@ class Divergence(Detector[Trend]):
         if not own.up:
             own = replace(own, up_step=step.step, up_ts=step.tick.ts)
         own = replace(own, up=own.up + 1, height=own.height + height)
-        if own.up % (LASTS_X * self.settings.over_steps):
+        block = LASTS_X * self.settings.over_steps
+        if own.up % (block * UNTOLD_BLOCKS_X if self._may_reheat(own) else block):
             return own, False
         before = own.height_before
         lasts = before is not None and own.height >= HOLDS * before
@@ -183,8 +260,9 @@ class Divergence(Detector[Trend]):
             return False
         height = statistics.median(own.window[-recent:]) - best
         before = own.window[-2 * recent : -recent]
+        least = CLIMBS_X if self._may_reheat(own) else HOLDS
         return height > above and (
-            not before or height >= HOLDS * (statistics.median(before) - best)
+            not before or height >= least * (statistics.median(before) - best)
         )
 
     def _spiked(self, own: Trend, loss: float, step: Step, view: View) -> Seen[Trend]:
@@ -228,7 +306,7 @@ class Divergence(Detector[Trend]):
         return found(
             view,
             self.name,
-            Severity.HALT,
+            Severity.HALT if own.ends else Severity.WARN,
             episode=f"rise/step{own.since_step}",
             at=step.tick.ts,
             step=step.step,
@@ -237,7 +315,8 @@ class Divergence(Detector[Trend]):
             source=Source.ADAPTIVE if path is None else self.run.source(path),
             since=own.since_ts,
             text=f"the smoothed loss is {own.smooth:.4g}; its best was {best:.4g}. It has stayed"
-            f" more than {above:.3g} above that for {own.over} steps",
+            f" more than {above:.3g} above that for {own.over} steps"
+            + ("" if own.ends else "; this loss is not of the kind that only falls"),
         )
 
     def armed(self, own: Trend, view: View) -> bool:
@@ -258,7 +337,22 @@ class Divergence(Detector[Trend]):
 
 def _come_back(own: Trend) -> Trend:
     """Return the trend of a loss that is no longer up."""
-    return replace(own, noise=None, over=0, up=0, height=0.0, height_before=None, told=False)
+    return replace(
+        own,
+        noise=None,
+        over=0,
+        up=0,
+        height=0.0,
+        height_before=None,
+        told=False,
+        ends=False,
+        kind=own.kind.down(),
+    )
+
+
+def _jitter(values: tuple[float, ...]) -> float:
+    """Return the sigma of what is left of a loss when its trend is taken out."""
+    return _sigma(tuple(b - a for a, b in pairwise(values))) / math.sqrt(2.0)
 
 
 def _sigma(values: tuple[float, ...]) -> float:

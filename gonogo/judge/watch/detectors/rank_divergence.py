@@ -2,7 +2,8 @@
 
 A held (stopped, uninterruptible) rank is the culprit by its state; else a rank that alone entered a
 collective while every other stands in another, as the flight recorders tell; else the lowest (step,
-section_seq, collective_seq); but one rank may save or evaluate for all, and is waited for. In DDP's
+collectives, sections of the step), by more than these differ by when all is well; but one rank may
+save or evaluate for all, and is waited for. In DDP's
 backward the innocent rank's Python stack shows no collective, hence the counter and, on a tie, what
 else tells the ranks apart: one that is silent while its peers speak, or the native stack of the one
 that does not wait in a collective. Where nothing does, no rank is named: to accuse the lowest
@@ -44,19 +45,81 @@ def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culpri
     """
     if len(among) < 2:
         return Culprit(among[0], named=True) if among else None
-    held = [stream for stream in among if view.held(stream.rank)]
+    held = [stream for stream in among if view.held(stream.rank, mono)]
     strayed = None if held else stray(view, among)
     if strayed is not None:
         return Culprit(strayed, named=True)
-    behind = held or among
-    lowest = min(stream.position() for stream in behind)
-    tied = [stream for stream in behind if stream.position() == lowest]
-    alone = None if held else acts_for_all(among, tied)
-    if alone is not None:
-        return Culprit(alone, named=True)
+    tied = _behind(held or among)
+    acting = None if held else acts_for_all(among, tied)
+    if acting is not None:
+        return _acting(view, acting, tied, mono)
     tied = _told_apart(view, tied, mono)
     named = len(tied) == 1 or bool(held)
-    return Culprit(min(tied, key=lambda stream: stream.rank), named=named)
+    if named:
+        return Culprit(min(tied, key=lambda stream: stream.rank), named=True)
+    # Of several that nothing tells apart the one that moved last has the most time left.
+    return Culprit(max(tied, key=lambda row: (row.section_mono, -row.rank)), named=False)
+
+
+def _behind(among: Sequence[RankStream]) -> list[RankStream]:
+    """Return the ranks that are furthest behind: by step, then collectives, then sections.
+
+    A count tells ranks apart by no less than what it differs by when all is well: the ranks of a
+    pipeline enter other collectives, and one rank may name a section (a log) that others do not.
+    """
+    lowest = min(stream.step for stream in among)
+    tied = [stream for stream in among if stream.step == lowest]
+    if all(_counts_collectives(stream, tied) for stream in tied):
+        ended = {stream.ended_at[0] for stream in tied}
+        of = RankStream.collectives if len(ended) == 1 else _all_collectives
+        tied = _lowest(among, tied, [of(stream) for stream in tied], 2)
+    sections = [stream.section_seq - stream.step_section_seq for stream in tied]
+    return _lowest(among, tied, sections, 1)
+
+
+def _counts_collectives(stream: RankStream, among: Sequence[RankStream]) -> bool:
+    """Whether a rank tells its collectives: it told one, or the others did not in each step."""
+    most = max(row.collective_seq for row in among)
+    return stream.collective_seq > 0 or most <= stream.completed_steps
+
+
+def _all_collectives(stream: RankStream) -> int:
+    return stream.collective_seq
+
+
+def _lowest(
+    among: Sequence[RankStream], tied: list[RankStream], counts: list[int], column: int
+) -> list[RankStream]:
+    """Return those whose count is the lowest, or no more than a usual difference above it."""
+    least = min(counts)
+    if least == max(counts):
+        return tied
+    upto = least + _spread(among, column)
+    return [row for row, count in zip(tied, counts, strict=True) if count <= upto]
+
+
+def _spread(among: Sequence[RankStream], column: int) -> int:
+    """Return the most that a count of ranks differed by in a step that all of them ended."""
+    told: dict[int, list[int]] = {}
+    for stream in among:
+        for row in stream.step_counts:
+            told.setdefault(row[0], []).append(row[column])
+    whole = [row for row in told.values() if len(row) == len(among) and min(row) >= 0]
+    return max((max(row) - min(row) for row in whole), default=0)
+
+
+def _acting(view: View, acting: RankStream, behind: Sequence[RankStream], mono: float) -> Culprit:
+    """Return the rank that acts for all; named unless those behind usually do the same.
+
+    Where that collective is not counted nobody knows whether they wait for it, or it for them. Who
+    is silent, or is seen to stand elsewhere than in a collective, does not wait.
+    """
+    if not _expected(acting, behind) or _wait(acting, behind):
+        return Culprit(acting, named=True)
+    apart = _told_apart(view, [acting, *behind], mono)
+    if len(apart) == 1 and apart[0] is not acting:
+        return Culprit(apart[0], named=True)
+    return Culprit(acting, named=False)
 
 
 def _told_apart(view: View, tied: list[RankStream], mono: float) -> list[RankStream]:
@@ -72,17 +135,36 @@ def acts_for_all(among: Sequence[RankStream], behind: Sequence[RankStream]) -> R
 
     Its section puts it ahead of ranks that never enter one of this name: `if rank == 0: save()`,
     then a barrier. Who has entered such a section before is expected to again, and is behind,
-    unless it has entered a collective since, in which it waits for the one that acts.
+    unless it has entered a collective since, in which it waits for the one that acts, or may have
+    (not every trainer counts them all): it stands in no section. Then the one that acts has its
+    time.
     """
     ended = {stream.completed for stream in behind}
     for stream in among:
         if stream in behind or stream.section not in NON_TRAINING_SECTIONS:
             continue
-        expected = (name == stream.section for row in behind for name, _ in row.section_times)
-        wait = all(row.collective_seq > stream.collective_seq for row in behind)
-        if ended == {stream.completed} and (wait or not any(expected)):
+        if ended != {stream.completed}:
+            continue
+        if not _expected(stream, behind) or _wait(stream, behind) or _may_wait(stream, behind):
             return stream
     return None
+
+
+def _expected(acting: RankStream, behind: Sequence[RankStream]) -> bool:
+    """Whether one of those behind has been in such a section itself."""
+    return any(name == acting.section for row in behind for name, _ in row.section_times)
+
+
+def _wait(acting: RankStream, behind: Sequence[RankStream]) -> bool:
+    """Whether those behind have entered a collective that the one that acts has not."""
+    return all(row.collective_seq > acting.collective_seq for row in behind)
+
+
+def _may_wait(acting: RankStream, behind: Sequence[RankStream]) -> bool:
+    """Whether they may, in a collective that is not counted: they stand in no section's work."""
+    return all(
+        row.section is None and row.collective_seq >= acting.collective_seq for row in behind
+    )
 
 
 def stray(view: View, among: Sequence[RankStream]) -> RankStream | None:
@@ -113,8 +195,11 @@ class RankDivergence(Detector[None]):
 
     name = Name.RANK_DIVERGENCE
     sentence = (
-        "Names the culprit of the deadlines: the rank that is furthest behind, held, or alone in "
-        "a collective; where nothing tells the ranks apart, none is named."
+        "Names the culprit of the deadlines: the rank that is furthest behind (by step, then "
+        "collectives, then sections, and by more than these differ by in steps that all have "
+        "ended), held, or alone in a collective; where nothing tells the ranks apart, none is "
+        "named. One that saves or evaluates while the others are in no section may act for all,"
+        " and has its time."
     )
 
     def armed(self, own: None, view: View) -> bool:

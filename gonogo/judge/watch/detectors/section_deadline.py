@@ -7,6 +7,11 @@ that never names forward, backward or optimizer computes while it is in no secti
 step is D2's, and its later ones may take as long as D4 gives them. The first batch may take as long
 as the first step, unless the plan says less: texts are tokenised, batches skipped on resume. After
 the last ordered step, being in no section has the limit of a checkpoint: what is left is to save.
+
+Two limits do not begin anew with each section. A rank that goes through sections without ending a
+step (fetching for ever, evaluating again and again) has twice what all its sections together may
+take, after the last step eight times. Ranks that are done and do not exit have the limit of an
+evaluation; past that of a checkpoint it is said.
 """
 
 import statistics
@@ -14,7 +19,7 @@ import statistics
 from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.heartbeat import COMPUTE_SECTIONS, Section
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.tick import Tick
+from gonogo.contract.tick import ProcessState, Tick
 from gonogo.contract.watch import Deadline
 from gonogo.contract.watch import SectionDeadline as SectionDeadlineSettings
 from gonogo.judge.watch.detector import Detector, Seen
@@ -22,6 +27,13 @@ from gonogo.judge.watch.detectors import stall
 from gonogo.judge.watch.detectors.rank_divergence import Culprit, name_culprit
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Limit, Run, View, found
+
+_NAMES: tuple[str | None, ...] = (
+    Section.DATA, Section.CHECKPOINT, Section.EVAL, Section.LOG, None,
+)  # fmt: skip
+"""One section of each deadline."""
+CYCLE_X, AFTER_LAST_X = 2.0, 8.0
+"""Times the sum of all limits in which a step has to end; after the last one evaluations remain."""
 
 
 def has_deadline(stream: RankStream) -> bool:
@@ -104,6 +116,99 @@ def _finding(
     )
 
 
+def limit_of_cycle(run: Run, stream: RankStream, m: float | None) -> Limit:
+    """Return how long a rank may go without ending a step, in whatever sections."""
+    settings = run.watch.section_deadline
+    each = [limit_of(run, stream, *deadline_of(settings, name), m).seconds for name in _NAMES]
+    each.append(stall.limits(run, stream, m)[1].seconds)
+    if not stream.completed_steps:
+        start = run.watch.no_first_heartbeat
+        each += [start.boot_s, start.first_step_s, start.first_step_compile_s]
+    ended = run.order.steps is not None and stream.completed >= run.order.last_step
+    times = AFTER_LAST_X if ended else CYCLE_X
+    return Limit(seconds=times * sum(each), source=Source.ADAPTIVE)
+
+
+def _may_be_over(view: View, streams: list[RankStream], mono: float) -> bool:
+    """Whether any rank stands for longer than the shortest limit: who is behind is dear to ask."""
+    settings = view.run.watch.section_deadline
+    each = [deadline_of(settings, name)[1] for name in _NAMES]
+    least_s = min(min(row.halt_s, row.suspect_s or row.halt_s) for row in each)
+    return any(
+        mono - since(stream) > least_s or mono - stream.still_mono > settings.eval.halt_s
+        for stream in streams
+    )
+
+
+def _cycling(view: View, tick: Tick, culprit: Culprit, streams: list[RankStream]) -> list[Finding]:
+    """Return the finding of a rank whose step has not ended for longer than all sections take."""
+    stream, m = culprit.stream, view.median_step_s()
+    elapsed_s = tick.mono - stream.still_mono
+    if not stream.labelled or elapsed_s <= view.run.watch.section_deadline.eval.halt_s:
+        return []
+    limit = limit_of_cycle(view.run, stream, m)
+    if elapsed_s <= limit.seconds or not view.testified(streams, stream, tick.mono):
+        return []
+    return [
+        found(
+            view,
+            Name.SECTION_DEADLINE,
+            Severity.HALT,
+            episode=f"rank{stream.rank}/{stream.boot}/cycle/step{stream.step}",
+            at=tick.ts,
+            stream=stream,
+            named=culprit.named,
+            value=elapsed_s,
+            threshold=limit.seconds,
+            source=limit.source,
+            text=f"{culprit} goes from section to section, and has not moved on from step"
+            f" {stream.step} for {elapsed_s:.0f} s (limit {limit.seconds:.0f} s)",
+        )
+    ]
+
+
+def _lingering(view: View, tick: Tick) -> list[Finding]:
+    """Return the findings of ranks that are all done, and of which one does not exit."""
+    streams, processes = list(view.streams.values()), view.processes
+    done = [stream for stream in streams if stream.done]
+    if not done or not view.watched or len(streams) < view.run.order.world_size:
+        return []
+    if any(not s.done and not processes.of(s.rank).dead for s in streams):
+        return []
+    left = [s for s in done if processes.of(s.rank).state not in _GONE_OR_UNKNOWN]
+    if not left and processes.agent.state in _GONE_OR_UNKNOWN:
+        return []
+    settings = view.run.watch.section_deadline
+    stages = (
+        (Severity.WARN, "checkpoint", settings.checkpoint.halt_s),
+        (Severity.HALT, "eval", settings.eval.halt_s),
+    )
+    elapsed_s = tick.mono - max(stream.done_mono for stream in done)
+    last = left[0] if left else done[0]
+    who = f"rank {last.rank}" if len(left) == 1 else "the ranks" if left else "the launcher"
+    return [
+        found(
+            view,
+            Name.SECTION_DEADLINE,
+            severity,
+            episode=f"{last.boot}/done",
+            at=tick.ts,
+            stream=last,
+            named=len(left) == 1,
+            value=elapsed_s,
+            threshold=limit_s,
+            source=view.run.source(f"section_deadline.{name}.halt_s"),
+            text=f"every rank said that it was done {elapsed_s:.0f} s ago (limit {limit_s:g} s),"
+            f" and {who} did not exit",
+        )
+        for severity, name, limit_s in stages
+        if elapsed_s > limit_s
+    ]
+
+
+_GONE_OR_UNKNOWN = frozenset({ProcessState.DEAD, ProcessState.UNKNOWN})
+
+
 class SectionDeadline(Detector[None]):
     """D5: does a section of the rank behind last too long?"""
 
@@ -111,10 +216,14 @@ class SectionDeadline(Detector[None]):
     sentence = (
         "Halts when the rank behind has stood too long in data, checkpoint, evaluation, "
         "logging, or in no section at all; each has its own limit. In no section, a rank that "
-        "never names its computing has the limits of the stall rule."
+        "never names its computing has the limits of the stall rule. A rank that goes from section "
+        "to section without ending a step is halted after twice what all of them together may take "
+        "(eight times after the last step). Where every rank is done and one does not exit: a "
+        "warning after the limit of a checkpoint, a halt after that of an evaluation."
     )
     version = 2
-    """2: no rank is named where nothing tells them apart."""
+    """2: no rank is named where nothing tells them apart; a limit for going round without a step,
+    and for not exiting."""
     ticks = True
     deadline = True
 
@@ -123,10 +232,16 @@ class SectionDeadline(Detector[None]):
         if not any(has_deadline(stream) for stream in view.streams.values()):
             return own, []
         streams = view.active()
+        if not streams:
+            return own, _lingering(view, tick)
+        if not _may_be_over(view, streams, tick.mono):
+            return own, []
         culprit = name_culprit(view, streams, tick.mono)
-        if culprit is None or not has_deadline(culprit.stream):
+        if culprit is None:
             return own, []
         stream = culprit.stream
+        if not has_deadline(stream):
+            return own, _cycling(view, tick, culprit, streams)
         section = section_of(view.run, stream)
         name, deadline = deadline_of(view.run.watch.section_deadline, section)
         elapsed_s = tick.mono - since(stream)
@@ -138,6 +253,8 @@ class SectionDeadline(Detector[None]):
         halt = limit_of(view.run, stream, name, deadline, view.median_step_s())
         if elapsed_s > halt.seconds and view.testified(streams, stream, tick.mono):
             findings.append(_finding(view, tick, culprit, Severity.HALT, elapsed_s, halt))
+        else:
+            findings += _cycling(view, tick, culprit, streams)
         return own, findings
 
     def armed(self, own: None, view: View) -> bool:

@@ -5,7 +5,9 @@ out, the first `warmup_steps` not counted. A single slow step says nothing, nor 
 floor asks that each of the last steps was below it (the median of five would halt a healthy run of
 eight ranks that pauses three times), the other rules ask the median of a window. Sustained means
 seconds of training in which the condition held at every step end. The baseline is frozen: a moving
-one would follow a run that gets slower bit by bit; a restart in place keeps it.
+one would follow a run that gets slower bit by bit; a restart in place keeps it, and what has
+lasted until then, for a run that restarts every few minutes is slow in between: its steps go on
+filling the window, of which those since the restart have to be as slow.
 
 Steps that tell more tokens than the first did (a batch ramp, longer sequences) may take longer in
 proportion. Of steps that tell fewer nothing is asked: short ones cost more a token.
@@ -24,6 +26,10 @@ from gonogo.judge.watch.view import Beat, View, found
 
 LONG_STEP_S = 30.0
 FEW_STEPS = 16
+FRESH_STEPS = 8
+"""Steps since a restart in place before the window is asked again."""
+_LASTS = frozenset({"warn_ratio", "halt_ratio", "floor"})
+"""Conditions that are a matter of time, and may last over a restart in place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +50,16 @@ class Speed:
     since: dict[str, tuple[float, int]] = field(default_factory=dict)
     """Condition that holds → training seconds and step at which it began to."""
 
+    fresh: int = 0
+    """Steps in the window since the last restart in place."""
+
     def rebooted(self, boot: str | None) -> "Speed":
-        """Return the speed at a restart in place: what is usual stays, what lasted has ended."""
-        return replace(self, boot=boot, counted_step=0, window=(), after_baseline=0, since={})
+        """Return the speed at a restart in place: what is usual stays, and what lasted goes on.
+
+        It is asked again only of steps after the restart: a restart may have mended the run.
+        """
+        since = {name: row for name, row in self.since.items() if name in _LASTS}
+        return replace(self, boot=boot, counted_step=0, after_baseline=0, fresh=0, since=since)
 
 
 def _timed(own: Speed, step_s: float, stride: int, count: int, slow: SlowSettings) -> Speed:
@@ -57,6 +70,7 @@ def _timed(own: Speed, step_s: float, stride: int, count: int, slow: SlowSetting
         own,
         window=(*own.window, *samples)[-keep:],
         trained_s=own.trained_s + step_s * stride,
+        fresh=min(keep, own.fresh + len(samples)),
     )
     if own.baseline_s is not None:
         return replace(own, after_baseline=own.after_baseline + stride)
@@ -69,9 +83,12 @@ def _timed(own: Speed, step_s: float, stride: int, count: int, slow: SlowSetting
 def _median_s(own: Speed, slow: SlowSettings) -> float | None:
     """Return the window's median, or None while it holds too few steps."""
     window = own.window[-slow.window_steps :]
-    if len(window) < min(FEW_STEPS, slow.window_steps):
+    fresh = window[-own.fresh :] if own.fresh else ()
+    if len(window) < min(FEW_STEPS, slow.window_steps) or len(fresh) < min(
+        FRESH_STEPS, slow.window_steps
+    ):
         return None
-    median_s = statistics.median(window)
+    median_s = min(statistics.median(window), statistics.median(fresh))
     return median_s if len(window) == slow.window_steps or median_s > LONG_STEP_S else None
 
 
@@ -133,6 +150,7 @@ def _absolute(own: Speed, event: Beat, view: View) -> tuple[Speed, list[Finding]
         return own, []
     findings = []
     hard = own.window[-slow.hard_floor_over_steps :] if slow.hard_floor_over_steps else ()
+    hard = hard if own.fresh >= len(hard) else ()
     if hard and len(hard) == slow.hard_floor_over_steps:
         tok_s = tokens / min(hard)
         limit = slow.hard_floor_ratio * slow.floor_tok_s
@@ -195,13 +213,14 @@ class Slow(Detector[Speed]):
 
     name = Name.SLOW
     sentence = (
-        "Halts when recomputed tokens per second stay below the floor of the hardware, or "
-        "when steps take far longer than they did at the beginning (before a restart in place "
-        "too), and longer than the tokens they tell have grown."
+        "Halts when recomputed tokens per second stay below the floor of the hardware, or when "
+        "steps take far longer than they did at the beginning (before a restart in place too), "
+        "and longer than the tokens they tell have grown. What lasts goes on over restarts in "
+        "place, as soon as eight steps after one are as slow."
     )
     version = 2
     """2: the hard floor asks each of its steps, not their median; steps of more tokens may take
-    longer; a restart in place keeps the baseline."""
+    longer; a restart in place keeps the baseline, and for how long the run has been slow."""
     State = Speed
     lines = frozenset({Msg.STEP_END, Msg.PROGRESS})
 

@@ -78,7 +78,7 @@ def corroborated(view: View, streams: list[RankStream], mono: float) -> bool:
     other waits), and their main threads use no CPU. The same stacks alone say nothing (a GC pause,
     every rank in `.item()`).
     """
-    if any(view.held(stream.rank) for stream in streams):
+    if any(view.held(stream.rank, mono) for stream in streams):
         return True
     if not any(stream.labelled for stream in streams):
         return False  # one may write a checkpoint while the others wait: neither says so
@@ -150,8 +150,11 @@ class Stall(Detector[None]):
     name = Name.STALL
     sentence = (
         "Halts when a rank has computed on one step for far longer than the median step: "
-        "forward, backward and optimizer count, waiting for data, checkpoints and "
-        "evaluation do not."
+        "forward, backward and optimizer count, waiting for data, checkpoints and evaluation do"
+        " not. Where all ranks are silent at once, which may be the transport, this and the "
+        "other deadlines wait until a probe tells, or until fifteen times `alive_lost.halt_s` "
+        "(at least a quarter of an hour) while their processes are seen alive: four times as "
+        "long for a program that names no sections."
     )
     version = 2
     """2: no halt before 1.5 times the last step, nor for waiting that a peer's loader caused; no

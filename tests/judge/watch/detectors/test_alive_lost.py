@@ -23,10 +23,9 @@ def frozen(order_watch: dict[str, object] | None = None, *, ranks: tuple[int, ..
     return world
 
 
-@pytest.mark.parametrize("state", ["stopped", "uninterruptible"])
-def test_a_held_rank_halts_at_the_limit(state: str) -> None:
+def test_a_held_rank_halts_at_the_limit() -> None:
     world = frozen()
-    world.probe(0, state)
+    world.probe(0, "stopped")
     at = world.mono
     world.hang(0, "data", 20.0)
     found = watch(world)
@@ -187,9 +186,36 @@ def test_silence_beyond_the_deadline_of_its_section_halts(section: str, seconds:
     assert halt.value == pytest.approx(seconds - 10.0, abs=15.0)
 
 
-@pytest.mark.parametrize("state", ["stopped", "uninterruptible"])
-def test_a_held_rank_has_a_minute_whatever_its_section(state: str) -> None:
-    found = watch(silent_between_steps("checkpoint", 300.0, state=state), interval_s=1.0)
+@pytest.mark.parametrize("section", ["data", "checkpoint", "eval"])
+def test_a_rank_that_waits_for_a_disk_has_the_time_of_its_section(section: str) -> None:
+    world = silent_between_steps(section, 290.0, state="uninterruptible")
+    assert watch(world, interval_s=1.0).halts == []
+
+
+@pytest.mark.parametrize(
+    ("state", "held_s", "found"),
+    [
+        ("stopped", 4.75, []),
+        ("stopped", 5.0, [60.0]),
+        ("uninterruptible", 29.75, []),
+        ("uninterruptible", 30.0, [60.0]),
+        ("dead", 0.0, [60.0]),
+    ],
+)
+def test_a_lone_silent_rank_halts_once_it_has_been_held_for_a_while(
+    state: str, held_s: float, found: list[float]
+) -> None:
+    rank = standing("forward", for_s=70.0, heard_mono=NOW - 60.25)
+    held = Processes(ranks={0: Process(state=ProcessState(state), held_mono=NOW - held_s)})
+    order = order_of({}, steps=1000, world_size=1)
+    view = View(run=Run(order=order), streams={0: rank}, processes=held)
+    assert view.held(0, NOW) is bool(found)
+    if state != "dead":
+        assert halts(look(AliveLost, [rank], order=order, processes=held)) == found
+
+
+def test_a_held_rank_has_a_minute_whatever_its_section() -> None:
+    found = watch(silent_between_steps("checkpoint", 300.0, state="stopped"), interval_s=1.0)
     (halt,) = found.halts
     assert (halt.detector, halt.rank, halt.section) == ("alive_lost", 0, "checkpoint")
     assert 60.0 < (halt.value or 0) <= 62.0
@@ -255,15 +281,18 @@ def test_how_long_a_rank_may_be_silent_where_it_stands(
 ) -> None:
     rank = standing(section, for_s=0.0, **told)
     run = Run(order=order_of({}))
-    assert limit_of_silence(View(run=run, streams={0: rank}), rank).seconds == limit_s
+    assert limit_of_silence(View(run=run, streams={0: rank}), rank, NOW).seconds == limit_s
     held = Processes(ranks={0: Process(state=ProcessState.STOPPED)})
-    assert limit_of_silence(View(run=run, streams={0: rank}, processes=held), rank).seconds == 60.0
+    assert (
+        limit_of_silence(View(run=run, streams={0: rank}, processes=held), rank, NOW).seconds
+        == 60.0
+    )
 
 
 def test_no_section_shortens_what_the_plan_allows() -> None:
     rank = standing("data", for_s=0.0)
     run = Run(order=order_of({"alive_lost": {"halt_s": 500.0}}))
-    assert limit_of_silence(View(run=run, streams={0: rank}), rank).seconds == 500.0
+    assert limit_of_silence(View(run=run, streams={0: rank}), rank, NOW).seconds == 500.0
 
 
 @pytest.mark.parametrize(
@@ -275,7 +304,7 @@ def test_a_peer_that_began_after_the_last_line_has_restarted_until_it_ends_a_ste
     rank = standing("forward", for_s=0.0)
     peer = standing("boot", for_s=0.0, rank=1, steps=steps, first_mono=NOW + began_s)
     view = View(run=Run(order=order_of({})), streams={0: rank, 1: peer})
-    assert limit_of_silence(view, rank).seconds == limit_s
+    assert limit_of_silence(view, rank, NOW).seconds == limit_s
 
 
 @pytest.mark.parametrize(

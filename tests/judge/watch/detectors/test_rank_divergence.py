@@ -12,8 +12,9 @@ from gonogo.judge.watch.detectors.rank_divergence import (
     name_culprit,
     stray_text,
 )
-from gonogo.judge.watch.view import View
-from tests.judge.watch.standing import standing
+from gonogo.judge.watch.stream import RankStream
+from gonogo.judge.watch.view import Run, View
+from tests.judge.watch.standing import NOW, standing
 from tests.judge.watch.streams import EPOCH, T0, Rank, order_of
 
 Position = tuple[int, int, int]
@@ -37,11 +38,20 @@ def view_of(positions: list[Position], **probes: Any) -> View:
     ("positions", "culprit"),
     [
         ([(5, 9, 9), (4, 9, 9)], 1),
-        ([(4, 8, 9), (4, 9, 1)], 0),
+        ([(4, 8, 9), (4, 9, 9)], 0),
+        ([(4, 8, 9), (4, 9, 1)], 1),
+        ([(4, 8, 1), (4, 9, 0)], 0),
         ([(4, 9, 3), (4, 9, 2)], 1),
         ([(4, 9, 3), (4, 9, 3), (4, 9, 2), (5, 0, 0)], 2),
     ],
-    ids=["step", "section", "collective", "four ranks"],
+    ids=[
+        "step",
+        "section",
+        "collectives before sections",
+        "one counts no collective",
+        "collective",
+        "four ranks",
+    ],
 )
 def test_the_lowest_position_is_the_culprit(positions: list[Position], culprit: int) -> None:
     view = view_of(positions)
@@ -86,9 +96,10 @@ def test_a_stack_outside_a_collective_does_not_beat_the_position() -> None:
 @pytest.mark.parametrize("state", ["stopped", "uninterruptible"])
 def test_a_held_rank_is_the_culprit_by_its_state(state: str) -> None:
     view = view_of([(4, 9, 3), (4, 9, 4)], ranks=[{"rank": 1, "state": state}])
-    found = name_culprit(view, view.active(), T0)
-    assert found is not None
-    assert (found.stream.rank, found.named) == (1, True)
+    for held_s, culprit in ((0.5, 0), (30.0, 1)):
+        found = name_culprit(view, view.active(), T0 + held_s)
+        assert found is not None
+        assert (found.stream.rank, found.named) == (culprit, True)
 
 
 def test_nobody_is_named_among_nobody() -> None:
@@ -106,7 +117,7 @@ def named(view: View) -> int | None:
 
 @pytest.mark.parametrize("only", [0, 1, 2])
 def test_a_rank_alone_in_its_collective_is_the_culprit_wherever_the_others_stand(only: int) -> None:
-    positions = [(4, 9, 3), (4, 9, 2), (4, 8, 9)]
+    positions = [(4, 9, 3), (4, 9, 3), (4, 8, 3)]
     assert named(view_of(positions)) == 2
     assert named(view_of(positions, **told(only))) == only
 
@@ -133,7 +144,68 @@ def test_an_observation_that_is_stale_or_names_nobody_changes_nothing(
 
 def test_a_held_rank_is_the_culprit_whatever_its_collective() -> None:
     held = [{"rank": 1, "state": "stopped"}]
-    assert named(view_of([(4, 9, 3), (4, 9, 4)], ranks=held, **told(0))) == 1
+    view = view_of([(4, 9, 3), (4, 9, 4)], ranks=held, **told(0))
+    found = name_culprit(view, view.active(), T0 + 5.0)
+    assert found is not None
+    assert found.stream.rank == 1
+
+
+def in_step(
+    rank: int, sections: int, usual: int, collectives: int = 0, each: int = -1, **told: Any
+) -> RankStream:
+    """A rank in step 41, so many sections into it; a step of it usually has `usual`."""
+    counts = tuple((step, usual, each) for step in (38, 39, 40))
+    place = {"section_seq": sections, "step_counts": counts, "collective_seq": collectives}
+    return standing("backward", for_s=10.0, rank=rank, **{**place, **told})
+
+
+def of_streams(*streams: RankStream) -> tuple[int, bool]:
+    view = View(run=Run(order=order_of({})), streams={row.rank: row for row in streams})
+    found = name_culprit(view, streams, NOW)
+    assert found is not None
+    return found.stream.rank, found.named
+
+
+def test_a_rank_that_names_fewer_sections_in_every_step_is_not_behind_by_those() -> None:
+    assert of_streams(in_step(0, 3, 5), in_step(1, 2, 5)) == (1, True)
+    assert of_streams(in_step(0, 3, 5), in_step(1, 2, 4))[1] is False
+    assert of_streams(in_step(0, 3, 5), in_step(1, 1, 4)) == (1, True)
+
+
+def test_of_ranks_that_nothing_tells_apart_the_last_that_moved_counts() -> None:
+    first = in_step(0, 2, 4, section_mono=NOW - 5.0)
+    assert of_streams(first, in_step(1, 3, 5, section_mono=NOW - 80.0)) == (0, False)
+    late = in_step(0, 2, 4, section_mono=NOW - 80.0)
+    assert of_streams(late, in_step(1, 3, 5, section_mono=NOW - 5.0)) == (1, False)
+
+
+def test_collectives_are_counted_from_the_last_step_that_told_them() -> None:
+    """A rank of a pipeline enters other collectives, so their sum says nothing."""
+    stage0 = in_step(0, 3, 4, 900, ended_at=(40, 896))
+    stage1 = in_step(1, 3, 4, 450, ended_at=(40, 447))
+    assert of_streams(stage0, stage1) == (1, True)
+    uneven = in_step(1, 3, 4, 450, ended_at=(40, 447), each=3)
+    assert of_streams(in_step(0, 3, 4, 900, ended_at=(40, 896), each=4), uneven)[1] is False
+    untold = in_step(1, 3, 4, 895, ended_at=(39, 890))
+    assert of_streams(stage0, untold) == (1, True)
+
+
+def evaluating(rank: int, section: str | None, **told: Any) -> RankStream:
+    """A rank between steps 40 and 41, which has evaluated before."""
+    place = {"step": 40, "section_times": (("eval", 60.0),), "collective_seq": 0}
+    return standing(section, for_s=70.0, rank=rank, **{**place, **told})
+
+
+def test_who_may_wait_for_one_that_evaluates_is_not_behind() -> None:
+    acts = evaluating(0, "eval", section_seq=9)
+    assert of_streams(acts, evaluating(1, None, section_seq=8)) == (0, False)
+    counts = evaluating(0, "eval", section_seq=9, collective_seq=5)
+    assert of_streams(counts, evaluating(1, None, section_seq=8, collective_seq=5)) == (0, False)
+    assert of_streams(counts, evaluating(1, None, section_seq=8, collective_seq=4)) == (1, True)
+    assert of_streams(counts, evaluating(1, None, section_seq=8, collective_seq=6)) == (0, True)
+    silent = evaluating(1, None, section_seq=8, heard_mono=NOW - 40.0)
+    assert of_streams(acts, silent) == (1, True)
+    assert of_streams(acts, evaluating(1, "log", section_seq=8)) == (1, True)
 
 
 def test_a_rank_that_is_alone_is_named() -> None:
@@ -157,19 +229,19 @@ SAVED = (("checkpoint", 9.0),)
 
 
 @pytest.mark.parametrize(
-    ("section", "completed", "times_s", "acts"),
+    ("section", "completed", "times_s", "acts", "named"),
     [
-        ("checkpoint", 40, (), True),
-        ("eval", 40, (), True),
-        ("log", 40, (), False),
-        ("checkpoint", 39, (), False),
-        ("checkpoint", 40, SAVED, False),
-        ("eval", 40, SAVED, True),
+        ("checkpoint", 40, (), True, True),
+        ("eval", 40, (), True, True),
+        ("log", 40, (), False, True),
+        ("checkpoint", 39, (), False, True),
+        ("checkpoint", 40, SAVED, True, False),
+        ("eval", 40, SAVED, True, True),
     ],
     ids=["saves", "evaluates", "logs", "another step", "all have saved", "others have saved"],
 )
 def test_one_rank_may_save_or_evaluate_for_all(
-    section: str, completed: int, times_s: tuple[tuple[str, float], ...], acts: bool
+    section: str, completed: int, times_s: tuple[tuple[str, float], ...], acts: bool, named: bool
 ) -> None:
     saver = standing(section, for_s=1.0, completed=completed, section_seq=1)
     waiting = standing(None, for_s=1.0, rank=1, section_times=times_s)
@@ -177,7 +249,7 @@ def test_one_rank_may_save_or_evaluate_for_all(
     view = view_of([(1, 0, 0)])
     found = name_culprit(view, [saver, waiting], T0)
     assert found is not None
-    assert (found.stream.rank, found.named) == (0 if acts else 1, True)
+    assert (found.stream.rank, found.named) == (0 if acts else 1, named)
 
 
 def test_a_rank_that_is_behind_acts_for_nobody() -> None:

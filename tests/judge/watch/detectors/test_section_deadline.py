@@ -1,13 +1,16 @@
 """D5: every section but boot and compute has its own clock."""
 
+import json
 from typing import Any
 
 import pytest
 
 from gonogo.contract.finding import Severity, Source
+from gonogo.contract.tick import ProcessState
 from gonogo.judge.watch.detectors.section_deadline import SectionDeadline
-from tests.judge.watch.standing import halts, look, standing, suspects
-from tests.judge.watch.streams import T0, World, order_of, watch
+from gonogo.judge.watch.processes import Process, Processes
+from tests.judge.watch.standing import NOW, halts, look, standing, suspects
+from tests.judge.watch.streams import T0, Said, World, order_of, watch
 
 
 def between(section: str | None, seconds: float, settings: dict[str, Any] | None = None) -> World:
@@ -221,3 +224,151 @@ def test_a_late_tick_misses_no_deadline(late_s: float, found: int) -> None:
     world = World(order_of({}, world_size=1), alive_every_s=5).boot().steps(1).pause("log", 62.0)
     ticks = [(T0, 0.0), (world.mono - 62.0, 0.0), (world.mono - 1.0, late_s)]
     assert len(watch(world, ticking=lambda end: ticks).halts) == found
+
+
+ALL_S = 300.0 + 600.0 + 1800.0 + 60.0 + 60.0
+"""What data, checkpoint, evaluation, log and no section may take together; a step a minute more."""
+
+
+def cycle(seconds: float, *sections: str | None, each_s: float = 40.0) -> World:
+    """All ranks go from section to section, and no step ends."""
+    world = World(order_of({}, steps=200, world_size=1), alive_every_s=20.0).boot().steps(40)
+    end = world.mono + seconds
+    while world.mono < end:
+        for section in sections:
+            world.pause(section, each_s)
+    return world
+
+
+@pytest.mark.parametrize("sections", [("data",), ("eval", "checkpoint", None)])
+def test_going_round_without_a_step_halts_in_the_end(sections: tuple[str | None, ...]) -> None:
+    limit_s = 2.0 * (ALL_S + 60.0)
+    assert watch(cycle(limit_s - 300.0, *sections).steps(1), interval_s=10.0).halts == []
+    (halt,) = watch(cycle(limit_s + 300.0, *sections), interval_s=10.0).halts
+    assert (halt.detector, halt.rank, halt.threshold) == ("section_deadline", 0, limit_s)
+    assert "goes from section to section" in halt.text
+
+
+@pytest.mark.parametrize(
+    ("told", "limit_s"),
+    [
+        ({}, 2.0 * (ALL_S + 60.0)),
+        ({"completed": 1000}, 8.0 * (300.0 + 600.0 + 1800.0 + 60.0 + 60.0 + 60.0)),
+        ({"section_times": (("eval", 600.0),)}, 2.0 * (ALL_S + 60.0 + 1200.0)),
+        ({"completed_steps": 0}, 2.0 * (ALL_S + 600.0 + 300.0 + 300.0 + 900.0 + 1800.0)),
+    ],
+    ids=["in the run", "after its last step", "long evaluations", "before its first step"],
+)
+def test_the_limit_of_going_round_is_made_of_those_of_its_sections(
+    told: dict[str, Any], limit_s: float
+) -> None:
+    for for_s, found in ((limit_s, []), (limit_s + 0.25, [limit_s])):
+        fields = {"still_mono": NOW - for_s, **told}
+        rank = standing("data", for_s=10.0, step_s=0.25, **fields)
+        assert halts(look(SectionDeadline, [rank])) == found
+
+
+def test_a_rank_that_names_no_sections_is_the_stall_rules() -> None:
+    rank = standing(None, for_s=10.0, labelled=False, still_mono=NOW - 1e6)
+    assert look(SectionDeadline, [rank]) == []
+
+
+DONE = {"done": True, "completed": 1000}
+
+
+def states(*known: ProcessState) -> Processes:
+    return Processes(ranks={rank: Process(state=state) for rank, state in enumerate(known)})
+
+
+@pytest.mark.parametrize(
+    ("for_s", "found"),
+    [
+        (600.0, []),
+        (600.25, ["warn"]),
+        (1800.0, ["warn"]),
+        (1800.25, ["warn", "halt"]),
+    ],
+)
+def test_a_rank_that_is_done_and_does_not_exit_is_told_of_and_then_ended(
+    for_s: float, found: list[str]
+) -> None:
+    ranks = [
+        standing(None, for_s=1e4, rank=rank, done_mono=NOW - for_s - (1 - rank), **DONE)
+        for rank in (0, 1)
+    ]
+    processes = states(ProcessState.DEAD, ProcessState.ALIVE)
+    seen = look(SectionDeadline, ranks, processes=processes)
+    assert [str(row.severity) for row in seen] == found
+    assert {row.rank for row in seen} <= {1}
+    both = look(SectionDeadline, ranks, processes=states(ProcessState.ALIVE, ProcessState.ALIVE))
+    assert {row.rank for row in both} <= {None}
+
+
+@pytest.mark.parametrize(
+    ("processes", "told", "found"),
+    [
+        (states(ProcessState.ALIVE, ProcessState.ALIVE), DONE, 2),
+        (states(ProcessState.DEAD, ProcessState.DEAD), DONE, 0),
+        (Processes(), DONE, 0),
+        (Processes(agent=Process(state=ProcessState.ALIVE)), DONE, 2),
+        (states(ProcessState.ALIVE, ProcessState.ALIVE), {"section": "forward"}, 0),
+    ],
+    ids=["ranks", "all gone", "unknown", "the launcher", "a peer still trains"],
+)
+def test_only_what_is_seen_and_all_done_can_fail_to_exit(
+    processes: Processes, told: dict[str, Any], found: int
+) -> None:
+    first = standing(None, for_s=1e4, done_mono=NOW - 1e4, **DONE)
+    section = told.get("section")
+    rest = {name: value for name, value in told.items() if name != "section"}
+    other = standing(section, for_s=1.0, rank=1, done_mono=NOW - 1e4, **rest)
+    assert len(look(SectionDeadline, [first, other], processes=processes)) == found
+
+
+def test_a_watcher_that_is_away_now_and_then_finds_it_all_the_same() -> None:
+    rank = standing("data", for_s=10.0, still_mono=NOW - 8000.0, done_mono=NOW - 500.0)
+    for _ in range(10):
+        rank.rearm(NOW, 20.0)
+    assert (rank.still_mono, rank.done_mono) == (NOW - 7800.0, NOW - 300.0)
+    assert len(halts(look(SectionDeadline, [rank]))) == 1
+    rank.rearm(NOW, 1e6)
+    assert rank.still_mono == NOW
+
+
+def test_lines_alone_do_not_tell_whether_a_process_exits() -> None:
+    rank = standing(None, for_s=1e4, done_mono=NOW - 1e4, **DONE)
+    processes = states(ProcessState.ALIVE)
+    assert look(SectionDeadline, [rank], processes=processes, watched=False) == []
+
+
+def test_a_run_that_is_done_and_hangs_is_ended() -> None:
+    world = World(order_of({}, steps=40), alive_every_s=60.0).boot().steps(40)
+    for rank in world.ranks:
+        rank.say("done")
+    world.probe(0, "dead", code=0)
+    world.ranks[1].spend(1900.0)
+    (halt,) = watch(world, interval_s=10.0).halts
+    assert (halt.detector, halt.rank, halt.section) == ("section_deadline", 1, None)
+    assert "did not exit" in halt.text
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_rank_that_evaluates_alone_after_all_have_has_the_time_that_takes(others: int) -> None:
+    """No collective is counted: those in no section may wait for it."""
+    world = World(order_of({}, steps=200), alive_every_s=20.0).boot().steps(40)
+    world.pause("eval", 60.0).steps(3)
+    for rank in world.ranks:
+        rank.collective_seq = 0
+        if rank.rank == others:
+            rank.enter("eval")
+        rank.spend(900.0)
+        rank.enter(None)
+    for rank in world.ranks:
+        rank.lines = [Said(row.mono, _uncounted(row.raw)) for row in rank.lines]
+    assert watch(world.steps(0), interval_s=2.0).halts == []
+
+
+def _uncounted(raw: bytes) -> bytes:
+    line = json.loads(raw)
+    line.pop("collective_seq", None)
+    return json.dumps(line).encode()

@@ -446,3 +446,23 @@ def test_another_rank_that_starts_anew_keeps_what_the_timed_one_has_shown() -> N
     timed = Timed(floor_tok_s=4096.0, floor_ratio=0.5).ends([9.0] * 3)
     timed.boot(1, "other").ends([1.0], rank=1)
     assert timed.ends([9.0] * 2).found == [(HALT, 5, "step4")]
+
+
+@pytest.mark.parametrize(("step_s", "found"), [(1.5, []), (4.0, [(HALT, "halt_ratio")])])
+def test_a_run_that_restarts_again_and_again_is_slow_all_the_same(
+    step_s: float, found: list[tuple[Severity, str]]
+) -> None:
+    """No window fills between two restarts; the steps before go on counting."""
+    timed = Timed(window_steps=16, warn_ratio=5.0, over_s=600.0).ends([1.0] * 40)
+    for number in range(20):
+        timed.boot(0, f"boot{number}").ends([step_s] * 10)
+    assert [severity for severity, _, _ in timed.found] == [severity for severity, _ in found]
+
+
+def test_a_restart_that_mends_a_slow_run_ends_what_lasted() -> None:
+    timed = Timed(window_steps=16, warn_ratio=5.0, over_s=600.0).ends([1.0] * 40)
+    timed.ends([4.0] * 145).boot(0, "second").ends([1.0] * 200)
+    assert timed.found == []
+    timed = Timed(window_steps=16, warn_ratio=5.0, over_s=600.0).ends([1.0] * 40)
+    timed.ends([4.0] * 145).boot(0, "second").ends([4.0] * 24)
+    assert [severity for severity, _, _ in timed.found] == [HALT]

@@ -142,6 +142,73 @@ def test_all_ranks_silent_in_backward_is_unknown() -> None:
     assert watch(world).halts == []
 
 
+@pytest.mark.parametrize(("silent_s", "found"), [(880.0, []), (960.0, [("stall", "backward")])])
+def test_all_ranks_silent_for_a_quarter_of_an_hour_while_they_live_is_a_stall(
+    silent_s: float, found: list[tuple[str, str]]
+) -> None:
+    """A native call that holds the interpreter for ever, and no stack can be read."""
+    world = hung(for_s=0.5)
+    for rank in world.ranks:
+        rank.mono += silent_s
+    halted = watch(world, interval_s=1.0).halted()
+    assert [(detector, section) for detector, _, section in halted] == found
+
+
+@pytest.mark.parametrize(("known", "found"), [(True, [60.0]), (False, [])])
+def test_silence_of_all_is_their_own_only_where_their_processes_are_seen(
+    known: bool, found: list[float]
+) -> None:
+    rank = standing("backward", for_s=1000.0, heard_mono=NOW - 900.25)
+    state = ProcessState.ALIVE if known else ProcessState.UNKNOWN
+    alive = Processes(ranks={0: Process(state=state)})
+    order = order_of({}, steps=1000, world_size=1)
+    assert halts(look(Stall, [rank], order=order, processes=alive)) == found
+
+
+@pytest.mark.parametrize(("silent_s", "found"), [(3600.0, []), (3600.25, [1800.0])])
+def test_a_program_that_names_nothing_may_be_silent_for_an_hour(
+    silent_s: float, found: list[float]
+) -> None:
+    rank = standing(None, for_s=100.0, labelled=False, heard_mono=NOW - silent_s)
+    alive = Processes(ranks={0: Process(state=ProcessState.ALIVE)})
+    order = order_of({}, steps=1000, world_size=1)
+    assert halts(look(Stall, [rank], order=order, processes=alive)) == found
+
+
+def held_in_a_step(state: str, free_s: float, held_s: float) -> World:
+    world = World(order_of({}, steps=200), alive_every_s=5.0).boot().steps(40)
+    world.open_step()
+    for rank in world.ranks:
+        rank.enter("backward")
+        rank.spend(free_s)
+    world.probe(1, state)
+    for rank in world.ranks:
+        rank.spend(held_s)
+    world.probe(1, "alive")
+    for rank in world.ranks:
+        rank.spend(1.0)
+        rank.enter("log")
+    world.close_step()
+    return world.steps(3)
+
+
+@pytest.mark.parametrize(
+    ("state", "free_s", "held_s"),
+    [("stopped", 15.5, 0.6), ("uninterruptible", 15.5, 0.6), ("uninterruptible", 1.0, 29.0)],
+)
+def test_a_step_in_which_a_process_is_held_for_a_while_goes_on(
+    state: str, free_s: float, held_s: float
+) -> None:
+    assert watch(held_in_a_step(state, free_s, held_s)).halts == []
+
+
+@pytest.mark.parametrize(("state", "limit_s"), [("stopped", 15.0), ("uninterruptible", 30.0)])
+def test_a_process_that_stays_held_in_a_step_is_its_culprit(state: str, limit_s: float) -> None:
+    (halt,) = watch(held_in_a_step(state, 0.0, 50.0)).halts
+    assert (halt.detector, halt.rank, halt.section) == ("stall", 1, "backward")
+    assert limit_s <= (halt.value or 0.0) < limit_s + 1.0
+
+
 def test_all_ranks_silent_halts_when_every_stack_stands_still() -> None:
     world = hung(for_s=1.5)
     for after_s in (10.0, 16.0):

@@ -1,0 +1,108 @@
+"""D11 on losses that are no language model's: what swings, jumps and changes its sign is well."""
+
+import math
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from gonogo.contract.finding import Severity
+from gonogo.contract.heartbeat import Identity
+from gonogo.judge.simulate.losses import LOSSES
+from gonogo.judge.watch.detectors.divergence import Divergence
+from tests.judge.watch.steps import Fed, Ran, feed
+from tests.judge.watch.streams import IDENTITY, order_of
+
+Told = dict[str, float]
+STEPS = 2600
+
+
+def lines_of(kind: str, seed: int) -> Iterator[Told]:
+    numbers = LOSSES[kind](random.Random(seed))
+    return (numbers(step) for step in range(STEPS))
+
+
+def run(lines: Iterator[Told], *, vocab: int | None = 256) -> Fed:
+    identity = Identity.model_validate({**IDENTITY.model_dump(), "vocab": vocab})
+    ran = Ran(order=order_of({}, identity=identity, steps=10 * STEPS), ranks=1)
+    for told in lines:
+        ran.step(**told)
+    return feed(Divergence, ran)
+
+
+@pytest.mark.parametrize("vocab", [256, None])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_healthy_loss_of_another_kind_halts_nothing(
+    kind: str, seed: int, vocab: int | None
+) -> None:
+    assert run(lines_of(kind, seed), vocab=vocab).halts == []
+
+
+def sick(lines: Iterator[Told], onset: int, ill: Callable[[int, Told], Told]) -> Iterator[Told]:
+    for step, told in enumerate(lines):
+        yield ill(step - onset, told) if step >= onset else told
+
+
+def climbs(since: int, told: Told) -> Told:
+    return {**told, "loss": told["loss"] + 0.02 * since}
+
+
+def blows_up(since: int, told: Told) -> Told:
+    by = math.exp(min(since, 400) / 40.0)
+    return {**told, "loss": abs(told["loss"]) * by + by, "grad_norm": told["grad_norm"] * by}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", ["sgdr", "sgdr_untold"])
+def test_a_language_models_loss_that_climbs_between_restarts_halts(kind: str, seed: int) -> None:
+    fed = run(sick(lines_of(kind, seed), 1300, climbs))
+    assert fed.halts
+    assert 1300 < (fed.halts[0].step or 0) < 2100
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", ["gan", "ppo", "grpo"])
+def test_a_loss_of_any_kind_that_blows_up_halts(kind: str, seed: int) -> None:
+    fed = run(sick(lines_of(kind, seed), 2000, blows_up))
+    assert len(fed.halts) == 1
+    assert 2000 < (fed.halts[0].step or 0) < 2400
+
+
+def test_a_loss_of_another_kind_that_rises_is_told_of() -> None:
+    fed = run(sick(lines_of("grpo", 0), 2000, climbs))
+    assert fed.halts == []
+    (warned,) = [row for row in fed.of(Severity.WARN) if "/rise/" in row.key][-1:]
+    assert "not of the kind that only falls" in warned.text
+    assert warned.act is None
+
+
+def quiet(step: int, *, noise: float = 0.02, grad_norm: float = 1.0) -> Told:
+    return {"loss": 3.0 + noise * math.sin(7.0 * step), "grad_norm": grad_norm, "lr": 1e-3}
+
+
+@pytest.mark.parametrize(("grad_norm", "halts"), [(2.9, 0), (3.1, 1)])
+def test_a_blow_up_has_gradients_three_times_the_usual(grad_norm: float, halts: int) -> None:
+    lines = [quiet(step, noise=0.5) for step in range(400)]
+    lines += [{"loss": 40.0, "grad_norm": grad_norm, "lr": 1e-3}] * 200
+    assert len(run(iter(lines)).halts) == halts
+
+
+@pytest.mark.parametrize(("height", "halts"), [(28.0, 0), (45.0, 1)])
+def test_a_blow_up_is_ten_times_all_that_was_before(height: float, halts: int) -> None:
+    lines = [quiet(step, noise=0.5) for step in range(400)]
+    lines += [{"loss": height, "grad_norm": 4.0, "lr": 1e-3}] * 300
+    assert len(run(iter(lines)).halts) == halts
+
+
+def test_one_negative_loss_says_that_it_is_another_kind() -> None:
+    lines = [quiet(step) for step in range(400)] + [{"loss": 6.0, "lr": 1e-3}] * 200
+    assert len(run(iter(lines)).halts) == 1
+    lines[100] = {"loss": -0.1, "lr": 1e-3}
+    assert run(iter(lines)).halts == []
+
+
+def test_a_learning_rate_that_warms_up_excuses_no_divergence() -> None:
+    lines = [{**quiet(step), "lr": 1e-6 * (step + 1)} for step in range(400)]
+    lines += [{"loss": 6.0, "lr": 1e-6 * (401 + step)} for step in range(200)]
+    assert len(run(iter(lines)).halts) == 1
