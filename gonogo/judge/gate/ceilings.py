@@ -22,6 +22,7 @@ from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.rules import Rules
 from gonogo.contract.watch import Watch
+from gonogo.judge.watch.registry import unknown_versions
 
 CEILING = "watch_ceiling"
 """Id of the condition that a setting beyond its ceiling makes."""
@@ -206,6 +207,13 @@ OWED = (
     Name.IDENTITY,
 )
 """Detectors without which hardly anything would halt a run; an order by hand may leave them out."""
+OWED_CHECKS = ("devices", "disk", "shm", "orphans", "code", "resume")
+"""Preflight checks that every order made by this release owes, with a service or without."""
+BY_SERVICE = ("environment", "peak")
+"""Those that it owes besides where ranks are started one by one."""
+NAMES_CHECKS = 3
+"""Version of the judge since which checks that an order by hand leaves out are named, and detectors
+in versions that nobody knows."""
 PLUGINS = "plugins"
 MOST = 60
 """Characters of another package's setting that are told."""
@@ -263,12 +271,30 @@ def weakened(rules: Rules) -> list[str]:
         for row in _loosened(rules)
     ]
     gone = [f"{name} does not watch" for name in _unwatched(rules)]
-    return [*texts, *gone, *_lowered_floor(rules), *_of_plugins(rules)]
+    floor = list(_lowered_floor(rules))
+    return [*texts, *gone, *_unknown(rules), *_unchecked(rules), *floor, *_of_plugins(rules)]
 
 
 def _unwatched(rules: Rules) -> list[str]:
     """Return what an order leaves out of them; one that names no detector has all."""
     return [name for name in OWED if rules.detectors and name not in rules.detectors]
+
+
+def _unknown(rules: Rules) -> list[str]:
+    """Return the detectors that an order names in a version that none of them ever had."""
+    if rules.judge_version < NAMES_CHECKS:
+        return []
+    unknown = unknown_versions(rules.detectors)
+    return [f"{name} watches by version {unknown[name]}, which nobody knows" for name in unknown]
+
+
+def _unchecked(rules: Rules) -> list[str]:
+    """Return the preflight checks that an order leaves out; one that names none says nothing."""
+    if rules.judge_version < NAMES_CHECKS or not rules.preflight:
+        return []
+    owed = OWED_CHECKS if rules.programs is not None else (*OWED_CHECKS, *BY_SERVICE)
+    absent = [name for name in owed if name not in rules.preflight]
+    return [f"the preflight does not check {', '.join(absent)}"] if absent else []
 
 
 def _of_plugins(rules: Rules) -> Iterator[str]:
@@ -300,15 +326,16 @@ def _lowered_floor(rules: Rules) -> Iterator[str]:
 def evaluate_ceilings(rules: Rules) -> CriterionResult | None:
     """Return the condition that settings beyond their ceilings make, or None without one."""
     rows = [row for row in _loosened(rules) if row.beyond is not None]
-    unwatched = _unwatched(rules)
-    if not rows and not unwatched:
+    left_out = [f"{name} does not watch" for name in _unwatched(rules)]
+    left_out += [*_unknown(rules), *_unchecked(rules)]
+    if not rows and not left_out:
         return None
     beyond = {row.path: row.value for row in rows}
     limits = {row.path: row.beyond for row in rows}
     texts = [
         f"{path} is {_told(value)}, its limit {limits[path]:g}" for path, value in beyond.items()
     ]
-    texts += [f"{name} does not watch" for name in unwatched]
+    texts += left_out
     return CriterionResult(
         id=CEILING,
         severity=GateSeverity.CONDITIONAL,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gonogo.contract.records import PREFLIGHT_CHECKS
 from gonogo.judge.gate.ceilings import (
     CEILINGS,
     TIGHTENS,
@@ -19,6 +20,7 @@ from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.watch.registry import versions
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan, bundled_plan_names
+from gonogo.supervise.preflight.preflight import WITHOUT_SERVICE
 from tests.data.make_runs import order_of
 from tests.judge.runs import judged, record_of
 
@@ -156,3 +158,41 @@ def test_a_limit_that_is_broken_the_other_way_is_told() -> None:
     assert found is not None
     assert found.threshold == {"slow.baseline_steps": 8.0}
     assert found.evidence == "the watch was weakened: slow.baseline_steps is 1, its limit 8"
+
+
+@pytest.mark.parametrize(
+    ("version", "known"), [(0, False), (1, True), (versions()["stall"] + 1, False), (99, False)]
+)
+def test_a_detector_in_a_version_that_nobody_knows_is_named(version: int, known: bool) -> None:
+    order = order_of().model_copy(update={"detectors": {**versions(), "stall": version}})
+    text = f"stall watches by version {version}, which nobody knows"
+    assert (text in weakened(build_rules(order))) is not known
+    assert (judged(record_of(order)).verdict == "GO") is known
+    of_2 = build_rules(order, judge_version=2)
+    assert text not in weakened(of_2)
+    assert evaluate_ceilings(of_2) is None
+
+
+LISTS = [
+    (list(PREFLIGHT_CHECKS), None, True),
+    (["devices"], None, False),
+    ([name for name in PREFLIGHT_CHECKS if name != "peak"], None, False),
+    (list(WITHOUT_SERVICE), ["python", "x.py"], True),
+    (["devices"], ["python", "x.py"], False),
+]
+
+
+@pytest.mark.parametrize(("checks", "command", "whole"), LISTS)
+def test_an_order_that_owes_fewer_checks_is_no_plain_go(
+    checks: list[str], command: list[str] | None, whole: bool
+) -> None:
+    order = order_of().model_copy(update={"preflight": checks, "command": command})
+    rules = build_rules(order)
+    named = [text for text in weakened(rules) if text.startswith("the preflight does not check")]
+    assert (named == []) is whole
+    assert (evaluate_ceilings(rules) is None) is whole
+    of_2 = build_rules(order, judge_version=2)
+    assert not any("the preflight does not check" in text for text in weakened(of_2))
+    assert evaluate_ceilings(of_2) is None
+    if command is None:
+        assert judged(record_of(order)).verdict == ("GO" if whole else "CONDITIONAL_GO")
