@@ -11,11 +11,13 @@ import pytest
 
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import NotFound, Rejected
+from gonogo.contract.facts import History
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.order import RunReason
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.evidence.record import load_run
+from gonogo.judge.gate.history import with_history
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.judge.ledger.recorded import record_of
@@ -252,6 +254,20 @@ def test_a_rerun_whose_history_was_taken_out_of_its_decision_is_named(
     forged = append(judged(verdict, rules, facts), place, None)
     found = replay_decision(forged, Surroundings(run_dir=folder))
     assert (found.equal, (found.path or "").rpartition(".")[0]) == (False, "facts.history")
+
+
+def test_no_history_makes_a_phase_of_a_rerun_that_ends_before_it(tmp_path: Path) -> None:
+    folder = save_rerun(tmp_path / "run", "confirm", bounded=True)
+    record = load_run(folder)
+    row = {"run": "run_gone", "verdict": "GO", "code": "completed"}
+    history = History.model_validate({"confirmations": [row]})
+    facts = with_history(build_facts(record, rules := build_rules(record.order)), history)
+    verdict = judge(facts, rules)
+    assert verdict.verdict == "CONDITIONAL_GO"
+    place = Place(id=new_id(Kind.DECISION), experiment="", phase=None, run=rules.run, at="")
+    forged = append(judged(verdict, rules, facts), place, None)
+    found = replay_decision(forged, Surroundings(run_dir=folder))
+    assert (found.equal, found.path) == (False, "facts.history.rerun")
 
 
 BAD_YAML = {

@@ -149,10 +149,10 @@ def _made_for(history: Json, rules: Json, again: Again, *, passed: bool) -> Diff
     if rerun is not None and rerun != again.rerun:
         return Difference(path="facts.history.rerun", recorded=rerun, found=again.rerun)
     told = rerun is not None or bool(history.get("confirmations"))
-    if again.rerun is None or told or not passed:
+    if again.rerun is None or not passed:
         return None
-    if again.reason == "confirm" or again.rerun.get("until") is not None:
-        return Difference(path="facts.history.rerun", recorded=None, found=again.rerun)
+    if again.rerun.get("until") is not None or (again.reason == "confirm" and not told):
+        return Difference(path="facts.history.rerun", recorded=rerun, found=again.rerun)
     return None
 
 

@@ -247,7 +247,9 @@ def _derived(
         if rules.get("steps") is None:
             return None
         return Difference(path="rules", recorded=shortened(rules), found="(no order.json)")
-    difference = first_difference(rules, _as_far(rules, again.rules), "rules")
+    name = "judge_version"  # before all else: an older judge than ordered has fewer rules
+    difference = first_difference(rules.get(name), again.rules.get(name), f"rules.{name}")
+    difference = difference or first_difference(rules, _as_far(rules, again.rules), "rules")
     if difference is not None:
         return difference
     return check_open_conditions(recorded, around.siblings, log.not_verified)
