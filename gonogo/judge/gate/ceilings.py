@@ -19,10 +19,9 @@ from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import CriterionOutcome, CriterionResult
 from gonogo.contract.finding import Source
 from gonogo.contract.hardware import hardware_profiles
-from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.rules import Rules
 from gonogo.contract.watch import Watch
-from gonogo.judge.watch.registry import unknown_versions
+from gonogo.judge.gate.left_out import less, missed
 
 CEILING = "watch_ceiling"
 """Id of the condition that a setting beyond its ceiling makes."""
@@ -197,23 +196,6 @@ good step arms a rule anew, or it follows what creeps up; by a straggler's ratio
 behind, and then none is; the spans of a clock are shorter than its jitter. Too large, an `alpha`
 smooths nothing. A `clip_share` of 1 is never reached. All else only tightens the other way.
 """
-OWED = (
-    Name.PROCESS_DEATH,
-    Name.NO_FIRST_HEARTBEAT,
-    Name.ALIVE_LOST,
-    Name.STALL,
-    Name.SECTION_DEADLINE,
-    Name.NON_FINITE,
-    Name.IDENTITY,
-)
-"""Detectors without which hardly anything would halt a run; an order by hand may leave them out."""
-OWED_CHECKS = ("devices", "disk", "shm", "orphans", "code", "resume")
-"""Preflight checks that every order made by this release owes, with a service or without."""
-BY_SERVICE = ("environment", "peak")
-"""Those that it owes besides where ranks are started one by one."""
-NAMES_CHECKS = 3
-"""Version of the judge since which checks that an order by hand leaves out are named, and detectors
-in versions that nobody knows."""
 PLUGINS = "plugins"
 MOST = 60
 """Characters of another package's setting that are told."""
@@ -270,31 +252,7 @@ def weakened(rules: Rules) -> list[str]:
         f" {'away from' if row.tighter else 'looser than'} the default {_told(row.default)}"
         for row in _loosened(rules)
     ]
-    gone = [f"{name} does not watch" for name in _unwatched(rules)]
-    floor = list(_lowered_floor(rules))
-    return [*texts, *gone, *_unknown(rules), *_unchecked(rules), *floor, *_of_plugins(rules)]
-
-
-def _unwatched(rules: Rules) -> list[str]:
-    """Return what an order leaves out of them; one that names no detector has all."""
-    return [name for name in OWED if rules.detectors and name not in rules.detectors]
-
-
-def _unknown(rules: Rules) -> list[str]:
-    """Return the detectors that an order names in a version that none of them ever had."""
-    if rules.judge_version < NAMES_CHECKS:
-        return []
-    unknown = unknown_versions(rules.detectors)
-    return [f"{name} watches by version {unknown[name]}, which nobody knows" for name in unknown]
-
-
-def _unchecked(rules: Rules) -> list[str]:
-    """Return the preflight checks that an order leaves out; one that names none says nothing."""
-    if rules.judge_version < NAMES_CHECKS or not rules.preflight:
-        return []
-    owed = OWED_CHECKS if rules.programs is not None else (*OWED_CHECKS, *BY_SERVICE)
-    absent = [name for name in owed if name not in rules.preflight]
-    return [f"the preflight does not check {', '.join(absent)}"] if absent else []
+    return [*texts, *missed(rules), *less(rules), *_lowered_floor(rules), *_of_plugins(rules)]
 
 
 def _of_plugins(rules: Rules) -> Iterator[str]:
@@ -326,8 +284,7 @@ def _lowered_floor(rules: Rules) -> Iterator[str]:
 def evaluate_ceilings(rules: Rules) -> CriterionResult | None:
     """Return the condition that settings beyond their ceilings make, or None without one."""
     rows = [row for row in _loosened(rules) if row.beyond is not None]
-    left_out = [f"{name} does not watch" for name in _unwatched(rules)]
-    left_out += [*_unknown(rules), *_unchecked(rules)]
+    left_out = missed(rules)
     if not rows and not left_out:
         return None
     beyond = {row.path: row.value for row in rows}

@@ -16,8 +16,9 @@ from gonogo.judge.gate.ceilings import (
     evaluate_ceilings,
     weakened,
 )
+from gonogo.judge.gate.left_out import CHECKS, CHECKS_OF_RANKS, OTHERS, OWED
 from gonogo.judge.gate.rules import build_rules
-from gonogo.judge.watch.registry import versions
+from gonogo.judge.watch.registry import REGISTRY, RELEASE_0_1, versions
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan, bundled_plan_names
 from gonogo.supervise.preflight.preflight import WITHOUT_SERVICE
@@ -196,3 +197,30 @@ def test_an_order_that_owes_fewer_checks_is_no_plain_go(
     assert evaluate_ceilings(of_2) is None
     if command is None:
         assert judged(record_of(order)).verdict == ("GO" if whole else "CONDITIONAL_GO")
+
+
+@pytest.mark.parametrize(
+    ("detectors", "named"),
+    [
+        (versions(), []),
+        ({name: row for name, row in versions().items() if name != "frozen"}, ["frozen"]),
+        ({}, [name for name in versions() if name not in RELEASE_0_1]),
+    ],
+    ids=["all", "all but one", "none named"],
+)
+def test_whoever_does_not_watch_is_listed_and_only_some_are_a_condition(
+    detectors: dict[str, int], named: list[str]
+) -> None:
+    order = order_of().model_copy(update={"detectors": detectors})
+    rules = build_rules(order)
+    said = [text for text in weakened(rules) if text.endswith(" does not watch")]
+    assert sorted(said) == sorted(f"{name} does not watch" for name in named)
+    assert evaluate_ceilings(rules) is None
+    of_2 = build_rules(order, judge_version=2)
+    assert not any(text.endswith(" does not watch") for text in weakened(of_2))
+
+
+def test_every_check_and_detector_is_owed_or_listed() -> None:
+    assert {*OWED, *OTHERS} == {row.name for row in REGISTRY}
+    assert {*CHECKS, *CHECKS_OF_RANKS} == set(PREFLIGHT_CHECKS)
+    assert set(CHECKS) == set(WITHOUT_SERVICE)
