@@ -4,9 +4,10 @@ Facts hold no path, no raw bytes and no wall time; numbers are rounded to nine s
 so that the same run gives the same facts on any machine. Lines are held by their count and digest,
 and by what the rules' criteria measure on them.
 
-One model reads both versions. Version 1 is that of release 0.1; version 2 adds what closes the
-evidence: every boot, the watch as measured, files by digest, contradictions. A digest is always
-taken over the document as it was recorded, never over what this model makes of it.
+One model reads all versions. Version 1 is that of release 0.1; version 2 adds what closes the
+evidence: every boot, the watch as measured, files by digest, contradictions; version 3 orders the
+processes of a rank by clocks that cannot be set. A digest is always taken over the document as it
+was recorded, never over what this model makes of it.
 """
 
 from typing import Any, Literal
@@ -24,7 +25,7 @@ from gonogo.contract.records import CheckOutcome
 from gonogo.contract.tick import FileSeal, WatchStart
 from gonogo.contract.wire import Number, Recorded
 
-FACTS_V = 2
+FACTS_V = 3
 """Version of the facts that are made today."""
 
 
@@ -207,6 +208,15 @@ class Remedy(Recorded):
     patch: dict[str, JsonValue]
 
 
+class Rerun(Recorded):
+    """What an order tells of a rerun by itself, where nobody names the runs before it."""
+
+    reason: Literal["confirm", "remedy"]
+    until: int | None = None
+    """Its last step, where that is not the phase's own: it only answers whether a failure comes
+    again."""
+
+
 class History(Recorded):
     """What the phase's other runs say."""
 
@@ -217,6 +227,8 @@ class History(Recorded):
     failed_step: int | None = None
     """Step of the failure that the confirmations are about, where they were bounded."""
     remedy: Remedy | None = None
+    rerun: Rerun | None = None
+    """What the order alone tells, of a run that was judged by itself."""
 
 
 class WatchFacts(Recorded):

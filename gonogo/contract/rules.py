@@ -72,6 +72,10 @@ class Rules(Recorded):
     """Criteria that may stay unobserved, by id; left out when empty."""
     programs: int | None = None
     """How many programs were started, where it is not one a rank; left out when null."""
+    allow_faults: bool = False
+    """Whether faults and scripted devices were allowed; left out when false. Version 3."""
+    fault: str | None = None
+    """The fault that was put in on purpose; left out when null. Version 3."""
     facts_v: int = 1
 
     @property
@@ -121,7 +125,7 @@ class Rules(Recorded):
     def document(self) -> dict[str, Any]:
         """Return the JSON document that a decision records, in the form of its version."""
         found: dict[str, Any] = wire_value(self.model_dump(mode="json"))
-        for name in ("settles", "waive", "programs"):
+        for name in ("settles", "waive", "programs", "allow_faults", "fault"):
             if not found[name]:
                 del found[name]
         if self.v > 1:

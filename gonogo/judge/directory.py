@@ -19,7 +19,7 @@ from gonogo.contract.plan import Plan
 from gonogo.judge.course.cause import describe_cause
 from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.evidence.record import RunRecord, load_order, load_run
-from gonogo.judge.gate.history import with_history
+from gonogo.judge.gate.history import rerun_of, with_history
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.judge.ledger.seal import Place, append, judged
@@ -92,11 +92,18 @@ def judge_directory(
 
 
 def _history_of(order: Order | None) -> History | None:
-    """Return what the order tells of the runs before: that this one was made with a remedy."""
-    if order is None or order.reason is not RunReason.REMEDY:
+    """Return what the order tells of the runs before: what this one was made for.
+
+    Whoever decides about a phase names those runs; of a directory by itself only the order is
+    there, and a rerun passes no phase as if nothing had failed before it.
+    """
+    if order is None or order.reason not in (RunReason.CONFIRM, RunReason.REMEDY):
         return None
-    unnamed = "a failure that order.json does not name"
-    return History(remedy=Remedy(diagnosis=unnamed, patch={}))
+    rerun = rerun_of(order)
+    if order.reason is RunReason.CONFIRM:
+        return History(rerun=rerun)
+    remedy = Remedy(diagnosis="a failure that order.json does not name", patch={})
+    return History(remedy=remedy) if rerun.until is None else History(remedy=remedy, rerun=rerun)
 
 
 def _outcome_of(record: RunRecord, judged: Outcome | None) -> Outcome | None:

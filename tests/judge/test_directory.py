@@ -10,9 +10,18 @@ from typing import Any
 import pytest
 
 from gonogo.contract.errors import NotFound, Rejected
+from gonogo.contract.facts import History
+from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.order import RunReason
 from gonogo.judge.directory import judge_directory
+from gonogo.judge.evidence.facts import build_facts
+from gonogo.judge.evidence.record import load_run
+from gonogo.judge.gate.history import with_history
+from gonogo.judge.gate.rules import build_rules
+from gonogo.judge.gate.verdict import judge
 from gonogo.judge.ledger.recorded import record_of
+from gonogo.judge.ledger.replay import Surroundings, replay_decision
+from gonogo.judge.ledger.seal import Place, append, judged
 from gonogo.planning.source import bundled_plan
 from tests.data import make_runs
 from tests.data.make_runs import EPOCH
@@ -185,3 +194,89 @@ def test_a_run_that_was_made_with_a_remedy_is_conditional(tmp_path: Path) -> Non
     found = judge_directory(tmp_path / "run")
     assert found["verdict"] == "CONDITIONAL_GO"
     assert [row["criterion"] for row in found["conditions"]] == ["remedied"]
+
+
+RERUNS = [
+    ("first", False, "GO", []),
+    ("resume", False, "GO", []),
+    ("rerun", False, "GO", []),
+    ("takeover", False, "GO", []),
+    ("campaign", False, "GO", []),
+    ("confirm", False, "CONDITIONAL_GO", ["reproduced"]),
+    ("remedy", False, "CONDITIONAL_GO", ["remedied"]),
+    ("confirm", True, "INCONCLUSIVE", []),
+    ("remedy", True, "INCONCLUSIVE", []),
+    ("first", True, "INCONCLUSIVE", []),
+]
+
+
+def save_rerun(folder: Path, reason: str, *, bounded: bool) -> Path:
+    """A run that went to its last ordered step; a bounded one ends before its phase."""
+    order = make_runs.order_of().model_copy(update={"reason": RunReason(reason)})
+    if bounded:
+        order = order.model_copy(update={"steps": 8, "gate": []})
+    ranks = make_runs.healthy_ranks(order)
+    make_runs.save_run(folder, order, ranks, make_runs.exit_of(ranks))
+    return folder
+
+
+@pytest.mark.parametrize(("reason", "bounded", "verdict", "conditions"), RERUNS)
+def test_no_rerun_passes_by_itself_as_if_nothing_had_failed_before_it(
+    reason: str, bounded: bool, verdict: str, conditions: list[str], tmp_path: Path
+) -> None:
+    folder = save_rerun(tmp_path / "run", reason, bounded=bounded)
+    found = judge_directory(folder)
+    assert found["verdict"] == verdict
+    assert [row["criterion"] for row in found["conditions"]] == conditions
+    again = replay_decision(record_of(found), Surroundings(run_dir=folder))
+    assert again.equal, again.text
+
+
+@pytest.mark.parametrize(
+    ("reason", "bounded"), [("confirm", False), ("remedy", False), ("confirm", True)]
+)
+def test_a_rerun_whose_history_was_taken_out_of_its_decision_is_named(
+    reason: str, bounded: bool, tmp_path: Path
+) -> None:
+    folder = save_rerun(tmp_path / "run", reason, bounded=bounded)
+    record = load_run(folder)
+    facts = build_facts(record, rules := build_rules(record.order))
+    verdict = judge(facts, rules)
+    assert verdict.verdict == "GO", "by itself nothing is wrong with it"
+    place = Place(id=new_id(Kind.DECISION), experiment="", phase=None, run=rules.run, at="")
+    forged = append(judged(verdict, rules, facts), place, None)
+    found = replay_decision(forged, Surroundings(run_dir=folder))
+    assert (found.equal, (found.path or "").rpartition(".")[0]) == (False, "facts.history")
+
+
+def test_no_history_makes_a_phase_of_a_rerun_that_ends_before_it(tmp_path: Path) -> None:
+    folder = save_rerun(tmp_path / "run", "confirm", bounded=True)
+    record = load_run(folder)
+    row = {"run": "run_gone", "verdict": "GO", "code": "completed"}
+    history = History.model_validate({"confirmations": [row]})
+    facts = with_history(build_facts(record, rules := build_rules(record.order)), history)
+    verdict = judge(facts, rules)
+    assert verdict.verdict == "CONDITIONAL_GO"
+    place = Place(id=new_id(Kind.DECISION), experiment="", phase=None, run=rules.run, at="")
+    forged = append(judged(verdict, rules, facts), place, None)
+    found = replay_decision(forged, Surroundings(run_dir=folder))
+    assert (found.equal, found.path) == (False, "facts.history.rerun")
+
+
+BAD_YAML = {
+    "nested": (b"a: " + b"[" * 3000, "levels"),
+    "no UTF-8": (b"\xff\xfe\x00", "not YAML: no UTF-8"),
+    "a number without end": (b"steps: " + b"9" * 5000, "a number of 5000 characters"),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), BAD_YAML.values(), ids=BAD_YAML)
+def test_a_plan_that_nobody_can_read_is_refused(
+    text: bytes, said: str, copy_run: CopyRun, tmp_path: Path
+) -> None:
+    run = copy_run("healthy")
+    (run / "order.json").unlink()
+    plan = tmp_path / "plan.yaml"
+    plan.write_bytes(text)
+    with pytest.raises(Rejected, match=said):
+        judge_directory(run, plan=str(plan), phase="smoke")

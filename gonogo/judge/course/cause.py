@@ -7,6 +7,7 @@ diagnosis fits is called unknown, and where to look is listed, the most telling 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import Cause, CriterionOutcome, CriterionResult, Verdict
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
@@ -97,8 +98,9 @@ def cause_of(
     if outcome is not None and outcome.klass is not OutcomeClass.SUCCESS:
         text = f": {outcome.text}" if outcome.text else ""
         return f"{outcome.code.value} by {outcome.actor.value}{text}"
-    worst = next((row for row in criteria if row.outcome is CriterionOutcome.FAIL), None)
-    worst = worst or next((row for row in criteria if row.outcome != "pass"), None)
+    deciding = [row for row in criteria if row.severity is not GateSeverity.ADVISORY]
+    worst = next((row for row in deciding if row.outcome is CriterionOutcome.FAIL), None)
+    worst = worst or next((row for row in deciding if row.outcome != "pass"), None)
     if worst is not None:
         return f"criterion {worst.id} {worst.outcome.value}: {worst.evidence}"
     return "it has not ended" if outcome is None else outcome.code.value

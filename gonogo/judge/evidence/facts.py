@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from gonogo.contract.canonical import canonical_bytes, digest, rounded
 from gonogo.contract.criterion import Criterion, Metric
 from gonogo.contract.facts import (
-    FACTS_V,
     BootFacts,
     ExitFacts,
     Facts,
@@ -57,12 +56,12 @@ def build_facts(record: RunRecord, rules: Rules) -> Facts:
         rules: whose criteria are measured.
 
     Returns:
-        facts of the present version; `judge(facts, rules)` needs nothing else.
+        facts of the rules' version; `judge(facts, rules)` needs nothing else.
     """
     ranks = record.ranks
     measures = _measures(ranks, rules)
     return Facts(
-        v=FACTS_V,
+        v=rules.facts_v,
         source="predecessor" if record.predecessor else "gonogo",
         outcome=outcome_of(record, rules),
         exit=_exit_facts(record),

@@ -1,7 +1,7 @@
 """Which bytes did a verdict rest on? Small files by size and SHA-256, device lines by digest.
 
-Small files stay as they are, so their bytes are sealed; lines are held by the digest of what their
-Parquet gives back (parsed, de-duplicated, sorted), so that pruning a run changes nothing.
+Small files stay as they are, so their bytes are sealed; lines are held by the digest of what they
+say (parsed, each once, sorted), so that how they are written, and in which order, changes nothing.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from gonogo.contract.device import DeviceSample
 from gonogo.contract.records import ExitRecord
 from gonogo.contract.tick import FileSeal
-from gonogo.judge.watch.recorded import TOLD_BYTES
+from gonogo.judge.watch.ticks import TOLD_BYTES
 from gonogo.rundir import RunDir, iter_lines, load_bytes, open_file
 
 SEALED = ("order.json", "exit.json", "preflight/preflight.json", "model.json", "env.json")

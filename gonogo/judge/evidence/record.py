@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from gonogo.contract.canonical import canonical_bytes, wire_line
 from gonogo.contract.errors import Corrupt
-from gonogo.contract.facts import ProcessExit
+from gonogo.contract.facts import FACTS_V, ProcessExit
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
@@ -38,6 +38,9 @@ from gonogo.judge.watch.recorded import BootRecord, WatchRecord, boots_of
 from gonogo.rundir import RunDir, iter_lines, load_record, open_file
 
 _M = TypeVar("_M", bound=BaseModel)
+
+BY_MONOTONIC = 3
+"""Version of facts since which no wall clock says in which order processes came."""
 
 MARKS = (".HALT", ".kill")
 """Files by which somebody asked the run to end."""
@@ -91,7 +94,9 @@ class _Steps:
         self.ranks[rank].take(beat)
 
 
-def load_run(path: Path, *, now: float | None = None, order: Order | None = None) -> RunRecord:
+def load_run(
+    path: Path, *, now: float | None = None, order: Order | None = None, facts_v: int = FACTS_V
+) -> RunRecord:
     """Return the record of a run directory, ours or the predecessor's.
 
     Args:
@@ -99,6 +104,7 @@ def load_run(path: Path, *, now: float | None = None, order: Order | None = None
         now: Unix seconds at which an unfinished run is looked at; None stops the clock at the
             last line.
         order: what was ordered, for a directory without order.json.
+        facts_v: version of the facts that are to be made of it.
 
     Raises:
         Corrupt: order.json is there and cannot be read: nobody knows what was ordered.
@@ -122,11 +128,13 @@ def load_run(path: Path, *, now: float | None = None, order: Order | None = None
     )
     if order is None:
         lines = {rank: read_lines(rank, iter_lines(run_dir.heartbeat(rank))) for rank in ranks}
+        for row in lines.values():
+            row.steps.order_by((), wall=facts_v < BY_MONOTONIC)
         record = _of_lines(None, lines, small)
         compared = compare_findings(run_dir, (), unreadable)
     else:
         _is_file(run_dir.watch, unreadable)
-        record, folded = _fold_run(run_dir, ranks, order, small, now)
+        record, folded = _fold_run(run_dir, ranks, order, small, now, facts_v)
         compared = compare_findings(run_dir, folded, unreadable)
     check_findings_seal(run_dir, exit_record, unreadable)
     told = record.watch.devices if record.watch is not None else b""
@@ -196,7 +204,12 @@ def _present(rows: Mapping[int, RankExit | None]) -> dict[int, RankExit]:
 
 
 def _fold_run(
-    run_dir: RunDir, ranks: Iterable[int], order: Order, small: _Small, now: float | None
+    run_dir: RunDir,
+    ranks: Iterable[int],
+    order: Order,
+    small: _Small,
+    now: float | None,
+    facts_v: int,
 ) -> tuple[RunRecord, list[Finding]]:
     """Return what one pass over ticks and lines comes to, and its findings."""
     sinks: list[_Steps] = []
@@ -211,6 +224,9 @@ def _fold_run(
     if open_end is not None and folded.watch is not None and not has_arrived(state):
         findings += watch_on(state, now=open_end)
     steps = sinks[-1].ranks if sinks else _Steps(ranks).ranks
+    named = folded.watch.boots if folded.watch is not None else {}
+    for rank, row in steps.items():
+        row.order_by(named.get(rank, ()), wall=facts_v < BY_MONOTONIC)
     if folded.watch is not None:
         lay_over(steps, folded.watch.devices_said)
     record = RunRecord(

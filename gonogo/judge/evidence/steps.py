@@ -1,7 +1,8 @@
 """Which steps did one rank take, and which processes took them? Made line by line, in any order.
 
 `RankSteps.take` is called once for each distinct line. Nothing depends on the order in which lines
-come: processes are ordered by their first stamp, lines within one by `seq`.
+come: processes are ordered as the ticks name them, else by their first stamp on the monotonic clock
+(`watch.boots`), lines within one by `seq`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,6 +12,7 @@ from gonogo.contract.heartbeat import Heartbeat, Identity, Msg
 from gonogo.judge.evidence.signs import signs_of
 from gonogo.judge.evidence.spacing import Spacing
 from gonogo.judge.evidence.table import STEP_MESSAGES, StepTable
+from gonogo.judge.watch.boots import boots_in_order
 
 MAX_PIDS = 4
 _STEP_MESSAGES = frozenset(msg.value for msg in STEP_MESSAGES)
@@ -111,7 +113,10 @@ class RankSteps:
 
     def __init__(self) -> None:
         self._boots: dict[str, BootSteps] = {}
+        self._ordered: list[BootSteps] | None = None
         self._merged: StepTable | None = None
+        self._named: tuple[str, ...] = ()
+        self._by_wall = False
         self.told_by_devices: Mapping[str, Mapping[int, float]] = {}
         """Metric → step → value, of what the rank's lines cannot say; `lay_over` fills it."""
         self.spacing: Spacing | None = None
@@ -123,20 +128,40 @@ class RankSteps:
         if boot is None:
             boot = self._boots[beat.boot] = BootSteps(beat.boot)
         boot.take(beat)
-        self._merged = None
+        self._ordered = self._merged = None
+
+    def order_by(self, named: Iterable[str], *, wall: bool = False) -> None:
+        """Say in which order the ticks name the processes.
+
+        Args:
+            named: boots, each as often as they are named.
+            wall: order by the wall clock instead, as facts of version 2 were made.
+        """
+        self._named, self._by_wall = tuple(dict.fromkeys(named)), wall
+        self._ordered = self._merged = None
 
     @property
     def boots(self) -> list[BootSteps]:
         """The processes in the order in which they began."""
-        return sorted(self._boots.values(), key=lambda row: (row.began_ts, row.boot))
+        if self._ordered is None:
+            self._ordered = self._in_order()
+        return self._ordered
+
+    def _in_order(self) -> list[BootSteps]:
+        rows = self._boots
+        if self._by_wall:
+            return sorted(rows.values(), key=lambda row: (row.began_ts, row.boot))
+        began = {name: row.began_mono for name, row in rows.items()}
+        return [rows[name] for name in boots_in_order(began, self._named)]
 
     @property
     def steps(self) -> StepTable:
         """All steps."""
         if self._merged is None:
-            merged = StepTable()
-            for number, boot in enumerate(self.boots):
-                merged = boot.steps.laid_over(merged, number) if number else boot.steps
+            boots = self.boots
+            merged = boots[0].steps if len(boots) == 1 else StepTable()
+            for number, boot in enumerate(boots if len(boots) > 1 else ()):
+                merged.lay(boot.steps, number)
             self._merged = merged
         return self._merged
 

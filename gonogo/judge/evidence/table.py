@@ -1,8 +1,8 @@
 """What did one process of a rank say of each step? Numbers in columns, one row a step.
 
 A run of 50 000 steps on eight ranks says more than a million lines: no line is kept. Within a
-process the line with the higher `seq` counts, in whatever order lines come; `laid_over` lays a
-later process over an earlier one.
+process the line with the higher `seq` counts, in whatever order lines come; `lay` lays a later
+process over an earlier one.
 """
 
 import math
@@ -54,8 +54,8 @@ class StepTable:
     end_seq: "array[int]" = field(default_factory=_integers)
     start_mono: "array[float]" = field(default_factory=_doubles)
     end_mono: "array[float]" = field(default_factory=_doubles)
-    start_boot: "array[int]" = field(default_factory=lambda: array("H"))
-    end_boot: "array[int]" = field(default_factory=lambda: array("H"))
+    start_boot: "array[int]" = field(default_factory=_integers)
+    end_boot: "array[int]" = field(default_factory=_integers)
     skipped: bytearray = field(default_factory=bytearray)
     told: "array[int]" = field(default_factory=lambda: array("H"))
     """Which of `NUMBERS` the progress line told, as bits."""
@@ -110,31 +110,25 @@ class StepTable:
                 self.numbers[place][row] = value
         self.told[row] = told
 
-    def laid_over(self, earlier: "StepTable", boot: int) -> "StepTable":
-        """Return the steps of both; what this process (number `boot`) said counts."""
-        found = StepTable()
-        found._copy(earlier, None)
-        found._copy(self, boot)
-        return found
-
-    def _copy(self, source: "StepTable", boot: int | None) -> None:
-        for step, there in source.rows.items():
+    def lay(self, later: "StepTable", boot: int) -> None:
+        """Lay the steps of a later process (number `boot`) over these: what it said counts."""
+        for step, there in later.rows.items():
             row = self._row(step)
-            if source.start_seq[there] != NEVER:
-                self.start_seq[row] = source.start_seq[there]
-                self.start_mono[row] = source.start_mono[there]
-                self.start_boot[row] = source.start_boot[there] if boot is None else boot
-            if source.progress_seq[there] != NEVER:
-                self.progress_seq[row] = source.progress_seq[there]
-                self.skipped[row], self.told[row] = source.skipped[there], source.told[there]
-                for mine, its in zip(self.numbers, source.numbers, strict=True):
+            if later.start_seq[there] != NEVER:
+                self.start_seq[row] = later.start_seq[there]
+                self.start_mono[row] = later.start_mono[there]
+                self.start_boot[row] = boot
+            if later.progress_seq[there] != NEVER:
+                self.progress_seq[row] = later.progress_seq[there]
+                self.skipped[row], self.told[row] = later.skipped[there], later.told[there]
+                for mine, its in zip(self.numbers, later.numbers, strict=True):
                     mine[row] = its[there]
-            if source.end_seq[there] != NEVER:
-                self.end_seq[row] = source.end_seq[there]
-                self.end_mono[row] = source.end_mono[there]
-                self.end_boot[row] = source.end_boot[there] if boot is None else boot
-                self.tokens[row] = source.tokens[there]
-                for mine, its in zip(self.sections, source.sections, strict=True):
+            if later.end_seq[there] != NEVER:
+                self.end_seq[row] = later.end_seq[there]
+                self.end_mono[row] = later.end_mono[there]
+                self.end_boot[row] = boot
+                self.tokens[row] = later.tokens[there]
+                for mine, its in zip(self.sections, later.sections, strict=True):
                     mine[row] = its[there]
 
     def said(self, msg: Msg, step: int) -> bool:

@@ -3,14 +3,22 @@
 Each answer is one outcome, what was observed, and a sentence; `built_in` makes criteria of them.
 """
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.decision import CriterionOutcome
 from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Severity
 from gonogo.contract.rules import Rules
+
+BY_MAJORITY = 3
+"""Version of the judge since which most ranks say what is right where the order does not."""
+MOST_TOLD = 4
+"""Ranks that a sentence names."""
 
 
 class Word(Enum):
@@ -53,33 +61,62 @@ def ranks_completed(facts: Facts, rules: Rules, steps: int) -> Said:
     return PASS, steps, f"all {len(rows)} ranks reached step {steps} and exited 0"
 
 
-Unequal = tuple[str, str, Any, Any]
-"""Field, rank, expected, found."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unequal:
+    """A field in which a process is not what it should be."""
+
+    name: str
+    rank: str | None
+    """None where the ranks differ and nothing tells which of them is right."""
+    wanted: Any
+    found: Any
+    """Of no rank: rank → what it says."""
+    by_peers: bool = False
+    """Whether most of the other ranks say what is wanted, and not the order."""
 
 
 def differences(facts: Facts, rules: Rules) -> Iterator[Unequal]:
-    """Yield every field in which a rank is not what was ordered, or not what rank 0 is."""
+    """Yield every field in which a rank is not what was ordered, or not what most ranks are."""
     identities = {rank: row.said() for rank, row in facts.identity.items()}
     yield from unequal(identities.items(), rules)
     tokens = rules.identity.tokens_per_step
     for rank, row in facts.ranks.items():
         for found in row.tokens:
             if tokens is not None and found != tokens:
-                yield "tokens", rank, tokens, found
+                yield Unequal(name="tokens", rank=rank, wanted=tokens, found=found)
 
 
 def unequal(said: Iterable[tuple[str, dict[str, Any]]], rules: Rules) -> Iterator[Unequal]:
-    """Yield every field in which a process is not what was ordered, or not what the first is."""
+    """Yield every field in which a process is not what was ordered, or not what most others are."""
+    rows = list(said)
     expected = rules.identity.said()
-    first: dict[str, Any] | None = None
-    for rank, fields in said:
-        first = fields if first is None else first
+    first: dict[str, Any] = rows[0][1] if rows else {}
+    by_majority = rules.judge_version >= BY_MAJORITY
+    for rank, fields in rows:
         for name, value in fields.items():
             wanted = expected.get(name)
             if wanted is not None and not _equal(name, wanted, value, rules.params_tolerance_ratio):
-                yield name, rank, wanted, value
-            elif name in first and value != first[name]:
-                yield name, rank, first[name], value
+                yield Unequal(name=name, rank=rank, wanted=wanted, found=value)
+            elif not by_majority and name in first and value != first[name]:
+                yield Unequal(name=name, rank=rank, wanted=first[name], found=value)
+    if by_majority:
+        for name in dict.fromkeys(name for _, fields in rows for name in fields):
+            yield from _odd_ones(name, [(rank, row[name]) for rank, row in rows if name in row])
+
+
+def _odd_ones(name: str, said: Sequence[tuple[str, Any]]) -> Iterator[Unequal]:
+    """Yield the ranks that differ from most; one row without a rank where none are most."""
+    texts = [canonical_bytes(value) for _, value in said]
+    (most, count), *others = Counter(texts).most_common()
+    if not others:
+        return
+    if 2 * count <= len(said):
+        yield Unequal(name=name, rank=None, wanted=None, found=dict(said))
+        return
+    usual = said[texts.index(most)][1]
+    for (rank, value), text in zip(said, texts, strict=True):
+        if text != most:
+            yield Unequal(name=name, rank=rank, wanted=usual, found=value, by_peers=True)
 
 
 def _equal(name: str, wanted: Any, found: Any, tolerance: float) -> bool:
@@ -90,10 +127,14 @@ def _equal(name: str, wanted: Any, found: Any, tolerance: float) -> bool:
 
 def told(row: Unequal) -> str:
     """Return a difference in words."""
-    name, rank, wanted, found = row
-    if found is None:
-        return f"rank {rank} did not say {name}, {wanted!r} was ordered"
-    return f"{name} of rank {rank} is {found!r}, {wanted!r} was ordered"
+    if row.rank is None:
+        values = [f"{value!r} on rank {rank}" for rank, value in row.found.items()]
+        more = f" and {len(values) - MOST_TOLD} more" if len(values) > MOST_TOLD else ""
+        return f"{row.name} differs between the ranks: {', '.join(values[:MOST_TOLD])}{more}"
+    if row.found is None:
+        return f"rank {row.rank} did not say {row.name}, {row.wanted!r} was ordered"
+    who = "is that of most ranks" if row.by_peers else "was ordered"
+    return f"{row.name} of rank {row.rank} is {row.found!r}, {row.wanted!r} {who}"
 
 
 def halts(facts: Facts) -> Said | None:

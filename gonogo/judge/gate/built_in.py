@@ -94,10 +94,10 @@ def identity(facts: Facts, rules: Rules) -> Iterator[Said]:
     if not rules.known:
         yield INCONCLUSIVE, None, UNKNOWN_ORDER
         return
-    mismatches = [row for row in _differences(facts, rules) if row[0] not in rules.allow_drift]
+    mismatches = [row for row in _differences(facts, rules) if row.name not in rules.allow_drift]
     if mismatches:
         text = "; ".join(told(row) for row in mismatches[:3])
-        yield FAIL, {row[0]: row[3] for row in mismatches}, text
+        yield FAIL, {row.name: row.found for row in mismatches}, text
     yield from _order_holds(facts, rules)
     if facts.source == "predecessor":
         for text in facts.contradictions:
@@ -295,7 +295,7 @@ def _worst(said: Iterator[Said]) -> Said:
 
 def evaluate_drift(facts: Facts, rules: Rules) -> CriterionResult | None:
     """Return the condition that an allowed drift makes, or None without drift."""
-    drifted = [row for row in _differences(facts, rules) if row[0] in rules.allow_drift]
+    drifted = [row for row in _differences(facts, rules) if row.name in rules.allow_drift]
     drifted += _unsaid_drift(facts, rules)
     if not drifted:
         return None
@@ -303,8 +303,8 @@ def evaluate_drift(facts: Facts, rules: Rules) -> CriterionResult | None:
         id=DRIFT,
         severity=GateSeverity.CONDITIONAL,
         outcome=CriterionOutcome.FAIL,
-        observed={row[0]: row[3] for row in drifted},
-        threshold={row[0]: row[2] for row in drifted},
+        observed={row.name: row.found for row in drifted},
+        threshold={row.name: row.wanted for row in drifted},
         evidence="; ".join(told(row) for row in drifted[:3]),
     )
 
@@ -317,4 +317,4 @@ def _unsaid_drift(facts: Facts, rules: Rules) -> Iterator[Unequal]:
             said = {} if boot.identity is None else boot.identity.said()
             for name in rules.allow_drift:
                 if name in expected and name not in said:
-                    yield name, str(rank), expected[name], None
+                    yield Unequal(name=name, rank=str(rank), wanted=expected[name], found=None)

@@ -19,9 +19,9 @@ from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import CriterionOutcome, CriterionResult
 from gonogo.contract.finding import Source
 from gonogo.contract.hardware import hardware_profiles
-from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.rules import Rules
 from gonogo.contract.watch import Watch
+from gonogo.judge.gate.left_out import less, missed
 
 CEILING = "watch_ceiling"
 """Id of the condition that a setting beyond its ceiling makes."""
@@ -196,16 +196,6 @@ good step arms a rule anew, or it follows what creeps up; by a straggler's ratio
 behind, and then none is; the spans of a clock are shorter than its jitter. Too large, an `alpha`
 smooths nothing. A `clip_share` of 1 is never reached. All else only tightens the other way.
 """
-OWED = (
-    Name.PROCESS_DEATH,
-    Name.NO_FIRST_HEARTBEAT,
-    Name.ALIVE_LOST,
-    Name.STALL,
-    Name.SECTION_DEADLINE,
-    Name.NON_FINITE,
-    Name.IDENTITY,
-)
-"""Detectors without which hardly anything would halt a run; an order by hand may leave them out."""
 PLUGINS = "plugins"
 MOST = 60
 """Characters of another package's setting that are told."""
@@ -262,13 +252,7 @@ def weakened(rules: Rules) -> list[str]:
         f" {'away from' if row.tighter else 'looser than'} the default {_told(row.default)}"
         for row in _loosened(rules)
     ]
-    gone = [f"{name} does not watch" for name in _unwatched(rules)]
-    return [*texts, *gone, *_lowered_floor(rules), *_of_plugins(rules)]
-
-
-def _unwatched(rules: Rules) -> list[str]:
-    """Return what an order leaves out of them; one that names no detector has all."""
-    return [name for name in OWED if rules.detectors and name not in rules.detectors]
+    return [*texts, *missed(rules), *less(rules), *_lowered_floor(rules), *_of_plugins(rules)]
 
 
 def _of_plugins(rules: Rules) -> Iterator[str]:
@@ -300,15 +284,15 @@ def _lowered_floor(rules: Rules) -> Iterator[str]:
 def evaluate_ceilings(rules: Rules) -> CriterionResult | None:
     """Return the condition that settings beyond their ceilings make, or None without one."""
     rows = [row for row in _loosened(rules) if row.beyond is not None]
-    unwatched = _unwatched(rules)
-    if not rows and not unwatched:
+    left_out = missed(rules)
+    if not rows and not left_out:
         return None
     beyond = {row.path: row.value for row in rows}
     limits = {row.path: row.beyond for row in rows}
     texts = [
         f"{path} is {_told(value)}, its limit {limits[path]:g}" for path, value in beyond.items()
     ]
-    texts += [f"{name} does not watch" for name in unwatched]
+    texts += left_out
     return CriterionResult(
         id=CEILING,
         severity=GateSeverity.CONDITIONAL,

@@ -3,18 +3,22 @@
 `facts.history` is added by `decide` when a phase's decision rests on more than one run:
 `restart_storm`, `confirmations` (`run`, `variant`, `verdict`, `code`, in the order they were made;
 `until` where only a few steps were ordered), `failed_step` and `remedy` (the diagnosis and patch
-under which the judged run was made).
+under which the judged run was made). A run directory that is judged by itself knows only what its
+order tells (`rerun`): what it was made for, and whether it ends before its phase does.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import CriterionOutcome, CriterionResult, Verdict
-from gonogo.contract.facts import Confirmation, Facts, History
+from gonogo.contract.facts import Confirmation, Facts, History, Rerun
+from gonogo.contract.order import Order, RunReason
 
 REPRODUCED = "reproduced"
 REMEDIED = "remedied"
+WHOLE_PHASE = "whole_phase"
+"""Id of the criterion of a rerun that only answers: the phase needs the run that goes on."""
 
 _PASSING = (Verdict.GO, Verdict.CONDITIONAL_GO)
 
@@ -22,6 +26,16 @@ _PASSING = (Verdict.GO, Verdict.CONDITIONAL_GO)
 def with_history(facts: Facts, history: History | None) -> Facts:
     """Return the facts of a run with those of the phase's other runs beside them."""
     return facts if history is None else facts.model_copy(update={"history": history})
+
+
+def rerun_of(order: Order) -> Rerun:
+    """Return what the order of a confirmation or a remedy tells of it."""
+    whole = order.train.get("steps")
+    ends_early = type(whole) is int and order.steps is not None and order.steps < whole
+    reason: Literal["confirm", "remedy"] = (
+        "confirm" if order.reason is RunReason.CONFIRM else "remedy"
+    )
+    return Rerun(reason=reason, until=order.steps if ends_early else None)
 
 
 def confirmed_verdict(history: History | None, verdict: Verdict) -> Verdict:
@@ -80,11 +94,36 @@ def history_criteria(history: History | None) -> list[CriterionResult]:
                 _reproduction(rows, failed, 1 + len(unchanged)),
             )
         )
+    results += _rerun_criteria(history.rerun)
     remedy = history.remedy
     if remedy is not None:
         text = f"this run was made with the remedy of {remedy.diagnosis}: {remedy.patch}"
         results.append(_conditional(REMEDIED, CriterionOutcome.FAIL, remedy.patch, text))
     return results
+
+
+def _rerun_criteria(rerun: Rerun | None) -> Iterator[CriterionResult]:
+    """Yield what a rerun's order adds, where nobody names the runs before it.
+
+    One that ends before its phase does shows nothing of the phase: missing evidence never passes.
+    One that confirms and goes to the end follows a failure that did not come again.
+    """
+    if rerun is None:
+        return
+    if rerun.until is not None:
+        yield CriterionResult(
+            id=WHOLE_PHASE,
+            severity=GateSeverity.REQUIRED,
+            outcome=CriterionOutcome.INCONCLUSIVE,
+            observed=rerun.until,
+            evidence=(
+                f"made to end at step {rerun.until}, it only answers whether a failure comes again;"
+                " the phase needs the run that goes on to its last step"
+            ),
+        )
+    if rerun.reason == "confirm":
+        text = "this run was made to confirm a failure that order.json does not name"
+        yield _conditional(REPRODUCED, CriterionOutcome.FAIL, None, text)
 
 
 def _conditional(

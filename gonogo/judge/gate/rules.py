@@ -17,6 +17,10 @@ from gonogo.contract.order import JUDGE_VERSION, MOST_STEPS, Order
 from gonogo.contract.rules import RuleCondition, Rules, WatchValue
 
 RULES_V = 2
+FACTS_OF = {2: 2}
+"""Version of an earlier judge → version of the facts that it was given."""
+MADE_UP = 3
+"""Version of the judge since which rules say what may have been made up on purpose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,25 +45,32 @@ def _eval_every_steps(order: Order) -> int | None:
     raise Rejected(f"order.json: train.eval.every_steps: {str(every)[:40]!r} is no number of steps")
 
 
-def build_rules(order: Order | None, conditions: Iterable[OpenCondition] = ()) -> Rules:
+def build_rules(
+    order: Order | None,
+    conditions: Iterable[OpenCondition] = (),
+    *,
+    judge_version: int = JUDGE_VERSION,
+) -> Rules:
     """Return the rules by which a run is judged.
 
     Args:
         order: the run's order; None when nobody recorded what was ordered.
         conditions: open conditions of the experiment whose `evidence_from` is this phase.
+        judge_version: of the judge; an earlier one derives the rules of a recorded decision again.
     """
+    facts_v = FACTS_OF.get(judge_version, FACTS_V)
     if order is None:
         return Rules(
             v=RULES_V,
-            judge_version=JUDGE_VERSION,
+            judge_version=judge_version,
             built_in=list(BUILT_IN_CRITERIA),
             gate=[],
             conditions=[],
-            facts_v=FACTS_V,
+            facts_v=facts_v,
         )
     return Rules(
         v=RULES_V,
-        judge_version=JUDGE_VERSION,
+        judge_version=judge_version,
         plan=order.plan,
         plan_digest=order.plan_digest,
         phase=order.phase,
@@ -89,7 +100,9 @@ def build_rules(order: Order | None, conditions: Iterable[OpenCondition] = ()) -
         settles=order.settles,
         waive=sorted(order.waive),
         programs=None if order.command is None else 1,
-        facts_v=FACTS_V,
+        allow_faults=order.allow_faults and judge_version >= MADE_UP,
+        fault=order.fault if judge_version >= MADE_UP else None,
+        facts_v=facts_v,
     )
 
 

@@ -25,7 +25,8 @@ ON_MISS: Literal["conditional_go"] = "conditional_go"
 def can_be_met(result: CriterionResult) -> bool:
     """Say whether a later run can meet the condition that a criterion of the judge's own makes."""
     if result.id == REPRODUCED:
-        return bool(result.observed["failed"] < result.observed["runs"])
+        seen = result.observed  # none where only the order says that a failure was confirmed
+        return seen is not None and bool(seen["failed"] < seen["runs"])
     return result.id in SETTLED_BY_RUNS
 
 

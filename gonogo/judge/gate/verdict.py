@@ -21,6 +21,10 @@ from gonogo.judge.gate.conditions import build_conditions
 from gonogo.judge.gate.criteria import evaluate
 from gonogo.judge.gate.diagnosis import diagnose
 from gonogo.judge.gate.history import confirmed_verdict, history_criteria
+from gonogo.judge.gate.made_up import evaluate_made_up
+
+FIRST_VERSION = 2
+"""The first version of the judge that this code goes on judging by."""
 
 FAILING = (CriterionOutcome.FAIL,)
 UNCERTAIN = (CriterionOutcome.ERROR, CriterionOutcome.INCONCLUSIVE)
@@ -47,10 +51,12 @@ def judge(facts: Facts, rules: Rules) -> Judgement:
     """Return the judgement of a run; pure, so that recorded facts and rules replay.
 
     Raises:
-        Rejected: the rules are of another version than this code (`ledger.again` judges old ones).
+        Rejected: the rules are of a version that this code does not judge by (`ledger.again` judges
+            those of release 0.1).
     """
-    if rules.judge_version != JUDGE_VERSION:
-        raise Rejected(f"rules of version {rules.judge_version}; this is {JUDGE_VERSION}")
+    if not FIRST_VERSION <= rules.judge_version <= JUDGE_VERSION:
+        known = f"this judge knows {FIRST_VERSION} to {JUDGE_VERSION}"
+        raise Rejected(f"rules of version {rules.judge_version}; {known}")
     results = evaluate_gate(facts, rules)
     outcome = _outcome_of(facts)
     history = facts.history
@@ -82,6 +88,9 @@ def evaluate_gate(facts: Facts, rules: Rules) -> list[CriterionResult]:
     blunt = evaluate_ceilings(rules)
     if blunt is not None:
         results.append(blunt)
+    made_up = evaluate_made_up(facts, rules)
+    if made_up is not None:
+        results.append(made_up)
     for criterion in rules.gate:
         measure = facts.measures.get(criterion.id)
         result = evaluate(criterion, measure, rules.world_size or 0)

@@ -17,12 +17,12 @@ from gonogo.contract.criterion import BUILT_IN_CRITERIA, Criterion
 from gonogo.contract.decision import Condition
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.facts import Facts, History
-from gonogo.contract.order import JUDGE_VERSION
+from gonogo.contract.order import JUDGE_VERSION, Order, RunReason
 from gonogo.contract.rules import Rules
 from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.evidence.metrics import absent_text, metric_row
 from gonogo.judge.evidence.record import load_order, load_run
-from gonogo.judge.gate.history import with_history
+from gonogo.judge.gate.history import rerun_of, with_history
 from gonogo.judge.gate.rules import OpenCondition, build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.judge.ledger.v1 import facts as v1_facts
@@ -50,6 +50,8 @@ class Again:
     """Whether exit.json is there."""
     reason: str | None
     """Why the run was started, by its order."""
+    rerun: dict[str, Any] | None = None
+    """What the order tells of a confirmation or a remedy, as a history would."""
 
 
 def is_v1(rules: Json) -> bool:
@@ -138,16 +140,31 @@ def read_again(path: Path, recorded: Json, history: Json | None) -> Again:
         return _read_v1(path, conditions, history)
     run_dir = RunDir(path)
     order = load_order(run_dir)
-    rules = None if order is None else build_rules(order, _open(conditions))
-    measured = rules if rules is not None else _parsed(Rules, "rules", recorded)
-    facts = build_facts(load_run(path), measured)
+    said = _parsed(Rules, "rules", recorded)
+    rules = None
+    if order is not None:
+        rules = build_rules(
+            order,
+            _open(conditions),
+            judge_version=max(said.judge_version, min(order.judge_version, JUDGE_VERSION)),
+        )
+    measured = rules if rules is not None else said
+    facts = build_facts(load_run(path, facts_v=measured.facts_v), measured)
     past = _parsed(History, "facts.history", history) if history else None
     return Again(
         rules=None if rules is None else rules.document(),
         facts=with_history(facts, past).document(),
         ended=run_dir.exit.exists(),
         reason=None if order is None else order.reason.value,
+        rerun=_rerun_of(order),
     )
+
+
+def _rerun_of(order: Order | None) -> dict[str, Any] | None:
+    if order is None or order.reason not in (RunReason.CONFIRM, RunReason.REMEDY):
+        return None
+    found: dict[str, Any] = rerun_of(order).model_dump(mode="json")
+    return found
 
 
 def _open(conditions: Iterable[Any]) -> list[OpenCondition]:

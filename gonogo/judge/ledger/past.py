@@ -11,7 +11,7 @@ from typing import Any
 
 from gonogo.contract.errors import Corrupt
 from gonogo.judge.gate.conditions import conditions_of, open_for
-from gonogo.judge.ledger.again import Again, judge_again, read_again
+from gonogo.judge.ledger.again import Again, is_v1, judge_again, read_again
 from gonogo.judge.ledger.chain import shortened
 from gonogo.judge.ledger.difference import Difference, first_difference
 from gonogo.judge.ledger.recorded import RecordedDecision
@@ -26,6 +26,9 @@ _NEVER_IN_A_DIRECTORY = frozenset({"worker_lost", "superseded"})
 
 _NAME_BYTES = 255
 """As many as a file system takes."""
+
+_NAMES_RERUNS = 3
+"""Version of the judge since which the history of a rerun that is judged by itself is told."""
 
 _END = ("outcome", "exit", "rank_exits")
 
@@ -97,6 +100,8 @@ def check_history(
     runs: Path,
     checked: list[str],
     not_verified: list[str],
+    *,
+    passed: bool,
 ) -> Difference | None:
     """Judge the runs that the history names again, and compare the reason with the order's.
 
@@ -105,15 +110,12 @@ def check_history(
         again: the judged run, read again.
         runs: the folder in which the run directories lie.
         checked, not_verified: are told.
+        passed: whether the decision passes the phase.
     """
     history = facts.get("history") or {}
-    made = again.reason == "remedy"
-    if made != bool(history.get("remedy")):
-        where = "with a remedy" if made else "without one"
-        return Difference(
-            path="facts.history.remedy", recorded=history.get("remedy"),
-            found=f"(the order says that the run was made {where})",
-        )  # fmt: skip
+    wrong = _made_for(history, rules, again, passed=passed)
+    if wrong is not None:
+        return wrong
     if history.get("restart_storm"):
         not_verified.append("the restart storm: only the control plane counted the attempts")
     rows = history.get("confirmations", [])
@@ -125,6 +127,32 @@ def check_history(
             not_verified.append(difference)
         elif difference is not None:
             return difference
+    return None
+
+
+def _made_for(history: Json, rules: Json, again: Again, *, passed: bool) -> Difference | None:
+    """Compare what the run was made for with the order: no rerun passes as if nothing had failed.
+
+    A run that somebody ended, or whose host went away, is decided without its history.
+    """
+    made = again.reason == "remedy"
+    remedied = bool(history.get("remedy"))
+    if remedied != made and (remedied or passed or is_v1(rules)):
+        where = "with a remedy" if made else "without one"
+        return Difference(
+            path="facts.history.remedy", recorded=history.get("remedy"),
+            found=f"(the order says that the run was made {where})",
+        )  # fmt: skip
+    if rules.get("judge_version", 1) < _NAMES_RERUNS:
+        return None
+    rerun = history.get("rerun")
+    if rerun is not None and rerun != again.rerun:
+        return Difference(path="facts.history.rerun", recorded=rerun, found=again.rerun)
+    told = rerun is not None or bool(history.get("confirmations"))
+    if again.rerun is None or not passed:
+        return None
+    if again.rerun.get("until") is not None or (again.reason == "confirm" and not told):
+        return Difference(path="facts.history.rerun", recorded=rerun, found=again.rerun)
     return None
 
 

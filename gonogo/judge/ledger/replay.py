@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gonogo.contract.decision import DecisionKind
+from gonogo.contract.decision import DecisionKind, Verdict
 from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.judge.ledger.again import Again, built_in_of, is_v1, judge_again, read_again
 from gonogo.judge.ledger.chain import (
@@ -35,6 +35,8 @@ from gonogo.judge.ledger.settled import settled_again
 from gonogo.judge.ledger.since import changed_rules, not_installed, without_findings_of
 
 Json = Mapping[str, Any]
+
+_PASSING = (Verdict.GO, Verdict.CONDITIONAL_GO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +225,15 @@ def _read_again(recorded: RecordedDecision, around: Surroundings, log: _Log) -> 
     return (
         _derived(recorded, again, around, log)
         or _same_facts(facts, again, run_dir, rules, log)
-        or check_history(facts, rules, again, run_dir.parent, log.checked, log.not_verified)
+        or check_history(
+            facts,
+            rules,
+            again,
+            run_dir.parent,
+            log.checked,
+            log.not_verified,
+            passed=document.get("verdict") in _PASSING,
+        )
         or (rewatch(run_dir, rules, facts, log.checked, log.not_verified) if is_v1(rules) else None)
     )
 
@@ -237,7 +247,9 @@ def _derived(
         if rules.get("steps") is None:
             return None
         return Difference(path="rules", recorded=shortened(rules), found="(no order.json)")
-    difference = first_difference(rules, _as_far(rules, again.rules), "rules")
+    name = "judge_version"  # before all else: an older judge than ordered has fewer rules
+    difference = first_difference(rules.get(name), again.rules.get(name), f"rules.{name}")
+    difference = difference or first_difference(rules, _as_far(rules, again.rules), "rules")
     if difference is not None:
         return difference
     return check_open_conditions(recorded, around.siblings, log.not_verified)

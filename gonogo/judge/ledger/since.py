@@ -5,7 +5,7 @@ version of a rule, or the package that brought it is not installed, its findings
 comparison on both sides, and that is said; all else is compared as ever.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from gonogo.contract.finding import Severity
@@ -25,9 +25,16 @@ def not_installed(rules: Json, recorded: Json, found: Json) -> list[str]:
     named = rules.get("detectors")
     if not isinstance(named, Mapping):
         return []
-    texts = {missing_text(str(name)): str(name) for name in named}
-    then, now = (texts.keys() & set(_problems(facts)) for facts in (recorded, found))
-    return sorted(texts[text] for text in then ^ now)
+    heads = {missing_text(str(name)): str(name) for name in named}
+    then, now = (
+        {name for head, name in heads.items() if any(map(_begins(head), _problems(facts)))}
+        for facts in (recorded, found)
+    )
+    return sorted(then ^ now)
+
+
+def _begins(head: str) -> Callable[[str], bool]:
+    return lambda text: text.startswith(head)
 
 
 def _problems(facts: Json) -> list[str]:
@@ -77,8 +84,8 @@ def _without_missing(facts: Json, names: Collection[str]) -> Any:
     watch = facts.get("watch")
     if not isinstance(watch, Mapping):
         return watch
-    theirs = {missing_text(name) for name in names}
-    return {**watch, "problems": [text for text in _problems(facts) if text not in theirs]}
+    theirs = tuple(map(missing_text, names))
+    return {**watch, "problems": [row for row in _problems(facts) if not row.startswith(theirs)]}
 
 
 def _before_halt(names: Collection[str], rows: Sequence[Json]) -> int | None:

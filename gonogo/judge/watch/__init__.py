@@ -16,10 +16,11 @@ from gonogo.judge.watch.fold import (
     look,
     start,
 )
-from gonogo.judge.watch.recorded import BootRecord, WatchRecord, boots_of, tick_digest
+from gonogo.judge.watch.recorded import BootRecord, WatchRecord, boots_of
 from gonogo.judge.watch.refold import Refold, not_observed, refold, replay_watch
 from gonogo.judge.watch.saved import dump_state, load_state
 from gonogo.judge.watch.snapshot import RankSnapshot, Snapshot, snapshot
+from gonogo.judge.watch.ticks import tick_digest
 
 __all__ = [
     "BootRecord",

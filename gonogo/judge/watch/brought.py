@@ -1,19 +1,22 @@
 """Which lines did each recorded tick bring? Read from the heartbeat files, in two ways.
 
-By bytes, as the watcher read them; by boot and seq where the files were rearranged since.
+By bytes, as the watcher read them; by boot and seq where a line is lost or lines were moved.
 """
 
 import contextlib
 import io
 import sys
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import IO
+from zlib import crc32
 
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
 from gonogo.contract.tick import LinesSeen, Tick
+from gonogo.judge.watch.boots import boots_in_order
 from gonogo.rundir import RunDir, iter_lines, open_file
 
 _PART = 2**20
@@ -85,10 +88,29 @@ class _Tail:
 
 
 class BySeq:
-    """Gives each tick the lines up to the `seq` that it says it had read, in order of `seq`."""
+    """Gives each tick the lines up to the `seq` that it says it had read, in order of `seq`.
 
-    def __init__(self, run_dir: RunDir) -> None:
-        self._ranks = {rank: _Sorted(run_dir.heartbeat(rank)) for rank in run_dir.ranks()}
+    A tick says how far lines reach without a hole. Beyond a line that nobody had when the tick was
+    made it gets what its bytes say, as if the lines had been written in that order.
+    """
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        named: Mapping[int, Iterable[str]],
+        upto: Mapping[int, int],
+    ) -> None:
+        """Read where every line stands.
+
+        Args:
+            run_dir: the run's directory.
+            named: rank → its boots in the order in which the ticks name them.
+            upto: rank → bytes of its file that were read while the run was watched.
+        """
+        self._ranks = {
+            rank: _Sorted(run_dir.heartbeat(rank), rank, named.get(rank, ()), upto.get(rank, 0))
+            for rank in run_dir.ranks()
+        }
 
     def lines_of(self, tick: Tick) -> dict[int, list[bytes]]:
         """Return rank → the lines that a tick brought; each is given once."""
@@ -96,7 +118,7 @@ class BySeq:
         for rank, lines in self._ranks.items():
             seen = tick.lines.get(str(rank))
             if seen is not None:
-                found[rank] = lines.read_up_to(seen)
+                found[rank] = lines.read_up_to(seen, tick.upto.get(str(rank), 0))
         return found
 
     def rest(self) -> Iterator[dict[int, list[bytes]]]:
@@ -106,40 +128,60 @@ class BySeq:
                 yield {rank: part}
 
 
+_Row = tuple[int, int, int, int, int]
+"""Place of the boot, seq, checksum of the bytes, where they begin in the file, their number."""
+
+
 class _Sorted:
     """One rank's lines by boot and seq: where each begins, and nothing else, is kept.
 
-    Boots come in the order in which their clocks began: processes that follow each other on a host
-    share it, and lines that were moved about say nothing by where they stand.
+    What is no line of this rank stands where the first line is missing, and so does what is gone of
+    the bytes: a line that was torn is both.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, rank: int, named: Iterable[str], upto: int) -> None:
         self._path = path
         began: dict[str, float] = {}
-        read: list[tuple[str, int, int]] = []
+        read: list[tuple[str, int, int, int, int]] = []
+        torn: list[tuple[int, int, int]] = []
         offset = 0
         for raw in iter_lines(path):
             beat = _beat_of(raw)
-            if beat is not None:
+            if beat is not None and beat.rank == rank:
                 boot = sys.intern(beat.boot)
                 began[boot] = min(beat.mono, began.get(boot, beat.mono))
-                read.append((boot, beat.seq, offset))
+                read.append((boot, beat.seq, crc32(raw.rstrip()), offset, len(raw)))
+            elif raw.strip():
+                torn.append((crc32(raw), offset, len(raw)))
             offset += len(raw)
-        self._boots = sorted(began, key=lambda boot: (began[boot], boot))
-        order = {boot: place for place, boot in enumerate(self._boots)}
-        rows = sorted((order[boot], seq, start) for boot, seq, start in read)
+        self._places = {boot: i for i, boot in enumerate(boots_in_order(began, named))}
+        rows = sorted((self._places[row[0]], *row[1:]) for row in read)
+        rows = [row for i, row in enumerate(rows) if not i or row[:3] != rows[i - 1][:3]]
+        hole = _first_hole(rows)
+        torn.sort()
+        told = sum(row[4] for row in rows) + sum(row[2] for row in torn)
+        if hole is not None:
+            rows[hole:hole] = [(*rows[hole][:2], *row) for row in torn]
         self._boot = array("l", [row[0] for row in rows])
         self._seq = array("q", [row[1] for row in rows])
-        self._start = array("q", [row[2] for row in rows])
+        self._start = array("q", [row[3] for row in rows])
+        self._end = array("q", accumulate(row[4] for row in rows))
+        """How many bytes there would be up to the end of each line, had they stood in order."""
+        gone = max(0, upto - told)
+        for index in range(len(rows) if hole is None else hole, len(rows)):
+            self._end[index] += gone
         self._next = 0
 
-    def read_up_to(self, seen: LinesSeen) -> list[bytes]:
-        if seen.boot not in self._boots:
+    def read_up_to(self, seen: LinesSeen, upto: int) -> list[bytes]:
+        place = self._places.get(seen.boot)
+        if place is None:
             return []
-        last = (self._boots.index(seen.boot), seen.seq)
-        end = self._next
-        while end < len(self._seq) and (self._boot[end], self._seq[end]) <= last:
+        end, count = self._next, len(self._seq)
+        while end < count and (self._boot[end], self._seq[end]) <= (place, seen.seq):
             end += 1
+        if end < count and self._boot[end] == place and self._seq[end] > seen.seq + 1:
+            while end < count and self._boot[end] == place and self._end[end] <= upto:
+                end += 1
         return self._read(end)
 
     def read_part(self) -> list[bytes]:
@@ -155,6 +197,17 @@ class _Sorted:
                 lines.append(stream.readline())
         self._next = end
         return lines
+
+
+def _first_hole(rows: Sequence[_Row]) -> int | None:
+    """Return the index of the first line in front of which one is missing; None without any."""
+    boot, last = -1, 0
+    for index, row in enumerate(rows):
+        expected = 1 if row[0] != boot else last + 1
+        if row[1] > expected:
+            return index
+        boot, last = row[0], row[1]
+    return None
 
 
 def _beat_of(raw: bytes) -> Heartbeat | None:

@@ -198,6 +198,8 @@ class LineRecord:
     last_mono: float = 0.0
     """The rank's own clock on the last line that was obeyed."""
     _obeyed: BootLines | None = None
+    _beside: tuple[int, str | None] | None = None
+    """Count and digest of the lines of other boots, until one of them changes."""
 
     @property
     def now(self) -> BootLines:
@@ -222,6 +224,7 @@ class LineRecord:
     def _admit_other(self, beat: Heartbeat, digest: bytes) -> Arrival:
         """Take a line of another boot than the one obeyed: a restart, or a line to refuse."""
         boot = beat.boot
+        self._beside = None
         lines = self.boots.setdefault(boot, BootLines())
         arrival = lines.take(beat.seq, digest)
         if arrival in (Arrival.DUPLICATE, Arrival.CONFLICT):
@@ -272,21 +275,23 @@ class LineRecord:
 
     def others(self) -> int:
         """Return how many lines came besides those of the obeyed boot."""
-        if not self.conflicts and len(self.boots) == 1:
-            return 0
-        return self.conflicts + sum(
-            lines.count for boot, lines in self.boots.items() if boot != self.boot
-        )
+        return self.conflicts + self._others()[0]
 
     def before(self) -> str | None:
         """Return the digest of all lines of other boots than the obeyed one; None without any.
 
         A boot's last lines may come with the next one's first, so that no tick tells its end.
         """
-        if len(self.boots) == 1:
-            return None
-        rows = [f"{boot}\n{row.digest()}" for boot, row in self.every_boot() if boot != self.boot]
-        return hashlib.sha256("\n".join(rows).encode("utf-8", "surrogatepass")).hexdigest()
+        return self._others()[1]
+
+    def _others(self) -> tuple[int, str | None]:
+        if self._beside is None:
+            rows = [(boot, row) for boot, row in self.every_boot() if boot != self.boot]
+            text = "\n".join(f"{boot}\n{row.digest()}" for boot, row in rows)
+            digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+            told = digest if len(self.boots) != 1 else None
+            self._beside = sum(row.count for _, row in rows), told
+        return self._beside
 
     def distinct(self) -> int:
         """Return how many lines came, each boot and seq once."""

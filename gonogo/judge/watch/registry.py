@@ -4,6 +4,7 @@ A new detector is one module in `detectors/` and one row here. Another package b
 entry point `gonogo.detectors`, whose value is a subclass of `Detector`.
 """
 
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
@@ -116,15 +117,31 @@ def versions() -> dict[str, int]:
     return {str(row.name): row.version for row in all_detectors()}
 
 
+def unknown_versions(detectors: Mapping[str, int]) -> dict[str, int]:
+    """Return our own detectors that an order names in a version that none of them ever had."""
+    known = {str(row.name): row.version for row in REGISTRY}
+    return {
+        name: version
+        for name, version in sorted(detectors.items())
+        if name in known and not 1 <= version <= known[name]
+    }
+
+
 def missing_text(name: str) -> str:
-    """Return the sentence about a detector that the order names and nothing here brings."""
+    """Return how the sentence begins about a detector that the order names and is not here."""
     return f"the order names detector {name[:64]!r}, which is not installed here"
 
 
 def missing_detectors(run: Run) -> list[str]:
-    """Return the detectors that the order names and that are not installed here."""
-    known = {row.name for row in all_detectors()}
-    return sorted(name for name in run.order.detectors if name not in known)
+    """Return what the order names and is not here, one sentence each: detectors and versions."""
+    present = versions()
+    found = []
+    for name, version in sorted(run.order.detectors.items()):
+        if name not in present:
+            found.append(missing_text(name))
+        elif not 1 <= version <= present[name]:
+            found.append(f"{missing_text(name)} in version {version}")
+    return found
 
 
 def build_detectors(run: Run) -> tuple[Detector[Any], ...]:

@@ -16,7 +16,7 @@ from gonogo.judge.evidence.files import (
     seal_files,
     watch_seal_holds,
 )
-from gonogo.judge.watch.recorded import TOLD_BYTES
+from gonogo.judge.watch.ticks import TOLD_BYTES
 from gonogo.rundir import RunDir
 from tests.judge.runs import exit_record
 

@@ -10,7 +10,7 @@ import pytest
 from gonogo.contract.heartbeat import Heartbeat, Msg, StepSections
 from gonogo.judge.evidence.spacing import Spacing
 from gonogo.judge.evidence.steps import MAX_PIDS, RankSteps, build_rank_steps
-from gonogo.judge.evidence.table import NEVER, STEP_MESSAGES
+from gonogo.judge.evidence.table import NEVER, STEP_MESSAGES, StepTable
 
 
 def beat(seq: int, msg: str = "alive", mono: float | None = None, **fields: Any) -> Heartbeat:
@@ -164,3 +164,45 @@ def test_the_predecessors_steps_have_only_a_mean() -> None:
     assert steps.mean_step_times() == steps.step_times() == {1: 3.0}
     steps.spacing = Spacing(step_s={1: 7.0}, reported_tok_s=None)
     assert steps.mean_step_times() == {1: 7.0}
+
+
+def test_more_processes_than_a_small_number_holds_are_counted() -> None:
+    table, later = StepTable(), StepTable()
+    later.take(beat(1, "step_start", 1.0))
+    later.take(beat(2, "step_end", 2.0))
+    table.lay(later, 70_000)
+    assert (table.start_boot[0], table.end_boot[0]) == (70_000, 70_000)
+    assert table.step_times() == {1: 1.0}
+
+
+def test_every_line_of_a_process_is_laid_once_however_many_processes_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    beats = [
+        beat(seq, msg, 10.0 * boot + seq, boot=f"b{boot}", step=step)
+        for boot in range(200)
+        for step in range(1, 4)
+        for seq, msg in ((2 * step, "step_start"), (2 * step + 1, "step_end"))
+    ]
+    steps = build_rank_steps(beats)
+    laid: list[int] = []
+    lay = StepTable.lay
+
+    def counted(table: StepTable, later: StepTable, boot: int) -> None:
+        laid.append(len(later.rows))
+        lay(table, later, boot)
+
+    monkeypatch.setattr(StepTable, "lay", counted)
+    assert (steps.last_step, steps.steps.end_boot[0], len(steps.boots)) == (3, 199, 200)
+    assert sum(laid) == 200 * 3
+
+
+def test_the_wall_clock_orders_no_process() -> None:
+    first = beat(1, "progress", 1.0, loss=9.0, ts=900.0)
+    second = beat(1, "progress", 2.0, loss=1.0, ts=100.0, boot="a")
+    for steps in in_any_order(first, second):
+        assert steps.samples("loss") == {1: 1.0}
+        steps.order_by(("a", "b"))
+        assert steps.samples("loss") == {1: 9.0}, "as the ticks say"
+        steps.order_by((), wall=True)
+        assert steps.samples("loss") == {1: 9.0}, "as it was before"

@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
+from gonogo.contract.decision import CriterionResult
 from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Severity
 from gonogo.contract.heartbeat import Identity
-from gonogo.contract.order import Order
+from gonogo.contract.order import JUDGE_VERSION, Order
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
 from gonogo.contract.records import Check, CheckOutcome, Preflight
 from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.evidence.record import build_run_record
-from gonogo.judge.gate.answers import told
+from gonogo.judge.gate.answers import Unequal, told
 from gonogo.judge.gate.built_in import evaluate_built_in
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
@@ -77,7 +78,7 @@ def say(rank: int, msg: str, **fields: Any) -> Change:
     ],
 )
 def test_a_difference_is_told_in_words(found: int | None, text: str) -> None:
-    assert told(("dim", "1", 128, found)) == text
+    assert told(Unequal(name="dim", rank="1", wanted=128, found=found)) == text
 
 
 def test_a_healthy_run_passes_every_built_in_criterion() -> None:
@@ -501,3 +502,43 @@ def test_a_command_has_one_exit_for_all_its_ranks() -> None:
     one = exit_record().model_copy(update={"ranks": {"0": exit_record().ranks["0"]}})
     assert judged(record_of(order, exit=one)).verdict == "GO"
     assert judged(record_of(order_of(), exit=one)).verdict == "INCONCLUSIVE"
+
+
+def unordered(values: dict[int, int], *, judge_version: int = JUDGE_VERSION) -> CriterionResult:
+    """What `identity` says of ranks that name these vocabularies, of which the order tells none."""
+    order = order_of(sets={"workload.world_size": len(values)})
+    said = order.identity.model_copy(update={"vocab": None})
+    order = order.model_copy(update={"identity": said})
+    ranks = healthy_ranks(order)
+    for rank, vocab in values.items():
+        say(rank, "boot", vocab=vocab)(ranks)
+    facts = facts_of(record_of(order, ranks))
+    return evaluate_built_in("identity", facts, build_rules(order, judge_version=judge_version))
+
+
+def test_most_ranks_tell_which_one_differs_where_the_order_does_not() -> None:
+    found = unordered({0: 9, 1: 256, 2: 256})
+    assert (found.outcome, found.observed) == ("fail", {"vocab": 9})
+    assert found.evidence == "vocab of rank 0 is 9, 256 is that of most ranks"
+    found = unordered({0: 256, 1: 256, 2: 9})
+    assert found.evidence == "vocab of rank 2 is 9, 256 is that of most ranks"
+    assert unordered({0: 256, 1: 256, 2: 256}).outcome == "pass"
+
+
+@pytest.mark.parametrize(
+    "values", [{0: 9, 1: 256}, {0: 9, 1: 9, 2: 256, 3: 256}], ids=["of two", "half of them"]
+)
+def test_ranks_that_nothing_tells_apart_are_not_blamed(values: dict[int, int]) -> None:
+    found = unordered(values)
+    assert (found.outcome, found.observed) == (
+        "fail",
+        {"vocab": {str(k): v for k, v in values.items()}},
+    )
+    assert found.evidence.startswith("vocab differs between the ranks: 9 on rank 0, ")
+
+
+def test_the_judge_before_this_blames_who_differs_from_rank_0() -> None:
+    found = unordered({0: 9, 1: 256, 2: 256}, judge_version=2)
+    assert found.evidence == (
+        "vocab of rank 1 is 256, 9 was ordered; vocab of rank 2 is 256, 9 was ordered"
+    )

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.facts import Confirmation, History, Remedy
-from gonogo.judge.gate.history import history_criteria
+from gonogo.contract.facts import Confirmation, History, Remedy, Rerun
+from gonogo.contract.order import RunReason
+from gonogo.judge.gate.history import history_criteria, rerun_of
+from tests.data.make_runs import STEPS, order_of
 
 NO_FLASH = {"env": {"NSA_SDPA_NO_FLASH": "1"}, "train": {}}
 FLASH_ONLY = {"env": {"NSA_SDPA_FLASH_ONLY": "1"}, "train": {}}
@@ -78,3 +80,33 @@ def test_a_remedy_is_one_condition_and_no_history_is_none() -> None:
     (found,) = history_criteria(History(remedy=remedy))
     assert (found.id, found.outcome, found.observed) == ("remedied", "fail", remedy.patch)
     assert history_criteria(History()) == history_criteria(None) == []
+
+
+@pytest.mark.parametrize(
+    ("rerun", "found"),
+    [
+        (Rerun(reason="confirm"), [("reproduced", "conditional", "fail")]),
+        (
+            Rerun(reason="confirm", until=8),
+            [("whole_phase", "required", "inconclusive"), ("reproduced", "conditional", "fail")],
+        ),
+        (Rerun(reason="remedy", until=8), [("whole_phase", "required", "inconclusive")]),
+        (Rerun(reason="remedy"), []),
+    ],
+)
+def test_what_an_order_tells_of_a_rerun_by_itself(
+    rerun: Rerun, found: list[tuple[str, str, str]]
+) -> None:
+    rows = history_criteria(History(rerun=rerun))
+    assert [(row.id, row.severity, row.outcome) for row in rows] == found
+
+
+@pytest.mark.parametrize(
+    ("steps", "until"), [(STEPS, None), (STEPS + 1, None), (STEPS - 1, STEPS - 1), (None, None)]
+)
+@pytest.mark.parametrize("reason", ["confirm", "remedy"])
+def test_a_rerun_only_answers_when_it_ends_before_its_phase(
+    reason: str, steps: int | None, until: int | None
+) -> None:
+    order = order_of().model_copy(update={"steps": steps, "reason": RunReason(reason)})
+    assert rerun_of(order).model_dump() == {"reason": reason, "until": until}

@@ -21,7 +21,14 @@ from gonogo.contract.outcome import CLASS_OF, Actor, Outcome, OutcomeCode
 from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.gate.history import with_history
 from gonogo.judge.gate.rules import build_rules
-from gonogo.judge.gate.verdict import class_verdict, evaluate_gate, gate_verdict, judge, worst
+from gonogo.judge.gate.verdict import (
+    FIRST_VERSION,
+    class_verdict,
+    evaluate_gate,
+    gate_verdict,
+    judge,
+    worst,
+)
 from tests.data.make_runs import healthy_ranks, order_of
 from tests.judge.runs import (
     PREFLIGHT,
@@ -157,7 +164,7 @@ def test_a_gate_proves_nothing_where_nobody_said_how_many_ranks_there_are() -> N
     ]
 
 
-@pytest.mark.parametrize("version", [JUDGE_VERSION - 1, JUDGE_VERSION + 1])
+@pytest.mark.parametrize("version", [FIRST_VERSION - 1, JUDGE_VERSION + 1])
 def test_rules_of_another_version_are_refused(version: int) -> None:
     rules = build_rules(order_of()).model_copy(update={"judge_version": version})
     with pytest.raises(Rejected, match="version"):

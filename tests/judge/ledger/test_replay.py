@@ -17,21 +17,26 @@ from gonogo.contract.criterion import Criterion
 from gonogo.contract.decision import Cause, Condition, ConditionState, Verdict
 from gonogo.contract.errors import NotFound
 from gonogo.contract.facts import Measure
+from gonogo.contract.ids import Kind, new_id
 from gonogo.judge.directory import judge_directory
+from gonogo.judge.evidence.facts import build_facts
+from gonogo.judge.evidence.record import load_run
 from gonogo.judge.gate.conditions import waived
 from gonogo.judge.gate.criteria import evaluate
+from gonogo.judge.gate.rules import build_rules
+from gonogo.judge.gate.verdict import judge
 from gonogo.judge.ledger import v1
-from gonogo.judge.ledger.again import read_again
+from gonogo.judge.ledger.again import judge_again, read_again
 from gonogo.judge.ledger.chain import Authority
 from gonogo.judge.ledger.difference import first_difference
 from gonogo.judge.ledger.places import place_of
 from gonogo.judge.ledger.recorded import RecordedDecision, load_decision, record_of
 from gonogo.judge.ledger.replay import ReplayResult, Surroundings, replay_decision
-from gonogo.judge.ledger.seal import append, settled
+from gonogo.judge.ledger.seal import Place, append, by_person, judged, settled
 from gonogo.judge.watch.detectors.non_finite import NonFinite
 from gonogo.judge.watch.detectors.stall import Stall
 from gonogo.judge.watch.registry import REGISTRY, RELEASE_0_1, versions
-from tests.data.make_runs import HERE, STEPS
+from tests.data.make_runs import HERE, STEPS, exit_of, healthy_ranks, order_of, save_run
 from tests.judge.conftest import CopyRun
 from tests.judge.ledger.chains import (
     AUTHORITY,
@@ -82,6 +87,39 @@ def test_a_golden_decision_replays_for_ever(file: Path) -> None:
     found = replay_decision(load_decision(file), facts_only=True)
     assert found.equal, found.text
     assert found.checked == ("rule", "facts", "hash", "decision")
+
+
+@pytest.mark.parametrize(
+    ("judged_by", "ordered_by", "equal"),
+    [(2, 2, True), (3, 2, True), (3, 3, True), (2, 3, False), (1, 2, False)],
+)
+def test_a_decision_replays_by_its_own_judge_and_none_older_than_its_order(
+    judged_by: int, ordered_by: int, equal: bool, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    order = order_of().model_copy(update={"judge_version": ordered_by})
+    ranks = healthy_ranks(order)
+    save_run(folder, order, ranks, exit_of(ranks))
+    found = replay_decision(decided_by(judged_by, folder), Surroundings(run_dir=folder))
+    assert found.equal is equal, found.text
+    assert equal or found.path == "rules.judge_version"
+
+
+def decided_by(version: int, folder: Path) -> RecordedDecision:
+    """The decision that the judge of a version makes about a directory."""
+    place = Place(id=new_id(Kind.DECISION), experiment="", phase=None, run="run_1", at="")
+    if version == 1:
+        record = v1.record.load_run(folder)
+        rules = {**v1.rules.build_rules(record.order, []), "judge_version": 1}
+        facts = v1.facts.build_facts(record, rules)
+        said = {"rules": rules, "facts": facts, "judge_version": 1, **judge_again(facts, rules)}
+        base = append(by_person(Verdict.GO, actor="ann", reason=""), place, None)
+        return resealed(record_of({**base.document, "kind": "auto", **said}))
+    record = load_run(folder, facts_v=version)
+    rules = build_rules(record.order, judge_version=version)
+    facts = build_facts(record, rules)
+    assert facts.v == version
+    return append(judged(judge(facts, rules), rules, facts), place, None)
 
 
 SINCE = sorted(row.name for row in REGISTRY if row.name in RELEASE_0_1 and row.version > 1)

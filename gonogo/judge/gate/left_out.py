@@ -1,0 +1,63 @@
+"""What does an order leave out that every order of a release names? Orders by hand may.
+
+Without some detectors hardly anything would halt a run, and a preflight check that is not owed was
+not made: such an order is CONDITIONAL_GO at best. That any other detector does not watch is listed.
+"""
+
+from gonogo.contract.outcome import Detector as Name
+from gonogo.contract.rules import Rules
+from gonogo.judge.watch.registry import RELEASE_0_1, unknown_versions
+
+OWED = (
+    Name.PROCESS_DEATH,
+    Name.NO_FIRST_HEARTBEAT,
+    Name.ALIVE_LOST,
+    Name.STALL,
+    Name.SECTION_DEADLINE,
+    Name.NON_FINITE,
+    Name.IDENTITY,
+)
+"""Detectors without which hardly anything would halt a run."""
+OTHERS = tuple(name for name in tuple(Name)[:26] if name not in OWED)
+"""All others of D1 to D26; what comes after them changes no decision that was made before."""
+CHECKS = ("devices", "disk", "shm", "orphans", "code", "resume")
+"""Preflight checks that every order owes, with a service or without."""
+CHECKS_OF_RANKS = ("environment", "peak")
+"""Those that it owes besides where ranks are started one by one."""
+SINCE = 3
+"""Version of the judge since which more than `OWED` is named."""
+
+
+def missed(rules: Rules) -> list[str]:
+    """Return what an order leaves out and no run should go without, one sentence each."""
+    gone = [f"{name} does not watch" for name in OWED if name not in _watching(rules)]
+    return [*gone, *_unknown(rules), *_unchecked(rules)]
+
+
+def less(rules: Rules) -> list[str]:
+    """Return the other detectors that an order leaves out, one sentence each."""
+    if rules.judge_version < SINCE:
+        return []
+    return [f"{name} does not watch" for name in OTHERS if name not in _watching(rules)]
+
+
+def _watching(rules: Rules) -> frozenset[str]:
+    """Return who watches; where an order names none, those of release 0.1."""
+    return frozenset(rules.detectors or RELEASE_0_1)
+
+
+def _unknown(rules: Rules) -> list[str]:
+    """Return the detectors that an order names in a version that none of them ever had."""
+    if rules.judge_version < SINCE:
+        return []
+    unknown = unknown_versions(rules.detectors)
+    return [f"{name} watches by version {unknown[name]}, which nobody knows" for name in unknown]
+
+
+def _unchecked(rules: Rules) -> list[str]:
+    """Return the preflight checks that an order leaves out; one that names none says nothing."""
+    if rules.judge_version < SINCE or not rules.preflight:
+        return []
+    owed = CHECKS if rules.programs is not None else (*CHECKS, *CHECKS_OF_RANKS)
+    absent = [name for name in owed if name not in rules.preflight]
+    return [f"the preflight does not check {', '.join(absent)}"] if absent else []

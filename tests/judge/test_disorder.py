@@ -1,0 +1,152 @@
+"""Clocks that step, lines that are lost and lines that were moved: the decision stays the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.contract.facts import Facts
+from gonogo.judge.directory import judge_directory
+from gonogo.judge.evidence.facts import build_facts
+from gonogo.judge.evidence.record import load_run
+from gonogo.judge.gate.rules import build_rules
+from tests.data.make_runs import Rank, exit_of, healthy_ranks, order_of, save_run
+from tests.judge.test_forgery import AGENT, facts_of, restarted_ranks
+
+Line = dict[str, Any]
+
+
+def saved(folder: Path, ranks: list[Rank]) -> Path:
+    save_run(folder, order_of(), ranks, exit_of(ranks, agent=AGENT))
+    return folder
+
+
+def set_back(folder: Path, by_s: float) -> Path:
+    """A run whose wall clock is set back before every rank starts anew in place."""
+    ranks = restarted_ranks(order_of())
+    for rank in ranks:
+        for line in rank.lines:
+            if line["boot"] == rank.boot_id:
+                line["ts"] -= by_s
+    return saved(folder, ranks)
+
+
+@pytest.mark.parametrize("by_s", [0.0, 3_600.0])
+def test_a_wall_clock_that_is_set_back_before_a_restart_changes_no_verdict(
+    by_s: float, tmp_path: Path
+) -> None:
+    folder = set_back(tmp_path / "run", by_s)
+    found = judge_directory(folder)
+    assert found["verdict"] == "GO"
+    assert [row["boot"] for row in found["facts"]["boots"]["0"]] == ["boot0", "again0"]
+
+
+def test_the_facts_of_an_earlier_version_are_ordered_by_the_wall_clock(tmp_path: Path) -> None:
+    folder = set_back(tmp_path / "run", 3_600.0)
+    record = load_run(folder, facts_v=2)
+    facts = build_facts(record, build_rules(record.order, judge_version=2))
+    assert (facts.v, [row.boot for row in facts.boots["0"]]) == (2, ["again0", "boot0"])
+    assert facts.contradictions == [
+        f"rank {rank}: two processes wrote at the same time" for rank in (0, 1)
+    ]
+
+
+def moved(folder: Path, seed: int) -> None:
+    """A fifth of the lines moved, and a fifth doubled."""
+    chance = random.Random(seed)
+    for file in sorted(folder.glob("heartbeat*")):
+        lines = file.read_bytes().splitlines(keepends=True)
+        for line in chance.sample(lines, len(lines) // 5):
+            lines.remove(line)
+            lines.insert(chance.randrange(len(lines)), line)
+        for line in chance.sample(lines, len(lines) // 5):
+            lines.insert(chance.randrange(len(lines)), line)
+        file.write_bytes(b"".join(lines))
+
+
+def never_written(place: int) -> Callable[[Path], Path]:
+    """A line of rank 0 that was lost before anybody read it."""
+
+    def make(folder: Path) -> Path:
+        ranks = healthy_ranks(order_of())
+        del ranks[0].lines[place]
+        return saved(folder, ranks)
+
+    return make
+
+
+def torn(place: int) -> Callable[[Path], Path]:
+    """A line of rank 0 of which only a part was written."""
+
+    def make(folder: Path) -> Path:
+        ranks = healthy_ranks(order_of())
+        line = ranks[0].lines[place]
+        ranks[0].lines[place] = {name: line[name] for name in ("ts", "mono", "boot", "msg")}
+        return saved(folder, ranks)
+
+    return make
+
+
+def cut_out(place: int) -> Callable[[Path], Path]:
+    """A line of rank 0 that was taken away after the run."""
+
+    def make(folder: Path) -> Path:
+        saved(folder, healthy_ranks(order_of()))
+        file = folder / "heartbeat_rank0.jsonl"
+        lines = file.read_bytes().splitlines(keepends=True)
+        del lines[place]
+        file.write_bytes(b"".join(lines))
+        return folder
+
+    return make
+
+
+def of_a_restarted(place: int) -> Callable[[Path], Path]:
+    """A line of the first process of rank 0, lost before anybody read it."""
+
+    def make(folder: Path) -> Path:
+        ranks = restarted_ranks(order_of())
+        del ranks[0].lines[place]
+        return saved(folder, ranks)
+
+    return make
+
+
+LOST = {
+    "never written": never_written(20),
+    "the first one": never_written(0),
+    "torn": torn(20),
+    "cut out": cut_out(20),
+    "the last one": cut_out(-1),
+    "of a restarted rank": of_a_restarted(8),
+}
+
+
+def decided(folder: Path) -> tuple[str, list[dict[str, Any]], Facts]:
+    found = judge_directory(folder)
+    return str(found["verdict"]), found["criteria"], facts_of(load_run(folder))
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_a_lost_line_gives_the_same_decision_wherever_the_others_stand(
+    name: str, tmp_path: Path
+) -> None:
+    folder = LOST[name](tmp_path / "run")
+    verdict, criteria, facts = decided(folder)
+    assert verdict == "INCONCLUSIVE"
+    assert [row.detector for row in facts.findings if row.severity == "halt"] == []
+    untouched = {file: file.read_bytes() for file in folder.glob("heartbeat*")}
+    for seed in range(3):
+        for file, raw in untouched.items():
+            file.write_bytes(raw)
+        moved(folder, seed)
+        assert decided(folder) == (verdict, criteria, facts), seed
+
+
+def test_what_a_run_with_a_lost_line_comes_to_is_what_its_watcher_found(tmp_path: Path) -> None:
+    folder = never_written(20)(tmp_path / "run")
+    assert load_run(folder).unrecorded == ()
