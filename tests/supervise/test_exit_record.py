@@ -271,3 +271,11 @@ def test_where_nobody_saw_an_end_the_ranks_own_last_lines_name_the_cause(
         (tmp_path / f"heartbeat_rank{rank}.jsonl").write_text(json.dumps(line) + "\n")
     record = build(tmp_path, {0: ended(), 1: ended()}, order=COMMAND)
     assert (record.code, record.reason, record.text) == (1, OutcomeCode.NONZERO_EXIT, text)
+
+
+def test_who_only_missed_another_is_blamed_when_nobody_else_can_be(tmp_path: Path) -> None:
+    missed = Ended(code=1, signal=None, at=1.0, lost_peer=True)
+    assert build(tmp_path, {0: missed, 1: ended(7, at=2.0)}).text == "rank 1 ended with code 7"
+    assert build(tmp_path, {0: missed, 1: ended(signal=15)}).text == "rank 0 ended with code 1"
+    record = build(tmp_path, {0: missed, 1: ended(7, at=2.0)})
+    assert {rank: row.lost_peer for rank, row in record.ranks.items()} == {"0": True, "1": False}

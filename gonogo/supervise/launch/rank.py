@@ -16,10 +16,12 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gonogo.supervise.durable import load_json, save_json
+from gonogo.supervise.exit_record import Ended, lost_a_peer
 from gonogo.supervise.launch.launched import Launched
 from gonogo.supervise.launch.output_lines import OutputLines
 from gonogo.supervise.processes import ProcessRef, die_with_parent, load_stat
@@ -50,12 +52,15 @@ def main(argv: list[str]) -> int:
     save_rank_record(asked.dir, rank, RankRecord(ref=ref, wrapper=os.getpid()), time.time())
     launched = None
     if order.get("command"):
-        launched = Launched(asked.dir, int(order["world_size"]), child.pid)
+        launched = Launched(asked.dir, order, child.pid)
     status = _wait(child, _reader(asked.dir, order, rank, child.pid), launched)
     code, number = (status, None) if status >= 0 else (None, -status)
     if rank not in _save_ends(launched):
-        ended = {"v": 1, "code": code, "signal": number, "at": time.time()}
-        save_json(asked.dir / f"exit_rank{rank}.json", ended)
+        ended = Ended(code=code, signal=number, at=time.time())
+        stamp = replace(
+            ended, lost_peer=launched is None and _missed(asked.dir, order, rank, ended)
+        )
+        save_json(asked.dir / f"exit_rank{rank}.json", stamp.document())
     if number is not None:
         _die_by(number)
     return status
@@ -133,9 +138,18 @@ def _save_ends(launched: Launched | None) -> frozenset[int]:
     """Write how a launcher's ranks ended; return the ranks whose end is not the program's own."""
     try:
         return frozenset() if launched is None else launched.save_ends()
-    except OSError as error:
+    except Exception as error:  # noqa: BLE001 - the program's own end is to be told
         print(f"gonogo: how its ranks ended cannot be written: {error!r}", file=sys.stderr)
         return frozenset()
+
+
+def _missed(folder: Path, order: dict[str, Any], rank: int, ended: Ended) -> bool:
+    """Say whether a rank's own words are that another was gone; no, where they cannot be read."""
+    try:
+        return lost_a_peer(folder, order, rank, ended)
+    except Exception as error:  # noqa: BLE001 - whatever a program prints, its end is to be told
+        print(f"gonogo: its last words cannot be read: {error!r}", file=sys.stderr)
+        return False
 
 
 def _die_by(number: int) -> None:

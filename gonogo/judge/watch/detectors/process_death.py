@@ -1,11 +1,11 @@
 """D1: is the agent or a rank gone?
 
 The finding names the first death, the cause: the exit stamps order them, and ranks that torchrun
-ended with SIGTERM are victims. Exit 0 counts as ended early unless the rank said `done` or reached
-the last step (what a program that is only read did and did not print nobody knows: there the gate
-misses the steps); so that a normal end cannot race with a tick, it is judged `settle_s` later, when
-what it wrote has been read (never on a late tick). Deaths after a halt are no finding: they follow
-from it.
+ended with SIGTERM, or whose own last error is that a peer was gone, are victims. Exit 0 counts as
+ended early unless the rank said `done` or reached the last step (what a program that is only read
+did and did not print nobody knows: there the gate misses the steps); so that a normal end cannot
+race with a tick, it is judged `settle_s` later, when what it wrote has been read (never on a late
+tick). Deaths after a halt are no finding: they follow from it.
 """
 
 import math
@@ -38,7 +38,12 @@ class Death:
 
     @property
     def victim(self) -> bool:
-        """Whether it was asked to end, as torchrun does with the peers of a failed rank."""
+        """Whether another's end took it along: torchrun asks peers to end, or they miss it."""
+        return self.terminated or self.process.lost_peer
+
+    @property
+    def terminated(self) -> bool:
+        """Whether it was asked to end."""
         return self.process.signal == signal.SIGTERM or self.process.code in _SIGTERM_CODES
 
     @property
@@ -47,11 +52,17 @@ class Death:
         failed = self.process.code not in (None, 0) or self.process.signal is not None
         return failed and not self.victim
 
-    def order(self) -> tuple[bool, float, bool, int]:
+    def order(self) -> tuple[bool, bool, float, bool, int]:
         """Return what sorts the cause before its victims."""
         at = self.process.exit_at
         by_signal = self.process.signal is not None
-        return self.victim, math.inf if at is None else at, not by_signal, self.rank
+        return (
+            self.terminated,
+            self.victim,
+            math.inf if at is None else at,
+            not by_signal,
+            self.rank,
+        )
 
 
 def _deaths(view: View) -> list[Death]:
@@ -187,7 +198,7 @@ class ProcessDeath(Detector[None]):
     )
     version = 2
     """2: `done` before the last ordered step is an end too early; a command that is its only rank
-    ends as that did."""
+    ends as that did; who says itself that a peer was gone is a victim."""
     ticks = True
     probes = True
 

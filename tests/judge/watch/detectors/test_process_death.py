@@ -363,3 +363,15 @@ def test_where_nobody_says_how_many_steps_none_is_named() -> None:
     world.probe(1, "dead", signal=11)
     (finding,) = watch(world).halts
     assert finding.text == "rank 1 was ended by SIGSEGV at step 3"
+
+
+def test_who_says_that_a_peer_was_gone_is_its_victim() -> None:
+    world = running()
+    world.probe(0, "dead", code=1, exit_at=EPOCH + 10.0, lost_peer=True)
+    world.probe(1, "dead", code=1, exit_at=EPOCH + 10.3)
+    assert watch(world).halted() == [("process_death", 1, "data")]
+    world = running()
+    world.probe(0, "dead", code=1, exit_at=EPOCH + 10.3, lost_peer=True)
+    world.probe(1, "dead", signal=15, exit_at=EPOCH + 10.0)
+    world.ranks[0].mono += 2.0
+    assert watch(world).halted() == [("process_death", 0, "data")]
