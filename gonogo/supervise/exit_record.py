@@ -272,7 +272,7 @@ def _died_on_the_way(request: EndRequest, ranks: Mapping[int, Ended]) -> bool:
 def _first_failed(run_dir: Path, ranks: Mapping[int, Ended]) -> int | None:
     """Return the rank that failed first, and none that only missed another or was told to end.
 
-    Where nobody saw any of them fail, it is the first whose last line is an error.
+    Where nobody saw any of them fail, it is the first whose last line is an error of its own.
     """
     failed = {rank: ended for rank, ended in ranks.items() if ended.code or ended.signal}
     if failed:
@@ -282,7 +282,8 @@ def _first_failed(run_dir: Path, ranks: Mapping[int, Ended]) -> int | None:
             return ended.signal == _TERM, ended.lost_peer, ended.at, rank
 
         return min(failed, key=order)
-    said = {rank: error for rank in ranks if (error := _last_error_line(run_dir, rank))}
+    lines = {rank: error for rank in ranks if (error := _last_error_line(run_dir, rank))}
+    said = {rank: row for rank, row in lines.items() if not signs_in(str(row)) & OF_VICTIMS}
     return min(said, key=lambda rank: (said[rank].get("ts", 0.0), rank), default=None)
 
 

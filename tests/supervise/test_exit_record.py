@@ -260,14 +260,16 @@ def test_of_a_launchers_ranks_each_has_its_own_words_in_the_log_of_all(tmp_path:
     [
         ({}, "the command ended with code 1, and nobody saw which rank failed"),
         ({0: 9.0, 1: 8.0}, "rank 1 ended with code 1"),
+        ({0: -9.0}, "the command ended with code 1, and nobody saw which rank failed"),
     ],
-    ids=["no rank said anything", "both said an error"],
+    ids=["no rank said anything", "both said an error", "one missed the other"],
 )
 def test_where_nobody_saw_an_end_the_ranks_own_last_lines_name_the_cause(
     said: dict[int, float], text: str, tmp_path: Path
 ) -> None:
     for rank, ts in said.items():
-        line = {"msg": "error", "ts": ts, "type": "ValueError", "text": "no"}
+        text_said = "no" if ts > 0 else "gloo/pair.cc: closed by peer"
+        line = {"msg": "error", "ts": ts, "type": "RuntimeError", "text": text_said}
         (tmp_path / f"heartbeat_rank{rank}.jsonl").write_text(json.dumps(line) + "\n")
     record = build(tmp_path, {0: ended(), 1: ended()}, order=COMMAND)
     assert (record.code, record.reason, record.text) == (1, OutcomeCode.NONZERO_EXIT, text)

@@ -39,9 +39,10 @@ from gonogo.supervise.processes import (
 from gonogo.supervise.rank_record import RankRecord, save_rank_record
 
 LOOK_EVERY_S = 0.5
-EAGER_S = 60.0
-"""How long ranks are looked for so often; later, or when all are known, every RARELY_S."""
 RARELY_S = 5.0
+"""When all are known and live."""
+LEAST_REST_X = 50
+"""A look through every process takes long on a large host: it rests so many times as long."""
 _INFO = struct.Struct("=QQ11Ii")
 """struct pidfd_info: what is told first, how it ended last."""
 _INFO_EXIT = 8
@@ -66,7 +67,8 @@ class Launched:
         self._ranks: dict[int, ProcessRef] = {}
         self._guessed: ProcessRef | None = None
         self._ends = Ends()
-        self._look_at = self._eager_until = float("-inf")
+        self._look_at = float("-inf")
+        self._speakers = 0
 
     def look(self, now: float) -> None:
         """Look for ranks that are not known, or have gone, when it is time.
@@ -74,15 +76,21 @@ class Launched:
         Args:
             now: monotonic seconds.
         """
-        if self._eager_until == float("-inf") or not all(
-            ref.is_alive() for ref in self._ranks.values()
-        ):
-            self._eager_until = now + EAGER_S
-        if now < self._look_at:
+        if now < self._look_at and not self._is_told_of_another():
             return
+        self._seek()
         whole = len(self._ranks) == self._world_size
-        eager = now < self._eager_until and not whole
-        self._look_at = now + (LOOK_EVERY_S if eager else RARELY_S)
+        calm = whole and all(ref.is_alive() for ref in self._ranks.values())
+        took_s = time.monotonic() - now
+        self._look_at = now + max(RARELY_S if calm else LOOK_EVERY_S, LEAST_REST_X * took_s)
+
+    def _is_told_of_another(self) -> bool:
+        """Say whether another rank has begun to write heartbeats since the last call."""
+        before, names = self._speakers, os.listdir(self._folder)
+        self._speakers = sum(name.startswith("heartbeat_rank") for name in names)
+        return self._speakers > before
+
+    def _seek(self) -> None:
         below = find_descendants(self._program)
         if not below:
             return

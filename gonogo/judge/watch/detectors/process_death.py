@@ -13,7 +13,6 @@ import signal
 from dataclasses import dataclass
 
 from gonogo.contract.finding import Finding, Severity
-from gonogo.contract.heartbeat import Msg
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch.detector import Detector, Seen
@@ -73,6 +72,8 @@ def _deaths(view: View) -> list[Death]:
         if process.dead and not _ended_well(view, rank, process)
     ]
     agent = Death(rank=AGENT, process=view.processes.agent)
+    if not agent.process.dead and _may_launch(view):
+        return []
     if not agent.process.dead or _all_ended_well(view):
         return deaths
     if view.run.order.command is not None:
@@ -86,19 +87,20 @@ def _of_command(view: View, deaths: list[Death], agent: Death) -> list[Death]:
     """Return the bad ends that may be the cause where a command has ended, which we started.
 
     One that is its only rank itself ends as that did. A launcher is blamed where a signal ended
-    it, or where nothing tells which of its ranks failed: neither how one ended nor its last line.
+    it, or where nobody saw how a rank ended.
     """
     if view.run.order.world_size == 1:
         return deaths or [Death(rank=0, process=agent.process)]
     if agent.process.signal is not None and not agent.victim:
         return [agent]
-    said = [death for death in deaths if _said_error(view, death.rank)]
-    return [death for death in deaths if death.told] or said or [agent]
+    told = [death for death in deaths if death.told and not _may_launch(view)]
+    return told or [agent]
 
 
-def _said_error(view: View, rank: int) -> bool:
-    stream = view.streams.get(rank)
-    return stream is not None and stream.msg == Msg.ERROR
+def _may_launch(view: View) -> bool:
+    """Whether what was seen of a command may be no rank: it is all, and more ranks are owed."""
+    order = view.run.order
+    return order.command is not None and order.world_size > 1 and list(view.processes.ranks) == [0]
 
 
 def _ripe(view: View, tick: Tick, death: Death) -> bool:
