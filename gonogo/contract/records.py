@@ -18,6 +18,8 @@ class RankExit(Recorded):
     code: ExitNumber | None = None
     signal: ExitNumber | None = None
     at: float
+    lost_peer: bool = False
+    """Whether its own last error was that another rank was gone: it is a victim."""
 
 
 class Written(Recorded):

@@ -46,6 +46,8 @@ class RankProbe(Recorded):
     signal: ExitNumber | None = None
     exit_at: Finite | None = None
     """When it ended, in Unix seconds, from its exit record: tells the cause from its victims."""
+    lost_peer: bool = False
+    """Whether its own last error was that another rank was gone, from its exit record."""
     env: dict[str, str] | None = None
     """Allow-listed `NSA_*` names really in /proc/<pid>/environ; once per boot."""
 

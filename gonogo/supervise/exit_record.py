@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.last_words import last_error
-from gonogo.signs import UNMISTAKABLE, signs_in
+from gonogo.signs import OF_VICTIMS, UNMISTAKABLE, signs_in
 from gonogo.supervise.end_request import EndRequest
 from gonogo.trainer.line_file import ATTACHED
 
@@ -28,7 +28,8 @@ _TAIL_BYTES = 65_536
 _CHUNK_BYTES = 2**20
 _SIGNS_BYTES = 16_384
 """Of the end of a log in which known words are looked for: the last traceback, not the story."""
-_FROM_OUTSIDE = frozenset({9, 15})
+_TERM = 15
+_FROM_OUTSIDE = frozenset({9, _TERM})
 """Signals that no error of a program's own ends it by."""
 _ENDED_BY_ITSELF = "nonzero_exit"
 _OOM = "oom"
@@ -46,6 +47,8 @@ class Ended:
     code: int | None
     signal: int | None
     at: float
+    lost_peer: bool = False
+    """Whether its own last error was that another rank was gone."""
 
     @property
     def is_known(self) -> bool:
@@ -54,12 +57,18 @@ class Ended:
 
     def document(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {"v": 1, "code": self.code, "signal": self.signal, "at": self.at}
+        document = {"v": 1, "code": self.code, "signal": self.signal, "at": self.at}
+        return {**document, "lost_peer": True} if self.lost_peer else document
 
 
 def ended_of(document: Mapping[str, Any]) -> Ended:
     """Return the record in exit_rank{N}.json."""
-    return Ended(code=document.get("code"), signal=document.get("signal"), at=document["at"])
+    return Ended(
+        code=document.get("code"),
+        signal=document.get("signal"),
+        at=document["at"],
+        lost_peer=document.get("lost_peer") is True,
+    )
 
 
 def build_exit(
@@ -261,15 +270,20 @@ def _died_on_the_way(request: EndRequest, ranks: Mapping[int, Ended]) -> bool:
 
 
 def _first_failed(run_dir: Path, ranks: Mapping[int, Ended]) -> int | None:
-    """Return the rank that failed first; one that was only told to end (SIGTERM) is no cause.
+    """Return the rank that failed first, and none that only missed another or was told to end.
 
-    Where nobody saw any of them fail, it is the first whose last line is an error.
+    Where nobody saw any of them fail, it is the first whose last line is an error of its own.
     """
     failed = {rank: ended for rank, ended in ranks.items() if ended.code or ended.signal}
-    own = {rank: ended for rank, ended in failed.items() if ended.signal != 15} or failed
-    if own:
-        return min(own, key=lambda rank: (own[rank].at, rank))
-    said = {rank: error for rank in ranks if (error := _last_error_line(run_dir, rank))}
+    if failed:
+
+        def order(rank: int) -> tuple[bool, bool, float, int]:
+            ended = failed[rank]
+            return ended.signal == _TERM, ended.lost_peer, ended.at, rank
+
+        return min(failed, key=order)
+    lines = {rank: error for rank in ranks if (error := _last_error_line(run_dir, rank))}
+    said = {rank: row for rank, row in lines.items() if not signs_in(str(row)) & OF_VICTIMS}
     return min(said, key=lambda rank: (said[rank].get("ts", 0.0), rank), default=None)
 
 
@@ -327,15 +341,29 @@ def _signs(
     """
     if cause is None:
         return set()
-    error = _last_error_line(run_dir, cause) or {}
-    told = f"{error.get('type') or ''}: {error.get('text') or ''}"
-    if ranks[cause].signal in _FROM_OUTSIDE:
+    shared = bool(order.get("command"))
+    return _signs_of(run_dir, order, cause, ranks[cause], alone=shared and len(ranks) == 1)
+
+
+def lost_a_peer(run_dir: Path, order: Mapping[str, Any], rank: int, ended: Ended) -> bool:
+    """Say whether a rank that has failed says itself that another was gone."""
+    if ended.code == 0:
+        return False
+    return bool(_signs_of(run_dir, order, rank, ended, alone=False) & OF_VICTIMS)
+
+
+def _signs_of(
+    run_dir: Path, order: Mapping[str, Any], rank: int, ended: Ended, *, alone: bool
+) -> set[str]:
+    if ended.signal in _FROM_OUTSIDE:
         return set()
-    alone = bool(order.get("command"))
-    log = _text(run_dir / f"rank{0 if alone else cause}.log", _SIGNS_BYTES)
-    shared = cause if alone and len(ranks) > 1 else None
+    error = _last_error_line(run_dir, rank) or {}
+    told = f"{error.get('type') or ''}: {error.get('text') or ''}"
+    shared = bool(order.get("command"))
+    log = _text(run_dir / f"rank{0 if shared else rank}.log", _SIGNS_BYTES)
     steps = [re.compile(text) for text in order.get("patterns") or ()]
-    return signs_in(f"{told}\n{last_error(log, shared, steps)}") & UNMISTAKABLE
+    said = last_error(log, rank if shared and not alone else None, steps)
+    return signs_in(f"{told}\n{said}") & UNMISTAKABLE
 
 
 def _text(path: Path, limit: int = _TAIL_BYTES) -> str:

@@ -260,14 +260,24 @@ def test_of_a_launchers_ranks_each_has_its_own_words_in_the_log_of_all(tmp_path:
     [
         ({}, "the command ended with code 1, and nobody saw which rank failed"),
         ({0: 9.0, 1: 8.0}, "rank 1 ended with code 1"),
+        ({0: -9.0}, "the command ended with code 1, and nobody saw which rank failed"),
     ],
-    ids=["no rank said anything", "both said an error"],
+    ids=["no rank said anything", "both said an error", "one missed the other"],
 )
 def test_where_nobody_saw_an_end_the_ranks_own_last_lines_name_the_cause(
     said: dict[int, float], text: str, tmp_path: Path
 ) -> None:
     for rank, ts in said.items():
-        line = {"msg": "error", "ts": ts, "type": "ValueError", "text": "no"}
+        text_said = "no" if ts > 0 else "gloo/pair.cc: closed by peer"
+        line = {"msg": "error", "ts": ts, "type": "RuntimeError", "text": text_said}
         (tmp_path / f"heartbeat_rank{rank}.jsonl").write_text(json.dumps(line) + "\n")
     record = build(tmp_path, {0: ended(), 1: ended()}, order=COMMAND)
     assert (record.code, record.reason, record.text) == (1, OutcomeCode.NONZERO_EXIT, text)
+
+
+def test_who_only_missed_another_is_blamed_when_nobody_else_can_be(tmp_path: Path) -> None:
+    missed = Ended(code=1, signal=None, at=1.0, lost_peer=True)
+    assert build(tmp_path, {0: missed, 1: ended(7, at=2.0)}).text == "rank 1 ended with code 7"
+    assert build(tmp_path, {0: missed, 1: ended(signal=15)}).text == "rank 0 ended with code 1"
+    record = build(tmp_path, {0: missed, 1: ended(7, at=2.0)})
+    assert {rank: row.lost_peer for rank, row in record.ranks.items()} == {"0": True, "1": False}

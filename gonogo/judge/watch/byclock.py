@@ -170,6 +170,7 @@ def _read_exits(
                     code=record.code,
                     signal=record.signal,
                     exit_at=record.at,
+                    lost_peer=record.lost_peer,
                 )
             )
     if not probes:

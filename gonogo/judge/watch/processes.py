@@ -31,6 +31,8 @@ class Process:
     held_mono: float | None = None
     """The same of the first of the probes running that found it in its present held state."""
     env: Mapping[str, str] | None = None
+    lost_peer: bool = False
+    """Whether its own last error was that another rank was gone."""
 
     @property
     def dead(self) -> bool:
@@ -122,6 +124,7 @@ def seen_by(processes: Processes, tick: Tick) -> Processes:
             known,
             exit_at=known.exit_at if probe.exit_at is None else probe.exit_at,
             env=known.env if probe.env is None else probe.env,
+            lost_peer=known.lost_peer or probe.lost_peer,
         )
     agent = processes.agent
     if tick.agent is not None:

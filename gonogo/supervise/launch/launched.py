@@ -9,19 +9,24 @@ rank, and its stack tells nothing. A rank is, of the command's descendants alone
   That one is asked for its stack, and for nothing else.
 
 How a rank ended only its parent is told. It is read here from what is left of the process in the
-moment before the parent asks; a parent that waits for it may be quicker: then it is not known, and
-not said. Standard library only.
+moment before the parent asks. A parent that waits for it may be quicker: then Linux tells from 6.15
+on; before, it is not known, and not said. Standard library only.
 """
 
+import fcntl
 import json
 import os
 import select
+import struct
 import threading
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from gonogo.supervise.durable import save_json
-from gonogo.supervise.exit_record import Ended, load_tail
+from gonogo.supervise.exit_record import Ended, load_tail, lost_a_peer
 from gonogo.supervise.processes import (
     ProcessRef,
     find_descendants,
@@ -34,9 +39,14 @@ from gonogo.supervise.processes import (
 from gonogo.supervise.rank_record import RankRecord, save_rank_record
 
 LOOK_EVERY_S = 0.5
-EAGER_S = 60.0
-"""How long ranks are looked for so often; later, or when all are known, every RARELY_S."""
 RARELY_S = 5.0
+"""When all are known and live."""
+LEAST_REST_X = 50
+"""A look through every process takes long on a large host: it rests so many times as long."""
+_INFO = struct.Struct("=QQ11Ii")
+"""struct pidfd_info: what is told first, how it ended last."""
+_INFO_EXIT = 8
+_GET_INFO = 0xC040FF0B
 _LINE_BYTES = 16_384
 _NAMES = frozenset((b"RANK", b"LOCAL_RANK"))
 
@@ -46,17 +56,19 @@ class Launched:
 
     Args:
         folder: the run directory.
-        world_size: how many ranks there may be.
+        order: the order as data.
         program: the command's own process.
     """
 
-    def __init__(self, folder: Path, world_size: int, program: int) -> None:
-        self._folder, self._world_size, self._program = folder, world_size, program
+    def __init__(self, folder: Path, order: Mapping[str, Any], program: int) -> None:
+        self._folder, self._order, self._program = folder, order, program
+        self._world_size = int(order["world_size"])
         self._own_names = _names_in(load_environ(os.getpid()))
         self._ranks: dict[int, ProcessRef] = {}
         self._guessed: ProcessRef | None = None
         self._ends = Ends()
-        self._look_at = self._eager_until = float("-inf")
+        self._look_at = float("-inf")
+        self._speakers = 0
 
     def look(self, now: float) -> None:
         """Look for ranks that are not known, or have gone, when it is time.
@@ -64,15 +76,21 @@ class Launched:
         Args:
             now: monotonic seconds.
         """
-        if self._eager_until == float("-inf") or not all(
-            ref.is_alive() for ref in self._ranks.values()
-        ):
-            self._eager_until = now + EAGER_S
-        if now < self._look_at:
+        if now < self._look_at and not self._is_told_of_another():
             return
+        self._seek()
         whole = len(self._ranks) == self._world_size
-        eager = now < self._eager_until and not whole
-        self._look_at = now + (LOOK_EVERY_S if eager else RARELY_S)
+        calm = whole and all(ref.is_alive() for ref in self._ranks.values())
+        took_s = time.monotonic() - now
+        self._look_at = now + max(RARELY_S if calm else LOOK_EVERY_S, LEAST_REST_X * took_s)
+
+    def _is_told_of_another(self) -> bool:
+        """Say whether another rank has begun to write heartbeats since the last call."""
+        before, names = self._speakers, os.listdir(self._folder)
+        self._speakers = sum(name.startswith("heartbeat_rank") for name in names)
+        return self._speakers > before
+
+    def _seek(self) -> None:
         below = find_descendants(self._program)
         if not below:
             return
@@ -91,6 +109,8 @@ class Launched:
         for rank, ref in sorted(self._ranks.items(), reverse=True):  # rank 0's stamp ends the wait
             ended = self._ends.of(ref)
             if ended is not None:
+                missed = lost_a_peer(self._folder, self._order, rank, ended)
+                ended = replace(ended, lost_peer=missed)
                 save_json(self._folder / f"exit_rank{rank}.json", ended.document())
         return frozenset(self._ranks)
 
@@ -188,10 +208,23 @@ class Ends:
             for descriptor, _ in self._poll.poll():
                 ref = self._refs.pop(descriptor)
                 status = load_exit_status(ref)
+                if status is None:
+                    status = _told_status(descriptor)
                 if status is not None:
                     self._ended[ref] = _ended(status)
                 self._poll.unregister(descriptor)
                 os.close(descriptor)
+
+
+def _told_status(descriptor: int) -> int | None:
+    """Return how a process ended whose parent has asked; None where this Linux does not tell."""
+    row = bytearray(_INFO.pack(_INFO_EXIT, *[0] * 13))
+    try:
+        fcntl.ioctl(descriptor, _GET_INFO, row)
+    except OSError:
+        return None
+    told, *_, status = _INFO.unpack(row)
+    return int(status) if told & _INFO_EXIT else None
 
 
 def _ended(status: int) -> Ended:

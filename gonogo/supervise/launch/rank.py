@@ -17,11 +17,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gonogo.supervise.durable import load_json, save_json
+from gonogo.supervise.exit_record import Ended, lost_a_peer
 from gonogo.supervise.launch.launched import Launched
 from gonogo.supervise.launch.output_lines import OutputLines
 from gonogo.supervise.processes import ProcessRef, die_with_parent, load_stat
@@ -54,12 +56,15 @@ def main(argv: list[str]) -> int:
     )
     launched = None
     if order.get("command"):
-        launched = Launched(asked.dir, int(order["world_size"]), child.pid)
+        launched = Launched(asked.dir, order, child.pid)
     status = _wait(child, _reader(asked.dir, order, rank, child.pid), launched, record)
     code, number = (status, None) if status >= 0 else (None, -status)
     if rank not in _save_ends(launched):
-        ended = {"v": 1, "code": code, "signal": number, "at": time.time()}
-        _wrote(partial(save_json, asked.dir / f"exit_rank{rank}.json", ended))
+        ended = Ended(code=code, signal=number, at=time.time())
+        stamp = replace(
+            ended, lost_peer=launched is None and _missed(asked.dir, order, rank, ended)
+        )
+        _wrote(partial(save_json, asked.dir / f"exit_rank{rank}.json", stamp.document()))
     if number is not None:
         _die_by(number)
     return status
@@ -158,9 +163,18 @@ def _save_ends(launched: Launched | None) -> frozenset[int]:
     """Write how a launcher's ranks ended; return the ranks whose end is not the program's own."""
     try:
         return frozenset() if launched is None else launched.save_ends()
-    except OSError as error:
+    except Exception as error:  # noqa: BLE001 - the program's own end is to be told
         print(f"gonogo: how its ranks ended cannot be written: {error!r}", file=sys.stderr)
         return frozenset()
+
+
+def _missed(folder: Path, order: dict[str, Any], rank: int, ended: Ended) -> bool:
+    """Say whether a rank's own words are that another was gone; no, where they cannot be read."""
+    try:
+        return lost_a_peer(folder, order, rank, ended)
+    except Exception as error:  # noqa: BLE001 - whatever a program prints, its end is to be told
+        print(f"gonogo: its last words cannot be read: {error!r}", file=sys.stderr)
+        return False
 
 
 def _die_by(number: int) -> None:

@@ -102,6 +102,7 @@ class Prober:
                 code=stamp.get("code"),
                 signal=stamp.get("signal"),
                 exit_at=stamp.get("at"),
+                lost_peer=stamp.get("lost_peer") is True,
             )
         state = self._settled(rank, _STATES.get(stat.state, ProcessState.ALIVE))
         return RankProbe(rank=rank, pid=ref.pid, state=state)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.supervise.launch.launched import Launched
+from gonogo.supervise.launch.launched import Launched, _told_status
 from gonogo.supervise.processes import find_descendants, find_process, load_program, load_stat
 from gonogo.supervise.rank_record import load_rank_record, recorded_ranks
 from tests.supervise.runs import ROOT, wait_until
@@ -79,7 +79,7 @@ def test_the_topmost_process_that_bears_a_rank_is_it(
     program: str, tmp_path: Path, launch: Any
 ) -> None:
     launcher = launch(sys.executable, "-c", LAUNCHER, program, "0:0", "1:1")
-    pids = look_until(Launched(tmp_path, 2, launcher.pid), [0, 1], tmp_path)
+    pids = look_until(Launched(tmp_path, {"world_size": 2}, launcher.pid), [0, 1], tmp_path)
     assert set(pids.values()) == children(launcher)
     told = {rank: Path(f"/proc/{pid}/environ").read_bytes() for rank, pid in pids.items()}
     assert all(f"\0RANK={rank}\0".encode() in told[rank] for rank in pids)
@@ -87,7 +87,7 @@ def test_the_topmost_process_that_bears_a_rank_is_it(
 
 def test_how_each_rank_ended_is_seen_though_it_is_no_child(tmp_path: Path, launch: Any) -> None:
     launcher = launch(sys.executable, "-c", LAUNCHER, SLEEPER, "0:0", "1:1")
-    launched = Launched(tmp_path, 2, launcher.pid)
+    launched = Launched(tmp_path, {"world_size": 2}, launcher.pid)
     pids = look_until(launched, [0, 1], tmp_path)
     os.kill(launcher.pid, signal.SIGSTOP)  # it asks nobody how they ended
     os.kill(pids[1], signal.SIGKILL)
@@ -106,7 +106,7 @@ def test_how_each_rank_ended_is_seen_though_it_is_no_child(tmp_path: Path, launc
 def test_a_rank_that_is_started_again_is_another_process(tmp_path: Path, launch: Any) -> None:
     program = "for n in 1 2; do RANK=0 LOCAL_RANK=0 sleep 60; done; sleep 60"
     launcher = launch("bash", "-c", program)
-    launched = Launched(tmp_path, 1, launcher.pid)
+    launched = Launched(tmp_path, {"world_size": 1}, launcher.pid)
     first = look_until(launched, [0], tmp_path)[0]
     os.kill(first, signal.SIGKILL)
     wait_until(lambda: look_until(launched, [0], tmp_path)[0] != first, "another process")
@@ -122,13 +122,15 @@ def test_what_a_heartbeat_names_is_a_rank_only_below_the_command(
     lines = {0: stranger.pid, 1: child, 2: launcher.pid, 3: None, 4: "x"}
     for rank, pid in lines.items():
         (tmp_path / f"heartbeat_rank{rank}.jsonl").write_text(json.dumps({"pid": pid}) + "\n")
-    assert look_until(Launched(tmp_path, 5, launcher.pid), [1], tmp_path) == {1: child}
+    assert look_until(Launched(tmp_path, {"world_size": 5}, launcher.pid), [1], tmp_path) == {
+        1: child
+    }
 
 
 def test_the_heartbeats_know_better_than_the_environment(tmp_path: Path, launch: Any) -> None:
     shell = f"RANK=0 LOCAL_RANK=0 bash -c '{sys.executable} -c \"$0\"; true' '{NAMED}'; true"
     launcher = launch("bash", "-c", shell)
-    launched = Launched(tmp_path, 1, launcher.pid)
+    launched = Launched(tmp_path, {"world_size": 1}, launcher.pid)
 
     def is_python() -> bool:
         return load_program(look_until(launched, [0], tmp_path)[0]).startswith("python")
@@ -153,7 +155,7 @@ def test_only_a_python_that_is_alone_is_asked_for_its_stack(
 ) -> None:
     launcher = launch(*command)
     wait_until(lambda: len(find_descendants(launcher.pid)) >= (1 if found is None else 2), "it")
-    launched = Launched(tmp_path, 1, launcher.pid)
+    launched = Launched(tmp_path, {"world_size": 1}, launcher.pid)
     if found:
         (pid,) = look_until(launched, [0], tmp_path).values()
         assert b"time.sleep" in Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -182,10 +184,25 @@ from pathlib import Path
 from gonogo.supervise.launch.launched import Launched
 with subprocess.Popen([sys.executable, "-c", {LAUNCHER!r}, {SLEEPER!r}, "0:0"]) as launcher:
     time.sleep(0.5)
-    Launched(Path({str(tmp_path)!r}), 1, launcher.pid).look(time.monotonic())
+    Launched(Path({str(tmp_path)!r}), {{"world_size": 1}}, launcher.pid).look(time.monotonic())
     import os
     from gonogo.supervise.processes import find_descendants
     for pid in [launcher.pid, *find_descendants(launcher.pid)]: os.kill(pid, 9)
 """
     subprocess.run([sys.executable, "-c", code], env=environ, check=True, timeout=60)
     assert list(recorded_ranks(tmp_path)) == []
+
+
+LINUX = tuple(int(part) for part in os.uname().release.split(".")[:2])
+
+
+@pytest.mark.skipif(LINUX < (6, 15), reason="Linux 6.15 tells it")
+def test_an_end_that_the_parent_was_told_first_is_seen_where_linux_tells() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        descriptor = os.pidfd_open(process.pid)
+        assert _told_status(descriptor) is None
+        process.kill()
+        process.wait()
+        assert _told_status(descriptor) == 9
+        os.close(descriptor)
+    assert _told_status(0) is None

@@ -145,8 +145,24 @@ def test_a_launcher_s_end_is_not_its_ranks(tmp_path: Path) -> None:
 def test_a_look_that_fails_ends_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    launched = rank.Launched(tmp_path, 1, os.getpid())
+    launched = rank.Launched(tmp_path, {"world_size": 1}, os.getpid())
     monkeypatch.setattr(launched, "_look_at", "soon")
     assert rank._look(launched) is None
     assert "its ranks are looked for no more" in capsys.readouterr().err
     assert rank._look(None) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "missed"),
+    [
+        ("RuntimeError: [gloo/pair.cc:5] Connection closed by peer", 1, True),
+        ("RuntimeError: [gloo/pair.cc:5] Connection closed by peer", 0, None),
+        ("ValueError: no such word", 1, None),
+    ],
+    ids=["missed it", "survived", "its own error"],
+)
+def test_a_rank_that_missed_another_says_so(
+    error: str, code: int, missed: bool | None, tmp_path: Path
+) -> None:
+    start(tmp_path, f"print({error!r}); raise SystemExit({code})").wait(timeout=20)
+    assert stamp(tmp_path).get("lost_peer") is missed

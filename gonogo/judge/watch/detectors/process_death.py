@@ -1,11 +1,11 @@
 """D1: is the agent or a rank gone?
 
 The finding names the first death, the cause: the exit stamps order them, and ranks that torchrun
-ended with SIGTERM are victims. Exit 0 counts as ended early unless the rank said `done` or reached
-the last step (what a program that is only read did and did not print nobody knows: there the gate
-misses the steps); so that a normal end cannot race with a tick, it is judged `settle_s` later, when
-what it wrote has been read (never on a late tick). Deaths after a halt are no finding: they follow
-from it.
+ended with SIGTERM, or whose own last error is that a peer was gone, are victims. Exit 0 counts as
+ended early unless the rank said `done` or reached the last step (what a program that is only read
+did and did not print nobody knows: there the gate misses the steps); so that a normal end cannot
+race with a tick, it is judged `settle_s` later, when what it wrote has been read (never on a late
+tick). Deaths after a halt are no finding: they follow from it.
 """
 
 import math
@@ -13,7 +13,6 @@ import signal
 from dataclasses import dataclass
 
 from gonogo.contract.finding import Finding, Severity
-from gonogo.contract.heartbeat import Msg
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch.detector import Detector, Seen
@@ -38,7 +37,12 @@ class Death:
 
     @property
     def victim(self) -> bool:
-        """Whether it was asked to end, as torchrun does with the peers of a failed rank."""
+        """Whether another's end took it along: torchrun asks peers to end, or they miss it."""
+        return self.terminated or self.process.lost_peer
+
+    @property
+    def terminated(self) -> bool:
+        """Whether it was asked to end."""
         return self.process.signal == signal.SIGTERM or self.process.code in _SIGTERM_CODES
 
     @property
@@ -47,11 +51,17 @@ class Death:
         failed = self.process.code not in (None, 0) or self.process.signal is not None
         return failed and not self.victim
 
-    def order(self) -> tuple[bool, float, bool, int]:
+    def order(self) -> tuple[bool, bool, float, bool, int]:
         """Return what sorts the cause before its victims."""
         at = self.process.exit_at
         by_signal = self.process.signal is not None
-        return self.victim, math.inf if at is None else at, not by_signal, self.rank
+        return (
+            self.terminated,
+            self.victim,
+            math.inf if at is None else at,
+            not by_signal,
+            self.rank,
+        )
 
 
 def _deaths(view: View) -> list[Death]:
@@ -62,6 +72,8 @@ def _deaths(view: View) -> list[Death]:
         if process.dead and not _ended_well(view, rank, process)
     ]
     agent = Death(rank=AGENT, process=view.processes.agent)
+    if not agent.process.dead and _may_launch(view):
+        return []
     if not agent.process.dead or _all_ended_well(view):
         return deaths
     if view.run.order.command is not None:
@@ -75,19 +87,20 @@ def _of_command(view: View, deaths: list[Death], agent: Death) -> list[Death]:
     """Return the bad ends that may be the cause where a command has ended, which we started.
 
     One that is its only rank itself ends as that did. A launcher is blamed where a signal ended
-    it, or where nothing tells which of its ranks failed: neither how one ended nor its last line.
+    it, or where nobody saw how a rank ended.
     """
     if view.run.order.world_size == 1:
         return deaths or [Death(rank=0, process=agent.process)]
     if agent.process.signal is not None and not agent.victim:
         return [agent]
-    said = [death for death in deaths if _said_error(view, death.rank)]
-    return [death for death in deaths if death.told] or said or [agent]
+    told = [death for death in deaths if death.told and not _may_launch(view)]
+    return told or [agent]
 
 
-def _said_error(view: View, rank: int) -> bool:
-    stream = view.streams.get(rank)
-    return stream is not None and stream.msg == Msg.ERROR
+def _may_launch(view: View) -> bool:
+    """Whether what was seen of a command may be no rank: it is all, and more ranks are owed."""
+    order = view.run.order
+    return order.command is not None and order.world_size > 1 and list(view.processes.ranks) == [0]
 
 
 def _ripe(view: View, tick: Tick, death: Death) -> bool:
@@ -187,7 +200,7 @@ class ProcessDeath(Detector[None]):
     )
     version = 2
     """2: `done` before the last ordered step is an end too early; a command that is its only rank
-    ends as that did."""
+    ends as that did; who says itself that a peer was gone is a victim."""
     ticks = True
     probes = True
 

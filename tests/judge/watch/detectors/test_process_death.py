@@ -337,21 +337,20 @@ def test_a_launcher_that_a_signal_ended_took_its_ranks_along() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ends", "error", "blamed"),
+    ("ends", "blamed"),
     [
-        ({0: {"signal": 15}, 1: {"code": 1}}, None, 1),
-        ({0: {}, 1: {}}, 1, 1),
-        ({0: {}, 1: {}}, None, None),
-        ({0: {}, 1: {"signal": 11}}, 0, 1),
+        ({0: {"signal": 15}, 1: {"code": 1}}, 1),
+        ({0: {}, 1: {"signal": 11}}, 1),
+        ({0: {}, 1: {}}, None),
+        ({0: {"code": 1}}, None),
     ],
-    ids=["seen", "only said", "neither", "what was seen goes before what was said"],
+    ids=["both were seen", "one was seen", "none was seen", "only the launcher was seen"],
 )
-def test_of_a_launchers_ranks_the_one_is_blamed_that_something_tells_of(
-    ends: dict[int, dict[str, int]], error: int | None, blamed: int | None
+def test_of_a_launchers_ranks_the_one_is_blamed_whose_end_was_seen(
+    ends: dict[int, dict[str, int]], blamed: int | None
 ) -> None:
     world = commanded(2)
-    if error is not None:
-        world.ranks[error].say("error", type="ValueError", text="no")
+    world.probes.clear()
     for rank, probe in ends.items():
         world.probe(rank, "dead", exit_at=EPOCH + rank, **probe)
     found = watch(agent_ends(world, code=1), ticking=lambda end: every(0.25)(end + 5.0))
@@ -363,3 +362,15 @@ def test_where_nobody_says_how_many_steps_none_is_named() -> None:
     world.probe(1, "dead", signal=11)
     (finding,) = watch(world).halts
     assert finding.text == "rank 1 was ended by SIGSEGV at step 3"
+
+
+def test_who_says_that_a_peer_was_gone_is_its_victim() -> None:
+    world = running()
+    world.probe(0, "dead", code=1, exit_at=EPOCH + 10.0, lost_peer=True)
+    world.probe(1, "dead", code=1, exit_at=EPOCH + 10.3)
+    assert watch(world).halted() == [("process_death", 1, "data")]
+    world = running()
+    world.probe(0, "dead", code=1, exit_at=EPOCH + 10.3, lost_peer=True)
+    world.probe(1, "dead", signal=15, exit_at=EPOCH + 10.0)
+    world.ranks[0].mono += 2.0
+    assert watch(world).halted() == [("process_death", 0, "data")]
