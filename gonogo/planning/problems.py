@@ -72,7 +72,7 @@ def _short(value: Any) -> str:
 
 def _inner_places(name: str) -> list[str]:
     """Return where in a plan a key stands that somebody wrote at its top, as `--set env.A=1`."""
-    places = {"workload": Workload, "phases.NAME": Phase}
+    places: dict[str, type[BaseModel]] = {"workload": Workload, "phases.NAME": Phase}
     return [f"{place}.{name}" for place, model in places.items() if name in model.model_fields]
 
 
