@@ -9,7 +9,8 @@ from pydantic import BaseModel, ValidationError
 
 from gonogo.contract.errors import Problem, Rejected
 from gonogo.contract.near_miss import choices, hint
-from gonogo.contract.plan import Plan
+from gonogo.contract.plan import Phase, Plan
+from gonogo.contract.workload import Workload
 from gonogo.planning.paths import named_path
 
 _PATH = re.compile(r"(?P<path>[a-z][\w.-]*): (?P<message>.*)", re.DOTALL)
@@ -46,7 +47,9 @@ def _problems(row: Any, data: Any) -> Iterator[Problem]:
 def _message(row: Any, location: tuple[str | int, ...]) -> str:
     if row["type"] == "extra_forbidden":
         name = str(location[-1])
-        return f"unknown key {name!r}; {hint(name, _fields_at(location[:-1]))}"
+        inner = [] if location[:-1] else _inner_places(name)
+        meant = f"did you mean {' or '.join(inner)}?" if inner else None
+        return f"unknown key {name!r}; {meant or hint(name, _fields_at(location[:-1]))}"
     if row["type"] == "missing":
         return "missing; expected a value"
     if row["type"] in ("literal_error", "enum") and isinstance(row["input"], str):
@@ -65,6 +68,12 @@ def _with_value(text: str, value: Any) -> str:
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _inner_places(name: str) -> list[str]:
+    """Return where in a plan a key stands that somebody wrote at its top, as `--set env.A=1`."""
+    places: dict[str, type[BaseModel]] = {"workload": Workload, "phases.NAME": Phase}
+    return [f"{place}.{name}" for place, model in places.items() if name in model.model_fields]
 
 
 def _fields_at(location: tuple[str | int, ...]) -> list[str]:

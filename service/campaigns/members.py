@@ -1,7 +1,9 @@
 """What do the experiments of a campaign bring to its comparison?"""
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import Any
 
 from sqlalchemy import select
@@ -20,6 +22,9 @@ from service.db.schema import CampaignRow, DecisionRow, ExperimentRow, RunRow
 
 COUNTED = (Verdict.GO, Verdict.CONDITIONAL_GO)
 """Verdicts of runs that count: what fails its gate, or does not show it, wins nothing."""
+
+_Key = tuple[str, str, str]
+"""A decision's id and hash, and what is asked of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,22 +81,59 @@ def _brought(session: Session, row: ExperimentRow, question: Question) -> Brough
     if not is_done(row.state, row.stop):
         return Brought(experiment=row)
     query = (
-        select(DecisionRow)
+        select(DecisionRow.id, DecisionRow.hash, DecisionRow.verdict, DecisionRow.run)
         .where(DecisionRow.experiment == row.id, DecisionRow.kind == DecisionKind.AUTO.value)
         .order_by(DecisionRow.seq.desc())
         .limit(1)
-    )
-    decision = session.scalars(query).first()
+    )  # without the document, which is large
+    decision = session.execute(query).first()
     if decision is None:
         said = (row.outcome or {}).get("code", "it ended")
         return Brought(experiment=row, unit=NoUnit(name=row.id, why=f"it was not judged: {said}"))
-    run = session.get(RunRow, decision.run) if decision.run else None
-    order = None if run is None or run.order is None else Order.model_validate(run.order)
+    name = decision.id
+    key = (name, decision.hash, repr(question))
+    unit = UNITS.get(key) or UNITS.keep(key, _unit_of(session, name, question))
     verdict = Verdict(decision.verdict) if decision.verdict else None
-    recorded = parse_decision(decision.document)
-    unit = unit_of_decision(decision.id, recorded, None, question, order=order)
+    if isinstance(unit, Unit) and verdict not in COUNTED:
+        unit = NoUnit(name=name, why=f"its verdict is {verdict}")
+    return Brought(experiment=row, decision=name, verdict=verdict, unit=unit)
+
+
+def _unit_of(session: Session, decision: str, question: Question) -> Unit | NoUnit:
+    """Return what a decision that is there brings; it is read whole."""
+    row = session.get_one(DecisionRow, decision)
+    run = session.get(RunRow, row.run) if row.run else None
+    order = None if run is None or run.order is None else Order.model_validate(run.order)
+    recorded = parse_decision(row.document)
+    unit = unit_of_decision(row.id, recorded, None, question, order=order)
     if isinstance(unit, Unit):
-        unit = replace(unit, host=run.host if run is not None else None)
-        if verdict not in COUNTED:
-            unit = NoUnit(name=decision.id, why=f"its verdict is {verdict}")
-    return Brought(experiment=row, decision=decision.id, verdict=verdict, unit=unit)
+        return replace(unit, host=run.host if run is not None else None)
+    return unit
+
+
+class Kept:
+    """What the last decisions brought: a look at a campaign reads each of them once.
+
+    Nothing of a decision, or of the order of the run that it is about, changes after it was made.
+    """
+
+    def __init__(self, most: int = 2000) -> None:
+        self._most = most
+        self._rows: OrderedDict[_Key, Unit | NoUnit] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: _Key) -> Unit | NoUnit | None:
+        """Return what is kept, None where nothing is."""
+        with self._lock:
+            return self._rows.get(key)
+
+    def keep(self, key: _Key, unit: Unit | NoUnit) -> Unit | NoUnit:
+        """Keep a unit instead of the oldest, and return it."""
+        with self._lock:
+            self._rows[key] = unit
+            while len(self._rows) > self._most:
+                self._rows.popitem(last=False)
+        return unit
+
+
+UNITS = Kept()

@@ -1,34 +1,60 @@
-"""What `docs/training.md` shows can be typed as it stands."""
+"""Do the commands of docs/training.md train, resume, generate and shard? In miniature, in order."""
+
+from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from nsa.settings import load_settings
-from nsa.train import parse_launch
+from tests.contract.test_docs import ROOT
+from tests.e2e.lab import clean_environ
 
-PAGE = (Path(__file__).parents[2] / "docs/training.md").read_text()
-COMMANDS = [
-    line.partition("nsa.train ")[2] for line in PAGE.splitlines() if "-m nsa.train " in line
-]
-
-
-def test_the_call_of_the_operation_runs() -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
-    names: dict[str, Any] = {}
-    exec(code, names)
-    assert names["out"].shape == (1, 2048, 12, 64)
-    assert names["blocks"].shape == (1, 2048, 2, 16)
+PAGE = (ROOT / "docs/training.md").read_text().split("\n## The trainer\n")[1]
+LITTLE = {"200": "4", "400": "6", "50": "2"}
+"""Steps that the page asks for → steps that show the same."""
 
 
-@pytest.mark.parametrize("arguments", COMMANDS)
-def test_the_trainers_arguments_are_understood(
-    arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    launch = parse_launch(shlex.split(arguments), load_settings({}))
-    assert launch.config.config == "demo"
-    assert launch.run_dir.is_dir()
+def shown() -> list[str]:
+    """The lines of the trainer's block."""
+    return re.findall(r"```sh\n(.*?)```", PAGE, re.S)[0].splitlines()
+
+
+def little(line: str) -> list[str]:
+    """The words of a line with this Python, and few steps of everything."""
+    python, *words = shlex.split(line)
+    assert python == ".venv/bin/python"
+    words = [LITTLE.get(word, word) for word in words]
+    return [
+        sys.executable,
+        *words,
+        *([] if "--steps" in words or "--bytes" in words else ["--steps", "3"]),
+    ]
+
+
+@pytest.mark.long
+def test_every_line_of_the_block_does_its_part(tmp_path: Path) -> None:
+    first, second, generate, sharded = shown()
+    for line in (first, second, generate, sharded):
+        done = subprocess.run(
+            little(line),
+            cwd=tmp_path,
+            env={**clean_environ(tmp_path), "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            errors="replace",  # what so young a model says is no text
+            timeout=280,
+            check=False,
+        )
+        assert done.returncode == 0, (line, done.stdout, done.stderr)
+        if line == generate:
+            assert done.stdout.strip()
+    runs = tmp_path / "runs"
+    saved = {path.name for path in (runs / "first/checkpoints").iterdir()}
+    assert {"step_000002", "step_000004"} <= saved
+    steps = [line.split(",")[0] for line in (runs / "second/training.csv").read_text().splitlines()]
+    assert steps[1:] == ["5", "6"], "it went on after the first one's last step"
+    assert (runs / "ddp/heartbeat_rank1.jsonl").exists()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +37,14 @@ def test_every_phase_is_go_and_every_criterion_was_measured(lab: Lab) -> None:
     assert not [row for gate in gates.values() for row in gate if row["outcome"] != "pass"]
 
 
-def of_phase(name: str, **changes: Any) -> dict[str, Any]:
-    """Return the miniature with one phase alone."""
+def of_phase(*names: str, **changes: Any) -> dict[str, Any]:
+    """Return the miniature with these phases alone, without conditions on the others."""
     plan = miniature(**changes)
-    plan["phases"] = [phase for phase in plan["phases"] if phase["name"] == name]
+    plan["phases"] = [phase for phase in plan["phases"] if phase["name"] in names]
+    for phase in plan["phases"]:
+        for criterion in phase["gate"]:
+            criterion.pop("evidence_from", None)
+            criterion.pop("due", None)
     return plan
 
 
@@ -98,8 +104,6 @@ def test_a_device_that_idles_beside_a_busy_one_is_answered_by_static_graph_and_b
         plan["phases"][0] |= {"steps": 60}
         plan["watch"] = {**plan.get("watch", {}), "imbalance": {"over_s": 2}}
         for criterion in plan["phases"][0]["gate"]:
-            criterion.pop("evidence_from", None)
-            criterion.pop("due", None)
             if criterion["id"] in ("utilisation", "balance"):
                 criterion["severity"] = "required"
         experiment = lab.submit(plan)
@@ -122,3 +126,115 @@ def test_a_device_that_idles_beside_a_busy_one_is_answered_by_static_graph_and_b
     (decision,) = lab.client.get(f"/experiments/{view.id}/decisions")["items"]
     told = {row["id"]: row["evidence"] for row in decision["criteria"]}
     assert "with the remedy of imbalance" in told["remedied"]
+
+
+QUICK_STALL = {"suspect_s": 2, "halt_s": 5, "halt_x": 8, "min_steps": 3}
+"""The demo's: what the real plan waits for a hang, nobody need wait for here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """How a phase ends that fails in one of its ways; the rows of the runbook's outcomes."""
+
+    fault: str
+    outcome: str
+    verdict: str = "NO_GO"
+    state: str = "finished"
+    reasons: tuple[str, ...] = ("first",)
+    """Why each of its runs was started."""
+    resumed: tuple[int | None, ...] = (None,)
+    """Step of the checkpoint that each of them went on from."""
+    diagnosis: str | None = None
+
+
+WAYS = {
+    "a rank that is killed is the user's, and named to its peers": End(
+        fault="crash:step=8", outcome="nonzero_exit", diagnosis="lost_peer"
+    ),
+    "another configuration never begins": End(
+        fault="wrong-config", outcome="config_mismatch", diagnosis="wrong_config"
+    ),
+    "a hang with all outputs off is NO_GO at once (R15)": End(
+        fault="hang:step=8", outcome="stalled", diagnosis="hang_in_compute"
+    ),
+    "a loss that is NaN is tried again, then with every kernel": End(
+        fault="nan:step=8",
+        outcome="non_finite",
+        reasons=("first", "confirm", "confirm", "confirm"),
+        resumed=(None, 6, 6, 6),
+        diagnosis="non_finite_loss",
+    ),
+    "a device that fails goes on from the last checkpoint, twice": End(
+        fault="xid:step=8",
+        outcome="hardware",
+        verdict="INCONCLUSIVE",
+        state="awaiting_decision",
+        reasons=("first", "resume", "resume"),
+        resumed=(None, 6, 6),
+    ),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", list(WAYS), ids=lambda way: re.sub(r"\W+", "_", way))
+def test_a_run_that_fails_ends_as_the_runbook_says(lab: Lab, way: str) -> None:
+    """`smoke` saves after step 6 of 12; each fault strikes every attempt of it."""
+    wanted = WAYS[way]
+    view = lab.wait_for_end(
+        lab.submit(of_phase("smoke", watch={"stall": QUICK_STALL}), fault=wanted.fault)
+    )
+    assert (view.state, view.verdict) == (wanted.state, wanted.verdict), view.summary
+    (phase,) = view.phases
+    runs = [lab.client.run(name) for name in phase.runs]
+    assert tuple(run.reason for run in runs) == wanted.reasons
+    assert {run.outcome and run.outcome.code for run in runs} == {wanted.outcome}
+    assert tuple(run.resume_from and run.resume_from.step for run in runs) == wanted.resumed
+    decisions = lab.client.get(f"/experiments/{view.id}/decisions")["items"]
+    assert decisions[-1]["diagnosis"] == wanted.diagnosis
+    assert view.cause is not None
+    assert view.next, "there is always a next command"
+    if view.state != "finished":
+        lab.client.post(f"/experiments/{view.id}/cancel", {"reason": "seen"})
+
+
+GATES: dict[str, tuple[str, str, dict[str, Any], str]] = {
+    "a fresh model's first loss lies above": ("sanity", "first_loss", {"pass_below": 5.0}, "NO_GO"),
+    "a fresh model's first loss lies below": (
+        "sanity", "first_loss_low", {"pass_above": 6.0}, "NO_GO",
+    ),
+    "slower than the floor": (
+        "smoke", "throughput", {"pass_above": 2e9, "fail_below": 1e9}, "NO_GO",
+    ),
+    "between floor and target": (
+        "extended", "throughput", {"pass_above": 2e9, "fail_below": 1.0}, "CONDITIONAL_GO",
+    ),
+    "too much memory": ("extended", "memory", {"pass_below": 20_000}, "NO_GO"),
+    "memory that may grow": (
+        "extended", "memory_slope", {"pass_below": -1.0}, "CONDITIONAL_GO",
+    ),
+}  # fmt: skip
+"""What is measured → phase, criterion, the bound that it does not keep here, and the verdict."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", list(GATES), ids=lambda way: re.sub(r"\W+", "_", way))
+def test_a_measure_beyond_its_bound_ends_the_phase_as_its_gate_says(lab: Lab, way: str) -> None:
+    name, criterion, bound, verdict = GATES[way]
+    plan = of_phase(name, "production")  # before which an approval stands
+    for row in plan["phases"][0]["gate"]:
+        if row["id"] == criterion:
+            row |= bound
+    view = lab.wait_for_end(lab.submit(plan))
+    phase, production = view.phases
+    assert (phase.verdict, production.runs) == (verdict, []), view.summary
+    decisions = lab.client.get(f"/experiments/{view.id}/decisions")["items"]
+    failed = {row["id"] for row in decisions[0]["criteria"] if row["outcome"] != "pass"}
+    assert failed == {criterion}
+    if verdict == "NO_GO":
+        assert (view.state, view.verdict) == ("finished", "NO_GO")
+        return
+    assert view.state == "awaiting_decision"
+    assert "approv" in (view.waiting_for or "")
+    assert view.next[0].command.startswith("gonogo promote ")
+    assert criterion in {row.criterion for row in view.conditions}
+    lab.client.post(f"/experiments/{view.id}/cancel", {"reason": "seen"})

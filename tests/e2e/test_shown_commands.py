@@ -167,6 +167,7 @@ class Used:
             env=environ,
             capture_output=True,
             text=True,
+            errors="replace",  # a byte model of few steps says what is no text
             timeout=600,
             check=False,
         )

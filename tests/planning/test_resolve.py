@@ -93,6 +93,11 @@ def test_what_cannot_be_run_is_refused(sets: dict[str, Any], said: str) -> None:
     ("sets", "said"),
     [
         ({"train.sede": 7}, "train.sede: unknown key 'sede'; did you mean seed"),
+        (
+            {"env.NSA_TB_DISABLE": 1},
+            r"env: unknown key 'env'; did you mean workload\.env or phases\.NAME\.env\?",
+        ),
+        ({"steps": 5}, r"steps: unknown key 'steps'; did you mean phases\.NAME\.steps\?"),
         ({"train.model": {"dims": 7}}, "train.model.dims"),
         ({"train.model": 7}, "train.model"),
         ({"phases.smoke.data": "wikipedia"}, "phases.smoke.data: found 'wikipedia'"),

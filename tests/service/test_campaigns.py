@@ -16,6 +16,7 @@ from gonogo.judge.compare.compare import compare
 from gonogo.judge.comparing import unit_of_decision
 from gonogo.judge.ledger.recorded import load_decision
 from gonogo.planning.source import bundled_plan
+from service.campaigns import members
 from service.campaigns.step import advance
 from service.conductor import campaigns as campaigns_loop
 from service.experiments.lifecycle import Deed
@@ -196,6 +197,48 @@ def test_one_that_cannot_be_compared_holds_up_no_other(
     plane.wait(lambda: view(plane, other)["members"], "the run of the other")
 
 
+def test_programs_that_are_not_ours_are_compared_by_their_commands(plane: Plane) -> None:
+    """docs/campaigns.md: your own trainer is compared in the same way, by its `command`."""
+    commands = {"plain": ["train"], "fast": ["train", "--fast"]}
+    plan = {
+        "v": 1,
+        "name": "mine",
+        "profile": "cpu",
+        "workload": {"command": "train"},
+        "phases": [{"name": "compared", "steps": STEPS}],
+        "campaign": {
+            "metric": "toks_per_s",
+            "repeats": 3,
+            "max_repeats": 3,
+            "variants": [
+                {"name": "plain"},
+                {"name": "fast", "workload": {"command": commands["fast"]}},
+            ],
+        },
+    }
+    began = submit(plane, plan)
+    (warning,) = began["warnings"]
+    assert "GONOGO_WORKER_ALLOW with train (or any)" in warning
+    worker, wobbles, seen = plane.worker(), itertools.cycle([1.0, 1.01, 0.99]), []
+    for _ in range(6):
+        order = plane.wait(lambda: worker.claim(allow=["train"]), "an order")
+        seen.append(order.command)
+        assert order.entry is None
+        step_s = (0.15 if order.command == commands["fast"] else 0.2) * next(wobbles)
+        worker.start(order)
+        lines = {0: beats(order, 0, step_s=step_s)}
+        worker.ship(order, lines)
+        assert worker.end(order, lines).status_code == 200
+    plain, fast = commands.values()
+    assert seen == [plain, fast, fast, plain, plain, fast]
+    done = plane.wait(
+        lambda: (row := view(plane, began["id"]))["state"] == "finished" and row, "its end"
+    )
+    found = Comparison.model_validate(done["comparison"])
+    assert (found.result, found.winner) == ("winner", "fast"), done["text"]
+    assert [path.path for path in found.paths] == ["command.--fast"]
+
+
 def test_cancelled_it_begins_nothing_more(plane: Plane) -> None:
     began = submit(plane)
     worker = plane.worker()
@@ -212,3 +255,18 @@ def test_cancelled_it_begins_nothing_more(plane: Plane) -> None:
     plane.wait_state(order.experiment, "finished")
     plane.context.store.write(lambda s: advance(Deed(session=s, now=0.0), began["id"]))
     assert len(view(plane, began["id"])["members"]) == 1
+
+
+def test_a_look_reads_no_decision_twice(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    began = submit(plane)
+    worker = plane.worker()
+    order = plane.next_order(worker)
+    run_through(worker, order, 1.0)
+    plane.wait_state(order.experiment, "finished")
+    read: list[str] = []
+    whole = members.parse_decision
+    monkeypatch.setattr(members, "parse_decision", lambda text: (read.append(text), whole(text))[1])
+    looks = [view(plane, began["id"])["members"][0] for _ in range(3)]
+    assert len(read) <= 1
+    assert looks[0]["value"] is not None
+    assert looks == [looks[0]] * 3
