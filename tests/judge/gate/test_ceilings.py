@@ -168,3 +168,12 @@ def test_recorded_rules_without_a_table_of_plugins_list_none(said: int | None) -
         watch["plugins"] = WatchValue(value=said, source=Source.PLAN)
     told = weakened(rules.model_copy(update={"watch": watch}))
     assert not any(text.startswith("plugins") for text in told)
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [(1, "1, away from the default 200"), (1_000, "1000, looser than the default 200")],
+)
+def test_which_way_a_setting_went_is_told(steps: int, said: str) -> None:
+    told = weakened(build_rules(order_of(sets={"watch.slow.baseline_steps": steps})))
+    assert f"slow.baseline_steps is {said}" in told

@@ -156,6 +156,14 @@ def test_where_a_program_names_no_computing_it_may_not_have_hung_between_steps(
     assert diagnose(facts.model_copy(update={"pace": paces}), build_rules(None)) == name
 
 
+@pytest.mark.parametrize(
+    ("ranks", "name"), [(1, None), (2, "data_sharding"), (None, "data_sharding")]
+)
+def test_one_rank_alone_shards_nothing(ranks: int | None, name: str | None) -> None:
+    rules = build_rules(None).model_copy(update={"world_size": ranks})
+    assert diagnose(facts_with("nonzero_exit", signs=("index_error",)), rules) == name
+
+
 @pytest.mark.parametrize(("name", "facts"), CASES)
 def test_a_known_failure_has_its_name(name: str | None, facts: Facts) -> None:
     assert diagnose(facts, build_rules(None)) == name
