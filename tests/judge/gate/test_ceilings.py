@@ -236,3 +236,12 @@ def test_every_check_and_detector_is_owed_or_listed() -> None:
     assert {*OWED, *OTHERS} == {row.name for row in REGISTRY}
     assert {*CHECKS, *CHECKS_OF_RANKS} == set(PREFLIGHT_CHECKS)
     assert set(CHECKS) == set(WITHOUT_SERVICE)
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [(1, "1, away from the default 200"), (1_000, "1000, looser than the default 200")],
+)
+def test_which_way_a_setting_went_is_told(steps: int, said: str) -> None:
+    told = weakened(build_rules(order_of(sets={"watch.slow.baseline_steps": steps})))
+    assert f"slow.baseline_steps is {said}" in told

@@ -171,6 +171,14 @@ def test_who_has_no_peer_is_lost_by_none(number: int, name: str | None) -> None:
     assert diagnose(killed(number), rules) == name
 
 
+@pytest.mark.parametrize(
+    ("ranks", "name"), [(1, None), (2, "data_sharding"), (None, "data_sharding")]
+)
+def test_one_rank_alone_shards_nothing(ranks: int | None, name: str | None) -> None:
+    rules = build_rules(None).model_copy(update={"world_size": ranks})
+    assert diagnose(facts_with("nonzero_exit", signs=("index_error",)), rules) == name
+
+
 @pytest.mark.parametrize(("name", "facts"), CASES)
 def test_a_known_failure_has_its_name(name: str | None, facts: Facts) -> None:
     assert diagnose(facts, build_rules(None)) == name
