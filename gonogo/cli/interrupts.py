@@ -5,14 +5,14 @@ from types import FrameType
 
 
 def interrupt_on_signals() -> None:
-    """Raise KeyboardInterrupt for SIGTERM as for SIGINT, in the main thread.
+    """Raise KeyboardInterrupt(number) for SIGTERM as for SIGINT, in the main thread.
 
     SIGINT, too: a shell that starts a job in the background leaves it ignored.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        raise KeyboardInterrupt
+        del frame
+        raise KeyboardInterrupt(number)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, interrupt)

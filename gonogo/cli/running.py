@@ -170,13 +170,15 @@ def _follow(
                     say(_last_line(run_dir.path / "keeper.log"))
                 return interrupts > 0
             time.sleep(_POLL_S)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as asked:
             interrupts += 1
-            keeper.terminate()
+            number = asked.args[0] if asked.args else signal.SIGINT
+            keeper.send_signal(number)  # Ctrl-C is a person's, SIGTERM a host that is taken away
             if interrupts == 1 and run_dir.go.exists():
                 say("asked to leave with a checkpoint; Ctrl-C again ends it now")
             else:  # who was never let go reads no request to leave
-                keeper.send_signal(signal.SIGINT)  # beside SIGTERM: the keeper's second
+                both = {signal.SIGINT, signal.SIGTERM}
+                keeper.send_signal((both - {number}).pop())  # beside the first: its second
                 say("ending it now")
 
 

@@ -159,7 +159,17 @@ def test_an_attached_program_can_be_go(folder: Path) -> None:
     assert f"recorded with hash {recorded['hash']}" in ran.err
 
 
-def test_who_is_asked_to_end_asks_the_run_to_leave(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "ended"),
+    [
+        (signal.SIGINT, ("halted", "operator", 3)),
+        pytest.param(signal.SIGTERM, ("preempted", "infra", 3), marks=pytest.mark.long),
+    ],
+    ids=["Ctrl-C", "a host that is taken away"],
+)
+def test_who_is_asked_to_end_asks_the_run_to_leave(
+    folder: Path, number: signal.Signals, ended: tuple[str, str, int]
+) -> None:
     (folder / "long.py").write_text("import time\n" + LONG)
     command = gonogo("run", "--steps", "99999", "--", sys.executable, "long.py")
     ran = subprocess.Popen(
@@ -167,12 +177,12 @@ def test_who_is_asked_to_end_asks_the_run_to_leave(folder: Path) -> None:
     )
     wait_until(lambda: list(folder.glob("home/runs/*/heartbeat_rank0.jsonl")), what="a heartbeat")
     wait_until(lambda: list(folder.glob("home/runs/*/.GO")), what="the go")
-    ran.send_signal(signal.SIGTERM)
+    ran.send_signal(number)
     out, _ = ran.communicate(timeout=300)
     assert ran.returncode == Exit.INTERRUPTED, out
     (run_dir,) = (folder / "home" / "runs").iterdir()
-    ended = json.loads((run_dir / "exit.json").read_text())
-    assert (ended["reason"], ended["ended_by"], ended["code"]) == ("halted", "operator", 3)
+    record = json.loads((run_dir / "exit.json").read_text())
+    assert (record["reason"], record["ended_by"], record["code"]) == ended
 
 
 def test_an_unchanged_program_is_not_waited_for_when_it_is_to_end(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def test_ranks_that_are_asked_to_leave_do_so_together_with_a_checkpoint_that_hol
         wait_until(
             lambda: len(steps_of(lines_of(run), "step_end")) >= 5, what="five steps", limit_s=200
         )
-        keeper.terminate()
+        keeper.send_signal(signal.SIGINT)
         ended = wait_for_end(keeper, run)
     assert (ended.reason, ended.ended_by) == ("halted", "operator")
     assert {rank: row.code for rank, row in ended.ranks.items()} == {"0": 3, "1": 3}

@@ -1,11 +1,15 @@
-"""What follows a failure of infrastructure? A retry from the last checkpoint, or no more (D25)."""
+"""What follows a failure of infrastructure? A retry from the last checkpoint, or no more (D25).
+
+A run that was preempted has not failed: its host was taken away. It goes on from its checkpoint,
+however often that happens, and counts neither as a retry nor towards a restart storm.
+"""
 
 from collections.abc import Sequence
 
 from gonogo.contract.decision import Verdict
 from gonogo.contract.facts import History
 from gonogo.contract.order import RunReason
-from gonogo.contract.outcome import OutcomeClass
+from gonogo.contract.outcome import OutcomeClass, OutcomeCode
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.action import Action, ActionKind, Attempt
 from gonogo.judge.watch.detectors.restart_storm import Start, is_storm
@@ -14,7 +18,7 @@ from gonogo.judge.watch.detectors.restart_storm import Start, is_storm
 def decide_retry(plan: Plan, phase: str, attempts: Sequence[Attempt], now: float) -> Action:
     """Return what follows a run that infrastructure ended: the last of `attempts`."""
     last = attempts[-1]
-    failed = _trailing_infra(attempts)
+    failed = [row for row in _trailing_infra(attempts) if not _was_preempted(row)]
     if is_restart_storm(plan, attempts, now):
         return Action(
             kind=ActionKind.FINISH,
@@ -24,11 +28,11 @@ def decide_retry(plan: Plan, phase: str, attempts: Sequence[Attempt], now: float
             history=History(restart_storm=True),
             verdict=Verdict.NO_GO,
         )
-    if len(failed) <= plan.retry.infra:
+    if _was_preempted(last) or len(failed) <= plan.retry.infra:
         keeps = last.reason in (RunReason.CONFIRM, RunReason.REMEDY)
         return Action(
             kind=ActionKind.START_RUN,
-            text=f"{last.outcome.code}: retry {len(failed)} of {plan.retry.infra}",
+            text=_why_again(plan, last, len(failed)),
             phase=phase,
             reason=last.reason if keeps else RunReason.RESUME,
             resume=True,
@@ -43,6 +47,16 @@ def decide_retry(plan: Plan, phase: str, attempts: Sequence[Attempt], now: float
         history=History(restart_storm=False),
         verdict=Verdict.INCONCLUSIVE,
     )
+
+
+def _why_again(plan: Plan, last: Attempt, failed: int) -> str:
+    if _was_preempted(last):
+        return "preempted: it goes on from its last checkpoint"
+    return f"{last.outcome.code}: retry {failed} of {plan.retry.infra}"
+
+
+def _was_preempted(attempt: Attempt) -> bool:
+    return attempt.outcome.code is OutcomeCode.PREEMPTED
 
 
 def _trailing_infra(attempts: Sequence[Attempt]) -> list[Attempt]:
@@ -62,7 +76,9 @@ def is_restart_storm(plan: Plan, attempts: Sequence[Attempt], now: float) -> boo
     failed = _trailing_infra(attempts)
     before = attempts[: len(attempts) - len(failed)]
     starts = [
-        Start(at=row.started_at, durable_step=row.durable_step) for row in failed if row.launched
+        Start(at=row.started_at, durable_step=row.durable_step)
+        for row in failed
+        if row.launched and not _was_preempted(row)
     ]
     return is_storm(
         starts,

@@ -15,11 +15,12 @@ a dead watcher is back within a second (five deaths in a minute end the run, `wa
 when torchrun has ended, or `.kill` is there, or a `.HALT` has run out, every process of the run is
 ended and none is left; `exit.json` is written last of all that the run's processes write, once.
 
-SIGTERM or SIGINT ends the run with a checkpoint (an operator's halt, unless `.HALT` or `.kill`
-already says why), a second one ends it now. `keeper.json` tells who lives: `{v, run, pid,
-start_ticks, boot_id, locks, started_at, agent, watcher, sampler}`, the last three as `{pid,
-start_ticks, at, ended: null | {code, signal, at}}`. After `exit.json` the locks are free and the
-keeper only waits, at most LAST_WORDS_S, for the watcher to ship the rest.
+SIGTERM or SIGINT ends the run with a checkpoint (SIGINT is an operator's halt, SIGTERM a host that
+is taken away, `preempted`, unless `.HALT` or `.kill` already says why), a second one ends it now.
+`keeper.json` tells who lives: `{v, run, pid, start_ticks, boot_id, locks, started_at, agent,
+watcher, sampler}`, the last three as `{pid, start_ticks, at, ended: null | {code, signal, at}}`.
+After `exit.json` the locks are free and the keeper only waits, at most LAST_WORDS_S, for the
+watcher to ship the rest.
 
 Exit codes: 0 exit.json is written · 2 bad order · 75 another keeper has the directory or a device.
 Not covered: device memory after the end (the next preflight looks at it).

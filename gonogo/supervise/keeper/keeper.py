@@ -75,7 +75,8 @@ class Keeper:
         self._watcher_deaths: deque[float] = deque(maxlen=WATCHER_DEATHS)
         self._watch_again_at = 0.0
         self._statuses: dict[int, Ended] = {}
-        self._stops = 0
+        self._stops: list[int] = []
+        """The signals that told this keeper to stop, in their order."""
         self._over = False
 
     def run(self) -> None:
@@ -95,7 +96,7 @@ class Keeper:
             now = time.monotonic()
             self._tend_sampler(now)
             tried("a limit", partial(self._limit, now - started), None)
-            obey = partial(self._ending.obey, now, agent, at_once=self._stops >= 2)
+            obey = partial(self._ending.obey, now, agent, at_once=len(self._stops) >= 2)
             tried("requests", obey, None)
         self._sampling.stop()
         self._save_exit(agent, wake)
@@ -128,7 +129,7 @@ class Keeper:
     def _limit(self, age_s: float) -> None:
         """Ask the run to leave when its time is up, or when this keeper was told to stop."""
         if self._stops:
-            self._ending.ask_to_leave("halted", "operator", "the keeper was told to stop")
+            self._ending.ask_to_leave(*self._why_stopped())
         if self._deadline_s is not None and age_s >= self._deadline_s:
             text = f"the run exceeded {self._deadline_s:g} s"
             self._ending.ask_to_leave("deadline", "watchdog", text)
@@ -199,9 +200,19 @@ class Keeper:
         watcher = frozenset() if self._watcher is None else frozenset({self._watcher.ref.pid})
         return watcher | self._sampling.pids()
 
-    def _stop(self) -> None:
+    def _stop(self, number: int) -> None:
         """A signal asked this keeper to stop."""
-        self._stops += 1
+        self._stops.append(number)
+
+    def _why_stopped(self) -> tuple[str, str, str]:
+        """Return cause, who, and why: a person's Ctrl-C, or a host that is being taken away.
+
+        Whoever of ours ends a run writes `.HALT` first; a SIGTERM without one comes from a
+        shutdown, a spot market, an eviction or a scheduler.
+        """
+        if self._stops[0] == signal.SIGINT:
+            return "halted", "operator", "the keeper was told to stop"
+        return "preempted", "infra", "the host told the run to end (SIGTERM)"
 
     def _await_last_words(self, wake: int) -> None:
         """Wait for the watcher to ship the rest; the worker's reaper does what it leaves."""
@@ -238,7 +249,7 @@ def _wake_descriptor(stop: Any) -> int:
     """Install the signal handlers; returns a descriptor that is readable after any signal."""
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop())
+        signal.signal(number, lambda number, _: stop(number))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)

@@ -122,6 +122,19 @@ def test_infrastructure_is_retried_from_the_last_checkpoint_and_decides_nothing(
     assert (action.phase, action.record, action.verdict) == ("smoke", False, None)
 
 
+def test_a_preempted_run_goes_on_however_often_and_counts_as_no_retry() -> None:
+    taken = attempt("preempted", "INCONCLUSIVE", durable_step=20, started_at=9_990.0)
+    for plan in (plan_with(retry__infra=0), plan_with(retry__infra=2)):
+        action = after(*[taken] * 30, plan=plan)
+        assert (action.kind, action.reason, action.resume) == ("start_run", "resume", True)
+        assert action.text == "preempted: it goes on from its last checkpoint"
+    between = after(lost(20), taken, lost(21), taken, taken, plan=plan_with(retry__infra=2))
+    assert between.kind == "start_run"
+    again = after(lost(20), taken, lost(21), taken, lost(22), plan=plan_with(retry__infra=3))
+    assert again.text == "keeper_lost: retry 3 of 3"
+    assert after(lost(20), taken, lost(21), taken, lost(22)).kind == "await_decision"
+
+
 def test_after_the_allowed_retries_it_is_inconclusive() -> None:
     action = after(lost(10), lost(20), lost(30))
     assert (action.kind, action.verdict, action.record) == (

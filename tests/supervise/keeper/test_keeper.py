@@ -194,13 +194,23 @@ def test_deadline_ends_a_run_with_a_checkpoint(new_run: NewRun) -> None:
     assert run.halts() == []
 
 
-def test_keeper_told_to_stop_ends_its_run_with_a_checkpoint(new_run: NewRun) -> None:
+@pytest.mark.parametrize(
+    ("number", "reason", "by"),
+    [
+        (signal.SIGTERM, OutcomeCode.PREEMPTED, Actor.INFRA),
+        pytest.param(signal.SIGINT, OutcomeCode.HALTED, Actor.OPERATOR, marks=pytest.mark.long),
+    ],
+    ids=["a host that is taken away", "a person"],
+)
+def test_keeper_told_to_stop_ends_its_run_with_a_checkpoint(
+    new_run: NewRun, number: signal.Signals, reason: OutcomeCode, by: Actor
+) -> None:
     run = new_run(steps=2000)
     run.wait_for_step(3)
     assert run.keeper is not None
-    run.keeper.send_signal(signal.SIGTERM)
+    run.keeper.send_signal(number)
     record = run.wait_for_exit()
-    assert (record.reason, record.ended_by) == (OutcomeCode.HALTED, Actor.OPERATOR)
+    assert (record.reason, record.ended_by) == (reason, by)
     assert record.code == 3
     assert run.dir.checkpoints.is_dir()
     assert run.halts() == []
@@ -211,7 +221,7 @@ def test_keeper_told_to_stop_twice_ends_a_hanging_run_at_once(new_run: NewRun) -
     run = new_run(fault="hang:rank=1,step=3", watch={"stall": {"early_s": 500.0}})
     run.wait_for_step(2)
     assert run.keeper is not None
-    run.keeper.send_signal(signal.SIGTERM)
+    run.keeper.send_signal(signal.SIGINT)
     wait_until(run.dir.halt.exists, ".HALT")
     run.keeper.send_signal(signal.SIGTERM)
     record = run.wait_for_exit()

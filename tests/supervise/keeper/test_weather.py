@@ -6,6 +6,7 @@ import contextlib
 import errno
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -120,7 +121,7 @@ def test_a_run_on_a_full_disk_can_be_ended(tmp_path: Path, small_disk: Path) -> 
         fill(small_disk)
         assert run.keeper is not None
         for _ in range(2):
-            run.keeper.terminate()
+            run.keeper.send_signal(signal.SIGINT)
             time.sleep(0.2)
         record = run.wait_for_exit()
         assert (record.reason, record.ended_by) == (OutcomeCode.HALTED, Actor.OPERATOR)
