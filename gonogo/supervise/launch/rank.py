@@ -26,7 +26,13 @@ from gonogo.supervise.durable import load_json, save_json
 from gonogo.supervise.exit_record import Ended, lost_a_peer
 from gonogo.supervise.launch.launched import Launched
 from gonogo.supervise.launch.output_lines import OutputLines
-from gonogo.supervise.processes import ProcessRef, die_with_parent, load_stat
+from gonogo.supervise.processes import (
+    ProcessRef,
+    allow_tracing,
+    be_killed_first,
+    die_with_parent,
+    load_stat,
+)
 from gonogo.supervise.rank_record import RankRecord, save_rank_record
 
 _FORWARDED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
@@ -78,6 +84,8 @@ def _start(program: list[str], log: Path) -> subprocess.Popen[bytes]:
         die_with_parent()
         if os.getppid() != parent:
             os._exit(1)
+        be_killed_first()
+        allow_tracing()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # whoever started us may ignore it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED)
 
