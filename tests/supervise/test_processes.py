@@ -81,3 +81,22 @@ def test_child_dies_with_its_parent_when_it_asked_for_it(prepare: str, dies: boo
         wait_until(lambda: not child.is_alive(), "the child's end", limit_s=2.0)
     assert child.is_alive() is not dies
     child.send(signal.SIGKILL)
+
+
+HALF_DEAD = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+ctypes.CDLL(None).pthread_exit(0)
+"""
+
+
+def test_a_process_of_which_threads_live_has_not_ended() -> None:
+    """Its first thread has, so /proc calls it a zombie; it holds its memory all the same."""
+    with subprocess.Popen([sys.executable, "-c", HALF_DEAD]) as process:
+        wait_until(lambda: (stat := load_stat(process.pid)) and stat.state == "Z", "the zombie")
+        stat = load_stat(process.pid)
+        assert stat is not None
+        assert stat.threads > 1
+        assert not stat.ended
+        process.kill()
+        wait_until(lambda: (stat := load_stat(process.pid)) and stat.ended, "its end")

@@ -55,6 +55,15 @@ def test_output_of_the_program_goes_to_the_log_of_its_rank(tmp_path: Path) -> No
     assert (tmp_path / "rank3.log").read_text() == "out\nerr\n"
 
 
+def test_when_memory_runs_out_the_program_is_to_go_before_whoever_watches_it(
+    tmp_path: Path,
+) -> None:
+    program = "print(open('/proc/self/oom_score_adj').read().strip())"
+    start(tmp_path, program).wait(timeout=20)
+    ours = int(Path("/proc/self/oom_score_adj").read_text())
+    assert int((tmp_path / "rank1.log").read_text()) == 500 > ours
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
 def test_signal_is_passed_on(tmp_path: Path, number: signal.Signals) -> None:
     program = (
