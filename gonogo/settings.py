@@ -76,6 +76,13 @@ TABLE: tuple[Setting, ...] = (
         ("service",),
         secret=True,
     ),
+    Setting(
+        "GONOGO_PUBLIC_URL",
+        None,
+        "where people reach the service, for links in alerts and pages; default: its own address",
+        ("service",),
+        "URL",
+    ),
     Setting("GONOGO_LOG", "info", "log level: debug, info, warning, error", ("service", "worker")),
     Setting("GONOGO_WORKER_LABELS", "", "labels of the worker: k=v,k=v", ("worker",), "list"),
     Setting(

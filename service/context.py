@@ -46,7 +46,9 @@ class Context:
     mono: Callable[[], float] = time.monotonic
     """Seconds of a clock that only goes forward, for every deadline."""
     url: str = "http://127.0.0.1:8750"
-    """Where people reach this service, for links in alerts."""
+    """Where people reach this service, for links in alerts and on pages."""
+    local_url: str = "http://127.0.0.1:8750"
+    """Where processes of this host reach it."""
     closing: threading.Event = field(default_factory=threading.Event)
 
 

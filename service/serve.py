@@ -1,6 +1,7 @@
 """How does the control plane start and stop? Migrate, keys, listen, announce, serve."""
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -15,6 +16,8 @@ from service.context import Context, open_context
 from service.db.migrate import migrate
 from service.http.auth import load_local_keys
 from service.settings import Settings
+
+_log = logging.getLogger(__name__)
 
 STOP_S = 3
 """How long open connections may take to end when the service is told to stop."""
@@ -36,7 +39,15 @@ def serve(settings: Settings, host: str, port: int, *, conduct: bool = True) -> 
         load_local_keys(context)
         listener = _listen(host, port)
         address = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
-        context.url = f"http://{address}:{listener.getsockname()[1]}"
+        context.local_url = f"http://{address}:{listener.getsockname()[1]}"
+        context.url = settings.public_url or context.local_url
+        if not _is_near(host) and not context.url.startswith("https"):
+            _log.warning(
+                "listening on %s without https: keys and pages cross the network in clear; put a "
+                "proxy with TLS in front and set GONOGO_PUBLIC_URL=https://…",
+                host,
+                extra={"action": "no_tls"},
+            )
         config = uvicorn.Config(
             create_app(context, conduct=conduct),
             log_level="warning",
@@ -66,14 +77,19 @@ class Server(uvicorn.Server):
         """Begin to serve."""
         await super().startup(sockets=sockets)
         if self.started:
-            found = {"url": self._context.url, "pid": os.getpid()}
+            found = {"url": self._context.local_url, "pid": os.getpid()}
             save_json(self._context.settings.home / "service.json", found)
-            print(json.dumps({"url": self._context.url}), flush=True)
+            print(json.dumps({"url": self._context.local_url}), flush=True)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop."""
         self._context.closing.set()
         super().handle_exit(sig, frame)
+
+
+def _is_near(host: str) -> bool:
+    """Say whether only this host reaches an address."""
+    return host == "localhost" or host == "::1" or host.startswith("127.")
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -4,7 +4,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from gonogo.contract.errors import Rejected
 from gonogo.settings import home_of, read
 from service.webhook_secret import check_secret
 
@@ -18,6 +20,7 @@ class Settings:
     redis_url: str | None = None
     webhook_url: str | None = None
     webhook_secret: str | None = None
+    public_url: str | None = None
     log: str = "info"
 
     @property
@@ -35,7 +38,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """Return the settings that an environment holds (default: this process's).
 
     Raises:
-        Rejected: an unknown `GONOGO_*` name, or a webhook secret that cannot sign.
+        Rejected: an unknown `GONOGO_*` name, a webhook secret that cannot sign, or no address.
     """
     values = read(os.environ if environ is None else environ, "service")
     home = home_of(values)
@@ -46,5 +49,16 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         redis_url=values["REDIS_URL"],
         webhook_url=values["GONOGO_WEBHOOK_URL"],
         webhook_secret=check_secret(secret) if secret else None,
+        public_url=_address(values["GONOGO_PUBLIC_URL"]),
         log=values["GONOGO_LOG"] or "info",
     )
+
+
+def _address(url: str | None) -> str | None:
+    """Return an address without what would stand before a path."""
+    if url is None:
+        return None
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise Rejected(f"GONOGO_PUBLIC_URL={url}; expected http://HOST… or https://HOST…")
+    return url.rstrip("/")

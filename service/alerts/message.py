@@ -16,6 +16,8 @@ from standardwebhooks import Webhook
 from gonogo import __version__
 from gonogo.contract.api import AlertBody
 from gonogo.contract.canonical import wire_value
+from gonogo.contract.errors import Rejected
+from service.alerts.reach import check_reach
 
 TIMEOUT_S = 5.0
 _GONE = 410
@@ -69,6 +71,7 @@ def post_alert(
     """Try once to deliver an alert; whatever goes wrong is the answer."""
     text = encode_body(body)
     try:
+        check_reach(target.url)
         headers = sign(text, alert, target.secret, now)
         with client.stream(
             "POST", target.url, content=text.encode(), headers=headers, follow_redirects=False
@@ -76,5 +79,5 @@ def post_alert(
             if answer.is_success:
                 return Answer(error=None)
             return Answer(error=f"HTTP {answer.status_code}", gone=answer.status_code == _GONE)
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, Rejected, ValueError) as error:
         return Answer(error=f"{type(error).__name__}: {error}"[:300])

@@ -19,7 +19,7 @@ from service.context import Context
 from service.http.auth import Principal, get_context
 from service.http.problems import status_of
 from service.pages.render import render
-from service.pages.sessions import COOKIE, find_viewer
+from service.pages.sessions import cookie_name, find_viewer
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -77,7 +77,7 @@ def check_viewer(request: Request, context: Annotated[Context, Depends(get_conte
     Raises:
         SignInNeeded: nobody that is known.
     """
-    token = request.cookies.get(COOKIE)
+    token = request.cookies.get(cookie_name(context.url))
     found = token and context.store.read(lambda session: find_viewer(session, token, context.now()))
     if not found:
         raise SignInNeeded

@@ -14,9 +14,16 @@ from service.db.schema import KeyRow, SessionRow
 from service.http.auth import ALLOWS, Principal, Role, hash_key
 
 COOKIE = "gonogo-session"
+SECURE_COOKIE = "__Host-gonogo-session"
+"""Behind https: a browser takes it from this very host over TLS alone, for no other path."""
 SESSION_S = 7 * 86_400.0
 LINK_S = 600.0
 LINK, SESSION = "link", "session"
+
+
+def cookie_name(url: str) -> str:
+    """Return how the cookie of a service at `url` is called."""
+    return SECURE_COOKIE if url.startswith("https") else COOKIE
 
 
 def create_link(session: Session, key_id: str, now: float) -> str:

@@ -17,9 +17,10 @@ from service.instants import stamp
 from service.pages.render import render
 from service.pages.route import PageRoute
 from service.pages.sessions import (
-    COOKIE,
     LINK_S,
+    SECURE_COOKIE,
     SESSION_S,
+    cookie_name,
     create_link,
     create_session,
     end_session,
@@ -81,7 +82,7 @@ def show_sign_in(
     if made is None:
         problem = "This link was used before or has expired. Use a key, or ask for a new link."
         return HTMLResponse(render("sign_in.html", next="/", problem=problem), 403)
-    return _welcome(made, local_path(next), secure=context.url.startswith("https"))
+    return _welcome(made, local_path(next), context.url)
 
 
 @router.post("/sign-in")
@@ -102,24 +103,30 @@ def sign_in(context: Service, form: Form) -> Response:
     if token is None:
         problem = "That is not a key that may look at pages."
         return HTMLResponse(render("sign_in.html", next=to, problem=problem), 403)
-    return _welcome(token, to, secure=context.url.startswith("https"))
+    return _welcome(token, to, context.url)
 
 
 @router.post("/sign-out")
 def sign_out(request: Request, context: Service, form: Form) -> Response:
     """End the session."""
     del form
-    token = request.cookies.get(COOKIE)
+    name = cookie_name(context.url)
+    token = request.cookies.get(name)
     if token is not None:
         context.store.write(lambda session: end_session(session, token))
     response = RedirectResponse("/sign-in", 303)
-    response.delete_cookie(COOKIE)
+    response.delete_cookie(name, secure=name == SECURE_COOKIE)
     return response
 
 
-def _welcome(token: str, to: str, *, secure: bool) -> Response:
-    response = RedirectResponse(to, 303)
+def _welcome(token: str, to: str, url: str) -> Response:
+    response, name = RedirectResponse(to, 303), cookie_name(url)
     response.set_cookie(
-        COOKIE, token, max_age=int(SESSION_S), httponly=True, samesite="strict", secure=secure
+        name,
+        token,
+        max_age=int(SESSION_S),
+        httponly=True,
+        samesite="strict",
+        secure=name == SECURE_COOKIE,
     )
     return response

@@ -3,14 +3,18 @@
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
+import httpx
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field, field_validator
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from gonogo.contract.api import AlertBody
 from gonogo.contract.errors import NotFound, Rejected
 from gonogo.contract.ids import Kind, is_id, new_id
 from gonogo.contract.wire import Submitted
+from service.alerts.message import TIMEOUT_S, Target, post_alert
+from service.alerts.reach import check_reach
 from service.db.schema import WebhookRow
 from service.http.auth import Admin, Service
 from service.http.idempotency import IdempotencyKey, answer_once
@@ -39,6 +43,10 @@ class WebhookBody(Submitted):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("expected http://HOST… or https://HOST…")
+        try:
+            check_reach(url)
+        except Rejected as error:
+            raise ValueError(error.detail) from error
         return url
 
     @field_validator("secret")
@@ -113,14 +121,54 @@ def delete_webhook(context: Service, _: Admin, webhook: str) -> Response:
     """End a subscription; alerts already queued for it are not sent any more."""
 
     def work(session: Session) -> None:
-        known = is_id(webhook, Kind.WEBHOOK)
-        row = session.get(WebhookRow, webhook) if known else None
-        if row is None or row.disabled_at is not None:
-            raise NotFound(f"there is no webhook {webhook}")
-        row.disabled_at = context.now()
+        _living(session, webhook).disabled_at = context.now()
 
     context.store.write(work)
     return Response(status_code=204)
+
+
+@router.post("/webhooks/{webhook}/secret", operation_id="rotate_webhook_secret")
+def rotate_webhook_secret(context: Service, _: Admin, webhook: str) -> WebhookView:
+    """Give a subscription a new secret, shown once; from now on alerts are signed with it."""
+
+    def work(session: Session) -> WebhookView:
+        row = _living(session, webhook)
+        row.secret = new_secret()
+        return _webhook(row, row.secret)
+
+    return context.store.write(work)
+
+
+class TriedView(BaseModel):
+    """What came of a ping."""
+
+    delivered: bool
+    error: str | None = None
+
+
+@router.post("/webhooks/{webhook}/test", operation_id="test_webhook")
+def ping_webhook(context: Service, _: Admin, webhook: str) -> TriedView:
+    """Send a subscription a signed `ping` now, once, and say what came of it."""
+    row = context.store.read(lambda session: _living(session, webhook))
+    alert, now = new_id(Kind.ALERT), context.now()
+    body = AlertBody.model_validate(
+        {
+            "type": "ping",
+            "timestamp": stamp(now),
+            "data": {"alert_id": alert, "text": "a test from gonogo", "url": context.url},
+        }
+    )
+    target = Target(url=row.url, secret=row.secret)
+    with httpx.Client(timeout=TIMEOUT_S, trust_env=False) as client:
+        answer = post_alert(client, target, alert, body, now)
+    return TriedView(delivered=answer.error is None, error=answer.error)
+
+
+def _living(session: Session, webhook: str) -> WebhookRow:
+    row = session.get(WebhookRow, webhook) if is_id(webhook, Kind.WEBHOOK) else None
+    if row is None or row.disabled_at is not None:
+        raise NotFound(f"there is no webhook {webhook}")
+    return row
 
 
 def _webhook(row: WebhookRow, secret: str | None = None) -> WebhookView:

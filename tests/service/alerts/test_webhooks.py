@@ -1,0 +1,113 @@
+"""May a webhook lead there, can it be tried, and does a new secret sign at once?"""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from standardwebhooks import Webhook
+
+from gonogo.contract.errors import Rejected
+from service.alerts.reach import check_reach
+from service.pages.sessions import COOKIE, SECURE_COOKIE
+from service.settings import load_settings
+from tests.service.alerts.test_delivery import Receiver, receiving
+from tests.service.conftest import Plane
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://169.254.169.254/latest/meta-data/",
+        "http://[fe80::1]/",
+        "http://[::ffff:169.254.169.254]/",
+        "http://0.0.0.0/",
+        "http://[::]/",
+        "http://224.0.0.1/",
+        "https://169.254.170.2:80/v2/credentials",
+    ],
+)
+def test_no_webhook_leads_to_a_metadata_service(plane: Plane, url: str) -> None:
+    answer = plane.call("POST", "/webhooks", json={"url": url})
+    assert answer.status_code == 422
+    assert "no webhook may lead" in answer.text
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:9/", "http://10.0.0.7/", "http://[::1]/", "http://nowhere.invalid/"]
+)
+def test_receivers_of_ones_own_are_reached(url: str) -> None:
+    check_reach(url)
+
+
+def test_a_name_that_leads_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also at the time of a try: a name may have come to lead elsewhere."""
+
+    def look_up(*_: object, **__: object) -> list[tuple[object, ...]]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("169.254.169.254", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    with pytest.raises(Rejected, match=r"inside\.example leads to 169\.254\.169\.254"):
+        check_reach("http://inside.example/hook")
+
+
+def subscribe(plane: Plane, receiver: Receiver) -> tuple[str, str]:
+    made = plane.call("POST", "/webhooks", json={"url": receiver.url}).json()
+    return made["id"], made["secret"]
+
+
+def signed_by(receiver: Receiver, secret: str) -> bool:
+    headers, body = receiver.got[-1]
+    try:
+        Webhook(secret).verify(body, headers)
+    except Exception:  # noqa: BLE001 - the library's own
+        return False
+    return True
+
+
+def test_a_subscription_can_be_tried(plane: Plane) -> None:
+    with receiving() as receiver:
+        webhook, secret = subscribe(plane, receiver)
+        assert plane.call("POST", f"/webhooks/{webhook}/test").json() == {
+            "delivered": True, "error": None,
+        }  # fmt: skip
+        assert signed_by(receiver, secret)
+        assert json.loads(receiver.got[-1][1])["type"] == "ping"
+        receiver.answers = [500]
+        failed = plane.call("POST", f"/webhooks/{webhook}/test").json()
+        assert failed == {"delivered": False, "error": "HTTP 500"}
+    assert plane.call("POST", "/webhooks/wh_none/test").status_code == 404
+
+
+def test_a_new_secret_signs_at_once_and_the_old_one_no_more(plane: Plane) -> None:
+    with receiving() as receiver:
+        webhook, old = subscribe(plane, receiver)
+        answer = plane.call("POST", f"/webhooks/{webhook}/secret")
+        assert answer.status_code == 200
+        new = answer.json()["secret"]
+        assert new != old
+        plane.call("POST", f"/webhooks/{webhook}/test")
+        assert signed_by(receiver, new)
+        assert not signed_by(receiver, old)
+        assert new not in plane.call("GET", "/webhooks").text
+
+
+@pytest.mark.parametrize("url", ["gonogo.example", "ftp://x", "https://", "https://x/?a=1"])
+def test_what_is_no_address_is_refused_at_the_start(tmp_path: Path, url: str) -> None:
+    with pytest.raises(Rejected, match="GONOGO_PUBLIC_URL"):
+        load_settings({"GONOGO_HOME": str(tmp_path), "GONOGO_PUBLIC_URL": url})
+
+
+def test_links_lead_where_people_are_and_the_cookie_never_leaves_tls(plane: Plane) -> None:
+    plane.context.url = "https://gonogo.example"
+    link = plane.call("POST", "/sign-in-links").json()["url"]
+    assert link.startswith("https://gonogo.example/sign-in?token=")
+    path = link.removeprefix("https://gonogo.example")
+    cookie = plane.http.get(path).headers["set-cookie"]
+    assert cookie.startswith(f"{SECURE_COOKIE}=")
+    for part in ("Secure", "HttpOnly", "Path=/", "SameSite=strict"):
+        assert part in cookie
+    assert "Domain" not in cookie
+    assert f"{COOKIE}=" not in cookie.replace(SECURE_COOKIE, "")
