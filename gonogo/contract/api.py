@@ -13,7 +13,7 @@ from gonogo.contract.ids import Kind
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.contract.outcome import Outcome
-from gonogo.contract.wire import Document, Labels, Number, Recorded, Submitted, Text
+from gonogo.contract.wire import Document, Instant, Labels, Number, Recorded, Submitted, Text
 
 
 class Submission(Document):
@@ -105,7 +105,7 @@ class OverrideView(Recorded):
     """What the evidence says; null where none was judged."""
     actor: str
     reason: str
-    at: str
+    at: Instant
 
 
 class CampaignPlace(Recorded):
@@ -144,9 +144,9 @@ class ExperimentView(Recorded):
     labels: dict[str, str] = {}
     submitted_by: str | None = None
     """Name of the key that submitted it."""
-    created_at: str
-    started_at: str | None = None
-    ended_at: str | None = None
+    created_at: Instant
+    started_at: Instant | None = None
+    ended_at: Instant | None = None
     waiting_for: str | None = None
     """Why nothing happens, in one sentence (no worker, an approval, a decision)."""
     waiting_until: str | None = None
@@ -197,13 +197,13 @@ class RunView(Recorded):
     """The checkpoint that it began with; null: none."""
     loss: float | None = None
     toks_per_s: float | None = None
-    last_heartbeat_at: str | None = None
+    last_heartbeat_at: Instant | None = None
     identity: Identity | None = None
     dir: str | None = None
     host: str | None = None
-    created_at: str
-    started_at: str | None = None
-    ended_at: str | None = None
+    created_at: Instant
+    started_at: Instant | None = None
+    ended_at: Instant | None = None
 
     @property
     def began(self) -> str:
@@ -227,8 +227,16 @@ class EventView(Recorded):
     run: str | None = None
     phase: str | None = None
     actor: str
-    at: str
+    at: Instant
     data: dict[str, Any]
+
+
+class WorkerState(StrEnum):
+    """Whether a worker takes runs: `silent` was not heard of for 30 s, `draining` takes no more."""
+
+    UP = "up"
+    SILENT = "silent"
+    DRAINING = "draining"
 
 
 class WorkerView(Recorded):
@@ -236,8 +244,7 @@ class WorkerView(Recorded):
 
     id: str
     host: str
-    state: str
-    """up | silent (not heard of for 30 s) | draining."""
+    state: WorkerState
     version: str
     labels: dict[str, str]
     profiles: list[str]
@@ -248,16 +255,25 @@ class WorkerView(Recorded):
     """What plans may start there besides nsa.train."""
     allow_env: list[str] = []
     metrics_url: str | None = None
-    last_seen_at: str
+    last_seen_at: Instant
+
+
+class DeliveryState(StrEnum):
+    """What became of an alert; `unsubscribed`: nobody wanted it."""
+
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    FAILED = "failed"
+    UNSUBSCRIBED = "unsubscribed"
 
 
 class DeliveryView(Recorded):
     """An alert on its way to one subscription."""
 
     webhook: str
-    state: str
+    state: DeliveryState
     attempts: int
-    delivered_at: str | None = None
+    delivered_at: Instant | None = None
     error: str | None = None
 
 
@@ -268,11 +284,10 @@ class AlertView(Recorded):
     type: str
     experiment: str | None = None
     run: str | None = None
-    at: str
+    at: Instant
     text: str
     data: dict[str, Any]
-    state: str
-    """pending | delivered | failed | unsubscribed (nobody wanted it)."""
+    state: DeliveryState
     deliveries: list[DeliveryView]
 
 
@@ -321,7 +336,7 @@ class FoundView(Recorded):
     state: str
     """Of a campaign, an experiment or a run; `decided` for a decision."""
     verdict: Verdict | None = None
-    at: str
+    at: Instant
     """When it was submitted, created or decided."""
 
 
@@ -350,7 +365,7 @@ class AlertBody(Recorded):
     """Body of a webhook, after the Standard Webhooks specification."""
 
     type: str
-    timestamp: str
+    timestamp: Instant
     data: AlertData
 
 
@@ -358,6 +373,7 @@ class ProblemBody(Recorded):
     """RFC 9457 problem details."""
 
     type: str = "about:blank"
+    """`urn:gonogo:problem:CODE` of what `docs/api.md` lists."""
     title: str
     status: int
     detail: str
@@ -433,8 +449,8 @@ class CampaignView(Recorded):
     next: list[NextStep] = []
     """Commands to type next."""
     submitted_by: str | None = None
-    created_at: str
-    ended_at: str | None = None
+    created_at: Instant
+    ended_at: Instant | None = None
 
     @property
     def result_words(self) -> str:

@@ -20,6 +20,9 @@ Number = Annotated[
 ]
 """A float that may be non-finite: a string on the wire."""
 
+Instant = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
+"""A moment, RFC 3339 in UTC."""
+
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
 """What plans, phases and criteria are called."""
 

@@ -8,12 +8,19 @@ from pydantic import BaseModel
 from sqlalchemy import Select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from service.http.problems import BadRequest
+
 _T = TypeVar("_T")
 _Row = TypeVar("_Row")
 
 Limit = Annotated[int, Query(ge=1, le=1000, description="Items in this page.")]
 Cursor = Annotated[
-    str | None, Query(max_length=200, description="`next_cursor` of the page before.")
+    str | None,
+    Query(
+        max_length=200,
+        pattern=r"^[A-Za-z0-9_.-]+$",
+        description="`next_cursor` of the page before.",
+    ),
 ]
 
 
@@ -44,8 +51,16 @@ def load_page(
 
 
 def number_cursor(cursor: str | None) -> int | None:
-    """Return a cursor that counts; one that does not is taken for the start."""
-    return int(cursor) if cursor is not None and cursor.isdecimal() and len(cursor) < 19 else None
+    """Return a cursor that counts.
+
+    Raises:
+        BadRequest: it does not.
+    """
+    if cursor is None:
+        return None
+    if not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 19):
+        raise BadRequest(f"cursor: {cursor!r} is not the `next_cursor` of a page of this list")
+    return int(cursor)
 
 
 def page_of(

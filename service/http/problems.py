@@ -27,6 +27,7 @@ from gonogo.contract.errors import (
 from service.evidence.artifacts import ArtifactNotHere
 
 MEDIA_TYPE = "application/problem+json"
+PROBLEM_URN = "urn:gonogo:problem:"
 _log = logging.getLogger(__name__)
 
 
@@ -111,6 +112,7 @@ def status_of(error: GonogoError) -> int:
 def problem_response(body: ProblemBody, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """Return a problem as a response; what is not said is left out."""
     content = body.model_dump(mode="json", exclude_none=True)
+    content["type"] = f"{PROBLEM_URN}{body.code}"
     if body.state is None:
         content.pop("allowed", None)
     return JSONResponse(content, body.status, headers=dict(headers or {}), media_type=MEDIA_TYPE)

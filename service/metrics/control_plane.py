@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from gonogo.contract.api import WorkerState
 from gonogo.contract.decision import Verdict
 from gonogo.contract.lifecycle import ExperimentState
 from service.conductor.conductor import Conductor
@@ -31,7 +32,6 @@ from service.http.auth import Service
 from service.metrics.runs import collect_runs
 from service.views.news import view_worker
 
-WORKER_STATES = ("up", "silent", "draining")
 FORGOTTEN_S = 86_400.0
 """Seconds after which a silent worker is no target any more."""
 
@@ -133,11 +133,11 @@ def _totals(session: Session, now: float) -> Iterator[Metric]:
     )
     living = select(ExperimentRow.state, func.count()).group_by(ExperimentRow.state)
     by_state = {state: count for state, count in session.execute(living)}
-    for state in ExperimentState:
-        experiments.add_metric([state.value], by_state.get(state.value, 0))
+    for name in ExperimentState:
+        experiments.add_metric([name.value], by_state.get(name.value, 0))
     yield experiments
     workers = GaugeMetricFamily("gonogo_workers", "Workers in each state.", labels=["state"])
     states = [view_worker(row, now).state for row in session.scalars(select(WorkerRow))]
-    for name in WORKER_STATES:
-        workers.add_metric([name], states.count(name))
+    for state in WorkerState:
+        workers.add_metric([state.value], states.count(state))
     yield workers

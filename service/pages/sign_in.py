@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import NotAllowed
+from gonogo.contract.wire import Instant
 from service.http.auth import Admin, Service, find_principal
 from service.instants import stamp
 from service.pages.render import render
@@ -37,7 +38,7 @@ class SignInLink(BaseModel):
     """A link that signs one browser in, once."""
 
     url: str
-    expires_at: str
+    expires_at: Instant
 
 
 @api.post("/sign-in-links", operation_id="create_sign_in_link", status_code=201)

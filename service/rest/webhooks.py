@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from gonogo.contract.api import AlertBody
 from gonogo.contract.errors import NotFound, Rejected
 from gonogo.contract.ids import Kind, is_id, new_id
-from gonogo.contract.wire import Submitted
+from gonogo.contract.wire import Instant, Submitted
 from service.alerts.message import TIMEOUT_S, Target, post_alert
 from service.alerts.reach import check_reach
 from service.db.schema import WebhookRow
@@ -64,7 +64,7 @@ class WebhookView(BaseModel):
     id: str
     url: str
     types: list[str]
-    created_at: str
+    created_at: Instant
     secret: str | None = None
 
 

@@ -1,6 +1,13 @@
 """How do events, alerts and workers look from outside?"""
 
-from gonogo.contract.api import AlertView, DeliveryView, EventView, WorkerView
+from gonogo.contract.api import (
+    AlertView,
+    DeliveryState,
+    DeliveryView,
+    EventView,
+    WorkerState,
+    WorkerView,
+)
 from service.db.schema import AlertRow, DeliveryRow, EventRow, WorkerRow
 from service.experiments.takers import SILENT_S
 from service.instants import instant, stamp
@@ -24,9 +31,9 @@ def view_event(row: EventRow) -> EventView:
 
 def view_worker(row: WorkerRow, now: float) -> WorkerView:
     """Return a worker."""
-    state = "silent" if now - row.seen_at > SILENT_S else "up"
-    if state == "up" and row.draining:
-        state = "draining"
+    state = WorkerState.SILENT if now - row.seen_at > SILENT_S else WorkerState.UP
+    if state is WorkerState.UP and row.draining:
+        state = WorkerState.DRAINING
     claim = row.claim
     return WorkerView(
         id=row.name,
@@ -47,10 +54,11 @@ def view_worker(row: WorkerRow, now: float) -> WorkerView:
 
 def view_alert(row: AlertRow, deliveries: list[DeliveryRow], url: str) -> AlertView:
     """Return an alert with the state of its deliveries."""
-    states = {delivery.state for delivery in deliveries}
-    state = "unsubscribed" if row.spread else "pending"
+    states = {DeliveryState(delivery.state) for delivery in deliveries}
+    state = DeliveryState.UNSUBSCRIBED if row.spread else DeliveryState.PENDING
     if deliveries:
-        state = next(name for name in ("pending", "failed", "delivered") if name in states)
+        worst = (DeliveryState.PENDING, DeliveryState.FAILED, DeliveryState.DELIVERED)
+        state = next(name for name in worst if name in states)
     return AlertView(
         id=row.id,
         type=row.type,
@@ -63,7 +71,7 @@ def view_alert(row: AlertRow, deliveries: list[DeliveryRow], url: str) -> AlertV
         deliveries=[
             DeliveryView(
                 webhook=delivery.webhook,
-                state=delivery.state,
+                state=DeliveryState(delivery.state),
                 attempts=delivery.attempts,
                 delivered_at=instant(delivery.delivered_at),
                 error=delivery.error,

@@ -27,6 +27,8 @@ HOSTS = {
     "github.com",
     "keepachangelog.com",
     "semver.org",
+    "spec.openapis.org",
+    "www.rfc-editor.org",
 }
 OURS = "127.0.0.1"
 """What a page shows of the reader's own machine, without TLS."""

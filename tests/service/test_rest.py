@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gonogo.contract.errors import GonogoError
+from service.http.problems import STATUS
 from tests.service.conftest import Plane
 from tests.service.fake_worker import beats
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("gonogo.contract.errors", "service.http", "service.evidence")
+"""Where the errors are defined that leave the service."""
 
 
 def test_a_dry_run_answers_every_order_and_stores_nothing(plane: Plane) -> None:
@@ -198,3 +206,47 @@ def test_openapi_documents_problems_and_unique_operations(plane: Plane) -> None:
                 ), path
     assert len(set(operations)) == len(operations)
     assert "ProblemBody" in document["components"]["schemas"]
+
+
+def subclasses(kind: type[GonogoError]) -> Iterator[type[GonogoError]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from subclasses(child)
+
+
+def test_every_problem_has_a_uri_that_the_documentation_explains(plane: Plane) -> None:
+    """`docs/api.md` names the code of every error, with the status that it has here."""
+    page = (ROOT / "docs" / "api.md").read_text()
+    rows = {
+        code: int(row.group(2))
+        for row in re.finditer(r"^\| (`[^|]+`) \| (\d{3}) \|", page, re.MULTILINE)
+        for code in re.findall(r"`(\w+)`", row.group(1))
+    }
+    ours = [kind for kind in subclasses(GonogoError) if kind.__module__.startswith(PARTS)]
+    assert len(ours) >= 12
+    for kind in ours:
+        status = next(status for known, status in STATUS if issubclass(kind, known))
+        assert rows[kind.code] == status, kind
+    for path, status in (("/experiments/exp_1", 404), ("/experiments?cursor=%00", 422)):
+        problem = plane.call("GET", path)
+        assert problem.status_code == status
+        assert problem.json()["type"] == f"urn:gonogo:problem:{problem.json()['code']}"
+
+
+def test_a_cursor_that_is_none_is_refused(plane: Plane) -> None:
+    answer = plane.call("GET", "/events?cursor=exp_1")
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
+
+
+def test_a_generated_client_gets_moments_and_enums(plane: Plane) -> None:
+    schemas = plane.http.get("/openapi.json").json()["components"]["schemas"]
+    for model, name in (("RunView", "created_at"), ("EventView", "at"), ("AlertView", "at")):
+        assert schemas[model]["properties"][name]["format"] == "date-time"
+    loose = [
+        f"{model}.{name}"
+        for model, schema in schemas.items()
+        for name, field in schema.get("properties", {}).items()
+        if name.endswith("_at") and "string" in str(field) and "date-time" not in str(field)
+    ]
+    assert loose == []
+    assert schemas["WorkerState"]["enum"] == ["up", "silent", "draining"]
