@@ -100,8 +100,10 @@ def _in_clear(plan: Plan) -> Iterator[Problem]:
     """Yield secrets that the plan, which many may read, would hold in clear."""
     for where, env in environments(plan):
         for name, value in env.items():
+            if value is None:  # taken away
+                continue
             try:
-                told = referred(value) is None and SECRETIVE.fullmatch(name) and value
+                told = referred(value) is None and bool(SECRETIVE.fullmatch(name) and value)
                 message = (
                     "is a secret: say `secret:NAME`, and put it into $GONOGO_HOME/secrets/NAME"
                 )

@@ -1,7 +1,6 @@
 """Which programs and names does a plan ask a host for, and does a host that lists some take it?"""
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
 
 from gonogo.contract.patch import Patch
 from gonogo.contract.plan import Plan
@@ -28,7 +27,7 @@ def programs(plan: Plan) -> set[str]:
     return found | ({plan.workload.program} if plan.workload.program else set())
 
 
-def environments(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def environments(plan: Plan) -> Iterator[tuple[str, Mapping[str, str | None]]]:
     """Yield where a plan sets names of the environment, and which with what."""
     yield "workload", plan.workload.env
     yield from ((f"phases.{phase.name}", phase.env) for phase in plan.phases)

@@ -63,8 +63,8 @@ def lawful_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (tree / "gonogo" / "trainer" / f"{adapter}.py").write_text(f"import {library}\n")
     for name in ("directory", "comparing", "catalogue"):
         (tree / "gonogo" / "judge" / f"{name}.py").write_text("")
-    for name in ("__init__", "rundir", "settings", "signing", "signs"):
-        (tree / "gonogo" / f"{name}.py").write_text("")
+    for path in (ROOT / "gonogo").glob("*.py"):
+        (tree / "gonogo" / path.name).write_text("")
     return tree
 
 

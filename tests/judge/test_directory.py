@@ -261,22 +261,3 @@ def test_no_history_makes_a_phase_of_a_rerun_that_ends_before_it(tmp_path: Path)
     forged = append(judged(verdict, rules, facts), place, None)
     found = replay_decision(forged, Surroundings(run_dir=folder))
     assert (found.equal, found.path) == (False, "facts.history.rerun")
-
-
-BAD_YAML = {
-    "nested": (b"a: " + b"[" * 3000, "levels"),
-    "no UTF-8": (b"\xff\xfe\x00", "not YAML: no UTF-8"),
-    "a number without end": (b"steps: " + b"9" * 5000, "a number of 5000 characters"),
-}
-
-
-@pytest.mark.parametrize(("text", "said"), BAD_YAML.values(), ids=BAD_YAML)
-def test_a_plan_that_nobody_can_read_is_refused(
-    text: bytes, said: str, copy_run: CopyRun, tmp_path: Path
-) -> None:
-    run = copy_run("healthy")
-    (run / "order.json").unlink()
-    plan = tmp_path / "plan.yaml"
-    plan.write_bytes(text)
-    with pytest.raises(Rejected, match=said):
-        judge_directory(run, plan=str(plan), phase="smoke")

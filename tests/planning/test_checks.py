@@ -46,7 +46,7 @@ REFUSED = [
     ({"phases.smoke.data": "wikipedia"}, "phases.smoke.data", "expected synthetic, local_text"),
     ({"phases.smoke.env.NSA_BOGUS": "1"}, "phases.smoke.env.NSA_BOGUS", "unknown key"),
     ({"phases.smoke.env.NSA_TB_DISABLE": 2}, "phases.smoke.env.NSA_TB_DISABLE", "one of 0, 1"),
-    ({"workload.env.NCLL_ALGO": "Ring"}, "workload.env.NCLL_ALGO", "did you mean NCCL_*?"),
+    ({"workload.env.NCLL_ALGO": "Ring"}, "workload.env.NCLL_ALGO", "did you mean NCCL_ALGO?"),
     ({"phases.smoke.env.CUDA_LIB": "x"}, "phases.smoke.env.CUDA_LIB", "no worker sets it"),
     (
         {"remedies.out_of_memory.env.MY": "x"},

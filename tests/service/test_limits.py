@@ -66,7 +66,9 @@ def test_a_body_of_unsaid_length_ends_at_the_limit(plane: Plane) -> None:
     unknown = plane.http.post("/api/v1/experiments", content=drip(2 * UNKNOWN_BYTES))
     assert unknown.status_code == 413
     assert unknown.json()["code"] == "too_large"
-    within = plane.call("POST", "/experiments", content=iter([b'{"plan": "de', b'mo"}']))
+    said = {"Content-Type": "application/json"}
+    body = iter([b'{"plan": "de', b'mo"}'])
+    within = plane.call("POST", "/experiments", content=body, headers=said)
     assert within.status_code == 201, within.text
 
 

@@ -228,7 +228,7 @@ def test_a_run_that_did_not_get_far_enough_to_fail_for_certain_is_inconclusive(
     lines = predecessor_lines(steps=300, step_s=107.8, tok_s=38.0, log_every=20, until=100)
     save_lines(tmp_path / "run", lines)
     now = EPOCH + 11.3 + 100 * 107.8 + 60
-    found = judge_directory(tmp_path / "run", "m7c-125m", "smoke", now=now)
+    found = judge_directory(tmp_path / "run", bundled_plan("m7c-125m"), "smoke", now=now)
     assert found["verdict"] == "INCONCLUSIVE"
 
 
@@ -236,7 +236,7 @@ def test_a_step_from_another_world_breaks_nothing(tmp_path: Path) -> None:
     lines = predecessor_lines(steps=300, step_s=107.8, tok_s=38.0, log_every=20)
     lines.append(predecessor_line(1e6, 10**15, "progress", toks_per_s=1e308))
     save_lines(tmp_path / "run", lines)
-    found = judge_directory(tmp_path / "run", "m7c-125m", "smoke", now=EPOCH + 2e6)
+    found = judge_directory(tmp_path / "run", bundled_plan("m7c-125m"), "smoke", now=EPOCH + 2e6)
     assert found["verdict"] == "NO_GO"
 
 
@@ -250,6 +250,6 @@ def test_lines_twice_and_out_of_order_change_no_verdict(seed: int, tmp_path: Pat
         place = chance.randrange(len(mixed) - 1)
         mixed[place], mixed[place + 1] = mixed[place + 1], mixed[place]
     save_lines(tmp_path / "run", mixed)
-    found = judge_directory(tmp_path / "run", "m7c-125m", "smoke", now=EPOCH + 40_000)
+    found = judge_directory(tmp_path / "run", bundled_plan("m7c-125m"), "smoke", now=EPOCH + 40_000)
     throughput = next(row for row in found["criteria"] if row["id"] == "throughput")
     assert (found["verdict"], throughput["outcome"]) == ("NO_GO", "fail")

@@ -280,12 +280,18 @@ def test_a_save_for_all_that_never_ends_is_named_with_its_own_limit() -> None:
     assert found.threshold == 600.0
 
 
-def test_who_has_saved_before_and_does_not_come_to_save_is_behind() -> None:
+@pytest.mark.parametrize(("seconds", "halts"), [(300.0, 0), (1000.0, 1)])
+def test_who_has_saved_before_and_does_not_come_to_save_has_the_time_of_a_save(
+    seconds: float, halts: int
+) -> None:
+    """Nobody knows whether it waits, in a collective that is not counted, or is waited for."""
     world = world_of().steps(40, step_s=1.0)
     world.pause("checkpoint", 10.0)
-    saves_alone(world.steps(10, step_s=1.0), "checkpoint", 300.0)
-    (found,) = watch(world).halts
-    assert (found.detector, found.rank, found.section) == ("section_deadline", 1, None)
+    saves_alone(world.steps(10, step_s=1.0), "checkpoint", seconds)
+    found = watch(world).halts
+    assert [(row.detector, row.rank, row.section, row.threshold) for row in found] == [
+        ("section_deadline", None, "checkpoint", 600.0)
+    ] * halts
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

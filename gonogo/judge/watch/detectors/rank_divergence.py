@@ -78,9 +78,12 @@ def _behind(among: Sequence[RankStream]) -> list[RankStream]:
 
 
 def _counts_collectives(stream: RankStream, among: Sequence[RankStream]) -> bool:
-    """Whether a rank tells its collectives: it told one, or the others did not in each step."""
+    """Whether a rank tells its collectives: it told one, or the others did not in each step.
+
+    Before its first step it may be on its way to the first one.
+    """
     most = max(row.collective_seq for row in among)
-    return stream.collective_seq > 0 or most <= stream.completed_steps
+    return stream.collective_seq > 0 or most <= (stream.completed_steps if stream.step else 1)
 
 
 def _all_collectives(stream: RankStream) -> int:
