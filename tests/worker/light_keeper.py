@@ -21,6 +21,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, save_json
 from gonogo.supervise.processes import boot_id, die_with_parent, load_stat
+from worker.claims import ClaimBook
 from worker.client import ControlPlane
 from worker.telemetry import Shipper
 
@@ -58,7 +59,9 @@ def main() -> int:
     save_json(path / "exit.json", record.wire())
     for device in devices:
         os.close(device)  # type: ignore[arg-type]
-    client = ControlPlane(os.environ["GONOGO_URL"], os.environ["GONOGO_API_KEY"])
+    book = ClaimBook(Path(os.environ["GONOGO_HOME"]))
+    url, key = os.environ["GONOGO_URL"], os.environ["GONOGO_API_KEY"]
+    client = ControlPlane(url, key, secret_of=book.load)
     shipper = Shipper(RunDir(path), order.run, order.token, client)
     deadline = time.monotonic() + float(order.train.get("ship_s", 5.0))
     while time.monotonic() < deadline and not shipper.finish(record):
