@@ -34,7 +34,9 @@ def test_every_phase_is_go_and_every_criterion_was_measured(lab: Lab) -> None:
     assert list(gates) == list(STEPS)
     measured = {row["id"] for gate in gates.values() for row in gate if row["outcome"] == "pass"}
     assert measured >= {"throughput", "utilisation", "balance", "memory", "memory_slope"}
-    assert not [row for gate in gates.values() for row in gate if row["outcome"] != "pass"]
+    others = [row for gate in gates.values() for row in gate if row["outcome"] != "pass"]
+    # said of every run whose devices may be made up, and harmless to its verdict
+    assert {(row["id"], row["severity"]) for row in others} == {("made_up", "advisory")}
 
 
 def of_phase(*names: str, **changes: Any) -> dict[str, Any]:
