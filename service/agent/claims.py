@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import ClaimRequest
-from gonogo.contract.errors import Conflict, NameTaken
+from gonogo.contract.errors import Conflict, GonogoError, NameTaken
 from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, RunEvent, RunState
 from gonogo.contract.order import Order, ResumePoint, RunReason
 from gonogo.contract.outcome import Actor, OutcomeCode
@@ -34,6 +34,8 @@ from service.experiments.takers import SILENT_S
 
 _NOT_STARTED = (RunState.CLAIMED, RunState.PREFLIGHT)
 _PAGE = 100
+_UNREADABLE = (GonogoError, ValueError, KeyError, TypeError)
+"""What making an order of a frozen plan may fail with (a ValidationError is a ValueError)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +195,11 @@ def _fitting(deed: Deed, offer: Offer, host: str) -> Iterator[str]:
         rows = deed.session.execute(page).all()
         for created_at, run_id, change, experiment in rows:
             after = (created_at, run_id)
-            fits = offer.fits(resolved_of(experiment).parsed(), _patch(change))
+            try:
+                fits = offer.fits(resolved_of(experiment).parsed(), _patch(change))
+            except _UNREADABLE as error:
+                _end_unbuilt(deed, run_id, error)
+                continue
             if fits and not _belongs_elsewhere(deed, experiment, host):
                 yield run_id
         if len(rows) < _PAGE:
@@ -263,15 +269,31 @@ def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) ->
     run.worker, run.host, run.boot_id = request.worker, request.host, request.boot_id
     run.machine, run.claim = request.machine_id, hash_claim(secret)
     run.claimed_at = deed.now
-    order = _build_order(experiment, run)
+    if experiment.state == ExperimentState.QUEUED:
+        move_experiment(deed, experiment, ExperimentEvent.START)
+    try:
+        order = _build_order(experiment, run)
+    except _UNREADABLE as error:
+        _end_unbuilt(deed, run_id, error)
+        return None
     order = order.model_copy(update={"best_step_s": load_best_step_s(deed.session, order)})
     run.order = order.document()
     progress = deed.session.get_one(ProgressRow, run.id)
     progress.heard += 1
     progress.heard_at = deed.now
+    return Claimed(order=order, secret=secret)
+
+
+def _end_unbuilt(deed: Deed, run_id: str, error: Exception) -> None:
+    """End a run of which no order can be made: the plan is of a release that said more, or less.
+
+    Left in the queue it would fail every claim, of whatever worker.
+    """
+    experiment, run = lock_run(deed, run_id)
     if experiment.state == ExperimentState.QUEUED:
         move_experiment(deed, experiment, ExperimentEvent.START)
-    return Claimed(order=order, secret=secret)
+    text = f"no order can be made of its plan: {error}"[:1000]
+    end_without_worker(deed, experiment, run, OutcomeCode.START_FAILED, Actor.INFRA, text)
 
 
 def _build_order(experiment: ExperimentRow, run: RunRow) -> Order:

@@ -6,11 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
 
 from gonogo.planning.source import bundled_plan, parse_plan
 from service.agent.claims import Offer
-from service.db.schema import WorkerRow
+from service.db.schema import ExperimentRow, RunRow, WorkerRow
 from service.experiments.lifecycle import load_experiment
 from tests.service.conftest import Plane
 from tests.service.fake_run import save_checkpoint
@@ -243,3 +244,27 @@ def test_what_the_first_run_did_not_say_stays_unchecked_and_the_rest_is_never_fr
         assert worker.state(first, "launch", model=said).status_code == 200
     row = still.context.store.read(lambda session: load_experiment(session, experiment))
     assert row.frozen == {"torch": "2.13.0"}
+
+
+@pytest.mark.parametrize("broken", ["plan", "train"])
+def test_a_run_of_which_no_order_can_be_made_ends_and_hides_no_other(
+    still: Plane, broken: str
+) -> None:
+    """As a database holds it that an older, or a newer, release has written."""
+    first, second = still.submit(), still.submit()
+
+    def spoil(session: Session) -> None:
+        row = session.get_one(ExperimentRow, first)
+        spoilt = {"plan": {"phases": "none"}} if broken == "plan" else {"train": "none"}
+        row.resolved = {**row.resolved, **spoilt}
+
+    still.context.store.write(spoil)
+    order = still.worker().claim()
+    assert order is not None
+    assert order.experiment == second
+    (run,) = still.context.store.read(
+        lambda session: list(session.scalars(select(RunRow).where(RunRow.experiment == first)))
+    )
+    assert run.outcome is not None
+    assert (run.state, run.outcome["code"]) == ("ended", "start_failed")
+    assert "no order can be made" in run.outcome["text"]
