@@ -15,7 +15,6 @@ from service.db.migrate import current_revision, migrate
 from service.db.schema import KeyRow
 from service.http.auth import Role, create_key, revoke_key
 from service.instants import instant
-from service.serve import serve
 from service.settings import Settings, load_settings
 
 EXITS = ((NotFound, 3), (NotAllowed, 4), (Rejected, 2), (Unavailable, 5))
@@ -52,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.command != "serve":
             logging.getLogger("alembic").setLevel(logging.WARNING)
         if arguments.command == "serve":
+            from service.serve import serve  # its imports take longer than looking at keys
+
             settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
             serve(settings, arguments.host, arguments.port, conduct=not arguments.no_conduct)
         elif arguments.command == "db":

@@ -295,7 +295,9 @@ def test_who_has_saved_before_and_does_not_come_to_save_has_the_time_of_a_save(
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("step_s", [0.05, 1.0, 61.0])
+@pytest.mark.parametrize(
+    "step_s", [1.0, *(pytest.param(step_s, marks=pytest.mark.long) for step_s in (0.05, 61.0))]
+)
 def test_who_names_no_section_after_boot_trains_for_as_long_as_it_likes(
     ranks: int, step_s: float
 ) -> None:
