@@ -84,10 +84,15 @@ class Processes:
         }
         return replace(self, ranks={**self.ranks, **held}) if held else self
 
-    def waits(self, rank: int) -> bool | None:
-        """Return whether a rank's last stack waits in a collective; None when not known."""
+    def waits(self, rank: int, since_mono: float) -> bool | None:
+        """Return whether a rank's last stack waits in a collective; None when not known.
+
+        A stack that was read before `since_mono` (watcher's clock) tells of another moment.
+        """
         readings = self.stacks.get(rank, ())
-        return readings[-1].probe.waiting if readings else None
+        if not readings or readings[-1].mono < since_mono:
+            return None
+        return readings[-1].probe.waiting
 
     def stands(self, rank: int, since_mono: float) -> bool:
         """Whether two readings of a rank's stack, far enough apart, are the same."""

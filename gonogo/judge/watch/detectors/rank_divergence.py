@@ -130,7 +130,7 @@ def _told_apart(view: View, tied: list[RankStream], mono: float) -> list[RankStr
     fresh = view.fresh(tied, mono)
     if fresh and len(fresh) < len(tied):
         return [stream for stream in tied if stream not in fresh]
-    return [s for s in tied if view.processes.waits(s.rank) is False] or tied
+    return [s for s in tied if view.processes.waits(s.rank, s.section_mono) is False] or tied
 
 
 def acts_for_all(among: Sequence[RankStream], behind: Sequence[RankStream]) -> RankStream | None:
@@ -142,15 +142,22 @@ def acts_for_all(among: Sequence[RankStream], behind: Sequence[RankStream]) -> R
     (not every trainer counts them all): it stands in no section. Then the one that acts has its
     time.
     """
-    ended = {stream.completed for stream in behind}
     for stream in among:
         if stream in behind or stream.section not in NON_TRAINING_SECTIONS:
             continue
-        if ended != {stream.completed}:
+        if not all(_has_ended(row, stream.completed) for row in behind):
             continue
         if not _expected(stream, behind) or _wait(stream, behind) or _may_wait(stream, behind):
             return stream
     return None
+
+
+def _has_ended(stream: RankStream, step: int) -> bool:
+    """Whether a rank has ended a step, or stands in no section of it: that line may be on its way.
+
+    Lines come in another order now and then, and who waits says nothing that would show it.
+    """
+    return stream.completed == step or (stream.step == step and stream.section is None)
 
 
 def _expected(acting: RankStream, behind: Sequence[RankStream]) -> bool:

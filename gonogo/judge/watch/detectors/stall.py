@@ -88,7 +88,7 @@ def corroborated(view: View, streams: list[RankStream], mono: float) -> bool:
     processes = view.processes
     if not all(processes.stands(stream.rank, stream.advanced_mono) for stream in streams):
         return False
-    waits = {stream.rank: processes.waits(stream.rank) for stream in streams}
+    waits = {s.rank: processes.waits(s.rank, s.advanced_mono) for s in streams}
     apart = [stream for stream in streams if waits[stream.rank] is False]
     if None in waits.values() or not apart or 2 * len(apart) > len(streams):
         return False

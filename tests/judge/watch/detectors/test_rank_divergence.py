@@ -1,5 +1,6 @@
 """D6: the culprit is the rank behind."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -250,6 +251,35 @@ def test_one_rank_may_save_or_evaluate_for_all(
     found = name_culprit(view, [saver, waiting], T0)
     assert found is not None
     assert (found.stream.rank, found.named) == (0 if acts else 1, named)
+
+
+@pytest.mark.parametrize(("section", "acts"), [(None, True), ("optimizer", False)])
+def test_who_waits_may_have_ended_a_step_whose_last_line_is_on_its_way(
+    section: str | None, acts: bool
+) -> None:
+    """Lines come in another order now and then, and who waits says nothing that would show it."""
+    saver = standing("eval", for_s=1.0, completed=40, step=40, section_seq=1)
+    waiting = standing(section, for_s=1.0, rank=1, completed=39, step=40)
+    assert (acts_for_all([saver, waiting], [waiting]) is saver) is acts
+
+
+def test_a_stack_of_another_moment_accuses_nobody() -> None:
+    """Both have evaluated before; an old round of stacks saw one of them outside a collective."""
+    saver = standing("eval", for_s=1.0, section_seq=1, section_times=SAVED)
+    waiting = standing(None, for_s=1.0, rank=1, section_times=(("eval", 5.0),))
+    stacks = [
+        {"rank": rank, "round": 1, "waiting": rank == 0, "digest": str(rank)} for rank in (0, 1)
+    ]
+    before = view_of([(1, 0, 0)], stacks=stacks).processes
+    for read_mono, accused in ((waiting.section_mono - 1.0, 0), (waiting.section_mono + 0.5, 1)):
+        moved = {
+            rank: tuple(replace(row, mono=read_mono) for row in rows)
+            for rank, rows in before.stacks.items()
+        }
+        view = replace(view_of([(1, 0, 0)]), processes=replace(before, stacks=moved))
+        found = name_culprit(view, [saver, waiting], NOW)
+        assert found is not None
+        assert (found.stream.rank, found.named) == (accused, accused == 1)
 
 
 def test_a_rank_that_is_behind_acts_for_nobody() -> None:
