@@ -100,17 +100,19 @@ def _in_clear(plan: Plan) -> Iterator[Problem]:
     """Yield secrets that the plan, which many may read, would hold in clear."""
     for where, env in environments(plan):
         for name, value in env.items():
-            if value is None:  # taken away
-                continue
-            try:
-                told = referred(value) is None and bool(SECRETIVE.fullmatch(name) and value)
-                message = (
-                    "is a secret: say `secret:NAME`, and put it into $GONOGO_HOME/secrets/NAME"
-                )
-            except ValueError as error:
-                told, message = True, str(error)
-            if told:
+            message = _wrong_secret(name, value) if value else None
+            if message is not None:
                 yield Problem(path=f"{where}.env.{name}", message=message)
+
+
+def _wrong_secret(name: str, value: str) -> str | None:
+    """Return what is wrong with a value as a secret, if anything."""
+    try:
+        if referred(value) is not None or not SECRETIVE.fullmatch(name):
+            return None
+    except ValueError as error:
+        return str(error)
+    return "is a secret: say `secret:NAME`, and put it into $GONOGO_HOME/secrets/NAME"
 
 
 def _without_weights(plan: Plan) -> Iterator[Problem]:

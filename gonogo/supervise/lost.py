@@ -6,6 +6,7 @@ meanwhile, so no keeper works on the directory.
 """
 
 import logging
+from functools import partial
 from pathlib import Path
 
 from gonogo.contract.errors import Corrupt
@@ -15,6 +16,7 @@ from gonogo.contract.records import ExitRecord, RankExit
 from gonogo.rundir import RunDir, load_record, save_json
 from gonogo.supervise.exit_record import build_binding
 from gonogo.supervise.keeper.kill import end_marked
+from gonogo.supervise.weather import Reserve
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +36,8 @@ def end_lost(run_dir: RunDir, order: Order, now: float) -> ExitRecord | None:
     text = "the keeper was lost" if launched else "the worker was lost before the launch"
     reason = OutcomeCode.KEEPER_LOST
     record = build_infra_exit(run_dir, order, reason=reason, text=text, now=now)
-    save_json(run_dir.exit, record.wire())
+    Reserve(run_dir.path).write(partial(save_json, run_dir.exit, record.wire()))
+    Reserve(run_dir.path).free()  # the keeper held it for these very words
     _log.warning("%s: %s", order.run, text, extra={"action": "keeper_lost"})
     return record
 

@@ -17,7 +17,6 @@ _NEW = (
     ("keys", "worker", 128),
     ("workers", "machine", 32),
     ("runs", "claim", 64),
-    ("runs", "machine", 32),
     ("runs", "profile", 64),
 )
 

@@ -249,6 +249,11 @@ def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) ->
     token = next_token(experiment.token, deed.session.info[EPOCH])
     secret = secrets.token_hex(16)
     try:
+        order = _build_order(experiment, run, token)
+    except _UNREADABLE as error:
+        _end_unbuilt(deed, run_id, error)
+        return None
+    try:
         if again:
             record_event(
                 deed, experiment, "run.given_again", run=run.id, phase=run.phase, token=token
@@ -267,15 +272,10 @@ def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) ->
         return None
     experiment.token = run.token = token
     run.worker, run.host, run.boot_id = request.worker, request.host, request.boot_id
-    run.machine, run.claim = request.machine_id, hash_claim(secret)
+    run.claim = hash_claim(secret)
     run.claimed_at = deed.now
     if experiment.state == ExperimentState.QUEUED:
         move_experiment(deed, experiment, ExperimentEvent.START)
-    try:
-        order = _build_order(experiment, run)
-    except _UNREADABLE as error:
-        _end_unbuilt(deed, run_id, error)
-        return None
     order = order.model_copy(update={"best_step_s": load_best_step_s(deed.session, order)})
     run.order = order.document()
     progress = deed.session.get_one(ProgressRow, run.id)
@@ -290,20 +290,22 @@ def _end_unbuilt(deed: Deed, run_id: str, error: Exception) -> None:
     Left in the queue it would fail every claim, of whatever worker.
     """
     experiment, run = lock_run(deed, run_id)
+    if run.state == RunState.ENDED:
+        return  # another claim met it first
     if experiment.state == ExperimentState.QUEUED:
         move_experiment(deed, experiment, ExperimentEvent.START)
     text = f"no order can be made of its plan: {error}"[:1000]
     end_without_worker(deed, experiment, run, OutcomeCode.START_FAILED, Actor.INFRA, text)
 
 
-def _build_order(experiment: ExperimentRow, run: RunRow) -> Order:
+def _build_order(experiment: ExperimentRow, run: RunRow, token: int) -> Order:
     resume = ResumePoint.model_validate(run.resume_from) if run.resume_from else None
     return build_order(
         resolved_of(experiment),
         run.phase,
         experiment=experiment.id,
         run=run.id,
-        token=run.token,
+        token=token,
         attempt=run.attempt,
         reason=RunReason(run.reason),
         resume_from=resume,

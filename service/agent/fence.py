@@ -59,11 +59,15 @@ def hash_claim(secret: str) -> str:
 def check_bearer(run: RunRow, bearer: Bearer) -> None:
     """Refuse whoever does not hold the run's newest claim.
 
+    A run that was claimed under a release without secrets is held by its token alone: its worker
+    may have another name by now, and what the run still has to send must arrive.
+
     Raises:
         NotAllowed: another worker's key, or not the claim's secret.
         StaleToken: a newer claim owns the run.
     """
-    if bearer.worker is not None and bearer.worker != home_of_worker(run.worker or ""):
+    theirs = home_of_worker(run.worker or "")
+    if run.claim is not None and bearer.worker is not None and bearer.worker != theirs:
         raise NotAllowed(
             f"run {run.id} belongs to worker {run.worker}, this key to {bearer.worker}"
         )
@@ -71,7 +75,7 @@ def check_bearer(run: RunRow, bearer: Bearer) -> None:
         raise StaleToken(
             f"stale token {bearer.token}: a newer claim owns run {run.id}", newer=run.token
         )
-    if run.claim is None:  # claimed under a release that gave no secret
+    if run.claim is None:
         return
     if bearer.secret is None or not hmac.compare_digest(run.claim, hash_claim(bearer.secret)):
         raise NotAllowed(f"{CLAIM_HEADER} is not what run {run.id} was claimed with")

@@ -1,8 +1,9 @@
 """Where may a webhook lead? To no address that only the host itself, or its cloud, answers at.
 
 Link-local addresses hold the metadata services of clouds, with their credentials. A name is looked
-up when it is subscribed and again before each try, since it may lead elsewhere by then. Loopback
-and private networks are where many receivers are, so they are allowed.
+up when it is subscribed and again before each try, since it may lead elsewhere by then; one that
+changes in the instant between that look and the connection is not caught. Loopback and private
+networks are where many receivers are, so they are allowed.
 """
 
 import ipaddress

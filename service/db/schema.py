@@ -151,7 +151,6 @@ class RunRow(Table):
     claim: Mapped[str | None] = mapped_column(String(64))
     """SHA-256 of the secret that its claim was answered with, which every message brings."""
     host: Mapped[str | None] = mapped_column(Text)
-    machine: Mapped[str | None] = mapped_column(String(32))
     boot_id: Mapped[str | None] = mapped_column(Text)
     dir: Mapped[str | None] = mapped_column(Text)
     command: Mapped[dict[str, Any] | None]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
@@ -198,9 +198,6 @@ class Store:
                 return result
             except PoolTimeout as error:
                 raise Unavailable("the database does not answer") from error
-            except IntegrityError:
-                if attempt == _RETRIES:
-                    raise
             except OperationalError as error:
                 if attempt == _RETRIES or not _lost_a_race(error):
                     raise Unavailable("the database does not answer") from error

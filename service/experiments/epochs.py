@@ -8,6 +8,7 @@ hands out a number that an attempt of after the backup already has.
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from service.db.insert import insert_if_new
 from service.db.schema import EpochRow
 
 _ONE = 1
@@ -26,11 +27,8 @@ def next_epoch(last: int, now: float) -> int:
 
 def begin_epoch(session: Session, now: float) -> int:
     """Record and return the epoch of a service that starts."""
-    query = select(EpochRow).where(EpochRow.id == _ONE).with_for_update()
-    row = session.scalars(query).first()
-    if row is None:
-        row = EpochRow(id=_ONE, n=0)
-        session.add(row)
+    insert_if_new(session, EpochRow, {"id": _ONE, "n": 0})
+    row = session.scalars(select(EpochRow).where(EpochRow.id == _ONE).with_for_update()).one()
     row.n = next_epoch(row.n, now)
     return row.n
 

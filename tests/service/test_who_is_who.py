@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
-from gonogo.contract.errors import NotAllowed
+from gonogo.contract.errors import NotAllowed, StaleToken
 from service.agent.fence import Bearer, check_bearer, hash_claim, home_of_worker
 from service.context import open_context
 from service.db.migrate import migrate
 from service.db.schema import KeyRow, RunRow
-from service.experiments.epochs import next_epoch, next_token
+from service.db.store import Store
+from service.experiments.epochs import begin_epoch, next_epoch, next_token
 from service.experiments.takers import SILENT_S
 from service.http.auth import find_principal, load_local_keys
 from service.settings import Settings
@@ -132,6 +134,9 @@ def test_the_workers_of_one_home_share_its_key(worker: str, home: str) -> None:
 def test_a_run_that_was_claimed_before_there_were_secrets_goes_on() -> None:
     run = RunRow(id="run", token=3, worker="w", claim=None)
     check_bearer(run, Bearer(token=3))
+    check_bearer(run, Bearer(token=3, worker="its name since the upgrade"))
+    with pytest.raises(StaleToken):
+        check_bearer(run, Bearer(token=2))
     run.claim = hash_claim("s")
     check_bearer(run, Bearer(token=3, secret="s", worker="w"))
     for bearer in (
@@ -189,6 +194,19 @@ def test_a_restored_database_gives_out_no_number_that_is_living(
     restored = open_context(settings, now=lambda: 1.8e9 + 51 * 3600)
     assert next_token(next_token(0, before), restored.store._info["epoch"]) > living
     restored.store.close()
+
+
+def test_services_that_start_at_once_on_one_database_have_an_epoch_each(
+    database_url: str,
+) -> None:
+    migrate(database_url)
+    store = Store(database_url)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(
+            pool.map(lambda _: store.write(lambda session: begin_epoch(session, 1.8e9)), range(8))
+        )
+    store.close()
+    assert len(set(found)) == 8
 
 
 def test_a_second_home_on_the_database_locks_nobody_out(database_url: str, tmp_path: Path) -> None:

@@ -101,12 +101,17 @@ class Ending:
         record = build_exit(
             run_dir=self._dir,
             order=self._order,
-            request=asked_by(self._dir) or self._unwritten,
+            request=self._asked_first(),
             agent=agent.ended,
             ranks=self._complete_stamps(statuses, agent.ended),
             now=time.time(),
         )
         save_json(self._dir / "exit.json", record)
+
+    def _asked_first(self) -> EndRequest | None:
+        """Return the request that names the cause: the first one, whether it could be written."""
+        found = [row for row in (asked_by(self._dir), self._unwritten) if row is not None]
+        return min(found, key=lambda request: request.at, default=None)
 
     def _asked(self) -> bool:
         written = (self._dir / HALT_NAME).exists() or (self._dir / KILL_NAME).exists()

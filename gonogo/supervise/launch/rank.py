@@ -10,6 +10,7 @@ only.
 """
 
 import argparse
+import logging
 import os
 import resource
 import signal
@@ -34,10 +35,12 @@ from gonogo.supervise.processes import (
     load_stat,
 )
 from gonogo.supervise.rank_record import RankRecord, save_rank_record
+from gonogo.supervise.weather import Weather
 
 _FORWARDED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
 _WAITED = _FORWARDED | {signal.SIGCHLD}
 _READ_EVERY_S = 0.1
+_weather = Weather(logging.getLogger("gonogo.supervise.launch.rank"))
 
 
 def main(argv: list[str]) -> int:
@@ -57,9 +60,11 @@ def main(argv: list[str]) -> int:
     child = _start(asked.program, asked.dir / f"rank{rank}.log")
     stat = load_stat(child.pid)
     ref = ProcessRef(pid=child.pid, start_ticks=stat.start_ticks if stat else 0)
-    record = partial(
-        save_rank_record, asked.dir, rank, RankRecord(ref=ref, wrapper=os.getpid()), time.time()
-    )
+
+    def record() -> bool:
+        save_rank_record(asked.dir, rank, RankRecord(ref=ref, wrapper=os.getpid()), time.time())
+        return True
+
     launched = None
     if order.get("command"):
         launched = Launched(asked.dir, order, child.pid)
@@ -70,7 +75,8 @@ def main(argv: list[str]) -> int:
         stamp = replace(
             ended, lost_peer=launched is None and _missed(asked.dir, order, rank, ended)
         )
-        _wrote(partial(save_json, asked.dir / f"exit_rank{rank}.json", stamp.document()))
+        save = partial(save_json, asked.dir / f"exit_rank{rank}.json", stamp.document())
+        _weather.tried("how it ended", save, None)
     if number is not None:
         _die_by(number)
     return status
@@ -110,7 +116,7 @@ def _wait(
     child: subprocess.Popen[bytes],
     reader: OutputLines | None,
     launched: Launched | None,
-    record: Callable[[], None],
+    record: Callable[[], bool],
 ) -> int:
     """Pass signals on until the program has ended; returns its code, or minus its signal.
 
@@ -118,9 +124,9 @@ def _wait(
     """
     asked = False
     idle = reader is None and launched is None
-    recorded = _wrote(record)
+    recorded = _weather.tried("which process it is", record, False)
     while (status := child.poll()) is None:
-        recorded = recorded or _wrote(record)
+        recorded = recorded or _weather.tried("which process it is", record, False)
         found = signal.sigtimedwait(_WAITED, 1.0 if idle else _READ_EVERY_S)
         if found is not None and found.si_signo in _FORWARDED:
             asked = asked or found.si_signo != signal.SIGUSR1
@@ -130,19 +136,6 @@ def _wait(
     if reader is not None:
         reader.close(status, asked=asked)
     return status
-
-
-def _wrote(write: Callable[[], None]) -> bool:
-    """Write a record; say whether the disk took it. The program's end never depends on that."""
-    try:
-        write()
-    except OSError as error:
-        try:
-            print(f"gonogo: unwritten: {error}", file=sys.stderr)
-        except OSError:  # the log is on the same disk
-            pass
-        return False
-    return True
 
 
 def _read(reader: OutputLines | None) -> OutputLines | None:

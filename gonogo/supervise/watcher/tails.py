@@ -3,8 +3,10 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from gonogo.rundir import RunDir, load_lines
+from gonogo.supervise.weather import Weather
 
 _log = logging.getLogger(__name__)
 
@@ -16,8 +18,7 @@ class Tails:
     run_dir: RunDir
     world_size: int
     offsets: dict[int, int] = field(default_factory=dict)
-    unreadable: set[int] = field(default_factory=set)
-    """Ranks whose files could not be read at the last look."""
+    weather: Weather = field(default_factory=lambda: Weather(_log))
 
     def read(self) -> dict[int, list[bytes]]:
         """Return the new complete lines by rank and move the offsets over them.
@@ -27,15 +28,9 @@ class Tails:
         found: dict[int, list[bytes]] = {}
         for rank in range(self.world_size):
             start = self.offsets.get(rank, 0)
-            try:
-                part = load_lines(self.run_dir.heartbeat(rank), start)
-            except OSError as error:
-                if rank not in self.unreadable:
-                    _log.warning("rank %d: %s", rank, error, extra={"action": "unreadable"})
-                self.unreadable.add(rank)
-                continue
-            self.unreadable.discard(rank)
-            if part.offset != start:
+            load = partial(load_lines, self.run_dir.heartbeat(rank), start)
+            part = self.weather.tried(f"the lines of rank {rank}", load, None)
+            if part is not None and part.offset != start:
                 found[rank] = part.lines
                 self.offsets[rank] = part.offset
         return found
