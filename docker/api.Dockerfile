@@ -1,6 +1,7 @@
 # The control plane: REST, pages, conductor. Build from the root of the checkout:
 #   docker build -f docker/api.Dockerfile -t gonogo-api .
-FROM python:3.11-slim-bookworm
+ARG PYTHON_IMAGE=python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
+FROM ${PYTHON_IMAGE}
 
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 
@@ -18,9 +19,10 @@ COPY migrations migrations
 COPY alembic.ini docker/health.py ./
 
 RUN useradd --create-home --uid 10001 gonogo \
-    && install -d -o gonogo -g gonogo -m 0700 /var/lib/gonogo
+    && install -d -o gonogo -g gonogo -m 0700 /var/lib/gonogo /var/lib/gonogo/runs
 USER 10001:10001
-ENV GONOGO_HOME=/var/lib/gonogo
+# matplotlib wants a folder that it can write to; the file system is read-only in compose.
+ENV GONOGO_HOME=/var/lib/gonogo MPLCONFIGDIR=/tmp/matplotlib
 VOLUME /var/lib/gonogo
 
 EXPOSE 8750

@@ -29,6 +29,10 @@ MAX_RECORD_BYTES = 16 * 2**20
 """No small record comes near this; a file that does is none."""
 TAIL_BYTES = 2**16
 """Of a log's end, as people read it."""
+SHIPPED_NAME = ".shipped"
+"""Says that nothing of the run waits to be shipped: a worker leaves it alone."""
+NO_SERVICE = "no service knows"
+"""What `.shipped` says of a run that needs no service, and of no other."""
 _CHUNK_BYTES = 8 * 2**20
 _TAIL_BYTES = 131_072
 _M = TypeVar("_M", bound=BaseModel)

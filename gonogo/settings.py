@@ -1,6 +1,7 @@
 """Which environment names exist? One table; each process reads its own rows in its settings.py.
 
-An unknown `GONOGO_*` name is an error, so that a typo is never a silent default.
+An unknown `GONOGO_*` name is an error, so that a typo is never a silent default. A secret may be
+given as a file: `NAME_FILE` is the path of one that holds the value of `NAME`.
 """
 
 import difflib
@@ -54,6 +55,13 @@ TABLE: tuple[Setting, ...] = (
         secret=True,
     ),
     Setting(
+        "GONOGO_DATABASE_PASSWORD",
+        None,
+        "password of the database, for an address that holds none",
+        ("service",),
+        secret=True,
+    ),
+    Setting(
         "REDIS_URL",
         None,
         "Redis or Valkey; default: an embedded server in GONOGO_HOME",
@@ -84,13 +92,26 @@ TABLE: tuple[Setting, ...] = (
         "URL",
     ),
     Setting("GONOGO_LOG", "info", "log level: debug, info, warning, error", ("service", "worker")),
-    Setting("GONOGO_WORKER_LABELS", "", "labels of the worker: k=v,k=v", ("worker",), "list"),
+    Setting(
+        "GONOGO_WORKER_LABELS",
+        "",
+        "labels of the worker, which plans may ask for: k=v,k=v",
+        ("worker",),
+        "list",
+    ),
     Setting(
         "GONOGO_WORKER_DEVICES",
         None,
-        "devices of the worker (cuda:0,cuda:1 or cpu:N); default: what is there",
+        "devices of the worker (UUIDs, cuda:0,cuda:1 or cpu:N); default: what it was given",
         ("worker",),
         "list",
+    ),
+    Setting(
+        "GONOGO_LOCKS",
+        None,
+        "folder of device locks, shared by all homes of the host; default: /run/lock/gonogo",
+        ("cli", "worker"),
+        "path",
     ),
     Setting(
         "GONOGO_WORKER_ALLOW",
@@ -140,15 +161,35 @@ def read(environ: Mapping[str, str], process: str) -> dict[str, str | None]:
     """Return the rows that a process reads: environment name → value or default.
 
     Raises:
-        Rejected: the environment has a `GONOGO_*` name that the table lacks.
+        Rejected: the environment has a `GONOGO_*` name that the table lacks, or the file of a
+            secret cannot be read.
     """
-    known = {row.env for row in TABLE}
+    known = known_names()
     for name in environ:
         if name.startswith("GONOGO_") and name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}?" if close else "see docs/settings.md"
             raise Rejected(f"unknown environment variable {name}; {hint}")
-    return {row.env: environ.get(row.env) or row.default for row in TABLE if process in row.read_by}
+    return {row.env: _value(row, environ) for row in TABLE if process in row.read_by}
+
+
+def known_names() -> frozenset[str]:
+    """Return every name that some process of ours reads."""
+    return frozenset(
+        name for row in TABLE for name in (row.env, *([f"{row.env}_FILE"] if row.secret else []))
+    )
+
+
+def _value(row: Setting, environ: Mapping[str, str]) -> str | None:
+    """Return what is set, or what the file holds that is named instead, or the default."""
+    found = environ.get(row.env)
+    file = environ.get(f"{row.env}_FILE") if row.secret else None
+    if found or not file:
+        return found or row.default
+    try:
+        return Path(file).read_text().strip() or row.default
+    except (OSError, UnicodeDecodeError) as error:
+        raise Rejected(f"{row.env}_FILE={file}: cannot be read: {error}") from error
 
 
 def home_of(values: Mapping[str, str | None]) -> Path:

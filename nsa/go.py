@@ -27,10 +27,13 @@ def forget(run_dir: Path, word: str) -> None:
 def wait_for_go(run_dir: Path, ranks: Ranks, heart: Heartbeat) -> None:
     """Return when `.GO` is there; a collective.
 
+    The limit begins when all ranks are here: none is blamed for another's slow start.
+
     Raises:
         Halted: `.HALT` came instead.
         BadConfig: neither came within 120 s.
     """
+    ranks.choose(0)
     deadline = time.monotonic() + _LIMIT_S
     while not (go := told(run_dir, "GO")) and not told(run_dir, "HALT"):
         if ranks.rank != 0 or time.monotonic() > deadline:

@@ -18,7 +18,7 @@ from nsa.errors import BadConfig
 from nsa.settings import load_settings
 
 _MEASURE_S = 0.4
-_SIZES = {"cpu": 768, "cuda": 4096}
+_SIZES = {"cpu": 768, "cuda": 8192}
 
 
 def probe(*, collect_env: bool) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def measure_device(device: torch.device) -> dict[str, Any]:
     on_gpu = device.type == "cuda"
     dtype = torch.bfloat16 if on_gpu else torch.float32
     size = _SIZES[device.type]
-    a = torch.ones(size, size, dtype=dtype, device=device)
+    a = torch.randn(size, size, dtype=dtype, device=device)  # of ones no bit toggles: too fast
     fastest_s = float("inf")
     _time_product(a)  # the first one pays for loading the library
     deadline = time.monotonic() + _MEASURE_S

@@ -1,10 +1,15 @@
-"""How is the control plane run? `python -m service serve|db|keys` (what `gonogo serve` calls)."""
+"""How is the control plane run, and looked after? What `gonogo serve` and its like call.
+
+`python -m service serve|db|keys|backup|restore`
+"""
 
 import argparse
 import json
 import logging
 import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -13,7 +18,7 @@ from gonogo.contract.errors import GonogoError, NotAllowed, NotFound, Rejected, 
 from service.context import open_context
 from service.db.migrate import current_revision, migrate
 from service.db.schema import KeyRow
-from service.http.auth import Role, create_key, revoke_key
+from service.http.auth import Role, adopt_key, create_key, revoke_key
 from service.instants import instant
 from service.settings import Settings, load_settings
 
@@ -36,7 +41,12 @@ def build_parser() -> argparse.ArgumentParser:
     create = actions.add_parser("create")
     create.add_argument("name")
     create.add_argument("--role", choices=[role.value for role in Role], default="operator")
+    create.add_argument("--file", type=Path, help="the file that holds the key")
     actions.add_parser("revoke").add_argument("name")
+    keep = commands.add_parser("backup", help="keep database, decisions and keys in one file")
+    keep.add_argument("file", type=Path)
+    keep.add_argument("--runs", action="store_true", help="and the run directories")
+    commands.add_parser("restore", help="bring a backup back").add_argument("file", type=Path)
     return parser
 
 
@@ -57,8 +67,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             serve(settings, arguments.host, arguments.port, conduct=not arguments.no_conduct)
         elif arguments.command == "db":
             _database(settings, arguments.action)
-        else:
+        elif arguments.command == "keys":
             _keys(settings, arguments)
+        else:
+            from service.backup import make_backup, restore_backup
+
+            if arguments.command == "backup":
+                done = make_backup(settings, arguments.file, time.time(), runs=arguments.runs)
+            else:
+                done = restore_backup(settings, arguments.file)
+            print(json.dumps(done))
     except GonogoError as error:
         print(f"error: {error.detail}", file=sys.stderr)
         return next((code for kind, code in EXITS if isinstance(error, kind)), 1)
@@ -86,8 +104,13 @@ def _keys(settings: Settings, arguments: argparse.Namespace) -> None:
     try:
         if arguments.action == "create":
             role = Role(arguments.role)
-            key = store.write(lambda session: create_key(session, arguments.name, role, now))
-            print(json.dumps({"name": arguments.name, "role": role, "key": key}))
+            name, key = arguments.name, None
+            if arguments.file is None:
+                key = store.write(lambda session: create_key(session, name, role, now))
+            else:
+                given = _load_key_file(arguments.file)
+                store.write(lambda session: adopt_key(session, name, role, given, now))
+            print(json.dumps({"name": name, "role": role, "key": key}))
         elif arguments.action == "revoke":
             store.write(lambda session: revoke_key(session, arguments.name, now))
             print(json.dumps({"name": arguments.name, "revoked": True}))
@@ -96,6 +119,24 @@ def _keys(settings: Settings, arguments: argparse.Namespace) -> None:
                 print(json.dumps(row))
     finally:
         store.close()
+
+
+_SHORTEST_KEY = 32
+
+
+def _load_key_file(path: Path) -> str:
+    """Return the key that a file holds.
+
+    Raises:
+        Rejected: it cannot be read, or holds nothing that could be a key.
+    """
+    try:
+        key = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Rejected(f"{path} cannot be read: {error}") from error
+    if len(key) < _SHORTEST_KEY or not key.isascii() or not key.isprintable() or " " in key:
+        raise Rejected(f"{path} holds no key: expected {_SHORTEST_KEY} or more ASCII characters")
+    return key
 
 
 def _has_database(settings: Settings) -> bool:

@@ -1,5 +1,7 @@
 """Which routes does the control plane have? One table of routers, and what stands outside /api."""
 
+import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,6 +17,7 @@ from service.context import Context
 from service.http.auth import Service
 from service.http.limits import Limits
 from service.http.problems import DOCUMENTED, WireResponse, add_handlers
+from service.http.streams import Streams
 from service.metrics import control_plane
 from service.pages import sign_in
 from service.pages.routes import add_pages
@@ -53,13 +56,13 @@ API = (
 open_routes = APIRouter(tags=["open"])
 
 
-@open_routes.get("/healthz", operation_id="healthz")
+@open_routes.get("/healthz", operation_id="show_health")
 async def healthz() -> dict[str, str]:
     """Say that the process lives; waits for no thread, so that a slow database ends nothing."""
     return {"status": "ok", "version": __version__}
 
 
-@open_routes.get("/readyz", operation_id="readyz", responses={503: DOCUMENTED[503]})
+@open_routes.get("/readyz", operation_id="show_readiness", responses={503: DOCUMENTED[503]})
 def readyz(context: Service) -> dict[str, str]:
     """Say that the database answers, and that it takes writes."""
     context.store.read(lambda session: session.execute(text("SELECT 1")).scalar())
@@ -84,7 +87,7 @@ def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
             conductor.start()
         yield
         context.closing.set()
-        context.bell.ring()
+        context.bell.ring_all()
         if conductor is not None:
             conductor.close()
 
@@ -98,6 +101,7 @@ def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
         default_response_class=WireResponse,
     )
     app.state.context = context
+    app.state.streams = Streams(context)
     app.add_middleware(Limits, context=context)
     add_handlers(app)
     for router in API:
@@ -107,6 +111,10 @@ def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
     add_pages(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's own idiom
     return app
+
+
+_PAGE = re.compile(r"Page[_[]([A-Za-z]+?)(?:View)?[_\]](?=\")")
+"""What pydantic calls a page of views: `Page_ExperimentView_`, to clients `ExperimentPage`."""
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
@@ -119,5 +127,6 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         )
         for unused in ("HTTPValidationError", "ValidationError"):
             schemas.pop(unused, None)
-        app.openapi_schema = schema
+        named = _PAGE.sub(r"\1Page", json.dumps(schema))
+        app.openapi_schema = json.loads(named)
     return app.openapi_schema

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from service.db.store import Store
+from service.db.store import Store, Topic
 from service.experiments.adoption import home_key
 from service.experiments.decisions import SIGNING_KEY
 from service.experiments.epochs import EPOCH, begin_epoch
@@ -17,20 +17,26 @@ from service.settings import Settings
 
 
 class Bell:
-    """Wakes everyone who listens."""
+    """Wakes whoever listens for what has happened; nobody is woken for anything else."""
 
     def __init__(self) -> None:
-        self._listeners: list[threading.Event] = []
+        self._listeners: list[tuple[frozenset[Topic], threading.Event]] = []
 
-    def listen(self) -> threading.Event:
-        """Return an event that is set whenever the bell rings; the listener clears it."""
+    def listen(self, *topics: Topic) -> threading.Event:
+        """Return an event that is set whenever one of the topics rings; the listener clears it."""
         listener = threading.Event()
-        self._listeners.append(listener)
+        self._listeners.append((frozenset(topics), listener))
         return listener
 
-    def ring(self) -> None:
-        """Wake all listeners."""
-        for listener in self._listeners:
+    def ring(self, topics: frozenset[Topic]) -> None:
+        """Wake all who listen for one of these."""
+        for wanted, listener in self._listeners:
+            if wanted & topics:
+                listener.set()
+
+    def ring_all(self) -> None:
+        """Wake everybody, because it is over."""
+        for _, listener in self._listeners:
             listener.set()
 
 

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import socket
+import time
 from types import FrameType
 
 import uvicorn
@@ -72,6 +73,7 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, context: Context) -> None:
         super().__init__(config)
         self._context = context
+        self._notifier = context.settings.notifier
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to serve."""
@@ -80,9 +82,16 @@ class Server(uvicorn.Server):
             found = {"url": self._context.local_url, "pid": os.getpid()}
             save_json(self._context.settings.home / "service.json", found)
             print(json.dumps({"url": self._context.local_url}), flush=True)
+            self._notifier.say(READY="1", STATUS=f"answers at {self._context.url}")
+
+    async def on_tick(self, counter: int) -> bool:
+        """Say, from the loop that answers requests, that it turns."""
+        self._notifier.live(time.monotonic())
+        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop."""
+        self._notifier.say(STOPPING="1")
         self._context.closing.set()
         super().handle_exit(sig, frame)
 

@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from gonogo.contract.errors import Rejected
 from gonogo.settings import home_of, read
+from gonogo.systemd import Notifier, load_notifier
 from service.webhook_secret import check_secret
 
 
@@ -22,6 +23,7 @@ class Settings:
     webhook_secret: str | None = None
     public_url: str | None = None
     log: str = "info"
+    notifier: Notifier = field(default_factory=Notifier)
 
     @property
     def decisions(self) -> Path:
@@ -40,18 +42,32 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     Raises:
         Rejected: an unknown `GONOGO_*` name, a webhook secret that cannot sign, or no address.
     """
-    values = read(os.environ if environ is None else environ, "service")
+    source = os.environ if environ is None else environ
+    values = read(source, "service")
     home = home_of(values)
     secret = values["GONOGO_WEBHOOK_SECRET"]
     return Settings(
         home=home,
-        database_url=values["GONOGO_DATABASE_URL"] or f"sqlite:///{home}/gonogo.db",
+        database_url=_with_password(
+            values["GONOGO_DATABASE_URL"] or f"sqlite:///{home}/gonogo.db",
+            values["GONOGO_DATABASE_PASSWORD"],
+        ),
         redis_url=values["REDIS_URL"],
         webhook_url=values["GONOGO_WEBHOOK_URL"],
         webhook_secret=check_secret(secret) if secret else None,
         public_url=_address(values["GONOGO_PUBLIC_URL"]),
         log=values["GONOGO_LOG"] or "info",
+        notifier=load_notifier(source, os.getpid()),
     )
+
+
+def _with_password(url: str, password: str | None) -> str:
+    """Return a database's address with the password that it does not hold itself."""
+    parts = urlsplit(url)
+    if password is None or parts.username is None or parts.password is not None:
+        return url
+    user, _, host = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{user}:{quote(password, safe='')}@{host}").geturl()
 
 
 def _address(url: str | None) -> str | None:

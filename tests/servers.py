@@ -30,6 +30,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "slurm": ("slurmctld",),
     "chromium": ("chromium",),
     "git": ("git",),
+    "systemd": ("systemd-analyze",),
 }
 
 #: package that GONOGO_REQUIRE names → further components that come with it
@@ -190,7 +191,10 @@ class PostgresServer:
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [*self._as_user(program), *arguments]
-        subprocess.run(command, check=True, capture_output=True, cwd="/", timeout=60)
+        done = subprocess.run(command, check=False, capture_output=True, cwd="/", timeout=60)
+        log = self.directory / "server.log"
+        said = log.read_text(errors="replace")[-2000:] if log.exists() else ""
+        assert done.returncode == 0, f"{program}: {done.stderr.decode()}\n{said}"
 
     def _as_user(self, program: str) -> list[str]:
         path = str(self.programs / program)

@@ -1,11 +1,12 @@
 """`python -m worker`: the worker of this host, until it is told to stop.
 
-The main thread makes rounds (worker.loop); the waker (RQ) and the exporter have threads of their
-own. SIGTERM or SIGINT stops it: runs are left alone, or end with a checkpoint
+The main thread makes rounds (worker.desk.rounds); the waker (RQ) and the exporter have threads of
+their own. SIGTERM or SIGINT stops it: runs are left alone, or end with a checkpoint
 (GONOGO_WORKER_ON_STOP); a second signal ends the waiting. A worker that only stops because its
 parent died leaves its runs alone in any case.
 
-Exit codes: 0 stopped · 1 this home has no free worker name or cannot be written to · 2 bad
+Exit codes: 0 stopped · 1 this home has no free worker name or cannot be written to, or the driver
+does not say which GPUs there are · 2 bad
 settings.
 """
 
@@ -16,18 +17,18 @@ import sys
 import threading
 import time
 
-from gonogo.contract.errors import Rejected
+from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.planning.resolve import checkout_root
-from worker.claim import Desk
-from worker.exporter import announce_exporter
-from worker.home import take_worker_number
-from worker.job import REQUESTS
-from worker.loop import Stopping, end_runs, make_rounds
-from worker.machine import load_machine_id
-from worker.probe import ProbeStore
+from worker.desk.desk import Desk
+from worker.desk.job import REQUESTS
+from worker.desk.rounds import Stopping, end_runs, make_rounds
+from worker.desk.waker import start_listening
+from worker.host.host_probe import ProbeStore
+from worker.host.machine import load_machine_id
+from worker.host.slots import Slots, find_slots
+from worker.host.worker_number import take_worker_number
+from worker.metrics.exporter import announce_exporter
 from worker.settings import OnStop, Settings, load_settings, worker_name
-from worker.slots import list_devices
-from worker.waker import start_listening
 
 _log = logging.getLogger("worker")
 
@@ -36,10 +37,19 @@ def main() -> int:
     """Run the worker; see the module's text for the exit codes."""
     try:
         settings = load_settings()
-        devices = list_devices(settings.devices, script=settings.devices_script)
+        slots = find_slots(
+            settings.home,
+            wanted=settings.devices,
+            environ=settings.inherited,
+            script=settings.devices_script,
+            locks=settings.locks,
+        )
     except Rejected as error:
         print(f"gonogo worker: {error.detail}", file=sys.stderr)
         return 2
+    except Unavailable as error:
+        print(f"gonogo worker: {error.detail}", file=sys.stderr)
+        return 1
     _start_logging(settings.log_level)
     try:
         machine = load_machine_id(settings.home)
@@ -53,13 +63,13 @@ def main() -> int:
     stopping = Stopping(REQUESTS)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stopping.on_signal)
-    work(settings, devices, machine, worker_name(settings, machine, taken[0]), stopping)
+    work(settings, slots, machine, worker_name(settings, machine, taken[0]), stopping)
     return 0
 
 
 def work(
     settings: Settings,
-    devices: tuple[str, ...],
+    slots: Slots,
     machine: str,
     name: str,
     stopping: Stopping,
@@ -70,15 +80,17 @@ def work(
         settings=settings,
         name=name,
         machine=machine,
-        devices=devices,
+        slots=slots,
         probes=ProbeStore(settings.home, checkout_root(), settings.inherited),
-        metrics_url=announce_exporter(settings, machine, devices),
+        metrics_url=announce_exporter(settings, machine, slots),
     )
-    desk.probes.start()
+    desk.probes.start(desk.free())
     listening = threading.Event()
     start_listening(settings.redis_url, listening)
-    _log.info("%s: %s", name, ", ".join(devices), extra={"action": "worker_started"})
+    _log.info("%s: %s", name, slots.describe(), extra={"action": "worker_started"})
+    settings.notifier.say(READY="1", STATUS=f"{name}: {slots.describe()}")
     make_rounds(desk, REQUESTS, stopping)
+    settings.notifier.say(STOPPING="1")
     listening.set()
     if settings.on_stop is OnStop.CHECKPOINT and os.getppid() == parent:
         end_runs(desk, stopping, now=time.time())

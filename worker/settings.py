@@ -11,7 +11,8 @@ from pathlib import Path
 
 from gonogo.contract.errors import Rejected
 from gonogo.planning.resolve import checkout_root
-from gonogo.settings import TABLE, home_of, load_key, read
+from gonogo.settings import home_of, known_names, load_key, read
+from gonogo.systemd import NAMES, Notifier, load_notifier
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -35,7 +36,9 @@ class Settings:
     log_level: str
     labels: Mapping[str, str]
     devices: str | None
-    """As written: `cuda:0,cuda:1`, `cpu:N`; None = what is there."""
+    """As written: UUIDs, `cuda:0,cuda:1`, `cpu:N`; None = what the worker was given."""
+    locks: Path | None = None
+    """The host's folder of device locks; None = the usual one."""
     devices_script: Path | None
     """Scripted devices; honoured only where a run's plan allows faults."""
     allow: tuple[str, ...] = ()
@@ -44,6 +47,7 @@ class Settings:
     """Names that plans may set, besides the listed ones."""
     on_stop: OnStop
     host: str
+    notifier: Notifier = field(default_factory=Notifier)
     inherited: Mapping[str, str] = field(repr=False)
 
     @property
@@ -80,11 +84,13 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         log_level=level,
         labels=parse_labels(values["GONOGO_WORKER_LABELS"] or ""),
         devices=values["GONOGO_WORKER_DEVICES"],
+        locks=_path(values["GONOGO_LOCKS"]),
         devices_script=_path(values["GONOGO_DEVICES_SCRIPT"]),
         allow=_words(values["GONOGO_WORKER_ALLOW"]),
         allow_env=_words(values["GONOGO_WORKER_ALLOW_ENV"]),
         on_stop=_parse_on_stop(values["GONOGO_WORKER_ON_STOP"] or "leave"),
         host=socket.gethostname(),
+        notifier=load_notifier(source, os.getpid()),
         inherited=source,
     )
 
@@ -130,7 +136,7 @@ def keeper_environ(settings: Settings, key: str | None) -> dict[str, str]:
 
     The keeper gives torchrun a clean one of its own, so no key reaches a trainer.
     """
-    ours = {row.env for row in TABLE}
+    ours = known_names().union(NAMES)
     kept = {name: value for name, value in settings.inherited.items() if name not in ours}
     root = str(checkout_root())
     path = os.pathsep.join(filter(None, [root, settings.inherited.get("PYTHONPATH")]))

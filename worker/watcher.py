@@ -13,10 +13,10 @@ from gonogo.rundir import RunDir
 from gonogo.supervise.watcher.entry import main
 from gonogo.supervise.watcher.shipping import Offline, Shipping
 from worker.settings import load_settings
-from worker.shipping import ShippingThread
+from worker.shipping.thread import ShippingThread
 
 if TYPE_CHECKING:  # its imports take a moment, which is the thread's, not the first tick's
-    from worker.telemetry import Shipper
+    from worker.shipping.shipper import Shipper
 
 
 def start_shipping(run_dir: RunDir, order: Order) -> Shipping:
@@ -27,9 +27,9 @@ def start_shipping(run_dir: RunDir, order: Order) -> Shipping:
         return Offline()
 
     def connect() -> "Shipper":
-        from worker.claims import ClaimBook
         from worker.client import ControlPlane
-        from worker.telemetry import Shipper
+        from worker.host.claim_book import ClaimBook
+        from worker.shipping.shipper import Shipper
 
         client = ControlPlane(settings.url, key, secret_of=ClaimBook(settings.home).load)
         return Shipper(run_dir, order.run, order.token, client)

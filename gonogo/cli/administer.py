@@ -4,7 +4,9 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +30,9 @@ from gonogo.planning.source import (
     bundled_plan_names,
     parse_plan,
 )
+from gonogo.supervise.devices.listing import has_nodes
+from gonogo.supervise.locks import HOST_FOLDER, open_host_folder
+from gonogo.supervise.quarantine import load_quarantines
 
 _MIN_FREE_BYTES = 5 * 10**9
 
@@ -132,14 +137,11 @@ def _checks(settings: Settings) -> Iterator[tuple[str, str, str]]:
     yield _check_redis(settings)
     for module in ("torch", "fastapi", "rq"):
         yield _check_import(module)
-    found = shutil.which("py-spy", path=_search_path(settings))
-    yield (
-        ("py-spy", "pass", found)
-        if found
-        else ("py-spy", "warn", "no native stacks as evidence: pip install py-spy")
-    )
+    yield check_stacks(shutil.which("py-spy", path=_search_path(settings)))
     smi = shutil.which("nvidia-smi")
     yield "gpu", "pass" if smi else "warn", smi or "no nvidia-smi: the cpu profile only"
+    yield from _check_quarantine(settings.home)
+    yield _check_locks(settings)
     yield _check_service(settings)
 
 
@@ -148,11 +150,68 @@ def _search_path(settings: Settings) -> str:
     return f"{Path(sys.executable).parent}:{settings.inherited.get('PATH', '')}"
 
 
+_STANDS = (
+    "from gonogo.supervise.processes import allow_tracing;"
+    "allow_tracing(); print(flush=True); input()"
+)
+"""A child that lets its stacks be read as a rank does, says so, and waits for a line."""
+_READ_S = 20.0
+
+
+def check_stacks(program: str | None) -> tuple[str, str, str]:
+    """Read the stacks of a child once with py-spy, as the watcher reads those of a rank."""
+    if program is None:
+        return "py-spy", "warn", "no stacks of hung ranks as evidence: pip install py-spy"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", _STANDS], stdin=pipe, stdout=pipe) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        command = [program, "dump", "--pid", str(child.pid)]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_READ_S, check=False
+            )
+            said = [*done.stderr.strip().splitlines(), f"exit code {done.returncode}"]
+            said = said[:1] if done.returncode else []
+        except subprocess.TimeoutExpired:
+            said = [f"no answer within {_READ_S:.0f} s"]
+        child.kill()
+    if not said:
+        return "py-spy", "pass", f"{program} reads stacks here"
+    advice = "hung ranks leave no stacks; allow ptrace of one's own processes (docs/deploying.md)"
+    return "py-spy", "warn", f"{program}: {said[0]}; {advice}"
+
+
 def _check_home(home: Path) -> tuple[str, str, str]:
     existing = next(folder for folder in (home, *home.parents) if folder.exists())
     free = shutil.disk_usage(existing).free
     text = f"{home}, {free / 1e9:.0f} GB free"
     return "home", "pass" if free > _MIN_FREE_BYTES else "warn", text
+
+
+def _check_quarantine(home: Path) -> Iterator[tuple[str, str, str]]:
+    """Say which devices no run gets, why, for how long, and how they come back."""
+    held = load_quarantines(home, time.time())
+    if not held:
+        yield "quarantine", "pass", "no device"
+    for row in held.values():
+        until = "" if row.until is None else f", until {_at(row.until)}"
+        yield "quarantine", "warn", f"{row.device}{until}: {row.reason}; {row.way_out}"
+
+
+def _at(stamp: float) -> str:
+    return f"{datetime.fromtimestamp(stamp).astimezone():%Y-%m-%d %H:%M}"
+
+
+def _check_locks(settings: Settings) -> tuple[str, str, str]:
+    """Say whether the GPUs of this host are locked against the runs of other homes."""
+    folder = settings.locks or HOST_FOLDER
+    if not has_nodes():
+        return "locks", "pass", f"{settings.home / 'locks'}: no GPU to share with other homes"
+    if open_host_folder(folder) is not None:
+        return "locks", "pass", str(folder)
+    text = f"{folder} cannot be used: two homes on this host may give out one GPU twice"
+    return "locks", "warn", f"{text}; make it (mode 1777) or set GONOGO_LOCKS"
 
 
 def _check_redis(settings: Settings) -> tuple[str, str, str]:

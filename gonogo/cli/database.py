@@ -1,12 +1,13 @@
-"""Which commands look after keys and the database? `keys` and `db`, on the service's own host.
+"""Which commands look after keys and the database? On the service's own host.
 
-Both run `python -m service`, whose answers are JSON, a line each; only `keys create` and
+All run `python -m service`, whose answers are JSON, a line each; only `keys create` and
 `db upgrade` make a database where there is none.
 """
 
 import json
 import subprocess
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -96,6 +97,10 @@ def keys(
     action: Annotated[KeyAction, typer.Argument(help="What to do.")] = KeyAction.LIST,
     name: Annotated[str | None, typer.Argument(help="Name of the key.")] = None,
     role: Annotated[KeyRole, typer.Option(help="What a created key may do.")] = KeyRole.OPERATOR,
+    file: Annotated[
+        Path | None,
+        typer.Option(help="Create: take the key that this file holds; a former one is revoked."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List, create or revoke API keys (on the service's own host)."""
@@ -109,9 +114,15 @@ def keys(
     if name is None:
         raise Rejected(f"keys {action}: give the name of the key")
     more = ["--role", role] if action is KeyAction.CREATE else []
+    if file is not None:
+        if action is not KeyAction.CREATE:
+            raise Rejected(f"keys {action}: --file goes with create")
+        more += ["--file", str(file.absolute())]
     (answer,) = ask_service("keys", action, name, *more)
     if as_json:
         print_json(answer)
+    elif action is KeyAction.CREATE and file is not None:
+        out.print(f"{escape(name)}, {role}: the key in {escape(str(file))} is valid")
     elif action is KeyAction.CREATE:
         err.print(f"{name}, {role}: keep this key, it is not shown again", highlight=False)
         print(answer["key"])
@@ -141,7 +152,53 @@ def _print_keys(rows: list[dict[str, Any]]) -> None:
     )
 
 
+PG_DUMP = (
+    "the database is PostgreSQL and not in this file; keep it with"
+    " `pg_dump --format=custom --file=gonogo.dump`, now, after this"
+)
+PG_RESTORE = "bring its database back with `pg_restore`, before the service starts"
+
+
+def backup(
+    file: Annotated[Path, typer.Argument(help="The tar file to make.")],
+    runs: Annotated[
+        bool, typer.Option("--runs", help="The run directories, too: logs, checkpoints and all.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Keep database, decisions and keys in one file, while the service works or not."""
+    (made,) = ask_service("backup", str(file.absolute()), *(["--runs"] if runs else []))
+    if made["database"] == "postgresql":
+        err.print(PG_DUMP, markup=False, highlight=False, soft_wrap=True)
+    if as_json:
+        print_json(made)
+        return
+    text = f"{made['file']}, {made['bytes'] / 1e6:.1f} MB, holds keys: keep it like one"
+    print_fields({"backup": text, "holds": _holds(made)})
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(help="What `gonogo backup` made.")],
+    as_json: Json = False,
+) -> None:
+    """Bring a backup back, into a home that has no database yet."""
+    (done,) = ask_service("restore", str(file.absolute()))
+    if done["database"] == "postgresql":
+        err.print(PG_RESTORE, markup=False, highlight=False, soft_wrap=True)
+    if as_json:
+        print_json(done)
+        return
+    text = f"{done['home']}, as of {done['made_at']}; go on with `gonogo up`"
+    print_fields({"restored": text, "holds": _holds(done)})
+
+
+def _holds(kept: dict[str, Any]) -> str:
+    return f"{kept['decisions']} decisions, {kept['runs']} run directories, {kept['files']} files"
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
+    app.command()(backup)
+    app.command()(restore)
     app.command()(db)
     app.command()(keys)

@@ -45,7 +45,7 @@ def demo(
     settings = load_settings()
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
     home = settings.home / "demo" / stamp
-    inherited = {k: v for k, v in settings.inherited.items() if k != "GONOGO_API_KEY"}
+    inherited = {k: v for k, v in settings.inherited.items() if not k.startswith("GONOGO_API_KEY")}
     settings = replace(settings, home=home, api_key=None, inherited=inherited)
     interrupt_on_signals()
     err.print(f"demo: starting in {home}", highlight=False)
@@ -54,7 +54,13 @@ def demo(
         Client(stack.url, settings.key()) as client,
     ):
         if webhook:
-            client.post("/webhooks", {"url": webhook, "types": ["finding.halt"]})
+            made = client.post("/webhooks", {"url": webhook, "types": ["finding.halt"]})
+            err.print(
+                f"demo: alerts go to {webhook}, signed with {made['secret']}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
         body = {"plan": "demo", "name": "demo", "set": sets}
         experiment = client.post("/experiments", body, **{"Idempotency-Key": stamp})["id"]
         err.print(f"demo: {experiment} at {stack.url}", highlight=False)

@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,21 +27,29 @@ from gonogo.cli.run_order import check_waivers, order_of, under_plan
 from gonogo.cli.settings import Settings, load_settings
 from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Rejected, Unavailable
-from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
 from gonogo.contract.patterns import PATTERNS
 from gonogo.judge.directory import judge_directory
-from gonogo.rundir import RunDir, save_json
+from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, RunDir, save_json
 from gonogo.signing import own_signing_key
+from gonogo.slots import choose_together
+from gonogo.supervise.devices.choice import has_devices
+from gonogo.supervise.devices.listing import list_host_devices
+from gonogo.supervise.devices.visible import visible_devices
 from gonogo.supervise.exit_record import build_refusal
-from gonogo.supervise.locks import holding, launch_lock
+from gonogo.supervise.locks import (
+    HOST_FOLDER,
+    DeviceLocks,
+    holding,
+    launch_lock,
+    open_host_folder,
+)
 from gonogo.supervise.preflight.preflight import check_host
+from gonogo.supervise.quarantine import without_quarantined
 from gonogo.supervise.start import start_keeper
 from gonogo.trainer.line_file import ATTACHED
 
 LAUNCH_WAIT_S = 60.0
-NOT_SHIPPED = ".shipped"
-"""Marks a run that no service knows: a worker of this home leaves it alone."""
 _POLL_S = 0.1
 
 
@@ -103,7 +111,7 @@ def run(
         raise Rejected(f"GONOGO_HOME: {folder}: {error.strerror}") from error
     run_dir = RunDir(folder)
     save_json(run_dir.order, order.document())
-    (folder / NOT_SHIPPED).write_text("gonogo run: no service knows of it\n")
+    (folder / SHIPPED_NAME).write_text(f"gonogo run: {NO_SERVICE} of it\n")
     say(f"{order.run} in {folder}")
     interrupted = _supervise(order, run_dir, settings, quiet=as_json)
     document = _judge(run_dir, settings.home, as_json)
@@ -121,13 +129,15 @@ def run(
 def _supervise(order: Order, run_dir: RunDir, settings: Settings, *, quiet: bool) -> bool:
     """Check the host, and follow the run to its end; True when it was interrupted here."""
     environ = dict(settings.inherited)
-    devices = _devices_of(order, environ.get("CUDA_VISIBLE_DEVICES"))
+    shared = open_host_folder(settings.locks or HOST_FOLDER) if has_devices(order) else None
+    locks = DeviceLocks(home=settings.home, shared=shared)
+    devices = _devices_of(order, environ, locks)
     checked = check_host(order, run_dir, devices=devices, cwd=Path.cwd())
     for check in checked.checks:
         if check.outcome != "pass":
             say(f"preflight {check.id}: {check.outcome}: {check.text}")
-    if checked.passed:
-        keeper = _launch(run_dir, settings.home, environ, devices)
+    if checked.passed and devices is not None:
+        keeper = _launch(run_dir, locks, environ, devices)
         return _follow(keeper, run_dir, order, quiet=quiet)
     failed = "; ".join(row.text for row in checked.checks if row.outcome == "fail")
     document = order.document()
@@ -138,20 +148,27 @@ def _supervise(order: Order, run_dir: RunDir, settings: Settings, *, quiet: bool
     return False
 
 
-def _devices_of(order: Order, visible: str | None) -> tuple[str, ...]:
-    """Return the devices of a run: on a profile with devices one a rank, the first that are seen.
+def _devices_of(
+    order: Order, environ: Mapping[str, str], locks: DeviceLocks
+) -> tuple[str, ...] | None:
+    """Return the devices of a run: on a profile with devices one a rank, the first free ones.
+
+    None where there are too few, none at all where the driver does not say which there are: the
+    preflight says why.
 
     Args:
         order: the run's order.
-        visible: CUDA_VISIBLE_DEVICES, which may name fewer, and in another order.
+        environ: ours; CUDA_VISIBLE_DEVICES may name fewer, and in another order.
+        locks: who holds which.
     """
-    if not hardware_profiles()[order.profile].has_devices:
+    if not has_devices(order):
         return ()
-    if visible is not None and not visible.strip():
-        return ()  # none is to be seen: the preflight says what lacks
-    named = [part.strip() for part in (visible or "").split(",")]
-    indexes = named if all(map(str.isdecimal, named)) else map(str, range(order.world_size))
-    return tuple(f"cuda:{index}" for index in list(indexes)[: order.world_size])
+    listing = list_host_devices()
+    if listing.error is not None:
+        return ()
+    seen = visible_devices([row.device() for row in listing.devices], environ)
+    fit = without_quarantined(locks.home, [row.uuid for row in seen], time.time())
+    return choose_together(locks.free(fit), order.world_size)
 
 
 def _follow(
@@ -188,13 +205,14 @@ def _last_line(path: Path) -> str:
 
 
 def _launch(
-    run_dir: RunDir, home: Path, environ: dict[str, str], devices: Sequence[str]
+    run_dir: RunDir, locks: DeviceLocks, environ: dict[str, str], devices: Sequence[str]
 ) -> "subprocess.Popen[bytes]":
     """Start the keeper.
 
     Raises:
         Unavailable: another launch in this home takes for ever.
     """
+    home = locks.home
     give_up = time.monotonic() + LAUNCH_WAIT_S
     while time.monotonic() < give_up:
         with holding(launch_lock(home)) as mine:
@@ -202,6 +220,7 @@ def _launch(
                 return start_keeper(
                     run_dir.path,
                     home=home,
+                    locks=locks,
                     devices=devices,
                     environ=environ,
                     cwd=Path.cwd(),

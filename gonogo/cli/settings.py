@@ -18,6 +18,8 @@ class Settings:
     service: Located
     api_key: str | None = field(repr=False)
     redis_url: str | None = field(repr=False)
+    locks: Path | None = None
+    """The host's folder of device locks; None = the usual one."""
     inherited: Mapping[str, str] = field(repr=False)
     """The whole environment, for the processes that `up` and `demo` start."""
 
@@ -56,5 +58,6 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         service=locate_service(source.get("GONOGO_URL"), home, values["GONOGO_URL"] or ""),
         api_key=values["GONOGO_API_KEY"],
         redis_url=values["REDIS_URL"],
+        locks=Path(values["GONOGO_LOCKS"]).expanduser() if values["GONOGO_LOCKS"] else None,
         inherited=source,
     )

@@ -22,7 +22,7 @@ from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
 from gonogo.contract.wire import Labels, Submitted, Text
 
 WAKE_QUEUE_PREFIX = "gonogo-"
-WAKE_JOB = "worker.job.wake"
+WAKE_JOB = "worker.desk.job.wake"
 """The one function that a queue message may name; anything else is refused."""
 
 MAX_TELEMETRY_LINES = 5_000
@@ -69,7 +69,7 @@ class ClaimRequest(Submitted):
     profiles: Words = []
     """Hardware profiles that this worker can serve; empty = any."""
     devices: Words = []
-    """All devices of the worker, such as `cpu:0`, `cuda:1`."""
+    """All devices of the worker, such as `cpu:0`, `GPU-…`."""
     free: Words = []
     """Those without a living keeper."""
     active: Words = []

@@ -139,6 +139,7 @@ class ExperimentView(Recorded):
     phases: list[PhaseView] = []
     conditions: list[Condition] = []
     forecast: Forecast = Forecast()
+    """In lists only of experiments that a worker is at; the experiment itself always tells it."""
     warnings: list[str] = []
     """In the answer to its submission: what is accepted and may still come to nothing."""
     labels: dict[str, str] = {}

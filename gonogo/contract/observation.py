@@ -35,6 +35,8 @@ class DiskSeen(Recorded):
     total_mb: Megabytes
     errors: Count = 0
     """Looks that failed so far."""
+    refused: bool = False
+    """A small write was refused within the last minute: the ranks' lines may be missing."""
 
 
 class CheckpointSeen(Recorded):
@@ -77,6 +79,14 @@ _CHECKPOINTS = TypeAdapter(list[CheckpointSeen])
 def disk_in(tick: Tick) -> DiskSeen | None:
     """Return what a tick says of the disk, or None."""
     return _one(tick, Kind.DISK, DiskSeen)
+
+
+def disk_of(payload: Any) -> DiskSeen | None:
+    """Return the disk in a payload; None when it cannot be read."""
+    try:
+        return DiskSeen.model_validate(payload)
+    except ValidationError:
+        return None
 
 
 def host_memory_in(tick: Tick) -> HostMemory | None:

@@ -187,6 +187,65 @@ class DatabaseState(Recorded):
     newest: str
 
 
+class Kept(Recorded):
+    """What a backup holds."""
+
+    made_at: str
+    database: str
+    """sqlite: it is in the file; postgresql: `pg_dump` keeps it."""
+    files: int
+    decisions: int
+    runs: int
+    """How many run directories."""
+
+
+class BackedUp(Kept):
+    """`gonogo backup`."""
+
+    file: str
+    bytes: int
+
+
+class Restored(Kept):
+    """`gonogo restore`."""
+
+    home: str
+
+
+class PrunedRun(Recorded):
+    """A run directory that goes, as a whole or its checkpoints."""
+
+    run: str
+    experiment: str
+    what: str
+    """`all` or `checkpoints`."""
+    bytes: int
+    problem: str | None = None
+    """Why it is still there, or some of it."""
+
+
+class KeptRun(Recorded):
+    """A run directory that stays."""
+
+    run: str
+    experiment: str
+    why: str
+
+
+class Pruned(Recorded):
+    """`gonogo prune`."""
+
+    home: str
+    dry_run: bool
+    keep_days: float
+    keep: int
+    checkpoints_only: bool
+    bytes: int
+    """What was freed, or with `--dry-run` would be."""
+    pruned: list[PrunedRun]
+    kept: list[KeptRun]
+
+
 class Key(Recorded):
     """An API key, but not the key itself."""
 
@@ -207,7 +266,8 @@ class CreatedKey(Recorded):
 
     name: str
     role: str
-    key: str
+    key: str | None
+    """None: the one in the file that was given."""
 
 
 class RevokedKey(Recorded):
@@ -333,6 +393,7 @@ class Demo(Recorded):
 OUTPUTS: dict[str, type[BaseModel]] = {
     "alerts": Alerts,
     "artifacts": ArtifactsView,
+    "backup": BackedUp,
     "campaign cancel": CampaignView,
     "campaign list": Campaigns,
     "campaign show": CampaignView,
@@ -360,9 +421,11 @@ OUTPUTS: dict[str, type[BaseModel]] = {
     "plans": Plans,
     "plans PLAN": ShownPlan,
     "promote": ExperimentView,
+    "prune": Pruned,
     "replay": Replayed,
     "report": Report,
     "rerun": ExperimentView,
+    "restore": Restored,
     "resume": ExperimentView,
     "show": ShownExperiment,
     "simulate": Simulated,

@@ -30,6 +30,16 @@ class Written(Recorded):
     """Complete lines."""
 
 
+class Unended(Recorded):
+    """A process of the run that outlived SIGKILL: it hangs in the kernel, or is another user's."""
+
+    pid: Count
+    state: str
+    """As /proc says: D waits uninterruptibly, Z has ended but for some of its threads."""
+    wchan: str = ""
+    """In which function of the kernel it waits; empty where nobody may know."""
+
+
 class ExitRecord(Recorded):
     """exit.json, written last: how the run ended. `reason` is an outcome code.
 
@@ -63,6 +73,8 @@ class ExitRecord(Recorded):
     signs: list[str] = Field(default_factory=list)
     """Known words at the end of the log of the rank that failed first, by name; none where the
     program did not end by itself."""
+    left: list[Unended] = Field(default_factory=list)
+    """What could not be ended within a minute; it is swept on, and holds its devices until then."""
 
 
 PREFLIGHT_CHECKS = (
@@ -94,6 +106,10 @@ class Check(Recorded):
     text: str
 
 
+CHECKS_OF_THE_RUN = frozenset({"code", "resume", "sanity"})
+"""Checks whose failure says nothing of the host: another run may be fit."""
+
+
 class Preflight(Recorded):
     """preflight/preflight.json."""
 
@@ -104,6 +120,18 @@ class Preflight(Recorded):
     peak_of: str | None = None
     """Kind of device on which the peak was measured: cpu, cuda; None where nobody says."""
     devices: list[dict[str, Any]] = Field(default_factory=list)
+    branch: str | None = None
+    """Branch that the code is on; None where it is on none."""
+    unfit: dict[str, str] = Field(default_factory=dict)
+    """Device → why it is not fit for any run."""
+
+    def failed(self) -> frozenset[str]:
+        """Return the checks that failed."""
+        return frozenset(row.id for row in self.checks if row.outcome is CheckOutcome.FAIL)
+
+    def host_is_unfit(self) -> bool:
+        """Say whether the host would not be fit for the next run either."""
+        return bool(self.failed() - CHECKS_OF_THE_RUN)
 
 
 class ModelRecord(Identity):

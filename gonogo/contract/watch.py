@@ -370,6 +370,11 @@ class WatcherCheck(Submitted):
 
     away_s: Seconds = 15.0
     """Tells a person when a tick comes later than this."""
+    silent_s: Seconds = 60.0
+    """The keeper takes the stacks of a watcher that gave no sign for so long, and replaces it."""
+    keeper_s: Seconds = 10.0
+    """A keeper that has not obeyed `.kill` so long after the grace is told to go on; then the
+    watcher ends the run itself."""
 
 
 class Hardware(Submitted):

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from gonogo.contract.environment import Env
-from gonogo.contract.wire import Submitted
+from gonogo.contract.wire import Labels, Submitted
 
 OURS = "nsa.train"
 """The entry point of the workload that comes with gonogo."""
@@ -90,6 +90,9 @@ class Workload(Submitted):
     """Number of ranks."""
     parallel: Parallel = "single"
     """How ranks share the work."""
+    labels: Labels = {}
+    """What the worker must say of itself in `GONOGO_WORKER_LABELS`: all of these, each with this
+    value."""
 
     @model_validator(mode="after")
     def _one_program(self) -> Self:

@@ -21,6 +21,7 @@ from gonogo.judge.evidence.record import load_order, load_run
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.ledger.again import is_v1
 from gonogo.judge.ledger.recorded import RecordedDecision
+from gonogo.pruned import check_not_pruned
 from gonogo.rundir import RunDir
 
 
@@ -33,8 +34,9 @@ def unit_of_directory(name: str, path: Path, question: Question) -> Unit | NoUni
         question: what is asked.
 
     Raises:
-        NotFound: no such directory, or neither lines nor an order in it.
+        NotFound: no such directory, neither lines nor an order in it, or it was pruned.
     """
+    check_not_pruned(path)
     run_dir = RunDir(path)
     if not run_dir.ranks() and not run_dir.order.exists():
         raise NotFound(f"{path}: neither heartbeat_rank{{N}}.jsonl nor order.json is there")

@@ -25,6 +25,7 @@ from gonogo.judge.gate.verdict import judge
 from gonogo.judge.ledger.seal import Place, append, judged
 from gonogo.judge.ledger.sign import SigningKey
 from gonogo.planning.resolve import build_order, load_train_config, resolve_plan
+from gonogo.pruned import check_not_pruned, pruned_text
 from gonogo.rundir import RunDir, read_tail
 
 ACTOR = "gonogo judge"
@@ -51,10 +52,12 @@ def judge_directory(
         a Decision's fields, and `findings` and `not_observed`.
 
     Raises:
-        NotFound: no such directory, no heartbeats in it and no order.json; no such plan or phase.
+        NotFound: no such directory, no heartbeats in it and no order.json, or it was pruned; no
+            such plan or phase.
         Rejected: a plan without a phase; a plan that is not valid; an order.json that is none.
     """
     run_dir = RunDir(path)
+    check_not_pruned(path)
     if not run_dir.ranks() and not run_dir.order.exists():
         raise NotFound(f"{path}: neither heartbeat_rank{{N}}.jsonl nor order.json is there")
     order = _recorded_order(run_dir)
@@ -86,7 +89,7 @@ def judge_directory(
     entry = judged(judgement, rules, facts, actor=ACTOR, cause=cause)
     more = {
         "findings": [finding.wire() for finding in record.findings],
-        "not_observed": [*facts.not_observed, *_unread(record)],
+        "not_observed": [*facts.not_observed, *_unread(record), *_gone(path)],
     }
     return dict(append(entry, place, key, more=more).document)
 
@@ -125,6 +128,13 @@ def _unread(record: RunRecord) -> Iterator[str]:
     yield from record.unreadable
     for rank, count in sorted(record.unreadable_lines.items()):
         yield f"rank {rank}: {count} lines cannot be read"
+
+
+def _gone(path: Path) -> Iterator[str]:
+    """Yield what was pruned of it, checkpoints, which no verdict rests on."""
+    text = pruned_text(path)
+    if text is not None:
+        yield text
 
 
 def _order_from(plan: Mapping[str, Any], phase: str | None) -> Order:

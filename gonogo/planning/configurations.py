@@ -1,5 +1,6 @@
 """Where does a training configuration come from? From `nsa/configs`, or the copy that ships."""
 
+import os
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -46,6 +47,15 @@ def load_train_config(name: str) -> dict[str, Any]:
         return found
     found = plain_copy(_read(entry, entry.stat().st_mtime_ns))
     return found
+
+
+def configurations_stamp() -> tuple[tuple[str, int], ...]:
+    """Return what changes whenever a training configuration does: each file and its time."""
+    folder = _folder()
+    if not isinstance(folder, Path):
+        return ()
+    with os.scandir(folder) as entries:
+        return tuple(sorted((entry.name, entry.stat().st_mtime_ns) for entry in entries))
 
 
 def _folder() -> Traversable:

@@ -1,4 +1,4 @@
-"""Which programs and names does a plan ask a host for, and does a host that lists some take it?"""
+"""Which programs, names and labels does a plan ask a host for, and does a host take it?"""
 
 from collections.abc import Collection, Iterator, Mapping
 
@@ -55,11 +55,28 @@ def allows(plan: Plan, allow: Collection[str], allow_env: Collection[str]) -> bo
     return ANY in allow_env or all(name in allow_env for _, name in unlisted(plan))
 
 
+def lacks(plan: Plan, labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels that a plan asks for and a worker of these does not hold."""
+    wanted = plan.workload.labels
+    return {name: value for name, value in wanted.items() if labels.get(name) != value}
+
+
 def needs(plan: Plan) -> str | None:
-    """Return what a worker has to allow for a foreign plan, in a sentence; None for ours."""
-    if plan.ours:
-        return None
-    names = ", ".join(sorted(programs(plan)))
-    text = f"GONOGO_WORKER_ALLOW with {names} (or any)"
-    more = sorted({name for _, name in unlisted(plan)})
-    return f"{text} and GONOGO_WORKER_ALLOW_ENV with {', '.join(more)}" if more else text
+    """Return what a worker has to hold and allow for a plan, in a sentence; None: nothing."""
+    return " and ".join(f"{name} with {what}" for name, what in _needs(plan)) or None
+
+
+def label_text(labels: Mapping[str, str]) -> str:
+    """Return labels as `GONOGO_WORKER_LABELS` spells them."""
+    return ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
+
+
+def _needs(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield a worker's setting and what must stand in it."""
+    if not plan.ours:
+        yield "GONOGO_WORKER_ALLOW", f"{', '.join(sorted(programs(plan)))} (or any)"
+        names = sorted({name for _, name in unlisted(plan)})
+        if names:
+            yield "GONOGO_WORKER_ALLOW_ENV", ", ".join(names)
+    if plan.workload.labels:
+        yield "GONOGO_WORKER_LABELS", label_text(plan.workload.labels)

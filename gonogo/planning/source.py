@@ -37,7 +37,12 @@ def _parsed(name: str) -> dict[str, Any]:
 
 def bundled_plan_names() -> list[str]:
     """Return the names of the experiments' plans that ship with gonogo."""
-    return [name for name in _bundled() if "campaign" not in _parsed(name)]
+    return list(_plan_names())
+
+
+@cache
+def _plan_names() -> tuple[str, ...]:
+    return tuple(name for name in _bundled() if "campaign" not in _parsed(name))
 
 
 def bundled_campaign_names() -> list[str]:

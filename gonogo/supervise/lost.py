@@ -1,22 +1,31 @@
 """What becomes of a run whose keeper is gone? Nothing of it goes on living, and its end is written.
 
-Every process that carries the run's token is ended first and that is proved; then exit.json says
+Every process of the run is ended first, those that its records name and those that carry its token,
+and that is proved (or, where something outlives SIGKILL for a minute, told); then exit.json says
 `keeper_lost` (infra), so that the run may resume. Whoever does this holds the run's keeper lock
 meanwhile, so no keeper works on the directory.
 """
 
 import logging
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeCode
-from gonogo.contract.records import ExitRecord, RankExit
+from gonogo.contract.records import ExitRecord, RankExit, Unended
 from gonogo.rundir import RunDir, load_record, save_json
+from gonogo.supervise.durable import load_json
 from gonogo.supervise.exit_record import build_binding
-from gonogo.supervise.keeper.kill import end_marked
+from gonogo.supervise.keeper.kill import UNKILLABLE_S, describe, end_marked
+from gonogo.supervise.processes import ProcessRef, boot_id
+from gonogo.supervise.rank_record import load_rank_record, recorded_ranks
 from gonogo.supervise.weather import Reserve
+
+_UNENDED_NAME = ".unended"
+"""Since when processes of the run outlive SIGKILL."""
 
 _log = logging.getLogger(__name__)
 
@@ -29,23 +38,60 @@ def end_lost(run_dir: RunDir, order: Order, now: float) -> ExitRecord | None:
         order: its order.
         now: Unix seconds.
     """
-    if not end_marked(order.run):
-        _log.error("%s: processes outlive SIGKILL", order.run, extra={"action": "reap_failed"})
+    left = describe(end_marked(order.run, _known(run_dir.path)))
+    if left and not _is_long_unended(run_dir.path, now):
+        _log.error("%s: %s outlive SIGKILL", order.run, left, extra={"action": "reap_failed"})
         return None
     launched = (run_dir.path / "keeper.json").exists()
     text = "the keeper was lost" if launched else "the worker was lost before the launch"
     reason = OutcomeCode.KEEPER_LOST
-    record = build_infra_exit(run_dir, order, reason=reason, text=text, now=now)
+    record = build_infra_exit(run_dir, order, reason=reason, text=text, now=now, left=left)
     Reserve(run_dir.path).write(partial(save_json, run_dir.exit, record.wire()))
     Reserve(run_dir.path).free()  # the keeper held it for these very words
     _log.warning("%s: %s", order.run, text, extra={"action": "keeper_lost"})
     return record
 
 
+def _known(run_dir: Path) -> list[ProcessRef]:
+    """Return the processes of the run that its records name, where they are of this boot."""
+    keeper = load_json(run_dir / "keeper.json") or {}
+    if keeper.get("boot_id") != boot_id():
+        return []
+    records = (load_rank_record(run_dir, rank) for rank in recorded_ranks(run_dir))
+    known = [record.ref for record in records if record is not None]
+    agent = keeper.get("agent")
+    if isinstance(agent, dict):
+        known.append(ProcessRef(pid=agent["pid"], start_ticks=agent["start_ticks"]))
+    return known
+
+
+def _is_long_unended(run_dir: Path, now: float) -> bool:
+    """Say whether processes of the run have outlived SIGKILL for UNKILLABLE_S."""
+    stamp = run_dir / _UNENDED_NAME
+    if not stamp.exists():
+        stamp.touch()
+    return abs(now - stamp.stat().st_mtime) >= UNKILLABLE_S
+
+
 def build_infra_exit(
-    run_dir: RunDir, order: Order, *, reason: OutcomeCode, text: str, now: float
+    run_dir: RunDir,
+    order: Order,
+    *,
+    reason: OutcomeCode,
+    text: str,
+    now: float,
+    left: Sequence[Mapping[str, Any]] = (),
 ) -> ExitRecord:
-    """Return the end of a run that infrastructure ended, with what its ranks left."""
+    """Return the end of a run that infrastructure ended, with what its ranks left.
+
+    Args:
+        run_dir: its directory.
+        order: its order.
+        reason: why it ended.
+        text: the same in a sentence.
+        now: Unix seconds.
+        left: processes that could not be ended.
+    """
     stamps = {
         str(rank): record
         for rank in range(order.world_size)
@@ -57,6 +103,7 @@ def build_infra_exit(
         reason=reason,
         text=text,
         ranks=stamps,
+        left=[Unended.model_validate(row) for row in left],
         **build_binding(run_dir.path, order.document()),
     )
 

@@ -5,14 +5,18 @@ device locks nobody else may find the devices free.
 """
 
 import logging
+import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from gonogo.slots import gpus_of
+from gonogo.supervise.durable import load_json
 from gonogo.supervise.keeper.living import living_keeper
-from gonogo.supervise.locks import device_lock
+from gonogo.supervise.keeper.sampling import build_drain_command
+from gonogo.supervise.locks import DeviceLocks, take_lock
+from gonogo.supervise.release import own_python
 
 KEEPER_MODULE = "gonogo.supervise.keeper"
 READY_LIMIT_S = 10.0
@@ -25,6 +29,7 @@ def start_keeper(
     run_dir: Path,
     *,
     home: Path,
+    locks: DeviceLocks,
     devices: Iterable[str],
     environ: Mapping[str, str],
     cwd: Path,
@@ -35,8 +40,9 @@ def start_keeper(
 
     Args:
         run_dir: the run's directory, with its order.
-        home: where the devices' locks lie.
-        devices: slots that the run gets.
+        home: where a device is quarantined that is not free after the end.
+        locks: where the devices' locks lie.
+        devices: slots that the run gets, in the order of the ranks.
         environ: the keeper's environment.
         cwd: the folder in which the keeper, and all that it starts, runs.
         module: the keeper.
@@ -45,10 +51,10 @@ def start_keeper(
     Raises:
         OSError: the process cannot be started.
     """
-    locks = [part for name in devices for part in ("--lock", str(device_lock(home, name)))]
+    taken = [part for name in devices for part in ("--lock", str(locks.path(name)))]
     with (run_dir / "keeper.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", module, str(run_dir), *locks, *options],
+            [own_python(), "-m", module, str(run_dir), "--home", str(home), *taken, *options],
             cwd=cwd,
             env=dict(environ),
             stdin=subprocess.DEVNULL,
@@ -63,3 +69,45 @@ def start_keeper(
             break
         time.sleep(_POLL_S)
     return process
+
+
+def start_draining(
+    run_dir: Path, *, home: Path, locks: DeviceLocks, environ: Mapping[str, str]
+) -> subprocess.Popen[bytes] | None:
+    """Have the GPUs of a run whose keeper is lost proven free; None when there is nothing to do.
+
+    They are locked meanwhile, as a keeper's own are after its run. To be called before anyone else
+    may claim them.
+
+    Args:
+        run_dir: of the lost run.
+        home: where a device is quarantined that is not free in time.
+        locks: where the devices' locks lie.
+        environ: of who looks.
+    """
+    said = (load_json(run_dir / "keeper.json") or {}).get("locks")
+    slots = [slot for slot in said if isinstance(slot, str)] if isinstance(said, list) else []
+    held: dict[str, int] = {}
+    try:
+        for slot in gpus_of(slots):
+            descriptor = take_lock(locks.path(slot))
+            if descriptor is not None:
+                held[slot] = descriptor
+        if not held:
+            return None
+        with (run_dir / "drained.log").open("ab") as log:
+            return subprocess.Popen(
+                build_drain_command(run_dir, home, held),
+                env=dict(environ),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=tuple(held.values()),
+            )
+    except OSError as error:
+        _log.warning("%s: nobody looks: %s", run_dir.name, error, extra={"action": "undrained"})
+        return None
+    finally:
+        for descriptor in held.values():
+            os.close(descriptor)

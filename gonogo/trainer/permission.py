@@ -10,6 +10,12 @@ from gonogo.trainer.run_dir import RunDir
 HALTED_CODE = 3
 NO_GO_CODE = 4
 GO_LIMIT_S = 120.0
+"""How long `.GO` is waited for once every rank has spoken: before, it cannot be given."""
+RANKS_LIMIT_S = 1800.0
+"""How long the other ranks are waited for; whoever watches them has a shorter limit."""
+NOT_LET_BEGIN = "no .GO within"
+UNTOLD = "which this script does not tell"
+"""Words of a log by which the supervisor knows why a rank ended before its first step."""
 _GO_POLL_S = 0.05
 
 
@@ -18,7 +24,7 @@ def say_untold(run_dir: RunDir, identity: Mapping[str, Any]) -> None:
     untold = [name for name in run_dir.checked if identity.get(name) is None]
     if untold:
         print(
-            f"gonogo: the order checks {', '.join(untold)}, which this script does not tell"
+            f"gonogo: the order checks {', '.join(untold)}, {UNTOLD}"
             " (attach(identity={…})); it will not be let begin",
             file=sys.stderr,
         )
@@ -26,12 +32,14 @@ def say_untold(run_dir: RunDir, identity: Mapping[str, Any]) -> None:
 
 def await_go(run_dir: RunDir) -> int | None:
     """Wait until the run may begin; where it may not, return the code to end with."""
-    give_up = time.monotonic() + GO_LIMIT_S
+    give_up, alone = time.monotonic() + RANKS_LIMIT_S, True
     while not run_dir.says("GO"):
         if run_dir.says("HALT") and not run_dir.says("GO"):
             return HALTED_CODE
+        if alone and run_dir.all_have_spoken():
+            give_up, alone = time.monotonic() + GO_LIMIT_S, False
         if time.monotonic() > give_up:
-            print(f"gonogo: no .GO within {GO_LIMIT_S:.0f} s", file=sys.stderr)
+            print(f"gonogo: {NOT_LET_BEGIN} {GO_LIMIT_S:.0f} s", file=sys.stderr)
             return NO_GO_CODE
         time.sleep(_GO_POLL_S)
     return None

@@ -61,6 +61,14 @@ class RunDir:
         except OSError:
             return False
 
+    def all_have_spoken(self) -> bool:
+        """Whether every ordered rank has begun to write; a disk that does not answer says no."""
+        ranks = range(_whole(self.order.get("world_size")) or 1)
+        try:
+            return all(self.heartbeat(rank).exists() for rank in ranks)
+        except OSError:
+            return False
+
     def heartbeat(self, rank: int) -> Path:
         """The heartbeat file of a rank."""
         return self.path / f"heartbeat_rank{rank}.jsonl"

@@ -7,63 +7,34 @@ works. A worker that is silent proves nothing either, and nothing is taken from 
 """
 
 import secrets
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from sqlalchemy import ColumnElement, or_, select, tuple_
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import ClaimRequest
-from gonogo.contract.errors import Conflict, GonogoError, NameTaken
+from gonogo.contract.errors import Conflict, NameTaken
 from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, RunEvent, RunState
 from gonogo.contract.order import Order, ResumePoint, RunReason
 from gonogo.contract.outcome import Actor, OutcomeCode
-from gonogo.contract.patch import RecordedPatch
-from gonogo.contract.plan import Plan
-from gonogo.planning.programs import allows
 from gonogo.planning.resolve import build_order
 from service.agent.fence import hash_claim
+from service.agent.fitting import UNREADABLE, fitting, recorded_patch
 from service.db.insert import insert_if_new
 from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
-from service.experiments.course import end_without_worker, gpus_of, resolved_of
+from service.experiments.course import end_without_worker, resolved_of
 from service.experiments.epochs import EPOCH, next_token
-from service.experiments.lifecycle import Deed, lock_run, move_experiment, move_run, record_event
+from service.experiments.lifecycle import (
+    Deed,
+    lock_run,
+    move_experiment,
+    move_run,
+    record_event,
+)
 from service.experiments.speeds import load_best_step_s
 from service.experiments.takers import SILENT_S
 
 _NOT_STARTED = (RunState.CLAIMED, RunState.PREFLIGHT)
-_PAGE = 100
-_UNREADABLE = (GonogoError, ValueError, KeyError, TypeError)
-"""What making an order of a frozen plan may fail with (a ValidationError is a ValueError)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """What a worker can take, reduced to what the choice depends on."""
-
-    free: tuple[str, ...]
-    profiles: tuple[str, ...] = ()
-    allow: tuple[str, ...] = ()
-    allow_env: tuple[str, ...] = ()
-
-    def fits(self, plan: Plan, change: RecordedPatch | None = None) -> bool:
-        """Say whether a run of this plan fits: a device for each rank, or one slot on a CPU.
-
-        Args:
-            plan: the experiment's plan.
-            change: the patch under which the run is made; it may ask for other ranks.
-        """
-        if self.profiles and plan.profile not in self.profiles:
-            return False
-        if not allows(plan, self.allow, self.allow_env):
-            return False
-        return bool(self.free) and self.gpus >= gpus_of(plan, change)
-
-    @property
-    def gpus(self) -> int:
-        """How many GPUs are free."""
-        return sum(device.startswith("cuda") for device in self.free)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,13 +65,7 @@ def claim(deed: Deed, request: ClaimRequest) -> Claimed | None:
                     return claimed
     if request.draining or not request.free:
         return None
-    offer = Offer(
-        free=tuple(request.free),
-        profiles=tuple(request.profiles),
-        allow=tuple(request.allow),
-        allow_env=tuple(request.allow_env),
-    )
-    for run_id in _fitting(deed, offer, request.host):
+    for run_id in fitting(deed, request, lambda run, error: _end_unbuilt(deed, run, error)):
         claimed = _give_out(deed, run_id, request, again=False)
         if claimed is not None:
             return claimed
@@ -176,70 +141,6 @@ def _renew(deed: Deed, mine: list[RunRow], request: ClaimRequest) -> None:
             progress.heard_at = deed.now
 
 
-def _fitting(deed: Deed, offer: Offer, host: str) -> Iterator[str]:
-    """Yield the queued runs that fit, oldest first; each is looked at only when asked for.
-
-    What the rows themselves say is asked of the database, so that no number of runs for other
-    workers hides one for this.
-    """
-    query = (
-        select(RunRow.created_at, RunRow.id, RunRow.change, ExperimentRow)
-        .join(ExperimentRow, ExperimentRow.id == RunRow.experiment)
-        .where(RunRow.state == RunState.QUEUED.value, *_suits(offer))
-        .order_by(RunRow.created_at, RunRow.id)
-        .limit(_PAGE)
-    )
-    after: tuple[float, str] | None = None
-    while True:
-        page = query if after is None else query.where(tuple_(RunRow.created_at, RunRow.id) > after)
-        rows = deed.session.execute(page).all()
-        for created_at, run_id, change, experiment in rows:
-            after = (created_at, run_id)
-            try:
-                fits = offer.fits(resolved_of(experiment).parsed(), _patch(change))
-            except _UNREADABLE as error:
-                _end_unbuilt(deed, run_id, error)
-                continue
-            if fits and not _belongs_elsewhere(deed, experiment, host):
-                yield run_id
-        if len(rows) < _PAGE:
-            return
-
-
-def _suits(offer: Offer) -> Iterator[ColumnElement[bool]]:
-    """Yield what a run's row must say, or not say, to suit an offer."""
-    yield or_(RunRow.gpus.is_(None), RunRow.gpus <= offer.gpus)
-    if offer.profiles:
-        yield or_(RunRow.profile.is_(None), RunRow.profile.in_(offer.profiles))
-    if not offer.allow:
-        yield or_(RunRow.foreign.is_(None), RunRow.foreign.is_(False))
-
-
-def _belongs_elsewhere(deed: Deed, experiment: ExperimentRow, host: str) -> bool:
-    """Say whether a campaign's run waits for the host of its campaign's other runs.
-
-    Runs are compared on one host; only where no worker of it lives any more another may go on.
-    """
-    if experiment.campaign is None:
-        return False
-    query = (
-        select(RunRow.host)
-        .join(ExperimentRow, ExperimentRow.id == RunRow.experiment)
-        .where(ExperimentRow.campaign == experiment.campaign, RunRow.host.is_not(None))
-        .order_by(RunRow.claimed_at.desc())
-        .limit(1)
-    )
-    theirs = deed.session.scalars(query).first()
-    if theirs is None or theirs == host:
-        return False
-    lives = select(WorkerRow.name).where(
-        WorkerRow.host == theirs,
-        WorkerRow.seen_at >= deed.now - SILENT_S,
-        WorkerRow.draining.is_(False),
-    )
-    return deed.session.scalars(lives.limit(1)).first() is not None
-
-
 def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) -> Claimed | None:
     """Give a run to a worker under a new token and secret; None when another was faster."""
     experiment, run = lock_run(deed, run_id)
@@ -250,7 +151,7 @@ def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) ->
     secret = secrets.token_hex(16)
     try:
         order = _build_order(experiment, run, token)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         _end_unbuilt(deed, run_id, error)
         return None
     try:
@@ -310,10 +211,6 @@ def _build_order(experiment: ExperimentRow, run: RunRow, token: int) -> Order:
         reason=RunReason(run.reason),
         resume_from=resume,
         frozen=experiment.frozen,
-        change=_patch(run.change),
+        change=recorded_patch(run.change),
         until=run.until,
     )
-
-
-def _patch(change: Mapping[str, Any] | None) -> RecordedPatch | None:
-    return None if change is None else RecordedPatch.model_validate(change)

@@ -8,12 +8,13 @@ import hashlib
 import hmac
 import re
 from dataclasses import dataclass
+from typing import Protocol
 
 from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import CLAIM_HEADER
 from gonogo.contract.errors import NotAllowed, StaleToken
-from service.db.schema import KeyRow, RunRow
+from service.db.schema import KeyRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,30 @@ class Bearer:
     secret: str | None = None
     worker: str | None = None
     """Whose key it is; None: an administrator's, or one that never claimed."""
+
+
+class HeldRun(Protocol):
+    """A run, as far as it says who may speak of it."""
+
+    @property
+    def id(self) -> str:
+        """The run."""
+        ...
+
+    @property
+    def token(self) -> int:
+        """Of its newest claim."""
+        ...
+
+    @property
+    def claim(self) -> str | None:
+        """Hash of that claim's secret."""
+        ...
+
+    @property
+    def worker(self) -> str | None:
+        """Who made it."""
+        ...
 
 
 _NUMBERED = re.compile(r"(-[0-9a-f]{6})-\d{1,2}$")
@@ -56,7 +81,7 @@ def hash_claim(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
 
 
-def check_bearer(run: RunRow, bearer: Bearer) -> None:
+def check_bearer(run: HeldRun, bearer: Bearer) -> None:
     """Refuse whoever does not hold the run's newest claim.
 
     A run that was claimed under a release without secrets is held by its token alone: its worker

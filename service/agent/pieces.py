@@ -1,4 +1,4 @@
-"""Which bytes of a run are here? Pieces of its growing files, and its small records.
+"""Which bytes of a run are taken in? Stretches of its growing files, and its small records.
 
 A growing file is kept as the stretches in which it arrived, each byte exactly once, so that the
 file can be had again as it stands on its host; what detectors say depends on byte offsets, and
@@ -8,12 +8,11 @@ what a verdict rests on is in the facts by digest. Nothing here reads what the b
 import base64
 import binascii
 import hashlib
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import cast
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, Table, insert
 
 from gonogo.contract.agent import (
     MAX_RECORD_BYTES,
@@ -22,14 +21,16 @@ from gonogo.contract.agent import (
     RecordReport,
     StreamTelemetry,
 )
-from gonogo.contract.errors import Corrupt, Rejected
+from gonogo.contract.errors import Rejected
 from gonogo.contract.lifecycle import RunState
 from service.agent.fence import Bearer, check_bearer
-from service.db.schema import PieceRow, RecordRow, RunRow
+from service.db.schema import PieceRow, RecordRow
+from service.db.store import Topic, ring
+from service.evidence.files import heartbeat_name, pack
+from service.evidence.promised import promised_records
 from service.experiments.lifecycle import Deed, lock_run
 
-_AT_ONCE = 64
-_LEVEL = 1
+_INSERT = insert(cast(Table, PieceRow.__table__))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +41,8 @@ class Piece:
     start: int
     end: int
     packed: bytes
-
-
-def heartbeat_name(rank: int) -> str:
-    """Return the name of a rank's heartbeat file."""
-    return f"heartbeat_rank{rank}.jsonl"
+    lines: int | None = None
+    """Of heartbeats: how many it holds."""
 
 
 def pack_heartbeats(part: RankTelemetry) -> Piece:
@@ -59,7 +57,7 @@ def pack_heartbeats(part: RankTelemetry) -> Piece:
         raw = _decoded(part.raw_b64, "raw_b64")
         if len(raw) != part.end - part.start:
             raise Rejected("raw_b64: not as many bytes as the stretch has")
-    return _packed(heartbeat_name(part.rank), part.start, part.end, raw)
+    return _packed(heartbeat_name(part.rank), part.start, part.end, raw, raw.count(b"\n"))
 
 
 def pack_streams(parts: Iterable[StreamTelemetry]) -> list[Piece]:
@@ -77,35 +75,24 @@ def pack_streams(parts: Iterable[StreamTelemetry]) -> list[Piece]:
     return pieces
 
 
-def store_piece(session: Session, run: str, piece: Piece) -> None:
-    """Keep a piece that follows what is there."""
-    session.add(
-        PieceRow(run=run, file=piece.file, start=piece.start, end=piece.end, packed=piece.packed)
-    )
-
-
-def load_bytes(session: Session, run: str, file: str, most: int | None) -> Iterator[bytes]:
-    """Yield a file piece by piece, up to byte `most`.
-
-    Raises:
-        Corrupt: a piece is missing.
-    """
-    query = (
-        select(PieceRow.start, PieceRow.packed)
-        .where(PieceRow.run == run, PieceRow.file == file)
-        .order_by(PieceRow.start)
-        .execution_options(yield_per=_AT_ONCE)
-    )
-    offset = 0
-    with session.execute(query) as rows:  # closed too when only a part is read
-        for start, packed in rows:
-            if most is not None and offset >= most:
-                return
-            if start != offset:
-                raise Corrupt(f"{run}: {file}: bytes {offset} to {start} are not in the database")
-            raw = zlib.decompress(packed)
-            offset += len(raw)
-            yield raw if most is None or offset <= most else raw[: most - offset]
+def store_pieces(
+    database: Connection, run: str, pieces: Iterable[tuple[Piece, int | None]]
+) -> None:
+    """Keep pieces that follow what is there, each with the number of its first heartbeat."""
+    rows = [
+        {
+            "run": run,
+            "file": piece.file,
+            "start": piece.start,
+            "end": piece.end,
+            "packed": piece.packed,
+            "n": n,
+            "lines": piece.lines,
+        }
+        for piece, n in pieces
+    ]
+    if rows:
+        database.execute(_INSERT, rows)
 
 
 def take_record(deed: Deed, run_id: str, report: RecordReport, bearer: Bearer) -> None:
@@ -132,30 +119,8 @@ def take_record(deed: Deed, run_id: str, report: RecordReport, bearer: Bearer) -
         deed.session.add(row)
     if row.sha256 != sha256:
         row.sha256, row.content = sha256, content
-
-
-def load_records(session: Session, run: str) -> dict[str, bytes]:
-    """Return path → bytes of the small records of a run."""
-    rows = session.scalars(select(RecordRow).where(RecordRow.run == run))
-    return {row.path: row.content for row in rows}
-
-
-def promised_files(run: RunRow) -> dict[str, int]:
-    """Return growing file → bytes that the end promised, the ranks' heartbeats among them."""
-    heartbeats = {heartbeat_name(int(rank)): int(size) for rank, size in run.sizes.items()}
-    return {**heartbeats, **(run.promised or {}).get("files", {})}
-
-
-def promised_records(run: RunRow) -> dict[str, str]:
-    """Return path → SHA-256 of the small records that the end promised."""
-    return dict((run.promised or {}).get("records", {}))
-
-
-def has_records(session: Session, run: RunRow) -> bool:
-    """Say whether every promised record is here with the promised bytes."""
-    query = select(RecordRow.path, RecordRow.sha256).where(RecordRow.run == run.id)
-    have = {path: sha256 for path, sha256 in session.execute(query)}
-    return all(have.get(path) == sha256 for path, sha256 in promised_records(run).items())
+        if run.state == RunState.ENDED:
+            ring(deed.session, Topic.ENDED)
 
 
 def _decoded(text: str, where: str) -> bytes:
@@ -165,5 +130,5 @@ def _decoded(text: str, where: str) -> bytes:
         raise Rejected(f"{where}: not base64") from error
 
 
-def _packed(file: str, start: int, end: int, raw: bytes) -> Piece:
-    return Piece(file=file, start=start, end=end, packed=zlib.compress(raw, _LEVEL))
+def _packed(file: str, start: int, end: int, raw: bytes, lines: int | None = None) -> Piece:
+    return Piece(file=file, start=start, end=end, packed=pack(raw), lines=lines)

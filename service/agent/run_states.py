@@ -25,6 +25,7 @@ from gonogo.contract.outcome import Outcome
 from gonogo.planning.resolve import FROZEN
 from service.agent.fence import Bearer, check_bearer
 from service.db.schema import EvidenceRow, ExperimentRow, FindingRow, ProgressRow, RunRow
+from service.db.store import Topic, ring
 from service.experiments.lifecycle import Deed, lock_run, move_run, queue_alert, record_event
 from service.told.causes import load_last_line
 
@@ -138,6 +139,8 @@ def take_findings(deed: Deed, run_id: str, report: FindingsReport, bearer: Beare
         elif finding.severity is Severity.HALT and not halted:
             halted = True
             _alert(deed, experiment, run, finding, "finding.halt")
+    if taken and run.state == RunState.ENDED:
+        ring(deed.session, Topic.ENDED)
     return taken
 
 

@@ -2,16 +2,16 @@
 
 A stretch is taken when it begins where the last one ended; anything else changes nothing and is
 answered with the offset to go on from, so a lost, doubled, late or reordered message costs nothing.
-The bytes are kept as they are (`service.agent.pieces`), and heartbeats also as lines for those who
-look on, keyed (run, rank, boot, seq); one that is no heartbeat is kept under the empty boot. Only
-the run's progress row is locked: telemetry waits for nobody.
+The bytes are kept as they are (`service.agent.pieces`) and read again by whoever looks on
+(`service.evidence.heartbeats`); of their lines only what is newest is looked at here. Only the
+run's progress row is locked: telemetry waits for nobody.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import Connection, Table, bindparam, delete, insert, select, update
 from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import (
@@ -24,45 +24,105 @@ from gonogo.contract.agent import (
 )
 from gonogo.contract.canonical import wire_number
 from gonogo.contract.errors import Corrupt
-from gonogo.contract.heartbeat import Heartbeat, Msg, parse_heartbeat
+from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.lifecycle import RunState
 from gonogo.planning.resolve import FROZEN
 from service.agent.fence import Bearer, check_bearer
-from service.agent.pieces import Piece, pack_heartbeats, store_piece
+from service.agent.offsets import Offsets
+from service.agent.pieces import Piece, pack_heartbeats, store_pieces
 from service.agent.run_states import freeze_identity
-from service.db.insert import insert_all_new
-from service.db.schema import HeartbeatRow, LogRow, OffsetRow, ProgressRow, RunRow
+from service.db.schema import ExperimentRow, LogRow, OffsetRow, ProgressRow, RunRow
+from service.db.store import Topic, ring
+from service.evidence.heartbeats import beat_on, msg_on
 from service.experiments.lifecycle import Deed, load_run, lock_run, record_event
 
-MAX_BOOT_CHARS = 256
 KEPT_LOG_BYTES = 4 * 2**20
 """Of each log file; what is older is dropped here (it stays on the host)."""
 
+_RUNS, _EXPERIMENTS, _PROGRESS, _LOGS = (
+    cast(Table, row.__table__) for row in (RunRow, ExperimentRow, ProgressRow, LogRow)
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One line that arrived: as it stands, and as a heartbeat when it is one."""
+class Told:
+    """What is asked of a run to take its telemetry; the names are those of the columns."""
 
-    rank: int
-    place: int
-    """Key of a line that is no heartbeat: where its stretch began, plus its number there."""
-    text: str
-    beat: Heartbeat | None
+    id: str
+    state: str
+    token: int
+    claim: str | None
+    worker: str | None
+    command: dict[str, Any] | None
+    exit: dict[str, Any] | None
+    outcome: dict[str, Any] | None
+    lost: bool
+    suspect: bool
+    judged: bool
+    frozen: dict[str, Any]
+    heard: int
+    lines: int
+    late_lines: int
+    step: int
+    heartbeat_at: float | None
+    identity: dict[str, Any] | None
+
+
+_OF_THE_RUN = (
+    *("id", "state", "token", "claim", "worker", "command", "exit", "outcome"),
+    *("lost", "suspect", "judged"),
+)
+_OF_PROGRESS = ("heard", "lines", "late_lines", "step", "heartbeat_at", "identity")
+_TOLD = (
+    select(
+        *(_RUNS.c[name] for name in _OF_THE_RUN),
+        *(_PROGRESS.c[name] for name in _OF_PROGRESS),
+        _EXPERIMENTS.c.frozen,
+    )
+    .select_from(_RUNS)
+    .join(_PROGRESS, _PROGRESS.c.run == _RUNS.c.id)
+    .join(_EXPERIMENTS, _EXPERIMENTS.c.id == _RUNS.c.experiment)
+    .where(_RUNS.c.id == bindparam("run_id"))
+    .with_for_update(of=_PROGRESS)
+)
+_NOTE = update(_PROGRESS).where(_PROGRESS.c.run == bindparam("of_run"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What has become of a message."""
+
+    ack: TelemetryAck
+    flags: bool
+    """Whether it changes more than progress: then `update_flags` is due."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Said:
+    """What a stretch says last, for those who look on."""
+
+    heartbeat_at: float | None = None
+    step: int | None = None
+    """The last one that ended."""
+    loss: float | None = None
+    """Of rank 0, as speed and identity are."""
+    toks_per_s: float | None = None
+    identity: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """A parsed stretch of one rank's file."""
+    """A stretch of one rank's file."""
 
     rank: int
     start: int
     end: int
-    lines: list[Line]
+    said: Said
     piece: Piece
 
 
 def parse_stretches(ranks: Iterable[RankTelemetry]) -> list[Stretch]:
-    """Return the stretches with their lines parsed (no database: do it outside a transaction).
+    """Return the stretches, packed (no database: do it outside a transaction).
 
     Raises:
         Rejected: raw bytes that are not those of their stretch.
@@ -72,24 +132,41 @@ def parse_stretches(ranks: Iterable[RankTelemetry]) -> list[Stretch]:
             rank=part.rank,
             start=part.start,
             end=part.end,
-            lines=[
-                Line(rank=part.rank, place=part.start + n, text=text, beat=_beat(part.rank, text))
-                for n, text in enumerate(part.lines)
-            ],
+            said=said_last(part.rank, part.lines),
             piece=pack_heartbeats(part),
         )
         for part in ranks
     ]
 
 
-def _beat(rank: int, text: str) -> Heartbeat | None:
-    """Return the heartbeat of this rank on a line, or None."""
-    try:
-        beat = parse_heartbeat(text.encode("utf-8", "replace"))
-    except Corrupt:
-        return None
-    fits = beat.rank == rank and 0 < len(beat.boot) <= MAX_BOOT_CHARS and "\x00" not in beat.boot
-    return beat if fits else None
+def said_last(rank: int, lines: Sequence[str]) -> Said:
+    """Return what lines of a rank say last; of most of them only the kind is looked at."""
+    said = Said()
+    for text in reversed(lines):
+        msg = msg_on(text)
+        ends = said.step is None and msg in (Msg.STEP_END, Msg.PROGRESS)
+        tells = rank == 0 and (
+            (msg == Msg.PROGRESS and said.loss is None)
+            or (msg == Msg.BOOT and said.identity is None)
+        )
+        beat = beat_on(text, rank) if ends or tells or said.heartbeat_at is None else None
+        if beat is not None:
+            _note(said, beat, rank)
+    return said
+
+
+def _note(said: Said, beat: Heartbeat, rank: int) -> None:
+    """Keep of a line what no newer one has said."""
+    said.heartbeat_at = max(said.heartbeat_at or 0.0, beat.ts)
+    unnamed = beat.section is None and beat.section_seq == 0  # then progress ends its step
+    if beat.msg == Msg.STEP_END or (beat.msg == Msg.PROGRESS and unnamed):
+        said.step = max(said.step or 0, beat.step)
+    if rank != 0:
+        return
+    if beat.msg == Msg.BOOT and said.identity is None:
+        said.identity = beat.identity().wire()
+    if beat.msg == Msg.PROGRESS and beat.loss is not None and said.loss is None:
+        said.loss, said.toks_per_s = beat.loss, beat.toks_per_s
 
 
 def take_telemetry(
@@ -99,8 +176,10 @@ def take_telemetry(
     stretches: list[Stretch],
     pieces: list[Piece],
     bearer: Bearer,
-) -> TelemetryAck:
+) -> Taken:
     """Store what is new and answer what is there.
+
+    A watcher says a few lines a second, so this speaks to the tables and not to mapped rows.
 
     Args:
         deed: the transaction.
@@ -115,32 +194,50 @@ def take_telemetry(
         NotAllowed, StaleToken: see `check_bearer`.
         Corrupt: the run has no progress row.
     """
-    session = deed.session
-    query = select(ProgressRow).where(ProgressRow.run == run_id).with_for_update()
-    progress = session.scalars(query.execution_options(populate_existing=True)).first()
-    run = load_run(session, run_id)
-    check_bearer(run, bearer)
-    if progress is None:
+    database = deed.session.connection()
+    found = database.execute(_TOLD, {"run_id": run_id}).mappings().first()
+    if found is None:
+        load_run(deed.session, run_id)
         raise Corrupt("the run has no progress row")
-    offsets = {
-        row.file: row for row in session.scalars(select(OffsetRow).where(OffsetRow.run == run_id))
+    run = Told(**found)
+    check_bearer(run, bearer)
+    ended = run.state == RunState.ENDED
+    offsets = Offsets(database, run_id)
+    note: dict[str, Any] = {
+        "heard": run.heard + 1,
+        "heard_at": deed.now,
+        "backlog_lines": telemetry.backlog_lines,
     }
+    numbered: list[tuple[Piece, int | None]] = []
+    lines = run.lines
     for stretch in stretches:
-        if _advance(session, offsets, run_id, f"rank{stretch.rank}", stretch.start, stretch.end):
-            store_piece(session, run_id, stretch.piece)
-            _store_lines(session, progress, stretch.lines)
-            _note_progress(progress, stretch.lines)
-            if run.state == RunState.ENDED:
-                progress.late_lines += len(stretch.lines)
+        if offsets.advance(f"rank{stretch.rank}", stretch.start, stretch.end):
+            numbered.append((stretch.piece, lines + 1))
+            lines += stretch.piece.lines or 0
+            _note_progress(note, run, stretch.said)
     for piece in pieces:
-        if _advance(session, offsets, run_id, piece.file, piece.start, piece.end):
-            store_piece(session, run_id, piece)
+        if offsets.advance(piece.file, piece.start, piece.end):
+            numbered.append((piece, None))
+    store_pieces(database, run_id, numbered)
     for part in telemetry.logs:
-        _store_log(session, offsets, run_id, part)
-    progress.heard += 1
-    progress.heard_at = deed.now
-    progress.backlog_lines = telemetry.backlog_lines
-    have = {name: row.bytes for name, row in offsets.items()}
+        _store_log(database, offsets, run_id, part)
+    offsets.store()
+    if lines > run.lines:
+        note["lines"] = lines
+        if ended:
+            note["late_lines"] = run.late_lines + lines - run.lines
+    if ended:
+        ring(deed.session, Topic.ENDED)
+    database.execute(_NOTE, {"of_run": run_id, **note})
+    said = note.get("identity", run.identity) or {}
+    return Taken(
+        ack=_answer(run, offsets.have, names_files=telemetry.files is not None),
+        flags=_needs_flags(run, said, telemetry.suspect),
+    )
+
+
+def _answer(run: Told, have: dict[str, int], *, names_files: bool) -> TelemetryAck:
+    """Return what is here and what is asked; of files only to whom knows the word."""
     answer: dict[str, Any] = {
         "acked": {
             name.removeprefix("rank"): size
@@ -150,18 +247,17 @@ def take_telemetry(
         "logs": {name: size for name, size in have.items() if name.endswith(".log")},
         "command": _command_of(run),
     }
-    if telemetry.files is not None:  # else the sender does not know the word
+    if names_files:
         answer["files"] = {name: size for name, size in have.items() if name.endswith(".jsonl")}
     return TelemetryAck(**answer)
 
 
-def needs_flags(run: RunRow, progress: ProgressRow, telemetry: Telemetry, frozen: bool) -> bool:
+def _needs_flags(run: Told, said: dict[str, Any], suspect: bool) -> bool:
     """Say whether the telemetry changes more than progress (so the experiment must be locked)."""
     if run.state == RunState.ENDED:
         return run.lost and not run.judged
-    said = progress.identity or {}
-    fresh = not frozen and any(said.get(name) for name in FROZEN)
-    return run.lost or run.suspect != telemetry.suspect or fresh
+    fresh = not run.frozen and any(said.get(name) for name in FROZEN)
+    return run.lost or run.suspect != suspect or fresh
 
 
 def update_flags(deed: Deed, run_id: str, telemetry: Telemetry) -> None:
@@ -183,85 +279,36 @@ def update_flags(deed: Deed, run_id: str, telemetry: Telemetry) -> None:
     freeze_identity(deed, experiment, run, progress.identity or {})
 
 
-def _advance(
-    session: Session, offsets: dict[str, OffsetRow], run: str, file: str, start: int, end: int
-) -> bool:
-    """Move a file's offset from `start` to `end`; False when it does not stand at `start`."""
-    row = offsets.get(file)
-    if start != (row.bytes if row else 0) or end <= start:
-        return False
-    if row is None:
-        row = offsets[file] = OffsetRow(run=run, file=file, bytes=end)
-        session.add(row)
-    row.bytes = end
-    return True
-
-
-def _store_lines(session: Session, progress: ProgressRow, lines: list[Line]) -> None:
-    rows: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, start=progress.lines + 1):
-        beat = line.beat
-        rows.append(
-            {
-                "run": progress.run,
-                "rank": line.rank,
-                "boot": beat.boot if beat else "",
-                "seq": beat.seq if beat else line.place,
-                "n": number,
-                "step": beat.step if beat else 0,
-                "msg": beat.msg.replace("\x00", "\ufffd")[:64] if beat else "",
-                "line": line.text.replace("\x00", "\ufffd"),
-            }
-        )
-    insert_all_new(session, HeartbeatRow, rows)
-    progress.lines += len(rows)
-
-
-def _note_progress(progress: ProgressRow, lines: list[Line]) -> None:
+def _note_progress(note: dict[str, Any], run: Told, said: Said) -> None:
     """Keep the newest step, loss, speed and identity for those who look on."""
-    for line in lines:
-        beat = line.beat
-        if beat is None:
-            continue
-        progress.heartbeat_at = max(progress.heartbeat_at or 0.0, beat.ts)
-        if beat.msg == Msg.BOOT and line.rank == 0:
-            progress.identity = beat.identity().wire()
-        if beat.msg == Msg.PROGRESS and line.rank == 0 and beat.loss is not None:
-            progress.loss = str(wire_number(beat.loss))
-            progress.toks_per_s = beat.toks_per_s
-        unnamed = beat.section is None and beat.section_seq == 0  # then progress ends its step
-        if beat.msg == Msg.STEP_END or (beat.msg == Msg.PROGRESS and unnamed):
-            progress.step = max(progress.step, beat.step)
+    if said.heartbeat_at is not None:
+        before = note.get("heartbeat_at", run.heartbeat_at)
+        note["heartbeat_at"] = max(before or 0.0, said.heartbeat_at)
+    if said.identity is not None:
+        note["identity"] = said.identity
+    if said.loss is not None:
+        note["loss"] = str(wire_number(said.loss))
+        note["toks_per_s"] = said.toks_per_s
+    if said.step is not None:
+        note["step"] = max(note.get("step", run.step), said.step)
 
 
-def _store_log(
-    session: Session, offsets: dict[str, OffsetRow], run: str, part: LogTelemetry
-) -> None:
+def _store_log(database: Connection, offsets: Offsets, run: str, part: LogTelemetry) -> None:
     """Store a stretch of a log; a gap before it (a skipped part) is allowed, an overlap is not."""
-    row = offsets.get(part.name)
-    have = row.bytes if row else 0
-    if part.start < have or part.end <= part.start:
+    if part.start < offsets.have.get(part.name, 0) or part.end <= part.start:
         return
-    if row is None:
-        row = offsets[part.name] = OffsetRow(run=run, file=part.name, bytes=0)
-        session.add(row)
-    row.bytes = part.end
-    session.add(
-        LogRow(
-            run=run,
-            file=part.name,
-            start=part.start,
-            end=part.end,
-            text=part.text.replace("\x00", "\ufffd"),
-        )
-    )
+    offsets.skip_to(part.name, part.end)
+    row = {"run": run, "file": part.name, "start": part.start, "end": part.end}
+    database.execute(insert(_LOGS), {**row, "text": part.text.replace("\x00", "\ufffd")})
     old = part.end - KEPT_LOG_BYTES
-    session.execute(
-        delete(LogRow).where(LogRow.run == run, LogRow.file == part.name, LogRow.end < old)
-    )
+    if old > 0:
+        logs = _LOGS.c
+        database.execute(
+            delete(_LOGS).where(logs.run == run, logs.file == part.name, logs.end < old)
+        )
 
 
-def _command_of(run: RunRow) -> Command | None:
+def _command_of(run: Told) -> Command | None:
     """Return what the watcher is told; one whose attempt was declared dead must stop."""
     if run.state == RunState.ENDED:
         if (run.exit or {}).get("by_service"):
@@ -277,9 +324,3 @@ def stored_bytes(session: Session, run: str) -> dict[str, int]:
     return {
         row.file if "." in row.file else f"heartbeat_{row.file}.jsonl": row.bytes for row in rows
     }
-
-
-def count_lines(session: Session, run: str) -> int:
-    """Return how many different lines of a run are stored."""
-    query = select(func.count()).select_from(HeartbeatRow).where(HeartbeatRow.run == run)
-    return session.scalars(query).one()

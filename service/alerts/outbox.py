@@ -16,6 +16,7 @@ from gonogo.contract.ids import Kind
 from service.alerts.message import Answer, Target
 from service.alerts.schedule import next_try_at
 from service.db.schema import AlertRow, DeliveryRow, WebhookRow
+from service.db.store import Topic, ring
 from service.instants import stamp
 from service.views.news import alert_url
 from service.webhook_secret import check_secret, new_secret
@@ -148,6 +149,7 @@ def mark(session: Session, parcel: Parcel, answer: Answer, now: float, jitter: f
     if row is None or row.state != PENDING:
         return
     row.attempts += 1
+    ring(session, Topic.ALERTS)
     row.error = answer.error
     if answer.error is None:
         row.state, row.delivered_at = DELIVERED, now

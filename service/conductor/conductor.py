@@ -8,12 +8,19 @@ from service.conductor.judge import Judging
 from service.conductor.leader import Leader
 from service.conductor.leases import Leases
 from service.conductor.loop import Loop
+from service.conductor.packing import Packing
 from service.conductor.upkeep import Cursors, Upkeep
 from service.conductor.wake import Waker
 from service.context import Context
+from service.db.store import Topic
 from service.report.keeping import Reports
 
 JOIN_S = 5.0
+CURSORS_S = 0.1
+"""How long an event may wait for its place in the order of all, so that many get theirs at once."""
+
+WAKE_S = 0.1
+"""How long a queued run may wait for its message, so that many are told of at once."""
 
 
 class Conductor:
@@ -26,22 +33,31 @@ class Conductor:
         self._deliveries = Deliveries(context)
         self._judging = Judging(context)
         self.loops = [
-            Loop(name="judging", run_once=self._judging.run_once, every_s=0.5),
-            Loop(name="wake", run_once=self._waker.run_once, every_s=1.0),
-            Loop(name="leases", run_once=Leases(context).run_once, every_s=2.0, listens=False),
+            Loop(name="judging", run_once=self._judging.run_once, every_s=0.5, hears=Topic.ENDED),
             Loop(
-                name="approvals", run_once=Approvals(context).run_once, every_s=1.0, listens=False
+                name="wake",
+                run_once=self._waker.run_once,
+                every_s=1.0,
+                hears=Topic.QUEUED,
+                pause_s=WAKE_S,
+            ),
+            Loop(name="leases", run_once=Leases(context).run_once, every_s=2.0),
+            Loop(name="approvals", run_once=Approvals(context).run_once, every_s=1.0),
+            Loop(name="deadlines", run_once=Deadlines(context).run_once, every_s=5.0),
+            Loop(name="campaigns", run_once=Campaigns(context).run_once, every_s=1.0),
+            Loop(
+                name="alerts", run_once=self._deliveries.run_once, every_s=0.5, hears=Topic.ALERTS
             ),
             Loop(
-                name="deadlines", run_once=Deadlines(context).run_once, every_s=5.0, listens=False
+                name="cursors",
+                run_once=Cursors(context).run_once,
+                every_s=0.5,
+                hears=Topic.EVENTS,
+                pause_s=CURSORS_S,
             ),
-            Loop(
-                name="campaigns", run_once=Campaigns(context).run_once, every_s=1.0, listens=False
-            ),
-            Loop(name="alerts", run_once=self._deliveries.run_once, every_s=0.5),
-            Loop(name="cursors", run_once=Cursors(context).run_once, every_s=0.5),
-            Loop(name="reports", run_once=Reports(context).run_once, every_s=10.0, listens=False),
-            Loop(name="upkeep", run_once=Upkeep(context).run_once, every_s=30.0, listens=False),
+            Loop(name="reports", run_once=Reports(context).run_once, every_s=10.0),
+            Loop(name="packing", run_once=Packing(context).run_once, every_s=10.0),
+            Loop(name="upkeep", run_once=Upkeep(context).run_once, every_s=30.0),
         ]
 
     def start(self) -> None:

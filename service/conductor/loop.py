@@ -1,4 +1,4 @@
-"""How is something repeated? A thread that runs a pass on the bell, and at least every so often.
+"""How is something repeated? A thread that runs a pass when rung for, and at least every so often.
 
 A pass that fails is logged and counted, and tried again at the next turn: the truth is in the
 database, so nothing is lost by it.
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from gonogo.contract.errors import Unavailable
 from service.context import Context
+from service.db.store import Topic
 
 MIN_PAUSE_S = 0.02
 """Between two passes, so that a busy bell does not make a loop spin."""
@@ -24,8 +25,10 @@ class Loop:
     name: str
     run_once: Callable[[], None]
     every_s: float
-    listens: bool = True
-    """Whether the bell brings the next pass forward."""
+    hears: Topic | None = None
+    """What brings the next pass forward."""
+    pause_s: float = MIN_PAUSE_S
+    """From what it hears to the pass, so that many commits cost one pass."""
     passes: int = 0
     failures: int = 0
     last_pass_at: float | None = None
@@ -34,7 +37,7 @@ class Loop:
 
     def start(self, context: Context, may_run: Callable[[], bool]) -> None:
         """Start the thread; it ends when the context closes."""
-        bell = context.bell.listen()
+        bell = context.bell.listen(*([self.hears] if self.hears else []))
         self._thread = threading.Thread(
             target=self._repeat, args=(context, bell, may_run), name=self.name, daemon=True
         )
@@ -49,12 +52,9 @@ class Loop:
         while not context.closing.is_set():
             if may_run():
                 self._pass(context)
-            if self.listens:
-                bell.wait(self.every_s)
-                bell.clear()
-                context.closing.wait(MIN_PAUSE_S)
-            else:
-                context.closing.wait(self.every_s)
+            if bell.wait(self.every_s):
+                context.closing.wait(self.pause_s)
+            bell.clear()
 
     def _pass(self, context: Context) -> None:
         try:

@@ -22,6 +22,8 @@ from service.db.schema import RunRow
 
 QUEUE = f"{WAKE_QUEUE_PREFIX}default"
 AGAIN_S = 3.0
+MOST = 100
+"""Runs that are told of at once: a message only wakes, whatever waits beside them."""
 _TIMEOUT_S = 1.0
 _log = logging.getLogger(__name__)
 
@@ -50,7 +52,8 @@ class Waker:
     def run_once(self) -> None:
         """Send what is due."""
         waiting = self._context.store.read(load_waiting)
-        self._woken = {run: at for run, at in self._woken.items() if run in waiting}
+        known = set(waiting)
+        self._woken = {run: at for run, at in self._woken.items() if run in known}
         now_mono = self._context.mono()
         due = decide_wakes(waiting, self._woken, now_mono)
         if not due or self._redis is None:
@@ -88,6 +91,6 @@ class Waker:
 
 
 def load_waiting(session: Session) -> list[str]:
-    """Return the runs that wait for a worker, oldest first."""
+    """Return the runs that wait for a worker, oldest first, `MOST` of them."""
     query = select(RunRow.id).where(RunRow.state == RunState.QUEUED.value)
-    return list(session.scalars(query.order_by(RunRow.created_at, RunRow.id)))
+    return list(session.scalars(query.order_by(RunRow.created_at, RunRow.id).limit(MOST)))

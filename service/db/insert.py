@@ -18,13 +18,6 @@ def insert_if_new(session: Session, table: type[Table], row: dict[str, Any]) -> 
     return session.connection().execute(statement, row).first() is not None
 
 
-def insert_all_new(session: Session, table: type[Table], rows: list[dict[str, Any]]) -> None:
-    """Insert the rows whose primary key is not there."""
-    if rows:
-        session.flush()
-        session.connection().execute(_statement(session, table), rows)
-
-
 def _statement(session: Session, table: type[Table]) -> Any:
     name = session.get_bind().dialect.name
     insert = postgresql.insert if name == "postgresql" else sqlite.insert

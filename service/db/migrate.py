@@ -1,27 +1,31 @@
-"""How does a database come to the newest schema? Alembic, run by every start.
+"""How does a database come to the newest schema? Alembic, run by every start that finds another.
 
 SQLite is migrated with foreign keys off and checked afterwards (a batch migration of a parent
 table with them on deletes every child). On PostgreSQL an advisory lock lets one start migrate.
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, create_engine, event, make_url
+from sqlalchemy import Connection, create_engine, event, inspect, make_url, text
 from sqlalchemy.pool import NullPool
 
 from gonogo.contract.errors import Corrupt
 from service.db.store import is_sqlite
 
+if TYPE_CHECKING:  # its import takes longer than to find that there is nothing to migrate
+    from alembic.config import Config
+
+HEAD = "0010"
+"""The newest revision."""
 _LOCK = 0x676F6E6F67
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-def build_config(connection: Connection | None = None) -> Config:
+def build_config(connection: Connection | None = None) -> "Config":
     """Return Alembic's configuration, bound to a connection when given."""
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", str(_ROOT / "migrations"))
     config.set_main_option("path_separator", "os")
@@ -30,19 +34,24 @@ def build_config(connection: Connection | None = None) -> Config:
     return config
 
 
-def migrate(url: str, revision: str = "head") -> None:
-    """Bring the database at `url` to `revision`.
+def migrate(url: str, revision: str = HEAD) -> None:
+    """Bring the database at `url` to `revision`; one that is there already is left alone.
 
     Raises:
         Corrupt: a SQLite database whose foreign keys do not hold afterwards.
     """
+    if current_revision(url)[0] == revision:
+        return
+    from alembic import command
+
     engine = create_engine(url, poolclass=NullPool)
     if is_sqlite(url):
 
         @event.listens_for(engine, "connect")
         def on_connect(connection: object, _: object) -> None:
             connection.isolation_level = None  # type: ignore[attr-defined]  # sqlite3.Connection
-            connection.execute("PRAGMA foreign_keys=OFF")  # type: ignore[attr-defined]
+            for pragma in ("foreign_keys=OFF", "auto_vacuum=INCREMENTAL"):  # the latter: when new
+                connection.execute(f"PRAGMA {pragma}")  # type: ignore[attr-defined]
 
         @event.listens_for(engine, "begin")
         def on_begin(connection: Connection) -> None:
@@ -59,14 +68,15 @@ def migrate(url: str, revision: str = "head") -> None:
     engine.dispose()
 
 
-def current_revision(url: str) -> tuple[str | None, str | None]:
+def current_revision(url: str) -> tuple[str | None, str]:
     """Return the revision of the database and the newest one; None: there is no database."""
-    newest = ScriptDirectory.from_config(build_config()).get_current_head()
     file = make_url(url).database if is_sqlite(url) else None
     if file and not Path(file).exists():
-        return None, newest  # SQLite would make it
+        return None, HEAD  # SQLite would make it
     engine = create_engine(url, poolclass=NullPool)
     with engine.connect() as connection:
-        found = MigrationContext.configure(connection).get_current_revision()
+        found = None
+        if inspect(connection).has_table("alembic_version"):
+            found = connection.scalar(text("SELECT version_num FROM alembic_version"))
     engine.dispose()
-    return found, newest
+    return found, HEAD

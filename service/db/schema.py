@@ -66,12 +66,14 @@ class ExperimentRow(Table):
     """One submission. Its row lock orders everything that happens to it."""
 
     __tablename__ = "experiments"
+    # Plans are large: what is asked of all experiments is answered without reading their rows.
+    __table_args__ = (Index("ix_experiments_state_id_ended_at", "state", "id", "ended_at"),)
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     name: Mapped[str] = mapped_column(Text)
     plan: Mapped[str] = mapped_column(String(64))
     resolved: Mapped[dict[str, Any]]
     labels: Mapped[dict[str, str]]
-    state: Mapped[str] = mapped_column(String(20), index=True)
+    state: Mapped[str] = mapped_column(String(20))
     outcome: Mapped[dict[str, Any] | None]
     verdict: Mapped[str | None] = mapped_column(String(20))
     created_by: Mapped[str] = mapped_column(Text)
@@ -86,6 +88,8 @@ class ExperimentRow(Table):
     """Code identity that the first run froze."""
     stop: Mapped[dict[str, Any] | None]
     """What an operator asked: {kind: halt | cancel, reason, actor}."""
+    needs: Mapped[str | None] = mapped_column(Text)
+    """What a worker has to hold and allow for it, in a sentence; null where any will do."""
     origin: Mapped[dict[str, Any] | None]
     """Of one that goes on where another ended (`OriginView`); what it takes over is inherited."""
     campaign: Mapped[str | None] = mapped_column(Id, index=True)
@@ -110,6 +114,8 @@ class PhaseRow(Table):
     state: Mapped[str] = mapped_column(String(20))
     verdict: Mapped[str | None] = mapped_column(String(20))
     approved_by: Mapped[str | None] = mapped_column(Text)
+    init_from: Mapped[str | None] = mapped_column(String(64))
+    """The phase whose last weights it begins with; null: it starts fresh."""
 
 
 class RunRow(Table):
@@ -119,6 +125,7 @@ class RunRow(Table):
     __table_args__ = (
         UniqueConstraint("experiment", "phase", "attempt"),
         Index("ix_runs_state_created_at", "state", "created_at"),
+        Index("ix_runs_judged_state_packed", "judged", "state", "packed"),
     )
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     experiment: Mapped[str] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"))
@@ -144,6 +151,8 @@ class RunRow(Table):
     lost: Mapped[bool] = mapped_column(Boolean, default=False)
     given_up: Mapped[bool | None] = mapped_column(Boolean)
     """Of one that has ended: what its end promised and is not here is waited for no more."""
+    packed: Mapped[bool | None] = mapped_column(Boolean)
+    """Of one that was judged: whether its files have been packed since."""
     outcome: Mapped[dict[str, Any] | None]
     verdict: Mapped[str | None] = mapped_column(String(20))
     judged: Mapped[bool] = mapped_column(Boolean, default=False)
@@ -197,22 +206,6 @@ class OffsetRow(Table):
     bytes: Mapped[int] = mapped_column(BigInteger)
 
 
-class HeartbeatRow(Table):
-    """One line of one rank as it stands in its file. A line that cannot be read has boot ''."""
-
-    __tablename__ = "heartbeats"
-    __table_args__ = (Index("ix_heartbeats_run_n", "run", "n"),)
-    run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
-    rank: Mapped[int] = mapped_column(Integer, primary_key=True)
-    boot: Mapped[str] = mapped_column(Text, primary_key=True)
-    seq: Mapped[int] = mapped_column(BigInteger, primary_key=True)
-    n: Mapped[int] = mapped_column(BigInteger)
-    """Order of arrival within the run."""
-    step: Mapped[int] = mapped_column(BigInteger)
-    msg: Mapped[str] = mapped_column(Text)
-    line: Mapped[str] = mapped_column(Text)
-
-
 class PieceRow(Table):
     """A stretch of a growing file of a run, byte by byte, so that the file can be had again."""
 
@@ -222,7 +215,11 @@ class PieceRow(Table):
     start: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     end: Mapped[int] = mapped_column(BigInteger)
     packed: Mapped[bytes] = mapped_column(LargeBinary)
-    """Its bytes, compressed by zlib."""
+    """Its bytes, compressed (`service.evidence.files`)."""
+    n: Mapped[int | None] = mapped_column(BigInteger)
+    """Of heartbeats: number of its first line within the run, in the order of arrival, from 1."""
+    lines: Mapped[int | None] = mapped_column(Integer)
+    """Of heartbeats: how many lines it holds."""
 
 
 class RecordRow(Table):

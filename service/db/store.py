@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
@@ -27,11 +28,26 @@ from sqlalchemy.pool import QueuePool
 from gonogo.contract.errors import Unavailable
 
 _T = TypeVar("_T")
+
+
+class Topic(StrEnum):
+    """What a transaction changed that somebody waits for."""
+
+    EVENTS = "events"
+    ALERTS = "alerts"
+    QUEUED = "queued"
+    """A run waits for a worker."""
+    ENDED = "ended"
+    """A run has ended, or more of what an ended one left is here."""
+
+
+_TOPICS = "topics"
 _Work = Callable[[Session], Any]
 _GROUP = 64
 _QUEUE = 1000
 """How many writers may wait; who comes then is told at once."""
 _BUSY_S = 30.0
+_JOURNAL_BYTES = 4 * 2**20
 _STATEMENT_S = 30
 _LOCK_S = 20
 _IDLE_IN_TRANSACTION_S = 60
@@ -40,6 +56,11 @@ _RETRIES = 5
 _CLOSE_S = 5.0
 _CLOSE_POLL_S = 0.01
 _log = logging.getLogger(__name__)
+
+
+def ring(session: Session, topic: Topic) -> None:
+    """Have those who wait for a topic woken once this transaction is committed."""
+    session.info.setdefault(_TOPICS, set()).add(topic)
 
 
 def build_engine(url: str, *, writes: bool = False) -> Engine:
@@ -69,7 +90,12 @@ def build_engine(url: str, *, writes: bool = False) -> Engine:
     @event.listens_for(engine, "connect")
     def on_connect(connection: Any, _: Any) -> None:
         connection.isolation_level = None
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        for pragma in (
+            "journal_mode=WAL",
+            "synchronous=FULL",
+            "foreign_keys=ON",
+            f"journal_size_limit={_JOURNAL_BYTES}",
+        ):
             connection.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")
@@ -91,6 +117,8 @@ _NOTHING = text("SELECT 1")
 class _Job:
     work: _Work
     done: "Future[Any]"
+    topics: frozenset[Topic] = frozenset()
+    """What it changed."""
 
 
 class Store:
@@ -98,7 +126,7 @@ class Store:
 
     Args:
         url: a SQLAlchemy URL.
-        after_commit: called in the writer's thread after every commit.
+        after_commit: called in the writer's thread after a commit, with what was rung for.
         info: what every writing session carries (`Session.info`), such as the home's key.
     """
 
@@ -106,13 +134,13 @@ class Store:
         self,
         url: str,
         *,
-        after_commit: Callable[[], None] | None = None,
+        after_commit: Callable[[frozenset[Topic]], None] | None = None,
         info: dict[str, Any] | None = None,
     ) -> None:
         self.url = url
         self._info: dict[Any, Any] = info if info is not None else {}
         self.sqlite = is_sqlite(url)
-        self._after_commit = after_commit or (lambda: None)
+        self._after_commit = after_commit or (lambda topics: None)
         self._readers = build_engine(url)
         self._writers = build_engine(url, writes=True) if self.sqlite else self._readers
         self._jobs: queue.Queue[_Job | None] = queue.Queue()
@@ -194,7 +222,8 @@ class Store:
                     session.begin(),
                 ):
                     result = work(session)
-                self._after_commit()
+                    topics = frozenset(session.info.get(_TOPICS, ()))
+                self._tell(topics)
                 return result
             except PoolTimeout as error:
                 raise Unavailable("the database does not answer") from error
@@ -237,8 +266,11 @@ class Store:
             return
         for job, result in results:
             job.done.set_result(result)
-        if results:
-            self._after_commit()
+        self._tell(frozenset().union(*(job.topics for job, _ in results)))
+
+    def _tell(self, topics: frozenset[Topic]) -> None:
+        if topics:
+            self._after_commit(topics)
 
     def _run_job(self, connection: Connection, job: _Job, results: list[tuple[_Job, Any]]) -> None:
         raw = connection.connection.dbapi_connection
@@ -253,6 +285,7 @@ class Store:
             ) as session:
                 result = job.work(session)
                 session.commit()
+                job.topics = frozenset(session.info.get(_TOPICS, ()))
         except Exception as error:  # noqa: BLE001 - belongs to the caller, who gets it as it is
             failure = error
         if raw is None or not raw.in_transaction:

@@ -1,11 +1,11 @@
 """Which files of a run can be had here? Those of its directory on this host, and the uploaded ones.
 
 A run directory is served only when its name is the run's id and the order in it names the run, so
-that a worker's word alone opens no other folder; no path leads out of it, links included.
+that a worker's word alone opens no other folder; no path leads out of it, links included. Whether
+it is the worker's host or a volume that both mount makes no difference.
 """
 
 import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from gonogo.contract.api import ArtifactsView, ArtifactView
 from gonogo.contract.errors import Conflict, Corrupt, NotFound, Rejected
 from gonogo.contract.order import Order
+from gonogo.pruned import pruned_text
 from gonogo.rundir import RunDir, load_record
 from service.db.schema import EvidenceRow, RunRow
 
@@ -34,8 +35,8 @@ class ArtifactNotHere(Conflict):
 
 
 def reachable_dir(run: RunRow) -> RunDir | None:
-    """Return a run's directory when it lies on this host, else None."""
-    if run.dir is None or (run.host is not None and run.host != socket.gethostname()):
+    """Return a run's directory when it can be read here, else None."""
+    if run.dir is None:
         return None
     run_dir = RunDir(Path(run.dir))
     try:
@@ -81,7 +82,7 @@ def load_artifact(session: Session, run: RunRow, path: str) -> Path | bytes:
 
     Raises:
         Rejected: the path leads out of the run directory.
-        NotFound: the directory is here and has no such file.
+        NotFound: the directory is here and has no such file, or was pruned.
         ArtifactNotHere: the directory is on another host and the file was not uploaded.
     """
     run_dir = reachable_dir(run)
@@ -96,4 +97,7 @@ def load_artifact(session: Session, run: RunRow, path: str) -> Path | bytes:
         return copy.content
     if run_dir is not None or run.dir is None:
         raise NotFound(f"run {run.id} has no file {path}")
+    gone = pruned_text(Path(run.dir))
+    if gone is not None:
+        raise NotFound(f"run {run.id} has no file {path}: {gone}")
     raise ArtifactNotHere(run.host, f"{run.dir}/{path}")

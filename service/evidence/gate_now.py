@@ -4,6 +4,10 @@ What is shown, never what decides: a long run is looked at through its last `LIN
 every criterion as if the run ended at its present step.
 """
 
+import time
+from dataclasses import dataclass
+from itertools import islice
+
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -15,14 +19,45 @@ from gonogo.judge.evidence.measure import build_measure
 from gonogo.judge.evidence.steps import RankSteps
 from gonogo.judge.gate.criteria import evaluate
 from gonogo.judge.gate.rules import build_rules
-from service.db.schema import HeartbeatRow
+from service.db.schema import ProgressRow
+from service.evidence.heartbeats import load_lines, load_ranks
 
 LINES = 4_000
 """Heartbeats looked at, over all ranks."""
+FRESH_S = 5.0
+"""A scrape or a page may show what was so long ago, so that many lookers cost as much as one."""
+_MOST = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    lines: int | None
+    at_mono: float
+    results: list[CriterionResult]
+
+
+_seen: dict[str, _Seen] = {}
+"""By run: what was seen last. Runs have unique ids, so that one table serves every database."""
 
 
 def load_gate_now(session: Session, run: str, order: Order) -> list[CriterionResult]:
-    """Return what each criterion of an order's gate sees so far; nothing before the first step."""
+    """Return what each criterion of an order's gate sees so far; nothing before the first step.
+
+    What was seen less than `FRESH_S` ago is seen again, or as long as no more has arrived.
+    """
+    query = select(ProgressRow.lines).where(ProgressRow.run == run)
+    lines, now_mono = session.scalars(query).first(), time.monotonic()
+    known = _seen.get(run)
+    if known is not None and (known.lines == lines or now_mono - known.at_mono < FRESH_S):
+        return known.results
+    if len(_seen) >= _MOST:
+        _seen.clear()
+    results = _observe(session, run, order)
+    _seen[run] = _Seen(lines=lines, at_mono=now_mono, results=results)
+    return results
+
+
+def _observe(session: Session, run: str, order: Order) -> list[CriterionResult]:
     rules = build_rules(order)
     if not order.gate:
         return []
@@ -45,13 +80,10 @@ def _as_if_it_ended(rules: Rules, ranks: dict[int, RankSteps], last: int) -> Rul
 
 
 def _load_steps(session: Session, run: str) -> dict[int, RankSteps]:
-    query = (
-        select(HeartbeatRow.rank, HeartbeatRow.line)
-        .where(HeartbeatRow.run == run)
-        .order_by(HeartbeatRow.n.desc())
-        .limit(LINES)
-    )
-    lines: dict[int, list[str]] = {}
-    for rank, line in session.execute(query):
-        lines.setdefault(rank, []).append(line)
-    return {rank: read_lines(rank, rows[::-1]).steps for rank, rows in sorted(lines.items())}
+    ranks = load_ranks(session, run)
+    each = LINES // max(1, len(ranks))
+    found = {}
+    for rank in ranks:
+        newest = list(islice(load_lines(session, run, rank, newest_first=True), each))
+        found[rank] = read_lines(rank, newest[::-1]).steps
+    return found

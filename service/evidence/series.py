@@ -4,17 +4,15 @@ Each bucket of neighbouring steps gives its lowest and its highest value at thei
 spike of one step is seen however long the run is.
 """
 
-import json
 import math
 from collections.abc import Iterable
 from enum import StrEnum
 
 from pydantic import BaseModel
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.heartbeat import Msg
-from service.db.schema import HeartbeatRow
+from service.evidence.heartbeats import load_beats, load_ranks
 
 Point = tuple[int, float]
 
@@ -77,41 +75,18 @@ def load_series(
     session: Session, run: str, metric: SeriesMetric, points: int, rank: int | None = None
 ) -> SeriesView:
     """Return one metric of a run, at most about `points` points a rank."""
-    query = (
-        select(HeartbeatRow.rank, HeartbeatRow.step, HeartbeatRow.line)
-        .where(
-            HeartbeatRow.run == run,
-            HeartbeatRow.msg == SOURCE.get(metric, Msg.PROGRESS).value,
-        )
-        .order_by(HeartbeatRow.rank, HeartbeatRow.n)
-    )
-    if rank is not None:
-        query = query.where(HeartbeatRow.rank == rank)
     values: dict[int, dict[int, float]] = {}
-    for row_rank, step, line in session.execute(query):
-        found = _number(json.loads(line).get(metric.value))
-        if found is not None:
-            values.setdefault(row_rank, {})[step] = found
+    for one in load_ranks(session, run) if rank is None else [rank]:
+        for beat in load_beats(session, run, one, (SOURCE.get(metric, Msg.PROGRESS),)):
+            found = getattr(beat, metric.value)
+            if found is not None:
+                values.setdefault(one, {})[beat.step] = found
     return SeriesView(
         run=run,
         metric=metric,
         unit=UNITS.get(metric),
         series=[_rank_series(rank, by_step, points) for rank, by_step in sorted(values.items())],
     )
-
-
-def _number(value: object) -> float | None:
-    """Return a heartbeat's number; non-finite ones come as strings."""
-    if isinstance(value, bool) or value is None:
-        return None
-    if isinstance(value, int | float):
-        return float(value)
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return None
-    return None
 
 
 def _rank_series(rank: int, by_step: dict[int, float], points: int) -> RankSeries:

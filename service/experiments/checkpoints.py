@@ -1,41 +1,147 @@
-"""Which checkpoint may a run go on from? The last one whose manifest holds, byte for byte.
+"""Which checkpoint may a run go on from? The last one that was found whole, byte for byte.
 
-The manifest is written last, so a checkpoint without one, or one whose sizes or digests differ, is
-passed over for the one before it.
+Whether one is whole is looked at where it lies. Where the run's directory is at hand (this host, or
+a file system that its host shares), here: the manifest is written last, so a checkpoint without
+one, or one whose sizes or digests differ, is passed over for the one before it. Of a run on another
+host its watcher has said which checkpoints it verified, in the ticks that were shipped; that such a
+one is there no more is found by the preflight of the run that should have gone on from it, and told
+by `found_missing`.
 """
 
 import hashlib
+import json
 import logging
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
 
-from gonogo.contract.errors import Corrupt
+from pydantic import ValidationError
+from sqlalchemy.orm import Session
+
+from gonogo.contract.errors import Corrupt, GonogoError
+from gonogo.contract.observation import CheckpointSeen, Kind
 from gonogo.contract.order import ResumePoint
-from gonogo.contract.records import Manifest
+from gonogo.contract.records import Manifest, Preflight
 from gonogo.rundir import RunDir, load_record
+from service.db.schema import RunRow
+from service.evidence.artifacts import reachable_dir
+from service.evidence.files import load_bytes_backwards
 
 _log = logging.getLogger(__name__)
 _CHUNK_BYTES = 2**20
+_TICKS = "watch.jsonl"
+_SAID = f'"{Kind.CHECKPOINTS}"'.encode()
 
 
-def find_durable_checkpoint(run_dir: str | None) -> ResumePoint | None:
-    """Return the newest checkpoint of a run directory on this host that verifies, or None."""
-    return next(durable_checkpoints(run_dir), None)
-
-
-def durable_checkpoints(run_dir: str | None, before: int | None = None) -> Iterator[ResumePoint]:
-    """Yield the checkpoints of a run directory on this host that verify, the newest first.
+def durable_checkpoints(
+    session: Session, run: RunRow, before: int | None = None
+) -> Iterator[ResumePoint]:
+    """Yield the checkpoints of a run that were found whole, the newest first.
 
     Those of step `before` and later are not even read.
     """
-    if run_dir is None:
+    if run.dir is None:
         return
-    folder = RunDir(Path(run_dir)).checkpoints
+    here = reachable_dir(run)
+    if here is not None:
+        yield from _verified_here(here, before)
+        return
+    for seen in _told(session, run):
+        place = PurePosixPath(seen.path)
+        if not seen.verified or seen.step is None or ".." in place.parts or place.is_absolute():
+            continue
+        if before is None or seen.step < before:
+            yield ResumePoint(path=str(run.dir / place), step=seen.step)
+
+
+def is_durable(point: ResumePoint, attempts: Iterable[RunRow]) -> bool:
+    """Say whether a checkpoint that was found whole once still is, as far as anybody knows.
+
+    Args:
+        point: the checkpoint.
+        attempts: the runs of its experiment, which may have tried to go on from it.
+    """
+    folder = Path(point.path)
+    if folder.is_dir():
+        manifest = _verified(folder)
+        return manifest is not None and manifest.step == point.step
+    rows = list(attempts)
+    holder = next((run for run in rows if _holds(run, point.path)), None)
+    if holder is not None and reachable_dir(holder) is not None:
+        return False
+    return point.path not in found_missing(rows)
+
+
+def found_missing(attempts: Iterable[RunRow]) -> set[str]:
+    """Return the checkpoints that preflight did not find where they were written.
+
+    Another host that lacks one proves nothing, unless nobody knows which host wrote it.
+    """
+    rows = list(attempts)
+    found = set()
+    for run in rows:
+        if run.resume_from is None or not _lacked_checkpoint(run):
+            continue
+        path = str(run.resume_from["path"])
+        holder = next((other for other in rows if _holds(other, path)), None)
+        if holder is None or holder.host == run.host:
+            found.add(path)
+    return found
+
+
+def host_of(point: ResumePoint, attempts: Iterable[RunRow]) -> str | None:
+    """Return the host on which a checkpoint was written; None when no run of these wrote it."""
+    return next((run.host for run in attempts if _holds(run, point.path)), None)
+
+
+def is_unfit(run: RunRow) -> bool:
+    """Say whether a run's preflight found its host unfit for any run."""
+    record = _preflight(run)
+    return record is not None and record.host_is_unfit()
+
+
+def _holds(run: RunRow, path: str) -> bool:
+    return run.dir is not None and PurePosixPath(path).is_relative_to(run.dir)
+
+
+def _lacked_checkpoint(run: RunRow) -> bool:
+    """Say whether a run was not started for want of its checkpoint."""
+    record = _preflight(run)
+    return record is not None and "resume" in record.failed()
+
+
+def _preflight(run: RunRow) -> Preflight | None:
+    """Return what the preflight of a run said; None where nobody can read it."""
     try:
-        candidates = sorted((path for path in folder.iterdir() if path.is_dir()), reverse=True)
+        return Preflight.model_validate(run.preflight)
+    except ValidationError:
+        return None
+
+
+def _told(session: Session, run: RunRow) -> Iterator[CheckpointSeen]:
+    """Yield what the run's watcher said of its checkpoints, the newest first."""
+    for piece in load_bytes_backwards(session, run.id, _TICKS):
+        if _SAID not in piece:
+            continue
+        for line in reversed(piece.splitlines()):
+            if _SAID in line:
+                yield from reversed(_seen(line))
+
+
+def _seen(line: bytes) -> list[CheckpointSeen]:
+    """Return what a tick says of checkpoints; what cannot be read says nothing."""
+    try:
+        rows = json.loads(line)["observations"][Kind.CHECKPOINTS]
+        return [CheckpointSeen.model_validate(row) for row in rows]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return []
+
+
+def _verified_here(run_dir: RunDir, before: int | None) -> Iterator[ResumePoint]:
+    try:
+        candidates = sorted(row for row in run_dir.checkpoints.iterdir() if row.is_dir())
     except OSError:
         return
-    for path in candidates:
+    for path in reversed(candidates):
         if before is not None and not _is_before(path, before):
             continue
         manifest = _verified(path)
@@ -51,12 +157,6 @@ def _is_before(folder: Path, step: int) -> bool:
     return manifest is not None and manifest.step < step
 
 
-def is_durable(point: ResumePoint) -> bool:
-    """Say whether a checkpoint on this host still verifies."""
-    manifest = _verified(Path(point.path))
-    return manifest is not None and manifest.step == point.step
-
-
 def _verified(folder: Path) -> Manifest | None:
     try:
         manifest = load_record(folder / "manifest.json", Manifest)
@@ -66,7 +166,7 @@ def _verified(folder: Path) -> Manifest | None:
             path = RunDir(folder).inside(name)
             if path.stat().st_size != expected.bytes or _sha256(path) != expected.sha256:
                 raise Corrupt(f"{name} is not what the manifest says")
-    except (OSError, Corrupt) as error:
+    except (OSError, GonogoError) as error:
         _log.warning("checkpoint %s: %s", folder, error, extra={"action": "checkpoint_refused"})
         return None
     return manifest

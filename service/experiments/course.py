@@ -5,7 +5,9 @@ is decided elsewhere: by `gonogo.judge.course.decide` after a run, by `verbs` an
 person.
 """
 
+import json
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -28,7 +30,8 @@ from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
 from gonogo.planning.resolve import ResolvedPlan
 from service.db.schema import ExperimentRow, PhaseRow, ProgressRow, RunRow
-from service.experiments.checkpoints import durable_checkpoints, find_durable_checkpoint, is_durable
+from service.db.store import Topic, ring
+from service.experiments.checkpoints import durable_checkpoints, found_missing, is_durable
 from service.experiments.lifecycle import (
     Deed,
     load_run,
@@ -43,8 +46,13 @@ from service.told.awaited import is_owed
 
 
 def resolved_of(experiment: ExperimentRow) -> ResolvedPlan:
-    """Return the plan that an experiment froze."""
-    return ResolvedPlan.model_validate(experiment.resolved)
+    """Return the plan that an experiment froze; experiments of one plan share it."""
+    return _resolved_text(json.dumps(experiment.resolved))
+
+
+@lru_cache(maxsize=32)
+def _resolved_text(text: str) -> ResolvedPlan:
+    return ResolvedPlan.model_validate_json(text)
 
 
 def active_phase(deed: Deed, experiment: ExperimentRow) -> PhaseRow | None:
@@ -75,18 +83,27 @@ def give_up_rest(deed: Deed, experiment: ExperimentRow, run: RunRow, why: str) -
     if run.state != RunState.ENDED or run.judged or run.given_up:
         return
     run.given_up = True
+    ring(deed.session, Topic.ENDED)
     record_event(deed, experiment, "run.given_up", run=run.id, phase=run.phase, text=why)
 
 
 def start_phase(
-    deed: Deed, experiment: ExperimentRow, phase: PhaseRow, point: ResumePoint | None = None
+    deed: Deed,
+    experiment: ExperimentRow,
+    phase: PhaseRow,
+    point: ResumePoint | None = None,
+    *,
+    new: bool = False,
 ) -> RunRow:
-    """Activate a phase and queue its first run, which begins with `point` or goes on from it."""
+    """Activate a phase and queue its first run, which begins with `point` or goes on from it.
+
+    Of a `new` experiment, which has no runs, none are looked for.
+    """
     move_phase(deed, experiment, phase, PhaseEvent.ACTIVATE)
     reason = RunReason.FIRST if experiment.campaign is None else RunReason.CAMPAIGN
     if point is not None and point.step:
         reason = RunReason.RESUME
-    return queue_run(deed, experiment, phase.name, reason, resume_from=point)
+    return queue_run(deed, experiment, phase.name, reason, resume_from=point, new=new)
 
 
 def gpus_of(plan: Plan, change: RecordedPatch | None = None) -> int:
@@ -111,13 +128,14 @@ def queue_run(
     resume_from: ResumePoint | None = None,
     change: Mapping[str, Any] | None = None,
     until: int | None = None,
+    new: bool = False,
 ) -> RunRow:
     """Queue the next attempt of a phase, which goes to step `until` or to the phase's last.
 
     Raises:
         Conflict: an attempt of it has not ended.
     """
-    before = runs_of(deed.session, experiment.id, phase)
+    before = [] if new else runs_of(deed.session, experiment.id, phase)
     if any(run.state != RunState.ENDED for run in before):
         raise Conflict(f"phase {phase} has a run that has not ended", state=experiment.state)
     plan = resolved_of(experiment).parsed()
@@ -139,6 +157,7 @@ def queue_run(
     )
     deed.session.add(run)
     deed.session.flush()
+    ring(deed.session, Topic.QUEUED)
     deed.session.add(ProgressRow(run=run.id))
     record_event(
         deed,
@@ -202,12 +221,14 @@ def _lineage_checkpoint(
     if not runs and experiment.origin is not None:
         source = session.get(ExperimentRow, experiment.origin["experiment"])
         return None if source is None else _lineage_checkpoint(session, source, phase)
+    attempts = runs_of(session, experiment.id)
+    missing = found_missing(attempts)
     for run in reversed(runs):
-        found = find_durable_checkpoint(run.dir)
-        if found is not None:
-            return found
+        for found in durable_checkpoints(session, run):
+            if found.path not in missing:
+                return found
         began = _beginning_of(run)
-        if began is not None and began.step and is_durable(began):
+        if began is not None and began.step and is_durable(began, attempts):
             return began  # a rerun may have begun before the newest of the run before it
         if began is None and run.state == RunState.ENDED and run.dir is not None:
             return None
@@ -230,9 +251,10 @@ def checkpoints_before(session: Session, run: str, step: int | None) -> Iterator
     """
     row = load_run(session, run)
     began = _beginning_of(row)
-    yield from durable_checkpoints(row.dir, step)
+    yield from durable_checkpoints(session, row, step)
     early = began is not None and (step is None or began.step < step)
-    if began is not None and early and (not began.step or is_durable(began)):
+    attempts = runs_of(session, row.experiment)
+    if began is not None and early and (not began.step or is_durable(began, attempts)):
         yield began
 
 

@@ -9,17 +9,17 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from pydantic import TypeAdapter
-from sqlalchemy import Select, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.api import Forecast
 from gonogo.contract.criterion import Metric
 from gonogo.contract.errors import Rejected
 from gonogo.contract.facts import PaceFacts
-from gonogo.contract.heartbeat import Msg
+from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.lifecycle import PhaseState, RunState
 from gonogo.contract.order import Order
 from gonogo.judge.course.forecast import (
@@ -34,11 +34,11 @@ from gonogo.judge.course.forecast import (
 from service.db.schema import (
     AssessmentRow,
     ExperimentRow,
-    HeartbeatRow,
     PhaseRow,
     ProgressRow,
     RunRow,
 )
+from service.evidence.heartbeats import load_beats, load_newest_beats
 
 _WINDOW = 64
 _RUNS = 3
@@ -51,6 +51,8 @@ CLAIMED_LABEL = "claimed_seconds"
 PRICE_LABEL = "price_per_device_hour"
 """Label that says what a device costs an hour."""
 _PACE = TypeAdapter(dict[str, PaceFacts])
+_ENDS = (Msg.STEP_END, Msg.PROGRESS)
+"""Lines that may end a step."""
 _TO_COME = (PhaseState.PENDING, PhaseState.ACTIVE)
 
 
@@ -94,6 +96,8 @@ def load_forecast(
     experiment: ExperimentRow,
     phases: Sequence[PhaseRow],
     runs: Sequence[RunRow],
+    *,
+    whole: bool = True,
 ) -> Forecast:
     """Return how long the phases that are not over take.
 
@@ -102,6 +106,7 @@ def load_forecast(
         experiment: whose rest it is.
         phases: its phases, in their order.
         runs: its runs, oldest first.
+        whole: with the time to the next checkpoint, for which all lines may have to be looked at.
     """
     claimed = _number(experiment.labels, CLAIMED_LABEL)
     living = _load_living(session, runs)
@@ -118,7 +123,8 @@ def load_forecast(
         "cost_p90": cost_of(found.seconds_p90, devices=devices, per_hour=price),
     }
     if living is not None:
-        more |= {"next_checkpoint_s": _next_checkpoint_s(session, living, found.step_s)}
+        if whole:
+            more |= {"next_checkpoint_s": _next_checkpoint_s(session, living, found.step_s)}
         more |= _deadline(living)
     return found.model_copy(update=more)
 
@@ -127,8 +133,9 @@ def _load_living(session: Session, runs: Sequence[RunRow]) -> _Living | None:
     row = next((run for run in runs if run.state != RunState.ENDED), None)
     if row is None:
         return None
-    progress = session.get(ProgressRow, row.id)
-    first, last, gaps_s = _load_ends(session, row.id)
+    queued = row.state == RunState.QUEUED  # then nothing was heard of it
+    progress = None if queued else session.get(ProgressRow, row.id)
+    first, last, gaps_s = (None, None, []) if queued else _load_ends(session, row.id)
     mean_s = steps = 0.0
     if first and last and first.boot == last.boot and last.step > first.step:
         steps = last.step - first.step
@@ -163,24 +170,16 @@ def _load_ended(session: Session, runs: Sequence[RunRow]) -> list[Measured]:
     return found[::-1]
 
 
-def _lines(run: str) -> Select[str]:
-    """Return the query of the lines of rank 0 that may end a step."""
-    ends = (Msg.STEP_END.value, Msg.PROGRESS.value)
-    return select(HeartbeatRow.line).where(
-        HeartbeatRow.run == run, HeartbeatRow.rank == 0, HeartbeatRow.msg.in_(ends)
-    )
-
-
 def _load_first(session: Session, run: str) -> _End | None:
     """Return the end of a run's first step."""
-    lines = session.scalars(_lines(run).order_by(HeartbeatRow.n).limit(2)).all()
-    return next(iter(_ends(lines)), None)
+    beats = islice(load_beats(session, run, 0, _ENDS), 2)
+    return next(iter(_ends(list(beats))), None)
 
 
 def _load_ends(session: Session, run: str) -> tuple[_End | None, _End | None, list[float]]:
     """Return the ends of a run's first and last step, and the seconds between the last ones."""
-    query = _lines(run).order_by(HeartbeatRow.n.desc()).limit(2 * (_WINDOW + 1))
-    ends = _ends(session.scalars(query).all()[::-1])[-_WINDOW - 1 :]
+    newest = list(islice(load_newest_beats(session, run, 0, _ENDS), 2 * (_WINDOW + 1)))
+    ends = _ends(newest[::-1])[-_WINDOW - 1 :]
     pairs = [(early, late) for early, late in pairwise(ends) if early.boot == late.boot]
     gaps_s = [
         (late.mono - early.mono) / (late.step - early.step)
@@ -190,15 +189,11 @@ def _load_ends(session: Session, run: str) -> tuple[_End | None, _End | None, li
     return (_load_first(session, run) if ends else None), (ends[-1] if ends else None), gaps_s
 
 
-def _ends(lines: Sequence[str]) -> list[_End]:
+def _ends(beats: Sequence[Heartbeat]) -> list[_End]:
     """Return the ends of steps: `step_end`, or the progress of a program that says no such line."""
-    rows = [json.loads(line) for line in lines]
-    if any(row["msg"] == Msg.STEP_END for row in rows):
-        rows = [row for row in rows if row["msg"] == Msg.STEP_END]
-    return [
-        _End(boot=row["boot"], step=row["step"], mono=float(row["mono"]), at=float(row["ts"]))
-        for row in rows
-    ]
+    if any(beat.msg == Msg.STEP_END for beat in beats):
+        beats = [beat for beat in beats if beat.msg == Msg.STEP_END]
+    return [_End(boot=beat.boot, step=beat.step, mono=beat.mono, at=beat.ts) for beat in beats]
 
 
 def _start_s(run: RunRow, first: _End | None) -> float | None:
@@ -230,13 +225,8 @@ def _next_checkpoint_s(session: Session, living: _Living, step_s: float) -> floa
     order, last, first = living.order, living.last, living.first
     if order is None or order.steps is None or last is None or first is None:
         return None
-    query = select(HeartbeatRow.line).where(
-        HeartbeatRow.run == living.row.id,
-        HeartbeatRow.rank == 0,
-        HeartbeatRow.msg == Msg.CHECKPOINT.value,
-    )
-    saved = session.scalars(query.order_by(HeartbeatRow.n.desc()).limit(1)).first()
-    since = float(json.loads(saved)["ts"]) if saved else first.at
+    saved = next(load_newest_beats(session, living.row.id, 0, (Msg.CHECKPOINT,)), None)
+    since = saved.ts if saved else first.at
     return next_checkpoint_s(
         step=living.step,
         step_s=step_s,

@@ -26,6 +26,7 @@ from gonogo.contract.lifecycle import (
     advance_run,
 )
 from service.db.schema import AlertRow, EventRow, ExperimentRow, PhaseRow, RunRow
+from service.db.store import Topic, ring
 
 CONDUCTOR = "conductor"
 """Actor of what happens by itself."""
@@ -115,6 +116,7 @@ def record_event(
 ) -> None:
     """Append an event under the experiment's lock."""
     experiment.event_seq += 1
+    ring(deed.session, Topic.EVENTS)
     deed.session.add(
         EventRow(
             id=new_id(Kind.EVENT),
@@ -145,6 +147,7 @@ def queue_alert(
 ) -> str:
     """Put an alert into the outbox and return its id; it leaves after the commit, or never."""
     alert = new_id(Kind.ALERT)
+    ring(deed.session, Topic.ALERTS)
     data = AlertData(
         alert_id=alert,
         experiment=experiment.id,
@@ -233,6 +236,7 @@ def move_run(
     if new is RunState.ENDED:
         run.ended_at = deed.now
         run.suspect = run.lost = False
+        ring(deed.session, Topic.ENDED)
     record_event(
         deed,
         row,

@@ -197,8 +197,8 @@ def _point(
     elif step == 0:
         found = load_weights(session, source, wanted.init_from)
     else:
-        folders = [run.dir for run in runs_of(session, source.id, phase)]
-        durable = {row.step: row for folder in folders for row in durable_checkpoints(folder)}
+        runs = runs_of(session, source.id, phase)
+        durable = {row.step: row for run in runs for row in durable_checkpoints(session, run)}
         if step not in durable:
             there = ", ".join(map(str, sorted(durable))) or "none"
             raise _rejected(f"no durable checkpoint of {phase} at step {step}; there are: {there}")

@@ -1,7 +1,10 @@
 """What becomes of a submission? A frozen plan, its phases, and the first queued run."""
 
+import json
 import unicodedata
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from gonogo.contract.api import CampaignPlace, Submission
@@ -10,9 +13,11 @@ from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.lifecycle import ExperimentState, PhaseEvent, PhaseState
 from gonogo.contract.order import Order
 from gonogo.planning.checks import warnings_of
+from gonogo.planning.configurations import configurations_stamp
+from gonogo.planning.programs import needs
 from gonogo.planning.resolve import ResolvedPlan, build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
-from service.db.schema import ExperimentRow, PhaseRow
+from service.db.schema import ExperimentRow, PhaseRow, RunRow
 from service.experiments.course import start_phase
 from service.experiments.forecasts import check_labels
 from service.experiments.lifecycle import Deed, lock_experiment, move_phase, record_event
@@ -28,9 +33,27 @@ def resolve_submission(submission: Submission) -> ResolvedPlan:
     """
     check_texts(submission.name, submission.labels)
     check_labels(submission.labels)
-    plan = submission.plan
+    asked = json.dumps([submission.plan, submission.set])
+    if len(asked) > _MOST_CHARS:
+        return _resolved(submission.plan, submission.set)
+    return _resolved_text(asked, configurations_stamp())
+
+
+_MOST_CHARS = 2**16
+"""Of a submission that is remembered."""
+
+
+@lru_cache(maxsize=64)
+def _resolved_text(asked: str, stamp: tuple[tuple[str, int], ...]) -> ResolvedPlan:
+    """Return what was asked, resolved; the same again is not, until a configuration changes."""
+    del stamp  # a part of the key
+    plan, sets = json.loads(asked)
+    return _resolved(plan, sets)
+
+
+def _resolved(plan: str | Mapping[str, Any], sets: Mapping[str, Any]) -> ResolvedPlan:
     data = bundled_plan(plan) if isinstance(plan, str) else plan
-    return resolve_plan(data, submission.set)
+    return resolve_plan(data, sets)
 
 
 def build_orders(resolved: ResolvedPlan) -> list[Order]:
@@ -83,13 +106,23 @@ def build_dry_run(
     }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Created:
+    """An experiment that has just been stored."""
+
+    experiment: ExperimentRow
+    phases: list[PhaseRow]
+    run: RunRow
+    """The first one, which is queued."""
+
+
 def create_experiment(
     deed: Deed,
     submission: Submission,
     resolved: ResolvedPlan,
     origin: Origin | None = None,
     place: CampaignPlace | None = None,
-) -> ExperimentRow:
+) -> Created:
     """Store an experiment and queue the first run of its first phase, or of its origin's.
 
     Args:
@@ -112,6 +145,7 @@ def create_experiment(
         event_seq=0,
         decision_seq=0,
         token=0,
+        needs=needs(plan),
         frozen=dict(origin.frozen) if origin is not None else {},
         origin=origin.view().wire() if origin is not None else None,
         campaign=place.campaign if place is not None else None,
@@ -127,18 +161,19 @@ def create_experiment(
             position=position,
             steps=phase.steps,
             state=PhaseState.PENDING.value,
+            init_from=phase.init_from,
         )
         for position, phase in enumerate(plan.phases)
     ]
     deed.session.add_all(phases)
     record_event(deed, experiment, "experiment.state", state=experiment.state, plan=plan.name)
     if origin is None:
-        start_phase(deed, experiment, phases[0])
-        return experiment
+        run = start_phase(deed, experiment, phases[0], new=True)
+        return Created(experiment=experiment, phases=phases, run=run)
     for phase in phases[: len(origin.verdicts)]:
         phase.verdict = origin.verdicts[phase.name]
         move_phase(deed, experiment, phase, PhaseEvent.INHERIT)
-    start_phase(deed, experiment, phases[len(origin.verdicts)], origin.point)
+    run = start_phase(deed, experiment, phases[len(origin.verdicts)], origin.point, new=True)
     source = lock_experiment(deed, origin.experiment)
     record_event(deed, source, "experiment.continued", phase=origin.phase, by=experiment.id)
-    return experiment
+    return Created(experiment=experiment, phases=phases, run=run)

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from sqlalchemy import select
+from sqlalchemy import Table, bindparam, select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import Conflict, NotAllowed, NotFound
@@ -44,6 +44,10 @@ ALLOWS: dict[Role, frozenset[Role]] = {
 }
 """Role that a call asks for → roles of keys that may make it."""
 
+_KEYS = cast(Table, KeyRow.__table__).c
+_KEY = select(_KEYS.id, _KEYS.name, _KEYS.role, _KEYS.worker, _KEYS.hash, _KEYS.revoked_at).where(
+    _KEYS.hash == bindparam("hashed")
+)
 LOCAL_KEYS = (("key", Role.ADMIN), ("worker_key", Role.WORKER))
 _bearer = HTTPBearer(auto_error=False, description="An API key.")
 
@@ -72,7 +76,7 @@ def hash_key(key: str) -> str:
 def find_principal(session: Session, key: str) -> Principal | None:
     """Return whose key this is, unless it is unknown or revoked."""
     hashed = hash_key(key)
-    row = session.scalars(select(KeyRow).where(KeyRow.hash == hashed)).first()
+    row = session.connection().execute(_KEY, {"hashed": hashed}).first()
     if row is None or row.revoked_at is not None or not hmac.compare_digest(row.hash, hashed):
         return None
     return Principal(key_id=row.id, name=row.name, role=Role(row.role), worker=row.worker)
@@ -108,6 +112,24 @@ def create_key(
         )
     )
     return key
+
+
+def adopt_key(session: Session, name: str, role: Role, key: str, now: float) -> None:
+    """Make a key that was made elsewhere the living one of its name; a former one is revoked.
+
+    Raises:
+        Conflict: the key is, or was, another's.
+    """
+    known = session.scalars(select(KeyRow).where(KeyRow.hash == hash_key(key))).first()
+    if known is not None:
+        if known.name == name and known.role == role and known.revoked_at is None:
+            return
+        raise Conflict(f"this key is known already, as {known.name} of role {known.role}")
+    living = select(KeyRow).where(KeyRow.name == name, KeyRow.revoked_at.is_(None))
+    for row in session.scalars(living):
+        row.revoked_at = now
+    session.flush()
+    create_key(session, name, role, now, key)
 
 
 def revoke_key(session: Session, name: str, now: float) -> None:
@@ -172,8 +194,8 @@ def _load_or_create(path: Path) -> str:
     return key
 
 
-def get_context(request: Request) -> Context:
-    """Return the service's context (a FastAPI dependency)."""
+async def get_context(request: Request) -> Context:
+    """Return the service's context (a FastAPI dependency; it waits for no thread)."""
     context: Context = request.app.state.context
     return context
 

@@ -1,8 +1,16 @@
-"""Which version of an experiment does a person act on? `ETag` and `If-Match`."""
+"""Which version of an experiment does a person act on, and has it changed? ETag, If-Match, 304.
 
-from typing import Annotated
+An `ETag` is `"VERSION-DIGEST"`: the number of the experiment's last event, and a digest of the
+whole answer. `If-None-Match` is answered with 304 when nothing of the body has changed, progress
+and forecast included. `If-Match` asks for the version alone, since a person who approves acts on
+what has happened, and a step that was made meanwhile is no reason to refuse.
+"""
+
+import hashlib
+from typing import Annotated, Any
 
 from fastapi import Header
+from pydantic import BaseModel
 
 from service.db.schema import ExperimentRow
 from service.http.problems import Outdated
@@ -11,11 +19,31 @@ IfMatch = Annotated[
     str | None,
     Header(max_length=200, description="`ETag` of the experiment as you saw it, or `*`."),
 ]
+IfNoneMatch = Annotated[
+    str | None,
+    Header(max_length=2000, description="`ETag` of the answer that you have, or `*`."),
+]
+ETAG_HEADER: dict[str, Any] = {
+    "ETag": {
+        "description": "Version of the experiment and digest of this answer.",
+        "schema": {"type": "string"},
+    }
+}
+"""For the `headers` of a documented answer."""
 
 
-def etag_of(row: ExperimentRow) -> str:
-    """Return the version of an experiment: everything that happens to it is an event."""
-    return f'"{row.event_seq}"'
+def etag_of(row: ExperimentRow, view: BaseModel) -> str:
+    """Return the validator of an answer that shows an experiment."""
+    digest = hashlib.sha256(view.model_dump_json().encode("utf-8", "replace")).hexdigest()[:16]
+    return f'"{row.event_seq}-{digest}"'
+
+
+def is_same(etag: str, if_none_match: str | None) -> bool:
+    """Say whether the caller has this very answer already (a weak comparison)."""
+    if if_none_match is None:
+        return False
+    named = {part.strip().removeprefix("W/") for part in if_none_match.split(",")}
+    return "*" in named or etag in named
 
 
 def check_if_match(row: ExperimentRow, if_match: str | None) -> None:
@@ -26,6 +54,6 @@ def check_if_match(row: ExperimentRow, if_match: str | None) -> None:
     """
     if if_match is None:
         return
-    named = {part.strip() for part in if_match.split(",")}
-    if "*" not in named and etag_of(row) not in named:
+    named = {part.strip().strip('"').partition("-")[0] for part in if_match.split(",")}
+    if "*" not in named and str(row.event_seq) not in named:
         raise Outdated

@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Query
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from gonogo.contract.ids import Kind, is_id
 from service.http.problems import BadRequest
 
 _T = TypeVar("_T")
@@ -26,6 +27,8 @@ Cursor = Annotated[
 
 class Page(BaseModel, Generic[_T]):
     """One page of a list; `next_cursor` is null on the last."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")
 
     items: list[_T]
     next_cursor: str | None = None
@@ -61,6 +64,17 @@ def number_cursor(cursor: str | None) -> int | None:
     if not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 19):
         raise BadRequest(f"cursor: {cursor!r} is not the `next_cursor` of a page of this list")
     return int(cursor)
+
+
+def id_cursor(cursor: str | None, kind: Kind) -> str | None:
+    """Return a cursor that is an id.
+
+    Raises:
+        BadRequest: it is not.
+    """
+    if cursor is not None and not is_id(cursor, kind):
+        raise BadRequest(f"cursor: {cursor!r} is not the `next_cursor` of a page of this list")
+    return cursor
 
 
 def page_of(

@@ -6,9 +6,10 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 
@@ -74,9 +75,18 @@ STATUS: tuple[tuple[type[GonogoError], int], ...] = (
 )
 """Error → HTTP status; the first row that fits."""
 
+_HEADERS = {
+    401: {"WWW-Authenticate": "`Bearer`"},
+    429: {"Retry-After": "Seconds after which to try again."},
+    503: {"Retry-After": "Seconds after which to try again."},
+}
 DOCUMENTED: dict[int | str, dict[str, Any]] = {
     status: {
         "description": title,
+        "headers": {
+            name: {"description": text, "schema": {"type": "string"}}
+            for name, text in _HEADERS.get(status, {}).items()
+        },
         "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemBody"}}},
     }
     for status, title in (
@@ -94,6 +104,12 @@ DOCUMENTED: dict[int | str, dict[str, Any]] = {
 }
 
 
+LOCATION_HEADER: dict[str, Any] = {
+    "Location": {"description": "Path of what was made.", "schema": {"type": "string"}}
+}
+"""For the `headers` of a documented answer."""
+
+
 class WireResponse(JSONResponse):
     """JSON by the one encoder of the wire: non-finite numbers are strings."""
 
@@ -102,6 +118,12 @@ class WireResponse(JSONResponse):
         return json.dumps(
             wire_value(content), ensure_ascii=False, allow_nan=False, separators=(",", ":")
         ).encode("utf-8", "replace")
+
+
+def model_response(model: BaseModel, *, exclude_unset: bool = False) -> Response:
+    """Return a model of the contract as an answer, written once and not validated again."""
+    text = model.model_dump_json(exclude_unset=exclude_unset, by_alias=True)
+    return Response(text, media_type="application/json")
 
 
 def status_of(error: GonogoError) -> int:
@@ -158,14 +180,15 @@ def _on_invalid(request: Request, error: Exception) -> JSONResponse:
         for row in error.errors()
     ]
     unreadable = any(row["type"] == "json_invalid" for row in error.errors())
+    cursor = any(row["loc"][:2] == ("query", "cursor") for row in error.errors())
     rows = [{**row, "path": ""} for row in rows] if unreadable else rows
     first = rows[0]
     body = ProblemBody(
-        title="Bad request" if unreadable else "The request is not valid",
-        status=400 if unreadable else 422,
+        title="Bad request" if unreadable or cursor else "The request is not valid",
+        status=400 if unreadable or cursor else 422,
         detail=f"{first['path']}: {first['message']}" if first["path"] else first["message"],
         instance=request.url.path,
-        code="bad_request" if unreadable else "rejected",
+        code="bad_request" if unreadable or cursor else "rejected",
         errors=rows,
     )
     return problem_response(body)

@@ -2,13 +2,16 @@
 
 `id` is the experiment's `seq`: whoever reconnects with `Last-Event-ID` misses nothing and gets
 nothing twice. Between events, `progress` messages (without an id) carry step, loss and speed of the
-run; a comment every 15 s keeps the connection.
+run; a comment every 15 s keeps the connection. However many follow, the database is asked four
+times a second what is new, and a stream ends when its key is revoked.
 """
 
 import asyncio
 import json
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import select
@@ -18,7 +21,7 @@ from starlette.concurrency import run_in_threadpool
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.lifecycle import RunState
 from service.context import Context
-from service.db.schema import EventRow, ProgressRow, RunRow
+from service.db.schema import EventRow, ExperimentRow, KeyRow, ProgressRow, RunRow
 from service.http.problems import TooMany
 from service.instants import instant
 from service.views.news import view_event
@@ -27,48 +30,102 @@ POLL_S = 0.25
 PING_S = 15.0
 MAX_STREAMS = 200
 _BATCH = 500
-_open = threading.BoundedSemaphore(MAX_STREAMS)
+Progress = dict[str, Any]
 
 
-def stream_events(
-    context: Context, experiment: str, *, after: int, follow: bool
-) -> AsyncIterator[str]:
-    """Return the stream of an experiment's events with `seq` > `after`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _News:
+    """What the followed experiments are at."""
 
-    Raises:
-        TooMany: too many streams are open.
+    seq: dict[str, int]
+    """Experiment → number of its last event."""
+    progress: dict[str, Progress]
+    """Experiment → what its living run is at."""
+    keys: frozenset[str]
+    """Those of the followers' keys that are not revoked."""
+
+
+class Streams:
+    """Every stream of one process.
+
+    Args:
+        context: the service.
     """
-    if not _open.acquire(blocking=False):
-        raise TooMany("too many event streams are open")
-    return _stream(context, experiment, after, follow)
 
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._open = threading.BoundedSemaphore(MAX_STREAMS)
+        self._followed: Counter[str] = Counter()
+        self._keys: Counter[str] = Counter()
+        self._asking = asyncio.Lock()
+        self._news = _News(seq={}, progress={}, keys=frozenset())
+        self._asked_at = float("-inf")
 
-async def _stream(
-    context: Context, experiment: str, after: int, follow: bool
-) -> AsyncIterator[str]:
-    shown: dict[str, Any] | None = None
-    quiet_s = 0.0
-    try:
-        yield "retry: 1000\n\n"
-        while not context.closing.is_set():
-            events, progress = await run_in_threadpool(_load, context, experiment, after)
-            for event in events:
-                after = event["seq"]
-                yield format_event(event["type"], event, after)
-            if progress is not None and progress != shown:
-                shown = progress
-                yield format_event("progress", progress)
-            if len(events) == _BATCH:
-                continue
-            if not follow:
-                return
-            quiet_s = 0.0 if events else quiet_s + POLL_S
-            if quiet_s >= PING_S:
-                quiet_s = 0.0
-                yield ": still here\n\n"
-            await asyncio.sleep(POLL_S)
-    finally:
-        _open.release()
+    def follow(
+        self, experiment: str, *, after: int, follow: bool, key_id: str
+    ) -> AsyncIterator[str]:
+        """Return the stream of an experiment's events with `seq` > `after`.
+
+        Args:
+            experiment: which one.
+            after: number of the last event received.
+            follow: whether it goes on with what will happen.
+            key_id: whose; it ends with the key.
+
+        Raises:
+            TooMany: too many streams are open.
+        """
+        if not self._open.acquire(blocking=False):
+            raise TooMany("too many event streams are open")
+        return self._stream(experiment, after, follow, key_id)
+
+    async def _stream(
+        self, experiment: str, after: int, follow: bool, key_id: str
+    ) -> AsyncIterator[str]:
+        shown: Progress | None = None
+        quiet_s = 0.0
+        self._followed[experiment] += 1
+        self._keys[key_id] += 1
+        try:
+            yield "retry: 1000\n\n"
+            while not self._context.closing.is_set():
+                news = await self._ask(experiment, key_id)
+                if key_id not in news.keys:
+                    return  # it was revoked
+                events: list[dict[str, Any]] = []
+                if news.seq.get(experiment, 0) > after:
+                    events = await run_in_threadpool(_load, self._context, experiment, after)
+                for event in events:
+                    after = event["seq"]
+                    yield format_event(event["type"], event, after)
+                progress = news.progress.get(experiment)
+                if progress is not None and progress != shown:
+                    shown = progress
+                    yield format_event("progress", progress)
+                if len(events) == _BATCH:
+                    continue
+                if not follow:
+                    return
+                quiet_s = 0.0 if events else quiet_s + POLL_S
+                if quiet_s >= PING_S:
+                    quiet_s = 0.0
+                    yield ": still here\n\n"
+                await asyncio.sleep(POLL_S)
+        finally:
+            self._followed[experiment] -= 1
+            self._keys[key_id] -= 1
+            self._open.release()
+
+    async def _ask(self, experiment: str, key_id: str) -> _News:
+        """Return what is new, asked for all at once and not again before `POLL_S`."""
+        async with self._asking:
+            now = asyncio.get_running_loop().time()
+            known = experiment in self._news.seq and key_id in self._news.keys
+            if not known or now - self._asked_at >= POLL_S:
+                followed, keys = list(+self._followed), list(+self._keys)
+                self._news = await run_in_threadpool(_load_news, self._context, followed, keys)
+                self._asked_at = now
+            return self._news
 
 
 def format_event(kind: str, data: Any, number: int | None = None) -> str:
@@ -78,39 +135,50 @@ def format_event(kind: str, data: Any, number: int | None = None) -> str:
     return f"{head}event: {kind}\ndata: {text}\n\n"
 
 
-def _load(
-    context: Context, experiment: str, after: int
-) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-    def work(session: Session) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-        query = (
-            select(EventRow)
-            .where(EventRow.experiment == experiment, EventRow.seq > after)
-            .order_by(EventRow.seq)
-            .limit(_BATCH)
+def _load_news(context: Context, experiments: list[str], keys: list[str]) -> _News:
+    def work(session: Session) -> _News:
+        seq = select(ExperimentRow.id, ExperimentRow.event_seq).where(
+            ExperimentRow.id.in_(experiments)
         )
-        events = [view_event(row).model_dump(mode="json") for row in session.scalars(query)]
-        return events, _progress(session, experiment)
+        valid = select(KeyRow.id).where(KeyRow.id.in_(keys), KeyRow.revoked_at.is_(None))
+        return _News(
+            seq={name: number for name, number in session.execute(seq)},
+            progress=_progress(session, experiments),
+            keys=frozenset(session.scalars(valid)),
+        )
 
     return context.store.read(work)
 
 
-def _progress(session: Session, experiment: str) -> dict[str, Any] | None:
-    """Return what the living run is at, or None."""
+def _load(context: Context, experiment: str, after: int) -> list[dict[str, Any]]:
     query = (
-        select(RunRow, ProgressRow)
-        .join(ProgressRow, ProgressRow.run == RunRow.id)
-        .where(RunRow.experiment == experiment, RunRow.state != RunState.ENDED.value)
+        select(EventRow)
+        .where(EventRow.experiment == experiment, EventRow.seq > after)
+        .order_by(EventRow.seq)
+        .limit(_BATCH)
     )
-    found = session.execute(query).first()
-    if found is None or found[0].state == RunState.QUEUED:
-        return None
-    run, progress = found
+    return context.store.read(
+        lambda session: [view_event(row).model_dump(mode="json") for row in session.scalars(query)]
+    )
+
+
+def _progress(session: Session, experiments: list[str]) -> dict[str, Progress]:
+    """Return experiment → what its living run is at."""
+    query = (
+        select(RunRow.id, RunRow.experiment, RunRow.phase, RunRow.state, ProgressRow)
+        .join(ProgressRow, ProgressRow.run == RunRow.id)
+        .where(RunRow.experiment.in_(experiments))
+        .where(RunRow.state.not_in([RunState.ENDED.value, RunState.QUEUED.value]))
+    )
     return {
-        "run": run.id,
-        "phase": run.phase,
-        "state": run.state,
-        "step": progress.step,
-        "loss": float(progress.loss) if progress.loss is not None else None,
-        "toks_per_s": progress.toks_per_s,
-        "last_heartbeat_at": instant(progress.heartbeat_at),
+        experiment: {
+            "run": run,
+            "phase": phase,
+            "state": state,
+            "step": progress.step,
+            "loss": float(progress.loss) if progress.loss is not None else None,
+            "toks_per_s": progress.toks_per_s,
+            "last_heartbeat_at": instant(progress.heartbeat_at),
+        }
+        for run, experiment, phase, state, progress in session.execute(query)
     }

@@ -30,7 +30,6 @@ from gonogo.judge.gate.verdict import judge
 from gonogo.judge.ledger.recorded import RecordedDecision
 from gonogo.judge.ledger.seal import judged
 from gonogo.judge.ledger.settled import facts_of, rules_of
-from service.agent.pieces import has_records, promised_files
 from service.agent.telemetry import stored_bytes
 from service.db.schema import (
     AssessmentRow,
@@ -38,6 +37,7 @@ from service.db.schema import (
     FindingRow,
     RunRow,
 )
+from service.evidence.promised import has_records, promised_files
 from service.experiments.consequences import act
 from service.experiments.course import checkpoints_before, load_resume_points, resolved_of
 from service.experiments.decisions import load_conditions, record_conditions, record_decision

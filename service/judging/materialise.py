@@ -22,10 +22,9 @@ from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
 from gonogo.rundir import RunDir, save_json
-from service.agent.pieces import heartbeat_name, load_bytes, load_records, promised_files
-from service.db.schema import FindingRow, HeartbeatRow, OffsetRow, PieceRow, RunRow
-
-_AT_ONCE = 1_000
+from service.db.schema import FindingRow, OffsetRow, PieceRow, RunRow
+from service.evidence.files import load_bytes
+from service.evidence.promised import load_records, promised_files
 
 _log = logging.getLogger(__name__)
 
@@ -70,19 +69,7 @@ def _bytes_of(session: Session, run: RunRow, name: str, most: int | None) -> Ite
     first = session.scalars(query.order_by(PieceRow.start).limit(1)).first()
     if first == 0:
         return load_bytes(session, run.id, name, most)
-    if name.startswith("heartbeat_"):
-        return _lines_of(session, run.id, name)
     return _findings_of(session, run.id) if name == "findings.jsonl" else ()
-
-
-def _lines_of(session: Session, run: str, name: str) -> Iterator[bytes]:
-    """Yield a rank's lines of a run that was shipped before pieces were kept."""
-    query = select(HeartbeatRow.rank, HeartbeatRow.line).where(HeartbeatRow.run == run)
-    query = query.order_by(HeartbeatRow.n).execution_options(yield_per=_AT_ONCE)
-    with session.execute(query) as rows:
-        for rank, line in rows:
-            if heartbeat_name(rank) == name:
-                yield f"{line}\n".encode(errors="replace")
 
 
 def _findings_of(session: Session, run: str) -> Iterator[bytes]:

@@ -41,7 +41,7 @@ QUICK_S = 5.0
 router = APIRouter(tags=["open"])
 
 
-@router.get("/metrics", operation_id="metrics", response_class=Response)
+@router.get("/metrics", operation_id="show_metrics", response_class=Response)
 def metrics(request: Request, context: Service) -> Response:
     """Return every series of the control plane in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
@@ -49,7 +49,7 @@ def metrics(request: Request, context: Service) -> Response:
     return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-@router.get("/sd/prometheus", operation_id="prometheus_targets")
+@router.get("/sd/prometheus", operation_id="list_prometheus_targets")
 def prometheus_targets(context: Service) -> list[dict[str, Any]]:
     """Return the workers' exporters for Prometheus' http_sd."""
     rows = context.store.read(lambda session: list(session.scalars(select(WorkerRow))))

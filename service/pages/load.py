@@ -2,22 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
-from typing import Any
+from math import ceil, isfinite
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.api import ArtifactsView, ExperimentView, RunView
 from gonogo.contract.decision import CriterionResult, Decision
 from gonogo.contract.finding import Finding
-from gonogo.contract.heartbeat import Msg, parse_object
+from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.order import Order
 from gonogo.judge.course.cause import cause_of
-from service.db.schema import HeartbeatRow, LogRow, ProgressRow, RunRow
+from service.db.schema import LogRow, ProgressRow, RunRow
 from service.evidence.artifacts import list_artifacts
 from service.evidence.gate_now import load_gate_now
+from service.evidence.heartbeats import load_beats, load_ranks
 from service.experiments.decisions import load_decisions
 from service.experiments.lifecycle import load_experiment, runs_of
 from service.pages.charts import Line
@@ -153,28 +153,18 @@ def load_curves(session: Session, run: str, last_step: int) -> tuple[list[Line],
     return loss, [Line(name="tokens/s", points=_points(told, "toks_per_s"), kind="c")]
 
 
-def _load_said(
-    session: Session, run: str, msg: Msg, every: int
-) -> list[tuple[int, dict[str, Any]]]:
-    first = select(func.min(HeartbeatRow.rank)).where(HeartbeatRow.run == run)
-    query = (
-        select(HeartbeatRow.step, HeartbeatRow.line)
-        .where(HeartbeatRow.run == run, HeartbeatRow.rank == first.scalar_subquery())
-        .where(HeartbeatRow.msg == msg.value, HeartbeatRow.step % every == 0)
-        .order_by(HeartbeatRow.n)
-        .limit(4 * POINTS)
-    )
-    rows = {step: parse_object(line.encode()) for step, line in session.execute(query)}
+def _load_said(session: Session, run: str, msg: Msg, every: int) -> list[tuple[int, Heartbeat]]:
+    first = next(iter(load_ranks(session, run)), None)
+    if first is None:
+        return []
+    beats = load_beats(session, run, first, (msg,))
+    rows = {beat.step: beat for beat in beats if beat.step % every == 0}
     return sorted(rows.items())
 
 
-def _points(rows: Sequence[tuple[int, dict[str, Any]]], name: str) -> list[tuple[float, float]]:
-    found = [(float(step), line.get(name)) for step, line in rows]
-    return [
-        (step, float(value))
-        for step, value in found
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    ]
+def _points(rows: Sequence[tuple[int, Heartbeat]], name: str) -> list[tuple[float, float]]:
+    found = [(float(step), getattr(beat, name)) for step, beat in rows]
+    return [(step, value) for step, value in found if value is not None and isfinite(value)]
 
 
 def _logs(session: Session, run: str) -> list[str]:

@@ -26,7 +26,7 @@ from service.pages.route import PageRoute, Visitor
 from service.report.gates import observed_text, threshold_text
 from service.report.html import POLICY
 from service.report.writing import write_report
-from service.views.experiments import view_experiments
+from service.views.experiments import select_experiments, view_experiments
 from service.views.news import view_alert, view_worker
 
 REFRESH_S = 2
@@ -43,7 +43,7 @@ def experiments(context: Service, who: Visitor, cursor: Cursor = None) -> Respon
     def work(session: Session) -> tuple[list[Any], str | None]:
         rows, after = load_page(
             session,
-            select(ExperimentRow),
+            select_experiments(),
             ExperimentRow.id,
             limit=PAGE,
             after=cursor,

@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.device import DeviceSample
 from gonogo.contract.errors import Corrupt
-from service.agent.pieces import load_bytes
 from service.db.schema import OffsetRow
+from service.evidence.files import load_bytes
 
 MAX_BYTES = 32 * 2**20
 _STRETCH = 64

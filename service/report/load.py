@@ -29,7 +29,7 @@ from service.experiments.course import resolved_of
 from service.experiments.decisions import load_decisions
 from service.experiments.lifecycle import load_experiment, runs_of
 from service.instants import stamp
-from service.report.beats import load_beats
+from service.report.beats import load_run_beats
 from service.report.devices import build_devices, load_samples
 from service.report.evidence import Excerpt, load_stack
 from service.report.files import load_files
@@ -94,7 +94,7 @@ def load_run_report(
     """Return one run of an experiment."""
     order = Order.model_validate(run.order) if run.order else None
     findings = load_findings(session, run.id)
-    beats = load_beats(session, run.id)
+    beats = load_run_beats(session, run.id)
     samples = load_samples(session, run.id)
     ranks = build_numbers(order, beats, samples)
     said = {rank: row.steps.identity() for rank, row in beats.items()}

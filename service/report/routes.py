@@ -21,7 +21,7 @@ class Format(StrEnum):
 
 @router.get(
     "/experiments/{experiment}/report",
-    operation_id="report",
+    operation_id="show_report",
     response_class=Response,
     responses={
         200: {"content": {"text/markdown": {}, "text/html": {}}, "description": "The report."}
@@ -40,7 +40,7 @@ def report(
 
 @router.get(
     "/experiments/{experiment}/report/{picture}.png",
-    operation_id="report_picture",
+    operation_id="show_report_picture",
     response_class=FileResponse,
     responses={200: {"content": {"image/png": {}}, "description": "The picture."}},
 )

@@ -15,6 +15,7 @@ from gonogo.contract.finding import Severity
 from gonogo.contract.lifecycle import RunState
 from service.report.text import NONE, duration, inline, table
 from service.report.view import ReportView, RunReport
+from service.told.beginnings import GOING_ON, NO_CHECKPOINT
 
 MAX_ROWS = 150
 
@@ -108,6 +109,8 @@ def _run(data: Mapping[str, Any], run: RunReport | None) -> tuple[What, str]:
         reason = str(data.get("reason", "first"))
         point = data.get("resume_from") or {}
         after = f" after step {point.get('step')}" if point.get("step") else ""
+        if not point and reason in GOING_ON:
+            after = NO_CHECKPOINT
         change = _change(run)
         what = What.REMEDY if reason == "remedy" else What.RUN
         return what, f"{attempt} is queued ({inline(reason)}{after}{change})"

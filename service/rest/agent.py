@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header
+from fastapi import APIRouter, Header, Response
 from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import (
@@ -21,16 +21,15 @@ from service.agent.claims import Claimed, claim
 from service.agent.fence import Bearer, bind_key
 from service.agent.pieces import pack_streams, take_record
 from service.agent.run_states import take_evidence, take_findings, take_state
-from service.agent.telemetry import needs_flags, parse_stretches, take_telemetry, update_flags
-from service.db.schema import ExperimentRow, ProgressRow
-from service.experiments.lifecycle import Deed, load_run
+from service.agent.telemetry import Taken, parse_stretches, take_telemetry, update_flags
+from service.experiments.lifecycle import Deed
 from service.http.auth import Agent, Principal, Role, Service
-from service.http.problems import WireResponse
+from service.http.problems import WireResponse, model_response
 
 router = APIRouter(prefix="/agent", tags=["worker-facing"])
 
 
-@router.post("/claims", operation_id="claim", response_model=ClaimAnswer)
+@router.post("/claims", operation_id="create_claim", response_model=ClaimAnswer)
 def post_claim(context: Service, caller: Agent, request: ClaimRequest) -> WireResponse:
     """Offer free devices; get an order with its fencing token, or nothing."""
 
@@ -62,33 +61,27 @@ def _bearer(caller: Principal, token: int, secret: str | None) -> Bearer:
     return Bearer(token=token, secret=secret, worker=caller.worker)
 
 
-@router.post(
-    "/runs/{run}/telemetry", operation_id="post_telemetry", response_model_exclude_unset=True
-)
+@router.post("/runs/{run}/telemetry", operation_id="post_telemetry", response_model=TelemetryAck)
 def post_telemetry(
     context: Service, caller: Agent, run: str, telemetry: Telemetry, secret: ClaimSecret = None
-) -> TelemetryAck:
+) -> Response:
     """Send growing files by offset and log tails, renew the lease, get commands."""
     stretches = parse_stretches(telemetry.ranks)
     pieces = pack_streams(telemetry.files or [])
     bearer = _bearer(caller, telemetry.token, secret)
 
-    def work(session: Session) -> tuple[TelemetryAck, bool]:
+    def work(session: Session) -> Taken:
         deed = Deed(session=session, now=context.now(), actor=f"run {run}")
-        ack = take_telemetry(deed, run, telemetry, stretches, pieces, bearer)
-        row = load_run(session, run)
-        frozen = bool(session.get_one(ExperimentRow, row.experiment).frozen)
-        progress = session.get_one(ProgressRow, run)
-        return ack, needs_flags(row, progress, telemetry, frozen)
+        return take_telemetry(deed, run, telemetry, stretches, pieces, bearer)
 
-    ack, flags = context.store.write(work)
-    if flags:
+    taken = context.store.write(work)
+    if taken.flags:
         context.store.write(
             lambda session: update_flags(
                 Deed(session=session, now=context.now(), actor=f"run {run}"), run, telemetry
             )
         )
-    return ack
+    return model_response(taken.ack, exclude_unset=True)
 
 
 @router.post("/runs/{run}/state", operation_id="post_state")

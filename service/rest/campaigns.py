@@ -7,6 +7,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.api import CampaignSubmission, CampaignView, VerbBody
+from gonogo.contract.ids import Kind
+from gonogo.contract.output import CampaignDryRun
 from service.campaigns.create import (
     build_dry_run,
     create_campaign,
@@ -20,8 +22,8 @@ from service.db.schema import CampaignRow
 from service.experiments.lifecycle import Deed
 from service.http.auth import Operator, Service, Viewer
 from service.http.idempotency import IdempotencyKey, answer_once
-from service.http.paging import Cursor, Limit, Page, load_page
-from service.http.problems import WireResponse
+from service.http.paging import Cursor, Limit, Page, id_cursor, load_page
+from service.http.problems import LOCATION_HEADER, WireResponse
 
 router = APIRouter(tags=["campaigns"])
 Submitted = Annotated[
@@ -50,12 +52,19 @@ _LINKS = {
 
 @router.post(
     "/campaigns",
-    operation_id="submit_campaign",
+    operation_id="create_campaign",
     status_code=201,
     response_model=CampaignView,
     responses={
-        201: {"description": "Its first run is begun at once.", "links": _LINKS},
-        200: {"description": "`dry_run`: what would run; nothing is stored."},
+        201: {
+            "description": "Its first run is begun at once.",
+            "links": _LINKS,
+            "headers": LOCATION_HEADER,
+        },
+        200: {
+            "model": CampaignDryRun,
+            "description": "`dry_run`: what would run; nothing is stored.",
+        },
     },
 )
 def submit(
@@ -95,6 +104,7 @@ def list_campaigns(
     context: Service, _: Viewer, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[CampaignView]:
     """List campaigns, newest first."""
+    after_id = id_cursor(cursor, Kind.CAMPAIGN)
 
     def work(session: Session) -> Page[CampaignView]:
         rows, after = load_page(
@@ -102,7 +112,7 @@ def list_campaigns(
             select(CampaignRow),
             CampaignRow.id,
             limit=limit,
-            after=cursor,
+            after=after_id,
             newest_first=True,
         )
         return Page(items=[view_campaign(session, row) for row in rows], next_cursor=after)

@@ -1,28 +1,47 @@
 """Experiments: submit, list, show, follow their events."""
 
+from datetime import date
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Header, Query, Response
+from fastapi import APIRouter, Body, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.api import ExperimentView, Forecast, Submission
 from gonogo.contract.decision import Decision
+from gonogo.contract.ids import Kind
 from gonogo.contract.lifecycle import ExperimentState
+from gonogo.contract.output import DryRun
 from gonogo.planning.checks import warnings_of
+from gonogo.planning.resolve import ResolvedPlan
+from service.context import Context
 from service.db.schema import DecisionRow, ExperimentRow
 from service.experiments.lifecycle import Deed, load_experiment
-from service.experiments.origins import load_origin
+from service.experiments.origins import Origin, load_origin
 from service.experiments.submission import build_dry_run, create_experiment, resolve_submission
 from service.experiments.takers import load_warnings
 from service.http.auth import Operator, Service, Viewer
-from service.http.etag import etag_of
+from service.http.deprecation import deprecation_headers
+from service.http.etag import ETAG_HEADER, IfNoneMatch, etag_of, is_same
 from service.http.idempotency import IdempotencyKey, answer_once
-from service.http.paging import Cursor, Limit, Page, load_page, number_cursor, page_of
-from service.http.problems import WireResponse
-from service.http.streams import stream_events
-from service.views.experiments import view_experiment, view_experiments
+from service.http.paging import (
+    Cursor,
+    Limit,
+    Page,
+    id_cursor,
+    load_page,
+    number_cursor,
+    page_of,
+)
+from service.http.problems import LOCATION_HEADER, WireResponse, model_response
+from service.http.streams import Streams
+from service.views.experiments import (
+    select_experiments,
+    view_experiment,
+    view_experiments,
+    view_new,
+)
 from service.views.runs import view_decision
 
 router = APIRouter(tags=["experiments"])
@@ -48,51 +67,44 @@ _LINKS = {
     for name, operation, text in (
         ("show", "show_experiment", "The experiment as it stands."),
         ("decisions", "list_decisions", "Its decisions."),
-        ("forecast", "forecast", "How long the rest takes."),
-        ("halt", "halt", "Stop it with a checkpoint."),
-        ("resume", "resume", "Go on after a halt."),
-        ("rerun", "rerun", "Run the undecided phase again."),
-        ("promote", "promote", "Approve the next phase."),
-        ("takeover", "takeover", "Declare the living attempt dead."),
-        ("override", "override", "Decide by hand."),
-        ("cancel", "cancel", "Stop it for good."),
+        ("forecast", "show_forecast", "How long the rest takes."),
+        ("halt", "halt_experiment", "Stop it with a checkpoint."),
+        ("resume", "resume_experiment", "Go on after a halt."),
+        ("rerun", "rerun_experiment", "Run the undecided phase again."),
+        ("promote", "promote_experiment", "Approve the next phase."),
+        ("takeover", "takeover_experiment", "Declare the living attempt dead."),
+        ("override", "create_decision", "Decide by hand."),
+        ("cancel", "cancel_experiment", "Stop it for good."),
     )
 }
 
 
 @router.post(
     "/experiments",
-    operation_id="submit",
+    operation_id="create_experiment",
     status_code=201,
     response_model=ExperimentView,
     responses={
-        201: {"description": "It is queued.", "links": _LINKS},
-        200: {"description": "`dry_run`: what would run; nothing is stored."},
+        201: {"description": "It is queued.", "links": _LINKS, "headers": LOCATION_HEADER},
+        200: {"model": DryRun, "description": "`dry_run`: what would run; nothing is stored."},
     },
 )
 def submit(
     context: Service, caller: Operator, submission: Submitted, key: IdempotencyKey = None
 ) -> WireResponse:
-    """Submit an experiment, or (`dry_run`) only resolve its plan."""
+    """Submit an experiment, or (`dry_run`, better: /experiments/preview) only resolve its plan."""
     resolved = resolve_submission(submission)
     plan = resolved.parsed()
-    said = submission.origin
-    origin = (
-        None
-        if said is None
-        else context.store.read(lambda session: load_origin(session, said, resolved))
-    )
+    origin = _origin(context, submission, resolved)
     if submission.dry_run:
-        waits = context.store.read(lambda session: load_warnings(session, plan, context.now()))
-        return WireResponse(build_dry_run(resolved, waits, origin))
+        headers = deprecation_headers(DRY_RUN_SINCE, successor=PREVIEW)
+        return WireResponse(_preview(context, resolved, origin), headers=headers)
 
     def work(session: Session) -> dict[str, Any]:
         deed = Deed(session=session, now=context.now(), actor=caller.actor)
 
         def create() -> dict[str, Any]:
-            row = create_experiment(deed, submission, resolved, origin)
-            session.flush()
-            view = view_experiment(session, row)
+            view = view_new(session, create_experiment(deed, submission, resolved, origin))
             warnings = [*warnings_of(plan), *load_warnings(session, plan, deed.now)]
             return view.model_copy(update={"warnings": warnings}).wire()
 
@@ -101,7 +113,7 @@ def submit(
             actor=caller.key_id,
             route="POST /experiments",
             key=key,
-            body=submission.model_dump(mode="json"),
+            body=submission.model_dump(mode="json") if key is not None else None,
             now=deed.now,
             create=create,
         )
@@ -111,39 +123,80 @@ def submit(
     return WireResponse(answer, 201, headers={"Location": location})
 
 
-@router.get("/experiments", operation_id="list_experiments")
+DRY_RUN_SINCE = date(2026, 12, 1)
+PREVIEW = "/api/v1/experiments/preview"
+
+
+@router.post("/experiments/preview", operation_id="preview_experiment", response_model=DryRun)
+def preview(context: Service, _: Operator, submission: Submitted) -> WireResponse:
+    """Resolve what would be submitted: its plan and the order of every phase; stores nothing."""
+    resolved = resolve_submission(submission)
+    return WireResponse(_preview(context, resolved, _origin(context, submission, resolved)))
+
+
+def _origin(context: Context, submission: Submission, resolved: ResolvedPlan) -> Origin | None:
+    """Return what a submission goes on from."""
+    said = submission.origin
+    if said is None:
+        return None
+    return context.store.read(lambda session: load_origin(session, said, resolved))
+
+
+def _preview(context: Context, resolved: ResolvedPlan, origin: Origin | None) -> dict[str, Any]:
+    plan = resolved.parsed()
+    waits = context.store.read(lambda session: load_warnings(session, plan, context.now()))
+    return build_dry_run(resolved, waits, origin)
+
+
+@router.get("/experiments", operation_id="list_experiments", response_model=Page[ExperimentView])
 def list_experiments(
     context: Service,
     _: Viewer,
     state: ExperimentState | None = None,
     limit: Limit = 50,
     cursor: Cursor = None,
-) -> Page[ExperimentView]:
+) -> Response:
     """List experiments, newest first."""
+    after_id = id_cursor(cursor, Kind.EXPERIMENT)
 
     def work(session: Session) -> Page[ExperimentView]:
-        query = select(ExperimentRow)
+        query = select_experiments()
         if state is not None:
             query = query.where(ExperimentRow.state == state.value)
         rows, after = load_page(
-            session, query, ExperimentRow.id, limit=limit, after=cursor, newest_first=True
+            session, query, ExperimentRow.id, limit=limit, after=after_id, newest_first=True
         )
         return Page(items=view_experiments(session, rows), next_cursor=after)
 
-    return context.store.read(work)
+    return model_response(context.store.read(work))
 
 
-@router.get("/experiments/{experiment}", operation_id="show_experiment")
+@router.get(
+    "/experiments/{experiment}",
+    operation_id="show_experiment",
+    response_model=ExperimentView,
+    responses={
+        200: {"description": "The experiment as it stands.", "headers": ETAG_HEADER},
+        304: {"description": "`If-None-Match` names it: nothing changed.", "headers": ETAG_HEADER},
+    },
+)
 def show_experiment(
-    context: Service, _: Viewer, experiment: str, response: Response
-) -> ExperimentView:
+    context: Service,
+    _: Viewer,
+    experiment: str,
+    response: Response,
+    if_none_match: IfNoneMatch = None,
+) -> ExperimentView | Response:
     """Show an experiment; its `ETag` goes into `If-Match` of approvals and overrides."""
 
     def work(session: Session) -> tuple[str, ExperimentView]:
         row = load_experiment(session, experiment)
-        return etag_of(row), view_experiment(session, row)
+        view = view_experiment(session, row)
+        return etag_of(row, view), view
 
     etag, view = context.store.read(work)
+    if is_same(etag, if_none_match):
+        return Response(status_code=304, headers={"ETag": etag})
     response.headers["ETag"] = etag
     return view
 
@@ -169,7 +222,7 @@ def list_decisions(
     return WireResponse(context.store.read(work))
 
 
-@router.get("/experiments/{experiment}/forecast", operation_id="forecast")
+@router.get("/experiments/{experiment}/forecast", operation_id="show_forecast")
 def forecast(context: Service, _: Viewer, experiment: str) -> Forecast:
     """Say how long the rest takes, and what that is computed from."""
 
@@ -186,8 +239,9 @@ def forecast(context: Service, _: Viewer, experiment: str) -> Forecast:
     responses={200: {"content": {"text/event-stream": {}}, "description": "Server-sent events."}},
 )
 def experiment_events(
+    request: Request,
     context: Service,
-    _: Viewer,
+    caller: Viewer,
     experiment: str,
     follow: Annotated[
         bool, Query(description="Stay connected; false: only what has happened so far.")
@@ -199,8 +253,9 @@ def experiment_events(
     """Stream what happens to an experiment; `id` is the event's `seq`, without gaps."""
     context.store.read(lambda session: load_experiment(session, experiment))
     after = number_cursor(last_event_id) or 0
+    streams: Streams = request.app.state.streams
     return StreamingResponse(
-        stream_events(context, experiment, after=after, follow=follow),
+        streams.follow(experiment, after=after, follow=follow, key_id=caller.key_id),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )

@@ -21,7 +21,7 @@ Text = Annotated[
 ]
 
 
-@router.get("/find", operation_id="find")
+@router.get("/find", operation_id="list_found")
 def find(
     context: Service,
     _: Viewer,

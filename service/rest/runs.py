@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import FileResponse
+from pydantic import BaseModel
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -13,8 +14,9 @@ from gonogo.contract.decision import Decision
 from gonogo.contract.errors import NotFound
 from gonogo.contract.finding import Finding
 from gonogo.contract.ids import Kind, is_id
-from service.db.schema import DecisionRow, ExperimentRow, FindingRow, HeartbeatRow, ProgressRow
+from service.db.schema import DecisionRow, ExperimentRow, FindingRow, ProgressRow
 from service.evidence.artifacts import list_artifacts, load_artifact
+from service.evidence.heartbeats import load_heartbeats
 from service.evidence.logs import load_log
 from service.evidence.series import SeriesMetric, SeriesView, load_series
 from service.experiments.course import resolved_of
@@ -43,6 +45,21 @@ def show_run(context: Service, _: Viewer, run: str) -> RunView:
     return context.store.read(work)
 
 
+class HeartbeatView(BaseModel):
+    """A heartbeat as it arrived."""
+
+    n: int
+    """In the order of arrival."""
+    rank: int
+    boot: str
+    """Empty: the line could not be read."""
+    seq: int
+    step: int
+    msg: str
+    line: str
+    """As it stands in the rank's file."""
+
+
 @router.get("/runs/{run}/heartbeats", operation_id="list_heartbeats")
 def list_heartbeats(
     context: Service,
@@ -54,34 +71,19 @@ def list_heartbeats(
     rank: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
     limit: Limit = 1000,
     cursor: Cursor = None,
-) -> Page[dict[str, Any]]:
+) -> Page[HeartbeatView]:
     """List heartbeats in the order of their arrival: rank, boot, seq, and the line itself."""
 
     def work(session: Session) -> dict[str, Any]:
         load_run(session, run)
-        query = select(HeartbeatRow).where(HeartbeatRow.run == run)
-        if rank is not None:
-            query = query.where(HeartbeatRow.rank == rank)
         start = number_cursor(cursor) or after
-        rows, next_cursor = load_page(session, query, HeartbeatRow.n, limit=limit, after=start)
-        return page_of(rows, next_cursor, _heartbeat)
+        items, next_cursor = load_heartbeats(session, run, rank, start, limit)
+        return {"items": items, "next_cursor": next_cursor}
 
-    return Page[dict[str, Any]](**context.store.read(work))
-
-
-def _heartbeat(row: HeartbeatRow) -> dict[str, Any]:
-    return {
-        "n": row.n,
-        "rank": row.rank,
-        "boot": row.boot,
-        "seq": row.seq,
-        "step": row.step,
-        "msg": row.msg,
-        "line": row.line,
-    }
+    return Page[HeartbeatView](**context.store.read(work))
 
 
-@router.get("/runs/{run}/series", operation_id="series")
+@router.get("/runs/{run}/series", operation_id="show_series")
 def series(
     context: Service,
     _: Viewer,
@@ -141,7 +143,7 @@ def get_artifacts(context: Service, _: Viewer, run: str) -> ArtifactsView:
 
 @router.get(
     "/runs/{run}/artifacts/{path:path}",
-    operation_id="get_artifact",
+    operation_id="show_artifact",
     response_class=Response,
     responses={200: {"content": {"application/octet-stream": {}}, "description": "The file."}},
 )

@@ -18,9 +18,9 @@ from service.experiments.lifecycle import Deed, load_experiment, lock_experiment
 from service.experiments.overrides import override
 from service.experiments.verbs import VERBS
 from service.http.auth import Operator, Principal, Service
-from service.http.etag import IfMatch, check_if_match, etag_of
+from service.http.etag import ETAG_HEADER, IfMatch, check_if_match, etag_of
 from service.http.idempotency import IdempotencyKey, answer_once
-from service.http.problems import WireResponse
+from service.http.problems import LOCATION_HEADER, WireResponse
 from service.views.experiments import view_experiment
 
 router = APIRouter(tags=["actions"])
@@ -46,7 +46,8 @@ def _perform(
         check_if_match(row, if_match)
         changed = VERBS[verb](deed, row, reason, points)
         session.flush()
-        return changed, etag_of(row), view_experiment(session, row)
+        view = view_experiment(session, row)
+        return changed, etag_of(row, view), view
 
     changed, etag, view = context.store.write(work)
     response.status_code = 202 if changed else 200
@@ -90,12 +91,16 @@ def _add_verb(verb: str, summary: str) -> None:
         f"/experiments/{{experiment}}/{verb}",
         perform,
         methods=["POST"],
-        operation_id=verb,
+        operation_id=f"{verb}_experiment",
         status_code=202,
         response_model=ExperimentView,
         responses={
-            200: {"model": ExperimentView, "description": "It was asked before; nothing changed."},
-            202: {"description": "It is being done."},
+            200: {
+                "model": ExperimentView,
+                "description": "It was asked before; nothing changed.",
+                "headers": ETAG_HEADER,
+            },
+            202: {"description": "It is being done.", "headers": ETAG_HEADER},
         },
     )
 
@@ -113,12 +118,13 @@ for _verb, _summary in (
 
 @router.post(
     "/experiments/{experiment}/decisions",
-    operation_id="override",
+    operation_id="create_decision",
     response_model=Decision,
     status_code=201,
     responses={
         201: {
             "description": "It is recorded.",
+            "headers": LOCATION_HEADER,
             "links": {
                 "show": {
                     "operationId": "show_decision",

@@ -18,7 +18,7 @@ from service.alerts.reach import check_reach
 from service.db.schema import WebhookRow
 from service.http.auth import Admin, Service
 from service.http.idempotency import IdempotencyKey, answer_once
-from service.http.paging import Cursor, Limit, Page, load_page, page_of
+from service.http.paging import Cursor, Limit, Page, id_cursor, load_page, page_of
 from service.http.problems import WireResponse
 from service.instants import stamp
 from service.webhook_secret import check_secret, new_secret
@@ -104,10 +104,11 @@ def list_webhooks(
     context: Service, _: Admin, limit: Limit = 100, cursor: Cursor = None
 ) -> Page[WebhookView]:
     """List the subscriptions."""
+    after_id = id_cursor(cursor, Kind.WEBHOOK)
 
     def work(session: Session) -> dict[str, Any]:
         query = select(WebhookRow).where(WebhookRow.disabled_at.is_(None))
-        rows, after = load_page(session, query, WebhookRow.id, limit=limit, after=cursor)
+        rows, after = load_page(session, query, WebhookRow.id, limit=limit, after=after_id)
         return page_of(rows, after, _webhook)
 
     return Page[WebhookView](**context.store.read(work))

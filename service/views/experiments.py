@@ -3,30 +3,62 @@
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy import Select, select
+from sqlalchemy.orm import Session, defer
 
 from gonogo.contract.api import CampaignPlace, ExperimentView, Forecast, OriginView, PhaseView
 from gonogo.contract.decision import Condition, Verdict
 from gonogo.contract.lifecycle import ExperimentState, RunState
+from gonogo.contract.order import ResumePoint
 from gonogo.contract.outcome import Outcome
 from gonogo.judge.course.summary import phases_never_ran, summarise
 from service.db.schema import ConditionRow, ExperimentRow, PhaseRow, RunRow
+from service.experiments.checkpoints import host_of
 from service.experiments.forecasts import load_forecast
-from service.experiments.takers import load_needs
+from service.experiments.submission import Created
 from service.instants import instant, stamp
 from service.told.awaited import expires_at, is_owed, open_approval
+from service.told.beginnings import GOING_ON, NO_CHECKPOINT
 from service.told.decided import Decided, load_decided, standing_cause
 from service.views.next_steps import next_steps, place_of
+
+_UNSEEN = (
+    RunRow.order,
+    RunRow.preflight,
+    RunRow.model,
+    RunRow.exit,
+    RunRow.promised,
+    RunRow.sizes,
+    RunRow.change,
+)
+"""Documents of a run that are large and of which an experiment's view says nothing."""
+
+
+def select_experiments() -> "Select[ExperimentRow]":
+    """Return the query of a list: without the frozen plans, which are large."""
+    return select(ExperimentRow).options(defer(ExperimentRow.resolved))
 
 
 def view_experiment(session: Session, row: ExperimentRow) -> ExperimentView:
     """Return an experiment with its phases, conditions and forecast."""
-    return view_experiments(session, [row])[0]
+    return view_experiments(session, [row], whole=True)[0]
 
 
-def view_experiments(session: Session, rows: Iterable[ExperimentRow]) -> list[ExperimentView]:
-    """Return experiments, each with its phases, conditions and forecast."""
+def view_new(session: Session, new: Created) -> ExperimentView:
+    """Return an experiment as it has just been created, without asking the database again."""
+    return _view_one(session, new.experiment, new.phases, [new.run], [], Decided(), whole=True)
+
+
+def view_experiments(
+    session: Session, rows: Iterable[ExperimentRow], *, whole: bool = False
+) -> list[ExperimentView]:
+    """Return experiments, each with its phases and conditions.
+
+    Args:
+        session: a transaction.
+        rows: which ones.
+        whole: with a forecast of each; else of those that a worker is at.
+    """
     rows = list(rows)
     ids = [row.id for row in rows]
     phases = _grouped(
@@ -36,7 +68,10 @@ def view_experiments(session: Session, rows: Iterable[ExperimentRow]) -> list[Ex
     )
     runs = _grouped(
         session.scalars(
-            select(RunRow).where(RunRow.experiment.in_(ids)).order_by(RunRow.created_at, RunRow.id)
+            select(RunRow)
+            .where(RunRow.experiment.in_(ids))
+            .order_by(RunRow.created_at, RunRow.id)
+            .options(*map(defer, _UNSEEN))
         )
     )
     conditions = _grouped(
@@ -53,6 +88,7 @@ def view_experiments(session: Session, rows: Iterable[ExperimentRow]) -> list[Ex
             runs.get(row.id, []),
             conditions.get(row.id, []),
             decided[row.id],
+            whole=whole,
         )
         for row in rows
     ]
@@ -72,10 +108,11 @@ def _view_one(
     runs: list[RunRow],
     conditions: list[ConditionRow],
     decided: Decided,
+    *,
+    whole: bool,
 ) -> ExperimentView:
     over = row.state == ExperimentState.FINISHED
-    fresh_or_from = weights_of_phases(row)
-    shown = [_view_phase(phase, runs, fresh_or_from.get(phase.name)) for phase in phases]
+    shown = [_view_phase(phase, runs) for phase in phases]
     asked = open_approval(row)
     hanging = [*map(view_condition, conditions), *([asked] if asked else [])]
     verdict = Verdict(row.verdict) if row.verdict else None
@@ -93,7 +130,7 @@ def _view_one(
         campaign=place_in_campaign(row),
         phases=shown,
         conditions=hanging,
-        forecast=_OVER if over else load_forecast(session, row, phases, runs),
+        forecast=_forecast(session, row, phases, runs, whole=whole),
         labels=row.labels,
         submitted_by=row.created_by,
         created_at=stamp(row.created_at),
@@ -116,17 +153,12 @@ def place_in_campaign(row: ExperimentRow) -> CampaignPlace | None:
     return CampaignPlace(campaign=row.campaign, variant=row.variant, repeat=row.repeat)
 
 
-def weights_of_phases(row: ExperimentRow) -> dict[str, str | None]:
-    """Return by phase the one whose last weights it begins with, None where it starts fresh."""
-    return {phase["name"]: phase.get("init_from") for phase in row.resolved["plan"]["phases"]}
-
-
-def _view_phase(phase: PhaseRow, runs: Iterable[RunRow], init_from: str | None) -> PhaseView:
+def _view_phase(phase: PhaseRow, runs: Iterable[RunRow]) -> PhaseView:
     return PhaseView(
         name=phase.name,
         state=phase.state,
         steps=phase.steps,
-        init_from=init_from,
+        init_from=phase.init_from,
         verdict=phase.verdict,
         runs=[run.id for run in runs if run.phase == phase.name],
     )
@@ -138,6 +170,32 @@ def view_condition(row: ConditionRow) -> Condition:
 
 
 _OVER = Forecast(basis="nothing is left")
+_UNASKED = Forecast(basis="the experiment itself tells it")
+
+
+def _forecast(
+    session: Session,
+    row: ExperimentRow,
+    phases: list[PhaseRow],
+    runs: list[RunRow],
+    *,
+    whole: bool,
+) -> Forecast:
+    if row.state == ExperimentState.FINISHED:
+        return _OVER
+    goes_on = any(run.state not in (RunState.QUEUED, RunState.ENDED) for run in runs)
+    if not (whole or goes_on):
+        return _UNASKED
+    return load_forecast(session, row, phases, runs, whole=whole)
+
+
+def _where(queued: RunRow, runs: list[RunRow]) -> str:
+    """Say from where a queued run goes on: the host of its checkpoint, or that it has none."""
+    if queued.resume_from is None:
+        return NO_CHECKPOINT if queued.reason in GOING_ON else ""
+    point = ResumePoint.model_validate(queued.resume_from)
+    host = host_of(point, runs)
+    return "" if host is None else f", which goes on from step {point.step} on {host}"
 
 
 def _waiting_for(row: ExperimentRow, runs: list[RunRow]) -> str | None:
@@ -146,9 +204,11 @@ def _waiting_for(row: ExperimentRow, runs: list[RunRow]) -> str | None:
         return str(row.awaiting["text"])
     queued = next((run for run in runs if run.state == RunState.QUEUED), None)
     if queued is not None:
-        wanted = load_needs(row)
+        wanted = row.needs
         allowing = "" if wanted is None else f"that has {wanted}, and "
-        return f"a worker {allowing}with free devices, for phase {queued.phase}"
+        return (
+            f"a worker {allowing}with free devices, for phase {queued.phase}{_where(queued, runs)}"
+        )
     lost = next((run for run in runs if run.lost), None)
     if lost is not None and is_owed(lost):
         return (

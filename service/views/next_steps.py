@@ -14,7 +14,6 @@ from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.judge.gate.approval import is_approval
 from gonogo.planning.source import bundled_plan_names
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
-from service.experiments.takers import load_needs
 from service.told.awaited import is_owed, verbs_of
 
 MOST_STEPS = 6
@@ -43,7 +42,7 @@ class Place:
     campaign: str | None
     """Of a run of a campaign: which."""
     needs: str | None
-    """What a worker must allow for its runs, where that is not what every worker does."""
+    """What a worker must hold and allow for its runs, where that is not what every worker does."""
 
 
 def place_of(
@@ -72,7 +71,7 @@ def place_of(
         plan=experiment.plan if experiment.plan in bundled_plan_names() else "PLAN",
         unpassed=None if experiment.campaign is not None else _unpassed(phases),
         campaign=experiment.campaign,
-        needs=load_needs(experiment) if queued else None,
+        needs=experiment.needs if queued else None,
     )
 
 

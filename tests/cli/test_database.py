@@ -5,6 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
+from gonogo.contract.output import BackedUp
 from tests.cli.conftest import Gonogo
 
 
@@ -19,6 +22,7 @@ def test_whoever_only_looks_makes_no_database(tmp_path: Path, gonogo: Gonogo) ->
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_keys_are_a_table_and_nothing_else_is_said(
     tmp_path: Path, migrated: Path, gonogo: Gonogo
 ) -> None:
@@ -43,6 +47,22 @@ def test_a_new_database_is_made_without_a_word_of_a_library(tmp_path: Path, gono
     assert (said.code, said.err) == (0, "")
     assert "the newest" in said.out
     assert (tmp_path / "gonogo.db").exists()
+
+
+@pytest.mark.long
+def test_a_home_is_kept_and_brought_back(tmp_path: Path, migrated: Path, gonogo: Gonogo) -> None:
+    shutil.copy(migrated, tmp_path / "gonogo.db")
+    file = tmp_path / "kept.tar"
+    made = gonogo("backup", str(file), "--json").json()
+    assert BackedUp.model_validate(made).files == 1
+    (tmp_path / "gonogo.db").unlink()
+    said = gonogo("restore", str(file))
+    assert (said.code, said.err) == (0, "")
+    assert "go on with `gonogo up`" in said.out
+    assert (tmp_path / "gonogo.db").exists()
+    again = gonogo("restore", str(file))
+    assert again.code == 2
+    assert "has gonogo.db" in again.err
 
 
 def test_what_cannot_be_done_is_one_line(gonogo: Gonogo) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gonogo.cli.administer import check_stacks
 from tests.cli.typed import typed
 
 RUNS = Path(__file__).parent.parent / "data" / "runs"
@@ -42,6 +43,8 @@ COMMANDS = [
     "db",
     "keys",
     "flags",
+    "backup",
+    "restore",
     "status",
     "workers",
     "alerts",
@@ -150,3 +153,27 @@ def test_the_doctor_answers_in_json(tmp_path: Path) -> None:
     answer = json.loads(done.stdout)
     assert {"python", "home", "redis", "service"} <= {check["id"] for check in answer["checks"]}
     assert done.returncode == (0 if answer["ok"] else 1)
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome", "text"),
+    [
+        ("kill -0 $3", "pass", "reads stacks here"),
+        ("echo Error: Permission denied >&2; exit 1", "warn", "Permission denied; hung ranks"),
+        ("exit 3", "warn", "exit code 3"),
+    ],
+    ids=["reads", "refused", "says-nothing"],
+)
+def test_the_doctor_tries_to_read_a_stack(
+    tmp_path: Path, script: str, outcome: str, text: str
+) -> None:
+    program = tmp_path / "py-spy"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    name, found, said = check_stacks(str(program))
+    assert (name, found) == ("py-spy", outcome)
+    assert text in said
+
+
+def test_the_doctor_says_that_py_spy_is_missing() -> None:
+    assert check_stacks(None)[1] == "warn"

@@ -14,6 +14,8 @@ import pytest
 from gonogo.cli import running
 from gonogo.cli.exits import Exit
 from gonogo.cli.main import run
+from gonogo.supervise.devices.listing import DeviceListed, Listing
+from gonogo.supervise.locks import DeviceLocks, holding
 from tests.data import make_runs
 from tests.supervise.runs import wait_until
 
@@ -122,6 +124,7 @@ def test_what_is_waived_by_name_is_shown_and_makes_it_conditional(folder: Path) 
     }
 
 
+@pytest.mark.long
 def test_a_program_that_ends_early_is_no_go_and_without_steps_none_is_complete(
     folder: Path,
 ) -> None:
@@ -159,6 +162,7 @@ def test_an_attached_program_can_be_go(folder: Path) -> None:
     assert f"recorded with hash {recorded['hash']}" in ran.err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "ended"),
     [
@@ -233,6 +237,7 @@ def test_a_counter_that_begins_anew_in_each_epoch_is_added_up(folder: Path) -> N
     assert ran.code == Exit.CONDITIONAL_GO
 
 
+@pytest.mark.long
 def test_a_program_that_knows_no_halt_is_ended_at_once(folder: Path) -> None:
     (folder / "nan.py").write_text(
         "import time\n"
@@ -249,6 +254,7 @@ def test_a_program_that_knows_no_halt_is_ended_at_once(folder: Path) -> None:
     assert ended["ended_at"] - asked["at"] < 30.0, "on the run's own stamps"
 
 
+@pytest.mark.long
 def test_a_program_that_prints_before_it_attaches_speaks_for_itself(folder: Path) -> None:
     (folder / "late.py").write_text(LATE)
     ran = Ran(folder, "--steps", "30", "--json", "--", sys.executable, "late.py")
@@ -256,6 +262,7 @@ def test_a_program_that_prints_before_it_attaches_speaks_for_itself(folder: Path
     assert ran.code == Exit.OK, ran.out
 
 
+@pytest.mark.long
 def test_a_home_whose_key_is_gone_says_so_before_anything_runs(folder: Path) -> None:
     assert Ran(folder, "--steps", "1", "--", "true").code != Exit.BAD_INPUT
     for name in ("signing.key", "signing.pub"):
@@ -267,6 +274,7 @@ def test_a_home_whose_key_is_gone_says_so_before_anything_runs(folder: Path) -> 
     assert sorted((folder / "home" / "runs").iterdir()) == before
 
 
+@pytest.mark.long
 def test_an_identity_that_a_plan_orders_counts(folder: Path) -> None:
     ran = Ran(
         folder, "--plan", "demo", "--phase", "smoke", "--json", "--", sys.executable, "attached.py"
@@ -282,6 +290,7 @@ def test_a_program_that_is_not_there_says_so(folder: Path) -> None:
     assert not (folder / "home").exists()
 
 
+@pytest.mark.long
 def test_a_program_that_tells_too_little_is_inconclusive_and_hears_what_to_type(
     folder: Path,
 ) -> None:
@@ -295,6 +304,7 @@ def test_a_program_that_tells_too_little_is_inconclusive_and_hears_what_to_type(
     assert "leave --world-size out" in alone.err
 
 
+@pytest.mark.long
 def test_last_steps_that_no_line_was_owed_of_are_not_an_early_end(folder: Path) -> None:
     (folder / "sparse.py").write_text("for n in range(0, 290, 20): print(f'step {n}: loss 2.{n}')")
     ran = Ran(folder, "--steps", "290", "--json", "--", sys.executable, "sparse.py")
@@ -342,21 +352,24 @@ def test_bad_input_is_one_line_and_runs_nothing(
     ("profile", "visible", "devices"),
     [
         ("cpu", "0,1", ()),
-        ("h100", None, ("cuda:0", "cuda:1")),
-        ("h100", "3, 2,1", ("cuda:3", "cuda:2")),
-        ("h100", "GPU-abc", ("cuda:0", "cuda:1")),
-        ("h100", "7", ("cuda:7",)),
-        ("h100", "", ()),
+        ("h100", None, ("GPU-0", "GPU-1")),
+        ("h100", "3, 2,1", ("GPU-3", "GPU-1")),  # another run has the GPU between
+        ("h100", "GPU-3,GPU-0", ("GPU-3", "GPU-0")),
+        ("h100", "3", None),
+        ("h100", "", None),
     ],
 )
-def test_a_run_gets_the_devices_that_are_seen(
-    profile: str, visible: str | None, devices: tuple[str, ...]
+def test_a_run_gets_the_devices_that_are_seen_and_free(
+    profile: str,
+    visible: str | None,
+    devices: tuple[str, ...] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    rows = [DeviceListed(uuid=f"GPU-{n}", index=n, name="H100") for n in range(4)]
+    monkeypatch.setattr(running, "list_host_devices", lambda: Listing(devices=rows))
     order = make_runs.order_of().model_copy(update={"profile": profile, "world_size": 2})
-    assert running._devices_of(order, visible) == devices
-
-
-def test_no_worker_of_the_home_ships_it() -> None:
-    from worker.inventory import SHIPPED_NAME
-
-    assert running.NOT_SHIPPED == SHIPPED_NAME
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    locks = DeviceLocks(home=tmp_path / "home", shared=tmp_path / "locks")
+    with holding(locks.path("GPU-2")):
+        assert running._devices_of(order, environ, locks) == devices

@@ -13,7 +13,8 @@ import compose
 import pytest
 import yaml
 
-from gonogo.settings import TABLE
+from gonogo.settings import known_names
+from service.webhook_secret import check_secret
 from tests.servers import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -105,7 +106,84 @@ def test_every_variable_of_ours_is_a_known_setting(
     for dockerfile in DOCKERFILES:
         named |= set(re.findall(r"\b(GONOGO_\w+)=", dockerfile.read_text()))
     assert named
-    assert named <= {row.env for row in TABLE}
+    assert named <= known_names()
+
+
+def test_nothing_writes_but_in_volumes_and_nobody_has_or_gains_a_capability(
+    project: Project,
+) -> None:
+    for name, service in project["services"].items():
+        assert service.get("read_only") is True, name
+        assert service.get("cap_drop") == ["ALL"], name
+        assert not service.get("cap_add"), name
+        assert service.get("security_opt") == ["no-new-privileges:true"], name
+        assert not service.get("privileged"), name
+
+
+def test_every_image_that_is_not_built_here_is_pinned_by_digest(project: Project) -> None:
+    pulled = [one["image"] for one in project["services"].values() if "build" not in one]
+    assert len(pulled) == 5
+    bases = [re.findall(r"^ARG \w+_IMAGE=(\S+)", one.read_text(), re.M) for one in DOCKERFILES]
+    begins = [re.findall(r"^FROM (.+)", one.read_text(), re.M) for one in DOCKERFILES]
+    assert begins == [["${PYTHON_IMAGE}"]] * 2
+    built = {
+        one["build"]["args"]["PYTHON_IMAGE"]
+        for one in project["services"].values()
+        if "build" in one
+    }
+    assert {base for found in bases for base in found} == built
+    for image in (*pulled, *built):
+        assert re.fullmatch(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}", image), image
+
+
+def test_secrets_are_files_that_the_script_makes(project: Project, tmp_path: Path) -> None:
+    for name, service in project["services"].items():
+        for variable, value in (service.get("environment") or {}).items():
+            if re.search("PASSWORD|SECRET|KEY", variable):
+                assert variable.endswith("_FILE"), (name, variable)
+                assert value.startswith("/run/secrets/"), (name, variable)
+                mounted = {row["source"] for row in service["secrets"]}
+                assert value.removeprefix("/run/secrets/") in mounted, (name, variable)
+    folder = tmp_path / "secrets"
+    assert run(sys.executable, "docker/make_secrets.py", folder).returncode == 0
+    made = {path.name: path.read_text() for path in folder.iterdir()}
+    assert made.keys() == project["secrets"].keys()
+    assert {Path(row["file"]).parent for row in project["secrets"].values()} == {
+        ROOT / "docker" / "secrets"
+    }
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o444}
+    check_secret(made["webhook_secret"])
+    (folder / "worker_key").unlink()
+    assert run(sys.executable, "docker/make_secrets.py", folder).returncode == 0
+    again = {path.name: path.read_text() for path in folder.iterdir()}
+    assert {name for name in made if made[name] != again[name]} == {"worker_key"}
+    for file in (".dockerignore", ".gitignore"):
+        assert "docker/secrets/" in (ROOT / file).read_text().splitlines()
+
+
+@pytest.mark.parametrize("name", ["worker", "worker-cpu"])
+def test_what_plans_start_cannot_read_the_admins_key(project: Project, name: str) -> None:
+    worker, api = project["services"][name], project["services"]["api"]
+    homes = {row["source"]: row for row in api["volumes"]}
+    shared = homes.keys() & {row["source"] for row in worker["volumes"]}
+    assert shared == {"runs"}
+    assert homes["runs"]["read_only"] is True
+    assert homes["service"]["target"] == "/var/lib/gonogo"
+    assert [row["source"] for row in worker["secrets"]] == ["worker_key"]
+    assert worker["networks"].keys() == {"workers"}
+    assert "workers" not in project["services"]["postgres"]["networks"]
+
+
+def test_the_database_is_migrated_once_before_the_service_starts(project: Project) -> None:
+    migrate, api = project["services"]["migrate"], project["services"]["api"]
+    assert migrate["restart"] == "no"
+    assert "gonogo db upgrade && gonogo keys create" in migrate["command"][-1]
+    assert api["depends_on"]["migrate"]["condition"] == "service_completed_successfully"
+
+
+def test_the_gpu_image_has_what_triton_compiles_its_launchers_with() -> None:
+    assert "g++ libc6-dev" in (ROOT / "docker" / "worker.Dockerfile").read_text()
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)

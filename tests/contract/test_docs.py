@@ -22,7 +22,7 @@ from nsa.settings import TOGGLES, Toggle
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "bench/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-TOPS = "gonogo|service|worker|nsa|migrations|docker|docs|bench|tests"
+TOPS = "gonogo|service|worker|nsa|migrations|docker|deploy|docs|bench|tests"
 PAGE_IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 
 

@@ -19,7 +19,7 @@ from nsa.profiling import summarise  # noqa: E402
 from nsa.settings import load_settings  # noqa: E402
 from service.report.health import COLUMNS, FILES, SERVED, read_layers, read_served  # noqa: E402
 from service.report.profile import read_profile  # noqa: E402
-from worker.upload import TOLD_AT_THE_END  # noqa: E402
+from worker.shipping.evidence import TOLD_AT_THE_END  # noqa: E402
 
 
 @dataclass

@@ -45,6 +45,7 @@ def demo(receiver: Receiver) -> Iterator[Demo]:
 
 def test_the_demo_goes_through_every_phase_to_go(demo: Demo) -> None:
     assert demo.code == 0, demo.progress
+    assert "signed with whsec_" in demo.progress
     assert demo.result["verdict"] == "GO"
     assert [run["phase"] for run in demo.result["runs"]] == PHASES
     assert {run["verdict"] for run in demo.result["runs"]} == {"GO"}

@@ -110,6 +110,7 @@ def test_a_hang_in_the_loader_names_the_section_data(lab: Lab) -> None:
     assert (broken.finding["rank"], broken.finding["section"]) == (1, "data")
 
 
+@pytest.mark.long
 def test_a_frozen_rank_is_named(lab: Lab) -> None:
     broken = break_run(lab, "freeze:rank=0,step=9")
     assert_no_go(broken, "stalled", "policy")
@@ -120,6 +121,7 @@ def test_a_frozen_rank_is_named(lab: Lab) -> None:
     assert_dead_soon(broken)
 
 
+@pytest.mark.long
 def test_a_slow_run_ends_with_a_checkpoint(lab: Lab) -> None:
     # A step five times as long must not pass the demo's stall limit on a machine that has to share.
     broken = break_run(lab, "slow:factor=5,from=20", **{"watch.stall.halt_s": 60})
@@ -152,7 +154,11 @@ def test_a_loss_that_is_nan_halts_and_is_never_saved(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "rank"), [("crash:rank=1,step=8", 1), ("exit:code=3,rank=0,step=8", 0)]
+    ("spec", "rank"),
+    [
+        ("crash:rank=1,step=8", 1),
+        pytest.param("exit:code=3,rank=0,step=8", 0, marks=pytest.mark.long),
+    ],
 )
 def test_a_dead_rank_is_named_within_a_second(lab: Lab, spec: str, rank: int) -> None:
     broken = break_run(lab, spec)

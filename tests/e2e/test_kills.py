@@ -75,6 +75,7 @@ def test_the_worker_may_be_killed(lab: Lab) -> None:
     assert_unharmed(lab, experiment, run)
 
 
+@pytest.mark.long
 def test_the_watcher_may_be_killed(lab: Lab) -> None:
     experiment, run = start(lab)
     folder = RunDir(Path(run.dir or ""))

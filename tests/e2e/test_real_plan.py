@@ -18,6 +18,7 @@ SCRIPT = script_of(Path(tempfile.mkdtemp(prefix="gonogo-a100-")))
 ENVIRON = {"GONOGO_DEVICES_SCRIPT": str(SCRIPT)}
 
 
+@pytest.mark.long
 def test_every_phase_is_go_and_every_criterion_was_measured(lab: Lab) -> None:
     view = lab.wait_for_end(lab.submit(miniature()))
     assert (view.state, view.verdict) == ("finished", "GO"), view.model_dump_json(indent=1)

@@ -111,6 +111,13 @@ NOT_HERE = {
     "python3.11 -m venv .venv": "installing is what CI begins with",
     "pip install -e '.[worker,nsa]' -c constraints.txt": "installing is what CI begins with",
     "gonogo run -- ft_launcher …": "needs nvidia-resiliency-ext",
+    "python3 docker/make_secrets.py": "tests/contract makes them in a folder of its own",
+    "useradd ": "a host's own set-up; tests/contract reads the units",
+    "install -d -m 0700 /etc/gonogo": "a host's own set-up",
+    "cp deploy/systemd/": "a host's own set-up; systemd-analyze reads the units in tests/contract",
+    "GONOGO_HOME=/new/home gonogo restore": "tests/service/test_backup.py restores and goes on",
+    "git clone … /opt/gonogo/releases": "a host's own set-up",
+    "ln -sfn releases/": "a host's own set-up",
 }
 
 

@@ -137,6 +137,7 @@ def test_the_profile_names_the_hot_spots_of_the_steps_it_was_asked_for(
     assert "aten::" in (tmp_path / "run" / "profile.txt").read_text()
 
 
+@pytest.mark.long
 def test_a_run_that_ends_before_its_profile_does_still_writes_what_it_has(
     train_here: TrainHere, tmp_path: Path
 ) -> None:

@@ -120,6 +120,7 @@ def test_a_straggler_computes_longer_and_its_peer_waits_for_it(
     assert waited[0] > waited[1]
 
 
+@pytest.mark.long
 def test_a_rank_in_a_collective_of_its_own_stands_while_the_other_waits_for_it(
     make_order: Callable[..., Path], launch_ranks: Callable[..., Any], helpers: Any
 ) -> None:

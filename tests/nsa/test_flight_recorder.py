@@ -86,6 +86,7 @@ def test_a_request_from_before_the_start_is_not_answered(tmp_path: Path) -> None
     assert (found["entries"], read) == ([], [1])
 
 
+@pytest.mark.long
 def test_a_rank_that_stands_in_gloo_tells_its_collectives(
     make_order: Callable[..., Path], launch_ranks: Callable[..., Any], helpers: Any
 ) -> None:

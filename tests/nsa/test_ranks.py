@@ -80,6 +80,7 @@ def test_halt_takes_all_ranks_out_at_the_same_step_and_the_run_resumes_exactly(
     assert [line["loss"] for line in _of(resumed, "progress")] == pytest.approx(after, abs=1e-4)
 
 
+@pytest.mark.long
 def test_of_a_hang_in_backward_the_culprit_is_the_rank_that_entered_fewer_collectives(
     make_order: MakeOrder, launch_ranks: LaunchRanks, helpers: Any
 ) -> None:
@@ -105,6 +106,7 @@ def test_of_a_hang_in_backward_the_culprit_is_the_rank_that_entered_fewer_collec
         assert not _of(helpers.read_lines(order.parent, rank), "error")
 
 
+@pytest.mark.long
 def test_a_rank_that_dies_is_told_by_its_peer_and_a_frozen_one_only_falls_silent(
     make_order: MakeOrder, launch_ranks: LaunchRanks, helpers: Any
 ) -> None:

@@ -72,6 +72,7 @@ def test_two_ranks_with_checkpointed_activations_equal_one_process_over_50_steps
     assert per_step == {"ddp": 1 + 1, "fsdp": 1 + 3 + 2 * (3 + 2) + 1}[parallel]
 
 
+@pytest.mark.long
 def test_what_one_process_saved_two_sharded_ranks_go_on_with(
     make_order: MakeOrder, launch_ranks: LaunchRanks, train_here: Any, helpers: Any, tmp_path: Path
 ) -> None:

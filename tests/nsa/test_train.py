@@ -166,6 +166,7 @@ def test_training_by_hand_is_told_line_by_line_and_goes_on_from_a_runs_folder(
     assert steps == [5, 6]
 
 
+@pytest.mark.long
 def test_data_that_is_missing_ends_the_process_with_code_5(tmp_path: Path) -> None:
     done = _nsa(
         "train", "--config", "demo", "--data", f"parquet:{tmp_path}/gone", "--out", str(tmp_path)
@@ -174,6 +175,7 @@ def test_data_that_is_missing_ends_the_process_with_code_5(tmp_path: Path) -> No
     assert "cannot" in done.stderr or "no .parquet" in done.stderr
 
 
+@pytest.mark.long
 def test_a_reader_that_breaks_in_its_thread_ends_the_process_with_code_5_and_its_traceback(
     tmp_path: Path, helpers: Any
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.plan import Plan
-from gonogo.planning.programs import allows, needs, programs
+from gonogo.planning.programs import allows, lacks, needs, programs
 from gonogo.planning.source import bundled_plan, parse_plan
 from tests.planning.test_checks import FOREIGN
 
@@ -58,4 +58,31 @@ def test_what_is_missing_is_said() -> None:
     assert needs(parse_plan(bundled_plan("demo"))) is None
     assert needs(command("x", env={"WANDB_MODE": "a", "B": "c"})) == (
         "GONOGO_WORKER_ALLOW with x (or any) and GONOGO_WORKER_ALLOW_ENV with B, WANDB_MODE"
+    )
+
+
+@pytest.mark.parametrize(
+    ("held", "lacked"),
+    [
+        ({"rack": "a", "gpu": "h100"}, {}),
+        ({"rack": "a", "gpu": "h100", "more": "x"}, {}),
+        ({"rack": "a"}, {"gpu": "h100"}),
+        ({"rack": "A", "gpu": "h100"}, {"rack": "a"}),
+        ({}, {"rack": "a", "gpu": "h100"}),
+    ],
+)
+def test_a_worker_must_hold_all_the_labels_that_a_plan_asks_for(
+    held: dict[str, str], lacked: dict[str, str]
+) -> None:
+    plan = command("x", labels={"rack": "a", "gpu": "h100"})
+    assert lacks(plan, held) == lacked
+    assert not lacks(command("x"), held)
+
+
+def test_labels_are_asked_for_in_the_spelling_of_the_setting() -> None:
+    ours = bundled_plan("demo")
+    plan = parse_plan({**ours, "workload": {**ours["workload"], "labels": {"b": "2", "a": "1"}}})
+    assert needs(plan) == "GONOGO_WORKER_LABELS with a=1,b=2"
+    assert needs(command("x", labels={"a": "1"})) == (
+        "GONOGO_WORKER_ALLOW with x (or any) and GONOGO_WORKER_LABELS with a=1"
     )

@@ -34,7 +34,16 @@ def judged(new_run: NewRun, kind: str, env: dict[str, str], **train: Any) -> dic
 
 
 FAILURES = [
-    pytest.param("peer", {}, {}, "lost_peer", 1, "step 6 begins", id="a peer is killed"),
+    pytest.param(
+        "peer",
+        {},
+        {},
+        "lost_peer",
+        1,
+        "step 6 begins",
+        id="a peer is killed",
+        marks=pytest.mark.long,
+    ),
     pytest.param(
         "collective",
         {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
@@ -44,7 +53,16 @@ FAILURES = [
         "Detected mismatch between collectives",
         id="ranks enter different collectives",
     ),
-    pytest.param("memory", {}, {}, "out_of_memory", 0, "can't allocate memory", id="out of memory"),
+    pytest.param(
+        "memory",
+        {},
+        {},
+        "out_of_memory",
+        0,
+        "can't allocate memory",
+        id="out of memory",
+        marks=pytest.mark.long,
+    ),
     pytest.param(
         "shape",
         {},
@@ -97,6 +115,7 @@ def test_a_real_failure_has_its_name_its_rank_and_its_line(
     assert (cause["unknown"], cause["look"]) == (False, [])
 
 
+@pytest.mark.long
 def test_a_disk_that_is_full_is_nobody_s_fault_and_its_refusal_is_quoted(new_run: NewRun) -> None:
     decision = judged(new_run, "disk", {})
     assert (decision["verdict"], decision["diagnosis"]) == ("NO_GO", "disk_full")

@@ -24,6 +24,8 @@ from service.http.auth import Role, create_key, load_local_keys
 from service.settings import Settings
 from tests.service.fake_worker import FakeWorker
 
+HERE = Path(__file__).parent
+
 
 @dataclass
 class Plane:
@@ -94,19 +96,15 @@ class Plane:
         return self.wait(lambda: worker.claim(**more), "an order")
 
 
-ALIKE = (
-    *("test_approvals", "test_assessors", "test_campaign_submission", "test_campaigns"),
-    *("test_find", "test_limits", "test_webhooks"),
-    *("test_forecasts", "test_judging", "test_keeping", "test_ledger", "test_origins"),
-    *("test_overrides", "test_pages", "test_run_states", "test_sign_in", "test_speeds"),
-    *("test_submission", "test_verbs", "test_writing"),
-)
-"""Tests whose statements are plain: on PostgreSQL they run among the long ones."""
+ON_BOTH = ("test_store", "test_telemetry", "test_insert", "test_epochs")
+"""Tests of what the databases do differently; a race is one everywhere."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is the same on PostgreSQL as on SQLite runs there among the long tests."""
     for item in items:
-        if item.path.stem in ALIKE and "postgres" in item.name:
+        apart = item.path.stem in ON_BOTH or "race" in item.name
+        if item.path.is_relative_to(HERE) and "postgres" in item.name and not apart:
             item.add_marker(pytest.mark.long)
 
 

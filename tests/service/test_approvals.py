@@ -139,6 +139,7 @@ def test_too_late_is_too_late_even_before_the_conductor_looked(
     assert ask(plane, experiment, "promote").status_code == 409
 
 
+@pytest.mark.long
 def test_after_it_expired_a_person_can_go_on_by_hand_and_it_is_shown_so(
     asking: tuple[Plane, str], wall: Clock
 ) -> None:

@@ -137,6 +137,7 @@ def assert_shown(plane: Plane, done: dict[str, Any]) -> None:
     assert f'Run 1 of static in <a href="/campaigns/{done["id"]}">' in member
 
 
+@pytest.mark.long
 def test_a_run_that_fails_is_made_once_more(plane: Plane) -> None:
     began = submit(plane)
     worker = plane.worker()
@@ -154,6 +155,7 @@ def test_a_run_that_fails_is_made_once_more(plane: Plane) -> None:
     assert view(plane, began["id"])["planned"] == 7
 
 
+@pytest.mark.long
 def test_runs_wait_for_the_host_of_the_others_while_it_lives(plane: Plane) -> None:
     submit(plane)
     here = plane.worker(name="w1", host="host-1")
@@ -164,6 +166,7 @@ def test_runs_wait_for_the_host_of_the_others_while_it_lives(plane: Plane) -> No
     assert plane.next_order(here) is not None
 
 
+@pytest.mark.long
 def test_a_run_that_misses_its_gate_wins_nothing(plane: Plane) -> None:
     plan = campaign_plan()
     low = {"id": "low", "metric": "loss", "aggregate": "last", "pass_below": 2.0}
@@ -197,6 +200,7 @@ def test_one_that_cannot_be_compared_holds_up_no_other(
     plane.wait(lambda: view(plane, other)["members"], "the run of the other")
 
 
+@pytest.mark.long
 def test_programs_that_are_not_ours_are_compared_by_their_commands(plane: Plane) -> None:
     """docs/campaigns.md: your own trainer is compared in the same way, by its `command`."""
     commands = {"plain": ["train"], "fast": ["train", "--fast"]}
@@ -239,6 +243,7 @@ def test_programs_that_are_not_ours_are_compared_by_their_commands(plane: Plane)
     assert [path.path for path in found.paths] == ["command.--fast"]
 
 
+@pytest.mark.long
 def test_cancelled_it_begins_nothing_more(plane: Plane) -> None:
     began = submit(plane)
     worker = plane.worker()

@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from gonogo.planning.source import bundled_plan, parse_plan
-from service.agent.claims import Offer
+from service.agent.fitting import Offer
 from service.db.schema import ExperimentRow, RunRow, WorkerRow
 from service.experiments.lifecycle import load_experiment
 from tests.service.conftest import Plane
@@ -122,12 +122,32 @@ def test_a_warning_tells_a_worker_that_is_silent_from_one_that_does_not_allow_it
     assert [text.startswith(warned or "") for text in warnings] == ([True] if warned else [])
 
 
+def test_a_run_goes_only_to_a_worker_that_holds_the_labels_of_its_plan(still: Plane) -> None:
+    racks = {"workload.labels.rack": "a", "workload.labels.gpu": "h100"}
+    still.worker().claim(labels={"rack": "a"}, free=[])
+    preview = still.call("POST", "/experiments/preview", json={"plan": "demo", "set": racks})
+    text = "waits for one that has GONOGO_WORKER_LABELS with gpu=h100,rack=a (none has gpu=h100)"
+    assert text in preview.json()["warnings"][0]
+    view = still.call("POST", "/experiments", json={"plan": "demo", "set": racks}).json()
+    assert view["warnings"] == preview.json()["warnings"]
+    assert "GONOGO_WORKER_LABELS with gpu=h100,rack=a" in view["waiting_for"]
+    worker = still.worker()
+    assert worker.claim() is None
+    assert worker.claim(labels={"rack": "a", "gpu": "a100"}) is None
+    assert worker.claim(labels={"rack": "b", "gpu": "h100"}) is None
+    order = worker.claim(labels={"rack": "a", "gpu": "h100", "floor": "2"})
+    assert order is not None
+    assert order.experiment == view["id"]
+
+
 @pytest.mark.parametrize(
     ("plan", "free", "fits"),
     [
         ("demo", ("cpu:0",), True),
         ("demo", (), False),
-        ("m7c-125m", ("cuda:0", "cuda:1"), True),
+        ("m7c-125m", ("cuda:0", "cuda:1"), True),  # as workers of before say it
+        ("m7c-125m", ("GPU-a", "GPU-b"), True),
+        ("m7c-125m", ("MIG-a", "MIG-b"), False),
         ("m7c-125m", ("cuda:0",), False),
         ("m7c-125m", ("cpu:0", "cpu:1"), False),
     ],
@@ -136,6 +156,25 @@ def test_a_plan_fits_the_devices_that_are_free(
     plan: str, free: tuple[str, ...], fits: bool
 ) -> None:
     assert Offer(free=free).fits(parse_plan(bundled_plan(plan))) is fits
+
+
+@pytest.mark.parametrize("other", ["lives", "is-too-small"])
+def test_a_retry_waits_for_another_host_where_one_could_take_it(plane: Plane, other: str) -> None:
+    experiment = plane.submit()
+    devices = ("cpu:0",) if other == "lives" else ()
+    sick, well = plane.worker("w1", host="sick"), plane.worker("w2", host="well", devices=devices)
+    well.claim(free=[])
+    order = sick.claim()
+    assert order is not None
+    sick.state(order, "check")
+    sick.end(order, {}, "preflight_failed", "infra", code=None)
+    plane.wait(lambda: len(plane.experiment(experiment)["phases"][0]["runs"]) == 2, "a retry")
+    again = sick.claim()
+    if other == "lives":
+        assert again is None
+        again = well.claim()
+    assert again is not None
+    assert again.attempt == 2
 
 
 def test_a_new_boot_id_proves_older_attempts_dead_and_the_next_resumes(plane: Plane) -> None:

@@ -17,6 +17,7 @@ from gonogo.judge.ledger.replay import Surroundings, replay_decision
 from gonogo.judge.ledger.sign import trusting
 from gonogo.rundir import RunDir
 from gonogo.signing import load_public_key
+from service.http.auth import Role, create_key, revoke_key
 from service.judging.assessors import Assessors
 from service.judging.ended import prepare
 from tests.service.conftest import Plane
@@ -271,6 +272,17 @@ def test_an_event_that_happens_reaches_whoever_follows(plane: Plane) -> None:
     assert seen[-1] == "event: experiment.stop"
 
 
+def test_who_follows_is_cut_off_when_the_key_is_revoked(still: Plane) -> None:
+    experiment, store = still.submit(), still.context.store
+    key = store.write(lambda session: create_key(session, "guest", Role.VIEWER, 1.0))
+    url = f"/api/v1/experiments/{experiment}/events"
+    with still.http.stream("GET", url, headers={"Authorization": f"Bearer {key}"}) as stream:
+        lines = stream.iter_lines()
+        assert next(lines) == "retry: 1000"
+        store.write(lambda session: revoke_key(session, "guest", 2.0))
+        assert not any(line.startswith(": still here") for line in lines)  # it ends
+
+
 def lines_until(lines: Any, last: str) -> Any:
     for line in lines:
         yield line
@@ -291,6 +303,7 @@ def stalled(plane: Plane, worker: FakeWorker, order: Any) -> None:
     worker.end(order, lines, "stalled", "watchdog", findings=1, code=None)
 
 
+@pytest.mark.long
 def test_a_stall_is_confirmed_unchanged_and_then_under_variants_before_no_go(
     plane: Plane,
 ) -> None:
@@ -320,6 +333,7 @@ def test_a_stall_is_confirmed_unchanged_and_then_under_variants_before_no_go(
     assert len(decisions[0]["facts"]["history"]["confirmations"]) == 3
 
 
+@pytest.mark.long
 def test_a_stall_with_logging_off_is_no_go_at_once(plane: Plane) -> None:
     quiet = {"NSA_TB_DISABLE": "1", "NSA_DISABLE_CSV_LOGS": "1", "NSA_DISABLE_AUX_STATS": "1"}
     confirm = {"on": ["stall"], "variants": []}

@@ -89,12 +89,14 @@ def test_it_can_come_to_go_and_says_what_it_took_over(plane: Plane, ended: Ended
     )
 
 
+@pytest.mark.long
 def test_code_torch_and_devices_stay_those_that_were_frozen(plane: Plane, ended: Ended) -> None:
     plane.submit(origin=f"{ended.id}:smoke")
     order = plane.next_order(ended.worker)
     assert (order.identity.git_sha, order.identity.torch) == ("a" * 40, "2.13.0")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("asked", "step"), [("smoke@10", 10), ("smoke@0", None), ("synthetic@0", None)]
 )
@@ -107,6 +109,7 @@ def test_the_checkpoint_can_be_chosen(
     assert order.phase == asked.partition("@")[0]
 
 
+@pytest.mark.long
 def test_a_retry_before_the_first_own_checkpoint_begins_where_it_took_over(
     plane: Plane, ended: Ended
 ) -> None:
@@ -119,6 +122,7 @@ def test_a_retry_before_the_first_own_checkpoint_begins_where_it_took_over(
     assert again.resume_from == order.resume_from
 
 
+@pytest.mark.long
 def test_what_goes_on_can_itself_be_gone_on_with(plane: Plane, ended: Ended) -> None:
     second = plane.submit(origin=f"{ended.id}:smoke")
     order = plane.next_order(ended.worker)
@@ -141,6 +145,7 @@ def test_what_was_not_shown_is_not_taken_over(plane: Plane, ended: Ended) -> Non
         assert words in refused(plane, f"{ended.id}:{phase}"), phase
 
 
+@pytest.mark.long
 def test_phases_that_are_ordered_otherwise_now_are_run_again(plane: Plane, ended: Ended) -> None:
     origin = f"{ended.id}:smoke"
     said = refused(plane, origin, set={"train.optim.lr": 2e-3})
@@ -152,6 +157,7 @@ def test_phases_that_are_ordered_otherwise_now_are_run_again(plane: Plane, ended
     plane.submit(origin=origin, set={"phases.smoke.env.NSA_TB_DISABLE": 0})
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_another_model_is_refused(plane: Plane, tmp_path: Path) -> None:
     experiment = plane.submit(set={"phases.sanity.steps": 30})
     worker = plane.worker(home=tmp_path / "runs")
@@ -175,6 +181,7 @@ def test_what_has_not_ended_or_is_not_there_is_refused(plane: Plane) -> None:
     refused(plane, f"exp_{'0' * 26}:sanity", 404)
 
 
+@pytest.mark.long
 def test_a_phase_that_a_person_decided_is_not_taken_over(plane: Plane, ended: Ended) -> None:
     etag = plane.call("GET", f"/experiments/{ended.id}").headers["ETag"]
     body = {"verdict": "GO", "reason": "I know better"}
@@ -185,6 +192,7 @@ def test_a_phase_that_a_person_decided_is_not_taken_over(plane: Plane, ended: En
     assert "smoke" in refused(plane, f"{ended.id}:extended")
 
 
+@pytest.mark.long
 def test_a_dry_run_tells_what_would_be_taken_over(plane: Plane, ended: Ended) -> None:
     body = {"plan": "demo", "origin": f"{ended.id}:smoke", "dry_run": True}
     said = plane.call("POST", "/experiments", json=body).json()
@@ -192,6 +200,7 @@ def test_a_dry_run_tells_what_would_be_taken_over(plane: Plane, ended: Ended) ->
     assert [row["phase"] for row in said["orders"]] == NAMES[2:]
 
 
+@pytest.mark.long
 def test_the_next_command_of_a_failure_names_it(plane: Plane, ended: Ended) -> None:
     commands = [row["command"] for row in plane.experiment(ended.id)["next"]]
     assert f"gonogo submit demo --from {ended.id}:smoke" in commands

@@ -133,6 +133,7 @@ def test_its_exit_code_is_that_of_no_verdict(overridden: dict[str, Any]) -> None
     assert exit_of_experiment(earned) == 0
 
 
+@pytest.mark.long
 def test_a_word_that_agrees_with_the_evidence_or_not_is_one_by_hand(plane: Plane) -> None:
     experiment, _ = failed(plane)
     for verdict in ("NO_GO", "CONDITIONAL_GO", "INCONCLUSIVE"):
@@ -158,6 +159,7 @@ def test_the_report_never_claims_evidence_that_is_not_there(
     assert "not the evidence" in top
 
 
+@pytest.mark.long
 def test_an_earned_go_says_so_in_the_report(plane: Plane) -> None:
     experiment = plane.submit(two_phases(), name="fine")
     worker = plane.worker()
@@ -173,6 +175,7 @@ def test_an_earned_go_says_so_in_the_report(plane: Plane) -> None:
     assert "Go. Every phase passed its gate." in text
 
 
+@pytest.mark.long
 def test_the_pages_do_not_colour_it_like_an_earned_go(
     plane: Plane, overridden: dict[str, Any]
 ) -> None:
@@ -192,6 +195,7 @@ def test_the_pages_do_not_colour_it_like_an_earned_go(
     assert 'class="cause no_go"' in html
 
 
+@pytest.mark.long
 def test_the_alert_says_who_and_what_the_evidence_says(
     plane: Plane, overridden: dict[str, Any]
 ) -> None:
@@ -203,6 +207,7 @@ def test_the_alert_says_who_and_what_the_evidence_says(
     )
 
 
+@pytest.mark.long
 def test_verdict_show_and_alert_quote_the_guilty_rank_s_last_log_line(plane: Plane) -> None:
     experiment, order = failed(plane)
     decision = plane.get(f"/experiments/{experiment}/decisions")["items"][-1]
@@ -251,6 +256,7 @@ def test_an_awaited_go_goes_on_with_the_next_phase_and_stays_by_hand_to_the_end(
     assert "Decided by hand before: sanity" in last
 
 
+@pytest.mark.long
 def test_evidence_that_is_judged_anew_ends_a_word_by_hand(plane: Plane) -> None:
     experiment = plane.submit()
     worker = plane.worker()
@@ -270,6 +276,7 @@ def test_evidence_that_is_judged_anew_ends_a_word_by_hand(plane: Plane) -> None:
     assert plane.experiment(experiment)["overrides"] == []
 
 
+@pytest.mark.long
 def test_waiving_a_missed_condition_of_a_finished_experiment_is_by_hand(
     plane: Plane, tmp_path: Path
 ) -> None:

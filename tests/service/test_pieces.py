@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import JSON, Connection, MetaData, Table, func, select, update
 
 from gonogo.contract.errors import Corrupt
+from service.conductor.packing import Packing
+from service.db.migrate import migrate
 from service.db.schema import PieceRow, RunRow
+from service.db.store import Store, build_engine
+from service.evidence.files import heartbeat_name, load_bytes
+from service.evidence.heartbeats import load_heartbeats
 from service.experiments.lifecycle import load_run
-from service.judging.ended import find_unjudged, prepare
+from service.judging.ended import find_unjudged
 from service.judging.materialise import save_run
 from tests.service.conftest import Plane
 from tests.service.fake_worker import FakeWorker, beats, coded, size_of
+from tests.service.report.views import order_of
 
 STRANGE = (
     b'{"v":1}\r\n' + b"\xff\xfe not utf-8\n" + b"\n" + b"null \x00 byte\n" + "ü".encode() + b"\n"
@@ -175,20 +184,102 @@ def test_order_that_is_not_the_one_given_out_is_no_evidence(still: Plane, tmp_pa
         assert found != content
 
 
-def test_run_of_an_older_worker_is_judged_from_its_lines(still: Plane, tmp_path: Path) -> None:
+@pytest.mark.long
+def test_lines_of_before_become_pieces_of_their_files(empty_url: str) -> None:
+    migrate(empty_url, "0009")
+    engine = build_engine(empty_url)
+    order = order_of()
+    lines = {rank: beats(order, rank) for rank in (0, 1)}
+    text = {rank: "".join(f"{line}\n" for line in rows).encode() for rank, rows in lines.items()}
+    with engine.begin() as connection:
+        _insert(connection, "experiments", id="exp_1", name="n", plan="p", resolved="{}",
+                labels="{}", state="running", created_by="x", created_at=1.0, event_seq=0,
+                decision_seq=0, token=0, frozen="{}")  # fmt: skip
+        _insert(connection, "runs", id="run_1", experiment="exp_1", phase="p", attempt=1,
+                reason="first", state="running", token=1, suspect=False, lost=False, judged=False,
+                sizes="{}", findings_expected=0, created_at=1.0)  # fmt: skip
+        packed = zlib.compress(text[0])
+        _insert(connection, "pieces", run="run_1", file="heartbeat_rank0.jsonl", start=0,
+                end=len(text[0]), packed=packed)  # fmt: skip
+        for rank, rows in lines.items():
+            for n, line in enumerate(rows):
+                _insert(connection, "heartbeats", run="run_1", rank=rank, boot="b", seq=n,
+                        n=2 * n + rank, step=0, msg="", line=line)  # fmt: skip
+    engine.dispose()
+    migrate(empty_url)
+    store = Store(empty_url)
+    try:
+        for rank in (0, 1):
+            found = store.read(lambda s, r=rank: list(load_bytes(s, "run_1", heartbeat_name(r))))
+            assert b"".join(found) == text[rank]
+        rows, more = store.read(lambda s: load_heartbeats(s, "run_1", None, 0, 1000))
+        assert [row["n"] for row in rows] == list(range(1, sum(map(len, lines.values())) + 1))
+        assert more is None
+    finally:
+        store.close()
+
+
+def _insert(connection: Connection, table: str, **row: Any) -> None:
+    columns = Table(table, MetaData(), autoload_with=connection).columns
+    row = {name: json.loads(value) if isinstance(columns[name].type, JSON) else value
+           for name, value in row.items()}  # fmt: skip
+    connection.execute(Table(table, MetaData(), autoload_with=connection).insert(), row)
+
+
+def test_a_judged_run_is_packed_and_reads_the_same(still: Plane) -> None:
     worker, order = started(still)
     lines = {rank: beats(order, rank) for rank in (0, 1)}
-    worker.ship(order, lines)
+    have: dict[int, int] = {}
+    for begin in range(0, max(map(len, lines.values())), 7):
+        part = {rank: rows[begin : begin + 7] for rank, rows in lines.items()}
+        worker.ship(order, part, have)
+        have = {rank: have.get(rank, 0) + size_of(rows) for rank, rows in part.items()}
+    store, run = still.context.store, order.run
 
-    def forget(session: Any) -> None:
-        session.query(PieceRow).delete()
+    def seen() -> Any:
+        files = store.read(
+            lambda s: [b"".join(load_bytes(s, run, heartbeat_name(rank))) for rank in lines]
+        )
+        rows = sorted(
+            (row["rank"], row["seq"], row["line"])
+            for row in still.get(f"/runs/{run}/heartbeats")["items"]
+        )
+        return files, rows, still.get(f"/runs/{run}/series", metric="loss")
 
-    still.context.store.write(forget)
-    ended = {"ended_at": 1.0, "ended_by": "trainer", "reason": "completed"}
-    sizes = {str(rank): size_of(rows) for rank, rows in lines.items()}
-    worker.state(order, "end", exit=ended, sizes=sizes)
-    case = still.context.store.read(lambda session: prepare(session, order.run, tmp_path / "again"))
-    text = "".join(f"{line}\n" for line in lines[1]).encode()
-    assert (case.folder / "heartbeat_rank1.jsonl").read_bytes() == text
-    assert (case.folder / "exit.json").exists()
-    assert still.context.store.read(lambda s: s.get_one(RunRow, order.run)).judged is False
+    before = seen()
+    packing = Packing(still.context, settle_s=-1.0)
+    packing.run_once()
+    assert store.read(lambda s: s.get_one(RunRow, run).packed) is None  # it is not judged
+    store.write(lambda s: s.execute(update(RunRow).values(judged=True, state="ended")) and None)
+    packing.run_once()
+    assert store.read(lambda s: s.get_one(RunRow, run).packed) is True
+    pieces = store.read(
+        lambda s: s.scalars(select(func.count()).select_from(PieceRow).where(PieceRow.run == run))
+    )
+    assert pieces.one() == len(lines)
+    assert seen() == before
+    late = lines[0][-1].replace('"msg"', '"late": 1, "msg"')
+    worker.ship(order, {0: [late]}, have)
+    assert seen()[0][0] == before[0][0] + f"{late}\n".encode()
+
+
+def test_a_file_with_a_gap_stays_as_it_is_and_keeps_no_run_unpacked(still: Plane) -> None:
+    still.submit()
+    still.submit()
+    worker = still.worker()
+    store, runs = still.context.store, []
+    for _ in range(2):
+        order = worker.claim(active=list(runs))
+        assert order is not None
+        worker.ship(order, {0: beats(order, 0)})
+        runs.append(order.run)
+    store.write(lambda s: s.execute(update(RunRow).values(judged=True, state="ended")) and None)
+    torn = min(runs)
+    store.write(
+        lambda s: s.execute(update(PieceRow).where(PieceRow.run == torn).values(start=7)) and None
+    )
+    packing = Packing(still.context, settle_s=-1.0)
+    for _ in runs:
+        packing.run_once()
+    packed = {run: store.read(lambda s, run=run: s.get_one(RunRow, run).packed) for run in runs}
+    assert packed == {run: run != torn for run in runs}

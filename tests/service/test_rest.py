@@ -6,19 +6,27 @@ import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gonogo.contract.errors import GonogoError
-from service.http.problems import STATUS
+from gonogo.contract.order import ResumePoint
+from gonogo.contract.output import DryRun
+from service.db.schema import ExperimentRow
+from service.http.deprecation import deprecation_headers
+from service.http.etag import check_if_match, etag_of
+from service.http.problems import STATUS, Outdated
 from tests.service.conftest import Plane
 from tests.service.fake_worker import beats
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("gonogo.contract.errors", "service.http", "service.evidence")
 """Where the errors are defined that leave the service."""
+NAMED = r"[a-z]+(?:_[a-z]+)+"
+"""An operation is a verb and what it is done to."""
 
 
 def test_a_dry_run_answers_every_order_and_stores_nothing(plane: Plane) -> None:
@@ -204,6 +212,16 @@ def test_openapi_documents_problems_and_unique_operations(plane: Plane) -> None:
                 assert {"400", "401", "403", "404", "409", "422", "429", "503"} <= set(
                     operation["responses"]
                 ), path
+                assert "Retry-After" in operation["responses"]["503"]["headers"]
+            assert re.fullmatch(NAMED, operation["operationId"]), operation["operationId"]
+            if "Idempotency-Key" in str(operation.get("parameters")) and "webhook" not in path:
+                assert "Location" in operation["responses"]["201"]["headers"], path
+    shown = document["paths"]["/api/v1/experiments/{experiment}"]["get"]["responses"]
+    assert "ETag" in shown["200"]["headers"]
+    assert "ETag" in shown["304"]["headers"]
+    names = document["components"]["schemas"].keys()
+    assert {"ExperimentPage", "HeartbeatPage", "DecisionPage"} <= names
+    assert [name for name in names if not re.fullmatch(r"[A-Za-z]+", name)] == []
     assert len(set(operations)) == len(operations)
     assert "ProblemBody" in document["components"]["schemas"]
 
@@ -227,15 +245,63 @@ def test_every_problem_has_a_uri_that_the_documentation_explains(plane: Plane) -
     for kind in ours:
         status = next(status for known, status in STATUS if issubclass(kind, known))
         assert rows[kind.code] == status, kind
-    for path, status in (("/experiments/exp_1", 404), ("/experiments?cursor=%00", 422)):
+    for path, status in (("/experiments/exp_1", 404), ("/experiments?cursor=%00", 400)):
         problem = plane.call("GET", path)
         assert problem.status_code == status
         assert problem.json()["type"] == f"urn:gonogo:problem:{problem.json()['code']}"
 
 
 def test_a_cursor_that_is_none_is_refused(plane: Plane) -> None:
-    answer = plane.call("GET", "/events?cursor=exp_1")
-    assert (answer.status_code, answer.json()["code"]) == (400, "bad_request")
+    for path in (
+        "/events?cursor=exp_1", "/experiments?cursor=zzz", "/alerts?cursor=exp_1",
+        "/webhooks?cursor=1", "/campaigns?cursor=%00", "/workers?cursor=%20",
+    ):  # fmt: skip
+        answer = plane.call("GET", path)
+        assert (answer.status_code, answer.json()["code"]) == (400, "bad_request"), path
+
+
+def test_who_has_the_answer_already_gets_none(plane: Plane) -> None:
+    experiment = plane.submit()
+    plane.call("POST", f"/experiments/{experiment}/cancel", json={})
+    plane.wait_state(experiment, "finished")
+    path = f"/experiments/{experiment}"
+    etag = plane.call("GET", path).headers["ETag"]
+    for named in (etag, f"W/{etag}", f'"x", {etag}', "*"):
+        same = plane.call("GET", path, headers={"If-None-Match": named})
+        assert (same.status_code, same.content, same.headers["ETag"]) == (304, b"", etag)
+    version = etag.partition("-")[0]
+    for named in (f'{version}-0"', '"x"'):
+        assert plane.call("GET", path, headers={"If-None-Match": named}).status_code == 200
+
+
+def test_progress_changes_the_answer_and_not_the_version() -> None:
+    row = ExperimentRow(event_seq=8)
+    before, after = (etag_of(row, ResumePoint(path="p", step=step)) for step in (1, 2))
+    assert before != after
+    for named in (before, after, '"8"', '"7-0", "8-0"', "*", None):
+        check_if_match(row, named)
+    for named in ('"7"', '"88-0"', before.replace("8", "9", 1), ""):
+        with pytest.raises(Outdated):
+            check_if_match(row, named)
+
+
+def test_a_preview_is_the_dry_run_and_no_worse(plane: Plane) -> None:
+    body = {"plan": "demo", "set": {"phases.smoke.steps": 30}}
+    seen = plane.call("POST", "/experiments/preview", json=body)
+    assert seen.status_code == 200
+    assert DryRun.model_validate(seen.json()).orders[0].steps == 1
+    assert plane.get("/experiments")["items"] == []
+    dry = plane.call("POST", "/experiments", json={**body, "dry_run": True})
+    assert dry.json() == seen.json()
+    assert dry.headers["Deprecation"].startswith("@")
+    assert dry.headers["Link"] == '</api/v1/experiments/preview>; rel="successor-version"'
+    assert "Deprecation" not in seen.headers
+
+
+def test_what_will_go_says_since_and_until_when() -> None:
+    headers = deprecation_headers(date(2026, 1, 2), successor="/x", until=date(2026, 7, 1))
+    assert headers["Deprecation"] == "@1767312000"
+    assert headers["Sunset"] == "Wed, 01 Jul 2026 00:00:00 GMT"
 
 
 def test_a_generated_client_gets_moments_and_enums(plane: Plane) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from service.__main__ import main
 from tests.service.fake_worker import FakeWorker
+from tests.unit_socket import UnitSocket
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,8 +28,9 @@ class Process:
         self.home = home
         self.child: subprocess.Popen[str] | None = None
 
-    def start(self) -> httpx.Client:
+    def start(self, **more: str) -> httpx.Client:
         env = {"PATH": os.environ["PATH"], "GONOGO_HOME": str(self.home), "PYTHONPATH": str(ROOT)}
+        env |= more
         with (self.home / "service.log").open("a") as log:
             self.child = subprocess.Popen(
                 [sys.executable, "-m", "service", "serve", "--port", "0"],
@@ -76,14 +78,19 @@ def test_what_was_answered_survives_a_kill(process: Process) -> None:
         assert process.end(signal.SIGTERM) == 0
 
 
+@pytest.mark.long
 def test_a_stop_does_not_wait_for_those_who_follow_events(process: Process) -> None:
-    with process.start() as http:
+    unit = UnitSocket(process.home / "notify")
+    with unit, process.start(**unit.environ(watchdog_s=0.4)) as http:
         headers = {"Authorization": f"Bearer {(process.home / 'key').read_text().strip()}"}
         answer = http.post("/api/v1/experiments", json={"plan": "demo"}, headers=headers)
         url = f"/api/v1/experiments/{answer.json()['id']}/events"
         with http.stream("GET", url, headers=headers) as stream:
             assert next(stream.iter_lines()) == "retry: 1000"
+            assert unit.hear() == f"READY=1\nSTATUS=answers at {str(http.base_url).rstrip('/')}"
+            assert [unit.hear(), unit.hear()] == ["WATCHDOG=1", "WATCHDOG=1"]
             assert process.end(signal.SIGTERM) == 0
+        assert "STOPPING=1" in unit.rest()
 
 
 def test_keys_are_made_listed_and_revoked_on_the_command_line(
@@ -97,9 +104,21 @@ def test_keys_are_made_listed_and_revoked_on_the_command_line(
     assert made["key"].startswith("gonogo_")
     assert main(["keys", "create", "ann"]) == 2
     assert main(["keys", "revoke", "bob"]) == 3
+    for number, content in enumerate(("gonogo_" + "a" * 40, "gonogo_" + "b" * 40, "short")):
+        (tmp_path / "given").write_text(content + "\n")
+        argv = ["keys", "create", "host", "--role", "worker", "--file", str(tmp_path / "given")]
+        assert main(argv) == (2 if number == 2 else 0)
+        assert main(argv) == (2 if number == 2 else 0)  # again changes nothing
+    (tmp_path / "given").write_text("gonogo_" + "a" * 40)
+    assert main(argv) == 2  # one that was revoked stays so
+    capsys.readouterr()
+    assert main(["keys", "list"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    hosts = [row["revoked_at"] is None for row in rows if row["name"] == "host"]
+    assert hosts == [False, True]
     assert main(["keys", "revoke", "ann"]) == 0
     assert main(["keys", "list"]) == 0
-    listed = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    listed = json.loads(capsys.readouterr().out.strip().splitlines()[1])
     assert listed["name"] == "ann"
     assert listed["revoked_at"] is not None
     assert made["key"] not in (tmp_path / "gonogo.db").read_bytes().decode("latin-1")

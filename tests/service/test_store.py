@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import event, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import Pool
 
 from gonogo.contract.errors import Corrupt, Unavailable
-from service.db.migrate import current_revision, migrate
+from service.db.migrate import build_config, current_revision, migrate
 from service.db.schema import KeyRow, Table
-from service.db.store import Store, build_engine
+from service.db.store import Store, Topic, build_engine, ring
 
 
 @pytest.fixture
@@ -117,11 +118,30 @@ def test_closing_waits_for_a_reader_and_leaves_no_connection(
     assert connections == set()
 
 
+def test_a_commit_tells_only_what_was_rung_for(database_url: str) -> None:
+    migrate(database_url)
+    told: list[frozenset[Topic]] = []
+    store = Store(database_url, after_commit=told.append)
+
+    def fail(session: Session) -> None:
+        ring(session, Topic.ALERTS)
+        raise ValueError
+
+    try:
+        store.write(lambda session: add_key(session, "quiet"))
+        with pytest.raises(ValueError):
+            store.write(fail)
+        store.write(lambda session: ring(session, Topic.ENDED))
+    finally:
+        store.close()
+    assert told == [{Topic.ENDED}]
+
+
 def test_migrations_build_what_the_models_say(empty_url: str) -> None:
     migrate(empty_url)
     migrate(empty_url)
     found, newest = current_revision(empty_url)
-    assert found == newest
+    assert found == newest == ScriptDirectory.from_config(build_config()).get_current_head()
     engine = build_engine(empty_url)
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
@@ -131,7 +151,7 @@ def test_migrations_build_what_the_models_say(empty_url: str) -> None:
 
 def test_a_database_whose_references_do_not_hold_is_refused(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/broken.db"
-    migrate(url)
+    migrate(url, "0009")
     engine = build_engine(url)
     with engine.begin() as connection:
         connection.exec_driver_sql("COMMIT")

@@ -133,6 +133,7 @@ def test_the_table_has_no_way_out_of_finished() -> None:
     assert not [key for key in EXPERIMENT_TRANSITIONS if key[0] is ExperimentState.FINISHED]
 
 
+@pytest.mark.long
 def test_an_override_acts_while_it_is_awaited_and_relabels_afterwards(plane: Plane) -> None:
     worker = plane.worker()
     experiment, order = running(plane, worker)

@@ -237,7 +237,7 @@ def test_runs_for_others_hide_none_for_this_worker(
     plane: Plane, monkeypatch: pytest.MonkeyPatch, known: bool
 ) -> None:
     """More than a page of those that need GPUs, then one that needs none."""
-    monkeypatch.setattr("service.agent.claims._PAGE", 2)
+    monkeypatch.setattr("service.agent.fitting._PAGE", 2)
     for _ in range(5):
         plane.submit("m7c-125m")
     small = plane.submit("demo")

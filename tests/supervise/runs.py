@@ -24,7 +24,8 @@ from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord
 from gonogo.judge.watch import refold
 from gonogo.rundir import RunDir, load_all_lines, load_record
-from gonogo.supervise.processes import find_marked, send_signal
+from gonogo.supervise.keeper.marked import find_marked
+from gonogo.supervise.processes import send_signal
 
 ROOT = Path(__file__).resolve().parents[2]
 KEEPER = "gonogo.supervise.keeper"
@@ -168,7 +169,7 @@ class SupervisedRun:
 
         Several sweeps: one that forks for ever is not in every listing.
         """
-        return sorted({pid for _ in range(5) for pid in find_marked(self.order.run)})
+        return sorted(find_marked(self.order.run, passes=5))
 
     def clean_up(self) -> None:
         """Leave nothing behind, whatever the test did."""

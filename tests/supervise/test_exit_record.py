@@ -36,6 +36,7 @@ def build(
     ranks: dict[int, Ended],
     asked: EndRequest | None = None,
     order: dict[str, Any] = ORDER,
+    oom_at: float | None = None,
     **more: Ended | None,
 ) -> ExitRecord:
     document = build_exit(
@@ -45,6 +46,7 @@ def build(
         agent=more.get("agent", ended(1)),
         ranks=ranks,
         now=200.0,
+        oom_at=oom_at,
     )
     return ExitRecord.model_validate(document)
 
@@ -157,6 +159,49 @@ def test_memory_in_another_ranks_log_names_nothing(tmp_path: Path) -> None:
     (tmp_path / "rank0.log").write_text("torch.OutOfMemoryError")
     ranks = {0: ended(signal=15, at=2.0), 1: ended(1, at=1.0)}
     assert build(tmp_path, ranks).reason is OutcomeCode.NONZERO_EXIT
+
+
+@pytest.mark.parametrize(
+    ("end", "oom_at", "asked", "reason"),
+    [
+        (ended(signal=9, at=100.0), 100.9, None, OutcomeCode.OOM),
+        (ended(137, at=100.0), 100.9, request("nonzero_exit", "trainer"), OutcomeCode.OOM),
+        (ended(signal=9, at=100.0), None, None, OutcomeCode.NONZERO_EXIT),
+        (ended(signal=9, at=100.0), 70.0, None, OutcomeCode.NONZERO_EXIT),
+        (ended(1, at=100.0), 100.9, None, OutcomeCode.NONZERO_EXIT),
+        (ended(signal=9, at=100.0), 100.9, request("stalled", "watchdog"), OutcomeCode.STALLED),
+    ],
+    ids=["killed", "by a shell's code", "nobody counted", "long before", "by itself", "asked"],
+)
+def test_a_kill_for_want_of_memory_names_the_cause(
+    end: Ended, oom_at: float | None, asked: EndRequest | None, reason: OutcomeCode, tmp_path: Path
+) -> None:
+    """The kernel tells it by its counter: the rank itself says nothing."""
+    record = build(tmp_path, {0: ended(1, at=101.0), 1: end}, asked, oom_at=oom_at)
+    assert record.reason is reason
+    assert ("out of memory" in record.text) is (reason is OutcomeCode.OOM)
+
+
+@pytest.mark.parametrize(
+    ("log", "go", "by"),
+    [
+        ("gonogo: no .GO within 120 s\n", False, Actor.INFRA),
+        ("gonogo: no .GO within 120 s\n", True, Actor.TRAINER),
+        ("the order checks dim, which this script does not tell\nno .GO within 1 s\n", False,
+         Actor.TRAINER),
+        ("gonogo: this order asks for 3 heads\n", False, Actor.TRAINER),
+    ],
+    ids=["nobody watched", "it was let begin", "it does not say who it is", "another error"],
+)  # fmt: skip
+def test_a_rank_that_waited_in_vain_for_its_go_is_not_to_blame(
+    log: str, go: bool, by: Actor, tmp_path: Path
+) -> None:
+    (tmp_path / "rank1.log").write_text(log)
+    if go:
+        (tmp_path / ".GO").touch()
+    record = build(tmp_path, {0: ended(signal=15, at=2.0), 1: ended(4, at=1.0)})
+    assert record.ended_by is by
+    assert (record.reason is OutcomeCode.WATCHER_FAILED) is (by is Actor.INFRA)
 
 
 def refuse(tmp_path: Path, order: dict[str, Any]) -> dict[str, Any]:

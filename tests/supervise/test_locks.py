@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gonogo.supervise.locks import holding, take_lock
+from gonogo.supervise.locks import holding, is_locked, take_lock
 
 
 def test_a_lock_is_held_once(tmp_path: Path) -> None:
@@ -16,3 +16,9 @@ def test_a_lock_is_held_once(tmp_path: Path) -> None:
     os.close(held)
     with holding(path) as free:
         assert free
+
+
+def test_asking_for_a_lock_does_not_hide_it_from_others_who_ask(tmp_path: Path) -> None:
+    path = tmp_path / "x.lock"
+    path.touch()
+    assert not any(is_locked(path) for _ in range(50))

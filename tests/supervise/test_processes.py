@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from gonogo.supervise.keeper.marked import find_marked
 from gonogo.supervise.processes import (
     ProcessRef,
     find_descendants,
-    find_marked,
     find_process,
     load_stat,
     send_signal,
@@ -39,9 +39,9 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 def test_process_is_found_by_its_token_alone(sleeper: subprocess.Popen[bytes]) -> None:
     token = f"run_of_{os.getpid()}"
-    wait_until(lambda: list(find_marked(token)) == [sleeper.pid], "the sleeper")
-    assert list(find_marked(token[:-1])) == []
-    assert list(find_marked(f"{token}0")) == []
+    wait_until(lambda: find_marked(token) == {sleeper.pid}, "the sleeper")
+    assert find_marked(token[:-1]) == frozenset()
+    assert find_marked(f"{token}0") == frozenset()
 
 
 def test_child_is_a_descendant_unless_its_tree_is_left_out(

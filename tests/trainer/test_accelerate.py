@@ -9,6 +9,8 @@ import pytest
 from gonogo.judge.directory import judge_directory
 from tests.trainer.runs import exit_codes, lines_of, run_loop, said, steps_of, write_order
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -36,7 +38,6 @@ def test_both_ranks_say_the_same_loss(pair: Path) -> None:
     assert told[0] == told[1]
 
 
-@pytest.mark.long
 def test_both_ranks_leave_after_the_same_step(tmp_path: Path) -> None:
     folder = write_order(tmp_path / "run", steps=5, world_size=2)
     done = run_loop("accelerate", folder, "2", ranks=2)

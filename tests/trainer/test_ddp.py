@@ -53,6 +53,7 @@ def test_waiting_for_the_other_rank_is_counted(halted: RunDir) -> None:
         assert [line.collective_seq for line in said(lines, "step_end")] == [None, 1, 2]
 
 
+@pytest.mark.long
 def test_who_is_done_leaves_gloo_before_python_ends(tmp_path: Path) -> None:
     """Or now and then it aborts, and a run that was complete has a rank that exited with -6."""
     done = run_loop("ddp", write_order(tmp_path / "run", world_size=2), ranks=2)

@@ -70,6 +70,7 @@ def test_a_request_from_before_is_not_answered(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "evidence").iterdir()] == [REQUEST]
 
 
+@pytest.mark.long
 def test_both_ranks_answer_with_the_collectives_that_they_have_entered(tmp_path: Path) -> None:
     run = write_order(tmp_path / "run", steps=5000, world_size=2, train={"step_s": 0.02})
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]

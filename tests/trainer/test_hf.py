@@ -104,6 +104,7 @@ def test_other_ways_to_train_tell_the_same(tmp_path: Path, args: dict[str, objec
         assert end.tokens == 64
 
 
+@pytest.mark.long
 def test_a_halt_saves_once_and_ends_the_process_with_3(tmp_path: Path) -> None:
     assert train(tmp_path, {"halt_at": 3, "args": {"save_strategy": "no"}}) == 3
     lines = lines_of(tmp_path)

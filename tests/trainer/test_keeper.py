@@ -7,6 +7,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gonogo.contract.finding import Finding, Severity
 from gonogo.judge.directory import judge_directory
 from gonogo.rundir import RunDir, load_all_lines
@@ -59,6 +61,7 @@ def test_a_hang_is_ended_in_its_step_and_section_with_stacks_as_evidence(tmp_pat
     assert any("in hang" in text for text in dumps), "it answered when it was asked for its stacks"
 
 
+@pytest.mark.long
 def test_what_is_not_what_was_ordered_does_not_begin(tmp_path: Path) -> None:
     identity = {**ALONE["identity"], "params": 2000}
     run = write_order(tmp_path / "run", go=False, **{**ALONE, "identity": identity})
@@ -68,6 +71,7 @@ def test_what_is_not_what_was_ordered_does_not_begin(tmp_path: Path) -> None:
     assert not said(lines_of(run), "step_start")
 
 
+@pytest.mark.long
 def test_ranks_that_are_asked_to_leave_do_so_together_with_a_checkpoint_that_holds(
     tmp_path: Path,
 ) -> None:

@@ -12,6 +12,8 @@ from tests.trainer.runs import exit_codes, lines_of, run_loop, said, steps_of, w
 
 STEPS = [1, 2, 3, 4, 5, 6]
 
+pytestmark = pytest.mark.long
+
 
 def train(folder: Path, asked: dict[str, object], ranks: int = 1, **order: object) -> int:
     write_order(folder, **{"steps": 6, "world_size": ranks, **order})
@@ -98,7 +100,6 @@ def test_losses_of_two_ranks_are_averaged(halted: Path) -> None:
     assert told[0] == told[1]
 
 
-@pytest.mark.long
 def test_it_saves_as_the_order_says_and_stops_at_its_last_step(tmp_path: Path) -> None:
     cadence = {"every_steps": 2, "every_s": None}
     assert train(tmp_path, {}, steps=3, checkpoint=cadence) == 0
@@ -109,7 +110,6 @@ def test_it_saves_as_the_order_says_and_stops_at_its_last_step(tmp_path: Path) -
     assert (lines[-1].msg, lines[-1].step) == ("done", 3)
 
 
-@pytest.mark.long
 def test_what_ends_the_training_is_said_with_its_section(tmp_path: Path) -> None:
     assert train(tmp_path, {"raise_at": 2}) == 1
     last = lines_of(tmp_path)[-1]

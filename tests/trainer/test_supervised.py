@@ -472,6 +472,22 @@ def test_without_go_it_ends_with_4(
     assert not said(lines_of(run), "step_start")
 
 
+def test_the_limit_begins_when_every_rank_has_spoken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer that imports for minutes costs nobody the run."""
+    monkeypatch.setattr(permission, "GO_LIMIT_S", 0.05)
+    run = write_order(tmp_path / "run", go=False, world_size=2)
+    peer = RunDir(run).heartbeat(1)
+    late = threading.Timer(0.6, peer.touch)
+    late.start()
+    with pytest.raises(SystemExit) as ended:
+        gonogo.trainer.attach(run)
+    assert peer.exists(), "it gave up before its peer had come"
+    late.join()
+    assert ended.value.code == 4
+
+
 def test_what_the_order_checks_and_the_script_does_not_tell_is_said_in_its_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,9 +21,9 @@ from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, save_json
 from gonogo.supervise.processes import boot_id, die_with_parent, load_stat
-from worker.claims import ClaimBook
 from worker.client import ControlPlane
-from worker.telemetry import Shipper
+from worker.host.claim_book import ClaimBook
+from worker.shipping.shipper import Shipper
 
 LIMIT_S = 120.0
 """No light keeper outlives its test for longer."""
@@ -33,6 +33,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--lock", type=Path, action="append", default=[])
+    parser.add_argument("--home", type=Path)
     asked = parser.parse_args()
     path: Path = asked.run_dir
     own = lock(path / ".keeper.lock", wait_s=0.0)

@@ -7,26 +7,27 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Sequence
 
 import worker.__main__ as application
-from worker import loop
-from worker.claim import Desk
-from worker.probe import Probe, ProbeStore
+from worker.desk import rounds
+from worker.desk.desk import Desk
+from worker.host.host_probe import Probe, ProbeStore
 
 
 class KnownProbe(ProbeStore):
     """What nsa.probe would say after seconds of loading torch."""
 
-    def start(self) -> None:
+    def start(self, slots: Sequence[str] = ()) -> None:
         """Measure nothing."""
 
-    def result(self) -> Probe:
+    def result(self, slots: Sequence[str] = ()) -> Probe:
         """Return it at once."""
         return Probe(peak_flops=1e12, torch="2", collect_env="x")
 
 
 if __name__ == "__main__":
-    loop.POLL_S = float(sys.argv[1]) if len(sys.argv) > 1 else 0.3
+    rounds.POLL_S = float(sys.argv[1]) if len(sys.argv) > 1 else 0.3
     application.ProbeStore = KnownProbe  # type: ignore[misc]
     application.Desk = functools.partial(  # type: ignore[assignment,misc]
         Desk, keeper_module="tests.worker.light_keeper"

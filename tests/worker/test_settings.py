@@ -46,7 +46,15 @@ def test_the_workers_own_key_comes_before_the_local_one(tmp_path: Path) -> None:
     assert settings.key() == "admin"
     (tmp_path / "worker_key").write_text("worker\n")
     assert settings.key() == "worker"
-    assert load_settings(environ(tmp_path, GONOGO_API_KEY="given")).key() == "given"
+    (tmp_path / "secret").write_text("in a file\n")
+    more = {"GONOGO_API_KEY_FILE": str(tmp_path / "secret")}
+    assert load_settings(environ(tmp_path, **more)).key() == "in a file"
+    assert load_settings(environ(tmp_path, GONOGO_API_KEY="given", **more)).key() == "given"
+
+
+def test_a_file_of_a_secret_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Rejected, match=r"GONOGO_API_KEY_FILE=.*absent"):
+        load_settings(environ(tmp_path, GONOGO_API_KEY_FILE=str(tmp_path / "absent")))
 
 
 def test_settings_do_not_show_their_secrets(tmp_path: Path) -> None:
@@ -57,13 +65,22 @@ def test_settings_do_not_show_their_secrets(tmp_path: Path) -> None:
 
 
 def test_a_keeper_gets_what_it_needs_and_no_more(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("k")
     settings = load_settings(
-        environ(tmp_path, REDIS_URL="redis://:pw@host/0", GONOGO_WORKER_LABELS="a=b", HOME="/root")
+        environ(
+            tmp_path,
+            REDIS_URL="redis://:pw@host/0",
+            GONOGO_WORKER_LABELS="a=b",
+            GONOGO_API_KEY_FILE=str(tmp_path / "secret"),
+            NOTIFY_SOCKET="/run/x",
+            HOME="/root",
+        )
     )
     found = keeper_environ(settings, "k")
     assert found["GONOGO_API_KEY"] == "k"
     assert found["HOME"] == "/root"
-    assert not {"REDIS_URL", "GONOGO_WORKER_LABELS"} & found.keys()
+    taken = {"REDIS_URL", "GONOGO_WORKER_LABELS", "GONOGO_API_KEY_FILE", "NOTIFY_SOCKET"}
+    assert not taken & found.keys()
 
 
 def test_a_workers_name_is_one_that_the_control_plane_takes(tmp_path: Path) -> None:

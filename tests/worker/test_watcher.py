@@ -30,6 +30,7 @@ def test_operator_ends_a_run_with_a_checkpoint(
     assert store.events()[-1] == "end"
 
 
+@pytest.mark.long
 def test_everything_is_shipped_when_the_run_is_over(new_run: NewRun) -> None:
     plane = FakeControlPlane()
     with serving(plane):
@@ -58,6 +59,7 @@ def test_dead_control_plane_delays_no_halt(new_run: NewRun) -> None:
     assert set(store.findings) == {finding.key for finding in run.findings()}
 
 
+@pytest.mark.long
 def test_stale_token_ends_the_attempt(new_run: NewRun) -> None:
     plane = FakeControlPlane()
     with serving(plane):

@@ -25,12 +25,14 @@ from gonogo.contract.outcome import OutcomeCode
 from gonogo.planning.resolve import checkout_root
 from gonogo.rundir import load_record, save_json
 from gonogo.supervise.durable import load_json
-from gonogo.supervise.locks import device_lock, is_locked
-from gonogo.supervise.processes import ProcessRef, find_marked
+from gonogo.supervise.keeper.marked import find_marked
+from gonogo.supervise.locks import DeviceLocks, is_locked
+from gonogo.supervise.processes import ProcessRef
 from tests.servers import RedisServer, wait_until
 from tests.supervise.orders import make_order
+from tests.unit_socket import UnitSocket
 from tests.worker.control_plane import KEY, FakeControlPlane, serving
-from worker.waker import QUEUE_NAME
+from worker.desk.waker import QUEUE_NAME
 
 ROOT = checkout_root()
 LIGHT_WORKER = (sys.executable, "-m", "tests.worker.light_worker")
@@ -128,13 +130,18 @@ def lines_in_file(home: Path, order: Order) -> list[str]:
     return (home / "runs" / order.run / "heartbeat_rank0.jsonl").read_text().splitlines()
 
 
+@pytest.mark.long
 def test_runs_are_claimed_one_after_the_other_without_any_redis(
     home: Path, plane: FakeControlPlane, start_worker: StartWorker
 ) -> None:
     first, second = make_order(), make_order()
     offer(plane, first, second)
-    start_worker()
-    until(lambda: is_training(home, first), "first run")
+    with UnitSocket(home / "unit") as unit:
+        start_worker(**unit.environ(watchdog_s=0.4))
+        until(lambda: is_training(home, first), "first run")
+        said = unit.rest()
+    assert said[0].startswith("READY=1\nSTATUS=")
+    assert "WATCHDOG=1" in said
     assert second.run not in plane.runs
     let_finish(home, first)
     until(lambda: is_training(home, second), "second run")
@@ -147,6 +154,7 @@ def test_runs_are_claimed_one_after_the_other_without_any_redis(
     assert plane.claims[0].free == ["cpu:0"]
 
 
+@pytest.mark.long
 def test_a_message_starts_a_run_and_a_killed_redis_stops_nothing(
     home: Path, plane: FakeControlPlane, start_worker: StartWorker, valkey_server: RedisServer
 ) -> None:
@@ -180,6 +188,7 @@ def test_two_workers_start_a_run_once(
     assert all(worker.poll() is None for worker in workers)
 
 
+@pytest.mark.long
 def test_two_workers_share_one_device(
     home: Path, plane: FakeControlPlane, start_worker: StartWorker
 ) -> None:
@@ -198,6 +207,7 @@ def test_two_workers_share_one_device(
     until(lambda: is_training(home, orders[1]), "second run")
 
 
+@pytest.mark.long
 def test_a_killed_worker_leaves_its_run_and_the_next_one_counts_its_device_as_taken(
     home: Path, plane: FakeControlPlane, start_worker: StartWorker
 ) -> None:
@@ -233,11 +243,12 @@ def test_a_killed_keeper_leaves_nothing_and_its_run_ends_as_lost(
     end = plane.runs[first.run].states[-1]
     assert end.exit is not None
     assert end.exit.reason is OutcomeCode.KEEPER_LOST
-    assert list(find_marked(first.run)) == []
+    assert find_marked(first.run) == frozenset()
     until(lambda: is_training(home, second), "second run")
     assert plane.runs[first.run].lines["0"] == lines_in_file(home, first)
 
 
+@pytest.mark.long
 def test_what_a_keeper_could_not_ship_the_worker_ships_later(
     home: Path, plane: FakeControlPlane, start_worker: StartWorker
 ) -> None:
@@ -264,9 +275,10 @@ def test_a_worker_told_to_stop_leaves_its_runs_alone(
     worker.terminate()
     assert worker.wait(60) == 0
     assert keeper_of(home, order).is_alive()
-    assert is_locked(device_lock(home, "cpu:0"))
+    assert is_locked(DeviceLocks(home=home).path("cpu:0"))
 
 
+@pytest.mark.long
 def test_a_worker_told_to_stop_may_end_its_runs_with_a_checkpoint(
     home: Path, plane: FakeControlPlane, start_worker: StartWorker
 ) -> None:
@@ -309,6 +321,7 @@ def test_a_worker_whose_supervisor_was_killed_ends_no_run(
     assert not (home / "runs" / order.run / ".HALT").exists()
 
 
+@pytest.mark.long
 def test_an_order_under_a_newer_token_gets_a_clean_directory(
     home: Path, plane: FakeControlPlane, start_worker: StartWorker
 ) -> None:
@@ -338,6 +351,7 @@ def test_a_stale_token_starts_nothing(
     assert not (home / "runs" / stale.run / "starts.log").exists()
 
 
+@pytest.mark.long
 def test_a_host_that_is_not_fit_says_so_and_goes_on(
     home: Path, plane: FakeControlPlane, start_worker: StartWorker
 ) -> None:
@@ -354,6 +368,7 @@ def test_a_host_that_is_not_fit_says_so_and_goes_on(
     assert "h200" in end.exit.text
 
 
+@pytest.mark.long
 def test_the_announced_exporter_shows_live_runs_only(
     home: Path, plane: FakeControlPlane, start_worker: StartWorker
 ) -> None:
@@ -385,6 +400,7 @@ def test_bad_settings_end_the_worker_with_one_line(
     assert name in said
 
 
+@pytest.mark.long
 def test_a_worker_waits_for_a_control_plane_that_comes_later(
     home: Path, plane: FakeControlPlane, start_worker: StartWorker
 ) -> None:

@@ -1,7 +1,9 @@
 """Which experiment, run or decision is meant? An id, the beginning of one, or a name.
 
-`last` is the newest experiment. A beginning may leave out the kind (`01KD…` for `exp_01KD…`) and is
-compared without regard to case. What may mean several things is refused, with all of them.
+`last` is the newest experiment. A run's whole id stands for its experiment where a run cannot be
+meant, since Prometheus' alerts know the run alone. A beginning may leave out the kind (`01KD…` for
+`exp_01KD…`) and is compared without regard to case. What may mean several things is refused, with
+all of them.
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ def resolve(client: Client, text: str, *kinds: Kind) -> tuple[Kind, str]:
     for kind in kinds:
         if is_id(text, kind):
             return kind, text
+    if Kind.EXPERIMENT in kinds and is_id(text, Kind.RUN):
+        return Kind.EXPERIMENT, str(client.get(f"/runs/{text}")["experiment"])
     if text == LAST and Kind.EXPERIMENT in kinds:
         return Kind.EXPERIMENT, _newest(client)
     answer = client.get("/find", text=text, kind=[kind.value for kind in kinds], limit=SHOWN + 1)

@@ -21,7 +21,10 @@ TOPICS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("Steer", ("halt", "resume", "rerun", "promote", "override", "takeover", "cancel")),
     ("Judge, without a service", ("judge", "replay", "verify", "simulate")),
-    ("Prepare and look after", ("plans", "flags", "doctor", "serve", "worker", "keys", "db")),
+    (
+        "Prepare and look after",
+        ("plans", "flags", "doctor", "serve", "worker", "keys", "db", "backup", "restore", "prune"),
+    ),
 )  # fmt: skip
 """Commands in the order of the help; one that is in no topic comes last, under `More`."""
 

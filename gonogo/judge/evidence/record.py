@@ -35,6 +35,7 @@ from gonogo.judge.evidence.steps import RankSteps, build_rank_steps
 from gonogo.judge.watch import has_arrived, refold, watch_on
 from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.recorded import BootRecord, WatchRecord, boots_of
+from gonogo.pruned import check_not_pruned
 from gonogo.rundir import RunDir, iter_lines, load_record, open_file
 
 _M = TypeVar("_M", bound=BaseModel)
@@ -108,7 +109,9 @@ def load_run(
 
     Raises:
         Corrupt: order.json is there and cannot be read: nobody knows what was ordered.
+        NotFound: it was pruned.
     """
+    check_not_pruned(path)
     run_dir = RunDir(path)
     order = load_order(run_dir) or order
     unreadable: list[str] = []

@@ -184,6 +184,8 @@ CEILINGS: dict[str, Ceiling] = {
     "implausible_speed.clock_x": Ceiling(4.0),
     "implausible_speed.clock_s": _range(10.0, 600.0),
     "watcher.away_s": Ceiling(300.0),
+    "watcher.silent_s": Ceiling(600.0),
+    "watcher.keeper_s": Ceiling(60.0),
     "hardware.throttled_s": Ceiling(3_600.0),
     "restart_storm.attempts": Ceiling(10.0),
     "restart_storm.starts": Ceiling(50.0),

@@ -107,8 +107,13 @@ def _said_at_its_end(facts: Facts, sign: str) -> bool:
 
 def _was_killed(facts: Facts) -> bool:
     """Say whether the first rank that failed was killed, and not by its own keeper."""
+    return _code(facts) is OutcomeCode.NONZERO_EXIT and _by_sigkill(facts)
+
+
+def _by_sigkill(facts: Facts) -> bool:
+    """Say whether SIGKILL ended the first rank that failed; a shell tells another's by 137."""
     ended = facts.exit
-    return _code(facts) is OutcomeCode.NONZERO_EXIT and ended is not None and ended.signal == 9
+    return ended is not None and (ended.signal == 9 or ended.code == 137)
 
 
 def _never_spoke(facts: Facts) -> bool:
@@ -180,6 +185,13 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
         cause="DDP together with reentrant gradient checkpointing marks a parameter ready twice",
         remedy="FSDP, or no gradient checkpointing under DDP",
         patch={"env": {"NSA_DDP_DISABLE_GC": "1"}},
+    ),
+    Diagnosis(
+        name="host_out_of_memory",
+        requirement="D1",
+        recognise=lambda facts, rules: _code(facts) is OutcomeCode.OOM and _by_sigkill(facts),
+        cause="the kernel killed it: the host's memory, or its control group's, was used up",
+        remedy="fewer or smaller loader workers and caches, or a larger limit for the worker",
     ),
     Diagnosis(
         name="out_of_memory",

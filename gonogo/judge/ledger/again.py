@@ -30,6 +30,7 @@ from gonogo.judge.ledger.v1 import record as v1_record
 from gonogo.judge.ledger.v1 import rules as v1_rules
 from gonogo.judge.ledger.v1 import shape as v1_shape
 from gonogo.judge.ledger.v1 import verdict as v1_verdict
+from gonogo.pruned import check_not_pruned
 from gonogo.rundir import RunDir
 
 Json = Mapping[str, Any]
@@ -134,7 +135,9 @@ def read_again(path: Path, recorded: Json, history: Json | None) -> Again:
 
     Raises:
         Corrupt: a record in the directory cannot be read.
+        NotFound: it was pruned.
     """
+    check_not_pruned(path)
     conditions = recorded.get("conditions", [])
     if is_v1(recorded):
         return _read_v1(path, conditions, history)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gonogo.contract.errors import Corrupt
+from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.judge.gate.conditions import conditions_of, open_for
 from gonogo.judge.ledger.again import Again, is_v1, judge_again, read_again
 from gonogo.judge.ledger.chain import shortened
@@ -166,7 +166,7 @@ def _confirmed(row: Json, rules: Json, runs: Path, path: str) -> Difference | st
         if again.rules is None:
             return f"the run {run}, which the history names: it has no order.json"
         found = judge_again(again.facts, again.rules)
-    except Corrupt as error:
+    except (Corrupt, NotFound) as error:
         return f"the run {run}, which the history names: {error.detail}"
     outcome = again.facts.get("outcome") or {}
     if not again.ended:

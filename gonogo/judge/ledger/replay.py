@@ -222,6 +222,8 @@ def _read_again(recorded: RecordedDecision, around: Surroundings, log: _Log) -> 
         again = read_again(run_dir, rules, facts.get("history"))
     except Corrupt as error:
         raise Corrupt(f"run_directory: {error.detail}") from error
+    except NotFound as error:
+        raise NotFound(f"{error.detail}; --facts-only replays without it") from error
     return (
         _derived(recorded, again, around, log)
         or _same_facts(facts, again, run_dir, rules, log)

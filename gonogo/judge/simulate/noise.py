@@ -54,8 +54,10 @@ class Noise:
     long_disk_s: float = 25.0
     disk_checkpoint_share: float = 0.3
     """Checkpoints that a rank writes in uninterruptible sleep."""
-    alone_eval_share: float = 0.3
-    """Evaluations of rank 0 alone, for which the others wait in no section."""
+    alone_share: float = 0.3
+    """Evaluations and checkpoints of rank 0 alone, for which the others wait in no section."""
+    wake_s: tuple[float, float] = (0.0, 4.0)
+    """How much later than rank 0 the others go on then."""
     uncounted_share: float = 0.3
     """Runs whose trainer counts no collectives."""
     log_alone_share: float = 0.3
@@ -90,6 +92,7 @@ DOUBLED = replace(
     disk_rate=6.0,
     checkpoint_s=(10.0, 180.0),
     eval_s=(60.0, 600.0),
+    wake_s=(0.0, 8.0),
     spike=(0.6, 3.0),
     late_tick_rate=12.0,
 )

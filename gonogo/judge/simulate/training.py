@@ -306,8 +306,8 @@ class Training:
             self._next_eval = now + EVAL_S
             long = dice.random() < noise.long_eval_share
             seconds = noise.long_eval_s if long else dice.uniform(*noise.eval_s)
-            if dice.random() < noise.alone_eval_share:
-                self._evaluate_alone(seconds)
+            if dice.random() < noise.alone_share:
+                self._alone("eval", seconds)
             else:
                 self._outside("eval", seconds)
         if self._chance(noise.clock_step_rate, self._step_s):
@@ -315,23 +315,29 @@ class Training:
         if sick is None and self._saved_step and self._chance(noise.restart_rate, self._step_s):
             self.restart(probe)
 
-    def _evaluate_alone(self, seconds: float) -> None:
-        """Rank 0 evaluates, and the others wait for it in no section."""
+    def _alone(self, section: str, seconds: float) -> None:
+        """Rank 0 acts for all; the others wait for it in no section, and go on a little later."""
         for rank in self.ranks:
             if rank.rank == 0:
-                rank.enter("eval")
+                rank.enter(section)
             rank.collective_seq += rank.rank != 0
             rank.spend(seconds)
             if rank.rank == 0:
-                rank.say("eval", val_loss=2.0)
+                rank.say(section, **_told_of(section, seconds))
                 rank.enter(None)
                 rank.collective_seq += 1
         self._meet()
+        for rank in self.ranks[1:]:
+            rank.spend(self._dice.uniform(*self.noise.wake_s))
 
     def _checkpoint(self, probe: Probe) -> None:
         noise, dice = self.noise, self._dice
         long = dice.random() < noise.long_checkpoint_share
         seconds = noise.long_checkpoint_s if long else dice.uniform(*noise.checkpoint_s)
+        self._saved_step = self.step
+        if dice.random() < noise.alone_share:
+            self._alone("checkpoint", seconds)
+            return
         mute = (
             dice.randrange(len(self.ranks)) if dice.random() < noise.silent_checkpoint_share else -1
         )
@@ -340,7 +346,6 @@ class Training:
                 probe(rank.now + 1.0, rank.rank, ProcessState.UNINTERRUPTIBLE)
                 probe(rank.now + seconds, rank.rank, ProcessState.ALIVE)
         self._outside("checkpoint", seconds, mute)
-        self._saved_step = self.step
 
     def _outside(self, section: str, seconds: float, mute: int = -1) -> None:
         """All ranks spend time in a section between steps."""
@@ -350,8 +355,7 @@ class Training:
                 rank.freeze(seconds)
             else:
                 rank.spend(seconds)
-            fields: dict[str, Any] = {"val_loss": 2.0} if section == "eval" else {"dt": seconds}
-            rank.say(section, **fields)
+            rank.say(section, **_told_of(section, seconds))
             rank.enter(None)
         self._meet()
 
@@ -402,3 +406,8 @@ class Training:
             if rank.rank != sick.rank:
                 probe(rank.now + 1.0, rank.rank, ProcessState.DEAD, code=0)
                 rank.mute = True
+
+
+def _told_of(section: str, seconds: float) -> dict[str, Any]:
+    """Return what a line says of an evaluation or a checkpoint."""
+    return {"val_loss": 2.0} if section == "eval" else {"dt": seconds}

@@ -27,9 +27,16 @@ from gonogo.judge.watch.registry import build_detectors
 from gonogo.judge.watch.step import Step
 from gonogo.judge.watch.steps import Steps
 from gonogo.judge.watch.stream import RankStream, absorb
-from gonogo.judge.watch.view import Beat, Observed, Run, Unreadable, View, is_late
+from gonogo.judge.watch.view import (
+    SLEPT_S,
+    Beat,
+    Observed,
+    Run,
+    Unreadable,
+    View,
+    is_late,
+)
 
-SLEPT_S = 15.0
 FIRST_CHARS = 80
 """How much of the first unreadable line is kept."""
 
@@ -125,9 +132,10 @@ def fold_beats(
         brought: whether lines came that were no heartbeats.
     """
     view, findings = state.view, list[Finding]()
-    late = is_late(tick)
+    view.note(tick)
+    late = view.is_late(tick)
     brought = brought or any(beats.values()) or _probed(tick)
-    if view.started_mono is None and (brought or late):
+    if view.started_mono is None and (brought or is_late(tick)):
         view.started_mono = tick.mono
     view.processes = seen_by(view.processes, tick)
     for kind, payload in tick.observations.items():

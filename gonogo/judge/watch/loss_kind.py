@@ -2,8 +2,9 @@
 
 The loss of a model that learns from data falls, and a rise that holds is a divergence. The losses
 of two networks that play against each other, of a policy or of rewards rise while all is well. The
-kind shows in what was told so far: a negative loss, noise, rises that came back by themselves. The
-learning rate is kept, too: one that jumps back up (warm restarts) takes any loss with it.
+kind shows in what was told so far: a negative loss, noise, rises that came back by themselves, and
+whether it ever fell. A term that is added bit by bit (annealing) wins back a part of the fall. The
+learning rate is kept, too: one that comes back up (warm restarts, cycles) takes any loss with it.
 """
 
 import math
@@ -13,13 +14,24 @@ from dataclasses import dataclass, replace
 QUIET_SHARE, STEADY_SHARE = 0.05, 0.02
 """A loss of the kind that falls has a noise of at most this share of its best, or, from one step to
 the next, where it climbs already, of that one."""
+FELL_SHARE, WON_BACK_SHARE, BEST_X, BEGAN_X = 0.9, 0.5, 3.0, 1.25
+"""A loss has fallen once its best is this share of where it began; then a rise wins back such a
+share of the fall, or comes to so many times the best. One that never fell comes to so many times
+where it began, which is `BEGAN_LEAST` or more."""
+BEGAN_LEAST, FELL_SIGMAS = 1.0, 3.0
+NOISY_SHARE = 0.35
+"""Noise of up to this share of the best is no play, if the loss fell; its rise has to be a large
+one, and that of the gradients too."""
 SWING_STEPS, SWINGS = 25, 2
 """A loss that was up for so many steps and came back has swung; a language model's may once."""
 BLOW_UP_X, GRADIENTS_X = 10.0, 3.0
 """A blow-up is so many times the largest before, with so many times the usual gradient norm."""
 GRADIENTS_KEPT, GRADIENTS_NOW = 128, 25
-REHEATS_X, REHEATS_SHARE = 2.0, 0.1
+REHEATS_X, REHEATS_SHARE = 1.25, 0.1
 """A learning rate reheats that comes to so many times its lowest, and this share of its top."""
+RATES_KEPT = 12
+"""Rates whose mean counts: groups of parameters that take turns in twos, threes, fours or sixes
+reheat nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,27 +71,35 @@ class LossKind:
         swings = self.swings + (self.risen >= SWING_STEPS)
         return replace(self, risen=0, swings=swings, usual_gradient=None)
 
-    def falls(self, best: float, noise: float, jitter: float, *, speaks: bool, worse: bool) -> bool:
+    def falls(self, rise: "Rise", *, speaks: bool, resumed: bool) -> bool:
         """Whether a rise that holds is a divergence.
 
         Args:
-            best: of the smoothed loss, by which the rise is measured.
-            noise: sigma of the loss before it rose.
-            jitter: sigma of the loss from one step to the next.
+            rise: where the loss came from, and how far it has come.
             speaks: whether it began as a language model's.
-            worse: whether it is above where it began.
+            resumed: whether it may have fallen before its first step here.
         """
-        if self.negative or best <= 0.0:
+        if self.negative or rise.best <= 0.0:
             return False
         if speaks:
-            return worse or self.swings < SWINGS
-        quiet = noise <= QUIET_SHARE * best or jitter <= STEADY_SHARE * best
-        return quiet and not self.swings
+            return rise.worse or self.swings < SWINGS
+        if self.swings:
+            return False
+        fell = rise.fell
+        if rise.noise <= QUIET_SHARE * rise.best or rise.jitter <= STEADY_SHARE * rise.best:
+            if fell:
+                return rise.won_back
+            return resumed or BEGAN_LEAST <= rise.start <= rise.smooth / BEGAN_X
+        noisy = rise.noise > NOISY_SHARE * rise.best or not (fell or resumed)
+        far = rise.smooth >= max(BEST_X * rise.best, BEGAN_X * rise.start)
+        return far and not noisy and self._gradients_grew()
 
     def blows_up(self, smooth: float) -> bool:
         """Whether it is far beyond all that was before; the gradients too, where they are told."""
-        if smooth <= BLOW_UP_X * max(1.0, self.largest):
-            return False
+        return smooth > BLOW_UP_X * max(1.0, self.largest) and self._gradients_grew()
+
+    def _gradients_grew(self) -> bool:
+        """Whether the gradient norms are far beyond the usual ones, or nobody tells them."""
         if not self.usual_gradient:
             return True
         now = statistics.median(self.gradients[-GRADIENTS_NOW:])
@@ -87,10 +107,47 @@ class LossKind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rise:
+    """How a loss rose: all but the first of it smoothed."""
+
+    first: float
+    """Median of the first losses."""
+    began: float
+    """The first mean of enough losses."""
+    best: float
+    smooth: float
+    noise: float
+    """Sigma of the loss before it rose."""
+    jitter: float
+    """Sigma of the loss from one step to the next."""
+    worse: bool
+    """Whether it is above where it began, by more than the limit."""
+
+    @property
+    def start(self) -> float:
+        """Where the loss began: its first values, or the mean of more where those were small."""
+        return self.first if self.first >= BEGAN_LEAST else self.began
+
+    @property
+    def fell(self) -> bool:
+        """Whether the loss had fallen before, and not by its noise alone."""
+        sharp = self.first - self.best > FELL_SIGMAS * self.noise
+        return self.best <= FELL_SHARE * (max(self.first, self.began) if sharp else self.began)
+
+    @property
+    def won_back(self) -> bool:
+        """Whether the loss has won back much of its fall, or a multiple of its best."""
+        half = self.best + WON_BACK_SHARE * (self.began - self.best)
+        return self.smooth >= min(half, BEST_X * self.best)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Heat:
     """The learning rate so far."""
 
     told: bool = False
+    rates: tuple[float, ...] = ()
+    """The last ones."""
     top: float = 0.0
     low: float = 0.0
     """Lowest since it was at its top, or since it last reheated."""
@@ -102,9 +159,12 @@ class Heat:
         """
         if rate is None or not math.isfinite(rate) or rate < 0.0:
             return self, False
+        kept = (*self.rates, rate)[-RATES_KEPT:]
+        mean = math.fsum(kept) / len(kept)
+        own = replace(self, told=True, rates=kept)
         fallen = self.told and self.low < self.top
-        if fallen and rate >= max(REHEATS_X * self.low, REHEATS_SHARE * self.top):
-            return Heat(told=True, top=max(rate, self.top), low=rate), True
-        if rate >= self.top:
-            return Heat(told=True, top=rate, low=rate), False
-        return replace(self, low=min(self.low, rate)), False
+        if fallen and mean >= max(REHEATS_X * self.low, REHEATS_SHARE * self.top):
+            return replace(own, top=max(mean, self.top), low=mean), True
+        if mean >= self.top:
+            return replace(own, top=mean, low=mean), False
+        return replace(own, low=min(self.low, mean)), False

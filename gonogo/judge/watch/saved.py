@@ -21,7 +21,7 @@ from gonogo.judge.watch.step import RankStep
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Observed, Unreadable
 
-SAVED_V = 1
+SAVED_V = 2
 
 
 @cache
@@ -55,6 +55,8 @@ def dump_state(state: WatchState) -> dict[str, Any]:
         "lines": {str(rank): record.dump() for rank, record in view.lines.items()},
         "processes": _dump(Processes, view.processes),
         "started_mono": view.started_mono,
+        "late_since_mono": view.late_since_mono,
+        "late_n": view.late_n,
         "unreadable": _dump(dict[int, Unreadable], view.unreadable),
         "observed": _dump(dict[str, Observed], view.observed),
         "waiting": _dump(dict[int, dict[int, RankStep]], steps.waiting),
@@ -92,6 +94,7 @@ def _fill(state: WatchState, document: dict[str, Any]) -> None:
     view.lines = {int(rank): LineRecord.load(row) for rank, row in document["lines"].items()}
     view.processes = _adapter(Processes).validate_python(document["processes"])
     view.started_mono = document["started_mono"]
+    view.late_since_mono, view.late_n = document["late_since_mono"], document["late_n"]
     view.unreadable = _adapter(dict[int, Unreadable]).validate_python(document["unreadable"])
     view.observed = _adapter(dict[str, Observed]).validate_python(document["observed"])
     waiting = _adapter(dict[int, dict[int, RankStep]]).validate_python(document["waiting"])

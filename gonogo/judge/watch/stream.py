@@ -46,11 +46,17 @@ class RankStream:
     step: int = 0
     from_step: int = 0
     """Step at which this boot began (0, or where it resumed)."""
+    top_step: int = 0
+    """The highest step that an earlier boot ended."""
+    idle_boots: int = 0
+    """Earlier boots running that ended no higher step than those before them."""
     backwards: int | None = None
     """A step lower than one before it, told without a restart."""
     section: str | None = None
     section_seq: int = 0
     section_mono: float = 0.0
+    left_mono: float = 0.0
+    """When it last left a checkpoint or an evaluation, for which its peers may have waited."""
     collective_seq: int = 0
     labelled: bool = False
     """Whether this rank names its sections at all."""
@@ -130,7 +136,12 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -
             stream.step_section_seq = beat.section_seq
         return stream
     if beat.boot != stream.boot:
-        return _booted(stream.rank, beat, mono)
+        booted = _booted(stream.rank, beat, mono)
+        if stream.boot is not None:
+            gained = stream.completed > stream.top_step
+            booted.top_step = max(stream.top_step, stream.completed)
+            booted.idle_boots = 0 if gained else stream.idle_boots + 1
+        return booted
     if beat.step < stream.step:
         if beat.msg in _MOVES_STEP:
             stream.backwards = beat.step
@@ -252,6 +263,7 @@ def _place(stream: RankStream, beat: Heartbeat, mono: float, *, resets: bool) ->
         took_s = max(0.0, beat.mono - own_tail_s - stream.section_began)
         kept = stream.section_times[1 - SECTION_SAMPLES :]
         stream.section_times = (*kept, (str(stream.section), took_s))
+        stream.left_mono = mono - tail_s
     stream.section, stream.section_seq = beat.section, beat.section_seq
     stream.section_mono = mono - tail_s
     stream.section_began = beat.mono - own_tail_s

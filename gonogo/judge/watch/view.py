@@ -11,6 +11,7 @@ from typing import Any
 
 from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.heartbeat import Heartbeat
+from gonogo.contract.observation import Kind, disk_of
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState, Tick
 from gonogo.contract.watch import Watch
@@ -61,6 +62,12 @@ ALL_SILENT_S, ALL_SILENT_X = 900.0, 15.0
 where their processes are seen alive; the larger counts."""
 UNNAMED_SILENT_X = 4.0
 """The same has so many times as long where a program names no sections, and so speaks little."""
+
+
+LATE_WAY_S = 1800.0
+"""Seconds of nothing but late ticks, after which one as late as they may call a deadline missed."""
+SLEPT_S = 15.0
+"""A watcher that comes so late was stopped, or its host was: every deadline begins anew."""
 
 
 def is_late(tick: Tick) -> bool:
@@ -114,6 +121,29 @@ class View:
     unreadable: dict[int, Unreadable] = field(default_factory=dict)
     observed: dict[str, Observed] = field(default_factory=dict)
     """Kind of probe → the last that it told."""
+    late_since_mono: float = 0.0
+    """When the first came of late ticks running."""
+    late_n: int = -2
+    """Number of the last of them."""
+
+    def note(self, tick: Tick) -> None:
+        """Take note of a late tick; one that is not need not be recorded, and changes nothing."""
+        if not is_late(tick):
+            return
+        if tick.n != self.late_n + 1:
+            self.late_since_mono = tick.mono
+        self.late_n = tick.n
+
+    def is_late(self, tick: Tick) -> bool:
+        """Whether a tick is too late to tell what missed a deadline.
+
+        A watcher that never comes in time, on a host that is too busy, would halt nothing for ever:
+        after half an hour of that its lateness is its way.
+        """
+        if not is_late(tick):
+            return False
+        by_its_way = tick.n == self.late_n and tick.mono - self.late_since_mono > LATE_WAY_S
+        return tick.late_s > SLEPT_S or not by_its_way
 
     def active(self) -> list[RankStream]:
         """Return the ranks that spoke and have neither finished nor died."""
@@ -154,6 +184,12 @@ class View:
         medians = [s.pace.median_s for s in self.streams.values() if s.pace.median_s is not None]
         return max(medians, default=None)
 
+    def lines_are_refused(self) -> bool:
+        """Whether the file system takes no lines, as far as the watcher has tried."""
+        seen = self.observed.get(Kind.DISK)
+        disk = None if seen is None else disk_of(seen.payload)
+        return disk is not None and disk.refused
+
     def testified(self, streams: list[RankStream], culprit: RankStream, mono: float) -> bool:
         """Whether a deadline may be called missed, rather than lines lost on their way.
 
@@ -161,9 +197,15 @@ class View:
         culprit held or every rank's stack standing still. What never comes back is not the
         transport: a native call that holds the interpreter for ever leaves the processes alive, and
         where no stack can be read their silence speaks after a quarter of an hour. Where nobody
-        watched, the files are all there is, and their silence is the ranks' own.
+        watched, the files are all there is, and their silence is the ranks' own. While the file
+        system takes no lines, silence is its own, for as long as that lasts, and one rank's too:
+        another may still have room in its last block.
         """
-        if not self.watched or self.fresh(streams, mono) or self.held(culprit.rank, mono):
+        if not self.watched or self.held(culprit.rank, mono):
+            return True
+        if self.lines_are_refused():
+            return False
+        if self.fresh(streams, mono):
             return True
         if all(self.processes.stands(s.rank, s.heard_mono) for s in streams):
             return True

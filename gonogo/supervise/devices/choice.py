@@ -1,8 +1,8 @@
 """Which devices does a run have: real ones, made-up ones, or none?
 
 A fault of devices brings its own script; `GONOGO_DEVICES_SCRIPT` stands for the host's devices
-where the plan allows faults, and nowhere else; a run that holds `cuda:N` has the driver's devices;
-every other run has none. The ranks get their devices in order.
+where the plan allows faults, and nowhere else; a run that holds GPUs or slices, or whose profile
+owes it some, has the driver's; every other run has none. The ranks get their devices in order.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +12,7 @@ from pathlib import Path
 from gonogo.contract.device import DevicesScript
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
+from gonogo.slots import gpus_of
 from gonogo.supervise.devices.made_up import build_fault_script
 from gonogo.supervise.devices.nvml import Nvml
 from gonogo.supervise.devices.protocol import Device, DeviceCalls
@@ -23,8 +24,8 @@ class RunDevices:
     """The devices of one run."""
 
     calls: DeviceCalls
-    indexes: tuple[int, ...] | None
-    """Which of the host's devices, in the order of the ranks; None = all of them."""
+    slots: tuple[str, ...] | None
+    """Which of the host's devices, by UUID, in the order of the ranks; None = all of them."""
     scripted: bool
 
     def by_rank(self, world_size: int) -> dict[int, Device]:
@@ -34,8 +35,8 @@ class RunDevices:
             DeviceUnreadable: nobody says which devices there are.
         """
         devices = self.calls.devices()
-        known = {device.index: device for device in devices}
-        chosen = devices if self.indexes is None else [known.get(i) for i in self.indexes]
+        known = {device.uuid: device for device in devices}
+        chosen = devices if self.slots is None else [known.get(uuid) for uuid in self.slots]
         pairs = enumerate(chosen[:world_size])
         return {rank: device for rank, device in pairs if device is not None}
 
@@ -52,7 +53,7 @@ def choose_devices_of(
 
     Args:
         order: the run's order.
-        held: the slots that it holds, such as `cuda:0`.
+        held: the slots that it holds, in the order of the ranks.
         script: file of GONOGO_DEVICES_SCRIPT, where that is set.
         elapsed_s: returns the seconds since the run began (`scripted.BEFORE_THE_RUN` before).
         step: returns the step that the run has reached.
@@ -60,29 +61,25 @@ def choose_devices_of(
     Raises:
         DeviceUnreadable: the script cannot be read.
     """
-    indexes = indexes_of(held)
+    slots = gpus_of(held)
     of_fault = _fault_script(order)
     if of_fault is not None:
         calls = Scripted(of_fault, elapsed_s, step)
-        return RunDevices(calls=calls, indexes=None, scripted=True)
+        return RunDevices(calls=calls, slots=None, scripted=True)
     if script is not None and order.allow_faults:
         calls = Scripted(load_script(script), elapsed_s, step)
-        of_slots = indexes if _on_devices(order) else None
-        return RunDevices(calls=calls, indexes=of_slots, scripted=True)
-    if not indexes:
+        of_slots = slots if has_devices(order) else None
+        return RunDevices(calls=calls, slots=of_slots, scripted=True)
+    if not slots and not has_devices(order):
         return None
-    return RunDevices(calls=Nvml(), indexes=indexes, scripted=False)
-
-
-def indexes_of(held: Sequence[str]) -> tuple[int, ...]:
-    """Return the GPUs among slots, ascending, as the ranks get them."""
-    return tuple(sorted(int(name[5:]) for name in held if name.startswith("cuda:")))
+    return RunDevices(calls=Nvml(), slots=slots, scripted=False)
 
 
 def _fault_script(order: Order) -> DevicesScript | None:
     return None if order.fault is None else build_fault_script(order.fault, order.world_size)
 
 
-def _on_devices(order: Order) -> bool:
+def has_devices(order: Order) -> bool:
+    """Say whether the run's profile owes it devices."""
     profile = hardware_profiles().get(order.profile)
     return profile is not None and profile.has_devices

@@ -1,22 +1,28 @@
 """What do a run's devices say before it starts? One look, for the preflight.
 
-`python -m gonogo.supervise.devices.look --held cuda:0 …` with the order on stdin prints it as JSON:
+`python -m gonogo.supervise.devices.look --held GPU-… …` with the order on stdin prints it as JSON:
 a driver can hang, so it is asked by a process that can be given up.
 """
 
 import argparse
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from gonogo.contract.device import DeviceReadings
 from gonogo.contract.order import Order
 from gonogo.contract.wire import Recorded
+from gonogo.supervise.devices.apart import ask_apart
 from gonogo.supervise.devices.choice import RunDevices, choose_devices_of
-from gonogo.supervise.devices.protocol import Device, DeviceCalls, DeviceUnreadable, read_device
+from gonogo.supervise.devices.protocol import (
+    Device,
+    DeviceCalls,
+    DeviceUnreadable,
+    asked,
+    read_device,
+)
 from gonogo.supervise.devices.scripted import BEFORE_THE_RUN
 
 LIMIT_S = 15.0
@@ -31,6 +37,12 @@ class DeviceSeen(DeviceReadings):
     name: str
     processes: list[int] | None = None
     """Who computes on it; null = unknown."""
+    remap_failed: bool | None = None
+    ecc_on: bool | None = None
+    mps: bool | None = None
+    """Whether an MPS server is on it."""
+    whole: str | None = None
+    """UUID of the GPU that this is, or is a slice of."""
 
 
 class Look(Recorded):
@@ -38,6 +50,8 @@ class Look(Recorded):
 
     scripted: bool = False
     driver: str | None = None
+    silent: int = 0
+    """GPUs of the host that do not say who they are."""
     devices: list[DeviceSeen] = Field(default_factory=list)
     error: str | None = None
     """Why nothing was seen."""
@@ -65,7 +79,12 @@ def look(devices: RunDevices, world_size: int) -> Look:
     try:
         found = devices.by_rank(world_size)
         rows = [_see(devices.calls, rank, device) for rank, device in found.items()]
-        return Look(scripted=devices.scripted, driver=_driver(devices.calls), devices=rows)
+        return Look(
+            scripted=devices.scripted,
+            driver=_driver(devices.calls),
+            silent=devices.calls.silent,
+            devices=rows,
+        )
     except DeviceUnreadable as error:
         return Look(scripted=devices.scripted, error=str(error))
 
@@ -78,16 +97,16 @@ def _devices_of(order: Order, held: Sequence[str], script: Path | None) -> RunDe
 
 def _see(calls: DeviceCalls, rank: int, device: Device) -> DeviceSeen:
     readings = read_device(calls, device).model_dump()
-    try:
-        pids: list[int] | None = calls.processes(device)
-    except DeviceUnreadable:
-        pids = None
     return DeviceSeen(
         rank=rank,
         uuid=device.uuid,
         index=device.index,
         name=device.name,
-        processes=pids,
+        processes=asked(calls.processes, device),
+        remap_failed=asked(calls.remap_failed, device),
+        ecc_on=asked(calls.ecc_on, device),
+        mps=asked(calls.has_mps, device),
+        whole=device.parent or device.uuid,
         **readings,
     )
 
@@ -102,19 +121,9 @@ def _driver(calls: DeviceCalls) -> str | None:
 def _look_apart(order: Order, held: Sequence[str]) -> Look:
     """Let another process look, for at most LIMIT_S."""
     slots = [part for name in held for part in ("--held", name)]
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "gonogo.supervise.devices.look", *slots],
-            input=order.model_dump_json().encode(),
-            capture_output=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-        return Look.model_validate_json(done.stdout)
-    except subprocess.TimeoutExpired:
-        return Look(error=f"the driver did not answer within {LIMIT_S:g} s")
-    except (OSError, ValidationError) as error:
-        return Look(error=f"nobody could look: {error}")
+    said = order.model_dump_json().encode()
+    module = "gonogo.supervise.devices.look"
+    return ask_apart(Look, module, *slots, limit_s=LIMIT_S, said=said)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -16,19 +16,28 @@ class DeviceUnreadable(Exception):
     """The device, its driver or its library does not say."""
 
 
+class DeviceUnsupported(DeviceUnreadable):
+    """Devices of this kind, or this version of the library, have no such thing to say."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """One device of this host."""
 
     uuid: str
     index: int
-    """Place in the driver's order, the N of `cuda:N`."""
+    """Place in the driver's order, for display; a slice has its GPU's."""
     name: str
     mem_total_mb: float | None = None
+    parent: str | None = None
+    """UUID of the GPU that this is a slice of."""
 
 
 class DeviceCalls(Protocol):
     """The calls. Each may block (a driver can hang) and may raise `DeviceUnreadable`."""
+
+    silent: int
+    """GPUs that the driver counts, and that did not say who they are when last asked."""
 
     def devices(self) -> list[Device]:
         """Return every device of the host."""
@@ -60,6 +69,15 @@ class DeviceCalls(Protocol):
     def remap_pending(self, device: Device) -> bool:
         """Say whether a row waits to be remapped, or could not be."""
 
+    def remap_failed(self, device: Device) -> bool:
+        """Say whether a row could not be remapped."""
+
+    def ecc_on(self, device: Device) -> bool:
+        """Say whether its memory corrects and counts its errors."""
+
+    def has_mps(self, device: Device) -> bool:
+        """Say whether an MPS server is on it, through which others may share it."""
+
     def nvlink_errors(self, device: Device) -> int:
         """Return the errors of all links together."""
 
@@ -67,29 +85,29 @@ class DeviceCalls(Protocol):
         """Return the Xid errors since the last call."""
 
     def processes(self, device: Device) -> list[int]:
-        """Return the pids of the processes that compute on it."""
+        """Return the pids of the processes that compute on it, an MPS server's clients included."""
 
 
 def read_device(calls: DeviceCalls, device: Device) -> DeviceReadings:
     """Return all that one device says now; what it does not say is null."""
-    memory = _asked(calls.memory_mb, device)
+    memory = asked(calls.memory_mb, device)
     used_mb, total_mb = (None, device.mem_total_mb) if memory is None else memory
     return DeviceReadings(
-        util=_asked(calls.util, device),
+        util=asked(calls.util, device),
         mem_used_mb=used_mb,
         mem_total_mb=total_mb,
-        sm_clock_mhz=_asked(calls.sm_clock_mhz, device),
-        power_w=_asked(calls.power_w, device),
-        temp_c=_asked(calls.temp_c, device),
-        throttle=_asked(calls.throttle, device),
-        ecc_uncorrected=_asked(calls.ecc_uncorrected, device),
-        remap_pending=_asked(calls.remap_pending, device),
-        nvlink_errors=_asked(calls.nvlink_errors, device),
-        xids=_asked(calls.xids, device),
+        sm_clock_mhz=asked(calls.sm_clock_mhz, device),
+        power_w=asked(calls.power_w, device),
+        temp_c=asked(calls.temp_c, device),
+        throttle=asked(calls.throttle, device),
+        ecc_uncorrected=asked(calls.ecc_uncorrected, device),
+        remap_pending=asked(calls.remap_pending, device),
+        nvlink_errors=asked(calls.nvlink_errors, device),
+        xids=asked(calls.xids, device),
     )
 
 
-def _asked(call: Callable[[Device], Any], device: Device) -> Any:
+def asked(call: Callable[[Device], Any], device: Device) -> Any:
     """Return the answer of one call, or None."""
     try:
         return call(device)

@@ -1,6 +1,6 @@
 """What do a run's devices say while it lives? One line a device and sample in devices.jsonl.
 
-`python -m gonogo.supervise.devices.sampler RUNDIR [--held cuda:0 …]`, a child of the keeper and of
+`python -m gonogo.supervise.devices.sampler RUNDIR [--held GPU-… …]`, a child of the keeper and of
 nobody else: it may hang, die or be stopped without any harm to the run, and is started again. It
 ends with its keeper. A line is written every `EVERY_S` (more often where the plan's rules average
 over less than 20 s) and whenever a device reports something new: an Xid, an error, another reason

@@ -65,6 +65,7 @@ class Scripted:
         self._waiting = sorted(script.samples, key=_moment)
         self._begun: dict[str, ScriptedSample] = {}
         self._untold: dict[str, list[int]] = {}
+        self.silent = 0
 
     def devices(self) -> list[Device]:
         """Return the script's devices, in its order."""
@@ -111,6 +112,18 @@ class Scripted:
     def remap_pending(self, device: Device) -> bool:
         """Say whether the script lets a row wait to be remapped."""
         return _known(self._now(device).remap_pending, "remap_pending")
+
+    def remap_failed(self, device: Device) -> bool:
+        """Say no: a script has no word for it."""
+        return False
+
+    def ecc_on(self, device: Device) -> bool:
+        """Say yes."""
+        return True
+
+    def has_mps(self, device: Device) -> bool:
+        """Say no."""
+        return False
 
     def nvlink_errors(self, device: Device) -> int:
         """Return the scripted link errors."""

@@ -1,7 +1,9 @@
-"""How much room is left where the run writes? The file system's own figures, cheap to ask for.
+"""How much room is left where the run writes, and does it take a small write? Cheap to ask for.
 
 Told every `REPEAT_S`, and at once when it changed by more than `CHANGE_RATIO`, so that a disk that
-fills up between two checkpoints is seen before the next one.
+fills up between two checkpoints is seen before the next one. Whether lines can be written no figure
+tells (a quota, a read-only remount), so a file is tried: while it is refused, and for a minute
+after it, silence of the ranks says nothing of them.
 """
 
 import os
@@ -12,6 +14,10 @@ from gonogo.contract.observation import DiskSeen
 
 REPEAT_S = 5.0
 CHANGE_RATIO = 0.05
+REFUSED_FOR_S = 60.0
+"""Lines that could not be written may still be on their way for so long."""
+TRIED_NAME = ".room"
+TRIED_BYTES = 4096
 MB = 2**20
 
 
@@ -28,6 +34,8 @@ class Disk:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._errors = 0
+        self._try_at = float("-inf")
+        self._refused_at = float("-inf")
         self._told: DiskSeen | None = None
         self._told_at = float("-inf")
 
@@ -46,6 +54,7 @@ class Disk:
             free_mb=round(found.f_bavail * found.f_frsize / MB, 3),
             total_mb=round(found.f_blocks * found.f_frsize / MB, 3),
             errors=self._errors,
+            refused=self._is_refused(now),
         )
         if now < self._told_at + REPEAT_S and not self._has_changed(seen):
             return None
@@ -57,6 +66,24 @@ class Disk:
 
     def _has_changed(self, seen: DiskSeen) -> bool:
         told = self._told
-        if told is None:
+        if told is None or told.refused != seen.refused:
             return True
         return abs(seen.free_mb - told.free_mb) > CHANGE_RATIO * told.free_mb
+
+    def _is_refused(self, now: float) -> bool:
+        """Try a small write, when it is time; say whether one was refused not long ago."""
+        if now >= self._try_at:
+            self._try_at = now + REPEAT_S
+            if not self._takes_a_write():
+                self._refused_at = now
+        return now - self._refused_at < REFUSED_FOR_S
+
+    def _takes_a_write(self) -> bool:
+        path = self._path / TRIED_NAME
+        try:
+            with path.open("wb", buffering=0) as stream:
+                written = stream.write(b"\0" * TRIED_BYTES)
+            path.unlink()
+        except OSError:
+            return False
+        return written == TRIED_BYTES

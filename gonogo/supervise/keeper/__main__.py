@@ -1,29 +1,34 @@
 """Who owns the processes of one run? The keeper: it starts them, ends them, and writes the end.
 
 `python -m gonogo.supervise.keeper RUNDIR [--held NAME=FD …] [--lock FILE …] [--allow PROGRAM …]
-[--allow-env NAME …] [--watcher MODULE]` supervises the run whose order lies in RUNDIR, with or
-without a control plane. `--held` hands over a descriptor that holds a lock already (NAME is a
-device, or `keeper` for `.keeper.lock`), `--lock` names a device's lock file to take, `--watcher`
+[--allow-env NAME …] [--home DIR] [--watcher MODULE]` supervises the run whose order lies in
+RUNDIR, with or without a control plane. `--held` hands over a descriptor that holds a lock already
+(NAME is a device, or `keeper` for `.keeper.lock`), `--lock` names a device's lock file to take (the
+ranks get the devices in that order), `--watcher`
 the module that watches in place of our own (a service's watcher also ships). `--allow` names a
 module, a script or a program that an order may start besides nsa.train, or `any`; `--allow-env` a
-name that an order may set, or `any`. Ranks start in the order's `cwd`, else in the folder that the
+name that an order may set, or `any`; `--home` is where a GPU is quarantined that is not free after
+the end. Ranks start in the order's `cwd`, else in the folder that the
 keeper was started in. Standard library only, one thread, one loop.
 
 Guarantees: one keeper a directory (`.keeper.lock`) and one a device (held by
 flock while any process of the run lives); torchrun, its ranks and the watcher die with the keeper;
-a dead watcher is back within a second (five deaths in a minute end the run, `watcher_failed`);
+a dead watcher is back within a second (five deaths in a minute end the run, `watcher_failed`; of
+one that dies before its first look nothing ends), a silent one is replaced (`watching`);
 when torchrun has ended, or `.kill` is there, or a `.HALT` has run out, every process of the run is
 ended and none is left; `exit.json` is written last of all that the run's processes write, once.
 
 SIGTERM or SIGINT ends the run with a checkpoint (SIGINT is an operator's halt, SIGTERM a host that
 is taken away, `preempted`, unless `.HALT` or `.kill` already says why), a second one ends it now.
-`keeper.json` tells who lives: `{v, run, pid, start_ticks, boot_id, locks, started_at, agent,
-watcher, sampler}`, the last three as `{pid, start_ticks, at, ended: null | {code, signal, at}}`.
-After `exit.json` the locks are free and the keeper only waits, at most LAST_WORDS_S, for the
-watcher to ship the rest.
+`keeper.json` tells who lives: `{v, run, pid, start_ticks, boot_id, version, git_sha, locks,
+started_at, agent, watcher, sampler}`, the last three as `{pid, start_ticks, at, ended: null |
+{code, signal, at}}`. After `exit.json` the locks are free (those of GPUs when their memory is
+proven free, by `gonogo.supervise.devices.drained`, which inherits them) and the keeper only waits,
+at most LAST_WORDS_S, for the watcher to ship the rest. What outlives SIGKILL for a minute is told
+as `left` in both files; its devices stay held, and it is swept on, until it is gone or the keeper
+is stopped.
 
 Exit codes: 0 exit.json is written · 2 bad order · 75 another keeper has the directory or a device.
-Not covered: device memory after the end (the next preflight looks at it).
 """
 
 import argparse
@@ -106,6 +111,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--lock", type=Path, action="append", default=[], metavar="FILE")
     parser.add_argument("--allow", action="append", default=[], metavar="PROGRAM")
     parser.add_argument("--allow-env", action="append", default=[], metavar="NAME")
+    parser.add_argument("--home", type=Path, metavar="DIR")
     parser.add_argument("--watcher", default=WATCHER_MODULE, metavar="MODULE")
     asked = parser.parse_args(argv)
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -138,6 +144,7 @@ def main(argv: Sequence[str]) -> int:
             environ=dict(os.environ),  # noqa: TID251 - handed on to torchrun and the watcher
             allowed=Allowed(programs=ENTRIES.union(asked.allow), names=frozenset(asked.allow_env)),
             watcher=asked.watcher,
+            home=asked.home,
         )
     except LaunchRefused as error:
         _log.error("%s: %s", run_dir, error)

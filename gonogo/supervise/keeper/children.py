@@ -7,7 +7,7 @@ so children are started from the main thread alone.
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,16 @@ class Child:
 
 
 def start_child(
-    command: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: str | None = None
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    log: Path,
+    cwd: str | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> Child:
     """Start a process in a session of its own, its output added to `log`; `cwd` None: our folder.
+
+    It inherits no descriptors but `pass_fds`.
 
     Raises:
         OSError: the program or the folder is not there.
@@ -58,12 +65,34 @@ def start_child(
             stdout=stream,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=pass_fds,
             preexec_fn=prepare,  # safe: this process has one thread
         )
     stat = load_stat(process.pid)
     process.returncode = 0  # reaped by `reap_all`, not by this object
     ref = ProcessRef(pid=process.pid, start_ticks=stat.start_ticks if stat else 0)
     return Child(ref=ref, at=time.time())
+
+
+def start_heir(
+    command: Sequence[str], *, env: Mapping[str, str], log: Path, descriptors: Iterable[int]
+) -> None:
+    """Start a process that outlives this one and inherits descriptors.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    with log.open("ab") as stream:
+        process = subprocess.Popen(
+            list(command),
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=tuple(descriptors),
+        )
+    process.returncode = 0  # reaped by `reap_all`, or by whoever is left
 
 
 def reap_all() -> Iterator[tuple[int, Ended]]:

@@ -27,8 +27,13 @@ from gonogo.supervise.end_request import (
 from gonogo.supervise.exit_record import Ended, build_exit, count_programs, ended_of
 from gonogo.supervise.keeper.children import Child
 from gonogo.supervise.keeper.kill import Killer
+from gonogo.supervise.keeper.oom import OutOfMemory
 from gonogo.supervise.rank_record import RankRecord, load_rank_record, recorded_ranks
 from gonogo.supervise.weather import Reserve
+from gonogo.trainer.line_file import READ
+
+DEAF_LIMIT_S = 30.0
+"""How long ranks get to leave that cannot know of it, or have nothing to save: none has spoken."""
 
 
 class Ending:
@@ -39,6 +44,7 @@ class Ending:
         order: the order as data.
         spare: returns the processes whose trees stay (the watcher).
         reserve: room for requests on a full disk.
+        memory: what the kernel killed for want of memory.
     """
 
     def __init__(
@@ -47,8 +53,10 @@ class Ending:
         order: Mapping[str, Any],
         spare: Callable[[], frozenset[int]],
         reserve: Reserve,
+        memory: OutOfMemory,
     ) -> None:
         self._dir, self._order, self._spare, self._reserve = run_dir, order, spare, reserve
+        self._memory = memory
         self._unwritten: EndRequest | None = None
         """The first request that no disk took; it is obeyed all the same."""
         self._programs = range(count_programs(order))
@@ -60,8 +68,13 @@ class Ending:
     def ask_to_leave(self, reason: str, ended_by: str, text: str) -> None:
         """Ask the ranks to leave with a checkpoint, unless the run is ending already."""
         if not self._asked():
-            until = until_after(HALT_LIMIT_S)
+            until = until_after(HALT_LIMIT_S if self._can_be_asked() else DEAF_LIMIT_S)
             self._put(ask_halt, self._request(reason, ended_by, text, until))
+
+    def _can_be_asked(self) -> bool:
+        """Say whether a rank may read `.HALT`: one has spoken, for itself."""
+        spoke = any(self._dir.glob("heartbeat_rank*.jsonl"))
+        return spoke and not (self._dir / READ).exists()
 
     def obey(self, now: float, agent: Child, *, at_once: bool) -> None:
         """Do what the request files ask.
@@ -84,12 +97,21 @@ class Ending:
             self._kill(now, agent, grace_s=request.grace_s, dump=request.dump)
 
     def is_over(self, now: float, agent: Child) -> bool:
-        """Say whether torchrun has ended and nothing of the run is left; sweep what is."""
+        """Say whether all that can be ended has ended, or what cannot is to be told; sweep it."""
         if agent.ended is not None:
             self._finish(now, agent)
         if self._killer is None:
             return False
-        return self._killer.advance(now) and agent.ended is not None
+        clear = self._killer.advance(now) and agent.ended is not None
+        return clear or self._killer.has_given_up(now)
+
+    def is_clear(self, now: float) -> bool:
+        """Say whether nothing of the run is left; sweep what is, when it is time."""
+        return self._killer is None or self._killer.advance(now)
+
+    def left(self) -> list[dict[str, Any]]:
+        """Return what of the run outlives SIGKILL."""
+        return [] if self._killer is None else self._killer.left()
 
     def save_exit(self, agent: Child, statuses: Mapping[int, Ended]) -> None:
         """Write exit.json.
@@ -98,12 +120,15 @@ class Ending:
             agent: torchrun.
             statuses: pid → how it ended, of all that the keeper reaped.
         """
+        self._memory.look(time.monotonic(), at_once=True)
         record = build_exit(
             run_dir=self._dir,
             order=self._order,
             request=self._asked_first(),
             agent=agent.ended,
             ranks=self._complete_stamps(statuses, agent.ended),
+            left=self.left(),
+            oom_at=self._memory.at,
             now=time.time(),
         )
         save_json(self._dir / "exit.json", record)
@@ -187,7 +212,9 @@ class Ending:
         exits: dict[int, Ended] = {}
         for rank, record in self._rank_records().items():
             document = load_json(self._stamp(rank))
-            if document is None:
+            if document is None and record.ref.is_alive():
+                ended = Ended(code=None, signal=None, at=time.time())  # it cannot be killed
+            elif document is None:
                 known = statuses.get(record.ref.pid)
                 ended = known or _presumed(record, statuses.get(record.wrapper), agent)
                 save_json(self._stamp(rank), ended.document())

@@ -7,28 +7,32 @@ import logging
 import os
 import select
 import signal
-import sys
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gonogo.slots import gpus_of
 from gonogo.supervise.durable import save_json
 from gonogo.supervise.exit_record import Ended
-from gonogo.supervise.keeper.children import Child, reap_all, start_child
+from gonogo.supervise.keeper.children import Child, reap_all, start_child, start_heir
 from gonogo.supervise.keeper.ending import Ending
-from gonogo.supervise.keeper.sampling import Sampling, build_sampler_command, is_wanted
+from gonogo.supervise.keeper.log_cap import LogCap
+from gonogo.supervise.keeper.oom import OutOfMemory
+from gonogo.supervise.keeper.sampling import (
+    Sampling,
+    build_drain_command,
+    build_sampler_command,
+    is_wanted,
+)
+from gonogo.supervise.keeper.watching import SILENT_S, Watching
 from gonogo.supervise.launch.command import Allowed, build_command, build_environment
 from gonogo.supervise.processes import TOKEN_NAME, boot_id, load_stat
+from gonogo.supervise.release import load_release, own_python
 from gonogo.supervise.weather import Reserve, Weather
 
 LAST_WORDS_S = 60.0
-WATCHER_DEATHS = 5
-WATCHER_DEATHS_WITHIN_S = 60.0
-START_AGAIN_S = 1.0
-"""When a watcher that could not be started is tried again."""
 _LOOP_S = 0.05
 
 _log = logging.getLogger("gonogo.supervise.keeper")
@@ -44,6 +48,7 @@ class Keeper:
         environ: environment of this process.
         allowed: what an order may start and set.
         watcher: module that watches the run, started with its directory.
+        home: where a GPU is quarantined that is not free after the end; None: nobody looks.
 
     Raises:
         LaunchRefused: the order asks for what this host does not start.
@@ -58,22 +63,24 @@ class Keeper:
         environ: Mapping[str, str],
         allowed: Allowed,
         watcher: str,
+        home: Path | None = None,
     ) -> None:
         self._dir, self._order, self._locks = run_dir, order, locks
+        self._home = home
         self._environ, self._watcher_module = environ, watcher
         self._command = build_command(order, run_dir, allowed)
         self._agent_environ = build_environment(order, run_dir, environ, locks, allowed)
-        self._started_at = time.time()
+        self._started_at, self._release = time.time(), load_release()
         self._deadline_s = (order.get("limits") or {}).get("deadline_s")
         self._weather = Weather(_log)
         self._reserve = Reserve(run_dir)
-        self._ending = Ending(run_dir, order, self._spared, self._reserve)
+        self._memory, self._logs = OutOfMemory(), LogCap(run_dir)
+        self._ending = Ending(run_dir, order, self._spared, self._reserve, self._memory)
         self._agent: Child | None = None
-        self._watcher: Child | None = None
+        settings = (order.get("watch") or {}).get("watcher") or {}
+        self._watching = Watching(self._start_watcher, settings.get("silent_s", SILENT_S))
         sampled = is_wanted(order, locks, environ)
         self._sampling = Sampling(run_dir, self._start_sampler if sampled else None)
-        self._watcher_deaths: deque[float] = deque(maxlen=WATCHER_DEATHS)
-        self._watch_again_at = 0.0
         self._statuses: dict[int, Ended] = {}
         self._stops: list[int] = []
         """The signals that told this keeper to stop, in their order."""
@@ -89,21 +96,33 @@ class Keeper:
         tried("the reserve", self._reserve.hold, None)
         started = time.monotonic()
         agent = self._start_agent()
-        self._start_watcher(started)
+        self._tend_watcher(started)
         self._tend_sampler(started)
         while not tried("the end", partial(self._is_over, agent), False):
             self._wait(wake)
             now = time.monotonic()
+            self._memory.look(now)
             self._tend_sampler(now)
+            tried("the size of a log", partial(self._logs.tend, now), None)
             tried("a limit", partial(self._limit, now - started), None)
             obey = partial(self._ending.obey, now, agent, at_once=len(self._stops) >= 2)
             tried("requests", obey, None)
         self._sampling.stop()
         self._save_exit(agent, wake)
         self._over = True
-        for descriptor in self._locks.values():
-            os.close(descriptor)
-        self._await_last_words(wake)
+        self._watching.let_go()
+        self._see_off(wake)
+
+    def _hand_over(self) -> None:
+        """Pass the locks of GPUs to who proves that they are free, and lets them go then."""
+        gpus = {slot: self._locks[slot] for slot in gpus_of(self._locks)}
+        if gpus and self._home is not None:
+            start_heir(
+                build_drain_command(self._dir, self._home, gpus),
+                env=self._own_environ(),
+                log=self._dir / "drained.log",
+                descriptors=gpus.values(),
+            )
 
     def _is_over(self, agent: Child) -> bool:
         return self._ending.is_over(time.monotonic(), agent)
@@ -130,6 +149,8 @@ class Keeper:
         """Ask the run to leave when its time is up, or when this keeper was told to stop."""
         if self._stops:
             self._ending.ask_to_leave(*self._why_stopped())
+        if self._watching.failed is not None:
+            self._ending.ask_to_leave("watcher_failed", "infra", self._watching.failed)
         if self._deadline_s is not None and age_s >= self._deadline_s:
             text = f"the run exceeded {self._deadline_s:g} s"
             self._ending.ask_to_leave("deadline", "watchdog", text)
@@ -141,13 +162,15 @@ class Keeper:
         self._save_state()
         return self._agent
 
-    def _start_watcher(self, now: float) -> None:
-        """Start a watcher; one that cannot be started now is started later."""
-        command = [sys.executable, "-m", self._watcher_module, str(self._dir)]
-        start = partial(self._start_own, command, "watcher.log")
-        self._watcher = self._weather.tried("starting a watcher", start, None)
-        self._watch_again_at = float("inf") if self._watcher is not None else now + START_AGAIN_S
-        self._save_state()
+    def _start_watcher(self, signs: int) -> Child:
+        """Start a watcher, which says through a descriptor that it goes on."""
+        command = [own_python(), "-m", self._watcher_module, str(self._dir)]
+        return self._start_own([*command, "--signs", str(signs)], "watcher.log", (signs,))
+
+    def _tend_watcher(self, now: float) -> None:
+        """Keep the watcher going."""
+        if self._weather.tried("the watcher", partial(self._watching.tend, now), False):
+            self._save_state()
 
     def _tend_sampler(self, now: float) -> None:
         """Keep the sampler going; whatever becomes of it is no harm to the run."""
@@ -157,10 +180,12 @@ class Keeper:
     def _start_sampler(self) -> Child:
         return self._start_own(build_sampler_command(self._dir, self._locks), "sampler.log")
 
-    def _start_own(self, command: Sequence[str], log: str) -> Child:
+    def _start_own(self, command: Sequence[str], log: str, pass_fds: Sequence[int] = ()) -> Child:
         """Start a process that is none of the run's: it has our environment, without the token."""
-        environ = {name: text for name, text in self._environ.items() if name != TOKEN_NAME}
-        return start_child(command, env=environ, log=self._dir / log)
+        return start_child(command, env=self._own_environ(), log=self._dir / log, pass_fds=pass_fds)
+
+    def _own_environ(self) -> dict[str, str]:
+        return {name: text for name, text in self._environ.items() if name != TOKEN_NAME}
 
     def _wait(self, wake: int) -> None:
         """Sleep until a child ends or a moment has passed; take note of what ended."""
@@ -168,37 +193,17 @@ class Keeper:
             os.read(wake, 4096)
         for pid, ended in reap_all():
             self._statuses[pid] = ended
-            self._sampling.note(pid, ended, time.monotonic())
-            for child in (self._agent, self._watcher):
-                if child is not None and child.ref.pid == pid and child.ended is None:
-                    child.ended = ended
-                    self._save_state()
-        now = time.monotonic()
-        if self._watcher is not None and self._watcher.ended is not None:
-            self._replace_watcher(self._watcher.ended, now)
-        elif self._watcher is None and now >= self._watch_again_at:
-            self._start_watcher(now)
-
-    def _replace_watcher(self, ended: Ended, now: float) -> None:
-        """Start another watcher, unless it is done or they die one after the other."""
-        if self._over and ended.code == 0:
-            self._watcher, self._watch_again_at = None, float("inf")
-            return
-        _log.warning("the watcher died: %s", ended)
-        self._watcher_deaths.append(now)
-        deaths = self._watcher_deaths
-        if len(deaths) < WATCHER_DEATHS or now - deaths[0] > WATCHER_DEATHS_WITHIN_S:
-            self._start_watcher(now)
-            return
-        self._watcher, self._watch_again_at = None, float("inf")
-        if not self._over:
-            text = f"the watcher died {WATCHER_DEATHS} times in {WATCHER_DEATHS_WITHIN_S:g} s"
-            leave = partial(self._ending.ask_to_leave, "watcher_failed", "infra", text)
-            self._weather.tried("a request", leave, None)
+            now = time.monotonic()
+            self._sampling.note(pid, ended, now)
+            if self._agent is not None and self._agent.ref.pid == pid:
+                self._agent.ended = self._agent.ended or ended
+                self._save_state()
+            elif self._watching.note(pid, ended, now):
+                self._save_state()
+        self._tend_watcher(time.monotonic())
 
     def _spared(self) -> frozenset[int]:
-        watcher = frozenset() if self._watcher is None else frozenset({self._watcher.ref.pid})
-        return watcher | self._sampling.pids()
+        return self._watching.pids() | self._sampling.pids()
 
     def _stop(self, number: int) -> None:
         """A signal asked this keeper to stop."""
@@ -214,13 +219,28 @@ class Keeper:
             return "halted", "operator", "the keeper was told to stop"
         return "preempted", "infra", "the host told the run to end (SIGTERM)"
 
-    def _await_last_words(self, wake: int) -> None:
-        """Wait for the watcher to ship the rest; the worker's reaper does what it leaves."""
-        give_up = time.monotonic() + LAST_WORDS_S
-        while self._watcher is not None and time.monotonic() < give_up:
+    def _see_off(self, wake: int) -> None:
+        """Let the devices go when nothing of the run is left, and the watcher ship the rest.
+
+        What cannot be ended keeps its devices, unless this keeper is told to stop; what the watcher
+        leaves the worker's reaper does.
+        """
+        give_up, held = time.monotonic() + LAST_WORDS_S, True
+        self._save_state()
+        while True:
+            now = time.monotonic()
+            if held and self._weather.tried("a sweep", partial(self._ending.is_clear, now), False):
+                held = False
+                self._weather.tried("the proof that devices are free", self._hand_over, None)
+                for descriptor in self._locks.values():
+                    os.close(descriptor)
+            speaks = not self._watching.is_done() and now < give_up
+            if not speaks and (not held or self._stops):
+                break
+            if not speaks:
+                self._watching.stop()
             self._wait(wake)
-        if self._watcher is not None:
-            self._watcher.ref.send(signal.SIGKILL)
+        self._watching.stop()
 
     def _save_state(self) -> None:
         """Tell who lives, if the disk takes it; the lock says it too."""
@@ -236,11 +256,13 @@ class Keeper:
                 "pid": os.getpid(),
                 "start_ticks": own.start_ticks if own else 0,
                 "boot_id": boot_id(),
+                **self._release,
                 "locks": list(self._locks),
                 "started_at": self._started_at,
                 "agent": self._agent.document() if self._agent else None,
-                "watcher": self._watcher.document() if self._watcher else None,
+                "watcher": self._watching.document(),
                 "sampler": self._sampling.child.document() if self._sampling.child else None,
+                **({"left": left} if self._over and (left := self._ending.left()) else {}),
             },
         )
 

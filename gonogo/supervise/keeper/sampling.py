@@ -6,21 +6,24 @@ killed (a process inside a dead driver) is left alone and not replaced. Stdlib o
 """
 
 import logging
+import random
 import signal
-import sys
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from subprocess import SubprocessError
 from typing import Any
 
+from gonogo.slots import gpus_of
 from gonogo.supervise.exit_record import Ended
 from gonogo.supervise.keeper.children import Child
+from gonogo.supervise.release import own_python
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 SILENT_S = 60.0
 """How long a sampler may make no round before it is ended."""
 _LOOK_EVERY_S = 1.0
+_JITTER = 0.25
 _ALIVE_NAME = ".sampler"
 _SCRIPT_NAME = "GONOGO_DEVICES_SCRIPT"
 _FAULTS_OF_DEVICES = ("xid", "imbalance")
@@ -32,14 +35,20 @@ def is_wanted(order: Mapping[str, Any], slots: Collection[str], environ: Mapping
     """Say whether a run may have devices: its own, scripted ones, or those of a fault."""
     kind = str(order.get("fault") or "").partition(":")[0]
     scripted = bool(environ.get(_SCRIPT_NAME)) and bool(order.get("allow_faults"))
-    on_gpus = any(name.startswith("cuda:") for name in slots)
-    return on_gpus or scripted or kind in _FAULTS_OF_DEVICES
+    return bool(gpus_of(slots)) or scripted or kind in _FAULTS_OF_DEVICES
 
 
 def build_sampler_command(run_dir: Path, slots: Collection[str]) -> list[str]:
     """Return the command line of a run's sampler."""
-    held = [part for name in sorted(slots) for part in ("--held", name)]
-    return [sys.executable, "-m", "gonogo.supervise.devices.sampler", str(run_dir), *held]
+    held = [part for name in slots for part in ("--held", name)]
+    return [own_python(), "-m", "gonogo.supervise.devices.sampler", str(run_dir), *held]
+
+
+def build_drain_command(run_dir: Path, home: Path, held: Mapping[str, int]) -> list[str]:
+    """Return the command line that proves devices free; `held` is slot → descriptor of its lock."""
+    locks = [part for name, number in held.items() for part in ("--held", f"{name}={number}")]
+    drained = "gonogo.supervise.devices.drained"
+    return [own_python(), "-m", drained, str(run_dir), "--home", str(home), *locks]
 
 
 class Sampling:
@@ -114,8 +123,8 @@ class Sampling:
         return True
 
     def _pause(self, now: float) -> None:
-        """Put the next start off, each time for longer."""
-        self._due = now + self._pause_s
+        """Put the next start off, each time for longer, and not in step with other runs."""
+        self._due = now + self._pause_s * random.uniform(1.0, 1.0 + _JITTER)
         self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s)
 
     def _end_if_silent(self, child: Child, now: float) -> None:

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.listed_names import is_listed, referred
+from gonogo.slots import gpus_of
 from gonogo.supervise.launch.output_lines import check_patterns
 from gonogo.supervise.processes import TOKEN_NAME
+from gonogo.supervise.release import own_python
 
 ENTRIES = frozenset({"nsa.train"})
 """Modules that an order may start; `--allow` of the keeper adds more on this host."""
@@ -93,7 +95,7 @@ def build_command(
         raise LaunchRefused(f"workload.files: {', '.join(absent)}: no such file in {cwd}")
     if (wrong := check_patterns(order.get("patterns") or ())) is not None:
         raise LaunchRefused(wrong)
-    python, world_size = sys.executable, int(order["world_size"])
+    python, world_size = own_python(), int(order["world_size"])
     wrapper = [python, "-P", "-m", "gonogo.supervise.launch.rank", "--dir", str(run_dir), "--"]
     command = order.get("command")
     if command:
@@ -152,7 +154,7 @@ def build_environment(
         order: the order as data.
         run_dir: where the flight recorder dumps.
         environ: the keeper's own environment, of which a few names are passed on.
-        devices: device names of the run's locks, such as `cuda:1`.
+        devices: the slots that the run holds, in the order of the ranks.
         allowed: names that an order may set, besides what every host allows.
 
     Raises:
@@ -163,10 +165,9 @@ def build_environment(
         chosen = {name: text for name, text in environ.items() if not _is_ours(name)}
     else:
         chosen = {name: environ[name] for name in _PASSED_ON if name in environ}
-    indexes = sorted(int(name[5:]) for name in devices if name.startswith("cuda:"))
-    if indexes:
-        chosen["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, indexes))
-        chosen["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the order in which the driver counts, too
+    gpus = gpus_of(devices)
+    if gpus:
+        chosen["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     chosen.update(
         {
             **({} if order.get("command") else {"OMP_NUM_THREADS": "1"}),

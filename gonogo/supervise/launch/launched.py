@@ -20,7 +20,7 @@ import select
 import struct
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -127,7 +127,7 @@ class Launched:
         record = RankRecord(ref=ref, wrapper=os.getpid(), launched=True)
         save_rank_record(self._folder, rank, record, time.time())
 
-    def _by_heartbeats(self, below: set[int]) -> dict[int, int]:
+    def _by_heartbeats(self, below: Collection[int]) -> dict[int, int]:
         """Return rank → the process that its last line names, where that descends from ours."""
         named = {rank: self._named(rank) for rank in range(self._world_size)}
         return {rank: pid for rank, pid in named.items() if pid is not None and pid in below}
@@ -143,7 +143,7 @@ class Launched:
         pid = found.get("pid") if isinstance(found, dict) else None
         return pid if isinstance(pid, int) else None
 
-    def _by_environment(self, below: set[int]) -> dict[int, int]:
+    def _by_environment(self, below: Collection[int]) -> dict[int, int]:
         """Return rank → the topmost process whose environment names it, where only one does."""
         names = {pid: _names_in(load_environ(pid)) for pid in below}
         told: dict[int, list[int]] = {}
@@ -160,7 +160,7 @@ class Launched:
             if len(pids) == 1 and rank < self._world_size
         }
 
-    def _guess(self, below: set[int]) -> None:
+    def _guess(self, below: Collection[int]) -> None:
         """Let the only Python below a command that is none be asked for its stack."""
         if self._guessed is not None and self._guessed.is_alive():
             return

@@ -16,16 +16,18 @@ from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
 from gonogo.contract.records import CheckOutcome, Manifest
 from gonogo.rundir import load_record
-from gonogo.supervise.devices.look import DeviceSeen, Look
+from gonogo.supervise.devices.look import Look
 from gonogo.supervise.keeper.kill import end_marked
 from gonogo.supervise.keeper.living import living_keeper
-from gonogo.supervise.processes import TOKEN_NAME, find_marked, iter_pids, load_environ
+from gonogo.supervise.keeper.marked import find_marked
+from gonogo.supervise.preflight.fitness import Fitness, judge_devices
+from gonogo.supervise.preflight.smi import complaints
+from gonogo.supervise.processes import TOKEN_NAME, iter_pids, load_environ
 
 GB = 10**9
 LEAST_DISK_BYTES = GB // 4
 WARN_DISK_BYTES = 5 * GB
 LEAST_SHM_BYTES = 64 * 2**20
-BUSY_DEVICE_MB = 512
 _BYTES_PER_PARAMETER = 12
 """A checkpoint: fp32 parameters and the two moments of Adam."""
 _SMI_LIMIT_S = 15.0
@@ -35,62 +37,62 @@ _TOKEN = re.compile(rb"(?:^|\0)" + TOKEN_NAME.encode() + rb"=(run_[0-9A-Z]{26})\
 Result = tuple[CheckOutcome, str]
 
 
-def check_devices(order: Order, devices: Sequence[str] | None, look: Look | None) -> Result:
+def check_devices(
+    order: Order, devices: Sequence[str] | None, look: Look | None, smi: bytes | None = None
+) -> Result:
     """Enough devices; those of GPUs can be read, nobody else is on them, and they are sound.
 
     Args:
         order: the run's order.
         devices: slots chosen for it; None when there are not enough.
         look: what they say; None where the run has none.
+        smi: what nvidia-smi says of them; None where it says nothing.
     """
     if devices is None:
         text = f"profile {order.profile} with {order.world_size} ranks needs more free devices"
         return CheckOutcome.FAIL, text
-    profile = hardware_profiles().get(order.profile)
-    owed = order.world_size if profile is not None and profile.has_devices else 0
-    if look is not None or owed:
-        return _judge_look(look or Look(), owed)
+    found = judge_fitness(order, devices, look, smi)
+    if found is not None:
+        return found.outcome, found.text
     cpus = len(os.sched_getaffinity(0))
     if order.world_size > cpus:
         return CheckOutcome.WARN, f"{order.world_size} ranks share {cpus} CPUs"
     return CheckOutcome.PASS, ", ".join(devices)
 
 
-def _judge_look(look: Look, owed: int) -> Result:
-    """Say whether devices are fit; where the profile owes them, unreadable is unfit."""
-    unreadable = [look.error] if look.error is not None else []
-    unreadable += [
-        f"device {row.index} does not say what is on it"
-        for row in look.devices
-        if row.mem_used_mb is None or row.processes is None
-    ]
-    if len(look.devices) < owed and look.error is None:
-        unreadable.append(f"{len(look.devices)} devices can be read; {owed} ranks need one each")
-    busy = [text for row in look.devices if (text := _busy(row)) is not None]
-    if busy or (unreadable and owed):
-        return CheckOutcome.FAIL, "; ".join([*busy, *unreadable])
-    pending = [
-        f"device {row.index} has a row to remap" for row in look.devices if row.remap_pending
-    ]
-    if unreadable or pending:
-        return CheckOutcome.WARN, "; ".join([*unreadable, *pending])
-    told = ", ".join(f"rank {row.rank}: {row.name} {row.uuid}" for row in look.devices)
-    return CheckOutcome.PASS, told
+def judge_fitness(
+    order: Order, devices: Sequence[str], look: Look | None, smi: bytes | None = None
+) -> Fitness | None:
+    """Return what the devices say of themselves comes to; None where the run has none.
+
+    Args:
+        order: the run's order.
+        devices: slots chosen for it.
+        look: what they say.
+        smi: what nvidia-smi says of them; None where it says nothing.
+    """
+    profile = hardware_profiles().get(order.profile)
+    owed = order.world_size if profile is not None and profile.has_devices else 0
+    if look is None and not owed:
+        return None
+    seen = look or Look()
+    whole = {row.uuid: row.whole or row.uuid for row in seen.devices}
+    against: list[tuple[str, str]] = []
+    if smi is not None and owed and not seen.scripted:
+        told = list(complaints(smi, sorted(set(whole.values()))))
+        against = [(uuid, text) for uuid, gpu in whole.items() for of, text in told if of == gpu]
+    return judge_devices(seen, devices, owed, against)
 
 
-def _busy(row: DeviceSeen) -> str | None:
-    """Say who or what is on a device already."""
-    if row.processes:
-        return f"device {row.index} is used by processes {row.processes}"
-    if row.mem_used_mb is not None and row.mem_used_mb > BUSY_DEVICE_MB:
-        return f"device {row.index} has {row.mem_used_mb:.0f} MB in use"
-    return None
+def checkpoint_bytes(order: Order) -> int:
+    """Return about how large a checkpoint of the ordered model is; 0 where nobody knows."""
+    return (order.identity.params or 0) * _BYTES_PER_PARAMETER
 
 
 def check_disk(order: Order, folder: Path) -> Result:
     """Room for a checkpoint (fail) and for two of them or 5 GB (warn)."""
     free = shutil.disk_usage(folder).free
-    checkpoint = (order.identity.params or 0) * _BYTES_PER_PARAMETER
+    checkpoint = checkpoint_bytes(order)
     least = max(checkpoint, LEAST_DISK_BYTES)
     text = f"{free / GB:.1f} GB free in {folder}"
     if free < least:
@@ -133,10 +135,10 @@ def stale_segments(folder: Path) -> Iterator[Path]:
 
 def check_orphans(run: str, runs: Path) -> Result:
     """No process of this run yet, and none of a run of this home whose keeper is gone."""
-    if next(find_marked(run), None) is not None:
+    if find_marked(run):
         return CheckOutcome.FAIL, "processes of this very run are alive already"
     orphans = {token for token in living_tokens() if _is_orphaned(runs / token)}
-    left = [token for token in sorted(orphans) if not end_marked(token)]
+    left = [token for token in sorted(orphans) if end_marked(token)]
     if left:
         return CheckOutcome.FAIL, f"processes of {', '.join(left)} outlive their keeper and SIGKILL"
     if orphans:
@@ -169,7 +171,7 @@ def check_resume(order: Order) -> Result:
 
 
 def load_nvidia_smi() -> bytes | None:
-    """Return `nvidia-smi -q -x`; None where there is no such program or it does not answer."""
+    """Return `nvidia-smi -q -x`, empty where it does not answer; None without such a program."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
@@ -178,8 +180,8 @@ def load_nvidia_smi() -> bytes | None:
             [program, "-q", "-x"], capture_output=True, timeout=_SMI_LIMIT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
+        return b""
+    return done.stdout
 
 
 def _is_orphaned(run_dir: Path) -> bool:

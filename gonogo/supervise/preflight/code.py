@@ -58,6 +58,12 @@ def load_git_sha(root: Path) -> str | None:
     return commit.decode().strip() + mark
 
 
+def load_branch(root: Path) -> str | None:
+    """Return the branch that a checkout is on; None where it is on none, or there is no git."""
+    said = _git(root, "symbolic-ref", "--quiet", "--short", "HEAD")
+    return None if said is None else said.decode(errors="replace").strip() or None
+
+
 def _digest_of_tree(root: Path) -> str | None:
     """Return `tree-` and the digest of the sources of our packages, where there is no git."""
     found = (path for package in _PACKAGES for path in (root / package).rglob("*"))

@@ -13,7 +13,8 @@ from gonogo.contract.records import Check, CheckOutcome, Preflight
 from gonogo.rundir import RunDir, save_json
 from gonogo.supervise.devices.look import look_at_devices
 from gonogo.supervise.preflight import checks
-from gonogo.supervise.preflight.code import load_git_sha
+from gonogo.supervise.preflight.code import load_branch, load_git_sha
+from gonogo.supervise.preflight.store import judge_store, measure_store
 
 WITHOUT_SERVICE = ("devices", "disk", "shm", "orphans", "code", "resume")
 """What is checked where nobody but the host itself orders a run."""
@@ -21,18 +22,20 @@ WITHOUT_SERVICE = ("devices", "disk", "shm", "orphans", "code", "resume")
 _log = logging.getLogger(__name__)
 
 
-def check_host(order: Order, run_dir: RunDir, *, devices: Sequence[str], cwd: Path) -> Preflight:
+def check_host(
+    order: Order, run_dir: RunDir, *, devices: Sequence[str] | None, cwd: Path
+) -> Preflight:
     """Make every check of `WITHOUT_SERVICE`, write `preflight/` and return the record.
 
     Args:
         order: the run's order.
         run_dir: its directory.
-        devices: devices chosen for it.
+        devices: devices chosen for it; None when there are not enough.
         cwd: folder of the program.
     """
     folder = run_dir.preflight.parent
     folder.mkdir(parents=True, exist_ok=True)
-    look = look_at_devices(order, devices, None)
+    look = None if devices is None else look_at_devices(order, devices, None)
     made = make_checks(
         {
             "devices": lambda: checks.check_devices(order, devices, look),
@@ -41,12 +44,22 @@ def check_host(order: Order, run_dir: RunDir, *, devices: Sequence[str], cwd: Pa
             "orphans": lambda: checks.check_orphans(order.run, run_dir.path.parent),
             "code": lambda: check_code(cwd, folder, order.files),
             "resume": lambda: checks.check_resume(order),
+            "store": lambda: check_store(order, run_dir),
         }
     )
     passed = all(check.outcome is not CheckOutcome.FAIL for check in made)
     record = Preflight(passed=passed, checks=made)
     save_json(run_dir.preflight, record.wire())
     return record
+
+
+def check_store(order: Order, run_dir: RunDir) -> tuple[CheckOutcome, str]:
+    """Say how fast the run's checkpoints will be written.
+
+    Raises:
+        OSError: the store takes nothing.
+    """
+    return judge_store(measure_store(run_dir.path), checks.checkpoint_bytes(order))
 
 
 def make_checks(rows: Mapping[str, Callable[[], tuple[CheckOutcome, str]]]) -> list[Check]:
@@ -80,4 +93,5 @@ def check_code(root: Path, folder: Path, files: Sequence[str] = ()) -> tuple[Che
     if sha is None:
         return CheckOutcome.WARN, f"no git commit can be read in {root}"
     state = "with uncommitted changes" if "+" in sha else "clean"
-    return CheckOutcome.PASS, f"{sha}, {state}"
+    branch = load_branch(root)
+    return CheckOutcome.PASS, f"{sha}{f' on {branch}' if branch else ''}, {state}"

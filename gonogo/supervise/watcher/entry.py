@@ -1,13 +1,17 @@
 """How is a watcher started, and what remains to be done when it has seen the end?
 
-`python -m gonogo.supervise.watcher RUNDIR` watches and tells nobody. A service's worker has an
-entry of its own, which calls `main` with what makes its `Shipping`.
+`python -m gonogo.supervise.watcher RUNDIR [--signs FD]` watches and tells nobody. A service's
+worker has an entry of its own, which calls `main` with what makes its `Shipping`. Into the
+descriptor goes a byte now and then: the keeper replaces a watcher that gives no sign. SIGUSR1 has
+it write its stacks to its log.
 
 Exit codes: 0 the end was seen · 2 no readable order.
 """
 
 import argparse
+import faulthandler
 import logging
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +23,7 @@ from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.processes import die_with_parent
 from gonogo.supervise.watcher.recording import WATCHED_NAME
 from gonogo.supervise.watcher.shipping import Offline, Shipping
+from gonogo.supervise.watcher.signs import Signs
 from gonogo.supervise.watcher.watcher import Watcher, load_exit
 
 Connect = Callable[[RunDir, Order], Shipping]
@@ -35,8 +40,11 @@ def main(argv: Sequence[str], connect: Connect = lambda _run_dir, _order: Offlin
     """
     parser = argparse.ArgumentParser(prog="gonogo.supervise.watcher")
     parser.add_argument("run_dir", type=Path)
-    run_dir = RunDir(parser.parse_args(argv).run_dir.absolute())
+    parser.add_argument("--signs", type=int, default=None, metavar="FD")
+    asked = parser.parse_args(argv)
+    run_dir = RunDir(asked.run_dir.absolute())
     die_with_parent()
+    faulthandler.register(signal.SIGUSR1)  # the keeper asks so, of one that hangs
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,
@@ -50,7 +58,7 @@ def main(argv: Sequence[str], connect: Connect = lambda _run_dir, _order: Offlin
     if order is None:
         return 2
     shipping = connect(run_dir, order)
-    watcher = Watcher(run_dir, order, shipping, time.monotonic())
+    watcher = Watcher(run_dir, order, shipping, time.monotonic(), Signs(asked.signs))
     if not (run_dir.exit.exists() and (run_dir.path / WATCHED_NAME).exists()):
         watcher.watch(time.monotonic, time.sleep)
     shipping.close(load_exit(run_dir))

@@ -6,11 +6,15 @@ the watcher too. A watcher that starts goes on from a snapshot where one fits, a
 after it again (all of them otherwise); findings that this brings and that are not recorded yet are
 recorded then. A torn last line is cut off; a line that is no tick is passed over and counted, since
 a watcher that dies of it ends a healthy run.
+
+What the disk does not take is kept, up to KEPT_BYTES, and written in its order as soon as it does:
+a disk that was full for an hour leaves no hole in what is recorded.
 """
 
 import errno
 import logging
 import os
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +30,9 @@ from gonogo.judge.watch import WatchState, fold, start, tick_digest
 from gonogo.rundir import RunDir, complete_bytes, load_all_lines, load_lines
 from gonogo.supervise.watcher.snapshots import load_snapshot
 from gonogo.supervise.watcher.tails import Tails
+
+KEPT_BYTES = 4 * 2**20
+"""Of lines that no disk takes: some hours of a run whose ranks cannot write either."""
 
 _log = logging.getLogger(__name__)
 
@@ -55,14 +62,19 @@ class Memory:
 
 
 class Journal:
-    """Appends to the two files of one run directory; each line is one write."""
+    """Appends to the two files of one run directory; each line is one write.
+
+    Adding raises OSError where the disk takes nothing and there is no room to keep more.
+    """
 
     def __init__(self, run_dir: RunDir) -> None:
         self._dir = run_dir
         self.last: str | None = None
         """Digest of the last recorded tick."""
         self.bytes = 0
-        """Bytes of watch.jsonl."""
+        """Bytes of watch.jsonl, those that wait to be written included."""
+        self._kept: deque[tuple[Path, bytes]] = deque()
+        self._kept_bytes = 0
 
     def recover(
         self,
@@ -119,13 +131,42 @@ class Journal:
         """Record a tick behind the one before."""
         tick = tick.model_copy(update={"prev": self.last})
         line = wire_line({"v": tick.v, **tick.model_dump(mode="json", exclude_defaults=True)})
-        _append(self._dir.watch, line)
+        self._add(self._dir.watch, line)
         self.bytes += len(line)
         self.last = tick_digest(Tick.model_validate_json(line))  # as every reader will have it
 
     def add_finding(self, finding: Finding) -> None:
         """Record a finding."""
-        _append(self._dir.findings, wire_line(finding.wire()))
+        self._add(self._dir.findings, wire_line(finding.wire()))
+
+    @property
+    def waits(self) -> bool:
+        """Whether anything is not written yet."""
+        return bool(self._kept)
+
+    def write_kept(self) -> None:
+        """Write what waits, in its order.
+
+        Raises:
+            OSError: the disk does not take it, or not all.
+        """
+        while self._kept:
+            path, line = self._kept[0]
+            _append(path, line)
+            self._kept_bytes -= len(line)
+            self._kept.popleft()
+
+    def _add(self, path: Path, line: bytes) -> None:
+        """Write a line behind those that wait, or have it wait, too."""
+        self._kept.append((path, line))
+        self._kept_bytes += len(line)
+        try:
+            self.write_kept()
+        except OSError:
+            if self._kept_bytes > KEPT_BYTES:
+                self._kept.pop()
+                self._kept_bytes -= len(line)
+                raise
 
     def _load_findings(self) -> list[Finding]:
         found: list[Finding] = []

@@ -14,7 +14,7 @@ from gonogo.contract.tick import AgentProbe, ProcessState, RankProbe
 from gonogo.rundir import RunDir
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.exit_record import HALTED_CODE
-from gonogo.supervise.processes import ProcessRef, load_environ
+from gonogo.supervise.processes import TOKEN_NAME, ProcessRef, load_environ
 from gonogo.supervise.rank_record import RankRecords
 
 REPEAT_S = 5.0
@@ -121,8 +121,8 @@ class Prober:
         if probe.pid is None or probe.rank in self._with_env or probe.state is ProcessState.DEAD:
             return probe
         raw = load_environ(probe.pid)
-        if not raw:
-            return probe
+        if f"{TOKEN_NAME}=".encode() not in raw:
+            return probe  # gone, or overwritten (setproctitle): what it was nobody knows
         self._with_env.add(probe.rank)
         return probe.model_copy(update={"env": nsa_names(raw)})
 

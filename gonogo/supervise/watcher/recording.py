@@ -85,6 +85,8 @@ class Recording:
         last = self._journal.last
         if not self._snapshots.is_due(now, lines) or last is None or (come := progress()) is None:
             return
+        if self._journal.waits:  # it names lines that are not in the file
+            return
         place = Place(
             watch_bytes=self._journal.bytes,
             last=last,
@@ -101,6 +103,7 @@ class Recording:
     def close(self) -> None:
         """Write that nothing will be added any more."""
         self._snapshots.join()
+        self._keep(self._journal.write_kept)
         self._keep((self._dir.path / WATCHED_NAME).touch)
 
     def _keep(self, write: Callable[[], object]) -> bool:

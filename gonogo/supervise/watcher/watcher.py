@@ -9,12 +9,13 @@ Guarantees: a tick that brought anything is recorded before its findings, those 
 done; `.GO` is written only when every rank's identity equals the order; what the fold sees is what
 is recorded. The first tick says which run is watched under which order, every tick how far each
 rank's lines have been read and by which digest, and no QUIET_S go by without one. A record that
-cannot be written (a full disk), or a look that fails, is counted and told, and ends nothing. Not
-covered: who watches the watcher (the keeper restarts it, `.metrics.json` tells when it last
-ticked).
+cannot be written (a full disk), or a look that fails, is counted and told, and ends nothing. The
+keeper and this process look after each other: whichever stands still is woken or replaced, and the
+run is ended all the same (`standing_in`, `keeper.watching`).
 """
 
 import logging
+import os
 from collections.abc import Callable
 from functools import partial
 
@@ -33,6 +34,8 @@ from gonogo.supervise.watcher.looking import INTERVAL_S, Looking
 from gonogo.supervise.watcher.pace import Pace
 from gonogo.supervise.watcher.recording import Recording
 from gonogo.supervise.watcher.shipping import Shipping
+from gonogo.supervise.watcher.signs import Signs
+from gonogo.supervise.watcher.standing_in import StandIn
 from gonogo.supervise.watcher.telling import Telling
 from gonogo.supervise.weather import Weather
 
@@ -51,11 +54,20 @@ class Watcher:
         order: its order.
         shipping: who ships the run.
         now: monotonic seconds.
+        signs: how the keeper knows that this watcher goes on.
     """
 
-    def __init__(self, run_dir: RunDir, order: Order, shipping: Shipping, now: float) -> None:
+    def __init__(
+        self,
+        run_dir: RunDir,
+        order: Order,
+        shipping: Shipping,
+        now: float,
+        signs: Signs | None = None,
+    ) -> None:
         self._dir, self._order, self._shipping = run_dir, order, shipping
-        self._pace = Pace()
+        self._pace, self._signs = Pace(), signs or Signs()
+        self._stand_in = StandIn(run_dir, order, os.getpid())
         self._weather = Weather(_log)
         self._recording = Recording(run_dir, self._pace)
         memory = self._recording.recover(order)
@@ -84,6 +96,7 @@ class Watcher:
             now = clock()
             ended = tried("the end", self._dir.exit.exists, False)
             brought = tried("a look", partial(self.tick, now), False)
+            self._signs.give(now)
             if ended:
                 look_until = look_until or now + self._last_look_s()
                 owes = now < look_until + OWED_S and self._looking.owes()
@@ -92,6 +105,7 @@ class Watcher:
                     return
             else:
                 tried("a request", partial(self._act, now), None)
+                tried("the keeper", partial(self._stand_in.tend, now), None)
             sleep(max(0.0, now + INTERVAL_S - clock()))
 
     def _last_look_s(self) -> float:

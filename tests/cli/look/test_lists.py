@@ -86,6 +86,7 @@ def test_decisions_of_an_experiment_and_one_of_them(plane: Plane, gonogo: Gonogo
     assert gonogo("decisions", decision, "--json").json()["id"] == decision
 
 
+@pytest.mark.long
 def test_alerts_are_listed_with_their_text(plane: Plane, gonogo: Gonogo) -> None:
     one_decision(plane)
     plane.wait(lambda: plane.get("/alerts")["items"], "an alert")

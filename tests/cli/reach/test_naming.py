@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from gonogo.contract.ids import Kind, new_id
 from service.rest.find import _beginning
 from tests.cli.conftest import Gonogo
 from tests.service.conftest import Plane
+
+ROOT = Path(__file__).parents[3]
 
 
 def submit_two(plane: Plane, *names: str) -> list[str]:
@@ -36,6 +41,21 @@ def test_an_experiment_has_many_names(named: str, plane: Plane, gonogo: Gonogo) 
         "last": "last",
     }[named]
     assert gonogo("show", text, "--json").json()["id"] == second
+
+
+def test_the_commands_of_prometheus_alerts_work(plane: Plane, gonogo: Gonogo) -> None:
+    """They know nothing of a run but its id."""
+    experiment = plane.submit()
+    run = plane.next_order(plane.worker()).run
+    rules = (ROOT / "docker" / "prometheus" / "rules.yml").read_text()
+    commands = set(re.findall(r"`gonogo (\w+) \{\{ \$labels\.run \}\}", rules))
+    assert commands == {"show", "takeover"}
+    assert gonogo("show", run, "--json").json()["id"] == experiment
+    taken = gonogo("takeover", run, "--reason", "its host is gone", "--json")
+    assert (taken.code, taken.json()["id"]) == (0, experiment)
+    unknown = gonogo("show", new_id(Kind.RUN))
+    assert unknown.code == 3
+    assert "there is no run" in unknown.err
 
 
 def test_an_ambiguous_text_lists_the_candidates(plane: Plane, gonogo: Gonogo) -> None:

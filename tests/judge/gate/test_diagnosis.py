@@ -84,6 +84,7 @@ CASES = [
     ("wrong_config", facts_with("config_mismatch", detector="identity")),
     ("ddp_marked_ready_twice", facts_with("nonzero_exit", signs=("marked_ready_twice",))),
     ("out_of_memory", facts_with("oom")),
+    ("host_out_of_memory", facts_with("oom").model_copy(update={"exit": killed(9).exit})),
     ("out_of_memory", facts_with("nonzero_exit", signs=("out_of_memory",))),
     ("fp16_overflow", facts_with("non_finite", dtype="fp16")),
     ("non_finite_loss", facts_with("non_finite")),

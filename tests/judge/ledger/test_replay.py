@@ -494,6 +494,14 @@ def test_a_history_of_runs_that_are_not_there_is_not_verified(
     assert any("which the history names" in text for text in found.not_verified)
 
 
+def test_a_history_of_runs_that_were_pruned_is_not_verified(copied: Copied, tmp_path: Path) -> None:
+    forged, folder = confirmed(copied, tmp_path)
+    (tmp_path / "run_other" / "pruned.json").write_text('{"v": 1, "what": "all", "at": 0}')
+    found = replay_decision(forged, Surroundings(run_dir=folder))
+    assert found.equal
+    assert any("it was pruned on 1970-01-01" in text for text in found.not_verified)
+
+
 def test_conditions_in_the_rules_are_those_that_the_decisions_before_left_open() -> None:
     rows = release("go")
     condition = {"id": "smoke:fast", "text": "", "criterion": "fast", "evidence_from": "extended",

@@ -1,6 +1,7 @@
 """The fold: its laws, on generated streams."""
 
 import random
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import example, given, settings
@@ -15,8 +16,10 @@ from gonogo.judge.watch import (
     fold,
     identity_ok,
     latched,
+    load_state,
     look,
     snapshot,
+    start,
 )
 from gonogo.judge.watch.registry import REGISTRY
 from tests.judge.watch.streams import EPOCH, T0, Said, Watched, World, every, order_of, watch
@@ -66,7 +69,7 @@ def essence(findings: list[Finding]) -> list[tuple[str, str, int | None, str | N
     ]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 10**6), world_size=st.integers(1, 4))
 def test_a_healthy_run_never_halts_and_empty_ticks_change_nothing(
     seed: int, world_size: int
@@ -78,7 +81,7 @@ def test_a_healthy_run_never_halts_and_empty_ticks_change_nothing(
     assert identity_ok(found.state) is True
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     rank=st.integers(0, 2),
@@ -294,3 +297,31 @@ def test_the_snapshot_tells_who_moves() -> None:
     assert picture.median_step_s == pytest.approx(0.51)
     assert picture.toks_per_s == pytest.approx(2048 / 0.51)
     assert picture.ranks[1].loss == pytest.approx(5.4)
+
+
+@pytest.mark.parametrize(("late_s", "halts"), [(1.0, 1), (20.0, 0)])
+def test_a_watcher_that_never_comes_in_time_still_halts_a_run_that_stands(
+    late_s: float, halts: int
+) -> None:
+    """One that sleeps again and again has not seen what happened meanwhile."""
+    world = World(order_of({})).boot().steps(40, step_s=1.0)
+    world.open_step()
+    world.hang(1, "backward", 1900.0)
+
+    def late(end: float) -> Iterable[tuple[float, float]]:
+        count = int((end - T0) / (0.25 + late_s))
+        return ((T0 + number * (0.25 + late_s), late_s) for number in range(count))
+
+    seen = watch(world, ticking=late)
+    assert [row.detector for row in seen.halts] == ["stall"] * halts
+    whole = dump_state(seen.state)
+    assert dump_state(load_state(world.order, whole)) == whole
+
+
+def test_ticks_that_are_late_now_and_then_call_no_deadline_missed() -> None:
+    view = start(order_of({})).view
+    for number in range(2000):
+        late_s = 2.0 if number % 100 else 0.0
+        tick = Tick(n=number, mono=2.0 * number, ts=0.0, late_s=late_s)
+        view.note(tick)
+        assert view.is_late(tick) is bool(late_s)

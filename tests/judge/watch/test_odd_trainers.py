@@ -167,6 +167,7 @@ def naming_only_data(raw: bytes) -> bytes:
     return json.dumps(line).encode()
 
 
+@pytest.mark.long
 def test_a_trainer_that_names_only_its_loader_may_take_long_for_a_step() -> None:
     world = world_of(steps=200).steps(100, step_s=90.0)
     assert halted(rewritten(world, naming_only_data)) == []
@@ -260,7 +261,10 @@ def saves_alone(world: World, section: str, seconds: float, *, in_log: bool = Fa
 
 
 @pytest.mark.parametrize("in_log", [False, True])
-@pytest.mark.parametrize(("section", "seconds"), [("checkpoint", 590.0), ("eval", 1750.0)])
+@pytest.mark.parametrize(
+    ("section", "seconds"),
+    [("checkpoint", 590.0), pytest.param("eval", 1750.0, marks=pytest.mark.long)],
+)
 def test_who_waits_while_one_rank_saves_or_evaluates_for_all_is_not_behind(
     section: str, seconds: float, in_log: bool
 ) -> None:
@@ -375,3 +379,53 @@ def test_what_is_left_after_the_last_step_has_the_time_of_a_checkpoint() -> None
         for rank in world.ranks:
             rank.spend(seconds)
         assert len(halted(world.finish())) == halts
+
+
+@pytest.mark.parametrize("waits_in", [None, "log", "data", "backward"])
+@pytest.mark.parametrize(("section", "seconds"), [("checkpoint", 590.0), ("eval", 1750.0)])
+def test_who_wakes_later_than_the_one_that_acted_for_all_has_not_stood_meanwhile(
+    section: str, seconds: float, waits_in: str | None
+) -> None:
+    """It comes out of the barrier a moment after the other, whose next step has been read."""
+    world = world_of().steps(40, step_s=1.0)
+    acting, waiting = world.ranks
+    acting.enter(section)
+    acting.spend(seconds)
+    acting.enter(None)
+    if waits_in is not None:
+        waiting.enter(waits_in)
+    waiting.spend(acting.mono - waiting.mono + 5.0)
+    for rank in world.ranks:
+        rank.step += 1
+        rank.in_step = True
+        rank.enter("data")
+        rank.say("step_start")
+    world.compute(step_s=1.0)
+    world.close_step()
+    assert halted(world.steps(3, step_s=1.0)) == []
+
+
+@pytest.mark.parametrize("hangs_in", [None, "log", "data", "backward"])
+def test_who_does_not_wake_at_all_has_its_limit_from_then(hangs_in: str | None) -> None:
+    world = world_of().steps(40, step_s=1.0)
+    acting, hanging = world.ranks
+    acting.enter("eval")
+    acting.spend(500.0)
+    acting.enter(None)
+    back = acting.mono
+    if hangs_in is not None:
+        hanging.enter(hangs_in)
+    acting.step += 1
+    acting.in_step = True
+    acting.enter("data")
+    acting.say("step_start")
+    acting.enter("forward")
+    acting.spend(1.0)
+    acting.enter("backward")
+    acting.collective_seq += 1
+    for rank in world.ranks:
+        rank.spend(back + 400.0 - rank.mono)
+    (found,) = watch(world, interval_s=1.0).halts
+    limit_s = 300.0 if hangs_in == "data" else 60.0
+    assert (found.rank, found.section, found.threshold) == (1, hangs_in, limit_s)
+    assert found.value == pytest.approx(limit_s, abs=2.0)

@@ -38,7 +38,12 @@ def simulate(step_s: float, sigma: float, hours: float, seed: int) -> tuple[Watc
 
 @pytest.mark.parametrize(
     ("step_s", "sigma", "hours"),
-    [(1.0, 0.15, 0.3), (2.4, 0.25, 1.0), (25.0, 0.15, 5.0), (108.0, 0.25, 8.0)],
+    [
+        (1.0, 0.15, 0.3),
+        (2.4, 0.25, 1.0),
+        pytest.param(25.0, 0.15, 5.0, marks=pytest.mark.long),
+        pytest.param(108.0, 0.25, 8.0, marks=pytest.mark.long),
+    ],
     ids=["1s", "2.4s", "25s", "108s"],
 )
 def test_noise_never_halts(step_s: float, sigma: float, hours: float) -> None:

@@ -137,6 +137,7 @@ def test_what_others_wrote_is_only_text(plane: Plane, pages: httpx.Client, tmp_p
     assert "<script>" not in answer.text
 
 
+@pytest.mark.long
 def test_an_earlier_run_can_be_chosen(plane: Plane, pages: httpx.Client, tmp_path: Path) -> None:
     experiment, _ = halted(plane, tmp_path)
     first = plane.experiment(experiment)["phases"][0]["runs"][0]

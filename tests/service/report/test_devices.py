@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from gonogo.contract.device import DeviceSample
-from service.report.beats import build_rank_beats, read_beat
 from service.report.devices import build_devices, read_samples
 from service.report.gates import not_observed
 from service.report.numbers import build_numbers
 from service.report.phases import device_table, memory_table
 from tests.service.fake_worker import beats
-from tests.service.report.views import order_of, run_report
+from tests.service.report.views import order_of, rank_beats, run_report
 
 
 def sample(uuid: str, mono: float, **more: Any) -> DeviceSample:
@@ -57,7 +56,7 @@ def test_of_a_large_file_stretches_of_neighbouring_lines_are_read() -> None:
 
 def test_steps_have_the_utilisation_and_the_memory_of_their_devices() -> None:
     order = order_of()
-    said = {rank: build_rank_beats(map(read_beat, beats(order, rank))) for rank in range(2)}
+    said = {rank: rank_beats(beats(order, rank)) for rank in range(2)}
     begins = json.loads(beats(order, 0)[2])["mono"]
     samples = [
         sample(f"GPU-{rank}", begins + step, rank=rank, util=50.0 + rank, mem_used_mb=1000.0 + step)
@@ -84,7 +83,7 @@ def test_steps_have_the_utilisation_and_the_memory_of_their_devices() -> None:
 @pytest.mark.parametrize("samples", [[], [sample("GPU-a", 100.1, rank=0)]], ids=["none", "unknown"])
 def test_what_devices_do_not_say_is_not_zero(samples: list[DeviceSample]) -> None:
     order = order_of()
-    said = {0: build_rank_beats(map(read_beat, beats(order, 0)))}
+    said = {0: rank_beats(beats(order, 0))}
     (rank,) = build_numbers(order, said, samples)
     assert (rank.util, rank.median_util, rank.device_mb, rank.peak_used_mb) == ((), None, (), None)
     assert memory_table(run_report(ranks=(rank,))) is None
@@ -100,6 +99,6 @@ def test_gates_are_taken_from_the_lines_and_the_later_process_counts() -> None:
                 row |= told
             row["ts"] += 100 * number
             lines.append(json.dumps({**row, "boot": boot}))
-    (rank,) = build_numbers(order, {0: build_rank_beats(map(read_beat, reversed(lines)))})
+    (rank,) = build_numbers(order, {0: rank_beats(reversed(lines))})
     assert rank.gate_max == ((1, 0.5), (2, 0.5), (3, 0.4))
     assert rank.gate_entropy[-1] == (3, 0.9)

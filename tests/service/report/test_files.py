@@ -58,6 +58,7 @@ def halted_and_resumed(plane: Plane, worker: FakeWorker) -> tuple[str, str]:
     return experiment, first.run
 
 
+@pytest.mark.long
 def test_a_resumed_run_is_told_from_its_files(plane: Plane) -> None:
     home = plane.home / "runs"
     home.mkdir()

@@ -7,6 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gonogo.contract.order import Order, ResumePoint
 from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.evidence.record import build_run_record
@@ -111,6 +113,7 @@ def test_the_report_of_a_finished_experiment_lies_in_the_home(plane: Plane) -> N
         assert answer.status_code == 404
 
 
+@pytest.mark.long
 def test_a_final_picture_is_drawn_once_and_a_live_one_again(plane: Plane) -> None:
     experiment = plane.submit(_one_phase("smoke"))
     worker = plane.worker()

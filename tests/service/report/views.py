@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from gonogo.contract.api import ArtifactsView, ExperimentView, PhaseView, RunView
 from gonogo.contract.decision import CriterionOutcome, CriterionResult, Decision, DecisionKind
 from gonogo.contract.finding import Finding
-from gonogo.contract.heartbeat import Identity
+from gonogo.contract.heartbeat import Identity, parse_heartbeat
 from gonogo.contract.order import Order, ResumePoint
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
-from service.report.beats import build_rank_beats, read_beat
+from service.report.beats import RankBeats, build_rank_beats
 from service.report.numbers import build_numbers
 from service.report.view import RankNumbers, ReportView, RunReport
 from tests.service.fake_worker import beats
@@ -50,10 +50,12 @@ def decision(verdict: str = "GO", **more: Any) -> Decision:
     )  # fmt: skip
 
 
+def rank_beats(lines: Iterable[str]) -> RankBeats:
+    return build_rank_beats(parse_heartbeat(line.encode()) for line in lines)
+
+
 def numbers_of(order: Order, lines: Mapping[int, list[str]]) -> tuple[RankNumbers, ...]:
-    said = {
-        rank: build_rank_beats([read_beat(line) for line in rows]) for rank, rows in lines.items()
-    }
+    said = {rank: rank_beats(rows) for rank, rows in lines.items()}
     return build_numbers(order, said)
 
 

@@ -1,7 +1,7 @@
-"""A recorded stand-in for the module `pynvml`: two devices, and the errors that a driver gives.
+"""A scripted stand-in for the module `pynvml`: GPUs, slices, and the errors that a driver gives.
 
-Only the dozen functions that are called are here, with the names, argument counts and units of
-nvidia-ml-py 13 (memory in bytes, power in mW, throttle reasons as bits).
+Only the functions that are called are here, with the names, argument counts and units of
+nvidia-ml-py 13 (memory in bytes, power in mW, throttle reasons as bits). A handle is the UUID.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
+MB = 2**20
 GB = 2**30
 
 
@@ -21,11 +22,52 @@ class NVMLError_Timeout(NVMLError):
     """No event came in time."""
 
 
+class NVMLError_NotSupported(NVMLError):
+    """Devices of this kind have no such thing."""
+
+
+class NVMLError_FunctionNotFound(NVMLError):
+    """The driver is older than the call."""
+
+
+class NVMLError_GpuIsLost(NVMLError):
+    """It fell off the bus."""
+
+
+GPU = {
+    "name": "NVIDIA H200",
+    "used_mb": 3072,
+    "total_mb": 140 * 1024,
+    "pids": [42, 7],
+    "mps": [],
+    "throttle": 0x4 | 0x40,
+    "ecc": 2,
+    "ecc_on": 1,
+    "remap": (0, 1, 1, 0),
+}
+"""What a GPU says that the script does not change."""
+WHOLE = {"throttle", "ecc", "ecc_on", "remap"}
+"""What is asked of whole GPUs alone."""
+
+
+def gpu(uuid: str, **changed: Any) -> dict[str, Any]:
+    """A GPU of the script; `slices` are its MIG slices, `lost` lets every call about it fail."""
+    return {**GPU, "uuid": uuid, "slices": [], "lost": False, **changed}
+
+
+def healthy(uuid: str, **changed: Any) -> dict[str, Any]:
+    """A GPU that is fit for a run."""
+    fit = {"used_mb": 3, "pids": [], "throttle": 0x1, "ecc": 0, "remap": (0, 0, 0, 0)}
+    return gpu(uuid, **{**fit, **changed})
+
+
 class FakeNvml:
     """The module; `failing` are names whose calls raise, `xids` are events that wait."""
 
     NVMLError = NVMLError
     NVMLError_Timeout = NVMLError_Timeout
+    NVMLError_NotSupported = NVMLError_NotSupported
+    NVMLError_FunctionNotFound = NVMLError_FunctionNotFound
     NVML_CLOCK_SM = 1
     NVML_TEMPERATURE_GPU = 0
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
@@ -37,9 +79,15 @@ class FakeNvml:
     NVML_NVLINK_ERROR_DL_CRC_DATA = 3
     nvmlEventTypeXidCriticalError = 8
 
-    def __init__(self, failing: set[str] | None = None) -> None:
-        self.failing = failing or set()
-        self.xids: dict[int, list[int]] = {0: [], 1: []}
+    def __init__(
+        self,
+        failing: set[str] | None = None,
+        gpus: list[dict[str, Any]] | None = None,
+        error: type[NVMLError] = NVMLError,
+    ) -> None:
+        self.failing, self.error = failing or set(), error
+        self.gpus = [gpu("GPU-0"), gpu("GPU-1")] if gpus is None else gpus
+        self.xids: dict[str, list[int]] = {row["uuid"]: [] for row in self.gpus}
         self.called: Counter[str] = Counter()
 
     def __getattribute__(self, name: str) -> Any:
@@ -47,7 +95,7 @@ class FakeNvml:
         if name.startswith("nvml") and callable(found):
             self.called[name] += 1
             if name in self.failing:
-                raise_ = NVMLError(f"{name}: Not Supported")
+                raise_ = self.error(f"{name}: Not Supported")
 
                 def fail(*_: Any) -> Any:
                     raise raise_
@@ -55,73 +103,118 @@ class FakeNvml:
                 return fail
         return found
 
+    def _row(self, handle: str) -> dict[str, Any]:
+        for row in self.gpus:
+            for found in (row, *row["slices"]):
+                if found["uuid"] == handle:
+                    if row["lost"]:
+                        raise NVMLError_GpuIsLost("GPU is lost")
+                    return found
+        raise NVMLError("Not Found")
+
+    def _of_whole(self, handle: str, name: str) -> Any:
+        row = self._row(handle)
+        if name not in row:
+            raise NVMLError_NotSupported("Not Supported")
+        return row[name]
+
     def nvmlInit(self) -> None: ...
 
     def nvmlSystemGetDriverVersion(self) -> bytes:
         return b"570.86.15"
 
     def nvmlDeviceGetCount(self) -> int:
-        return 2
+        return len(self.gpus)
 
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        if index not in (0, 1):
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
+        if index >= len(self.gpus):
             raise NVMLError("Invalid Argument")
-        return index
+        return str(self._row(self.gpus[index]["uuid"])["uuid"])
 
-    def nvmlDeviceGetUUID(self, handle: int) -> str:
-        return f"GPU-{handle}"
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        return str(self._row(uuid)["uuid"])
 
-    def nvmlDeviceGetName(self, handle: int) -> str:
-        return "NVIDIA H200"
+    def nvmlDeviceGetUUID(self, handle: str) -> str:
+        return handle
 
-    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
-        return SimpleNamespace(used=3 * GB, total=140 * GB)
+    def nvmlDeviceGetName(self, handle: str) -> str:
+        return str(self._row(handle)["name"])
 
-    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
+    def nvmlDeviceGetMigMode(self, handle: str) -> tuple[int, int]:
+        cut = int(bool(self._of_whole(handle, "slices")))
+        return cut, cut
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: str) -> int:
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: str, place: int) -> str:
+        slices = self._row(handle)["slices"]
+        if place >= len(slices):
+            raise NVMLError("Not Found")
+        return str(slices[place]["uuid"])
+
+    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
+        row = self._row(handle)
+        if row["used_mb"] is None:
+            raise NVMLError("Unknown Error")
+        return SimpleNamespace(used=row["used_mb"] * MB, total=row["total_mb"] * MB)
+
+    def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:
+        self._of_whole(handle, "throttle")
         return SimpleNamespace(gpu=97, memory=40)
 
-    def nvmlDeviceGetClockInfo(self, handle: int, kind: int) -> int:
+    def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:
         assert kind == self.NVML_CLOCK_SM
         return 1980
 
-    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
+    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
         return 612_500
 
-    def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
+    def nvmlDeviceGetTemperature(self, handle: str, sensor: int) -> int:
         assert sensor == self.NVML_TEMPERATURE_GPU
         return 61
 
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: int) -> int:
-        return 0x4 | 0x40
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:
+        return int(self._of_whole(handle, "throttle"))
 
-    def nvmlDeviceGetTotalEccErrors(self, handle: int, kind: int, counter: int) -> int:
+    def nvmlDeviceGetEccMode(self, handle: str) -> tuple[int, int]:
+        on = int(self._of_whole(handle, "ecc_on"))
+        return on, on
+
+    def nvmlDeviceGetTotalEccErrors(self, handle: str, kind: int, counter: int) -> int:
         assert (kind, counter) == (1, 0)
-        return 2
+        if not self._of_whole(handle, "ecc_on"):
+            raise NVMLError_NotSupported("Not Supported")
+        return int(self._of_whole(handle, "ecc"))
 
-    def nvmlDeviceGetRemappedRows(self, handle: int) -> tuple[int, int, int, int]:
-        return (0, 1, 1, 0)
+    def nvmlDeviceGetRemappedRows(self, handle: str) -> tuple[int, int, int, int]:
+        found: tuple[int, int, int, int] = self._of_whole(handle, "remap")
+        return found
 
-    def nvmlDeviceGetNvLinkState(self, handle: int, link: int) -> int:
+    def nvmlDeviceGetNvLinkState(self, handle: str, link: int) -> int:
         if link >= 4:
             raise NVMLError("Invalid Argument")
         return int(link != 2)
 
-    def nvmlDeviceGetNvLinkErrorCounter(self, handle: int, link: int, counter: int) -> int:
+    def nvmlDeviceGetNvLinkErrorCounter(self, handle: str, link: int, counter: int) -> int:
         return 1
 
-    def nvmlEventSetCreate(self) -> dict[str, int]:
+    def nvmlEventSetCreate(self) -> dict[str, str]:
         return {}
 
-    def nvmlDeviceRegisterEvents(self, handle: int, kinds: int, events: dict[str, int]) -> None:
+    def nvmlDeviceRegisterEvents(self, handle: str, kinds: int, events: dict[str, str]) -> None:
         assert kinds == self.nvmlEventTypeXidCriticalError
         events["handle"] = handle
 
-    def nvmlEventSetWait_v2(self, events: dict[str, int], timeout_ms: int) -> Any:
+    def nvmlEventSetWait_v2(self, events: dict[str, str], timeout_ms: int) -> Any:
         assert timeout_ms == 0
         waiting = self.xids[events["handle"]]
         if not waiting:
             raise NVMLError_Timeout("Timeout")
         return SimpleNamespace(eventData=waiting.pop(0))
 
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
-        return [SimpleNamespace(pid=42), SimpleNamespace(pid=7)]
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[Any]:
+        return [SimpleNamespace(pid=pid) for pid in self._row(handle)["pids"]]
+
+    def nvmlDeviceGetMPSComputeRunningProcesses(self, handle: str) -> list[Any]:
+        return [SimpleNamespace(pid=pid) for pid in self._row(handle)["mps"]]

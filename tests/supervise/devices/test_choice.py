@@ -50,14 +50,14 @@ def test_a_run_without_gpus_has_no_devices() -> None:
 
 
 def test_a_run_on_gpus_has_the_drivers() -> None:
-    found = chosen(("cuda:10", "cuda:2"), None, profile="h200")
+    found = chosen(("GPU-10", "MIG-2"), None, profile="h200")
     assert found is not None
     assert isinstance(found.calls, Nvml)
-    assert (found.indexes, found.scripted) == ((2, 10), False)
+    assert (found.slots, found.scripted) == (("GPU-10", "MIG-2"), False)
 
 
 def test_a_script_is_honoured_only_where_the_plan_allows_faults(script: Path) -> None:
-    held = ("cuda:0",)
+    held = ("GPU-0",)
     allowed = chosen(held, script, profile="h200", allow_faults=True)
     assert allowed is not None
     assert isinstance(allowed.calls, Scripted)
@@ -68,39 +68,39 @@ def test_a_script_is_honoured_only_where_the_plan_allows_faults(script: Path) ->
 
 
 def test_ranks_get_the_devices_of_their_slots_in_order(script: Path) -> None:
-    held = ("cuda:2", "cuda:0")
+    held = ("GPU-2", "GPU-0")
     found = chosen(held, script, profile="h200", allow_faults=True)
-    assert uuids(found, 2) == {0: "GPU-0", 1: "GPU-2"}
+    assert uuids(found, 2) == {0: "GPU-2", 1: "GPU-0"}
     assert uuids(chosen(("cpu:0",), script, allow_faults=True), 2) == {0: "GPU-0", 1: "GPU-1"}
 
 
 def test_a_rank_whose_device_is_not_there_has_none(script: Path) -> None:
-    found = chosen(("cuda:0", "cuda:7"), script, profile="h200", allow_faults=True)
+    found = chosen(("GPU-0", "GPU-7"), script, profile="h200", allow_faults=True)
     assert uuids(found, 2) == {0: "GPU-0"}
 
 
 @pytest.mark.parametrize("profile", ["cpu", "h200"])
 def test_a_fault_of_devices_brings_its_own(script: Path, profile: str) -> None:
-    held = ("cpu:0",) if profile == "cpu" else ("cuda:5", "cuda:6")
+    held = ("cpu:0",) if profile == "cpu" else ("GPU-5", "GPU-6")
     found = chosen(held, script, profile=profile, world_size=2, fault=XID, allow_faults=True)
     assert uuids(found, 2) == {0: "GPU-scripted-0", 1: "GPU-scripted-1"}
 
 
 def test_a_script_that_cannot_be_read_is_unreadable_not_absent(tmp_path: Path) -> None:
     with pytest.raises(DeviceUnreadable):
-        chosen(("cuda:0",), tmp_path / "missing", profile="h200", allow_faults=True)
+        chosen(("GPU-0",), tmp_path / "missing", profile="h200", allow_faults=True)
 
 
 def test_the_preflight_sees_what_was_there_before_the_run(script: Path) -> None:
     order = make_order(profile="h200", world_size=3, allow_faults=True)
-    look = look_at_devices(order, ("cuda:0", "cuda:1", "cuda:2"), script)
+    look = look_at_devices(order, ("GPU-0", "GPU-1", "GPU-2"), script)
     assert look is not None
     assert [row.mem_used_mb for row in look.devices] == [0.0, 9000.0, 0.0]
     assert (look.scripted, look.driver) == (True, "scripted")
 
 
 def test_a_look_without_a_driver_is_an_error_not_a_crash() -> None:
-    look = look_at_devices(make_order(profile="h200"), ("cuda:99",), None)
+    look = look_at_devices(make_order(profile="h200"), ("GPU-99",), None)
     assert look is not None
     assert look.error is not None or look.devices == []
 
@@ -113,7 +113,7 @@ def test_a_run_without_devices_is_not_looked_at() -> None:
     ("slots", "order", "environ"),
     [
         (("cpu:0",), {}, {}),
-        (("cuda:0",), {"profile": "h200"}, {}),
+        (("GPU-0",), {"profile": "h200"}, {}),
         (("cpu:0",), {"fault": XID, "allow_faults": True}, {}),
         (("cpu:0",), {"fault": "imbalance:rank=0", "allow_faults": True}, {}),
         (("cpu:0",), {"fault": "hang:rank=1", "allow_faults": True}, {}),

@@ -82,6 +82,7 @@ def test_a_script_where_the_plan_allows_none_is_not_honoured(
     assert recorded(run) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "number", [pytest.param(signal.SIGKILL, marks=pytest.mark.long), signal.SIGSTOP]
 )
@@ -101,6 +102,7 @@ def test_a_sampler_that_dies_or_hangs_is_no_harm_to_the_run(
     assert run.findings() == []
 
 
+@pytest.mark.long
 def test_a_killed_watcher_goes_on_and_no_sample_is_recorded_twice_or_lost(
     new_run: NewRun, tmp_path: Path
 ) -> None:

@@ -9,11 +9,15 @@ import pytest
 from gonogo.contract.device import DeviceReadings
 from gonogo.supervise.devices.nvml import Nvml
 from gonogo.supervise.devices.protocol import Device, DeviceUnreadable, read_device
-from tests.supervise.devices.fake_nvml import FakeNvml
+from tests.supervise.devices.fake_nvml import FakeNvml, NVMLError_NotSupported, gpu, healthy
+
+SERVER = 1000
+"""The pid of an MPS server."""
 
 
 def nvml(fake: Any) -> Nvml:
-    return Nvml(load=lambda: fake)
+    names = {SERVER: "nvidia-cuda-mps"}
+    return Nvml(load=lambda: fake, name_of=lambda pid: names.get(pid, "python"))
 
 
 def test_every_reading_is_taken_in_its_unit() -> None:
@@ -46,7 +50,7 @@ def test_xids_are_told_once_and_by_device() -> None:
     calls = nvml(fake)
     one, two = calls.devices()
     assert (calls.xids(one), calls.xids(two)) == ([], [])
-    fake.xids[1] += [79, 43]
+    fake.xids["GPU-1"] += [79, 43]
     assert (calls.xids(one), calls.xids(two)) == ([], [79, 43])
     assert calls.xids(two) == []
 
@@ -96,6 +100,43 @@ def test_a_call_that_an_older_library_lacks_is_unknown() -> None:
 def test_a_driver_that_fails_has_no_devices_and_says_why(failing: set[str]) -> None:
     with pytest.raises(DeviceUnreadable, match="Not Supported"):
         nvml(FakeNvml(failing)).devices()
+
+
+def test_a_gpu_that_is_cut_is_listed_as_its_slices_and_asked_for_the_rest() -> None:
+    part = {"uuid": "MIG-a", "name": "H200 MIG 1g.18gb", "used_mb": 5, "total_mb": 16_384}
+    cut = healthy("GPU-0", slices=[{**part, "pids": [9], "mps": []}], throttle=0x80, used_mb=900)
+    calls = nvml(FakeNvml(gpus=[cut, healthy("GPU-1")]))
+    found, whole = calls.devices()
+    assert (found.uuid, found.parent, found.index) == ("MIG-a", "GPU-0", 0)
+    assert (whole.uuid, whole.parent) == ("GPU-1", None)
+    readings = read_device(calls, found)
+    assert (readings.mem_used_mb, readings.throttle) == (5.0, ["hw_power_brake_slowdown"])
+    assert (calls.processes(found), readings.util) == ([9], None)
+
+
+def test_a_lost_gpu_hides_no_other_and_is_counted() -> None:
+    calls = nvml(FakeNvml(gpus=[gpu("GPU-0", lost=True), gpu("GPU-1")]))
+    assert [row.uuid for row in calls.devices()] == ["GPU-1"]
+    assert calls.silent == 1
+    gone = Device(uuid="GPU-0", index=0, name="x")
+    assert read_device(calls, gone) == DeviceReadings()
+    with pytest.raises(DeviceUnreadable, match="lost"):
+        nvml(FakeNvml(gpus=[gpu("GPU-0", lost=True)])).devices()
+
+
+def test_clients_of_an_mps_server_compute_and_the_server_does_not() -> None:
+    calls = nvml(FakeNvml(gpus=[gpu("GPU-0", pids=[SERVER], mps=[5]), gpu("GPU-1", pids=[SERVER])]))
+    shared, idle = calls.devices()
+    assert (calls.processes(shared), calls.has_mps(shared)) == ([5], True)
+    assert (calls.processes(idle), calls.has_mps(idle)) == ([], True)
+
+
+def test_clients_that_cannot_be_asked_for_are_unknown_unless_there_is_no_such_thing() -> None:
+    asked = {"nvmlDeviceGetMPSComputeRunningProcesses"}
+    device = Device(uuid="GPU-0", index=0, name="x")
+    assert nvml(FakeNvml(asked, error=NVMLError_NotSupported)).processes(device) == [7, 42]
+    with pytest.raises(DeviceUnreadable):
+        nvml(FakeNvml(asked)).processes(device)
 
 
 def test_a_host_without_the_package_has_no_devices() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from gonogo.contract.observation import disk_in
 from gonogo.contract.tick import Tick
-from gonogo.supervise.host.disk import REPEAT_S, Disk
+from gonogo.supervise.host.disk import REFUSED_FOR_S, REPEAT_S, Disk
 from gonogo.supervise.watcher.observing import Observations
 
 
@@ -28,7 +28,12 @@ def small(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_room_is_what_the_file_system_says(small: Path) -> None:
-    assert Disk(small).look(0.0) == {"free_mb": 2.0, "total_mb": 2.0, "errors": 0}
+    assert Disk(small).look(0.0) == {
+        "free_mb": 2.0,
+        "total_mb": 2.0,
+        "errors": 0,
+        "refused": False,
+    }
 
 
 def test_it_is_told_again_when_it_changed_and_every_five_seconds(small: Path) -> None:
@@ -52,6 +57,18 @@ def test_a_full_disk_has_no_room(small: Path) -> None:
     assert seen is not None
     assert seen["free_mb"] == 0.0
     assert Disk(small).look(0.0) == seen
+
+
+def test_a_refused_write_is_told_at_once_and_for_a_minute_after_it(small: Path) -> None:
+    disk = Disk(small)
+    assert (disk.look(0.0) or {})["refused"] is False
+    with pytest.raises(OSError, match="No space left"):
+        (small / "all").write_bytes(b"x" * 3_000_000)
+    assert (disk.look(REPEAT_S) or {})["refused"] is True
+    (small / "all").unlink()
+    assert (disk.look(3 * REPEAT_S) or {})["refused"] is True
+    assert (disk.look(REPEAT_S + REFUSED_FOR_S) or {})["refused"] is False
+    assert list(small.iterdir()) == []
 
 
 def test_a_folder_that_vanished_is_counted_and_told_with_the_next_answer(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def test_healthy_run_completes_and_leaves_nothing_behind(new_run: NewRun) -> Non
     run.assert_replays()
 
 
+@pytest.mark.long
 def test_exit_record_is_written_after_everything_that_ranks_write(new_run: NewRun) -> None:
     run = new_run(steps=5)
     run.wait_for_exit()
@@ -86,6 +87,7 @@ def test_last_stacks_are_asked_for_and_never_end_a_rank_that_has_no_handler(
     assert [stamp.signal for stamp in stamps if stamp is not None] == [signal.SIGTERM] * 2
 
 
+@pytest.mark.long
 def test_stopped_rank_is_found_by_its_state(new_run: NewRun) -> None:
     run = new_run(fault="freeze:rank=0,step=9")
     record = run.wait_for_exit()
@@ -148,6 +150,7 @@ def test_slow_run_leaves_with_a_checkpoint(new_run: NewRun) -> None:
     assert len({run.beats(rank)[-1]["step"] for rank in range(2)}) == 1
 
 
+@pytest.mark.long
 def test_no_checkpoint_is_written_after_a_non_finite_loss(new_run: NewRun) -> None:
     run = new_run(fault="nan:step=15", steps=100)
     record = run.wait_for_exit()
@@ -157,6 +160,7 @@ def test_no_checkpoint_is_written_after_a_non_finite_loss(new_run: NewRun) -> No
     assert run.halts()[0].at - first["ts"] <= 1.0
 
 
+@pytest.mark.long
 def test_wrong_model_ends_before_its_first_step(new_run: NewRun) -> None:
     run = new_run(fault="wrong-config")
     record = run.wait_for_exit()
@@ -165,6 +169,7 @@ def test_wrong_model_ends_before_its_first_step(new_run: NewRun) -> None:
     assert run.step() == 0
 
 
+@pytest.mark.long
 def test_hanging_rank_that_ignores_sigterm_is_killed_after_the_grace(new_run: NewRun) -> None:
     run = new_run(fault="stubborn:rank=1,step=8")
     run.wait_for_exit()
@@ -217,6 +222,18 @@ def test_keeper_told_to_stop_ends_its_run_with_a_checkpoint(
 
 
 @pytest.mark.long
+def test_keeper_told_to_stop_before_the_first_line_waits_for_nobody(new_run: NewRun) -> None:
+    """A rank that hangs while it imports reads no `.HALT`, and has nothing to save."""
+    run = new_run("--allow", "any", entry=None, command=["sleep", "600"], world_size=1, steps=None)
+    wait_until(lambda: (run.path / ".rank0.json").exists(), "the program")
+    assert run.keeper is not None
+    run.keeper.send_signal(signal.SIGTERM)
+    record = run.wait_for_exit()
+    assert (record.reason, record.ended_by) == (OutcomeCode.PREEMPTED, Actor.INFRA)
+    assert run.living() == []
+
+
+@pytest.mark.long
 def test_keeper_told_to_stop_twice_ends_a_hanging_run_at_once(new_run: NewRun) -> None:
     run = new_run(fault="hang:rank=1,step=3", watch={"stall": {"early_s": 500.0}})
     run.wait_for_step(2)
@@ -262,6 +279,7 @@ def test_killed_keeper_takes_everything_along(new_run: NewRun) -> None:
     assert not run.dir.exit.exists()
 
 
+@pytest.mark.long
 def test_killed_agent_is_a_process_death_and_its_ranks_go_too(new_run: NewRun) -> None:
     run = new_run(steps=2000)
     run.wait_for_step(3)
@@ -272,6 +290,7 @@ def test_killed_agent_is_a_process_death_and_its_ranks_go_too(new_run: NewRun) -
     assert run.living() == []
 
 
+@pytest.mark.long
 def test_second_keeper_of_a_directory_changes_nothing(new_run: NewRun) -> None:
     run = new_run()
     run.wait_for_step(1)
@@ -323,6 +342,7 @@ def start_of(pid: int) -> int:
     return stat.start_ticks
 
 
+@pytest.mark.long
 def test_program_that_cannot_start_is_a_death_without_a_heartbeat(new_run: NewRun) -> None:
     run = new_run("--allow", "tests.worker.no_such_module", entry="tests.worker.no_such_module")
     record = run.wait_for_exit()

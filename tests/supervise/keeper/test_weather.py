@@ -33,14 +33,17 @@ with gonogo.trainer.attach() as beat:
 """
 
 
-def start_script(new_run: NewRun, folder: Path, *, steps: int, **environ: str) -> SupervisedRun:
+def start_script(
+    new_run: NewRun, folder: Path, *, steps: int, watch: object = None, **environ: str
+) -> SupervisedRun:
     """Start an attached program of one process that tells its step outside of the run's disk."""
     script = folder / "script.py"
     script.write_text(SCRIPT)
     command = [sys.executable, str(script), str(steps), "0.05", str(folder / "told")]
     return new_run(
         "--allow", "any", environ={"PYTHONPATH": f"{SHIM}:{ROOT}", **environ}, entry=None,
-        command=command, world_size=1, steps=steps, identity={"world_size": 1}, watch={},
+        command=command, world_size=1, steps=steps, identity={"world_size": 1},
+        watch=watch or {},
     )  # fmt: skip
 
 
@@ -101,6 +104,26 @@ def test_a_full_disk_that_is_emptied_again_costs_nothing(tmp_path: Path, small_d
         assert run.keeper.poll() is None
         filler.unlink()
         completes(run, 150)
+
+
+@pytest.mark.long
+def test_a_disk_that_is_full_for_longer_than_a_step_may_take_ends_no_run(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    """And nothing of what was watched meanwhile is missing from the record."""
+    limits = {
+        "stall": {"suspect_s": 1, "halt_s": 3, "min_steps": 3, "corroborate_s": 1, "early_s": 4},
+        "alive_lost": {"suspect_s": 1, "halt_s": 2},
+    }
+    with starting(small_disk) as new_run:
+        run = start_script(new_run, tmp_path, steps=1400, watch=limits)
+        run.wait_for_step(10)
+        filler = fill(small_disk)
+        full_at = told(tmp_path)
+        wait_until(lambda: told(tmp_path) >= full_at + 800, "forty seconds on a full disk")
+        filler.unlink()
+        completes(run, 1400)
+        run.assert_replays()
 
 
 def test_a_run_that_ends_on_a_full_disk_says_how(tmp_path: Path, small_disk: Path) -> None:

@@ -64,8 +64,10 @@ def test_ranks_get_the_token_and_what_is_ordered_and_no_key() -> None:
 
 
 def test_gpus_of_the_run_are_the_ones_whose_locks_it_holds() -> None:
-    found = build_environment(ORDER, RUN_DIR, {"CUDA_VISIBLE_DEVICES": "7"}, ["cuda:10", "cuda:2"])
-    assert found["CUDA_VISIBLE_DEVICES"] == "2,10"
+    found = build_environment(
+        ORDER, RUN_DIR, {"CUDA_VISIBLE_DEVICES": "7"}, ["GPU-b", "cpu:0", "GPU-a"]
+    )
+    assert found["CUDA_VISIBLE_DEVICES"] == "GPU-b,GPU-a", "in the order of the ranks"
     assert "CUDA_VISIBLE_DEVICES" not in build_environment(ORDER, RUN_DIR, {}, ["cpu:0"])
 
 

@@ -24,17 +24,19 @@ from gonogo.supervise.devices.look import DeviceSeen, Look
 from gonogo.supervise.preflight import checks
 from gonogo.supervise.processes import boot_id, load_stat
 from tests.supervise.orders import make_order
-from worker.preflight import run_preflight
-from worker.probe import Probe, ProbeStore
+from worker.host.host_probe import Probe, ProbeStore
+from worker.host.preflight import run_preflight
 
 PASS, WARN, FAIL = CheckOutcome.PASS, CheckOutcome.WARN, CheckOutcome.FAIL
 
 
 def seen(**fields: Any) -> Look:
     """One idle device, changed."""
-    row = {"rank": 0, "uuid": "GPU-a", "index": 0, "name": "H200", "mem_used_mb": 3.0}
+    row = {"rank": 0, "uuid": "GPU-0", "index": 0, "name": "H200", "mem_used_mb": 3.0}
+    fit = {"processes": [], "throttle": ["gpu_idle"], "ecc_on": True, "ecc_uncorrected": 0}
+    health = {"remap_pending": False, "remap_failed": False, "mps": False}
     return Look(
-        driver="570", devices=[DeviceSeen.model_validate({**row, "processes": [], **fields})]
+        driver="570", devices=[DeviceSeen.model_validate({**row, **fit, **health, **fields})]
     )
 
 
@@ -42,21 +44,28 @@ def seen(**fields: Any) -> Look:
     ("profile", "devices", "look", "expected"),
     [
         ("h200", None, None, FAIL),
-        ("h200", ("cuda:0",), seen(), PASS),
-        ("h200", ("cuda:0",), None, FAIL),
-        ("h200", ("cuda:0",), Look(), FAIL),
-        ("h200", ("cuda:0",), Look(error="no driver"), FAIL),
-        ("h200", ("cuda:0",), seen(mem_used_mb=None), FAIL),
-        ("h200", ("cuda:0",), seen(processes=None), FAIL),
-        ("h200", ("cuda:0",), seen(processes=[4711]), FAIL),
-        ("h200", ("cuda:0",), seen(mem_used_mb=900.0), FAIL),
-        ("h200", ("cuda:0",), seen(remap_pending=True), WARN),
-        ("h200", ("cuda:0",), seen(util=None, temp_c=None, xids=None), PASS),
+        ("h200", ("GPU-0",), seen(), PASS),
+        ("h200", ("GPU-0",), None, FAIL),
+        ("h200", ("GPU-0",), Look(), FAIL),
+        ("h200", ("GPU-0",), Look(error="no driver"), FAIL),
+        ("h200", ("GPU-0",), seen(mem_used_mb=None), FAIL),
+        ("h200", ("GPU-0",), seen(processes=None), FAIL),
+        ("h200", ("GPU-0",), seen(processes=[4711]), FAIL),
+        ("h200", ("GPU-0",), seen(mem_used_mb=900.0), FAIL),
+        ("h200", ("GPU-0",), seen(remap_pending=True), WARN),
+        ("h200", ("GPU-0",), seen(remap_failed=True), FAIL),
+        ("h200", ("GPU-0",), seen(ecc_uncorrected=1), FAIL),
+        ("h200", ("GPU-0",), seen(ecc_on=False, ecc_uncorrected=None), WARN),
+        ("h200", ("GPU-0",), seen(throttle=["hw_power_brake_slowdown"]), FAIL),
+        ("h200", ("GPU-0",), seen(throttle=["sw_thermal_slowdown"]), WARN),
+        ("h200", ("GPU-0",), seen(mps=True), WARN),
+        ("h200", ("GPU-1",), seen(), FAIL),  # another GPU answers
+        ("h200", ("GPU-0",), seen(util=None, temp_c=None, xids=None), PASS),
         ("cpu", None, None, FAIL),
         ("cpu", ("cpu:0",), None, PASS),
-        ("cpu", ("cuda:0",), seen(), PASS),
-        ("cpu", ("cuda:0",), Look(error="no driver"), WARN),
-        ("cpu", ("cuda:0",), seen(processes=[4711]), FAIL),
+        ("cpu", ("GPU-0",), seen(), PASS),
+        ("cpu", ("GPU-0",), Look(error="no driver"), WARN),
+        ("cpu", ("GPU-0",), seen(processes=[4711]), FAIL),
     ],
 )
 def test_devices_must_be_there_readable_and_nobodys(
@@ -67,8 +76,10 @@ def test_devices_must_be_there_readable_and_nobodys(
 
 def test_every_rank_of_a_gpu_profile_owes_a_device_of_its_own() -> None:
     order = make_order(profile="h200", world_size=2)
-    outcome, text = checks.check_devices(order, ("cuda:0", "cuda:1"), seen())
-    assert (outcome, text) == (FAIL, "1 devices can be read; 2 ranks need one each")
+    outcome, text = checks.check_devices(order, ("GPU-0", "GPU-1"), seen())
+    assert outcome is FAIL
+    assert "GPU-1 is not in the driver's list" in text
+    assert "1 devices can be read; 2 ranks need one each" in text
 
 
 def test_more_ranks_than_processors_warn() -> None:
@@ -202,7 +213,7 @@ def test_a_checkpoint_to_go_on_from_must_be_whole(tmp_path: Path, broken: str) -
 
 def store_with(home: Path, monkeypatch: pytest.MonkeyPatch, probe: Probe) -> ProbeStore:
     store = ProbeStore(home, home, {})
-    monkeypatch.setattr(ProbeStore, "result", lambda self: probe)
+    monkeypatch.setattr(ProbeStore, "result", lambda self, _: probe)
     return store
 
 
@@ -243,11 +254,11 @@ def test_a_gpu_profile_runs_on_scripted_devices_only_where_the_plan_allows_fault
         run_dir = RunDir(tmp_path / "runs" / order.run)
         run_dir.path.mkdir(parents=True)
         record = run_preflight(
-            order, run_dir, devices=("cuda:98", "cuda:99"), store=store, script=script
+            order, run_dir, devices=("GPU-98", "GPU-99"), store=store, script=script
         )
         assert record.checks[0].outcome is FAIL  # there are no such devices
         record = run_preflight(
-            order, run_dir, devices=("cuda:0", "cuda:1"), store=store, script=script
+            order, run_dir, devices=("GPU-0", "GPU-1"), store=store, script=script
         )
         if allowed:
             assert record.passed

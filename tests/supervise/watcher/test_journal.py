@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import resource
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -119,23 +121,58 @@ def test_ticks_form_one_chain_over_a_restart(tmp_path: Path, order: Order) -> No
     assert [tick.prev for tick in ticks] == [None, *(tick_digest(tick) for tick in ticks[:-1])]
 
 
-def test_tick_that_the_disk_refuses_leaves_nothing_of_itself(tmp_path: Path, order: Order) -> None:
+@contextmanager
+def full_at(size: int) -> Iterator[None]:
+    """No file takes more than so many bytes."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_what_the_disk_refuses_is_written_in_its_order_when_it_takes_it(
+    tmp_path: Path, order: Order
+) -> None:
+    run_dir = RunDir(tmp_path)
+    write_a_sick_run(run_dir, order)
+    journal = Journal(run_dir)
+    journal.recover(order)
+    before = run_dir.watch.read_bytes()
+    finding = Finding(detector="slow", severity=Severity.WARN, at=1.0, key="k", text="slow")
+    with full_at(len(before) + 20):
+        for number in (3, 4):
+            journal.add_tick(Tick(n=number, mono=0.2 * number, ts=3.0, go=True))
+        journal.add_finding(finding)
+    assert journal.waits
+    assert run_dir.watch.read_bytes() == before
+    assert not run_dir.findings.exists()  # no finding stands before its tick
+    journal.add_tick(Tick(n=5, mono=1.0, ts=3.2, go=True))
+    assert not journal.waits
+    assert run_dir.watch.stat().st_size == journal.bytes
+    ticks = [Tick.model_validate_json(line) for line in load_all_lines(run_dir.watch)]
+    assert [tick.n for tick in ticks] == [0, 1, 2, 3, 4, 5]
+    assert [tick.prev for tick in ticks[1:]] == [tick_digest(tick) for tick in ticks[:-1]]
+    assert len(load_all_lines(run_dir.findings)) == 1
+
+
+def test_what_there_is_no_room_to_keep_leaves_nothing_of_itself(
+    tmp_path: Path, order: Order, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gonogo.supervise.watcher.journal.KEPT_BYTES", 10)
     run_dir = RunDir(tmp_path)
     write_a_sick_run(run_dir, order)
     journal = Journal(run_dir)
     journal.recover(order)
     before, last = run_dir.watch.read_bytes(), journal.last
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, limit[1]))
-    try:
-        with pytest.raises(OSError, match=r"watch\.jsonl|File too large"):
-            journal.add_tick(Tick(n=3, mono=0.8, ts=3.0, go=True))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-        signal.signal(signal.SIGXFSZ, handler)
+    refused = pytest.raises(OSError, match=r"watch\.jsonl|File too large")
+    with full_at(len(before) + 20), refused:
+        journal.add_tick(Tick(n=3, mono=0.8, ts=3.0, go=True))
     assert run_dir.watch.read_bytes() == before
-    assert journal.last == last
+    assert (journal.last, journal.waits) == (last, False)
     journal.add_tick(Tick(n=4, mono=1.0, ts=3.2, go=True))
     assert Journal(run_dir).recover(order).ticks == 5
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from tests.supervise.runs import wait_until
 @pytest.fixture
 def rank(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A process that stands for rank 0, as its wrapper wrote it down."""
-    environ = {"PATH": os.environ["PATH"], "NSA_TB_DISABLE": "1", "OTHER": "x"}
+    environ = {"PATH": os.environ["PATH"], "NSA_TB_DISABLE": "1", "GONOGO_RUN": "run_x"}
     with subprocess.Popen(["sleep", "60"], env=environ) as process:
         stat = load_stat(process.pid)
         assert stat is not None
@@ -51,6 +52,31 @@ def test_first_look_tells_state_and_the_environment_that_is_really_there(
     probe = only(prober(tmp_path).look(0.0, ending=False).ranks)
     assert (probe.pid, probe.state) == (rank.pid, ProcessState.ALIVE)
     assert probe.env == {"NSA_TB_DISABLE": "1"}
+
+
+OVERWRITES = """
+import ctypes, re, time
+maps = open("/proc/self/stat").read().rpartition(")")[2].split()
+start, end = int(maps[47]), int(maps[48])
+ctypes.memset(start, 0, end - start)
+print("done", flush=True)
+time.sleep(60)
+"""
+
+
+def test_an_environment_that_was_overwritten_is_not_known(tmp_path: Path) -> None:
+    """As setproctitle does: what cannot be read contradicts no order."""
+    environ = {"PATH": os.environ["PATH"], "NSA_TB_DISABLE": "1", "GONOGO_RUN": "run_x"}
+    command = [sys.executable, "-c", OVERWRITES]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"done\n"
+        stat = load_stat(process.pid)
+        assert stat is not None
+        record = {"pid": process.pid, "start_ticks": stat.start_ticks, "wrapper": 1}
+        (tmp_path / ".rank0.json").write_text(json.dumps(record))
+        assert only(prober(tmp_path).look(0.0, ending=False).ranks).env is None
+        process.kill()
 
 
 def test_unchanged_process_is_told_again_now_and_then_only(

@@ -71,6 +71,7 @@ def test_watcher_killed_between_finding_and_kill_completes_the_halt_once(new_run
     assert run.dir.watch.read_bytes().startswith(ticks)
 
 
+@pytest.mark.long
 def test_finding_that_was_not_recorded_before_the_watcher_died_is_recorded(
     new_run: NewRun,
 ) -> None:
@@ -84,6 +85,7 @@ def test_finding_that_was_not_recorded_before_the_watcher_died_is_recorded(
     assert [finding.key for finding in run.halts()] == [finding.key for finding in before]
 
 
+@pytest.mark.long
 def test_stopped_watcher_halts_nothing_on_waking(new_run: NewRun) -> None:
     run = new_run(steps=120)
     run.wait_for_step(5)
@@ -106,7 +108,9 @@ def test_watchers_that_die_one_after_the_other_end_the_run(new_run: NewRun) -> N
 
     def kill_the_next() -> bool:
         watcher = run.document()["watcher"]
-        if watcher is not None and watcher["pid"] not in killed:
+        *before, since = run.dir.watch.read_bytes().split(b'"start":{')
+        looked = len(before) > len(killed) and since.count(b"\n") > 1
+        if looked and watcher is not None and watcher["pid"] not in killed:
             killed.add(watcher["pid"])
             send_signal(watcher["pid"], signal.SIGKILL)
         return len(killed) == 5
@@ -118,6 +122,7 @@ def test_watchers_that_die_one_after_the_other_end_the_run(new_run: NewRun) -> N
     assert run.dir.checkpoints.is_dir()
 
 
+@pytest.mark.long
 def test_neighbour_of_a_hanging_run_is_untouched(new_run: NewRun) -> None:
     sick = new_run(fault="hang:rank=0,step=6,section=forward")
     healthy = new_run(steps=80)
@@ -136,6 +141,7 @@ def test_two_runs_that_hang_at_once_are_both_ended(new_run: NewRun) -> None:
         assert run.living() == []
 
 
+@pytest.mark.long
 def test_suspicion_takes_evidence_and_costs_nothing(new_run: NewRun) -> None:
     run = new_run(fault="freeze:rank=0,step=9", steps=40)
     wait_until(lambda: [f for f in run.findings() if f.severity is Severity.SUSPECT], "a suspicion")

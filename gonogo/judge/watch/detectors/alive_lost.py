@@ -2,7 +2,7 @@
 
 A rank speaks even while it waits (`alive` lines). Silence is suspect; it halts when the process is
 stopped, dead or uninterruptible, or when its peers go on speaking. All ranks silent at once may be
-the transport: UNKNOWN, until a probe tells.
+the transport: UNKNOWN, until a probe tells; so is any silence while the disk takes no lines.
 
 Serialising a checkpoint, an evaluation, opening data, importing and compiling may hold the
 interpreter for minutes, and then no thread speaks: in these a silent rank has the deadline of its
@@ -29,6 +29,8 @@ def _suspect(view: View, tick: Tick, stream: RankStream, peers_live: bool) -> Fi
     silent_s = tick.mono - stream.heard_mono
     threshold = view.run.watch.alive_lost.suspect_s
     which = "its peers go on" if peers_live else "all ranks are silent at once"
+    if view.lines_are_refused():
+        which = "the disk takes no lines"
     return found(
         view,
         Name.ALIVE_LOST,
@@ -123,7 +125,7 @@ class AliveLost(Detector[None]):
         silent = [s for s in streams if tick.mono - s.heard_mono > settings.suspect_s]
         if not silent:
             return own, []
-        peers_live = len(silent) < len(streams)
+        peers_live = len(silent) < len(streams) and not view.lines_are_refused()
         findings = [_suspect(view, tick, stream, peers_live) for stream in silent]
         lost = [
             stream

@@ -19,7 +19,7 @@ from gonogo.contract.observation import CheckpointSeen, checkpoints_in
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch.detector import Detector, Seen
-from gonogo.judge.watch.view import Run, View, found, is_late
+from gonogo.judge.watch.view import Run, View, found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class CheckpointOverdue(Detector[Saved]):
         if not own.looks or not has_cadence(self.run) or not view.watched:
             return own, findings
         own = self._clocked(own, tick, view)
-        if is_late(tick) or _is_over(view) or _is_saving(view):
+        if view.is_late(tick) or _is_over(view) or _is_saving(view):
             return own, findings
         own, told = self._judged(own, tick, view)
         return own, findings + told
@@ -100,7 +100,7 @@ class CheckpointOverdue(Detector[Saved]):
             if not starts:
                 return own
             own = replace(own, since_mono=min(starts), step=max(own.step, _first_step(self.run)))
-        if is_late(tick):
+        if view.is_late(tick):
             own = replace(
                 own,
                 since_mono=_later(own.since_mono, tick.late_s),

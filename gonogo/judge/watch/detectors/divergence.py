@@ -8,14 +8,15 @@ language model (near the logarithm of the vocabulary). A restart is held against
 run had had by that step. Single spikes warn.
 
 Only a loss that is of the kind that falls can be said to diverge: never negative, and either that
-of a language model in its first steps, or quiet and never up and back before. The losses of two
-networks that play against each other, of a policy, or of rewards swing, jump and change their sign
-while all is well: of those a rise warns, and halts only where it is a blow-up, by factors beyond
-all that was before, with the gradient norms rising too.
+of a language model in its first steps, or quiet, never up and back before, and with much of its
+fall won back. The losses of two networks that play against each other, of a policy, or of rewards
+swing, jump and change their sign while all is well, a term that is annealed adds to a loss, a queue
+of negatives fills up: of those a rise warns, and halts only where it is a blow-up, by factors
+beyond all that was before, with the gradient norms rising too.
 
-A learning rate that jumps back up after it had fallen (warm restarts) takes the loss with it: what
-counts then is the highest of the steps after that. Where no learning rate is told, a loss that
-comes up, but not above where the run began, may be that: it has to go on climbing, or to stay.
+A learning rate that comes back up after it had fallen (warm restarts, cycles) takes the loss with
+it: what counts then is the highest of the steps after that. Where no learning rate is told, a loss
+that comes up, but not above where the run began, may be that: it has to go on climbing, or to stay.
 """
 
 import math
@@ -26,7 +27,7 @@ from itertools import pairwise
 from gonogo.contract import outcome
 from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.judge.watch.detector import Detector, Seen
-from gonogo.judge.watch.loss_kind import Heat, LossKind
+from gonogo.judge.watch.loss_kind import Heat, LossKind, Rise
 from gonogo.judge.watch.step import Step
 from gonogo.judge.watch.view import View, found
 
@@ -59,6 +60,8 @@ class Trend:
     best: float | None = None
     first: tuple[float, ...] = ()
     """The first losses of the run."""
+    began: float | None = None
+    """The smoothed loss when it was first of enough."""
     bests: tuple[tuple[int, float], ...] = ()
     """Step → the best by then."""
     was_armed: bool = False
@@ -100,6 +103,7 @@ class Trend:
         best = bests[-1][1] if bests else None
         return Trend(
             first=self.first,
+            began=self.began,
             best=best,
             bests=bests,
             was_armed=self.was_armed,
@@ -128,13 +132,16 @@ class Divergence(Detector[Trend]):
         " `over_steps` and as many again without a lower mean, halts too. The best is at most the"
         " first losses where they are within 1 of ln(vocab), else three times these where they are"
         " 1 or more. After a restart it is the best by that step, and losses are counted anew."
-        " A loss that was ever negative, or did not begin near ln(vocab) and is not quiet or has"
-        " swung before (a policy's, a reward's, that of two networks against each other) halts only"
-        " where it blows up: ten times the largest before, with three times the gradient norm; else"
-        " its rise warns. Where the learning rate jumps back up (at least doubles after it had"
-        " fallen), losses are counted anew, against the highest of the first `after_step`; where"
-        " none is told, a rise to no more than the first losses has to climb for twice as long, or"
-        " to stay for three times as long."
+        " Any loss that was never negative halts so where it began near ln(vocab). One that did not"
+        " halts where it is quiet, has not swung before, and wins back half of its fall or comes to"
+        " three times its best; to 1.25 times where it began, 1 or more, where it never fell; at"
+        " once where the run was resumed. One of more noise that fell: at three times its best,"
+        " with three times the gradient norm. All others (a policy's, a reward's, that of two"
+        " networks against each other) halt only where they blow up: ten times the largest before,"
+        " with three times the gradient norm; else a rise warns. Where the learning rate comes back"
+        " up (by a quarter, after it had fallen; the mean of twelve), losses are counted anew,"
+        " against the highest of the first `after_step`; where none is told, a rise to no more than"
+        " the first losses has to climb for twice as long, or to stay for three times as long."
         " `spike_count` of `spike_of` losses above the median of"
         " `window_steps` by more than the larger of `spike_mad_x` sigma and `spike_least`: warn."
     )
@@ -177,6 +184,7 @@ class Divergence(Detector[Trend]):
             best=best,
             window=window,
             first=first,
+            began=best if own.began is None else own.began,
             was_armed=armed,
             kind=own.kind.after(loss, smooth),
             warm=own.warm and steps <= self.settings.after_step,
@@ -224,9 +232,11 @@ class Divergence(Detector[Trend]):
             over_steps *= UNTOLD_X
         if own.ends or (own.over < over_steps and not lasts):
             return own, []
-        worse = own.smooth > statistics.median(own.first) + above
-        speaks = self._speaks(own)
-        falls = own.kind.falls(best, noise, own.jitter, speaks=speaks, worse=worse)
+        falls = own.kind.falls(
+            self._rise(own, best, above),
+            speaks=self._speaks(own),
+            resumed=self.run.order.resume_from is not None,
+        )
         ends = falls or own.kind.blows_up(own.smooth)
         if own.told and not ends:
             return own, []
@@ -234,6 +244,19 @@ class Divergence(Detector[Trend]):
             own = replace(own, over=own.up, since_step=own.up_step, since_ts=own.up_ts)
         own = replace(own, told=True, ends=ends)
         return own, [self._finding(own, best, above, step, view)]
+
+    def _rise(self, own: Trend, best: float, above: float) -> Rise:
+        """Return how far the loss has come, and from where."""
+        first = statistics.median(own.first)
+        return Rise(
+            first=first,
+            began=first if own.began is None else own.began,
+            best=best,
+            smooth=own.smooth,
+            noise=own.noise or 0.0,
+            jitter=own.jitter,
+            worse=own.smooth > first + above,
+        )
 
     def _lasted(
         self, own: Trend, height: float, above: float, best: float, step: Step

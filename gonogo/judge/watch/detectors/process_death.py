@@ -17,7 +17,7 @@ from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.processes import Process
-from gonogo.judge.watch.view import View, found, is_late
+from gonogo.judge.watch.view import View, found
 
 AGENT = -1
 _SIGTERM_CODES = frozenset({128 + signal.SIGTERM, -signal.SIGTERM})
@@ -110,7 +110,7 @@ def _ripe(view: View, tick: Tick, death: Death) -> bool:
         certain = process.signal is not None and not death.victim
     else:
         certain = death.certain
-    if certain or is_late(tick):
+    if certain or view.is_late(tick):
         return certain
     dead_mono = tick.mono if process.dead_mono is None else process.dead_mono
     return tick.mono - dead_mono >= view.run.watch.process_death.settle_s

@@ -177,6 +177,22 @@ def _may_wait(acting: RankStream, behind: Sequence[RankStream]) -> bool:
     )
 
 
+def freed_mono(culprit: RankStream, among: Sequence[RankStream]) -> float:
+    """Return when the last of its peers left a checkpoint or an evaluation; it may have waited.
+
+    Who waits for one rank that saves or evaluates for all goes on a moment later than that one.
+    Peers that are further ahead than by one step do not run in lockstep with it.
+    """
+    return max(
+        (row.left_mono for row in among if row is not culprit and _abreast(row, culprit)),
+        default=0.0,
+    )
+
+
+def _abreast(stream: RankStream, culprit: RankStream) -> bool:
+    return culprit.step <= stream.step <= culprit.step + 1
+
+
 def stray(view: View, among: Sequence[RankStream]) -> RankStream | None:
     """Return the rank that alone entered a collective in which it still stands, if there is one.
 
@@ -209,7 +225,7 @@ class RankDivergence(Detector[None]):
         "collectives, then sections, and by more than these differ by in steps that all have "
         "ended), held, or alone in a collective; where nothing tells the ranks apart, none is "
         "named. One that saves or evaluates while the others are in no section may act for all,"
-        " and has its time."
+        " and has its time; those who may have waited for it have stood since it came back."
     )
 
     def armed(self, own: None, view: View) -> bool:

@@ -1,17 +1,20 @@
 """D25: do attempts fail one after the other without getting further?
 
-Decided between attempts, not while one runs: `is_storm` is what `judge.course.retries` asks before
-it starts another one. Retrying stops then, and the phase is NO_GO: a run that never gets past its
-last checkpoint is not unlucky.
+Decided between attempts: `is_storm` is what `judge.course.retries` asks before it starts another
+one. Retrying stops then, and the phase is NO_GO: a run that never gets past its last checkpoint is
+not unlucky. Within an attempt a launcher may start its ranks anew, again and again: that is halted
+once so many starts running have ended no higher step than those before them.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gonogo.contract.finding import Severity
+from gonogo.contract.heartbeat import Msg
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.watch import RestartStorm as Settings
-from gonogo.judge.watch.detector import Detector
-from gonogo.judge.watch.view import View
+from gonogo.judge.watch.detector import Detector, Seen
+from gonogo.judge.watch.view import Beat, View, found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +33,36 @@ class RestartStorm(Detector[None]):
     name = Name.RESTART_STORM
     sentence = (
         "Stops retrying, NO_GO, after three attempts without a higher durable step, or at the fifth"
-        " start within half an hour. Decided between attempts."
+        " start within half an hour; decided between attempts. Halts a run that is restarted in"
+        " place, where `starts` starts running have ended no higher step than those before them."
     )
+    lines = frozenset({Msg.BOOT})
+
+    def observe_line(self, own: None, beat: Beat, view: View) -> Seen[None]:
+        """Observe a rank that starts anew."""
+        stream = view.streams[beat.line.rank]
+        limit = self.settings.starts
+        if stream.idle_boots < limit:
+            return own, []
+        return own, [
+            found(
+                view,
+                self.name,
+                Severity.HALT,
+                episode=f"in_place/step{stream.top_step}",
+                at=beat.tick.ts,
+                step=stream.top_step,
+                value=float(stream.idle_boots),
+                threshold=float(limit),
+                source=self.run.source("restart_storm.starts"),
+                text=f"rank {stream.rank} starts anew after {stream.idle_boots} starts that ended"
+                f" no step beyond {stream.top_step} (limit {limit})",
+            )
+        ]
 
     def armed(self, own: None, view: View) -> bool:
-        """Never while a run goes on."""
-        return False
+        """Whether a rank has started anew; what is between attempts is not seen here."""
+        return any(row.top_step or row.idle_boots for row in view.streams.values())
 
 
 def is_storm(starts: Sequence[Start], *, before_step: int, now: float, settings: Settings) -> bool:

@@ -24,7 +24,7 @@ from gonogo.contract.watch import Deadline
 from gonogo.contract.watch import SectionDeadline as SectionDeadlineSettings
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.detectors import stall
-from gonogo.judge.watch.detectors.rank_divergence import Culprit, name_culprit
+from gonogo.judge.watch.detectors.rank_divergence import Culprit, freed_mono, name_culprit
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Limit, Run, View, found
 
@@ -244,7 +244,7 @@ class SectionDeadline(Detector[None]):
             return own, _cycling(view, tick, culprit, streams)
         section = section_of(view.run, stream)
         name, deadline = deadline_of(view.run.watch.section_deadline, section)
-        elapsed_s = tick.mono - since(stream)
+        elapsed_s = tick.mono - max(since(stream), freed_mono(stream, streams))
         findings = []
         if deadline.suspect_s is not None and elapsed_s > deadline.suspect_s:
             source = view.run.source(f"section_deadline.{name}.suspect_s")

@@ -12,6 +12,7 @@ from gonogo.contract.tick import Tick
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.detectors.rank_divergence import (
     Culprit,
+    freed_mono,
     name_culprit,
     stray,
     stray_text,
@@ -100,11 +101,14 @@ def _stood_s(culprit: RankStream, streams: list[RankStream], mono: float) -> flo
 
     A rank that waited in its backward for a peer's loader has computed for as long as that took.
     So nothing counts from before the last rank of this step was fed: each of them has computed, or
-    waited in log, at least as long.
+    waited in log, at least as long. Nor from before a peer went on to the next step, for which it
+    had needed the culprit, nor from before one came back that had saved or evaluated for all.
     """
-    stood_s = culprit.computed_s(mono)
+    stood_s = min(culprit.computed_s(mono), mono - freed_mono(culprit, streams))
     for stream in streams:
-        if stream.step == culprit.step and stream.labelled:
+        if stream.step == culprit.step + 1:
+            stood_s = min(stood_s, mono - stream.advanced_mono)
+        elif stream.step == culprit.step and stream.labelled:
             waits_s = 0.0 if stream.computing else max(0.0, mono - stream.section_mono)
             stood_s = min(stood_s, stream.computed_s(mono) + waits_s)
     return stood_s

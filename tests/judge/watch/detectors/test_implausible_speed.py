@@ -113,6 +113,7 @@ def honest(kind: str, seed: int, steps: int = 400, ranks: int = 1) -> Ran:
     return ran
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(

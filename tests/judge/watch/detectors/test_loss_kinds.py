@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
@@ -22,7 +22,7 @@ def lines_of(kind: str, seed: int) -> Iterator[Told]:
     return (numbers(step) for step in range(STEPS))
 
 
-def run(lines: Iterator[Told], *, vocab: int | None = 256) -> Fed:
+def run(lines: Iterable[Told], *, vocab: int | None = 256) -> Fed:
     identity = Identity.model_validate({**IDENTITY.model_dump(), "vocab": vocab})
     ran = Ran(order=order_of({}, identity=identity, steps=10 * STEPS), ranks=1)
     for told in lines:
@@ -106,3 +106,66 @@ def test_a_learning_rate_that_warms_up_excuses_no_divergence() -> None:
     lines = [{**quiet(step), "lr": 1e-6 * (step + 1)} for step in range(400)]
     lines += [{"loss": 6.0, "lr": 1e-6 * (401 + step)} for step in range(200)]
     assert len(run(iter(lines)).halts) == 1
+
+
+def falling(step: int, **told: float) -> Told:
+    """A loss that falls from 3 to 1 and stays there."""
+    return {"loss": 1.0 + 2.0 * math.exp(-step / 60.0) + 0.01 * math.sin(7.0 * step), **told}
+
+
+def then(kind: Callable[[int], float], *, steps: int = 1600, **told: float) -> Fed:
+    """A loss that falls, and from step 800 on has so much more."""
+    rows = (falling(step, **told) for step in range(steps))
+    lines = (
+        {**row, "loss": row["loss"] + kind(max(0, step - 800))} for step, row in enumerate(rows)
+    )
+    return run(lines, vocab=None)
+
+
+def test_a_term_that_is_annealed_wins_back_a_part_of_the_fall_and_halts_nothing() -> None:
+    assert then(lambda since: min(0.5, since / 1000.0), lr=1e-3).halts == []
+
+
+def test_a_loss_that_goes_back_to_where_it_began_halts() -> None:
+    assert then(lambda since: min(1.9, since / 100.0), lr=1e-3).halts
+
+
+@pytest.mark.parametrize(("height", "halts"), [(0.2, 0), (1.4, 1)])
+def test_a_loss_that_never_fell_halts_once_it_is_well_above_where_it_began(
+    height: float, halts: int
+) -> None:
+    """A queue of negatives fills up, a learning rate is warmed up anew after pretraining."""
+    lines = ({"loss": 2.5 * (1.0 + height * min(1.0, step / 800.0))} for step in range(1400))
+    assert len(run(lines, vocab=None).halts) == halts
+
+
+def test_a_quiet_loss_of_two_networks_that_rises_from_its_first_step_halts_nothing() -> None:
+    lines = ({"loss": 0.7 + 4.0 * (1.0 - math.exp(-step / 800.0))} for step in range(1600))
+    assert run(lines, vocab=None).halts == []
+
+
+@pytest.mark.parametrize(("grad_norm", "halts"), [(1.0, 0), (4.0, 1)])
+def test_a_noisy_loss_that_fell_halts_far_above_with_its_gradients(
+    grad_norm: float, halts: int
+) -> None:
+    dice = random.Random(3)
+    lines = [{**falling(s), "grad_norm": 1.0} for s in range(800)]
+    lines += [{"loss": 5.0, "grad_norm": grad_norm} for _ in range(400)]
+    fed = run({**row, "loss": row["loss"] + dice.gauss(0.0, 0.15), "lr": 1e-3} for row in lines)
+    assert len(fed.halts) == halts
+
+
+def test_learning_rates_that_take_turns_excuse_no_divergence() -> None:
+    rates = [1e-3, 1e-4, 1e-5]
+    lines = [{**quiet(step), "lr": rates[step % 3]} for step in range(600)]
+    lines += [{"loss": 6.0, "lr": rates[step % 3]} for step in range(200)]
+    assert len(run(iter(lines)).halts) == 1
+
+
+def test_a_learning_rate_that_goes_up_and_down_in_triangles_takes_the_loss_with_it() -> None:
+    def told(step: int) -> Told:
+        height = abs((step / 1500.0) % 2.0 - 1.0)
+        loss = 1.6 + 4.0 * (1.0 + step / 60.0) ** -0.5 + 0.8 * height
+        return {"loss": loss, "lr": 1e-3 * (0.25 + 0.75 * height)}
+
+    assert run(told(step) for step in range(3200)).halts == []

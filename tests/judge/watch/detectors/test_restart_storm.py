@@ -4,10 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.tick import Tick
 from gonogo.contract.watch import RestartStorm as Settings
+from gonogo.judge.watch import dump_state, fold, load_state, start
 from gonogo.judge.watch.detectors.restart_storm import RestartStorm, Start, is_storm
 from gonogo.judge.watch.view import Run, View
-from tests.judge.watch.streams import order_of
+from tests.judge.watch.streams import T0, Rank, order_of
 
 NOW = 100_000.0
 
@@ -76,3 +79,39 @@ def test_attempts_that_never_pass_the_first_checkpoint_are_a_storm(steps: list[i
 def test_while_a_run_goes_on_it_finds_nothing() -> None:
     run = Run(order=order_of())
     assert not RestartStorm(run).armed(None, View(run=run))
+
+
+def boots(ended: list[int]) -> list[Finding]:
+    """Boot after boot of one rank, each of which ended steps up to so many; those that halted."""
+    order = order_of({}, world_size=1, detectors={"restart_storm": 1})
+    state, findings = start(order), list[Finding]()
+    for number, steps in enumerate(ended):
+        rank = Rank(0, mono=T0 + 1000.0 * number, alive_every_s=5.0)
+        rank.boot = f"boot{number}"
+        rank.say("boot")
+        for step in range(1, steps + 1):
+            rank.step = step
+            rank.say("step_start")
+            rank.say("step_end")
+        tick = Tick(n=number, mono=rank.mono, ts=0.0)
+        state, found = fold(state, tick, {0: [line.raw for line in rank.lines]})
+        findings += found
+        state = load_state(order, dump_state(state))
+    return findings
+
+
+@pytest.mark.parametrize(
+    ("ended", "halts"),
+    [
+        ([9, 9, 9, 9, 9, 9], 0),
+        ([9, 9, 9, 9, 9, 9, 9], 1),
+        ([9, 5, 3, 0, 8, 2, 9, 9], 1),
+        ([9, 9, 9, 9, 9, 10, 10, 10, 10, 10], 0),
+        ([0, 0, 0, 0, 0], 0),
+        ([0, 0, 0, 0, 0, 0], 1),
+        ([3, 6, 9, 12, 15, 18, 21, 24], 0),
+    ],
+)
+def test_five_starts_in_place_that_get_no_further_halt(ended: list[int], halts: int) -> None:
+    found = boots(ended)
+    assert [(row.severity, row.threshold) for row in found] == [(Severity.HALT, 5.0)] * halts

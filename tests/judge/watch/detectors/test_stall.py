@@ -651,7 +651,7 @@ def test_a_rank_elsewhere_that_computes_corroborates_nothing() -> None:
         (standing("log", for_s=0.0, rank=1, compute_s=70.0), 70.0),
         (standing("log", for_s=5.0, rank=1, compute_s=70.0), 75.0),
         (standing("log", for_s=15.0, rank=1, compute_s=70.0), 80.0),
-        (standing("forward", for_s=5.0, rank=1, steps=41), 80.0),
+        (standing("forward", for_s=70.0, rank=1, steps=41, advanced_mono=NOW - 70.0), 70.0),
         (standing("forward", for_s=5.0, rank=1, labelled=False, collective_seq=1), 80.0),
     ],
     ids=["fed later", "in log just now", "in log", "long in log", "a step ahead", "names nothing"],

@@ -1,0 +1,269 @@
+"""What does the control plane cost? CPU of the server a unit, beside MLflow's in the same run.
+
+    python -m bench.control_plane [--without-mlflow] [--experiments 10000] [--mlflow VENV]
+
+Both serve one process over SQLite on loopback, asked by one client over a kept connection. Units:
+a submission (a bundled plan; the same as JSON) beside a created run; a heartbeat line in a message
+of 5000 and of 6 beside a metric in a batch of 1000 and of 6; a list of 50, one with a filter and a
+scrape at so many queued experiments beside a search of 50 among so many runs; being asked nothing
+with that queue; the time until it answers, and its memory. MLflow gets a venv of its own in a
+temporary folder, by pip, or the one that `--mlflow` names. Not covered: several clients at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from bench.mlflow_plane import build_venv, measure_mlflow
+from bench.server_process import ServerProcess
+from bench.sqlite_rows import insert_row
+from gonogo.contract.ids import Kind, new_id
+from gonogo.planning.source import bundled_plan
+
+Figures = dict[str, float]
+ROWS = (
+    ("submit", "submission, bundled plan", "ms"),
+    ("submit_json", "submission, plan as JSON", "ms"),
+    ("line_big", "ingest, a line of 5000", "µs"),
+    ("line_small", "ingest, a line of 6", "µs"),
+    ("list", "list of 50", "ms"),
+    ("filter", "list with a filter", "ms"),
+    ("metrics", "/metrics", "ms"),
+    ("idle", "asked nothing, queue full", "% of a core"),
+    ("idle_empty", "asked nothing, empty", "% of a core"),
+    ("ready", "ready after", "s"),
+    ("ready_cpu", "ready after, CPU", "s"),
+    ("rss", "resident when ready", "MB"),
+    ("rss_full", "resident at the end", "MB"),
+)
+
+
+def heartbeat_lines(rank: int, first_step: int, count: int) -> list[str]:
+    """So many lines as a trainer writes them, three a step, from a step on."""
+    lines = []
+    for n in range(count):
+        step, seq = first_step + n // 3, 3 * (first_step - 1) + n + 1
+        said: dict[str, Any] = {
+            "v": 1, "ts": 1.7e9 + seq * 0.0667, "mono": 100 + seq * 0.0667, "pid": 4242,
+            "rank": rank, "boot": f"boot-{rank}", "seq": seq, "step": step,
+        }  # fmt: skip
+        if n % 3 == 0:
+            said |= {"msg": "step_start", "section": "data", "section_seq": 5 * step}
+        elif n % 3 == 1:
+            said |= {
+                "msg": "progress", "section": "log", "section_seq": 5 * step + 4,
+                "loss": 5.558414709848079 / step, "grad_norm": 1.0540302305868139, "lr": 1e-3,
+                "toks_per_s": 10240.125, "dt_fetch_s": 0.004217, "gpu_mem_alloc": 1024.5,
+                "gpu_mem_reserved": 2048.0, "host_rss_mb": 300.5,
+            }  # fmt: skip
+        else:
+            sections = {"data": 0.005, "forward": 0.06, "backward": 0.12, "optimizer": 0.02}
+            said |= {
+                "msg": "step_end", "section": None, "section_seq": 5 * step + 5,
+                "dt_step_s": 0.2001, "tokens": 2048, "step_sections": {**sections, "wait": 0.001},
+            }  # fmt: skip
+        lines.append(json.dumps(said, separators=(",", ":")))
+    return lines
+
+
+class Plane:
+    """One control plane in a folder of its own.
+
+    Args:
+        folder: its home, and where it logs.
+        redis_url: where its wake messages go.
+    """
+
+    def __init__(self, folder: Path, redis_url: str | None) -> None:
+        self.home = folder
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        url = f"http://127.0.0.1:{port}"
+        environment = {name: value for name, value in os.environ.items() if "GONOGO" not in name}
+        environment["GONOGO_HOME"] = str(folder)
+        if redis_url is not None:
+            environment["REDIS_URL"] = redis_url
+        command = [sys.executable, "-m", "service", "serve", "--port", str(port)]
+        self.server = ServerProcess(command, environment, f"{url}/readyz", folder / "log")
+        self.http = httpx.Client(base_url=url, timeout=60.0)
+
+    def close(self) -> None:
+        """End it."""
+        self.http.close()
+        self.server.close()
+
+    def call(self, method: str, path: str, key: str = "key", **more: Any) -> Any:
+        """Ask, and return the answer."""
+        bearer = {"Authorization": f"Bearer {(self.home / key).read_text().strip()}"}
+        headers = bearer | more.pop("headers", {})
+        answer = self.http.request(method, f"/api/v1{path}", headers=headers, **more)
+        if not answer.is_success:
+            raise SystemExit(f"{method} {path}: {answer.status_code} {answer.text}")
+        return answer.json()
+
+
+def measure_ours(
+    folder: Path, experiments: int, redis_url: str | None, *, idle_s: float = 20.0
+) -> Figures:
+    """Every figure of the control plane."""
+    folder.mkdir()
+    Plane(folder, redis_url).close()  # migrated: what is timed is a start, not the first one
+    plane = Plane(folder, redis_url)
+    server = plane.server
+    try:
+        found: Figures = {
+            "ready": server.ready_s, "ready_cpu": server.ready_cpu_s, "rss": server.rss_mb(),
+            "idle_empty": 100 * server.measure_idle(idle_s / 2),
+        }  # fmt: skip
+        demo = bundled_plan("demo")
+        post = plane.call
+        found["submit"] = server.cost_ms(
+            lambda: post("POST", "/experiments", json={"plan": "demo"}), 200
+        )
+        found["submit_json"] = server.cost_ms(
+            lambda: post("POST", "/experiments", json={"plan": demo}), 200
+        )
+        found |= _ingest(plane)
+        fill(folder / "gonogo.db", experiments)
+        server.measure_idle(idle_s / 2)  # the waker's first look at the queue
+        found["idle"] = 100 * server.measure_idle(idle_s)
+        found |= _looking(plane)
+        found["rss_full"] = server.rss_mb()
+        return found
+    finally:
+        plane.close()
+
+
+def _ingest(plane: Plane) -> Figures:
+    claim = {
+        "worker": "bench", "host": "bench", "boot_id": "b", "pid": 1, "version": "0",
+        "devices": ["cpu:0"], "free": ["cpu:0"],
+    }  # fmt: skip
+    answer = plane.call("POST", "/agent/claims", key="worker_key", json=claim)
+    order = answer["order"]
+    offset = {0: 0, 1: 0}
+    step = 1
+
+    def send(count: int) -> None:
+        nonlocal step
+        ranks = []
+        for rank in (0, 1):
+            lines = heartbeat_lines(rank, step, count // 2)
+            end = offset[rank] + sum(len(line) + 1 for line in lines)
+            ranks.append({"rank": rank, "start": offset[rank], "end": end, "lines": lines})
+            offset[rank] = end
+        step += -(-count // 6)
+        ack = plane.call(
+            "POST",
+            f"/agent/runs/{order['run']}/telemetry",
+            key="worker_key",
+            headers={"X-Gonogo-Claim": answer["secret"]},
+            json={"token": order["token"], "ranks": ranks},
+        )
+        if ack["acked"] != {str(rank): end for rank, end in offset.items()}:
+            raise SystemExit(f"not taken: {ack}")
+
+    big = plane.server.cost_ms(lambda: send(5000), 12) / 5000
+    small = plane.server.cost_ms(lambda: send(6), 300) / 6
+    return {"line_big": 1e3 * big, "line_small": 1e3 * small}
+
+
+def fill(database: Path, experiments: int) -> None:
+    """Make so many queued experiments of the newest one, in the database itself."""
+    with sqlite3.connect(database, timeout=60) as connection:
+        connection.row_factory = sqlite3.Row
+        model = connection.execute("SELECT * FROM experiments ORDER BY id DESC LIMIT 1").fetchone()
+        have = connection.execute("SELECT count(*) FROM experiments").fetchone()[0]
+        whole = {
+            name: connection.execute(
+                f"SELECT * FROM {name} WHERE experiment = ?", (model["id"],)
+            ).fetchall()
+            for name in ("phases", "runs")
+        }
+        progress = connection.execute(
+            "SELECT * FROM progress WHERE run = ?", (whole["runs"][0]["id"],)
+        ).fetchone()
+        for _ in range(max(0, experiments - have)):
+            experiment, run = new_id(Kind.EXPERIMENT), new_id(Kind.RUN)
+            insert_row(connection, "experiments", dict(model) | {"id": experiment})
+            for row in whole["phases"]:
+                insert_row(connection, "phases", dict(row) | {"experiment": experiment})
+            row = dict(whole["runs"][0]) | {"experiment": experiment, "id": run}
+            insert_row(connection, "runs", row)
+            insert_row(connection, "progress", dict(progress) | {"run": run})
+    connection.close()
+
+
+def _looking(plane: Plane) -> Figures:
+    def get(path: str, **params: Any) -> Callable[[], Any]:
+        return lambda: plane.call("GET", path, params=params)
+
+    cost = plane.server.cost_ms
+    return {
+        "list": cost(get("/experiments", limit=50), 40),
+        "filter": cost(get("/experiments", limit=50, state="running"), 40),
+        "metrics": cost(lambda: plane.http.get("/metrics").raise_for_status(), 40),
+    }
+
+
+def main() -> None:
+    """Print one line a figure."""
+    parser = argparse.ArgumentParser(prog="python -m bench.control_plane", allow_abbrev=False)
+    parser.add_argument("--without-mlflow", action="store_true", help="ours only")
+    parser.add_argument("--mlflow", type=Path, help="a venv that has it; default: one is made")
+    parser.add_argument("--experiments", type=int, default=10_000)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="gonogo-bench-") as name:
+        folder = Path(name)
+        redis = _start_redis(folder)
+        try:
+            ours = measure_ours(
+                folder / "ours", given.experiments, redis and f"unix://{folder}/redis.sock"
+            )
+        finally:
+            if redis is not None:
+                redis.terminate()
+                redis.wait()
+        theirs: Figures = {}
+        if not given.without_mlflow:
+            _print(ours, theirs)  # theirs take a while
+        if not given.without_mlflow:
+            venv = given.mlflow or build_venv(folder / "venv")
+            theirs = measure_mlflow(folder / "theirs", venv, given.experiments)
+    _print(ours, theirs)
+    options = " --without-mlflow" if given.without_mlflow else ""
+    print(f"\nrepeat: python -m bench.control_plane --experiments {given.experiments}{options}")
+
+
+def _print(ours: Figures, theirs: Figures) -> None:
+    print(f"{'':<28}{'gonogo':>10}{'MLflow':>10}")
+    for key, text, unit in ROWS:
+        other = f"{theirs[key]:>10.2f}" if key in theirs else f"{'–':>10}"
+        print(f"{text:<28}{ours[key]:>10.2f}{other}  {unit}", flush=True)
+
+
+def _start_redis(folder: Path) -> subprocess.Popen[bytes] | None:
+    """A Redis for the wake messages, where the machine has one."""
+    program = shutil.which("valkey-server") or shutil.which("redis-server")
+    if program is None:
+        return None
+    options = ["--port", "0", "--unixsocket", f"{folder}/redis.sock", "--save", ""]
+    return subprocess.Popen([program, *options], stdout=subprocess.DEVNULL, cwd=folder)
+
+
+if __name__ == "__main__":
+    main()

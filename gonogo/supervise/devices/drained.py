@@ -1,0 +1,186 @@
+"""Is a run's device free again after its end? Proven with its lock in hand, else quarantined.
+
+`python -m gonogo.supervise.devices.drained RUNDIR --home DIR --held UUID=FD … [--limit-s S]`,
+started by the keeper when `exit.json` is written; the descriptors hold the devices' locks, and each
+is let go when nothing computes on its device and less than 512 MB of its memory are in use, after
+50 s at the latest: then the device is quarantined, with the reason. So is, until a reboot or a
+person's word, the device of a rank that ended its run as `hardware`.
+
+A driver that hangs is given up, too. Made-up devices are free at once. Exit code: 0.
+"""
+
+import argparse
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from gonogo.contract.errors import GonogoError
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.order import Order
+from gonogo.contract.outcome import Detector, OutcomeCode
+from gonogo.contract.records import ExitRecord
+from gonogo.rundir import RunDir, load_all_lines, load_record
+from gonogo.supervise.devices.choice import RunDevices, choose_devices_of
+from gonogo.supervise.devices.protocol import DeviceCalls, DeviceUnreadable
+from gonogo.supervise.devices.scripted import BEFORE_THE_RUN
+from gonogo.supervise.quarantine import quarantine
+from gonogo.supervise.settings import load_devices_script
+
+LIMIT_S = 50.0
+BUSY_MB = 512.0
+"""What a driver keeps for itself is less."""
+_POLL_S = 0.5
+_HANGS_S = 5.0
+
+_log = logging.getLogger("gonogo.supervise.devices.drained")
+
+
+class Draining:
+    """Waits until devices are free, and says of each what became of it.
+
+    Args:
+        calls: what the driver says.
+        free: called with each device that is proven free.
+        clock: returns monotonic seconds.
+        sleep: waits.
+    """
+
+    def __init__(
+        self,
+        calls: DeviceCalls,
+        free: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._calls, self._free = calls, free
+        self._clock, self._sleep = clock, sleep
+        self.left: dict[str, str] = {}
+        """Device → why it is not proven free yet."""
+
+    def wait(self, devices: Sequence[str], limit_s: float = LIMIT_S) -> None:
+        """Look until every device is free or the time is up."""
+        self.left = dict.fromkeys(devices, "its driver does not answer")
+        give_up = self._clock() + limit_s
+        while True:
+            for device in list(self.left):
+                said = self._what_holds(device)
+                if said is None:
+                    del self.left[device]
+                    self._free(device)
+                else:
+                    self.left[device] = said
+            if not self.left or self._clock() >= give_up:
+                return
+            self._sleep(_POLL_S)
+
+    def _what_holds(self, uuid: str) -> str | None:
+        """Say what is still on a device; None when it is free."""
+        try:
+            device = next((row for row in self._calls.devices() if row.uuid == uuid), None)
+            if device is None:
+                return "it is not in the driver's list any more"
+            pids = self._calls.processes(device)
+            used_mb, _ = self._calls.memory_mb(device)
+        except DeviceUnreadable as error:
+            return f"it cannot be read: {error}"
+        if pids:
+            return f"processes {pids} compute on it"
+        if not used_mb < BUSY_MB:
+            return f"{used_mb:.0f} MB of its memory are in use"
+        return None
+
+
+def faulty_ranks(run_dir: RunDir) -> set[int | None]:
+    """Return the ranks whose device ended the run; None among them stands for all."""
+    try:
+        record = load_record(run_dir.exit, ExitRecord)
+        if record is None or record.reason is not OutcomeCode.HARDWARE:
+            return set()
+        lines = load_all_lines(run_dir.findings)
+    except (OSError, GonogoError):
+        return set()
+    found = [row for line in lines if (row := _finding(line)) is not None]
+    return {
+        row.rank
+        for row in found
+        if row.detector == Detector.HARDWARE and row.severity is Severity.HALT
+    }
+
+
+def _finding(line: bytes) -> Finding | None:
+    try:
+        return Finding.model_validate_json(line)
+    except ValidationError:
+        return None
+
+
+def _held(text: str) -> tuple[str, int]:
+    """Return device and descriptor of `UUID=FD`."""
+    name, _, descriptor = text.rpartition("=")
+    return name, int(descriptor)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Let go of every device, free or quarantined."""
+    parser = argparse.ArgumentParser(prog="gonogo.supervise.devices.drained")
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--held", type=_held, action="append", default=[], metavar="UUID=FD")
+    parser.add_argument("--limit-s", type=float, default=LIMIT_S)
+    asked = parser.parse_args(argv)
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    held: dict[str, int] = dict(asked.held)
+    run_dir = RunDir(asked.run_dir.absolute())
+    devices = _devices_of(run_dir, tuple(held))
+    if devices is None or devices.scripted:
+        return 0
+    faulty = faulty_ranks(run_dir)
+    for rank, device in enumerate(held):
+        if rank in faulty or None in faulty:
+            text = f"{run_dir.path.name} ended as hardware (see its findings)"
+            _quarantine(asked.home, device, text, until_reboot=True)
+    limit_s: float = asked.limit_s
+    draining = Draining(devices.calls, lambda device: os.close(held.pop(device)))
+    thread = threading.Thread(target=draining.wait, args=(tuple(held), limit_s), daemon=True)
+    thread.start()
+    thread.join(limit_s + _HANGS_S)
+    for device, said in dict(draining.left).items():
+        text = f"not free {limit_s:g} s after {run_dir.path.name}: {said}"
+        _quarantine(asked.home, device, text, until_reboot=False)
+    sys.stderr.flush()
+    os._exit(0)  # a thread inside a dead driver cannot be waited for
+
+
+def _devices_of(run_dir: RunDir, held: Sequence[str]) -> RunDevices | None:
+    """Return the devices of the run, which has ended."""
+    try:
+        order = load_record(run_dir.order, Order)
+        if order is None:
+            return None
+        return choose_devices_of(
+            order,
+            held,
+            script=load_devices_script(),
+            elapsed_s=lambda: BEFORE_THE_RUN,
+            step=lambda: 0,
+        )
+    except (GonogoError, DeviceUnreadable) as error:
+        _log.error("%s", error, extra={"action": "bad_order"})
+        return None
+
+
+def _quarantine(home: Path, device: str, reason: str, *, until_reboot: bool) -> None:
+    try:
+        quarantine(home, device, reason, now=time.time(), until_reboot=until_reboot)
+    except OSError as error:
+        _log.error("%s: no quarantine: %s", device, error, extra={"action": "unquarantined"})
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,22 @@
+"""How did a run end? What exit.json and the exit stamps say; standard library only."""
+
+from gonogo.supervise.exit_record.binding import build_binding, count_lines, digest_of, seal_lines
+from gonogo.supervise.exit_record.cause import count_programs
+from gonogo.supervise.exit_record.ended import HALTED_CODE, Ended, ended_of
+from gonogo.supervise.exit_record.last_lines import load_tail, lost_a_peer
+from gonogo.supervise.exit_record.record import build_exit, build_refusal
+
+__all__ = [
+    "HALTED_CODE",
+    "Ended",
+    "build_binding",
+    "build_exit",
+    "build_refusal",
+    "count_lines",
+    "count_programs",
+    "digest_of",
+    "ended_of",
+    "load_tail",
+    "lost_a_peer",
+    "seal_lines",
+]

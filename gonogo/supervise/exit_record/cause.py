@@ -1,0 +1,131 @@
+"""Why did a run end? Who asked first, else the rank that failed first. Stdlib only."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gonogo.signs import OF_VICTIMS, signs_in
+from gonogo.supervise.end_request import EndRequest
+from gonogo.supervise.exit_record.ended import HALTED_CODE, Ended
+from gonogo.supervise.exit_record.last_lines import (
+    has_all_steps,
+    is_read,
+    last_error_line,
+    left_early,
+    signs_of_cause,
+    was_not_let_begin,
+)
+
+_KILL, _TERM = 9, 15
+OOM_WITHIN_S = 10.0
+"""So close to a kill for want of memory, a death by SIGKILL is that kill."""
+ENDED_BY_ITSELF = "nonzero_exit"
+OOM = "oom"
+_UNWATCHED = "watcher_failed"
+
+
+def first_failed(run_dir: Path, ranks: Mapping[int, Ended]) -> int | None:
+    """Return the rank that failed first, and none that only missed another or was told to end.
+
+    Where nobody saw any of them fail, it is the first whose last line is an error of its own.
+    """
+    failed = {rank: ended for rank, ended in ranks.items() if ended.code or ended.signal}
+    if failed:
+
+        def order(rank: int) -> tuple[bool, bool, float, int]:
+            ended = failed[rank]
+            return ended.signal == _TERM, ended.lost_peer, ended.at, rank
+
+        return min(failed, key=order)
+    lines = {rank: error for rank in ranks if (error := last_error_line(run_dir, rank))}
+    said = {rank: row for rank, row in lines.items() if not signs_in(str(row)) & OF_VICTIMS}
+    return min(said, key=lambda rank: (said[rank].get("ts", 0.0), rank), default=None)
+
+
+def why(
+    run_dir: Path,
+    order: Mapping[str, Any],
+    request: EndRequest | None,
+    agent: Ended | None,
+    ranks: Mapping[int, Ended],
+    cause: int | None,
+    oom_at: float | None = None,
+) -> tuple[str, str, str]:
+    """Return reason, actor and text."""
+    whole = len(ranks) >= count_programs(order)
+    clean = whole and all(ended.code == 0 for ended in ranks.values())
+    if clean and has_all_steps(run_dir, order):
+        return "completed", "trainer", ""
+    if clean and request is None and is_read(run_dir, order) and not left_early(run_dir, order):
+        text = f"it ended with 0, and its output does not show step {order['steps']} of every rank"
+        return "completed", "trainer", text
+    asked = request is not None and request.reason != ENDED_BY_ITSELF
+    if request is not None and asked and not _died_on_the_way(request, ranks):
+        return request.reason, request.ended_by, request.text
+    if clean:
+        return ENDED_BY_ITSELF, "trainer", "every rank ended with 0 before the last ordered step"
+    if cause is not None and was_killed_for_memory(ranks[cause], oom_at):
+        text = f"{_who(order, cause, ranks)} was killed by the kernel: out of memory"
+        return OOM, "trainer", text
+    if cause is not None and was_not_let_begin(run_dir, order, cause):
+        text = f"{_who(order, cause, ranks)} was ready, and nobody let it begin (no .GO came)"
+        return _UNWATCHED, "infra", text
+    text = (
+        request.text if request is not None and request.text else _say(order, cause, ranks, agent)
+    )
+    if "out_of_memory" in signs_of_cause(run_dir, order, ranks, cause):
+        return OOM, "trainer", text
+    return ENDED_BY_ITSELF, "trainer", text
+
+
+def count_programs(order: Mapping[str, Any]) -> int:
+    """Return how many programs are started, each behind a wrapper: a command is one for all."""
+    return 1 if order.get("command") else int(order["world_size"])
+
+
+def _died_on_the_way(request: EndRequest, ranks: Mapping[int, Ended]) -> bool:
+    """Say whether an operator's halt met a rank that failed by itself.
+
+    A rank that the watchdog asked to leave was sick already: whatever it does then, the cause
+    stays.
+    """
+    if request.ended_by != "operator":
+        return False
+    return any(
+        ended.code not in (0, HALTED_CODE, None) and ended.at >= request.at
+        for ended in ranks.values()
+    )
+
+
+def _say(
+    order: Mapping[str, Any], cause: int | None, ranks: Mapping[int, Ended], agent: Ended | None
+) -> str:
+    command = bool(order.get("command"))
+    if cause is None:
+        how = f" {_how(agent)}" if agent else ""
+        if command:
+            return f"the command ended{how}, and nobody saw which rank failed"
+        how = f" (code {agent.code}, signal {agent.signal})" if agent else ""
+        return f"torchrun ended{how} before its ranks had"
+    ended = ranks[cause] if ranks[cause].is_known or agent is None else agent
+    return f"{_who(order, cause, ranks)} ended {_how(ended)}"
+
+
+def was_killed_for_memory(ended: Ended, oom_at: float | None) -> bool:
+    """Say whether a process was killed, about when the kernel killed for want of memory.
+
+    Args:
+        ended: how it ended; a shell tells another's SIGKILL by code 137.
+        oom_at: when that was seen, in Unix seconds; None: never.
+    """
+    killed = ended.signal == _KILL or ended.code == 128 + _KILL
+    return killed and oom_at is not None and abs(oom_at - ended.at) <= OOM_WITHIN_S
+
+
+def _who(order: Mapping[str, Any], cause: int, ranks: Mapping[int, Ended]) -> str:
+    alone = bool(order.get("command")) and len(ranks) == 1
+    return "the command" if alone else f"rank {cause}"
+
+
+def _how(ended: Ended) -> str:
+    return f"by signal {ended.signal}" if ended.signal else f"with code {ended.code}"

@@ -1,0 +1,124 @@
+"""What did the ranks say last? The ends of their heartbeat files and logs; stdlib only."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gonogo.last_words import last_error
+from gonogo.signs import OF_VICTIMS, UNMISTAKABLE, signs_in
+from gonogo.supervise.exit_record.ended import Ended
+from gonogo.trainer.line_file import ATTACHED
+from gonogo.trainer.permission import NOT_LET_BEGIN, UNTOLD
+
+_TAIL_BYTES = 65_536
+_SIGNS_BYTES = 16_384
+"""Of the end of a log in which known words are looked for: the last traceback, not the story."""
+_FROM_OUTSIDE = frozenset({9, 15})
+"""Signals that no error of a program's own ends it by."""
+
+
+def has_all_steps(run_dir: Path, order: Mapping[str, Any]) -> bool:
+    """Say whether every rank reached the last ordered step; where none was ordered, they did."""
+    steps = order.get("steps")
+    ranks = range(int(order["world_size"]))
+    return steps is None or all(_reached_end(run_dir, rank, int(steps)) for rank in ranks)
+
+
+def is_read(run_dir: Path, order: Mapping[str, Any]) -> bool:
+    """Say whether the program is known by its output alone: it never attached."""
+    return bool(order.get("patterns")) and not (run_dir / ATTACHED).exists()
+
+
+def left_early(run_dir: Path, order: Mapping[str, Any]) -> bool:
+    """Say whether any rank was done before the last ordered step, as its last line says."""
+    for rank in range(int(order["world_size"])):
+        last = load_tail(run_dir / f"heartbeat_rank{rank}.jsonl").splitlines()[-1:]
+        if b'"msg":"done"' in b"".join(last) and not _reached_end(run_dir, rank, order["steps"]):
+            return True
+    return False
+
+
+def _reached_end(run_dir: Path, rank: int, steps: int) -> bool:
+    """Say whether a rank's last lines show `done`, or the last ordered step completed."""
+    for line in load_tail(run_dir / f"heartbeat_rank{rank}.jsonl").splitlines():
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if not isinstance(found, dict):
+            continue
+        step = found.get("step")
+        if isinstance(step, int) and step >= steps and found.get("msg") in ("done", "step_end"):
+            return True
+    return False
+
+
+def last_error_line(run_dir: Path, rank: int) -> Mapping[str, Any] | None:
+    """Return the last line of a rank that says it leaves by an error, if it says so."""
+    *_, last = [b"", *load_tail(run_dir / f"heartbeat_rank{rank}.jsonl").splitlines()]
+    try:
+        found = json.loads(last)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and found.get("msg") == "error" else None
+
+
+def signs_of_cause(
+    run_dir: Path, order: Mapping[str, Any], ranks: Mapping[int, Ended], cause: int | None
+) -> set[str]:
+    """Return the known words of the error that the rank which failed first ended with.
+
+    Its own last line tells it, else the end of the log. Who was killed ended by no error: what
+    its log tells was survived.
+    """
+    if cause is None:
+        return set()
+    shared = bool(order.get("command"))
+    return _signs_of(run_dir, order, cause, ranks[cause], alone=shared and len(ranks) == 1)
+
+
+def lost_a_peer(run_dir: Path, order: Mapping[str, Any], rank: int, ended: Ended) -> bool:
+    """Say whether a rank that has failed says itself that another was gone."""
+    if ended.code == 0:
+        return False
+    return bool(_signs_of(run_dir, order, rank, ended, alone=False) & OF_VICTIMS)
+
+
+def _signs_of(
+    run_dir: Path, order: Mapping[str, Any], rank: int, ended: Ended, *, alone: bool
+) -> set[str]:
+    if ended.signal in _FROM_OUTSIDE:
+        return set()
+    error = last_error_line(run_dir, rank) or {}
+    told = f"{error.get('type') or ''}: {error.get('text') or ''}"
+    shared = bool(order.get("command"))
+    log = _text(run_dir / f"rank{0 if shared else rank}.log", _SIGNS_BYTES)
+    steps = [re.compile(text) for text in order.get("patterns") or ()]
+    said = last_error(log, rank if shared and not alone else None, steps)
+    return signs_in(f"{told}\n{said}") & UNMISTAKABLE
+
+
+def was_not_let_begin(run_dir: Path, order: Mapping[str, Any], rank: int) -> bool:
+    """Say whether a rank gave up waiting for `.GO`, which it was owed: it had told who it is."""
+    if (run_dir / ".GO").exists():
+        return False
+    error = last_error_line(run_dir, rank) or {}
+    log = _text(run_dir / f"rank{0 if order.get('command') else rank}.log", _SIGNS_BYTES)
+    return NOT_LET_BEGIN in f"{error.get('text')}\n{log}" and UNTOLD not in log
+
+
+def _text(path: Path, limit: int = _TAIL_BYTES) -> str:
+    return load_tail(path, limit).decode(errors="replace")
+
+
+def load_tail(path: Path, limit: int = _TAIL_BYTES) -> bytes:
+    """Return the last bytes of a file; none when it is missing."""
+    try:
+        with path.open("rb") as stream:
+            size = stream.seek(0, 2)
+            stream.seek(max(0, size - limit))
+            return stream.read()
+    except FileNotFoundError:
+        return b""

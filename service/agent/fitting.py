@@ -1,0 +1,208 @@
+"""Which queued runs fit what a worker offers, and which wait for another host?"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import ColumnElement, or_, select, tuple_
+from sqlalchemy.orm import Session
+
+from gonogo.contract.agent import ClaimRequest
+from gonogo.contract.errors import GonogoError
+from gonogo.contract.lifecycle import RunState
+from gonogo.contract.order import ResumePoint
+from gonogo.contract.outcome import OutcomeCode
+from gonogo.contract.patch import RecordedPatch
+from gonogo.contract.plan import Plan
+from gonogo.planning.programs import allows, lacks
+from gonogo.slots import most_ranks
+from service.db.schema import ExperimentRow, RunRow, WorkerRow
+from service.experiments.checkpoints import host_of, is_unfit
+from service.experiments.course import gpus_of, resolved_of
+from service.experiments.lifecycle import Deed, runs_of
+from service.experiments.takers import SILENT_S
+
+UNREADABLE = (GonogoError, ValueError, KeyError, TypeError)
+"""What making an order of a frozen plan may fail with (a ValidationError is a ValueError)."""
+_PAGE = 100
+OF_THE_HOST = frozenset({OutcomeCode.PREFLIGHT_FAILED.value, OutcomeCode.HARDWARE.value})
+"""Ends that a host may be to blame for."""
+OTHER_HOST_S = 60.0
+"""How long a retry waits for another host to take it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What a worker can take, reduced to what the choice depends on."""
+
+    free: tuple[str, ...]
+    profiles: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    allow_env: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def fits(self, plan: Plan, change: RecordedPatch | None = None) -> bool:
+        """Say whether a run of this plan fits: a device for each rank, or one slot on a CPU.
+
+        The worker serves its profile, allows its programs and holds all the labels it asks for.
+
+        Args:
+            plan: the experiment's plan.
+            change: the patch under which the run is made; it may ask for other ranks.
+        """
+        if self.profiles and plan.profile not in self.profiles:
+            return False
+        if lacks(plan, self.labels) or not allows(plan, self.allow, self.allow_env):
+            return False
+        return bool(self.free) and self.gpus >= gpus_of(plan, change)
+
+    @property
+    def gpus(self) -> int:
+        """How many ranks a run may have that takes a GPU for each."""
+        return most_ranks(self.free)
+
+
+def recorded_patch(change: Mapping[str, Any] | None) -> RecordedPatch | None:
+    """Return the patch under which a run is made, if any."""
+    return None if change is None else RecordedPatch.model_validate(change)
+
+
+def fitting(
+    deed: Deed, request: ClaimRequest, unreadable: Callable[[str, Exception], None]
+) -> Iterator[str]:
+    """Yield the queued runs that fit, oldest first; each is looked at only when asked for.
+
+    What the rows themselves say is asked of the database, so that no number of runs for other
+    workers hides one for this.
+
+    Args:
+        deed: the transaction.
+        request: what the worker says of itself.
+        unreadable: called with a run of whose plan nothing can be made, and why.
+    """
+    offer, host = _offer(request, request.free), request.host
+    query = (
+        select(RunRow, ExperimentRow)
+        .join(ExperimentRow, ExperimentRow.id == RunRow.experiment)
+        .where(RunRow.state == RunState.QUEUED.value, *_suits(offer))
+        .order_by(RunRow.created_at, RunRow.id)
+        .limit(_PAGE)
+    )
+    after: tuple[float, str] | None = None
+    while True:
+        page = query if after is None else query.where(tuple_(RunRow.created_at, RunRow.id) > after)
+        rows = deed.session.execute(page).all()
+        for run, experiment in rows:
+            after = (run.created_at, run.id)
+            try:
+                plan, change = resolved_of(experiment).parsed(), recorded_patch(run.change)
+                fits = offer.fits(plan, change)
+            except UNREADABLE as error:
+                unreadable(run.id, error)
+                continue
+            if fits and not (
+                _belongs_elsewhere(deed, experiment, host)
+                or _begins_elsewhere(deed, run, host, plan, change)
+                or _is_tried_elsewhere(deed, run, host, plan, change)
+            ):
+                yield run.id
+        if len(rows) < _PAGE:
+            return
+
+
+def _suits(offer: Offer) -> Iterator[ColumnElement[bool]]:
+    """Yield what a run's row must say, or not say, to suit an offer."""
+    yield or_(RunRow.gpus.is_(None), RunRow.gpus <= offer.gpus)
+    if offer.profiles:
+        yield or_(RunRow.profile.is_(None), RunRow.profile.in_(offer.profiles))
+    if not offer.allow:
+        yield or_(RunRow.foreign.is_(None), RunRow.foreign.is_(False))
+
+
+def _belongs_elsewhere(deed: Deed, experiment: ExperimentRow, host: str) -> bool:
+    """Say whether a campaign's run waits for the host of its campaign's other runs.
+
+    Runs are compared on one host; only where no worker of it lives any more another may go on.
+    """
+    if experiment.campaign is None:
+        return False
+    query = (
+        select(RunRow.host)
+        .join(ExperimentRow, ExperimentRow.id == RunRow.experiment)
+        .where(ExperimentRow.campaign == experiment.campaign, RunRow.host.is_not(None))
+        .order_by(RunRow.claimed_at.desc())
+        .limit(1)
+    )
+    theirs = deed.session.scalars(query).first()
+    return theirs is not None and theirs != host and bool(_living(deed, WorkerRow.host == theirs))
+
+
+def _begins_elsewhere(
+    deed: Deed, run: RunRow, host: str, plan: Plan, change: RecordedPatch | None
+) -> bool:
+    """Say whether a run waits for the host that wrote the checkpoint it goes on from.
+
+    It does while a worker of that host lives that could ever take it, and the host was not found
+    unfit for the phase. Another host, where they share no file system, would not have it.
+    """
+    if run.resume_from is None:
+        return False
+    attempts = runs_of(deed.session, run.experiment)
+    theirs = host_of(ResumePoint.model_validate(run.resume_from), attempts)
+    if theirs is None or theirs == host:
+        return False
+    if any(is_unfit(row) for row in attempts if row.phase == run.phase and row.host == theirs):
+        return False
+    return _takes(_living(deed, WorkerRow.host == theirs), plan, change)
+
+
+def _is_tried_elsewhere(
+    deed: Deed, run: RunRow, host: str, plan: Plan, change: RecordedPatch | None
+) -> bool:
+    """Say whether a retry waits a while for another host than the one that may be to blame.
+
+    Not asked of a run that goes on from a checkpoint, which may be on this host's disk alone.
+    """
+    if run.attempt == 1 or run.resume_from is not None:
+        return False
+    if deed.now - run.created_at > OTHER_HOST_S or not _failed_on(deed.session, run, host):
+        return False
+    return _takes(_living(deed, WorkerRow.host != host), plan, change)
+
+
+def _failed_on(session: Session, run: RunRow, host: str) -> bool:
+    """Say whether the attempt before failed on this host, by what may be the host's fault."""
+    query = select(RunRow.host, RunRow.outcome).where(
+        RunRow.experiment == run.experiment,
+        RunRow.phase == run.phase,
+        RunRow.attempt == run.attempt - 1,
+    )
+    before = session.execute(query).first()
+    if before is None or before.host != host:
+        return False
+    return (before.outcome or {}).get("code") in OF_THE_HOST
+
+
+def _takes(workers: Iterable[WorkerRow], plan: Plan, change: RecordedPatch | None) -> bool:
+    """Say whether one of these workers could take a run with all its devices."""
+    said = (ClaimRequest.model_validate(row.claim) for row in workers)
+    return any(_offer(row, row.devices).fits(plan, change) for row in said)
+
+
+def _living(deed: Deed, where: ColumnElement[bool]) -> list[WorkerRow]:
+    """Return the workers there that were heard lately and take runs."""
+    query = select(WorkerRow).where(
+        where, WorkerRow.seen_at >= deed.now - SILENT_S, WorkerRow.draining.is_(False)
+    )
+    return list(deed.session.scalars(query))
+
+
+def _offer(request: ClaimRequest, devices: Iterable[str]) -> Offer:
+    """Return what a worker takes with these devices."""
+    return Offer(
+        free=tuple(devices),
+        profiles=tuple(request.profiles),
+        allow=tuple(request.allow),
+        allow_env=tuple(request.allow_env),
+        labels=request.labels,
+    )

@@ -1,0 +1,82 @@
+"""What stands in a run's growing files, as far as it is here? Its bytes, piece by piece.
+
+A piece holds whole lines. It is compressed by zlib as it arrived, and by bzip2 in large blocks once
+its run has been judged (`service.conductor.packing`); whoever reads sees no difference.
+"""
+
+import bz2
+import zlib
+from collections.abc import Iterator
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.errors import Corrupt
+from service.db.schema import PieceRow
+
+_AT_ONCE = 64
+_QUICK = 1
+_BZIP2 = b"BZh"
+
+
+def heartbeat_name(rank: int) -> str:
+    """Return the name of a rank's heartbeat file."""
+    return f"heartbeat_rank{rank}.jsonl"
+
+
+def rank_of(name: str) -> int | None:
+    """Return whose heartbeat file this is; None: none."""
+    number = name.removeprefix("heartbeat_rank").removesuffix(".jsonl")
+    return int(number) if number.isdigit() and heartbeat_name(int(number)) == name else None
+
+
+def pack(raw: bytes) -> bytes:
+    """Return bytes as a piece holds them that has just arrived: quickly compressed."""
+    return zlib.compress(raw, _QUICK)
+
+
+def pack_tight(raw: bytes) -> bytes:
+    """Return bytes as a piece holds them that nothing is added to any more."""
+    return bz2.compress(raw)
+
+
+def unpack(packed: bytes) -> bytes:
+    """Return the bytes of a piece."""
+    return bz2.decompress(packed) if packed.startswith(_BZIP2) else zlib.decompress(packed)
+
+
+def load_bytes(session: Session, run: str, file: str, most: int | None = None) -> Iterator[bytes]:
+    """Yield a file piece by piece, up to byte `most`.
+
+    Raises:
+        Corrupt: a piece is missing.
+    """
+    query = (
+        select(PieceRow.start, PieceRow.packed)
+        .where(PieceRow.run == run, PieceRow.file == file)
+        .order_by(PieceRow.start)
+        .execution_options(yield_per=_AT_ONCE)
+    )
+    offset = 0
+    with session.execute(query) as rows:  # closed too when only a part is read
+        for start, packed in rows:
+            if most is not None and offset >= most:
+                return
+            if start != offset:
+                raise Corrupt(f"{run}: {file}: bytes {offset} to {start} are not in the database")
+            raw = unpack(packed)
+            offset += len(raw)
+            yield raw if most is None or offset <= most else raw[: most - offset]
+
+
+def load_bytes_backwards(session: Session, run: str, file: str) -> Iterator[bytes]:
+    """Yield a file's pieces, whole lines each, the newest first."""
+    query = (
+        select(PieceRow.packed)
+        .where(PieceRow.run == run, PieceRow.file == file)
+        .order_by(PieceRow.start.desc())
+        .execution_options(yield_per=_AT_ONCE)
+    )
+    with session.scalars(query) as rows:
+        for packed in rows:
+            yield unpack(packed)

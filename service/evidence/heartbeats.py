@@ -1,0 +1,137 @@
+"""What did the ranks of a run say, for those who look on? Their lines, read from the files' pieces.
+
+The judge reads the files themselves (`service.judging.materialise`); REST, pages, report and
+forecast read here. A line that is no heartbeat is passed over, and so is one that a file holds
+twice: within a boot `seq` only grows.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gonogo.contract.errors import Corrupt
+from gonogo.contract.heartbeat import Heartbeat, Msg, parse_heartbeat
+from service.db.schema import PieceRow
+from service.evidence.files import heartbeat_name, rank_of, unpack
+
+MAX_BOOT_CHARS = 256
+_MSG = re.compile(r'"msg"\s*:\s*"(\w+)"')
+_AT_ONCE = 64
+
+
+def msg_on(text: str) -> str:
+    """Return the message that a line seems to carry, without reading the rest of it."""
+    found = _MSG.search(text)
+    return found.group(1) if found else ""
+
+
+def beat_on(text: str, rank: int) -> Heartbeat | None:
+    """Return the heartbeat of this rank on a line, or None."""
+    try:
+        beat = parse_heartbeat(text.encode("utf-8", "replace"))
+    except Corrupt:
+        return None
+    fits = beat.rank == rank and 0 < len(beat.boot) <= MAX_BOOT_CHARS and "\x00" not in beat.boot
+    return beat if fits else None
+
+
+def load_ranks(session: Session, run: str) -> list[int]:
+    """Return the ranks of which anything is here."""
+    query = select(PieceRow.file).where(PieceRow.run == run).distinct()
+    return sorted(rank for name in session.scalars(query) if (rank := rank_of(name)) is not None)
+
+
+def load_lines(
+    session: Session, run: str, rank: int, *, newest_first: bool = False
+) -> Iterator[str]:
+    """Yield a rank's lines; only as many pieces are read as are asked for."""
+    order = PieceRow.start.desc() if newest_first else PieceRow.start
+    query = (
+        select(PieceRow.packed)
+        .where(PieceRow.run == run, PieceRow.file == heartbeat_name(rank))
+        .order_by(order)
+        .execution_options(yield_per=_AT_ONCE)
+    )
+    with session.scalars(query) as rows:
+        for packed in rows:
+            lines = _lines_of(packed)
+            yield from reversed(lines) if newest_first else lines
+
+
+def load_beats(session: Session, run: str, rank: int, msgs: Collection[Msg]) -> Iterator[Heartbeat]:
+    """Yield a rank's distinct heartbeats of these messages, oldest first."""
+    last: dict[str, int] = {}
+    for beat in _beats(load_lines(session, run, rank), rank, msgs):
+        if beat.seq > last.get(beat.boot, -1):
+            last[beat.boot] = beat.seq
+            yield beat
+
+
+def load_newest_beats(
+    session: Session, run: str, rank: int, msgs: Collection[Msg]
+) -> Iterator[Heartbeat]:
+    """Yield a rank's heartbeats of these messages, newest first."""
+    return _beats(load_lines(session, run, rank, newest_first=True), rank, msgs)
+
+
+def _beats(lines: Iterator[str], rank: int, msgs: Collection[Msg]) -> Iterator[Heartbeat]:
+    for text in lines:
+        if msg_on(text) in msgs:
+            beat = beat_on(text, rank)
+            if beat is not None and beat.msg in msgs:
+                yield beat
+
+
+def load_heartbeats(
+    session: Session, run: str, rank: int | None, after: int, limit: int
+) -> tuple[list[dict[str, Any]], str | None]:
+    """Return lines that came after number `after`, and the number to go on from; None: no more.
+
+    `n` numbers a run's lines as they arrived. Once its files are packed, it numbers them rank by
+    rank, so whoever reads a run that is over begins anew.
+    """
+    query = (
+        select(PieceRow.file, PieceRow.start, PieceRow.n, PieceRow.packed)
+        .where(PieceRow.run == run, PieceRow.n + PieceRow.lines > after + 1)
+        .order_by(PieceRow.n)
+        .execution_options(yield_per=_AT_ONCE)
+    )
+    if rank is not None:
+        query = query.where(PieceRow.file == heartbeat_name(rank))
+    found: list[dict[str, Any]] = []
+    seen: set[tuple[int, str, int]] = set()
+    with session.execute(query) as pieces:
+        for file, start, n, packed in pieces:
+            first = n or 0
+            for place, text in enumerate(_lines_of(packed)):
+                row = _view(text, rank_of(file) or 0, first + place, start + place)
+                key = (row["rank"], row["boot"], row["seq"])
+                if row["n"] <= after or key in seen:
+                    seen.add(key)
+                    continue
+                if len(found) == limit:
+                    return found, str(found[-1]["n"])
+                seen.add(key)
+                found.append(row)
+    return found, None
+
+
+def _view(text: str, rank: int, n: int, place: int) -> dict[str, Any]:
+    """Return a line as REST shows it; one that is no heartbeat has boot ''."""
+    beat = beat_on(text, rank)
+    return {
+        "n": n,
+        "rank": rank,
+        "boot": beat.boot if beat else "",
+        "seq": beat.seq if beat else place,
+        "step": beat.step if beat else 0,
+        "msg": beat.msg[:64] if beat else "",
+        "line": text.replace("\x00", "\ufffd"),
+    }
+
+
+def _lines_of(packed: bytes) -> list[str]:
+    return unpack(packed).decode(errors="replace").split("\n")[:-1]

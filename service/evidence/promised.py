@@ -1,0 +1,31 @@
+"""Which small records of a run are here, and what did its end promise?"""
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.db.schema import RecordRow, RunRow
+from service.evidence.files import heartbeat_name
+
+
+def load_records(session: Session, run: str) -> dict[str, bytes]:
+    """Return path → bytes of the small records of a run."""
+    rows = session.scalars(select(RecordRow).where(RecordRow.run == run))
+    return {row.path: row.content for row in rows}
+
+
+def promised_files(run: RunRow) -> dict[str, int]:
+    """Return growing file → bytes that the end promised, the ranks' heartbeats among them."""
+    heartbeats = {heartbeat_name(int(rank)): int(size) for rank, size in run.sizes.items()}
+    return {**heartbeats, **(run.promised or {}).get("files", {})}
+
+
+def promised_records(run: RunRow) -> dict[str, str]:
+    """Return path → SHA-256 of the small records that the end promised."""
+    return dict((run.promised or {}).get("records", {}))
+
+
+def has_records(session: Session, run: RunRow) -> bool:
+    """Say whether every promised record is here with the promised bytes."""
+    query = select(RecordRow.path, RecordRow.sha256).where(RecordRow.run == run.id)
+    have = {path: sha256 for path, sha256 in session.execute(query)}
+    return all(have.get(path) == sha256 for path, sha256 in promised_records(run).items())

@@ -1,0 +1,180 @@
+"""Is a home whole again after a restore, and does it go on where the backup was made?"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.contract.errors import Conflict, Corrupt, NotFound, Rejected
+from gonogo.judge.ledger.sign import Trust
+from gonogo.judge.ledger.verify import verify_folder
+from gonogo.signing import load_public_key
+from service.backup import LIST, make_backup, restore_backup
+from service.context import open_context
+from service.db.migrate import migrate
+from service.http.auth import load_local_keys
+from service.settings import Settings
+from tests.service.conftest import Plane, serving
+
+
+def home_at(path: Path) -> Settings:
+    return Settings(home=path, database_url=f"sqlite:///{path}/gonogo.db")
+
+
+@pytest.fixture
+def database_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/gonogo.db"
+
+
+def passed(view: dict[str, Any]) -> int:
+    return sum(phase["verdict"] == "GO" for phase in view["phases"])
+
+
+def test_a_restored_home_goes_on(plane: Plane, tmp_path: Path) -> None:
+    experiment = plane.submit()
+    worker = plane.worker()
+    worker.run_through(plane.next_order(worker))
+    plane.wait(lambda: passed(plane.experiment(experiment)) == 1, "a first GO")
+    living = plane.next_order(worker)
+    worker.start(living)
+    folder = plane.home / "runs" / living.run
+    folder.mkdir(parents=True)
+    (folder / "order.json").write_text("{}")
+    file = tmp_path / "b.tar"
+    made = make_backup(plane.context.settings, file, time.time(), runs=True)
+    assert (made["decisions"], made["runs"], made["database"]) == (1, 1, "sqlite")
+    assert file.stat().st_mode & 0o777 == 0o600
+    # What happens afterwards is lost with it, whole and without a trace.
+    worker.run_through(living)
+    plane.wait(lambda: passed(plane.experiment(experiment)) == 2, "a second GO")
+
+    there = home_at(tmp_path / "there")
+    restored = restore_backup(there, file)
+    assert restored["decisions"] == 1
+    for name in ("key", "worker_key", "signing.key"):
+        assert (there.home / name).read_bytes() == (plane.home / name).read_bytes()
+        assert (there.home / name).stat().st_mode & 0o777 == 0o600
+    assert (there.home / "runs" / living.run / "order.json").read_text() == "{}"
+    migrate(there.database_url)
+    context = open_context(there)
+    load_local_keys(context)
+    with serving(context) as http:
+        again = Plane(context=context, http=http, home=there.home)
+        assert passed(again.experiment(experiment)) == 1
+        back = replace(worker, http=http)
+        back.run_through(living)
+        again.wait(lambda: passed(again.experiment(experiment)) == 2, "a second GO")
+        later = again.next_order(back)
+        assert later.token >> 32 > living.token >> 32, "a new epoch"
+        back.run_through(later)
+        again.wait(lambda: passed(again.experiment(experiment)) == 3, "a third GO")
+        again.wait(lambda: len(list(there.decisions.glob("dec_*.json"))) == 3, "its file")
+    trust = Trust([load_public_key(there.home / "signing.pub")])
+    assert verify_folder(there.decisions, trust).problems == []
+
+
+def test_a_decision_of_after_the_databases_moment_is_left_out(plane: Plane, tmp_path: Path) -> None:
+    experiment = plane.submit()
+    late = {"experiment": experiment}
+    plane.context.settings.decisions.mkdir(exist_ok=True)
+    for name, content in (("dec_late", late), ("dec_elsewhere", {"experiment": "exp_other"})):
+        (plane.context.settings.decisions / f"{name}.json").write_text(json.dumps(content))
+    make_backup(plane.context.settings, tmp_path / "b.tar", 0.0, runs=False)
+    with tarfile.open(tmp_path / "b.tar") as archive:
+        names = archive.getnames()
+    assert "decisions/dec_elsewhere.json" in names
+    assert "decisions/dec_late.json" not in names
+    assert names[-1] == LIST
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """A home where nothing was done yet."""
+    settings = home_at(tmp_path_factory.mktemp("first"))
+    migrate(settings.database_url)
+    context = open_context(settings)
+    load_local_keys(context)
+    context.store.close()
+    return settings
+
+
+@pytest.fixture
+def kept(first: Settings, tmp_path: Path) -> Path:
+    """Its backup."""
+    make_backup(first, tmp_path / "b.tar", 0.0, runs=False)
+    return tmp_path / "b.tar"
+
+
+def test_nothing_is_written_over(first: Settings, kept: Path) -> None:
+    with pytest.raises(Conflict, match="is there already"):
+        make_backup(first, kept, 0.0, runs=False)
+    with pytest.raises(Conflict, match=r"has gonogo\.db, key, worker_key"):
+        restore_backup(first, kept)
+
+
+def test_what_is_not_there_is_said(kept: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="has no database yet"):
+        make_backup(home_at(tmp_path / "none"), tmp_path / "c.tar", 0.0, runs=False)
+    with pytest.raises(NotFound, match="no such backup"):
+        restore_backup(home_at(tmp_path / "none"), tmp_path / "c.tar")
+    elsewhere = Settings(home=tmp_path / "none", database_url="postgresql+psycopg://db/gonogo")
+    with pytest.raises(Rejected, match="unset GONOGO_DATABASE_URL"):
+        restore_backup(elsewhere, kept)
+    assert [path.name for path in (tmp_path / "none").iterdir()] == []
+
+
+def rewritten(kept: Path, change: str) -> bytes:
+    """The bytes of a backup that something has happened to."""
+    if change == "cut":
+        return kept.read_bytes()[: kept.stat().st_size // 2]
+    target = io.BytesIO()
+    with tarfile.open(kept) as source, tarfile.open(fileobj=target, mode="w") as archive:
+        for member in source:
+            stream = source.extractfile(member)
+            assert stream is not None
+            content = stream.read()
+            if change == "missing" and member.name == "signing.key":
+                continue
+            if change == "changed" and member.name == "key":
+                content = content.replace(b"gonogo_", b"gonogo-")
+            if change == "newer" and member.name == LIST:
+                content = content.replace(b'"revision": "', b'"revision": "f')
+            if change == "unlisted" and member.name == LIST:
+                continue
+            if change == "outside" and member.name == "key":
+                member.name = "decisions/../../key"
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return target.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("cut", "not a whole backup"),
+        ("missing", r"not as it was made: signing\.key"),
+        ("changed", "not as it was made: key"),
+        ("unlisted", "backup.json is missing"),
+        ("outside", "has no place in a backup"),
+        ("newer", "newer than this one"),
+    ],
+)
+def test_what_is_not_whole_brings_nothing_back(
+    kept: Path, tmp_path: Path, change: str, says: str
+) -> None:
+    broken = tmp_path / "broken.tar"
+    broken.write_bytes(rewritten(kept, change))
+    there = home_at(tmp_path / "there")
+    with pytest.raises((Corrupt, Rejected), match=says):
+        restore_backup(there, broken)
+    assert list(there.home.iterdir()) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "b.tar", "broken.tar", "there",
+    ]  # fmt: skip

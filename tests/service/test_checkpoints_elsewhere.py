@@ -1,0 +1,152 @@
+"""A run whose host shares no disk with the control plane: from which checkpoint does it go on?"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.contract.canonical import wire_line
+from gonogo.contract.order import Order
+from gonogo.rundir import RunDir, save_json
+from tests.service.conftest import Plane
+from tests.service.fake_run import BOOT_TS, PREFLIGHT
+from tests.service.fake_worker import FakeWorker, coded
+
+FAR = "/far/away/runs"
+
+
+def seen(step: int, *, verified: bool = True, path: str | None = None) -> dict[str, Any]:
+    return {"step": step, "path": path or f"checkpoints/step_{step:06d}", "verified": verified}
+
+
+def tick(n: int, *checkpoints: dict[str, Any]) -> bytes:
+    observations = {"checkpoints": list(checkpoints)} if checkpoints else {}
+    return wire_line({"v": 1, "n": n, "mono": 1.0 + n, "ts": BOOT_TS, "observations": observations})
+
+
+def trains(worker: FakeWorker, order: Order, *messages: bytes) -> None:
+    """It runs far away, and its watcher says these stretches of its ticks."""
+    for event, more in (("check", {}), ("launch", {"preflight": PREFLIGHT}), ("step", {})):
+        worker.state(order, event, dir=f"{FAR}/{order.run}", **more)
+    start = 0
+    for content in messages:
+        part = {"name": "watch.jsonl", "start": start, "content_b64": coded(content)}
+        assert worker.telemetry(order, files=[part]).status_code == 200
+        start += len(content)
+
+
+def ended(worker: FakeWorker, order: Order, reason: str, **more: Any) -> None:
+    """The worker says how it ended; nothing of it is left to be sent."""
+    exit_record = {
+        "code": None, "signal": None, "ended_at": BOOT_TS, "ended_by": "infra",
+        "reason": reason, "text": "", "ranks": {},
+    }  # fmt: skip
+    rest = {"sizes": {}, "findings": 0, "files": {}, "records": {}}
+    answer = worker.state(order, "end", exit=exit_record, **rest, **more)
+    assert answer.status_code == 200, answer.text
+
+
+def lost(worker: FakeWorker, order: Order) -> None:
+    ended(worker, order, "keeper_lost", dir=f"{FAR}/{order.run}")
+
+
+def first_order(plane: Plane, worker: FakeWorker) -> Order:
+    plane.submit(set={"retry.infra": 3})
+    order = worker.claim()
+    assert order is not None
+    return order
+
+
+def unfit(worker: FakeWorker, order: Order, check: str) -> None:
+    """Preflight of the run fails on the worker's host."""
+    failed = {"id": check, "outcome": "fail", "text": "there is none"}
+    checks = [row for row in PREFLIGHT["checks"] if row["id"] != check]
+    record = {"v": 1, "passed": False, "checks": [*checks, failed]}
+    worker.state(order, "check", dir=f"{FAR}/{order.run}")
+    ended(worker, order, "preflight_failed", dir=f"{FAR}/{order.run}", preflight=record)
+
+
+def test_it_goes_on_from_the_newest_that_its_watcher_verified(plane: Plane) -> None:
+    worker = plane.worker()
+    order = first_order(plane, worker)
+    trains(
+        worker,
+        order,
+        tick(0) + tick(1, seen(1), seen(2)),
+        tick(2, seen(3)) + tick(3) + tick(4, seen(4, verified=False)),
+        tick(5),
+    )
+    lost(worker, order)
+    again = plane.next_order(worker)
+    assert again.resume_from is not None
+    assert again.resume_from.step == 3
+    assert again.resume_from.path == f"{FAR}/{order.run}/checkpoints/step_000003"
+
+
+@pytest.mark.parametrize("path", ["../../other/step_000009", "/etc/step_000009"])
+def test_a_path_that_leaves_the_run_is_passed_over(plane: Plane, path: str) -> None:
+    worker = plane.worker()
+    order = first_order(plane, worker)
+    trains(worker, order, tick(0, seen(1)) + tick(1, seen(9, path=path)))
+    lost(worker, order)
+    again = plane.next_order(worker)
+    assert again.resume_from is not None
+    assert again.resume_from.step == 1
+
+
+def test_one_that_its_own_host_has_no_more_is_passed_over_for_the_one_before(plane: Plane) -> None:
+    worker = plane.worker()
+    order = first_order(plane, worker)
+    trains(worker, order, tick(0, seen(1)) + tick(1, seen(2)))
+    lost(worker, order)
+    second = plane.next_order(worker)
+    assert second.resume_from is not None
+    assert second.resume_from.step == 2
+    unfit(worker, second, "resume")
+    plane.wait(lambda: _waits_on(plane, order.experiment, "step 1 on host-1"))
+    other = plane.worker(name="w2", host="host-2", boot_id="boot-9")
+    assert other.claim() is None, "the host is fit: it lacked one checkpoint"
+    third = plane.next_order(worker)
+    assert third.resume_from is not None
+    assert third.resume_from.step == 1
+
+
+def test_it_waits_for_the_host_that_has_it_while_a_worker_lives_there(plane: Plane) -> None:
+    there, other = plane.worker(), plane.worker(name="w2", host="host-2", boot_id="boot-9")
+    order = first_order(plane, there)
+    trains(there, order, tick(0, seen(1)))
+    lost(there, order)
+    plane.wait(lambda: _waits_on(plane, order.experiment, "step 1 on host-1"))
+    assert other.claim() is None
+    there.claim(draining=True)
+    again = other.claim()
+    assert again is not None
+    assert again.attempt == 2
+
+
+def test_it_does_not_wait_for_a_host_that_was_found_unfit(plane: Plane) -> None:
+    there, other = plane.worker(), plane.worker(name="w2", host="host-2", boot_id="boot-9")
+    order = first_order(plane, there)
+    trains(there, order, tick(0, seen(1)))
+    lost(there, order)
+    second = plane.next_order(there)
+    unfit(there, second, "disk")
+    third = plane.next_order(other)
+    assert third.resume_from is not None
+    assert third.resume_from.step == 1
+
+
+def _waits_on(plane: Plane, experiment: str, text: str) -> bool:
+    return text in str(plane.get(f"/experiments/{experiment}")["waiting_for"])
+
+
+def test_what_lies_at_hand_is_looked_at_whatever_was_said(plane: Plane, tmp_path: Path) -> None:
+    worker = plane.worker(home=tmp_path / "runs")
+    order = first_order(plane, worker)
+    worker.start(order)
+    part = {"name": "watch.jsonl", "start": 0, "content_b64": coded(tick(0, seen(1)))}
+    worker.telemetry(order, files=[part])
+    save_json(RunDir(tmp_path / "runs" / order.run).order, order.document())
+    ended(worker, order, "keeper_lost")
+    again = plane.next_order(worker)
+    assert again.resume_from is None, "the directory is here, and holds no checkpoint"

@@ -1,0 +1,217 @@
+"""Every process of a run is ended and that is proved; what cannot be is told by its state."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.contract.ids import Kind, new_id
+from gonogo.contract.outcome import OutcomeCode
+from gonogo.contract.records import ExitRecord, Unended
+from gonogo.rundir import RunDir
+from gonogo.supervise.keeper.kill import UNKILLABLE_S, Killer, end_marked
+from gonogo.supervise.keeper.marked import Environs, Swept
+from gonogo.supervise.lost import end_lost
+from gonogo.supervise.processes import ProcessRef, find_process
+from tests.supervise.runs import NewRun, build_test_order, wait_until
+
+FREEZER = Path("/sys/fs/cgroup/freezer")
+ROOT_OF_TWO = """
+import os, subprocess, sys, time
+from gonogo.supervise.processes import become_subreaper
+become_subreaper()
+marked, plain = dict(os.environ, GONOGO_RUN=sys.argv[1]), dict(os.environ)
+for environ in (marked, plain):
+    process = subprocess.Popen(["sleep", "120"], env=environ, start_new_session=True)
+    print(process.pid, flush=True)
+time.sleep(120)
+"""
+Two = tuple[subprocess.Popen[str], str, ProcessRef, ProcessRef]
+
+
+@pytest.fixture
+def two() -> Iterator[Two]:
+    """A keeper's stand-in with two children: one that carries a token, and one that does not."""
+    token = new_id(Kind.RUN)
+    command = [sys.executable, "-c", ROOT_OF_TWO, token]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as root:
+        assert root.stdout is not None
+        children = [find_process(int(root.stdout.readline())) for _ in range(2)]
+        assert children[0] is not None
+        assert children[1] is not None
+        yield root, token, children[0], children[1]
+        for process in children:
+            assert process is not None
+            process.send(signal.SIGKILL)
+        root.kill()
+
+
+def build_killer(two: Two, **changes: Any) -> Killer:
+    root, token, *_ = two
+    parts: dict[str, Any] = {
+        "token": token, "agent": None, "ranks": [], "spare": frozenset, "grace_s": 0.0,
+        "dump": False, "now": 0.0, "root": root.pid,
+    }  # fmt: skip
+    return Killer(**{**parts, **changes})
+
+
+Freeze = Callable[[ProcessRef], Callable[[], object]]
+
+
+@pytest.fixture
+def freeze() -> Iterator[Freeze]:
+    """Freezes a process so that nothing can kill it; what is returned lets it go on."""
+    folder = FREEZER / f"gonogo_{os.getpid()}"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"no freezer of control groups here: {error}")
+    state = folder / "freezer.state"
+
+    def stop(process: ProcessRef) -> Callable[[], object]:
+        (folder / "cgroup.procs").write_text(str(process.pid))
+        state.write_text("FROZEN")
+        wait_until(lambda: state.read_text() == "FROZEN\n", "the frost")
+        return lambda: state.write_text("THAWED")
+
+    yield stop
+    state.write_text("THAWED")
+    wait_until(lambda: not (folder / "cgroup.procs").read_text(), "the end of the frozen")
+    folder.rmdir()
+
+
+def test_what_descends_and_what_carries_the_token_is_ended(two: Two) -> None:
+    killer, (_, _, marked, plain) = build_killer(two), two
+    wait_until(lambda: killer.advance(time.monotonic()), "the end")
+    assert not marked.is_alive()
+    assert not plain.is_alive()
+    assert killer.left() == []
+
+
+class Counted(Environs):
+    """Counts its sweeps."""
+
+    sweeps = 0
+
+    def sweep(self, *args: int, **named: Any) -> Swept:
+        self.sweeps += 1
+        return super().sweep(*args, **named)
+
+
+def test_what_cannot_be_killed_is_told_after_a_minute_and_swept_on_rarely(
+    two: Two, freeze: Freeze
+) -> None:
+    environs, (_, _, marked, plain) = Counted(two[1]), two
+    killer = build_killer(two, environs=environs)
+    thaw = freeze(plain)
+    for tenth in range(40):
+        assert not killer.advance(tenth / 10)
+        assert not killer.has_given_up(tenth / 10)
+    assert not marked.is_alive()
+    assert 5 < environs.sweeps < 20
+    assert not killer.has_given_up(UNKILLABLE_S - 0.1)
+    environs.sweeps = 0
+    for tenth in range(200):
+        assert not killer.advance(UNKILLABLE_S + tenth / 10)
+        assert killer.has_given_up(UNKILLABLE_S + tenth / 10)
+    assert 3 < environs.sweeps < 10
+    (left,) = killer.left()
+    assert (left["pid"], left["state"]) == (plain.pid, "D")
+    assert Unended.model_validate(left).wchan == left["wchan"]
+    thaw()
+    wait_until(lambda: not plain.is_alive(), "its end")
+    assert killer.advance(UNKILLABLE_S + 30.0)
+
+
+def test_what_its_records_name_is_ended_without_a_token(two: Two) -> None:
+    _, token, marked, plain = two
+    assert end_marked(token, [plain]) == frozenset()
+    assert not marked.is_alive()
+    assert not plain.is_alive()
+
+
+HANGS_AT = """
+import sys, time
+for pid in (7, 4711, 8):
+    if str(pid) in sys.argv[4:]:
+        continue
+    print("?", pid, flush=True)
+    if pid == 4711:
+        time.sleep(60)
+    if pid == 8:
+        print("!", pid, 99, flush=True)
+"""
+
+
+def test_a_process_whose_environment_cannot_be_read_hangs_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    environs = Environs("run_x", limit_s=2.0, scan=HANGS_AT)
+    with caplog.at_level(logging.WARNING):
+        first = environs.sweep()
+    assert (first.found, first.whole) == (frozenset(), False)
+    assert "4711" in caplog.text
+    assert len(environs.helpers) == 1
+    again = environs.sweep()
+    assert again.found == {ProcessRef(pid=8, start_ticks=99)}
+    assert again.whole
+    for pid in environs.helpers:
+        os.waitpid(pid, 0)  # it has been killed
+
+
+def test_who_cannot_look_at_environments_at_all_is_not_waited_for_for_ever(two: Two) -> None:
+    killer = build_killer(two, environs=Environs(two[1], scan="raise SystemExit(1)"))
+    assert not killer.advance(0.0)
+    assert not killer.has_given_up(UNKILLABLE_S - 1.0)
+    assert not killer.advance(UNKILLABLE_S)
+    assert killer.has_given_up(UNKILLABLE_S)
+
+
+@pytest.mark.long
+def test_a_lost_run_of_which_something_cannot_be_killed_has_an_end_after_a_minute(
+    two: Two, freeze: Freeze, tmp_path: Path
+) -> None:
+    _, token, marked, _ = two
+    run_dir = RunDir(tmp_path / token)
+    run_dir.path.mkdir()
+    order = build_test_order(token)
+    thaw = freeze(marked)
+    assert end_lost(run_dir, order, time.time()) is None
+    assert end_lost(run_dir, order, time.time() + UNKILLABLE_S / 2) is None
+    record = end_lost(run_dir, order, time.time() + UNKILLABLE_S + 1.0)
+    assert record is not None
+    assert [(row.pid, row.state) for row in record.left] == [(marked.pid, "D")]
+    assert ExitRecord.model_validate_json(run_dir.exit.read_bytes()) == record
+    thaw()
+
+
+@pytest.mark.long
+def test_a_run_of_which_a_rank_cannot_be_killed_has_an_end_and_keeps_its_device(
+    new_run: NewRun, freeze: Freeze, tmp_path: Path
+) -> None:
+    lock = tmp_path / "locks" / "cuda:0.lock"
+    run = new_run("--lock", str(lock), world_size=1, train={"step_s": 0.05}, steps=100_000)
+    run.wait_for_step(3)
+    rank = find_process(run.beats(0)[-1]["pid"])
+    assert rank is not None
+    thaw = freeze(rank)
+    assert run.keeper is not None
+    run.keeper.send_signal(signal.SIGINT)
+    wait_until(run.dir.halt.exists, ".HALT")
+    run.keeper.send_signal(signal.SIGINT)
+    wait_until(run.dir.exit.exists, "its end", limit_s=3 * UNKILLABLE_S)
+    record = ExitRecord.model_validate_json(run.dir.exit.read_bytes())
+    assert record.reason is OutcomeCode.HALTED
+    assert [row.pid for row in record.left] == [rank.pid]
+    assert record.left[0].state == "D"
+    thaw()
+    assert run.keeper.wait(60) == 0

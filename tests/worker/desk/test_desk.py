@@ -1,0 +1,185 @@
+"""Does one round do what it should, and no more, in each state of the world?"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gonogo.contract.order import Order
+from gonogo.contract.outcome import OutcomeCode
+from gonogo.contract.records import Check, CheckOutcome, Preflight
+from gonogo.rundir import save_json
+from gonogo.supervise.locks import DeviceLocks, holding, launch_lock
+from gonogo.supervise.quarantine import load_quarantines
+from tests.supervise.orders import completed, make_order, make_run_dir, write_beats
+from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
+from worker.desk import launching
+from worker.desk.desk import Desk
+from worker.desk.launching import make_room
+from worker.host.host_probe import Probe, ProbeStore
+from worker.host.slots import Slots
+from worker.settings import load_settings
+
+
+@pytest.fixture
+def plane() -> Iterator[FakeControlPlane]:
+    with serving(FakeControlPlane()) as served:
+        yield served
+
+
+@pytest.fixture
+def desk(
+    tmp_path: Path, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Desk]:
+    """A desk with the key in its home, whose keepers are not really started."""
+    monkeypatch.setattr(ProbeStore, "result", lambda self, _: Probe(torch="2", collect_env="x"))
+    (tmp_path / "worker_key").write_text(KEY)
+    settings = load_settings({"GONOGO_HOME": str(tmp_path), "GONOGO_URL": plane.url})
+    store = ProbeStore(tmp_path, tmp_path, {})
+    made = Desk(
+        settings=settings,
+        name="w",
+        machine="a" * 32,
+        slots=Slots(home=tmp_path, names=("cpu:0",), locks=DeviceLocks(home=tmp_path)),
+        probes=store,
+        wall=lambda: 50.0,
+    )
+    yield made
+    made.close()
+
+
+def ended(desk: Desk, order: Order) -> None:
+    """A run of the desk's home that has ended and was not shipped."""
+    run_dir = make_run_dir(desk.settings.runs, order)
+    write_beats(run_dir, 0, range(5))
+    save_json(run_dir.exit, completed().wire())
+
+
+def test_a_round_of_another_worker_is_not_disturbed(desk: Desk, plane: FakeControlPlane) -> None:
+    with holding(launch_lock(desk.settings.home)):
+        assert desk.run_round() is None
+    assert plane.calls == 0
+    assert desk.run_round() == []
+
+
+def test_a_claim_says_what_is_free_and_what_is_open(desk: Desk, plane: FakeControlPlane) -> None:
+    order = make_order()
+    ended(desk, order)
+    with holding(desk.slots.locks.path("cpu:0")):
+        desk.run_round()
+        assert desk.offered == 0
+    desk.run_round()
+    assert desk.offered == 1
+    assert [(row.free, row.active) for row in plane.claims] == [
+        ([], [order.run]),
+        (["cpu:0"], [order.run]),
+    ]
+
+
+def test_without_a_key_nothing_is_asked_and_with_one_it_is(
+    desk: Desk, plane: FakeControlPlane
+) -> None:
+    (desk.settings.home / "worker_key").unlink()
+    assert desk.run_round() == []
+    assert plane.calls == 0
+    (desk.settings.home / "worker_key").write_text(KEY)
+    desk.run_round()
+    assert len(plane.claims) == 1
+
+
+def test_a_key_that_is_refused_is_read_again(desk: Desk, plane: FakeControlPlane) -> None:
+    plane.key = "renewed"
+    desk.run_round()
+    assert plane.claims == []
+    (desk.settings.home / "worker_key").write_text("renewed")
+    desk.run_round()
+    assert len(plane.claims) == 1
+
+
+def test_a_run_that_cannot_be_shipped_does_not_hold_others_back(
+    desk: Desk, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random, "random", lambda: 0.0)  # pauses of their whole length
+    unknown, known = sorted((make_order(), make_order()), key=lambda order: order.run)
+    for order in (unknown, known):
+        ended(desk, order)
+    plane.runs[known.run] = RunStore(token=1)
+    desk.run_round()
+    assert plane.runs[known.run].events()[-1] == "end"
+    calls = plane.calls
+    desk.run_round()
+    assert plane.calls == calls + 1  # the claim; the unknown run waits for its time
+
+
+def test_an_unfit_host_takes_nothing_for_a_while_each_time_longer(
+    desk: Desk, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unfit = Check(id="shm", outcome=CheckOutcome.FAIL, text="full")
+    record = Preflight(passed=False, checks=[unfit])
+    monkeypatch.setattr(launching, "run_preflight", lambda *_, **__: record)
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    plane.orders += [make_order(), make_order()]
+    desk.run_round()
+    assert plane.claims[-1].free == []  # the first run failed; nothing more is asked for
+    for pause_s, free in ((9.0, []), (2.0, ["cpu:0"]), (19.0, []), (2.0, ["cpu:0"])):
+        now[0] += pause_s
+        before = len(plane.claims)
+        desk.run_round()
+        assert plane.claims[before].free == free
+
+
+def test_a_run_that_lacks_its_checkpoint_says_nothing_of_the_host(
+    desk: Desk, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacks = Check(id="resume", outcome=CheckOutcome.FAIL, text="there is no checkpoint")
+    record = Preflight(passed=False, checks=[lacks], unfit={"GPU-a": "900 MB in use"})
+    monkeypatch.setattr(launching, "run_preflight", lambda *_, **__: record)
+    plane.orders.append(make_order())
+    desk.run_round()
+    assert plane.claims[-1].free == ["cpu:0"]
+    assert list(load_quarantines(desk.settings.home, 51.0)) == ["GPU-a"]
+
+
+@pytest.mark.parametrize("run", ["../../etc", "run_1", "exp_01ARZ3NDEKTSV4RRFFQ69G5FAV"])
+def test_a_run_whose_name_is_no_id_touches_no_file(
+    desk: Desk, plane: FakeControlPlane, run: str
+) -> None:
+    plane.orders.append(make_order(run=run))
+    assert desk.run_round() == []
+    assert not desk.settings.runs.exists()
+
+
+def test_a_keeper_that_cannot_be_started_ends_the_run(
+    desk: Desk, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(12, "no memory")
+
+    monkeypatch.setattr(launching, "start_keeper", refuse)
+    order = make_order()
+    plane.orders.append(order)
+    assert desk.run_round() == []
+    end = plane.runs[order.run].states[-1]
+    assert end.exit is not None
+    assert end.exit.reason is OutcomeCode.PREFLIGHT_FAILED
+    assert "no memory" in end.exit.text
+    assert end.exit.ended_at == 50.0
+
+
+def test_a_directory_belongs_to_the_newest_token(tmp_path: Path) -> None:
+    order = make_order(token=2)
+    path = tmp_path / order.run
+    assert make_room(path, order)
+    assert make_room(path, order)  # nothing was written yet: a worker died in between
+    save_json(path / "order.json", order.document())
+    assert not make_room(path, order)
+    assert not make_room(path, make_order(run=order.run, token=1))
+    assert make_room(path, make_order(run=order.run, token=3))
+    assert list(path.iterdir()) == []
+    (aside,) = [other for other in tmp_path.iterdir() if other != path]
+    assert aside.name.startswith(f".{order.run}.2.")

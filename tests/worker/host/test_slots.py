@@ -1,0 +1,186 @@
+"""Which devices may the worker give out, which are free, and which does a run get?"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.contract.errors import Rejected, Unavailable
+from gonogo.slots import most_ranks
+from gonogo.supervise.devices.listing import DeviceListed, Listing
+from gonogo.supervise.locks import DeviceLocks, holding, is_locked, open_host_folder
+from gonogo.supervise.quarantine import quarantine
+from tests.supervise.orders import make_order
+from worker.host import slots
+from worker.host.slots import Slots, choose_devices, find_slots
+
+ROWS = [DeviceListed(uuid=f"GPU-{mark}", index=n, name="H200") for n, mark in enumerate("abc")]
+
+
+@pytest.fixture
+def listing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host of three GPUs."""
+    monkeypatch.setattr(slots, "list_host_devices", lambda: Listing(devices=ROWS))
+
+
+def found(home: Path, wanted: str | None = None, **more: Any) -> tuple[str, ...]:
+    environ = more.pop("environ", {})
+    made = find_slots(home, wanted=wanted, environ=environ, locks=home / "shared", dev=home, **more)
+    return made.names
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ("cpu:2", ("cpu:0", "cpu:1")),
+        ("cpu:1", ("cpu:0",)),
+        ("cpu:0", ("cpu:0",)),
+        ("cpu:0, cpu:1", ("cpu:0", "cpu:1")),
+        (None, ("cpu:0",)),
+    ],
+)
+def test_slots_of_a_host_without_gpus_are_those_that_are_named(
+    tmp_path: Path, wanted: str | None, expected: tuple[str, ...]
+) -> None:
+    assert found(tmp_path, wanted) == expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "visible", "expected"),
+    [
+        (None, None, ("GPU-a", "GPU-b", "GPU-c")),
+        (None, "GPU-c,GPU-a", ("GPU-c", "GPU-a")),
+        (None, "2", ("GPU-c",)),
+        (None, "", ("cpu:0",)),
+        ("cuda:0,cuda:2", None, ("GPU-a", "GPU-c")),
+        ("GPU-b", None, ("GPU-b",)),
+        ("GPU-b", "GPU-a,GPU-b", ("GPU-b",)),
+    ],
+)
+def test_gpus_are_uuids_inside_what_the_worker_was_given(
+    tmp_path: Path,
+    listing: None,
+    wanted: str | None,
+    visible: str | None,
+    expected: tuple[str, ...],
+) -> None:
+    (tmp_path / "nvidia4").touch()  # a container's node; its number says nothing
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert found(tmp_path, wanted, environ=environ) == expected
+
+
+@pytest.mark.parametrize("wanted", ["gpu:0", "cuda", "cuda:x", "cuda:0,,cuda:1", "cpu:-1", "GPU-z"])
+def test_a_wish_that_names_no_device_is_refused(tmp_path: Path, listing: None, wanted: str) -> None:
+    with pytest.raises(Rejected, match="GONOGO_WORKER_DEVICES"):
+        found(tmp_path, wanted)
+
+
+def test_a_gpu_that_others_were_given_is_refused(tmp_path: Path, listing: None) -> None:
+    with pytest.raises(Rejected, match="no GPU-a here"):
+        found(tmp_path, "GPU-a", environ={"CUDA_VISIBLE_DEVICES": "GPU-b"})
+
+
+def test_a_host_whose_driver_does_not_answer_is_no_host_without_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "list_host_devices", lambda: Listing(error="Unknown Error"))
+    assert found(tmp_path) == ("cpu:0",)
+    (tmp_path / "nvidia0").touch()
+    with pytest.raises(Unavailable, match="Unknown Error"):
+        found(tmp_path)
+
+
+def test_made_up_devices_keep_their_locks_in_the_home(tmp_path: Path) -> None:
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps({"devices": [{"uuid": "GPU-made", "index": 0}]}))
+    made = find_slots(tmp_path, wanted=None, environ={}, script=script, locks=tmp_path / "shared")
+    assert (made.names, made.locks.shared) == (("GPU-made",), None)
+
+
+def test_a_slot_is_free_until_somebody_locks_it(tmp_path: Path) -> None:
+    made = Slots(home=tmp_path, names=("cpu:0", "cpu:1"), locks=DeviceLocks(home=tmp_path))
+    assert made.free() == ("cpu:0", "cpu:1")
+    with holding(made.locks.path("cpu:1")):
+        assert made.free() == ("cpu:0",)
+    assert made.free() == ("cpu:0", "cpu:1")
+
+
+def test_two_homes_of_one_host_see_each_others_gpus_and_not_their_cpus(
+    tmp_path: Path, listing: None
+) -> None:
+    one, two = (
+        find_slots(
+            tmp_path / home,
+            wanted="GPU-a,GPU-b",
+            environ={},
+            locks=tmp_path / "shared",
+            dev=tmp_path,
+        )
+        for home in ("one", "two")
+    )
+    assert str(tmp_path / "shared") in one.describe()
+    with holding(one.locks.path("GPU-a")), holding(one.locks.path("cpu:0")):
+        assert two.free() == ("GPU-b",)
+        assert not is_locked(two.locks.path("cpu:0"))
+
+
+def test_without_the_hosts_folder_the_home_is_used_and_said(tmp_path: Path, listing: None) -> None:
+    (tmp_path / "shared").touch()  # no folder can be made here
+    made = find_slots(
+        tmp_path / "home", wanted=None, environ={}, locks=tmp_path / "shared", dev=tmp_path
+    )
+    assert made.locks.shared is None
+    (tmp_path / "nvidia0").touch()
+    made = find_slots(
+        tmp_path / "home", wanted=None, environ={}, locks=tmp_path / "shared", dev=tmp_path
+    )
+    assert "other homes are not seen" in made.describe()
+    assert "GPU-a (cuda:0, H200)" in made.describe()
+
+
+def test_the_hosts_folder_is_everybodys(tmp_path: Path) -> None:
+    folder = open_host_folder(tmp_path / "locks")
+    assert folder is not None
+    assert folder.stat().st_mode & 0o7777 == 0o1777
+    locks = DeviceLocks(home=tmp_path, shared=folder)
+    with holding(locks.path("GPU-a")):
+        assert os.stat(locks.path("GPU-a")).st_mode & 0o777 == 0o666
+
+
+def test_a_device_in_quarantine_is_not_free(tmp_path: Path) -> None:
+    names = ("GPU-a", "GPU-b")
+    made = Slots(home=tmp_path, names=names, locks=DeviceLocks(home=tmp_path))
+    quarantine(tmp_path, "GPU-a", "Xid 79", now=0.0)
+    assert made.free(now=1.0) == ("GPU-b",)
+
+
+def test_while_a_keeper_of_before_holds_a_number_no_gpu_is_free(tmp_path: Path) -> None:
+    made = Slots(home=tmp_path, names=("GPU-a", "cpu:0"), locks=DeviceLocks(home=tmp_path))
+    with holding(tmp_path / "locks" / "cuda:3.lock"):
+        assert made.free() == ("cpu:0",)
+    assert made.free() == ("GPU-a", "cpu:0")
+
+
+@pytest.mark.parametrize(
+    ("profile", "ranks", "free", "expected"),
+    [
+        ("cpu", 2, ("cpu:0", "cpu:1"), ("cpu:0",)),
+        ("cpu", 2, (), None),
+        ("h200", 2, ("GPU-a", "GPU-b", "GPU-c"), ("GPU-a", "GPU-b")),
+        ("h200", 2, ("GPU-a",), None),
+        ("h200", 1, ("cpu:0",), None),
+        ("h200", 1, ("GPU-a", "MIG-b"), ("MIG-b",)),
+        ("h200", 2, ("MIG-a", "MIG-b"), None),  # CUDA shows a process one slice
+        ("h200", 2, ("MIG-a", "GPU-b", "GPU-c"), ("GPU-b", "GPU-c")),
+    ],
+)
+def test_a_gpu_run_takes_a_device_a_rank_and_a_cpu_run_one_slot(
+    profile: str, ranks: int, free: tuple[str, ...], expected: tuple[str, ...] | None
+) -> None:
+    assert choose_devices(make_order(profile=profile, world_size=ranks), free) == expected
+    if profile != "cpu":
+        assert (most_ranks(free) >= ranks) is (expected is not None), "what the service counts"

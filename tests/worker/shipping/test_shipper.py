@@ -1,0 +1,421 @@
+"""Does everything in a run directory arrive once and in order, whatever the network does?"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from gonogo.contract.agent import MAX_LOG_BYTES, MAX_RECORD_BYTES, CommandKind
+from gonogo.contract.finding import Severity
+from gonogo.rundir import RunDir, save_json
+from tests.supervise.orders import (
+    beat,
+    completed,
+    make_order,
+    make_run_dir,
+    write_beats,
+    write_finding,
+)
+from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
+from worker.client import ControlPlane
+from worker.shipping import parts, shipper
+from worker.shipping.shipper import STALE_AGAIN_S, Shipper
+
+ORDER = make_order(token=7)
+NewShipper = Callable[[], Shipper]
+
+
+@pytest.fixture
+def plane() -> Iterator[FakeControlPlane]:
+    with serving(FakeControlPlane(runs={ORDER.run: RunStore(token=7)})) as served:
+        yield served
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> RunDir:
+    return make_run_dir(tmp_path, ORDER)
+
+
+@pytest.fixture
+def new_shipper(run_dir: RunDir, plane: FakeControlPlane) -> Iterator[NewShipper]:
+    """Factory of shippers of the run, each with a connection of its own."""
+    clients: list[ControlPlane] = []
+
+    def make() -> Shipper:
+        clients.append(ControlPlane(plane.url, KEY))
+        return Shipper(run_dir, ORDER.run, ORDER.token, clients[-1])
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+def arrived(plane: FakeControlPlane) -> RunStore:
+    return plane.runs[ORDER.run]
+
+
+def finish_in(shipping: Shipper, tries: int) -> bool:
+    return any(shipping.finish(completed()) for _ in range(tries))
+
+
+@pytest.mark.parametrize("lose_every", [0, 3, 4, 7], ids=lambda n: f"lose-every-{n}")
+def test_every_line_arrives_once_and_in_order_over_a_lossy_network(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper, lose_every: int
+) -> None:
+    plane.lose_every = lose_every
+    shipping = new_shipper()
+    expected: dict[str, list[str]] = {"0": [], "1": []}
+    clock = itertools.count(step=10.0)
+    for part in range(6):
+        for rank in (0, 1):
+            expected[str(rank)] += write_beats(run_dir, rank, range(part * 20, part * 20 + 20))
+        shipping.ship(next(clock))
+    write_finding(run_dir, "a")
+    assert finish_in(shipping, 400)
+    assert arrived(plane).lines == expected
+    assert arrived(plane).events()[-1] == "end"
+    assert set(arrived(plane).findings) == {"a"}
+
+
+def test_another_shipper_goes_on_where_the_control_plane_stands(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    first = write_beats(run_dir, 0, range(50))
+    new_shipper().ship(0.0)
+    second = write_beats(run_dir, 0, range(50, 80))
+    assert new_shipper().finish(completed())
+    assert arrived(plane).lines["0"] == first + second
+
+
+def test_a_torn_last_line_waits_for_its_end(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    whole = beat(0, 0)
+    run_dir.heartbeat(0).write_bytes(whole + beat(0, 1)[:20])
+    shipping = new_shipper()
+    shipping.ship(0.0)
+    assert arrived(plane).offsets == {"0": len(whole)}
+    run_dir.heartbeat(0).write_bytes(whole + beat(0, 1))
+    shipping.ship(1.0)
+    assert arrived(plane).offsets == {"0": len(whole + beat(0, 1))}
+
+
+def test_the_end_tells_the_bytes_of_complete_lines_and_the_different_findings(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    write_beats(run_dir, 0, range(3))
+    size = run_dir.heartbeat(0).stat().st_size
+    with run_dir.heartbeat(0).open("ab") as stream:
+        stream.write(b'{"torn')
+    for key in ("a", "b", "a"):
+        write_finding(run_dir, key)
+    assert new_shipper().finish(completed())
+    end = arrived(plane).states[-1]
+    assert (end.sizes, end.findings) == ({"0": size}, 2)
+    assert end.exit is not None
+
+
+def test_events_come_in_the_order_of_the_lifecycle(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    shipping = new_shipper()
+    run_dir.preflight.rename(run_dir.preflight.with_suffix(".later"))
+    shipping.report()
+    assert arrived(plane).events() == ["check"]
+    run_dir.preflight.with_suffix(".later").rename(run_dir.preflight)
+    shipping.ship(0.0)
+    assert arrived(plane).events() == ["check", "launch"]
+    write_beats(run_dir, 0, range(2))
+    shipping.ship(10.0)
+    assert arrived(plane).events() == ["check", "launch", "step"]
+    assert arrived(plane).states[-1].at == 100.0
+    write_finding(run_dir, "h", Severity.HALT)
+    assert shipping.finish(completed())
+    assert arrived(plane).events() == ["check", "launch", "step", "halt", "end"]
+
+
+def test_a_boot_line_is_no_step(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    run_dir.heartbeat(0).write_bytes(beat(0, 0, msg="boot", step=0))
+    new_shipper().ship(0.0)
+    assert "step" not in arrived(plane).events()
+
+
+def test_a_stale_token_comes_back_as_supersede_and_ends_the_shipping(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    arrived(plane).token = 8
+    write_beats(run_dir, 0, range(3))
+    shipping = new_shipper()
+    for now in (0.0, 0.5, STALE_AGAIN_S - 0.1):
+        assert shipping.ship(now) is None, "once is not enough"
+        assert not shipping.fenced
+    ack = shipping.ship(STALE_AGAIN_S + 1.0)
+    assert ack is not None
+    assert ack.command is not None
+    assert ack.command.kind is CommandKind.SUPERSEDE
+    assert shipping.finish(completed())
+    assert (run_dir.path / ".shipped").exists()
+    assert arrived(plane).lines == {}
+
+
+@pytest.mark.parametrize(
+    ("extra", "reported"),
+    [
+        ({}, False),
+        ({"state": "running", "allowed": ["halt"]}, True),
+        ({"code": "stale_token"}, False),
+        ({"code": "stale_token", "token": ORDER.token}, False),
+        ({"code": "stale_token", "token": ORDER.token - 1}, False),
+    ],
+    ids=["bare", "past", "no number", "our number", "older number"],
+)
+def test_a_409_of_anyone_else_is_weather(
+    run_dir: RunDir,
+    plane: FakeControlPlane,
+    new_shipper: NewShipper,
+    extra: dict[str, object],
+    reported: bool,
+) -> None:
+    """A proxy's, a step that does not fit: whoever does not name a newer token fences nothing."""
+    plane.refuse, plane.extra = {"state": 409}, extra
+    shipping = new_shipper()
+    shipping.report()
+    for now in (0.0, 10.0, 100.0):
+        shipping.ship(now)
+    assert not shipping.fenced
+    assert not shipping.stale
+    plane.refuse = {}
+    shipping.report()
+    assert (arrived(plane).events() == []) is reported
+    assert shipping.finish(completed())
+
+
+def test_an_operators_command_comes_with_the_answer(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    arrived(plane).command = {"kind": "halt", "reason": "lunch", "actor": "eve"}
+    ack = new_shipper().ship(0.0)
+    assert ack is not None
+    assert ack.command is not None
+    assert ack.command.reason == "lunch"
+
+
+def test_an_outage_costs_nothing_and_is_not_hammered_at(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    shipping = new_shipper()
+    plane.down = True
+    lines = write_beats(run_dir, 0, range(10))
+    for tenth in range(100):
+        assert shipping.ship(tenth / 10) is None
+    assert plane.calls < 30
+    plane.down = False
+    assert shipping.ship(100.0) is not None
+    assert arrived(plane).lines["0"] == lines
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 409, 422, 500])
+def test_an_answer_that_is_no_stale_token_never_gives_a_run_up(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper, status: int
+) -> None:
+    plane.refuse = {"telemetry": status}
+    shipping = new_shipper()
+    assert shipping.ship(0.0) is None
+    assert not shipping.finish(completed())
+    assert not (run_dir.path / ".shipped").exists()
+    plane.refuse = {}
+    assert shipping.finish(completed())
+
+
+@pytest.mark.parametrize("call", ["findings", "evidence"])
+def test_refused_findings_or_evidence_do_not_hold_heartbeats_back(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper, call: str
+) -> None:
+    plane.refuse = {call: 422}
+    write_finding(run_dir, "a")
+    run_dir.evidence.mkdir()
+    (run_dir.evidence / "stack.txt").write_text("frames")
+    lines = write_beats(run_dir, 0, range(5))
+    assert new_shipper().ship(0.0) is not None
+    assert arrived(plane).lines["0"] == lines
+
+
+def test_a_lost_cache_repeats_only_what_is_idempotent(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    lines = write_beats(run_dir, 0, range(5))
+    write_finding(run_dir, "a")
+    new_shipper().ship(0.0)
+    (run_dir.path / ".reported.json").write_text('{"events": [tor')
+    assert new_shipper().finish(completed())
+    assert arrived(plane).lines["0"] == lines
+    assert list(arrived(plane).findings) == ["a"]
+
+
+def test_a_long_log_is_sent_as_its_tail(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    data = b"".join(b"line %07d\n" % n for n in range(200_000))
+    run_dir.torchrun_log.write_bytes(data)
+    assert new_shipper().finish(completed())
+    end, text = arrived(plane).logs["torchrun.log"]
+    assert end == len(data)
+    assert text.encode() == data[-MAX_LOG_BYTES:]
+
+
+def test_a_log_that_is_no_text_is_sent_all_the_same(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    run_dir.torchrun_log.write_bytes(b"a\x00\xff\xfeb\n")
+    assert new_shipper().finish(completed())
+    assert arrived(plane).logs["torchrun.log"] == (6, "a\ufffd\ufffd\ufffdb\n")
+
+
+def test_more_lines_than_one_message_takes_go_in_several(
+    run_dir: RunDir,
+    plane: FakeControlPlane,
+    new_shipper: NewShipper,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(parts, "MAX_TELEMETRY_LINES", 7)
+    lines = write_beats(run_dir, 0, range(40))
+    shipping = new_shipper()
+    shipping.ship(0.0)
+    assert shipping.backlog_lines == pytest.approx(0, abs=1)
+    assert arrived(plane).lines["0"] == lines
+    assert arrived(plane).telemetry >= 6
+
+
+def test_a_line_longer_than_a_message_still_passes(
+    run_dir: RunDir,
+    plane: FakeControlPlane,
+    new_shipper: NewShipper,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shipper, "MAX_BATCH_BYTES", 1)
+    long = beat(0, 0, text="x" * 65_000)
+    run_dir.heartbeat(0).write_bytes(long + beat(0, 1))
+    assert new_shipper().finish(completed())
+    assert arrived(plane).offsets["0"] == len(long + beat(0, 1))
+
+
+def test_a_line_of_carriage_returns_blocks_nothing(
+    run_dir: RunDir,
+    plane: FakeControlPlane,
+    new_shipper: NewShipper,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(parts, "MAX_TELEMETRY_LINES", 5)
+    run_dir.heartbeat(0).write_bytes(b"\r" * 50 + b"\n" + beat(0, 1))
+    assert new_shipper().finish(completed())
+    assert arrived(plane).lines["0"][-1] == beat(0, 1).decode().rstrip("\n")
+
+
+def test_a_control_plane_that_takes_nothing_ends_the_attempt(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    write_beats(run_dir, 0, range(5))
+    with plane.lock:
+        arrived(plane).offsets["0"] = 3  # a place where the file's lines do not begin
+    shipping = new_shipper()
+    assert shipping.finish(completed())
+    assert arrived(plane).offsets["0"] == run_dir.heartbeat(0).stat().st_size
+
+
+def test_findings_go_out_before_the_heartbeats(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    plane.refuse = {"telemetry": 500}
+    write_finding(run_dir, "h", Severity.HALT)
+    write_beats(run_dir, 0, range(5))
+    assert new_shipper().ship(0.0) is None
+    assert set(arrived(plane).findings) == {"h"}
+
+
+def test_a_shipped_run_is_not_shipped_again(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    save_json(run_dir.path / ".shipped", {"v": 1})
+    assert new_shipper().finish(completed())
+    assert plane.calls == 0
+
+
+STRANGE = [
+    b'{"v":1}\r\n',
+    b"\xff\xfe not utf-8\n",
+    b"\n",
+    b"null \x00 byte\n",
+    "ü".encode() + b"\n",
+    b"x" * 70_000 + b"\n",
+    b"\r" * 6_000 + b"\n",
+]
+
+
+@pytest.mark.parametrize("lose_every", [0, 3], ids=lambda n: f"lose-every-{n}")
+def test_growing_files_arrive_byte_by_byte_whatever_stands_in_them(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper, lose_every: int
+) -> None:
+    plane.lose_every = lose_every
+    expected = {"watch.jsonl": b"", "devices.jsonl": b"", "findings.jsonl": b""}
+    heartbeats = b""
+    shipping = new_shipper()
+    clock = itertools.count(step=10.0)
+    for line in STRANGE:
+        for name in expected:
+            expected[name] += line
+            (run_dir.path / name).write_bytes(expected[name] + b"torn")
+        heartbeats += line
+        run_dir.heartbeat(0).write_bytes(heartbeats + b"torn")
+        shipping.ship(next(clock))
+    assert finish_in(shipping, 400)
+    store = arrived(plane)
+    assert store.files == expected
+    assert store.raw["0"] == heartbeats
+    assert store.states[-1].files == {name: len(raw) for name, raw in expected.items()}
+
+
+def test_ticks_of_a_long_run_arrive_in_parts(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    ticks = b'{"n":0}\n' * 200_000 + b"y" * 3_000_000 + b"\n"
+    run_dir.watch.write_bytes(ticks + b"torn")
+    assert new_shipper().finish(completed())
+    assert arrived(plane).files["watch.jsonl"] == ticks
+
+
+def test_small_records_arrive_as_they_stand_and_are_promised_by_digest(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    small = {
+        "exit.json": b'{ "v": 1,\r\n "half',
+        "exit_rank1.json": b"",
+        "model.json": b"\xff",
+        "preflight/preflight.json": b"{}",
+    }
+    (run_dir.path / "preflight").mkdir(exist_ok=True)
+    for name, content in small.items():
+        (run_dir.path / name).write_bytes(content)
+    (run_dir.path / "env.json").write_bytes(b"z" * (MAX_RECORD_BYTES + 1))
+    (run_dir.path / "exit_rank0.json").mkdir()
+    (run_dir.path / "keeper.json").write_bytes(b"{}")
+    assert new_shipper().finish(completed())
+    store = arrived(plane)
+    assert store.records == {**small, "order.json": run_dir.order.read_bytes()}
+    assert store.states[-1].records == {
+        name: sha256(content).hexdigest() for name, content in store.records.items()
+    }
+
+
+def test_record_that_is_refused_is_not_promised_and_the_end_arrives(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    plane.refuse["records"] = 413
+    assert new_shipper().finish(completed())
+    assert arrived(plane).events()[-1] == "end"
+    assert arrived(plane).states[-1].records == {}

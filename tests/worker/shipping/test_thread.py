@@ -1,0 +1,103 @@
+"""The shipping thread: it never stops trying, and hands over what the control plane asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+
+from gonogo.contract.agent import Command, CommandKind, TelemetryAck
+from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.contract.records import ExitRecord
+from tests.supervise.runs import wait_until
+from worker.shipping.thread import ShippingThread
+
+EXIT = ExitRecord(ended_at=1.0, ended_by=Actor.TRAINER, reason=OutcomeCode.COMPLETED)
+
+
+class ShipperOnPaper:
+    """Answers with what it was given; raises what is an exception."""
+
+    def __init__(self, answers: list[Any]) -> None:
+        self.answers = answers
+        self.backlog_lines = 7
+        self.suspects: list[bool] = []
+        self.finishes = [False, True]
+
+    def ship(self, _now: float, *, suspect: bool) -> TelemetryAck | None:
+        self.suspects.append(suspect)
+        answer = self.answers.pop(0) if self.answers else None
+        if isinstance(answer, Exception):
+            raise answer
+        return cast("TelemetryAck | None", answer)
+
+    def finish(self, record: ExitRecord) -> bool:
+        assert record is EXIT
+        return self.finishes.pop(0)
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[ShipperOnPaper], ShippingThread]]:
+    started: list[ShippingThread] = []
+    monkeypatch.setattr("worker.shipping.thread.PAUSE_S", 0.01)
+    monkeypatch.setattr("worker.shipping.thread.FAILURE_PAUSE_S", 0.01)
+    monkeypatch.setattr("worker.shipping.thread.FINISH_PAUSE_S", 0.01)
+
+    def begin(shipper: ShipperOnPaper) -> ShippingThread:
+        thread = ShippingThread(lambda: cast("Any", shipper))
+        started.append(thread)
+        thread.start()
+        return thread
+
+    yield begin
+    for thread in started:
+        thread.stop()
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+def test_command_is_handed_over_once(start: Callable[[ShipperOnPaper], ShippingThread]) -> None:
+    asked = Command(kind=CommandKind.HALT, reason="r")
+    thread = start(ShipperOnPaper([None, TelemetryAck(command=asked), TelemetryAck()]))
+    assert wait_until(thread.take_command, "the command") == asked
+    assert thread.take_command() is None
+    assert thread.backlog_lines == 7
+
+
+def test_bug_in_shipping_is_counted_and_shipping_goes_on(
+    start: Callable[[ShipperOnPaper], ShippingThread], caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = Command(kind=CommandKind.CANCEL)
+    answers = [RuntimeError("a bug"), RuntimeError("again"), TelemetryAck(command=asked)]
+    thread = start(ShipperOnPaper(answers))
+    assert wait_until(thread.take_command, "the command") == asked
+    assert thread.failures == 2
+    assert "a bug" in caplog.text
+
+
+def test_silence_ends_with_an_answer_only(
+    start: Callable[[ShipperOnPaper], ShippingThread],
+) -> None:
+    shipper = ShipperOnPaper([])
+    thread = start(shipper)
+    wait_until(lambda: len(shipper.suspects) >= 5, "some silence")
+    before = thread.silent_s()
+    assert before > 0
+    shipper.answers.append(TelemetryAck())
+    wait_until(lambda: thread.silent_s() < before, "an answer")
+
+
+def test_end_is_shipped_until_it_arrived(start: Callable[[ShipperOnPaper], ShippingThread]) -> None:
+    shipper = ShipperOnPaper([])
+    thread = start(shipper)
+    thread.finish(EXIT)
+    assert thread.finished.wait(5)
+    assert shipper.finishes == []
+
+
+def test_suspicion_rides_along(start: Callable[[ShipperOnPaper], ShippingThread]) -> None:
+    shipper = ShipperOnPaper([])
+    thread = start(shipper)
+    thread.suspect = True
+    wait_until(lambda: any(shipper.suspects), "the flag")

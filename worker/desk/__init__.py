@@ -1,0 +1,1 @@
+"""What the worker's main thread does: claim runs, start their keepers, end what lost its keeper."""

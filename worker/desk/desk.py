@@ -1,0 +1,205 @@
+"""How does a run come to this host? One round: reap, claim over HTTP, launch (`launching`).
+
+Guarantees: a round may be made at any moment, any number of times, by any number of workers of a
+home; one at a time holds the launch lock.
+"""
+
+import logging
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gonogo import __version__
+from gonogo.contract.agent import ClaimAnswer, ClaimRequest
+from gonogo.contract.errors import NotAllowed, Rejected, Unavailable
+from gonogo.contract.order import Order
+from gonogo.rundir import RunDir
+from gonogo.supervise.locks import holding, launch_lock
+from gonogo.supervise.processes import boot_id
+from gonogo.supervise.start import start_draining
+from worker.backoff import Backoff
+from worker.client import ControlPlane
+from worker.desk.launching import KEEPER_MODULE, Launch, Launching
+from worker.desk.reaper import reap
+from worker.host.claim_book import ClaimBook
+from worker.host.host_probe import ProbeStore
+from worker.host.inventory import Inventory
+from worker.host.slots import Slots
+from worker.settings import Settings, keeper_environ
+from worker.shipping.shipper import Shipper
+
+RETRY = Backoff(first_s=1.0, longest_s=5.0)
+REST = Backoff(first_s=10.0, longest_s=600.0, jitter=0.0)
+"""How long a host takes nothing after it was not fit for a run: its own affair, so no jitter."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Desk:
+    """Claims runs for the devices of one worker; used from the main thread only."""
+
+    settings: Settings
+    name: str
+    machine: str
+    """What tells this host from every other."""
+    slots: Slots
+    probes: ProbeStore
+    metrics_url: str | None = None
+    draining: bool = False
+    keeper_module: str = KEEPER_MODULE
+    wall: Callable[[], float] = time.time
+    """The clock of the records that this worker writes."""
+    offered: int = 0
+    """How many devices the last claim offered; when more are free now, it is time for another."""
+    _inventory: Inventory = field(init=False)
+    _book: ClaimBook = field(init=False)
+    _called_stale: dict[str, float] = field(default_factory=dict)
+    _client: ControlPlane | None = None
+    _reachable: bool = True
+    _children: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _retries: dict[str, Backoff] = field(default_factory=dict)
+    _rest: Backoff = REST
+
+    def __post_init__(self) -> None:
+        self._inventory = Inventory(self.settings.runs, self.machine)
+        self._book = ClaimBook(self.settings.home)
+
+    def run_round(self) -> list[str] | None:
+        """Reap what is lost, claim until there is nothing more; return the runs started.
+
+        None when another worker of this home is making a round just now.
+        """
+        self._children = [child for child in self._children if child.poll() is None]
+        started: list[str] = []
+        with holding(launch_lock(self.settings.home)) as mine:
+            if not mine:
+                return None
+            self._reap_all()
+            for _ in range(len(self.slots.names) + 1):
+                claim = self._claim()
+                if claim is None or claim.order is None:
+                    break
+                launch = self._launch(claim.order, claim.secret)
+                if launch.keeper is not None:
+                    self._rest = REST
+                    self._children.append(launch.keeper)
+                    started.append(claim.order.run)
+                elif launch.host_unfit:
+                    self._take_a_rest()
+        return started
+
+    def free(self) -> tuple[str, ...]:
+        """Return the devices that no keeper holds and that are fit; none while the host rests."""
+        if time.monotonic() < self._rest.not_before:
+            return ()
+        return self.slots.free(self.wall())
+
+    def close(self) -> None:
+        """Let go of the connection and of a measurement under way; runs live on."""
+        self.probes.stop()
+        self._forget_client()
+
+    def _reap_all(self) -> None:
+        """End and ship what has no keeper; a run that cannot be shipped waits ever longer."""
+        now = time.monotonic()
+        for run in self._inventory.open_runs():
+            retry = self._retries.get(run.run, RETRY)
+            if run.keeper is not None or now < retry.not_before:
+                continue
+            was_ended = run.ended
+            reaped = reap(run, self._shipper, self.wall())
+            if run.ended and not was_ended:
+                draining = start_draining(
+                    run.path,
+                    home=self.settings.home,
+                    locks=self.slots.locks,
+                    environ=keeper_environ(self.settings, None),
+                )
+                self._children += [] if draining is None else [draining]
+            if reaped:
+                self._retries.pop(run.run, None)
+                self._book.forget(run.run)
+            else:
+                self._retries[run.run] = retry.later(time.monotonic())
+
+    def _shipper(self, run_dir: RunDir, order: Order) -> Shipper | None:
+        client = self._connect()
+        if client is None:
+            return None
+        return Shipper(run_dir, order.run, order.token, client, called_stale=self._called_stale)
+
+    def _take_a_rest(self) -> None:
+        """Take nothing for a while, so that a sick host does not fail every run of the queue."""
+        self._rest = self._rest.later(time.monotonic())
+        text = "not fit: takes nothing for %g s"
+        _log.error(text, self._rest.pause_s, extra={"action": "host_rests"})
+
+    def _launch(self, order: Order, secret: str | None) -> Launch:
+        """Start what was claimed, on the devices that are free."""
+        launching = Launching(
+            settings=self.settings,
+            machine=self.machine,
+            locks=self.slots.locks,
+            book=self._book,
+            probes=self.probes,
+            keeper_module=self.keeper_module,
+            wall=self.wall,
+        )
+        return launching.accept(order, secret, self._shipper, self.free())
+
+    def _claim(self) -> ClaimAnswer | None:
+        """Offer what is free; return a claim or None (nothing to do, or nobody to ask)."""
+        free = self.free()
+        self.offered = len(free)
+        client = self._connect()
+        if client is None:
+            return None
+        request = ClaimRequest(
+            worker=self.name,
+            host=self.settings.host,
+            boot_id=boot_id(),
+            machine_id=self.machine,
+            pid=os.getpid(),
+            version=__version__,
+            labels=dict(self.settings.labels),
+            devices=list(self.slots.names),
+            free=list(free),
+            active=[run.run for run in self._inventory.open_runs()],
+            allow=list(self.settings.allow),
+            allow_env=list(self.settings.allow_env),
+            metrics_url=self.metrics_url,
+            draining=self.draining,
+        )
+        try:
+            claim = client.post_claim(request)
+        except (Unavailable, Rejected) as error:
+            self._note_unreachable(error)
+            return None
+        if not self._reachable:
+            _log.info("the control plane answers again", extra={"action": "reachable"})
+        self._reachable = True
+        return claim
+
+    def _connect(self) -> ControlPlane | None:
+        """Return the client; None while there is no key yet."""
+        if self._client is None:
+            key = self.settings.key()
+            if key is None:
+                return None
+            self._client = ControlPlane(self.settings.url, key, secret_of=self._book.load)
+        return self._client
+
+    def _note_unreachable(self, error: Exception) -> None:
+        if self._reachable:
+            _log.warning("no claim: %s", error, extra={"action": "claim_failed"})
+        self._reachable = False
+        if isinstance(error, NotAllowed):
+            self._forget_client()  # the key may have been made anew
+
+    def _forget_client(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None

@@ -1,0 +1,188 @@
+"""How does a claimed run begin? Its directory, the checks of this host, its keeper.
+
+Guarantees: the order is on disk before anything acts on it, so a worker killed at any point leaves
+a run that either was never begun (the control plane gives it out again, or the reaper ends it as
+infra) or has a keeper. A stale token starts nothing.
+"""
+
+import logging
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gonogo.contract.errors import Corrupt
+from gonogo.contract.ids import Kind, is_id
+from gonogo.contract.order import Order
+from gonogo.contract.outcome import OutcomeCode
+from gonogo.contract.records import Check, CheckOutcome, Preflight
+from gonogo.planning.resolve import checkout_root
+from gonogo.rundir import RunDir, load_record, save_json
+from gonogo.supervise.locks import DeviceLocks
+from gonogo.supervise.lost import build_infra_exit
+from gonogo.supervise.processes import boot_id
+from gonogo.supervise.quarantine import quarantine
+from gonogo.supervise.start import start_keeper
+from worker.desk.reaper import ShipperOf
+from worker.host.claim_book import ClaimBook, mark_claimed
+from worker.host.host_probe import ProbeStore
+from worker.host.preflight import run_preflight
+from worker.host.slots import choose_devices
+from worker.settings import Settings, keeper_environ
+from worker.shipping.shipper import Shipper
+
+KEEPER_MODULE = "worker.keeper"
+
+_log = logging.getLogger(__name__)
+
+Keeper = subprocess.Popen[bytes]
+
+NOT_STARTED = "keeper"
+"""What stands for a check where the keeper itself could not be started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What became of a claimed run."""
+
+    keeper: Keeper | None = None
+    """It lives."""
+    host_unfit: bool = False
+    """Why it does not: this host is not fit, and would not be for the next one either."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Launching:
+    """Starts runs that this worker has claimed, while it holds the launch lock."""
+
+    settings: Settings
+    machine: str
+    """What tells this host from every other."""
+    locks: DeviceLocks
+    book: ClaimBook
+    probes: ProbeStore
+    keeper_module: str = KEEPER_MODULE
+    wall: Callable[[], float] = time.time
+    """The clock of the records that are written here."""
+
+    def accept(
+        self, order: Order, secret: str | None, ship: ShipperOf, free: Sequence[str]
+    ) -> Launch:
+        """Make the run's directory, check the host, start the keeper.
+
+        Args:
+            order: what was claimed.
+            secret: the claim's.
+            ship: makes the shipper of a directory; None while the control plane cannot be asked.
+            free: the devices that nobody holds.
+        """
+        if not is_id(order.run, Kind.RUN):
+            _log.error("no run id: %r", order.run, extra={"action": "order_refused"})
+            return Launch()
+        path = self.settings.runs / order.run
+        if not make_room(path, order):
+            _log.warning("%s: given out twice", order.run, extra={"action": "order_repeated"})
+            return Launch()
+        run_dir = RunDir(path)
+        self.book.save(order.run, secret)
+        mark_claimed(path, self.machine, boot_id())
+        save_json(run_dir.order, order.document())
+        shipper = ship(run_dir, order)
+        if shipper is None:
+            return Launch()
+        shipper.report()
+        if shipper.stale:
+            return Launch()
+        return self._launch(order, run_dir, shipper, free)
+
+    def _launch(
+        self, order: Order, run_dir: RunDir, shipper: Shipper, free: Sequence[str]
+    ) -> Launch:
+        devices = choose_devices(order, free)
+        record = run_preflight(
+            order,
+            run_dir,
+            devices=devices,
+            store=self.probes,
+            script=self.settings.devices_script,
+        )
+        if not record.passed or devices is None:
+            self._keep_away(record)
+            self._end_unfit(order, run_dir, shipper, record)
+            return Launch(host_unfit=devices is not None and record.host_is_unfit())
+        shipper.report()
+        if shipper.stale:
+            return Launch()
+        try:
+            keeper = self._start(run_dir, devices)
+        except OSError as error:
+            text = f"the keeper cannot be started: {error}"
+            failed = Check(id=NOT_STARTED, outcome=CheckOutcome.FAIL, text=text)
+            self._end_unfit(order, run_dir, shipper, Preflight(passed=False, checks=[failed]))
+            return Launch(host_unfit=True)
+        _log.info("%s started on %s", order.run, devices, extra={"action": "run_started"})
+        return Launch(keeper=keeper)
+
+    def _keep_away(self, record: Preflight) -> None:
+        """Quarantine the devices that are not fit, so that the next run gets others."""
+        for device, reason in record.unfit.items():
+            try:
+                quarantine(self.settings.home, device, reason, now=self.wall())
+            except OSError as error:
+                _log.error("%s: %s", device, error, extra={"action": "unquarantined"})
+
+    def _start(self, run_dir: RunDir, devices: Sequence[str]) -> Keeper:
+        return start_keeper(
+            run_dir.path,
+            home=self.settings.home,
+            locks=self.locks,
+            devices=devices,
+            environ=keeper_environ(self.settings, self.settings.key()),
+            cwd=checkout_root(),
+            module=self.keeper_module,
+            options=[
+                *(part for name in self.settings.allow for part in ("--allow", name)),
+                *(part for name in self.settings.allow_env for part in ("--allow-env", name)),
+            ],
+        )
+
+    def _end_unfit(
+        self, order: Order, run_dir: RunDir, shipper: Shipper, record: Preflight
+    ) -> None:
+        """End a run that this host is not fit for."""
+        failed = [
+            f"{check.id}: {check.text}"
+            for check in record.checks
+            if check.outcome is CheckOutcome.FAIL
+        ]
+        exit_record = build_infra_exit(
+            run_dir,
+            order,
+            reason=OutcomeCode.PREFLIGHT_FAILED,
+            text="; ".join(failed),
+            now=self.wall(),
+        )
+        save_json(run_dir.exit, exit_record.wire())
+        _log.error("%s: %s", order.run, exit_record.text, extra={"action": "preflight_failed"})
+        shipper.finish(exit_record)
+
+
+def make_room(path: Path, order: Order) -> bool:
+    """Make the directory of a run; an older claim's, that came to nothing, is set aside.
+
+    Returns False when the directory belongs to this very claim, or to a newer one.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    stored = path / "order.json"
+    if not stored.exists():
+        return True
+    try:
+        before = load_record(stored, Order)
+    except Corrupt:
+        before = None
+    if before is not None and before.token >= order.token:
+        return False
+    path.rename(path.with_name(f".{path.name}.{before.token if before else 0}.{time.time_ns()}"))
+    path.mkdir()
+    return True

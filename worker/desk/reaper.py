@@ -1,0 +1,69 @@
+"""What becomes of a run whose keeper is gone? Its end is written and shipped, once.
+
+No exit.json: the keeper was lost, and the run is ended (`gonogo.supervise.lost`). With exit.json
+only the rest is shipped. Whoever reaps holds the run's keeper lock meanwhile, so no keeper, and no
+other reaper, works on the directory.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from gonogo.contract.errors import Corrupt
+from gonogo.contract.order import Order
+from gonogo.contract.records import ExitRecord
+from gonogo.rundir import RunDir, load_record
+from gonogo.supervise.keeper.living import living_keeper
+from gonogo.supervise.locks import holding, keeper_lock
+from gonogo.supervise.lost import end_lost
+from worker.host.inventory import OpenRun
+from worker.shipping.reports import load_or_none
+from worker.shipping.shipper import Shipper
+
+_log = logging.getLogger(__name__)
+
+ShipperOf = Callable[[RunDir, Order], Shipper | None]
+
+
+def reap(open_run: OpenRun, ship: ShipperOf, now: float) -> bool:
+    """End and ship one run without a living keeper; True when nothing is left to do.
+
+    Args:
+        open_run: a run of the inventory.
+        ship: makes the shipper of a directory; None while the control plane cannot be asked.
+        now: Unix seconds.
+    """
+    if open_run.keeper is not None:
+        return False
+    with holding(keeper_lock(open_run.path)) as free:
+        if not free or living_keeper(open_run.path) is not None:
+            return False
+        run_dir = RunDir(open_run.path)
+        order = _load_order(run_dir)
+        if order is None:
+            return False
+        exit_record = _load_exit(run_dir) or end_lost(run_dir, order, now)
+        if exit_record is None:
+            return False
+        shipper = ship(run_dir, order)
+        return shipper is not None and shipper.finish(exit_record)
+
+
+def _load_order(run_dir: RunDir) -> Order | None:
+    order = load_or_none(run_dir.order, Order)
+    if order is None:
+        _log.error("%s: no readable order", run_dir.path.name, extra={"action": "reap_failed"})
+    return order
+
+
+def _load_exit(run_dir: RunDir) -> ExitRecord | None:
+    try:
+        return load_record(run_dir.exit, ExitRecord)
+    except Corrupt as error:
+        _set_aside(run_dir.exit)
+        _log.error("%s: %s", run_dir.path.name, error, extra={"action": "exit_corrupt"})
+        return None
+
+
+def _set_aside(path: Path) -> None:
+    path.replace(path.with_name(f"{path.name}.corrupt"))

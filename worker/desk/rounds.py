@@ -1,0 +1,126 @@
+"""When does the worker make a round, and how does it stop?
+
+A round is made when a message asks for one, when a device has become free (a run ended, or its
+keeper was lost) and every `POLL_S` in any case: a dead Redis delays nothing for long.
+"""
+
+import logging
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from types import FrameType
+
+from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.supervise.end_request import HALT_LIMIT_S, EndRequest, ask_halt, until_after
+from worker.desk.desk import Desk
+from worker.host.inventory import Inventory
+
+POLL_S = 2.0
+TICK_S = 0.25
+END_LIMIT_S = HALT_LIMIT_S + 60.0
+
+_log = logging.getLogger(__name__)
+
+Requests = SimpleQueue[Future[list[str]] | None]
+
+
+@dataclass(slots=True)
+class Stopping:
+    """How often the worker was told to stop."""
+
+    requests: Requests
+    times: int = 0
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Count a signal and interrupt the waiting (a SimpleQueue may be put to from here)."""
+        del number, frame
+        self.times += 1
+        self.requests.put(None)
+
+
+def make_rounds(desk: Desk, requests: Requests, stopping: Stopping) -> None:
+    """Make rounds until the worker is told to stop."""
+    next_at = time.monotonic()
+    while stopping.times == 0:
+        desk.settings.notifier.live(time.monotonic())
+        asked = _gather(requests, max(0.0, min(TICK_S, next_at - time.monotonic())))
+        if stopping.times:
+            _answer(asked, [])
+            return
+        waits = time.monotonic() < next_at and len(desk.free()) <= desk.offered
+        if waits and not asked:
+            continue
+        started = _try_round(desk)
+        _answer(asked, started or [])
+        desk.settings.notifier.say(
+            STATUS=f"{len(desk.free())} of {len(desk.slots.names)} devices free"
+        )
+        next_at = time.monotonic() + (POLL_S if started is not None else TICK_S)
+
+
+def end_runs(desk: Desk, stopping: Stopping, *, now: float) -> None:
+    """Ask every living run to end with a checkpoint, and wait until all have ended.
+
+    A second signal ends the waiting; the runs end all the same. `now` is in Unix seconds.
+    """
+    desk.draining = True
+    inventory = Inventory(desk.settings.runs, desk.machine)
+    keepers = set()
+    for run in inventory.open_runs():
+        if run.keeper is None:
+            continue
+        # A keeper lives a little longer than its run is open: its last act is to say so.
+        keepers.add(run.keeper)
+        if not run.ended:
+            ask_halt(run.path, build_stop(now))
+            _log.info("%s asked to leave", run.run, extra={"action": "run_halt_asked"})
+    deadline = time.monotonic() + END_LIMIT_S
+    next_at = time.monotonic()
+    while time.monotonic() < deadline and stopping.times < 2:
+        desk.settings.notifier.live(time.monotonic())
+        keepers |= {run.keeper for run in inventory.open_runs() if run.keeper is not None}
+        if not any(keeper.is_alive() for keeper in keepers):
+            break
+        if time.monotonic() >= next_at:
+            _try_round(desk)
+            next_at = time.monotonic() + POLL_S
+        _answer(_gather(stopping.requests, TICK_S), [])
+    if stopping.times < 2:
+        _try_round(desk)  # ships what the watchers left
+
+
+def build_stop(now: float) -> EndRequest:
+    """Return the request that ends a run because its worker stops."""
+    return EndRequest(
+        reason=OutcomeCode.HALTED,
+        ended_by=Actor.OPERATOR,
+        at=now,
+        text="the worker was told to stop",
+        until_mono=until_after(HALT_LIMIT_S),
+    )
+
+
+def _try_round(desk: Desk) -> list[str] | None:
+    """Make a round; None when it could not be made now."""
+    try:
+        return desk.run_round()
+    except Exception:  # noqa: BLE001 - the loop's edge: the next round may do better
+        _log.exception("the round broke", extra={"action": "round_broke"})
+        return []
+
+
+def _gather(requests: Requests, wait_s: float) -> list[Future[list[str]]]:
+    """Return the rounds asked for, waiting for the first one at most `wait_s` seconds."""
+    found = []
+    try:
+        found.append(requests.get(timeout=wait_s))
+        while True:
+            found.append(requests.get_nowait())
+    except Empty:
+        return [request for request in found if request is not None]
+
+
+def _answer(asked: list[Future[list[str]]], started: list[str]) -> None:
+    for request in asked:
+        request.set_result(started)

@@ -1,0 +1,1 @@
+"""What a worker knows of its host: machine, devices, fitness, and the runs of its home."""

@@ -1,0 +1,182 @@
+"""What are this host's devices and software? `python -m nsa.probe`, run once a boot and commit.
+
+It takes seconds (torch is loaded, a matrix product is measured), so it starts with the worker and
+its answer is kept in `GONOGO_HOME/probe.json`. Only nsa imports torch, hence the other process.
+"""
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gonogo.rundir import save_json
+from gonogo.slots import gpus_of, is_slice
+from gonogo.supervise.preflight.code import load_git_sha
+from gonogo.supervise.processes import boot_id
+
+PROBE_LIMIT_S = 90.0
+_PASSED_ON = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "CUDA_HOME", "VIRTUAL_ENV", "TMPDIR")
+
+_log = logging.getLogger(__name__)
+
+
+class Probe(BaseModel):
+    """What nsa.probe said; `error` instead, when it could not."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    peak_flops: float | None = None
+    devices: list[dict[str, Any]] = []
+    torch: str | None = None
+    collect_env: str | None = None
+    error: str | None = None
+
+    @property
+    def measured(self) -> frozenset[str]:
+        """UUIDs of the GPUs that were measured."""
+        return frozenset(str(row["uuid"]) for row in self.devices if row.get("uuid"))
+
+
+class _Kept(BaseModel):
+    boot_id: str
+    git_sha: str | None
+    probe: Probe
+
+
+@dataclass(slots=True)
+class ProbeStore:
+    """The probe of this boot and commit: measured by `start`, waited for by `result`.
+
+    A GPU is measured when it is given to a run for the first time, or free at the worker's start,
+    and never while another run is on it.
+    """
+
+    home: Path
+    root: Path
+    environ: Mapping[str, str] = field(repr=False)
+    _process: subprocess.Popen[bytes] | None = None
+    _measuring: tuple[str, ...] = ()
+
+    def start(self, slots: Sequence[str] = ()) -> None:
+        """Begin to measure free slots, unless they are known or a measurement is under way.
+
+        Args:
+            slots: what is free; without a GPU among them the CPU is measured.
+        """
+        gpus = _whole(slots)
+        kept = self._kept()
+        if kept is not None:
+            gpus = tuple(uuid for uuid in gpus if uuid not in kept.measured)
+        if self._process is not None or (kept is not None and not gpus):
+            return
+        try:
+            self._process = self.run("nsa.probe", gpus)
+            self._measuring = gpus
+        except OSError as error:
+            _log.warning("no probe: %s", error, extra={"action": "probe_failed"})
+
+    def run(
+        self, module: str, gpus: Sequence[str], *options: str, env: Mapping[str, str] | None = None
+    ) -> "subprocess.Popen[bytes]":
+        """Start a program of the workload on GPUs of its own, or on none.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        clean = {name: self.environ[name] for name in _PASSED_ON if name in self.environ}
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *options],
+            cwd=self.root,
+            env={**clean, **(env or {}), "CUDA_VISIBLE_DEVICES": ",".join(gpus)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def result(self, slots: Sequence[str] = ()) -> Probe:
+        """Return the probe, waiting for it if it must be; failures are not kept.
+
+        Args:
+            slots: what a run gets: those that nobody measured are measured now.
+        """
+        probe = Probe(error="nsa.probe was not asked")
+        for _ in range(2):  # one that is under way may be of other devices
+            kept = self._kept()
+            if kept is not None and kept.measured.issuperset(_whole(slots)):
+                return kept
+            self.start(slots)
+            probe = self._finish()
+            if probe.error is not None:
+                return probe
+        return probe
+
+    def _finish(self) -> Probe:
+        """Wait for the measurement under way; keep what it says."""
+        process, self._process = self._process, None
+        if process is None:
+            return Probe(error="nsa.probe cannot be started")
+        try:
+            out, err = process.communicate(timeout=PROBE_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            return Probe(error=f"nsa.probe did not answer within {PROBE_LIMIT_S:g} s")
+        return self._keep(process.returncode, out, err)
+
+    def stop(self) -> None:
+        """End a measurement that is still under way."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def _keep(self, code: int, out: bytes, err: bytes) -> Probe:
+        if code != 0:
+            said = (err or out).decode("utf-8", "replace").strip().splitlines()
+            return Probe(error=f"nsa.probe ended with {code}: {said[-1] if said else 'no word'}")
+        try:
+            said_now = Probe.model_validate_json(out)
+        except ValidationError:
+            return Probe(error="nsa.probe said something else than a probe")
+        probe = _added(self._kept(), said_now, self._measuring)
+        kept = {"v": 1, "boot_id": boot_id(), "git_sha": load_git_sha(self.root)}
+        try:
+            save_json(self.home / "probe.json", {**kept, "probe": probe.model_dump(mode="json")})
+        except OSError as error:
+            _log.warning("no probe.json: %s", error, extra={"action": "probe_unsaved"})
+        return probe
+
+    def _kept(self) -> Probe | None:
+        """Return the kept probe, when it is of this boot and commit."""
+        try:
+            kept = _Kept.model_validate_json((self.home / "probe.json").read_bytes())
+        except (OSError, ValidationError, json.JSONDecodeError):
+            return None
+        current = kept.boot_id == boot_id() and kept.git_sha == load_git_sha(self.root)
+        return kept.probe if current else None
+
+
+def _whole(slots: Sequence[str]) -> tuple[str, ...]:
+    """Return the GPUs among slots; a slice is not measured, no profile promises it anything."""
+    return tuple(slot for slot in gpus_of(slots) if not is_slice(slot))
+
+
+def _added(before: Probe | None, now: Probe, gpus: Sequence[str]) -> Probe:
+    """Return a probe with what was measured before, and the UUIDs of what was measured now."""
+    rows = [dict(row) for row in now.devices]
+    for row, uuid in zip(rows, gpus, strict=False):
+        if str(row.get("device")).startswith("cuda"):
+            row["uuid"] = uuid
+    known = {row.get("uuid") for row in rows}
+    old = [] if before is None else [row for row in before.devices if row.get("uuid") not in known]
+    rows = [*(row for row in old if row.get("uuid")), *rows]
+    peaks = [row["peak_flops"] for row in rows if row.get("peak_flops") is not None]
+    return now.model_copy(
+        update={"devices": rows, "peak_flops": sum(peaks) if peaks else now.peak_flops}
+    )

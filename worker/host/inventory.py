@@ -1,0 +1,61 @@
+"""Which runs of this home are not finished with? Read from `runs/`, at any moment, by anyone.
+
+A run lives while its keeper does. It is open until `.shipped` says that the control plane has
+everything.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gonogo.rundir import SHIPPED_NAME
+from gonogo.supervise.keeper.living import living_keeper
+from gonogo.supervise.processes import ProcessRef
+from worker.host.claim_book import is_foreign
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRun:
+    """A run directory whose last report has not been acknowledged."""
+
+    run: str
+    path: Path
+    keeper: ProcessRef | None
+    """The living keeper, if any."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether exit.json is written."""
+        return (self.path / "exit.json").exists()
+
+
+@dataclass(slots=True)
+class Inventory:
+    """The runs of one home; remembers which ones were shipped, so that they cost nothing more.
+
+    Those of another machine, with which the home is shared, are not ours to look after.
+    """
+
+    runs: Path
+    machine: str | None = None
+    """This machine; None: whoever's the runs are, they are looked at."""
+    _shipped: set[str] = field(default_factory=set)
+
+    def open_runs(self) -> list[OpenRun]:
+        """Return the open runs, oldest id first."""
+        found = []
+        for path in sorted(self._candidates()):
+            if (path / SHIPPED_NAME).exists():
+                self._shipped.add(path.name)
+            elif (path / "order.json").exists() and not self._is_foreign(path):
+                found.append(OpenRun(run=path.name, path=path, keeper=living_keeper(path)))
+        return found
+
+    def _is_foreign(self, path: Path) -> bool:
+        return self.machine is not None and is_foreign(path, self.machine)
+
+    def _candidates(self) -> list[Path]:
+        try:
+            names = [path for path in self.runs.iterdir() if path.name not in self._shipped]
+        except FileNotFoundError:
+            return []
+        return [path for path in names if path.name.startswith("run_") and path.is_dir()]

@@ -1,0 +1,154 @@
+"""Is this host fit for this run? Checked before the keeper starts; recorded in `preflight/`.
+
+Each check says pass, warn or fail in a sentence; one fail and the run is not started. A check that
+could not be made warns: it never passes for lack of evidence. On a profile with devices, a device
+that cannot be read fails.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from gonogo.contract.hardware import hardware_profiles
+from gonogo.contract.order import Order
+from gonogo.contract.records import PREFLIGHT_CHECKS, CheckOutcome, Preflight
+from gonogo.rundir import RunDir, save_json
+from gonogo.slots import gpus_of, is_slice
+from gonogo.supervise.devices.look import Look, look_at_devices
+from gonogo.supervise.preflight import checks
+from gonogo.supervise.preflight.code import load_branch
+from gonogo.supervise.preflight.peak import judge_peaks
+from gonogo.supervise.preflight.preflight import check_code, check_store, make_checks
+from worker.host.host_probe import Probe, ProbeStore
+from worker.host.sanity import Sanity, has_sanity
+
+
+def run_preflight(
+    order: Order,
+    run_dir: RunDir,
+    *,
+    devices: Sequence[str] | None,
+    store: ProbeStore,
+    script: Path | None = None,
+) -> Preflight:
+    """Make every check, write `preflight/` and return the record.
+
+    Args:
+        order: the run's order.
+        run_dir: its directory.
+        devices: devices chosen for it; None when there are not enough.
+        store: where the host's probe comes from.
+        script: file of scripted devices (GONOGO_DEVICES_SCRIPT).
+    """
+    folder = run_dir.preflight.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    look = None if devices is None else look_at_devices(order, devices, script)
+    smi = checks.load_nvidia_smi()
+    if smi:
+        (folder / "nvidia_smi.xml").write_bytes(smi)
+    fitness = None if devices is None else checks.judge_fitness(order, devices, look, smi)
+    unfit = {} if fitness is None else dict(fitness.unfit)
+    free = () if unfit or look is None or look.scripted else gpus_of(devices or ())
+    sanity = Sanity(store, order, run_dir, free) if has_sanity(order) else None
+    if sanity is not None and not unfit:
+        sanity.start()
+    probe = store.result(free)
+    peak, slow = _judge_peak(order, free, probe)
+    unfit |= slow
+    rows: dict[str, Callable[[], tuple[CheckOutcome, str]]] = {
+        "devices": lambda: checks.check_devices(order, devices, look, smi),
+        "disk": lambda: checks.check_disk(order, run_dir.path),
+        "shm": lambda: checks.check_shm(),
+        "orphans": lambda: checks.check_orphans(order.run, run_dir.path.parent),
+        "code": lambda: check_code(Path(order.cwd or store.root), folder, order.files),
+        "environment": lambda: _check_environment(probe, folder),
+        "peak": lambda: peak,
+        "resume": lambda: checks.check_resume(order),
+    }
+    more: dict[str, Callable[[], tuple[CheckOutcome, str]]] = {
+        "store": lambda: check_store(order, run_dir)
+    }
+    if sanity is not None:
+        more["sanity"] = sanity.result
+    made = make_checks({check_id: rows[check_id] for check_id in PREFLIGHT_CHECKS} | more)
+    record = Preflight(
+        passed=all(check.outcome is not CheckOutcome.FAIL for check in made),
+        checks=made,
+        peak_flops=_peak_flops(free, probe),
+        peak_of=_peak_of(probe),
+        branch=load_branch(Path(order.cwd or store.root)),
+        devices=_described(devices, probe, look),
+        unfit=unfit,
+    )
+    save_json(run_dir.preflight, record.wire())
+    return record
+
+
+def _check_environment(probe: Probe, folder: Path) -> tuple[CheckOutcome, str]:
+    (folder / "collect_env.txt").write_text(probe.collect_env or "")
+    if probe.error is not None:
+        return CheckOutcome.FAIL, probe.error
+    if not probe.collect_env:
+        return CheckOutcome.WARN, f"torch {probe.torch}; collect_env said nothing"
+    return CheckOutcome.PASS, f"torch {probe.torch}"
+
+
+def _judge_peak(
+    order: Order, gpus: Sequence[str], probe: Probe
+) -> tuple[tuple[CheckOutcome, str], dict[str, str]]:
+    """Say how fast the run's devices compute, and which are too slow for any run."""
+    whole = [uuid for uuid in gpus if not is_slice(uuid)]
+    profile = hardware_profiles().get(order.profile)
+    if whole and profile is not None and profile.has_devices:
+        rows = {str(row.get("uuid")): row for row in probe.devices}
+        names = {rows[uuid].get("name") for uuid in whole if uuid in rows}
+        node = {u: f for u, row in rows.items() if row.get("name") in names and (f := _flops(row))}
+        measured = {uuid: _flops(rows.get(uuid, {})) for uuid in whole}
+        return judge_peaks(measured, node, profile.peak_flops)
+    if probe.peak_flops is None:
+        return (CheckOutcome.WARN, "no matrix product was measured"), {}
+    return (CheckOutcome.PASS, f"{probe.peak_flops / 1e12:.3f} TFLOP/s measured"), {}
+
+
+def _flops(row: Mapping[str, object]) -> float | None:
+    found = row.get("peak_flops")
+    return float(found) if isinstance(found, int | float) and found > 0 else None
+
+
+def _peak_flops(gpus: Sequence[str], probe: Probe) -> float | None:
+    """Return what the run's GPUs compute together; without any, what the host does."""
+    rows = [_flops(row) for row in probe.devices if row.get("uuid") in gpus]
+    known = [flops for flops in rows if flops is not None]
+    return sum(known) if gpus and len(known) == len(gpus) else probe.peak_flops
+
+
+def _peak_of(probe: Probe) -> str | None:
+    """Return the kind of device that was measured; a host of several kinds has none."""
+    kinds = {str(row.get("device", "")).partition(":")[0] for row in probe.devices}
+    return kinds.pop() or None if len(kinds) == 1 else None
+
+
+def _described(
+    devices: Sequence[str] | None, probe: Probe, look: Look | None
+) -> list[dict[str, object]]:
+    """Return the devices, each with what the probe and the driver (or its script) say of it."""
+    measured = {str(row.get("uuid") or row.get("device")): row for row in probe.devices}
+    rows: list[dict[str, object]] = []
+    for device in devices or ():
+        said = measured.get(device) or measured.get(device.partition(":")[0]) or {}
+        rows.append({**said, "device": device})
+    if look is None or not look.devices:
+        return rows
+    slots = {row["device"]: row for row in rows}
+    return [
+        {
+            **slots.get(seen.uuid, {"device": seen.uuid}),
+            "index": seen.index,
+            "rank": seen.rank,
+            "uuid": seen.uuid,
+            "name": seen.name,
+            "mem_total_mb": seen.mem_total_mb,
+            "driver": look.driver,
+            "scripted": look.scripted,
+        }
+        for seen in look.devices
+    ]

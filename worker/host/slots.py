@@ -1,0 +1,170 @@
+"""Which devices may this worker give to runs, and which does a run get?
+
+GPUs and MIG slices by UUID (`gonogo.slots`), inside what the worker itself was given
+(CUDA_VISIBLE_DEVICES) and what GONOGO_WORKER_DEVICES names of them; `cpu:N` on a host without one.
+A GPU profile's run takes one device a rank; on profile `cpu` it takes one slot whatever its ranks.
+Whether a slot is free is asked of its lock (`gonogo.supervise.locks`), so that keepers that
+outlived an earlier worker, and other workers of the host, are seen without being asked; one in
+quarantine is not free.
+"""
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gonogo.contract.errors import Rejected, Unavailable
+from gonogo.contract.hardware import hardware_profiles
+from gonogo.contract.order import Order
+from gonogo.slots import choose_together, gpus_of
+from gonogo.supervise.devices.listing import Listing, has_nodes, list_host_devices
+from gonogo.supervise.devices.protocol import Device, DeviceUnreadable
+from gonogo.supervise.devices.scripted import load_script
+from gonogo.supervise.devices.visible import find_devices, visible_devices
+from gonogo.supervise.locks import DeviceLocks, open_host_folder
+from gonogo.supervise.quarantine import without_quarantined
+
+_CPUS = re.compile(r"cpu:(\d{1,3})")
+_NUMBERED = re.compile(r"cuda:(\d{1,3})")
+_NONE = ("cpu:0",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slots:
+    """The slots of one worker."""
+
+    home: Path
+    names: tuple[str, ...]
+    locks: DeviceLocks
+    shown: Mapping[str, str] = field(default_factory=dict)
+    """Slot → what to call it in a log."""
+
+    def free(self, now: float | None = None) -> tuple[str, ...]:
+        """Return the slots that nobody holds and that are fit just now; `now` in Unix seconds."""
+        fit = without_quarantined(self.home, self.names, time.time() if now is None else now)
+        return self.locks.free(fit)
+
+    def describe(self) -> str:
+        """Say what they are, and where their locks lie, for the line at the worker's start."""
+        said = ", ".join(self.shown.get(name, name) for name in self.names)
+        if not gpus_of(self.names):
+            return said
+        if self.locks.shared is not None:
+            return f"{said}; device locks in {self.locks.shared}, for every home of this host"
+        return f"{said}; device locks in {self.home / 'locks'}: runs of other homes are not seen"
+
+
+def find_slots(
+    home: Path,
+    *,
+    wanted: str | None,
+    environ: Mapping[str, str],
+    script: Path | None = None,
+    locks: Path | None = None,
+    dev: Path = Path("/dev"),
+) -> Slots:
+    """Return the worker's slots.
+
+    Args:
+        home: GONOGO_HOME.
+        wanted: UUIDs or beginnings of them, or `cuda:N` by the driver's number, with commas;
+            `cpu:N` alone for N slots; None for every GPU that the worker was given, else one CPU
+            slot.
+        environ: the worker's own environment.
+        script: file of scripted devices, which stand for the host's own.
+        locks: the host's lock folder (GONOGO_LOCKS); None for the usual one.
+        dev: folder of device nodes.
+
+    Raises:
+        Rejected: not such a list, or not such a script, or it names what is not there.
+        Unavailable: this host has GPUs and its driver does not say which.
+    """
+    cpus = _cpu_slots(wanted)
+    if cpus:
+        return Slots(home=home, names=cpus, locks=DeviceLocks(home=home))
+    _check_words(wanted)
+    if script is not None:
+        found, shared = _scripted(script), None
+    else:
+        found = visible_devices(_of_host(dev, asked=wanted is not None), environ)
+        shared = (open_host_folder(locks) if locks else open_host_folder()) if found else None
+    if wanted is not None:
+        found = _named(wanted, found)
+    shown = {row.uuid: f"{row.uuid} (cuda:{row.index}, {row.name})" for row in found}
+    return Slots(
+        home=home,
+        names=tuple(row.uuid for row in found) or _NONE,
+        locks=DeviceLocks(home=home, shared=shared),
+        shown=shown,
+    )
+
+
+def choose_devices(order: Order, free: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the devices for an order, lowest first, or None when they do not suffice."""
+    profile = hardware_profiles().get(order.profile)
+    if profile is not None and profile.has_devices:
+        return choose_together(free, order.world_size)
+    return tuple(free[:1]) or None
+
+
+def _cpu_slots(wanted: str | None) -> tuple[str, ...]:
+    """Return the slots of `cpu:N`, or of a list of them; empty where none is meant."""
+    parts = [part.strip() for part in (wanted or "").split(",")]
+    matches = [_CPUS.fullmatch(part) for part in parts]
+    if len(parts) == 1 and (match := matches[0]):
+        return tuple(f"cpu:{index}" for index in range(max(1, int(match.group(1)))))
+    return tuple(dict.fromkeys(parts)) if all(matches) else ()
+
+
+def _check_words(wanted: str | None) -> None:
+    """Refuse what names no device before any driver is asked.
+
+    Raises:
+        Rejected: it is no list of devices.
+    """
+    for part in () if wanted is None else wanted.split(","):
+        if not (_NUMBERED.fullmatch(part.strip()) or part.strip().startswith(("GPU-", "MIG-"))):
+            raise Rejected(
+                f"GONOGO_WORKER_DEVICES={wanted}; expected UUIDs (nvidia-smi -L), cuda:0,cuda:1 or"
+                " cpu:N"
+            )
+
+
+def _of_host(dev: Path, *, asked: bool) -> list[Device]:
+    """Return the host's GPUs; a host without a device node is not asked, unless one is named.
+
+    Raises:
+        Unavailable: the driver does not say.
+    """
+    if not asked and not has_nodes(dev):
+        return []
+    listing: Listing = list_host_devices()
+    if listing.error is not None:
+        raise Unavailable(f"the GPUs of this host cannot be listed: {listing.error}")
+    return [row.device() for row in listing.devices]
+
+
+def _scripted(script: Path) -> list[Device]:
+    try:
+        rows = load_script(script).devices
+    except DeviceUnreadable as error:
+        raise Rejected(str(error)) from error
+    return [Device(uuid=row.uuid, index=row.index, name=row.name) for row in rows]
+
+
+def _named(wanted: str, devices: Sequence[Device]) -> list[Device]:
+    """Return the devices that GONOGO_WORKER_DEVICES names.
+
+    Raises:
+        Rejected: it names one that is not there.
+    """
+    found: list[Device] = []
+    for part in (part.strip() for part in wanted.split(",")):
+        number = _NUMBERED.fullmatch(part)
+        meant = find_devices(devices, number.group(1) if number else part)
+        if not meant:
+            here = ", ".join(f"{row.uuid} (cuda:{row.index})" for row in devices) or "none"
+            raise Rejected(f"GONOGO_WORKER_DEVICES={wanted}: no {part} here; there are: {here}")
+        found += [row for row in meant if row not in found]
+    return found

@@ -1,0 +1,1 @@
+"""What Prometheus reads of a host and its living runs."""

@@ -1,0 +1,62 @@
+"""What of a run has the control plane acknowledged?
+
+`.reported.json` is a cache: losing it repeats idempotent reports and nothing else.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from gonogo.contract.lifecycle import RunEvent
+from gonogo.rundir import save_json
+
+_log = logging.getLogger(__name__)
+
+
+class _Stored(BaseModel):
+    events: list[RunEvent] = []
+    stepped_at: float | None = None
+    findings_bytes: int = 0
+    evidence: dict[str, int] = {}
+
+
+@dataclass(slots=True, kw_only=True)
+class Reported:
+    """What the control plane has acknowledged besides heartbeats and logs."""
+
+    events: list[RunEvent] = field(default_factory=list)
+    stepped_at: float | None = None
+    """Stamp of the first line of a training step that was acknowledged."""
+    findings_bytes: int = 0
+    evidence: dict[str, int] = field(default_factory=dict)
+    """File → its size when it was uploaded."""
+
+    def save(self, run_dir: Path) -> None:
+        """Write `.reported.json`; a full disk costs repetition, not the run."""
+        document = {
+            "v": 1,
+            "events": [str(event) for event in self.events],
+            "stepped_at": self.stepped_at,
+            "findings_bytes": self.findings_bytes,
+            "evidence": self.evidence,
+        }
+        try:
+            save_json(run_dir / ".reported.json", document)
+        except OSError as error:
+            _log.warning("no .reported.json: %s", error, extra={"action": "reported_unsaved"})
+
+
+def load_reported(run_dir: Path) -> Reported:
+    """Return what is recorded as acknowledged; nothing when the record is missing or torn."""
+    try:
+        stored = _Stored.model_validate_json((run_dir / ".reported.json").read_bytes())
+    except (OSError, ValidationError):
+        return Reported()
+    return Reported(
+        events=list(stored.events),
+        stepped_at=stored.stepped_at,
+        findings_bytes=stored.findings_bytes,
+        evidence=dict(stored.evidence),
+    )

@@ -1,0 +1,381 @@
+"""How does what stands in a run directory reach the control plane?
+
+Guarantees: the run directory is the only spool. Growing files (heartbeats, ticks, device samples,
+findings) go by byte offset from what the control plane acknowledged, so a lost, doubled or late
+message, a restart or an outage of any length costs nothing; small records go as the bytes that they
+are; findings and state reports are idempotent, and state reports keep their order. The end promises
+what there is of each file, and nothing is judged before all of it has arrived. `.shipped`
+is written only when everything, the end included, has been acknowledged (or the run's token is
+stale, after which nothing of it will ever be taken). Nothing here raises for a service that fails.
+
+Not covered: logs are tails; what lies further behind than a megabyte is skipped, not sent.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+
+from gonogo.contract.agent import (
+    Command,
+    CommandKind,
+    FindingsReport,
+    LogTelemetry,
+    RankTelemetry,
+    StateReport,
+    StreamTelemetry,
+    Telemetry,
+    TelemetryAck,
+)
+from gonogo.contract.errors import Conflict, GonogoError, Rejected, StaleToken, Unavailable
+from gonogo.contract.heartbeat import MAX_LINE_BYTES
+from gonogo.contract.records import ExitRecord
+from gonogo.rundir import RunDir, complete_bytes, save_json
+from worker.backoff import Backoff
+from worker.client import ControlPlane
+from worker.shipping.acknowledged import Reported, load_reported
+from worker.shipping.evidence import build_evidence, pending_evidence
+from worker.shipping.parts import (
+    build_log_part,
+    build_rank_part,
+    build_stream_parts,
+    log_names,
+    stream_sizes,
+    unsent_bytes,
+)
+from worker.shipping.records import SmallRecord, load_small_records
+from worker.shipping.reports import (
+    build_end,
+    build_report,
+    due_events,
+    first_step_at,
+    load_findings,
+)
+
+MAX_BATCH_BYTES = 2 * 2**20
+"""Heartbeat bytes in one message."""
+STALE_AGAIN_S = 5.0
+"""How much later the control plane must say again that a token is stale."""
+STALE_PAUSE_S = 1.0
+RENEW_S = 1.0
+"""An empty message at least this often: it renews the lease and brings commands."""
+OUTAGE = Backoff(first_s=0.25, longest_s=4.0)
+MAX_ROUNDS = 8
+FINISH_ROUNDS = 10_000
+
+_log = logging.getLogger(__name__)
+
+
+class Shipper:
+    """Ships one run directory; used from one thread. A second one may take over at any moment.
+
+    Args:
+        run_dir: the run's directory.
+        run_id: the run.
+        token: the token that it was claimed with.
+        client: the control plane.
+        called_stale: run → when (monotonic clock) the control plane first called its token stale;
+            shared by the shippers that whoever makes one for every attempt makes.
+    """
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        run_id: str,
+        token: int,
+        client: ControlPlane,
+        *,
+        called_stale: dict[str, float] | None = None,
+    ) -> None:
+        self._called_stale = {} if called_stale is None else called_stale
+        self._dir = run_dir
+        self._run = run_id
+        self._token = token
+        self._client = client
+        self._acked: dict[int, int] = {}
+        self._log_acked: dict[str, int] = {}
+        self._file_acked: dict[str, int] = {}
+        self._recorded: dict[str, str] = {}
+        self._asked = False
+        self._reported: Reported = load_reported(run_dir.path)
+        self._outage = OUTAGE
+        self._not_before = float("-inf")
+        self._last_call = float("-inf")
+        self._line_bytes = 300.0
+        self.fenced = False
+        """Whether the control plane called the token stale, twice and `STALE_AGAIN_S` apart: a
+        newer attempt owns the run."""
+        self.backlog_lines = 0
+        """About how many complete lines have not been acknowledged."""
+
+    def ship(self, now_mono: float, *, suspect: bool = False) -> TelemetryAck | None:
+        """Send what is new, in at most a few calls; return the control plane's last answer.
+
+        Returns None when nothing was asked or the control plane does not answer (it is tried again
+        with a growing pause). A stale token comes back as a `supersede` command.
+        """
+        if self.fenced:
+            return _superseded()
+        if now_mono < self._not_before:
+            return None
+        try:
+            return self._ship(now_mono, suspect)
+        except StaleToken as error:
+            self._note_stale(error, now_mono)
+            return _superseded() if self.fenced else None
+        except (Unavailable, Rejected) as error:
+            self._back_off(now_mono, error)
+            return None
+
+    def report(self) -> None:
+        """Report the lifecycle's events that are due; what cannot be sent now is sent later."""
+        if self.fenced:
+            return
+        try:
+            self._send_states()
+        except StaleToken as error:
+            self._note_stale(error, time.monotonic())
+        except (Unavailable, Rejected) as error:
+            _log.warning("report waits: %s", error, extra={"action": "report_waits"})
+
+    def finish(self, exit_record: ExitRecord) -> bool:
+        """Send the rest and the end; True when all of it is acknowledged (`.shipped` says so).
+
+        One attempt: a control plane that fails makes it False, to be called again later.
+        """
+        if (self._dir.path / ".shipped").exists():
+            return True
+        try:
+            if not self.fenced:
+                self._finish(exit_record)
+        except StaleToken as error:
+            self._note_stale(error, time.monotonic())
+            if not self.fenced:
+                return False
+        except (Unavailable, Rejected) as error:
+            _log.warning("end not shipped: %s", error, extra={"action": "finish_failed"})
+            return False
+        save_json(self._dir.path / ".shipped", {"v": 1, "fenced": self.fenced})
+        return True
+
+    def _ship(self, now_mono: float, suspect: bool) -> TelemetryAck | None:
+        self._tolerate("finding_refused", self._send_findings)
+        self._tolerate("state_refused", self._send_states)
+        ack = None
+        for _ in range(MAX_ROUNDS):
+            telemetry = self._build_telemetry(suspect)
+            asked, fresh = self._asked, _brings(telemetry)
+            if asked and not fresh and now_mono - self._last_call < RENEW_S:
+                break
+            ack = self._send_telemetry(telemetry)
+            self._last_call = now_mono
+            if asked and not fresh:
+                break
+        self._outage = OUTAGE
+        self._tolerate("state_refused", self._send_states)
+        self._tolerate("evidence_waits", self._send_some_evidence, (Rejected, Unavailable))
+        return ack
+
+    def _tolerate(
+        self,
+        action: str,
+        step: Callable[[], None],
+        errors: tuple[type[GonogoError], ...] = (Rejected,),
+    ) -> None:
+        """Do a step whose refusal must not keep heartbeats from being sent."""
+        try:
+            step()
+        except StaleToken:
+            raise
+        except errors as error:
+            _log.warning("%s: %s", action, error, extra={"action": action})
+
+    def _finish(self, exit_record: ExitRecord) -> None:
+        """Send everything, then the end."""
+        for _ in range(FINISH_ROUNDS):
+            telemetry = self._build_telemetry(suspect=False)
+            if self._asked and not _brings(telemetry):
+                break
+            before = self._offsets()
+            self._send_telemetry(telemetry)
+            if before == self._offsets():
+                raise Unavailable("the control plane acknowledges nothing new")
+        self._send_findings()
+        self._send_states()
+        self._send_evidence(limit=10_000)
+        end = build_end(
+            self._dir,
+            self._token,
+            exit_record,
+            sizes={
+                str(rank): complete_bytes(self._dir.heartbeat(rank)) for rank in self._dir.ranks()
+            },
+            files=stream_sizes(self._dir),
+            records=self._send_records(),
+        )
+        self._once(end)
+
+    def _offsets(self) -> tuple[object, ...]:
+        """Return all that the control plane has said it has."""
+        return self._asked, dict(self._acked), dict(self._log_acked), dict(self._file_acked)
+
+    def _send_records(self) -> dict[str, str]:
+        """Upload the small records; returns path → digest of those that were taken."""
+        records = load_small_records(self._dir)
+        for record in records:
+            if self._recorded.get(record.path) != record.sha256:
+                self._send_record(record)
+        return {
+            record.path: record.sha256
+            for record in records
+            if self._recorded.get(record.path) == record.sha256
+        }
+
+    def _send_record(self, record: SmallRecord) -> None:
+        """Upload a record; one that is refused is not promised and keeps no run from its end."""
+        try:
+            self._client.post_record(self._run, record.report(self._token))
+        except StaleToken:
+            raise
+        except Rejected as error:
+            _log.warning("%s: %s", record.path, error, extra={"action": "record_refused"})
+            return
+        self._recorded[record.path] = record.sha256
+
+    def _build_telemetry(self, suspect: bool) -> Telemetry:
+        """Return the next part of every file; empty until the offsets are known."""
+        ranks: list[RankTelemetry] = []
+        logs: list[LogTelemetry] = []
+        files: list[StreamTelemetry] = []
+        if self._asked:
+            ranks = self._rank_parts()
+            logs = self._log_parts()
+            files = build_stream_parts(self._dir, self._file_acked)
+        return Telemetry(
+            token=self._token,
+            ranks=ranks,
+            logs=logs,
+            files=files,
+            suspect=suspect,
+            backlog_lines=self._count_backlog(),
+        )
+
+    def _rank_parts(self) -> list[RankTelemetry]:
+        ranks = self._dir.ranks()
+        share = max(MAX_LINE_BYTES, MAX_BATCH_BYTES // max(1, len(ranks)))
+        found = [
+            build_rank_part(self._dir, rank, self._acked.get(rank, 0), share) for rank in ranks
+        ]
+        return [part for part in found if part is not None]
+
+    def _log_parts(self) -> list[LogTelemetry]:
+        found = [
+            build_log_part(self._dir, name, self._log_acked.get(name, 0))
+            for name in log_names(self._dir)
+        ]
+        return [part for part in found if part is not None]
+
+    def _send_telemetry(self, telemetry: Telemetry) -> TelemetryAck:
+        """Send one message and take over what the control plane says it has."""
+        ack = self._client.post_telemetry(self._run, telemetry)
+        self._called_stale.pop(self._run, None)
+        for part in telemetry.ranks:
+            self._line_bytes = max(1.0, (part.end - part.start) / max(1, len(part.lines)))
+        self._asked = True
+        self._acked = {int(rank): offset for rank, offset in ack.acked.items()}
+        self._log_acked = dict(ack.logs)
+        self._file_acked = dict(ack.files)
+        if self._reported.stepped_at is None and (at := first_step_at(telemetry)) is not None:
+            self._reported.stepped_at = at
+            self._save()
+        self.backlog_lines = self._count_backlog()
+        return ack
+
+    def _send_states(self) -> None:
+        """Report the events that are due, in the lifecycle's order."""
+        stepped_at = self._reported.stepped_at
+        events = self._reported.events
+        for event in due_events(self._dir, events, stepped=stepped_at is not None):
+            self._once(build_report(self._dir, self._token, event, stepped_at=stepped_at))
+            self._reported.events.append(event)
+            self._save()
+
+    def _once(self, report: StateReport) -> None:
+        """Report an event; one that the control plane is already past counts as reported."""
+        try:
+            self._client.post_state(self._run, report)
+        except Conflict as error:
+            if error.state is None:
+                raise
+            _log.info("%s is past: %s", report.event, error, extra={"action": "state_past"})
+
+    def _send_findings(self) -> None:
+        """Report the findings that stand in the file beyond the last acknowledged byte."""
+        part = load_findings(self._dir, self._reported.findings_bytes)
+        if part.offset == self._reported.findings_bytes:
+            return
+        if part.findings:
+            report = FindingsReport(token=self._token, findings=part.findings)
+            self._client.post_findings(self._run, report)
+        self._reported.findings_bytes = part.offset
+        self._save()
+
+    def _send_some_evidence(self) -> None:
+        self._send_evidence(limit=1)
+
+    def _send_evidence(self, limit: int) -> None:
+        """Upload up to `limit` files; one that is refused is not tried again."""
+        ended = self._dir.exit.exists()
+        for item in pending_evidence(self._dir, self._reported.evidence, ended=ended)[:limit]:
+            report = build_evidence(self._dir, self._token, item)
+            try:
+                if report is not None:
+                    self._client.post_evidence(self._run, report)
+            except StaleToken:
+                raise
+            except Rejected as error:
+                _log.warning("evidence refused: %s", error, extra={"action": "evidence_refused"})
+            self._reported.evidence[item.path] = item.bytes
+            self._save()
+
+    def _count_backlog(self) -> int:
+        return round(unsent_bytes(self._dir, self._acked) / self._line_bytes)
+
+    def _back_off(self, now_mono: float, error: Exception) -> None:
+        if self._outage.failures == 0:
+            _log.warning("telemetry waits: %s", error, extra={"action": "telemetry_waits"})
+        self._outage = self._outage.later(now_mono)
+        self._not_before = self._outage.not_before
+
+    @property
+    def stale(self) -> bool:
+        """Whether the control plane's last word was that the token is stale."""
+        return self.fenced or self._run in self._called_stale
+
+    def _note_stale(self, error: StaleToken, now_mono: float) -> None:
+        """Believe that a newer attempt owns the run when it is said a second time, later.
+
+        Once may be a control plane in the middle of a restore, or an answer to somebody else.
+        """
+        if error.newer <= self._token:
+            self._back_off(now_mono, error)
+            return
+        if self._run not in self._called_stale:
+            _log.warning("called stale: %s", error, extra={"action": "called_stale"})
+        if now_mono - self._called_stale.setdefault(self._run, now_mono) >= STALE_AGAIN_S:
+            _log.error("fenced off: %s", error, extra={"action": "fenced"})
+            self.fenced = True
+        self._not_before = now_mono + STALE_PAUSE_S
+
+    def _save(self) -> None:
+        self._reported.save(self._dir.path)
+
+
+def _brings(telemetry: Telemetry) -> bool:
+    """Say whether a message brings anything but a sign of life."""
+    return bool(telemetry.ranks or telemetry.logs or telemetry.files)
+
+
+def _superseded() -> TelemetryAck:
+    """Return the answer that stands for a stale token."""
+    command = Command(kind=CommandKind.SUPERSEDE, reason="the run's token is stale")
+    return TelemetryAck(command=command)

@@ -1,0 +1,108 @@
+"""How does the watcher ship without ever waiting? In a thread of its own, beside the ticks.
+
+A control plane that is slow, down or gone delays nothing and decides nothing; what it asks comes
+back as a command.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gonogo.contract.agent import Command, TelemetryAck
+from gonogo.contract.records import ExitRecord
+
+if TYPE_CHECKING:  # its imports take a moment, which is the thread's, not the first tick's
+    from worker.shipping.shipper import Shipper
+
+PAUSE_S = 0.3
+FINISH_PAUSE_S = 0.5
+FAILURE_PAUSE_S = 1.0
+GIVE_UP_S = 30.0
+
+_log = logging.getLogger(__name__)
+
+
+class ShippingThread(threading.Thread):
+    """Ships one run until the exit record has been acknowledged or `stop` was called.
+
+    Args:
+        connect: makes the shipper, in this thread (its imports take a moment).
+    """
+
+    def __init__(self, connect: Callable[[], "Shipper"]) -> None:
+        super().__init__(name="shipping", daemon=True)
+        self._connect = connect
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._exit: ExitRecord | None = None
+        self._stopping = False
+        self._wake = threading.Event()
+        self._acked_at = _boot_clock()
+        self.failures = 0
+        self.backlog_lines = 0
+        self.suspect = False
+        self.finished = threading.Event()
+
+    def take_command(self) -> Command | None:
+        """Return what the control plane asks, once."""
+        return None if self._commands.empty() else self._commands.get_nowait()
+
+    def silent_s(self) -> float:
+        """Return seconds since the control plane last acknowledged anything, sleep included."""
+        return _boot_clock() - self._acked_at
+
+    def finish(self, record: ExitRecord) -> None:
+        """From now on ship the rest and the end; `finished` is set when all of it arrived."""
+        self._exit = record
+        self._wake.set()
+
+    def close(self, record: ExitRecord | None) -> None:
+        """Ship until everything arrived, for at most GIVE_UP_S; the reaper ships what is left."""
+        if record is not None:
+            self.finish(record)
+            if not self.finished.wait(GIVE_UP_S):
+                _log.warning("left unshipped", extra={"action": "left_unshipped"})
+        self.stop()
+
+    def stop(self) -> None:
+        """Give up."""
+        self._stopping = True
+        self._wake.set()
+
+    def run(self) -> None:
+        """Ship until the end."""
+        shipper: Shipper | None = None
+        while not self._stopping and not self.finished.is_set():
+            try:
+                shipper = shipper or self._connect()
+                pause_s = self._ship_once(shipper)
+            except Exception:  # noqa: BLE001 - edge of a thread: counted, logged, tried again
+                self.failures += 1
+                pause_s = FAILURE_PAUSE_S
+                _log.exception("shipping failed", extra={"action": "shipping_failed"})
+            self._wake.wait(pause_s)
+            self._wake.clear()
+
+    def _ship_once(self, shipper: "Shipper") -> float:
+        """Do one round; returns how long to wait before the next."""
+        record = self._exit
+        if record is not None:
+            if shipper.finish(record):
+                self.finished.set()
+            return FINISH_PAUSE_S
+        ack = shipper.ship(time.monotonic(), suspect=self.suspect)
+        self.backlog_lines = shipper.backlog_lines
+        if ack is not None:
+            self._note(ack)
+        return PAUSE_S
+
+    def _note(self, ack: TelemetryAck) -> None:
+        self._acked_at = _boot_clock()
+        if ack.command is not None:
+            self._commands.put(ack.command)
+
+
+def _boot_clock() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
