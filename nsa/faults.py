@@ -6,6 +6,7 @@ touched, time passes, weights stand still, a write is refused.
 """
 
 import errno
+import mmap
 import os
 import signal
 import time
@@ -37,7 +38,6 @@ _OF_DEVICES = frozenset({"xid", "imbalance"})
 """Faults that the devices show; the trainer has no part in them."""
 _SECTIONS = ("boot", "data", "forward", "backward", "optimizer", "log", "checkpoint", "eval")
 _SLOWED = {"straggle": "forward", "starve": "data"}
-_PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Fault:
     share: float = 0.0
     mb_per_step: int = 0
     second_group: bool = False
-    _held: list[bytearray] = field(default_factory=list, compare=False, repr=False)
+    _held: list[mmap.mmap] = field(default_factory=list, compare=False, repr=False)
 
     def strike(self, section: str, step: int) -> None:
         """Called on entering a section: hang, stop, kill or leave when it is time."""
@@ -107,10 +107,15 @@ class Fault:
         return 0.0 if self.kind == "frozen" else -rate
 
     def leak(self, step: int) -> None:
-        """Keep and touch more host memory, so that it is really resident."""
+        """Keep and touch more host memory, so that it is really resident.
+
+        It is mapped by itself: from the heap it could be memory that was freed and never given back,
+        and resident before.
+        """
         if self.kind == "leak" and step >= self.step:
-            block = bytearray(self.mb_per_step * 2**20)
-            block[::_PAGE_BYTES] = b"\x01" * len(range(0, len(block), _PAGE_BYTES))
+            block = mmap.mmap(-1, self.mb_per_step * 2**20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            for page in range(0, len(block), mmap.PAGESIZE):
+                block[page] = 1
             self._held.append(block)
 
     def told_speed(self, step: int, tok_s: float) -> float:
