@@ -218,6 +218,8 @@ def nsa_attention(
         "v_win": v_win,
     }
     _check_shapes(q, keys_values, gates, compressed, l, d)
+    if compressed is not None:  # as what the backends compress themselves is rounded
+        compressed = (compressed[0].to(q.dtype), compressed[1].to(q.dtype))
     chosen, reason = choose_for_call(backend, q, k_sel.shape[2], l_sel)
     count("attention", chosen, reason)
     run = functools.partial(

@@ -1,10 +1,9 @@
-"""The GPU that somebody lends has Python, PyTorch, Triton, numpy and PyYAML, and nothing of ours."""
+"""A GPU that somebody lends has Python, PyTorch, Triton, numpy, PyYAML and no package of ours."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
-
 
 ROOT = Path(__file__).parents[2]
 BARE = [sys.executable, str(Path(__file__).with_name("bare_machine.py"))]
