@@ -220,7 +220,8 @@ def nsa_attention(
     _check_shapes(q, keys_values, gates, compressed, l, d)
     if compressed is not None:  # as what the backends compress themselves is rounded
         compressed = (compressed[0].to(q.dtype), compressed[1].to(q.dtype))
-    chosen, reason = choose_for_call(backend, q, k_sel.shape[2], l_sel)
+    kernels = asked_kernels() if kernels is None else kernels
+    chosen, reason = choose_for_call(backend, q, k_sel.shape[2], l_sel, kernels)
     count("attention", chosen, reason)
     run = functools.partial(
         _BACKENDS[chosen],
@@ -230,7 +231,7 @@ def nsa_attention(
         n_sel=n_sel,
         w=w,
         scale=1.0 / math.sqrt(q.shape[-1]) if scale is None else scale,
-        kernels=asked_kernels() if kernels is None else kernels,
+        kernels=kernels,
         want_ids=return_selection or doc_ids is not None,
     )
     tensors = (q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates)
