@@ -11,60 +11,13 @@ import torch
 from torch import Tensor
 
 from nsa.attention.backends import choose_for_call
+from nsa.attention.checks import check_compressed, check_documents, check_shapes, check_sizes
+from nsa.attention.compression import Compression
 from nsa.attention.counters import count
 from nsa.attention.kernels import Kernels, asked_kernels
 from nsa.attention.packing import attend_documents, document_lengths
 from nsa.attention.reference import nsa_attention_reference
 from nsa.attention.torch_backend import nsa_attention_torch
-
-
-def _check_blocks(l: int, d: int, l_sel: int, n_sel: int, w: int) -> None:  # noqa: E741
-    sizes = {"l": l, "d": d, "l_sel": l_sel, "n_sel": n_sel, "w": w}
-    if fractions := {name: size for name, size in sizes.items() if not isinstance(size, int)}:
-        raise ValueError(f"sizes must be whole numbers, got {fractions}")
-    if min(l, d, l_sel, w) < 1:
-        raise ValueError(f"l, d, l_sel and w must be at least 1, got {l=} {d=} {l_sel=} {w=}")
-    if l % d != 0:
-        raise ValueError(f"d must divide l, got {l=} {d=}")
-    if l_sel % d != 0:
-        raise ValueError(f"d must divide l_sel, got {l_sel=} {d=}")
-    if n_sel < 3:
-        raise ValueError(f"n_sel must be at least 3 (blocks 0, c-1 and c), got {n_sel=}")
-
-
-def _check_shapes(
-    q: Tensor,
-    keys_values: dict[str, Tensor],
-    gates: Tensor,
-    compressed: tuple[Tensor, Tensor] | None,
-    l: int,  # noqa: E741
-    d: int,
-) -> None:
-    if q.dim() != 4 or q.shape[1] < 1:
-        raise ValueError(f"q must be [B, S >= 1, H, D], got {tuple(q.shape)}")
-    if not q.is_floating_point():
-        raise ValueError(f"q must be floating point, got {q.dtype}")
-    B, S, H, D = q.shape
-    groups = keys_values["k_sel"].shape[2] if keys_values["k_sel"].dim() == 4 else 0
-    if groups < 1 or H % groups != 0:
-        raise ValueError(f"the groups must divide the heads, got H={H} G={groups}")
-    expected = dict.fromkeys(keys_values, (B, S, groups, D))
-    tensors = dict(keys_values, gates=gates)
-    expected["gates"] = (B, S, H, 3)
-    if compressed is not None:
-        blocks = max(0, (S - l) // d + 1)
-        tensors["compressed[0]"], tensors["compressed[1]"] = compressed
-        expected["compressed[0]"] = expected["compressed[1]"] = (B, blocks, groups, D)
-    for name, tensor in tensors.items():
-        if tuple(tensor.shape) != expected[name]:
-            raise ValueError(f"{name} must be {expected[name]}, got {tuple(tensor.shape)}")
-
-
-def _check_documents(doc_ids: Tensor, q: Tensor, compressed: tuple[Tensor, Tensor] | None) -> None:
-    if tuple(doc_ids.shape) != tuple(q.shape[:2]) or doc_ids.is_floating_point():
-        raise ValueError(f"doc_ids must be integers {tuple(q.shape[:2])}, got {doc_ids.shape}")
-    if compressed is not None:
-        raise ValueError("doc_ids and compressed exclude each other: blocks start with documents")
 
 
 def _reference(*tensors: Tensor, kernels: Kernels, want_ids: bool, **sizes: Any) -> Any:
@@ -87,6 +40,44 @@ _BACKENDS: dict[str, Callable[..., Any]] = {
     "torch": _torch,
     "triton": _triton,
 }
+
+
+def prepare(
+    q: Tensor,
+    groups: int,
+    *,
+    backend: str,
+    compression: Compression | None,
+    kernels: Kernels | None,
+    scale: float | None,
+    l_sel: int,
+    **sizes: Any,
+) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Choose who serves a call; returns what attends [B, S, ...] tensors as `nsa_attention` does.
+
+    The returned function takes the tensors and, for them, `compressed` if there is no compression.
+
+    Raises:
+        BackendUnavailableError: The backend cannot serve the call.
+    """
+    chosen, reason = choose_for_call(backend, q, groups, l_sel)
+    count("attention", chosen, reason)
+    run = functools.partial(
+        _BACKENDS[chosen],
+        l_sel=l_sel,
+        scale=1.0 / math.sqrt(q.shape[-1]) if scale is None else scale,
+        kernels=asked_kernels() if kernels is None else kernels,
+        **sizes,
+    )
+    if compression is None:
+        return run
+
+    def compress_and_run(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+        compressed = compression(tensors[1], tensors[2])
+        check_compressed(tensors[0], compressed, groups, sizes["l"], sizes["d"])
+        return run(*tensors, compressed=compressed)
+
+    return compress_and_run
 
 
 def _never_compiled(operation: Callable[..., Any]) -> Callable[..., Any]:
@@ -123,6 +114,7 @@ def nsa_attention(
     w: int = ...,
     scale: float | None = ...,
     compressed: tuple[Tensor, Tensor] | None = ...,
+    compression: Compression | None = ...,
     backend: str = ...,
     doc_ids: Tensor | None = ...,
     kernels: Kernels | None = ...,
@@ -146,6 +138,7 @@ def nsa_attention(
     w: int = ...,
     scale: float | None = ...,
     compressed: tuple[Tensor, Tensor] | None = ...,
+    compression: Compression | None = ...,
     backend: str = ...,
     doc_ids: Tensor | None = ...,
     kernels: Kernels | None = ...,
@@ -169,6 +162,7 @@ def nsa_attention(
     w: int = 512,
     scale: float | None = None,
     compressed: tuple[Tensor, Tensor] | None = None,
+    compression: Compression | None = None,
     backend: str = "auto",
     doc_ids: Tensor | None = None,
     kernels: Kernels | None = None,
@@ -193,9 +187,11 @@ def nsa_attention(
         scale: Factor on every query-key product; default 1 / sqrt(D).
         compressed: Compressed keys and values [B, C, G, D] instead of the means of k_cmp, v_cmp,
             with C = max(0, (S - l) // d + 1).
+        compression: What makes them of k_cmp and v_cmp (compression.py); default their means.
         backend: auto, reference, torch or triton.
         doc_ids: Integers [B, S] whose runs of equal numbers are documents: each is attended as if
-            it were alone, its blocks counted from its first token. Not together with `compressed`.
+            it were alone, its blocks counted from its first token. Not together with `compressed`
+            (use `compression`).
         kernels: Foreign kernels that the torch backend may call; default what
             `nsa.attention.use_kernels` was given.
         return_selection: Also return the selected block ids.
@@ -205,38 +201,37 @@ def nsa_attention(
         [B, S, G, n_sel], int64, ascending, -1 padded at the end. The selection has no gradient.
 
     Raises:
-        ValueError: Shapes or sizes that do not fit together.
+        ValueError: Shapes or sizes that do not fit together, `compressed` beside `compression` or
+            `doc_ids`.
         BackendUnavailableError: The backend cannot serve the call (a ValueError).
     """
-    _check_blocks(l, d, l_sel, n_sel, w)
-    keys_values = {
-        "k_cmp": k_cmp,
-        "v_cmp": v_cmp,
-        "k_sel": k_sel,
-        "v_sel": v_sel,
-        "k_win": k_win,
-        "v_win": v_win,
-    }
-    _check_shapes(q, keys_values, gates, compressed, l, d)
-    chosen, reason = choose_for_call(backend, q, k_sel.shape[2], l_sel)
-    count("attention", chosen, reason)
-    run = functools.partial(
-        _BACKENDS[chosen],
-        l=l,
-        d=d,
-        l_sel=l_sel,
-        n_sel=n_sel,
-        w=w,
-        scale=1.0 / math.sqrt(q.shape[-1]) if scale is None else scale,
-        kernels=asked_kernels() if kernels is None else kernels,
+    keys_values = (k_cmp, v_cmp, k_sel, v_sel, k_win, v_win)
+    check_sizes(l, d, l_sel, n_sel, w)
+    check_shapes(q, keys_values, gates)
+    groups = k_sel.shape[2]
+    if compressed is not None:
+        check_compressed(q, compressed, groups, l, d)
+        if compression is not None:
+            raise ValueError("compressed and compression exclude each other: give one of them")
+    if doc_ids is not None:
+        check_documents(doc_ids, q)
+        if compressed is not None:
+            raise ValueError(
+                "doc_ids and compressed exclude each other, since blocks start with documents: "
+                "give what compresses them as compression"
+            )
+    run = prepare(
+        q, groups, backend=backend, compression=compression, kernels=kernels, scale=scale,
+        l=l, d=d, l_sel=l_sel, n_sel=n_sel, w=w,
         want_ids=return_selection or doc_ids is not None,
-    )
-    tensors = (q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates)
+    )  # fmt: skip
+    if compressed is not None:
+        run = functools.partial(run, compressed=compressed)
     # The backends choose their precision themselves: autocast would round the scores.
     with torch.autocast(q.device.type, enabled=False):
         if doc_ids is None:
-            out, sel = run(*tensors, compressed=compressed)
+            out, sel = run(q, *keys_values, gates)
         else:
-            _check_documents(doc_ids, q, compressed)
+            tensors = (q, *keys_values, gates)
             out, sel = attend_documents(run, tensors, document_lengths(doc_ids))
     return (out, sel) if return_selection else out
