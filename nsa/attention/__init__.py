@@ -15,6 +15,7 @@ from nsa.attention.cache import NsaCache, Sizes
 from nsa.attention.compression import Compression, MeanCompression, MlpCompression
 from nsa.attention.decode import decode, prefill
 from nsa.attention.kernels import Kernels, dense_attention, use_kernels
+from nsa.attention.module import NativeSparseAttention
 from nsa.attention.operation import nsa_attention
 from nsa.attention.varlen import nsa_attention_varlen
 
@@ -24,6 +25,7 @@ __all__ = [
     "Kernels",
     "MeanCompression",
     "MlpCompression",
+    "NativeSparseAttention",
     "NsaCache",
     "Sizes",
     "available_backends",
