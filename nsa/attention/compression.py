@@ -92,6 +92,9 @@ class BlockMlp(nn.Module):
         self.w_in = nn.Linear(l * head_dim, _WIDTH * head_dim)
         self.w_out = nn.Linear(_WIDTH * head_dim, head_dim)
         nn.init.normal_(self.position, std=0.02)
+        for layer in (self.w_in, self.w_out):  # keys keep the scale of what they are made of
+            nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
+            nn.init.zeros_(layer.bias)
 
     def forward(self, x_BSGD: Tensor) -> Tensor:
         """Blocks [B, C, G, D], in fp32 (fp64 where input and weights are)."""

@@ -141,7 +141,7 @@ class LanguageModel(nn.Module):
         for name, parameter in self.named_parameters():
             if name.endswith("gate.bias"):
                 nn.init.zeros_(parameter)
-            elif parameter.dim() == 2:
+            elif parameter.dim() == 2 and ".compression." not in name:  # that has scales of its own
                 into_residual = name.endswith(("w_o.weight", "w_down.weight"))
                 nn.init.normal_(parameter, std=residual_std if into_residual else std)
 
