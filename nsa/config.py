@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import rfc8785
 import yaml
 
+from nsa.canonical import canonical_bytes
 from nsa.errors import BadConfig
 from nsa.fields import Bounds, optional_fields, read
 from nsa.relations import OF_A_CONFIGURATION, check_relations
@@ -216,7 +216,7 @@ def load_config(file: Path) -> dict[str, Any]:
 
 def config_digest(config: TrainConfig) -> str:
     """SHA-256 (hex) of the RFC 8785 form of the configuration that was built."""
-    return hashlib.sha256(rfc8785.dumps(config_mapping(config))).hexdigest()
+    return hashlib.sha256(canonical_bytes(config_mapping(config))).hexdigest()
 
 
 def config_mapping(config: TrainConfig) -> dict[str, Any]:

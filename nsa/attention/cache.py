@@ -49,21 +49,19 @@ class NsaCache:
         compression: Compression | None = None,
         turn_blocks: TurnBlocks | None = None,
     ) -> None:
-        exact = torch.float64 if dtype == torch.float64 else torch.float32
-
-        def room(tokens: int, kept: torch.dtype) -> tuple[Tensor, Tensor]:
+        def room(tokens: int) -> tuple[Tensor, Tensor]:
             shape = (B, tokens, G, D)
-            return tuple(torch.zeros(shape, dtype=kept, device=device) for _ in range(2))  # type: ignore[return-value]
+            return tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))  # type: ignore[return-value]
 
         self.sizes = sizes
         self.capacity = capacity
         self.length = 0
         self.blocks = 0
-        self.k_blocks, self.v_blocks = room(compressed_length(capacity, sizes.l, sizes.d), exact)
-        self.k_sel, self.v_sel = room(capacity, dtype)
-        self.k_ring, self.v_ring = room(min(sizes.w, capacity), dtype)
+        self.k_blocks, self.v_blocks = room(compressed_length(capacity, sizes.l, sizes.d))
+        self.k_sel, self.v_sel = room(capacity)
+        self.k_ring, self.v_ring = room(min(sizes.w, capacity))
         # The tokens that blocks still to come will hold: fewer than l.
-        self._k_open, self._v_open = room(0, dtype)
+        self._k_open, self._v_open = room(0)
         self._compression = compression or MeanCompression(sizes.l, sizes.d)
         self._turn_blocks = turn_blocks
 

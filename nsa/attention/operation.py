@@ -75,9 +75,14 @@ def prepare(
     def compress_and_run(*tensors: Tensor) -> tuple[Tensor, Tensor]:
         compressed = compression(tensors[1], tensors[2])
         check_compressed(tensors[0], compressed, groups, sizes["l"], sizes["d"])
-        return run(*tensors, compressed=compressed)
+        return run(*tensors, compressed=_rounded(compressed, tensors[0].dtype))
 
     return compress_and_run
+
+
+def _rounded(blocks: tuple[Tensor, Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Given keys and values of blocks, as what the backends compress themselves is rounded."""
+    return blocks[0].to(dtype), blocks[1].to(dtype)
 
 
 def _never_compiled(operation: Callable[..., Any]) -> Callable[..., Any]:
@@ -226,7 +231,7 @@ def nsa_attention(
         want_ids=return_selection or doc_ids is not None,
     )  # fmt: skip
     if compressed is not None:
-        run = functools.partial(run, compressed=compressed)
+        run = functools.partial(run, compressed=_rounded(compressed, q.dtype))
     # The backends choose their precision themselves: autocast would round the scores.
     with torch.autocast(q.device.type, enabled=False):
         if doc_ids is None:

@@ -121,7 +121,9 @@ def nsa_attention_reference(
     s = torch.arange(S, device=q.device)[None, :]
 
     if compressed is None:
-        compressed = (compress(k_cmp.to(exact), l, d), compress(v_cmp.to(exact), l, d))
+        # Rounded once, to the dtype of q: what is scored is what is attended and what is cached.
+        k_means, v_means = (compress(x.to(exact), l, d).to(q.dtype) for x in (k_cmp, v_cmp))
+        compressed = (k_means, v_means)
     k_blocks, v_blocks = per_head(compressed[0]), per_head(compressed[1])
     ends = torch.arange(k_blocks.shape[1], device=q.device) * d + l - 1
     seen = (ends[None, :] <= t)[:, None]

@@ -209,7 +209,8 @@ def nsa_attention_torch(
         `out` [B, S, H, D] in the dtype of q, and the selected block ids [B, S, G, n_sel].
     """
     if compressed is None:
-        compressed = (compress_tokens(k_cmp, l, d), compress_tokens(v_cmp, l, d))
+        k_blocks, v_blocks = (compress_tokens(x, l, d).to(q.dtype) for x in (k_cmp, v_cmp))
+        compressed = (k_blocks, v_blocks)
     start = prefix_length(q.shape[1], l_sel, n_sel)
     prefix, window = _foreign(kernels, q, w, start)
     sizes = _Sizes(

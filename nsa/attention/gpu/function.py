@@ -1,8 +1,7 @@
 """The Triton backend: three branches in one autograd function that recomputes scores.
 
 Between forward and backward the branch outputs (in the dtype of q), their log-sum-exps and the
-selection are kept. Half-precision products are accumulated in fp32; compressed keys and values are
-rounded to the dtype of q before they are used. First derivatives only.
+selection are kept. Half-precision products are accumulated in fp32. First derivatives only.
 
 The selected branch has two forms. *Bits*, up to 32 blocks (S = 2048 at l_sel 64): one band over all
 keys before the query in which each query's word of bits hides the blocks it did not choose. That is
@@ -148,7 +147,8 @@ def nsa_attention_triton(
         unless wanted: nothing else needs them sorted).
     """
     if compressed is None:
-        compressed = (compress_tokens(k_cmp, l, d), compress_tokens(v_cmp, l, d))
+        k_blocks, v_blocks = (compress_tokens(x, l, d).to(q.dtype) for x in (k_cmp, v_cmp))
+        compressed = (k_blocks, v_blocks)
     B, S, H, D = q.shape
     G = k_sel.shape[2]
     shape = Shape(
