@@ -54,7 +54,7 @@ def compress_tokens(x_BSGD: Tensor, l: int, d: int) -> Tensor:  # noqa: E741
         Block means [B, C, G, D], C = max(0, (S - l) // d + 1), in fp32 (fp64 for fp64 input).
     """
     B, S, G, D = x_BSGD.shape
-    exact = _exact(x_BSGD.dtype)
+    exact = exact_dtype(x_BSGD.dtype)
     blocks = compressed_length(S, l, d)
     if blocks == 0:
         return x_BSGD[:, :0].to(exact)
@@ -98,7 +98,7 @@ class BlockMlp(nn.Module):
 
     def forward(self, x_BSGD: Tensor) -> Tensor:
         """Blocks [B, C, G, D], in fp32 (fp64 where input and weights are)."""
-        exact = torch.promote_types(_exact(x_BSGD.dtype), _exact(self.position.dtype))
+        exact = torch.promote_types(exact_dtype(x_BSGD.dtype), exact_dtype(self.position.dtype))
         blocks_BCGDl = x_BSGD.to(exact)[:, : self._covered(x_BSGD.shape[1])]
         if x_BSGD.shape[1] < self.l:
             return blocks_BCGDl[:, :0]
@@ -150,7 +150,8 @@ def build_compression(name: str, head_dim: int, l: int, d: int) -> nn.Module:  #
     raise ValueError(f"compression is mean or mlp, not {name!r}")
 
 
-def _exact(dtype: torch.dtype) -> torch.dtype:
+def exact_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What is summed in: fp32, fp64 for fp64."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 

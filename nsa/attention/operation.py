@@ -12,9 +12,10 @@ from torch import Tensor
 
 from nsa.attention.backends import choose_for_call
 from nsa.attention.checks import check_compressed, check_documents, check_shapes, check_sizes
-from nsa.attention.compression import Compression
+from nsa.attention.compression import Compression, MeanCompression
 from nsa.attention.counters import count
 from nsa.attention.kernels import Kernels, asked_kernels
+from nsa.attention.operator import attend
 from nsa.attention.packing import attend_documents, document_lengths
 from nsa.attention.reference import nsa_attention_reference
 from nsa.attention.torch_backend import nsa_attention_torch
@@ -85,11 +86,10 @@ def _rounded(blocks: tuple[Tensor, Tensor], dtype: torch.dtype) -> tuple[Tensor,
     return blocks[0].to(dtype), blocks[1].to(dtype)
 
 
-def _never_compiled(operation: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a function run as it is also within torch.compile.
+def never_compiled(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a function run as it is also within torch.compile, whose graph it breaks.
 
-    A compiler has nothing to gain here (matrix products whose shapes depend on the selected ids)
-    and has been seen to get tiny shapes wrong. Outside of it nothing is imported.
+    For what depends on data: the lengths of documents. Outside of a compiler nothing is imported.
     """
 
     @functools.wraps(operation)
@@ -149,7 +149,6 @@ def nsa_attention(
     kernels: Kernels | None = ...,
     return_selection: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...
-@_never_compiled
 def nsa_attention(
     q: Tensor,
     k_cmp: Tensor,
@@ -225,18 +224,38 @@ def nsa_attention(
                 "doc_ids and compressed exclude each other, since blocks start with documents: "
                 "give what compresses them as compression"
             )
-    run = prepare(
-        q, groups, backend=backend, compression=compression, kernels=kernels, scale=scale,
-        l=l, d=d, l_sel=l_sel, n_sel=n_sel, w=w,
-        want_ids=return_selection or doc_ids is not None,
-    )  # fmt: skip
-    if compressed is not None:
-        run = functools.partial(run, compressed=_rounded(compressed, q.dtype))
+    sizes = {"l": l, "d": d, "l_sel": l_sel, "n_sel": n_sel, "w": w}
+    tensors = (q, *keys_values, gates)
     # The backends choose their precision themselves: autocast would round the scores.
     with torch.autocast(q.device.type, enabled=False):
-        if doc_ids is None:
-            out, sel = run(q, *keys_values, gates)
+        if doc_ids is None and torch.compiler.is_compiling():
+            blocks = compressed or (compression or MeanCompression(l, d))(k_cmp, v_cmp)
+            check_compressed(q, blocks, groups, l, d)
+            out, sel, *_ = attend(
+                q, *_rounded(blocks, q.dtype), *keys_values[2:], gates, **sizes,
+                scale=1.0 / math.sqrt(q.shape[-1]) if scale is None else scale,
+                want_ids=return_selection, backend=backend,
+            )  # fmt: skip
         else:
-            tensors = (q, *keys_values, gates)
-            out, sel = attend_documents(run, tensors, document_lengths(doc_ids))
+            out, sel = _outside_of_graphs(
+                tensors, compressed, doc_ids, backend=backend, compression=compression,
+                kernels=kernels, scale=scale, want_ids=return_selection or doc_ids is not None,
+                **sizes,
+            )  # fmt: skip
     return (out, sel) if return_selection else out
+
+
+@never_compiled
+def _outside_of_graphs(
+    tensors: tuple[Tensor, ...],
+    compressed: tuple[Tensor, Tensor] | None,
+    doc_ids: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
+    run = prepare(tensors[0], tensors[3].shape[2], **options)
+    if compressed is not None:
+        run = functools.partial(run, compressed=_rounded(compressed, tensors[0].dtype))
+    if doc_ids is None:
+        return run(*tensors)
+    out, sel = attend_documents(run, tensors, document_lengths(doc_ids))
+    return out, sel

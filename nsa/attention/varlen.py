@@ -10,7 +10,7 @@ from torch import Tensor
 from nsa.attention.checks import check_shapes, check_sizes
 from nsa.attention.compression import Compression
 from nsa.attention.kernels import Kernels
-from nsa.attention.operation import prepare
+from nsa.attention.operation import never_compiled, prepare
 from nsa.attention.packing import attend_sequences, sequence_lengths
 
 
@@ -62,7 +62,7 @@ def nsa_attention_varlen(
     kernels: Kernels | None = ...,
     return_selection: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...
-@torch.compiler.disable
+@never_compiled
 def nsa_attention_varlen(
     q: Tensor,
     k_cmp: Tensor,
