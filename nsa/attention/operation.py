@@ -61,13 +61,14 @@ def prepare(
     Raises:
         BackendUnavailableError: The backend cannot serve the call.
     """
-    chosen, reason = choose_for_call(backend, q, groups, l_sel)
+    kernels = asked_kernels() if kernels is None else kernels
+    chosen, reason = choose_for_call(backend, q, groups, l_sel, kernels)
     count("attention", chosen, reason)
     run = functools.partial(
         _BACKENDS[chosen],
         l_sel=l_sel,
         scale=1.0 / math.sqrt(q.shape[-1]) if scale is None else scale,
-        kernels=asked_kernels() if kernels is None else kernels,
+        kernels=kernels,
         **sizes,
     )
     if compression is None:

@@ -23,6 +23,7 @@ from nsa.attention import torch_backend
 from nsa.attention.backends import choose_for_call
 from nsa.attention.compression import exact_dtype
 from nsa.attention.counters import count
+from nsa.attention.kernels import PIECES, asked_kernels
 from nsa.attention.reference import nsa_attention_reference
 
 
@@ -95,6 +96,8 @@ def _piece_sizes(sizes: Sizes) -> torch_backend.PieceSizes:
 
 
 def _torch_forward(inputs: Inputs, sizes: Sizes) -> list[Tensor]:
+    for operation in ("prefix", "window"):
+        count(operation, PIECES, "within a compiled graph")
     out, ids, kept, _ = torch_backend.compute(*inputs, _piece_sizes(sizes))
     return [out, ids, *(x for x in (*kept.outs, *kept.lses) if x is not None)]
 
@@ -123,7 +126,9 @@ def _torch_backward(grad: Tensor, inputs: Inputs, kept: list[Tensor], sizes: Siz
 
 def _halves(inputs: Inputs, backend: str, sizes: Sizes, *, counted: bool = False) -> Halves:
     """Those of the backend that serves a call; a rule of devices, dtypes and shapes alone."""
-    chosen, reason = choose_for_call(backend, inputs[0], inputs[3].shape[2], sizes.l_sel)
+    chosen, reason = choose_for_call(
+        backend, inputs[0], inputs[3].shape[2], sizes.l_sel, asked_kernels()
+    )
     if counted:
         count("attention", chosen, reason)
     if chosen == "triton":

@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from nsa.attention.choice import Choice
 from nsa.attention.compressed import compressed_attend, compressed_backward
 from nsa.attention.compression import compress_tokens, exact_dtype
 from nsa.attention.counters import count
 from nsa.attention.derivatives import first_derivatives_only
-from nsa.attention.kernels import PIECES, Choice, Kernels, attend_causally, choose_kernel
+from nsa.attention.kernels import PIECES, Kernels, attend_causally, choose_kernel
 from nsa.attention.pieces import OutputGradient, attend, attend_backward
 from nsa.attention.plan import Plan, piece_size, window_plan
 from nsa.attention.precision import native_bf16, products
