@@ -2,7 +2,7 @@
 
 import torch
 
-from nsa.model.attention import NativeSparseAttention
+from nsa.attention.module import NativeSparseAttention
 from nsa.model.transformer import LanguageModel
 
 _COLLAPSED_ENTROPY = 0.18
