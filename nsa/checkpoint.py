@@ -29,9 +29,10 @@ class Snapshot:
     """Everything a run needs to go on as if it had not stopped.
 
     `next_sequence` is the data position: the number of the first sequence not yet trained on.
-    `rng` holds one generator state per rank. `data` is name and seed of the source, `marks` where
-    each lane of a stream goes on (empty for sources that need none), `loss_scale` that of fp16,
-    `config` the whole configuration, so that the weights can be used without the run.
+    `rng` holds one generator state per rank, `device_rng` that of its GPU (empty on CPUs).
+    `corpus` is the digest of what was trained on, `marks` where each lane of a stream goes on
+    (empty for sources that need none), `loss_scale` that of fp16, `config` the whole
+    configuration, so that the weights can be used without the run.
     """
 
     step: int
@@ -41,7 +42,8 @@ class Snapshot:
     model: dict[str, Tensor]
     optimizer: dict[str, Any]
     rng: list[Tensor]
-    data: tuple[str, int] = ("", 0)
+    device_rng: list[Tensor] = field(default_factory=list)
+    corpus: str = ""
     marks: list[list[int]] = field(default_factory=list)
     loss_scale: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
@@ -150,6 +152,9 @@ def load_checkpoint(place: Path, expected_step: int | None = None) -> Snapshot:
         raise BadConfig(f"cannot read checkpoint {place}: {error!r}") from error
     if expected_step not in (None, state["step"]):
         raise BadConfig(f"checkpoint {place} is of step {state['step']}, not {expected_step}")
+    rng = _load(place / "rng.pt")
+    if isinstance(rng, list):  # as it was written before GPUs had theirs
+        rng = {"cpu": rng, "device": []}
     return Snapshot(
         step=state["step"],
         next_sequence=state["next_sequence"],
@@ -157,8 +162,9 @@ def load_checkpoint(place: Path, expected_step: int | None = None) -> Snapshot:
         world_size=state["world_size"],
         model=_load(place / "model.pt"),
         optimizer=_load(place / "optimizer.pt"),
-        rng=_load(place / "rng.pt"),
-        data=tuple(state.get("data", ("", 0))),
+        rng=rng["cpu"],
+        device_rng=rng["device"],
+        corpus=state.get("corpus", ""),
         marks=state.get("marks", []),
         loss_scale=state.get("loss_scale", {}),
         config=state.get("config", {}),
@@ -171,7 +177,7 @@ def _writers(snapshot: Snapshot) -> dict[str, Callable[[Path], Any]]:
         "next_sequence": snapshot.next_sequence,
         "config_digest": snapshot.config_digest,
         "world_size": snapshot.world_size,
-        "data": snapshot.data,
+        "corpus": snapshot.corpus,
         "marks": snapshot.marks,
         "loss_scale": snapshot.loss_scale,
         "config": snapshot.config,
@@ -179,7 +185,7 @@ def _writers(snapshot: Snapshot) -> dict[str, Callable[[Path], Any]]:
     return {
         "model.pt": lambda file: _save(snapshot.model, file),
         "optimizer.pt": lambda file: _save(snapshot.optimizer, file),
-        "rng.pt": lambda file: _save(snapshot.rng, file),
+        "rng.pt": lambda file: _save({"cpu": snapshot.rng, "device": snapshot.device_rng}, file),
         "state.json": lambda file: file.write_text(json.dumps(state), encoding="utf-8"),
     }
 

@@ -8,6 +8,7 @@ operating system's error, such as `type: OSError, text: [Errno 28] No space left
 
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,23 +62,28 @@ class CheckpointWriter:
         every = self._cadence.every_steps
         return (last and bool(self._cadence)) or (every is not None and step % every == 0)
 
-    def save(self, step: int, marks: torch.Tensor) -> None:
+    def save(self, step: int, marks: torch.Tensor, corpus: str) -> None:
         """Save the weights that step `step` made; a collective: every rank calls it.
 
         Args:
             step: the last finished step.
             marks: where this rank's part of the data goes on, `Batches.marks(step + 1)`.
+            corpus: the digest of what is trained on.
         """
         if step == self._saved_step:
             return
         began = time.monotonic()
         rng = self._rig.ranks.gather(torch.get_rng_state())
+        device_rng = []
+        if self._rig.device.type == "cuda":
+            device_rng = self._rig.ranks.gather(torch.cuda.get_rng_state(self._rig.device))
         weights = self._rig.ranks.whole(self._rig.model.state_dict())
         moments = self._rig.ranks.whole(self._rig.optimizer.state_dict())
         all_marks = self._rig.ranks.gather(marks) if marks.numel() else []
         error: Exception | None = None
         if self._rig.ranks.rank == 0:
-            snapshot = self._snapshot(step, weights, moments, rng, all_marks)
+            snapshot = self._snapshot(step, weights, moments, all_marks)
+            snapshot = replace(snapshot, rng=rng, device_rng=device_rng, corpus=corpus)
             error = self._write(snapshot)
         failed = self._rig.ranks.choose(int(error is not None))
         self._saved_at = time.monotonic()
@@ -101,7 +107,6 @@ class CheckpointWriter:
         step: int,
         weights: dict[str, torch.Tensor],
         moments: dict[str, Any],
-        rng: list[torch.Tensor],
         marks: list[torch.Tensor],
     ) -> Snapshot:
         rig = self._rig
@@ -112,8 +117,7 @@ class CheckpointWriter:
             world_size=rig.ranks.world_size,
             model=weights,
             optimizer=moments,
-            rng=rng,
-            data=(rig.config.data, rig.config.seed),
+            rng=[],
             marks=[row for rows in marks for row in rows.tolist()],
             loss_scale=rig.loss_scale.state(),
             config=config_mapping(rig.config),

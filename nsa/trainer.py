@@ -20,6 +20,7 @@ from nsa.attention.kernels import flash_share
 from nsa.checkpoint_writer import CheckpointWriter
 from nsa.console import LOG_EVERY_S, Console, write_log
 from nsa.data import Batches, BatchPlan, open_source
+from nsa.data.held_out import NothingHeldOut
 from nsa.errors import DataFailure, Halted, NonFinite
 from nsa.evaluation import held_out_loss
 from nsa.faults import fault_of, toy_instead_of
@@ -34,6 +35,7 @@ from nsa.model.transformer import next_byte_loss
 from nsa.network import prepare_network
 from nsa.optimizer import Update, apply_gradients, learning_rate
 from nsa.profiling import StepProfiler
+from nsa.resume import check_same_corpus
 from nsa.rig import build_rig
 from nsa.sections import Sections
 from nsa.settings import Settings
@@ -76,7 +78,8 @@ class Trainer:
         self.step = 0
         self.at_end = ExitStack()
         self.halt_told = self.checkpoint_due = self.poisoned = False
-        self.skipped_running = 0
+        self.skipped_running = self.epoch = 0
+        self.validates = True
 
     def run(self) -> None:
         """Train to the last step.
@@ -156,9 +159,13 @@ class Trainer:
         with self.sections.enter("data"):
             began = time.monotonic()
             try:
-                source = open_source(self.config.data, self.config.seed, self.plan.global_seqs)
-                self.batches = Batches(source, self.plan, self.rig.device)
+                config = self.config
+                source = open_source(config.data, config.seed, self.plan.global_seqs, config.loader)
+                self.batches = Batches(source, self.plan, self.rig.device, config.loader)
                 self.at_end.callback(self.batches.close)
+                self.corpus = self.batches.corpus()
+                if self.rig.corpus is not None:
+                    check_same_corpus(self.rig.corpus, self.corpus, config.data)
                 if self.step < self.last_step:
                     self.batches.prepare(self.step + 1, self.rig.marks)
             except DataFailure as error:
@@ -266,6 +273,7 @@ class Trainer:
             "dt_fetch_s": round(fetch_s, 6),
             **{name: memory[name] for name in ("gpu_mem_alloc", "gpu_mem_reserved", "host_rss_mb")},
             **gate_health(gates),
+            **self._epoch(),
         }
         if self.rig.loss_scale.on:
             fields |= {"loss_scale": self.rig.loss_scale.value(), "skipped": update.skipped}
@@ -279,6 +287,18 @@ class Trainer:
         self.artifacts.log_step({"step": self.step, **fields}, gates, selection)
         if self.console is not None:
             self.console.tell_step(self.step, fields)
+
+    def _epoch(self) -> dict[str, int]:
+        """Which pass over the corpus this rank is in; the log says when one begins."""
+        epoch = self.batches.epoch
+        if 1 <= self.epoch < epoch:
+            self._log(f"epoch {epoch} begins: all of {self.config.data} has been trained on")
+        self.epoch = epoch
+        return {"epoch": epoch} if epoch else {}
+
+    def _log(self, text: str) -> None:
+        if self.console is not None:
+            self.console.tell(text)
 
     def _selection_due(self) -> bool:
         """Selection statistics are looked at now and then: all layers, under 1 % of the time."""
@@ -305,16 +325,24 @@ class Trainer:
             halts or self.checkpoint_due or self.writer.due_by_step(self.step, last=last)
         ):
             with self.sections.enter("checkpoint"):
-                self.writer.save(self.step, self.batches.marks(self.step + 1))
+                self.writer.save(self.step, self.batches.marks(self.step + 1), self.corpus)
         if halts:
             self.rig.ranks.leave_together()
             raise Halted(f"halted after step {self.step}")
         every_steps = self.config.eval.every_steps
-        if every_steps and self.step % every_steps == 0:
-            with self.sections.enter("eval"):
-                began = time.monotonic()
+        if self.validates and every_steps and self.step % every_steps == 0:
+            self._evaluate()
+
+    def _evaluate(self) -> None:
+        """Tell the held-out loss; a corpus that holds nothing out is told once, and has none."""
+        with self.sections.enter("eval"):
+            began = time.monotonic()
+            try:
                 loss = held_out_loss(self.rig, self.batches, self.config.eval.batches)
-                self.heart.beat("eval", val_loss=loss, dt=round(time.monotonic() - began, 6))
-                if self.console is not None:
-                    self.console.tell(f"validation after step {self.step}: loss {loss:.4f}")
-                self.artifacts.log_evaluation(self.step, loss)
+            except NothingHeldOut as nothing:  # on every rank: they read one stream
+                self.validates = False
+                self._log(f"no validation: {nothing}")
+                return
+            self.heart.beat("eval", val_loss=loss, dt=round(time.monotonic() - began, 6))
+            self._log(f"validation after step {self.step}: loss {loss:.4f}")
+            self.artifacts.log_evaluation(self.step, loss)

@@ -43,6 +43,13 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     assert torch.equal(loaded.rng[1], SNAPSHOT.rng[1])
 
 
+def test_the_random_state_of_every_gpu_is_kept(tmp_path: Path) -> None:
+    gpu = [torch.arange(16, dtype=torch.uint8), torch.zeros(16, dtype=torch.uint8)]
+    place = save_checkpoint(tmp_path, dataclasses.replace(SNAPSHOT, device_rng=gpu))
+    loaded = load_checkpoint(place)
+    assert all(torch.equal(was, now) for was, now in zip(gpu, loaded.device_rng, strict=True))
+
+
 def test_the_manifest_lists_every_file_with_size_and_digest(tmp_path: Path) -> None:
     place = save_checkpoint(tmp_path, SNAPSHOT)
     manifest = json.loads((place / "manifest.json").read_text())

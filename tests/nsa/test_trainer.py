@@ -172,14 +172,27 @@ def test_an_order_that_claims_step_0_takes_the_weights_alone_and_starts_at_step_
     [
         ({"batch": {"global_seqs": 2, "accumulate": 1}}, "global_seqs"),
         ({"steps": 2}, "only 2 ordered"),
-        ({"seed": 1}, None),
+        ({"seed": 1}, "seed was 1337, and is 1 now"),
+        ({"data": "local_text"}, "data was 'synthetic', and is 'local_text' now"),
+        ({"packing": {"documents_apart": True}}, "packing was None"),
+        ({"optim": {"lr": 0.5}, "dtype": "bf16"}, None),
+        ({"model": {"gradient_checkpointing": True}}, None),
+        ({"model": {"rope_theta": 5e5}}, r"model.rope_theta was 10000.0, and is 500000.0 now"),
+        ({"attention": {"backend": "reference"}}, None),
+        ({"attention": {"n_sel": 4, "w": 17}}, r"attention.n_sel was 3, and is 4 now"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_refused(
-    train_here: TrainHere, tmp_path: Path, train: dict[str, Any], text: str | None
+    train_here: TrainHere,
+    tmp_path: Path,
+    tiny: dict[str, Any],
+    train: dict[str, Any],
+    text: str | None,
 ) -> None:
     train_here("whole", checkpoint={"every_steps": 4})
     resume = {"path": str(tmp_path / "whole" / "checkpoints" / "step_000004"), "step": 4}
+    sections = ("model", "attention", "optim")
+    train = {key: {**tiny[key], **own} if key in sections else own for key, own in train.items()}
     if text is None:  # a fit: nothing is left to train
         assert _of(train_here("rest", train=train, resume_from=resume), "done")
         return
@@ -193,7 +206,7 @@ def test_a_checkpoint_of_another_model_is_refused(
     train_here("whole", checkpoint={"every_steps": 4})
     resume = {"path": str(tmp_path / "whole" / "checkpoints" / "step_000004"), "step": 4}
     smaller = {**tiny["model"], "layers": 1}
-    with pytest.raises(BadConfig, match="does not fit this model"):
+    with pytest.raises(BadConfig, match=r"model\.layers was 2, and is 1 now"):
         train_here("rest", train={"model": smaller}, resume_from=resume)
 
 
