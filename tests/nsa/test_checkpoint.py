@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -12,7 +13,6 @@ import torch
 
 from nsa.checkpoint import (
     Snapshot,
-    _save,
     checkpoint_path,
     load_checkpoint,
     newest_checkpoint,
@@ -20,6 +20,7 @@ from nsa.checkpoint import (
     sweep,
 )
 from nsa.errors import BadConfig
+from nsa.sealed_files import write_sealed
 
 ROOT = Path(__file__).parents[2]
 
@@ -110,7 +111,9 @@ def test_a_refused_write_leaves_nothing_and_touches_nothing(
 
 def test_a_full_disk_is_known_by_its_number() -> None:
     with pytest.raises(OSError, match="No space left") as full:
-        _save({"w": torch.zeros(1000)}, Path("/dev/full"))
+        write_sealed(
+            Path("/dev"), {"full": partial(torch.save, {"w": torch.zeros(9999)})}, lambda file: None
+        )
     assert full.value.errno == errno.ENOSPC
 
 
