@@ -56,7 +56,9 @@ def like(first: M, fields: dict[str, Any]) -> M:
     """
     copy = object.__new__(type(first))
     object.__setattr__(copy, "__dict__", {**first.__dict__, **fields})
-    object.__setattr__(copy, "__pydantic_fields_set__", first.__pydantic_fields_set__ | fields.keys())
+    object.__setattr__(
+        copy, "__pydantic_fields_set__", first.__pydantic_fields_set__ | fields.keys()
+    )
     object.__setattr__(copy, "__pydantic_extra__", None)
     object.__setattr__(copy, "__pydantic_private__", None)
     return copy
