@@ -105,9 +105,9 @@ class ImplausibleSpeed(Detector[Speeds]):
             return own, []
         if step.step <= own.last_step:
             own = Speeds(clock=own.clock, tokens=own.tokens)
-        own, clocks = self._clocked(replace(own, last_step=step.step), step, view)
         first = step.ranks[min(step.ranks)]
-        own = replace(own, tokens=own.tokens.after(first.end.tokens))
+        own = replace(own, last_step=step.step, tokens=own.tokens.after(first.end.tokens))
+        own, clocks = self._clocked(own, step, view)
         ordered = self.run.order.identity.tokens_per_step
         tokens = ordered * own.tokens.ratio if ordered else first.end.tokens
         step_s, kind_s = step.median_s(), _kind_s(step)
@@ -124,12 +124,11 @@ class ImplausibleSpeed(Detector[Speeds]):
         )
         if len(own.plain) < keep:
             return own, clocks
-        least = min(sorted(own.plain)[(keep - 1) // 4], statistics.harmonic_mean(own.plain))
         own = replace(
             own,
             fastest=max(own.fastest, sorted(own.kind)[3 * keep // 4]),
             peak=max(own.peak, *own.kind),
-            slowest=least if own.slowest is None else min(own.slowest, least),
+            slowest=_slowest(own.slowest, own.plain),
         )
         own, reports = self._reported(own, step, view)
         own, peaks = self._peaked(own, step, view)
@@ -168,15 +167,19 @@ class ImplausibleSpeed(Detector[Speeds]):
                     Severity.WARN, "below", "differ_ratio", told, limit, text, own, step, view
                 )
             )
-        above = above or (own.above and over > 0)
-        return replace(own, over=over, above=above, below=own.below or below), findings
+        above, below = above or (own.above and over > 0), own.below or below
+        if (over, above, below) != (own.over, own.above, own.below):
+            own = replace(own, over=over, above=above, below=below)
+        return own, findings
 
     def _peaked(self, own: Speeds, step: Step, view: View) -> Seen[Speeds]:
         """Hold the recomputed speed against what the devices can multiply."""
         limit = limit_tok_s(self.run, self.settings.mfu, peak_flops(self.run, view))
         tok_s = statistics.median(own.plain)
         peaked = limit is not None and tok_s > limit
-        if limit is None or peaked == own.peaked or not peaked:
+        if peaked == own.peaked:
+            return own, []
+        if limit is None or not peaked:
             return replace(own, peaked=peaked), []
         text = (
             f"{tok_s:.4g} tokens/s over {len(own.plain)} steps are more than the devices can"
@@ -303,6 +306,17 @@ def limit_tok_s(run: Run, mfu: float, flops: float | None) -> float | None:
     if multiplied <= 0:
         return None
     return mfu * flops / (FLOPS_PER_PARAM * multiplied)
+
+
+def _slowest(known: float | None, plain: tuple[float, ...]) -> float:
+    """Return the slowest with one more window: its lower quartile, or its mean with all pauses.
+
+    Neither lies below the window's slowest step, and exact means are dear.
+    """
+    if known is not None and min(plain) >= known:
+        return known
+    least = min(sorted(plain)[(len(plain) - 1) // 4], statistics.harmonic_mean(plain))
+    return least if known is None else min(known, least)
 
 
 def _kind_s(step: Step) -> float | None:

@@ -114,7 +114,7 @@ def _stood_s(culprit: RankStream, streams: list[RankStream], mono: float) -> flo
     return stood_s
 
 
-def _may_be_over(view: View, mono: float, m: float | None) -> bool:
+def _may_be_over(view: View, mono: float) -> bool:
     """Whether any rank has computed for longer than its lowest limit: who is behind is dear to ask.
 
     No step has stood for longer than its culprit has computed, and before its first step has ended
@@ -126,6 +126,7 @@ def _may_be_over(view: View, mono: float, m: float | None) -> bool:
         computed_s = stream.computed_s(mono)
         if computed_s <= least_s or not stream.completed_steps:
             continue
+        m = view.median_step_s()
         if m is None or stream.completed_steps < stall.min_steps:
             return True
         step_s = m * stream.pace.stride
@@ -192,14 +193,14 @@ class Stall(Detector[None]):
 
     def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:
         """Observe a tick: how long the rank behind has computed on its present step."""
-        m = view.median_step_s()
-        if not _may_be_over(view, tick.mono, m):
+        if not _may_be_over(view, tick.mono):
             return own, []
         streams = [stream for stream in view.active() if not _finished(view, stream)]
         culprit = name_culprit(view, streams, tick.mono)
         if culprit is None or culprit.stream.completed_steps == 0:
             return own, []
         elapsed_s = _stood_s(culprit.stream, streams, tick.mono)
+        m = view.median_step_s()
         suspect, halt = limits(view.run, culprit.stream, m)
         findings = []
         if elapsed_s > suspect.seconds:
