@@ -54,6 +54,8 @@ class Speeds:
 
     last_step: int = 0
     tokens: TokenGrowth = field(default_factory=TokenGrowth)
+    reported: bool = False
+    """Whether the trainer told its tokens/s of any step, be it one that nobody could time."""
     told: tuple[float, ...] = ()
     kind: tuple[float, ...] = ()
     """Recomputed in the trainer's favour: without data time and `BETWEEN_S`."""
@@ -104,9 +106,15 @@ class ImplausibleSpeed(Detector[Speeds]):
         if view.reads_output():
             return own, []
         if step.step <= own.last_step:
-            own = Speeds(clock=own.clock, tokens=own.tokens)
+            own = Speeds(clock=own.clock, tokens=own.tokens, reported=own.reported)
         first = step.ranks[min(step.ranks)]
-        own = replace(own, last_step=step.step, tokens=own.tokens.after(first.end.tokens))
+        told = None if first.progress is None else first.progress.toks_per_s
+        own = replace(
+            own,
+            last_step=step.step,
+            tokens=own.tokens.after(first.end.tokens),
+            reported=own.reported or told is not None,
+        )
         own, clocks = self._clocked(own, step, view)
         ordered = self.run.order.identity.tokens_per_step
         tokens = ordered * own.tokens.ratio if ordered else first.end.tokens
@@ -114,7 +122,6 @@ class ImplausibleSpeed(Detector[Speeds]):
         if not tokens or not step_s or not kind_s:
             return own, clocks
         keep = self.settings.over_steps
-        told = None if first.progress is None else first.progress.toks_per_s
         own = replace(
             own,
             plain=(*own.plain, tokens / step_s)[-keep:],
@@ -269,8 +276,10 @@ class ImplausibleSpeed(Detector[Speeds]):
         if not own.last_step:
             return None
         unknown = []
-        if not own.told:
+        if not own.reported:
             unknown.append("the trainer reports no tokens/s")
+        elif own.plain and not own.told:
+            unknown.append("the trainer reports tokens/s of no step that could be timed")
         if not own.plain:
             unknown.append("no step could be timed")
         if limit_tok_s(self.run, self.settings.mfu, peak_flops(self.run, view)) is None:
