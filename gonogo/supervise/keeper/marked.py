@@ -43,10 +43,18 @@ class Environs:
         token: the run's token.
         limit_s: how long one sweep may take.
         scan: the helper's program.
+        name: the name in the environment that holds the token.
     """
 
-    def __init__(self, token: str, *, limit_s: float = LIMIT_S, scan: str = _SCAN) -> None:
-        self._mark, self._limit_s, self._scan = f"{TOKEN_NAME}={token}", limit_s, scan
+    def __init__(
+        self,
+        token: str,
+        *,
+        limit_s: float = LIMIT_S,
+        scan: str = _SCAN,
+        name: str = TOKEN_NAME,
+    ) -> None:
+        self._mark, self._limit_s, self._scan = f"{name}={token}", limit_s, scan
         self._unreadable: set[int] = set()
         self.helpers: frozenset[int] = frozenset()
         """Helpers that were left behind: nobody has to end them."""
