@@ -16,7 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gonogo.supervise.processes import TOKEN_NAME, ProcessRef
+from gonogo.supervise.launch.place import Place
+from gonogo.supervise.processes import NODE_NAME, TOKEN_NAME, ProcessRef
 from gonogo.supervise.release import own_python
 
 LIMIT_S = 5.0
@@ -102,6 +103,18 @@ class Environs:
         if pid and pid not in self._unreadable:
             self._unreadable.add(pid)
             _log.warning("process %d does not let its environment be read", pid)
+
+
+def environs_of(run: str, place: Place) -> Environs:
+    """Return who finds the processes of a run, or of several nodes those of this one.
+
+    Args:
+        run: the run's id.
+        place: the part of it that is here.
+    """
+    if place.is_whole:
+        return Environs(run)
+    return Environs(f"{run}/{place.node}", name=NODE_NAME)
 
 
 def find_marked(token: str, *, passes: int = 1) -> frozenset[int]:

@@ -1,8 +1,8 @@
 """How are the ranks of an order started: which program, which environment? Standard library only.
 
 A launcher (`launcher`) starts them, each behind the rank wrapper: torchrun, or where torch is not
-installed the wrapper of the only rank by itself. Only allow-listed entry points start, with allow-listed
-names in their environment; the keeper's own settings (keys, URLs) never reach a rank.
+installed the wrapper of the only rank by itself. Only allow-listed entry points start, with
+allow-listed names in their environment; the keeper's own settings (keys, URLs) never reach a rank.
 """
 
 import shutil

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -91,7 +92,7 @@ def test_launchers_meet_at_node_0_under_run_and_token() -> None:
     places = [Place.of(ORDER, node, rendezvous="10.0.0.1:29400") for node in range(2)]
     commands = [build_command(ORDER, RUN_DIR, place=place) for place in places]
     for command in commands:
-        said = dict(zip(command, command[1:], strict=False))
+        said = dict(itertools.pairwise(command))
         assert said["--rdzv-id"] == "run_1.3"
         assert said["--rdzv-endpoint"] == "10.0.0.1:29400"
         assert (said["--nnodes"], said["--nproc-per-node"]) == ("2", "4")
