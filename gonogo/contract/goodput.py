@@ -61,6 +61,22 @@ class Goodput(Recorded):
     much where something is unknown. Null: no device was held."""
 
 
+class ExperimentGoodput(Goodput):
+    """GET /experiments/{id}/goodput."""
+
+    experiment: str
+    runs: dict[str, Goodput] = {}
+    """Run → its own time, in the order in which they were queued."""
+
+
+class FleetGoodput(Goodput):
+    """GET /goodput: seconds are weighted by the devices of each run."""
+
+    hours: float
+    """Of runs that go on or have ended within so many hours."""
+    runs: int
+
+
 def goodput_of(seconds: Mapping[Part, float]) -> Goodput:
     """Return seconds by part as they are shown."""
     kept = sum(seconds.get(part, 0.0) for part in KEPT)

@@ -19,6 +19,7 @@ from gonogo.contract.campaign import CampaignSpec
 from gonogo.contract.comparison import Comparison
 from gonogo.contract.decision import Decision, Verdict
 from gonogo.contract.finding import Finding
+from gonogo.contract.goodput import ExperimentGoodput
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Outcome
 from gonogo.contract.plan import Plan
@@ -83,6 +84,7 @@ class ShownExperiment(ExperimentView):
     """`gonogo show`."""
 
     decisions: list[Decision]
+    goodput: ExperimentGoodput
 
 
 class Watched(Recorded):

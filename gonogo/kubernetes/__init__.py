@@ -1,0 +1,1 @@
+"""How does gonogo run in Kubernetes? Manifests, written from a few settings; pure text out."""
