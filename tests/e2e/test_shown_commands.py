@@ -64,6 +64,7 @@ TYPED = {
         "gonogo compare runs/p1 runs/f1 runs/p2 --metric loss --warmup 9"
     ),
     "gonogo demo --fault SPEC": "gonogo demo --fault nan",
+    "gonogo forecast": "gonogo forecast {experiment}",
     "gonogo judge DIR --plan m7c-125m --phase smoke": (
         "gonogo judge {dir} --plan demo --phase smoke"
     ),
