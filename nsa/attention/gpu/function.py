@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from nsa.attention import selection_rule
 from nsa.attention.compression import compress_tokens
 from nsa.attention.derivatives import first_derivatives_only
 from nsa.attention.gpu.index import Index
@@ -48,12 +49,13 @@ def takes_bits(shape: Shape) -> bool:
 
 
 def _bands(shape: Shape, w: int) -> tuple[Band, Band, Band]:
-    """Compressed blocks; selected blocks, or dense prefix with own and previous block; window."""
+    """Compressed blocks; selected blocks, or dense prefix with the recent blocks; window."""
+    before = (selection_rule.RULE.recent - 1) * shape.l_sel
     selected = (
         Band(branch=1, prefix=shape.S, block=shape.l_sel)
         if takes_bits(shape)
         else Band(
-            branch=1, prefix=shape.start, align=shape.l_sel, back=shape.l_sel,
+            branch=1, prefix=shape.start, align=shape.l_sel, back=before,
             summed=shape.start < shape.S,
         )
     )  # fmt: skip
@@ -69,7 +71,7 @@ class Computed(NamedTuple):
 
     Attributes:
         out: Output [B, S, H, D].
-        chosen: Block 0 and the free blocks [B * G, T, n_sel - 2].
+        chosen: The first and the free blocks [B * G, T, F].
         kept: What `_gradients` reads after the inputs: the output and then the log-sum-exp of each
             branch; then the words of bits, or entries and first places of the visits, or nothing.
     """
@@ -167,7 +169,11 @@ def _shape(q: Tensor, groups: int, sizes: Any) -> Shape:
 
 def _all_ids(chosen: Tensor, shape: Shape) -> Tensor:
     """Selected block ids [B, S, G, n_sel] of what `choose` returned."""
-    free = chosen[..., 1:].view(shape.B, shape.G, shape.S - shape.start, shape.free).long()
+    free = (
+        chosen[..., selection_rule.RULE.first :]
+        .view(shape.B, shape.G, shape.S - shape.start, shape.free)
+        .long()
+    )
     return selected_ids(free, shape.S, shape.l_sel, shape.n_sel)
 
 
@@ -192,7 +198,7 @@ def like_forward_half(inputs: list[Tensor], sizes: Any) -> list[Tensor]:
     if takes_bits(shape):
         kept.append(q.new_empty(pairs, T, dtype=torch.int64))
     elif shape.start < shape.S:
-        kept.append(q.new_empty(pairs * T * (shape.free + 1), dtype=torch.int32))
+        kept.append(q.new_empty(pairs * T * shape.gathered, dtype=torch.int32))
         kept.append(q.new_empty(pairs * shape.blocks + 1, dtype=torch.int32))
     return [q.new_empty(q.shape), q.new_empty(ids, dtype=torch.int64), *kept]
 

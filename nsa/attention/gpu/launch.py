@@ -13,6 +13,7 @@ import torch
 import triton
 from torch import Tensor
 
+from nsa.attention import selection_rule
 from nsa.attention.gpu import band, gates, scores, visits
 from nsa.attention.gpu.index import Index, cut, invert
 from nsa.attention.gpu.tiles import padded, tiles_for
@@ -87,7 +88,12 @@ class Shape:
     @property
     def free(self) -> int:
         """Blocks chosen by score."""
-        return self.n_sel - 3
+        return selection_rule.RULE.free(self.n_sel)
+
+    @property
+    def gathered(self) -> int:
+        """Blocks of a query that are met block by block: the first ones and the free ones."""
+        return selection_rule.RULE.first + self.free
 
     @property
     def blocks(self) -> int:
@@ -166,16 +172,17 @@ def attend_backward(
 def choose(
     shape: Shape, q: Tensor, k: Tensor, lse: Tensor, *, as_words: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Block 0 and the free blocks of the queries from `start` on: [B * G, T, n_sel - 2] int32.
+    """The first blocks and the free ones of the queries from `start` on: [B * G, T, F] int32.
 
     Returns:
         Those, and if asked for all selected blocks as bits: [B * G, T] int64 (64 blocks at most).
     """
     T, J, tile = shape.S - shape.start, shape.blocks, tiles_for(q.dtype, shape.D).scores
-    pairs, free = shape.B * shape.G, shape.free
+    pairs, free, rule = shape.B * shape.G, shape.free, selection_rule.RULE
     if T == 0 or free == 0:
-        return q.new_zeros(pairs, T, free + 1, dtype=torch.int32), None
-    chosen = q.new_empty(pairs, T, free + 1, dtype=torch.int32)
+        first = torch.arange(rule.first, dtype=torch.int32, device=q.device)
+        return first.expand(pairs, T, rule.first).contiguous(), None
+    chosen = q.new_empty(pairs, T, shape.gathered, dtype=torch.int32)
     words = q.new_empty(pairs, T, dtype=torch.int64) if as_words else None
     score = q.new_empty(pairs, T, J, dtype=torch.float32)
     scores.block_scores[(triton.cdiv(T, tile.rows), triton.cdiv(J, tile.keys), pairs)](
@@ -187,7 +194,8 @@ def choose(
     rows = max(1, _CHOICE_NUMBERS // width)
     scores.choose_blocks[(triton.cdiv(T, rows), pairs)](
         score, chosen, words, T, J, shape.start,
-        FREE=free, M=rows, JP=width, L_SEL=shape.l_sel, WORDS=as_words,
+        FREE=free, FIRST=rule.first, RECENT=rule.recent, M=rows, JP=width, L_SEL=shape.l_sel,
+        WORDS=as_words,
     )  # fmt: skip
     return chosen, words
 
@@ -228,7 +236,7 @@ def visit_backward(
     dv: Tensor,
 ) -> None:
     """Add the gradients of the visits to dq, dk and dv, in place."""
-    T, F, pairs = shape.S - shape.start, shape.free + 1, shape.B * shape.G
+    T, F, pairs = shape.S - shape.start, shape.gathered, shape.B * shape.G
     tile = tiles_for(rows.q.dtype, shape.D).visit_backward
     pieces = cut(index, shape.R, tile.rows * _VISIT_TILES)
     part = rows.q.new_empty(pairs * T * F * shape.R, shape.D)

@@ -133,6 +133,7 @@ def _compile(kernel, tile, number, capability, **others):
 
     values = {
         "R": 6, "D": 64, "DP": 64, "F": 14, "FREE": 13, "L": 32, "STEP": 16, "L_SEL": 64, "JP": 128,
+        "FIRST": 1, "RECENT": 2,
         "ALIGN": 1, "BACK": 511, "STRIDE": 1, "REACH": 0, "BRANCH": 1, "ADD": True, "TILES": 32,
         "BLOCK": 0, "WORDS": True,
         "PRECISION": "ieee", "M": tile.rows if tile else 32, "N": tile.keys if tile else 64,
