@@ -13,9 +13,9 @@ import importlib
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
-from types import ModuleType
+from typing import Any
 
 HERE = ("torch", "triton", "numpy", "PyYAML")
 OURS = ("nsa", "bench")
@@ -36,26 +36,27 @@ def _with_requirements(names: Sequence[str], known: set[str]) -> Iterator[str]:
         yield from _with_requirements(wanted, known)
 
 
-class _Bare(MetaPathFinder):
-    """Hides what such a machine does not have."""
+_PRESENT = set(_with_requirements(HERE, set()))
+HIDDEN = frozenset(
+    module
+    for module, owners in packages_distributions().items()
+    if not _PRESENT & {owner.lower().replace("_", "-") for owner in owners}
+) - set(OURS)
 
-    def __init__(self) -> None:
-        present = set(_with_requirements(HERE, set()))
-        self.hidden = {
-            module
-            for module, owners in packages_distributions().items()
-            if not present & {owner.lower().replace("_", "-") for owner in owners}
-        } - set(OURS)
 
-    def find_spec(self, name: str, path: object = None, target: ModuleType | None = None) -> None:
-        if name.partition(".")[0] in self.hidden:
-            raise ModuleNotFoundError(f"No module named {name!r} on a bare machine", name=name)
+class _Bare(PathFinder):
+    """Finds what such a machine has, and nothing else: as if the rest were not installed."""
+
+    @classmethod
+    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """None for what is hidden."""
+        hidden = name.partition(".")[0] in HIDDEN
+        return None if hidden else super().find_spec(name, path, target)
 
 
 if __name__ == "__main__":
-    finder = _Bare()
-    assert {"pydantic", "rfc8785", "pyarrow", "httpx"} <= finder.hidden, "nothing is hidden"
-    sys.meta_path.insert(0, finder)
+    assert {"pydantic", "rfc8785", "pyarrow", "httpx"} <= HIDDEN, "nothing is hidden"
+    sys.meta_path = [_Bare if finder is PathFinder else finder for finder in sys.meta_path]
     modules, _, arguments = " ".join(sys.argv[1:]).partition(" -- ")
     for name in modules.split():
         module = importlib.import_module(name)

@@ -34,9 +34,9 @@ class Launch:
         )
         return self.kernel.__name__, kinds, self.options
 
-    def compile(self) -> None:
-        """Compile it, or find it compiled."""
-        self.kernel.warmup(*self.arguments, grid=(1,), **dict(self.options))
+    def compile(self) -> Any:
+        """Compile it, or find it compiled: Triton's compiled kernel."""
+        return self.kernel.warmup(*self.arguments, grid=(1,), **dict(self.options))
 
 
 @contextmanager
@@ -68,20 +68,22 @@ def rehearse(calls: Sequence[Callable[[], object]]) -> list[Launch]:
     return list({launch.key(): launch for launch in launches}.values())
 
 
-def compile_together(launches: Sequence[Launch], threads: int | None = None) -> None:
+def compile_together(launches: Sequence[Launch], threads: int | None = None) -> list[Any]:
     """Compile launches in threads, as many as there are processors unless told.
+
+    Returns:
+        Triton's compiled kernels, in the order of the launches.
 
     Raises:
         Exception: What the compiler raised for the first that failed.
     """
     device = torch.cuda.current_device() if torch.cuda.is_available() else None
 
-    def compile_one(launch: Launch) -> None:
+    def compile_one(launch: Launch) -> Any:
         if device is not None:
             torch.cuda.set_device(device)  # a thread begins on the first one
-        launch.compile()
+        return launch.compile()
 
     workers = threads or len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(max_workers=workers) as pool:
-        for future in [pool.submit(compile_one, launch) for launch in launches]:
-            future.result()
+        return [future.result() for future in [pool.submit(compile_one, x) for x in launches]]

@@ -223,6 +223,28 @@ def test_up_to_32_blocks_nothing_is_gathered(launches):
     assert gathering <= set(launches[2112]["launched"])
 
 
+@pytest.mark.long
+@needs_triton
+def test_kernels_are_rehearsed_once_each_and_compiled_in_threads(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(HERE / "triton_rehearsal.py")],
+        env=os.environ | {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout)
+    # 13 kernels up to 32 blocks, whatever the length; beyond, the gathered ones and other bands.
+    assert told["of_one_length"] == 13
+    assert len(told["names"]) > 13
+    assert {"visit_forward", "visit_backward", "merge", "choose_blocks"} <= set(told["names"])
+    assert len(told["cubins"]) == 3
+    assert min(told["cubins"]) > 1000
+    assert not told["anew"]
+
+
 def test_without_a_gpu_the_backend_says_what_it_needs(small, make_inputs):
     reason = available_backends("cpu")["triton"]
     assert "CUDA" in reason or "not installed" in reason
