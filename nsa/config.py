@@ -229,7 +229,7 @@ def _stated(section: Any) -> dict[str, Any]:
     mapping = {}
     for name in (field.name for field in dataclasses.fields(section)):
         value = getattr(section, name)
-        if value is None and name in optional_fields(type(section)):
+        if value is None and name in optional_fields(section.__class__):
             continue
         mapping[name] = _stated(value) if dataclasses.is_dataclass(value) else value
     return mapping

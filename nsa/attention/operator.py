@@ -98,7 +98,7 @@ def _piece_sizes(sizes: Sizes) -> torch_backend.PieceSizes:
 def _torch_forward(inputs: Inputs, sizes: Sizes) -> list[Tensor]:
     for operation in ("prefix", "window"):
         count(operation, PIECES, "within a compiled graph")
-    out, ids, kept, _ = torch_backend.compute(*inputs, _piece_sizes(sizes))
+    out, ids, kept, _ = torch_backend.compute(inputs, _piece_sizes(sizes))
     return [out, ids, *(x for x in (*kept.outs, *kept.lses) if x is not None)]
 
 
@@ -116,7 +116,7 @@ def _torch_backward(grad: Tensor, inputs: Inputs, kept: list[Tensor], sizes: Siz
     pieces = _piece_sizes(sizes)
     grads = torch_backend.gradients(
         grad,
-        tuple(inputs),
+        inputs,
         torch_backend.Kept(outs=(out_cmp, out_sel, out_win), lses=(lse_cmp, lse_sel, lse_win)),
         torch_backend.plans_of_selection(ids, pieces),
         pieces,

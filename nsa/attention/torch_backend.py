@@ -13,6 +13,7 @@ Shape legend: B batch, S tokens, H heads, G groups, D head width, R = H / G.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -86,18 +87,17 @@ class Kept(NamedTuple):
 Plans = tuple[Plan, Plan | None]
 
 
-def compute(
-    q: Tensor,
-    k_blocks: Tensor,
-    v_blocks: Tensor,
-    k_sel: Tensor,
-    v_sel: Tensor,
-    k_win: Tensor,
-    v_win: Tensor,
-    gates: Tensor,
-    sizes: PieceSizes,
-) -> tuple[Tensor, Tensor, Kept, Plans]:
-    """The three branches; returns out, the selected ids, and what the backward pass needs."""
+def compute(inputs: Sequence[Tensor], sizes: PieceSizes) -> tuple[Tensor, Tensor, Kept, Plans]:
+    """The three branches.
+
+    Args:
+        inputs: q, k_blocks, v_blocks, k_sel, v_sel, k_win, v_win and gates.
+        sizes: Of the call.
+
+    Returns:
+        out, the selected ids, and what the backward pass needs.
+    """
+    q, k_blocks, v_blocks, k_sel, v_sel, k_win, v_win, gates = inputs
     B, S, H, D = q.shape
     G = k_sel.shape[2]
     exact = exact_dtype(q.dtype)
@@ -152,7 +152,7 @@ def _plans(free_BGTF: Tensor, S: int, sizes: PieceSizes, device: torch.device) -
 
 
 def gradients(
-    grad_out: Tensor, inputs: tuple[Tensor, ...], kept: Kept, plans: Plans, sizes: PieceSizes
+    grad_out: Tensor, inputs: Sequence[Tensor], kept: Kept, plans: Plans, sizes: PieceSizes
 ) -> tuple[Tensor | None, ...]:
     """Gradients of the inputs of `compute`, in their order and dtypes.
 
@@ -213,7 +213,7 @@ class _NsaFunction(torch.autograd.Function):
         ctx: Any, *tensors_and_sizes: Any
     ) -> tuple[Tensor, Tensor]:
         *tensors, sizes = tensors_and_sizes
-        out, sel, kept, ctx.plans = compute(*tensors, sizes)
+        out, sel, kept, ctx.plans = compute(tensors, sizes)
         ctx.sizes = sizes
         ctx.save_for_backward(*tensors, *kept.outs, *kept.lses)
         ctx.mark_non_differentiable(sel)
@@ -225,7 +225,7 @@ class _NsaFunction(torch.autograd.Function):
         *inputs, out_cmp, out_sel, out_win, lse_cmp, lse_sel, lse_win = ctx.saved_tensors
         kept = Kept(outs=(out_cmp, out_sel, out_win), lses=(lse_cmp, lse_sel, lse_win))
         with torch.autocast(grad_out.device.type, enabled=False):
-            return (*gradients(grad_out, tuple(inputs), kept, ctx.plans, ctx.sizes), None)
+            return (*gradients(grad_out, inputs, kept, ctx.plans, ctx.sizes), None)
 
 
 def _foreign(
