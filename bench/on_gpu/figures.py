@@ -15,8 +15,8 @@ PRODUCTS: Mapping[str, int] = {
     "band_forward": 2,
     "band_dq": 3,
     "band_dkdv": 4,
-    "visit_forward": 2,
-    "visit_backward": 5,
+    "gathered_forward": 2,
+    "gathered_backward": 5,
 }
 """Products of a query row with a key or value row that a kernel makes for each pair."""
 
@@ -84,7 +84,7 @@ def kernel_flop(
     """
     selected = counted["dense"] if bits else counted["own"]
     of_band = counted["compressed"] + selected + counted["window"]
-    work = {"band": of_band, "visit": 0 if bits else counted["gathered"]}
+    work = {"band": of_band, "gathered": 0 if bits else counted["gathered"]}
     return {
         kernel: 2 * width * heads * products * work[kernel.partition("_")[0]]
         for kernel, products in PRODUCTS.items()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nsa.attention import selection_rule
-from nsa.attention.plan import Plan, Span, Visit, causal_spans, piece_size
+from nsa.attention.plan import Gathered, Plan, Span, causal_spans, piece_size
 
 
 def prefix_length(S: int, l_sel: int, n_sel: int) -> int:
@@ -71,7 +71,7 @@ def selected_ids(free_BGTF: Tensor, S: int, l_sel: int, n_sel: int) -> Tensor:
     return torch.cat((dense, sparse.sort(dim=-1).values), dim=2).transpose(1, 2)
 
 
-def _visits(free_BGTF: Tensor, S: int, l_sel: int, blocks: int) -> tuple[Visit, ...]:
+def _gathered(free_BGTF: Tensor, S: int, l_sel: int, blocks: int) -> tuple[Gathered, ...]:
     """Invert "query chose block" into "block meets these queries", the first meeting all."""
     B, G, T, _ = free_BGTF.shape
     chosen = torch.zeros(B, G, T, blocks, dtype=torch.bool, device=free_BGTF.device)
@@ -79,18 +79,18 @@ def _visits(free_BGTF: Tensor, S: int, l_sel: int, blocks: int) -> tuple[Visit, 
     chosen[..., : selection_rule.RULE.first] = True
     b, g, j, t = chosen.transpose(2, 3).nonzero(as_tuple=True)
     counts = torch.bincount((b * G + g) * blocks + j, minlength=B * G * blocks).tolist()
-    visits = []
+    gathered = []
     for number, rows in enumerate(((b * S + (S - T) + t) * G + g).split(counts)):
         pair, block = divmod(number, blocks)
-        for part in rows.split(piece_size(rows.device).visit_queries):
+        for part in rows.split(piece_size(rows.device).gathered_queries):
             if len(part):
                 keys = {"k0": block * l_sel, "k1": (block + 1) * l_sel}
-                visits.append(Visit(b=pair // G, g=pair % G, rows=part, **keys))
-    return tuple(visits)
+                gathered.append(Gathered(b=pair // G, g=pair % G, rows=part, **keys))
+    return tuple(gathered)
 
 
 def selected_plan(free_BGTF: Tensor, S: int, l_sel: int, *, with_prefix: bool = True) -> Plan:
-    """The pieces of the selected branch: dense prefix, recent blocks, visits.
+    """The pieces of the selected branch: dense prefix, recent blocks, gathered queries.
 
     Args:
         free_BGTF: Output of `free_blocks`; T = 0 when everything is selected.
@@ -107,5 +107,5 @@ def selected_plan(free_BGTF: Tensor, S: int, l_sel: int, *, with_prefix: bool = 
         for t0 in range(block_start, block_end, length):
             t1 = min(block_end, t0 + length)
             spans.append(Span(t0=t0, t1=t1, k0=block_start - before, k1=t1))
-    visits = _visits(free_BGTF, S, l_sel, -(-S // l_sel)) if T else ()
-    return Plan(spans=tuple(spans), visits=visits)
+    gathered = _gathered(free_BGTF, S, l_sel, -(-S // l_sel)) if T else ()
+    return Plan(spans=tuple(spans), gathered=gathered)

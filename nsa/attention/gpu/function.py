@@ -7,10 +7,10 @@ The selected branch has two forms. *Bits*, up to 32 blocks (S = 2048 at l_sel 64
 keys before the query in which each query's word of bits hides the blocks it did not choose. That is
 1.3 times the products of the exact selection at 2048 (2.3 times at 4096, where it would no longer
 pay), and in exchange nothing is sorted, gathered, written aside or folded, and a layer starts fewer
-kernels. *Visits*, beyond: dense prefix and own blocks as a band, and every chosen block meets the
-queries that chose it. What a visit leaves is rounded to the dtype of q like any output, since its
-bytes are what visits cost; it is folded in fp32. In fp16 that raised the error of the output by 2 %
-and that of dq by 4 % (14 visits a query, interpreted).
+kernels. *Gathered*, beyond: dense prefix and own blocks as a band, and every chosen block meets the
+queries that chose it. What such a meeting leaves is rounded to the dtype of q like any output,
+since its bytes are what it costs; it is folded in fp32. In fp16 that raised the error of the output
+by 2 % and that of dq by 4 % (14 blocks a query, interpreted).
 
 Compiled for a GPU, or run slowly on the CPU when Triton was imported with TRITON_INTERPRET=1.
 """
@@ -32,11 +32,11 @@ from nsa.attention.gpu.launch import (
     Shape,
     attend,
     attend_backward,
+    attend_gathered,
+    attend_gathered_backward,
     choose,
     dots,
     mix,
-    visit,
-    visit_backward,
 )
 from nsa.attention.selection import prefix_length, selected_ids
 
@@ -73,7 +73,7 @@ class Computed(NamedTuple):
         out: Output [B, S, H, D].
         chosen: The first and the free blocks [B * G, T, F].
         kept: What `_gradients` reads after the inputs: the output and then the log-sum-exp of each
-            branch; then the words of bits, or entries and first places of the visits, or nothing.
+            branch; then the words of bits, or entries and their first places, or nothing.
     """
 
     out: Tensor
@@ -91,8 +91,8 @@ def _compute(q: Tensor, keys_values: list[Tensor], gates: Tensor, shape: Shape, 
     out_sel, lse_sel = attend(shape, selected, q, *pair_sel, words)
     index: tuple[Tensor, ...] = () if words is None else (words,)
     if shape.start < shape.S and not bits:
-        visits = visit(shape, q, *pair_sel, chosen, out_sel, lse_sel)
-        index = (visits.entry, visits.first)
+        gathered = attend_gathered(shape, q, *pair_sel, chosen, out_sel, lse_sel)
+        index = (gathered.entry, gathered.first)
     out_win, lse_win = attend(shape, window, q, *pair_win)
     outs = (out_cmp, out_sel, out_win)
     return Computed(mix(outs, gates), chosen, [*outs, lse_cmp, lse_sel, lse_win, *index])
@@ -120,8 +120,10 @@ def _gradients(
         dtype = torch.promote_types(*dtypes[2 * rule.branch : 2 * rule.branch + 2])
         dk, dv = attend_backward(shape, rule, rows, k, v, lse, dq, words, dtype)
         if rule.branch == 1 and index and not bits:
-            visits = Index(entry=index[0], first=index[1], blocks=shape.B * shape.G * shape.blocks)
-            visit_backward(shape, rows, k, v, lse, visits, dq, dk, dv)
+            gathered = Index(
+                entry=index[0], first=index[1], blocks=shape.B * shape.G * shape.blocks
+            )
+            attend_gathered_backward(shape, rows, k, v, lse, gathered, dq, dk, dv)
         grads += [dk, dv]
     grads = [x.to(dtype) for x, dtype in zip(grads, dtypes, strict=True)]
     return [dq.to(q.dtype), *grads, rows.dots.to(gates.dtype)]
@@ -198,7 +200,7 @@ def like_forward_half(inputs: list[Tensor], sizes: Any) -> list[Tensor]:
     if takes_bits(shape):
         kept.append(q.new_empty(pairs, T, dtype=torch.int64))
     elif shape.start < shape.S:
-        kept.append(q.new_empty(pairs * T * shape.gathered, dtype=torch.int32))
+        kept.append(q.new_empty(pairs * T * shape.gathered_blocks, dtype=torch.int32))
         kept.append(q.new_empty(pairs * shape.blocks + 1, dtype=torch.int32))
     return [q.new_empty(q.shape), q.new_empty(ids, dtype=torch.int64), *kept]
 

@@ -34,7 +34,7 @@ CASES = {
     "tiles within a block": {"S": 230, "H": 6, "G": 1, "l_sel": 32},
 }
 # These again, with the selected branch in the form that long sequences take (function.py).
-VISITED = (
+GATHERED = (
     "six heads a group",
     "one head a group, two items",
     "sixteen heads, wide",
@@ -167,7 +167,7 @@ def run_case(name):
     """One case by its name."""
     from nsa.attention.gpu import function
 
-    case = name.removesuffix(", visited")
+    case = name.removesuffix(", gathered")
     function.MOST_BLOCKS_AS_BITS = 32 if case == name else 0
     if case == "a NaN":
         return run_with_a_nan()
