@@ -37,12 +37,8 @@ FLOORS = {
 }
 PACKAGES = (
     *("service", "worker", "nsa", "gonogo/contract", "gonogo/judge", "gonogo/planning"),
-<<<<<<< HEAD
-    *("gonogo/supervise", "gonogo/trainer", "gonogo/cli"),
-    *("nsa/attention", "nsa/attention/gpu", "nsa/data", "nsa/model"),
-=======
     *("gonogo/supervise", "gonogo/trainer", "gonogo/cli", "gonogo/goodput", "gonogo/kubernetes"),
->>>>>>> aee6434cb8980f5fa90a5dec0216bb4d2742fa64
+    *("nsa/attention", "nsa/attention/gpu", "nsa/data", "nsa/model"),
     *(f"{house}/{floor}" for house, floors in FLOORS.items() for floor in floors),
     *(f"service/{path.name}" for path in (ROOT / "service").glob("[!_]*") if path.is_dir()),
 )

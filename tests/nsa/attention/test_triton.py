@@ -182,6 +182,21 @@ def test_every_kernel_compiles_to_machine_code_that_fits(
                 assert compiled.metadata.shared <= shared_bytes, kernel
 
 
+@pytest.mark.long
+@needs_triton
+@pytest.mark.parametrize("S", [32768, 65536])
+def test_the_choice_among_the_blocks_of_a_long_sequence_compiles(S, tmp_path, monkeypatch):
+    from nsa.attention.gpu import launch, scores
+    from nsa.attention.gpu.tiles import padded
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    width = padded(S // 64)
+    rows = max(1, launch._CHOICE_NUMBERS // width)
+    compiled = _compile(scores.choose_blocks, None, "bf16", 90, JP=width, M=rows, WORDS=False)
+    assert compiled.asm["cubin"][:4] == b"\x7fELF"
+    assert compiled.metadata.shared <= 227 * 1024
+
+
 @pytest.fixture(scope="module")
 def launches(tmp_path_factory):
     """Kernels launched and compiled at each length, by a process that compiles for a GPU."""
