@@ -24,6 +24,7 @@ it says nothing.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import secrets
@@ -35,6 +36,7 @@ from pathlib import Path
 from bench.on_gpu.plan import GRACE_S, NO_GPU, STAGES, TOTAL_S, Stage, allowance_s, exit_code
 
 _ROOT = Path(__file__).parents[1]
+_KILL_S = 2.0
 
 
 def _run_stage(name: str, device: str, file: Path, run: str, limit_s: float) -> None:
@@ -56,18 +58,23 @@ def _run_stage(name: str, device: str, file: Path, run: str, limit_s: float) -> 
     importlib.import_module(f"bench.on_gpu.{name}").run(context)
 
 
+def _command(stage: Stage, given: argparse.Namespace, run: str, limit_s: float) -> list[str]:
+    command = [sys.executable, "-m", "bench.gpu", "--stage", stage.name, "--run", run]
+    command += ["--limit", f"{limit_s:.1f}", "--device", given.device]
+    return [*command, "--out", str(given.out)]
+
+
 def _start(stage: Stage, given: argparse.Namespace, run: str, limit_s: float) -> dict[str, object]:
     """Have a stage done by a process of its own; how it ended."""
-    command = [sys.executable, "-m", "bench.gpu", "--stage", stage.name]
-    command += ["--run", run, "--limit", f"{limit_s:.1f}", "--device", given.device]
-    command += ["--out", str(given.out)]
     began = time.monotonic()
+    process = subprocess.Popen(_command(stage, given, run, limit_s), cwd=_ROOT)
     try:
-        code: int | None = subprocess.run(
-            command, cwd=_ROOT, timeout=limit_s + GRACE_S, check=False
-        ).returncode
+        code: int | None = process.wait(limit_s + GRACE_S)
     except subprocess.TimeoutExpired:
+        process.kill()
         code = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_KILL_S)  # one that the GPU's driver holds is left behind
     seconds = round(time.monotonic() - began, 1)
     return {"stage": stage.name, "limit_s": round(limit_s, 1), "seconds": seconds, "code": code}
 

@@ -48,9 +48,8 @@ def comparisons(device: torch.device) -> dict[str, Comparison]:
         for case in sorted(cases, key=lambda case: case.S, reverse=True)
     }
     for case in long:
-        rows = sample_rows(case.S, device, 16 if tiny else 64)
-        planned[_name(case, "sampled reference")] = lambda case=case, rows=rows: compare(
-            case, DTYPE, device, ours=ours, rows=rows
+        planned[_name(case, "sampled reference")] = lambda case=case: compare(
+            case, DTYPE, device, ours=ours, rows=sample_rows(case.S, device, 16 if tiny else 64)
         )
         if not tiny:
             planned[_name(case, "torch")] = lambda case=case: compare(

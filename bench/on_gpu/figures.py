@@ -9,12 +9,14 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
+from nsa.attention.selection_rule import RULE
+
 PRODUCTS: Mapping[str, int] = {
     "band_forward": 2,
     "band_dq": 3,
     "band_dkdv": 4,
-    "visit_forward": 2,
-    "visit_backward": 5,
+    "gathered_forward": 2,
+    "gathered_backward": 5,
 }
 """Products of a query row with a key or value row that a kernel makes for each pair."""
 
@@ -55,15 +57,15 @@ def break_even(ratios: Mapping[int, float]) -> dict[str, object]:
 def pairs(S: int, *, l: int, d: int, l_sel: int, n_sel: int, w: int) -> dict[str, int]:  # noqa: E741
     """(query, key) pairs of one head that the equations ask for, by branch, and of dense attention.
 
-    `own` are those of the selected branch in the dense prefix and in the own and previous block,
-    `gathered` those in the blocks that were chosen by score and block 0.
+    `own` are those of the selected branch in the dense prefix and in the recent blocks,
+    `gathered` those in the first blocks and the ones that were chosen by score.
     """
-    free = range(min(S, n_sel * l_sel), S)
+    free, before = range(min(S, n_sel * l_sel), S), (RULE.recent - 1) * l_sel
     prefix = S - len(free)
     return {
         "compressed": sum((t - l + 1) // d + 1 for t in range(l - 1, S)),
-        "own": prefix * (prefix + 1) // 2 + sum(l_sel + t % l_sel + 1 for t in free),
-        "gathered": len(free) * (n_sel - 2) * l_sel,
+        "own": prefix * (prefix + 1) // 2 + sum(before + t % l_sel + 1 for t in free),
+        "gathered": len(free) * (n_sel - RULE.recent) * l_sel,
         "window": sum(min(t + 1, w) for t in range(S)),
         "dense": S * (S + 1) // 2,
     }
@@ -82,7 +84,7 @@ def kernel_flop(
     """
     selected = counted["dense"] if bits else counted["own"]
     of_band = counted["compressed"] + selected + counted["window"]
-    work = {"band": of_band, "visit": 0 if bits else counted["gathered"]}
+    work = {"band": of_band, "gathered": 0 if bits else counted["gathered"]}
     return {
         kernel: 2 * width * heads * products * work[kernel.partition("_")[0]]
         for kernel, products in PRODUCTS.items()

@@ -8,12 +8,13 @@ import torch
 
 from bench.on_gpu.rows import Context
 from nsa.attention.choice import choose_by_proof
-from nsa.attention.proof import DTYPES, device_proof
+from nsa.attention.proof import DTYPES, TRIAL_LIMIT_S, device_proof
 
 
 def run(context: Context) -> None:
     """A row `proof` of each dtype; kept where `auto` looks for it."""
     for name in DTYPES:
-        if context.has_time(f"proof in {name}", needed_s=40.0):
-            proof = device_proof(context.device, getattr(torch, name))
+        if context.has_time(f"proof in {name}", needed_s=100.0):
+            limit_s = min(TRIAL_LIMIT_S, context.left_s())
+            proof = device_proof(context.device, getattr(torch, name), limit_s=limit_s)
             context.tell("proof", auto=choose_by_proof(proof), **asdict(proof))

@@ -21,7 +21,7 @@ from nsa.attention.gpu.compilation import compile_together, rehearse
 from nsa.attention.gpu.tiles import Tile, Tiles, tiles_for
 from nsa.attention.gpu.trial import HEAD_DIM, Case, forward_backward
 
-SWEPT = ("forward", "dkdv", "visit_backward")
+SWEPT = ("forward", "dkdv", "gathered_backward")
 _CASE = Case(S=8192, B=2)
 DTYPE = torch.bfloat16
 

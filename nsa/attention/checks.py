@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from nsa.attention import selection_rule
 from nsa.attention.compression import compressed_length
 
 NAMES = ("k_cmp", "v_cmp", "k_sel", "v_sel", "k_win", "v_win")
@@ -25,8 +26,8 @@ def check_sizes(l: int, d: int, l_sel: int, n_sel: int, w: int) -> None:  # noqa
         raise ValueError(f"d must divide l, got {l=} {d=}")
     if l_sel % d != 0:
         raise ValueError(f"d must divide l_sel, got {l_sel=} {d=}")
-    if n_sel < 3:
-        raise ValueError(f"n_sel must be at least 3 (blocks 0, c-1 and c), got {n_sel=}")
+    if n_sel < (least := selection_rule.RULE.least):
+        raise ValueError(f"n_sel must be at least {least}: so many are forced, got {n_sel=}")
 
 
 def check_shapes(q: Tensor, keys_values: tuple[Tensor, ...], gates: Tensor) -> None:

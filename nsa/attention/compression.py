@@ -91,6 +91,10 @@ class BlockMlp(nn.Module):
         self.position = nn.Parameter(torch.empty(l, head_dim))
         self.w_in = nn.Linear(l * head_dim, _WIDTH * head_dim)
         self.w_out = nn.Linear(_WIDTH * head_dim, head_dim)
+        self.draw_weights()
+
+    def draw_weights(self) -> None:
+        """Begin anew."""
         nn.init.normal_(self.position, std=0.02)
         for layer in (self.w_in, self.w_out):  # keys keep the scale of what they are made of
             nn.init.normal_(layer.weight, std=layer.in_features**-0.5)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nsa.attention import selection_rule
 from nsa.attention.cache import NsaCache
 from nsa.attention.compressed import block_scores, compressed_logits, exp2_alike_
 from nsa.attention.operation import nsa_attention
@@ -48,7 +49,7 @@ def _shares_of_blocks(q_BGRD: Tensor, k_BGCD: Tensor, factor: float) -> Tensor:
 def _select(scores_BGJ: Tensor, c: int, n_sel: int) -> Tensor:
     """Ids [B, G, n_sel] of one query in block c, ascending, -1 padded at the end."""
     rank = scores_BGJ.clone()
-    rank[..., [j for j in (0, c - 1, c) if j >= 0]] = torch.inf
+    rank[..., selection_rule.RULE.forced(c)] = torch.inf
     order = rank.sort(dim=-1, descending=True, stable=True).indices[..., :n_sel]
     missing = n_sel - order.shape[-1]
     return torch.nn.functional.pad(order.sort(dim=-1).values, (0, missing), value=-1)

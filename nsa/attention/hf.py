@@ -29,6 +29,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from nsa.attention.block import Block, RMSNorm
 from nsa.attention.cache import NsaCache
+from nsa.attention.compression import BlockMlp
 from nsa.attention.module import NativeSparseAttention
 from nsa.attention.packing import separated_documents
 
@@ -171,7 +172,8 @@ class NsaForCausalLM(PreTrainedModel, GenerationMixin):
     def start_caches(self, B: int) -> LayerCaches:
         """Empty caches of B sequences, with room for `max_position_embeddings` tokens each."""
         most = self.config.max_position_embeddings
-        return LayerCaches(block.attention.start_cache(B, most) for block in self.blocks)
+        layers = (block for block in self.blocks if isinstance(block, Block))
+        return LayerCaches(block.attention.start_cache(B, most) for block in layers)
 
     def prepare_inputs_for_generation(
         self,
@@ -198,9 +200,11 @@ class NsaForCausalLM(PreTrainedModel, GenerationMixin):
         return self.head
 
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, nn.Linear | nn.Embedding) and module.weight.dim() == 2:
+        if isinstance(module, BlockMlp):
+            module.draw_weights()
+        elif isinstance(module, nn.Embedding | nn.Linear):
             nn.init.normal_(module.weight, std=self.config.initializer_range)
-            if getattr(module, "bias", None) is not None:
+            if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
 
     @classmethod

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nsa.attention.plan import Plan, Span, Visit, key_rows, pairs_at_once, span_rows, span_view
+from nsa.attention.plan import Gathered, Plan, Span, key_rows, pairs_at_once, span_rows, span_view
 
 _SAFE_SCORE = 56.0
 
@@ -78,8 +78,8 @@ def _span_scores(
     return scores
 
 
-def _visit_scores(q: Tensor, k: Tensor, factor: float) -> Tensor:
-    """Scores [T * R, K] of a visit."""
+def _gathered_scores(q: Tensor, k: Tensor, factor: float) -> Tensor:
+    """Scores [T * R, K] of gathered queries."""
     if factor == 1.0:
         return q @ k.t()
     return torch.addmm(q.new_zeros(1, 1), q, k.t(), alpha=factor)
@@ -97,12 +97,12 @@ def _row_maxima(q_BSGRD: Tensor, k_BGSD: Tensor, plan: Plan, factor: float) -> T
             place = span_view(maxima[..., None], pairs, queries)
             place.copy_(top.view(place.shape))
     rows = _flat(maxima)
-    for visit in plan.visits:
-        q = _flat(q_BSGRD).index_select(0, visit.rows).view(-1, D).to(k_BGSD.dtype)
-        k = k_BGSD[visit.b, visit.g, visit.k0 : visit.k1]
-        top = _visit_scores(q, k, factor).amax(-1)
-        before = rows.index_select(0, visit.rows)
-        rows.index_copy_(0, visit.rows, torch.maximum(before, top.view_as(before)))
+    for gathered in plan.gathered:
+        q = _flat(q_BSGRD).index_select(0, gathered.rows).view(-1, D).to(k_BGSD.dtype)
+        k = k_BGSD[gathered.b, gathered.g, gathered.k0 : gathered.k1]
+        top = _gathered_scores(q, k, factor).amax(-1)
+        before = rows.index_select(0, gathered.rows)
+        rows.index_copy_(0, gathered.rows, torch.maximum(before, top.view_as(before)))
     return maxima
 
 
@@ -147,33 +147,33 @@ def attend(
             place.copy_(p.sum(-1).view(place.shape))
             place = span_view(out, pairs, queries)
             place.copy_(torch.bmm(p, key_rows(v_BGSD, pairs, keys)).view(place.shape))
-    for visit in plan.visits:
-        _attend_visit(q_BSGRD, k_BGSD, v_BGSD, visit, factor, reference, out, total)
+    for gathered in plan.gathered:
+        _attend_gathered(q_BSGRD, k_BGSD, v_BGSD, gathered, factor, reference, out, total)
     out /= total[..., None]
     lse = total.log2_()
     return out, lse if reference is None else lse.add_(reference)
 
 
-def _attend_visit(
+def _attend_gathered(
     q_BSGRD: Tensor,
     k_BGSD: Tensor,
     v_BGSD: Tensor,
-    visit: Visit,
+    gathered: Gathered,
     factor: float,
     reference: Tensor | None,
     out: Tensor,
     total: Tensor,
 ) -> None:
-    """Add one visit to the unnormalised output and to its total."""
+    """Add gathered queries to the unnormalised output and to its total."""
     R, D = q_BSGRD.shape[-2:]
-    place = (visit.b, visit.g, slice(visit.k0, visit.k1))
-    q = _flat(q_BSGRD).index_select(0, visit.rows).view(-1, D).to(k_BGSD.dtype)
-    p = _visit_scores(q, k_BGSD[place], factor)
+    place = (gathered.b, gathered.g, slice(gathered.k0, gathered.k1))
+    q = _flat(q_BSGRD).index_select(0, gathered.rows).view(-1, D).to(k_BGSD.dtype)
+    p = _gathered_scores(q, k_BGSD[place], factor)
     if reference is not None:
-        p -= _flat(reference).index_select(0, visit.rows).view(-1, 1)
+        p -= _flat(reference).index_select(0, gathered.rows).view(-1, 1)
     p.exp2_()
-    _flat(total).index_add_(0, visit.rows, p.sum(-1).view(-1, R))
-    _flat(out).index_add_(0, visit.rows, (p @ v_BGSD[place]).view(-1, R * D))
+    _flat(total).index_add_(0, gathered.rows, p.sum(-1).view(-1, R))
+    _flat(out).index_add_(0, gathered.rows, (p @ v_BGSD[place]).view(-1, R * D))
 
 
 def attend_backward(
@@ -222,21 +222,21 @@ def attend_backward(
             key_rows(dk, pairs, keys).baddbmm_(p.transpose(1, 2), q)
             place = span_view(dq_BSGRD, pairs, queries)
             place.add_(torch.bmm(p, k).view(place.shape), alpha=factor)
-    if plan.visits:
-        # One row of numbers per query, so that a visit gathers them once.
+    if plan.gathered:
+        # One row of numbers per query, so that they are gathered once.
         numbers = torch.cat((output.offset_BSGR1, output.dot_BSGR1), dim=-1)
-        for visit in plan.visits:
-            _visit_backward(
-                q_BSGRD, k_BGSD, v_BGSD, visit, factor, output, numbers, dq_BSGRD, dk, dv
+        for gathered in plan.gathered:
+            _gathered_backward(
+                q_BSGRD, k_BGSD, v_BGSD, gathered, factor, output, numbers, dq_BSGRD, dk, dv
             )
     return dk, dv
 
 
-def _visit_backward(
+def _gathered_backward(
     q_BSGRD: Tensor,
     k_BGSD: Tensor,
     v_BGSD: Tensor,
-    visit: Visit,
+    gathered: Gathered,
     factor: float,
     output: OutputGradient,
     numbers: Tensor,
@@ -244,17 +244,17 @@ def _visit_backward(
     dk: Tensor,
     dv: Tensor,
 ) -> None:
-    """Add the gradients of one visit."""
+    """Add the gradients of gathered queries."""
     R, D = q_BSGRD.shape[-2:]
-    place = (visit.b, visit.g, slice(visit.k0, visit.k1))
+    place = (gathered.b, gathered.g, slice(gathered.k0, gathered.k1))
     k, v = k_BGSD[place], v_BGSD[place]
-    offset, dot = _flat(numbers).index_select(0, visit.rows).view(-1, 2).split(1, dim=1)
-    q = _flat(q_BSGRD).index_select(0, visit.rows).view(-1, D).to(k.dtype)
-    grad = _flat(output.grad_BSGRD).index_select(0, visit.rows).view(-1, D)
+    offset, dot = _flat(numbers).index_select(0, gathered.rows).view(-1, 2).split(1, dim=1)
+    q = _flat(q_BSGRD).index_select(0, gathered.rows).view(-1, D).to(k.dtype)
+    grad = _flat(output.grad_BSGRD).index_select(0, gathered.rows).view(-1, D)
     p = torch.addmm(offset, q, k.t(), alpha=factor).exp2_()
     if output.sign_BSGR1 is not None:
-        p *= _flat(output.sign_BSGR1).index_select(0, visit.rows).view(-1, 1)
+        p *= _flat(output.sign_BSGR1).index_select(0, gathered.rows).view(-1, 1)
     dv[place].addmm_(p.t(), grad)
     p *= torch.addmm(dot, grad, v.t(), beta=-1)
     dk[place].addmm_(p.t(), q)
-    _flat(dq_BSGRD).index_add_(0, visit.rows, (p @ k).view(-1, R * D), alpha=factor)
+    _flat(dq_BSGRD).index_add_(0, gathered.rows, (p @ k).view(-1, R * D), alpha=factor)

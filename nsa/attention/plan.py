@@ -4,7 +4,7 @@ Two kinds of piece cover a branch:
 
 - a *span*: neighbouring queries against a contiguous range of keys, with the causal edge and the
   window's edge cut off (window, dense prefix, and a query's own and previous block);
-- a *visit*: all queries of a group that chose a key block, against that block (block-major order:
+- *gathered*: all queries of a group that chose a key block, against that block (block-major order:
   the keys are read once, the queries are gathered).
 
 Shape legend: B batch, G groups, N = B * G pairs of them, S tokens, R = H / G query heads of a
@@ -27,19 +27,19 @@ class PieceSize:
 
     Attributes:
         span_queries: Queries of a span.
-        visit_queries: Queries of a visit.
+        gathered_queries: Queries that are gathered at once.
         bytes: Scores of several pairs that are computed together.
     """
 
     span_queries: int
-    visit_queries: int
+    gathered_queries: int
     bytes: int
 
 
 # Pieces stay near a core's second-level cache (measured best); a GPU wants fewer, larger ones.
 _SIZES = {
-    "cpu": PieceSize(span_queries=64, visit_queries=512, bytes=512 * 1024),
-    "cuda": PieceSize(span_queries=256, visit_queries=4096, bytes=64 * 1024 * 1024),
+    "cpu": PieceSize(span_queries=64, gathered_queries=512, bytes=512 * 1024),
+    "cuda": PieceSize(span_queries=256, gathered_queries=4096, bytes=64 * 1024 * 1024),
 }
 
 
@@ -59,7 +59,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Visit:
+class Gathered:
     """The queries at the flat `rows` against the keys [k0, k1) of batch item b and group g."""
 
     b: int
@@ -75,13 +75,13 @@ class Plan:
 
     Attributes:
         spans: Pieces of neighbouring queries.
-        visits: Pieces of gathered queries.
+        gathered: Pieces of gathered queries.
         w: Width of the window that cuts the spans, None for no window.
         masks: The few different masks of the spans, made when first needed.
     """
 
     spans: tuple[Span, ...]
-    visits: tuple[Visit, ...] = ()
+    gathered: tuple[Gathered, ...] = ()
     w: int | None = None
     masks: dict[tuple[str, int, int, int], Tensor] = field(default_factory=dict)
 

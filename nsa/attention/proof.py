@@ -244,12 +244,19 @@ def obtain_proof(
         return make_proof(machine, command, limit_s) if made is None else made
 
 
-def device_proof(device: torch.device, dtype: torch.dtype, *, again: bool = False) -> Proof:
-    """The proof of a CUDA device in a dtype."""
+def device_proof(
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    again: bool = False,
+    limit_s: float = TRIAL_LIMIT_S,
+) -> Proof:
+    """The proof of a CUDA device in a dtype; `again` and `limit_s` as `obtain_proof`."""
     base = cache_folder()
     folder = None if base is None else base / "nsa-proof"
     machine = describe_machine(device, dtype)
-    return obtain_proof(machine, _trial_command(device, machine["dtype"]), folder, again=again)
+    command = _trial_command(device, machine["dtype"])
+    return obtain_proof(machine, command, folder, again=again, limit_s=limit_s)
 
 
 def table(proof: Proof) -> str:

@@ -1,8 +1,8 @@
 """What exactly is NSA? The equations of arXiv 2502.11089, written out plainly.
 
-This is the truth that our fast backends are compared with, so it shares no code with them. It
-builds the full S x S scores of every head: use it for short sequences only. Any floating dtype
-and device; gradients come from autograd.
+This is the truth that our fast backends are compared with, so it shares no code with them, only the
+rule of forced blocks, which is data. It builds the full S x S scores of every head: use it for
+short sequences only. Any floating dtype and device; gradients come from autograd.
 
 Shape legend: B batch, S tokens, H query heads, G key/value groups, D head width, C compressed
 blocks, J selection blocks, N selected blocks per query.
@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from nsa.attention import selection_rule
 
 
 def compress(x_BSGD: Tensor, l: int, d: int) -> Tensor:  # noqa: E741  (the paper's letter)
@@ -59,7 +61,7 @@ def block_scores(p_BSHC: Tensor, groups: int, blocks: int, l: int, d: int, l_sel
 
 
 def select(scores_BSGJ: Tensor, l_sel: int, n_sel: int, rows: Tensor | None = None) -> Tensor:
-    """The blocks each query attends to: {0, c-1, c} first, then the best, ties to the lower id.
+    """The blocks each query attends to: those of the rule, then the best, ties to the lower id.
 
     Args:
         scores_BSGJ: Block scores, as `block_scores` gives them.
@@ -73,8 +75,8 @@ def select(scores_BSGJ: Tensor, l_sel: int, n_sel: int, rows: Tensor | None = No
     B, S, G, J = scores_BSGJ.shape
     t = (torch.arange(S, device=scores_BSGJ.device) if rows is None else rows)[:, None]
     j = torch.arange(J, device=scores_BSGJ.device)[None, :]
-    c = t // l_sel
-    forced = (j == 0) | (j == c - 1) | (j == c)
+    c, rule = t // l_sel, selection_rule.RULE
+    forced = (j < rule.first) | (j > c - rule.recent) & (j <= c)
     # Scores are sums of probabilities, so 1 + H is above all of them and -1 below.
     rank = scores_BSGJ.masked_fill(forced[:, None], torch.inf)
     rank = rank.masked_fill((j > c)[:, None], -torch.inf)

@@ -1,8 +1,8 @@
 """Which blocks does each query select, and which queries does each block meet?
 
 Queries before n_sel * l_sel select every block up to their own: they are a dense prefix and need
-no scores. From there on blocks 0, c - 1 and c are forced and n_sel - 3 free ones are chosen by
-score, ties to the lower id. Shape legend as in plan.py, and J selection blocks.
+no scores. From there on the blocks of the rule (selection_rule.py) are forced and the rest are
+chosen by score, ties to the lower id. Shape legend as in plan.py, and J selection blocks.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nsa.attention.plan import Plan, Span, Visit, causal_spans, piece_size
+from nsa.attention import selection_rule
+from nsa.attention.plan import Gathered, Plan, Span, causal_spans, piece_size
 
 
 def prefix_length(S: int, l_sel: int, n_sel: int) -> int:
@@ -43,15 +44,16 @@ def free_blocks(scores_BGTJ: Tensor, start: int, l_sel: int, n_sel: int) -> Tens
         n_sel: Blocks each query selects.
 
     Returns:
-        Ids [B, G, S - start, n_sel - 3] in no particular order.
+        Ids [B, G, S - start, F] in no particular order, F as many as the rule leaves free.
     """
     B, G, T, blocks = scores_BGTJ.shape
+    rule = selection_rule.RULE
     if T == 0:
-        return torch.zeros(B, G, 0, n_sel - 3, dtype=torch.int64, device=scores_BGTJ.device)
+        return torch.zeros(B, G, 0, rule.free(n_sel), dtype=torch.int64, device=scores_BGTJ.device)
     current = torch.arange(start, start + T, device=scores_BGTJ.device)[:, None] // l_sel
     ids = torch.arange(blocks, device=scores_BGTJ.device)
-    allowed = (ids > 0) & (ids < current - 1)
-    return _best(scores_BGTJ, allowed, n_sel - 3)
+    allowed = (ids >= rule.first) & (ids <= current - rule.recent)
+    return _best(scores_BGTJ, allowed, rule.free(n_sel))
 
 
 def selected_ids(free_BGTF: Tensor, S: int, l_sel: int, n_sel: int) -> Tensor:
@@ -61,31 +63,34 @@ def selected_ids(free_BGTF: Tensor, S: int, l_sel: int, n_sel: int) -> Tensor:
     ids = torch.arange(n_sel, device=device)
     current = torch.arange(S - T, device=device)[:, None] // l_sel
     dense = ids.where(ids <= current, -1).expand(B, G, S - T, n_sel)
-    own = (torch.arange(S - T, S, device=device) // l_sel)[:, None].expand(B, G, T, 1)
-    sparse = torch.cat((torch.zeros_like(own), free_BGTF, own - 1, own), dim=-1)
+    rule = selection_rule.RULE
+    own = (torch.arange(S - T, S, device=device) // l_sel)[:, None]
+    recent = (own - torch.arange(rule.recent, device=device)).expand(B, G, T, rule.recent)
+    first = torch.arange(rule.first, device=device).expand(B, G, T, rule.first)
+    sparse = torch.cat((first, free_BGTF, recent), dim=-1)
     return torch.cat((dense, sparse.sort(dim=-1).values), dim=2).transpose(1, 2)
 
 
-def _visits(free_BGTF: Tensor, S: int, l_sel: int, blocks: int) -> tuple[Visit, ...]:
-    """Invert "query chose block" into "block meets these queries", block 0 meeting all."""
+def _gathered(free_BGTF: Tensor, S: int, l_sel: int, blocks: int) -> tuple[Gathered, ...]:
+    """Invert "query chose block" into "block meets these queries", the first meeting all."""
     B, G, T, _ = free_BGTF.shape
     chosen = torch.zeros(B, G, T, blocks, dtype=torch.bool, device=free_BGTF.device)
     chosen.scatter_(-1, free_BGTF, True)
-    chosen[..., 0] = True
+    chosen[..., : selection_rule.RULE.first] = True
     b, g, j, t = chosen.transpose(2, 3).nonzero(as_tuple=True)
     counts = torch.bincount((b * G + g) * blocks + j, minlength=B * G * blocks).tolist()
-    visits = []
+    gathered = []
     for number, rows in enumerate(((b * S + (S - T) + t) * G + g).split(counts)):
         pair, block = divmod(number, blocks)
-        for part in rows.split(piece_size(rows.device).visit_queries):
+        for part in rows.split(piece_size(rows.device).gathered_queries):
             if len(part):
                 keys = {"k0": block * l_sel, "k1": (block + 1) * l_sel}
-                visits.append(Visit(b=pair // G, g=pair % G, rows=part, **keys))
-    return tuple(visits)
+                gathered.append(Gathered(b=pair // G, g=pair % G, rows=part, **keys))
+    return tuple(gathered)
 
 
 def selected_plan(free_BGTF: Tensor, S: int, l_sel: int, *, with_prefix: bool = True) -> Plan:
-    """The pieces of the selected branch: dense prefix, own and previous block, visits.
+    """The pieces of the selected branch: dense prefix, recent blocks, gathered queries.
 
     Args:
         free_BGTF: Output of `free_blocks`; T = 0 when everything is selected.
@@ -94,12 +99,13 @@ def selected_plan(free_BGTF: Tensor, S: int, l_sel: int, *, with_prefix: bool = 
         with_prefix: Whether the dense prefix is part of the plan.
     """
     T = free_BGTF.shape[2]
+    before = (selection_rule.RULE.recent - 1) * l_sel
     length = piece_size(free_BGTF.device).span_queries
     spans = list(causal_spans(S - T, length)) if with_prefix else []
     for block_start in range(S - T, S, l_sel):
         block_end = min(S, block_start + l_sel)
         for t0 in range(block_start, block_end, length):
             t1 = min(block_end, t0 + length)
-            spans.append(Span(t0=t0, t1=t1, k0=block_start - l_sel, k1=t1))
-    visits = _visits(free_BGTF, S, l_sel, -(-S // l_sel)) if T else ()
-    return Plan(spans=tuple(spans), visits=visits)
+            spans.append(Span(t0=t0, t1=t1, k0=block_start - before, k1=t1))
+    gathered = _gathered(free_BGTF, S, l_sel, -(-S // l_sel)) if T else ()
+    return Plan(spans=tuple(spans), gathered=gathered)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from nsa.attention import selection_rule
 from nsa.attention.choice import Choice
 from nsa.attention.compressed import compressed_attend, compressed_backward
 from nsa.attention.compression import compress_tokens, exact_dtype
@@ -137,8 +138,9 @@ def plans_of_selection(sel_BSGN: Tensor, sizes: PieceSizes) -> Plans:
     """The plans that `compute` made, from the ids that it returned."""
     S = sel_BSGN.shape[1]
     start = prefix_length(S, sizes.l_sel, sizes.n_sel)
-    # Beyond the prefix the first id and the last two are the forced ones.
-    free = sel_BSGN[:, start:, :, 1:-2].transpose(1, 2)
+    # Beyond the prefix ids begin and end with the forced ones.
+    rule = selection_rule.RULE
+    free = sel_BSGN[:, start:, :, rule.first : -rule.recent].transpose(1, 2)
     return _plans(free, S, sizes, sel_BSGN.device)
 
 

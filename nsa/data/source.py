@@ -12,11 +12,11 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from nsa.attention.settings import cache_folder
 from nsa.config import LoaderConfig
 from nsa.data.local_text import LocalText
 from nsa.data.synthetic import MarkovBytes
 from nsa.errors import DataFailure
-from nsa.attention.settings import cache_folder
 
 
 class Source(Protocol):

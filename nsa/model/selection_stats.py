@@ -1,18 +1,18 @@
 """What do the layers look at? Statistics of the selected blocks of the last forward pass.
 
 Counted over all layers, for the queries that had a choice: those before n_sel · l_sel select
-everything. Of a query's blocks the first, its own and the one before are forced and left out.
-Shapes: B batch, S positions, G groups, N selected blocks, F = N - 3 free ones, T free queries.
+everything. Of a query's blocks those that the rule forces (`nsa.attention.selection_rule`) are left
+out. Shapes: B batch, S positions, G groups, N selected blocks, T free queries.
 """
 
 import torch
 from torch import Tensor
 
+from nsa.attention import selection_rule
 from nsa.attention.module import NativeSparseAttention
 from nsa.model.transformer import LanguageModel
 
 COLUMNS = ("distance_blocks", "distinct_share", "kept_share")
-_FORCED = 3
 
 
 def selection_stats(ids_BSGN: Tensor, l_sel: int) -> Tensor:
@@ -29,9 +29,10 @@ def selection_stats(ids_BSGN: Tensor, l_sel: int) -> Tensor:
     """
     _, S, G, N = ids_BSGN.shape
     start = N * l_sel
-    if start + 1 >= S or N == _FORCED:
+    rule = selection_rule.RULE
+    if start + 1 >= S or rule.least == N:
         return torch.full((len(COLUMNS),), torch.nan, dtype=torch.float64, device=ids_BSGN.device)
-    free = ids_BSGN[:, start:, :, 1:-2]
+    free = ids_BSGN[:, start:, :, rule.first : -rule.recent]
     own = torch.arange(start, S, device=free.device)[:, None, None] // l_sel
     blocks = -(-S // l_sel)
     groups = torch.arange(G, device=free.device)[:, None] * blocks

@@ -105,10 +105,10 @@ def test_counted_pairs_are_those_of_the_equations(S: int) -> None:
 
 def test_work_is_counted_as_the_form_of_the_selected_branch_computes_it() -> None:
     counted = {"compressed": 1, "own": 10, "gathered": 100, "window": 1000, "dense": 10_000}
-    bits, visited = (kernel_flop(counted, 3, 5, bits=form) for form in (True, False))
+    bits, gathered = (kernel_flop(counted, 3, 5, bits=form) for form in (True, False))
     assert bits["band_forward"] == 2 * 5 * 3 * 2 * 11_001
-    assert visited["band_dkdv"] == 2 * 5 * 3 * 4 * 1011
-    assert (bits["visit_backward"], visited["visit_backward"]) == (0, 2 * 5 * 3 * 5 * 100)
+    assert gathered["band_dkdv"] == 2 * 5 * 3 * 4 * 1011
+    assert (bits["gathered_backward"], gathered["gathered_backward"]) == (0, 2 * 5 * 3 * 5 * 100)
 
 
 def test_the_table_of_kernels_has_the_slowest_first_with_its_share_and_rate() -> None:
@@ -133,14 +133,13 @@ def test_a_row_that_was_torn_takes_no_other_with_it(tmp_path: Path) -> None:
 def test_a_stage_that_hangs_is_killed_and_the_next_one_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = subprocess.run
+    def command(stage: Stage, *_: Any) -> list[str]:
+        text = "import time; time.sleep(60)" if stage.name == "machine" else "raise SystemExit(7)"
+        return [sys.executable, "-c", text]
 
-    def hang(command: list[str], *, timeout: float, **options: Any) -> Any:
-        name = command[command.index("--stage") + 1]
-        text = "import time; time.sleep(60)" if name == "machine" else "raise SystemExit(7)"
-        return run([sys.executable, "-c", text], timeout=0.3, **options)
-
-    monkeypatch.setattr(gpu.subprocess, "run", hang)
+    monkeypatch.setattr(gpu, "_command", command)
+    monkeypatch.setattr(gpu, "allowance_s", lambda *_: 2.0)
+    monkeypatch.setattr(gpu, "GRACE_S", 0.0)
     arguments = ["--device", "cpu", "--out", str(tmp_path), "--run", "r", "--only"]
     assert gpu.main([*arguments, "machine,kernel_table"]) == 0
     ended = [(row["stage"], row["code"]) for row in read_rows(tmp_path / "gpu.jsonl", "r")]

@@ -38,6 +38,7 @@ FLOORS = {
 PACKAGES = (
     *("service", "worker", "nsa", "gonogo/contract", "gonogo/judge", "gonogo/planning"),
     *("gonogo/supervise", "gonogo/trainer", "gonogo/cli", "gonogo/goodput", "gonogo/kubernetes"),
+    *("nsa/attention", "nsa/attention/gpu", "nsa/data", "nsa/model"),
     *(f"{house}/{floor}" for house, floors in FLOORS.items() for floor in floors),
     *(f"service/{path.name}" for path in (ROOT / "service").glob("[!_]*") if path.is_dir()),
 )
@@ -51,11 +52,12 @@ def lawful_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in PACKAGES:
         (tree / name).mkdir(parents=True, exist_ok=True)
         (tree / name / "__init__.py").write_text("")
-    for house in ("gonogo", "gonogo/supervise", "service", "worker"):
+    for house in ("gonogo", "gonogo/supervise", "service", "worker", "nsa", "nsa/attention"):
         for path in (ROOT / house).glob("*.py"):
             (tree / house / path.name).write_text("")
     for adapter, library in ADAPTERS.items():
         (tree / "gonogo" / "trainer" / f"{adapter}.py").write_text(f"import {library}\n")
+    (tree / "nsa" / "attention" / "hf.py").write_text("import transformers\n")
     for name in ("directory", "comparing", "catalogue"):
         (tree / "gonogo" / "judge" / f"{name}.py").write_text("")
     return tree
@@ -74,6 +76,9 @@ FORBIDDEN = (
     ("worker/shipping", "import worker.desk"),
     ("worker/shipping", "import redis"),
     ("nsa", "import gonogo"),
+    ("nsa/attention", "import nsa.config"),
+    ("nsa/attention", "import transformers"),
+    ("nsa/attention/gpu", "import nsa.attention.operation"),
     ("gonogo/contract", "import gonogo.judge"),
     ("gonogo/judge", "import httpx"),
     ("gonogo/judge/watch", "import gonogo.judge.gate"),

@@ -80,10 +80,11 @@ def has_one_key(
     """Whether a query sees a single key by position: its score moves nothing (ds is 0).
 
     Without this the difference of two sums would leave their rounding. Such a query is never in a
-    tile that all its queries see whole.
+    tile that all its queries see whole. Beyond a dense prefix blocks are gathered besides.
     """
     low = tl.maximum(first_position(t, prefix, ALIGN, BACK) - REACH, 0)
-    return (t >= REACH) & ((t - REACH) // STRIDE == (low + STRIDE - 1) // STRIDE)
+    one = (t >= REACH) & ((t - REACH) // STRIDE == (low + STRIDE - 1) // STRIDE)
+    return one & ((t < prefix) | (prefix == 0))
 
 
 @triton.jit

@@ -7,10 +7,10 @@ The selected branch has two forms. *Bits*, up to 32 blocks (S = 2048 at l_sel 64
 keys before the query in which each query's word of bits hides the blocks it did not choose. That is
 1.3 times the products of the exact selection at 2048 (2.3 times at 4096, where it would no longer
 pay), and in exchange nothing is sorted, gathered, written aside or folded, and a layer starts fewer
-kernels. *Visits*, beyond: dense prefix and own blocks as a band, and every chosen block meets the
-queries that chose it. What a visit leaves is rounded to the dtype of q like any output, since its
-bytes are what visits cost; it is folded in fp32. In fp16 that raised the error of the output by 2 %
-and that of dq by 4 % (14 visits a query, interpreted).
+kernels. *Gathered*, beyond: dense prefix and own blocks as a band, and every chosen block meets the
+queries that chose it. What such a meeting leaves is rounded to the dtype of q like any output,
+since its bytes are what it costs; it is folded in fp32. In fp16 that raised the error of the output
+by 2 % and that of dq by 4 % (14 blocks a query, interpreted).
 
 Compiled for a GPU, or run slowly on the CPU when Triton was imported with TRITON_INTERPRET=1.
 """
@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from nsa.attention import selection_rule
 from nsa.attention.compression import compress_tokens
 from nsa.attention.derivatives import first_derivatives_only
 from nsa.attention.gpu.index import Index
@@ -31,11 +32,11 @@ from nsa.attention.gpu.launch import (
     Shape,
     attend,
     attend_backward,
+    attend_gathered,
+    attend_gathered_backward,
     choose,
     dots,
     mix,
-    visit,
-    visit_backward,
 )
 from nsa.attention.selection import prefix_length, selected_ids
 
@@ -48,12 +49,13 @@ def takes_bits(shape: Shape) -> bool:
 
 
 def _bands(shape: Shape, w: int) -> tuple[Band, Band, Band]:
-    """Compressed blocks; selected blocks, or dense prefix with own and previous block; window."""
+    """Compressed blocks; selected blocks, or dense prefix with the recent blocks; window."""
+    before = (selection_rule.RULE.recent - 1) * shape.l_sel
     selected = (
         Band(branch=1, prefix=shape.S, block=shape.l_sel)
         if takes_bits(shape)
         else Band(
-            branch=1, prefix=shape.start, align=shape.l_sel, back=shape.l_sel,
+            branch=1, prefix=shape.start, align=shape.l_sel, back=before,
             summed=shape.start < shape.S,
         )
     )  # fmt: skip
@@ -69,9 +71,9 @@ class Computed(NamedTuple):
 
     Attributes:
         out: Output [B, S, H, D].
-        chosen: Block 0 and the free blocks [B * G, T, n_sel - 2].
+        chosen: The first and the free blocks [B * G, T, F].
         kept: What `_gradients` reads after the inputs: the output and then the log-sum-exp of each
-            branch; then the words of bits, or entries and first places of the visits, or nothing.
+            branch; then the words of bits, or entries and their first places, or nothing.
     """
 
     out: Tensor
@@ -89,8 +91,8 @@ def _compute(q: Tensor, keys_values: list[Tensor], gates: Tensor, shape: Shape, 
     out_sel, lse_sel = attend(shape, selected, q, *pair_sel, words)
     index: tuple[Tensor, ...] = () if words is None else (words,)
     if shape.start < shape.S and not bits:
-        visits = visit(shape, q, *pair_sel, chosen, out_sel, lse_sel)
-        index = (visits.entry, visits.first)
+        gathered = attend_gathered(shape, q, *pair_sel, chosen, out_sel, lse_sel)
+        index = (gathered.entry, gathered.first)
     out_win, lse_win = attend(shape, window, q, *pair_win)
     outs = (out_cmp, out_sel, out_win)
     return Computed(mix(outs, gates), chosen, [*outs, lse_cmp, lse_sel, lse_win, *index])
@@ -118,8 +120,10 @@ def _gradients(
         dtype = torch.promote_types(*dtypes[2 * rule.branch : 2 * rule.branch + 2])
         dk, dv = attend_backward(shape, rule, rows, k, v, lse, dq, words, dtype)
         if rule.branch == 1 and index and not bits:
-            visits = Index(entry=index[0], first=index[1], blocks=shape.B * shape.G * shape.blocks)
-            visit_backward(shape, rows, k, v, lse, visits, dq, dk, dv)
+            gathered = Index(
+                entry=index[0], first=index[1], blocks=shape.B * shape.G * shape.blocks
+            )
+            attend_gathered_backward(shape, rows, k, v, lse, gathered, dq, dk, dv)
         grads += [dk, dv]
     grads = [x.to(dtype) for x, dtype in zip(grads, dtypes, strict=True)]
     return [dq.to(q.dtype), *grads, rows.dots.to(gates.dtype)]
@@ -167,7 +171,11 @@ def _shape(q: Tensor, groups: int, sizes: Any) -> Shape:
 
 def _all_ids(chosen: Tensor, shape: Shape) -> Tensor:
     """Selected block ids [B, S, G, n_sel] of what `choose` returned."""
-    free = chosen[..., 1:].view(shape.B, shape.G, shape.S - shape.start, shape.free).long()
+    free = (
+        chosen[..., selection_rule.RULE.first :]
+        .view(shape.B, shape.G, shape.S - shape.start, shape.free)
+        .long()
+    )
     return selected_ids(free, shape.S, shape.l_sel, shape.n_sel)
 
 
@@ -192,7 +200,7 @@ def like_forward_half(inputs: list[Tensor], sizes: Any) -> list[Tensor]:
     if takes_bits(shape):
         kept.append(q.new_empty(pairs, T, dtype=torch.int64))
     elif shape.start < shape.S:
-        kept.append(q.new_empty(pairs * T * (shape.free + 1), dtype=torch.int32))
+        kept.append(q.new_empty(pairs * T * shape.gathered_blocks, dtype=torch.int32))
         kept.append(q.new_empty(pairs * shape.blocks + 1, dtype=torch.int32))
     return [q.new_empty(q.shape), q.new_empty(ids, dtype=torch.int64), *kept]
 

@@ -2,7 +2,7 @@
 
 An *entry* is one choice: query t of pair n = b * G + g chose a block in slot f; its number is
 (n * T + (t - start)) * F + f. A *block* is numbered n * J + j. The entries are sorted by block, and
-the work is cut into pieces of a fixed number of rows (entry, head). How many pieces there are
+the work is cut into portions of a fixed number of rows (entry, head). How many portions there are
 depends on the data; as many programs as there could be are started, and the rest end at once.
 """
 
@@ -15,13 +15,13 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pieces:
-    """The rows of all blocks, cut into pieces of at most a given size; int32 on the device.
+class Portions:
+    """The rows of all blocks, cut into portions of at most a given size; int32 on the device.
 
     Attributes:
-        block: Block of each piece, the number of blocks for those that do not exist: [most].
-        first: First piece of each block, and their number: [blocks + 1].
-        most: How many pieces there can be.
+        block: Block of each portion, the number of blocks for those that do not exist: [most].
+        first: First portion of each block, and their number: [blocks + 1].
+        most: How many portions there can be.
     """
 
     block: Tensor
@@ -56,11 +56,11 @@ def invert(chosen_NTF: Tensor, J: int) -> Index:
     return Index(entry=entry.to(torch.int32), first=first, blocks=blocks)
 
 
-def cut(index: Index, heads: int, rows: int) -> Pieces:
-    """Pieces of at most `rows` rows, a row being one of the `heads` heads of an entry."""
+def cut(index: Index, heads: int, rows: int) -> Portions:
+    """Portions of at most `rows` rows, a row being one of the `heads` heads of an entry."""
     per_block = (index.first.diff() * heads + rows - 1) // rows
     end = per_block.cumsum(0, dtype=torch.int32)
     most = index.entry.numel() * heads // rows + index.blocks
     number = torch.arange(most, device=end.device, dtype=torch.int32)
     block = torch.searchsorted(end, number, right=True, out_int32=True)
-    return Pieces(block=block, first=torch.cat((end[:1] * 0, end)), most=most)
+    return Portions(block=block, first=torch.cat((end[:1] * 0, end)), most=most)

@@ -13,7 +13,8 @@ import torch
 import triton
 from torch import Tensor
 
-from nsa.attention.gpu import band, gates, scores, visits
+from nsa.attention import selection_rule
+from nsa.attention.gpu import band, gates, gathered, scores
 from nsa.attention.gpu.index import Index, cut, invert
 from nsa.attention.gpu.tiles import padded, tiles_for
 
@@ -24,8 +25,8 @@ _CHOICE_NUMBERS = 4096
 # a program keeps so many queries. A rule of shapes alone: results repeat.
 _PROGRAMS = 1024
 _CHUNK_QUERIES = 256
-# Tiles of rows that one program of the visits' backward pass sums up.
-_VISIT_TILES = 32
+# Tiles of rows that one program of the gathered backward pass sums up.
+_GATHERED_TILES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +88,12 @@ class Shape:
     @property
     def free(self) -> int:
         """Blocks chosen by score."""
-        return self.n_sel - 3
+        return selection_rule.RULE.free(self.n_sel)
+
+    @property
+    def gathered_blocks(self) -> int:
+        """Blocks of a query that are met block by block: the first ones and the free ones."""
+        return selection_rule.RULE.first + self.free
 
     @property
     def blocks(self) -> int:
@@ -166,16 +172,17 @@ def attend_backward(
 def choose(
     shape: Shape, q: Tensor, k: Tensor, lse: Tensor, *, as_words: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Block 0 and the free blocks of the queries from `start` on: [B * G, T, n_sel - 2] int32.
+    """The first blocks and the free ones of the queries from `start` on: [B * G, T, F] int32.
 
     Returns:
         Those, and if asked for all selected blocks as bits: [B * G, T] int64 (64 blocks at most).
     """
     T, J, tile = shape.S - shape.start, shape.blocks, tiles_for(q.dtype, shape.D).scores
-    pairs, free = shape.B * shape.G, shape.free
+    pairs, free, rule = shape.B * shape.G, shape.free, selection_rule.RULE
     if T == 0 or free == 0:
-        return q.new_zeros(pairs, T, free + 1, dtype=torch.int32), None
-    chosen = q.new_empty(pairs, T, free + 1, dtype=torch.int32)
+        first = torch.arange(rule.first, dtype=torch.int32, device=q.device)
+        return first.expand(pairs, T, rule.first).contiguous(), None
+    chosen = q.new_empty(pairs, T, shape.gathered_blocks, dtype=torch.int32)
     words = q.new_empty(pairs, T, dtype=torch.int64) if as_words else None
     score = q.new_empty(pairs, T, J, dtype=torch.float32)
     scores.block_scores[(triton.cdiv(T, tile.rows), triton.cdiv(J, tile.keys), pairs)](
@@ -187,36 +194,37 @@ def choose(
     rows = max(1, _CHOICE_NUMBERS // width)
     scores.choose_blocks[(triton.cdiv(T, rows), pairs)](
         score, chosen, words, T, J, shape.start,
-        FREE=free, M=rows, JP=width, L_SEL=shape.l_sel, WORDS=as_words,
+        FREE=free, FIRST=rule.first, RECENT=rule.recent, M=rows, JP=width, L_SEL=shape.l_sel,
+        WORDS=as_words,
     )  # fmt: skip
     return chosen, words
 
 
-def visit(
+def attend_gathered(
     shape: Shape, q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, out: Tensor, lse: Tensor
 ) -> Index:
     """Add the chosen blocks to the output and log-sum-exp of the own ones, in place."""
     pairs, T, F = chosen.shape
-    tile = tiles_for(q.dtype, shape.D).visit
+    tile = tiles_for(q.dtype, shape.D).gathered
     index = invert(chosen, shape.blocks)
-    pieces = cut(index, shape.R, tile.rows)
+    portions = cut(index, shape.R, tile.rows)
     part = q.new_empty(pairs * T * F * shape.R, shape.D)
     part_lse = part.new_empty(len(part), dtype=torch.float32)
-    visits.visit_forward[(pieces.most,)](
-        q, k, v, part, part_lse, index.entry, index.first, pieces.block, pieces.first,
+    gathered.gathered_forward[(portions.most,)](
+        q, k, v, part, part_lse, index.entry, index.first, portions.block, portions.first,
         shape.S, shape.G, shape.blocks, T, shape.start, index.blocks, shape.scale * _LOG2_E,
         M=tile.rows, N=padded(shape.l_sel), F=F, L_SEL=shape.l_sel, PRECISION="ieee",
         **shape.constants(), **tile.options(),
     )  # fmt: skip
     rows = T * shape.R
-    visits.merge[(triton.cdiv(rows, 32), pairs)](
+    gathered.merge[(triton.cdiv(rows, 32), pairs)](
         part, part_lse, out, lse, shape.S, shape.G, T, shape.start, rows,
         M=32, F=F, **shape.constants(),
     )  # fmt: skip
     return index
 
 
-def visit_backward(
+def attend_gathered_backward(
     shape: Shape,
     rows: RowGradients,
     k: Tensor,
@@ -227,25 +235,25 @@ def visit_backward(
     dk: Tensor,
     dv: Tensor,
 ) -> None:
-    """Add the gradients of the visits to dq, dk and dv, in place."""
-    T, F, pairs = shape.S - shape.start, shape.free + 1, shape.B * shape.G
-    tile = tiles_for(rows.q.dtype, shape.D).visit_backward
-    pieces = cut(index, shape.R, tile.rows * _VISIT_TILES)
+    """Add the gradients of the gathered blocks to dq, dk and dv, in place."""
+    T, F, pairs = shape.S - shape.start, shape.gathered_blocks, shape.B * shape.G
+    tile = tiles_for(rows.q.dtype, shape.D).gathered_backward
+    portions = cut(index, shape.R, tile.rows * _GATHERED_TILES)
     part = rows.q.new_empty(pairs * T * F * shape.R, shape.D)
-    part_dk, part_dv = (dq.new_empty(pieces.most, shape.l_sel, shape.D) for _ in range(2))
-    visits.visit_backward[(pieces.most,)](
+    part_dk, part_dv = (dq.new_empty(portions.most, shape.l_sel, shape.D) for _ in range(2))
+    gathered.gathered_backward[(portions.most,)](
         rows.q, k, v, rows.grad, lse, rows.gates, rows.dots, part, part_dk, part_dv, index.entry,
-        index.first, pieces.block, pieces.first, shape.S, shape.G, shape.blocks, T, shape.start,
+        index.first, portions.block, portions.first, shape.S, shape.G, shape.blocks, T, shape.start,
         index.blocks, shape.scale * _LOG2_E, shape.scale,
-        M=tile.rows, N=padded(shape.l_sel), F=F, L_SEL=shape.l_sel, TILES=_VISIT_TILES,
+        M=tile.rows, N=padded(shape.l_sel), F=F, L_SEL=shape.l_sel, TILES=_GATHERED_TILES,
         PRECISION="ieee", **shape.constants(), **tile.options(),
     )  # fmt: skip
     count = T * shape.R
-    visits.add_dq[(triton.cdiv(count, 32), pairs)](
+    gathered.add_dq[(triton.cdiv(count, 32), pairs)](
         part, dq, shape.S, shape.G, T, shape.start, count, M=32, F=F, **shape.constants()
     )
-    visits.add_dkdv[(index.blocks,)](
-        part_dk, part_dv, dk, dv, pieces.first, shape.S, shape.G, shape.blocks,
+    gathered.add_dkdv[(index.blocks,)](
+        part_dk, part_dv, dk, dv, portions.first, shape.S, shape.G, shape.blocks,
         D=shape.D, DP=padded(shape.D), N=padded(shape.l_sel), L_SEL=shape.l_sel,
     )  # fmt: skip
 

@@ -67,19 +67,20 @@ def block_scores(
 @triton.jit(do_not_specialize=_SIZES)
 def choose_blocks(
     score_ptr, chosen_ptr, word_ptr, T, J, start,
-    FREE: tl.constexpr, M: tl.constexpr, JP: tl.constexpr, L_SEL: tl.constexpr,
-    WORDS: tl.constexpr,
+    FREE: tl.constexpr, FIRST: tl.constexpr, RECENT: tl.constexpr, M: tl.constexpr,
+    JP: tl.constexpr, L_SEL: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
-    """Block 0, then the FREE best blocks of 1 .. c - 2, ties to the lower: [B * G, T, FREE + 1].
+    """The FIRST blocks, then the FREE best, ties to the lower: [B * G, T, FIRST + FREE].
 
-    With WORDS also every block that a query selects, c - 1 and c too, as bits of [B * G, T].
+    The RECENT blocks up to the query's own stand for no choice. With WORDS also every block that a
+    query selects, the recent ones too, as bits of [B * G, T].
     """
     query_M = tl.program_id(0) * M + tl.arange(0, M)
     row_M = tl.program_id(1).to(tl.int64) * T + query_M
     live_M = query_M < T
     own_M = (start + query_M) // L_SEL
     j_P = tl.arange(0, JP)
-    may_MP = (j_P > 0)[None, :] & (j_P[None, :] < (own_M - 1)[:, None])
+    may_MP = (j_P >= FIRST)[None, :] & (j_P[None, :] <= (own_M - RECENT)[:, None])
     score_MP = tl.load(
         score_ptr + row_M[:, None] * J + j_P[None, :],
         mask=live_M[:, None] & may_MP,
@@ -87,13 +88,17 @@ def choose_blocks(
     )
     # A NaN must not choose a block that does not exist.
     score_MP = tl.where(may_MP & (score_MP != score_MP), 0.0, score_MP)
-    tl.store(chosen_ptr + row_M * (FREE + 1), tl.zeros((M,), tl.int32), mask=live_M)
+    chosen_M = chosen_ptr + row_M * (FIRST + FREE)
     one_M = tl.full((M,), 1, tl.int64)
-    word_M = one_M | (one_M << own_M.to(tl.int64)) | (one_M << (own_M - 1).to(tl.int64))
+    word_M = tl.full((M,), (1 << FIRST) - 1, tl.int64)
+    for slot in tl.static_range(FIRST):
+        tl.store(chosen_M + slot, tl.full((M,), slot, tl.int32), mask=live_M)
+    for back in tl.static_range(RECENT):
+        word_M |= one_M << (own_M - back).to(tl.int64)
     for slot in range(FREE):
         best_M = tl.max(score_MP, 1)
         first_M = tl.min(tl.where(score_MP == best_M[:, None], j_P[None, :], JP), 1)
-        tl.store(chosen_ptr + row_M * (FREE + 1) + slot + 1, first_M, mask=live_M)
+        tl.store(chosen_M + FIRST + slot, first_M, mask=live_M)
         score_MP = tl.where(j_P[None, :] == first_M[:, None], -1.0, score_MP)
         word_M |= one_M << first_M.to(tl.int64)
     if WORDS:

@@ -44,22 +44,24 @@ class Tiles:
     forward: Tile
     dq: Tile
     dkdv: Tile
-    visit: Tile
-    visit_backward: Tile
+    gathered: Tile
+    gathered_backward: Tile
     scores: Tile
 
 
 def _all(rows: int, keys: int, warps: int, stages: int) -> Tiles:
     tile = Tile(rows=rows, keys=keys, warps=warps, stages=stages)
-    return Tiles(forward=tile, dq=tile, dkdv=tile, visit=tile, visit_backward=tile, scores=tile)
+    return Tiles(
+        forward=tile, dq=tile, dkdv=tile, gathered=tile, gathered_backward=tile, scores=tile
+    )
 
 
 _HALF_NARROW = Tiles(
     forward=Tile(rows=128, keys=64, warps=8, stages=3, registers=128),
     dq=Tile(rows=128, keys=64, warps=8, stages=2, registers=128),
     dkdv=Tile(rows=64, keys=64, warps=4, stages=2),
-    visit=Tile(rows=128, keys=64, warps=4, stages=1, registers=128),
-    visit_backward=Tile(rows=64, keys=64, warps=4, stages=3),
+    gathered=Tile(rows=128, keys=64, warps=4, stages=1, registers=128),
+    gathered_backward=Tile(rows=64, keys=64, warps=4, stages=3),
     scores=Tile(rows=64, keys=64, warps=4, stages=2),
 )
 

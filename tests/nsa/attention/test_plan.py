@@ -14,14 +14,14 @@ from nsa.attention.selection import selected_ids, selected_plan
 
 
 def _counts(plan, S):
-    """How often each (query, key) pair is attended by the spans and visits of one pair (b, g)."""
+    """How often each (query, key) pair is attended by spans and gathered queries of one (b, g)."""
     counts = torch.zeros(S, S, dtype=torch.int64)
     for span in plan.spans:
         scores = torch.zeros(1, span.t1 - span.t0, 1, span.k1 - span.k0)
         plan.hide(scores, span)
         counts[span.t0 : span.t1, span.k0 : span.k1] += scores[0, :, 0] == 0
-    for visit in plan.visits:
-        counts[visit.rows, visit.k0 : visit.k1] += 1
+    for gathered in plan.gathered:
+        counts[gathered.rows, gathered.k0 : gathered.k1] += 1
     return counts
 
 
@@ -52,9 +52,9 @@ def test_a_selected_plan_covers_the_tokens_of_the_selected_blocks_once(S):
 @pytest.mark.parametrize(
     "size",
     [
-        PieceSize(span_queries=5, visit_queries=3, bytes=1),
-        PieceSize(span_queries=16, visit_queries=100, bytes=20_000),
-        PieceSize(span_queries=512, visit_queries=4096, bytes=1 << 26),
+        PieceSize(span_queries=5, gathered_queries=3, bytes=1),
+        PieceSize(span_queries=16, gathered_queries=100, bytes=20_000),
+        PieceSize(span_queries=512, gathered_queries=4096, bytes=1 << 26),
     ],
     ids=["tiny", "some pairs together", "as on a GPU"],
 )

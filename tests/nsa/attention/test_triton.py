@@ -18,13 +18,13 @@ from nsa.attention import BackendUnavailableError, available_backends, nsa_atten
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 sys.path.insert(0, str(HERE))
-from triton_cases import CASES, VISITED  # noqa: E402 - a program beside this file
+from triton_cases import CASES, GATHERED  # noqa: E402 - a program beside this file
 
-NAMES = (*CASES, *(f"{name}, visited" for name in VISITED))
-NANS = ("a NaN", "a NaN, visited")
+NAMES = (*CASES, *(f"{name}, gathered" for name in GATHERED))
+NANS = ("a NaN", "a NaN, gathered")
 TWICE = "a second derivative"
 ONE_KEY = "one key"
-OPERATOR = ("as an operator", "as an operator, visited")
+OPERATOR = ("as an operator", "as an operator, gathered")
 LIMIT_S = 1500
 """Interpreted kernels take minutes, on a busy machine of two slow cores many."""
 pytestmark = pytest.mark.timeout(LIMIT_S + 100)
@@ -53,7 +53,7 @@ def test_interpreted_kernels_agree_with_the_fp64_reference(interpreted, name):
     result = interpreted[name]
     output, *gradients = result["errors"]
     assert result["ids"]
-    case = name.removesuffix(", visited")
+    case = name.removesuffix(", gathered")
     assert output < (2e-3 if case == "fp16" else 1e-5)
     # A softmax that is one-hot leaves gradients of rounding errors: they must be finite.
     assert max(gradients) < {"fp16": 2e-3, "logits times 1000": math.inf}.get(case, 1e-4)
@@ -89,7 +89,7 @@ def test_a_second_derivative_is_refused(interpreted):
 
 @pytest.mark.long
 @needs_triton
-@pytest.mark.parametrize("name", ["hot block", "hot block, visited"])
+@pytest.mark.parametrize("name", ["hot block", "hot block, gathered"])
 def test_the_hot_block_was_chosen_by_many(interpreted, name):
     assert interpreted[name]["hot"]
 
@@ -97,7 +97,7 @@ def test_the_hot_block_was_chosen_by_many(interpreted, name):
 def _signature(kernel, number):
     """Types by the kernels' naming rule, and constants for the paper's sizes with six heads."""
     in_fp32 = ("lse", "dot", "dq", "dk", "dv", "part_lse", "part_dk", "part_dv", "score")
-    in_int32 = ("entry", "entry_first", "piece_block", "piece_first", "chosen")
+    in_int32 = ("entry", "entry_first", "portion_block", "portion_first", "chosen")
     others = {**dict.fromkeys(in_fp32, "*fp32"), **dict.fromkeys(in_int32, "*i32"), "word": "*i64"}
     types = {}
     for name in kernel.arg_names:
@@ -110,17 +110,17 @@ def _signature(kernel, number):
 
 
 def _kernels():
-    from nsa.attention.gpu import band, gates, scores, visits
+    from nsa.attention.gpu import band, gates, gathered, scores
 
     return {
         "forward": (band.band_forward,),
         "dq": (band.band_dq,),
         "dkdv": (band.band_dkdv,),
-        "visit": (visits.visit_forward,),
-        "visit_backward": (visits.visit_backward,),
+        "gathered": (gathered.gathered_forward,),
+        "gathered_backward": (gathered.gathered_backward,),
         "scores": (scores.block_scores,),
         "rows": (
-            visits.merge, visits.add_dq, visits.add_dkdv,
+            gathered.merge, gathered.add_dq, gathered.add_dkdv,
             scores.choose_blocks, gates.mix, gates.dots,
         ),
     }  # fmt: skip
@@ -133,6 +133,7 @@ def _compile(kernel, tile, number, capability, **others):
 
     values = {
         "R": 6, "D": 64, "DP": 64, "F": 14, "FREE": 13, "L": 32, "STEP": 16, "L_SEL": 64, "JP": 128,
+        "FIRST": 1, "RECENT": 2,
         "ALIGN": 1, "BACK": 511, "STRIDE": 1, "REACH": 0, "BRANCH": 1, "ADD": True, "TILES": 32,
         "BLOCK": 0, "WORDS": True,
         "PRECISION": "ieee", "M": tile.rows if tile else 32, "N": tile.keys if tile else 64,
@@ -158,9 +159,9 @@ def _compile(kernel, tile, number, capability, **others):
 @pytest.mark.parametrize(
     ("capability", "number", "names"),
     [
-        (80, "bf16", ("forward", "dq", "dkdv", "visit", "visit_backward", "scores", "rows")),
-        (90, "bf16", ("forward", "dq", "dkdv", "visit", "visit_backward", "scores", "rows")),
-        (80, "fp32", ("dkdv", "visit_backward")),
+        (80, "bf16", ("forward", "dq", "dkdv", "gathered", "gathered_backward", "scores", "rows")),
+        (90, "bf16", ("forward", "dq", "dkdv", "gathered", "gathered_backward", "scores", "rows")),
+        (80, "fp32", ("dkdv", "gathered_backward")),
     ],
     ids=["sm_80", "sm_90", "sm_80 in fp32"],
 )
@@ -179,6 +180,21 @@ def test_every_kernel_compiles_to_machine_code_that_fits(
                 compiled = _compile(kernel, tile, number, capability, BLOCK=block)
                 assert compiled.asm["cubin"][:4] == b"\x7fELF", kernel
                 assert compiled.metadata.shared <= shared_bytes, kernel
+
+
+@pytest.mark.long
+@needs_triton
+@pytest.mark.parametrize("S", [32768, 65536])
+def test_the_choice_among_the_blocks_of_a_long_sequence_compiles(S, tmp_path, monkeypatch):
+    from nsa.attention.gpu import launch, scores
+    from nsa.attention.gpu.tiles import padded
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    width = padded(S // 64)
+    rows = max(1, launch._CHOICE_NUMBERS // width)
+    compiled = _compile(scores.choose_blocks, None, "bf16", 90, JP=width, M=rows, WORDS=False)
+    assert compiled.asm["cubin"][:4] == b"\x7fELF"
+    assert compiled.metadata.shared <= 227 * 1024
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +233,7 @@ def test_nothing_waits_for_the_gpu(launches, S):
 @pytest.mark.long
 @needs_triton
 def test_up_to_32_blocks_nothing_is_gathered(launches):
-    gathering = {"visit_forward", "merge", "visit_backward", "add_dq", "add_dkdv"}
+    gathering = {"gathered_forward", "merge", "gathered_backward", "add_dq", "add_dkdv"}
     assert len(launches[2048]["launched"]) == 13
     assert not gathering & set(launches[2048]["launched"])
     assert gathering <= set(launches[2112]["launched"])
@@ -239,7 +255,7 @@ def test_kernels_are_rehearsed_once_each_and_compiled_in_threads(tmp_path):
     # 13 kernels up to 32 blocks, whatever the length; beyond, the gathered ones and other bands.
     assert told["of_one_length"] == 13
     assert len(told["names"]) > 13
-    assert {"visit_forward", "visit_backward", "merge", "choose_blocks"} <= set(told["names"])
+    assert {"gathered_forward", "gathered_backward", "merge", "choose_blocks"} <= set(told["names"])
     assert len(told["cubins"]) == 3
     assert min(told["cubins"]) > 1000
     assert not told["anew"]
@@ -295,9 +311,9 @@ def test_the_largest_blocks_that_are_served_fit(number, D, l_sel, tmp_path, monk
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     dtype = torch.float32 if number == "fp32" else torch.bfloat16
     assert triton_call_reason(torch.empty(1, 1, 6, D, dtype=dtype), 1, l_sel) is None
-    (kernel,) = _kernels()["visit_backward"]
+    (kernel,) = _kernels()["gathered_backward"]
     compiled = _compile(
-        kernel, tiles_for(dtype, D).visit_backward, number, 80, D=D, DP=D, L_SEL=l_sel, N=l_sel
+        kernel, tiles_for(dtype, D).gathered_backward, number, 80, D=D, DP=D, L_SEL=l_sel, N=l_sel
     )
     assert compiled.metadata.shared <= 163 * 1024
 
@@ -339,7 +355,7 @@ def test_compiled_kernels_agree_with_the_reference(
 @pytest.mark.gpu
 @needs_triton
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("bits", [32, 0], ids=["bits", "visits"])
+@pytest.mark.parametrize("bits", [32, 0], ids=["bits", "gathered"])
 def test_compiled_kernels_repeat_bit_by_bit(bits, make_inputs, run, monkeypatch):
     from nsa.attention.gpu import function
 

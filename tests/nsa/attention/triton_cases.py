@@ -29,10 +29,12 @@ CASES = {
     "logits times 1000": {"S": 70, "H": 2, "G": 1, "factor": 1000.0},
     "hot block": {"S": 100, "H": 2, "G": 1, "hot": True},
     "packed documents": {"S": 70, "H": 2, "G": 1, "documents": True},
+    "another rule": {"S": 130, "H": 2, "G": 1, "n_sel": 6, "rule": (2, 3)},
+    "the smallest rule": {"S": 100, "H": 2, "G": 1, "rule": (1, 1)},
     "tiles within a block": {"S": 230, "H": 6, "G": 1, "l_sel": 32},
 }
 # These again, with the selected branch in the form that long sequences take (function.py).
-VISITED = (
+GATHERED = (
     "six heads a group",
     "one head a group, two items",
     "sixteen heads, wide",
@@ -40,15 +42,20 @@ VISITED = (
     "fp16",
     "logits times 1000",
     "hot block",
+    "another rule",
+    "the smallest rule",
 )
 
 
 def run(
     *, S, H, G, B=1, D=8, l=8, n_sel=4, l_sel=16, w=20, dtype="float32", factor=1.0, hot=False,  # noqa: E741
-    documents=False,
+    documents=False, rule=(1, 2),
 ):  # fmt: skip
     """Relative errors against the fp64 reference, and whether the ids are equal."""
-    from nsa.attention import nsa_attention
+    from nsa.attention import nsa_attention, selection_rule
+
+    first, recent = rule
+    selection_rule.RULE = selection_rule.SelectionRule(first=first, recent=recent)
 
     generator = torch.Generator().manual_seed(0)
 
@@ -160,7 +167,7 @@ def run_case(name):
     """One case by its name."""
     from nsa.attention.gpu import function
 
-    case = name.removesuffix(", visited")
+    case = name.removesuffix(", gathered")
     function.MOST_BLOCKS_AS_BITS = 32 if case == name else 0
     if case == "a NaN":
         return run_with_a_nan()

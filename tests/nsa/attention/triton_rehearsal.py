@@ -23,7 +23,7 @@ def _cached(kernel: JITFunction) -> int:
 
 
 if __name__ == "__main__":
-    from nsa.attention.gpu import gates, visits
+    from nsa.attention.gpu import gates, gathered
     from nsa.attention.gpu.compilation import compile_together, rehearse
     from nsa.attention.gpu.trial import Case, forward_backward
 
@@ -36,7 +36,7 @@ if __name__ == "__main__":
     again = rehearse(steps[:1])
     cheap = [launch for launch in launches if launch.kernel.__name__ in CHEAP]
     compiled = compile_together(cheap, threads=2)
-    before = [_cached(kernel) for kernel in (gates.mix, gates.dots, visits.add_dq)]
+    before = [_cached(kernel) for kernel in (gates.mix, gates.dots, gathered.add_dq)]
     # As the real call launches it, with tensors: found compiled.
     out = [torch.empty(1, 2112, 12, 64, dtype=dtype) for _ in range(4)]
     gate = torch.empty(1, 2112, 12, 3, dtype=dtype)
@@ -46,6 +46,6 @@ if __name__ == "__main__":
         "names": sorted(launch.kernel.__name__ for launch in launches),
         "of_one_length": len(again),
         "cubins": [len(kernel.asm["cubin"]) for kernel in compiled],
-        "anew": [_cached(k) for k in (gates.mix, gates.dots, visits.add_dq)] != before,
+        "anew": [_cached(k) for k in (gates.mix, gates.dots, gathered.add_dq)] != before,
     }
     print(json.dumps(told))

@@ -2,7 +2,7 @@
 """Attention of the chosen blocks, block by block: the queries come to the keys.
 
 A tile is one block against up to M of the rows (entry, head) that chose it, so tiles are full for
-any number of heads a group has (index.py says what entries and pieces are). Each entry leaves a
+any number of heads a group has (index.py says what entries and portions are). Each entry leaves a
 normalised output, its log-sum-exp and later its share of dq in buffers of its own, in the dtype of
 q but for the log-sum-exp; `merge` and `add_dq` fold the slots of a query together in their order.
 Nothing is added atomically: dk and dv of a hot block are summed by several programs into parts, and
@@ -20,17 +20,19 @@ _SIZES = ["S", "G", "J", "T", "start", "blocks", "rows"]
 
 
 @triton.jit
-def _rows_of(piece_row, count, first, entry_ptr, pair, T, F: tl.constexpr, R: tl.constexpr, start):
+def _rows_of(
+    portion_row, count, first, entry_ptr, pair, T, F: tl.constexpr, R: tl.constexpr, start
+):
     """Entry, query and head of each row, and which rows exist."""
-    live = piece_row < count * R
+    live = portion_row < count * R
     of_pair = (pair * T * F).to(tl.int32)
-    entry = tl.load(entry_ptr + first + piece_row // R, mask=live, other=of_pair)
-    return entry.to(tl.int64), start + (entry - of_pair) // F, piece_row % R, live
+    entry = tl.load(entry_ptr + first + portion_row // R, mask=live, other=of_pair)
+    return entry.to(tl.int64), start + (entry - of_pair) // F, portion_row % R, live
 
 
 @triton.jit
 def _rows_of_pair(S, G, T, start, rows, M: tl.constexpr, R: tl.constexpr, F: tl.constexpr):
-    """Of M rows of a pair's queries from `start` on: place, first visit, and which rows exist."""
+    """Of M rows of a pair's queries from `start` on: place, first choice, and which rows exist."""
     row_M = tl.program_id(0) * M + tl.arange(0, M)
     pair = tl.program_id(1).to(tl.int64)
     query_M, r_M = row_M // R, row_M % R
@@ -39,23 +41,23 @@ def _rows_of_pair(S, G, T, start, rows, M: tl.constexpr, R: tl.constexpr, F: tl.
 
 
 @triton.jit(do_not_specialize=_SIZES)
-def visit_forward(
-    q_ptr, k_ptr, v_ptr, part_ptr, part_lse_ptr, entry_ptr, entry_first_ptr, piece_block_ptr,
-    piece_first_ptr, S, G, J, T, start, blocks, log2_scale,
+def gathered_forward(
+    q_ptr, k_ptr, v_ptr, part_ptr, part_lse_ptr, entry_ptr, entry_first_ptr, portion_block_ptr,
+    portion_first_ptr, S, G, J, T, start, blocks, log2_scale,
     R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     F: tl.constexpr, L_SEL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One block against one piece of its rows."""
-    piece = tl.program_id(0)
-    block = tl.load(piece_block_ptr + piece)
+    """One block against one portion of its rows."""
+    portion = tl.program_id(0)
+    block = tl.load(portion_block_ptr + portion)
     if block < blocks:
         pair = (block // J).to(tl.int64)
         b, g = pair // G, pair % G
         first = tl.load(entry_first_ptr + block)
         count = tl.load(entry_first_ptr + block + 1) - first
-        piece_row_M = (piece - tl.load(piece_first_ptr + block)) * M + tl.arange(0, M)
+        portion_row_M = (portion - tl.load(portion_first_ptr + block)) * M + tl.arange(0, M)
         entry_M, t_M, r_M, live_M = _rows_of(
-            piece_row_M, count, first, entry_ptr, pair, T, F, R, start
+            portion_row_M, count, first, entry_ptr, pair, T, F, R, start
         )
         x_D = tl.arange(0, DP)
         wide_D = (x_D < D)[None, :]
@@ -89,21 +91,21 @@ def merge(
     part_ptr, part_lse_ptr, out_ptr, lse_ptr, S, G, T, start, rows,
     R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
-    """Fold the F visits of each row into the output and log-sum-exp of its own blocks."""
-    at_M, visit_M, live_M = _rows_of_pair(S, G, T, start, rows, M, R, F)
+    """Fold the F chosen blocks of each row into the output and log-sum-exp of its own blocks."""
+    at_M, choice_M, live_M = _rows_of_pair(S, G, T, start, rows, M, R, F)
     x_D = tl.arange(0, DP)
     live_MD = live_M[:, None] & (x_D < D)[None, :]
     own_M = tl.load(lse_ptr + at_M, mask=live_M, other=0.0)
     top_M = own_M
     for slot in range(F):
-        part_M = visit_M + slot * R
+        part_M = choice_M + slot * R
         top_M = tl.maximum(top_M, tl.load(part_lse_ptr + part_M, mask=live_M, other=0.0))
     weight_M = tl.exp2(own_M - top_M)
     total_M = weight_M
     to_MD = out_ptr + at_M[:, None] * D + x_D[None, :]
     sum_MD = weight_M[:, None] * tl.load(to_MD, mask=live_MD, other=0.0).to(tl.float32)
     for slot in range(F):
-        part_M = visit_M + slot * R
+        part_M = choice_M + slot * R
         weight_M = tl.exp2(tl.load(part_lse_ptr + part_M, mask=live_M, other=0.0) - top_M)
         total_M += weight_M
         out_MD = tl.load(part_ptr + part_M[:, None] * D + x_D[None, :], mask=live_MD, other=0.0)
@@ -115,21 +117,22 @@ def merge(
 
 
 @triton.jit(do_not_specialize=_SIZES)
-def visit_backward(
+def gathered_backward(
     q_ptr, k_ptr, v_ptr, grad_ptr, lse_ptr, gate_ptr, dot_ptr, part_ptr, dk_ptr, dv_ptr, entry_ptr,
-    entry_first_ptr, piece_block_ptr, piece_first_ptr, S, G, J, T, start, blocks, log2_scale, scale,
+    entry_first_ptr, portion_block_ptr, portion_first_ptr, S, G, J, T, start, blocks, log2_scale,
+    scale,
     R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     F: tl.constexpr, L_SEL: tl.constexpr, TILES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Parts of dk and dv from one piece (TILES tiles) of a block's rows, and each row's dq."""
-    piece = tl.program_id(0)
-    block = tl.load(piece_block_ptr + piece)
+    """Parts of dk and dv from one portion (TILES tiles) of a block's rows, and each row's dq."""
+    portion = tl.program_id(0)
+    block = tl.load(portion_block_ptr + portion)
     if block < blocks:
         pair = (block // J).to(tl.int64)
         b, g = pair // G, pair % G
         first = tl.load(entry_first_ptr + block)
         count = tl.load(entry_first_ptr + block + 1) - first
-        row0 = (piece - tl.load(piece_first_ptr + block)) * (M * TILES)
+        row0 = (portion - tl.load(portion_first_ptr + block)) * (M * TILES)
         n_N = tl.arange(0, N)
         x_D = tl.arange(0, DP)
         wide_D = (x_D < D)[None, :]
@@ -140,9 +143,9 @@ def visit_backward(
         dk_ND = tl.zeros((N, DP), tl.float32)
         dv_ND = tl.zeros((N, DP), tl.float32)
         for tile_row in range(row0, tl.minimum(row0 + M * TILES, count * R), M):
-            piece_row_M = tile_row + tl.arange(0, M)
+            portion_row_M = tile_row + tl.arange(0, M)
             entry_M, t_M, r_M, live_M = _rows_of(
-                piece_row_M, count, first, entry_ptr, pair, T, F, R, start
+                portion_row_M, count, first, entry_ptr, pair, T, F, R, start
             )
             at_M = (b * S + t_M) * G * R + g * R + r_M
             row_at_MD = at_M[:, None] * D + x_D[None, :]
@@ -170,7 +173,7 @@ def visit_backward(
                 (dq_MD * scale).to(part_ptr.dtype.element_ty),
                 mask=live_MD,
             )
-        to_ND = (piece.to(tl.int64) * L_SEL + n_N)[:, None] * D + x_D[None, :]
+        to_ND = (portion.to(tl.int64) * L_SEL + n_N)[:, None] * D + x_D[None, :]
         tl.store(dk_ptr + to_ND, dk_ND * scale, mask=here_ND)
         tl.store(dv_ptr + to_ND, dv_ND, mask=here_ND)
 
@@ -180,14 +183,14 @@ def add_dq(
     part_ptr, dq_ptr, S, G, T, start, rows,
     R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
-    """Add the F visits' shares to the gradient of each query."""
-    at_M, visit_M, live_M = _rows_of_pair(S, G, T, start, rows, M, R, F)
+    """Add the F chosen blocks' shares to the gradient of each query."""
+    at_M, choice_M, live_M = _rows_of_pair(S, G, T, start, rows, M, R, F)
     x_D = tl.arange(0, DP)
     live_MD = live_M[:, None] & (x_D < D)[None, :]
     to_MD = dq_ptr + at_M[:, None] * D + x_D[None, :]
     sum_MD = tl.load(to_MD, mask=live_MD, other=0.0)
     for slot in range(F):
-        part_M = visit_M + slot * R
+        part_M = choice_M + slot * R
         share_MD = tl.load(part_ptr + part_M[:, None] * D + x_D[None, :], mask=live_MD, other=0.0)
         sum_MD += share_MD.to(tl.float32)
     tl.store(to_MD, sum_MD, mask=live_MD)
@@ -195,7 +198,7 @@ def add_dq(
 
 @triton.jit(do_not_specialize=_SIZES)
 def add_dkdv(
-    part_dk_ptr, part_dv_ptr, dk_ptr, dv_ptr, piece_first_ptr, S, G, J,
+    part_dk_ptr, part_dv_ptr, dk_ptr, dv_ptr, portion_first_ptr, S, G, J,
     D: tl.constexpr, DP: tl.constexpr, N: tl.constexpr, L_SEL: tl.constexpr,
 ):  # fmt: skip
     """Add the parts of one block to the gradients of its keys and values."""
@@ -210,8 +213,10 @@ def add_dkdv(
     to_ND = at_N[:, None] * D + x_D[None, :]
     dk_ND = tl.load(dk_ptr + to_ND, mask=here_ND, other=0.0)
     dv_ND = tl.load(dv_ptr + to_ND, mask=here_ND, other=0.0)
-    for piece in range(tl.load(piece_first_ptr + block), tl.load(piece_first_ptr + block + 1)):
-        from_ND = (piece * L_SEL + n_N)[:, None] * D + x_D[None, :]
+    for portion in range(
+        tl.load(portion_first_ptr + block), tl.load(portion_first_ptr + block + 1)
+    ):
+        from_ND = (portion * L_SEL + n_N)[:, None] * D + x_D[None, :]
         dk_ND += tl.load(part_dk_ptr + from_ND, mask=here_ND, other=0.0)
         dv_ND += tl.load(part_dv_ptr + from_ND, mask=here_ND, other=0.0)
     tl.store(dk_ptr + to_ND, dk_ND, mask=here_ND)
