@@ -77,6 +77,7 @@ made: install ## Write anew what is made from the code: schemas, references, das
 	$(BIN)/python -m gonogo.judge.catalogue > docs/detectors.md
 	$(BIN)/python -m gonogo.judge.metric_catalogue > docs/metric-reference.md
 	$(BIN)/python docker/grafana/dashboards.py
+	cp docker/prometheus/rules.yml gonogo/kubernetes/rules.yaml
 
 clean: ## Remove .venv and every cache
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -2,9 +2,9 @@
 
 There are no defaults here: a missing key and an unknown key are errors, so that two runs with
 the same digest trained the same thing. The same schema serves `nsa/configs/*.yaml`, the `train`
-object of an order, and whoever writes orders (`python -m nsa.describe --schema`). Two whole
-sections, `engine` and `packing`, and one key, `attention.compression`, may be left out; their
-absence is part of the digest.
+object of an order, and whoever writes orders (`python -m nsa.describe --schema`). Three whole
+sections, `engine`, `packing` and `loader`, and one key, `attention.compression`, may be left out;
+their absence is part of the digest.
 """
 
 import dataclasses
@@ -152,6 +152,29 @@ class PackingConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderConfig:
+    """How texts come over a network; without this section as `AS_IF_ABSENT` says.
+
+    `revision`: the commit of FineWeb-Edu on the hub (`data: fineweb_edu`). `first_batch_limit_s`:
+    how long the first batch of a process may take, index and cold connections included;
+    `batch_limit_s`: how long every other may. `cache_gb`: so much of remote Parquet files is kept
+    in `$XDG_CACHE_HOME/gonogo/row-groups` (2^30 bytes; 0 = nothing).
+    """
+
+    revision: Annotated[
+        str, Bounds(pattern=r"[0-9a-f]{40}", words="a commit: 40 hexadecimal digits")
+    ]
+    first_batch_limit_s: Positive
+    batch_limit_s: Positive
+    cache_gb: NotNegative
+
+    @classmethod
+    def as_if_absent(cls) -> "LoaderConfig":
+        """What the absence of the section amounts to."""
+        return cls(**AS_IF_ABSENT["loader"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
     """Everything that decides the numbers of a run; `params` is what the model must count.
 
@@ -172,6 +195,7 @@ class TrainConfig:
     params: Annotated[int, Bounds(at_least=1)]
     engine: EngineConfig | None = None
     packing: PackingConfig | None = None
+    loader: LoaderConfig | None = None
 
 
 AS_IF_ABSENT: Mapping[str, Mapping[str, Any]] = {
@@ -182,6 +206,12 @@ AS_IF_ABSENT: Mapping[str, Mapping[str, Any]] = {
         "profile_steps": 0,
     },
     "packing": {"documents_apart": False},
+    "loader": {
+        "revision": "87f09149ef4734204d70ed1d046ddc9ca3f2b8f9",
+        "first_batch_limit_s": 180.0,
+        "batch_limit_s": 60.0,
+        "cache_gb": 4.0,
+    },
 }
 """What a section amounts to that is left out: whoever adds one key of it writes these beside it."""
 

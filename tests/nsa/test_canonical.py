@@ -40,7 +40,11 @@ def test_numbers_are_written_as_ecmascript_writes_them(number: float, text: str)
     assert canonical_bytes(number) == text.encode() == rfc8785.dumps(number)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, 2**53 + 1, {1, 2}, object()], ids=str)
+@pytest.mark.parametrize(
+    "value",
+    [math.nan, math.inf, 2**53 + 1, {1, 2}, object()],
+    ids=["nan", "inf", "beyond 2^53", "a set", "an object"],
+)
 def test_what_json_cannot_hold_has_no_bytes(value: Any) -> None:
     with pytest.raises(ValueError):
         canonical_bytes({"x": value})

@@ -72,10 +72,12 @@ def test_a_run_that_skips_every_step_is_not_good_for_ever(
 ) -> None:
     order = make_order(train={"dtype": "fp16", "steps": 25}, checkpoint={"every_steps": 1})
     environ = {"NSA_SCALER_INIT_SCALE": "1e38", "NSA_SCALER_BACKOFF_FACTOR": "0.9"}
-    helpers.build_trainer(order, environ).run()
+    with pytest.raises(NonFinite, match="20 updates running"):
+        helpers.build_trainer(order, environ).run()
     lines = helpers.read_lines(order.parent)
+    assert [line["skipped_steps"] for line in _of(lines, "progress")] == list(range(1, 21))
     assert all(line["skipped"] for line in _of(lines, "progress"))
-    assert [line["step"] for line in _of(lines, "checkpoint")] == list(range(1, 20))
+    assert [int(line["path"][-6:]) for line in _of(lines, "checkpoint")] == list(range(1, 20))
 
 
 def test_only_the_newest_checkpoints_are_kept_where_the_engine_says_so(

@@ -6,8 +6,8 @@ import torch
 
 from nsa.attention.rotary import rotate, rotation_table
 from nsa.config import build_config
-from nsa.model import build_model
-from nsa.model.gates import gate_health, gate_rows
+from nsa.model import LanguageModel, build_model
+from nsa.model.gates import gate_health, gate_rows, gate_stats
 from nsa.model.transformer import next_byte_loss
 
 
@@ -101,17 +101,17 @@ def test_equal_gates_have_entropy_one_and_a_lone_gate_counts_as_collapsed(
     tiny: dict[str, Any],
 ) -> None:
     model = _model(tiny)
-    assert gate_health(gate_rows(model)) == {}
+    assert _health(model) == {}
     model.keep_gate_stats(True)
     with torch.no_grad():
         for block in model.layers():
             block.attention.gate.weight.zero_()
         model(_tokens())
-        assert gate_health(gate_rows(model))["gate_entropy"] == pytest.approx(1.0, abs=1e-6)
+        assert _health(model)["gate_entropy"] == pytest.approx(1.0, abs=1e-6)
         bias = model.layers()[0].attention.gate.bias.view(-1, 3)
         bias.copy_(torch.tensor([9.0, -9.0, -9.0]).expand_as(bias))
         model(_tokens())
-    health = gate_health(gate_rows(model))
+    health = _health(model)
     assert health["gate_max"] > 0.99
     assert health["gate_collapse_frac"] == 0.5
 
@@ -155,3 +155,7 @@ def test_the_selection_of_documents_apart_counts_from_their_first_block(
     assert selection.shape == (2, 64, 2, 3)
     assert torch.equal(selection[:, 32], selection[:, 0])
     assert selection.max() == 3
+
+
+def _health(model: LanguageModel) -> dict[str, float]:
+    return gate_health(gate_rows(gate_stats(model).flatten().tolist()))
