@@ -49,6 +49,20 @@ class NsaCache:
         compression: Compression | None = None,
         turn_blocks: TurnBlocks | None = None,
     ) -> None:
+        """Make room.
+
+        Args:
+            B: Sequences.
+            G: Key/value heads.
+            D: Width of a head.
+            capacity: Tokens of each sequence, at most.
+            sizes: Those of the attention.
+            dtype: Of keys and values.
+            device: Where they are kept.
+            compression: What makes blocks of tokens; default their means. A layer sets its own.
+            turn_blocks: What is done to the keys of blocks then. A layer sets its own.
+        """
+
         def room(tokens: int) -> tuple[Tensor, Tensor]:
             shape = (B, tokens, G, D)
             return tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))  # type: ignore[return-value]
@@ -62,8 +76,8 @@ class NsaCache:
         self.k_ring, self.v_ring = room(min(sizes.w, capacity))
         # The tokens that blocks still to come will hold: fewer than l.
         self._k_open, self._v_open = room(0)
-        self._compression = compression or MeanCompression(sizes.l, sizes.d)
-        self._turn_blocks = turn_blocks
+        self.compression = compression or MeanCompression(sizes.l, sizes.d)
+        self.turn_blocks = turn_blocks
 
     def append(
         self,
@@ -95,11 +109,11 @@ class NsaCache:
     def _complete_blocks(self, k_cmp: Tensor, v_cmp: Tensor) -> None:
         k_open = torch.cat((self._k_open, k_cmp), dim=1)
         v_open = torch.cat((self._v_open, v_cmp), dim=1)
-        k, v = self._compression(k_open, v_open)
+        k, v = self.compression(k_open, v_open)
         new = k.shape[1]
         if new:
-            if self._turn_blocks is not None:
-                k = self._turn_blocks(k, self.blocks)
+            if self.turn_blocks is not None:
+                k = self.turn_blocks(k, self.blocks)
             self.k_blocks[:, self.blocks : self.blocks + new] = k
             self.v_blocks[:, self.blocks : self.blocks + new] = v
             self.blocks += new

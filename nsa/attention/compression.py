@@ -103,17 +103,16 @@ class BlockMlp(nn.Module):
     def forward(self, x_BSGD: Tensor) -> Tensor:
         """Blocks [B, C, G, D], in fp32 (fp64 where input and weights are)."""
         exact = torch.promote_types(exact_dtype(x_BSGD.dtype), exact_dtype(self.position.dtype))
-        blocks_BCGDl = x_BSGD.to(exact)[:, : self._covered(x_BSGD.shape[1])]
-        if x_BSGD.shape[1] < self.l:
-            return blocks_BCGDl[:, :0]
-        blocks_BCGDl = blocks_BCGDl.unfold(1, self.l, self.d)
-        placed = blocks_BCGDl.transpose(-1, -2) + self.position.to(exact)
+        B, S, G, D = x_BSGD.shape
+        blocks = compressed_length(S, self.l, self.d)
+        if blocks:
+            covered = x_BSGD[:, : (blocks - 1) * self.d + self.l].to(exact)
+            blocks_BCGlD = covered.unfold(1, self.l, self.d).transpose(-1, -2)
+        else:  # the weights still get a gradient, of zeros: whoever averages them waits for one
+            blocks_BCGlD = x_BSGD.new_empty(B, 0, G, self.l, D, dtype=exact)
+        placed = blocks_BCGlD + self.position.to(exact)
         hidden = _linear(placed.flatten(-2), self.w_in)
         return _linear(nn.functional.silu(hidden), self.w_out)
-
-    def _covered(self, S: int) -> int:
-        """Tokens that some whole block holds."""
-        return max(0, (compressed_length(S, self.l, self.d) - 1) * self.d + self.l)
 
 
 class MlpCompression(nn.Module):

@@ -115,8 +115,8 @@ class NativeSparseAttention(nn.Module):
 
         Args:
             x: Tokens [B, S, dim].
-            cache: From `start_cache`: these tokens follow those in it, and are added to it. No
-                gradients.
+            cache: Of `start_cache`, or any of the same sizes: these tokens follow those in it, and
+                are added to it. No gradients.
             doc_ids: Integers [B, S] whose runs of equal numbers are documents: each is attended,
                 and its positions are counted, as if it were alone. Not with a cache.
             table: Rotations of the positions from 0 on (`rotation_table`), for layers that share
@@ -126,7 +126,8 @@ class NativeSparseAttention(nn.Module):
             [B, S, dim].
 
         Raises:
-            ValueError: Both cache and doc_ids, or more tokens than the cache has room for.
+            ValueError: Both cache and doc_ids, a cache of other sizes, or more tokens than it has
+                room for.
         """
         B, S, _ = x.shape
         if cache is not None:
@@ -160,8 +161,7 @@ class NativeSparseAttention(nn.Module):
             table: As `forward`.
         """
         like = self.w_q.weight if like is None else like
-        table = self._rotations(0, capacity, like) if table is None else table
-        return NsaCache(
+        cache = NsaCache(
             B=B,
             G=self.groups,
             D=self.head_dim,
@@ -169,9 +169,17 @@ class NativeSparseAttention(nn.Module):
             sizes=self.sizes,
             dtype=like.dtype,
             device=like.device,
-            compression=self.compression,
-            turn_blocks=self._turn(table),
         )
+        self._begin(cache, table)
+        return cache
+
+    def _begin(self, cache: NsaCache, table: Tensor | None) -> None:
+        """Have an empty cache compress as this layer does."""
+        if cache.sizes != self.sizes:
+            raise ValueError(f"the cache is for {cache.sizes}, the layer has {self.sizes}")
+        if table is None:
+            table = self._rotations(0, cache.capacity, cache.k_sel)
+        cache.compression, cache.turn_blocks = self.compression, self._turn(table)
 
     def _attend(
         self,
@@ -221,6 +229,7 @@ class NativeSparseAttention(nn.Module):
         q, k_sel, k_win = (rotate(part, here) for part in (q, k_sel, k_win))
         tensors = (q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates)
         if first == 0:
+            self._begin(cache, table)
             out = self._prefill(tensors, cache, batched=not self.sequential)
             return self.w_o(out.reshape(B, S, -1))
         outs = []

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nsa.attention import NativeSparseAttention, NsaCache, nsa_attention
+from nsa.attention import NativeSparseAttention, NsaCache, Sizes, nsa_attention
 from nsa.attention.compression import build_compression
 
 COMPRESSIONS = ("mean", "mlp")
@@ -147,6 +147,26 @@ def test_documents_are_each_as_if_alone(compression, small):
         )
     torch.testing.assert_close(apart[1:], layer(x[1:]), rtol=1e-10, atol=1e-11)
     assert torch.equal(apart, layer(x, doc_ids=lengths))
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_any_cache_of_the_same_sizes_serves_and_others_are_refused(compression, small):
+    layer, x = _layer(small, compression), _tokens(60)
+    made = {"B": 2, "G": GROUPS, "D": D, "capacity": 60, "dtype": torch.float64}
+    cache = NsaCache(**made, sizes=layer.sizes)
+    with torch.no_grad():
+        parts = [layer(x[:, :40], cache), layer(x[:, 40:], cache)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), layer(x), rtol=1e-10, atol=1e-11)
+    with pytest.raises(ValueError, match="the cache is for"):
+        layer(x, NsaCache(**made, sizes=Sizes()))
+
+
+def test_weights_of_a_compression_without_blocks_get_a_gradient_of_zeros(small):
+    layer = _layer(small, "mlp")
+    layer(_tokens(5)).sum().backward()
+    for name, parameter in layer.compression.named_parameters():
+        assert parameter.grad is not None, name
+        assert not parameter.grad.any(), name
 
 
 def test_a_cache_and_documents_are_not_mixed(small):
