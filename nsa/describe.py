@@ -3,7 +3,8 @@
 `--config` prints one JSON object: parameters (counted on the built model, without allocating it),
 shapes, FLOPs per token, and the memory of a step (`nsa.memory`). A multiplication and an addition
 are two FLOPs; the backward pass counts twice the forward. FLOPs do not cover element-wise work,
-norms and the optimizer. `--schema` prints the JSON Schema of every configuration and variable that the trainer takes (`nsa.schema`).
+norms and the optimizer. `--schema` prints the JSON Schema of every configuration and variable that
+the trainer takes (`nsa.schema`).
 """
 
 from __future__ import annotations

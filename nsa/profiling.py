@@ -3,7 +3,8 @@
 `engine.profile_steps` steps, from the third of this process, run under PyTorch's profiler on rank
 0. A hot spot is an operator or kernel with the time spent in itself; where there is a GPU both
 files rank by what it spent, else by the CPU. Profiled steps are slower than others; the order says
-which they are. On a GPU their sections are NVTX ranges too, so that Nsight Systems shows the same names.
+which they are. On a GPU their sections are NVTX ranges too, so that Nsight Systems shows the same
+names.
 """
 
 import json
