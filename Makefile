@@ -17,7 +17,7 @@ WORKERS ?= 4
 ARGS ?=
 
 .NOTPARALLEL:
-.PHONY: help install demo up test unit e2e long lint bench mutants simulate format made clean
+.PHONY: help install demo up test unit e2e long lint bench mutants simulate fuzz format made clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ simulate: install ## 20 000 healthy run-hours and every fault, simulated: no hal
 mutants: install ## Would a test notice? Mutants of the judge, resumable; 55 minutes a call
 	$(TEST_ENV) $(BIN)/python -m bench.mutants $(ARGS)
 
+fuzz: install ## Generated requests to every route, other ones each time (an hour; FUZZ_EXAMPLES=…)
+	$(TEST_ENV) FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-1500} $(BIN)/python -m pytest tests/service/test_fuzz.py $(ARGS)
+
 format: install ## Let ruff format the code and mend what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -74,6 +77,7 @@ made: install ## Write anew what is made from the code: schemas, references, das
 	$(BIN)/python -m gonogo.judge.catalogue > docs/detectors.md
 	$(BIN)/python -m gonogo.judge.metric_catalogue > docs/metric-reference.md
 	$(BIN)/python docker/grafana/dashboards.py
+	cp docker/prometheus/rules.yml gonogo/kubernetes/rules.yaml
 
 clean: ## Remove .venv and every cache
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

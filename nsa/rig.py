@@ -23,6 +23,8 @@ from nsa.resume import check_same_run, differences
 from nsa.scaling import LossScale
 from nsa.settings import Settings
 
+_QUERY_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rig:
@@ -111,7 +113,7 @@ def _attention_backend(config: TrainConfig, device: torch.device) -> str:
     if config.attention.kind == "dense":
         return "dense"
     try:
-        return choose_backend(config.attention.backend, device)
+        return choose_backend(config.attention.backend, device, _QUERY_DTYPES[config.dtype])
     except BackendUnavailableError as error:
         raise BadConfig(str(error)) from error
 

@@ -11,6 +11,7 @@ from gonogo.cli.connection import connect, parse_pairs, parse_sets
 from gonogo.cli.evidence import describe_run
 from gonogo.cli.exits import exit_of_experiment
 from gonogo.cli.look.experiments import print_experiments, submission_fields
+from gonogo.cli.look.goodput import goodput_line
 from gonogo.cli.output import (
     duration,
     out,
@@ -30,6 +31,7 @@ from gonogo.cli.watching import watch_experiment
 from gonogo.contract.api import ExperimentView
 from gonogo.contract.decision import Cause, DecisionKind, Verdict
 from gonogo.contract.errors import Rejected
+from gonogo.contract.goodput import ExperimentGoodput
 
 _PICTURE = re.compile(r"!\[[^\]]*\]\(([\w-]+\.png)\)")
 """A picture that a report in Markdown names."""
@@ -124,10 +126,12 @@ def show(experiment: Id, as_json: Json = False) -> None:
     with connect() as client:
         view = client.experiment(experiment)
         decisions = list(client.pages(f"/experiments/{view.id}/decisions"))
+        goodput = ExperimentGoodput.model_validate(client.get(f"/experiments/{view.id}/goodput"))
         if as_json:
-            print_json({**view.wire(), "decisions": decisions})
+            print_json({**view.wire(), "decisions": decisions, "goodput": goodput.wire()})
             return
         _print_experiment(view)
+        print_fields({"time": goodput_line(goodput)})
         runs = [client.run(run) for phase in view.phases for run in phase.runs]
         ended = [run for run in runs if run.outcome and run.outcome.code != "completed"]
         evidence = {run.id: describe_run(client, run.id) for run in ended}

@@ -19,6 +19,7 @@ from gonogo.contract.campaign import CampaignSpec
 from gonogo.contract.comparison import Comparison
 from gonogo.contract.decision import Decision, Verdict
 from gonogo.contract.finding import Finding
+from gonogo.contract.goodput import ExperimentGoodput
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Outcome
 from gonogo.contract.plan import Plan
@@ -83,6 +84,7 @@ class ShownExperiment(ExperimentView):
     """`gonogo show`."""
 
     decisions: list[Decision]
+    goodput: ExperimentGoodput
 
 
 class Watched(Recorded):
@@ -121,6 +123,15 @@ class DryRun(Recorded):
     """What no worker that lives would take as it is."""
     origin: OriginView | None = None
     """What it would go on from; the phases before it have no order."""
+
+
+class RenderedManifests(Recorded):
+    """`gonogo render k8s`."""
+
+    folder: str | None
+    """Where the files were written."""
+    files: dict[str, list[dict[str, Any]]]
+    """File → its Kubernetes objects, in the order in which they are applied."""
 
 
 class OpenedPage(Recorded):
@@ -422,6 +433,7 @@ OUTPUTS: dict[str, type[BaseModel]] = {
     "plans PLAN": ShownPlan,
     "promote": ExperimentView,
     "prune": Pruned,
+    "render k8s": RenderedManifests,
     "replay": Replayed,
     "report": Report,
     "rerun": ExperimentView,

@@ -16,7 +16,7 @@ from nsa.config import LoaderConfig
 from nsa.data.local_text import LocalText
 from nsa.data.synthetic import MarkovBytes
 from nsa.errors import DataFailure
-from nsa.settings import cache_folder
+from nsa.attention.settings import cache_folder
 
 
 class Source(Protocol):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nsa.model.attention import NativeSparseAttention
+from nsa.attention.module import NativeSparseAttention
 from nsa.model.transformer import LanguageModel
 
 _COLLAPSED_ENTROPY = 0.18

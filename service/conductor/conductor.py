@@ -1,6 +1,7 @@
 """Which loops are there, and when do they run? The table; a new loop is one row."""
 
 from service.alerts.delivery import Deliveries
+from service.conductor.accounts import Accounts
 from service.conductor.approvals import Approvals
 from service.conductor.campaigns import Campaigns
 from service.conductor.deadlines import Deadlines
@@ -56,6 +57,7 @@ class Conductor:
                 pause_s=CURSORS_S,
             ),
             Loop(name="reports", run_once=Reports(context).run_once, every_s=10.0),
+            Loop(name="accounts", run_once=Accounts(context).run_once, every_s=15.0),
             Loop(name="packing", run_once=Packing(context).run_once, every_s=10.0),
             Loop(name="upkeep", run_once=Upkeep(context).run_once, every_s=30.0),
         ]

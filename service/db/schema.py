@@ -197,6 +197,37 @@ class ProgressRow(Table):
     identity: Mapped[dict[str, Any] | None]
 
 
+class AccountRow(Table):
+    """Where a run's time went, as far as its account has been taken; `seconds` by part of it."""
+
+    __tablename__ = "accounts"
+    run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    rank: Mapped[int | None] = mapped_column(Integer)
+    """Whose lines were read; null: none is here."""
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    """Up to which byte of that rank's file."""
+    told: Mapped[dict[str, Any]]
+    """What the lines came to (`gonogo.goodput.lines.Told`)."""
+    at: Mapped[float] = mapped_column(Seconds)
+    """When it was taken."""
+    closed: Mapped[bool] = mapped_column(Boolean)
+    """Whether nothing more will come of its lines."""
+    devices: Mapped[int] = mapped_column(Integer)
+    productive_s: Mapped[float] = mapped_column(Seconds)
+    preserved_s: Mapped[float] = mapped_column(Seconds)
+    queue_s: Mapped[float] = mapped_column(Seconds)
+    start_s: Mapped[float] = mapped_column(Seconds)
+    restart_s: Mapped[float] = mapped_column(Seconds)
+    evaluation_s: Mapped[float] = mapped_column(Seconds)
+    checkpoint_s: Mapped[float] = mapped_column(Seconds)
+    between_steps_s: Mapped[float] = mapped_column(Seconds)
+    stall_s: Mapped[float] = mapped_column(Seconds)
+    halt_s: Mapped[float] = mapped_column(Seconds)
+    repeated_s: Mapped[float] = mapped_column(Seconds)
+    decision_s: Mapped[float] = mapped_column(Seconds)
+    unknown_s: Mapped[float] = mapped_column(Seconds)
+
+
 class OffsetRow(Table):
     """Up to which byte a file of a run is in the database: `rank0`, `torchrun.log`, …"""
 

@@ -70,6 +70,27 @@ def load_beats(session: Session, run: str, rank: int, msgs: Collection[Msg]) -> 
             yield beat
 
 
+def load_beats_after(
+    session: Session, run: str, rank: int, after: int
+) -> Iterator[tuple[Heartbeat | None, int]]:
+    """Yield what a rank said from a byte of its file on, with the byte at which each line ends.
+
+    Every line is read, for `seq` tells which are missing; None stands for one that is no heartbeat.
+    """
+    query = (
+        select(PieceRow.start, PieceRow.packed)
+        .where(PieceRow.run == run, PieceRow.file == heartbeat_name(rank), PieceRow.end > after)
+        .order_by(PieceRow.start)
+        .execution_options(yield_per=_AT_ONCE)
+    )
+    with session.execute(query) as rows:
+        for start, packed in rows:
+            raw, place = unpack(packed)[max(0, after - start) :], max(start, after)
+            for line in raw.split(b"\n")[:-1]:
+                place += len(line) + 1
+                yield beat_on(line.decode(errors="replace"), rank), place
+
+
 def load_newest_beats(
     session: Session, run: str, rank: int, msgs: Collection[Msg]
 ) -> Iterator[Heartbeat]:

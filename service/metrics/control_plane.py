@@ -29,6 +29,7 @@ from service.db.schema import (
     WorkerRow,
 )
 from service.http.auth import Service
+from service.metrics.goodput import collect_goodput
 from service.metrics.runs import collect_runs
 from service.views.news import view_worker
 
@@ -141,3 +142,4 @@ def _totals(session: Session, now: float) -> Iterator[Metric]:
     for state in WorkerState:
         workers.add_metric([state.value], states.count(state))
     yield workers
+    yield from collect_goodput(session, now)

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from gonogo.contract.api import ArtifactsView, ExperimentView, RunView
 from gonogo.contract.decision import CriterionResult, Decision
 from gonogo.contract.finding import Finding
+from gonogo.contract.goodput import ExperimentGoodput
 from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.order import Order
@@ -24,6 +25,7 @@ from service.pages.charts import Line
 from service.report.evidence import Excerpt, load_stack
 from service.told.causes import load_findings
 from service.views.experiments import view_experiment
+from service.views.goodput import load_experiment_goodput
 from service.views.runs import view_run
 
 POINTS = 400
@@ -58,6 +60,7 @@ class ExperimentPage:
     runs: Sequence[RunView]
     decisions: Sequence[Decision]
     run: RunPage | None
+    goodput: ExperimentGoodput
     took_s: float | None
     """From its first run's start to its end, or until now."""
 
@@ -86,6 +89,7 @@ def load_experiment_page(
         runs=[_view_run(session, found, view) for found in rows],
         decisions=decisions,
         run=page,
+        goodput=load_experiment_goodput(session, row, now),
         took_s=None if row.started_at is None else max(0.0, (row.ended_at or now) - row.started_at),
     )
 

@@ -19,17 +19,23 @@ from service.http.auth import Service
 from service.http.paging import Cursor, load_page
 from service.pages import sign_in
 from service.pages.charts import legend, line_chart
+from service.pages.goodput import goodput_bar, goodput_rows
 from service.pages.intervals import interval_chart, ratio_text
 from service.pages.load import load_experiment_page
 from service.pages.render import STATIC, load_static, render
 from service.pages.route import PageRoute, Visitor
 from service.report.gates import observed_text, threshold_text
+from service.report.goodput import ratio_words
 from service.report.html import POLICY
 from service.report.writing import write_report
 from service.views.experiments import select_experiments, view_experiments
+from service.views.goodput import load_fleet_goodput
 from service.views.news import view_alert, view_worker
 
 REFRESH_S = 2
+FLEET_REFRESH_S = 30
+FLEET_WINDOWS = (24.0, 7 * 24.0)
+"""Hours."""
 PAGE = 50
 LOG_LINES = 400
 SANDBOX = {"Content-Security-Policy": "default-src 'none'; sandbox"}
@@ -76,6 +82,9 @@ def experiment(
         legend=legend,
         observed=observed_text,
         threshold=threshold_text,
+        bar=goodput_bar,
+        rows=goodput_rows,
+        ratio=ratio_words,
     )
     return HTMLResponse(page)
 
@@ -178,6 +187,25 @@ def workers(context: Service, who: Visitor) -> Response:
         ]
     )
     return HTMLResponse(render("workers.html", who=who, rows=rows, refresh_s=REFRESH_S))
+
+
+@router.get("/fleet")
+def fleet(context: Service, who: Visitor) -> Response:
+    """Show where the device time of all runs went."""
+    now = context.now()
+    windows = context.store.read(
+        lambda session: [load_fleet_goodput(session, now, hours) for hours in FLEET_WINDOWS]
+    )
+    page = render(
+        "fleet.html",
+        who=who,
+        windows=windows,
+        bar=goodput_bar,
+        rows=goodput_rows,
+        ratio=ratio_words,
+        refresh_s=FLEET_REFRESH_S,
+    )
+    return HTMLResponse(page)
 
 
 @router.get("/alerts")

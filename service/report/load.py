@@ -39,6 +39,7 @@ from service.report.profile import TABLE, TEXT, Profile, read_profile
 from service.report.view import RankNumbers, ReportView, RunReport
 from service.told.causes import load_findings
 from service.views.experiments import view_experiment
+from service.views.goodput import load_experiment_goodput
 from service.views.news import view_event
 from service.views.runs import view_run
 
@@ -79,6 +80,7 @@ def load_report_view(session: Session, experiment_id: str, context: Context) -> 
         decisions=tuple(decisions),
         now=stamp(context.now()),
         url=context.url,
+        goodput=load_experiment_goodput(session, row, context.now()),
         events=tuple(_load_events(session, experiment_id)),
     )
 

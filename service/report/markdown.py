@@ -17,6 +17,7 @@ from service.report.gates import (
     left_out_text,
     not_observed,
 )
+from service.report.goodput import TimeBars, goodput_parts, goodput_picture
 from service.report.phases import (
     course_spread,
     device_table,
@@ -50,13 +51,18 @@ from service.report.verdicts import (
 )
 from service.report.view import ReportView, RunReport
 
+Picture = Plot | Timeline | TimeBars
 
-def pictures_of(view: ReportView) -> list[Plot | Timeline]:
+
+def pictures_of(view: ReportView) -> list[Picture]:
     """Return every picture that the report of a view names."""
-    found: list[Plot | Timeline] = [*overview_pictures(view)]
+    found: list[Picture] = [*overview_pictures(view)]
     timeline = timeline_picture(view, moments_of(view))
     if timeline is not None:
         found.append(timeline)
+    goodput = goodput_picture(view)
+    if goodput is not None:
+        found.append(goodput)
     for phase in view.phases:
         found += phase_pictures(view, phase).pictures
     return found
@@ -70,6 +76,8 @@ def build_report(view: ReportView) -> str:
         *_overview(view),
         "## Timeline",
         *_timeline(view),
+        "## Goodput",
+        *_goodput(view),
         "## Forecast",
         _forecast(view),
     ]
@@ -94,7 +102,7 @@ def _contents(parts: list[str]) -> str:
     return "Contents: " + " · ".join(f"[{head}](#{anchor(head)})" for head in heads)
 
 
-def _pictures(view: ReportView, pictures: Sequence[Plot | Timeline]) -> str:
+def _pictures(view: ReportView, pictures: Sequence[Picture]) -> str:
     """Return pictures side by side; nothing where none are drawn."""
     if view.no_plots:
         return ""
@@ -187,6 +195,12 @@ def _timeline(view: ReportView) -> list[str]:
     picture = timeline_picture(view, moments)
     parts = [_pictures(view, [picture])] if picture is not None else []
     return [*parts, timeline_table(moments) if moments else "Nothing has happened yet."]
+
+
+def _goodput(view: ReportView) -> list[str]:
+    picture = goodput_picture(view)
+    parts = [_pictures(view, [picture])] if picture is not None else []
+    return [*parts, *goodput_parts(view)]
 
 
 def _forecast(view: ReportView) -> str:

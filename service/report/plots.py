@@ -7,6 +7,8 @@ large for the picture's size, so that it can be read at the width of a telephone
 import io
 from typing import TYPE_CHECKING
 
+from gonogo.contract.goodput import Part
+from service.report.goodput import WORDS, TimeBars
 from service.report.pictures import Chart, Curve, Histogram, Style
 from service.report.timeline import What
 from service.report.timeline_picture import Timeline, Tone
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Picture = Chart | Histogram | Timeline
+Picture = Chart | Histogram | Timeline | TimeBars
 
 DRAWING = 1
 """Raised when the same picture is drawn otherwise, so that old files are drawn anew."""
@@ -39,6 +41,21 @@ TONES = {
     Tone.NO_GO: "#dc2626",
     Tone.ENDED: "#64748b",
 }
+PARTS = {
+    Part.PRODUCTIVE: "#16a34a",
+    Part.PRESERVED: "#86c995",
+    Part.QUEUE: "#e2e8f0",
+    Part.START: "#2563eb",
+    Part.RESTART: "#60a5fa",
+    Part.EVALUATION: "#0891b2",
+    Part.CHECKPOINT: "#9333ea",
+    Part.BETWEEN_STEPS: "#c4b5fd",
+    Part.STALL: "#dc2626",
+    Part.HALT: "#ea580c",
+    Part.REPEATED: "#a16207",
+    Part.DECISION: "#cbd5e1",
+    Part.UNKNOWN: "#64748b",
+}
 _SIGNS = {
     What.HALT: ("X", "#dc2626", "halt"),
     What.FINDING: ("^", "#ca8a04", "finding"),
@@ -53,6 +70,9 @@ def draw(picture: Picture) -> bytes:
     if isinstance(picture, Timeline):
         figure, axes = _figure(height=1.6 + 0.42 * len(picture.rows), fitted=True)
         _draw_timeline(figure, axes, picture)
+    elif isinstance(picture, TimeBars):
+        figure, axes = _figure(height=1.9 + 0.36 * len(picture.rows), fitted=True)
+        _draw_time_bars(figure, axes, picture)
     else:
         figure, axes = _figure(height=_SIZE[1], fitted=False)
         if isinstance(picture, Histogram):
@@ -159,6 +179,22 @@ def _draw_timeline(figure: "Figure", axes: "Axes", picture: Timeline) -> None:
         )
     axes.set_yticks(range(len(picture.rows)), picture.rows)
     axes.set_ylim(len(picture.rows) - 0.4, -0.75)
+    axes.grid(visible=True, axis="x", alpha=0.25)
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(
+        handles, labels, fontsize=_SMALL - 1, ncols=4, loc="outside lower center", frameon=False
+    )
+
+
+def _draw_time_bars(figure: "Figure", axes: "Axes", picture: TimeBars) -> None:
+    left = [0.0] * len(picture.rows)
+    places = range(len(picture.rows))
+    for part, lengths in picture.parts:
+        colour, label = PARTS[part], WORDS[part]
+        axes.barh(places, lengths, left=left, height=0.62, color=colour, label=label)
+        left = [at + length for at, length in zip(left, lengths, strict=True)]
+    axes.set_yticks(places, picture.rows)
+    axes.invert_yaxis()
     axes.grid(visible=True, axis="x", alpha=0.25)
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(

@@ -9,6 +9,7 @@ from typing import Any
 from gonogo.contract.api import ArtifactsView, EventView, ExperimentView, Forecast, RunView
 from gonogo.contract.decision import Decision
 from gonogo.contract.finding import Finding
+from gonogo.contract.goodput import ExperimentGoodput
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order, RunReason
 from gonogo.contract.records import Preflight
@@ -148,6 +149,8 @@ class ReportView:
     url: str
     events: tuple[EventView, ...] = ()
     """In the order in which they happened."""
+    goodput: ExperimentGoodput | None = None
+    """Where its time went."""
     no_plots: str | None = None
     """Why there are no pictures."""
 

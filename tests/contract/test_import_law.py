@@ -30,14 +30,14 @@ def test_nobody_breaks_the_import_law() -> None:
 FLOORS = {
     "gonogo/judge": ("ledger", "course", "gate", "compare", "evidence", "watch"),
     "gonogo/supervise": (
-        *("keeper", "launch", "watcher"),
+        *("follower", "keeper", "launch", "watcher"),
         *("evidence", "devices", "host", "preflight", "exit_record", "prune"),
     ),
     "worker": ("desk", "host", "metrics", "shipping"),
 }
 PACKAGES = (
     *("service", "worker", "nsa", "gonogo/contract", "gonogo/judge", "gonogo/planning"),
-    *("gonogo/supervise", "gonogo/trainer", "gonogo/cli"),
+    *("gonogo/supervise", "gonogo/trainer", "gonogo/cli", "gonogo/goodput", "gonogo/kubernetes"),
     *(f"{house}/{floor}" for house, floors in FLOORS.items() for floor in floors),
     *(f"service/{path.name}" for path in (ROOT / "service").glob("[!_]*") if path.is_dir()),
 )
@@ -96,6 +96,8 @@ FORBIDDEN = (
     ("gonogo/trainer", "import gonogo.contract"),
     ("gonogo/cli", "import service"),
     ("gonogo/cli", "import redis"),
+    ("gonogo/goodput", "import gonogo.judge"),
+    ("gonogo/kubernetes", "import gonogo.cli"),
 )
 
 
@@ -127,6 +129,8 @@ def test_the_law_covers_every_package_of_the_tree() -> None:
         "gonogo.planning",
         "gonogo.supervise",
         "gonogo.trainer",
+        "gonogo.goodput",
+        "gonogo.kubernetes",
         "gonogo.cli",
         "service",
         "worker",

@@ -198,6 +198,7 @@ def test_the_wheel_alone_runs_replays_verifies_and_simulates(
     check_what_was_recorded(environment, tmp_path)
     little = ("--hours", "0.1", "--step-s", "1", "--ranks", "1", "--healthy-only", "--jobs", "1")
     assert "false_halts" in gonogo(environment, tmp_path, "simulate", *little)
+    assert "kind: PrometheusRule" in gonogo(environment, tmp_path, "render", "k8s")
 
 
 @pytest.mark.long

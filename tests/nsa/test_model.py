@@ -4,10 +4,10 @@ from typing import Any
 import pytest
 import torch
 
+from nsa.attention.rotary import rotate, rotation_table
 from nsa.config import build_config
 from nsa.model import LanguageModel, build_model
 from nsa.model.gates import gate_health, gate_rows, gate_stats
-from nsa.model.rotary import rotate, rotation_table
 from nsa.model.transformer import next_byte_loss
 
 
@@ -54,9 +54,11 @@ def test_the_future_never_moves_the_past(tiny: dict[str, Any], kind: str) -> Non
             assert not torch.allclose(after[:, cut:], before[:, cut:], atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["nsa", "dense"])
-def test_every_parameter_gets_a_gradient_that_is_not_small(tiny: dict[str, Any], kind: str) -> None:
-    tiny["attention"]["kind"] = kind
+@pytest.mark.parametrize("attention", [{}, {"compression": "mlp"}, {"kind": "dense"}], ids=str)
+def test_every_parameter_gets_a_gradient_that_is_not_small(
+    tiny: dict[str, Any], attention: dict[str, str]
+) -> None:
+    tiny["attention"] |= attention
     model, tokens = _model(tiny), _tokens(length=65)
     next_byte_loss(model(tokens[:, :-1]), tokens[:, 1:]).backward()
     for name, parameter in model.named_parameters():
@@ -114,12 +116,12 @@ def test_equal_gates_have_entropy_one_and_a_lone_gate_counts_as_collapsed(
     assert health["gate_collapse_frac"] == 0.5
 
 
-@pytest.mark.parametrize("kind", ["nsa", "dense"])
+@pytest.mark.parametrize("attention", [{}, {"compression": "mlp"}, {"kind": "dense"}], ids=str)
 @pytest.mark.parametrize("saving", [False, True], ids=["plain", "checkpointing"])
 def test_documents_apart_are_each_as_if_alone(
-    tiny: dict[str, Any], kind: str, saving: bool
+    tiny: dict[str, Any], attention: dict[str, str], saving: bool
 ) -> None:
-    tiny["attention"]["kind"] = kind
+    tiny["attention"] |= attention
     tiny["model"]["gradient_checkpointing"] = saving
     tokens = _tokens().clamp_min(1)
     tokens[0, [4, 30, 31]] = 0  # documents of 5, 26, 1 and 32 bytes

@@ -94,7 +94,9 @@ def test_the_report_of_a_finished_experiment_lies_in_the_home(plane: Plane) -> N
     pictures = sorted(path.name for path in folder.glob("*.png"))
     shown = ("loss", "sections", "speed", "steps")
     named = [f"{order.phase}-{what}.png" for order in runs if order.steps > 1 for what in shown]
-    assert pictures == sorted([*named, "overview-loss.png", "overview-speed.png", "timeline.png"])
+    assert pictures == sorted(
+        [*named, "goodput.png", "overview-loss.png", "overview-speed.png", "timeline.png"]
+    )
     for name in pictures:
         assert f"]({name})" in text
         assert (folder / name).read_bytes().startswith(PNG)

@@ -1,0 +1,170 @@
+"""How is the wall time of a run split? By its lifecycle, its rank's lines and what came after it.
+
+Guarantees: the parts sum to the wall time and none is negative, whatever the clocks said. Where a
+host's clock and the service's do not fit (a rank that tells more time than there was), all of it is
+unknown. A step counts once: as lost in the attempt whose work was thrown away.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gonogo.contract.goodput import Part
+from gonogo.goodput.lines import Mode, Told, part_of
+
+Seconds = dict[Part, float]
+SLACK_S = 0.001
+"""What rounding of stamps may add up to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTimes:
+    """What the service knows of a run, Unix seconds."""
+
+    opened_at: float
+    """When it was queued; not before the run ahead of it had ended."""
+    claimed_at: float | None
+    ended_at: float | None
+    """None: it goes on."""
+    found_at: float | None = None
+    """When the first finding was made that halts."""
+    again: bool = False
+    """Whether it is a later attempt of its phase."""
+    completed: bool = False
+    unseen_end: bool = False
+    """Whether it ended where nobody saw it: it may have trained on after its last line."""
+    resumed_steps: tuple[int, ...] = ()
+    """Of each later attempt of its phase: after which step it went on; 0: it began anew."""
+
+
+def account_run(times: RunTimes, told: Told | None, now: float) -> Seconds:
+    """Return a run's seconds by part; their sum is its wall time.
+
+    Args:
+        times: its lifecycle.
+        told: what one of its ranks said; None: nothing was heard.
+        now: Unix seconds; ends the account of a run that goes on.
+    """
+    seconds = dict.fromkeys(Part, 0.0)
+    end = now if times.ended_at is None else times.ended_at
+    wall_s = max(0.0, end - times.opened_at)
+    claimed = end if times.claimed_at is None else times.claimed_at
+    seconds[Part.QUEUE] = _within(claimed - times.opened_at, wall_s)
+    held_s = wall_s - seconds[Part.QUEUE]
+    start = Part.RESTART if times.again else Part.START
+    if told is None or told.first_ts is None:
+        found_s = held_s if times.found_at is None else times.found_at - claimed
+        seconds[start] = _within(found_s, held_s)
+        seconds[Part.HALT] = held_s - seconds[start]
+        return seconds
+    if told.total_s > held_s + SLACK_S:
+        seconds[Part.UNKNOWN] = held_s
+        return seconds
+    spare_s = max(0.0, held_s - told.total_s)
+    before_s = _within(told.first_ts - claimed, spare_s)
+    seconds[start] += before_s
+    for part, value in told.seconds.items():
+        seconds[start if part is Part.START else part] += value
+    _add(seconds, _steps(times, told))
+    _add(seconds, _tail(times, told, start, spare_s - before_s))
+    return seconds
+
+
+def _steps(times: RunTimes, told: Told) -> Seconds:
+    """Split the time of the steps by what has become of their work."""
+    kept_step = _kept_step(times, told)
+    if kept_step is None:
+        return {Part.PRODUCTIVE: told.step_s}
+    low_s, high_s = _time_of(told, kept_step)
+    return {
+        Part.PRESERVED: low_s,
+        Part.UNKNOWN: high_s - low_s,
+        Part.REPEATED: told.step_s - high_s,
+    }
+
+
+def _kept_step(times: RunTimes, told: Told) -> int | None:
+    """Return the last step whose work was kept; None: all of them."""
+    if times.resumed_steps:
+        return min(times.resumed_steps)
+    if times.ended_at is None or times.completed:
+        return None
+    return told.marks[-1].step if told.marks else 0
+
+
+def _time_of(told: Told, step: int) -> tuple[float, float]:
+    """Return the least and the most that the steps up to one may have taken, in seconds."""
+    base = told.base_step or 0
+    if step <= base:
+        return 0.0, 0.0
+    if step >= told.step:
+        return told.step_s, told.step_s
+    known = [(base, 0.0), *((mark.step, mark.step_s) for mark in told.marks)]
+    low_s = max(value for at, value in known if at <= step)
+    high_s = min((value for at, value in known if at >= step), default=told.step_s)
+    return low_s, max(low_s, high_s)
+
+
+def _tail(times: RunTimes, told: Told, start: Part, after_s: float) -> Seconds:
+    """Split what no line closed: the mode that was pending, and the time after the last line."""
+    all_s = told.pending_s + after_s
+    if times.ended_at is None:
+        if told.mode is Mode.PREPARING:
+            return {start: all_s}
+        pending = Part.UNKNOWN if told.mode is Mode.STEP else part_of(told)
+        return {Part.UNKNOWN: after_s, pending: told.pending_s + _both(pending, after_s)}
+    if times.found_at is not None:
+        stall_s = _within(times.found_at - told.moved_ts, all_s)
+        return {Part.STALL: stall_s, Part.HALT: all_s - stall_s}
+    if times.unseen_end:
+        return {Part.UNKNOWN: all_s}
+    if told.mode is Mode.PREPARING:
+        return {start: told.pending_s, Part.HALT: after_s}
+    return {Part.HALT: all_s}
+
+
+def _both(pending: Part, after_s: float) -> float:
+    """Return what a single key has to hold besides, where both parts are the same."""
+    return after_s if pending is Part.UNKNOWN else 0.0
+
+
+def account_experiment(
+    opened_at: float,
+    ended_at: float | None,
+    runs: Iterable[tuple[float, float, Seconds]],
+    now: float,
+) -> Seconds:
+    """Return an experiment's seconds by part; their sum is its wall time.
+
+    Args:
+        opened_at: when it was submitted, Unix seconds.
+        ended_at: when it was over; None: it goes on.
+        runs: (opened, ended or now, seconds by part) of each, none beginning before its forerunner
+            had ended.
+        now: Unix seconds.
+    """
+    seconds = dict.fromkeys(Part, 0.0)
+    cursor, first = opened_at, True
+    for opened, ended, parts in runs:
+        seconds[Part.QUEUE if first else Part.DECISION] += max(0.0, opened - cursor)
+        _add(seconds, parts)
+        cursor, first = max(cursor, ended), False
+    end = now if ended_at is None else ended_at
+    seconds[Part.QUEUE if first else Part.DECISION] += max(0.0, end - cursor)
+    return seconds
+
+
+def add_up(rows: Iterable[Mapping[Part, float]]) -> Seconds:
+    """Return the sum of several accounts."""
+    seconds = dict.fromkeys(Part, 0.0)
+    for row in rows:
+        _add(seconds, row)
+    return seconds
+
+
+def _add(seconds: Seconds, more: Mapping[Part, float]) -> None:
+    for part, value in more.items():
+        seconds[part] += value
+
+
+def _within(value: float, most: float) -> float:
+    return min(max(0.0, value), most)

@@ -1,0 +1,72 @@
+"""What differs from cluster to cluster? The settings of `gonogo render k8s`, and the names."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from gonogo.contract.errors import Rejected
+
+Object = dict[str, Any]
+"""A Kubernetes object."""
+
+NAME = "gonogo"
+SECRET = "gonogo"
+"""The Secret that has to be there: worker_key, webhook_secret, and database_password if used."""
+SECRETS_AT = "/run/secrets/gonogo"
+HOME_AT = "/var/lib/gonogo"
+RUNS_AT = f"{HOME_AT}/runs"
+HOME_CLAIM, RUNS_CLAIM = "gonogo-home", "gonogo-runs"
+HTTP_PORT, METRICS_PORT = 8750, 8751
+USER = 10001
+"""Of the images."""
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """What `gonogo render k8s` is told.
+
+    Raises:
+        Rejected: a name that is no DNS label, or a number below 1.
+    """
+
+    namespace: str = "gonogo"
+    api_image: str = "gonogo-api:latest"
+    worker_image: str = "gonogo-worker:latest"
+    database_url: str | None = None
+    """None: SQLite in the home's volume. Its password is the Secret's database_password."""
+    public_url: str | None = None
+    storage_class: str | None = None
+    """Of the volume of run directories, which all pods mount; None: the cluster's default."""
+    storage: str = "100Gi"
+    queue: str = "gonogo"
+    """LocalQueue of Kueue in the namespace."""
+    cluster_queue: str = "gonogo"
+    nodes: int = 1
+    devices: int = 8
+    """GPUs of a node."""
+    run: str | None = None
+    """Run that the JobSet is for; None: a template."""
+
+    def __post_init__(self) -> None:
+        for name in ("namespace", "queue", "cluster_queue"):
+            value = getattr(self, name)
+            if not _LABEL.fullmatch(value):
+                raise Rejected(f"{name}: {value!r}; expected a DNS label (a-z, 0-9, -)")
+        for name in ("nodes", "devices"):
+            if getattr(self, name) < 1:
+                raise Rejected(f"{name}: {getattr(self, name)}; expected 1 or more")
+
+    def meta(self, name: str, component: str, **more: str) -> Object:
+        """Return the metadata of one of our objects; `more` are further labels."""
+        labels = {
+            "app.kubernetes.io/name": NAME,
+            "app.kubernetes.io/component": component,
+            "app.kubernetes.io/managed-by": "gonogo-render",
+        }
+        return {"name": name, "namespace": self.namespace, "labels": {**labels, **more}}
+
+
+def selected(component: str) -> dict[str, str]:
+    """Return the labels by which objects of a component are found."""
+    return {"app.kubernetes.io/name": NAME, "app.kubernetes.io/component": component}

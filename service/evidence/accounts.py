@@ -1,0 +1,46 @@
+"""What has a run's rank told of its time? The stored fold, and the lines that came since.
+
+A fold that is stored says up to which byte it has read, so a run of any length is read once.
+"""
+
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from gonogo.goodput.lines import Told, tell
+from service.db.schema import AccountRow
+from service.evidence.heartbeats import load_beats_after, load_ranks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A fold over the lines of one rank."""
+
+    rank: int | None
+    """None: no rank has said anything."""
+    bytes: int
+    """Up to which byte of its file it has read."""
+    told: Told | None
+
+
+def load_reading(session: Session, run: str, row: AccountRow | None) -> Reading:
+    """Return what the lowest rank of a run has told until now.
+
+    Args:
+        session: a reading transaction.
+        run: which run.
+        row: its account, if one was taken.
+    """
+    if row is not None and row.rank is not None:
+        rank, upto, told = row.rank, row.bytes, Told.model_validate(row.told)
+    else:
+        lowest = next(iter(load_ranks(session, run)), None)
+        if lowest is None:
+            return Reading(rank=None, bytes=0, told=None)
+        rank, upto, told = lowest, 0, Told()
+    if row is None or not row.closed:
+        for beat, end in load_beats_after(session, run, rank, upto):
+            upto = end
+            if beat is not None:
+                tell(told, beat)
+    return Reading(rank=rank, bytes=upto, told=told)

@@ -1,0 +1,161 @@
+"""Where did the time go, of a run, an experiment, the fleet? Rows in, accounts out.
+
+The clock is the service's own but for the seconds that a rank told by its own monotonic clock.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import func, or_, select
+from sqlalchemy.orm import Session, defer, load_only
+
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.goodput import (
+    ExperimentGoodput,
+    FleetGoodput,
+    Goodput,
+    Part,
+    goodput_of,
+)
+from gonogo.contract.outcome import OutcomeCode
+from gonogo.goodput.account import RunTimes, Seconds, account_experiment, account_run
+from service.db.schema import AccountRow, ExperimentRow, FindingRow, RunRow
+from service.evidence.accounts import Reading, load_reading
+
+FLEET_HOURS = 24.0
+"""How long ago a run may have ended that counts to the fleet's time, unless asked otherwise."""
+COLUMNS = {part: getattr(AccountRow, f"{part.value}_s") for part in Part}
+_UNSEEN = frozenset(
+    {
+        OutcomeCode.KEEPER_LOST.value,
+        OutcomeCode.WORKER_LOST.value,
+        OutcomeCode.ISOLATED.value,
+        OutcomeCode.SUPERSEDED.value,
+    }
+)
+"""Ends after which nobody can say what the run did since its last line."""
+
+_ASKED = (
+    *(RunRow.id, RunRow.experiment, RunRow.phase, RunRow.attempt, RunRow.state, RunRow.judged),
+    *(RunRow.gpus, RunRow.resume_from, RunRow.outcome),
+    *(RunRow.created_at, RunRow.claimed_at, RunRow.ended_at),
+)
+"""What is asked of a run; its documents are large."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunAccount:
+    """A run with its seconds."""
+
+    row: RunRow
+    opened_at: float
+    reading: Reading
+    seconds: Seconds
+
+    def ended_at(self, now: float) -> float:
+        """Return when it ended, or now; Unix seconds."""
+        return now if self.row.ended_at is None else self.row.ended_at
+
+
+def load_accounts(session: Session, experiment: str, now: float) -> list[RunAccount]:
+    """Return the accounts of an experiment's runs, oldest first.
+
+    Args:
+        session: a reading transaction.
+        experiment: which one.
+        now: Unix seconds.
+    """
+    query = select(RunRow).where(RunRow.experiment == experiment).options(load_only(*_ASKED))
+    runs = list(session.scalars(query.order_by(RunRow.created_at, RunRow.attempt)))
+    taken = select(AccountRow).where(AccountRow.run.in_([run.id for run in runs]))
+    stored = {row.run: row for row in session.scalars(taken)}
+    found = _load_found(session, runs)
+    accounts: list[RunAccount] = []
+    before = 0.0
+    for run in runs:
+        opened_at = max(run.created_at, before)
+        reading = load_reading(session, run.id, stored.get(run.id))
+        times = _times(run, runs, opened_at, found.get(run.id))
+        seconds = account_run(times, reading.told, now)
+        accounts.append(RunAccount(row=run, opened_at=opened_at, reading=reading, seconds=seconds))
+        before = max(before, now if run.ended_at is None else run.ended_at)
+    return accounts
+
+
+def _load_found(session: Session, runs: Iterable[RunRow]) -> dict[str, float]:
+    """Return run → when the first finding was made that halts it."""
+    query = select(FindingRow.run, FindingRow.document).where(
+        FindingRow.run.in_([run.id for run in runs]), FindingRow.severity == Severity.HALT.value
+    )
+    found: dict[str, float] = {}
+    for run, document in session.execute(query):
+        at = Finding.model_validate_json(document).at
+        found[run] = min(at, found.get(run, at))
+    return found
+
+
+def _times(run: RunRow, runs: Sequence[RunRow], opened: float, found: float | None) -> RunTimes:
+    code = (run.outcome or {}).get("code")
+    later = [row for row in runs if row.phase == run.phase and row.attempt > run.attempt]
+    return RunTimes(
+        opened_at=opened,
+        claimed_at=run.claimed_at,
+        ended_at=run.ended_at,
+        found_at=found,
+        again=run.attempt > 1,
+        completed=code == OutcomeCode.COMPLETED.value,
+        unseen_end=code in _UNSEEN,
+        resumed_steps=tuple(int((row.resume_from or {}).get("step") or 0) for row in later),
+    )
+
+
+def load_experiment_goodput(
+    session: Session, experiment: ExperimentRow, now: float
+) -> ExperimentGoodput:
+    """Return where an experiment's time went, and that of each of its runs."""
+    accounts = load_accounts(session, experiment.id, now)
+    spans = ((row.opened_at, row.ended_at(now), row.seconds) for row in accounts)
+    seconds = account_experiment(experiment.created_at, experiment.ended_at, spans, now)
+    return ExperimentGoodput(
+        experiment=experiment.id,
+        runs={row.row.id: goodput_of(row.seconds) for row in accounts},
+        **dict(goodput_of(seconds)),
+    )
+
+
+def load_fleet_goodput(session: Session, now: float, hours: float) -> FleetGoodput:
+    """Return where the device time of all runs went that go on or ended lately.
+
+    As far as accounts were taken, which the conductor does every minute.
+
+    Args:
+        session: a reading transaction.
+        now: Unix seconds.
+        hours: how long ago a run may have ended.
+    """
+    sums = [func.sum(column * AccountRow.devices) for column in COLUMNS.values()]
+    late = or_(RunRow.ended_at.is_(None), RunRow.ended_at >= now - hours * 3600.0)
+    query = select(func.count(), *sums).join(RunRow, RunRow.id == AccountRow.run).where(late)
+    count, *found = session.execute(query).one()
+    seconds = {part: float(value or 0.0) for part, value in zip(COLUMNS, found, strict=True)}
+    return FleetGoodput(hours=hours, runs=count, **dict(goodput_of(seconds)))
+
+
+def load_run_ratios(session: Session, states: Iterable[str]) -> Iterator[tuple[str, float]]:
+    """Yield the effective training time of runs in these states of which an account was taken."""
+    query = select(AccountRow).join(RunRow, RunRow.id == AccountRow.run)
+    query = query.where(RunRow.state.in_(list(states))).options(defer(AccountRow.told))
+    for row in session.scalars(query.order_by(AccountRow.run)):
+        ratio = stored_goodput(row).ratio
+        if ratio is not None:
+            yield row.run, ratio
+
+
+def stored_goodput(row: AccountRow) -> Goodput:
+    """Return an account as it was taken last."""
+    return goodput_of({part: getattr(row, column.key) for part, column in COLUMNS.items()})
+
+
+def columns_of(seconds: Mapping[Part, float]) -> dict[str, float]:
+    """Return seconds by part under the names of their columns."""
+    return {column.key: seconds[part] for part, column in COLUMNS.items()}

@@ -1,0 +1,195 @@
+"""Would a cluster take what `gonogo render k8s` writes? By schemas; nothing is applied."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from gonogo.contract.errors import Rejected
+from gonogo.kubernetes.cluster import SECRETS_AT, Cluster
+from gonogo.kubernetes.manifests import build_manifests, manifest_text
+from gonogo.kubernetes.monitoring import load_rules
+from gonogo.settings import TABLE
+from tests.conftest import demand
+
+ROOT = Path(__file__).parents[3]
+SCHEMAS = ROOT / "tests/data/kubernetes"
+VERSION = "1.37"
+FULL = Cluster(
+    namespace="ml", database_url="postgresql+psycopg://gonogo@postgres:5432/gonogo",
+    public_url="https://gonogo.example", storage_class="nfs", nodes=4,
+    run="run_01J00000000000000000000000",
+)  # fmt: skip
+CLUSTERS = {"default": Cluster(), "full": FULL}
+
+
+def objects(cluster: Cluster) -> list[dict[str, Any]]:
+    """Every object as it is read back from the text."""
+    files = build_manifests(cluster).values()
+    return [row for rows in files for row in yaml.safe_load_all(manifest_text(rows))]
+
+
+def of_kind(cluster: Cluster, kind: str) -> dict[str, Any]:
+    (found,) = (row for row in objects(cluster) if row["kind"] == kind)
+    return found
+
+
+def pods(cluster: Cluster) -> Iterator[dict[str, Any]]:
+    yield of_kind(cluster, "Deployment")["spec"]["template"]["spec"]
+    yield job(cluster)["template"]["spec"]
+
+
+def job(cluster: Cluster) -> dict[str, Any]:
+    (replicated,) = of_kind(cluster, "JobSet")["spec"]["replicatedJobs"]
+    found: dict[str, Any] = replicated["template"]["spec"]
+    return found
+
+
+def containers(cluster: Cluster) -> list[dict[str, Any]]:
+    return [
+        row for pod in pods(cluster) for row in [*pod.get("initContainers", []), *pod["containers"]]
+    ]
+
+
+def is_core(row: dict[str, Any]) -> bool:
+    return "." not in row["apiVersion"].split("/")[0]
+
+
+ALL = [
+    pytest.param(row, id=f"{name}-{row['kind']}-{row['metadata']['name']}")
+    for name, cluster in CLUSTERS.items()
+    for row in objects(cluster)
+]
+
+
+@pytest.mark.parametrize("row", ALL)
+def test_every_object_is_valid(row: dict[str, Any]) -> None:
+    if is_core(row):
+        kubernetes_validate.validate(row, VERSION, strict=True)
+        return
+    schema = json.loads((SCHEMAS / f"{row['kind'].lower()}.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(row)
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
+def test_the_job_inside_of_the_jobset_is_valid(cluster: Cluster) -> None:
+    inner = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}}
+    kubernetes_validate.validate({**inner, "spec": job(cluster)}, VERSION, strict=True)
+
+
+def test_a_wrong_field_is_seen_by_each_of_the_schemas() -> None:
+    for row in objects(FULL):
+        wrong = {**row, "spec": {**row.get("spec", {}), "replicass": 1}, "spek": 1}
+        if is_core(row):
+            with pytest.raises(kubernetes_validate.ValidationError):
+                kubernetes_validate.validate(wrong, VERSION, strict=True)
+        else:
+            del wrong["spek"]
+            schema = json.loads((SCHEMAS / f"{row['kind'].lower()}.json").read_text())
+            with pytest.raises(jsonschema.ValidationError):
+                jsonschema.Draft202012Validator(schema).validate(wrong)
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
+def test_no_container_may_more_than_those_of_compose(cluster: Cluster) -> None:
+    for pod in pods(cluster):
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["automountServiceAccountToken"] is False
+    for row in containers(cluster):
+        security = row["securityContext"]
+        assert security["readOnlyRootFilesystem"]
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert row["resources"]["limits"]["memory"]
+        assert row["resources"]["requests"]["cpu"]
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
+def test_secrets_are_files_and_every_volume_that_is_mounted_is_there(cluster: Cluster) -> None:
+    for pod in pods(cluster):
+        volumes = {row["name"]: row for row in pod["volumes"]}
+        keys = {item["path"] for item in volumes["secrets"]["secret"]["items"]}
+        for row in [*pod.get("initContainers", []), *pod["containers"]]:
+            assert {place["name"] for place in row["volumeMounts"]} <= set(volumes)
+            named = [v["value"] for v in row["env"] if v["value"].startswith(SECRETS_AT)]
+            assert named
+            assert {Path(path).name for path in named} <= keys
+            assert not any("valueFrom" in v for v in row["env"])
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
+def test_every_setting_of_ours_is_one_that_the_process_knows(cluster: Cluster) -> None:
+    known = {row.env for row in TABLE} | {f"{row.env}_FILE" for row in TABLE}
+    named = {v["name"] for row in containers(cluster) for v in row["env"]}
+    assert {name for name in named if name.startswith("GONOGO_")} <= known
+
+
+def test_the_service_is_probed_where_it_answers() -> None:
+    (row,) = of_kind(FULL, "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert row["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    assert row["startupProbe"]["httpGet"]["path"] == "/healthz"
+    assert row["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert of_kind(FULL, "Deployment")["spec"]["strategy"] == {"type": "Recreate"}
+
+
+def test_kubernetes_never_starts_a_run_again_and_gives_it_time_to_leave() -> None:
+    found = of_kind(FULL, "JobSet")
+    assert found["spec"]["failurePolicy"] == {"maxRestarts": 0}
+    assert found["spec"]["network"]["enableDNSHostnames"]
+    assert found["metadata"]["name"] == found["spec"]["network"]["subdomain"]
+    assert found["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gonogo"
+    assert job(FULL)["backoffLimit"] == 0
+    assert (job(FULL)["completions"], job(FULL)["parallelism"]) == (4, 4)
+    pod = job(FULL)["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] == 330
+    assert pod["restartPolicy"] == "Never"
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    assert compose["x-worker"]["stop_grace_period"] == "330s"
+
+
+def test_the_monitor_finds_the_service_and_gives_it_the_job_that_the_rules_name() -> None:
+    service, monitor = of_kind(FULL, "Service"), of_kind(FULL, "ServiceMonitor")["spec"]
+    labels = service["metadata"]["labels"]
+    assert monitor["selector"]["matchLabels"].items() <= labels.items()
+    assert labels[monitor["jobLabel"]] == "gonogo-service"
+    assert monitor["endpoints"][0]["port"] == service["spec"]["ports"][0]["name"]
+    rules = (ROOT / "docker/prometheus/rules.yml").read_text()
+    assert 'up{job="gonogo-service"}' in rules
+    assert f'up{{job="{of_kind(FULL, "ScrapeConfig")["spec"]["jobName"]}"}}' in rules
+
+
+def test_the_rules_are_those_of_the_repository() -> None:
+    source = (ROOT / "docker/prometheus/rules.yml").read_text()
+    copied = (ROOT / "gonogo/kubernetes/rules.yaml").read_text()
+    assert copied == source, "run `make made`"
+    assert of_kind(FULL, "PrometheusRule")["spec"] == yaml.safe_load(source) == load_rules()
+
+
+@pytest.mark.needs("prometheus")
+def test_promtool_takes_the_rules_as_they_are_rendered(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    demand("prometheus")
+    path = tmp_path / "rules.yaml"
+    path.write_text(yaml.safe_dump(of_kind(FULL, "PrometheusRule")["spec"], allow_unicode=True))
+    checked = subprocess.run(
+        ["promtool", "check", "rules", str(path)], capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stderr
+    assert "SUCCESS" in checked.stdout
+
+
+def test_names_and_numbers_that_no_cluster_takes_are_refused() -> None:
+    with pytest.raises(Rejected, match="namespace"):
+        Cluster(namespace="My Namespace")
+    with pytest.raises(Rejected, match="nodes"):
+        Cluster(nodes=0)
