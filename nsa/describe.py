@@ -1,9 +1,10 @@
 """`python -m nsa.describe --config FILE | --schema`: how large is a model, what may be configured?
 
 `--config` prints one JSON object: parameters (counted on the built model, without allocating it),
-shapes, and FLOPs per token. A multiplication and an addition are two FLOPs; the backward pass
-counts twice the forward. It does not cover element-wise work, norms and the optimizer. `--schema`
-prints the JSON Schema of every configuration and variable that the trainer takes (`nsa.schema`).
+shapes, FLOPs per token, and the memory of a step (`nsa.memory`). A multiplication and an addition
+are two FLOPs; the backward pass counts twice the forward. FLOPs do not cover element-wise work,
+norms and the optimizer. `--schema` prints the JSON Schema of every configuration and variable that
+the trainer takes (`nsa.schema`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsa.config import AttentionConfig, TrainConfig, build_config, config_digest, load_config
 from nsa.errors import BadConfig
+from nsa.memory import count_memory
 from nsa.schema import schema_text
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ def describe(config: TrainConfig) -> dict[str, Any]:
         "params_expected": config.params,
         "tokens_per_step": config.batch.global_seqs * config.model.seq_len,
         "flops_per_token": {"forward": forward, "train": 3 * forward},
+        "memory_bytes": count_memory(config),
         "pairs_per_token": pairs_per_token(config.attention, config.model.seq_len),
         "shapes": {name: list(parameter.shape) for name, parameter in parameters.items()},
     }

@@ -1,14 +1,16 @@
 """Where does a step spend its time? `profile.json` and `profile.txt` name its hot spots (R63).
 
 `engine.profile_steps` steps, from the third of this process, run under PyTorch's profiler on rank
-0. A hot spot is an operator with the time spent in itself, on the CPU or the GPU. Profiled steps
-are slower than others; the order says which they are.
+0. A hot spot is an operator or kernel with the time spent in itself; where there is a GPU both
+files rank by what it spent, else by the CPU. Profiled steps are slower than others; the order says
+which they are. On a GPU their sections are NVTX ranges too, so that Nsight Systems shows the same
+names.
 """
 
 import json
 import sys
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +54,7 @@ class StepProfiler:
                 activities.append(ProfilerActivity.CUDA)
             self._profile = profile(activities=activities, acc_events=True)
             self._profile.__enter__()
-            self._sections.label = _label
+            self._sections.label = _label_on_gpu if self._device.type == "cuda" else _label
         self._steps.append(step)
         self._left -= 1
 
@@ -71,7 +73,7 @@ class StepProfiler:
         averages = self._profile.key_averages()
         self._profile = None
         report = {"steps": self._steps, **summarise(averages)}
-        by_time = averages.table(sort_by="self_cpu_time_total", row_limit=_HOT_SPOTS)
+        by_time = averages.table(sort_by=_ranked_by(averages), row_limit=_HOT_SPOTS)
         try:
             (self._run_dir / "profile.txt").write_text(by_time, encoding="utf-8")
             (self._run_dir / "profile.json").write_text(
@@ -99,7 +101,7 @@ def summarise(averages: Iterable[Any]) -> dict[str, Any]:
             continue
         spots.append((row.self_device_time_total, row.self_cpu_time_total, row))
     on_device = any(device for device, _, _ in spots)
-    column = 0 if on_device else 1
+    column = 0 if on_device else 1  # as `_ranked_by`
     total = sum(spot[column] for spot in spots) or 1.0
     spots.sort(key=lambda spot: spot[column], reverse=True)
     return {
@@ -117,5 +119,17 @@ def summarise(averages: Iterable[Any]) -> dict[str, Any]:
     }
 
 
+def _ranked_by(averages: Iterable[Any]) -> str:
+    """The column that says where the time went: the GPU's, where it has done anything."""
+    on_device = any(row.self_device_time_total for row in averages)
+    return "self_device_time_total" if on_device else "self_cpu_time_total"
+
+
 def _label(section: str) -> AbstractContextManager[Any]:
     return record_function(f"{_LABEL}{section}")
+
+
+@contextmanager
+def _label_on_gpu(section: str) -> Iterator[None]:
+    with torch.cuda.nvtx.range(f"{_LABEL}{section}"), _label(section):
+        yield

@@ -1,9 +1,16 @@
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from nsa.config import AttentionConfig, build_config, load_config
 from nsa.describe import describe, pairs_per_token
+from nsa.memory import count_memory
+from nsa.model import build_model
+from nsa.model.transformer import next_byte_loss
 
 NSA = AttentionConfig(kind="nsa", backend="auto", l=8, d=4, l_sel=8, n_sel=3, w=16)
 
@@ -32,6 +39,47 @@ def test_the_field_model_costs_about_six_flops_per_parameter_and_token_to_train(
     assert told["tokens_per_step"] == 4096
     assert told["shapes"]["embedding.weight"] == [256, 768]
     assert sum(_size(shape) for shape in told["shapes"].values()) == told["params"]
+
+
+def test_the_long_configuration_fits_one_gpu_of_80_gb_by_count() -> None:
+    config = build_config(load_config(Path("m7c_125m_32k")))
+    assert (config.model.seq_len, config.model.rope_theta) == (32768, 5e5)
+    counted = describe(config)["memory_bytes"]
+    assert counted["total"] == sum(counted[name] for name in ("states", "layers", "ends"))
+    assert counted["total"] < 0.6 * 80e9  # what is not counted has room
+    forgetting = replace(config, model=replace(config.model, gradient_checkpointing=False))
+    assert count_memory(forgetting)["layers"] > 5 * counted["layers"]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("kind", ["nsa", "dense"])
+def test_what_a_step_keeps_is_what_is_counted(
+    tiny: dict[str, Any], dtype: str, checkpointing: bool, kind: str
+) -> None:
+    model = {**tiny["model"], "seq_len": 512, "dim": 64, "head_dim": 16, "ffn_width": 176}
+    model |= {"gradient_checkpointing": checkpointing, "layers": 4}
+    attention = {**tiny["attention"], "kind": kind, "l_sel": 16}
+    config = build_config({**tiny, "model": model, "attention": attention, "dtype": dtype})
+    net = build_model(config)
+    tokens = torch.randint(256, (config.batch.global_seqs, 513))
+    kept: dict[int, int] = {}
+    own = {parameter.untyped_storage().data_ptr() for parameter in net.parameters()}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        with torch.autocast("cpu", enabled=dtype == "bf16"):
+            loss = next_byte_loss(net(tokens[:, :-1]), tokens[:, 1:])
+    loss.backward()
+    counted = count_memory(config)
+    assert sum(kept.values()) <= counted["layers"] + counted["ends"]
+    if not checkpointing:
+        assert counted["layers"] + counted["ends"] <= 3 * sum(kept.values())
 
 
 def _size(shape: list[int]) -> int:

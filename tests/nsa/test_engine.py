@@ -15,7 +15,7 @@ import torch
 from nsa.attention import Kernels, counters, use_kernels
 from nsa.checkpoint import load_checkpoint
 from nsa.errors import BadConfig, NonFinite
-from nsa.profiling import summarise
+from nsa.profiling import _label_on_gpu, _ranked_by, summarise
 from nsa.settings import load_settings
 
 TrainHere = Callable[..., list[dict[str, Any]]]
@@ -162,6 +162,21 @@ def test_on_a_gpu_hot_spots_are_ranked_by_what_the_gpu_did() -> None:
         ("copy", 0.25),
         ("launch", 0.0),
     ]
+
+
+def test_on_a_gpu_both_files_rank_by_its_time_and_sections_are_nvtx_ranges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = SimpleNamespace(key="gemm", count=1, cpu_time_total=9.0, self_cpu_time_total=9.0)
+    idle, busy = (SimpleNamespace(**vars(row), self_device_time_total=x) for x in (0.0, 3.0))
+    assert _ranked_by([idle]) == "self_cpu_time_total"
+    assert _ranked_by([idle, busy]) == "self_device_time_total"
+    ranges: list[str] = []
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", ranges.append)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: ranges.append("end"))
+    with _label_on_gpu("forward"):
+        ranges.append("within")
+    assert ranges == ["section:forward", "within", "end"]
 
 
 def test_a_run_counts_which_attention_path_served_it(train_here: TrainHere, tmp_path: Path) -> None:

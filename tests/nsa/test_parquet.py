@@ -364,6 +364,23 @@ def test_a_file_that_never_opens_is_a_data_failure_in_time(tmp_path: Path) -> No
     os.close(writer)
 
 
+def test_a_run_waits_for_its_first_batch_as_long_as_it_is_configured_to(
+    tmp_path: Path, make_order: Callable[..., Path], helpers: Any
+) -> None:
+    pipe = tmp_path / "corpus" / "a.parquet"
+    pipe.parent.mkdir()
+    os.mkfifo(pipe)
+    loader = {**AS_IF_ABSENT["loader"], "first_batch_limit_s": 0.3}
+    order = make_order(train={"data": f"parquet:{pipe.parent}", "loader": loader})
+    with pytest.raises(DataFailure, match=r"did not come in 0\.3 s"):
+        helpers.build_trainer(order).run()
+    writer = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)  # let the thread end
+    pipe.unlink()
+    os.close(writer)
+    lines = helpers.read_lines(order.parent)
+    assert [line["msg"] for line in helpers.told(lines)[-2:]] == ["loader_error", "error"]
+
+
 def test_every_later_batch_has_its_own_limit() -> None:
     hold = threading.Event()
 

@@ -1,0 +1,137 @@
+"""Bits per byte, loss by position and needles are what they say."""
+
+import json
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from nsa.config import SEPARATOR, build_config
+from nsa.errors import BadConfig
+from nsa.evaluate import TEXT, band_edges, bits_per_byte, by_position, main
+from nsa.model import LanguageModel, build_model
+from nsa.needle import build_needle, retrieve
+
+
+class Noise:
+    """Held-out text of a generator."""
+
+    def sequence(self, split: str, index: int, length: int) -> Any:
+        assert split == "val"
+        return np.random.default_rng(index).integers(97, 123, length + 1).astype(np.uint8)
+
+    def epoch(self, index: int, length: int) -> int:
+        return 0
+
+    def digest(self) -> str:
+        return ""
+
+
+@pytest.fixture
+def model(tiny: dict[str, Any]) -> LanguageModel:
+    torch.manual_seed(0)
+    return build_model(build_config(tiny)).eval()
+
+
+@pytest.mark.parametrize("length", [1, 40, 64, 65, 150, 200])
+def test_every_byte_of_a_text_counts_once_with_half_a_window_before_it(
+    model: LanguageModel, length: int
+) -> None:
+    text = bytes(np.random.default_rng(1).integers(0, 256, length).astype(np.uint8))
+    tokens = list(SEPARATOR + text)
+    total, S = 0.0, 64
+    for at in range(length):  # byte by byte, by the windows that the docstring describes
+        if at < min(S // 2, length):
+            begin = 0
+        else:
+            begin = max(0, min((at // (S // 2) + 1) * (S // 2), length) - S)
+        before = torch.tensor([tokens[begin : at + 1]])
+        with torch.no_grad():
+            logits = model(before)[0, -1].float()
+        total += F.cross_entropy(logits, torch.tensor(tokens[at + 1])).item()
+    expected = total / length / math.log(2)
+    assert bits_per_byte(model, text, S) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_model_that_knows_nothing_needs_eight_bits(model: LanguageModel) -> None:
+    torch.nn.init.zeros_(model.head.weight)
+    assert bits_per_byte(model, b"any text at all", 64) == pytest.approx(8)
+
+
+def test_bands_double_and_cover_every_position(model: LanguageModel, tiny: dict[str, Any]) -> None:
+    assert band_edges(64) == [0, 64]
+    assert band_edges(2048) == [0, 64, 128, 256, 512, 1024, 2048]
+    assert band_edges(100) == [0, 64, 100]
+    torch.nn.init.zeros_(model.head.weight)
+    config = build_config(tiny)
+    (band,) = by_position(model, Noise(), config, 3)
+    assert (band["from"], band["to"]) == (0, 64)
+    assert band["loss"] == pytest.approx(math.log(256), abs=1e-5)
+
+
+@pytest.mark.parametrize("depth", [0.0, 0.3, 0.999])
+def test_a_needle_stands_once_and_is_asked_for_at_the_end(depth: float) -> None:
+    text = bytes(range(97, 123)) * 20
+    hidden, bare = build_needle(text, depth, random.Random(3))
+    assert len(hidden) == len(bare) == len(text)
+    asked = hidden[hidden.rindex(b"\nThe secret number of") :]
+    assert hidden.count(asked) == 2
+    assert bare.count(asked) == 1
+    assert hidden.endswith(asked)
+    assert asked[-5:].isdigit()
+    at = hidden.index(asked) / len(text)
+    assert abs(at - depth) < 0.2
+    with pytest.raises(BadConfig, match="a needle needs"):
+        build_needle(text[:60], depth, random.Random(3))
+
+
+def test_what_copies_finds_needles_and_the_control_does_not(tiny: dict[str, Any]) -> None:
+    class Copies(torch.nn.Module):
+        """Goes on as the same twelve bytes went on before; else with zero."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.rotation = torch.zeros(2, 4096, 1)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            text = bytes(tokens[0].tolist())
+            logits = torch.zeros(1, len(text), 256)
+            for at in range(len(text) - 6, len(text)):
+                found = text[:at].find(text[at - 11 : at + 1])
+                following = text[found + 12] if found >= 0 else 0
+                logits[0, at, following] = 1.0
+            return logits
+
+    copies: Any = Copies()
+    told = retrieve(copies, Noise(), 2048, 8, seed=1)
+    assert (told["found"], told["whole"], told["control"]) == (1.0, 1.0, 0.0)
+    assert told["found_by_depth"] == [1.0] * 4
+    long = {**tiny, "model": {**tiny["model"], "seq_len": 128}}
+    untaught = build_model(build_config(long)).eval()
+    assert retrieve(untaught, Noise(), 128, 2, seed=1)["found"] < 1.0
+
+
+def test_a_checkpoint_is_evaluated_beyond_its_length_and_as_one_object(
+    train_here: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_here(train={"data": "local_text"}, checkpoint={"every_steps": 4})
+    capsys.readouterr()
+    run = str(tmp_path / "run")
+    assert main([run, "--sequences", "2", "--needle", "128", "256", "--count", "2"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["step"] == 4
+    assert told["text"]["bytes"] == TEXT.stat().st_size
+    assert 5 < told["bits_per_byte"] < 9
+    assert [row["length"] for row in told["needle"]] == [128, 256]
+    assert 4 < told["by_position"][0]["loss"] < 7
+    assert main([run, "--count", "0"]) == 4
+    assert main([run, "--text", str(tmp_path / "gone")]) == 4
+    assert main([str(tmp_path / "gone")]) == 4
+    assert main([run, "--data", "parquet:/no/such/folder"]) == 5
+    assert "Traceback" not in capsys.readouterr().err

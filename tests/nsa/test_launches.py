@@ -1,0 +1,143 @@
+"""What a step costs a GPU beside its arithmetic, counted on a CPU: operations, and waits for it.
+
+A wait is a number that Python asks a tensor for. What is counted here does not depend on sizes.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nsa.stopwatch import Stopwatch, between_s
+
+ENGINE = {"fused_adamw": True, "compile": False, "keep_checkpoints": 0, "profile_steps": 0}
+_ASKING = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "__index__")
+_VIEWS = ("view", "t", "transpose", "expand", "detach", "alias", "unsqueeze", "slice", "split")
+
+
+class Operations(TorchDispatchMode):
+    """Operators of one step that a GPU would launch something for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = func.overloadpacket.__name__
+        if not any(name == view or name.startswith(f"{view}_") for view in _VIEWS):
+            self.counts[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often tensors were asked for their numbers, by method."""
+    counts: Counter[str] = Counter()
+    for name in _ASKING:
+        real = getattr(torch.Tensor, name)
+
+        def counted(self: Any, *args: Any, real: Any = real, name: str = name, **more: Any) -> Any:
+            counts[name] += 1
+            return real(self, *args, **more)
+
+        monkeypatch.setattr(torch.Tensor, name, counted)
+    return counts
+
+
+def _dense(tiny: dict[str, Any], **more: Any) -> dict[str, Any]:
+    attention = {**tiny["attention"], "kind": "dense"}
+    return {"attention": attention, "engine": ENGINE, "steps": 3, **more}
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_step_asks_its_device_for_numbers_once(
+    make_order: Callable[..., Path],
+    helpers: Any,
+    tiny: dict[str, Any],
+    asked: Counter[str],
+    dtype: str,
+    parts: int,
+) -> None:
+    batch = {"global_seqs": 4, "accumulate": parts}
+    trainer = helpers.build_trainer(make_order(train=_dense(tiny, dtype=dtype, batch=batch)))
+    real, seen = trainer._train_step, []
+
+    def step() -> None:
+        asked.clear()
+        real()
+        seen.append(dict(asked))
+
+    trainer._train_step = step
+    trainer.run()
+    assert seen == [{"tolist": 1}] * 3
+
+
+def test_gates_come_in_the_same_transfer(
+    make_order: Callable[..., Path], helpers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = helpers.build_trainer(make_order(train={"engine": ENGINE, "steps": 2}))
+    reads: list[int] = []
+    trainer._boot()
+    real = trainer.rig.ranks.add_up_and_read
+
+    def read(shared: torch.Tensor, own: torch.Tensor) -> Any:
+        reads.append(own.numel())
+        return real(shared, own)
+
+    monkeypatch.setattr(trainer.rig.ranks, "add_up_and_read", read)
+    trainer._open_data()
+    trainer._train_step()
+    trainer.at_end.close()
+    trainer.stacks.close()
+    trainer.heart.close()
+    # Norm, skipped, and entropy and share of two layers.
+    assert reads == [2 + 2 * 2]
+
+
+def test_the_operations_of_a_step_are_counted(
+    make_order: Callable[..., Path], helpers: Any, tiny: dict[str, Any]
+) -> None:
+    """A dense step of two layers; more layers add to it, more sequences do not."""
+
+    def counted(name: str, layers: int, seqs: int) -> Counter[str]:
+        model = {**tiny["model"], "layers": layers}
+        batch = {"global_seqs": seqs, "accumulate": 1}
+        train = _dense(tiny, model=model, batch=batch)
+        trainer = helpers.build_trainer(make_order(name, train=train))
+        real, operations = trainer._train_step, Operations()
+
+        def step() -> None:
+            if trainer.step == 1:
+                with operations:
+                    real()
+            else:
+                real()
+
+        trainer._train_step = step
+        trainer.run()
+        return operations.counts
+
+    two, four, wide = (counted(*row) for row in (("two", 2, 4), ("four", 4, 4), ("wide", 2, 8)))
+    assert two.total() == wide.total()
+    assert two["_fused_adamw_"] == four["_fused_adamw_"] == 2  # with and without weight decay
+    assert two["_local_scalar_dense"] == four["_local_scalar_dense"] == 0
+    around = 2 * two.total() - four.total()
+    a_layer = (four.total() - two.total()) / 2
+    assert a_layer <= OPERATIONS_A_LAYER
+    assert around <= OPERATIONS_AROUND
+
+
+OPERATIONS_A_LAYER = 119
+OPERATIONS_AROUND = 74
+
+
+def test_moments_on_a_cpu_are_its_clock() -> None:
+    watch = Stopwatch(torch.device("cpu"))
+    assert 0 <= between_s(watch.now(), watch.now()) < 1
