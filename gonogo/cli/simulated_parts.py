@@ -38,7 +38,7 @@ class DoneParts:
             raise Rejected(f"{path}: was not begun by this code; its parts would not add up")
         for line in rest:
             self._read(line)
-        if rest[-1]:
+        if rest[-1:] != [""]:
             self._append("")  # what a kill tore in two ends here
 
     def _read(self, line: str) -> None:

@@ -116,9 +116,9 @@ class Rank:
         self.mono += 0.5
         self.say("loader_ready", step, "data", dt=0.2)
 
-    def restart(self, step: int) -> None:
+    def restart(self, step: int, *, boot: str | None = None) -> None:
         """A new process in place of this one goes on after `step`; its `seq` begins anew."""
-        self.boot_id, self.seq = f"again{self.rank}", 0
+        self.boot_id, self.seq = boot or f"again{self.rank}", 0
         self.boot(step)
 
     def step(

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
 from functools import partial
@@ -22,12 +25,14 @@ import pytest
 
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.errors import GonogoError
-from gonogo.contract.order import Order
+from gonogo.contract.order import Order, RunReason
 from gonogo.contract.tick import AgentProbe, LinesSeen, ProcessState, Tick
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.evidence.record import load_run
 from gonogo.judge.watch import lines_seen, refold, replay_watch, tick_digest
+from gonogo.pruned import PRUNED_NAME
 from gonogo.rundir import file_seal, iter_lines, save_json
+from gonogo.supervise.prune.decide import What
 from tests.data.make_runs import (
     BOOT_MONO,
     EPOCH,
@@ -49,34 +54,51 @@ SHAPES: dict[str, Callable[[], Order]] = {
     "resumed": lambda: order_of(resume_step=6),
     "restarted in place": order_of,
     "with devices": order_of,
+    "several boots": order_of,
+    "pruned": order_of,
+    "of a campaign": lambda: because(order_of(), RunReason.CAMPAIGN),
+    "a rerun": lambda: because(order_of(), RunReason.RERUN),
 }
+LONG = ("several boots", "pruned", "of a campaign", "a rerun")
+"""Shapes that every commit need not try: they are variants of those before."""
+EVERY_SHAPE = [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in SHAPES]
+RESTARTS = {"restarted in place": (6,), "several boots": (3, 6, 9)}
+"""Shape → the steps after which every rank starts anew."""
+
+
+def because(order: Order, reason: RunReason, **fields: Any) -> Order:
+    """The same order, given for another reason."""
+    return order.model_copy(update={"reason": reason, **fields})
 
 
 def restarted_ranks(
-    order: Order, between: Callable[[Rank], list[dict[str, Any]]] = lambda rank: []
+    order: Order,
+    between: Callable[[Rank], list[dict[str, Any]]] = lambda rank: [],
+    after: tuple[int, ...] = (6,),
 ) -> list[Rank]:
-    """Ranks that start anew after step 6: their last lines and the first ones of the new process
-    come with one tick. `between` says what else stands there."""
+    """Ranks that start anew after some steps: their last lines and the first ones of the new
+    process come with one tick. `between` says what else stands there."""
     ranks = [Rank(rank, order) for rank in range(order.world_size)]
     for rank in ranks:
         rank.boot()
         rank.mono += 0.05
-        for step in range(1, 7):
+        for step in range(1, order.steps + 1):
             rank.step(step)
-        more = between(rank)
-        rank.restart(6)
-        place = next(i for i, line in enumerate(rank.lines) if line["boot"] == rank.boot_id)
-        rank.lines[place:place] = more
-        for step in range(7, order.steps + 1):
-            rank.step(step)
+            if step in after:
+                more, place = between(rank), len(rank.lines)
+                rank.restart(step, boot=f"again{after.index(step)}.{rank.rank}")
+                rank.lines[place:place] = more
         rank.done()
     return ranks
 
 
 def save_healthy(folder: Path, order: Order, shape: str = "two ranks") -> None:
-    ranks = restarted_ranks(order) if shape == "restarted in place" else healthy_ranks(order)
+    after = RESTARTS.get(shape)
+    ranks = healthy_ranks(order) if after is None else restarted_ranks(order, after=after)
     util = {0: 95.0, 1: 93.0} if shape == "with devices" else None
     save_run(folder, order, ranks, exit_of(ranks, agent=AGENT), util)
+    if shape == "pruned":
+        save_json(folder / PRUNED_NAME, {"v": 1, "what": What.CHECKPOINTS, "at": EPOCH})
 
 
 AGENT = {"v": 1, "code": 0, "signal": None, "at": EPOCH + 30.0}
@@ -114,6 +136,7 @@ FILES = (
     "watch.jsonl",
     "findings.jsonl",
     "devices.jsonl",
+    PRUNED_NAME,
 )
 
 
@@ -372,6 +395,8 @@ def field_edits(folder: Path) -> Iterator[tuple[str, Edit]]:
     """Every field of every record and kind of line of a directory."""
     for name in ("order.json", "exit.json", "exit_rank0.json", "preflight/preflight.json",
                  "model.json", "env.json"):  # fmt: skip
+        if not (folder / name).exists():
+            continue
         document = json.loads((folder / name).read_bytes())
         for path in paths(document, depth=3 if "preflight" in name else 2):
             where = ".".join(map(str, path))
@@ -425,6 +450,9 @@ HARMLESS = {
     "env.json cut": "it says where the run was made, for people",
     "env.json garbage": "it says where the run was made, for people",
     "env.json a link": "it says where the run was made, for people",
+    "pruned.json removed": "it tells of checkpoints, which no verdict rests on",
+    "pruned.json another run's": "it says the same",
+    "pruned.json a link": "a link to nothing is a file that is not there",
     "heartbeat_rank0.jsonl: *.v gone": "1 is what it is where a line does not say it",
     "heartbeat_rank0.jsonl: done.section gone": "it was null",
     "*.jsonl with a blank line after it": "a blank line tells nothing",
@@ -476,7 +504,7 @@ def untrue(folder: Path, edits: Iterable[tuple[str, Edit]]) -> tuple[list[str], 
     return wrong, tried
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", EVERY_SHAPE)
 def test_no_edit_of_a_file_leaves_a_go(shape: str, healthy: dict[str, Path]) -> None:
     assert verdict_of(healthy[shape]) == "GO"
     wrong, tried = untrue(healthy[shape], file_edits(healthy[shape]))
@@ -496,6 +524,86 @@ def test_no_edit_of_a_field_leaves_a_go(part: int, healthy: dict[str, Path]) -> 
 def _drawn(name: str) -> int:
     """A number that is the same everywhere, of which every field gets two of each eight."""
     return hashlib.sha256(name.encode()).digest()[0]
+
+
+# ---- directories that are no GO -----------------------------------------------------------------
+
+
+def raised(folder: Path, edits: Iterable[tuple[str, Edit]]) -> tuple[list[str], int]:
+    """Edits after which a directory is better than it was, and how many there were."""
+    before, better, tried = verdict_of(folder), [], 0
+    allowed = {"GO": 0, "CONDITIONAL_GO": 1}
+    least = allowed.get(before, 2)
+    for name, edit in edits:
+        copy = copied(folder)
+        edit(copy)
+        tried += 1
+        verdict = verdict_of(copy)
+        if allowed.get(verdict, 2) < least:
+            better.append(f"{name}: {verdict} (was {before})")
+    return better, tried
+
+
+NO_GO_BY_ITSELF: dict[str, Callable[[], Order]] = {
+    "bounded": lambda: because(order_of(), RunReason.CONFIRM, steps=8, gate=[]),
+    "bounded, for no reason": lambda: because(order_of(), RunReason.FIRST, steps=8, gate=[]),
+    "confirmation": lambda: because(order_of(), RunReason.CONFIRM),
+    "remedy": lambda: because(order_of(), RunReason.REMEDY),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("kind", NO_GO_BY_ITSELF)
+def test_no_edit_makes_a_rerun_that_only_answers_a_go(kind: str, part: int, tmp_path: Path) -> None:
+    folder = tmp_path / kind
+    save_healthy(folder, NO_GO_BY_ITSELF[kind]())
+    save_healthy(tmp_path / f"other {kind}", order_of())
+    assert verdict_of(folder) in ("INCONCLUSIVE", "CONDITIONAL_GO")
+    edits = [*file_edits(folder), *field_edits(folder)]
+    better, tried = raised(folder, [row for row in edits if _drawn(row[0]) % 8 == part])
+    assert better == []
+    assert tried >= 50
+
+
+PROGRAM = """
+import time
+for step in range(1, 13):
+    print(f"step {step} loss {5.0 - step * 0.05:.4f}", flush=True)
+    time.sleep(0.05)
+"""
+
+
+def watched_program(home: Path, *options: str) -> Path:
+    """The directory of a real program that `gonogo run` has only read."""
+    command = ["-c", "from gonogo.cli.main import main; main()", "run", *options]
+    pattern = r"step (?P<step>\d+) loss (?P<loss>[\d.]+)"
+    subprocess.run(
+        [sys.executable, *command, "--pattern", pattern, "--", sys.executable, "-c", PROGRAM],
+        env={**os.environ, "GONOGO_HOME": str(home)},
+        cwd=home,
+        check=False,
+        capture_output=True,
+        timeout=120,
+    )
+    (run,) = (home / "runs").iterdir()
+    return run.rename(home / "program")
+
+
+@pytest.mark.long
+def test_no_edit_makes_a_program_that_was_only_read_a_go(tmp_path: Path) -> None:
+    """It tells neither identity nor sections: whoever waives these gets conditions."""
+    waived = ("--steps", "12", "--waive", "identity", "--waive", "coverage")
+    for name in ("home", "other"):
+        (tmp_path / name).mkdir()
+    folder = watched_program(tmp_path / "home", *waived)
+    other = watched_program(tmp_path / "other", *waived)
+    other.rename(folder.parent / f"other {folder.name}")
+    assert verdict_of(folder) == "CONDITIONAL_GO"
+    edits = [*file_edits(folder), *field_edits(folder)]
+    better, tried = raised(folder, [row for row in edits if _drawn(row[0]) % 4 == 0])
+    assert better == []
+    assert tried >= 50
 
 
 PAIRS: dict[str, tuple[Edit, ...]] = {
@@ -536,7 +644,7 @@ def test_no_edits_around_the_ticks_and_the_exit_record_leave_a_go(
     assert verdict_of(copy) not in ("GO", "CONDITIONAL_GO")
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", EVERY_SHAPE)
 @pytest.mark.parametrize(
     "edit",
     [doubled, *(partial(shuffled, seed=seed) for seed in range(4))],

@@ -145,19 +145,22 @@ def acts_for_all(among: Sequence[RankStream], behind: Sequence[RankStream]) -> R
     for stream in among:
         if stream in behind or stream.section not in NON_TRAINING_SECTIONS:
             continue
-        if not all(_has_ended(row, stream.completed) for row in behind):
+        if not all(_has_ended(row, stream) for row in behind):
             continue
         if not _expected(stream, behind) or _wait(stream, behind) or _may_wait(stream, behind):
             return stream
     return None
 
 
-def _has_ended(stream: RankStream, step: int) -> bool:
-    """Whether a rank has ended a step, or stands in no section of it: that line may be on its way.
+def _has_ended(stream: RankStream, acting: RankStream) -> bool:
+    """Whether a rank has ended what the one that acts has, or stands in no section of that step.
 
-    Lines come in another order now and then, and who waits says nothing that would show it.
+    Lines come in another order now and then, and who waits says nothing that would show it: the end
+    of the step may be on its way, of the one that waits or of the one that acts.
     """
-    return stream.completed == step or (stream.step == step and stream.section is None)
+    if stream.completed in (acting.completed, acting.step):
+        return True
+    return stream.step == acting.completed and stream.section is None
 
 
 def _expected(acting: RankStream, behind: Sequence[RankStream]) -> bool:

@@ -263,6 +263,19 @@ def test_who_waits_may_have_ended_a_step_whose_last_line_is_on_its_way(
     assert (acts_for_all([saver, waiting], [waiting]) is saver) is acts
 
 
+@pytest.mark.parametrize(("step", "acts"), [(40, True), (41, False)])
+def test_who_evaluates_may_have_ended_a_step_whose_last_line_is_on_its_way(
+    step: int, acts: bool
+) -> None:
+    """It stands in the step that the others have ended; one further on, its step is another."""
+    saver = standing("eval", for_s=1.0, completed=39, step=step, section_seq=1)
+    waiting = [
+        standing(None, for_s=1.0, rank=1, completed=40, step=40),
+        standing(None, for_s=1.0, rank=2, completed=39, step=40),
+    ]
+    assert (acts_for_all([saver, *waiting], waiting) is saver) is acts
+
+
 def test_a_stack_of_another_moment_accuses_nobody() -> None:
     """Both have evaluated before; an old round of stacks saw one of them outside a collective."""
     saver = standing("eval", for_s=1.0, section_seq=1, section_times=SAVED)

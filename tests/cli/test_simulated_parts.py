@@ -1,0 +1,46 @@
+"""A simulation that is gone on with comes to what it would have come to at once."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gonogo.cli.simulated_parts import DoneParts
+from gonogo.contract.errors import Rejected
+from gonogo.judge.simulate import Part, Tally, simulate_part
+
+PARTS = [
+    Part(seed=f"7/{number}", step_s=60.0, ranks=1, hours=0.2, noise="standard", sick=sick)
+    for number, sick in enumerate([None, None, "foreign"])
+]
+
+
+def test_what_was_done_is_read_back_as_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "parts.jsonl"
+    done = DoneParts(file)
+    tallies = {part: simulate_part(part) for part in (PARTS[0], PARTS[2])}
+    for part, tally in tallies.items():
+        done.add(part, tally)
+    again = dict(DoneParts(file).of(PARTS))
+    assert again == tallies
+    assert Tally.of(again.values()) == Tally.of(tallies.values())
+
+
+def test_a_line_that_a_kill_tore_in_two_is_simulated_again(tmp_path: Path) -> None:
+    file = tmp_path / "parts.jsonl"
+    done = DoneParts(file)
+    for part in PARTS[:2]:
+        done.add(part, Tally(run_hours=1.0))
+    file.write_bytes(file.read_bytes()[:-20])
+    torn = DoneParts(file)
+    assert [part for part, _ in torn.of(PARTS)] == PARTS[:1]
+    torn.add(PARTS[1], Tally(run_hours=2.0))
+    assert [part for part, _ in DoneParts(file).of(PARTS)] == PARTS[:2]
+
+
+@pytest.mark.parametrize("first", [json.dumps({"code": "0" * 64}), "no simulation", ""])
+def test_parts_that_other_code_has_judged_are_refused(first: str, tmp_path: Path) -> None:
+    file = tmp_path / "parts.jsonl"
+    file.write_text(first + "\n")
+    with pytest.raises(Rejected, match="not begun by this code"):
+        DoneParts(file)
