@@ -94,7 +94,7 @@ class Keeper:
         self._watching = Watching(self._start_watcher, silent_s) if place.leads else None
         self._following = None if place.is_whole else Watching(self._start_follower, silent_s)
         self._grace_s = float((order.get("halt") or {}).get("grace_s") or 0.0)
-        sampled = is_wanted(order, locks, environ)
+        sampled = place.leads and is_wanted(order, locks, environ)
         self._sampling = Sampling(run_dir, self._start_sampler if sampled else None)
         self._statuses: dict[int, Ended] = {}
         self._stops: list[int] = []
@@ -188,7 +188,7 @@ class Keeper:
             start_heir(
                 build_drain_command(self._dir, self._home, gpus),
                 env=self._own_environ(),
-                log=self._dir / "drained.log",
+                log=self._dir / self._place.own("drained.log"),
                 descriptors=gpus.values(),
             )
 
