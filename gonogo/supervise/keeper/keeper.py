@@ -174,8 +174,9 @@ class Keeper:
             if tried("the other nodes", partial(nodes.are_over, now), False):
                 break
             tried("a limit", partial(self._limit, now - started), None)
-            obey = partial(self._ending.obey, now, agent, at_once=len(self._stops) >= 2)
-            tried("requests", obey, None)
+            if len(self._stops) >= 2:
+                end_now = partial(self._ending.end_now, "the keeper was told to stop now")
+                tried("requests", end_now, None)
             self._wait(wake)
         for node in nodes.lost:
             end_marked(f"{self._order['run']}/{node}", name=NODE_NAME)
