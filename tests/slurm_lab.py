@@ -145,15 +145,16 @@ def can_run() -> bool:
 
 
 @contextmanager
-def slurm_lab(number: int = 0, *, slurmd_timeout: int = 30) -> Iterator[Lab]:
+def slurm_lab(number: int | None = None, *, slurmd_timeout: int = 30) -> Iterator[Lab]:
     """Yield a Slurm of two idle nodes; whatever happens, nothing of it is left.
 
     Args:
-        number: tells labs beside each other apart.
+        number: tells labs beside each other apart, up to 255; None: by this process.
         slurmd_timeout: seconds after which a node that does not answer is DOWN.
     """
     folder = Path(tempfile.mkdtemp(prefix="gonogo-slab-"))
     folder.chmod(0o755)
+    number = os.getpid() % 256 if number is None else number
     lab = Lab(
         name=f"slab{number}", net=f"10.77.{number}", dir=folder / "slurm", munge=folder / "munge"
     )
