@@ -33,7 +33,7 @@ FLOORS = {
         *("follower", "keeper", "launch", "watcher"),
         *("evidence", "devices", "host", "preflight", "exit_record", "prune"),
     ),
-    "worker": ("desk", "host", "metrics", "shipping"),
+    "worker": ("desk", "engine", "host", "metrics", "shipping"),
 }
 PACKAGES = (
     *("service", "worker", "nsa", "gonogo/contract", "gonogo/judge", "gonogo/planning"),

@@ -129,8 +129,8 @@ class SupervisedRun:
         ended = [b["step"] for r in ranks for b in self.beats(r) if b["msg"] == "step_end"]
         return max(ended, default=0)
 
-    def wait_for_step(self, step: int) -> None:
-        wait_until(lambda: self.step() >= step, f"step {step}")
+    def wait_for_step(self, step: int, limit_s: float = LIMIT_S) -> None:
+        wait_until(lambda: self.step() >= step, f"step {step}", limit_s)
 
     def wait_for_exit(self) -> ExitRecord:
         """Return exit.json, after the keeper and the watcher have ended."""

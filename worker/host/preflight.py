@@ -29,6 +29,7 @@ def run_preflight(
     devices: Sequence[str] | None,
     store: ProbeStore,
     script: Path | None = None,
+    node: int = 0,
 ) -> Preflight:
     """Make every check, write `preflight/` and return the record.
 
@@ -38,8 +39,12 @@ def run_preflight(
         devices: devices chosen for it; None when there are not enough.
         store: where the host's probe comes from.
         script: file of scripted devices (GONOGO_DEVICES_SCRIPT).
+        node: which node of the run this is; those behind the first write `preflight/node{K}/`.
     """
-    folder = run_dir.preflight.parent
+    place = run_dir.preflight
+    if node > 0:
+        place = place.parent / f"node{node}" / place.name
+    folder = place.parent
     folder.mkdir(parents=True, exist_ok=True)
     look = None if devices is None else look_at_devices(order, devices, script)
     smi = checks.load_nvidia_smi()
@@ -79,7 +84,7 @@ def run_preflight(
         devices=_described(devices, probe, look),
         unfit=unfit,
     )
-    save_json(run_dir.preflight, record.wire())
+    save_json(place, record.wire())
     return record
 
 

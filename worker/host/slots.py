@@ -104,7 +104,7 @@ def choose_devices(order: Order, free: Sequence[str]) -> tuple[str, ...] | None:
     """Return the devices for an order, lowest first, or None when they do not suffice."""
     profile = hardware_profiles().get(order.profile)
     if profile is not None and profile.has_devices:
-        return choose_together(free, order.world_size)
+        return choose_together(free, order.ranks_per_node)
     return tuple(free[:1]) or None
 
 

@@ -71,7 +71,7 @@ def look_at_devices(order: Order, held: Sequence[str], script: Path | None) -> L
         return Look(scripted=True, error=str(error))
     if devices is None:
         return None
-    return look(devices, order.world_size) if devices.scripted else _look_apart(order, held)
+    return look(devices, order.ranks_per_node) if devices.scripted else _look_apart(order, held)
 
 
 def look(devices: RunDevices, world_size: int) -> Look:
@@ -133,7 +133,7 @@ def main(argv: Sequence[str]) -> int:
     asked = parser.parse_args(argv)
     order = Order.model_validate_json(sys.stdin.buffer.read())
     devices = _devices_of(order, asked.held, None)
-    found = Look() if devices is None else look(devices, order.world_size)
+    found = Look() if devices is None else look(devices, order.ranks_per_node)
     print(found.model_dump_json())
     return 0
 

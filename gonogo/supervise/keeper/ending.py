@@ -33,10 +33,12 @@ from gonogo.supervise.keeper.nodes import Nodes
 from gonogo.supervise.keeper.oom import OutOfMemory
 from gonogo.supervise.keeper.part import save_part
 from gonogo.supervise.launch.place import Place
+from gonogo.supervise.node_record import proof_of_loss
 from gonogo.supervise.rank_record import RankRecord, load_rank_record, recorded_ranks
 from gonogo.supervise.weather import Reserve
 from gonogo.trainer.line_file import READ
 
+LEAD_EVERY_S = 1.0
 DEAF_LIMIT_S = 30.0
 """How long ranks get to leave that cannot know of it, or have nothing to save: none has spoken."""
 
@@ -72,6 +74,7 @@ class Ending:
         self._grace_s = float((order.get("halt") or {}).get("grace_s") or 0.0)
         self._killer: Killer | None = None
         self._halt_until: float | None = None
+        self._lead_at = float("-inf")
 
     def ask_to_leave(self, reason: str, ended_by: str, text: str) -> None:
         """Ask the ranks to leave with a checkpoint, unless the run is ending already."""
@@ -98,9 +101,11 @@ class Ending:
             return
         request = load_request(self._dir / KILL_NAME)
         if request is None and at_once:
-            request = self._end_now("the keeper was told to stop now")
+            request = self.end_now("the keeper was told to stop now")
         if request is None and self._has_run_out(now):
-            request = self._end_now("asked to leave, the ranks did not")
+            request = self.end_now("asked to leave, the ranks did not")
+        if request is None and self._has_ended_elsewhere(now):
+            request = self._request("keeper_lost", "infra", "node 0 has ended", None)
         if request is not None:
             self._kill(now, agent, grace_s=request.grace_s, dump=request.dump)
 
@@ -194,7 +199,18 @@ class Ending:
             self._halt_until = until or now + HALT_LIMIT_S
         return now >= self._halt_until
 
-    def _end_now(self, text: str) -> EndRequest:
+    def _has_ended_elsewhere(self, now: float) -> bool:
+        """Say whether node 0 is over, which ends a run for all: what goes on here nobody watches.
+
+        It writes exit.json last of all, unless this part was not heard of, or somebody else did
+        for a keeper that is gone.
+        """
+        if self._place.leads or now < self._lead_at:
+            return False
+        self._lead_at = now + LEAD_EVERY_S
+        return (self._dir / "exit.json").exists() or proof_of_loss(self._dir, 0) is not None
+
+    def end_now(self, text: str) -> EndRequest:
         """Write `.kill`; what was asked before it keeps naming the cause."""
         request = self._request("halted", "operator", text, None)
         self._put(ask_kill, request)

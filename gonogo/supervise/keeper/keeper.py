@@ -94,7 +94,7 @@ class Keeper:
         self._watching = Watching(self._start_watcher, silent_s) if place.leads else None
         self._following = None if place.is_whole else Watching(self._start_follower, silent_s)
         self._grace_s = float((order.get("halt") or {}).get("grace_s") or 0.0)
-        sampled = is_wanted(order, locks, environ)
+        sampled = place.leads and is_wanted(order, locks, environ)
         self._sampling = Sampling(run_dir, self._start_sampler if sampled else None)
         self._statuses: dict[int, Ended] = {}
         self._stops: list[int] = []
@@ -174,8 +174,9 @@ class Keeper:
             if tried("the other nodes", partial(nodes.are_over, now), False):
                 break
             tried("a limit", partial(self._limit, now - started), None)
-            obey = partial(self._ending.obey, now, agent, at_once=len(self._stops) >= 2)
-            tried("requests", obey, None)
+            if len(self._stops) >= 2:
+                end_now = partial(self._ending.end_now, "the keeper was told to stop now")
+                tried("requests", end_now, None)
             self._wait(wake)
         for node in nodes.lost:
             end_marked(f"{self._order['run']}/{node}", name=NODE_NAME)
@@ -188,7 +189,7 @@ class Keeper:
             start_heir(
                 build_drain_command(self._dir, self._home, gpus),
                 env=self._own_environ(),
-                log=self._dir / "drained.log",
+                log=self._dir / self._place.own("drained.log"),
                 descriptors=gpus.values(),
             )
 

@@ -49,14 +49,14 @@ def check_devices(
         smi: what nvidia-smi says of them; None where it says nothing.
     """
     if devices is None:
-        text = f"profile {order.profile} with {order.world_size} ranks needs more free devices"
+        text = f"profile {order.profile} with {order.ranks_per_node} ranks needs more free devices"
         return CheckOutcome.FAIL, text
     found = judge_fitness(order, devices, look, smi)
     if found is not None:
         return found.outcome, found.text
     cpus = len(os.sched_getaffinity(0))
-    if order.world_size > cpus:
-        return CheckOutcome.WARN, f"{order.world_size} ranks share {cpus} CPUs"
+    if order.ranks_per_node > cpus:
+        return CheckOutcome.WARN, f"{order.ranks_per_node} ranks share {cpus} CPUs"
     return CheckOutcome.PASS, ", ".join(devices)
 
 
@@ -72,7 +72,7 @@ def judge_fitness(
         smi: what nvidia-smi says of them; None where it says nothing.
     """
     profile = hardware_profiles().get(order.profile)
-    owed = order.world_size if profile is not None and profile.has_devices else 0
+    owed = order.ranks_per_node if profile is not None and profile.has_devices else 0
     if look is None and not owed:
         return None
     seen = look or Look()

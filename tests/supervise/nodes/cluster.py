@@ -60,6 +60,10 @@ class ClusterRun(SupervisedRun):
         """Return exit.json, after all keepers have ended."""
         for node, keeper in self.keepers.items():
             wait_until(lambda keeper=keeper: keeper.poll() is not None, f"keeper {node}'s end")
+        return self.record()
+
+    def record(self) -> ExitRecord:
+        """Return exit.json."""
         record = load_record(self.dir.exit, ExitRecord)
         assert record is not None, "".join(
             path.read_text() for path in sorted(self.path.glob("keeper_log*.txt"))

@@ -98,6 +98,17 @@ def test_node_whose_keeper_is_gone_is_lost_and_that_is_no_fault_of_the_program(
 
 
 @pytest.mark.long
+def test_other_nodes_end_when_the_keeper_of_the_first_is_gone(new_cluster: NewCluster) -> None:
+    run = new_cluster(steps=4000)
+    run.wait_for_step(3)
+    run.keepers[0].kill()
+    wait_until(lambda: run.keepers[1].poll() is not None, "the end of node 1")
+    assert list(run.part(1).ranks) == ["1"]
+    wait_until(lambda: not run.living(), "nothing to be left")
+    assert not run.dir.exit.exists(), "whoever ends lost runs writes it"
+
+
+@pytest.mark.long
 def test_silent_node_is_unknown_and_ends_nothing_until_it_is_heard_again(
     new_cluster: NewCluster,
 ) -> None:

@@ -23,6 +23,7 @@ from gonogo.supervise.watcher.halting import (
     EVIDENCE_WAIT_S,
     RECENT_ROUND_S,
     SECOND_ROUND_S,
+    VICTIM_WAIT_S,
     Halting,
 )
 from gonogo.supervise.watcher.pace import Pace
@@ -74,11 +75,14 @@ def evidence(tmp_path: Path) -> EvidenceOnPaper:
 
 
 @pytest.fixture
-def halting(tmp_path: Path, evidence: EvidenceOnPaper) -> Halting:
+def nodes() -> NodesOnPaper:
+    return NodesOnPaper()
+
+
+@pytest.fixture
+def halting(tmp_path: Path, evidence: EvidenceOnPaper, nodes: NodesOnPaper) -> Halting:
     order = build_test_order("run_x", checkpoint={"every_steps": 20})
-    return Halting(
-        RunDir(tmp_path), order, Pace(), evidence, NodesOnPaper(), lambda _: evidence.step
-    )
+    return Halting(RunDir(tmp_path), order, Pace(), evidence, nodes, lambda _: evidence.step)
 
 
 def finding(
@@ -327,3 +331,39 @@ def test_evidence_of_one_run_is_bounded(tmp_path: Path) -> None:
             thread.join(5)
     again = Evidence(RunDir(tmp_path))
     assert again.start_round("stall", target, 0.0, halts=True) is None
+
+
+def reason_of(tmp_path: Path) -> str | None:
+    request = load_request(tmp_path / KILL_NAME)
+    return None if request is None else request.reason
+
+
+def test_rank_that_missed_another_is_blamed_only_when_no_node_falls_silent(
+    tmp_path: Path, halting: Halting, nodes: NodesOnPaper
+) -> None:
+    nodes.victims = True
+    halting.observe(finding(detector=Detector.PROCESS_DEATH), 0.0)
+    halting.advance(VICTIM_WAIT_S - 0.1)
+    assert reason_of(tmp_path) is None
+    halting.advance(VICTIM_WAIT_S)
+    assert reason_of(tmp_path) == "nonzero_exit"
+
+
+def test_rank_that_missed_a_silent_node_is_a_matter_of_infrastructure(
+    tmp_path: Path, halting: Halting, nodes: NodesOnPaper
+) -> None:
+    nodes.victims = True
+    halting.observe(finding(detector=Detector.PROCESS_DEATH), 0.0)
+    nodes.silence = {1: 10.0}
+    halting.advance(8.0)
+    assert reason_of(tmp_path) == "isolated"
+
+
+def test_lost_node_is_told_once_and_never_over_another_request(
+    tmp_path: Path, halting: Halting
+) -> None:
+    halting.lose(1, "the power is off")
+    halting.lose(2, "so is this one's")
+    request = load_request(tmp_path / KILL_NAME)
+    assert request is not None
+    assert (request.reason, request.text) == ("node_lost", "node 1 is lost: the power is off")

@@ -14,6 +14,8 @@ from gonogo.supervise.watcher.response import (
     answer_command,
     answer_finding,
     answer_isolation,
+    answer_lost_node,
+    blame_silence,
     ends_run,
     patience_s,
 )
@@ -134,3 +136,20 @@ def test_isolation_is_infrastructures_end_with_a_checkpoint() -> None:
         "infra",
     )
     assert "301" in found.request.text
+
+
+def test_stall_while_a_node_is_silent_is_nobodys_fault() -> None:
+    answer = answer_finding(halt(Detector.STALL), **NOW)
+    assert blame_silence(answer, {}) == answer
+    blamed = blame_silence(answer, {1: 12.4, 3: 61.0})
+    assert (blamed.way, blamed.request.reason) == (answer.way, "isolated")
+    assert blamed.request.ended_by == "infra"
+    assert blamed.request.text.startswith("nothing was heard of node 3 for 61 s; ")
+    assert answer.request.text in blamed.request.text
+
+
+def test_lost_node_ends_the_others_at_once_and_is_infrastructure() -> None:
+    answer = answer_lost_node(1, "its keeper is gone", grace_s=2.0, now=100.0)
+    assert (answer.way, answer.request.reason) == (Way.KILL, "node_lost")
+    assert answer.request.ended_by == "infra"
+    assert answer.request.text == "node 1 is lost: its keeper is gone"

@@ -1,0 +1,91 @@
+"""Nodes come together before anything starts, once for each attempt, in one directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gonogo.supervise.durable import load_json, save_json
+from gonogo.supervise.keeper.meeting import Meeting, NotMet, Superseded
+from gonogo.supervise.keeper.part import save_refusal
+from gonogo.supervise.launch.place import Place
+from gonogo.supervise.node_record import MET_NAME
+
+ORDER = {"run": "run_x", "token": 5, "world_size": 2, "nodes": 2}
+
+
+def meeting(folder: Path, node: int, token: int = 5, limit_s: float = 10.0) -> Meeting:
+    order = {**ORDER, "token": token}
+    place = Place.of(order, node, rendezvous="10.0.0.1:29400" if node == 0 else None)
+    return Meeting(folder, order, place, limit_s=limit_s)
+
+
+def test_nodes_begin_when_each_has_read_the_other(tmp_path: Path) -> None:
+    first, second = meeting(tmp_path, 0), meeting(tmp_path, 1)
+    assert first.advance(0.0) is None
+    assert second.advance(0.0) is None
+    assert first.advance(1.0) == "10.0.0.1:29400"
+    assert second.advance(1.0) == "10.0.0.1:29400"
+
+
+def test_node_that_node_0_has_not_read_does_not_begin(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        folder.mkdir()
+    first, other, second = meeting(here, 0), meeting(here, 1), meeting(there, 1)
+    for row in (first, other, second):
+        row.advance(0.0)
+    first.advance(1.0)
+    (there / MET_NAME).write_bytes((here / MET_NAME).read_bytes())  # of another node's nonce
+    assert second.advance(2.0) is None
+    with pytest.raises(NotMet, match="does node 0 see the same directory"):
+        second.advance(10.0)
+
+
+def test_who_is_missing_is_named(tmp_path: Path) -> None:
+    first = meeting(tmp_path, 0)
+    assert first.advance(0.0) is None
+    with pytest.raises(NotMet, match="of node 1 nothing was read"):
+        first.advance(10.0)
+
+
+def test_node_comes_once_for_an_attempt_and_again_for_the_next(tmp_path: Path) -> None:
+    meeting(tmp_path, 1).advance(0.0)
+    for token in (5, 4):
+        with pytest.raises(Superseded, match="began attempt token 5"):
+            meeting(tmp_path, 1, token=token).advance(0.0)
+    assert meeting(tmp_path, 1, token=6).advance(0.0) is None
+
+
+def test_attempt_that_another_node_has_left_behind_begins_nothing(tmp_path: Path) -> None:
+    meeting(tmp_path, 1, token=6).advance(0.0)
+    with pytest.raises(Superseded, match="newer attempt"):
+        meeting(tmp_path, 0).advance(0.0)
+
+
+def test_node_that_wakes_after_a_newer_attempt_has_met_begins_nothing(tmp_path: Path) -> None:
+    save_json(tmp_path / MET_NAME, {"token": 7, "nonces": {}, "rendezvous": "x:1"})
+    with pytest.raises(Superseded, match="newer attempt has begun, token 7"):
+        meeting(tmp_path, 1).advance(0.0)
+
+
+def test_old_meeting_lets_nobody_begin(tmp_path: Path) -> None:
+    second = meeting(tmp_path, 1)
+    save_json(
+        tmp_path / MET_NAME,
+        {"token": 4, "nonces": {"1": second.own.nonce}, "rendezvous": "old:1"},
+    )
+    assert second.advance(0.0) is None
+
+
+def test_node_that_starts_nothing_says_why_to_the_others(tmp_path: Path) -> None:
+    place = Place.of(ORDER, 1)
+    save_refusal(tmp_path, ORDER, place, "preflight_failed", "infra", "disk: 1 MB free")
+    first = meeting(tmp_path, 0)
+    with pytest.raises(NotMet, match="starts nothing: disk: 1 MB free"):
+        first.advance(0.0)
+    assert not (tmp_path / "exit.json").exists(), "the run's end is node 0's to say"
+    ended = load_json(tmp_path / "exit_node1.json")
+    assert ended is not None
+    assert ended["refused"]["reason"] == "preflight_failed"

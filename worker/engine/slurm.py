@@ -1,0 +1,202 @@
+"""The engine `slurm`: an attempt is one job, and every node of it one task, which is its keeper.
+
+Jobs are never requeued by Slurm: a second start is our own decision, under another token (and a
+node that Slurm starts twice all the same refuses the second, `gonogo.supervise.keeper.meeting`).
+Before the time limit and at preemption the batch step gets TERM, which srun passes on to the
+keepers: the run leaves with a checkpoint, as `preempted`.
+
+What Slurm says is read with care: NODE_FAIL is not *stopped*, for a node that is cut off goes on
+until its link returns, and nor is CANCELLED. A job has ended only when its state says so **and**
+every node of it answers its controller.
+"""
+
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from gonogo.contract.cluster import SlurmCluster
+from gonogo.contract.errors import Rejected, Unavailable
+from gonogo.contract.order import Order
+from gonogo.supervise.release import own_python
+from worker.engine.engine import Ended, Found, Handle, Running, Unknown
+
+NAME = "slurm"
+TERM_BEFORE_S = 120
+"""Slurm may send the signal up to a minute earlier; leaving takes a step and a checkpoint."""
+COMMAND_LIMIT_S = 30.0
+_GONE = re.compile(r"[Ii]nvalid job id")
+_LIVING = frozenset(
+    {"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"}
+)
+_WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+_UNWELL = re.compile(r"DOWN|FAIL|UNKNOWN|NOT_RESPONDING|NO_RESPOND|\*")
+
+Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
+
+
+def run_command(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+    """Run one of Slurm's commands.
+
+    Raises:
+        Unavailable: it is not there, or does not answer.
+    """
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=COMMAND_LIMIT_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unavailable(f"{command[0]}: {error}") from error
+
+
+class Slurm:
+    """Slurm, through its own commands; see `worker.engine.engine`.
+
+    Args:
+        runs: folder of the run directories, which all nodes share.
+        cluster: what is asked of Slurm for every job.
+        environ: environment of the jobs.
+        run: runs a command.
+        keeper: module that keeps a run; None: the worker's own.
+    """
+
+    def __init__(
+        self,
+        runs: Path,
+        cluster: SlurmCluster,
+        environ: Mapping[str, str],
+        run: Run = run_command,
+        keeper: str | None = None,
+    ) -> None:
+        self._runs, self._cluster, self._environ, self._run = runs, cluster, environ, run
+        self._keeper = keeper
+
+    def submit(self, order: Order, token: int) -> Handle:
+        """Submit the attempt's job, unless Slurm has it already."""
+        name = job_name(order.run, token)
+        known = self._ask("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%i")
+        if known.split():
+            return self._handle(known.split()[0], order, token)
+        script = self._runs / order.run / "slurm.sh"
+        script.write_text(build_script(order, token, self._environ, self._keeper))
+        options = build_options(order, token, self._cluster, self._runs / order.run)
+        done = self._run(["sbatch", "--parsable", *options, str(script)])
+        if done.returncode != 0:
+            said = done.stderr.strip() or done.stdout.strip()
+            if "Unable to contact" in said or "Connection" in said:
+                raise Unavailable(f"sbatch: {said}")
+            raise Rejected(f"Slurm does not take this order: {said}")
+        return self._handle(done.stdout.strip().partition(";")[0], order, token)
+
+    def find(self, handle: Handle) -> Found:
+        """Return what Slurm says of the attempt's job and of the nodes that it had."""
+        try:
+            done = self._run(["scontrol", "show", "job", "--oneliner", handle.name])
+            if done.returncode != 0 and _GONE.search(done.stderr):
+                return Unknown(text=f"Slurm knows no job {handle.name} any more")
+            if done.returncode != 0:
+                return Unknown(text=f"scontrol: {done.stderr.strip()}")
+            job = parse_fields(done.stdout)
+            nodes = self._nodes_of(job)
+        except Unavailable as error:
+            return Unknown(text=error.detail)
+        return judge_job(handle, job, nodes)
+
+    def stop(self, handle: Handle) -> None:
+        """Cancel the job: TERM to its keepers, and KILL after Slurm's own grace."""
+        done = self._run(["scancel", handle.name])
+        if done.returncode != 0 and not _GONE.search(done.stderr):
+            raise Unavailable(f"scancel: {done.stderr.strip()}")
+
+    def _nodes_of(self, job: Mapping[str, str]) -> dict[str, str]:
+        """Return node → state, of the nodes that a job had."""
+        listed = job.get("NodeList", "")
+        if listed in ("", "(null)"):
+            return {}
+        rows = self._ask("scontrol", "show", "node", "--oneliner", listed).splitlines()
+        found = [parse_fields(row) for row in rows if row.strip()]
+        return {row.get("NodeName", "?"): row.get("State", "UNKNOWN") for row in found}
+
+    def _ask(self, *command: str) -> str:
+        done = self._run(command)
+        if done.returncode != 0:
+            raise Unavailable(f"{command[0]}: {done.stderr.strip()}")
+        return done.stdout
+
+    def _handle(self, job: str, order: Order, token: int) -> Handle:
+        return Handle(engine=NAME, name=job, run=order.run, token=token)
+
+
+def job_name(run: str, token: int) -> str:
+    """Return what an attempt's job is called: by this one finds whether it was submitted."""
+    return f"gonogo-{run}.{token}"
+
+
+def build_options(order: Order, token: int, cluster: SlurmCluster, run_dir: Path) -> list[str]:
+    """Return sbatch's options for an order: what it needs, then what the cluster asks for."""
+    asked = {
+        "partition": cluster.partition,
+        "account": cluster.account,
+        "qos": cluster.qos,
+        "time": cluster.time_limit,
+        "gres": cluster.gres,
+        "constraint": cluster.constraint,
+        **cluster.extra,
+    }
+    return [
+        f"--job-name={job_name(order.run, token)}",
+        f"--nodes={order.nodes}",
+        "--ntasks-per-node=1",
+        "--no-requeue",
+        f"--signal=B:TERM@{TERM_BEFORE_S}",
+        f"--output={run_dir / 'slurm.log'}",
+        "--open-mode=append",
+        "--export=NIL",
+        *(f"--{name}={value}" for name, value in asked.items() if value is not None),
+    ]
+
+
+def build_script(
+    order: Order, token: int, environ: Mapping[str, str], keeper: str | None = None
+) -> str:
+    """Return the batch script: one task a node, which becomes the keeper there."""
+    names = sorted(name for name in environ if re.fullmatch(r"[A-Za-z_]\w*", name))
+    exports = [f"export {name}={shlex.quote(environ[name])}" for name in names]
+    which = ["--keeper", keeper] if keeper is not None else []
+    words = [own_python(), "-m", "worker.once", order.run, "--token", str(token), *which]
+    once = shlex.join(words)
+    srun = f"srun --ntasks-per-node=1 --kill-on-bad-exit=0 --export=ALL {once}"
+    return "\n".join(["#!/bin/bash", *exports, f"exec {srun}", ""])
+
+
+def parse_fields(line: str) -> dict[str, str]:
+    """Return the fields of one line of `scontrol show --oneliner`."""
+    parts = re.split(r"\s+(?=[A-Z][A-Za-z:/]*=)", line.strip())
+    rows = (part.partition("=") for part in parts if "=" in part)
+    return {name: value for name, _, value in rows}
+
+
+def judge_job(handle: Handle, job: Mapping[str, str], nodes: Mapping[str, str]) -> Found:
+    """Return what a job's state and those of its nodes come to.
+
+    Args:
+        handle: the attempt.
+        job: fields of `scontrol show job`.
+        nodes: node → state, of the nodes that it had.
+    """
+    state, reason = job.get("JobState", ""), job.get("Reason", "None")
+    if job.get("JobName") != job_name(handle.run, handle.token):
+        return Unknown(text=f"job {handle.name} is another one's: {job.get('JobName')}")
+    if state in _WAITING:
+        return Running(text=f"Slurm: {state}, {reason}", waits=True)
+    if state in _LIVING:
+        return Running(text=f"Slurm: {state} on {job.get('NodeList', '?')}")
+    if not state:
+        return Unknown(text=f"Slurm tells no state of job {handle.name}")
+    unwell = sorted(name for name, told in nodes.items() if _UNWELL.search(told))
+    if state == "NODE_FAIL" or unwell:
+        who = ", ".join(unwell) or job.get("NodeList", "a node")
+        return Unknown(text=f"Slurm: {state}, but {who} does not answer and may train on")
+    where = ", ".join(sorted(nodes)) or "no node"
+    return Ended(proof=f"Slurm: job {handle.name} is {state}, and {where} answers")

@@ -1,0 +1,153 @@
+"""`python -m worker.once RUN [--token T]`: check this host for its part of a run, and keep it.
+
+What an engine starts on every node of an attempt. The run was claimed before: its order lies in
+`GONOGO_HOME/runs/RUN`, on a file system that all nodes share. An order under a newer token than
+the engine was given starts nothing. Devices are chosen and locked, the host is checked, and then
+this process *becomes* the keeper, so that the engine's signals reach it: TERM ends the run with a
+checkpoint (`preempted`). A host that is not fit says so (`exit_node{K}.json`), and no node begins.
+
+Exit codes: those of the keeper · 2 bad settings, no such order · 75 another attempt's turn.
+"""
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from gonogo.contract.errors import GonogoError, Rejected, Unavailable
+from gonogo.contract.order import Order
+from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.contract.records import CheckOutcome
+from gonogo.planning.resolve import checkout_root
+from gonogo.rundir import RunDir, load_record
+from gonogo.supervise.keeper.part import save_refusal
+from gonogo.supervise.launch.place import NoPlace, Place, told_node
+from gonogo.supervise.locks import DeviceLocks
+from gonogo.supervise.release import own_python
+from worker.host.host_probe import ProbeStore
+from worker.host.preflight import run_preflight
+from worker.host.slots import Slots, choose_devices, find_slots
+from worker.settings import Settings, keeper_environ, load_settings
+
+KEEPER_MODULE = "worker.keeper"
+SEEN_LIMIT_S = 60.0
+"""How long a network file system may take to show what another host has written."""
+_BAD = 2
+_BUSY = 75
+
+_log = logging.getLogger("worker.once")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Become the keeper of one node's part; see the module's text for the exit codes."""
+    parser = argparse.ArgumentParser(prog="worker.once")
+    parser.add_argument("run")
+    parser.add_argument("--token", type=int, default=None)
+    parser.add_argument("--keeper", default=KEEPER_MODULE, metavar="MODULE")
+    asked = parser.parse_args(argv)
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        settings = load_settings()
+        run_dir = RunDir(settings.runs / Path(asked.run).name)
+        order = wait_for_order(run_dir)
+        place = Place.of(order.document(), told_node(order.document(), settings.inherited))
+        slots = find_slots(
+            settings.home,
+            wanted=settings.devices,
+            environ=settings.inherited,
+            script=settings.devices_script,
+            locks=settings.locks,
+        )
+        slots = replace(slots, locks=locks_of_host(slots, settings.home))
+    except (Rejected, Unavailable) as error:
+        _log.error("%s", error.detail)
+        return _BAD
+    except (GonogoError, NoPlace) as error:
+        _log.error("%s", error)
+        return _BAD
+    if asked.token is not None and asked.token != order.token:
+        _log.error("%s: told of token %d, the order's is %d", order.run, asked.token, order.token)
+        return _BUSY
+    devices = check_host(settings, slots, order, run_dir, place)
+    if devices is None:
+        return 0
+    become_keeper(settings, slots, run_dir, place, devices, module=asked.keeper)
+
+
+def locks_of_host(slots: Slots, home: Path) -> DeviceLocks:
+    """Return where devices of this host are locked: nodes share the home, and no CPU slots."""
+    return DeviceLocks(home=home / "hosts" / os.uname().nodename, shared=slots.locks.shared)
+
+
+def wait_for_order(run_dir: RunDir) -> Order:
+    """Return the order of a run, as soon as this host sees it.
+
+    Raises:
+        Rejected: it does not, or it is none.
+    """
+    give_up = time.monotonic() + SEEN_LIMIT_S
+    while (order := load_record(run_dir.order, Order)) is None:
+        if time.monotonic() >= give_up:
+            raise Rejected(f"{run_dir.order} is not to be seen from {os.uname().nodename}")
+        time.sleep(0.2)
+    return order
+
+
+def check_host(
+    settings: Settings, slots: Slots, order: Order, run_dir: RunDir, place: Place
+) -> tuple[str, ...] | None:
+    """Return the devices for this node's part; None where the host is not fit, which is told."""
+    devices = choose_devices(order, slots.free())
+    store = ProbeStore(settings.home, checkout_root(), settings.inherited)
+    record = run_preflight(
+        order,
+        run_dir,
+        devices=devices,
+        store=store,
+        script=settings.devices_script,
+        node=place.node,
+    )
+    if record.passed and devices is not None:
+        return devices
+    failed = [row for row in record.checks if row.outcome is CheckOutcome.FAIL]
+    text = "; ".join(f"{row.id}: {row.text}" for row in failed)
+    _log.error("%s: %s", order.run, text, extra={"action": "preflight_failed"})
+    reason, actor = OutcomeCode.PREFLIGHT_FAILED.value, Actor.INFRA.value
+    save_refusal(run_dir.path, order.document(), place, reason, actor, text)
+    return None
+
+
+def become_keeper(
+    settings: Settings,
+    slots: Slots,
+    run_dir: RunDir,
+    place: Place,
+    devices: Sequence[str],
+    *,
+    module: str = KEEPER_MODULE,
+) -> NoReturn:
+    """Turn this process into the keeper; what it says goes into its own log from here on."""
+    log = os.open(
+        run_dir.path / place.own("keeper.log"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644
+    )
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    command = [
+        own_python(), "-m", module, str(run_dir.path),
+        "--home", str(settings.home),
+        "--node", str(place.node),
+        *(part for name in devices for part in ("--lock", str(slots.locks.path(name)))),
+        *(part for name in settings.allow for part in ("--allow", name)),
+        *(part for name in settings.allow_env for part in ("--allow-env", name)),
+    ]  # fmt: skip
+    os.chdir(checkout_root())
+    os.execve(command[0], command, keeper_environ(settings, settings.key()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
