@@ -17,7 +17,7 @@ WORKERS ?= 4
 ARGS ?=
 
 .NOTPARALLEL:
-.PHONY: help install demo up test unit e2e long lint bench mutants simulate format made clean
+.PHONY: help install demo up test unit e2e long lint bench mutants simulate fuzz format made clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ simulate: install ## 20 000 healthy run-hours and every fault, simulated: no hal
 
 mutants: install ## Would a test notice? Mutants of the judge, resumable; 55 minutes a call
 	$(TEST_ENV) $(BIN)/python -m bench.mutants $(ARGS)
+
+fuzz: install ## Generated requests to every route, other ones each time (an hour; FUZZ_EXAMPLES=…)
+	$(TEST_ENV) FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-1500} $(BIN)/python -m pytest tests/service/test_fuzz.py $(ARGS)
 
 format: install ## Let ruff format the code and mend what it can
 	$(BIN)/ruff format .

@@ -1,5 +1,6 @@
 """How does the control plane start and stop? Migrate, keys, listen, announce, serve."""
 
+import gc
 import json
 import logging
 import os
@@ -56,6 +57,9 @@ def serve(settings: Settings, host: str, port: int, *, conduct: bool = True) -> 
             timeout_graceful_shutdown=STOP_S,
             timeout_keep_alive=30,
         )
+        # What is loaded by now stays: a collection that walks it would cost more than a request.
+        gc.collect()
+        gc.freeze()
         Server(config, context).run(sockets=[listener])
     finally:
         context.closing.set()

@@ -1,9 +1,15 @@
-"""How is a row inserted that may be there already? Without an error, on either database."""
+"""How are rows inserted that are new, or that may be there already? By Core statements.
 
+The unit of work would insert them too, in several times the CPU.
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
+from sqlalchemy import insert, inspect
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, make_transient_to_detached
 
 from service.db.schema import Table
 
@@ -18,7 +24,32 @@ def insert_if_new(session: Session, table: type[Table], row: dict[str, Any]) -> 
     return session.connection().execute(statement, row).first() is not None
 
 
+def is_stored(row: Table) -> bool:
+    """Say whether a row has been given to a database; until then it is nobody else's."""
+    return not inspect(row).transient
+
+
+def insert_new(session: Session, rows: Sequence[Table]) -> None:
+    """Insert rows that were made just now, in this order; they belong to the session then.
+
+    What they refer to is in the database already, or stands before them.
+    """
+    for table, group in groupby(rows, type):
+        columns = inspect(table).columns
+        values = []
+        for row in group:
+            for column in columns:  # what was not set is, as it will be read
+                if column.key not in row.__dict__:
+                    value = column.default.arg if column.default is not None else None
+                    setattr(row, column.key, value)
+            values.append({column.key: row.__dict__[column.key] for column in columns})
+        session.connection().execute(insert(table.__table__), values)  # type: ignore[arg-type]
+    for row in rows:
+        make_transient_to_detached(row)
+        session.add(row)
+
+
 def _statement(session: Session, table: type[Table]) -> Any:
     name = session.get_bind().dialect.name
-    insert = postgresql.insert if name == "postgresql" else sqlite.insert
-    return insert(table.__table__).on_conflict_do_nothing()  # type: ignore[arg-type]  # a Table
+    insert_into = postgresql.insert if name == "postgresql" else sqlite.insert
+    return insert_into(table.__table__).on_conflict_do_nothing()  # type: ignore[arg-type]  # a Table

@@ -29,6 +29,7 @@ from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
 from gonogo.planning.resolve import ResolvedPlan
+from service.db.insert import insert_new
 from service.db.schema import ExperimentRow, PhaseRow, ProgressRow, RunRow
 from service.db.store import Topic, ring
 from service.experiments.checkpoints import durable_checkpoints, found_missing, is_durable
@@ -92,14 +93,21 @@ def start_phase(
     experiment: ExperimentRow,
     phase: PhaseRow,
     point: ResumePoint | None = None,
+) -> RunRow:
+    """Activate a phase and queue its first run, which begins with `point` or goes on from it."""
+    move_phase(deed, experiment, phase, PhaseEvent.ACTIVATE)
+    return queue_first_run(deed, experiment, phase, point)
+
+
+def queue_first_run(
+    deed: Deed,
+    experiment: ExperimentRow,
+    phase: PhaseRow,
+    point: ResumePoint | None = None,
     *,
     new: bool = False,
 ) -> RunRow:
-    """Activate a phase and queue its first run, which begins with `point` or goes on from it.
-
-    Of a `new` experiment, which has no runs, none are looked for.
-    """
-    move_phase(deed, experiment, phase, PhaseEvent.ACTIVATE)
+    """Queue the first run of a phase; of a `new` experiment, which has none, none is looked for."""
     reason = RunReason.FIRST if experiment.campaign is None else RunReason.CAMPAIGN
     if point is not None and point.step:
         reason = RunReason.RESUME
@@ -155,10 +163,8 @@ def queue_run(
         sizes={},
         created_at=deed.now,
     )
-    deed.session.add(run)
-    deed.session.flush()
+    insert_new(deed.session, [run, ProgressRow(run=run.id)])
     ring(deed.session, Topic.QUEUED)
-    deed.session.add(ProgressRow(run=run.id))
     record_event(
         deed,
         experiment,

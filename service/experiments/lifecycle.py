@@ -25,6 +25,7 @@ from gonogo.contract.lifecycle import (
     advance_phase,
     advance_run,
 )
+from service.db.insert import is_stored
 from service.db.schema import AlertRow, EventRow, ExperimentRow, PhaseRow, RunRow
 from service.db.store import Topic, ring
 
@@ -195,20 +196,22 @@ def move_experiment(deed: Deed, row: ExperimentRow, event: ExperimentEvent, **da
 
 
 def move_phase(deed: Deed, row: ExperimentRow, phase: PhaseRow, event: PhaseEvent) -> None:
-    """Let a phase make a transition.
+    """Let a phase make a transition; one that is not stored yet is nobody else's.
 
     Raises:
         Conflict: its state does not allow it, or another was faster.
     """
     old = phase.state
     new = advance_phase(PhaseState(old), event)
-    deed.session.flush()
-    done = deed.session.execute(
-        update(PhaseRow)
-        .where(PhaseRow.experiment == row.id, PhaseRow.name == phase.name, PhaseRow.state == old)
-        .values(state=new.value)
-    )
-    _only_one(done, old)
+    if is_stored(phase):
+        deed.session.flush()
+        mine = (PhaseRow.experiment == row.id, PhaseRow.name == phase.name)
+        done = deed.session.execute(
+            update(PhaseRow).where(*mine, PhaseRow.state == old).values(state=new.value)
+        )
+        _only_one(done, old)
+    else:
+        phase.state = new.value
     record_event(
         deed, row, "phase.state", phase=phase.name, state=new.value, before=old, event=event
     )

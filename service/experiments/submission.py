@@ -17,8 +17,9 @@ from gonogo.planning.configurations import configurations_stamp
 from gonogo.planning.programs import needs
 from gonogo.planning.resolve import ResolvedPlan, build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
+from service.db.insert import insert_new
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
-from service.experiments.course import start_phase
+from service.experiments.course import queue_first_run
 from service.experiments.forecasts import check_labels
 from service.experiments.lifecycle import Deed, lock_experiment, move_phase, record_event
 from service.experiments.origins import Origin
@@ -152,8 +153,6 @@ def create_experiment(
         variant=place.variant if place is not None else None,
         repeat=place.repeat if place is not None else None,
     )
-    deed.session.add(experiment)
-    deed.session.flush()
     phases = [
         PhaseRow(
             experiment=experiment.id,
@@ -165,15 +164,17 @@ def create_experiment(
         )
         for position, phase in enumerate(plan.phases)
     ]
-    deed.session.add_all(phases)
     record_event(deed, experiment, "experiment.state", state=experiment.state, plan=plan.name)
-    if origin is None:
-        run = start_phase(deed, experiment, phases[0], new=True)
-        return Created(experiment=experiment, phases=phases, run=run)
-    for phase in phases[: len(origin.verdicts)]:
-        phase.verdict = origin.verdicts[phase.name]
+    inherited = origin.verdicts if origin is not None else {}
+    for phase in phases[: len(inherited)]:
+        phase.verdict = inherited[phase.name]
         move_phase(deed, experiment, phase, PhaseEvent.INHERIT)
-    run = start_phase(deed, experiment, phases[len(origin.verdicts)], origin.point, new=True)
-    source = lock_experiment(deed, origin.experiment)
-    record_event(deed, source, "experiment.continued", phase=origin.phase, by=experiment.id)
+    first = phases[len(inherited)]
+    move_phase(deed, experiment, first, PhaseEvent.ACTIVATE)
+    insert_new(deed.session, [experiment, *phases])
+    point = origin.point if origin is not None else None
+    run = queue_first_run(deed, experiment, first, point, new=True)
+    if origin is not None:
+        source = lock_experiment(deed, origin.experiment)
+        record_event(deed, source, "experiment.continued", phase=origin.phase, by=experiment.id)
     return Created(experiment=experiment, phases=phases, run=run)

@@ -71,8 +71,13 @@ def test_it_goes_on_after_the_last_checkpoint_of_the_phase_that_failed(
     assert (order.experiment, order.phase, order.reason) == (going, "smoke", "resume")
     assert order.resume_from is not None
     assert (order.resume_from.step, ended.smoke in order.resume_from.path) == (20, True)
-    told = plane.get("/events", limit=1000)["items"]
-    (row,) = [event for event in told if event["type"] == "experiment.continued"]
+    (row,) = plane.wait(
+        lambda: [
+            event
+            for event in plane.get("/events", limit=1000)["items"]
+            if event["type"] == "experiment.continued"
+        ]
+    )
     assert (row["experiment"], row["data"]["by"]) == (ended.id, going)
 
 
