@@ -142,7 +142,12 @@ def measure(count: int, seconds: float, folder: Path, *, scrape: bool, seed: int
     plane = Plane(folder, None)
     quiet_s = WARM_S + (seconds - NOTICED_S - WARM_S) * 0.6
     faults, acceleration = draw_faults(
-        count, RANKS, (quiet_s, seconds - NOTICED_S), max(LEAST_FAULTS, count // 50), seed
+        count,
+        RANKS,
+        (quiet_s, seconds - NOTICED_S),
+        max(LEAST_FAULTS, count // 100),
+        count // 20,
+        seed,
     )
     by_run = {fault.run: fault for fault in faults}
     scraper = Scraper(httpx.Client(base_url=plane.http.base_url))
@@ -233,6 +238,7 @@ def _found(
     commands = {run for row in seen for run in row.commands}
     told = [value for row in seen for value in row.told_s]
     return {
+        "lost_samples": len(latencies),
         "faults": dict(Counter(row.kind.name.lower() for row in faults)),
         "gone_missed": sum(run.id not in lost for run in gone),
         "lost_p50_s": _percentile(latencies, 50),
@@ -307,7 +313,8 @@ def _print(found: list[dict[str, Any]]) -> None:
     for row in found:
         print(
             f"\n{row['runs']} runs × {RANKS} ranks, {row['seconds']} s, {row['messages']} messages,"
-            f" refused {row['refused'] or 'none'}; faults {row['faults']}, at"
+            f" refused {row['refused'] or 'none'}; faults {row['faults']}, the"
+            " mix at"
             f" {row['acceleration']:.3g} times Llama 3's rate"
         )
 

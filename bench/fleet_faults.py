@@ -45,6 +45,7 @@ CAUSES = (
 )
 """Cause, how many of the 419, and what is seen of it."""
 RATE_PER_GPU_H = sum(count for _, count, _ in CAUSES) / GPU_HOURS
+ADDED = "added, to be detected"
 CUT_S = (5.0, 60.0)
 """How long a host is cut off; some shorter than the lease, some longer."""
 
@@ -63,7 +64,7 @@ class Fault:
 
 
 def draw_faults(
-    runs: int, ranks: int, window: tuple[float, float], least: int, seed: int
+    runs: int, ranks: int, window: tuple[float, float], least: int, silent: int, seed: int
 ) -> tuple[list[Fault], float]:
     """Return the faults of a bench, at most one a run, and by how much their rate is accelerated.
 
@@ -71,6 +72,8 @@ def draw_faults(
         runs, ranks: the fleet.
         window: seconds between which faults happen.
         least: how many there are at least; the rate is accelerated to it.
+        silent: so many further hosts fall silent, so that a percentile of their detection rests on
+            more than the mix gives; not counted as accelerated.
         seed: of the draw.
     """
     expected = runs * ranks * RATE_PER_GPU_H * (window[1] - window[0]) / 3600.0
@@ -78,7 +81,8 @@ def draw_faults(
     rng = random.Random(seed)
     weights = [row[1] for row in CAUSES]
     faults = []
-    for run in rng.sample(range(runs), count):
+    chosen = rng.sample(range(runs), min(runs, count + silent))
+    for run in chosen[:count]:
         cause, _, kind = rng.choices(CAUSES, weights)[0]
         faults.append(
             Fault(
@@ -89,4 +93,6 @@ def draw_faults(
                 lasts_s=rng.uniform(*CUT_S) if kind is Kind.CUT else 0.0,
             )
         )
+    for run in chosen[count:]:
+        faults.append(Fault(run=run, at_s=rng.uniform(*window), kind=Kind.GONE, cause=ADDED))
     return faults, count / expected

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from bench.fleet_faults import CAUSES, CUT_S, LEASE_S, RATE_PER_GPU_H, Kind, draw_faults
+from bench.fleet_faults import ADDED, CAUSES, CUT_S, LEASE_S, RATE_PER_GPU_H, Kind, draw_faults
 from bench.fleet_traffic import ALIVE_S, EVERY_S, STEP_S, SimulatedRun
 from gonogo.contract.goodput import Part
 from gonogo.contract.heartbeat import parse_heartbeat
@@ -24,14 +24,18 @@ def test_the_table_of_causes_is_that_of_the_paper() -> None:
 
 
 def test_faults_are_drawn_by_their_mix_one_a_run_and_their_rate_is_told() -> None:
-    faults, acceleration = draw_faults(2000, 8, (20.0, 80.0), 1000, seed=7)
+    faults, acceleration = draw_faults(2000, 8, (20.0, 80.0), 1000, 0, seed=7)
     assert len({fault.run for fault in faults}) == len(faults) == 1000
     assert all(20.0 <= fault.at_s <= 80.0 for fault in faults)
     halted = sum(fault.kind is Kind.HALTED for fault in faults)
     share = sum(count for _, count, kind in CAUSES if kind is Kind.HALTED) / 419
     assert halted / 1000 == pytest.approx(share, abs=0.05)
     assert acceleration == pytest.approx(1000 / (2000 * 8 * RATE_PER_GPU_H / 60.0))
-    assert draw_faults(2000, 8, (20.0, 80.0), 1000, seed=7)[0] == faults
+    assert draw_faults(2000, 8, (20.0, 80.0), 1000, 0, seed=7)[0] == faults
+    more, same = draw_faults(2000, 8, (20.0, 80.0), 1000, 50, seed=7)
+    added = [fault for fault in more if fault.cause == ADDED]
+    assert (len(more), len(added), same) == (1050, 50, acceleration)
+    assert len({fault.run for fault in more}) == len(more)
 
 
 def test_a_simulated_run_says_what_a_reader_understands_without_a_gap() -> None:
