@@ -32,8 +32,7 @@ from torch import Tensor, nn
 from bench.attention import thread_seconds
 from nsa.attention import nsa_attention
 from nsa.config import AttentionConfig, ModelConfig, build_config, load_config
-from nsa.model.attention import NativeSparseAttention
-from nsa.model.rotary import rotation_table
+from nsa.model.transformer import build_attention
 
 
 def _moves(parameter: Tensor) -> bool:
@@ -69,12 +68,11 @@ def build_layers(S: int) -> tuple[Step, Step]:
         num_selected_blocks=attention.n_sel,
         causal=True,
     )
-    ours = NativeSparseAttention(model, attention)
-    table = rotation_table(S, model.head_dim, model.rope_theta)
+    ours = build_attention(config)
     x = torch.randn(1, S, model.dim).requires_grad_()
     return (
         _step_of(theirs, x, [x, *filter(_moves, theirs.parameters())]),
-        _step_of(lambda y: ours(y, table), x, [x, *ours.parameters()]),
+        _step_of(ours, x, [x, *ours.parameters()]),
     )
 
 

@@ -1,169 +1,134 @@
 """Is NSA right and fast on this GPU?
 
-Run from the repository root on a machine with a CUDA device (Triton comes with PyTorch there):
+Run from the repository root on a machine with a CUDA device; Python, PyTorch, Triton, numpy and
+PyYAML are enough, and a C compiler, which Triton asks for:
 
-    python -m bench.gpu                         # everything, a few minutes
-    python -m bench.gpu --only attention --lengths 2048,32768 --json figures.json
+    python -m bench.gpu                              # everything, nine minutes at most
+    python -m bench.gpu --only correctness,attention
+    python -m bench.gpu --device cpu                 # a smoke test: tiny, and no figure of a GPU
 
-1. *proof*: the one that `backend="auto"` goes by on this machine (`python -m nsa.attention.proof`):
-   the Triton backend against the plain equations, forward and backward, in fp32, fp16 and bf16, and
-   against the torch backend in time. Made if there is none; `--again` makes it anew.
-2. *attention*: forward + backward of NSA (each backend) against dense causal SDPA held to
-   FLASH_ATTENTION, and cuDNN's figure beside it: 12 heads, 2 groups, D 64, bf16, medians of at
-   least 20 CUDA-event timings after warm-up. Batch is stated; dense gets its keys repeated to all
-   heads outside the clock.
-3. *model*: tokens/s of whole training steps of the 125M model (forward, backward, clipping, fused
-   AdamW, bf16 compute over fp32 parameters), batch and accumulation stated.
+Every row goes to `$OUT/gpu.jsonl` (else `./gpu.jsonl`, or `--out FOLDER`) the moment it is
+measured, so who ends this early keeps what there is. The stages stand in order of value, each is a
+process of its own with a deadline of its own (bench/on_gpu/plan.py): the machine and its ceilings
+(copy, bf16 product); all bf16 kernels compiled at once; correctness against the plain equations,
+against the torch backend at 8k, 32k and 64k, and bit by bit against itself; attention forward and
+forward + backward at 2k to 64k, eager and as a CUDA graph, beside FLASH_ATTENTION and cuDNN, with
+the break-even; a table of kernels; real steps of the trainer at 2 and 32 sequences; tiles around
+those of the table; and the proofs that `backend="auto"` goes by.
 
-Exit 0 when Triton was right, 1 when it was wrong or its trial failed, 3 when there is no GPU: then
-nothing was measured, and no figure of this page is known.
+The exit code is about correctness alone: 0 when every planned comparison held, 1 when one did not
+or was not made, 3 when there is no GPU: then nothing was measured. Without the stage `correctness`
+it says nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import importlib
+import os
+import secrets
+import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import asdict
+import time
 from pathlib import Path
-from typing import Any
 
-import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
+from bench.on_gpu.plan import GRACE_S, NO_GPU, STAGES, TOTAL_S, Stage, allowance_s, exit_code
 
-from nsa.attention import available_backends
-from nsa.attention.gpu.trial import HEAD_DIM, HEADS, median_ms, nsa_step
-from nsa.attention.proof import device_proof, table
-from nsa.config import build_config, load_config
-from nsa.model import build_model
-from nsa.model.transformer import next_byte_loss
-from nsa.optimizer import build_optimizer
-
-FIELD_TOK_S = 38.0
+_ROOT = Path(__file__).parents[1]
 
 
-def _dense_step(B: int, S: int, kernel: SDPBackend) -> Callable[[], None]:
-    q, k, v, grad = (
-        torch.randn(B, HEADS, S, HEAD_DIM, device="cuda", dtype=torch.bfloat16) for _ in range(4)
+def _run_stage(name: str, device: str, file: Path, run: str, limit_s: float) -> None:
+    """The process of one stage."""
+    began = time.monotonic()
+    import torch
+
+    from bench.on_gpu.rows import Context
+
+    torch.manual_seed(0)
+    if device == "cpu":
+        torch.set_num_threads(1)
+    context = Context(
+        device=torch.device(device),
+        file=file,
+        run=run,
+        left_s=lambda: limit_s - (time.monotonic() - began),
     )
-    leaves = [x.requires_grad_() for x in (q, k, v)]
-
-    def step() -> None:
-        with sdpa_kernel(kernel):
-            out = scaled_dot_product_attention(*leaves, is_causal=True)
-            torch.autograd.grad(out, leaves, grad)
-
-    return step
+    importlib.import_module(f"bench.on_gpu.{name}").run(context)
 
 
-def compare_attention(
-    lengths: tuple[int, ...], batch: int, repeats: int, backends: list[str]
-) -> list[dict[str, Any]]:
-    """Medians of each backend and of dense attention, in ms, and the ratios to flash."""
-    rows = []
-    for S in lengths:
-        steps = {
-            "flash": lambda S=S: _dense_step(batch, S, SDPBackend.FLASH_ATTENTION),
-            "cudnn": lambda S=S: _dense_step(batch, S, SDPBackend.CUDNN_ATTENTION),
-            **{
-                b: lambda S=S, b=b: nsa_step(batch, S, b, torch.bfloat16, torch.device("cuda"))
-                for b in backends
-            },
-        }
-        row: dict[str, Any] = {"S": S, "batch": batch, "repeats": repeats}
-        for name, build in steps.items():
-            try:
-                row[f"{name}_ms"] = median_ms(build(), repeats)
-            except RuntimeError as error:  # a kernel that this GPU or build does not have
-                row[f"{name}_ms"] = None
-                print(f"  {name} at {S}: {str(error).splitlines()[0]}")
-        for backend in backends:
-            if row["flash_ms"] and row[f"{backend}_ms"]:
-                row[f"flash_over_{backend}"] = row["flash_ms"] / row[f"{backend}_ms"]
-        rows.append(row)
-        print(" ", row, flush=True)
-    return rows
+def _start(stage: Stage, given: argparse.Namespace, run: str, limit_s: float) -> dict[str, object]:
+    """Have a stage done by a process of its own; how it ended."""
+    command = [sys.executable, "-m", "bench.gpu", "--stage", stage.name]
+    command += ["--run", run, "--limit", f"{limit_s:.1f}", "--device", given.device]
+    command += ["--out", str(given.out)]
+    began = time.monotonic()
+    try:
+        code: int | None = subprocess.run(
+            command, cwd=_ROOT, timeout=limit_s + GRACE_S, check=False
+        ).returncode
+    except subprocess.TimeoutExpired:
+        code = None
+    seconds = round(time.monotonic() - began, 1)
+    return {"stage": stage.name, "limit_s": round(limit_s, 1), "seconds": seconds, "code": code}
 
 
-def time_model(
-    backend: str, kind: str, batch: int, accumulate: int, repeats: int
-) -> dict[str, Any]:
-    """Tokens/s of whole training steps of the 125M model at S = 2048."""
-    mapping = load_config(Path("m7c_125m"))
-    mapping["attention"] |= {"backend": backend, "kind": kind}
-    config = build_config(mapping)
-    device = torch.device("cuda")
-    model = build_model(config).to(device).train()
-    optimizer = build_optimizer(model, config.optim, device)
-    S = config.model.seq_len
-    tokens = torch.randint(config.model.vocab, (batch, S + 1), device=device)
+def _planned(device: str) -> list[str]:
+    """Names of the comparisons; torch is imported for nothing else here."""
+    import torch
 
-    def step() -> None:
-        for _ in range(accumulate):
-            with torch.autocast("cuda", dtype=torch.bfloat16):
-                logits = model(tokens[:, :-1])
-            (next_byte_loss(logits, tokens[:, 1:]) / accumulate).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), config.optim.clip)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+    from bench.on_gpu.correctness import comparisons
 
-    milliseconds = median_ms(step, repeats)
-    tok_s = batch * accumulate * S / milliseconds * 1e3
-    return {
-        "attention": kind if kind == "dense" else backend, "batch": batch,
-        "accumulate": accumulate, "S": S, "step_ms": milliseconds, "tok_s": tok_s,
-        "times_the_field": tok_s / FIELD_TOK_S,
-        "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
-    }  # fmt: skip
+    return list(comparisons(torch.device(device)))
 
 
-def _figures(args: argparse.Namespace) -> dict[str, Any]:
-    lengths = tuple(int(length) for length in args.lengths.split(","))
-    backends = [b for b in ("triton", "torch") if available_backends("cuda")[b] is None]
-    figures: dict[str, Any] = {
-        "device": torch.cuda.get_device_name(), "torch": torch.__version__, "backends": backends
-    }  # fmt: skip
-    print(figures)
-    if "triton" in backends:
-        print("the proof:", flush=True)
-        proof = device_proof(torch.device("cuda", torch.cuda.current_device()), again=args.again)
-        figures["proof"] = asdict(proof)
-        print(table(proof), flush=True)
-    if args.only in ("all", "attention"):
-        print(f"forward + backward, bf16, batch {args.batch}, median of {args.repeats}, ms:")
-        figures["attention"] = compare_attention(lengths, args.batch, args.repeats, backends)
-    if args.only in ("all", "model"):
-        print("the 125M model, whole steps:")
-        figures["model"] = []
-        for kind, backend in (*(("nsa", b) for b in backends), ("dense", "auto")):
-            torch.cuda.reset_peak_memory_stats()
-            row = time_model(backend, kind, args.model_batch, args.accumulate, args.repeats)
-            figures["model"].append(row)
-            print(" ", row, flush=True)
-    return figures
+def _stages(only: str | None, device: str) -> list[Stage]:
+    names = {stage.name for stage in STAGES} if only is None else set(only.split(","))
+    if unknown := names - {stage.name for stage in STAGES}:
+        known = ", ".join(stage.name for stage in STAGES)
+        raise SystemExit(f"no stage {', '.join(sorted(unknown))}; there are {known}")
+    return [s for s in STAGES if s.name in names and (device != "cpu" or s.without_gpu)]
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Measure, print, and say by the exit code whether it was right."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=["all", "proof", "attention", "model"], default="all")
-    parser.add_argument("--again", action="store_true", help="make the proof anew")
-    parser.add_argument("--lengths", default="2048,4096,8192,16384,32768")
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=20, help="timings of each figure, >= 20")
-    parser.add_argument("--model-batch", type=int, default=16)
-    parser.add_argument("--accumulate", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="also write the figures here")
-    args = parser.parse_args(argv)
-    if not torch.cuda.is_available():
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.gpu", allow_abbrev=False)
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
+    parser.add_argument("--only", help="stages, separated by commas")
+    parser.add_argument("--total", type=float, default=TOTAL_S, help="seconds for everything")
+    parser.add_argument("--device", default="cuda", help="cuda, or cpu for a smoke test")
+    parser.add_argument("--stage", help=argparse.SUPPRESS)
+    parser.add_argument("--run", default=secrets.token_hex(4), help=argparse.SUPPRESS)
+    parser.add_argument("--limit", type=float, default=TOTAL_S, help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    given.out = given.out.resolve()
+    return given
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure stage by stage; returns the exit code."""
+    began = time.monotonic()
+    given = _parse(arguments)
+    file = given.out / "gpu.jsonl"
+    if given.stage:
+        _run_stage(given.stage, given.device, file, given.run, given.limit)
+        return 0
+    import torch
+
+    from bench.on_gpu.rows import append_row, read_rows
+
+    if given.device != "cpu" and not torch.cuda.is_available():
         print("No CUDA device here: nothing was measured, and no GPU figure is claimed.")
-        return 3
-    figures = _figures(args)
-    if args.json:
-        args.json.write_text(json.dumps(figures, indent=1), encoding="utf-8")
-    return 0 if figures.get("proof", {"right": True})["right"] else 1
+        return NO_GPU
+    given.out.mkdir(parents=True, exist_ok=True)
+    stages = _stages(given.only, given.device)
+    for stage in stages:
+        limit_s = allowance_s(stage, time.monotonic() - began, given.total)
+        ended = _start(stage, given, given.run, limit_s) if limit_s else {"stage": stage.name}
+        append_row(file, given.run, "stage", left_out=not limit_s, **ended)
+    if all(stage.name != "correctness" for stage in stages):
+        return 0
+    code = exit_code(read_rows(file, given.run), _planned(given.device))
+    append_row(file, given.run, "end", seconds=round(time.monotonic() - began, 1), code=code)
+    return code
 
 
 if __name__ == "__main__":

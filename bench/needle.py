@@ -26,9 +26,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nsa.attention.module import BRANCHES
 from nsa.config import TrainConfig, build_config, load_config
 from nsa.model import LanguageModel, build_model
-from nsa.model.attention import BRANCHES
 from nsa.model.transformer import next_byte_loss
 from nsa.optimizer import build_optimizer, learning_rate
 

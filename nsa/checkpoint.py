@@ -3,22 +3,25 @@
 `checkpoints/step_000020/` holds `model.pt`, `optimizer.pt`, `state.json` (step, data position,
 digest of the configuration), `rng.pt` and, written last, `manifest.json` with the size and SHA-256
 of each. It is written beside its place, synced, then renamed. A directory that is there is never
-overwritten. Whoever reads one checks the manifest first.
+overwritten. Whoever reads one checks the manifest first. Digests are taken while writing: nothing
+is read back. Sharded ranks write a part each (`nsa.shards`).
 """
 
-import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
 from nsa.errors import BadConfig
+from nsa.sealed_files import seal_of, sync, write_sealed
+from nsa.shards import PEERS_LIMIT_S, await_seals, leave_seal, merged, shard_name
 
 VERSION = 1
 MANIFEST = "manifest.json"
@@ -29,9 +32,11 @@ class Snapshot:
     """Everything a run needs to go on as if it had not stopped.
 
     `next_sequence` is the data position: the number of the first sequence not yet trained on.
-    `rng` holds one generator state per rank. `data` is name and seed of the source, `marks` where
-    each lane of a stream goes on (empty for sources that need none), `loss_scale` that of fp16,
-    `config` the whole configuration, so that the weights can be used without the run.
+    `rng` holds one generator state per rank, `device_rng` that of its GPU (empty on CPUs).
+    `corpus` is the digest of what was trained on, `marks` where each lane of a stream goes on
+    (empty for sources that need none), `loss_scale` that of fp16, `config` the whole
+    configuration, so that the weights can be used without the run. Where `model` and `optimizer`
+    are one rank's part, `shapes` are those of the whole, by kind and name; else it is empty.
     """
 
     step: int
@@ -41,10 +46,12 @@ class Snapshot:
     model: dict[str, Tensor]
     optimizer: dict[str, Any]
     rng: list[Tensor]
-    data: tuple[str, int] = ("", 0)
+    device_rng: list[Tensor] = field(default_factory=list)
+    corpus: str = ""
     marks: list[list[int]] = field(default_factory=list)
     loss_scale: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
+    shapes: dict[str, dict[str, list[int]]] = field(default_factory=dict)
 
 
 def checkpoint_path(run_dir: Path, step: int) -> Path:
@@ -52,15 +59,55 @@ def checkpoint_path(run_dir: Path, step: int) -> Path:
     return run_dir / "checkpoints" / f"step_{step:06d}"
 
 
+def begin_draft(run_dir: Path, step: int) -> Path:
+    """Make room for a checkpoint, beside its place.
+
+    Raises:
+        OSError: the file system refused.
+    """
+    draft = _draft(run_dir, step)
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    return draft
+
+
+def save_part(
+    run_dir: Path,
+    snapshot: Snapshot,
+    rank: int,
+    after_file: Callable[[Path], None] = lambda file: None,
+) -> None:
+    """Write what one of several sharded ranks holds, into the draft that rank 0 has begun.
+
+    Raises:
+        OSError: the file system refused.
+    """
+    draft = _draft(run_dir, snapshot.step)
+    try:
+        files = write_sealed(draft, _part_writers(snapshot, rank), after_file)
+    except OSError as refused:
+        with suppress(OSError):  # then rank 0 waits in vain, and says so
+            leave_seal(draft, rank, {}, refused)
+        raise
+    leave_seal(draft, rank, files)
+
+
 def save_checkpoint(
-    run_dir: Path, snapshot: Snapshot, after_file: Callable[[Path], None] = lambda file: None
+    run_dir: Path,
+    snapshot: Snapshot,
+    after_file: Callable[[Path], None] = lambda file: None,
+    *,
+    begun: bool = False,
+    peers_limit_s: float = PEERS_LIMIT_S,
 ) -> Path:
     """Write a checkpoint; returns its directory, which is whole and durable.
 
     Args:
         run_dir: whose `checkpoints/` it goes to.
-        snapshot: what to write.
+        snapshot: what to write; with `shapes` it is rank 0's part, and the others write theirs.
         after_file: called with each file; what it raises ends the write as a full disk would.
+        begun: the draft is there, and others may be writing into it.
+        peers_limit_s: how long the others may take when this rank is done.
 
     Raises:
         OSError: the file system refused; what was there before is untouched.
@@ -68,25 +115,28 @@ def save_checkpoint(
     place = checkpoint_path(run_dir, snapshot.step)
     if (place / MANIFEST).exists():
         return place
-    draft = place.with_name(f".{place.name}.draft")
-    shutil.rmtree(draft, ignore_errors=True)
+    draft = _draft(run_dir, snapshot.step)
     try:
-        draft.mkdir(parents=True)
-        files = {}
-        for name, write in _writers(snapshot).items():
-            write(draft / name)
-            files[name] = _sealed(draft / name)
-            after_file(draft / name)
+        if not begun:
+            begin_draft(run_dir, snapshot.step)
+        files = write_sealed(draft, _writers(snapshot), after_file)
+        if snapshot.shapes:
+            files |= await_seals(draft, range(1, snapshot.world_size), limit_s=peers_limit_s)
         manifest = {"v": VERSION, "step": snapshot.step, "files": files}
         (draft / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-        _sync(draft / MANIFEST)
-        _sync(draft)
+        sync(draft / MANIFEST)
+        sync(draft)
         draft.rename(place)
-        _sync(place.parent)
+        sync(place.parent)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
     return place
+
+
+def _draft(run_dir: Path, step: int) -> Path:
+    place = checkpoint_path(run_dir, step)
+    return place.with_name(f".{place.name}.draft")
 
 
 def keep_newest(run_dir: Path, count: int) -> None:
@@ -143,71 +193,67 @@ def load_checkpoint(place: Path, expected_step: int | None = None) -> Snapshot:
         if manifest["v"] != VERSION:
             raise BadConfig(f"checkpoint {place} has version {manifest['v']!r}")
         for name, seal in manifest["files"].items():
-            if _seal(place / name) != seal:
+            if seal_of(place / name) != seal:
                 raise BadConfig(f"checkpoint {place}: {name} is not what its manifest says")
         state = json.loads((place / "state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadConfig(f"cannot read checkpoint {place}: {error!r}") from error
     if expected_step not in (None, state["step"]):
         raise BadConfig(f"checkpoint {place} is of step {state['step']}, not {expected_step}")
+    rng = _load(place / "rng.pt")
+    if isinstance(rng, list):  # as it was written before GPUs had theirs
+        rng = {"cpu": rng, "device": []}
     return Snapshot(
         step=state["step"],
         next_sequence=state["next_sequence"],
         config_digest=state["config_digest"],
         world_size=state["world_size"],
-        model=_load(place / "model.pt"),
-        optimizer=_load(place / "optimizer.pt"),
-        rng=_load(place / "rng.pt"),
-        data=tuple(state.get("data", ("", 0))),
+        model=_load_whole(place, "model", state),
+        optimizer=_load_whole(place, "optimizer", state),
+        rng=rng["cpu"],
+        device_rng=rng["device"],
+        corpus=state.get("corpus", ""),
         marks=state.get("marks", []),
         loss_scale=state.get("loss_scale", {}),
         config=state.get("config", {}),
     )
 
 
-def _writers(snapshot: Snapshot) -> dict[str, Callable[[Path], Any]]:
+def _writers(snapshot: Snapshot) -> dict[str, Callable[[BinaryIO], Any]]:
     state = {
         "step": snapshot.step,
         "next_sequence": snapshot.next_sequence,
         "config_digest": snapshot.config_digest,
         "world_size": snapshot.world_size,
-        "data": snapshot.data,
+        "corpus": snapshot.corpus,
         "marks": snapshot.marks,
         "loss_scale": snapshot.loss_scale,
         "config": snapshot.config,
+        "shapes": snapshot.shapes,
     }
+    rng = {"cpu": snapshot.rng, "device": snapshot.device_rng}
     return {
-        "model.pt": lambda file: _save(snapshot.model, file),
-        "optimizer.pt": lambda file: _save(snapshot.optimizer, file),
-        "rng.pt": lambda file: _save(snapshot.rng, file),
-        "state.json": lambda file: file.write_text(json.dumps(state), encoding="utf-8"),
+        **_part_writers(snapshot, 0),
+        "rng.pt": lambda file: torch.save(rng, file),
+        "state.json": lambda file: file.write(json.dumps(state).encode()),
     }
 
 
-def _save(value: Any, file: Path) -> None:
-    """Write through a file of Python's: torch's own tells a full disk as an unexpected position."""
-    with file.open("wb") as opened:
-        torch.save(value, opened)
+def _part_writers(snapshot: Snapshot, rank: int) -> dict[str, Callable[[BinaryIO], Any]]:
+    states = {"model": snapshot.model, "optimizer": snapshot.optimizer}
+    return {
+        shard_name(kind, rank) if snapshot.shapes else f"{kind}.pt": partial(torch.save, state)
+        for kind, state in states.items()
+    }
+
+
+def _load_whole(place: Path, kind: str, state: dict[str, Any]) -> Any:
+    shapes = state.get("shapes", {})
+    if not shapes:
+        return _load(place / f"{kind}.pt")
+    parts = [_load(place / shard_name(kind, rank)) for rank in range(state["world_size"])]
+    return merged(parts, shapes[kind])
 
 
 def _load(file: Path) -> Any:
     return torch.load(file, map_location="cpu", weights_only=True)
-
-
-def _sealed(file: Path) -> dict[str, Any]:
-    _sync(file)
-    return _seal(file)
-
-
-def _seal(file: Path) -> dict[str, Any]:
-    with file.open("rb") as opened:
-        digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    return {"bytes": file.stat().st_size, "sha256": digest}
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

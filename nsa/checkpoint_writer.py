@@ -1,13 +1,20 @@
 """When is a checkpoint written, and what if it cannot be?
 
 All ranks decide alike: by the step they all know, or by rank 0's clock, which the trainer shares.
-Rank 0 writes, the others wait. A write that the file system refuses is told in an `error` line and
-ends nothing: the last good checkpoint stays, and whoever watches decides. Rank 0's line names the
-operating system's error, such as `type: OSError, text: [Errno 28] No space left on device`.
+Training stands still while the state is copied (`nsa.staging`); a thread writes the copy, and the
+`checkpoint` line comes when it is durable, at the end of a later step. One is written at a time:
+the next one, and whoever leaves, waits for it. Rank 0 writes; of sharded models each rank its part,
+if all are on one host and so see one folder.
+
+A write that the file system refuses is told in an `error` line and ends nothing: the last good
+checkpoint stays, and whoever watches decides. Rank 0's line names the operating system's error,
+such as `type: OSError, text: [Errno 28] No space left on device`.
 """
 
 import sys
+import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,10 +23,12 @@ import torch
 
 from nsa.checkpoint import (
     Snapshot,
+    begin_draft,
     checkpoint_path,
     keep_newest,
     later_checkpoints,
     save_checkpoint,
+    save_part,
     sweep,
 )
 from nsa.config import config_digest, config_mapping
@@ -28,8 +37,11 @@ from nsa.faults import Fault
 from nsa.heartbeat import Heartbeat
 from nsa.launch import Cadence
 from nsa.rig import Rig
+from nsa.shards import whole_shapes
+from nsa.staging import Stage
 
 _TEXT_LIMIT = 2000
+_SAVED, _FAILED = 1, 2
 
 
 class CheckpointWriter:
@@ -47,9 +59,10 @@ class CheckpointWriter:
         if rig.ranks.rank == 0:
             sweep(run_dir)
         self._run_dir, self._cadence, self._rig, self._heart = run_dir, cadence, rig, heart
-        self._fault = fault
+        self._fault, self._stage = fault, Stage()
         self._saved_step = rig.resumed_step
         self._saved_at = time.monotonic()
+        self._write: _Write | None = None
 
     def due_by_time(self, now: float) -> bool:
         """Whether `every_s` has passed since the last one (or the start), by this rank's clock."""
@@ -61,76 +74,143 @@ class CheckpointWriter:
         every = self._cadence.every_steps
         return (last and bool(self._cadence)) or (every is not None and step % every == 0)
 
-    def save(self, step: int, marks: torch.Tensor) -> None:
-        """Save the weights that step `step` made; a collective: every rank calls it.
+    def save(self, step: int, marks: torch.Tensor, corpus: str) -> None:
+        """Copy the weights that step `step` made and begin to write them; a collective.
 
         Args:
             step: the last finished step.
             marks: where this rank's part of the data goes on, `Batches.marks(step + 1)`.
+            corpus: the digest of what is trained on.
         """
         if step == self._saved_step:
             return
-        began = time.monotonic()
-        rng = self._rig.ranks.gather(torch.get_rng_state())
-        weights = self._rig.ranks.whole(self._rig.model.state_dict())
-        moments = self._rig.ranks.whole(self._rig.optimizer.state_dict())
-        all_marks = self._rig.ranks.gather(marks) if marks.numel() else []
-        error: Exception | None = None
-        if self._rig.ranks.rank == 0:
-            snapshot = self._snapshot(step, weights, moments, rng, all_marks)
-            error = self._write(snapshot)
-        failed = self._rig.ranks.choose(int(error is not None))
-        self._saved_at = time.monotonic()
-        if failed:
-            self._tell(error)
+        self.finish()
+        began, ranks = time.monotonic(), self._rig.ranks
+        sharded = ranks.backend == "FSDP" and ranks.one_host
+        error = _refused(partial(begin_draft, self._run_dir, step)) if ranks.rank == 0 else None
+        write = _Write(step, self._saved_step, began)
+        self._saved_at, self._saved_step, self._write = began, step, write
+        if ranks.choose(int(error is not None)):
+            write.error = error
+            self.tell(_FAILED)
             return
-        self._saved_step = step
-        place = checkpoint_path(self._run_dir, step).relative_to(self._run_dir)
-        self._heart.beat("checkpoint", path=str(place), dt=round(self._saved_at - began, 6))
+        snapshot = self._snapshot(step, marks, corpus, sharded=sharded)
+        if ranks.rank == 0:
+            write.start(partial(self._write_whole, snapshot))
+        elif sharded:
+            after_file = partial(self._fault.strike_write, step)
+            write.start(partial(save_part, self._run_dir, snapshot, ranks.rank, after_file))
+        write.held_s = time.monotonic() - began
 
-    def _tell(self, error: Exception | None) -> None:
-        """Say why nothing was saved; only rank 0 knows."""
-        if error is None:
-            self._heart.beat("error", type="CheckpointFailure", text="on rank 0")
-        else:
-            name = type(error).__name__
-            self._heart.beat("error", type=name, text=str(error)[:_TEXT_LIMIT] or name)
+    @property
+    def writing(self) -> bool:
+        """Whether one has begun that nobody has told of yet."""
+        return self._write is not None
 
-    def _snapshot(
-        self,
-        step: int,
-        weights: dict[str, torch.Tensor],
-        moments: dict[str, Any],
-        rng: list[torch.Tensor],
-        marks: list[torch.Tensor],
-    ) -> Snapshot:
-        rig = self._rig
+    def written(self) -> int:
+        """What rank 0 knows of the one that is being written: 0 nothing new, else for `tell`."""
+        if self._write is None or self._rig.ranks.rank != 0 or not self._write.ended.is_set():
+            return 0
+        return _SAVED if self._write.error is None else _FAILED
+
+    def tell(self, outcome: int) -> None:
+        """Say on this rank what rank 0 has found `written`."""
+        write, self._write = self._write, None
+        assert write is not None
+        write.ended.wait()
+        place = str(checkpoint_path(self._run_dir, write.step).relative_to(self._run_dir))
+        if outcome == _SAVED:
+            dt, held_s = round(write.ended_at - write.began, 6), round(write.held_s, 6)
+            self._heart.beat("checkpoint", path=place, dt=dt, held_s=held_s)
+            return
+        self._saved_step = write.before
+        error = write.error
+        name = "CheckpointFailure" if error is None else type(error).__name__
+        text = "on rank 0" if error is None else str(error)[:_TEXT_LIMIT] or name
+        self._heart.beat("error", type=name, text=text, path=place)
+
+    def finish(self) -> None:
+        """Wait for what is being written, and say what became of it; a collective."""
+        if self._write is None:
+            return
+        self._write.ended.wait()
+        self.tell(self._rig.ranks.choose(self.written()))
+
+    def _snapshot(self, step: int, marks: torch.Tensor, corpus: str, *, sharded: bool) -> Snapshot:
+        """What this rank writes; a collective."""
+        rig, ranks = self._rig, self._rig.ranks
+        rng = ranks.gather(torch.get_rng_state())
+        device_rng = []
+        if rig.device.type == "cuda":
+            device_rng = ranks.gather(torch.cuda.get_rng_state(rig.device))
+        all_marks = ranks.gather(marks) if marks.numel() else []
+        states: dict[str, Any] = {
+            "model": rig.model.state_dict(),
+            "optimizer": rig.optimizer.state_dict(),
+        }
+        shapes = {kind: whole_shapes(state) for kind, state in states.items()} if sharded else {}
+        if not sharded:
+            states = ranks.whole(states)
+        if not (sharded or ranks.rank == 0):
+            states = {kind: {} for kind in states}
+        staged = self._stage.copy(states)
         return Snapshot(
             step=step,
             next_sequence=step * rig.config.batch.global_seqs,
             config_digest=config_digest(rig.config),
-            world_size=rig.ranks.world_size,
-            model=weights,
-            optimizer=moments,
+            world_size=ranks.world_size,
+            model=staged["model"],
+            optimizer=staged["optimizer"],
             rng=rng,
-            data=(rig.config.data, rig.config.seed),
-            marks=[row for rows in marks for row in rows.tolist()],
+            device_rng=device_rng,
+            corpus=corpus,
+            marks=[row for rows in all_marks for row in rows.tolist()],
             loss_scale=rig.loss_scale.state(),
             config=config_mapping(rig.config),
+            shapes=shapes,
         )
 
-    def _write(self, snapshot: Snapshot) -> Exception | None:
-        """Rank 0's part; returns why it failed, or nothing."""
+    def _write_whole(self, snapshot: Snapshot) -> None:
+        """Rank 0's part, in the thread."""
         engine = self._rig.config.engine
-        try:
-            save_checkpoint(
-                self._run_dir, snapshot, partial(self._fault.strike_write, snapshot.step)
-            )
-        except (OSError, RuntimeError) as error:
-            return error
+        after_file = partial(self._fault.strike_write, snapshot.step)
+        save_checkpoint(self._run_dir, snapshot, after_file, begun=True)
         if engine is not None and engine.keep_checkpoints:
             try:
                 keep_newest(self._run_dir, engine.keep_checkpoints)
             except OSError as error:
                 print(f"old checkpoints stay: {error}", file=sys.stderr)
-        return None
+
+
+class _Write:
+    """One checkpoint on its way to the disk, as this rank sees it.
+
+    A rank that writes nothing has ended from the beginning.
+    """
+
+    def __init__(self, step: int, before: int, began: float) -> None:
+        self.step, self.before, self.began = step, before, began
+        self.held_s = 0.0
+        self.ended_at = began
+        self.error: Exception | None = None
+        self.ended = threading.Event()
+        self.ended.set()
+
+    def start(self, write: Callable[[], None]) -> None:
+        """Write in a thread."""
+        self.ended.clear()
+        threading.Thread(target=self._run, args=(write,), name="checkpoint", daemon=True).start()
+
+    def _run(self, write: Callable[[], None]) -> None:
+        self.error = _refused(write)
+        self.ended_at = time.monotonic()
+        self.ended.set()
+
+
+def _refused(write: Callable[[], object]) -> Exception | None:
+    """Why something could not be written; None when it was."""
+    try:
+        write()
+    except (OSError, RuntimeError) as error:
+        return error
+    return None

@@ -2,8 +2,9 @@
 
 There are no defaults here: a missing key and an unknown key are errors, so that two runs with
 the same digest trained the same thing. The same schema serves `nsa/configs/*.yaml`, the `train`
-object of an order, and whoever writes orders (`python -m nsa.describe --schema`). Two whole
-sections, `engine` and `packing`, may be left out; their absence is part of the digest.
+object of an order, and whoever writes orders (`python -m nsa.describe --schema`). Three whole
+sections, `engine`, `packing` and `loader`, and one key, `attention.compression`, may be left out;
+their absence is part of the digest.
 """
 
 import dataclasses
@@ -13,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import rfc8785
 import yaml
 
+from nsa.canonical import canonical_bytes
 from nsa.errors import BadConfig
-from nsa.fields import Bounds, read
+from nsa.fields import Bounds, optional_fields, read
 from nsa.relations import OF_A_CONFIGURATION, check_relations
 
 # The byte that ends a document, wherever documents are packed one after another.
@@ -76,7 +77,10 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionConfig:
-    """`kind` nsa | dense; the rest are the NSA paper's l, d, l', n and w, in tokens or blocks."""
+    """`kind` nsa | dense; the rest are the NSA paper's l, d, l', n and w, in tokens or blocks.
+
+    `compression` is the paper's φ: mean, which is also what its absence means, or mlp (learned).
+    """
 
     kind: Literal["nsa", "dense"]
     backend: Literal["auto", "reference", "torch", "triton"]
@@ -88,6 +92,7 @@ class AttentionConfig:
         Bounds(at_least=3, at_most=_LARGEST_SIZE, words="at least 3: that many blocks are forced"),
     ]
     w: Size
+    compression: Literal["mean", "mlp"] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +152,29 @@ class PackingConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderConfig:
+    """How texts come over a network; without this section as `AS_IF_ABSENT` says.
+
+    `revision`: the commit of FineWeb-Edu on the hub (`data: fineweb_edu`). `first_batch_limit_s`:
+    how long the first batch of a process may take, index and cold connections included;
+    `batch_limit_s`: how long every other may. `cache_gb`: so much of remote Parquet files is kept
+    in `$XDG_CACHE_HOME/gonogo/row-groups` (2^30 bytes; 0 = nothing).
+    """
+
+    revision: Annotated[
+        str, Bounds(pattern=r"[0-9a-f]{40}", words="a commit: 40 hexadecimal digits")
+    ]
+    first_batch_limit_s: Positive
+    batch_limit_s: Positive
+    cache_gb: NotNegative
+
+    @classmethod
+    def as_if_absent(cls) -> "LoaderConfig":
+        """What the absence of the section amounts to."""
+        return cls(**AS_IF_ABSENT["loader"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
     """Everything that decides the numbers of a run; `params` is what the model must count.
 
@@ -167,6 +195,7 @@ class TrainConfig:
     params: Annotated[int, Bounds(at_least=1)]
     engine: EngineConfig | None = None
     packing: PackingConfig | None = None
+    loader: LoaderConfig | None = None
 
 
 AS_IF_ABSENT: Mapping[str, Mapping[str, Any]] = {
@@ -177,6 +206,12 @@ AS_IF_ABSENT: Mapping[str, Mapping[str, Any]] = {
         "profile_steps": 0,
     },
     "packing": {"documents_apart": False},
+    "loader": {
+        "revision": "87f09149ef4734204d70ed1d046ddc9ca3f2b8f9",
+        "first_batch_limit_s": 180.0,
+        "batch_limit_s": 60.0,
+        "cache_gb": 4.0,
+    },
 }
 """What a section amounts to that is left out: whoever adds one key of it writes these beside it."""
 
@@ -211,10 +246,20 @@ def load_config(file: Path) -> dict[str, Any]:
 
 def config_digest(config: TrainConfig) -> str:
     """SHA-256 (hex) of the RFC 8785 form of the configuration that was built."""
-    return hashlib.sha256(rfc8785.dumps(config_mapping(config))).hexdigest()
+    return hashlib.sha256(canonical_bytes(config_mapping(config))).hexdigest()
 
 
 def config_mapping(config: TrainConfig) -> dict[str, Any]:
     """What `build_config` makes this configuration of."""
-    mapping = dataclasses.asdict(config)
-    return {name: value for name, value in mapping.items() if value is not None}
+    return _stated(config)
+
+
+def _stated(section: Any) -> dict[str, Any]:
+    """A dataclass without what was left out of it."""
+    mapping = {}
+    for name in (field.name for field in dataclasses.fields(section)):
+        value = getattr(section, name)
+        if value is None and name in optional_fields(section.__class__):
+            continue
+        mapping[name] = _stated(value) if dataclasses.is_dataclass(value) else value
+    return mapping

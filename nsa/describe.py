@@ -46,15 +46,17 @@ def describe(config: TrainConfig) -> dict[str, Any]:
 def forward_flops_per_token(model: LanguageModel, config: TrainConfig) -> int:
     """Mean FLOPs of one token's forward pass at the configured sequence length.
 
-    Every weight matrix but the embedding is multiplied once; every query-key pair costs one dot
-    product and one weighted sum of head_dim per head.
+    Every weight matrix but the embedding is multiplied once, a learned compression's for every
+    block and group; every query-key pair costs one dot product and one weighted sum of head_dim per
+    head.
     """
+    shape = config.model
     matrices = sum(
-        parameter.numel()
+        parameter.numel() * (shape.groups / config.attention.d if ".compression." in name else 1)
         for name, parameter in model.named_parameters()
         if parameter.dim() == 2 and not name.startswith("embedding")
+        if not name.endswith(".position")
     )
-    shape = config.model
     pairs = sum(pairs_per_token(config.attention, shape.seq_len).values())
     return round(2 * matrices + 4 * pairs * shape.head_dim * shape.heads * shape.layers)
 

@@ -6,6 +6,9 @@ from nsa.attention.kernels import Kernels, use_kernels
 from nsa.errors import BadConfig
 from nsa.settings import Settings
 
+# With one of them `attention.backend: auto` is torch, and triton and reference are refused.
+_KERNEL_TOGGLES = ("NSA_USE_FA2", "NSA_SDPA_NO_FLASH", "NSA_SDPA_FLASH_ONLY")
+
 
 def choose_device(asked: str, settings: Settings) -> torch.device:
     """This rank's device: a GPU of its own, or the CPU.
@@ -33,7 +36,8 @@ def prepare_torch(device: torch.device, settings: Settings) -> None:
         torch.backends.cudnn.allow_tf32 = True
     else:
         torch.set_num_threads(1)
-    use_kernels(Kernels(flash_attn=settings.on("NSA_USE_FA2")))
+    chosen = [name for name in _KERNEL_TOGGLES if settings.on(name)]
+    use_kernels(Kernels(flash_attn=settings.on("NSA_USE_FA2"), asked_by=" and ".join(chosen)))
     if settings.on("NSA_SDPA_NO_FLASH"):
         torch.backends.cuda.enable_flash_sdp(False)
     if settings.on("NSA_SDPA_FLASH_ONLY"):

@@ -109,8 +109,8 @@ class Fault:
     def leak(self, step: int) -> None:
         """Keep and touch more host memory, so that it is really resident.
 
-        It is mapped by itself: from the heap it could be memory that was freed and never given back,
-        and resident before.
+        It is mapped by itself: from the heap it could be memory that was freed before and is
+        resident still.
         """
         if self.kind == "leak" and step >= self.step:
             block = mmap.mmap(-1, self.mb_per_step * 2**20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

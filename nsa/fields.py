@@ -94,7 +94,7 @@ def read(cls: Any, mapping: Any, path: str) -> Any:
         raise BadConfig(f"{path}: missing key {missing[0]!r}")
     return cls(
         **{
-            name: _value(hint, mapping[name], f"{path}.{name}")
+            name: _value(_stated(cls, name, hint), mapping[name], f"{path}.{name}")
             for name, hint in hints.items()
             if name in mapping
         }
@@ -108,7 +108,7 @@ def schema_of(cls: Any) -> dict[str, Any]:
     return {
         "type": "object",
         "description": (cls.__doc__ or "").partition("\n\n")[0].replace("\n", " ").strip(),
-        "properties": {name: _keywords(hint) for name, hint in hints.items()},
+        "properties": {name: _keywords(_stated(cls, name, hint)) for name, hint in hints.items()},
         "required": [name for name in hints if name not in optional],
         "additionalProperties": False,
     }
@@ -121,15 +121,22 @@ def optional_fields(cls: Any) -> frozenset[str]:
     return frozenset(field.name for field in fields if field.default is not dataclasses.MISSING)
 
 
+def _stated(cls: Any, name: str, hint: Any) -> Any:
+    """The hint of what is there: `None` stands for left out, and is no value that may be given."""
+    if name not in optional_fields(cls):
+        return hint
+    kept = [part for part in typing.get_args(hint) if part is not types.NoneType]
+    return kept[0] if len(kept) == 1 else hint
+
+
 @functools.cache
 def _hints(cls: Any) -> dict[str, Any]:
     return typing.get_type_hints(cls, include_extras=True)
 
 
 def _section(hint: Any) -> Any:
-    """The dataclass of a section, which may be left out but not be null; None of other hints."""
-    parts = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    return next((part for part in parts if dataclasses.is_dataclass(part)), None)
+    """The dataclass of a section; None of other hints."""
+    return hint if dataclasses.is_dataclass(hint) else None
 
 
 def _value(hint: Any, value: Any, path: str) -> Any:

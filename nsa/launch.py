@@ -31,8 +31,9 @@ class Launch:
     `supervised`: somebody writes `.GO`, and decides what a non-finite loss means. `attempt` is the
     order's, where it says one.
     `last_step` is where this run ends, of the `config.steps` that the whole has; None = there.
-    `resume_step` is what the order claims about the checkpoint; None = not claimed. 0 means: take
-    its weights, whatever step they are of, and start from step 1 with nothing else of it.
+    `resume_step` is what the order claims about the checkpoint; None = not claimed. `weights_only`:
+    take its weights, whatever step they are of, and start from step 1 with nothing else of it. An
+    order says that with step 0 (`init_from` of a plan), the command line with --weights-only.
     """
 
     run_dir: Path
@@ -41,6 +42,7 @@ class Launch:
     last_step: int | None = None
     resume_path: Path | None = None
     resume_step: int | None = None
+    weights_only: bool = False
     alive_every_s: float = _DEFAULT_ALIVE_EVERY_S
     checkpoint: Cadence = Cadence()
     fault: str | None = None
@@ -85,7 +87,8 @@ def launch_from_order(file: Path, settings: Settings) -> Launch:
         supervised=True,
         last_step=steps,
         resume_path=None if path is None else run_dir / path,
-        resume_step=step,
+        resume_step=step or None,
+        weights_only=step == 0,
         alive_every_s=_number(_object(order, "heartbeat"), "alive_every_s")
         or _DEFAULT_ALIVE_EVERY_S,
         checkpoint=_cadence(_object(order, "checkpoint")),
@@ -103,14 +106,18 @@ def launch_from_file(
     steps: int | None = None,
     data: str | None = None,
     resume: Path | None = None,
+    weights_only: bool = False,
     checkpoint: Cadence = Cadence(),
     device: str = "auto",
 ) -> Launch:
     """The launch of a configuration file; `steps`, `data`, NSA_LR and NSA_ACCUM override it.
 
     Raises:
-        BadConfig: the file is not a whole configuration, or the directory cannot be made.
+        BadConfig: the file is not a whole configuration, the directory cannot be made, or weights
+            alone are wanted of nothing.
     """
+    if weights_only and resume is None:
+        raise BadConfig("--weights-only needs --resume: whose weights?")
     mapping = load_config(file)
     if steps is not None:
         mapping["steps"] = steps
@@ -128,6 +135,7 @@ def launch_from_file(
         config=config,
         supervised=False,
         resume_path=resume,
+        weights_only=weights_only,
         checkpoint=checkpoint,
         device=device,
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from nsa.config import OptimConfig
 from nsa.scaling import LossScale
@@ -14,10 +14,14 @@ from nsa.scaling import LossScale
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """What one step did: gradient norm before clipping, and whether fp16 had to skip it."""
+    """What one step did, as scalars that may still be on the device.
 
-    grad_norm: float
-    skipped: bool
+    `grad_norm` is the norm before clipping; `skipped` is 1 where the weights did not move: fp16
+    overflowed, or the norm was not finite.
+    """
+
+    grad_norm: Tensor
+    skipped: Tensor
 
 
 def build_optimizer(
@@ -56,7 +60,17 @@ def apply_gradients(
 ) -> Update:
     """Clip the gradients to a norm of `clip`, step at `rate`, and clear them.
 
-    `on_collective` is told before the ranks add up the norm of sharded gradients.
+    Gradients whose norm is not finite move nothing, in any dtype: neither weights nor moments. The
+    fused optimizer leaves that to its kernel, so that nobody waits for the norm; any other has to
+    (on a GPU that is a synchronisation: `engine.fused_adamw: false`).
+
+    Args:
+        model: whose gradients.
+        optimizer: AdamW of `build_optimizer`.
+        loss_scale: of fp16.
+        rate: learning rate of this step.
+        clip: largest norm.
+        on_collective: told before the ranks add up the norm of sharded gradients.
     """
     for group in optimizer.param_groups:
         group["lr"] = rate
@@ -66,9 +80,24 @@ def apply_gradients(
     norm: Any = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
     if hasattr(norm, "full_tensor"):  # of sharded gradients: each rank holds a part of it
         norm = norm.full_tensor()
-    skipped = loss_scale.step(optimizer)
+    if loss_scale.on:
+        skipped = norm.new_tensor(float(loss_scale.step(optimizer)))
+    else:
+        skipped = (~norm.isfinite()).to(torch.float32)
+        _step_unless(skipped, optimizer)
     optimizer.zero_grad(set_to_none=True)
-    return Update(grad_norm=norm.item(), skipped=skipped)
+    return Update(grad_norm=norm, skipped=skipped)
+
+
+def _step_unless(skipped: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    """Step, where `skipped` is 0."""
+    fused: Any = optimizer
+    if optimizer.param_groups[0]["fused"]:
+        fused.found_inf = skipped  # what a GradScaler tells the kernel, too
+        optimizer.step()
+        del fused.found_inf
+    elif not skipped.item():
+        optimizer.step()
 
 
 def learning_rate(step: int, optim: OptimConfig) -> float:

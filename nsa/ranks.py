@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from nsa.errors import BadConfig
 from nsa.model.transformer import LanguageModel
 from nsa.settings import Settings
+from nsa.stopwatch import Moment, Stopwatch
 
 # Above every deadline of a watcher: a collective that waits is the watcher's business.
 _COLLECTIVE_TIMEOUT = timedelta(hours=3)
@@ -44,11 +45,13 @@ class Ranks:
         on_collective: Callable[[], None],
     ) -> None:
         self.rank, self.world_size = settings.rank, settings.world_size
+        self.one_host = settings.local_world_size == settings.world_size
         self.backend = {"ddp": "DDP", "fsdp": "FSDP"}.get(parallel, "single")
         self.wait_s = 0.0
         self._settings, self._device = settings, device
         self._on_collective = on_collective
-        self._reduced_at: float | None = None
+        self._stopwatch = Stopwatch(device)
+        self._reduced_at: Moment | None = None
         self._reduced_bytes = 0
         self._graph_unknown = False
         self._second: Any = None
@@ -136,13 +139,12 @@ class Ranks:
             with net.no_sync():
                 yield
 
-    def backward_wait_s(self, ended_at: float) -> float:
-        """How long the backward pass that ended at `ended_at` waited for its peers, in s.
+    def waits_since(self) -> Moment | None:
+        """When the backward pass began to wait for its peers: at its last reduction's launch.
 
-        Counted from the launch of the last reduction: this rank has computed all its gradients
-        then.
+        This rank has computed all its gradients then. None: it waited for nobody.
         """
-        return 0.0 if self._reduced_at is None else ended_at - self._reduced_at
+        return self._reduced_at
 
     def comm_mb(self) -> float | None:
         """Gradients handed to this rank's collectives in the step, in MB (2^20 bytes).
@@ -160,6 +162,21 @@ class Ranks:
             dist.all_reduce(shared)
             return shared.tolist()
 
+    def add_up_and_read(self, shared: Tensor, own: Tensor) -> tuple[list[float], list[float]]:
+        """The sums of `shared` over all ranks, and this rank's `own`, in one transfer.
+
+        Args:
+            shared: fp64 scalars `[n]` on the device; overwritten.
+            own: fp64 scalars `[m]` on the device.
+        """
+        if self.backend == "single":
+            numbers: list[float] = torch.cat((shared, own)).tolist()
+        else:
+            with self._waiting():
+                dist.all_reduce(shared)
+                numbers = torch.cat((shared, own)).tolist()
+        return numbers[: shared.numel()], numbers[shared.numel() :]
+
     def choose(self, number: int) -> int:
         """Rank 0's number, on every rank."""
         return int(self.add_up([number if self.rank == 0 else 0])[0])
@@ -175,13 +192,13 @@ class Ranks:
         return [tensor.cpu() for tensor in gathered]
 
     def whole(self, state: dict[str, Any]) -> dict[str, Any]:
-        """A state dict without shards, equal on every rank."""
+        """A state dict without shards, on rank 0; others hold what is not sharded alone."""
         if self.backend != "FSDP":
             return state
         from nsa.sharding import whole
 
         with self._waiting():
-            gathered: dict[str, Any] = whole(state)
+            gathered: dict[str, Any] = whole(state, keep=self.rank == 0)
         return gathered
 
     def cut(self, state: dict[str, Any], parameters: Sequence[Tensor]) -> dict[str, Any]:
@@ -206,7 +223,7 @@ class Ranks:
         self.wait_s += time.monotonic() - began
 
     def _note_reduction(self, wire: Tensor) -> None:
-        self._reduced_at = time.monotonic()
+        self._reduced_at = self._stopwatch.now()
         self._reduced_bytes += wire.nbytes
 
     def _average_bucket(

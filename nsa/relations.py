@@ -92,6 +92,15 @@ _SPARSE_MODEL: tuple[Term, ...] = (
     (3, "train.model.layers", "train.model.dim", "train.model.heads"),
     (3, "train.model.layers", "train.model.heads"),
 )
+_BLOCK = ("train.attention.l", "train.model.head_dim")
+_LEARNED_MODEL: tuple[Term, ...] = (
+    *_SPARSE_MODEL,
+    (2, "train.model.layers", *_BLOCK),
+    (4, "train.model.layers", *_BLOCK, "train.model.head_dim"),
+    (4, "train.model.layers", "train.model.head_dim", "train.model.head_dim"),
+    (6, "train.model.layers", "train.model.head_dim"),
+)
+"""With φ of keys and of values: places in the block, and a perceptron twice a head wide."""
 _DENSE_MODEL: tuple[Term, ...] = (*_EVERY_MODEL, (2, *_KEYS_OF_ONE_BRANCH))
 _STATED = "params must be what the model counts, within 2 %"
 
@@ -127,12 +136,19 @@ OF_A_RUN = (
         terms=(("train.config",),),
         text="CONFIG disagrees with train.config",
     ),
-    Relation(
-        left="train.params",
-        relation="about",
-        terms=_SPARSE_MODEL,
-        text=_STATED,
-        when=_SPARSE,
+    *(
+        Relation(
+            left="train.params",
+            relation="about",
+            terms=terms,
+            text=_STATED,
+            when={**_SPARSE, "train.attention.compression": compression},
+        )
+        for compression, terms in (
+            (None, _SPARSE_MODEL),
+            ("mean", _SPARSE_MODEL),
+            ("mlp", _LEARNED_MODEL),
+        )
     ),
     Relation(
         left="train.params",

@@ -1,15 +1,17 @@
 """What must stand before the first step? Device, process group, model, optimizer, batch plan."""
 
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
 from nsa.attention.backends import BackendUnavailableError, choose_backend
 from nsa.checkpoint import Snapshot, load_checkpoint, newest_checkpoint
-from nsa.config import TrainConfig
+from nsa.config import TrainConfig, config_mapping
 from nsa.data import BatchPlan
 from nsa.device import choose_device, prepare_torch
 from nsa.errors import BadConfig
@@ -17,8 +19,11 @@ from nsa.launch import Launch
 from nsa.model import LanguageModel, build_model
 from nsa.optimizer import build_optimizer
 from nsa.ranks import Ranks
+from nsa.resume import check_same_run, differences
 from nsa.scaling import LossScale
 from nsa.settings import Settings
+
+_QUERY_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +32,8 @@ class Rig:
 
     `attention_backend` is what `auto` has become (`dense` where attention is not sparse). `net` is
     `model`, wrapped where gradients are averaged over ranks; `resumed_step` is the last
-    step the weights have seen, `marks` where a stream of data goes on then.
+    step the weights have seen, `marks` where a stream of data goes on then, `corpus` the digest of
+    what they have seen (None: nothing that matters).
     """
 
     config: TrainConfig
@@ -41,6 +47,7 @@ class Rig:
     loss_scale: LossScale
     resumed_step: int
     marks: list[list[int]]
+    corpus: str | None
 
     def compute_dtype(self) -> torch.autocast:
         """The context of a forward pass: 16-bit arithmetic over fp32 weights, or plain fp32."""
@@ -83,9 +90,9 @@ def build_rig(
     net = ranks.wrap(model)
     fused = None if engine is None else engine.fused_adamw
     optimizer = build_optimizer(model, config.optim, device, fused=fused)
-    going_on = snapshot is not None and launch.resume_step != 0
-    if snapshot is not None and going_on:
-        _go_on(snapshot, optimizer, loss_scale, ranks)
+    going_on = None if launch.weights_only else snapshot
+    if going_on is not None:
+        _go_on(going_on, optimizer, loss_scale, ranks, device)
     return Rig(
         config=config,
         plan=plan,
@@ -96,8 +103,9 @@ def build_rig(
         net=net,
         optimizer=optimizer,
         loss_scale=loss_scale,
-        resumed_step=snapshot.step if snapshot is not None and going_on else 0,
-        marks=_marks(snapshot, config) if snapshot is not None and going_on else [],
+        resumed_step=0 if going_on is None else going_on.step,
+        marks=[] if going_on is None else going_on.marks,
+        corpus=None if going_on is None else going_on.corpus,
     )
 
 
@@ -105,7 +113,7 @@ def _attention_backend(config: TrainConfig, device: torch.device) -> str:
     if config.attention.kind == "dense":
         return "dense"
     try:
-        return choose_backend(config.attention.backend, device)
+        return choose_backend(config.attention.backend, device, _QUERY_DTYPES[config.dtype])
     except BackendUnavailableError as error:
         raise BadConfig(str(error)) from error
 
@@ -119,20 +127,16 @@ def _compile(model: LanguageModel, device: torch.device) -> None:
 
 
 def _open_checkpoint(launch: Launch, config: TrainConfig, model: nn.Module) -> Snapshot | None:
-    """Read the checkpoint there may be and load its weights.
-
-    An order that claims step 0 starts a new run from another's weights: they alone must fit.
-    """
+    """Read the checkpoint there may be and load its weights: of the same run, or they alone."""
     if launch.resume_path is None:
         return None
     path = newest_checkpoint(launch.resume_path)
-    weights_only = launch.resume_step == 0
-    snapshot = load_checkpoint(path, None if weights_only else launch.resume_step)
-    if not weights_only:
-        if snapshot.next_sequence != snapshot.step * config.batch.global_seqs:
-            raise BadConfig(f"checkpoint {path} was trained with another batch.global_seqs")
-        if snapshot.step > config.steps:
-            raise BadConfig(f"checkpoint of step {snapshot.step}, but only {config.steps} ordered")
+    snapshot = load_checkpoint(path, launch.resume_step)
+    if launch.weights_only:
+        told = [f"{name} {was!r} → {now!r}" for name, was, now in _changed(snapshot, config)]
+        print(f"weights alone of {path}, step {snapshot.step}", *told, sep="; ", file=sys.stderr)
+    else:
+        check_same_run(str(path), snapshot, config)
     try:
         model.load_state_dict(snapshot.model)
     except RuntimeError as error:
@@ -141,7 +145,11 @@ def _open_checkpoint(launch: Launch, config: TrainConfig, model: nn.Module) -> S
 
 
 def _go_on(
-    snapshot: Snapshot, optimizer: torch.optim.Optimizer, loss_scale: LossScale, ranks: Ranks
+    snapshot: Snapshot,
+    optimizer: torch.optim.Optimizer,
+    loss_scale: LossScale,
+    ranks: Ranks,
+    device: torch.device,
 ) -> None:
     """Load what a run needs besides the weights to go on as if it had not stopped."""
     parameters = [item for group in optimizer.param_groups for item in group["params"]]
@@ -159,8 +167,10 @@ def _go_on(
     loss_scale.load(snapshot.loss_scale)
     if ranks.rank < len(snapshot.rng):
         torch.set_rng_state(snapshot.rng[ranks.rank])
+    if device.type == "cuda" and ranks.rank < len(snapshot.device_rng):
+        torch.cuda.set_rng_state(snapshot.device_rng[ranks.rank], device)
 
 
-def _marks(snapshot: Snapshot, config: TrainConfig) -> list[list[int]]:
-    """Where a stream goes on; nowhere in particular when it is another stream."""
-    return snapshot.marks if snapshot.data == (config.data, config.seed) else []
+def _changed(snapshot: Snapshot, config: TrainConfig) -> Iterator[tuple[str, Any, Any]]:
+    """What the weights are used for that they were not trained for."""
+    return differences(snapshot.config, config_mapping(config)) if snapshot.config else iter(())

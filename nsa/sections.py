@@ -1,7 +1,8 @@
 """What is this rank doing, and for how long has it? Every part of a run is inside a section.
 
 Entering one tells the heartbeat and gives an injected fault its chance; leaving one adds to the
-step's account, which `step_end` reports.
+step's account, which `step_end` reports. The account is made up when the step is over
+(`spent_s`), so that nothing waits for the device in between.
 """
 
 import time
@@ -11,6 +12,7 @@ from typing import Any
 
 from nsa.faults import Fault
 from nsa.heartbeat import Heartbeat
+from nsa.stopwatch import Moment, Stopwatch, between_s
 
 ACCOUNTED = ("data", "forward", "backward", "optimizer", "wait")
 
@@ -18,43 +20,59 @@ ACCOUNTED = ("data", "forward", "backward", "optimizer", "wait")
 class Sections:
     """The sections of one rank.
 
-    `spent_s` is the account of the current step; `label` marks sections for a profiler.
+    `label` marks sections for a profiler; `stopwatch` times them, as soon as there is a device.
     """
 
     def __init__(self, heart: Heartbeat, fault: Fault) -> None:
         self._heart, self._fault = heart, fault
-        self.spent_s: dict[str, float] = {}
         self.began = time.monotonic()
         self.label: Callable[[str], AbstractContextManager[Any]] | None = None
-        self._own_s = 0.0
+        self.stopwatch: Stopwatch | None = None
+        self._spans: list[tuple[str, Moment, Moment]] = []
+        self._waits: list[tuple[str | None, Moment, Moment]] = []
+        self._waited_s = self._own_s = 0.0
         self._delayed: dict[str, float] = {}
 
     def begin_step(self, step: int) -> None:
         """Open a step: its number is in every line from here on."""
         self._heart.step, self._heart.in_step = step, True
-        self.spent_s = dict.fromkeys(ACCOUNTED, 0.0)
+        self._spans, self._waits, self._waited_s = [], [], 0.0
         self._delayed = {}
         self.began = time.monotonic()
 
-    def end_step(self) -> None:
-        """Close the step: sections are announced again."""
+    def spent_s(self) -> dict[str, float]:
+        """The account of the step, in s; to be called when the device has done its work."""
+        spent_s = dict.fromkeys(ACCOUNTED, 0.0)
+        for name, begin, end in self._spans:
+            if name in spent_s:
+                spent_s[name] += between_s(begin, end)
+        for instead_of, begin, end in self._waits:
+            seconds = between_s(begin, end)
+            spent_s["wait"] += seconds
+            if instead_of is not None:
+                spent_s[instead_of] -= seconds
+        spent_s["wait"] += self._waited_s
+        return spent_s
+
+    def end_step(self, spent_s: dict[str, float]) -> None:
+        """Close the step, which took what its account says: sections are announced again."""
         self._heart.in_step = False
-        own_s = sum(self.spent_s.values()) - self.spent_s["wait"] - sum(self._delayed.values())
+        own_s = sum(spent_s.values()) - spent_s["wait"] - sum(self._delayed.values())
         self._own_s = max(0.0, own_s)
-        self.spent_s = {}
 
     @contextmanager
     def enter(self, name: str, *, first_line: str | None = None) -> Iterator[None]:
         """Be in a section; `first_line` is written on entry, before anything can go wrong."""
-        began = time.monotonic()
+        timed = self.stopwatch is not None and self._heart.in_step and name in ACCOUNTED
+        begin = self._now() if timed else None
         with self._heart.in_section(name):
             if first_line is not None:
                 self._heart.beat(first_line)
             self._fault.strike(name, self._heart.step)
             with self.label(name) if self.label else nullcontext():
                 yield
-        if name in self.spent_s:
-            self.spent_s[name] += time.monotonic() - began
+        if begin is not None:
+            self._spans.append((name, begin, self._now()))
 
     def suffer_delay(self, name: str) -> None:
         """Let this section take as much longer as an injected fault says, once a step.
@@ -65,8 +83,15 @@ class Sections:
             self._delayed[name] = self._fault.delay_s(name, self._heart.step, self._own_s)
             time.sleep(self._delayed[name])
 
-    def count_as_wait(self, seconds: float, instead_of: str | None = None) -> None:
-        """Account time spent waiting for peers; `instead_of` takes it off that section."""
-        self.spent_s["wait"] += seconds
-        if instead_of is not None:
-            self.spent_s[instead_of] -= seconds
+    def count_as_wait(self, seconds: float) -> None:
+        """Account time spent waiting for peers."""
+        self._waited_s += seconds
+
+    def waited_since(self, begin: Moment | None, *, instead_of: str) -> None:
+        """Account the time from a moment until now as waiting, and take it off a section."""
+        if begin is not None:
+            self._waits.append((instead_of, begin, self._now()))
+
+    def _now(self) -> Moment:
+        assert self.stopwatch is not None
+        return self.stopwatch.now()

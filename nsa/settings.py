@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from nsa.errors import BadConfig
 
@@ -54,14 +53,24 @@ TOGGLES: dict[str, Toggle] = {
     for toggle in (
         _row("NSA_PREFILL_BATCHED", "1", _FLAG, "0: evaluation decodes token by token (slow)"),
         _row("NSA_SEL_RANGES_V2", "1", _FLAG, "0: that decoding merges ranges in a loop (V1)"),
-        _row("NSA_USE_FA2", "0", _FLAG, "flash-attn's kernels where installed, on GPUs in 16 bits"),
+        _row(
+            "NSA_USE_FA2",
+            "0",
+            _FLAG,
+            "flash-attn's kernels where installed, on GPUs in 16 bits; backend auto is torch",
+        ),
         _row(
             "NSA_SDPA_NO_FLASH",
             "0",
             _FLAG,
-            "switch PyTorch's flash SDPA kernel off; not with flash only",
+            "switch PyTorch's flash SDPA kernel off; not with flash only; backend auto is torch",
         ),
-        _row("NSA_SDPA_FLASH_ONLY", "0", _FLAG, "switch every SDPA kernel but flash off"),
+        _row(
+            "NSA_SDPA_FLASH_ONLY",
+            "0",
+            _FLAG,
+            "switch every SDPA kernel but flash off; backend auto is torch",
+        ),
         _row("NSA_DISABLE_AUX_STATS", "0", _FLAG, "no gate and selection statistics"),
         _row("NSA_TB_DISABLE", "0", _FLAG, "no TensorBoard files"),
         _row("NSA_DISABLE_CSV_LOGS", "0", _FLAG, "no CSV files"),
@@ -187,18 +196,6 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
             if name in _RECORDED_NAMES or name.startswith(_RECORDED_PREFIXES)
         },
     )
-
-
-def cache_folder(environ: Mapping[str, str] | None = None) -> Path | None:
-    """Where this user keeps what can be made again: XDG_CACHE_HOME, else ~/.cache; or nowhere."""
-    environ = os.environ if environ is None else environ
-    chosen = Path(environ.get("XDG_CACHE_HOME", ""))
-    if chosen.is_absolute():
-        return chosen / "gonogo"
-    try:
-        return Path.home() / ".cache" / "gonogo"
-    except RuntimeError:  # a user without a home
-        return None
 
 
 def set_unless_set(variables: Mapping[str, str]) -> dict[str, str]:

@@ -1,8 +1,9 @@
 """How are weights, gradients and moments shared out over the ranks? FSDP2, one unit per block.
 
 Each rank keeps 1/n of every parameter; a block's weights are gathered before it runs, and its
-gradients are averaged and scattered after it has. Checkpoints hold whole tensors (`whole`), so what
-one way of training saved, any other can load (`as_parameters`). To be imported where it is wanted
+gradients are averaged and scattered after it has. What one way of training saved, any other can
+load (`as_parameters`): parts are put together when they are read (`nsa.shards`), or gathered
+(`whole`) where the ranks do not see one folder. To be imported where it is wanted
 only: FSDP takes half a second to load.
 """
 
@@ -50,14 +51,20 @@ def shard(
             module.set_custom_reduce_scatter(reduce_scatter)
 
 
-def whole(value: Any) -> Any:
-    """A state with every sharded tensor whole, on the CPU; a collective, equal on all ranks."""
+def whole(value: Any, *, keep: bool) -> Any:
+    """A state with every sharded tensor whole, on the CPU; a collective.
+
+    Args:
+        value: dicts and lists of tensors and plain values.
+        keep: whether this rank wants them; one that does not holds one tensor at a time.
+    """
     if isinstance(value, DTensor):
-        return value.full_tensor().cpu()
+        gathered = value.full_tensor()
+        return gathered.cpu() if keep else None
     if isinstance(value, dict):
-        return {key: whole(item) for key, item in value.items()}
+        return {key: whole(item, keep=keep) for key, item in value.items()}
     if isinstance(value, list):
-        return [whole(item) for item in value]
+        return [whole(item, keep=keep) for item in value]
     return value
 
 

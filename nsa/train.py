@@ -3,6 +3,8 @@
     python -m nsa.train --order RUN_DIR/order.json
     python -m nsa.train --config FILE --steps N --data NAME --out DIR [--resume PATH]
 
+`--resume` goes on with the same run, or says what differs; `--weights-only` begins anew from there.
+
 With `--order` the run directory is the order's folder, and it waits for `.GO`. A `.HALT` in the run
 directory ends it at the next step, with a checkpoint; one from before `--config` is forgotten.
 Exit codes: 0 done, 3 halted, 4 bad configuration, 5 data failure, 6 non-finite, 1 anything else.
@@ -68,6 +70,11 @@ def parse_launch(arguments: list[str], settings: Settings) -> Launch:
     )
     parser.add_argument("--out", type=Path, help="run directory")
     parser.add_argument("--resume", type=Path, help="a checkpoint's folder, or a run's: its newest")
+    parser.add_argument(
+        "--weights-only",
+        action="store_true",
+        help="begin at step 1 with the weights of --resume and nothing else of it",
+    )
     parser.add_argument("--checkpoint-every", type=_whole_number, help="steps between checkpoints")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     given = parser.parse_args(arguments)
@@ -84,6 +91,7 @@ def parse_launch(arguments: list[str], settings: Settings) -> Launch:
         steps=given.steps,
         data=given.data,
         resume=given.resume,
+        weights_only=given.weights_only,
         checkpoint=Cadence(every_steps=given.checkpoint_every),
         device=given.device,
     )

@@ -20,6 +20,7 @@ from nsa.attention.kernels import flash_share
 from nsa.checkpoint_writer import CheckpointWriter
 from nsa.console import LOG_EVERY_S, Console, write_log
 from nsa.data import Batches, BatchPlan, open_source
+from nsa.data.held_out import NothingHeldOut
 from nsa.errors import DataFailure, Halted, NonFinite
 from nsa.evaluation import held_out_loss
 from nsa.faults import fault_of, toy_instead_of
@@ -28,20 +29,24 @@ from nsa.go import forget, told, wait_for_go
 from nsa.heartbeat import Heartbeat
 from nsa.identity import count_identity
 from nsa.launch import Launch
-from nsa.model.gates import gate_health, gate_rows
+from nsa.model.gates import gate_health, gate_rows, gate_stats
 from nsa.model.selection_stats import selection_rows
 from nsa.model.transformer import next_byte_loss
 from nsa.network import prepare_network
 from nsa.optimizer import Update, apply_gradients, learning_rate
 from nsa.profiling import StepProfiler
+from nsa.resume import check_same_corpus
 from nsa.rig import build_rig
 from nsa.sections import Sections
 from nsa.settings import Settings
 from nsa.stacks import StackDumps
+from nsa.stopwatch import Stopwatch
 
 _ERROR_TEXT_LIMIT = 2000
 _SELECTION_EVERY = 10
-_SKIPPED_LIMIT = 20  # from 65536, twenty halvings leave nothing to scale
+_SKIPPED_LIMIT = 20
+"""So many skipped updates running end the run: from 65536, twenty halvings leave nothing to scale,
+and weights that have not moved through twenty batches will not recover."""
 
 
 class Trainer:
@@ -75,8 +80,10 @@ class Trainer:
         self.sections = Sections(self.heart, self.fault)
         self.step = 0
         self.at_end = ExitStack()
-        self.halt_told = self.checkpoint_due = self.poisoned = False
-        self.skipped_running = 0
+        self.halt_told = self.checkpoint_due = self.doubtful = False
+        self.skipped_running = self.skipped_steps = self.epoch = 0
+        self.checkpoint_told = 0.0
+        self.validates = True
 
     def run(self) -> None:
         """Train to the last step.
@@ -109,6 +116,7 @@ class Trainer:
         self.rig = build_rig(
             self.config, self.plan, self.launch, self.settings, self.heart.count_collective
         )
+        self.sections.stopwatch = Stopwatch(self.rig.device)
         self.step = self.heart.step = self.rig.resumed_step
         if self.fault.second_group:
             self.rig.ranks.open_second_group()
@@ -156,9 +164,13 @@ class Trainer:
         with self.sections.enter("data"):
             began = time.monotonic()
             try:
-                source = open_source(self.config.data, self.config.seed, self.plan.global_seqs)
-                self.batches = Batches(source, self.plan, self.rig.device)
+                config = self.config
+                source = open_source(config.data, config.seed, self.plan.global_seqs, config.loader)
+                self.batches = Batches(source, self.plan, self.rig.device, config.loader)
                 self.at_end.callback(self.batches.close)
+                self.corpus = self.batches.corpus()
+                if self.rig.corpus is not None:
+                    check_same_corpus(self.rig.corpus, self.corpus, config.data)
                 if self.step < self.last_step:
                     self.batches.prepare(self.step + 1, self.rig.marks)
             except DataFailure as error:
@@ -182,16 +194,17 @@ class Trainer:
         tokens = sum(inputs.numel() for inputs, _ in parts) * self.settings.world_size
         with self.sections.enter("log"):
             self.fault.leak(self.step)
-            self._report(loss.item(), update, rate, tokens, fetch_s)
+            self._report(loss, update, rate, tokens, fetch_s)
         self.sections.count_as_wait(self.rig.ranks.wait_s)
+        spent_s = self.sections.spent_s()
         self.heart.beat(
             "step_end",
             dt_step_s=round(time.monotonic() - self.sections.began, 6),
             tokens=tokens,
-            step_sections={name: round(s, 6) for name, s in self.sections.spent_s.items()},
+            step_sections={name: round(s, 6) for name, s in spent_s.items()},
             collective_seq=self.heart.collective_seq,
         )
-        self.sections.end_step()
+        self.sections.end_step(spent_s)
         self.profiler.after_step()
         self.artifacts.dump_memory("post", self.step)
 
@@ -219,13 +232,10 @@ class Trainer:
                         rig.ranks.stand_apart()
                     with rig.compute_dtype():
                         loss = next_byte_loss(rig.net(inputs), targets) / len(parts)
-                    rig.settle()
                     self.sections.suffer_delay("forward")
                 with self.sections.enter("backward"):
                     rig.loss_scale.scale(loss).backward()
-                    rig.settle()
-                    waited_s = rig.ranks.backward_wait_s(time.monotonic())
-                self.sections.count_as_wait(waited_s, instead_of="backward")
+                    self.sections.waited_since(rig.ranks.waits_since(), instead_of="backward")
             shares.append(loss.detach())
         return shares
 
@@ -240,81 +250,139 @@ class Trainer:
                 clip=self.config.optim.clip,
                 on_collective=self.heart.count_collective,
             )
-            rig.settle()
+            if self.fault.kind == "slow":
+                rig.settle()
             self.fault.drag(self.step, time.monotonic() - self.sections.began)
         return update
 
     def _report(
-        self, loss: float, update: Update, rate: float, tokens: int, fetch_s: float
+        self, loss: Tensor, update: Update, rate: float, tokens: int, fetch_s: float
     ) -> None:
-        """Average the loss, learn rank 0's decisions, write the progress line."""
+        """Average the loss, learn rank 0's decisions, write the progress line.
+
+        All that the device knows of the step comes in one transfer, the step's only wait for it.
+        """
+        rig, gates_L2 = self.rig, gate_stats(self.rig.model)
         leads = self.settings.rank == 0
         halt = leads and told(self.launch.run_dir, "HALT")
         due = leads and self.writer.due_by_time(time.monotonic())
-        loss, halts, dues = self.rig.ranks.add_up(
-            [loss / self.settings.world_size, float(halt), float(due)]
+        decided = torch.tensor([halt, due, self.writer.written()], dtype=torch.float64)
+        share = loss.double().reshape(1) / self.settings.world_size
+        own = torch.stack((update.grad_norm.double(), update.skipped.double()))
+        shared, (norm, skipped, *gate_numbers) = rig.ranks.add_up_and_read(
+            torch.cat((share, decided.to(rig.device, non_blocking=True))),
+            torch.cat((own, gates_L2.double().flatten())),
         )
+        mean_loss, halts, dues, self.checkpoint_told = shared
         self.halt_told, self.checkpoint_due = halts > 0, dues > 0
-        self._judge_numbers(loss, update)
-        memory, gates = memory_report(self.rig.device), gate_rows(self.rig.model)
+        self._judge_numbers(mean_loss, norm, bool(skipped))
+        memory, gates = memory_report(rig.device), gate_rows(gate_numbers)
         tok_s = tokens / (time.monotonic() - self.sections.began)
         fields: dict[str, Any] = {
-            "loss": loss,
-            "grad_norm": update.grad_norm,
+            "loss": mean_loss,
+            "grad_norm": norm,
             "lr": rate,
             "toks_per_s": self.fault.told_speed(self.step, tok_s),
             "dt_fetch_s": round(fetch_s, 6),
             **{name: memory[name] for name in ("gpu_mem_alloc", "gpu_mem_reserved", "host_rss_mb")},
             **gate_health(gates),
+            **self._epoch(),
+            **self._skips(mean_loss, bool(skipped)),
         }
-        if self.rig.loss_scale.on:
-            fields |= {"loss_scale": self.rig.loss_scale.value(), "skipped": update.skipped}
         told_where_known = {
-            "comm_mb": self.rig.ranks.comm_mb(),
+            "comm_mb": rig.ranks.comm_mb(),
             "flash_share": flash_share(counters.snapshot()),
         }
         fields |= {name: value for name, value in told_where_known.items() if value is not None}
         self.heart.beat("progress", **fields)
-        selection = selection_rows(self.rig.model) if self._selection_due() else ()
+        selection = selection_rows(rig.model) if self._selection_due() else ()
         self.artifacts.log_step({"step": self.step, **fields}, gates, selection)
         if self.console is not None:
             self.console.tell_step(self.step, fields)
+
+    def _skips(self, loss: float, skipped: bool) -> dict[str, Any]:
+        """What the progress line says of updates that were left out.
+
+        `skipped` excuses the numbers of a step, so it is not said of a loss that is not finite
+        outside fp16: that is no overflow, though the weights did not move.
+        """
+        told: dict[str, Any] = {}
+        if self.rig.loss_scale.on:
+            told = {"loss_scale": self.rig.loss_scale.value(), "skipped": skipped}
+        elif skipped and math.isfinite(loss):
+            told = {"skipped": True}
+        return told | ({"skipped_steps": self.skipped_steps} if self.skipped_steps else {})
+
+    def _epoch(self) -> dict[str, int]:
+        """Which pass over the corpus this rank is in; the log says when one begins."""
+        epoch = self.batches.epoch
+        if 1 <= self.epoch < epoch:
+            self._log(f"epoch {epoch} begins: all of {self.config.data} has been trained on")
+        self.epoch = epoch
+        return {"epoch": epoch} if epoch else {}
+
+    def _log(self, text: str) -> None:
+        if self.console is not None:
+            self.console.tell(text)
 
     def _selection_due(self) -> bool:
         """Selection statistics are looked at now and then: all layers, under 1 % of the time."""
         off = self.settings.on("NSA_DISABLE_AUX_STATS") or self.settings.on("NSA_DISABLE_CSV_LOGS")
         return self.settings.rank == 0 and not off and self.step % _SELECTION_EVERY == 1
 
-    def _judge_numbers(self, loss: float, update: Update) -> None:
-        """Are the weights still good? fp16 may skip a step, but not one after another for ever."""
-        self.skipped_running = self.skipped_running + 1 if update.skipped else 0
-        finite = math.isfinite(loss) and math.isfinite(update.grad_norm)
-        if self.skipped_running >= _SKIPPED_LIMIT or not (finite or update.skipped):
-            self.poisoned = True
+    def _judge_numbers(self, loss: float, norm: float, skipped: bool) -> None:
+        """Are the weights still good? A step may be skipped, but not one after another for ever."""
+        self.skipped_steps += skipped
+        self.skipped_running = self.skipped_running + 1 if skipped else 0
+        excused = skipped and (self.rig.loss_scale.on or math.isfinite(loss))
+        self.doubtful = not (excused or (math.isfinite(loss) and math.isfinite(norm)))
 
     def _between_steps(self) -> None:
         """Leave, save or evaluate, where it is time for it."""
-        if self.poisoned and not self.launch.supervised:
+        if self.checkpoint_told:
+            with self.sections.enter("checkpoint"):
+                self.writer.tell(int(self.checkpoint_told))
+        if self.skipped_running >= _SKIPPED_LIMIT:
+            self._wait_for_checkpoint()
             self.rig.ranks.leave_together()
-            raise NonFinite(f"loss or gradient norm is not finite at step {self.step}")
+            raise NonFinite(
+                f"loss or gradient norm is not finite at step {self.step}, and "
+                f"{self.skipped_running} updates running were skipped"
+            )
         last = self.step == self.last_step
         halts = self.halt_told and not last
         if halts:
             self.heart.beat("halt_seen")
-        if not self.poisoned and (
+        if not self.doubtful and (
             halts or self.checkpoint_due or self.writer.due_by_step(self.step, last=last)
         ):
             with self.sections.enter("checkpoint"):
-                self.writer.save(self.step, self.batches.marks(self.step + 1))
+                self.writer.save(self.step, self.batches.marks(self.step + 1), self.corpus)
+        if halts or last:
+            self._wait_for_checkpoint()
         if halts:
             self.rig.ranks.leave_together()
             raise Halted(f"halted after step {self.step}")
         every_steps = self.config.eval.every_steps
-        if every_steps and self.step % every_steps == 0:
-            with self.sections.enter("eval"):
-                began = time.monotonic()
+        if self.validates and every_steps and self.step % every_steps == 0:
+            self._evaluate()
+
+    def _wait_for_checkpoint(self) -> None:
+        """Before leaving: what is being written is written, and told."""
+        if self.writer.writing:
+            with self.sections.enter("checkpoint"):
+                self.writer.finish()
+
+    def _evaluate(self) -> None:
+        """Tell the held-out loss; a corpus that holds nothing out is told once, and has none."""
+        with self.sections.enter("eval"):
+            began = time.monotonic()
+            try:
                 loss = held_out_loss(self.rig, self.batches, self.config.eval.batches)
-                self.heart.beat("eval", val_loss=loss, dt=round(time.monotonic() - began, 6))
-                if self.console is not None:
-                    self.console.tell(f"validation after step {self.step}: loss {loss:.4f}")
-                self.artifacts.log_evaluation(self.step, loss)
+            except NothingHeldOut as nothing:  # on every rank: they read one stream
+                self.validates = False
+                self._log(f"no validation: {nothing}")
+                return
+            self.heart.beat("eval", val_loss=loss, dt=round(time.monotonic() - began, 6))
+            self._log(f"validation after step {self.step}: loss {loss:.4f}")
+            self.artifacts.log_evaluation(self.step, loss)

@@ -18,6 +18,7 @@ import typer
 
 from gonogo.cli.exits import Exit
 from gonogo.cli.output import duration, err, out, print_fields, print_json, print_table
+from gonogo.cli.simulated_parts import DoneParts
 from gonogo.contract.errors import Corrupt, NotFound, Rejected
 from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
 from gonogo.contract.order import Order
@@ -74,6 +75,9 @@ def simulate(
     runs: Annotated[
         Path | None, typer.Option(help="Recorded healthy run directories below this, perturbed.")
     ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="File of the parts that are done: go on with it.")
+    ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; all cores.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -82,7 +86,7 @@ def simulate(
     cells = pool_cells() if pool else cells_of(hours, steps, counts)
     parts = plan_parts(cells, seed=seed, noise=noise.value, healthy_only=healthy_only)
     began = time.monotonic()
-    tally = Tally.of([*_simulated(parts, jobs), *_perturbed(runs, seed, noise.value)])
+    tally = Tally.of([*_simulated(parts, jobs, resume), *_perturbed(runs, seed, noise.value)])
     document = {
         "seed": seed,
         "noise": noise.value,
@@ -101,42 +105,46 @@ def simulate(
     raise typer.Exit(Exit.OK if sound else Exit.UNEXPECTED)
 
 
-def _simulated(parts: Sequence[Part], jobs: int | None) -> list[Tally]:
-    """Return every part's tally, the costly parts first."""
+def _simulated(parts: Sequence[Part], jobs: int | None, resume: Path | None) -> list[Tally]:
+    """Return every part's tally, the costly parts first; what `resume` holds is not redone."""
     jobs = jobs or os.cpu_count() or 1
-    ordered = sorted(parts, key=lambda part: part.cost, reverse=True)
-    whole, done, began = sum(part.cost for part in parts), 0.0, time.monotonic()
-    told, tallies = began, []
-    for cost, tally in _worked(ordered, min(jobs, len(parts) or 1)):
+    file = None if resume is None else DoneParts(resume)
+    known = dict(file.of(parts)) if file is not None else {}
+    left = sorted((p for p in parts if p not in known), key=lambda part: part.cost, reverse=True)
+    whole, done, began = sum(part.cost for part in left), 0.0, time.monotonic()
+    told, tallies = began, list(known.values())
+    for part, tally in _worked(left, min(jobs, len(left) or 1)):
         tallies.append(tally)
+        if file is not None:
+            file.add(part, tally)
         for halt in tally.halts:
             err.print(f"halted: {halt}", highlight=False, markup=False, soft_wrap=True)
-        done += cost
+        done += part.cost
         now = time.monotonic()
         if now - told >= TELL_EVERY_S:
             told = now
-            left = (now - began) * (whole - done) / done
+            left_s = (now - began) * (whole - done) / done
             hours = sum(row.run_hours for row in tallies)
             halts = sum(len(row.halts) for row in tallies)
             err.print(
                 f"{len(tallies)} of {len(parts)} runs, {hours:.0f} run-hours, {halts} halted,"
-                f" about {duration(left)} left",
+                f" about {duration(left_s)} left",
                 highlight=False,
             )
     return tallies
 
 
-def _worked(parts: Sequence[Part], jobs: int) -> Iterable[tuple[float, Tally]]:
-    """Yield each part's cost and tally as it is done."""
+def _worked(parts: Sequence[Part], jobs: int) -> Iterable[tuple[Part, Tally]]:
+    """Yield each part and its tally as it is done."""
     if jobs == 1:
-        yield from ((part.cost, simulate_part(part)) for part in parts)
+        yield from ((part, simulate_part(part)) for part in parts)
         return
     with ProcessPoolExecutor(
         jobs, mp_context=get_context("spawn"), initializer=die_with_parent
     ) as pool:
         running = {pool.submit(simulate_part, part): part for part in parts}
         for future in as_completed(running):
-            yield running[future].cost, future.result()
+            yield running[future], future.result()
 
 
 def _perturbed(folder: Path | None, seed: int, noise: str) -> list[Tally]:

@@ -101,6 +101,8 @@ def checkpoints_in(tick: Tick) -> list[CheckpointSeen] | None:
 
 def checkpoints_of(payload: Any) -> list[CheckpointSeen] | None:
     """Return the checkpoints in a payload; None when it cannot be read."""
+    if payload is None:
+        return None
     try:
         return _CHECKPOINTS.validate_python(payload)
     except ValidationError:

@@ -80,6 +80,8 @@ class Order(Recorded):
     """Last step of this run: the phase's own (`train.steps`), or, of a rerun that answers whether a
     failure comes again, an earlier one. Null: nobody says, so none can be complete."""
     world_size: Annotated[int, Field(ge=1, le=MOST_RANKS)]
+    nodes: Annotated[int, Field(ge=1, le=MOST_RANKS)] = 1
+    """On how many hosts the ranks run, the same number on each; no rule depends on it."""
     profile: str
     entry: str | None = "nsa.train"
     """Module or script that torchrun starts once a rank; null where there is a command."""
@@ -134,9 +136,20 @@ class Order(Recorded):
         """The step after which none is owed; one beyond all where nobody says."""
         return MOST_STEPS if self.steps is None else self.steps
 
+    @property
+    def ranks_per_node(self) -> int:
+        """How many ranks one host has."""
+        return self.world_size // self.nodes
+
+    def node_of(self, rank: int) -> int:
+        """Return the node on which a rank runs."""
+        return rank // self.ranks_per_node
+
     def document(self) -> dict[str, Any]:
         """Return the JSON form of order.json: unset watch settings and thresholds stay unsaid."""
         document = self.model_dump(mode="json")
+        if self.nodes == 1:
+            del document["nodes"]
         document["watch"] = self.watch.model_dump(mode="json", exclude_unset=True)
         document["gate"] = [row.model_dump(mode="json", exclude_unset=True) for row in self.gate]
         return document

@@ -45,6 +45,7 @@ class OutcomeCode(StrEnum):
     WATCHER_FAILED = "watcher_failed"
     KEEPER_LOST = "keeper_lost"
     WORKER_LOST = "worker_lost"
+    NODE_LOST = "node_lost"
     PREEMPTED = "preempted"
     ISOLATED = "isolated"
     DEADLINE = "deadline"
@@ -70,6 +71,7 @@ CLASS_OF: dict[OutcomeCode, OutcomeClass] = {
     OutcomeCode.WATCHER_FAILED: OutcomeClass.INFRA,
     OutcomeCode.KEEPER_LOST: OutcomeClass.INFRA,
     OutcomeCode.WORKER_LOST: OutcomeClass.INFRA,
+    OutcomeCode.NODE_LOST: OutcomeClass.INFRA,
     OutcomeCode.PREEMPTED: OutcomeClass.INFRA,
     OutcomeCode.ISOLATED: OutcomeClass.INFRA,
     OutcomeCode.CANCELLED: OutcomeClass.OPERATOR,

@@ -75,6 +75,8 @@ class ExitRecord(Recorded):
     program did not end by itself."""
     left: list[Unended] = Field(default_factory=list)
     """What could not be ended within a minute; it is swept on, and holds its devices until then."""
+    unheard: list[Count] = Field(default_factory=list)
+    """Nodes, of a run with several, that have not said how their part ended."""
 
 
 PREFLIGHT_CHECKS = (

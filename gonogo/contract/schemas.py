@@ -16,6 +16,7 @@ from gonogo.contract.device import DeviceSample
 from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Heartbeat
+from gonogo.contract.node import NodeExit, NodeLine
 from gonogo.contract.order import Order
 from gonogo.contract.output import Outputs
 from gonogo.contract.plan import Plan
@@ -34,6 +35,8 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     "rules": Rules,
     "tick": Tick,
     "device": DeviceSample,
+    "node_line": NodeLine,
+    "node_exit": NodeExit,
     "cli": Outputs,
 }
 

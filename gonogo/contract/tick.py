@@ -75,6 +75,28 @@ class StackProbe(Recorded):
     """CPU seconds of the main thread so far."""
 
 
+class NodeState(StrEnum):
+    """What the watcher knows of a node."""
+
+    HEARD = "heard"
+    SILENT = "silent"
+    """Nothing comes from it: what its ranks do is unknown."""
+    LOST = "lost"
+    """It is proven to have ended, and has not said so itself."""
+    ENDED = "ended"
+    """It has said how its part ended."""
+
+
+class NodeProbe(Recorded):
+    """What became of one node of a run that has several; told when it changes."""
+
+    node: Count
+    state: NodeState
+    host: str = ""
+    text: str = ""
+    """Why it is certain that it has ended."""
+
+
 class WatchStart(Recorded):
     """Which run is watched, by which watcher: on the first tick of each watcher process."""
 
@@ -134,5 +156,7 @@ class Tick(Recorded):
     """Rank → how far it had been read, of the ranks that brought lines with this tick."""
     files: dict[str, FileSeal] = Field(default_factory=dict)
     """Files that were complete and read for the first time, such as `exit.json`."""
+    nodes: list[NodeProbe] = Field(default_factory=list)
+    """What changed with the nodes of a run that has several."""
     prev: str | None = None
     """Digest of the recorded tick before this one; null on the first."""

@@ -34,6 +34,8 @@ class EndRequest:
     text: str = ""
     key: str | None = None
     until_mono: float | None = None
+    leave_s: float | None = None
+    """The same as seconds from when a keeper reads it: on another node, clocks are others."""
     grace_s: float = 1.0
     dump: bool = True
 

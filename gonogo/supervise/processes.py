@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TOKEN_NAME = "GONOGO_RUN"
+NODE_NAME = "GONOGO_RUN_NODE"
+"""The same with the node, `{run id}/{node}`, where a run has several: two of them may be one host's
+(containers, namespaces), and each keeper ends its own."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36

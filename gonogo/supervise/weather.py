@@ -56,10 +56,15 @@ class Weather:
 
 
 class Reserve:
-    """Room for the last words of a run, held from its start."""
+    """Room for the last words of a run, held from its start.
 
-    def __init__(self, run_dir: Path) -> None:
-        self._path = run_dir / RESERVE_NAME
+    Args:
+        run_dir: the run's directory.
+        name: of the file; each node of a run has its own.
+    """
+
+    def __init__(self, run_dir: Path, name: str = RESERVE_NAME) -> None:
+        self._path = run_dir / name
 
     def hold(self) -> None:
         """Take the room.

@@ -12,19 +12,27 @@
 
 from nsa.attention.backends import BackendUnavailableError, available_backends
 from nsa.attention.cache import NsaCache, Sizes
+from nsa.attention.compression import Compression, MeanCompression, MlpCompression
 from nsa.attention.decode import decode, prefill
 from nsa.attention.kernels import Kernels, dense_attention, use_kernels
+from nsa.attention.module import NativeSparseAttention
 from nsa.attention.operation import nsa_attention
+from nsa.attention.varlen import nsa_attention_varlen
 
 __all__ = [
     "BackendUnavailableError",
+    "Compression",
     "Kernels",
+    "MeanCompression",
+    "MlpCompression",
+    "NativeSparseAttention",
     "NsaCache",
     "Sizes",
     "available_backends",
     "decode",
     "dense_attention",
     "nsa_attention",
+    "nsa_attention_varlen",
     "prefill",
     "use_kernels",
 ]

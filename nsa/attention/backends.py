@@ -10,12 +10,13 @@ import functools
 import importlib.util
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from nsa.attention.gpu.verdict import Proof, judge_proof
+from nsa.attention.choice import Choice, Proof, choose_by_proof
+from nsa.attention.kernels import Kernels, asked_kernels
+from nsa.attention.settings import c_compiler
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +27,6 @@ class BackendUnavailableError(ValueError):
 
 # Half precision on tensor cores, and the first with a bf16 unit.
 _OLDEST_CAPABILITY = (8, 0)
-_TOO_OLD = "its kernels need compute capability 8.0"
 _WIDEST_HEAD = 256
 _WIDEST_BLOCK = 128
 # One block of keys and one of values must fit into shared memory beside the queries: in 163 KB, as
@@ -48,7 +48,9 @@ def _triton_reason(device: torch.device) -> str | None:
     if device.type != "cuda":
         return f"its kernels need CUDA, not {device.type} (or TRITON_INTERPRET=1, for tests)"
     if torch.cuda.get_device_capability(device) < _OLDEST_CAPABILITY:
-        return _TOO_OLD
+        return "its kernels need compute capability 8.0"
+    if c_compiler() is None:
+        return "Triton needs a C compiler (gcc, clang, or one that CC names), and there is none"
     return None
 
 
@@ -111,75 +113,81 @@ def available_backends(device: torch.device | str = "cpu") -> dict[str, str | No
     return {name: reason(torch.device(device)) for name, reason in _REASONS.items()}
 
 
-class Chosen(NamedTuple):
-    """Who serves, and why: empty where it is the preferred backend of `auto`."""
-
-    backend: str
-    reason: str = ""
+@functools.cache
+def _announce(kind: str, choice: Choice) -> None:
+    why = f" ({choice.reason})" if choice.reason else ""
+    logger.info("attention backend for %s: %s%s", kind, choice.path, why)
 
 
 @functools.cache
-def _announce(kind: str, chosen: Chosen) -> None:
-    why = f" ({chosen.reason})" if chosen.reason else ""
-    logger.info("attention backend for %s: %s%s", kind, chosen.backend, why)
-
-
-@functools.cache
-def _proof(device: torch.device) -> Proof | str:
+def _proof(device: torch.device, dtype: torch.dtype) -> Proof | str:
     """The proof of a GPU, or why none is asked for."""
-    if importlib.util.find_spec("triton") is None:
-        return "Triton is not installed"
-    if torch.cuda.get_device_capability(device) < _OLDEST_CAPABILITY:
-        return _TOO_OLD
+    if (reason := _triton_reason(device)) is not None:
+        return reason
     from nsa.attention.proof import device_proof  # starts a process: nothing for a CPU
 
-    return device_proof(device)
+    return device_proof(device, dtype)
 
 
-def judge_device(
-    device: torch.device,
-    proof: Proof | str | None,
-    dtype: str | None = None,
-    call_reason: str | None = None,
-) -> Chosen:
+def judge_device(device: torch.device, proof: Proof | str | None) -> Choice:
     """What `auto` is.
 
     Args:
         device: Where the tensors live.
-        proof: That of a GPU, or why there is none.
-        dtype: Of the call, None to ask for the device.
-        call_reason: Why Triton cannot serve the call, None if it can.
+        proof: That of a GPU in the dtype of the call, or why there is none.
     """
-    if _torch_reason(device) is not None:
-        return Chosen("reference", f"torch is {_torch_reason(device)}")
+    if (reason := _torch_reason(device)) is not None:
+        return Choice("reference", f"torch is {reason}")
     if proof is None:
-        return Chosen("torch")
-    if isinstance(proof, str):
-        return Chosen("torch", proof)
-    return Chosen(*judge_proof(proof, dtype, call_reason))
+        return Choice("torch")
+    return Choice("torch", proof) if isinstance(proof, str) else choose_by_proof(proof)
 
 
-def _auto(device: torch.device, dtype: str | None = None, call_reason: str | None = None) -> Chosen:
-    proof = None
+def _auto(
+    device: torch.device, dtype: torch.dtype, kernels: Kernels, call_reason: str | None = None
+) -> Choice:
+    proof: Proof | str | None = None
     if device.type == "cuda":
         index = torch.cuda.current_device() if device.index is None else device.index
-        proof = _proof(torch.device("cuda", index))
-    chosen = judge_device(device, proof, dtype, call_reason)
-    _announce(device.type, chosen)
-    return chosen
+        proof = _asked_by(kernels) or call_reason or _proof(torch.device("cuda", index), dtype)
+    choice = judge_device(device, proof)
+    if choice == ("torch", "") and kernels.chosen:
+        choice = Choice("torch", _asked_by(kernels))
+    _announce(device.type, choice)
+    return choice
 
 
-def choose_backend(requested: str, device: torch.device) -> str:
+def _asked_by(kernels: Kernels) -> str:
+    """Why the backend that calls foreign kernels serves, empty where nobody has asked for them."""
+    return f"{kernels.asked_by or 'the caller'} chooses its kernels" if kernels.chosen else ""
+
+
+def choose_backend(
+    requested: str, device: torch.device, dtype: torch.dtype, kernels: Kernels | None = None
+) -> str:
     """Resolve `auto`, or check that the requested backend can serve.
 
-    On a GPU the first `auto` of a machine makes its proof, which takes minutes.
+    On a GPU the first `auto` of a machine makes its proof, which takes a minute.
+
+    Args:
+        requested: auto, reference, torch or triton.
+        device: Where the tensors will live.
+        dtype: That the queries will have.
+        kernels: Foreign kernels that are asked for; default what `use_kernels` was given.
 
     Raises:
-        BackendUnavailableError: Unknown name, or a backend that cannot serve this device.
+        BackendUnavailableError: Unknown name, a backend that cannot serve this device, or one that
+            calls no foreign kernels where some are asked for.
     """
+    kernels = asked_kernels() if kernels is None else kernels
     if requested == "auto":
-        return _auto(device).backend
+        return _auto(device, dtype, kernels).path
     if requested in _REASONS and (reason := _REASONS[requested](device)) is None:
+        if kernels.chosen and requested != "torch":
+            raise BackendUnavailableError(
+                f"attention backend {requested!r} calls no foreign kernels, "
+                f"but {_asked_by(kernels)}: take auto or torch"
+            )
         return requested
     serving = [name for name, reason in available_backends(device).items() if reason is None]
     why = (
@@ -190,18 +198,18 @@ def choose_backend(requested: str, device: torch.device) -> str:
     raise BackendUnavailableError(f"{why}; available here: auto, {', '.join(serving)}")
 
 
-def choose_for_call(requested: str, q: Tensor, groups: int, l_sel: int) -> Chosen:
-    """Who serves one call; arguments as `triton_call_reason`.
+def choose_for_call(requested: str, q: Tensor, groups: int, l_sel: int, kernels: Kernels) -> Choice:
+    """Who serves one call; arguments as `triton_call_reason` and `choose_backend`.
 
     Raises:
         BackendUnavailableError: The requested backend cannot.
     """
     call_reason = triton_call_reason(q, groups, l_sel)
     if requested == "auto":
-        return _auto(q.device, str(q.dtype).removeprefix("torch."), call_reason)
-    backend = choose_backend(requested, q.device)
+        return _auto(q.device, q.dtype, kernels, call_reason)
+    backend = choose_backend(requested, q.device, q.dtype, kernels)
     if backend == "triton" and call_reason:
         raise BackendUnavailableError(
             f"attention backend 'triton' cannot serve this call: {call_reason}"
         )
-    return Chosen(backend, "asked for")
+    return Choice(backend, f"asked for; {_asked_by(kernels)}" if kernels.chosen else "asked for")

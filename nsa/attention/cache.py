@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nsa.attention.compression import compress_tokens, compressed_length
+from nsa.attention.compression import Compression, MeanCompression, compressed_length
 
-# Means of key blocks [B, n, G, D] and the number of the first one, to the keys as attended: a
-# model with rotary embedding turns each block to its first position here.
+# Compressed keys [B, n, G, D] and the number of the first one, to the keys as attended: a model
+# with rotary embedding turns each block to its first position here.
 TurnBlocks = Callable[[Tensor, int], Tensor]
 
 
@@ -46,23 +46,23 @@ class NsaCache:
         sizes: Sizes,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        compression: Compression | None = None,
         turn_blocks: TurnBlocks | None = None,
     ) -> None:
-        exact = torch.float64 if dtype == torch.float64 else torch.float32
-
-        def room(tokens: int, kept: torch.dtype) -> tuple[Tensor, Tensor]:
+        def room(tokens: int) -> tuple[Tensor, Tensor]:
             shape = (B, tokens, G, D)
-            return tuple(torch.zeros(shape, dtype=kept, device=device) for _ in range(2))  # type: ignore[return-value]
+            return tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))  # type: ignore[return-value]
 
         self.sizes = sizes
         self.capacity = capacity
         self.length = 0
         self.blocks = 0
-        self.k_blocks, self.v_blocks = room(compressed_length(capacity, sizes.l, sizes.d), exact)
-        self.k_sel, self.v_sel = room(capacity, dtype)
-        self.k_ring, self.v_ring = room(min(sizes.w, capacity), dtype)
+        self.k_blocks, self.v_blocks = room(compressed_length(capacity, sizes.l, sizes.d))
+        self.k_sel, self.v_sel = room(capacity)
+        self.k_ring, self.v_ring = room(min(sizes.w, capacity))
         # The tokens that blocks still to come will hold: fewer than l.
-        self._k_open, self._v_open = room(0, dtype)
+        self._k_open, self._v_open = room(0)
+        self._compression = compression or MeanCompression(sizes.l, sizes.d)
         self._turn_blocks = turn_blocks
 
     def append(
@@ -93,10 +93,9 @@ class NsaCache:
         self._complete_blocks(k_cmp, v_cmp)
 
     def _complete_blocks(self, k_cmp: Tensor, v_cmp: Tensor) -> None:
-        l, d = self.sizes.l, self.sizes.d  # noqa: E741
         k_open = torch.cat((self._k_open, k_cmp), dim=1)
         v_open = torch.cat((self._v_open, v_cmp), dim=1)
-        k, v = compress_tokens(k_open, l, d), compress_tokens(v_open, l, d)
+        k, v = self._compression(k_open, v_open)
         new = k.shape[1]
         if new:
             if self._turn_blocks is not None:
@@ -104,4 +103,7 @@ class NsaCache:
             self.k_blocks[:, self.blocks : self.blocks + new] = k
             self.v_blocks[:, self.blocks : self.blocks + new] = v
             self.blocks += new
-        self._k_open, self._v_open = k_open[:, new * d :], v_open[:, new * d :]
+        self._k_open, self._v_open = (
+            k_open[:, new * self.sizes.d :],
+            v_open[:, new * self.sizes.d :],
+        )

@@ -1,9 +1,40 @@
-"""How do l tokens become one compressed key or value? By their mean, one block every d tokens."""
+"""How do l tokens become one compressed key and one compressed value? What the paper calls φ.
+
+A block of l tokens begins every d tokens; only whole blocks count. A `Compression` is anything that
+maps the keys and values of the compressed branch to one pair a block. There are two:
+
+- `MeanCompression`: the mean of the block. Nothing is learned.
+- `MlpCompression`: the paper's. Each token of a block has a learned embedding of its place in the
+  block added, the block is flattened, and a multilayer perceptron makes one key (one value) of it.
+"""
 
 from __future__ import annotations
 
+from typing import Literal, Protocol
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+CompressionName = Literal["mean", "mlp"]
+# Inner width of the perceptron, in head dimensions.
+_WIDTH = 2
+
+
+class Compression(Protocol):
+    """φ of keys and of values. A module with weights of its own is one, and so is a function."""
+
+    def __call__(self, k_BSGD: Tensor, v_BSGD: Tensor) -> tuple[Tensor, Tensor]:
+        """Compress.
+
+        Args:
+            k_BSGD: Keys of the compressed branch, not rotated.
+            v_BSGD: Its values.
+
+        Returns:
+            Keys and values of the blocks [B, C, G, D], C = max(0, (S - l) // d + 1). A block
+            depends on its own l tokens alone: nothing else is causal.
+        """
+        ...
 
 
 def compressed_length(S: int, l: int, d: int) -> int:  # noqa: E741  (the paper's letter)
@@ -23,7 +54,7 @@ def compress_tokens(x_BSGD: Tensor, l: int, d: int) -> Tensor:  # noqa: E741
         Block means [B, C, G, D], C = max(0, (S - l) // d + 1), in fp32 (fp64 for fp64 input).
     """
     B, S, G, D = x_BSGD.shape
-    exact = torch.float64 if x_BSGD.dtype == torch.float64 else torch.float32
+    exact = exact_dtype(x_BSGD.dtype)
     blocks = compressed_length(S, l, d)
     if blocks == 0:
         return x_BSGD[:, :0].to(exact)
@@ -34,3 +65,97 @@ def compress_tokens(x_BSGD: Tensor, l: int, d: int) -> Tensor:  # noqa: E741
     for shift in range(1, l // d):
         total = total + chunk_sums[:, shift : shift + blocks]
     return total / l
+
+
+class MeanCompression(nn.Module):
+    """The mean of every block, in fp32 (fp64 for fp64 input)."""
+
+    def __init__(self, l: int, d: int) -> None:  # noqa: E741
+        super().__init__()
+        self.l, self.d = l, d
+
+    def forward(self, k_BSGD: Tensor, v_BSGD: Tensor) -> tuple[Tensor, Tensor]:
+        """Compress; see `Compression`."""
+        return compress_tokens(k_BSGD, self.l, self.d), compress_tokens(v_BSGD, self.l, self.d)
+
+
+class BlockMlp(nn.Module):
+    """One vector of each block of l vectors: w_out silu(w_in flatten(x + position)).
+
+    The weights are the same for every block and every group.
+    """
+
+    def __init__(self, head_dim: int, l: int, d: int) -> None:  # noqa: E741
+        super().__init__()
+        self.l, self.d = l, d
+        self.position = nn.Parameter(torch.empty(l, head_dim))
+        self.w_in = nn.Linear(l * head_dim, _WIDTH * head_dim)
+        self.w_out = nn.Linear(_WIDTH * head_dim, head_dim)
+        nn.init.normal_(self.position, std=0.02)
+        for layer in (self.w_in, self.w_out):  # keys keep the scale of what they are made of
+            nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x_BSGD: Tensor) -> Tensor:
+        """Blocks [B, C, G, D], in fp32 (fp64 where input and weights are)."""
+        exact = torch.promote_types(exact_dtype(x_BSGD.dtype), exact_dtype(self.position.dtype))
+        blocks_BCGDl = x_BSGD.to(exact)[:, : self._covered(x_BSGD.shape[1])]
+        if x_BSGD.shape[1] < self.l:
+            return blocks_BCGDl[:, :0]
+        blocks_BCGDl = blocks_BCGDl.unfold(1, self.l, self.d)
+        placed = blocks_BCGDl.transpose(-1, -2) + self.position.to(exact)
+        hidden = _linear(placed.flatten(-2), self.w_in)
+        return _linear(nn.functional.silu(hidden), self.w_out)
+
+    def _covered(self, S: int) -> int:
+        """Tokens that some whole block holds."""
+        return max(0, (compressed_length(S, self.l, self.d) - 1) * self.d + self.l)
+
+
+class MlpCompression(nn.Module):
+    """The paper's φ: two perceptrons over whole blocks, one for keys and one for values.
+
+    Computed in fp32 whatever the input, also under autocast: its keys decide what is selected.
+    """
+
+    def __init__(self, head_dim: int, l: int, d: int) -> None:  # noqa: E741
+        super().__init__()
+        self.keys = BlockMlp(head_dim, l, d)
+        self.values = BlockMlp(head_dim, l, d)
+
+    def forward(self, k_BSGD: Tensor, v_BSGD: Tensor) -> tuple[Tensor, Tensor]:
+        """Compress; see `Compression`."""
+        with torch.autocast(k_BSGD.device.type, enabled=False):
+            return self.keys(k_BSGD), self.values(v_BSGD)
+
+
+def build_compression(name: str, head_dim: int, l: int, d: int) -> nn.Module:  # noqa: E741
+    """The φ of a name, with fresh weights.
+
+    Args:
+        name: mean or mlp.
+        head_dim: Width of a head.
+        l: Tokens in a block.
+        d: Tokens between the starts of two blocks; divides l.
+
+    Raises:
+        ValueError: No φ of that name, or d does not divide l.
+    """
+    if l % d != 0:
+        raise ValueError(f"d must divide l, got {l=} {d=}")
+    if name == "mean":
+        return MeanCompression(l, d)
+    if name == "mlp":
+        return MlpCompression(head_dim, l, d)
+    raise ValueError(f"compression is mean or mlp, not {name!r}")
+
+
+def exact_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What is summed in: fp32, fp64 for fp64."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _linear(x: Tensor, layer: nn.Linear) -> Tensor:
+    """The layer in the input's precision, whatever the weights are stored in."""
+    bias = None if layer.bias is None else layer.bias.to(x.dtype)
+    return nn.functional.linear(x, layer.weight.to(x.dtype), bias)

@@ -110,12 +110,12 @@ def _decode(
     sizes, t = cache.sizes, cache.length - 1
     B, _, H, D = q.shape
     G = cache.k_sel.shape[2]
-    exact = cache.k_blocks.dtype
+    exact = torch.float64 if q.dtype == torch.float64 else torch.float32
     q_BGRD = q.view(B, G, H // G, D).to(exact)
 
     c = t // sizes.l_sel
     k_BGCD, v_BGCD = (
-        x[:, : cache.blocks].transpose(1, 2) for x in (cache.k_blocks, cache.v_blocks)
+        x[:, : cache.blocks].transpose(1, 2).to(exact) for x in (cache.k_blocks, cache.v_blocks)
     )
     p_BGRC = _shares_of_blocks(q_BGRD, k_BGCD, factor)
     scores_BGJ = block_scores(

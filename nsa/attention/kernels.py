@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 from torch.nn.functional import scaled_dot_product_attention
 
+from nsa.attention.choice import Choice
 from nsa.attention.counters import Served, count
 
 PIECES, SDPA, FLASH_ATTN = "pieces", "sdpa", "flash_attn"
@@ -40,10 +41,17 @@ class Kernels:
         sdpa: PyTorch's kernels for the dense prefix (and, on CUDA, the window): True, False, or
             None for "where they are the faster choice", which is half precision on CUDA.
         flash_attn: The package flash-attn where it is installed and serves (NSA_USE_FA2).
+        asked_by: Who has chosen, here or by PyTorch's switches (a toggle's name); for the counters.
     """
 
     sdpa: bool | None = None
     flash_attn: bool = False
+    asked_by: str = ""
+
+    @property
+    def chosen(self) -> bool:
+        """Whether anything is asked for: `auto` is torch then, since no other backend obeys."""
+        return self != Kernels()
 
 
 _asked = Kernels()
@@ -58,14 +66,6 @@ def use_kernels(kernels: Kernels) -> None:
 def asked_kernels() -> Kernels:
     """What `use_kernels` was last given."""
     return _asked
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """The kernel that serves, and why it is not the preferred one (empty when it is)."""
-
-    path: str
-    reason: str = ""
 
 
 @functools.cache

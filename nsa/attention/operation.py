@@ -11,60 +11,14 @@ import torch
 from torch import Tensor
 
 from nsa.attention.backends import choose_for_call
+from nsa.attention.checks import check_compressed, check_documents, check_shapes, check_sizes
+from nsa.attention.compression import Compression, MeanCompression
 from nsa.attention.counters import count
 from nsa.attention.kernels import Kernels, asked_kernels
+from nsa.attention.operator import attend
 from nsa.attention.packing import attend_documents, document_lengths
 from nsa.attention.reference import nsa_attention_reference
 from nsa.attention.torch_backend import nsa_attention_torch
-
-
-def _check_blocks(l: int, d: int, l_sel: int, n_sel: int, w: int) -> None:  # noqa: E741
-    sizes = {"l": l, "d": d, "l_sel": l_sel, "n_sel": n_sel, "w": w}
-    if fractions := {name: size for name, size in sizes.items() if not isinstance(size, int)}:
-        raise ValueError(f"sizes must be whole numbers, got {fractions}")
-    if min(l, d, l_sel, w) < 1:
-        raise ValueError(f"l, d, l_sel and w must be at least 1, got {l=} {d=} {l_sel=} {w=}")
-    if l % d != 0:
-        raise ValueError(f"d must divide l, got {l=} {d=}")
-    if l_sel % d != 0:
-        raise ValueError(f"d must divide l_sel, got {l_sel=} {d=}")
-    if n_sel < 3:
-        raise ValueError(f"n_sel must be at least 3 (blocks 0, c-1 and c), got {n_sel=}")
-
-
-def _check_shapes(
-    q: Tensor,
-    keys_values: dict[str, Tensor],
-    gates: Tensor,
-    compressed: tuple[Tensor, Tensor] | None,
-    l: int,  # noqa: E741
-    d: int,
-) -> None:
-    if q.dim() != 4 or q.shape[1] < 1:
-        raise ValueError(f"q must be [B, S >= 1, H, D], got {tuple(q.shape)}")
-    if not q.is_floating_point():
-        raise ValueError(f"q must be floating point, got {q.dtype}")
-    B, S, H, D = q.shape
-    groups = keys_values["k_sel"].shape[2] if keys_values["k_sel"].dim() == 4 else 0
-    if groups < 1 or H % groups != 0:
-        raise ValueError(f"the groups must divide the heads, got H={H} G={groups}")
-    expected = dict.fromkeys(keys_values, (B, S, groups, D))
-    tensors = dict(keys_values, gates=gates)
-    expected["gates"] = (B, S, H, 3)
-    if compressed is not None:
-        blocks = max(0, (S - l) // d + 1)
-        tensors["compressed[0]"], tensors["compressed[1]"] = compressed
-        expected["compressed[0]"] = expected["compressed[1]"] = (B, blocks, groups, D)
-    for name, tensor in tensors.items():
-        if tuple(tensor.shape) != expected[name]:
-            raise ValueError(f"{name} must be {expected[name]}, got {tuple(tensor.shape)}")
-
-
-def _check_documents(doc_ids: Tensor, q: Tensor, compressed: tuple[Tensor, Tensor] | None) -> None:
-    if tuple(doc_ids.shape) != tuple(q.shape[:2]) or doc_ids.is_floating_point():
-        raise ValueError(f"doc_ids must be integers {tuple(q.shape[:2])}, got {doc_ids.shape}")
-    if compressed is not None:
-        raise ValueError("doc_ids and compressed exclude each other: blocks start with documents")
 
 
 def _reference(*tensors: Tensor, kernels: Kernels, want_ids: bool, **sizes: Any) -> Any:
@@ -89,11 +43,54 @@ _BACKENDS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _never_compiled(operation: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a function run as it is also within torch.compile.
+def prepare(
+    q: Tensor,
+    groups: int,
+    *,
+    backend: str,
+    compression: Compression | None,
+    kernels: Kernels | None,
+    scale: float | None,
+    l_sel: int,
+    **sizes: Any,
+) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Choose who serves a call; returns what attends [B, S, ...] tensors as `nsa_attention` does.
 
-    A compiler has nothing to gain here (matrix products whose shapes depend on the selected ids)
-    and has been seen to get tiny shapes wrong. Outside of it nothing is imported.
+    The returned function takes the tensors and, for them, `compressed` if there is no compression.
+
+    Raises:
+        BackendUnavailableError: The backend cannot serve the call.
+    """
+    kernels = asked_kernels() if kernels is None else kernels
+    chosen, reason = choose_for_call(backend, q, groups, l_sel, kernels)
+    count("attention", chosen, reason)
+    run = functools.partial(
+        _BACKENDS[chosen],
+        l_sel=l_sel,
+        scale=1.0 / math.sqrt(q.shape[-1]) if scale is None else scale,
+        kernels=kernels,
+        **sizes,
+    )
+    if compression is None:
+        return run
+
+    def compress_and_run(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+        compressed = compression(tensors[1], tensors[2])
+        check_compressed(tensors[0], compressed, groups, sizes["l"], sizes["d"])
+        return run(*tensors, compressed=_rounded(compressed, tensors[0].dtype))
+
+    return compress_and_run
+
+
+def _rounded(blocks: tuple[Tensor, Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Given keys and values of blocks, as what the backends compress themselves is rounded."""
+    return blocks[0].to(dtype), blocks[1].to(dtype)
+
+
+def never_compiled(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a function run as it is also within torch.compile, whose graph it breaks.
+
+    For what depends on data: the lengths of documents. Outside of a compiler nothing is imported.
     """
 
     @functools.wraps(operation)
@@ -123,6 +120,7 @@ def nsa_attention(
     w: int = ...,
     scale: float | None = ...,
     compressed: tuple[Tensor, Tensor] | None = ...,
+    compression: Compression | None = ...,
     backend: str = ...,
     doc_ids: Tensor | None = ...,
     kernels: Kernels | None = ...,
@@ -146,12 +144,12 @@ def nsa_attention(
     w: int = ...,
     scale: float | None = ...,
     compressed: tuple[Tensor, Tensor] | None = ...,
+    compression: Compression | None = ...,
     backend: str = ...,
     doc_ids: Tensor | None = ...,
     kernels: Kernels | None = ...,
     return_selection: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...
-@_never_compiled
 def nsa_attention(
     q: Tensor,
     k_cmp: Tensor,
@@ -169,6 +167,7 @@ def nsa_attention(
     w: int = 512,
     scale: float | None = None,
     compressed: tuple[Tensor, Tensor] | None = None,
+    compression: Compression | None = None,
     backend: str = "auto",
     doc_ids: Tensor | None = None,
     kernels: Kernels | None = None,
@@ -193,9 +192,11 @@ def nsa_attention(
         scale: Factor on every query-key product; default 1 / sqrt(D).
         compressed: Compressed keys and values [B, C, G, D] instead of the means of k_cmp, v_cmp,
             with C = max(0, (S - l) // d + 1).
+        compression: What makes them of k_cmp and v_cmp (compression.py); default their means.
         backend: auto, reference, torch or triton.
         doc_ids: Integers [B, S] whose runs of equal numbers are documents: each is attended as if
-            it were alone, its blocks counted from its first token. Not together with `compressed`.
+            it were alone, its blocks counted from its first token. Not together with `compressed`
+            (use `compression`).
         kernels: Foreign kernels that the torch backend may call; default what
             `nsa.attention.use_kernels` was given.
         return_selection: Also return the selected block ids.
@@ -205,38 +206,57 @@ def nsa_attention(
         [B, S, G, n_sel], int64, ascending, -1 padded at the end. The selection has no gradient.
 
     Raises:
-        ValueError: Shapes or sizes that do not fit together.
+        ValueError: Shapes or sizes that do not fit together, `compressed` beside `compression` or
+            `doc_ids`.
         BackendUnavailableError: The backend cannot serve the call (a ValueError).
     """
-    _check_blocks(l, d, l_sel, n_sel, w)
-    keys_values = {
-        "k_cmp": k_cmp,
-        "v_cmp": v_cmp,
-        "k_sel": k_sel,
-        "v_sel": v_sel,
-        "k_win": k_win,
-        "v_win": v_win,
-    }
-    _check_shapes(q, keys_values, gates, compressed, l, d)
-    chosen, reason = choose_for_call(backend, q, k_sel.shape[2], l_sel)
-    count("attention", chosen, reason)
-    run = functools.partial(
-        _BACKENDS[chosen],
-        l=l,
-        d=d,
-        l_sel=l_sel,
-        n_sel=n_sel,
-        w=w,
-        scale=1.0 / math.sqrt(q.shape[-1]) if scale is None else scale,
-        kernels=asked_kernels() if kernels is None else kernels,
-        want_ids=return_selection or doc_ids is not None,
-    )
-    tensors = (q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates)
+    keys_values = (k_cmp, v_cmp, k_sel, v_sel, k_win, v_win)
+    check_sizes(l, d, l_sel, n_sel, w)
+    check_shapes(q, keys_values, gates)
+    groups = k_sel.shape[2]
+    if compressed is not None:
+        check_compressed(q, compressed, groups, l, d)
+        if compression is not None:
+            raise ValueError("compressed and compression exclude each other: give one of them")
+    if doc_ids is not None:
+        check_documents(doc_ids, q)
+        if compressed is not None:
+            raise ValueError(
+                "doc_ids and compressed exclude each other, since blocks start with documents: "
+                "give what compresses them as compression"
+            )
+    sizes = {"l": l, "d": d, "l_sel": l_sel, "n_sel": n_sel, "w": w}
+    tensors = (q, *keys_values, gates)
     # The backends choose their precision themselves: autocast would round the scores.
     with torch.autocast(q.device.type, enabled=False):
-        if doc_ids is None:
-            out, sel = run(*tensors, compressed=compressed)
+        if doc_ids is None and torch.compiler.is_compiling():
+            blocks = compressed or (compression or MeanCompression(l, d))(k_cmp, v_cmp)
+            check_compressed(q, blocks, groups, l, d)
+            out, sel, *_ = attend(
+                q, *_rounded(blocks, q.dtype), *keys_values[2:], gates, **sizes,
+                scale=1.0 / math.sqrt(q.shape[-1]) if scale is None else scale,
+                want_ids=return_selection, backend=backend,
+            )  # fmt: skip
         else:
-            _check_documents(doc_ids, q, compressed)
-            out, sel = attend_documents(run, tensors, document_lengths(doc_ids))
+            out, sel = _outside_of_graphs(
+                tensors, compressed, doc_ids, backend=backend, compression=compression,
+                kernels=kernels, scale=scale, want_ids=return_selection or doc_ids is not None,
+                **sizes,
+            )  # fmt: skip
     return (out, sel) if return_selection else out
+
+
+@never_compiled
+def _outside_of_graphs(
+    tensors: tuple[Tensor, ...],
+    compressed: tuple[Tensor, Tensor] | None,
+    doc_ids: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
+    run = prepare(tensors[0], tensors[3].shape[2], **options)
+    if compressed is not None:
+        run = functools.partial(run, compressed=_rounded(compressed, tensors[0].dtype))
+    if doc_ids is None:
+        return run(*tensors)
+    out, sel = attend_documents(run, tensors, document_lengths(doc_ids))
+    return out, sel

@@ -1,7 +1,11 @@
 """How is a batch of packed documents attended? Every document as if it were alone.
 
 Compression and selection blocks are counted from a document's first token, no query sees another
-document, and block ids are those within the document. Documents of one length go through one call.
+document, and block ids are those within the document.
+
+Documents of about one length go through one call: the shorter ones are filled up at their end with
+zeros, which no token before them sees, and what comes of the zeros is dropped. The number of calls
+is so bounded by the logarithm of the longest document, however many documents there are.
 """
 
 from __future__ import annotations
@@ -12,6 +16,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+
+# Lengths up to the first go together; beyond, so many classes for each doubling of the length.
+_SHORT = 32
+_CLASSES_PER_DOUBLING = 2
 
 
 def document_lengths(doc_ids_BS: Tensor) -> list[list[int]]:
@@ -40,32 +48,96 @@ def separated_documents(tokens_BS: Tensor, separator: int) -> list[list[int]]:
     return document_lengths(ends.cumsum(1) - ends.to(torch.int64))
 
 
+def sequence_lengths(cu_seqlens: Tensor, tokens: int, max_seqlen: int) -> list[int]:
+    """Tokens of each sequence that lie end to end.
+
+    Args:
+        cu_seqlens: Where they begin, and the end of the last: int32 or int64 [B + 1]. On a GPU
+            reading it waits for the GPU; on the CPU it does not.
+        tokens: Of all together.
+        max_seqlen: At least the longest.
+
+    Raises:
+        ValueError: They do not begin at 0, do not end at `tokens`, run backwards or exceed
+            `max_seqlen`.
+    """
+    if cu_seqlens.dim() != 1 or len(cu_seqlens) < 1 or cu_seqlens.is_floating_point():
+        raise ValueError(f"cu_seqlens must be integers [B + 1], got {tuple(cu_seqlens.shape)}")
+    edges = cu_seqlens.tolist()
+    lengths = [end - begin for begin, end in itertools.pairwise(edges)]
+    if edges[0] != 0 or edges[-1] != tokens or min(lengths, default=0) < 0:
+        raise ValueError(f"cu_seqlens must rise from 0 to the {tokens} tokens, got {edges}")
+    if max(lengths, default=0) > max_seqlen:
+        raise ValueError(f"a sequence has {max(lengths)} tokens, {max_seqlen=}")
+    return lengths
+
+
+def _length_class(length: int) -> int:
+    """The longest document that goes together with one of `length` tokens."""
+    edge = _SHORT
+    while edge < length:
+        edge *= 2
+    if edge == _SHORT:
+        return edge
+    step = edge // 2 // _CLASSES_PER_DOUBLING
+    return -(-length // step) * step
+
+
+def _stack(parts: Sequence[Tensor], length: int) -> Tensor:
+    """[n, length, ...] of tensors of at most that many tokens, zeros after their end."""
+    if all(len(part) == length for part in parts):
+        return torch.stack(list(parts))
+    return torch.nn.utils.rnn.pad_sequence(list(parts), batch_first=True)
+
+
+def attend_sequences(
+    attend: Callable[..., tuple[Tensor, ...]],
+    tensors: Sequence[Tensor],
+    lengths: Sequence[int],
+) -> tuple[Tensor, ...]:
+    """Apply causal attention to each of some sequences that lie end to end.
+
+    Args:
+        attend: Takes tensors [n, S, ...], returns tensors [n, S, ...] whose first rows do not
+            depend on later ones.
+        tensors: All [T, ...].
+        lengths: Tokens of each sequence, none of them 0; their sum is T.
+
+    Returns:
+        What `attend` returned, of all tokens: [T, ...].
+    """
+    # split, not slices: a slice's backward fills the whole tensor with zeros each time.
+    rows = [x.split(list(lengths)) for x in tensors]
+    alike: dict[int, list[int]] = defaultdict(list)
+    for number, length in enumerate(lengths):
+        alike[_length_class(length)].append(number)
+    results: dict[int, tuple[Tensor, ...]] = {}
+    for numbers in alike.values():
+        longest = max(lengths[n] for n in numbers)
+        parts = attend(*(_stack([x[n] for n in numbers], longest) for x in rows))
+        each = zip(*(part.unbind(0) for part in parts), strict=True)
+        for n, row in zip(numbers, each, strict=True):
+            results[n] = tuple(part[: lengths[n]] for part in row)
+    whole = zip(*(results[n] for n in range(len(lengths))), strict=True)
+    return tuple(torch.cat(part) for part in whole)
+
+
 def attend_documents(
     attend: Callable[..., tuple[Tensor, ...]],
     tensors: Sequence[Tensor],
     lengths: Sequence[Sequence[int]],
 ) -> tuple[Tensor, ...]:
-    """Apply attention to each document by itself.
+    """Apply causal attention to each document by itself; as `attend_sequences`.
 
     Args:
-        attend: Takes the tensors of documents of one length, returns tensors [B, S, ...].
+        attend: Takes tensors [n, S, ...], returns tensors [n, S, ...].
         tensors: All [B, S, ...].
         lengths: Tokens of each document, per batch item, as `document_lengths` gives them.
 
     Returns:
-        What `attend` returned, of all tokens.
+        What `attend` returned, of all tokens: [B, S, ...].
     """
     B, S = tensors[0].shape[:2]
     flat = [length for item in lengths for length in item]
-    # split, not slices: a slice's backward fills the whole tensor with zeros each time.
-    rows = [x.flatten(0, 1).split(flat) for x in tensors]
-    alike: dict[int, list[int]] = defaultdict(list)
-    for number, length in enumerate(flat):
-        alike[length].append(number)
-    results: dict[int, tuple[Tensor, ...]] = {}
-    for numbers in alike.values():
-        parts = attend(*(torch.stack([x[n] for n in numbers]) for x in rows))
-        each = zip(*(part.unbind(0) for part in parts), strict=True)
-        results |= dict(zip(numbers, each, strict=True))
-    whole = zip(*(results[n] for n in range(len(flat))), strict=True)
-    return tuple(torch.cat(part).unflatten(0, (B, S)) for part in whole)
+    parts = attend_sequences(attend, [x.flatten(0, 1) for x in tensors], flat)
+    return tuple(part.unflatten(0, (B, S)) for part in parts)

@@ -58,14 +58,20 @@ def block_scores(p_BSHC: Tensor, groups: int, blocks: int, l: int, d: int, l_sel
     return scores
 
 
-def select(scores_BSGJ: Tensor, l_sel: int, n_sel: int) -> Tensor:
+def select(scores_BSGJ: Tensor, l_sel: int, n_sel: int, rows: Tensor | None = None) -> Tensor:
     """The blocks each query attends to: {0, c-1, c} first, then the best, ties to the lower id.
+
+    Args:
+        scores_BSGJ: Block scores, as `block_scores` gives them.
+        l_sel: Tokens in a selection block.
+        n_sel: Blocks each query selects.
+        rows: Positions [S] of the queries; 0 .. S - 1 unless given.
 
     Returns:
         Block ids [B, S, G, n_sel], int64, ascending, -1 padded at the end.
     """
     B, S, G, J = scores_BSGJ.shape
-    t = torch.arange(S, device=scores_BSGJ.device)[:, None]
+    t = (torch.arange(S, device=scores_BSGJ.device) if rows is None else rows)[:, None]
     j = torch.arange(J, device=scores_BSGJ.device)[None, :]
     c = t // l_sel
     forced = (j == 0) | (j == c - 1) | (j == c)
@@ -97,16 +103,21 @@ def nsa_attention_reference(
     w: int,
     scale: float,
     compressed: tuple[Tensor, Tensor] | None = None,
+    rows: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """NSA by its equations; arguments and shapes as `nsa.attention.nsa_attention`.
 
+    `rows` [Q] attends for the queries at these positions alone, so that long sequences can be
+    looked at in samples: memory is Q x S then.
+
     Returns:
-        `out` [B, S, H, D] in the dtype of q, and the selected block ids [B, S, G, n_sel].
+        `out` [B, S or Q, H, D] in the dtype of q, and the selected block ids [B, S or Q, G, n_sel].
     """
     B, S, H, _ = q.shape
     G = k_sel.shape[2]
     exact = torch.float64 if q.dtype == torch.float64 else torch.float32
-    queries = q.to(exact)
+    positions = torch.arange(S, device=q.device) if rows is None else rows
+    queries = (q if rows is None else q[:, rows]).to(exact)
 
     def per_head(x_BSGD: Tensor) -> Tensor:
         return x_BSGD.to(exact).repeat_interleave(H // G, dim=2)
@@ -117,11 +128,13 @@ def nsa_attention_reference(
     def mix(p_BSHK: Tensor, values_BKHD: Tensor) -> Tensor:
         return torch.einsum("bshk,bkhd->bshd", p_BSHK, values_BKHD)
 
-    t = torch.arange(S, device=q.device)[:, None]
+    t = positions[:, None]
     s = torch.arange(S, device=q.device)[None, :]
 
     if compressed is None:
-        compressed = (compress(k_cmp.to(exact), l, d), compress(v_cmp.to(exact), l, d))
+        # Rounded once, to the dtype of q: what is scored is what is attended and what is cached.
+        k_means, v_means = (compress(x.to(exact), l, d).to(q.dtype) for x in (k_cmp, v_cmp))
+        compressed = (k_means, v_means)
     k_blocks, v_blocks = per_head(compressed[0]), per_head(compressed[1])
     ends = torch.arange(k_blocks.shape[1], device=q.device) * d + l - 1
     seen = (ends[None, :] <= t)[:, None]
@@ -130,10 +143,10 @@ def nsa_attention_reference(
     blocks = (S + l_sel - 1) // l_sel
     with torch.no_grad():
         p_cmp = _softmax_where(scale * _logits(queries, k_blocks), seen)
-        sel = select(block_scores(p_cmp, G, blocks, l, d, l_sel), l_sel, n_sel)
+        sel = select(block_scores(p_cmp, G, blocks, l, d, l_sel), l_sel, n_sel, rows)
 
     # A padding id -1 marks the extra column J, which no token belongs to.
-    marked = torch.zeros(B, S, G, blocks + 1, dtype=torch.bool, device=q.device)
+    marked = torch.zeros(B, len(positions), G, blocks + 1, dtype=torch.bool, device=q.device)
     marked.scatter_(-1, sel.where(sel >= 0, blocks), True)
     in_selection = marked[..., s[0] // l_sel] & (s <= t)[:, None]
     in_selection = in_selection.repeat_interleave(H // G, dim=2)
@@ -142,6 +155,6 @@ def nsa_attention_reference(
     in_window = ((s <= t) & (s > t - w))[:, None]
     out_win = mix(_softmax_where(logits(per_head(k_win)), in_window), per_head(v_win))
 
-    g = gates.to(exact)[..., None]
+    g = (gates if rows is None else gates[:, rows]).to(exact)[..., None]
     out = g[..., 0, :] * out_cmp + g[..., 1, :] * out_sel + g[..., 2, :] * out_win
     return out.to(q.dtype), sel

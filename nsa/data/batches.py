@@ -6,16 +6,20 @@ with `accumulate` 2 sees what two ranks with 1 see, and a resumed run goes on wh
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nsa.config import TrainConfig
+from nsa.config import LoaderConfig, TrainConfig
 from nsa.data.prefetch import Prefetch
 from nsa.data.source import Source, Stream
 from nsa.errors import BadConfig
+
+_CORPUS = "corpus"
+"""In the place of a split: what the whole of it is known by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +76,35 @@ class Batches:
         source: where sequences come from; a `Stream` is read ahead in a thread.
         plan: this rank's share of every batch.
         device: where the tensors go.
+        loader: how long they may take to come; default as without the section.
     """
 
-    def __init__(self, source: Source, plan: BatchPlan, device: torch.device) -> None:
+    def __init__(
+        self,
+        source: Source,
+        plan: BatchPlan,
+        device: torch.device,
+        loader: LoaderConfig | None = None,
+    ) -> None:
         self._source, self._plan, self._device = source, plan, device
         self._stream = source if isinstance(source, Stream) else None
-        self._prefetch = Prefetch(self._read) if self._stream else None
+        limits = loader or LoaderConfig.as_if_absent()
+        self._prefetch = None
+        if self._stream is not None:
+            self._prefetch = Prefetch(
+                self._read, first_limit_s=limits.first_batch_limit_s, limit_s=limits.batch_limit_s
+            )
+        self.epoch = 0
+        """Which pass over its training documents the last step was in, from 1; 0 = no passes."""
+
+    def corpus(self) -> str:
+        """The digest of what is trained on.
+
+        Raises:
+            DataFailure: it cannot be read, or not in time.
+        """
+        digest: str = self._asked(_CORPUS, 0)
+        return digest
 
     def prepare(self, step: int, marks: Sequence[Sequence[int]] = ()) -> None:
         """Be ready for a step: go to its place in a stream, and wait for its first batch there.
@@ -108,33 +135,42 @@ class Batches:
         Raises:
             DataFailure: the source cannot serve.
         """
-        return self._batch("train", step - 1)
+        rows, self.epoch = self._asked("train", step - 1)
+        return self._parts(rows)
 
     def held_out(self, batch: int) -> list[tuple[Tensor, Tensor]]:
-        """The parts of validation batch 0, 1, 2, …: the same bytes at every evaluation."""
-        return self._batch("val", batch)
+        """The parts of validation batch 0, 1, 2, …: the same bytes at every evaluation.
+
+        Raises:
+            DataFailure: the source cannot serve; `NothingHeldOut` where it has nothing to.
+        """
+        return self._parts(self._asked("val", batch)[0])
 
     def close(self) -> None:
         """Stop reading ahead."""
         if self._prefetch is not None:
             self._prefetch.close()
 
-    def _batch(self, split: str, number: int) -> list[tuple[Tensor, Tensor]]:
-        read = self._prefetch.batch if self._prefetch else self._read
+    def _parts(self, rows: list[NDArray[np.uint8]]) -> list[tuple[Tensor, Tensor]]:
         parts = []
-        for rows in read(split, number):
-            tokens = torch.from_numpy(rows).to(self._device, torch.int64)
+        for part in rows:
+            tokens = torch.from_numpy(part).to(self._device, torch.int64)
             parts.append((tokens[:, :-1], tokens[:, 1:]))
         return parts
 
-    def _read(self, split: str, number: int) -> list[NDArray[np.uint8]]:
-        """Bytes of this rank's parts of a batch, `[part_seqs, seq_len + 1]` each."""
-        return [
-            np.stack(
-                [
-                    self._source.sequence(split, index, self._plan.seq_len)
-                    for index in self._plan.indices(number, part)
-                ]
-            )
-            for part in range(self._plan.accumulate)
+    def _asked(self, split: str, number: int) -> Any:
+        """What `_read` gives, from the thread where there is one."""
+        return (self._prefetch.batch if self._prefetch else self._read)(split, number)
+
+    def _read(self, split: str, number: int) -> Any:
+        """Bytes of this rank's parts of a batch, `[part_seqs, seq_len + 1]` each, and its epoch."""
+        if split == _CORPUS:
+            return self._source.digest()
+        source, length = self._source, self._plan.seq_len
+        shares = [self._plan.indices(number, part) for part in range(self._plan.accumulate)]
+        rows = [
+            np.stack([source.sequence(split, index, length) for index in share]) for share in shares
         ]
+        if split != "train":
+            return rows, 0
+        return rows, max(source.epoch(index, length) for share in shares for index in share)

@@ -1,28 +1,25 @@
 """Where does FineWeb-Edu come from? The 10-billion-token sample on the Hugging Face hub.
 
 It is streamed row group by row group over fsspec's `hf://`, which the `huggingface_hub` package
-provides; nothing is downloaded whole. Whoever holds a copy uses `data: parquet:PATH` instead: the
+provides; nothing is downloaded whole. The configuration says which revision of the repository, so
+that it is the same text next year. Whoever holds a copy uses `data: parquet:PATH` instead: the
 layout is the same.
 """
 
 from importlib.util import find_spec
-from pathlib import Path
 
-from nsa.data.cache import RowGroupCache
-from nsa.data.parquet import ParquetText
 from nsa.errors import DataFailure
 
-URL = "hf://datasets/HuggingFaceFW/fineweb-edu/sample/10BT"
-CACHE_LIMIT_BYTES = 4 * 2**30
+_URL = "hf://datasets/HuggingFaceFW/fineweb-edu@{revision}/sample/10BT"
 
 
-def open_fineweb_edu(seed: int, lanes: int) -> ParquetText:
-    """The streaming source.
+def fineweb_edu_url(revision: str) -> str:
+    """Where a revision of it lies.
 
     Raises:
         DataFailure: the package that reads the hub is not installed.
     """
-    if URL.startswith("hf://") and find_spec("huggingface_hub") is None:
+    url = _URL.format(revision=revision)
+    if url.startswith("hf://") and find_spec("huggingface_hub") is None:
         raise DataFailure("data fineweb_edu needs huggingface_hub: pip install huggingface_hub")
-    cache = RowGroupCache(Path.home() / ".cache" / "nsa" / "fineweb_edu", CACHE_LIMIT_BYTES)
-    return ParquetText(URL, seed, lanes, cache)
+    return url

@@ -5,16 +5,23 @@ comes from lane i mod G. So what a step trains on does not depend on the number 
 read disjoint pieces. Documents of a lane are packed, not cut: one after another, a zero byte after
 each; when the pieces are through, they begin again.
 
+A corpus may have fewer documents than there are lanes. A lane whose own pieces hold no text reads
+those of all (`spare`), so that it never fails for the want of it.
+
 A lane is read forwards. `mark(n)` says where its sequence n begins, and `seek` goes there without
-reading what lies before it. Shape legend of a mark: [n, piece, chunk, offset].
+reading what lies before it. Shape legend of a mark: [n, piece, chunk, offset, epoch].
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from nsa.errors import DataFailure
 
 _MARKS_KEPT = 256
+
+
+class NoText(DataFailure):
+    """The pieces of a lane hold no document."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -36,12 +43,16 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Where sequence `n` of a lane begins: at byte `offset` of a chunk of a piece."""
+    """Where sequence `n` of a lane begins: at byte `offset` of a chunk of a piece.
+
+    `epoch` counts how often the lane has begun again before.
+    """
 
     n: int = 0
     piece: int = 0
     chunk: int = 0
     offset: int = 0
+    epoch: int = 0
 
 
 def deal(pieces: list[Piece], lanes: int) -> list[list[Piece]]:
@@ -57,10 +68,16 @@ class Lane:
     Args:
         pieces: what it consists of.
         read: packed bytes of chunk 0, 1, … of a piece; None beyond its last chunk.
+        spare: what it consists of where `pieces` turn out to hold no text.
     """
 
-    def __init__(self, pieces: list[Piece], read: Callable[[Piece, int], bytes | None]) -> None:
-        self._pieces, self._read = pieces, read
+    def __init__(
+        self,
+        pieces: list[Piece],
+        read: Callable[[Piece, int], bytes | None],
+        spare: Sequence[Piece] = (),
+    ) -> None:
+        self._own, self._pieces, self._read = len(pieces), [*pieces, *spare], read
         self._held: tuple[int, int, bytes | None] = (-1, -1, None)
         self._marks = {0: Mark()}
 
@@ -68,7 +85,8 @@ class Lane:
         """Sequence n, `length` + 1 bytes (the last is the next one's first).
 
         Raises:
-            DataFailure: the documents cannot be read, or there are none.
+            DataFailure: the documents cannot be read.
+            NoText: there are none.
         """
         mark = self.mark(n, length)
         data, after = self._walk(mark, length)
@@ -102,10 +120,13 @@ class Lane:
             data = self._chunk(mark)
             if data is None:
                 ends_seen += 1
-                if ends_seen > len(self._pieces):
-                    raise DataFailure(f"no text in {self._pieces[0].path} and its like")
-                piece = (mark.piece + 1) % len(self._pieces)
-                mark = replace(mark, piece=piece, chunk=0, offset=0)
+                first, end = self._round(mark)
+                if ends_seen <= end - first:
+                    mark = _begin(mark, mark.piece + 1 if mark.piece + 1 < end else first, first)
+                elif end < len(self._pieces):  # nothing in its own: the spare ones
+                    mark, ends_seen = Mark(n=mark.n, piece=end), 0
+                else:
+                    raise NoText(f"no text in {self._pieces[0].path} and its like")
                 continue
             part = data[mark.offset : mark.offset + count]
             if not part:
@@ -117,8 +138,18 @@ class Lane:
             mark = replace(mark, offset=mark.offset + len(part))
         return b"".join(parts), mark
 
+    def _round(self, mark: Mark) -> tuple[int, int]:
+        """The pieces that are read one after another where a mark stands: its own, or the spare."""
+        return (0, self._own) if mark.piece < self._own else (self._own, len(self._pieces))
+
     def _chunk(self, mark: Mark) -> bytes | None:
         if self._held[:2] != (mark.piece, mark.chunk):
             data = self._read(self._pieces[mark.piece], mark.chunk)
             self._held = (mark.piece, mark.chunk, data)
         return self._held[2]
+
+
+def _begin(mark: Mark, piece: int, first: int) -> Mark:
+    """The beginning of the piece that comes after a mark's; the first one begins an epoch."""
+    epoch = mark.epoch + (piece == first)
+    return replace(mark, piece=piece, chunk=0, offset=0, epoch=epoch)

@@ -1,15 +1,19 @@
 """Text in Parquet files, as FineWeb-Edu publishes it: how is it read by many ranks?
 
 A folder (local, or any URL that fsspec opens) of `*.parquet` files with a string column `text`.
-One in twenty pieces is held out for validation; a piece is a row group, or a whole file where there
-are many. The index is made when the first sequence is asked for, which may take seconds.
-Row groups of remote files can be kept in a local cache of bounded size (`nsa.data.cache`).
+Pieces (row groups, or whole files where there are many) are dealt to lanes; which documents of a
+piece are trained on and which are held out is decided by their content (`nsa.data.held_out`).
+Validation is one stream, the same whatever the lanes and the seed. The index is made when the first
+sequence is asked for, which may take seconds. Row groups of remote files can be kept in a local
+cache of bounded size (`nsa.data.cache`).
 """
 
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import cached_property, lru_cache
+from dataclasses import replace
+from functools import cached_property, lru_cache, partial
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -19,32 +23,38 @@ from numpy.typing import NDArray
 
 from nsa.config import SEPARATOR
 from nsa.data.cache import RowGroupCache
-from nsa.data.lanes import Lane, Mark, Piece, deal
+from nsa.data.held_out import NothingHeldOut, split_of
+from nsa.data.lanes import Lane, Mark, NoText, Piece, deal
 from nsa.errors import DataFailure
 
 _COLUMN = "text"
-_VAL_SHARE = 20
+_MANY_FILES = 20
+_READ_WHOLE_BYTES = 256 * 2**20
+_TAIL_BYTES = 64 * 2**10
+_REMOTE_MARKS = ("ETag", "etag", "checksum", "md5", "md5Hash", "crc32c", "blob_id", "lfs")
 
 
 class ParquetText:
-    """Documents of a folder as `lanes` endless streams of each split.
+    """Documents of a folder as `lanes` endless streams to train on, and one to validate on.
 
     Args:
         url: the folder; every `*.parquet` below it belongs to it.
-        seed: decides the order of the pieces, not which are held out.
-        lanes: streams of a split; sequence i comes from stream i mod lanes.
-        cache: where row groups of remote files are kept; None = nowhere.
+        seed: decides the order of the pieces that are trained on.
+        lanes: training streams; sequence i comes from stream i mod lanes.
+        cache: where row groups are kept if the files are remote; None = nowhere.
 
     Raises:
         DataFailure: nothing can open such a URL.
     """
 
     def __init__(self, url: str, seed: int, lanes: int, cache: RowGroupCache | None = None) -> None:
-        self._url, self._seed, self._lanes, self._cache = url, seed, lanes, cache
+        self._url, self._seed, self._lanes = url, seed, lanes
         try:
             self._files, self._root = fsspec.core.url_to_fs(url)
         except Exception as error:  # noqa: BLE001 - every file system of fsspec raises its own kinds
             raise DataFailure(f"cannot open {url}: {error}") from None
+        self._local = "file" in _protocols(self._files)
+        self._cache = None if self._local else cache
         self._opened = lru_cache(maxsize=8)(self._open)
         self._length = 0
         self._sought: list[tuple[int, Mark]] = []
@@ -52,15 +62,22 @@ class ParquetText:
     def sequence(self, split: str, index: int, length: int) -> NDArray[np.uint8]:
         """Sequence number `index` of a split, `length` + 1 bytes."""
         self._length = length
-        lane = self._streams[split][index % self._lanes]
+        if split == "val":
+            return np.frombuffer(self._held_out(index, length), dtype=np.uint8)
+        lane = self._lane(index)
         return np.frombuffer(lane.sequence(index // self._lanes, length), dtype=np.uint8)
 
+    def epoch(self, index: int, length: int) -> int:
+        """Which pass over its lane's documents training sequence `index` begins in, from 1."""
+        return self._lane(index).mark(index // self._lanes, length).epoch + 1
+
     def marks(self, indices: Iterable[int]) -> list[list[int]]:
-        """Where training sequences begin: rows [lane, n, piece, chunk, offset]."""
+        """Where training sequences begin: rows [lane, n, piece, chunk, offset, epoch]."""
         rows = []
         for index in indices:
             mark = self._lane(index).mark(index // self._lanes, self._length)
-            rows.append([index % self._lanes, mark.n, mark.piece, mark.chunk, mark.offset])
+            place = (mark.n, mark.piece, mark.chunk, mark.offset, mark.epoch)
+            rows.append([index % self._lanes, *place])
         return rows
 
     def seek(self, marks: Iterable[Iterable[int]]) -> None:
@@ -68,49 +85,81 @@ class ParquetText:
 
         To be called before the first sequence is asked for.
         """
-        for lane, n, piece, chunk, offset in marks:
-            self._sought.append((lane, Mark(n=n, piece=piece, chunk=chunk, offset=offset)))
+        for lane, *place in marks:
+            names = ("n", "piece", "chunk", "offset", "epoch")
+            self._sought.append((lane, Mark(**dict(zip(names, place, strict=True)))))
 
-    def pieces(self, split: str) -> list[list[Piece]]:
-        """The pieces of every lane of a split."""
-        return self._dealt[split]
+    def digest(self) -> str:
+        """SHA-256 (hex) of the folder: names, sizes, and what says most about their content.
+
+        That is the whole content of up to 256 MB of local files, the footers of more, and what the
+        other side says of remote ones (ETag and its like).
+        """
+        whole = hashlib.sha256()
+        small = sum(int(size) for _, size, _ in self._found) <= _READ_WHOLE_BYTES
+        for path, size, said in self._found:
+            content = self._content(path, int(size), whole=small) if self._local else said
+            whole.update(f"{path.removeprefix(self._root)}\0{size}\0{content}\n".encode())
+        return whole.hexdigest()
+
+    def pieces(self) -> list[list[Piece]]:
+        """The pieces of every training lane."""
+        pieces = sorted(self._index(), key=lambda piece: _hash(f"{self._seed}/{self._name(piece)}"))
+        return deal(pieces, self._lanes)
 
     def _lane(self, index: int) -> Lane:
-        return self._streams["train"][index % self._lanes]
+        return self._train[index % self._lanes]
+
+    def _held_out(self, index: int, length: int) -> bytes:
+        try:
+            return self._val.sequence(index, length)
+        except NoText:
+            raise NothingHeldOut(f"no document of {self._url} is held out") from None
 
     @cached_property
-    def _streams(self) -> dict[str, list[Lane]]:
-        streams = {
-            split: [Lane(pieces, self._packed) for pieces in lanes]
-            for split, lanes in self._dealt.items()
-        }
+    def _train(self) -> list[Lane]:
+        dealt = self.pieces()
+        # Whole pieces: every document of the corpus, for a lane without one of its own.
+        spare = sorted({replace(piece, start=0, stride=1) for own in dealt for piece in own})
+        lanes = [
+            Lane(own, partial(self._packed, "train"), spare[lane % len(spare) :] + spare)
+            for lane, own in enumerate(dealt)
+        ]
         for lane, mark in self._sought:
-            streams["train"][lane].seek(mark)
-        return streams
+            lanes[lane].seek(mark)
+        return lanes
 
     @cached_property
-    def _dealt(self) -> dict[str, list[list[Piece]]]:
-        pieces = self._index()
-        if len(pieces) == 1:
-            pieces = pieces[0].cut(_VAL_SHARE)
-        by_hash = sorted(pieces, key=lambda piece: _hash(self._name(piece)))
-        held_out = max(1, len(pieces) // _VAL_SHARE)
-        splits = {"val": by_hash[:held_out], "train": by_hash[held_out:]}
-        return {
-            split: deal(
-                sorted(found, key=lambda piece: _hash(f"{self._seed}/{self._name(piece)}")),
-                self._lanes,
-            )
-            for split, found in splits.items()
-        }
+    def _val(self) -> Lane:
+        """All files in an order of their own: neither lanes nor seed have a say."""
+        files = [Piece(path=path) for path, _, _ in self._found]
+        return Lane(
+            sorted(files, key=lambda piece: _hash(self._name(piece))), partial(self._packed, "val")
+        )
+
+    @cached_property
+    def _found(self) -> list[tuple[str, int, str]]:
+        """Path, size and what the file system says of the content of every file, by path."""
+        with _reading(self._url):
+            listed: dict[str, dict[str, Any]] = self._files.find(self._root, detail=True)
+        found = [
+            (path, info.get("size") or 0, "/".join(_said(info)))
+            for path, info in sorted(listed.items())
+            if _is_data(path)
+        ]
+        if not found:
+            raise DataFailure(f"no .parquet files below {self._url}")
+        return found
+
+    @cached_property
+    def _versions(self) -> dict[str, str]:
+        """What a file that is replaced under its name is known by."""
+        return {path: f"{size}/{said}" for path, size, said in self._found}
 
     def _index(self) -> list[Piece]:
         """Files where there are many, else their row groups."""
-        with _reading(self._url):
-            paths = sorted(path for path in self._files.find(self._root) if _is_data(path))
-        if not paths:
-            raise DataFailure(f"no .parquet files below {self._url}")
-        if len(paths) >= max(_VAL_SHARE, 2 * self._lanes):
+        paths = [path for path, _, _ in self._found]
+        if len(paths) >= max(_MANY_FILES, 2 * self._lanes):
             return [Piece(path=path) for path in paths]
         return [
             Piece(path=path, row_group=group)
@@ -123,22 +172,26 @@ class ParquetText:
         path = piece.path.removeprefix(self._root)
         return f"{path}/{piece.row_group}/{piece.start}/{piece.stride}"
 
-    def _packed(self, piece: Piece, chunk: int) -> bytes | None:
+    def _packed(self, split: str, piece: Piece, chunk: int) -> bytes | None:
+        """A piece's documents of a split; of those each `stride`-th."""
         group = chunk if piece.row_group is None else piece.row_group
         if chunk and piece.row_group is not None:
             return None
         texts = self._texts(piece.path, group)
         if texts is None:
             return None
-        documents = (text.as_py() for text in texts[piece.start :: piece.stride])
-        return b"".join(
-            text.encode("utf-8", "replace").replace(SEPARATOR, b"") + SEPARATOR
-            for text in documents
-            if text
-        )
+        documents = (_document(text.as_py()) for text in texts)
+        own = [document for document in documents if document and split_of(document) == split]
+        return b"".join(document + SEPARATOR for document in own[piece.start :: piece.stride])
+
+    def _content(self, path: str, size: int, *, whole: bool) -> str:
+        with _reading(path), self._files.open(path, "rb") as file:
+            if not whole:
+                file.seek(max(0, size - _TAIL_BYTES))
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def _texts(self, path: str, group: int) -> pa.ChunkedArray | None:
-        name = f"{self._url}/{path}/{group}"
+        name = f"{self._url}/{path}/{group}/{self._versions[path]}"
         if self._cache is not None and (held := self._cache.load(name)) is not None:
             return held.column(_COLUMN)
         file = self._opened(path)
@@ -164,6 +217,22 @@ def _reading(what: str) -> Iterator[None]:
         yield
     except Exception as error:  # every file system of fsspec raises its own kinds
         raise DataFailure(f"cannot read {what}: {error!r}") from error
+
+
+def _document(text: str | None) -> bytes:
+    """The bytes of a document, of which none is the separator."""
+    return (text or "").encode("utf-8", "replace").replace(SEPARATOR, b"")
+
+
+def _protocols(files: Any) -> tuple[str, ...]:
+    return (files.protocol,) if isinstance(files.protocol, str) else tuple(files.protocol)
+
+
+def _said(info: dict[str, Any]) -> Iterator[str]:
+    """What a remote file system says of a file's content; nothing, where it says nothing."""
+    for name in _REMOTE_MARKS:
+        if name in info:
+            yield f"{name}={info[name]}"
 
 
 def _is_data(path: str) -> bool:

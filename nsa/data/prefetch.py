@@ -13,8 +13,6 @@ from typing import Any
 
 from nsa.errors import DataFailure
 
-FIRST_BATCH_LIMIT_S = 180.0  # index, footers and cold connections included; 11 s is usual (R30)
-BATCH_LIMIT_S = 60.0
 AHEAD = 2
 
 
@@ -23,7 +21,8 @@ class Prefetch:
 
     Args:
         read: called in the thread only.
-        first_limit_s: how long the first batch of a process may take.
+        first_limit_s: how long the first batch of a process may take: index, footers and cold
+            connections included (11 s is usual, R30).
         limit_s: how long every other may.
     """
 
@@ -31,8 +30,8 @@ class Prefetch:
         self,
         read: Callable[[str, int], Any],
         *,
-        first_limit_s: float = FIRST_BATCH_LIMIT_S,
-        limit_s: float = BATCH_LIMIT_S,
+        first_limit_s: float,
+        limit_s: float,
     ) -> None:
         self._read, self._first_limit_s, self._limit_s = read, first_limit_s, limit_s
         self._asked: dict[tuple[str, int], Future[Any]] = {}
@@ -55,7 +54,7 @@ class Prefetch:
             rows = wanted.result(limit_s)
         except TimeoutError:
             raise DataFailure(f"{split} batch {number} did not come in {limit_s:g} s") from None
-        self._served = True
+        self._served |= split == "train"
         for key in [key for key in self._asked if key[0] == split and key[1] < number]:
             del self._asked[key]
         return rows

@@ -12,20 +12,33 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from nsa.config import LoaderConfig
 from nsa.data.local_text import LocalText
 from nsa.data.synthetic import MarkovBytes
 from nsa.errors import DataFailure
+from nsa.attention.settings import cache_folder
 
 
 class Source(Protocol):
-    """Numbered sequences of two splits, "train" and "val", that share no document."""
+    """Numbered sequences of two splits, "train" and "val", that share no document.
+
+    Those of "val" depend on the corpus alone: not on the seed, nor on the lanes.
+    """
 
     def sequence(self, split: str, index: int, length: int) -> NDArray[np.uint8]:
         """Sequence number `index` (0, 1, 2, … without end), `length` + 1 bytes.
 
         Raises:
-            DataFailure: it cannot be read.
+            DataFailure: it cannot be read; `NothingHeldOut` where there is nothing to validate on.
         """
+        ...
+
+    def epoch(self, index: int, length: int) -> int:
+        """Which pass over the training documents a sequence begins in, from 1; 0 = no passes."""
+        ...
+
+    def digest(self) -> str:
+        """What the corpus is known by: equal digests serve equal sequences (hex)."""
         ...
 
 
@@ -45,13 +58,14 @@ class Stream(Source, Protocol):
         ...
 
 
-def open_source(name: str, seed: int, lanes: int = 1) -> Source:
+def open_source(name: str, seed: int, lanes: int = 1, loader: LoaderConfig | None = None) -> Source:
     """The source of a `data` name: synthetic, local_text, fineweb_edu or parquet:PATH.
 
     Args:
         name: the `data` of a configuration.
         seed: decides the order of documents.
         lanes: sequences of a global batch; streams are divided so that each has its own documents.
+        loader: which revision of FineWeb-Edu, and how much of remote files is kept.
 
     Raises:
         DataFailure: the name is unknown, or what it needs is not here.
@@ -61,20 +75,25 @@ def open_source(name: str, seed: int, lanes: int = 1) -> Source:
     if name == "local_text":
         return LocalText.of_standard_library(seed)
     if name == "fineweb_edu" or name.startswith("parquet:"):
-        return _open_parquet(name, seed, lanes)
+        return _open_parquet(name, seed, lanes, loader or LoaderConfig.as_if_absent())
     raise DataFailure(
         f"unknown data {name!r}; known: synthetic, local_text, fineweb_edu, parquet:PATH"
     )
 
 
-def _open_parquet(name: str, seed: int, lanes: int) -> Source:
+def _open_parquet(name: str, seed: int, lanes: int, loader: LoaderConfig) -> Source:
     try:  # pyarrow takes a moment to load, and only these sources need it
-        from nsa.data.fineweb import open_fineweb_edu
+        from nsa.data.cache import RowGroupCache
+        from nsa.data.fineweb import fineweb_edu_url
         from nsa.data.parquet import ParquetText
     except ImportError as error:
         raise DataFailure(f"data {name} needs pyarrow and fsspec: {error}") from error
     if name == "fineweb_edu":
-        return open_fineweb_edu(seed, lanes)
-    if not (url := name.removeprefix("parquet:")):
+        url = fineweb_edu_url(loader.revision)
+    elif not (url := name.removeprefix("parquet:")):
         raise DataFailure("data parquet: needs a folder: parquet:PATH")
-    return ParquetText(url, seed, lanes)
+    folder = cache_folder()
+    cache = None
+    if loader.cache_gb and folder is not None:
+        cache = RowGroupCache(folder / "row-groups", int(loader.cache_gb * 2**30))
+    return ParquetText(url, seed, lanes, cache)

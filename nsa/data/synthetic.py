@@ -4,6 +4,9 @@ Each byte has four possible successors with probabilities 0.7, 0.2, 0.07 and 0.0
 learns the table gets from ln 256 = 5.545 to the chain's entropy, 0.86 nats per byte.
 """
 
+import hashlib
+import json
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,3 +32,11 @@ class MarkovBytes:
             value = self._successors[value][branch]
             chain.append(value)
         return np.array(chain, dtype=np.uint8)
+
+    def epoch(self, index: int, length: int) -> int:
+        """0: it never begins again."""
+        return 0
+
+    def digest(self) -> str:
+        """The table, as a digest."""
+        return hashlib.sha256(json.dumps(self._successors).encode()).hexdigest()

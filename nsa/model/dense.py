@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from nsa.attention import dense_attention
-from nsa.attention.packing import attend_documents
+from nsa.attention.module import Documents
+from nsa.attention.packing import attend_documents, document_lengths
+from nsa.attention.rotary import rotate, rotation_table
 from nsa.config import ModelConfig
-from nsa.model.attention import Documents
-from nsa.model.rotary import rotate
 
 
 class DenseCache:
@@ -36,7 +36,7 @@ class DenseAttention(nn.Module):
     def __init__(self, model: ModelConfig) -> None:
         super().__init__()
         kv_width = model.groups * model.head_dim
-        self.head_dim = model.head_dim
+        self.head_dim, self.rope_theta = model.head_dim, model.rope_theta
         self.w_q = nn.Linear(model.dim, model.heads * model.head_dim, bias=False)
         self.w_k = nn.Linear(model.dim, kv_width, bias=False)
         self.w_v = nn.Linear(model.dim, kv_width, bias=False)
@@ -52,28 +52,43 @@ class DenseAttention(nn.Module):
         """K/V heads, as the weights have them."""
         return self.w_k.out_features // self.head_dim
 
-    def forward(self, x_BSE: Tensor, table: Tensor, documents: Documents | None = None) -> Tensor:
+    def forward(
+        self,
+        x_BSE: Tensor,
+        cache: DenseCache | None = None,
+        doc_ids: Documents | None = None,
+        *,
+        table: Tensor | None = None,
+    ) -> Tensor:
         """Attend; arguments as those of `NativeSparseAttention`."""
         B, S, _ = x_BSE.shape
+        first = 0 if cache is None else cache.length
+        if table is None:
+            table = rotation_table(first + S, self.head_dim, self.rope_theta, device=x_BSE.device)
+        if cache is not None:
+            return self._extend(x_BSE, cache, table[:, first : first + S])
         read = self._project(x_BSE)
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor]:
             here = table[:, : q.shape[1]]
             return (dense_attention(rotate(q, here), rotate(k, here), v),)
 
-        (out,) = attend(*read) if documents is None else attend_documents(attend, read, documents)
+        if doc_ids is None:
+            (out,) = attend(*read)
+        else:
+            documents = document_lengths(doc_ids) if isinstance(doc_ids, Tensor) else doc_ids
+            (out,) = attend_documents(attend, read, documents)
         return self.w_o(out.reshape(B, S, -1))
 
-    def start_cache(self, B: int, table: Tensor, like: Tensor) -> DenseCache:
-        """Room for as many tokens as the rotation table has positions."""
-        return DenseCache(B, table.shape[1], self.groups, self.head_dim, like)
+    def start_cache(self, B: int, capacity: int, *, like: Tensor, table: Tensor) -> DenseCache:
+        """An empty cache; arguments as those of `NativeSparseAttention`."""
+        return DenseCache(B, capacity, self.groups, self.head_dim, like)
 
-    def extend(self, x_BSE: Tensor, table: Tensor, cache: DenseCache) -> Tensor:
+    def _extend(self, x_BSE: Tensor, cache: DenseCache, here: Tensor) -> Tensor:
         """Attend for the tokens after those in the cache: a whole prompt, or one more token."""
         B, S, _ = x_BSE.shape
         first = cache.length
         q, k, v = self._project(x_BSE)
-        here = table[:, first : first + S]
         q, k = rotate(q, here), rotate(k, here)
         cache.append(k, v)
         if first == 0:

@@ -1,23 +1,34 @@
 """Do all three branches still have a say? Gate statistics of the last forward pass."""
 
-import torch
+from collections.abc import Sequence
 
-from nsa.model.attention import NativeSparseAttention
+import torch
+from torch import Tensor
+
+from nsa.attention.module import NativeSparseAttention
 from nsa.model.transformer import LanguageModel
 
 _COLLAPSED_ENTROPY = 0.18
 _COLLAPSED_SHARE = 0.9
 
 
-def gate_rows(model: LanguageModel) -> list[tuple[float, float]]:
-    """`(mean normalised entropy, mean largest share)` of every layer; empty where not kept."""
+def gate_stats(model: LanguageModel) -> Tensor:
+    """Mean normalised entropy and mean largest share of every layer, `[layers, 2]` on the device.
+
+    `[0, 2]` where none are kept.
+    """
     stats = [
         block.attention.gate_stats
         for block in model.layers()
         if isinstance(block.attention, NativeSparseAttention)
         and block.attention.gate_stats is not None
     ]
-    return [(entropy, share) for entropy, share in torch.stack(stats).tolist()] if stats else []
+    return torch.stack(stats) if stats else torch.zeros(0, 2, device=model.rotation.device)
+
+
+def gate_rows(numbers: Sequence[float]) -> list[tuple[float, float]]:
+    """`(entropy, share)` of every layer, of `gate_stats` row by row."""
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 def gate_health(rows: list[tuple[float, float]]) -> dict[str, float]:

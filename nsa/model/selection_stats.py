@@ -8,7 +8,7 @@ Shapes: B batch, S positions, G groups, N selected blocks, F = N - 3 free ones, 
 import torch
 from torch import Tensor
 
-from nsa.model.attention import NativeSparseAttention
+from nsa.attention.module import NativeSparseAttention
 from nsa.model.transformer import LanguageModel
 
 COLUMNS = ("distance_blocks", "distinct_share", "kept_share")
@@ -44,7 +44,7 @@ def selection_stats(ids_BSGN: Tensor, l_sel: int) -> Tensor:
 def selection_rows(model: LanguageModel) -> list[list[float]]:
     """`COLUMNS` of every layer; empty where no selection was kept or none had a choice."""
     kept = [
-        (block.attention.selection, block.attention.shape.l_sel)
+        (block.attention.selection, block.attention.sizes.l_sel)
         for block in model.layers()
         if isinstance(block.attention, NativeSparseAttention)
     ]

@@ -9,65 +9,33 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from nsa.attention.block import Block, RMSNorm
+from nsa.attention.module import NativeSparseAttention
 from nsa.attention.packing import separated_documents
+from nsa.attention.rotary import rotation_table
 from nsa.config import SEPARATOR, TrainConfig
-from nsa.model.attention import Documents, NativeSparseAttention
 from nsa.model.dense import DenseAttention
-from nsa.model.rotary import rotation_table
 
 
-class RMSNorm(nn.Module):
-    """x / rms(x) · weight, in fp32 whatever the input."""
-
-    def __init__(self, dim: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise the last dimension."""
-        x32 = x.float()
-        return (x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + self.eps)) * self.weight
-
-
-class SwiGLU(nn.Module):
-    """w_down(silu(w_gate x) · w_up x)."""
-
-    def __init__(self, dim: int, width: int) -> None:
-        super().__init__()
-        self.w_gate = nn.Linear(dim, width, bias=False)
-        self.w_up = nn.Linear(dim, width, bias=False)
-        self.w_down = nn.Linear(width, dim, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply to the last dimension."""
-        return self.w_down(F.silu(self.w_gate(x)) * self.w_up(x))
-
-
-class Block(nn.Module):
-    """x + attention(norm(x)), then x + ffn(norm(x))."""
-
-    def __init__(self, config: TrainConfig) -> None:
-        super().__init__()
-        model = config.model
-        self.attention_norm = RMSNorm(model.dim, model.norm_eps)
-        self.attention: NativeSparseAttention | DenseAttention
-        if config.attention.kind == "nsa":
-            self.attention = NativeSparseAttention(model, config.attention)
-        else:
-            self.attention = DenseAttention(model)
-        self.ffn_norm = RMSNorm(model.dim, model.norm_eps)
-        self.ffn = SwiGLU(model.dim, model.ffn_width)
-
-    def forward(self, x_BSE: Tensor, table: Tensor, documents: Documents | None = None) -> Tensor:
-        """One layer."""
-        x_BSE = x_BSE + self.attention(self.attention_norm(x_BSE), table, documents)
-        return x_BSE + self.ffn(self.ffn_norm(x_BSE))
-
-    def extend(self, x_BSE: Tensor, table: Tensor, cache: Any) -> Tensor:
-        """One layer for the tokens after those in its attention's cache."""
-        x_BSE = x_BSE + self.attention.extend(self.attention_norm(x_BSE), table, cache)
-        return x_BSE + self.ffn(self.ffn_norm(x_BSE))
+def build_attention(config: TrainConfig) -> NativeSparseAttention | DenseAttention:
+    """The attention of one layer."""
+    model, attention = config.model, config.attention
+    if attention.kind == "dense":
+        return DenseAttention(model)
+    return NativeSparseAttention(
+        model.dim,
+        model.heads,
+        model.groups,
+        model.head_dim,
+        l=attention.l,
+        d=attention.d,
+        l_sel=attention.l_sel,
+        n_sel=attention.n_sel,
+        w=attention.w,
+        compression=attention.compression or "mean",
+        rope_theta=model.rope_theta,
+        backend=attention.backend,
+    )
 
 
 class LanguageModel(nn.Module):
@@ -82,7 +50,10 @@ class LanguageModel(nn.Module):
         super().__init__()
         model = config.model
         self.embedding = nn.Embedding(model.vocab, model.dim)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(model.layers))
+        self.blocks = nn.ModuleList(
+            Block(build_attention(config), model.dim, model.ffn_width, model.norm_eps)
+            for _ in range(model.layers)
+        )
         self.norm = RMSNorm(model.dim, model.norm_eps)
         self.head = nn.Linear(model.dim, model.vocab, bias=False)
         self.gradient_checkpointing = model.gradient_checkpointing is not False
@@ -99,9 +70,11 @@ class LanguageModel(nn.Module):
         x_BSE = self.embedding(tokens_BS)
         for block in self.blocks:
             if self.gradient_checkpointing and self.training:
-                x_BSE = checkpoint(block, x_BSE, table, documents, use_reentrant=self.reentrant)
+                x_BSE = checkpoint(
+                    block, x_BSE, None, documents, table, use_reentrant=self.reentrant
+                )
             else:
-                x_BSE = block(x_BSE, table, documents)
+                x_BSE = block(x_BSE, None, documents, table)
         return self.head(self.norm(x_BSE))
 
     @torch.no_grad()
@@ -109,7 +82,11 @@ class LanguageModel(nn.Module):
         """Empty caches of B sequences, one per layer, each with room for `seq_len` tokens."""
         # Keys have the dtype that a projection gives, which autocast may have changed.
         like = self.head(self.norm(self.embedding.weight[:1]))
-        return [block.attention.start_cache(B, self.rotation, like) for block in self.layers()]
+        table = self.rotation
+        return [
+            block.attention.start_cache(B, table.shape[1], like=like, table=table)
+            for block in self.layers()
+        ]
 
     @torch.no_grad()
     def extend(self, tokens_BS: Tensor, caches: Sequence[Any]) -> Tensor:
@@ -127,7 +104,7 @@ class LanguageModel(nn.Module):
             raise ValueError(f"the model sees {most} tokens at most, not {after}")
         x_BSE = self.embedding(tokens_BS)
         for block, cache in zip(self.layers(), caches, strict=True):
-            x_BSE = block.extend(x_BSE, self.rotation, cache)
+            x_BSE = block(x_BSE, cache, table=self.rotation)
         return self.head(self.norm(x_BSE[:, -1]))
 
     def layers(self) -> list[Block]:
@@ -164,7 +141,7 @@ class LanguageModel(nn.Module):
         for name, parameter in self.named_parameters():
             if name.endswith("gate.bias"):
                 nn.init.zeros_(parameter)
-            elif parameter.dim() == 2:
+            elif parameter.dim() == 2 and ".compression." not in name:  # that has scales of its own
                 into_residual = name.endswith(("w_o.weight", "w_down.weight"))
                 nn.init.normal_(parameter, std=residual_std if into_residual else std)
 

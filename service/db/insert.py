@@ -5,8 +5,9 @@ The unit of work would insert them too, in several times the CPU.
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, cast
 
+from sqlalchemy import Table as CoreTable
 from sqlalchemy import insert, inspect
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, make_transient_to_detached
@@ -34,16 +35,14 @@ def insert_new(session: Session, rows: Sequence[Table]) -> None:
 
     What they refer to is in the database already, or stands before them.
     """
-    for table, group in groupby(rows, type):
-        columns = inspect(table).columns
+    for core, group in groupby(rows, lambda row: cast(CoreTable, row.__table__)):
         values = []
         for row in group:
-            for column in columns:  # what was not set is, as it will be read
+            for column in core.columns:  # what was not set is, as it will be read
                 if column.key not in row.__dict__:
-                    value = column.default.arg if column.default is not None else None
-                    setattr(row, column.key, value)
-            values.append({column.key: row.__dict__[column.key] for column in columns})
-        session.connection().execute(insert(table.__table__), values)  # type: ignore[arg-type]
+                    setattr(row, column.key, getattr(column.default, "arg", None))
+            values.append({column.key: row.__dict__[column.key] for column in core.columns})
+        session.connection().execute(insert(core), values)
     for row in rows:
         make_transient_to_detached(row)
         session.add(row)

@@ -30,7 +30,7 @@ def test_nobody_breaks_the_import_law() -> None:
 FLOORS = {
     "gonogo/judge": ("ledger", "course", "gate", "compare", "evidence", "watch"),
     "gonogo/supervise": (
-        *("keeper", "launch", "watcher"),
+        *("follower", "keeper", "launch", "watcher"),
         *("evidence", "devices", "host", "preflight", "exit_record", "prune"),
     ),
     "worker": ("desk", "host", "metrics", "shipping"),

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -12,7 +13,6 @@ import torch
 
 from nsa.checkpoint import (
     Snapshot,
-    _save,
     checkpoint_path,
     load_checkpoint,
     newest_checkpoint,
@@ -20,6 +20,7 @@ from nsa.checkpoint import (
     sweep,
 )
 from nsa.errors import BadConfig
+from nsa.sealed_files import write_sealed
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,6 +42,13 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     assert (loaded.step, loaded.next_sequence, loaded.world_size) == (20, 80, 2)
     torch.testing.assert_close(loaded.model["w"], SNAPSHOT.model["w"], rtol=0, atol=0)
     assert torch.equal(loaded.rng[1], SNAPSHOT.rng[1])
+
+
+def test_the_random_state_of_every_gpu_is_kept(tmp_path: Path) -> None:
+    gpu = [torch.arange(16, dtype=torch.uint8), torch.zeros(16, dtype=torch.uint8)]
+    place = save_checkpoint(tmp_path, dataclasses.replace(SNAPSHOT, device_rng=gpu))
+    loaded = load_checkpoint(place)
+    assert all(torch.equal(was, now) for was, now in zip(gpu, loaded.device_rng, strict=True))
 
 
 def test_the_manifest_lists_every_file_with_size_and_digest(tmp_path: Path) -> None:
@@ -103,7 +111,9 @@ def test_a_refused_write_leaves_nothing_and_touches_nothing(
 
 def test_a_full_disk_is_known_by_its_number() -> None:
     with pytest.raises(OSError, match="No space left") as full:
-        _save({"w": torch.zeros(1000)}, Path("/dev/full"))
+        write_sealed(
+            Path("/dev"), {"full": partial(torch.save, {"w": torch.zeros(9999)})}, lambda file: None
+        )
     assert full.value.errno == errno.ENOSPC
 
 

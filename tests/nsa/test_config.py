@@ -8,7 +8,7 @@ import pytest
 import rfc8785
 import yaml
 
-from nsa.config import CONFIG_DIR, build_config, config_digest, load_config
+from nsa.config import CONFIG_DIR, build_config, config_digest, config_mapping, load_config
 from nsa.describe import describe
 from nsa.errors import BadConfig
 
@@ -129,3 +129,21 @@ def test_demo_really_selects() -> None:
     config = build_config(DEMO)
     assert config.model.seq_len > config.attention.n_sel * config.attention.l_sel
     assert config.model.seq_len > config.attention.w
+
+
+def test_the_compression_may_be_left_out_and_is_then_no_part_of_the_digest(
+    tiny: dict[str, Any],
+) -> None:
+    without = build_config(tiny)
+    assert "compression" not in config_mapping(without)["attention"]
+    digests = {config_digest(without)}
+    for name in ("mean", "mlp"):
+        told = {**tiny, "attention": {**tiny["attention"], "compression": name}}
+        config = build_config(told)
+        assert config_mapping(config) == told
+        digests.add(config_digest(config))
+    assert len(digests) == 3
+    for wrong in (None, "max"):
+        told = {**tiny, "attention": {**tiny["attention"], "compression": wrong}}
+        with pytest.raises(BadConfig, match=r"attention\.compression: expected mean or mlp"):
+            build_config(told)

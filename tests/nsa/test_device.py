@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from nsa.attention.kernels import Kernels, asked_kernels, use_kernels
 from nsa.device import choose_device, prepare_torch
 from nsa.errors import BadConfig
 from nsa.settings import load_settings
@@ -49,8 +50,10 @@ def test_the_toggles_choose_the_sdpa_kernels(
     try:
         prepare_torch(torch.device("cpu"), load_settings(environ))
         assert (cuda.flash_sdp_enabled(), cuda.math_sdp_enabled()) == (flash, math)
+        assert asked_kernels().asked_by == "".join(environ)
         assert torch.get_num_threads() == 1
     finally:
+        use_kernels(Kernels())
         cuda.enable_flash_sdp(before[0])
         cuda.enable_math_sdp(before[1])
         cuda.enable_mem_efficient_sdp(before[2])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from nsa.attention import counters
+from nsa.attention import Kernels, counters, use_kernels
 from nsa.checkpoint import load_checkpoint
 from nsa.errors import BadConfig, NonFinite
 from nsa.profiling import summarise
@@ -72,10 +72,12 @@ def test_a_run_that_skips_every_step_is_not_good_for_ever(
 ) -> None:
     order = make_order(train={"dtype": "fp16", "steps": 25}, checkpoint={"every_steps": 1})
     environ = {"NSA_SCALER_INIT_SCALE": "1e38", "NSA_SCALER_BACKOFF_FACTOR": "0.9"}
-    helpers.build_trainer(order, environ).run()
+    with pytest.raises(NonFinite, match="20 updates running"):
+        helpers.build_trainer(order, environ).run()
     lines = helpers.read_lines(order.parent)
+    assert [line["skipped_steps"] for line in _of(lines, "progress")] == list(range(1, 21))
     assert all(line["skipped"] for line in _of(lines, "progress"))
-    assert [line["step"] for line in _of(lines, "checkpoint")] == list(range(1, 20))
+    assert [int(line["path"][-6:]) for line in _of(lines, "checkpoint")] == list(range(1, 20))
 
 
 def test_only_the_newest_checkpoints_are_kept_where_the_engine_says_so(
@@ -170,6 +172,30 @@ def test_a_run_counts_which_attention_path_served_it(train_here: TrainHere, tmp_
     last = counters.Served._fields[-1]
     served = {(row["operation"], row["path"]): int(row[last]) for row in rows}
     assert served["attention", "torch"] == 3 * 2
+
+
+@pytest.mark.parametrize("name", ["NSA_SDPA_NO_FLASH", "NSA_SDPA_FLASH_ONLY", "NSA_USE_FA2"])
+def test_a_toggle_of_kernels_shows_in_the_counters_or_is_refused(
+    make_order: Callable[..., Path], tiny: dict[str, Any], helpers: Any, name: str
+) -> None:
+    cuda = torch.backends.cuda
+    told = []
+    try:
+        for environ in ({}, {name: "1"}):
+            order = make_order(f"run{len(told)}", train={"steps": 1})
+            helpers.build_trainer(order, environ).run()
+            told.append((order.parent / "fallback_counters.csv").read_text())
+        assert told[0] != told[1]
+        assert f"attention,torch,{name} chooses its kernels" in told[1]
+        other = {**tiny["attention"], "backend": "reference"}
+        order = make_order("refused", train={"attention": other})
+        with pytest.raises(BadConfig, match=f"{name} chooses its kernels: take auto or torch"):
+            helpers.build_trainer(order, {name: "1"}).run()
+    finally:
+        use_kernels(Kernels())
+        cuda.enable_flash_sdp(True)
+        cuda.enable_math_sdp(True)
+        cuda.enable_mem_efficient_sdp(True)
 
 
 def test_selection_is_looked_at_in_every_layer_now_and_then(

@@ -49,9 +49,9 @@ def test_a_full_disk_is_told_as_the_operating_system_tells_it_and_leaves_no_half
     train_here: TrainHere, tmp_path: Path
 ) -> None:
     lines = train_here(train={"steps": 6}, checkpoint={"every_steps": 2}, fault="disk:step=3")
-    assert [line["step"] for line in _of(lines, "checkpoint")] == [2]
+    assert [line["path"] for line in _of(lines, "checkpoint")] == ["checkpoints/step_000002"]
     errors = _of(lines, "error")
-    assert [line["step"] for line in errors] == [4, 6]
+    assert [line["path"] for line in errors] == [f"checkpoints/step_00000{step}" for step in (4, 6)]
     for line in errors:
         assert (line["type"], line["section"]) == ("OSError", "checkpoint")
         assert line["text"] == f"[Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)}"
@@ -64,7 +64,7 @@ def test_a_truncated_checkpoint_claims_to_be_whole_and_is_not(
     train_here: TrainHere, tmp_path: Path
 ) -> None:
     lines = train_here(train={"steps": 4}, checkpoint={"every_steps": 2}, fault="truncate:step=3")
-    assert [line["step"] for line in _of(lines, "checkpoint")] == [2, 4]
+    assert len(_of(lines, "checkpoint")) == 2
     assert {step: _missing_bytes(tmp_path / "run" / "checkpoints", step) for step in (2, 4)} == {
         2: {0},
         4: {1},

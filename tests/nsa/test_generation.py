@@ -15,7 +15,7 @@ GREEDY = Sampling(temperature=0)
 
 
 def _model(tiny: dict[str, Any], kind: str = "nsa") -> LanguageModel:
-    tiny["attention"]["kind"] = kind
+    tiny["attention"] |= {"kind": kind} if kind in ("nsa", "dense") else {"compression": kind}
     torch.manual_seed(0)
     model = build_model(build_config(tiny))
     with torch.no_grad():  # a fresh model is nearly indifferent: make it take sides
@@ -29,7 +29,7 @@ def _prompt(length: int, batch: int = 2) -> torch.Tensor:
     return torch.randint(0, 256, (batch, length), generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("kind", ["nsa", "dense"])
+@pytest.mark.parametrize("kind", ["nsa", "mlp", "dense"])
 @pytest.mark.parametrize("length", [1, 7, 8, 9, 24, 41])
 def test_logits_from_the_cache_are_those_of_the_whole_sequence(
     tiny: dict[str, Any], kind: str, length: int

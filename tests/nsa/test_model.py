@@ -4,10 +4,10 @@ from typing import Any
 import pytest
 import torch
 
+from nsa.attention.rotary import rotate, rotation_table
 from nsa.config import build_config
-from nsa.model import build_model
-from nsa.model.gates import gate_health, gate_rows
-from nsa.model.rotary import rotate, rotation_table
+from nsa.model import LanguageModel, build_model
+from nsa.model.gates import gate_health, gate_rows, gate_stats
 from nsa.model.transformer import next_byte_loss
 
 
@@ -54,9 +54,11 @@ def test_the_future_never_moves_the_past(tiny: dict[str, Any], kind: str) -> Non
             assert not torch.allclose(after[:, cut:], before[:, cut:], atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["nsa", "dense"])
-def test_every_parameter_gets_a_gradient_that_is_not_small(tiny: dict[str, Any], kind: str) -> None:
-    tiny["attention"]["kind"] = kind
+@pytest.mark.parametrize("attention", [{}, {"compression": "mlp"}, {"kind": "dense"}], ids=str)
+def test_every_parameter_gets_a_gradient_that_is_not_small(
+    tiny: dict[str, Any], attention: dict[str, str]
+) -> None:
+    tiny["attention"] |= attention
     model, tokens = _model(tiny), _tokens(length=65)
     next_byte_loss(model(tokens[:, :-1]), tokens[:, 1:]).backward()
     for name, parameter in model.named_parameters():
@@ -99,27 +101,27 @@ def test_equal_gates_have_entropy_one_and_a_lone_gate_counts_as_collapsed(
     tiny: dict[str, Any],
 ) -> None:
     model = _model(tiny)
-    assert gate_health(gate_rows(model)) == {}
+    assert _health(model) == {}
     model.keep_gate_stats(True)
     with torch.no_grad():
         for block in model.layers():
             block.attention.gate.weight.zero_()
         model(_tokens())
-        assert gate_health(gate_rows(model))["gate_entropy"] == pytest.approx(1.0, abs=1e-6)
+        assert _health(model)["gate_entropy"] == pytest.approx(1.0, abs=1e-6)
         bias = model.layers()[0].attention.gate.bias.view(-1, 3)
         bias.copy_(torch.tensor([9.0, -9.0, -9.0]).expand_as(bias))
         model(_tokens())
-    health = gate_health(gate_rows(model))
+    health = _health(model)
     assert health["gate_max"] > 0.99
     assert health["gate_collapse_frac"] == 0.5
 
 
-@pytest.mark.parametrize("kind", ["nsa", "dense"])
+@pytest.mark.parametrize("attention", [{}, {"compression": "mlp"}, {"kind": "dense"}], ids=str)
 @pytest.mark.parametrize("saving", [False, True], ids=["plain", "checkpointing"])
 def test_documents_apart_are_each_as_if_alone(
-    tiny: dict[str, Any], kind: str, saving: bool
+    tiny: dict[str, Any], attention: dict[str, str], saving: bool
 ) -> None:
-    tiny["attention"]["kind"] = kind
+    tiny["attention"] |= attention
     tiny["model"]["gradient_checkpointing"] = saving
     tokens = _tokens().clamp_min(1)
     tokens[0, [4, 30, 31]] = 0  # documents of 5, 26, 1 and 32 bytes
@@ -153,3 +155,7 @@ def test_the_selection_of_documents_apart_counts_from_their_first_block(
     assert selection.shape == (2, 64, 2, 3)
     assert torch.equal(selection[:, 32], selection[:, 0])
     assert selection.max() == 3
+
+
+def _health(model: LanguageModel) -> dict[str, float]:
+    return gate_health(gate_rows(gate_stats(model).flatten().tolist()))

@@ -46,11 +46,11 @@ def test_a_selection_that_misses_the_pattern_costs_the_answer(
     _, config = load_trained(FILE)
     for block in trained.layers():
         # Nothing but the first block and the two nearest: no free choice.
-        monkeypatch.setattr(block.attention, "shape", _without_choice(block.attention.shape))
+        monkeypatch.setattr(block.attention, "sizes", _without_choice(block.attention.sizes))
     assert retrieved(trained, config, COUNT) < 0.3
 
 
-def _without_choice(shape: object) -> object:
+def _without_choice(sizes: object) -> object:
     from dataclasses import replace
 
-    return replace(shape, n_sel=3)  # type: ignore[type-var]
+    return replace(sizes, n_sel=3)  # type: ignore[type-var]

@@ -18,8 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nsa.data.fineweb
+from nsa.config import AS_IF_ABSENT, LoaderConfig
 from nsa.data import Batches, BatchPlan, open_source
 from nsa.data.cache import RowGroupCache
+from nsa.data.fineweb import fineweb_edu_url
 from nsa.data.lanes import Lane, Piece, deal
 from nsa.data.make_parquet import write_parquet_folder
 from nsa.data.parquet import ParquetText
@@ -52,9 +54,9 @@ def test_documents_are_packed_whole_and_no_lane_shares_one_with_another(folder: 
     source = ParquetText(str(folder), 7, lanes)
     wanted = {text.encode() for text in _documents(200)}
     seen: list[set[bytes]] = []
-    for split in ("train", "val"):
-        for lane in range(lanes):
-            data = _stream(source, split, lane, lanes, 12)
+    for split, streams in (("train", lanes), ("val", 1)):
+        for lane in range(streams):
+            data = _stream(source, split, lane, streams, 12)
             documents = set(data.split(b"\0")[:-1])  # the last may go on
             assert documents
             assert documents <= wanted
@@ -85,16 +87,10 @@ def test_the_global_batch_of_a_step_does_not_depend_on_the_ranks(folder: Path, r
 
 
 def test_ranks_open_disjoint_row_groups(folder: Path) -> None:
-    lanes = ParquetText(str(folder), 7, 2).pieces("train")
-    one, two = (set(pieces) for pieces in lanes)
+    one, two = (set(pieces) for pieces in ParquetText(str(folder), 7, 2).pieces())
     assert one
     assert two
     assert not one & two
-    held_out = {
-        piece for pieces in ParquetText(str(folder), 8, 1).pieces("val") for piece in pieces
-    }
-    assert held_out
-    assert not held_out & (one | two)
 
 
 @settings(max_examples=40, deadline=None)
@@ -183,9 +179,9 @@ def test_one_row_group_serves_both_splits_and_many_lanes(tmp_path: Path) -> None
     write_parquet_folder(tmp_path, _documents(400), files=1, rows_per_group=400)
     source = ParquetText(str(tmp_path), 1, 6)
     documents = [
-        set(_stream(source, split, lane, 6, 3).split(b"\0")[:-1])
-        for split in ("train", "val")
-        for lane in range(6)
+        set(_stream(source, split, lane, streams, 3).split(b"\0")[:-1])
+        for split, streams in (("train", 6), ("val", 1))
+        for lane in range(streams)
     ]
     assert all(documents)
     assert len(set.union(*documents)) == sum(len(own) for own in documents)
@@ -196,10 +192,10 @@ def test_many_files_are_pieces_of_their_own_and_no_footer_is_read_for_the_index(
 ) -> None:
     write_parquet_folder(tmp_path, _documents(120), files=30, rows_per_group=2)
     source = ParquetText(str(tmp_path), 1, 2)
-    assert {piece.row_group for own in source.pieces("train") for piece in own} == {None}
+    assert {piece.row_group for own in source.pieces() for piece in own} == {None}
     assert source._opened.cache_info().currsize == 0
-    train = {piece.path for own in source.pieces("train") for piece in own}
-    assert len(train) == 29
+    train = {piece.path for own in source.pieces() for piece in own}
+    assert len(train) == 30
     documents = _stream(source, "train", 0, 2, 14).split(b"\0")
     assert set(documents[:-1]) <= {text.encode() for text in _documents(120)}
 
@@ -231,7 +227,7 @@ def test_whatever_a_file_system_raises_is_a_data_failure(
     class ConnectError(Exception):
         """As HTTP clients raise: no OSError."""
 
-    def refuse(*_: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
         raise ConnectError("name or service not known")
 
     source = ParquetText(str(folder), 0, 1)
@@ -260,14 +256,40 @@ def remote() -> Iterator[str]:
 def test_fineweb_edu_is_the_same_reader_over_its_url_and_keeps_what_it_fetched(
     remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nsa.data.fineweb, "URL", remote)
-    monkeypatch.setattr(Path, "home", lambda: tmp_path)
-    first = open_source("fineweb_edu", 3, 2).sequence("train", 0, 8)
-    cached = list((tmp_path / ".cache" / "nsa" / "fineweb_edu").glob("*.parquet"))
-    assert len(cached) == 1
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", None)  # not called again
-    again = open_source("fineweb_edu", 3, 2).sequence("train", 0, 8)
-    np.testing.assert_array_equal(again, first)
+    monkeypatch.setattr(nsa.data.fineweb, "_URL", remote + "#{revision}")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    whole = {**AS_IF_ABSENT["loader"], "revision": "0" * 40}
+    monkeypatch.setattr(fsspec.core, "url_to_fs", _without_revision(fsspec.core.url_to_fs))
+    for name, kept in (("fineweb_edu", 1), (f"parquet:{remote}", 2)):
+        first = open_source(name, 3, 2, LoaderConfig(**whole)).sequence("train", 0, 8)
+        assert len(list((tmp_path / "gonogo" / "row-groups").glob("*.parquet"))) == kept
+        with monkeypatch.context() as patched:
+            patched.setattr(pq.ParquetFile, "read_row_group", None)  # not called again
+            again = open_source(name, 3, 2, LoaderConfig(**whole)).sequence("train", 0, 8)
+        np.testing.assert_array_equal(again, first)
+    # Another revision is another text; and nothing is kept where nothing may be.
+    other = LoaderConfig(**{**whole, "revision": "1" * 40, "cache_gb": 0.0})
+    with monkeypatch.context() as patched:
+        patched.setattr(pq.ParquetFile, "read_row_group", None)
+        with pytest.raises(DataFailure):
+            open_source("fineweb_edu", 3, 2, other).sequence("train", 0, 8)
+    open_source("fineweb_edu", 3, 2, other).sequence("train", 0, 8)
+    assert len(list((tmp_path / "gonogo" / "row-groups").glob("*.parquet"))) == 2
+
+
+def _without_revision(opened: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda url: opened(url.partition("#")[0])
+
+
+def test_fineweb_edu_is_the_revision_that_is_configured_and_files_of_ours_are_not_kept_twice(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(nsa.data.fineweb, "find_spec", lambda name: object())
+    hub = "hf://datasets/HuggingFaceFW/fineweb-edu"
+    assert fineweb_edu_url("a" * 40) == f"{hub}@{'a' * 40}/sample/10BT"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    open_source(f"parquet:{folder}", 3, 2).sequence("train", 0, 8)
+    assert not (tmp_path / "cache").exists()
 
 
 def test_without_the_hub_package_fineweb_edu_is_a_data_failure_that_says_so(
@@ -319,7 +341,7 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path) -
 
 def test_a_batch_that_does_not_come_in_time_is_a_data_failure() -> None:
     hold = threading.Event()
-    prefetch = Prefetch(lambda split, number: hold.wait(30), first_limit_s=0.05)
+    prefetch = Prefetch(lambda split, number: hold.wait(30), first_limit_s=0.05, limit_s=30)
     try:
         with pytest.raises(DataFailure, match=r"train batch 0 did not come in 0\.05 s"):
             prefetch.batch("train", 0)
@@ -332,7 +354,8 @@ def test_a_file_that_never_opens_is_a_data_failure_in_time(tmp_path: Path) -> No
     pipe = tmp_path / "a.parquet"
     os.mkfifo(pipe)  # whoever opens it waits for a writer
     source = ParquetText(str(tmp_path), 0, 1)
-    prefetch = Prefetch(lambda split, n: source.sequence(split, n, 8), first_limit_s=0.3)
+    limits = {"first_limit_s": 0.3, "limit_s": 30.0}
+    prefetch = Prefetch(lambda split, n: source.sequence(split, n, 8), **limits)
     with pytest.raises(DataFailure, match=r"train batch 0 did not come in 0\.3 s"):
         prefetch.batch("train", 0)
     prefetch.close()
@@ -365,7 +388,7 @@ def test_what_fails_in_the_thread_is_raised_where_the_batch_is_asked_for() -> No
             raise DataFailure("row group 7 is gone")
         return number
 
-    prefetch = Prefetch(read)
+    prefetch = Prefetch(read, first_limit_s=30, limit_s=30)
     assert prefetch.batch("train", 0) == 0
     assert prefetch.batch("train", 1) == 1
     with pytest.raises(DataFailure, match="row group 7"):
@@ -384,7 +407,7 @@ def test_batches_are_read_ahead_once_each() -> None:
             ahead.set()
         return number
 
-    prefetch = Prefetch(read)
+    prefetch = Prefetch(read, first_limit_s=30, limit_s=30)
     prefetch.batch("train", 0)
     assert ahead.wait(30)
     assert [prefetch.batch("train", number) for number in (1, 2)] == [1, 2]

@@ -35,6 +35,7 @@ TRAIN = jsonschema.Draft202012Validator(SCHEMA["properties"]["train"])
 ENV = jsonschema.Draft202012Validator(SCHEMA["properties"]["env"])
 DEMO: dict[str, Any] = yaml.safe_load((CONFIG_DIR / "demo.yaml").read_text())
 ENGINE = {"fused_adamw": None, "compile": False, "keep_checkpoints": 0, "profile_steps": 0}
+PHI = ({"compression": "mean"}, {"compression": "mlp"})
 WHOLE = {**DEMO, "engine": ENGINE, "packing": {"documents_apart": False}}
 KEYS = [(key,) for key in WHOLE] + [
     (key, inner) for key, value in WHOLE.items() if isinstance(value, dict) for inner in value
@@ -131,7 +132,11 @@ def test_the_trainer_takes_the_environment_that_fits(env: dict[str, str]) -> Non
     assert taken is ENV.is_valid(env)
 
 
-@pytest.mark.parametrize("kind", ["nsa", "dense"])
+@pytest.mark.parametrize(
+    "attention",
+    [{"kind": "dense"}, *({"kind": "nsa", **phi} for phi in ({}, *PHI))],
+    ids=["dense", "absent", "mean", "mlp"],
+)
 @settings(max_examples=30)
 @given(
     sizes=st.tuples(*[st.integers(1, 6)] * 4),
@@ -139,7 +144,7 @@ def test_the_trainer_takes_the_environment_that_fits(env: dict[str, str]) -> Non
     vocab=st.integers(256, 300),
 )
 def test_the_stated_size_is_what_the_model_counts(
-    kind: str, sizes: tuple[int, ...], width: int, vocab: int
+    attention: dict[str, str], sizes: tuple[int, ...], width: int, vocab: int
 ) -> None:
     layers, groups, times, half = sizes
     shape = {"dim": 8, "layers": layers, "heads": groups * times, "groups": groups}
@@ -148,13 +153,14 @@ def test_the_stated_size_is_what_the_model_counts(
         "model": {
             **DEMO["model"], **shape, "head_dim": 2 * half, "ffn_width": width, "vocab": vocab
         },
-        "attention": {**DEMO["attention"], "kind": kind},
+        "attention": {**DEMO["attention"], **attention},
     }  # fmt: skip
     counted = describe(build_config(mapping))["params"]
     (row,) = [
         row
         for row in OF_A_RUN
-        if row.left == "train.params" and row.when == {"train.attention.kind": kind}
+        if row.left == "train.params"
+        and all(attention.get(name.rpartition(".")[2]) == value for name, value in row.when.items())
     ]
     assert right_side(row, {"train": mapping}) == counted
     assert holds(row, {"train": {**mapping, "params": round(counted * 1.019)}})

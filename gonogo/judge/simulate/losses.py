@@ -1,4 +1,4 @@
-"""What do healthy losses look like that do not only fall? Four kinds, each from a seed.
+"""What do healthy losses look like that do not only fall? Five kinds, each from a seed.
 
 A kind is made with dice of its own and then asked for the numbers of a step, in any order, so that
 a restart in place may repeat steps.
@@ -77,10 +77,25 @@ def untold_restarts(dice: random.Random) -> Loss:
     return lambda step: {name: value for name, value in told(step).items() if name != "lr"}
 
 
+def waves(dice: random.Random) -> Loss:
+    """A language model's, which swings by the order of its data."""
+    period, height = dice.uniform(500.0, 3000.0), dice.uniform(0.1, 0.3)
+    phase = dice.uniform(0.0, 6.0)
+
+    def numbers(step: int) -> Numbers:
+        fall = 3.9 * (1.0 + step / 60.0) ** -0.5
+        swing = height * math.sin(step / period * 2.0 * math.pi + phase)
+        told = {"loss": 1.6 + fall + swing + dice.gauss(0.0, 0.03), "lr": 1e-3}
+        return {**told, "grad_norm": dice.lognormvariate(0.0, 0.2)}
+
+    return numbers
+
+
 LOSSES: dict[str, Callable[[random.Random], Loss]] = {
     "gan": adversarial,
     "ppo": policy,
     "grpo": groups,
     "sgdr": restarts,
     "sgdr_untold": untold_restarts,
+    "waves": waves,
 }

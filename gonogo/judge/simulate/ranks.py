@@ -1,17 +1,20 @@
 """What do the ranks of a run write? Lines as our trainer writes them, on clocks of their own.
 
 Time is that of the watcher (`now`, seconds); a rank's monotonic clock is that plus an offset.
-A line is a `Heartbeat` that was never JSON: `model_copy` of the rank's first one, so that a
+A line is a `Heartbeat` that was never JSON: a copy of the rank's first one (`like`), so that a
 simulated hour costs little more than what the fold takes. Sections are entered as the trainer
 enters them: a line when one lasts more than a second or changes outside a step, an `alive` line
 after silence.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from gonogo.contract.heartbeat import Heartbeat
 
+M = TypeVar("M", bound=BaseModel)
 EPOCH = 1_760_000_000.0
 ANNOUNCE_AFTER_S = 1.0
 ALIVE_EVERY_S = 5.0
@@ -44,6 +47,21 @@ class Stand:
     until: float
     busy: bool
     """Whether it uses its processor meanwhile (garbage collection does, a wait does not)."""
+
+
+def like(first: M, fields: dict[str, Any]) -> M:
+    """Return a copy of a model with other fields, unchecked: `model_copy` in a quarter of its time.
+
+    Lines and ticks are most of what a simulated hour costs.
+    """
+    copy = object.__new__(type(first))
+    object.__setattr__(copy, "__dict__", {**first.__dict__, **fields})
+    object.__setattr__(
+        copy, "__pydantic_fields_set__", first.__pydantic_fields_set__ | fields.keys()
+    )
+    object.__setattr__(copy, "__pydantic_extra__", None)
+    object.__setattr__(copy, "__pydantic_private__", None)
+    return copy
 
 
 class Rank:
@@ -108,7 +126,7 @@ class Rank:
         fields["seq"], fields["step"], fields["msg"] = self.seq, self.step, msg
         fields["section"], fields["section_seq"] = self.section, self.section_seq
         self.last_write = now
-        self.lines.append((now, self._proto.model_copy(update=fields)))
+        self.lines.append((now, like(self._proto, fields)))
 
     def enter(self, section: str | None) -> None:
         """Enter a section, or leave one (None)."""

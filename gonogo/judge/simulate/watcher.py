@@ -14,10 +14,12 @@ from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState, RankProbe, StackProbe, Tick
 from gonogo.judge.simulate.noise import Noise
-from gonogo.judge.simulate.ranks import Stand, Wall
+from gonogo.judge.simulate.ranks import Stand, Wall, like
 from gonogo.judge.watch.fold import fold_beats, start
 
 IDLE_TICK_S = 2.0
+ROUNDING_S = 1e-6
+"""Beyond what a sum of times is rounded by."""
 SECOND_ROUND_S = 6.0
 HISTORY = 16
 
@@ -79,16 +81,34 @@ class Watcher:
 
     def look_until(self, end: float) -> None:
         """Tick until `end`, the time up to which every rank's lines are known."""
-        while self._now + self._interval_s + self._next_late_s <= end:
+        interval_s, roll = self._interval_s, self._dice.random
+        most = max(self._noise.asleep_rate, self._noise.late_tick_rate)
+        due = self._due()
+        while self._now + interval_s + self._next_late_s <= end:
             late_s = self._next_late_s
-            self._now += self._interval_s + late_s
-            self._look(late_s)
-            self._next_late_s = self._late_s()
+            self._now += interval_s + late_s
+            self._n += 1
+            if late_s or self._now >= due:
+                self._look(late_s)
+                due = self._due()
+            chance = roll() * 3600.0 / interval_s
+            self._next_late_s = self._late_s(chance) if chance < most else 0.0
 
-    def _late_s(self) -> float:
+    def _due(self) -> float:
+        """Return the time before which a tick that comes in time has nothing to do."""
+        if self._held:
+            return self._now
+        times = [self._folded + IDLE_TICK_S - ROUNDING_S]
+        times += [rank.lines[0][0] for rank in self._ranks if rank.lines]
+        if self._probes:
+            times.append(self._probes[0][0])
+        if self._rounds:
+            times.append(self._rounds[0])
+        return min(times)
+
+    def _late_s(self, chance: float) -> float:
         """Return by how much the next tick comes late, mostly nothing."""
         noise, dice = self._noise, self._dice
-        chance = dice.random() * 3600.0 / self._interval_s
         if chance < noise.asleep_rate:
             return dice.uniform(16.0, noise.asleep_s)
         if chance < noise.late_tick_rate:
@@ -99,12 +119,11 @@ class Watcher:
         now = self._now
         beats = self._arrived(now)
         probes = self._probed(now)
-        self._n += 1
         if not (beats or probes or late_s or now - self._folded >= IDLE_TICK_S):
             return
         self._folded = now
-        fields = {"n": self._n, "mono": now, "ts": self._wall.at(now), **probes}
-        tick = self._proto.model_copy(update={**fields, "late_s": late_s})
+        fields = {"n": self._n, "mono": now, "ts": self._wall.at(now), "late_s": late_s, **probes}
+        tick = like(self._proto, fields)
         self._state, found = fold_beats(self._state, tick, beats)
         if found:
             self.findings += found

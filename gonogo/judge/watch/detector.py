@@ -66,6 +66,9 @@ class Detector(Generic[S]):
     """Whether `observe_step` is called."""
     ticks: ClassVar[bool] = False
     """Whether `observe_tick` is called; a tick that brings nothing leaves the state equal."""
+    observes: ClassVar[frozenset[str] | None] = None
+    """Kinds of observation that `observe_tick` looks at, where it looks at nothing else: it is not
+    called for a tick that brings none of them. None: it looks at the clock, too."""
     deadline: ClassVar[bool] = False
     """Whether a late tick is UNKNOWN to it: `observe_tick` is not called then."""
     probes: ClassVar[bool] = False

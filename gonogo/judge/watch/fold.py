@@ -58,6 +58,14 @@ class WatchState:
     latched: Finding | None = None
     """The first halt finding."""
     _by_msg: dict[str, tuple[Detector[Any], ...]] = field(default_factory=dict)
+    _stepping: tuple[Detector[Any], ...] = ()
+    _ticking: tuple[Detector[Any], ...] = ()
+    _clocked: tuple[Detector[Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        self._stepping = tuple(row for row in self.detectors if row.steps)
+        self._ticking = tuple(row for row in self.detectors if row.ticks)
+        self._clocked = tuple(row for row in self._ticking if row.observes is None)
 
     @property
     def run(self) -> Run:
@@ -81,6 +89,21 @@ class WatchState:
             found = tuple(d for d in self.detectors if msg in d.lines or d.lines is EVERY_LINE)
             self._by_msg[msg] = found
         return found
+
+    def looking_at_steps(self) -> tuple[Detector[Any], ...]:
+        """Return the detectors that look at whole steps."""
+        return self._stepping
+
+    def looking_at_tick(self, tick: Tick) -> tuple[Detector[Any], ...]:
+        """Return the detectors that look at a tick like this one."""
+        kinds = tick.observations
+        if not kinds:
+            return self._clocked
+        return tuple(
+            row
+            for row in self._ticking
+            if row.observes is None or not row.observes.isdisjoint(kinds)
+        )
 
 
 def start(order: Order, *, watched: bool = True) -> WatchState:
@@ -158,9 +181,8 @@ def _probed(tick: Tick) -> bool:
 def look(state: WatchState, tick: Tick) -> list[Finding]:
     """Return what a tick without lines and probes would find now; the state stays as it is."""
     findings = []
-    for row in state.detectors:
-        if row.ticks:
-            findings += row.observe_tick(state.own[row.name], tick, state.view)[1]
+    for row in state.looking_at_tick(tick):
+        findings += row.observe_tick(state.own[row.name], tick, state.view)[1]
     return [finding for finding in findings if finding.key not in state.said]
 
 
@@ -212,20 +234,20 @@ def _take(
 
 
 def _observe_step(state: WatchState, step: Step, findings: list[Finding]) -> None:
-    for row in state.detectors:
-        if row.steps:
-            own, found = row.observe_step(state.own[row.name], step, state.view)
-            state.own[row.name] = own
-            if found:
-                _raise(state, found, findings)
+    for row in state.looking_at_steps():
+        own, found = row.observe_step(state.own[row.name], step, state.view)
+        state.own[row.name] = own
+        if found:
+            _raise(state, found, findings)
 
 
 def _observe_tick(state: WatchState, tick: Tick, *, late: bool, findings: list[Finding]) -> None:
     """Let the detectors look; those with deadlines only when the tick is not late."""
-    for row in state.detectors:
-        if row.ticks and not (late and row.deadline):
-            own, found = row.observe_tick(state.own[row.name], tick, state.view)
-            state.own[row.name] = own
+    view, each = state.view, state.own
+    for row in state.looking_at_tick(tick):
+        if not (late and row.deadline):
+            name = row.name
+            each[name], found = row.observe_tick(each[name], tick, view)
             if found:
                 _raise(state, found, findings)
 

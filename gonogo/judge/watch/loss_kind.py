@@ -21,7 +21,8 @@ where it began, which is `BEGAN_LEAST` or more."""
 BEGAN_LEAST, FELL_SIGMAS = 1.0, 3.0
 NOISY_SHARE = 0.35
 """Noise of up to this share of the best is no play, if the loss fell; its rise has to be a large
-one, and that of the gradients too."""
+one, and that of the gradients too. Where there is more noise it also has to stay, and the gradients
+have to be told."""
 SWING_STEPS, SWINGS = 25, 2
 """A loss that was up for so many steps and came back has swung; a language model's may once."""
 BLOW_UP_X, GRADIENTS_X = 10.0, 3.0
@@ -43,6 +44,10 @@ class LossKind:
     """Steps running on which the smoothed loss has been up."""
     swings: int = 0
     """Rises that lasted and came back by themselves."""
+    far: bool = False
+    """Whether the present rise was more than a mild one."""
+    far_swings: int = 0
+    """Those of the swings that were."""
     largest: float = 0.0
     """Of the smoothed loss, by size, while it was not up."""
     gradients: tuple[float, ...] = ()
@@ -60,16 +65,24 @@ class LossKind:
             return self
         return replace(self, gradients=(*self.gradients, norm)[-GRADIENTS_KEPT:])
 
-    def up(self) -> "LossKind":
+    def up(self, *, mild: bool) -> "LossKind":
         """Return the kind after one more step on which the smoothed loss is up."""
+        far = self.far or not mild
         if self.risen or not self.gradients:
-            return replace(self, risen=self.risen + 1)
-        return replace(self, risen=1, usual_gradient=statistics.median(self.gradients))
+            return replace(self, risen=self.risen + 1, far=far)
+        return replace(self, risen=1, far=far, usual_gradient=statistics.median(self.gradients))
 
     def down(self) -> "LossKind":
         """Return the kind when the smoothed loss has come back."""
-        swings = self.swings + (self.risen >= SWING_STEPS)
-        return replace(self, risen=0, swings=swings, usual_gradient=None)
+        swung = self.risen >= SWING_STEPS
+        return replace(
+            self,
+            risen=0,
+            swings=self.swings + swung,
+            far=False,
+            far_swings=self.far_swings + (swung and self.far),
+            usual_gradient=None,
+        )
 
     def falls(self, rise: "Rise", *, speaks: bool, resumed: bool) -> bool:
         """Whether a rise that holds is a divergence.
@@ -81,8 +94,10 @@ class LossKind:
         """
         if self.negative or rise.best <= 0.0:
             return False
+        if rise.mild and not rise.long and not (speaks and rise.worse):
+            return False
         if speaks:
-            return rise.worse or self.swings < SWINGS
+            return rise.worse or self.far_swings < SWINGS
         if self.swings:
             return False
         fell = rise.fell
@@ -90,9 +105,10 @@ class LossKind:
             if fell:
                 return rise.won_back
             return resumed or BEGAN_LEAST <= rise.start <= rise.smooth / BEGAN_X
-        noisy = rise.noise > NOISY_SHARE * rise.best or not (fell or resumed)
         far = rise.smooth >= max(BEST_X * rise.best, BEGAN_X * rise.start)
-        return far and not noisy and self._gradients_grew()
+        if not (fell or resumed) or not far or not self._gradients_grew():
+            return False
+        return rise.noise <= NOISY_SHARE * rise.best or (rise.stays and bool(self.usual_gradient))
 
     def blows_up(self, smooth: float) -> bool:
         """Whether it is far beyond all that was before; the gradients too, where they are told."""
@@ -122,6 +138,12 @@ class Rise:
     """Sigma of the loss from one step to the next."""
     worse: bool
     """Whether it is above where it began, by more than the limit."""
+    mild: bool
+    """Whether it is no more than a few times the limit that noise does not widen."""
+    stays: bool
+    """Whether it has not come down from one block of steps to the next."""
+    long: bool
+    """Whether it still stays after many such blocks."""
 
     @property
     def start(self) -> float:

@@ -242,10 +242,13 @@ def found(
     """
     if act is None and severity is Severity.HALT:
         act = Act.NOW
+    accused = rank if stream is None else stream.rank if named else None
+    if accused is not None and view.run.order.nodes > 1:
+        text = f"{text} (rank {accused} is on node {view.run.order.node_of(accused)})"
     return Finding(
         detector=detector,
         severity=severity,
-        rank=rank if stream is None else stream.rank if named else None,
+        rank=accused,
         section=None if stream is None else stream.section,
         step=step if stream is None else stream.step,
         value=value,

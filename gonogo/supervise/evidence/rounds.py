@@ -11,7 +11,8 @@ import logging
 import queue
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,16 @@ from gonogo.contract.collectives import Standing
 from gonogo.contract.tick import StackProbe
 from gonogo.rundir import RunDir
 from gonogo.supervise.evidence.collectives import Answers, ask_ranks
-from gonogo.supervise.evidence.stacks import LIMIT_S, Readers, find_py_spy, read_stacks
+from gonogo.supervise.evidence.of_rank import (
+    MAX_FILE_BYTES,
+    Target,
+    names_of_node,
+    read_proc,
+    read_target,
+    run_collector,
+    save_asked,
+)
+from gonogo.supervise.evidence.stacks import LIMIT_S, Readers, find_py_spy
 from gonogo.supervise.exit_record import load_tail
 
 MAX_ROUNDS = 8
@@ -29,19 +39,8 @@ MAX_ROUNDS_OF_SUSPICION = 6
 """The rest is kept for findings that end a run."""
 LOG_LINES = 500
 HEARTBEATS = 512
-MAX_FILE_BYTES = 2 * 2**20
-_PROC_FILES = ("status", "wchan", "io", "stack", "syscall")
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """A rank to look at; `pid` is None when its process is gone."""
-
-    rank: int
-    pid: int | None
-    stopped: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,16 +94,42 @@ class Evidence:
         folder = self._dir.evidence / f"{self._taken:02d}_{reason}"
         folder.mkdir(parents=True, exist_ok=True)
         jobs = self._jobs(self._taken, targets, native, now)
-        paths = [str((folder / name).relative_to(self._dir.path)) for name in jobs]
+        elsewhere = [row.rank for row in targets.values() if row.elsewhere and row.pid is not None]
+        others = [name for rank in elsewhere for name in names_of_node(rank)]
+        names = [*jobs, *others]
+        paths = [str((folder / name).relative_to(self._dir.path)) for name in names]
         found = Round(number=self._taken, started_at=now, paths=paths)
         for name, collect in jobs.items():
             thread = threading.Thread(
-                target=_run_collector, args=(folder / name, collect), name=name, daemon=True
+                target=run_collector, args=(folder / name, collect), name=name, daemon=True
             )
             thread.start()
             found.threads.append(thread)
+        if elsewhere:
+            found.threads.append(self._ask_followers(folder, others, native=native))
         self.last = found
         return found
+
+    def _ask_followers(
+        self, folder: Path, names: Sequence[str], *, native: bool
+    ) -> threading.Thread:
+        """Have the nodes' followers look at their ranks, and wait for their files beside."""
+
+        def wait() -> None:
+            try:
+                save_asked(folder, self._taken, native=native)
+            except OSError as error:
+                _log.warning("no one is asked: %s", error, extra={"action": "evidence_failed"})
+                return
+            give_up = time.monotonic() + LIMIT_S
+            while time.monotonic() < give_up:
+                if all((folder / name).exists() for name in names):
+                    return
+                time.sleep(0.05)
+
+        thread = threading.Thread(target=wait, name="followers", daemon=True)
+        thread.start()
+        return thread
 
     def stop(self) -> None:
         """End all readings: a process that is being read takes no signal."""
@@ -129,15 +154,17 @@ class Evidence:
     ) -> dict[str, Callable[[], str]]:
         living = {rank: row for rank, row in sorted(targets.items()) if row.pid is not None}
         jobs = self._collectives_jobs(number, living, len(targets), now)
-        for rank, target in living.items():
-            jobs[f"stacks_rank{rank}.txt"] = self._stacks_job(number, target, native)
+        here = {rank: row for rank, row in living.items() if not row.elsewhere}
+        for rank, target in here.items():
+            read = partial(read_target, self._readers, self._py_spy, self._probes.put)
+            jobs[f"stacks_rank{rank}.txt"] = partial(read, number, target, native)
         for rank in sorted(targets):
             jobs[f"log_rank{rank}.txt"] = _tail_job(self._dir.rank_log(rank), LOG_LINES)
             beats = _tail_job(self._dir.heartbeat(rank), HEARTBEATS)
             jobs[f"heartbeats_rank{rank}.jsonl"] = beats
-        for rank, target in living.items():
+        for rank, target in here.items():
             assert target.pid is not None
-            jobs[f"proc_rank{rank}.txt"] = _proc_job(target.pid)
+            jobs[f"proc_rank{rank}.txt"] = partial(read_proc, target.pid)
         jobs["torchrun_log.txt"] = _tail_job(self._dir.torchrun_log, LOG_LINES)
         if shutil.which("nvidia-smi"):
             jobs["nvidia_smi.xml"] = self._nvidia_smi
@@ -168,55 +195,6 @@ class Evidence:
     def _nvidia_smi(self) -> str:
         done = self._readers.run(["nvidia-smi", "-q", "-x"], LIMIT_S)
         return (done.stdout + done.stderr).decode("utf-8", "replace")
-
-    def _stacks_job(self, number: int, target: Target, native: bool) -> Callable[[], str]:
-        pid = target.pid
-        assert pid is not None
-
-        def collect() -> str:
-            found = read_stacks(
-                pid,
-                rank=target.rank,
-                round_number=number,
-                stopped=target.stopped,
-                native=native,
-                program=self._py_spy,
-                readers=self._readers,
-            )
-            if found.probe is not None:
-                self._probes.put(found.probe)
-            return found.text
-
-        return collect
-
-
-def _run_collector(path: Path, collect: Callable[[], str]) -> None:
-    """Write what a collector found, or why it found nothing."""
-    try:
-        text = collect()
-    except Exception as error:  # noqa: BLE001 - edge of a thread: evidence that fails says so
-        _log.warning("%s: %s", path.name, error, extra={"action": "evidence_failed"})
-        text = f"failed: {type(error).__name__}: {error}\n"
-    partial = path.with_name(f".{path.name}.part")
-    try:
-        partial.write_text(text[-MAX_FILE_BYTES:], encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        _log.warning("%s: %s", path.name, error, extra={"action": "evidence_unwritten"})
-
-
-def _proc_job(pid: int) -> Callable[[], str]:
-    def collect() -> str:
-        parts = []
-        for name in _PROC_FILES:
-            try:
-                text = Path(f"/proc/{pid}/{name}").read_text(errors="replace")
-            except OSError as error:
-                text = f"{error}\n"
-            parts.append(f"== /proc/{pid}/{name}\n{text.rstrip()}\n")
-        return "".join(parts)
-
-    return collect
 
 
 def _tail_job(path: Path, lines: int) -> Callable[[], str]:

@@ -33,7 +33,7 @@ class HostMemoryProbe:
 
     Args:
         run_dir: where the rank wrappers write down their processes.
-        world_size: number of ranks.
+        ranks: those whose processes are on this host.
         proc, cgroups: where the kernel tells.
     """
 
@@ -43,12 +43,12 @@ class HostMemoryProbe:
     def __init__(
         self,
         run_dir: RunDir,
-        world_size: int,
+        ranks: range,
         *,
         proc: Path = Path("/proc"),
         cgroups: Path = Path("/sys/fs/cgroup"),
     ) -> None:
-        self._world_size = world_size
+        self._ranks = ranks
         self._proc, self._cgroups = proc, cgroups
         self._records = RankRecords(run_dir.path)
 
@@ -61,9 +61,7 @@ class HostMemoryProbe:
         levels = [self._host_level(), *self._group_levels()]
         tightest = min(levels, key=lambda level: level.limit - level.used)
         ranks = {
-            str(rank): mb
-            for rank in range(self._world_size)
-            if (mb := self._resident_mb(rank)) is not None
+            str(rank): mb for rank in self._ranks if (mb := self._resident_mb(rank)) is not None
         }
         return HostMemory(
             used_mb=round(tightest.used / MB, 1),

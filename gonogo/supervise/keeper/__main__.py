@@ -1,15 +1,21 @@
 """Who owns the processes of one run? The keeper: it starts them, ends them, and writes the end.
 
 `python -m gonogo.supervise.keeper RUNDIR [--held NAME=FD …] [--lock FILE …] [--allow PROGRAM …]
-[--allow-env NAME …] [--home DIR] [--watcher MODULE]` supervises the run whose order lies in
-RUNDIR, with or without a control plane. `--held` hands over a descriptor that holds a lock already
-(NAME is a device, or `keeper` for `.keeper.lock`), `--lock` names a device's lock file to take (the
-ranks get the devices in that order), `--watcher`
-the module that watches in place of our own (a service's watcher also ships). `--allow` names a
-module, a script or a program that an order may start besides nsa.train, or `any`; `--allow-env` a
-name that an order may set, or `any`; `--home` is where a GPU is quarantined that is not free after
-the end. Ranks start in the order's `cwd`, else in the folder that the
-keeper was started in. Standard library only, one thread, one loop.
+[--allow-env NAME …] [--home DIR] [--watcher MODULE] [--node K] [--rendezvous HOST:PORT]
+[--meet-s S]` supervises the run whose order lies in RUNDIR, with or without a control plane.
+`--held` hands over a descriptor that holds a lock already (NAME is a device, or `keeper` for
+`.keeper.lock`), `--lock` names a device's lock file to take (the ranks get the devices in that
+order), `--watcher` the module that watches in place of our own (a service's watcher also ships).
+`--allow` names a module, a script or a program that an order may start besides nsa.train, or
+`any`; `--allow-env` a name that an order may set, or `any`; `--home` is where a GPU is quarantined
+that is not free after the end. Ranks start in the order's `cwd`, else in the folder that the keeper
+was started in. Standard library only, one thread, one loop.
+
+Of an order with several nodes each has a keeper, which keeps its part of the ranks: `--node` says
+which this is, else whoever started us (`launch.place`); `--rendezvous` how node 0 is reached, where
+its host's name does not tell. They share the run directory, and begin when each has read the others
+there (`meeting`, `--meet-s` seconds at most); a keeper that is started twice for an attempt, or for
+an older one, starts nothing. Node 0's writes exit.json when it knows how every part ended.
 
 Guarantees: one keeper a directory (`.keeper.lock`) and one a device (held by
 flock while any process of the run lives); torchrun, its ranks and the watcher die with the keeper;
@@ -38,14 +44,17 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gonogo.supervise.durable import save_json
-from gonogo.supervise.exit_record import build_refusal
 from gonogo.supervise.keeper.keeper import Keeper
+from gonogo.supervise.keeper.meeting import MEET_LIMIT_S
+from gonogo.supervise.keeper.part import save_refusal
 from gonogo.supervise.launch.command import ENTRIES, Allowed, LaunchRefused
+from gonogo.supervise.launch.place import Place, told_node
 from gonogo.supervise.locks import keeper_lock, take_lock
+from gonogo.supervise.node_record import exit_path
 from gonogo.supervise.processes import become_subreaper
 
 WATCHER_MODULE = "gonogo.supervise.watcher"
@@ -113,6 +122,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--allow-env", action="append", default=[], metavar="NAME")
     parser.add_argument("--home", type=Path, metavar="DIR")
     parser.add_argument("--watcher", default=WATCHER_MODULE, metavar="MODULE")
+    parser.add_argument("--node", type=int, metavar="K")
+    parser.add_argument("--rendezvous", metavar="HOST:PORT")
+    parser.add_argument("--meet-s", type=float, default=MEET_LIMIT_S, metavar="S")
     asked = parser.parse_args(argv)
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     if os.getpgrp() != os.getpid():
@@ -122,9 +134,17 @@ def main(argv: Sequence[str]) -> int:
     if not (run_dir / "order.json").exists():
         _log.error("%s: no order.json", run_dir)
         return _BAD_ORDER
+    environ = dict(os.environ)  # noqa: TID251 - handed on to torchrun and the watcher
+    try:
+        order = load_order(run_dir / "order.json")
+        node = told_node(order, environ) if asked.node is None else asked.node
+        place = Place.of(order, node, rendezvous=asked.rendezvous)
+    except (OSError, ValueError) as error:
+        _log.error("%s: bad order: %s", run_dir, error)
+        return _BAD_ORDER
     held = dict(asked.held)
-    own = held.pop("keeper", None) or take_lock(keeper_lock(run_dir))
-    if own is None or (run_dir / "exit.json").exists():
+    own = held.pop("keeper", None) or take_lock(run_dir / place.own(keeper_lock(run_dir).name))
+    if own is None or _has_ended(run_dir, place):
         _log.error("%s: another keeper has it, or it has ended", run_dir)
         return _BUSY
     locks = _take_all(asked.lock)
@@ -132,29 +152,28 @@ def main(argv: Sequence[str]) -> int:
         _log.error("%s: a device of the run is taken", run_dir)
         return _BUSY
     try:
-        order = load_order(run_dir / "order.json")
-    except (OSError, ValueError) as error:
-        _log.error("%s: bad order: %s", run_dir, error)
-        return _BAD_ORDER
-    try:
         keeper = Keeper(
             run_dir=run_dir,
             order=order,
             locks={**held, **locks},
-            environ=dict(os.environ),  # noqa: TID251 - handed on to torchrun and the watcher
+            environ=environ,
             allowed=Allowed(programs=ENTRIES.union(asked.allow), names=frozenset(asked.allow_env)),
             watcher=asked.watcher,
+            place=replace(place, devices=(*held, *locks)),
             home=asked.home,
+            meet_s=asked.meet_s,
         )
     except LaunchRefused as error:
         _log.error("%s: %s", run_dir, error)
-        refusal = build_refusal(
-            "start_failed", "trainer", str(error), run_dir=run_dir, order=order, now=time.time()
-        )
-        save_json(run_dir / "exit.json", refusal)
+        save_refusal(run_dir, order, place, "start_failed", "trainer", str(error))
         return 0
     keeper.run()
     return 0
+
+
+def _has_ended(run_dir: Path, place: Place) -> bool:
+    ended = (run_dir / "exit.json").exists()
+    return ended or (not place.is_whole and exit_path(run_dir, place.node).exists())
 
 
 if __name__ == "__main__":

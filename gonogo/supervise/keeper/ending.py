@@ -1,8 +1,9 @@
 """How does a run come to its end, as the keeper sees it? Requests, processes, exit.json.
 
 Reads `.HALT` and `.kill`, ends every process when it is time, fills in the exit stamps that no
-wrapper could write any more, and writes `exit.json` when nothing of the run is left. Stdlib only;
-called from the keeper's one loop.
+wrapper could write any more, and writes `exit.json` when nothing of the run is left. Of a run with
+several nodes each keeper ends its own part (`exit_node{K}.json`), and node 0's writes `exit.json`
+when it knows of all (`nodes`). Stdlib only; called from the keeper's one loop.
 """
 
 import signal
@@ -24,10 +25,14 @@ from gonogo.supervise.end_request import (
     load_request,
     until_after,
 )
-from gonogo.supervise.exit_record import Ended, build_exit, count_programs, ended_of
+from gonogo.supervise.exit_record import Ended, build_exit, ended_of
 from gonogo.supervise.keeper.children import Child
 from gonogo.supervise.keeper.kill import Killer
+from gonogo.supervise.keeper.marked import environs_of
+from gonogo.supervise.keeper.nodes import Nodes
 from gonogo.supervise.keeper.oom import OutOfMemory
+from gonogo.supervise.keeper.part import save_part
+from gonogo.supervise.launch.place import Place
 from gonogo.supervise.rank_record import RankRecord, load_rank_record, recorded_ranks
 from gonogo.supervise.weather import Reserve
 from gonogo.trainer.line_file import READ
@@ -37,11 +42,12 @@ DEAF_LIMIT_S = 30.0
 
 
 class Ending:
-    """The end of one run.
+    """The end of one run, or of the part of it that one node has.
 
     Args:
         run_dir: the run's directory.
         order: the order as data.
+        place: the ranks that are ended here.
         spare: returns the processes whose trees stay (the watcher).
         reserve: room for requests on a full disk.
         memory: what the kernel killed for want of memory.
@@ -51,15 +57,17 @@ class Ending:
         self,
         run_dir: Path,
         order: Mapping[str, Any],
+        place: Place,
         spare: Callable[[], frozenset[int]],
         reserve: Reserve,
         memory: OutOfMemory,
     ) -> None:
         self._dir, self._order, self._spare, self._reserve = run_dir, order, spare, reserve
+        self._place = place
         self._memory = memory
         self._unwritten: EndRequest | None = None
         """The first request that no disk took; it is obeyed all the same."""
-        self._programs = range(count_programs(order))
+        self._programs = place.programs(order)
         self._launches = bool(order.get("command"))
         self._grace_s = float((order.get("halt") or {}).get("grace_s") or 0.0)
         self._killer: Killer | None = None
@@ -68,8 +76,8 @@ class Ending:
     def ask_to_leave(self, reason: str, ended_by: str, text: str) -> None:
         """Ask the ranks to leave with a checkpoint, unless the run is ending already."""
         if not self._asked():
-            until = until_after(HALT_LIMIT_S if self._can_be_asked() else DEAF_LIMIT_S)
-            self._put(ask_halt, self._request(reason, ended_by, text, until))
+            leave_s = HALT_LIMIT_S if self._can_be_asked() else DEAF_LIMIT_S
+            self._put(ask_halt, self._request(reason, ended_by, text, leave_s))
 
     def _can_be_asked(self) -> bool:
         """Say whether a rank may read `.HALT`: one has spoken, for itself."""
@@ -121,17 +129,43 @@ class Ending:
             statuses: pid → how it ended, of all that the keeper reaped.
         """
         self._memory.look(time.monotonic(), at_once=True)
+        stamps = self._complete_stamps(statuses, agent.ended)
+        if not self._place.is_whole:
+            save_part(
+                self._dir,
+                self._order,
+                self._place,
+                agent=agent.ended,
+                ranks=stamps,
+                left=self.left(),
+                oom_at=self._memory.at,
+            )
+            return
         record = build_exit(
             run_dir=self._dir,
             order=self._order,
             request=self._asked_first(),
             agent=agent.ended,
-            ranks=self._complete_stamps(statuses, agent.ended),
+            ranks=stamps,
             left=self.left(),
             oom_at=self._memory.at,
             now=time.time(),
         )
         save_json(self._dir / "exit.json", record)
+
+    def save_end_of_all(self, agent: Child, nodes: Nodes) -> None:
+        """Write exit.json of a run with several nodes."""
+        record = build_exit(
+            run_dir=self._dir,
+            order=self._order,
+            request=self._asked_first(),
+            agent=nodes.agent(agent.ended),
+            ranks=nodes.stamps(),
+            left=nodes.left(),
+            oom_at=nodes.oom_at(),
+            now=time.time(),
+        )
+        save_json(self._dir / "exit.json", {**record, "unheard": nodes.unheard})
 
     def _asked_first(self) -> EndRequest | None:
         """Return the request that names the cause: the first one, whether it could be written."""
@@ -154,7 +188,10 @@ class Ending:
             request = load_request(self._dir / HALT_NAME) or self._unwritten
             if request is None:
                 return False
-            self._halt_until = request.until_mono or now + HALT_LIMIT_S
+            until = request.until_mono
+            if not self._place.is_whole:  # it may have been written on another host
+                until = None if request.leave_s is None else now + request.leave_s
+            self._halt_until = until or now + HALT_LIMIT_S
         return now >= self._halt_until
 
     def _end_now(self, text: str) -> EndRequest:
@@ -170,13 +207,14 @@ class Ending:
         except OSError:
             self._unwritten = self._unwritten or request
 
-    def _request(self, reason: str, by: str, text: str, until: float | None) -> EndRequest:
+    def _request(self, reason: str, by: str, text: str, leave_s: float | None) -> EndRequest:
         return EndRequest(
             reason=reason,
             ended_by=by,
             at=time.time(),
             text=text,
-            until_mono=until,
+            until_mono=None if leave_s is None else until_after(leave_s),
+            leave_s=leave_s,
             grace_s=self._grace_s,
         )
 
@@ -197,6 +235,7 @@ class Ending:
             dump=dump,
             pipes=sorted(self._dir.glob(".nccl_dump_rank_*")),
             now=now,
+            environs=environs_of(str(self._order["run"]), self._place),
         )
 
     def _rank_records(self) -> dict[int, RankRecord]:

@@ -8,7 +8,8 @@ import os
 import select
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,12 @@ from gonogo.supervise.durable import save_json
 from gonogo.supervise.exit_record import Ended
 from gonogo.supervise.keeper.children import Child, reap_all, start_child, start_heir
 from gonogo.supervise.keeper.ending import Ending
+from gonogo.supervise.keeper.kill import end_marked
 from gonogo.supervise.keeper.log_cap import LogCap
+from gonogo.supervise.keeper.meeting import MEET_LIMIT_S, Meeting, NotMet, Superseded
+from gonogo.supervise.keeper.nodes import Nodes
 from gonogo.supervise.keeper.oom import OutOfMemory
+from gonogo.supervise.keeper.part import save_refusal
 from gonogo.supervise.keeper.sampling import (
     Sampling,
     build_drain_command,
@@ -28,10 +33,12 @@ from gonogo.supervise.keeper.sampling import (
 )
 from gonogo.supervise.keeper.watching import SILENT_S, Watching
 from gonogo.supervise.launch.command import Allowed, build_command, build_environment
-from gonogo.supervise.processes import TOKEN_NAME, boot_id, load_stat
+from gonogo.supervise.launch.place import Place
+from gonogo.supervise.processes import NODE_NAME, TOKEN_NAME, boot_id, load_stat
 from gonogo.supervise.release import load_release, own_python
-from gonogo.supervise.weather import Reserve, Weather
+from gonogo.supervise.weather import RESERVE_NAME, Reserve, Weather
 
+FOLLOWER_MODULE = "gonogo.supervise.follower"
 LAST_WORDS_S = 60.0
 _LOOP_S = 0.05
 
@@ -48,7 +55,9 @@ class Keeper:
         environ: environment of this process.
         allowed: what an order may start and set.
         watcher: module that watches the run, started with its directory.
+        place: which part of the order is kept here.
         home: where a GPU is quarantined that is not free after the end; None: nobody looks.
+        meet_s: how long to wait for the other nodes.
 
     Raises:
         LaunchRefused: the order asks for what this host does not start.
@@ -63,22 +72,28 @@ class Keeper:
         environ: Mapping[str, str],
         allowed: Allowed,
         watcher: str,
+        place: Place,
         home: Path | None = None,
+        meet_s: float = MEET_LIMIT_S,
     ) -> None:
         self._dir, self._order, self._locks = run_dir, order, locks
         self._home = home
         self._environ, self._watcher_module = environ, watcher
-        self._command = build_command(order, run_dir, allowed)
-        self._agent_environ = build_environment(order, run_dir, environ, locks, allowed)
+        self._place, self._allowed, self._meet_s = place, allowed, meet_s
+        self._agent_environ = build_environment(order, run_dir, environ, locks, allowed, place)
+        build_command(order, run_dir, allowed, replace(place, rendezvous="node0:0"))  # or refuse
         self._started_at, self._release = time.time(), load_release()
         self._deadline_s = (order.get("limits") or {}).get("deadline_s")
         self._weather = Weather(_log)
-        self._reserve = Reserve(run_dir)
+        self._reserve = Reserve(run_dir, place.own(RESERVE_NAME))
         self._memory, self._logs = OutOfMemory(), LogCap(run_dir)
-        self._ending = Ending(run_dir, order, self._spared, self._reserve, self._memory)
+        self._ending = Ending(run_dir, order, place, self._spared, self._reserve, self._memory)
         self._agent: Child | None = None
         settings = (order.get("watch") or {}).get("watcher") or {}
-        self._watching = Watching(self._start_watcher, settings.get("silent_s", SILENT_S))
+        silent_s = settings.get("silent_s", SILENT_S)
+        self._watching = Watching(self._start_watcher, silent_s) if place.leads else None
+        self._following = None if place.is_whole else Watching(self._start_follower, silent_s)
+        self._grace_s = float((order.get("halt") or {}).get("grace_s") or 0.0)
         sampled = is_wanted(order, locks, environ)
         self._sampling = Sampling(run_dir, self._start_sampler if sampled else None)
         self._statuses: dict[int, Ended] = {}
@@ -94,6 +109,8 @@ class Keeper:
         wake = _wake_descriptor(self._stop)
         tried = self._weather.tried
         tried("the reserve", self._reserve.hold, None)
+        if not self._place.is_whole and not self._meet(wake):
+            return
         started = time.monotonic()
         agent = self._start_agent()
         self._tend_watcher(started)
@@ -103,15 +120,66 @@ class Keeper:
             now = time.monotonic()
             self._memory.look(now)
             self._tend_sampler(now)
-            tried("the size of a log", partial(self._logs.tend, now), None)
+            if self._place.leads:
+                tried("the size of a log", partial(self._logs.tend, now), None)
             tried("a limit", partial(self._limit, now - started), None)
             obey = partial(self._ending.obey, now, agent, at_once=len(self._stops) >= 2)
             tried("requests", obey, None)
         self._sampling.stop()
-        self._save_exit(agent, wake)
+        self._save(wake, partial(self._ending.save_exit, agent, self._statuses))
+        if self._following is not None:
+            self._following.let_go()
+        if not self._place.is_whole and self._place.leads:
+            self._await_nodes(agent, started, wake)
+        self._weather.tried("the reserve", self._reserve.free, None)
         self._over = True
-        self._watching.let_go()
+        if self._watching is not None:
+            self._watching.let_go()
         self._see_off(wake)
+
+    def _meet(self, wake: int) -> bool:
+        """Wait until every node has come; False when nothing is to be started, which is told."""
+        self._save_state()
+        meeting = Meeting(self._dir, self._order, self._place, limit_s=self._meet_s)
+        while not self._stops:
+            try:
+                met = self._weather.tried(
+                    "the other nodes", partial(meeting.advance, time.monotonic()), None
+                )
+            except Superseded as error:
+                _log.error("%s: %s", self._dir, error)
+                return False
+            except NotMet as error:
+                self._refuse("preflight_failed", "infra", str(error), wake)
+                return False
+            if met is not None:
+                self._place = replace(self._place, rendezvous=met)
+                return True
+            self._wait(wake)
+        self._refuse(*self._why_stopped(), wake)
+        return False
+
+    def _refuse(self, reason: str, ended_by: str, text: str, wake: int) -> None:
+        """Write the end of a part, and where it is node 0's of the run, that was not started."""
+        refuse = partial(save_refusal, self._dir, self._order, self._place, reason, ended_by, text)
+        self._save(wake, refuse)
+        self._weather.tried("the reserve", self._reserve.free, None)
+
+    def _await_nodes(self, agent: Child, started: float, wake: int) -> None:
+        """Write the end of all when every node has told its own."""
+        nodes = Nodes(self._dir, self._order, self._place, self._grace_s)
+        tried = self._weather.tried
+        while True:
+            now = time.monotonic()
+            if tried("the other nodes", partial(nodes.are_over, now), False):
+                break
+            tried("a limit", partial(self._limit, now - started), None)
+            obey = partial(self._ending.obey, now, agent, at_once=len(self._stops) >= 2)
+            tried("requests", obey, None)
+            self._wait(wake)
+        for node in nodes.lost:
+            end_marked(f"{self._order['run']}/{node}", name=NODE_NAME)
+        self._save(wake, partial(self._ending.save_end_of_all, agent, nodes))
 
     def _hand_over(self) -> None:
         """Pass the locks of GPUs to who proves that they are free, and lets them go then."""
@@ -127,8 +195,8 @@ class Keeper:
     def _is_over(self, agent: Child) -> bool:
         return self._ending.is_over(time.monotonic(), agent)
 
-    def _save_exit(self, agent: Child, wake: int) -> None:
-        """Write exit.json, as soon as the disk takes it.
+    def _save(self, wake: int, save: Callable[[], None]) -> None:
+        """Write how it ended, as soon as the disk takes it.
 
         Raises:
             OSError: it has not for LAST_WORDS_S; whoever ends lost runs writes one.
@@ -136,29 +204,30 @@ class Keeper:
         give_up = time.monotonic() + LAST_WORDS_S
         while True:
             try:
-                self._reserve.write(partial(self._ending.save_exit, agent, self._statuses))
-                break
+                self._reserve.write(save)
+                return
             except OSError as error:
                 if time.monotonic() >= give_up:
                     raise
                 self._weather.note("exit.json", error)
             self._wait(wake)
-        self._weather.tried("the reserve", self._reserve.free, None)
 
     def _limit(self, age_s: float) -> None:
         """Ask the run to leave when its time is up, or when this keeper was told to stop."""
         if self._stops:
             self._ending.ask_to_leave(*self._why_stopped())
-        if self._watching.failed is not None:
-            self._ending.ask_to_leave("watcher_failed", "infra", self._watching.failed)
+        for watching in self._looking():
+            if watching.failed is not None:
+                self._ending.ask_to_leave("watcher_failed", "infra", watching.failed)
         if self._deadline_s is not None and age_s >= self._deadline_s:
             text = f"the run exceeded {self._deadline_s:g} s"
             self._ending.ask_to_leave("deadline", "watchdog", text)
 
     def _start_agent(self) -> Child:
-        log = self._dir / "torchrun.log"
+        log = self._dir / self._place.own("torchrun.log")
         cwd = self._order.get("cwd")
-        self._agent = start_child(self._command, env=self._agent_environ, log=log, cwd=cwd)
+        command = build_command(self._order, self._dir, self._allowed, self._place)
+        self._agent = start_child(command, env=self._agent_environ, log=log, cwd=cwd)
         self._save_state()
         return self._agent
 
@@ -167,10 +236,21 @@ class Keeper:
         command = [own_python(), "-m", self._watcher_module, str(self._dir)]
         return self._start_own([*command, "--signs", str(signs)], "watcher.log", (signs,))
 
+    def _start_follower(self, signs: int) -> Child:
+        """Start the follower, who looks at this node's part of a run that has several."""
+        command = [own_python(), "-m", FOLLOWER_MODULE, str(self._dir)]
+        options = ["--node", str(self._place.node), "--signs", str(signs)]
+        return self._start_own([*command, *options], self._place.own("follower.log"), (signs,))
+
+    def _looking(self) -> list[Watching]:
+        """Return those who look at the run for us: watcher, follower, or both."""
+        return [row for row in (self._watching, self._following) if row is not None]
+
     def _tend_watcher(self, now: float) -> None:
-        """Keep the watcher going."""
-        if self._weather.tried("the watcher", partial(self._watching.tend, now), False):
-            self._save_state()
+        """Keep those who look at the run going."""
+        for watching in self._looking():
+            if self._weather.tried("the watcher", partial(watching.tend, now), False):
+                self._save_state()
 
     def _tend_sampler(self, now: float) -> None:
         """Keep the sampler going; whatever becomes of it is no harm to the run."""
@@ -178,7 +258,8 @@ class Keeper:
             self._save_state()
 
     def _start_sampler(self) -> Child:
-        return self._start_own(build_sampler_command(self._dir, self._locks), "sampler.log")
+        command = build_sampler_command(self._dir, self._locks)
+        return self._start_own(command, self._place.own("sampler.log"))
 
     def _start_own(self, command: Sequence[str], log: str, pass_fds: Sequence[int] = ()) -> Child:
         """Start a process that is none of the run's: it has our environment, without the token."""
@@ -198,12 +279,13 @@ class Keeper:
             if self._agent is not None and self._agent.ref.pid == pid:
                 self._agent.ended = self._agent.ended or ended
                 self._save_state()
-            elif self._watching.note(pid, ended, now):
+            elif any(watching.note(pid, ended, now) for watching in self._looking()):
                 self._save_state()
-        self._tend_watcher(time.monotonic())
+        if self._agent is not None:
+            self._tend_watcher(time.monotonic())
 
     def _spared(self) -> frozenset[int]:
-        return self._watching.pids() | self._sampling.pids()
+        return self._sampling.pids().union(*(row.pids() for row in self._looking()))
 
     def _stop(self, number: int) -> None:
         """A signal asked this keeper to stop."""
@@ -234,13 +316,17 @@ class Keeper:
                 self._weather.tried("the proof that devices are free", self._hand_over, None)
                 for descriptor in self._locks.values():
                     os.close(descriptor)
-            speaks = not self._watching.is_done() and now < give_up
+            speaks = now < give_up and not all(row.is_done() for row in self._looking())
             if not speaks and (not held or self._stops):
                 break
             if not speaks:
-                self._watching.stop()
+                self._stop_looking()
             self._wait(wake)
-        self._watching.stop()
+        self._stop_looking()
+
+    def _stop_looking(self) -> None:
+        for watching in self._looking():
+            watching.stop()
 
     def _save_state(self) -> None:
         """Tell who lives, if the disk takes it; the lock says it too."""
@@ -249,7 +335,7 @@ class Keeper:
     def _write_state(self) -> None:
         own = load_stat(os.getpid())
         save_json(
-            self._dir / "keeper.json",
+            self._dir / self._place.own("keeper.json"),
             {
                 "v": 1,
                 "run": self._order["run"],
@@ -260,11 +346,18 @@ class Keeper:
                 "locks": list(self._locks),
                 "started_at": self._started_at,
                 "agent": self._agent.document() if self._agent else None,
-                "watcher": self._watching.document(),
+                "watcher": self._watching.document() if self._watching else None,
+                **self._node_state(),
                 "sampler": self._sampling.child.document() if self._sampling.child else None,
                 **({"left": left} if self._over and (left := self._ending.left()) else {}),
             },
         )
+
+    def _node_state(self) -> dict[str, Any]:
+        """Return what keeper.json tells besides where a run has several nodes."""
+        if self._following is None:
+            return {}
+        return {"node": self._place.node, "follower": self._following.document()}
 
 
 def _wake_descriptor(stop: Any) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 
 from gonogo.supervise.keeper.marked import Environs
 from gonogo.supervise.processes import (
+    TOKEN_NAME,
     ProcessRef,
     catches,
     find_descendants,
@@ -177,14 +178,18 @@ def describe(processes: Iterable[ProcessRef]) -> list[dict[str, Any]]:
     return found
 
 
-def end_marked(token: str, known: Collection[ProcessRef] = ()) -> frozenset[ProcessRef]:
+def end_marked(
+    token: str, known: Collection[ProcessRef] = (), *, name: str = TOKEN_NAME
+) -> frozenset[ProcessRef]:
     """SIGKILL every process of a run whose keeper is gone; return what outlives it.
 
     Args:
         token: the run's token.
         known: processes that are known to be the run's.
+        name: the name in the environment that holds the token.
     """
-    environs, give_up, pause_s = Environs(token), time.monotonic() + END_LIMIT_S, 0.01
+    environs, give_up = Environs(token, name=name), time.monotonic() + END_LIMIT_S
+    pause_s = 0.01
     while True:
         living = {ref for ref in known if ref.is_alive()}
         for process in living:

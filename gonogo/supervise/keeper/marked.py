@@ -16,7 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gonogo.supervise.processes import TOKEN_NAME, ProcessRef
+from gonogo.supervise.launch.place import Place
+from gonogo.supervise.processes import NODE_NAME, TOKEN_NAME, ProcessRef
 from gonogo.supervise.release import own_python
 
 LIMIT_S = 5.0
@@ -43,10 +44,18 @@ class Environs:
         token: the run's token.
         limit_s: how long one sweep may take.
         scan: the helper's program.
+        name: the name in the environment that holds the token.
     """
 
-    def __init__(self, token: str, *, limit_s: float = LIMIT_S, scan: str = _SCAN) -> None:
-        self._mark, self._limit_s, self._scan = f"{TOKEN_NAME}={token}", limit_s, scan
+    def __init__(
+        self,
+        token: str,
+        *,
+        limit_s: float = LIMIT_S,
+        scan: str = _SCAN,
+        name: str = TOKEN_NAME,
+    ) -> None:
+        self._mark, self._limit_s, self._scan = f"{name}={token}", limit_s, scan
         self._unreadable: set[int] = set()
         self.helpers: frozenset[int] = frozenset()
         """Helpers that were left behind: nobody has to end them."""
@@ -94,6 +103,18 @@ class Environs:
         if pid and pid not in self._unreadable:
             self._unreadable.add(pid)
             _log.warning("process %d does not let its environment be read", pid)
+
+
+def environs_of(run: str, place: Place) -> Environs:
+    """Return who finds the processes of a run, or of several nodes those of this one.
+
+    Args:
+        run: the run's id.
+        place: the part of it that is here.
+    """
+    if place.is_whole:
+        return Environs(run)
+    return Environs(f"{run}/{place.node}", name=NODE_NAME)
 
 
 def find_marked(token: str, *, passes: int = 1) -> frozenset[int]:

@@ -1,11 +1,10 @@
 """How are the ranks of an order started: which program, which environment? Standard library only.
 
-`torchrun` starts them, each behind the rank wrapper. One rank needs no torchrun: where torch is not
-installed the wrapper is started by itself. Only allow-listed entry points start, with allow-listed
-names in their environment; the keeper's own settings (keys, URLs) never reach a rank.
+A launcher (`launcher`) starts them, each behind the rank wrapper: torchrun, or where torch is not
+installed the wrapper of the only rank by itself. Only allow-listed entry points start, with
+allow-listed names in their environment; the keeper's own settings (keys, URLs) never reach a rank.
 """
 
-import importlib.util
 import shutil
 import sys
 from collections.abc import Collection, Mapping
@@ -16,8 +15,10 @@ from typing import Any
 
 from gonogo.listed_names import is_listed, referred
 from gonogo.slots import gpus_of
+from gonogo.supervise.launch.launcher import choose_launcher
 from gonogo.supervise.launch.output_lines import check_patterns
-from gonogo.supervise.processes import TOKEN_NAME
+from gonogo.supervise.launch.place import NoPlace, Place
+from gonogo.supervise.processes import NODE_NAME, TOKEN_NAME
 from gonogo.supervise.release import own_python
 
 ENTRIES = frozenset({"nsa.train"})
@@ -73,18 +74,27 @@ def _place_of(program: str, cwd: Path) -> Path | None:
 
 
 def build_command(
-    order: Mapping[str, Any], run_dir: Path, allowed: Allowed | None = None
+    order: Mapping[str, Any],
+    run_dir: Path,
+    allowed: Allowed | None = None,
+    place: Place | None = None,
 ) -> list[str]:
     """Return the command line of the agent: torchrun, or the wrapper of the only program.
 
-    The rendezvous takes a free port of the loopback interface and ranks share its store, so runs
-    beside each other cannot meet on a port. A command is started once, as it is written, behind one
-    wrapper. What is this host's own is imported from its own path, whatever lies in the plan's
-    folder.
+    On one node the rendezvous takes a free port of the loopback interface and ranks share its
+    store, so runs beside each other cannot meet on a port. A command is started once, as it is
+    written, behind one wrapper. What is this host's own is imported from its own path, whatever
+    lies in the plan's folder.
+
+    Args:
+        order: the order as data.
+        run_dir: the run's directory.
+        allowed: what this host lets an order start.
+        place: which part of the order is started here; None: all of it.
 
     Raises:
-        LaunchRefused: the program or the folder is not allowed or not there, or several ranks need
-            torchrun, which is not here.
+        LaunchRefused: the program or the folder is not allowed or not there, or the launcher
+            cannot start such ranks here.
     """
     allowed = allowed or Allowed()
     cwd = Path(order.get("cwd") or Path.cwd())
@@ -95,31 +105,21 @@ def build_command(
         raise LaunchRefused(f"workload.files: {', '.join(absent)}: no such file in {cwd}")
     if (wrong := check_patterns(order.get("patterns") or ())) is not None:
         raise LaunchRefused(wrong)
-    python, world_size = own_python(), int(order["world_size"])
+    python = own_python()
     wrapper = [python, "-P", "-m", "gonogo.supervise.launch.rank", "--dir", str(run_dir), "--"]
     command = order.get("command")
     if command:
         _check_program(str(command[0]), cwd, allowed, "command")
-        return [*wrapper, *map(str, command)]
-    entry = str(order.get("entry", "nsa.train"))
-    _check_program(entry, cwd, allowed, "entry")
-    program = [entry] if entry.endswith(".py") else [*_isolation(entry), "-m", entry]
-    rank = [*wrapper, python, *program, "--order", str(run_dir / "order.json")]
-    if importlib.util.find_spec("torch") is None:
-        if world_size > 1:
-            raise LaunchRefused(
-                f"{world_size} ranks need torchrun, and torch is not installed here"
-            )
-        return rank
-    return [
-        python, "-P", "-m", "torch.distributed.run",
-        "--standalone", "--local-addr", "127.0.0.1",
-        "--nproc-per-node", str(world_size),
-        "--max-restarts", "0",
-        "--monitor-interval", "0.1",
-        "--log-dir", str(run_dir / ".torchrun"),
-        "--no-python", *rank,
-    ]  # fmt: skip
+        rank = [*wrapper, *map(str, command)]
+    else:
+        entry = str(order.get("entry", "nsa.train"))
+        _check_program(entry, cwd, allowed, "entry")
+        program = [entry] if entry.endswith(".py") else [*_isolation(entry), "-m", entry]
+        rank = [*wrapper, python, *program, "--order", str(run_dir / "order.json")]
+    try:
+        return choose_launcher(order).build(order, place or Place.of(order), run_dir, rank)
+    except NoPlace as error:
+        raise LaunchRefused(str(error)) from error
 
 
 def _isolation(module: str) -> list[str]:
@@ -147,6 +147,7 @@ def build_environment(
     environ: Mapping[str, str],
     devices: Collection[str],
     allowed: Allowed | None = None,
+    place: Place | None = None,
 ) -> dict[str, str]:
     """Return the environment of the agent and its ranks.
 
@@ -156,6 +157,7 @@ def build_environment(
         environ: the keeper's own environment, of which a few names are passed on.
         devices: the slots that the run holds, in the order of the ranks.
         allowed: names that an order may set, besides what every host allows.
+        place: which part of the order is started here; None: all of it.
 
     Raises:
         LaunchRefused: the order sets a name that is not allowed, or to a secret that is not here.
@@ -189,6 +191,8 @@ def build_environment(
             )
         chosen[name] = _value(name, str(value), environ)
     chosen[TOKEN_NAME] = str(order["run"])
+    if place is not None and not place.is_whole:
+        chosen[NODE_NAME] = f"{order['run']}/{place.node}"
     chosen["GONOGO_RUN_DIR"] = str(run_dir)
     return chosen
 

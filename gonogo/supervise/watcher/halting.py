@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Protocol
 
 from gonogo.contract.agent import Command
 from gonogo.contract.finding import Finding, Severity
@@ -19,7 +20,8 @@ from gonogo.contract.outcome import Detector
 from gonogo.judge.evidence.rounds import by_relevance
 from gonogo.rundir import RunDir
 from gonogo.supervise.end_request import KILL_NAME, ask_halt, ask_kill
-from gonogo.supervise.evidence.rounds import Evidence, Target
+from gonogo.supervise.evidence.of_rank import Target
+from gonogo.supervise.evidence.rounds import Evidence
 from gonogo.supervise.watcher.pace import Pace
 from gonogo.supervise.watcher.response import (
     Response,
@@ -27,6 +29,8 @@ from gonogo.supervise.watcher.response import (
     answer_command,
     answer_finding,
     answer_isolation,
+    answer_lost_node,
+    blame_silence,
     ends_run,
     patience_s,
 )
@@ -36,9 +40,24 @@ from gonogo.trainer.line_file import READ
 EVIDENCE_WAIT_S = 1.0
 SECOND_ROUND_S = 5.0
 RECENT_ROUND_S = 10.0
+VICTIM_WAIT_S = 15.0
+"""How long the death of a rank that missed another waits for what its node's silence means."""
 _STANDING = frozenset({Detector.STALL, Detector.ALIVE_LOST, Detector.SECTION_DEADLINE})
 
 _log = logging.getLogger(__name__)
+
+
+class Processes(Protocol):
+    """Who knows of the ranks' processes, and of the nodes that they are on."""
+
+    def targets(self) -> Mapping[int, Target]:
+        """Return every rank's process as it is now."""
+
+    def silent(self) -> Mapping[int, float]:
+        """Return node → seconds since it was heard, of those that are silent."""
+
+    def may_be_victim(self, rank: int | None) -> bool:
+        """Say whether a dead rank may have died of another node's silence."""
 
 
 class Halting:
@@ -49,7 +68,7 @@ class Halting:
         order: the order.
         pace: how long leaving may take.
         evidence: where rounds are taken.
-        targets: returns every rank's process as it is now.
+        processes: who knows of every rank's process as it is now.
         step_of: returns the step that a rank is in now.
     """
 
@@ -59,13 +78,13 @@ class Halting:
         order: Order,
         pace: Pace,
         evidence: Evidence,
-        targets: Callable[[], Mapping[int, Target]],
+        processes: Processes,
         step_of: Callable[[int], int],
     ) -> None:
         self._dir, self._order, self._pace = run_dir, order, pace
-        self._evidence, self._targets, self._step_of = evidence, targets, step_of
+        self._evidence, self._processes, self._step_of = evidence, processes, step_of
         self._pending: Finding | None = None
-        self._act_at = 0.0
+        self._act_at = self._settled_at = 0.0
         self._deferred: Finding | None = None
         self._deferred_until = 0.0
         self._second_round_at: float | None = None
@@ -115,6 +134,12 @@ class Halting:
         if not self.asked():
             self._request(answer_isolation(silent_s, **self._circumstances(now)))
 
+    def lose(self, node: int, proof: str) -> None:
+        """End the run because a node is proven to have ended unsaid."""
+        if not self.asked():
+            grace_s = self._order.halt.grace_s
+            self._request(answer_lost_node(node, proof, grace_s=grace_s, now=time.time()))
+
     def advance(self, now: float) -> None:
         """Act on what is due: a second round, or the decision."""
         if self._second_round_at is not None and now >= self._second_round_at:
@@ -128,8 +153,12 @@ class Halting:
         last = self._evidence.last
         if now < self._act_at and last is not None and last.is_running():
             return
+        silent = self._processes.silent()
+        if now < self._settled_at and not silent:
+            return
         if not self.asked():
-            self._request(answer_finding(pending, **self._circumstances(now)))
+            answer = answer_finding(pending, **self._circumstances(now))
+            self._request(blame_silence(answer, silent))
         self._pending = None  # only now: a request that no disk took is made again
 
     def _decide(self, finding: Finding, now: float, act_at: float) -> None:
@@ -141,6 +170,9 @@ class Halting:
             self._deferred, self._deferred_until = finding, now + waits_s
         elif waits_s <= 0 and self._pending is None:
             self._pending, self._act_at = finding, act_at
+            died = finding.detector == Detector.PROCESS_DEATH
+            if died and self._processes.may_be_victim(finding.rank):
+                self._settled_at = now + VICTIM_WAIT_S
 
     def _look_again(self, now: float) -> None:
         """Take a thorough round, which costs time, of a run that still stands where it stood."""
@@ -151,7 +183,7 @@ class Halting:
         if rank is not None and step is not None and self._step_of(rank) > step:
             return
         reason = suspicion.detector
-        self._evidence.start_round(reason, self._targets(), now, native=True)
+        self._evidence.start_round(reason, self._processes.targets(), now, native=True)
 
     def _take_evidence(self, finding: Finding, now: float) -> list[str]:
         """Return the paths of a recent round, or of one that this finding starts, by relevance."""
@@ -161,7 +193,7 @@ class Halting:
         halts = finding.severity is Severity.HALT
         found = self._evidence.start_round(
             finding.detector,
-            self._targets(),
+            self._processes.targets(),
             now,
             halts=halts,
         )

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 from gonogo import __version__
 from gonogo.contract.order import Order
-from gonogo.contract.tick import FileSeal, ProcessState, Tick, WatchStart
+from gonogo.contract.tick import FileSeal, Tick, WatchStart
 from gonogo.rundir import RunDir
-from gonogo.supervise.evidence.rounds import Evidence, Target
+from gonogo.supervise.evidence.rounds import Evidence
 from gonogo.supervise.exit_record import digest_of
+from gonogo.supervise.launch.place import Place
 from gonogo.supervise.watcher.journal import Memory
+from gonogo.supervise.watcher.nodes import NodesProber
 from gonogo.supervise.watcher.observing import build_observations
 from gonogo.supervise.watcher.probes import Prober
 from gonogo.supervise.watcher.seals import Seals
@@ -60,10 +62,15 @@ class Looking:
     def __init__(
         self, run_dir: RunDir, order: Order, memory: Memory, evidence: Evidence, now: float
     ) -> None:
-        self._dir, self._world_size = run_dir, order.world_size
+        self._dir = run_dir
         self._weather, self._went = Weather(_log), False
         self._evidence, self._tails = evidence, memory.tails
-        self._prober = Prober(run_dir=run_dir, world_size=order.world_size)
+        self.processes: Prober | NodesProber
+        """Who knows of the ranks' processes."""
+        if order.nodes > 1:
+            self.processes = NodesProber(run_dir, order, now)
+        else:
+            self.processes = Prober(run_dir=run_dir, place=Place.whole(order.document()))
         self._seals = Seals(run_dir, order.world_size, memory.files)
         self._observations = build_observations(run_dir, order)
         observed = memory.state.view.observed
@@ -85,12 +92,12 @@ class Looking:
             ending: whether the run has been asked to end.
         """
         late_s = max(0.0, now - self._due)
-        probes = self._prober.look(now, ending=ending)
+        probes = self.processes.look(now, ending=ending)
         beats = self._tails.read()
         none: dict[str, FileSeal] = {}
         files = self._weather.tried("records", self._seals.take, none)
         self._went = self._went or self._weather.tried(".GO", self._dir.go.exists, False)
-        left = ending and not beats and not files and self._prober.all_gone()
+        left = ending and not beats and not files and self.processes.all_gone()
         observed = self._observations.take(now, only_owed=left)
         if left and not observed:
             return None
@@ -104,9 +111,10 @@ class Looking:
             upto={str(rank): self._tails.offsets[rank] for rank in beats},
             ranks=probes.ranks,
             agent=probes.agent,
-            stacks=self._evidence.take_probes(),
+            stacks=self._evidence.take_probes() + probes.stacks,
+            nodes=probes.nodes,
             go=self._went,
-            observations=observed | self._evidence.take_observations(),
+            observations=observed | probes.observations | self._evidence.take_observations(),
             start=self._start,
             files=files,
         )
@@ -131,17 +139,3 @@ class Looking:
             return None
         offsets, files = dict(self._tails.offsets), self._seals.known
         return Progress(number=self._number, offsets=offsets, files=files)
-
-    def targets(self) -> dict[int, Target]:
-        """Return every rank's process for a round of evidence."""
-        found = {}
-        for rank in range(self._world_size):
-            ref = self._prober.pids.get(rank)
-            state = self._prober.state_of(rank)
-            gone = ref is None or state is ProcessState.DEAD or not ref.is_alive()
-            found[rank] = Target(
-                rank=rank,
-                pid=None if gone or ref is None else ref.pid,
-                stopped=state is ProcessState.STOPPED,
-            )
-        return found

@@ -62,9 +62,10 @@ def build_observations(run_dir: RunDir, order: Order) -> "Observations":
         DeviceLines(run_dir),
         Disk(run_dir.path),
         Checkpoints(run_dir),
-        HostMemoryProbe(run_dir, order.world_size),
         MeasuredPeak(run_dir),
     ]
+    if order.nodes == 1:  # else each node's follower tells of its own memory
+        sources.append(HostMemoryProbe(run_dir, range(order.world_size)))
     return Observations(sources)
 
 

@@ -9,11 +9,14 @@ asked to end, a rank's death is no observation about the trainer any more: exit.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from gonogo.contract.tick import AgentProbe, ProcessState, RankProbe
+from gonogo.contract.tick import AgentProbe, NodeProbe, ProcessState, RankProbe, StackProbe
 from gonogo.rundir import RunDir
 from gonogo.supervise.durable import load_json
+from gonogo.supervise.evidence.of_rank import Target
 from gonogo.supervise.exit_record import HALTED_CODE
+from gonogo.supervise.launch.place import Place
 from gonogo.supervise.processes import TOKEN_NAME, ProcessRef, load_environ
 from gonogo.supervise.rank_record import RankRecords
 
@@ -27,17 +30,20 @@ class Probes:
 
     ranks: list[RankProbe] = field(default_factory=list)
     agent: AgentProbe | None = None
+    stacks: list[StackProbe] = field(default_factory=list)
+    nodes: list[NodeProbe] = field(default_factory=list)
+    observations: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
 class Prober:
-    """Looks at the processes of one run.
+    """Looks at the processes of one run that are on this host.
 
     `pids` holds the rank processes that are known, whether or not they live.
     """
 
     run_dir: RunDir
-    world_size: int
+    place: Place
     pids: dict[int, ProcessRef] = field(default_factory=dict)
     _records: RankRecords = field(init=False)
     _said: dict[int, RankProbe] = field(default_factory=dict)
@@ -62,9 +68,9 @@ class Prober:
             self._repeat_at = now + REPEAT_S
         ranks = []
         agent = self._look_at_agent()
-        for rank in range(self.world_size):
+        for rank in self.place.ranks:
             found = self._look_at(rank, agent)
-            if found is None or (ending and _ended_by_us(found)):
+            if found is None or (ending and ended_by_us(found)):
                 continue
             if repeat or found != self._said.get(rank):
                 self._said[rank] = found
@@ -80,10 +86,31 @@ class Prober:
         """Say whether every rank that was started has ended."""
         return bool(self.pids) and not any(ref.is_alive() for ref in self.pids.values())
 
-    def state_of(self, rank: int) -> ProcessState:
-        """Return what was last said of a rank's process."""
-        said = self._said.get(rank)
-        return said.state if said is not None else ProcessState.UNKNOWN
+    def targets(self) -> dict[int, Target]:
+        """Return every rank's process for a round of evidence."""
+        found = {}
+        for rank in self.place.ranks:
+            ref, said = self.pids.get(rank), self._said.get(rank)
+            state = said.state if said is not None else ProcessState.UNKNOWN
+            gone = ref is None or state is ProcessState.DEAD or not ref.is_alive()
+            found[rank] = Target(
+                rank=rank,
+                pid=None if gone or ref is None else ref.pid,
+                stopped=state is ProcessState.STOPPED,
+            )
+        return found
+
+    def silent(self) -> dict[int, float]:
+        """Return the nodes that are silent: this one is here."""
+        return {}
+
+    def lost(self) -> dict[int, str]:
+        """Return the nodes that are proven to have ended unsaid: this one has not."""
+        return {}
+
+    def may_be_victim(self, rank: int | None) -> bool:
+        """Say whether another node's silence may have ended a rank: there is no other."""
+        return False
 
     def _look_at(self, rank: int, agent: AgentProbe | None) -> RankProbe | None:
         record = self._records.of(rank)
@@ -127,7 +154,7 @@ class Prober:
         return probe.model_copy(update={"env": nsa_names(raw)})
 
     def _look_at_agent(self) -> AgentProbe | None:
-        keeper = load_json(self.run_dir.path / "keeper.json") or {}
+        keeper = load_json(self.run_dir.path / self.place.own("keeper.json")) or {}
         agent = keeper.get("agent")
         if not isinstance(agent, dict):
             return None
@@ -146,7 +173,7 @@ class Prober:
         return AgentProbe(pid=ref.pid, state=_STATES.get(stat.state, ProcessState.ALIVE))
 
 
-def _ended_by_us(probe: RankProbe) -> bool:
+def ended_by_us(probe: RankProbe) -> bool:
     """Say whether a death after the request to end tells nothing about the trainer."""
     return probe.state is ProcessState.DEAD and probe.code not in (0, HALTED_CODE)
 

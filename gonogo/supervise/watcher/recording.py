@@ -15,7 +15,7 @@ from gonogo.rundir import RunDir
 from gonogo.supervise.watcher.journal import Journal, Memory
 from gonogo.supervise.watcher.looking import Progress
 from gonogo.supervise.watcher.pace import Pace
-from gonogo.supervise.watcher.snapshots import Place, Snapshots
+from gonogo.supervise.watcher.snapshots import Bookmark, Snapshots
 
 QUIET_S = 5.0
 """Longest time without a recorded tick: whether a run was watched shows in the ticks."""
@@ -54,7 +54,8 @@ class Recording:
 
     def owes(self, tick: Tick) -> bool:
         """Say whether a tick brought anything, or must show that somebody looked."""
-        brought = tick.upto or tick.ranks or tick.agent or tick.stacks or tick.observations
+        seen = tick.ranks or tick.agent or tick.stacks or tick.nodes
+        brought = tick.upto or seen or tick.observations
         said = tick.late_s or tick.files or tick.start is not None
         return bool(brought or said) or tick.mono - self._recorded_at >= QUIET_S
 
@@ -87,7 +88,7 @@ class Recording:
             return
         if self._journal.waits:  # it names lines that are not in the file
             return
-        place = Place(
+        place = Bookmark(
             watch_bytes=self._journal.bytes,
             last=last,
             number=come.number,

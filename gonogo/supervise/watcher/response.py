@@ -6,7 +6,8 @@ told).
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from gonogo.contract.agent import Command, CommandKind
@@ -97,13 +98,15 @@ def answer_finding(
     code = code_of(finding.detector)
     by_itself = finding.detector == Detector.PROCESS_DEATH
     way = Way.KILL if finding.detector in _CANNOT_MOVE else Way.LEAVE
+    leave_s = None if way is Way.KILL else min(leaving_s, HALT_LIMIT_S)
     request = EndRequest(
         reason=code.value,
         ended_by=(Actor.TRAINER if by_itself else Actor.WATCHDOG).value,
         at=now,
         text=finding.text,
         key=finding.key,
-        until_mono=None if way is Way.KILL else now_mono + min(leaving_s, HALT_LIMIT_S),
+        until_mono=None if leave_s is None else now_mono + leave_s,
+        leave_s=leave_s,
         grace_s=grace_s,
     )
     return Response(way=way, request=request)
@@ -122,6 +125,7 @@ def answer_command(
         at=now,
         text=said,
         until_mono=now_mono + min(leaving_s, limit_s),
+        leave_s=min(leaving_s, limit_s),
         grace_s=grace_s,
     )
     return Response(way=Way.LEAVE, request=request)
@@ -137,6 +141,41 @@ def answer_isolation(
         at=now,
         text=f"nothing was acknowledged for {silent_s:.0f} s",
         until_mono=now_mono + min(leaving_s, HALT_LIMIT_S),
+        leave_s=min(leaving_s, HALT_LIMIT_S),
         grace_s=grace_s,
     )
     return Response(way=Way.LEAVE, request=request)
+
+
+def answer_lost_node(node: int, proof: str, *, grace_s: float, now: float) -> Response:
+    """Return what the proven loss of a node asks for: the others cannot go on without its ranks."""
+    request = EndRequest(
+        reason=OutcomeCode.NODE_LOST.value,
+        ended_by=Actor.INFRA.value,
+        at=now,
+        text=f"node {node} is lost: {proof}",
+        grace_s=grace_s,
+    )
+    return Response(way=Way.KILL, request=request)
+
+
+def blame_silence(response: Response, silent: Mapping[int, float]) -> Response:
+    """Return an answer to a finding that holds nobody's program guilty while a node is silent.
+
+    What a rank of that node did, or what others saw of it, nobody knows: it may stand behind a cut.
+
+    Args:
+        response: the answer to the finding.
+        silent: node → seconds since it was heard.
+    """
+    if not silent:
+        return response
+    node, seconds = max(silent.items(), key=lambda row: row[1])
+    told = f"nothing was heard of node {node} for {seconds:.0f} s; {response.request.text}"
+    request = replace(
+        response.request,
+        reason=OutcomeCode.ISOLATED.value,
+        ended_by=Actor.INFRA.value,
+        text=told,
+    )
+    return Response(way=response.way, request=request)

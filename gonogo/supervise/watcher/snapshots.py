@@ -33,7 +33,7 @@ _TICK_BYTES = 2**20
 _log = logging.getLogger(__name__)
 
 
-class Place(BaseModel):
+class Bookmark(BaseModel):
     """How far a fold has come in the files of its run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -62,7 +62,7 @@ class Snapshot:
     """A fold to go on from."""
 
     state: WatchState
-    place: Place
+    place: Bookmark
 
 
 class Snapshots:
@@ -88,7 +88,7 @@ class Snapshots:
             return False
         return now >= self._next_at or self._lines >= EVERY_LINES
 
-    def start(self, state: WatchState, place: Place, now: float) -> None:
+    def start(self, state: WatchState, place: Bookmark, now: float) -> None:
         """Put the state down; it may move on as soon as this returns."""
         self._lines, self._next_at = 0, now + EVERY_S
         document = {"place": place.model_dump(mode="json"), "state": dump_state(state)}
@@ -126,7 +126,7 @@ def _parse(raw: bytes, run_dir: RunDir, order: Order) -> Snapshot:
     if hashlib.sha256(body).hexdigest().encode() != sealed:
         raise Corrupt("the snapshot is torn")
     document = json.loads(body)
-    place = Place.model_validate(document["place"])
+    place = Bookmark.model_validate(document["place"])
     for rank, offset in place.offsets.items():
         if _size_of(run_dir.heartbeat(rank)) < offset:
             raise Corrupt(f"rank {rank}'s file is shorter than the snapshot says")

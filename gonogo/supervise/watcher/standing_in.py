@@ -15,6 +15,8 @@ from gonogo.supervise.durable import load_json
 from gonogo.supervise.end_request import KILL_NAME, load_request
 from gonogo.supervise.keeper.kill import Killer
 from gonogo.supervise.keeper.living import living_keeper
+from gonogo.supervise.keeper.marked import environs_of
+from gonogo.supervise.launch.place import Place
 from gonogo.supervise.processes import ProcessRef
 from gonogo.supervise.rank_record import load_rank_record, recorded_ranks
 
@@ -37,6 +39,7 @@ class StandIn:
 
     def __init__(self, run_dir: RunDir, order: Order, own: int) -> None:
         self._dir, self._order, self._own = run_dir, order, own
+        self._place = Place.of(order.document())
         self._keeper_s = order.watch.watcher.keeper_s
         self._asked_at: float | None = None
         self._woken_at: float | None = None
@@ -81,9 +84,10 @@ class StandIn:
     def _build_killer(self, keeper: ProcessRef, now: float) -> Killer:
         children = load_json(self._dir.path / "keeper.json") or {}
         folder = self._dir.path
-        records = [load_rank_record(folder, rank) for rank in recorded_ranks(folder)]
-        sampler = children.get("sampler") or {}
-        spared = frozenset({self._own, keeper.pid, int(sampler.get("pid", 0))})
+        here = [rank for rank in recorded_ranks(folder) if rank in self._place.ranks]
+        records = [load_rank_record(folder, rank) for rank in here]
+        others = [children.get(name) or {} for name in ("sampler", "follower")]
+        spared = frozenset({self._own, keeper.pid, *(int(row.get("pid", 0)) for row in others)})
         agent = children.get("agent") or {}
         return Killer(
             token=self._order.run,
@@ -94,4 +98,5 @@ class StandIn:
             dump=False,
             now=now,
             root=keeper.pid,
+            environs=environs_of(self._order.run, self._place),
         )

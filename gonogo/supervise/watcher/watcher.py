@@ -76,7 +76,7 @@ class Watcher:
         self._looking = Looking(run_dir, order, memory, evidence, now)
         self._telling = Telling(run_dir, shipping, self._pace)
         self._halting = Halting(
-            run_dir, order, self._pace, evidence, self._looking.targets, self._step_of
+            run_dir, order, self._pace, evidence, self._looking.processes, self._step_of
         )
         self._halting.resume(memory.findings, now)
         last = memory.state.view.observed.get(Kind.CHECKPOINTS)
@@ -163,6 +163,8 @@ class Watcher:
         limit_s = self._order.limits.isolated_limit_s
         if limit_s is not None and (silent_s := self._shipping.silent_s()) >= limit_s:
             self._halting.isolate(silent_s, now)
+        for node, proof in self._looking.processes.lost().items():
+            self._halting.lose(node, proof)
         self._halting.advance(now)
 
     def _step_of(self, rank: int) -> int:

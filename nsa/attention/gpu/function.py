@@ -1,8 +1,7 @@
 """The Triton backend: three branches in one autograd function that recomputes scores.
 
 Between forward and backward the branch outputs (in the dtype of q), their log-sum-exps and the
-selection are kept. Half-precision products are accumulated in fp32; compressed keys and values are
-rounded to the dtype of q before they are used. First derivatives only.
+selection are kept. Half-precision products are accumulated in fp32. First derivatives only.
 
 The selected branch has two forms. *Bits*, up to 32 blocks (S = 2048 at l_sel 64): one band over all
 keys before the query in which each query's word of bits hides the blocks it did not choose. That is
@@ -18,7 +17,7 @@ Compiled for a GPU, or run slowly on the CPU when Triton was imported with TRITO
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -65,61 +64,148 @@ def _bands(shape: Shape, w: int) -> tuple[Band, Band, Band]:
     )
 
 
+class Computed(NamedTuple):
+    """What the forward pass leaves.
+
+    Attributes:
+        out: Output [B, S, H, D].
+        chosen: Block 0 and the free blocks [B * G, T, n_sel - 2].
+        kept: What `_gradients` reads after the inputs: the output and then the log-sum-exp of each
+            branch; then the words of bits, or entries and first places of the visits, or nothing.
+    """
+
+    out: Tensor
+    chosen: Tensor
+    kept: list[Tensor]
+
+
+def _compute(q: Tensor, keys_values: list[Tensor], gates: Tensor, shape: Shape, w: int) -> Computed:
+    """The three branches, of contiguous tensors of one dtype."""
+    (k_cmp, v_cmp), pair_sel, pair_win = zip(keys_values[::2], keys_values[1::2], strict=True)
+    compressed, selected, window = _bands(shape, w)
+    out_cmp, lse_cmp = attend(shape, compressed, q, k_cmp, v_cmp)
+    bits = takes_bits(shape)
+    chosen, words = choose(shape, q, k_cmp, lse_cmp, as_words=bits)
+    out_sel, lse_sel = attend(shape, selected, q, *pair_sel, words)
+    index: tuple[Tensor, ...] = () if words is None else (words,)
+    if shape.start < shape.S and not bits:
+        visits = visit(shape, q, *pair_sel, chosen, out_sel, lse_sel)
+        index = (visits.entry, visits.first)
+    out_win, lse_win = attend(shape, window, q, *pair_win)
+    outs = (out_cmp, out_sel, out_win)
+    return Computed(mix(outs, gates), chosen, [*outs, lse_cmp, lse_sel, lse_win, *index])
+
+
+def _gradients(
+    grad: Tensor,
+    q: Tensor,
+    keys_values: list[Tensor],
+    gates: Tensor,
+    kept: list[Tensor],
+    dtypes: list[torch.dtype],
+    shape: Shape,
+    w: int,
+) -> list[Tensor]:
+    """Gradients of q, the keys and values (in `dtypes`) and the gates."""
+    outs, lses, index = (kept[0], kept[1], kept[2]), kept[3:6], kept[6:]
+    grad, bits = grad.contiguous(), takes_bits(shape)
+    rows = RowGradients(q=q, grad=grad, gates=gates, dots=dots(outs, grad))
+    dq = torch.empty_like(q, dtype=torch.float32)
+    grads: list[Tensor] = []
+    for rule in _bands(shape, w):
+        k, v = keys_values[2 * rule.branch : 2 * rule.branch + 2]
+        lse, words = lses[rule.branch], index[0] if rule.block else None
+        dtype = torch.promote_types(*dtypes[2 * rule.branch : 2 * rule.branch + 2])
+        dk, dv = attend_backward(shape, rule, rows, k, v, lse, dq, words, dtype)
+        if rule.branch == 1 and index and not bits:
+            visits = Index(entry=index[0], first=index[1], blocks=shape.B * shape.G * shape.blocks)
+            visit_backward(shape, rows, k, v, lse, visits, dq, dk, dv)
+        grads += [dk, dv]
+    grads = [x.to(dtype) for x, dtype in zip(grads, dtypes, strict=True)]
+    return [dq.to(q.dtype), *grads, rows.dots.to(gates.dtype)]
+
+
+def _as_kernels_read(inputs: list[Tensor]) -> tuple[Tensor, list[Tensor], Tensor]:
+    """Queries, keys and values in the dtype of the queries, and gates; all contiguous."""
+    q, *keys_values, gates = inputs
+    keys_values = [x.to(q.dtype).contiguous() for x in keys_values]
+    return q.contiguous(), keys_values, gates.contiguous()
+
+
 class _NsaTritonFunction(torch.autograd.Function):
     """out and the chosen blocks from queries, (compressed) keys and values, and gates."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, q: Tensor, *keys_values_gates_and_sizes: Any
-    ) -> tuple[Tensor, Tensor]:
-        *keys_values, gates, shape, w = keys_values_gates_and_sizes
-        ctx.dtypes = [x.dtype for x in keys_values]
-        q, gates = q.contiguous(), gates.contiguous()
-        keys_values = [x.to(q.dtype).contiguous() for x in keys_values]
-        (k_cmp, v_cmp), pair_sel, pair_win = zip(keys_values[::2], keys_values[1::2], strict=True)
-        compressed, selected, window = _bands(shape, w)
-        out_cmp, lse_cmp = attend(shape, compressed, q, k_cmp, v_cmp)
-        bits = takes_bits(shape)
-        chosen, words = choose(shape, q, k_cmp, lse_cmp, as_words=bits)
-        out_sel, lse_sel = attend(shape, selected, q, *pair_sel, words)
-        kept: tuple[Tensor, ...] = () if words is None else (words,)
-        if shape.start < shape.S and not bits:
-            index = visit(shape, q, *pair_sel, chosen, out_sel, lse_sel)
-            kept = (index.entry, index.first)
-        out_win, lse_win = attend(shape, window, q, *pair_win)
-        outs = (out_cmp, out_sel, out_win)
+    def forward(ctx: Any, *inputs_and_sizes: Any) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        *inputs, shape, w = inputs_and_sizes
+        ctx.dtypes = [x.dtype for x in inputs[1:-1]]
+        q, keys_values, gates = _as_kernels_read(inputs)
+        computed = _compute(q, keys_values, gates, shape, w)
         ctx.shape, ctx.w = shape, w
-        ctx.save_for_backward(q, *keys_values, gates, *outs, lse_cmp, lse_sel, lse_win, *kept)
-        ctx.mark_non_differentiable(chosen)
+        ctx.save_for_backward(q, *keys_values, gates, *computed.kept)
+        ctx.mark_non_differentiable(computed.chosen)
         ctx.set_materialize_grads(False)  # no zeros for the ids
-        return mix(outs, gates), chosen
+        return computed.out, computed.chosen
 
     @staticmethod
     @first_derivatives_only
     def backward(ctx: Any, grad_out: Tensor, _grad_chosen: None) -> tuple[Tensor | None, ...]:
-        q, *rest = ctx.saved_tensors
-        keys_values, gates, outs, lses, kept = (
-            rest[:6],
-            rest[6],
-            tuple(rest[7:10]),
-            rest[10:13],
-            rest[13:],
-        )
-        shape, grad, bits = ctx.shape, grad_out.contiguous(), takes_bits(ctx.shape)
-        rows = RowGradients(q=q, grad=grad, gates=gates, dots=dots(outs, grad))
-        dq = torch.empty_like(q, dtype=torch.float32)
-        grads: list[Tensor] = []
-        for rule in _bands(shape, ctx.w):
-            k, v = keys_values[2 * rule.branch : 2 * rule.branch + 2]
-            lse, words = lses[rule.branch], kept[0] if rule.block else None
-            dtype = torch.promote_types(*ctx.dtypes[2 * rule.branch : 2 * rule.branch + 2])
-            dk, dv = attend_backward(shape, rule, rows, k, v, lse, dq, words, dtype)
-            if rule.branch == 1 and kept and not bits:
-                index = Index(entry=kept[0], first=kept[1], blocks=shape.B * shape.G * shape.blocks)
-                visit_backward(shape, rows, k, v, lse, index, dq, dk, dv)
-            grads += [dk, dv]
-        grads = [x.to(dtype) for x, dtype in zip(grads, ctx.dtypes, strict=True)]
-        return (dq.to(q.dtype), *grads, rows.dots.to(gates.dtype), None, None)
+        saved = list(ctx.saved_tensors)
+        q, keys_values, gates, kept = saved[0], saved[1:7], saved[7], saved[8:]
+        grads = _gradients(grad_out, q, keys_values, gates, kept, ctx.dtypes, ctx.shape, ctx.w)
+        return (*grads, None, None)
+
+
+def _shape(q: Tensor, groups: int, sizes: Any) -> Shape:
+    """Sizes of a call; `sizes` has l, d, l_sel, n_sel and scale."""
+    B, S, H, D = q.shape
+    return Shape(
+        B=B, S=S, G=groups, R=H // groups, D=D, l=sizes.l, d=sizes.d, l_sel=sizes.l_sel,
+        n_sel=sizes.n_sel, scale=sizes.scale, start=prefix_length(S, sizes.l_sel, sizes.n_sel),
+    )  # fmt: skip
+
+
+def _all_ids(chosen: Tensor, shape: Shape) -> Tensor:
+    """Selected block ids [B, S, G, n_sel] of what `choose` returned."""
+    free = chosen[..., 1:].view(shape.B, shape.G, shape.S - shape.start, shape.free).long()
+    return selected_ids(free, shape.S, shape.l_sel, shape.n_sel)
+
+
+def forward_half(inputs: list[Tensor], sizes: Any) -> list[Tensor]:
+    """See `nsa.attention.operator`."""
+    shape = _shape(inputs[0], inputs[3].shape[2], sizes)
+    q, keys_values, gates = _as_kernels_read(inputs)
+    with torch.cuda.device_of(q):
+        computed = _compute(q, keys_values, gates, shape, sizes.w)
+        ids = _all_ids(computed.chosen, shape) if sizes.want_ids else computed.chosen.new_empty(0)
+    return [computed.out, ids.long(), *computed.kept]
+
+
+def like_forward_half(inputs: list[Tensor], sizes: Any) -> list[Tensor]:
+    """See `nsa.attention.operator`."""
+    q = inputs[0]
+    shape = _shape(q, inputs[3].shape[2], sizes)
+    ids = (shape.B, shape.S, shape.G, shape.n_sel) if sizes.want_ids else (0,)
+    kept = [q.new_empty(q.shape) for _ in range(3)]
+    kept += [q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(3)]
+    pairs, T = shape.B * shape.G, shape.S - shape.start
+    if takes_bits(shape):
+        kept.append(q.new_empty(pairs, T, dtype=torch.int64))
+    elif shape.start < shape.S:
+        kept.append(q.new_empty(pairs * T * (shape.free + 1), dtype=torch.int32))
+        kept.append(q.new_empty(pairs * shape.blocks + 1, dtype=torch.int32))
+    return [q.new_empty(q.shape), q.new_empty(ids, dtype=torch.int64), *kept]
+
+
+def backward_half(
+    grad: Tensor, inputs: list[Tensor], kept: list[Tensor], sizes: Any
+) -> list[Tensor]:
+    """See `nsa.attention.operator`."""
+    shape = _shape(inputs[0], inputs[3].shape[2], sizes)
+    q, keys_values, gates = _as_kernels_read(inputs)
+    dtypes = [x.dtype for x in inputs[1:-1]]
+    with torch.cuda.device_of(q):
+        return _gradients(grad, q, keys_values, gates, kept[1:], dtypes, shape, sizes.w)
 
 
 def nsa_attention_triton(
@@ -148,7 +234,8 @@ def nsa_attention_triton(
         unless wanted: nothing else needs them sorted).
     """
     if compressed is None:
-        compressed = (compress_tokens(k_cmp, l, d), compress_tokens(v_cmp, l, d))
+        k_blocks, v_blocks = (compress_tokens(x, l, d).to(q.dtype) for x in (k_cmp, v_cmp))
+        compressed = (k_blocks, v_blocks)
     B, S, H, D = q.shape
     G = k_sel.shape[2]
     shape = Shape(
@@ -160,5 +247,4 @@ def nsa_attention_triton(
         out, chosen = _NsaTritonFunction.apply(*tensors, shape, w)
     if not want_ids:
         return out, None
-    free = chosen[..., 1:].view(B, G, S - shape.start, shape.free).long()
-    return out, selected_ids(free, S, l_sel, n_sel)
+    return out, _all_ids(chosen, shape)

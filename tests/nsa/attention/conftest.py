@@ -58,13 +58,20 @@ def make_inputs() -> Callable[..., dict[str, Tensor]]:
 
 @pytest.fixture
 def run() -> Callable[..., tuple[Tensor, Tensor, dict[str, Tensor]]]:
-    """Forward and backward with a fixed random gradient: output, selection, gradients."""
+    """Forward and backward with a fixed random gradient: output, selection, gradients.
+
+    `blocks_in` has wider inputs compress to what inputs of that dtype compress to.
+    """
     from nsa.attention import nsa_attention
+    from nsa.attention.reference import compress
 
     def run_once(
-        inputs: dict[str, Tensor], **options: Any
+        inputs: dict[str, Tensor], *, blocks_in: torch.dtype | None = None, **options: Any
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         leaves = {name: x.detach().clone().requires_grad_() for name, x in inputs.items()}
+        if blocks_in is not None:
+            means = (compress(leaves[n], options["l"], options["d"]) for n in ("k_cmp", "v_cmp"))
+            options["compressed"] = tuple(x.to(blocks_in).to(x.dtype) for x in means)
         out, sel = nsa_attention(**leaves, return_selection=True, **options)
         generator = torch.Generator().manual_seed(99)
         grad = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out)

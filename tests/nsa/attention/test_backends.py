@@ -110,7 +110,7 @@ def test_half_precision_is_fp32_inside_and_rounds_only_the_result(
     inputs = make_inputs(150, H=12, dtype=dtype)
     out, sel, grads = run(inputs, backend=backend, **small)
     single = {name: x.float() for name, x in inputs.items()}
-    expected, ids, wanted = run(single, backend="reference", **small)
+    expected, ids, wanted = run(single, backend="reference", blocks_in=dtype, **small)
     assert out.dtype == dtype
     assert torch.equal(sel, ids)
     assert _relative(out, expected) < tolerance
@@ -219,6 +219,25 @@ def test_a_second_derivative_is_refused_and_never_zero(small, make_inputs):
         assert torch.equal(x, y)
     with pytest.raises(NotImplementedError, match=r"first derivatives only.*backend='reference'"):
         sum(grad.square().sum() for grad in grads).backward()
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch"])
+def test_compressed_keys_are_rounded_to_the_dtype_of_q_whoever_compresses(
+    backend, small, make_inputs
+):
+    from nsa.attention import nsa_attention
+    from nsa.attention.compression import compress_tokens
+
+    inputs = {n: x.detach() for n, x in make_inputs(150, dtype=torch.bfloat16).items()}
+    exact = [compress_tokens(inputs[n], small["l"], small["d"]) for n in ("k_cmp", "v_cmp")]
+    rounded = [x.bfloat16() for x in exact]
+    assert not torch.equal(rounded[0].float(), exact[0])
+    options = small | {"backend": backend, "return_selection": True}
+    out, ids = nsa_attention(**inputs, **options)
+    for blocks in (exact, rounded):
+        other, other_ids = nsa_attention(**inputs, compressed=tuple(blocks), **options)
+        assert torch.equal(other, out)
+        assert torch.equal(other_ids, ids)
 
 
 @pytest.mark.gpu

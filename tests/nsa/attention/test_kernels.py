@@ -154,7 +154,7 @@ def test_a_wish_that_the_cpu_cannot_grant_is_counted_with_its_reason(small, make
             inputs["q"], inputs["k_sel"], inputs["v_sel"], kernels=Kernels(flash_attn=True)
         )
     counts = _counts()
-    assert counts["attention", "torch"] == (3, "")
+    assert counts["attention", "torch"] == (3, "the caller chooses its kernels")
     for operation, path in (("window", PIECES), ("prefix", PIECES)):
         assert counts[operation, path][0] == 3
         assert "CUDA" in counts[operation, path][1]

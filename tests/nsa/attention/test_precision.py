@@ -74,7 +74,7 @@ def test_bf16_agrees_with_fp32_on_the_same_numbers_either_way(
     inputs = make_inputs(400, B=1, H=6, G=1, D=32, dtype=torch.bfloat16, q_factor=q_factor)
     out, sel, grads = run(inputs, backend="torch", **sizes)
     single = {name: x.float() for name, x in inputs.items()}
-    expected, ids, wanted = run(single, backend="reference", **sizes)
+    expected, ids, wanted = run(single, backend="reference", blocks_in=torch.bfloat16, **sizes)
     assert torch.equal(sel, ids)
     assert (out - expected).norm() < 5e-3 * expected.norm()
     for name in inputs:

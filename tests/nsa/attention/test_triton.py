@@ -24,6 +24,7 @@ NAMES = (*CASES, *(f"{name}, visited" for name in VISITED))
 NANS = ("a NaN", "a NaN, visited")
 TWICE = "a second derivative"
 ONE_KEY = "one key"
+OPERATOR = ("as an operator", "as an operator, visited")
 LIMIT_S = 1500
 """Interpreted kernels take minutes, on a busy machine of two slow cores many."""
 pytestmark = pytest.mark.timeout(LIMIT_S + 100)
@@ -34,7 +35,7 @@ needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is
 def interpreted():
     """Result of each case, from one process that interprets the kernels."""
     done = subprocess.run(
-        [sys.executable, str(HERE / "triton_cases.py"), *NAMES, *NANS, TWICE, ONE_KEY],
+        [sys.executable, str(HERE / "triton_cases.py"), *NAMES, *NANS, *OPERATOR, TWICE, ONE_KEY],
         env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -70,6 +71,14 @@ def test_a_nan_breaks_neither_other_items_nor_the_ids(interpreted, name):
 def test_a_query_with_one_key_moves_neither_with_its_score(interpreted):
     assert interpreted[ONE_KEY]["largest"] == 0.0
     assert interpreted[ONE_KEY]["moved"]
+
+
+@pytest.mark.long
+@needs_triton
+@pytest.mark.parametrize("name", OPERATOR)
+def test_kernels_are_an_operator_that_a_compiler_can_keep(interpreted, name):
+    assert interpreted[name]["found"] == ["SUCCESS"]
+    assert interpreted[name]["off"] < 1e-4
 
 
 @pytest.mark.long
@@ -212,6 +221,28 @@ def test_up_to_32_blocks_nothing_is_gathered(launches):
     assert len(launches[2048]["launched"]) == 13
     assert not gathering & set(launches[2048]["launched"])
     assert gathering <= set(launches[2112]["launched"])
+
+
+@pytest.mark.long
+@needs_triton
+def test_kernels_are_rehearsed_once_each_and_compiled_in_threads(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(HERE / "triton_rehearsal.py")],
+        env=os.environ | {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout)
+    # 13 kernels up to 32 blocks, whatever the length; beyond, the gathered ones and other bands.
+    assert told["of_one_length"] == 13
+    assert len(told["names"]) > 13
+    assert {"visit_forward", "visit_backward", "merge", "choose_blocks"} <= set(told["names"])
+    assert len(told["cubins"]) == 3
+    assert min(told["cubins"]) > 1000
+    assert not told["anew"]
 
 
 def test_without_a_gpu_the_backend_says_what_it_needs(small, make_inputs):

@@ -134,6 +134,28 @@ def run_one_key():
     return {"largest": max(largest.values()), "moved": bool(rest[3].grad.any())}
 
 
+def run_as_operator():
+    """What PyTorch's own checks say of the operator, and how far its gradients are off."""
+    from nsa.attention.operator import attend
+
+    generator = torch.Generator().manual_seed(0)
+    S, l, d = 70, 8, 4  # noqa: E741
+    C = (S - l) // d + 1
+    shapes = [(1, S, 2, 8), *[(1, C, 1, 8)] * 2, *[(1, S, 1, 8)] * 4, (1, S, 2, 3)]
+    tensors = [torch.randn(*shape, generator=generator).requires_grad_() for shape in shapes]
+    sizes = {"l": l, "d": d, "l_sel": 16, "n_sel": 4, "w": 20, "scale": 0.3}
+    names = ("test_schema", "test_autograd_registration", "test_faketensor")
+    found = torch.library.opcheck(
+        attend, tuple(tensors), {**sizes, "want_ids": True, "backend": "triton"}, test_utils=names
+    )
+    grads = []
+    for backend in ("triton", "reference"):
+        out = attend(*tensors, **sizes, want_ids=False, backend=backend)[0]
+        grads.append(torch.autograd.grad(out.sin().sum(), tensors))
+    off = [((x - y).norm() / y.norm()).item() for x, y in zip(*grads, strict=True)]
+    return {"found": sorted(set(found.values())), "off": max(off)}
+
+
 def run_case(name):
     """One case by its name."""
     from nsa.attention.gpu import function
@@ -144,6 +166,8 @@ def run_case(name):
         return run_with_a_nan()
     if case == "one key":
         return run_one_key()
+    if case == "as an operator":
+        return run_as_operator()
     if case == "a second derivative":
         return run_second_derivative()
     return run(**CASES[case])

@@ -11,7 +11,8 @@ import pytest
 import gonogo.supervise.evidence.collectives
 from gonogo.rundir import RunDir
 from gonogo.supervise.evidence.collectives import REQUEST_NAME, Answers, ask_ranks
-from gonogo.supervise.evidence.rounds import Evidence, Target
+from gonogo.supervise.evidence.of_rank import Target
+from gonogo.supervise.evidence.rounds import Evidence
 
 DATA = Path(__file__).parents[2] / "data" / "collectives"
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gonogo.rundir import RunDir
-from gonogo.supervise.evidence.rounds import HEARTBEATS, LOG_LINES, Evidence, Round, Target
+from gonogo.supervise.evidence.of_rank import Target
+from gonogo.supervise.evidence.rounds import HEARTBEATS, LOG_LINES, Evidence, Round
 
 
 def finished(found: Round | None) -> Round:
@@ -51,7 +52,7 @@ def test_collector_that_fails_leaves_its_reason(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("no luck")
 
-    monkeypatch.setattr("gonogo.supervise.evidence.rounds.read_stacks", fail)
+    monkeypatch.setattr("gonogo.supervise.evidence.of_rank.read_stacks", fail)
     evidence = Evidence(RunDir(tmp_path))
     finished(evidence.start_round("stall", {0: Target(rank=0, pid=os.getpid())}, 0.0))
     text = (tmp_path / "evidence" / "01_stall" / "stacks_rank0.txt").read_text()

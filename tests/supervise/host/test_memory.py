@@ -44,7 +44,7 @@ class Kernel:
 
     def look(self) -> HostMemory:
         run_dir = RunDir(self.folder)
-        probe = HostMemoryProbe(run_dir, 2, proc=self.proc, cgroups=self.cgroups)
+        probe = HostMemoryProbe(run_dir, range(2), proc=self.proc, cgroups=self.cgroups)
         return HostMemory.model_validate(probe.look(0.0))
 
 
@@ -136,7 +136,7 @@ def test_ranks_that_run_are_told_with_their_resident_memory(tmp_path: Path) -> N
     (tmp_path / ".rank1.json").write_text(json.dumps({**told, "start_ticks": 1}))
     (tmp_path / ".rank2.json").write_text('{"pid": "x"}')
     (tmp_path / ".rank3.json").write_text("{")
-    seen = HostMemory.model_validate(HostMemoryProbe(RunDir(tmp_path), 5).look(0.0))
+    seen = HostMemory.model_validate(HostMemoryProbe(RunDir(tmp_path), range(5)).look(0.0))
     assert list(seen.ranks) == ["0"]
     assert 10 < seen.ranks["0"] < 10_000
     assert seen.limit_mb is not None

@@ -12,12 +12,12 @@ from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.outcome import Detector
 from gonogo.rundir import RunDir
 from gonogo.supervise.end_request import HALT_NAME, KILL_NAME, load_request
+from gonogo.supervise.evidence.of_rank import Target
 from gonogo.supervise.evidence.rounds import (
     MAX_ROUNDS,
     MAX_ROUNDS_OF_SUSPICION,
     Evidence,
     Round,
-    Target,
 )
 from gonogo.supervise.watcher.halting import (
     EVIDENCE_WAIT_S,
@@ -51,6 +51,23 @@ class EvidenceOnPaper(Evidence):
         return self.last
 
 
+class NodesOnPaper:
+    """Ranks of which nothing is known, on nodes whose silence is a test's to say."""
+
+    def __init__(self) -> None:
+        self.silence: dict[int, float] = {}
+        self.victims = False
+
+    def targets(self) -> dict[int, Target]:
+        return {}
+
+    def silent(self) -> dict[int, float]:
+        return self.silence
+
+    def may_be_victim(self, rank: int | None) -> bool:
+        return self.victims
+
+
 @pytest.fixture
 def evidence(tmp_path: Path) -> EvidenceOnPaper:
     return EvidenceOnPaper(RunDir(tmp_path))
@@ -59,7 +76,9 @@ def evidence(tmp_path: Path) -> EvidenceOnPaper:
 @pytest.fixture
 def halting(tmp_path: Path, evidence: EvidenceOnPaper) -> Halting:
     order = build_test_order("run_x", checkpoint={"every_steps": 20})
-    return Halting(RunDir(tmp_path), order, Pace(), evidence, dict, lambda _: evidence.step)
+    return Halting(
+        RunDir(tmp_path), order, Pace(), evidence, NodesOnPaper(), lambda _: evidence.step
+    )
 
 
 def finding(

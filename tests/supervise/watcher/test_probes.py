@@ -14,6 +14,7 @@ import pytest
 
 from gonogo.contract.tick import AgentProbe, ProcessState, RankProbe
 from gonogo.rundir import RunDir
+from gonogo.supervise.launch.place import Place
 from gonogo.supervise.processes import load_stat
 from gonogo.supervise.watcher.probes import REPEAT_S, Prober, nsa_names
 from tests.supervise.runs import wait_until
@@ -38,7 +39,7 @@ def cmdline(pid: int) -> bytes:
 
 
 def prober(path: Path, world_size: int = 1) -> Prober:
-    return Prober(run_dir=RunDir(path), world_size=world_size)
+    return Prober(run_dir=RunDir(path), place=Place.whole({"world_size": world_size}))
 
 
 def only(probes: list[RankProbe]) -> RankProbe:
@@ -95,7 +96,7 @@ def test_stopped_process_is_told_at_once(tmp_path: Path, rank: subprocess.Popen[
     rank.send_signal(signal.SIGSTOP)
     wait_until(lambda: (stat := load_stat(rank.pid)) and stat.state == "T", "the stop")
     assert only(looker.look(0.2, ending=False).ranks).state is ProcessState.STOPPED
-    assert looker.state_of(0) is ProcessState.STOPPED
+    assert looker.targets()[0].stopped
 
 
 def test_death_is_told_and_then_how_once_the_stamp_is_there(

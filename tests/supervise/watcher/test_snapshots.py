@@ -18,7 +18,7 @@ from gonogo.judge.watch import dump_state, fold, lines_seen
 from gonogo.rundir import RunDir
 from gonogo.supervise.watcher.journal import Journal, Memory
 from gonogo.supervise.watcher.pace import Pace
-from gonogo.supervise.watcher.snapshots import EVERY_LINES, EVERY_S, FOLD_NAME, Place, Snapshots
+from gonogo.supervise.watcher.snapshots import EVERY_LINES, EVERY_S, FOLD_NAME, Bookmark, Snapshots
 from tests.supervise.runs import build_test_order
 from tests.supervise.watcher.test_journal import beat
 
@@ -76,7 +76,7 @@ class Run:
     def put_down(self) -> None:
         memory = self.memory
         assert self.journal.last is not None
-        place = Place(
+        place = Bookmark(
             watch_bytes=self.journal.bytes,
             last=self.journal.last,
             number=memory.ticks,

@@ -121,8 +121,11 @@ class AliveLost(Detector[None]):
     def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:
         """Observe a tick: silence of each rank on the watcher's clock."""
         settings = view.run.watch.alive_lost
+        mono, suspect_s = tick.mono, settings.suspect_s
+        if all(mono - stream.heard_mono <= suspect_s for stream in view.streams.values()):
+            return own, []
         streams = [stream for stream in view.active() if stream.labelled and not stream.halt_seen]
-        silent = [s for s in streams if tick.mono - s.heard_mono > settings.suspect_s]
+        silent = [s for s in streams if mono - s.heard_mono > suspect_s]
         if not silent:
             return own, []
         peers_live = len(silent) < len(streams) and not view.lines_are_refused()

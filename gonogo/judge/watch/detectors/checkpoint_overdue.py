@@ -57,10 +57,13 @@ class CheckpointOverdue(Detector[Saved]):
     def observe_tick(self, own: Saved, tick: Tick, view: View) -> Seen[Saved]:
         """Observe which checkpoints hold, and how long ago the last one was."""
         findings: list[Finding] = []
-        for seen in checkpoints_in(tick) or ():
+        looked = checkpoints_in(tick)
+        if looked is None and not own.looks:
+            return own, findings
+        for seen in looked or ():
             own, told = self._looked(own, seen, tick, view)
             findings += told
-        if checkpoints_in(tick) is not None:
+        if looked is not None:
             own = replace(own, looks=True)
         if not own.looks or not has_cadence(self.run) or not view.watched:
             return own, findings

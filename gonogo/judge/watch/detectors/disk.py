@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat, Msg, Section
-from gonogo.contract.observation import DiskSeen, checkpoints_in, disk_in
+from gonogo.contract.observation import DiskSeen, Kind, checkpoints_in, disk_in
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch.detector import Detector, Seen
@@ -52,6 +52,7 @@ class Disk(Detector[Room]):
     State = Room
     lines = frozenset({Msg.ERROR})
     ticks = True
+    observes = frozenset({Kind.DISK, Kind.CHECKPOINTS})
 
     def observe_line(self, own: Room, beat: Beat, view: View) -> Seen[Room]:
         """Observe an error line: did the file system refuse a write?"""

@@ -4,7 +4,8 @@ The loss, smoothed, is held against its best. Not every rise is a divergence: a 
 its own limit, a spike that is already falling back is left alone unless it does so again and again
 and gets nowhere, and what the loss did before it was first smooth counts for little: it may not
 have tripled since its first steps, nor lie above them where they say that it is the loss of a
-language model (near the logarithm of the vocabulary). A restart is held against the best that the
+language model (near the logarithm of the vocabulary). A mild rise, such as the order of the data
+makes, warns, and has to stay for long before it halts. A restart is held against the best that the
 run had had by that step. Single spikes warn.
 
 Only a loss that is of the kind that falls can be said to diverge: never negative, and either that
@@ -39,6 +40,9 @@ HOLDS = 0.95
 """A rise holds while it keeps this share of its height from one recent window to the next."""
 LASTS_X = 4
 """Times `over_steps` that the blocks have by whose means a rise that swings is judged."""
+MILD_X, LONG_BLOCKS = 3.0, 8
+"""A rise of at most so many times the limit (that of noise aside) is a mild one: losses swing so by
+the order of their data. It warns, and halts where it stays for so many of those blocks."""
 FIRST_X, FIRST_LEAST = 3.0, 1.0
 """A loss that began at this or more may not come to so many times that."""
 LN_VOCAB_NEAR = 1.0
@@ -132,13 +136,17 @@ class Divergence(Detector[Trend]):
         " `over_steps` and as many again without a lower mean, halts too. The best is at most the"
         " first losses where they are within 1 of ln(vocab), else three times these where they are"
         " 1 or more. After a restart it is the best by that step, and losses are counted anew."
+        " A rise of no more than three times the limit (that of the noise aside) warns, and halts"
+        " where it has stayed for 32 times `over_steps`, or lies above where the loss of a language"
+        " model began."
         " Any loss that was never negative halts so where it began near ln(vocab). One that did not"
         " halts where it is quiet, has not swung before, and wins back half of its fall or comes to"
         " three times its best; to 1.25 times where it began, 1 or more, where it never fell; at"
         " once where the run was resumed. One of more noise that fell: at three times its best,"
-        " with three times the gradient norm. All others (a policy's, a reward's, that of two"
-        " networks against each other) halt only where they blow up: ten times the largest before,"
-        " with three times the gradient norm; else a rise warns. Where the learning rate comes back"
+        " with three times the gradient norm (and of much more: where it stays so). All others (a"
+        " policy's, a reward's, that of two networks against each other) halt only where they blow"
+        " up: ten times the largest before, with three times the gradient norm; else a rise warns."
+        " Where the learning rate comes back"
         " up (by a quarter, after it had fallen; the mean of twelve), losses are counted anew,"
         " against the highest of the first `after_step`; where none is told, a rise to no more than"
         " the first losses has to climb for twice as long, or to stay for three times as long."
@@ -212,14 +220,15 @@ class Divergence(Detector[Trend]):
         if own.best is None:
             return own, []
         best = min(own.best, self._most(own))
-        above = max(self.settings.above, self.settings.above_ratio * abs(best))
+        above = least = max(self.settings.above, self.settings.above_ratio * abs(best))
         if own.steps <= self.settings.after_step or own.smooth <= best + above:
             return (own if own.noise is None else _come_back(own)), []
         noise = _sigma(own.window[: len(own.window) // 2]) if own.noise is None else own.noise
         above = max(above, self.settings.noise_x * noise)
         if own.noise is None:
             own = replace(own, jitter=_jitter(own.window))
-        own = replace(own, noise=noise, kind=own.kind.up())
+        mild = best == own.best and own.smooth - best <= MILD_X * least
+        own = replace(own, noise=noise, kind=own.kind.up(mild=mild))
         own, lasts = self._lasted(own, loss - best, above, best, step)
         if not self._holds(own, best, above):
             own = replace(own, over=0)
@@ -233,7 +242,7 @@ class Divergence(Detector[Trend]):
         if own.ends or (own.over < over_steps and not lasts):
             return own, []
         falls = own.kind.falls(
-            self._rise(own, best, above),
+            self._rise(own, best, above, mild=mild, stays=lasts),
             speaks=self._speaks(own),
             resumed=self.run.order.resume_from is not None,
         )
@@ -245,7 +254,7 @@ class Divergence(Detector[Trend]):
         own = replace(own, told=True, ends=ends)
         return own, [self._finding(own, best, above, step, view)]
 
-    def _rise(self, own: Trend, best: float, above: float) -> Rise:
+    def _rise(self, own: Trend, best: float, above: float, *, mild: bool, stays: bool) -> Rise:
         """Return how far the loss has come, and from where."""
         first = statistics.median(own.first)
         return Rise(
@@ -256,6 +265,9 @@ class Divergence(Detector[Trend]):
             noise=own.noise or 0.0,
             jitter=own.jitter,
             worse=own.smooth > first + above,
+            mild=mild,
+            stays=stays,
+            long=stays and own.up >= LONG_BLOCKS * LASTS_X * self.settings.over_steps,
         )
 
     def _lasted(
@@ -339,8 +351,15 @@ class Divergence(Detector[Trend]):
             since=own.since_ts,
             text=f"the smoothed loss is {own.smooth:.4g}; its best was {best:.4g}. It has stayed"
             f" more than {above:.3g} above that for {own.over} steps"
-            + ("" if own.ends else "; this loss is not of the kind that only falls"),
+            + ("" if own.ends else "; " + self._why_not(own, best)),
         )
+
+    def _why_not(self, own: Trend, best: float) -> str:
+        """Return why a rise that holds ends nothing."""
+        least = max(self.settings.above, self.settings.above_ratio * abs(best))
+        if not own.kind.negative and own.smooth - best <= MILD_X * least:
+            return f"it halts beyond {MILD_X * least:.3g}, or where it stays for long"
+        return "this loss is not of the kind that only falls"
 
     def armed(self, own: Trend, view: View) -> bool:
         """Whether enough losses have been told."""

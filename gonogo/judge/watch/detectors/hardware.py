@@ -81,6 +81,7 @@ class Hardware(Detector[Health]):
     )
     State = Health
     ticks = True
+    observes = frozenset({"devices"})
     probes = True
 
     def observe_tick(self, own: Health, tick: Tick, view: View) -> Seen[Health]:

@@ -62,6 +62,7 @@ class Imbalance(Detector[Usages]):
     )
     State = Usages
     ticks = True
+    observes = frozenset({"devices"})
     probes = True
 
     def observe_tick(self, own: Usages, tick: Tick, view: View) -> Seen[Usages]:

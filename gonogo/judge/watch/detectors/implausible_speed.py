@@ -54,6 +54,8 @@ class Speeds:
 
     last_step: int = 0
     tokens: TokenGrowth = field(default_factory=TokenGrowth)
+    reported: bool = False
+    """Whether the trainer told its tokens/s of any step, be it one that nobody could time."""
     told: tuple[float, ...] = ()
     kind: tuple[float, ...] = ()
     """Recomputed in the trainer's favour: without data time and `BETWEEN_S`."""
@@ -104,17 +106,22 @@ class ImplausibleSpeed(Detector[Speeds]):
         if view.reads_output():
             return own, []
         if step.step <= own.last_step:
-            own = Speeds(clock=own.clock, tokens=own.tokens)
-        own, clocks = self._clocked(replace(own, last_step=step.step), step, view)
+            own = Speeds(clock=own.clock, tokens=own.tokens, reported=own.reported)
         first = step.ranks[min(step.ranks)]
-        own = replace(own, tokens=own.tokens.after(first.end.tokens))
+        told = None if first.progress is None else first.progress.toks_per_s
+        own = replace(
+            own,
+            last_step=step.step,
+            tokens=own.tokens.after(first.end.tokens),
+            reported=own.reported or told is not None,
+        )
+        own, clocks = self._clocked(own, step, view)
         ordered = self.run.order.identity.tokens_per_step
         tokens = ordered * own.tokens.ratio if ordered else first.end.tokens
         step_s, kind_s = step.median_s(), _kind_s(step)
         if not tokens or not step_s or not kind_s:
             return own, clocks
         keep = self.settings.over_steps
-        told = None if first.progress is None else first.progress.toks_per_s
         own = replace(
             own,
             plain=(*own.plain, tokens / step_s)[-keep:],
@@ -124,12 +131,11 @@ class ImplausibleSpeed(Detector[Speeds]):
         )
         if len(own.plain) < keep:
             return own, clocks
-        least = min(sorted(own.plain)[(keep - 1) // 4], statistics.harmonic_mean(own.plain))
         own = replace(
             own,
             fastest=max(own.fastest, sorted(own.kind)[3 * keep // 4]),
             peak=max(own.peak, *own.kind),
-            slowest=least if own.slowest is None else min(own.slowest, least),
+            slowest=_slowest(own.slowest, own.plain),
         )
         own, reports = self._reported(own, step, view)
         own, peaks = self._peaked(own, step, view)
@@ -168,15 +174,19 @@ class ImplausibleSpeed(Detector[Speeds]):
                     Severity.WARN, "below", "differ_ratio", told, limit, text, own, step, view
                 )
             )
-        above = above or (own.above and over > 0)
-        return replace(own, over=over, above=above, below=own.below or below), findings
+        above, below = above or (own.above and over > 0), own.below or below
+        if (over, above, below) != (own.over, own.above, own.below):
+            own = replace(own, over=over, above=above, below=below)
+        return own, findings
 
     def _peaked(self, own: Speeds, step: Step, view: View) -> Seen[Speeds]:
         """Hold the recomputed speed against what the devices can multiply."""
         limit = limit_tok_s(self.run, self.settings.mfu, peak_flops(self.run, view))
         tok_s = statistics.median(own.plain)
         peaked = limit is not None and tok_s > limit
-        if limit is None or peaked == own.peaked or not peaked:
+        if peaked == own.peaked:
+            return own, []
+        if limit is None or not peaked:
             return replace(own, peaked=peaked), []
         text = (
             f"{tok_s:.4g} tokens/s over {len(own.plain)} steps are more than the devices can"
@@ -266,8 +276,10 @@ class ImplausibleSpeed(Detector[Speeds]):
         if not own.last_step:
             return None
         unknown = []
-        if not own.told:
+        if not own.reported:
             unknown.append("the trainer reports no tokens/s")
+        elif own.plain and not own.told:
+            unknown.append("the trainer reports tokens/s of no step that could be timed")
         if not own.plain:
             unknown.append("no step could be timed")
         if limit_tok_s(self.run, self.settings.mfu, peak_flops(self.run, view)) is None:
@@ -303,6 +315,17 @@ def limit_tok_s(run: Run, mfu: float, flops: float | None) -> float | None:
     if multiplied <= 0:
         return None
     return mfu * flops / (FLOPS_PER_PARAM * multiplied)
+
+
+def _slowest(known: float | None, plain: tuple[float, ...]) -> float:
+    """Return the slowest with one more window: its lower quartile, or its mean with all pauses.
+
+    Neither lies below the window's slowest step, and exact means are dear.
+    """
+    if known is not None and min(plain) >= known:
+        return known
+    least = min(sorted(plain)[(len(plain) - 1) // 4], statistics.harmonic_mean(plain))
+    return least if known is None else min(known, least)
 
 
 def _kind_s(step: Step) -> float | None:

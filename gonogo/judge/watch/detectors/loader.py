@@ -28,6 +28,8 @@ class Waits:
     """The last steps, and how long they have starved."""
 
     last_step: int = 0
+    fetched: bool = False
+    """Whether any fetch time was told, be it of a step that nobody could time."""
     told: bool = False
     ranks: tuple[int, ...] = ()
     rows: tuple[Row, ...] = ()
@@ -61,8 +63,9 @@ class Loader(Detector[Waits]):
         """Observe how long each rank fetched, and how long its step took."""
         ranks = tuple(sorted(step.ranks))
         if step.step <= own.last_step or ranks != own.ranks:
-            own = Waits(told=own.told, ranks=ranks)
-        own = replace(own, last_step=step.step)
+            own = Waits(fetched=own.fetched, told=own.told, ranks=ranks)
+        fetched = own.fetched or any(fetched_s(said) is not None for said in step.ranks.values())
+        own = replace(own, last_step=step.step, fetched=fetched)
         row = _row(step)
         if row is None:
             return own, []
@@ -148,10 +151,11 @@ class Loader(Detector[Waits]):
         return self._enough(own)
 
     def missing(self, own: Waits, view: View) -> str | None:
-        """Return a sentence where steps ended and no fetch time was told."""
-        if own.last_step and not own.told:
-            return "No fetch time was told: how long steps waited for data was not observed."
-        return None
+        """Return a sentence where steps ended and none could be held against its fetch time."""
+        if not own.last_step or own.told:
+            return None
+        why = "No step could be timed" if own.fetched else "No fetch time was told"
+        return f"{why}: how long steps waited for data was not observed."
 
 
 def _row(step: Step) -> Row | None:

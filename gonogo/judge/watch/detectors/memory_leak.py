@@ -20,7 +20,7 @@ from typing import Any
 
 from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.heartbeat import Heartbeat
-from gonogo.contract.observation import host_memory_in
+from gonogo.contract.observation import Kind, host_memory_in
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch.detector import Detector, Seen
@@ -91,6 +91,7 @@ class MemoryLeak(Detector[Growth]):
     State = Growth
     steps = True
     ticks = True
+    observes = frozenset({"devices", Kind.HOST_MEMORY})
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from gonogo.contract.device import devices_in
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Msg
-from gonogo.contract.observation import HostMemory, host_memory_in
+from gonogo.contract.observation import HostMemory, Kind, host_memory_in
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick, parse_rank
 from gonogo.judge.watch.detector import Detector, Seen
@@ -52,6 +52,7 @@ class MemoryLimit(Detector[Over]):
     State = Over
     lines = frozenset({Msg.PROGRESS})
     ticks = True
+    observes = frozenset({"devices", Kind.HOST_MEMORY})
 
     def observe_line(self, own: Over, beat: Beat, view: View) -> Seen[Over]:
         """Observe what a rank has reserved."""

@@ -8,6 +8,7 @@ still, too, for a command that nobody wrote for us, unless the plan sets it.
 """
 
 from collections.abc import Mapping
+from operator import attrgetter
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Section
@@ -18,6 +19,8 @@ from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.detectors.rank_divergence import Culprit, name_culprit
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Limit, Run, View, found
+
+_ENDED = attrgetter("completed_steps")
 
 
 def _since_exec_s(view: View, tick: Tick) -> float:
@@ -137,8 +140,15 @@ class NoFirstHeartbeat(Detector[None]):
     ticks = True
     deadline = True
 
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._ranks = frozenset(range(run.order.world_size))
+
     def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:
         """Observe a tick: who has not begun yet."""
+        everyone_spoke = view.streams.keys() >= self._ranks
+        if everyone_spoke and all(map(_ENDED, view.streams.values())):
+            return own, []
         exec_s = view.run.watch.no_first_heartbeat.exec_s
         elapsed_s = _since_exec_s(view, tick)
         if view.watched and elapsed_s > exec_s and not _may_be_mute(view.run):

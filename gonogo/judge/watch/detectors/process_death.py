@@ -11,6 +11,7 @@ tick). Deaths after a halt are no finding: they follow from it.
 import math
 import signal
 from dataclasses import dataclass
+from operator import attrgetter
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.outcome import Detector as Name
@@ -62,6 +63,9 @@ class Death:
             not by_signal,
             self.rank,
         )
+
+
+_dead = attrgetter("dead")
 
 
 def _deaths(view: View) -> list[Death]:
@@ -206,7 +210,8 @@ class ProcessDeath(Detector[None]):
 
     def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:
         """Observe a tick: exits that were probed."""
-        if view.latched:
+        processes = view.processes
+        if view.latched or not (processes.agent.dead or any(map(_dead, processes.ranks.values()))):
             return own, []
         ripe = [death for death in _deaths(view) if _ripe(view, tick, death)]
         if not ripe:

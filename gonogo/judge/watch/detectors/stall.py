@@ -114,6 +114,30 @@ def _stood_s(culprit: RankStream, streams: list[RankStream], mono: float) -> flo
     return stood_s
 
 
+def _may_be_over(view: View, mono: float) -> bool:
+    """Whether any rank has computed for longer than its lowest limit: who is behind is dear to ask.
+
+    No step has stood for longer than its culprit has computed, and before its first step has ended
+    no rank is this detector's.
+    """
+    stall = view.run.watch.stall
+    least_s = min(stall.suspect_s, stall.halt_s, stall.corroborate_s, stall.early_s / 2)
+    for stream in view.streams.values():
+        computed_s = stream.computed_s(mono)
+        if computed_s <= least_s or not stream.completed_steps:
+            continue
+        m = view.median_step_s()
+        if m is None or stream.completed_steps < stall.min_steps:
+            return True
+        step_s = m * stream.pace.stride
+        suspect_s = max(stall.suspect_s, stall.suspect_x * step_s)
+        halt_s = max(stall.halt_s, stall.halt_x * step_s)
+        corroborated_s = max(stall.corroborate_s, stall.corroborate_x * m)
+        if computed_s > min(suspect_s, halt_s, corroborated_s):
+            return True
+    return False
+
+
 def _finished(view: View, stream: RankStream) -> bool:
     return stream.halt_seen or (not stream.labelled and stream.step >= view.run.order.last_step)
 
@@ -169,9 +193,7 @@ class Stall(Detector[None]):
 
     def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:
         """Observe a tick: how long the rank behind has computed on its present step."""
-        stall = view.run.watch.stall
-        least_s = min(stall.suspect_s, stall.halt_s, stall.corroborate_s, stall.early_s / 2)
-        if all(stream.computed_s(tick.mono) <= least_s for stream in view.streams.values()):
+        if not _may_be_over(view, tick.mono):
             return own, []
         streams = [stream for stream in view.active() if not _finished(view, stream)]
         culprit = name_culprit(view, streams, tick.mono)

@@ -61,15 +61,21 @@ def test_fifty_steps_above_the_limit_halt_and_not_forty_nine() -> None:
 
 @pytest.mark.parametrize(("height", "found"), [(0.29, False), (0.32, True)])
 def test_a_rise_below_the_limit_is_none(height: float, found: bool) -> None:
-    fed = run(lambda n: 2.24 if n <= 40 else 2.0 if n <= 300 else 2.0 + height, 900)
+    """A rise of less than three times the limit is told at once, and halts where it stays."""
+    fed = run(lambda n: 2.24 if n <= 40 else 2.0 if n <= 300 else 2.0 + height, 2100)
     assert bool(fed.halts) is found
+    assert [f.severity for f in rises(fed)] == [WARN, HALT] * found
+    if found:
+        told, halted = rises(fed)
+        assert (told.step or 0) < 700
+        assert (halted.step or 0) > 300 + 1600
 
 
 @pytest.mark.parametrize(("height", "found"), [(0.9, False), (1.3, True)])
 def test_of_a_large_loss_a_tenth_is_the_limit(height: float, found: bool) -> None:
     fed = run(lambda n: 11.2 if n <= 40 else 10.0 if n <= 300 else 10.0 + height, 900)
-    assert bool(fed.halts) is found
-    assert [f.threshold for f in fed.halts] == ([pytest.approx(1.0, abs=0.01)] if found else [])
+    assert bool(rises(fed)) is found
+    assert [f.threshold for f in rises(fed)] == ([pytest.approx(1.0, abs=0.01)] if found else [])
 
 
 def test_a_noisy_loss_has_a_wider_limit() -> None:
@@ -356,12 +362,12 @@ def test_three_of_the_last_five_losses_that_fell_begin_it_anew() -> None:
 
 
 def test_the_recent_losses_are_twenty_five() -> None:
-    fed = feed(Divergence, losses((30, 1.0), (100, 2.5), over_steps=60))
+    fed = feed(Divergence, losses((30, 1.0), (100, 4.5), over_steps=60))
     assert [(f.step, f.since) for f in fed.halts] == [(102, EPOCH + 42.0)]
 
 
 def test_a_loss_that_comes_back_to_the_limit_may_rise_again() -> None:
-    fed = feed(Divergence, losses((10, 1.0), (10, 4.0), (1, 2.0), (10, 4.0)))
+    fed = feed(Divergence, losses((10, 1.0), (10, 4.5), (1, 2.0), (10, 4.5)))
     assert [(f.step, f.since) for f in fed.halts] == [(15, EPOCH + 12.0), (24, EPOCH + 21.0)]
 
 
@@ -398,7 +404,7 @@ def test_a_loss_within_its_noise_has_not_risen(noise_x: float, found: int) -> No
 
 def test_the_median_of_the_recent_losses_has_to_be_above_the_limit() -> None:
     """With twelve of 25 above it, and one on it, it is on it."""
-    fed = feed(Divergence, losses((30, 1.0), (1, 2.0), (80, 4.0), over_steps=50))
+    fed = feed(Divergence, losses((30, 1.0), (1, 2.0), (80, 4.5), over_steps=50))
     assert [(f.step, f.since) for f in fed.halts] == [(31 + 13 + 49, EPOCH + 43.0)]
 
 

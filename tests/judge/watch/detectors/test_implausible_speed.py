@@ -181,6 +181,17 @@ def test_a_trainer_that_reports_no_speed_is_not_checked_and_that_is_said() -> No
     assert feed(ImplausibleSpeed, rank1).findings == []
 
 
+def test_of_a_run_of_one_step_it_says_that_no_step_could_be_timed() -> None:
+    fed = feed(ImplausibleSpeed, gpu(NEEDED).step(toks_per_s=TOKENS))
+    assert fed.missing == "Speed was not wholly checked: no step could be timed."
+
+
+def test_tokens_of_the_first_step_alone_are_held_against_nothing_and_that_is_said() -> None:
+    fed = feed(ImplausibleSpeed, gpu(NEEDED).step(toks_per_s=TOKENS).many(5, loss=1.0))
+    assert fed.missing is not None
+    assert "of no step that could be timed" in fed.missing
+
+
 def gpu(peak_flops: float | None, params: int | None = 100_000_000, **fields: object) -> Ran:
     known = {"params": params, "vocab": 256, "dim": 1024, "tokens_per_step": TOKENS, **fields}
     order = order_of({}, identity=Identity(**known)).model_copy(update={"profile": "rented"})

@@ -123,11 +123,18 @@ def test_more_fetching_than_step_is_the_whole_step_and_less_than_none_is_none() 
     assert feed(Loader, Ran().many(80, dt_fetch_s=-50.0)).findings == []
 
 
+def test_of_a_run_of_one_step_it_says_that_no_step_could_be_timed() -> None:
+    fed = feed(Loader, Ran().step(dt_fetch_s=0.1))
+    assert fed.missing == (
+        "No step could be timed: how long steps waited for data was not observed."
+    )
+
+
 def test_it_says_when_no_fetch_time_was_told() -> None:
     fed = feed(Loader, Ran().many(100, loss=1.0))
     assert not fed.armed
     assert fed.missing is not None
-    assert "fetch" in fed.missing
+    assert "No fetch time was told" in fed.missing
     assert feed(Loader, Ran()).missing is None
     assert not feed(Loader, starve(Ran(), 63, 0.0)).armed
     told = feed(Loader, starve(Ran(), 64, 0.0))

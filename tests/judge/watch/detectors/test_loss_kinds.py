@@ -8,6 +8,7 @@ import pytest
 
 from gonogo.contract.finding import Severity
 from gonogo.contract.heartbeat import Identity
+from gonogo.contract.order import ResumePoint
 from gonogo.judge.simulate.losses import LOSSES
 from gonogo.judge.watch.detectors.divergence import Divergence
 from tests.judge.watch.steps import Fed, Ran, feed
@@ -22,9 +23,12 @@ def lines_of(kind: str, seed: int) -> Iterator[Told]:
     return (numbers(step) for step in range(STEPS))
 
 
-def run(lines: Iterable[Told], *, vocab: int | None = 256) -> Fed:
+def run(lines: Iterable[Told], *, vocab: int | None = 256, resumed: bool = False) -> Fed:
     identity = Identity.model_validate({**IDENTITY.model_dump(), "vocab": vocab})
-    ran = Ran(order=order_of({}, identity=identity, steps=10 * STEPS), ranks=1)
+    order = order_of({}, identity=identity, steps=10 * STEPS)
+    if resumed:
+        order = order.model_copy(update={"resume_from": ResumePoint(path="step_1000", step=1000)})
+    ran = Ran(order=order, ranks=1)
     for told in lines:
         ran.step(**told)
     return feed(Divergence, ran)
@@ -169,3 +173,73 @@ def test_a_learning_rate_that_goes_up_and_down_in_triangles_takes_the_loss_with_
         return {"loss": loss, "lr": 1e-3 * (0.25 + 0.75 * height)}
 
     assert run(told(step) for step in range(3200)).halts == []
+
+
+def of_a_language_model(step: int, rises: float = 0.0) -> Told:
+    """A loss that falls from ln(256) to 2, with the noise of its batches."""
+    noise = 0.03 * math.sin(7.0 * step) + 0.02 * math.sin(3.3 * step)
+    return {"loss": 2.0 + 3.5 * math.exp(-step / 80.0) + noise + rises, "lr": 1e-3}
+
+
+def swings(step: int, period: int, height: float = 0.3) -> float:
+    return height * math.sin(2.0 * math.pi * max(0, step - 400) / period)
+
+
+@pytest.mark.parametrize("vocab", [256, None])
+@pytest.mark.parametrize("period", [500, 1000, 1500, 2500])
+def test_a_language_models_loss_that_swings_by_a_third_halts_nothing(
+    period: int, vocab: int | None
+) -> None:
+    """By the order of its data, for instance."""
+    lines = (of_a_language_model(step, swings(step, period)) for step in range(4000))
+    assert run(lines, vocab=vocab).halts == []
+
+
+@pytest.mark.parametrize("period", [500, 1500])
+def test_the_loss_of_a_resumed_language_model_may_swing_as_far(period: int) -> None:
+    lines = (of_a_language_model(1000 + s, swings(400 + s, period)) for s in range(3000))
+    assert run(lines, resumed=True).halts == []
+
+
+def test_a_language_models_loss_that_has_swung_and_then_climbs_halts() -> None:
+    lines = (
+        of_a_language_model(s, swings(s, 500) if s < 1900 else 0.005 * (s - 1900))
+        for s in range(2400)
+    )
+    (halt,) = run(lines).halts
+    assert 0.9 <= (halt.value or 0.0) <= 1.6
+
+
+def test_the_loss_of_a_resumed_language_model_that_climbs_halts() -> None:
+    lines = (of_a_language_model(1000 + s, 0.005 * max(0, s - 900)) for s in range(1400))
+    (halt,) = run(lines, resumed=True).halts
+    assert 0.9 <= (halt.value or 0.0) <= 1.6
+
+
+def test_a_mild_rise_that_stays_is_told_at_once_and_halts_in_the_end() -> None:
+    lines = (of_a_language_model(s, 0.0 if s < 600 else 0.5) for s in range(2600))
+    fed = run(lines)
+    (halt,) = fed.halts
+    assert 2200 <= (halt.step or 0) <= 2300
+    (warned,) = [row for row in fed.of(Severity.WARN) if "/rise/" in row.key]
+    assert (warned.step or 0) < 800
+    assert "halts beyond 0.9" in warned.text
+
+
+@pytest.mark.parametrize(
+    ("grad_norm", "steps", "halts"),
+    [(4.0, 800, 1), (1.0, 800, 0), (None, 800, 0), (4.0, 300, 0)],
+    ids=["stays", "quiet gradients", "no gradients told", "comes back"],
+)
+def test_a_very_noisy_loss_that_fell_and_triples_halts_where_it_stays(
+    grad_norm: float | None, steps: int, halts: int
+) -> None:
+    dice = random.Random(5)
+
+    def told(step: int) -> Told:
+        up = 800 <= step < 800 + steps
+        mean = 4.5 if up else 1.2 + 3.0 * math.exp(-step / 60.0)
+        row = {"loss": max(0.01, mean + dice.gauss(0.0, 0.5)), "lr": 1e-3}
+        return row if grad_norm is None else {**row, "grad_norm": grad_norm if up else 1.0}
+
+    assert len(run((told(step) for step in range(1700)), vocab=None).halts) == halts

@@ -1,0 +1,114 @@
+"""What do timings say? Medians and their spread, break-even, and the work that is counted.
+
+Pure: numbers in, numbers out.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+PRODUCTS: Mapping[str, int] = {
+    "band_forward": 2,
+    "band_dq": 3,
+    "band_dkdv": 4,
+    "visit_forward": 2,
+    "visit_backward": 5,
+}
+"""Products of a query row with a key or value row that a kernel makes for each pair."""
+
+
+def spread(timings_ms: Sequence[float]) -> dict[str, float]:
+    """Median and interquartile range, rounded to 0.1 us."""
+    if len(timings_ms) < 2:
+        return {"ms": round(timings_ms[0], 4), "iqr_ms": 0.0}
+    low, middle, high = statistics.quantiles(timings_ms, n=4, method="inclusive")
+    return {"ms": round(middle, 4), "iqr_ms": round(high - low, 4)}
+
+
+def break_even(ratios: Mapping[int, float]) -> dict[str, object]:
+    """From which length on is NSA the faster one?
+
+    Args:
+        ratios: Time of dense attention over that of NSA, by length.
+
+    Returns:
+        `at`: the length where the ratio last rises through 1, between two measured lengths by a
+        straight line through the logarithms, None where it does not; and `words`.
+    """
+    lengths = sorted(ratios)
+    if not lengths:
+        return {"at": None, "words": "not measured"}
+    if all(ratios[S] >= 1 for S in lengths):
+        return {"at": None, "words": f"faster from {lengths[0]} on, the shortest measured"}
+    if ratios[lengths[-1]] < 1:
+        return {"at": None, "words": f"not faster up to {lengths[-1]}, the longest measured"}
+    below = max(S for S in lengths if ratios[S] < 1)
+    above = min(S for S in lengths if below < S)
+    from_log, to_log = math.log(ratios[below]), math.log(ratios[above])
+    share = -from_log / (to_log - from_log)
+    at = round(math.exp(math.log(below) + share * math.log(above / below)))
+    return {"at": at, "words": f"faster from about {at} on"}
+
+
+def pairs(S: int, *, l: int, d: int, l_sel: int, n_sel: int, w: int) -> dict[str, int]:  # noqa: E741
+    """(query, key) pairs of one head that the equations ask for, by branch, and of dense attention.
+
+    `own` are those of the selected branch in the dense prefix and in the own and previous block,
+    `gathered` those in the blocks that were chosen by score and block 0.
+    """
+    free = range(min(S, n_sel * l_sel), S)
+    prefix = S - len(free)
+    return {
+        "compressed": sum((t - l + 1) // d + 1 for t in range(l - 1, S)),
+        "own": prefix * (prefix + 1) // 2 + sum(l_sel + t % l_sel + 1 for t in free),
+        "gathered": len(free) * (n_sel - 2) * l_sel,
+        "window": sum(min(t + 1, w) for t in range(S)),
+        "dense": S * (S + 1) // 2,
+    }
+
+
+def kernel_flop(
+    counted: Mapping[str, int], heads: int, width: int, *, bits: bool
+) -> dict[str, int]:
+    """Floating-point operations of one call by kernel, as its form computes them.
+
+    Args:
+        counted: As `pairs` counts them, for all batch items.
+        heads: Query heads.
+        width: Of a head.
+        bits: Whether the selected branch is one band over all keys (up to 32 blocks).
+    """
+    selected = counted["dense"] if bits else counted["own"]
+    of_band = counted["compressed"] + selected + counted["window"]
+    work = {"band": of_band, "visit": 0 if bits else counted["gathered"]}
+    return {
+        kernel: 2 * width * heads * products * work[kernel.partition("_")[0]]
+        for kernel, products in PRODUCTS.items()
+    }
+
+
+def kernel_rows(
+    times_us: Mapping[str, tuple[float, int]], flop: Mapping[str, int]
+) -> list[dict[str, object]]:
+    """A table of kernels, the slowest first.
+
+    Args:
+        times_us: Microseconds of a call and launches of a call, by kernel.
+        flop: Operations of a call, of those kernels where they are counted.
+    """
+    whole = sum(us for us, _ in times_us.values())
+    rows: list[dict[str, object]] = []
+    for name, (us, launches) in sorted(times_us.items(), key=lambda row: -row[1][0]):
+        work = flop.get(name, 0)
+        rows.append(
+            {
+                "kernel": name,
+                "us": round(us, 2),
+                "launches": launches,
+                "share": round(us / whole, 4) if whole else 0.0,
+                "tflop_s": round(work / us / 1e6, 2) if work and us else None,
+            }
+        )
+    return rows

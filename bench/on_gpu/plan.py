@@ -1,0 +1,74 @@
+"""In which order is what measured, how long may it take, and what does the exit code say?
+
+Nothing here reads a clock, starts a process or knows torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+TOTAL_S = 530.0
+"""All stages together: nine minutes less the start of the last process."""
+LEAST_S = 6.0
+"""A stage that has less left is not begun: importing torch takes as long."""
+GRACE_S = 5.0
+"""After its own deadline a stage is given so long to come to its end before it is killed."""
+
+RIGHT, WRONG, NO_GPU = 0, 1, 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A process of its own: an illegal access or a hang in one takes nothing from the next.
+
+    Attributes:
+        name: Its module in this package.
+        limit_s: Its own deadline, start of Python included.
+        without_gpu: Whether it has something to do on a CPU.
+    """
+
+    name: str
+    limit_s: float
+    without_gpu: bool = True
+
+
+STAGES = (
+    Stage(name="machine", limit_s=35),
+    Stage(name="compiling", limit_s=70, without_gpu=False),
+    Stage(name="correctness", limit_s=90),
+    Stage(name="attention", limit_s=120),
+    Stage(name="kernel_table", limit_s=30),
+    Stage(name="trainer_steps", limit_s=150),
+    Stage(name="tile_sweep", limit_s=60, without_gpu=False),
+    Stage(name="other_dtypes", limit_s=180, without_gpu=False),
+)
+"""In order of value: who ends the command early keeps what matters most."""
+
+
+def allowance_s(stage: Stage, spent_s: float, total_s: float = TOTAL_S) -> float:
+    """How long a stage may take now, 0.0 where it is not worth a beginning.
+
+    Args:
+        stage: What is next.
+        spent_s: Seconds since the command began.
+        total_s: That the whole command may take.
+    """
+    left_s = min(stage.limit_s, total_s - spent_s - GRACE_S)
+    return left_s if left_s >= LEAST_S else 0.0
+
+
+def exit_code(rows: Iterable[Mapping[str, Any]], planned: Iterable[str]) -> int:
+    """Correctness alone: right only when every planned comparison is there and held.
+
+    Args:
+        rows: Those of this run.
+        planned: Names of the comparisons.
+    """
+    held: dict[str, bool] = {}
+    for row in rows:
+        if row.get("row") == "correctness":
+            name = str(row.get("name"))
+            held[name] = held.get(name, True) and row.get("right") is True
+    return RIGHT if all(held.get(name, False) for name in {*planned, *held}) else WRONG

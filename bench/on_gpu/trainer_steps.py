@@ -1,0 +1,125 @@
+"""How many tokens a second does the real trainer make of the 125M model?
+
+Rows `trainer`: whole runs of `nsa.trainer` in this process, from their own heartbeats: sparse and
+dense attention, 2 and 32 sequences a step, eager and with `engine.compile`. The first steps (start,
+compilation) are left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.on_gpu.rows import Context
+from bench.on_gpu.stopwatch import first_line, is_fatal
+from nsa.config import AS_IF_ABSENT, TrainConfig, build_config, load_config
+from nsa.launch import Launch
+from nsa.model import build_model
+from nsa.settings import load_settings
+from nsa.stacks import StackDumps
+from nsa.trainer import Trainer
+
+FIELD_TOK_S = 38.0
+"""What the two A100 of the field report made of this model."""
+LEFT_OUT = 4
+_SHRUNKEN = {
+    "model": {"dim": 32, "layers": 2, "heads": 4, "groups": 2, "head_dim": 8, "seq_len": 64,
+              "ffn_width": 48},
+    "attention": {"l": 8, "d": 4, "l_sel": 8, "n_sel": 3, "w": 16},
+    "dtype": "fp32",
+}  # fmt: skip
+
+
+def variants(*, tiny: bool) -> Iterator[dict[str, Any]]:
+    """Attention, sequences a step, whether compiled: in order of value."""
+    compiled = (False,) if tiny else (False, True)
+    for compile_it in compiled:
+        for sequences in (2,) if tiny else (2, 32):
+            for kind in ("nsa", "dense"):
+                yield {"kind": kind, "sequences": sequences, "compiled": compile_it}
+
+
+def build(*, kind: str, sequences: int, compiled: bool, steps: int, tiny: bool) -> TrainConfig:
+    """The 125M model's configuration for one process, on synthetic data."""
+    mapping = load_config(Path("m7c_125m"))
+    if tiny:
+        mapping |= {name: {**mapping[name], **new} if isinstance(new, dict) else new
+                    for name, new in _SHRUNKEN.items()}  # fmt: skip
+    backend = "torch" if tiny else "triton"
+    mapping |= {
+        "attention": {**mapping["attention"], "kind": kind, "backend": backend},
+        "batch": {"global_seqs": sequences, "accumulate": 1},
+        "engine": {**AS_IF_ABSENT["engine"], "fused_adamw": not tiny, "compile": compiled},
+        "eval": {**mapping["eval"], "every_steps": 0},
+        "data": "synthetic", "parallel": "single", "steps": steps,
+    }  # fmt: skip
+    config = build_config(mapping)
+    with torch.device("meta"):
+        counted = sum(weight.numel() for weight in build_model(config).parameters())
+    return dataclasses.replace(config, params=counted)
+
+
+def summarise(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Medians over the steps of one run, from its heartbeats.
+
+    Raises:
+        ValueError: It has no step beyond those that are left out.
+    """
+    rows = list(lines)
+    ends = [line for line in rows if line["msg"] == "step_end"][LEFT_OUT:]
+    told = [line for line in rows if line["msg"] == "progress"]
+    if not ends:
+        raise ValueError(f"no step after the first {LEFT_OUT}")
+    step_s = statistics.median(line["dt_step_s"] for line in ends)
+    names = sorted({name for line in ends for name in line["step_sections"]})
+    return {
+        "steps": len(ends),
+        "step_ms": round(step_s * 1e3, 3),
+        "tok_s": round(statistics.median(line["tokens"] / line["dt_step_s"] for line in ends), 1),
+        "sections_ms": {
+            name: round(
+                statistics.median(line["step_sections"].get(name, 0.0) for line in ends) * 1e3, 3
+            )
+            for name in names
+        },
+        "reserved_mb": max(line["gpu_mem_reserved"] for line in told),
+        "loss": [round(line["loss"], 4) for line in told[:: max(1, len(told) - 1)]],
+    }
+
+
+def run_once(config: TrainConfig, device: torch.device) -> dict[str, Any]:
+    """One run of the trainer; what its heartbeats say."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        launch = Launch(run_dir=place, config=config, supervised=False, device=device.type)
+        Trainer(launch, load_settings({}), StackDumps(place, 0)).run()
+        lines = (place / "heartbeat_rank0.jsonl").read_text(encoding="utf-8").splitlines()
+    return summarise(map(json.loads, lines))
+
+
+def run(context: Context) -> None:
+    """Rows `trainer`, one a variant."""
+    for variant in variants(tiny=context.tiny):
+        needed_s = 1.0 if context.tiny else 45.0 if variant["compiled"] else 12.0
+        if not context.has_time(f"trainer {variant}", needed_s):
+            continue
+        steps = LEFT_OUT + (2 if context.tiny else 8 if variant["sequences"] > 2 else 20)
+        config = build(**variant, steps=steps, tiny=context.tiny)
+        try:
+            told = run_once(config, context.device)
+        except RuntimeError as error:
+            context.tell("trainer", **variant, error=first_line(error))
+            if is_fatal(error):
+                raise
+        else:
+            speed = None if context.tiny else round(told["tok_s"] / FIELD_TOK_S, 1)
+            context.tell("trainer", **variant, params=config.params, times_the_field=speed, **told)
+        if not context.tiny:
+            torch.cuda.empty_cache()

@@ -1,0 +1,177 @@
+"""Have all nodes of a run come, and do they share its directory? Before anything is started.
+
+Every node's keeper writes here and is read there: it says that it came, with a nonce, and begins
+when node 0 has repeated that nonce. A directory that is not shared, or a node that never came,
+ends the attempt before a rank was started. A node comes once for each attempt: a keeper that an
+engine starts a second time, or one of an older attempt that wakes, finds that out here and starts
+nothing. Standard library only.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from gonogo.supervise.durable import create_json, load_json, save_json
+from gonogo.supervise.launch.place import Place, rendezvous_port
+from gonogo.supervise.node_record import (
+    MET_NAME,
+    Keeping,
+    exit_path,
+    load_keeping,
+    meet_path,
+    own_keeping,
+)
+
+MEET_LIMIT_S = 600.0
+"""How long the first waits for the last: schedulers start them together, cold caches do not."""
+
+
+class NotMet(Exception):
+    """The nodes did not come together; the sentence says who is missing."""
+
+
+class Superseded(Exception):
+    """This attempt, or this start of it, is not the one that counts."""
+
+
+class Meeting:
+    """One node's coming together with the others.
+
+    Args:
+        run_dir: the shared run directory.
+        order: the order as data.
+        place: this node's; its rendezvous, where given, is node 0's address.
+        limit_s: how long to wait.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        order: Mapping[str, Any],
+        place: Place,
+        *,
+        limit_s: float = MEET_LIMIT_S,
+    ) -> None:
+        self._dir, self._place, self._limit_s = run_dir, place, limit_s
+        address = place.rendezvous or f"{own_address()}:{rendezvous_port(order)}"
+        self.own = own_keeping(node=place.node, token=int(order["token"]), address=address)
+        self._came = False
+        self._began: float | None = None
+
+    def advance(self, now: float) -> str | None:
+        """Do what is due; returns where the launchers meet once all nodes have come.
+
+        Args:
+            now: monotonic seconds.
+
+        Raises:
+            NotMet: somebody has not come in time, or has ended.
+            Superseded: a newer attempt is here, or this node has begun this one already.
+            OSError: the directory cannot be read or written just now.
+        """
+        self._began = now if self._began is None else self._began
+        if not self._came:
+            self._come()
+        met = self._lead() if self._place.leads else self._follow()
+        if met is None and now - self._began >= self._limit_s:
+            raise NotMet(self._missing())
+        return met
+
+    def _come(self) -> None:
+        """Say that this node is here, once for the attempt."""
+        path, document = meet_path(self._dir, self.own.node), self.own.document(time.time())
+        if not create_json(path, document):
+            before = load_keeping(self._dir, self.own.node)
+            if before is not None and before.token >= self.own.token:
+                raise Superseded(
+                    f"node {self.own.node} began attempt token {before.token} on {before.host};"
+                    f" this start has token {self.own.token}"
+                )
+            save_json(path, document)
+        self._came = True
+
+    def _lead(self) -> str | None:
+        """Return where to meet when every node has come, after telling them."""
+        others = self._others()
+        for node in range(1, self._place.nodes):
+            self._check_ended(node)
+        if None in others.values():
+            return None
+        nonces = {str(node): row.nonce for node, row in others.items() if row is not None}
+        save_json(
+            self._dir / MET_NAME,
+            {
+                "v": 1,
+                "token": self.own.token,
+                "rendezvous": self.own.address,
+                "nonces": nonces,
+                "at": time.time(),
+            },
+        )
+        return self.own.address
+
+    def _others(self) -> dict[int, Keeping | None]:
+        """Return who keeps each other node in this attempt; None where nobody has come."""
+        found: dict[int, Keeping | None] = {}
+        for node in range(1, self._place.nodes):
+            row = load_keeping(self._dir, node)
+            if row is not None and row.token > self.own.token:
+                raise Superseded(f"node {node} has come for a newer attempt, token {row.token}")
+            found[node] = row if row is not None and row.token == self.own.token else None
+        return found
+
+    def _follow(self) -> str | None:
+        """Return where to meet when node 0 has told it and has seen this node."""
+        if (self._dir / "exit.json").exists():
+            raise NotMet("the run ended before it began")
+        self._check_ended(0)
+        met = load_json(self._dir / MET_NAME) or {}
+        token = met.get("token")
+        if isinstance(token, int) and token > self.own.token:
+            raise Superseded(f"a newer attempt has begun, token {token}")
+        nonces = met.get("nonces")
+        seen = isinstance(nonces, dict) and nonces.get(str(self.own.node)) == self.own.nonce
+        return str(met["rendezvous"]) if seen and token == self.own.token else None
+
+    def _check_ended(self, node: int) -> None:
+        ended = load_json(exit_path(self._dir, node))
+        if ended is not None:
+            said = (ended.get("refused") or {}).get("text") or "it ended"
+            raise NotMet(f"node {node} on {ended.get('host')} starts nothing: {said}")
+
+    def _missing(self) -> str:
+        """Return the sentence about who has not come."""
+        own = f"node {self.own.node} on {self.own.host}"
+        if not self._place.leads:
+            return (
+                f"{own} was not answered in {self._dir} within {self._limit_s:g} s:"
+                " does node 0 see the same directory?"
+            )
+        missing = [str(node) for node, row in self._others().items() if row is None]
+        return (
+            f"of node {', '.join(missing)} nothing was read in {self._dir} within"
+            f" {self._limit_s:g} s: was it started, and does it see the same directory as {own}?"
+        )
+
+
+def own_address() -> str:
+    """Return how other nodes reach this host: what its name leads to, loopback if nothing else."""
+    try:
+        found = socket.gethostbyname(os.uname().nodename)
+    except OSError:
+        found = "127.0.0.1"
+    return _way_out() if found.startswith("127.") else found
+
+
+def _way_out() -> str:
+    """Return the address of the interface that leads away from this host; nothing is sent."""
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:  # no route leads away
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])

@@ -1,0 +1,134 @@
+"""How does node 0's keeper come to the one end of a run that has several nodes? Stdlib only.
+
+Each node's keeper ends its own processes and says so (`exit_node{K}.json`). Node 0 waits for all of
+them and then writes `exit.json`. A part that failed, while nobody has asked the run to end, gets
+SETTLE_S for the watcher to find out whose fault it is; then the run is ended from here. After a
+request to end, a node has its limit; of one that has not spoken by then (and is not proven gone)
+`exit.json` says so: `unheard`.
+"""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gonogo.supervise.durable import load_json
+from gonogo.supervise.end_request import (
+    HALT_LIMIT_S,
+    HALT_NAME,
+    KILL_NAME,
+    EndRequest,
+    ask_kill,
+)
+from gonogo.supervise.exit_record import Ended, ended_of
+from gonogo.supervise.keeper.kill import UNKILLABLE_S
+from gonogo.supervise.launch.place import Place
+from gonogo.supervise.node_record import exit_path, proof_of_loss
+
+SETTLE_S = 20.0
+"""How long the watcher has for its own finding after a part of the run has failed."""
+ANSWER_S = 30.0
+"""How much longer than its own limits a node may take to say that it has ended."""
+
+
+class Nodes:
+    """The other nodes of one run, as node 0's keeper sees them.
+
+    Args:
+        run_dir: the run's directory.
+        order: the order as data.
+        place: node 0's.
+        grace_s: seconds between SIGTERM and SIGKILL.
+    """
+
+    def __init__(
+        self, run_dir: Path, order: Mapping[str, Any], place: Place, grace_s: float
+    ) -> None:
+        self._dir, self._order, self._place, self._grace_s = run_dir, order, place, grace_s
+        self._failed_at: float | None = None
+        self._asked: dict[str, float] = {}
+        self.ends: dict[int, dict[str, Any]] = {}
+        """Node → what it said of its end."""
+        self.lost: dict[int, str] = {}
+        """Node → why it is certain that it has ended unsaid."""
+
+    @property
+    def unheard(self) -> list[int]:
+        """Nodes that have not said how they ended."""
+        return [node for node in range(self._place.nodes) if node not in self.ends]
+
+    def are_over(self, now: float) -> bool:
+        """Say whether every node has ended, is proven gone, or has had its time; ends the rest.
+
+        Args:
+            now: monotonic seconds.
+
+        Raises:
+            OSError: the directory cannot be read or written just now.
+        """
+        for node in self.unheard:
+            found = load_json(exit_path(self._dir, node))
+            if found is not None:
+                self.ends[node] = found
+            elif node not in self.lost and (proof := proof_of_loss(self._dir, node)):
+                self.lost[node] = proof
+        if all(node in self.lost for node in self.unheard):
+            return True
+        if self._has_failed():
+            self._failed_at = now if self._failed_at is None else self._failed_at
+            if now - self._failed_at >= SETTLE_S:
+                self._end_rest()
+        return self._is_out_of_time(now)
+
+    def stamps(self) -> dict[int, Ended]:
+        """Return how every rank ended, as far as it is told."""
+        found = {}
+        for rank in range(int(self._order["world_size"])):
+            document = load_json(self._dir / f"exit_rank{rank}.json")
+            if document is not None:
+                found[rank] = ended_of(document)
+        return found
+
+    def agent(self, own: Ended | None) -> Ended | None:
+        """Return how the launchers ended: the first that failed, else node 0's."""
+        told = [row.get("agent") for row in self.ends.values()]
+        ends = [ended_of(row) for row in told if isinstance(row, dict)]
+        failed = [row for row in ends if row.code != 0]
+        return min(failed, key=lambda row: row.at) if failed else own
+
+    def left(self) -> list[dict[str, Any]]:
+        """Return what outlives SIGKILL on any node."""
+        return [row for end in self.ends.values() for row in end.get("left") or ()]
+
+    def oom_at(self) -> float | None:
+        """Return when a kernel killed for want of memory; None: none was seen to."""
+        told = [end["oom_at"] for end in self.ends.values() if end.get("oom_at") is not None]
+        return min(told, default=None)
+
+    def _has_failed(self) -> bool:
+        parts = [row.get("agent") or {} for row in self.ends.values()]
+        return bool(self.lost) or any(part.get("code") != 0 for part in parts)
+
+    def _end_rest(self) -> None:
+        """Ask the others to end: a part of the run is gone, and nobody has asked yet."""
+        if (self._dir / HALT_NAME).exists() or (self._dir / KILL_NAME).exists():
+            return
+        node, proof = next(iter(self.lost.items()), (None, ""))
+        lost = node is not None
+        request = EndRequest(
+            reason="node_lost" if lost else "nonzero_exit",
+            ended_by="infra" if lost else "trainer",
+            at=time.time(),
+            text=f"node {node} is lost: {proof}" if lost else "",
+            grace_s=self._grace_s,
+        )
+        ask_kill(self._dir, request)
+
+    def _is_out_of_time(self, now: float) -> bool:
+        """Say whether who was asked to end has had all the time there is."""
+        for name, limit_s in ((HALT_NAME, HALT_LIMIT_S), (KILL_NAME, 0.0)):
+            if name in self._asked or (self._dir / name).exists():
+                asked_at = self._asked.setdefault(name, now)
+                if now - asked_at >= limit_s + self._grace_s + UNKILLABLE_S + ANSWER_S:
+                    return True
+        return False

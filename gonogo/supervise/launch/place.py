@@ -1,0 +1,137 @@
+"""Where do the ranks of an order run, and which of them here? A place: pure, standard library only.
+
+An order of several nodes (`order.nodes`) has as many places, one keeper each, and every keeper
+takes care of the ranks of its own place alone. Ranks are numbered node by node, the same number on
+each: of 8 ranks on 2 nodes, node 1 has 4 to 7. Which node this is says who started us: by hand
+(`--node`), Slurm, an indexed Job of Kubernetes, or whoever sets torchrun's PET_ names.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+from zlib import crc32
+
+_PORTS = range(20_000, 32_768)
+"""Below those that Linux hands out by itself."""
+_NODE_NAMES = ("SLURM_NODEID", "JOB_COMPLETION_INDEX", "PET_NODE_RANK")
+_COUNT_NAMES = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "PET_NNODES")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,5}")
+
+
+class NoPlace(ValueError):
+    """What is told of nodes does not fit the order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The part of an order that one node has."""
+
+    node: int
+    """Number of this node, from 0."""
+    nodes: int
+    ranks: range
+    """The ranks that run here."""
+    devices: tuple[str, ...] = ()
+    """Slots that are held here, in the order of the ranks."""
+    rendezvous: str | None = None
+    """`host:port` of node 0, where the nodes' launchers meet; None where there is one node, and
+    until node 0 has told it."""
+
+    @classmethod
+    def whole(cls, order: Mapping[str, Any], devices: Sequence[str] = ()) -> Self:
+        """Return the place of an order that runs on one host: all ranks are here."""
+        ranks = range(int(order["world_size"]))
+        return cls(node=0, nodes=1, ranks=ranks, devices=tuple(devices))
+
+    @classmethod
+    def of(
+        cls,
+        order: Mapping[str, Any],
+        node: int = 0,
+        *,
+        devices: Sequence[str] = (),
+        rendezvous: str | None = None,
+    ) -> Self:
+        """Return the place of one node of an order.
+
+        Args:
+            order: the order as data.
+            node: which of its nodes this is.
+            devices: slots that are held here.
+            rendezvous: where the launchers meet, if that is known already.
+
+        Raises:
+            NoPlace: the order has no such node, or its ranks cannot be shared out evenly.
+        """
+        nodes, world_size = count_nodes(order), int(order["world_size"])
+        if not 0 <= node < nodes:
+            raise NoPlace(f"node {node} is none of the order's {nodes}")
+        if world_size % nodes:
+            raise NoPlace(f"{world_size} ranks cannot be shared out evenly over {nodes} nodes")
+        if nodes > 1 and order.get("command"):
+            raise NoPlace("a command is started on one node; several need workload.entry")
+        each = world_size // nodes
+        ranks = range(node * each, (node + 1) * each)
+        return cls(
+            node=node, nodes=nodes, ranks=ranks, devices=tuple(devices), rendezvous=rendezvous
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all ranks of the order are here."""
+        return self.nodes == 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node's keeper writes the run's end, and its watcher decides."""
+        return self.node == 0
+
+    def programs(self, order: Mapping[str, Any]) -> range:
+        """Return the numbers of the programs started here behind a wrapper: ranks, or a command."""
+        return range(1) if order.get("command") else self.ranks
+
+    def own(self, name: str) -> str:
+        """Return the name of a file of which every node has its own.
+
+        Node 0 has the plain name, so who looks for the run's keeper finds it there:
+        `keeper.json`, and on node 1 `keeper_node1.json`.
+        """
+        if self.leads:
+            return name
+        stem, dot, ending = name.rpartition(".")
+        return f"{stem}_node{self.node}{dot}{ending}" if stem else f"{name}_node{self.node}"
+
+
+def count_nodes(order: Mapping[str, Any]) -> int:
+    """Return on how many nodes an order runs."""
+    return int(order.get("nodes") or 1)
+
+
+def told_node(order: Mapping[str, Any], environ: Mapping[str, str]) -> int:
+    """Return which node of an order this is, as whoever started us tells in the environment.
+
+    Raises:
+        NoPlace: nobody tells it of an order with several nodes, or another count of nodes is told.
+    """
+    nodes = count_nodes(order)
+    if nodes == 1:
+        return 0
+    count = next((environ[name] for name in _COUNT_NAMES if name in environ), None)
+    if count is not None and count != str(nodes):
+        raise NoPlace(f"the order has {nodes} nodes, and it was started on {count}")
+    node = next((environ[name] for name in _NODE_NAMES if name in environ), None)
+    if node is None or _NUMBER.fullmatch(node) is None:
+        names = ", ".join(_NODE_NAMES)
+        raise NoPlace(f"nobody says which of {nodes} nodes this is (--node, {names})")
+    return int(node)
+
+
+def rendezvous_port(order: Mapping[str, Any]) -> int:
+    """Return the port at which an attempt's launchers meet on node 0, the same on all nodes."""
+    return _PORTS[crc32(fence_of(order).encode()) % len(_PORTS)]
+
+
+def fence_of(order: Mapping[str, Any]) -> str:
+    """Return the id under which an attempt's launchers meet: an older one meets nobody."""
+    return f"{order['run']}.{order['token']}"

@@ -1,0 +1,24 @@
+"""The launcher `plain`: one program, started as it is. For one rank, and where torch is missing."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gonogo.supervise.launch.place import NoPlace, Place
+
+
+class Plain:
+    """Starts the only program of an order; see `gonogo.supervise.launch.launcher`."""
+
+    def build(
+        self, order: Mapping[str, Any], place: Place, run_dir: Path, rank: Sequence[str]
+    ) -> list[str]:
+        """Return the program's own command line.
+
+        Raises:
+            NoPlace: more than one program is to be started.
+        """
+        if not place.is_whole or len(place.programs(order)) > 1:
+            ranks = int(order["world_size"])
+            raise NoPlace(f"{ranks} ranks need torchrun, and torch is not installed here")
+        return list(rank)

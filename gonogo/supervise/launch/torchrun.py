@@ -1,0 +1,56 @@
+"""The launcher `torchrun`: on one node by itself, on several by a rendezvous at node 0.
+
+On several nodes the launchers meet at a store that node 0's hosts, under the id `{run}.{token}`:
+the launcher of an older attempt that wakes meets nobody. torch numbers the nodes in the order of
+the addresses that they tell. Only node 0's address is ever connected to, so the others tell a name
+that sorts behind every address, and behind each other: rank numbers are those of the place.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gonogo.supervise.launch.place import NoPlace, Place, fence_of
+from gonogo.supervise.release import own_python
+
+MEET_LIMIT_S = 600
+"""How long a launcher waits for the others: their keepers have met already."""
+
+
+class Torchrun:
+    """Starts one program for each rank of a place; see `gonogo.supervise.launch.launcher`."""
+
+    def build(
+        self, order: Mapping[str, Any], place: Place, run_dir: Path, rank: Sequence[str]
+    ) -> list[str]:
+        """Return the command line of the launcher.
+
+        Raises:
+            NoPlace: there are several nodes, and nobody has told where they meet.
+        """
+        return [
+            own_python(), "-P", "-m", "torch.distributed.run",
+            *_meeting(order, place),
+            "--nproc-per-node", str(len(place.ranks)),
+            "--max-restarts", "0",
+            "--monitor-interval", "0.1",
+            "--log-dir", str(run_dir / place.own(".torchrun")),
+            "--no-python", *rank,
+        ]  # fmt: skip
+
+
+def _meeting(order: Mapping[str, Any], place: Place) -> list[str]:
+    """Return the options by which launchers find each other."""
+    if place.is_whole:
+        return ["--standalone", "--local-addr", "127.0.0.1"]
+    if place.rendezvous is None:
+        raise NoPlace("nobody has told where the nodes meet")
+    host = place.rendezvous.rpartition(":")[0]
+    return [
+        "--nnodes", str(place.nodes),
+        "--rdzv-backend", "c10d",
+        "--rdzv-endpoint", place.rendezvous,
+        "--rdzv-id", fence_of(order),
+        "--rdzv-conf", f"is_host={int(place.leads)},join_timeout={MEET_LIMIT_S}",
+        "--local-addr", host.strip("[]") if place.leads else f"~node{place.node:06}",
+    ]  # fmt: skip

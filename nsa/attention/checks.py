@@ -1,0 +1,87 @@
+"""Do the arguments of a call fit together? Each mistake is a ValueError that names it."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from nsa.attention.compression import compressed_length
+
+NAMES = ("k_cmp", "v_cmp", "k_sel", "v_sel", "k_win", "v_win")
+"""Keys and values of the branches, in the order of the arguments."""
+
+
+def check_sizes(l: int, d: int, l_sel: int, n_sel: int, w: int) -> None:  # noqa: E741
+    """Refuse block sizes that have no meaning.
+
+    Raises:
+        ValueError: Which one, and why.
+    """
+    sizes = {"l": l, "d": d, "l_sel": l_sel, "n_sel": n_sel, "w": w}
+    if fractions := {name: size for name, size in sizes.items() if not isinstance(size, int)}:
+        raise ValueError(f"sizes must be whole numbers, got {fractions}")
+    if min(l, d, l_sel, w) < 1:
+        raise ValueError(f"l, d, l_sel and w must be at least 1, got {l=} {d=} {l_sel=} {w=}")
+    if l % d != 0:
+        raise ValueError(f"d must divide l, got {l=} {d=}")
+    if l_sel % d != 0:
+        raise ValueError(f"d must divide l_sel, got {l_sel=} {d=}")
+    if n_sel < 3:
+        raise ValueError(f"n_sel must be at least 3 (blocks 0, c-1 and c), got {n_sel=}")
+
+
+def check_shapes(q: Tensor, keys_values: tuple[Tensor, ...], gates: Tensor) -> None:
+    """Refuse tensors [B, S, ...] of other shapes than the queries ask for.
+
+    Args:
+        q: Queries [B, S, H, D].
+        keys_values: As `NAMES`.
+        gates: [B, S, H, 3].
+
+    Raises:
+        ValueError: The first tensor that does not fit.
+    """
+    if q.dim() != 4 or q.shape[1] < 1:
+        raise ValueError(f"q must be [B, S >= 1, H, D], got {tuple(q.shape)}")
+    if not q.is_floating_point():
+        raise ValueError(f"q must be floating point, got {q.dtype}")
+    B, S, H, D = q.shape
+    k_sel = keys_values[NAMES.index("k_sel")]
+    groups = k_sel.shape[2] if k_sel.dim() == 4 else 0
+    if groups < 1 or H % groups != 0:
+        raise ValueError(f"the groups must divide the heads, got H={H} G={groups}")
+    for name, tensor in zip(NAMES, keys_values, strict=True):
+        _check(name, tensor, (B, S, groups, D))
+    _check("gates", gates, (B, S, H, 3))
+
+
+def check_compressed(
+    q: Tensor,
+    compressed: tuple[Tensor, Tensor],
+    groups: int,
+    l: int,  # noqa: E741
+    d: int,
+) -> None:
+    """Refuse compressed keys or values of another shape than [B, C, G, D].
+
+    Raises:
+        ValueError: The first that does not fit.
+    """
+    B, S, _, D = q.shape
+    blocks = compressed_length(S, l, d)
+    for number, tensor in enumerate(compressed):
+        _check(f"compressed[{number}]", tensor, (B, blocks, groups, D))
+
+
+def check_documents(doc_ids: Tensor, q: Tensor) -> None:
+    """Refuse document numbers that are not integers [B, S].
+
+    Raises:
+        ValueError: They are not.
+    """
+    if tuple(doc_ids.shape) != tuple(q.shape[:2]) or doc_ids.is_floating_point():
+        raise ValueError(f"doc_ids must be integers {tuple(q.shape[:2])}, got {doc_ids.shape}")
+
+
+def _check(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    if tuple(tensor.shape) != shape:
+        raise ValueError(f"{name} must be {shape}, got {tuple(tensor.shape)}")

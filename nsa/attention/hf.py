@@ -1,0 +1,228 @@
+"""A language model with Native Sparse Attention for Hugging Face's `transformers`.
+
+    from nsa.attention.hf import NsaConfig, NsaForCausalLM
+
+    model = NsaForCausalLM.from_pretrained(FOLDER)     # what `python -m nsa.export` wrote
+    model.generate(ids, max_new_tokens=100)
+
+`AutoModelForCausalLM` and `AutoConfig` know it once this module is imported. It is the network of
+`nsa.model`: pre-norm blocks of attention and SwiGLU, embeddings untied.
+
+Not covered: prompts of different lengths in a batch (padding), beam search, embeddings as inputs.
+Where documents are kept apart nothing is cached: the whole text is read for each new token.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationMixin,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from nsa.attention.block import Block, RMSNorm
+from nsa.attention.cache import NsaCache
+from nsa.attention.module import NativeSparseAttention
+from nsa.attention.packing import separated_documents
+
+
+class NsaConfig(PretrainedConfig):
+    """Shape of the model, in the words of other models, and the paper's l, d, l', n and w.
+
+    `compression` is mean or mlp. `separator` is the token that ends a document where documents are
+    kept apart, None where they are one text.
+    """
+
+    model_type = "nsa"
+    keys_to_ignore_at_inference = ("past_key_values",)
+
+    def __init__(
+        self,
+        vocab_size: int = 256,
+        hidden_size: int = 768,
+        intermediate_size: int = 2048,
+        num_hidden_layers: int = 12,
+        num_attention_heads: int = 12,
+        num_key_value_heads: int = 2,
+        head_dim: int = 64,
+        max_position_embeddings: int = 2048,
+        rope_theta: float = 10_000.0,
+        rms_norm_eps: float = 1e-5,
+        initializer_range: float = 0.02,
+        compression_block: int = 32,
+        compression_stride: int = 16,
+        selection_block: int = 64,
+        selected_blocks: int = 16,
+        window: int = 512,
+        compression: str = "mean",
+        separator: int | None = None,
+        **others: Any,
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.intermediate_size = intermediate_size
+        self.num_hidden_layers = num_hidden_layers
+        self.num_attention_heads = num_attention_heads
+        self.num_key_value_heads = num_key_value_heads
+        self.head_dim = head_dim
+        self.max_position_embeddings = max_position_embeddings
+        self.rope_theta = rope_theta
+        self.rms_norm_eps = rms_norm_eps
+        self.initializer_range = initializer_range
+        self.compression_block = compression_block
+        self.compression_stride = compression_stride
+        self.selection_block = selection_block
+        self.selected_blocks = selected_blocks
+        self.window = window
+        self.compression = compression
+        self.separator = separator
+        others.setdefault("tie_word_embeddings", False)
+        super().__init__(**others)
+
+
+class LayerCaches(list[NsaCache]):
+    """One cache a layer, as `generate` carries them from token to token."""
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Tokens so far."""
+        return self[layer_idx].length
+
+
+class NsaForCausalLM(PreTrainedModel, GenerationMixin):
+    """Tokens in, logits over the next token out."""
+
+    config_class = NsaConfig
+    config: NsaConfig
+    base_model_prefix = ""
+    supports_gradient_checkpointing = False
+    _no_split_modules = ("Block",)
+
+    def __init__(self, config: NsaConfig) -> None:
+        super().__init__(config)
+        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.blocks = nn.ModuleList(
+            Block(
+                _attention(config),
+                config.hidden_size,
+                config.intermediate_size,
+                config.rms_norm_eps,
+            )
+            for _ in range(config.num_hidden_layers)
+        )
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: LayerCaches | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        return_dict: bool | None = None,
+        logits_to_keep: int = 0,
+        **_others: Any,
+    ) -> CausalLMOutputWithPast | tuple[Tensor, ...]:
+        """Read tokens.
+
+        Args:
+            input_ids: int64 [B, S]: a whole text, or what follows the tokens in `past_key_values`.
+            attention_mask: All ones: padding is not supported.
+            past_key_values: From an earlier call with `use_cache`; takes these tokens too.
+            labels: int64 [B, S], -100 where none: the loss of each from the tokens before it.
+            use_cache: Whether to return caches; not where documents are kept apart.
+            return_dict: False returns a tuple.
+            logits_to_keep: Only those of so many last tokens; 0 = all.
+
+        Raises:
+            ValueError: A mask that hides tokens, or more tokens than the caches have room for.
+        """
+        if attention_mask is not None and not bool(attention_mask.all()):
+            raise ValueError("padding is not supported: give texts of one length, or one at a time")
+        caches = past_key_values
+        if caches is None and use_cache and self.config.separator is None and labels is None:
+            caches = self.start_caches(len(input_ids))
+        documents = None
+        if self.config.separator is not None:
+            documents = separated_documents(input_ids, self.config.separator)
+        hidden = self.embedding(input_ids)
+        for number, block in enumerate(self.blocks):
+            cache = None if caches is None else caches[number]
+            hidden = block(hidden, cache, documents)
+        logits = self.head(self.norm(hidden[:, -logits_to_keep:]))
+        loss = None
+        if labels is not None:
+            pairs = logits[:, :-1].float().flatten(0, 1), labels[:, 1:].flatten()
+            loss = nn.functional.cross_entropy(*pairs)
+        if return_dict is False:
+            return (logits,) if loss is None else (loss, logits)
+        # The class's annotation wants a Cache of transformers; what generate does with it is ours.
+        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=caches)
+
+    @torch.no_grad()
+    def start_caches(self, B: int) -> LayerCaches:
+        """Empty caches of B sequences, with room for `max_position_embeddings` tokens each."""
+        most = self.config.max_position_embeddings
+        return LayerCaches(block.attention.start_cache(B, most) for block in self.blocks)
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        past_key_values: LayerCaches | None = None,
+        use_cache: bool = True,
+        **_others: Any,
+    ) -> dict[str, Any]:
+        """What `forward` is given for the next token: that which the caches do not hold."""
+        seen = 0 if past_key_values is None else past_key_values.get_seq_length()
+        return {
+            "input_ids": input_ids[:, seen:],
+            "past_key_values": past_key_values,
+            "use_cache": use_cache,
+            "logits_to_keep": 1,
+        }
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The embedding."""
+        return self.embedding
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The head."""
+        return self.head
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear | nn.Embedding) and module.weight.dim() == 2:
+            nn.init.normal_(module.weight, std=self.config.initializer_range)
+            if getattr(module, "bias", None) is not None:
+                nn.init.zeros_(module.bias)
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        return False  # caches are the model's own
+
+
+def _attention(config: NsaConfig) -> NativeSparseAttention:
+    return NativeSparseAttention(
+        config.hidden_size,
+        config.num_attention_heads,
+        config.num_key_value_heads,
+        config.head_dim,
+        l=config.compression_block,
+        d=config.compression_stride,
+        l_sel=config.selection_block,
+        n_sel=config.selected_blocks,
+        w=config.window,
+        compression=config.compression,
+        rope_theta=config.rope_theta,
+    )
+
+
+AutoConfig.register("nsa", NsaConfig, exist_ok=True)
+AutoModelForCausalLM.register(NsaConfig, NsaForCausalLM, exist_ok=True)

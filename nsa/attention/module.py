@@ -1,0 +1,293 @@
+"""Native Sparse Attention as a layer: projections, rotary positions, gates and the operation.
+
+    layer = NativeSparseAttention(768, heads=12, groups=2, head_dim=64, compression="mlp")
+    y = layer(x)                               # [B, S, 768], causal
+    y = layer(x, doc_ids=doc_ids)              # packed documents, each as if it were alone
+
+    cache = layer.start_cache(B, capacity=4096)
+    y = layer(prompt, cache)                   # a prompt,
+    y = layer(token, cache)                    # then token after token
+
+Rotary embedding is per head, on q, k_sel and k_win; the compressed branch compresses un-rotated
+keys and rotates each block at its first position.
+Shapes: B batch, S positions, H heads, G groups, D head dimension, C compressed blocks.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from nsa.attention.cache import NsaCache, Sizes
+from nsa.attention.checks import check_sizes
+from nsa.attention.compression import build_compression
+from nsa.attention.decode import decode, prefill
+from nsa.attention.operation import nsa_attention
+from nsa.attention.packing import attend_documents, document_lengths
+from nsa.attention.rotary import rotate, rotation_table
+
+BRANCHES = ("compressed", "selected", "window")
+# Integers [B, S], equal within a document; or the tokens of each document, per batch item, which a
+# model reads from them once for all its layers.
+Documents = Tensor | Sequence[Sequence[int]]
+
+
+class NativeSparseAttention(nn.Module):
+    """arXiv 2502.11089 as a layer, `[B, S, dim]` to `[B, S, dim]`.
+
+    Each branch has its own keys and values; `gate` gives every head and branch a weight in (0, 1).
+    With `keep_gate_stats` the forward pass leaves `[mean normalised entropy, mean largest share]`
+    of the gates in `gate_stats`, with `keep_selection` the selected block ids `[B, S, G, n_sel]` in
+    `selection`. With `sequential` evaluation attends token by token through the cache, as
+    generation does: the slow reference of the batched path.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        groups: int,
+        head_dim: int,
+        *,
+        l: int = 32,  # noqa: E741 - the paper's letter
+        d: int = 16,
+        l_sel: int = 64,
+        n_sel: int = 16,
+        w: int = 512,
+        compression: str = "mean",
+        rope_theta: float = 10_000.0,
+        backend: str = "auto",
+    ) -> None:
+        """Draw the weights.
+
+        Args:
+            dim: Width of the input and of the output.
+            heads: Query heads.
+            groups: Key/value heads of each branch; divides the heads.
+            head_dim: Width of a head, even.
+            l: Tokens in a compression block.
+            d: Tokens between the starts of two compression blocks; divides l and l_sel.
+            l_sel: Tokens in a selection block.
+            n_sel: Blocks each query selects, at least 3.
+            w: Tokens a query sees in the window branch.
+            compression: φ: "mean", or "mlp" (learned, the paper's).
+            rope_theta: Base of the rotary embedding.
+            backend: auto, reference, torch or triton.
+
+        Raises:
+            ValueError: Sizes that do not fit together.
+        """
+        super().__init__()
+        check_sizes(l, d, l_sel, n_sel, w)
+        if groups < 1 or heads % groups != 0 or head_dim % 2 != 0:
+            raise ValueError(
+                f"groups must divide heads and head_dim be even, got {heads=} {groups=} {head_dim=}"
+            )
+        kv_width = groups * head_dim
+        self.sizes = Sizes(l=l, d=d, l_sel=l_sel, n_sel=n_sel, w=w)
+        self.head_dim, self.rope_theta, self.backend = head_dim, rope_theta, backend
+        self.w_q = nn.Linear(dim, heads * head_dim, bias=False)
+        self.w_k = nn.ModuleDict({name: nn.Linear(dim, kv_width, bias=False) for name in BRANCHES})
+        self.w_v = nn.ModuleDict({name: nn.Linear(dim, kv_width, bias=False) for name in BRANCHES})
+        self.gate = nn.Linear(dim, heads * len(BRANCHES))
+        self.w_o = nn.Linear(heads * head_dim, dim, bias=False)
+        self.compression = build_compression(compression, head_dim, l, d)
+        self.keep_gate_stats = False
+        self.gate_stats: Tensor | None = None
+        self.keep_selection = False
+        self.selection: Tensor | None = None
+        self.sequential = False
+        self.ranges_vectorised = True
+
+    def forward(
+        self,
+        x: Tensor,
+        cache: NsaCache | None = None,
+        doc_ids: Documents | None = None,
+        *,
+        table: Tensor | None = None,
+    ) -> Tensor:
+        """Attend.
+
+        Args:
+            x: Tokens [B, S, dim].
+            cache: From `start_cache`: these tokens follow those in it, and are added to it. No
+                gradients.
+            doc_ids: Integers [B, S] whose runs of equal numbers are documents: each is attended,
+                and its positions are counted, as if it were alone. Not with a cache.
+            table: Rotations of the positions from 0 on (`rotation_table`), for layers that share
+                one; default made anew.
+
+        Returns:
+            [B, S, dim].
+
+        Raises:
+            ValueError: Both cache and doc_ids, or more tokens than the cache has room for.
+        """
+        B, S, _ = x.shape
+        if cache is not None:
+            if doc_ids is not None:
+                raise ValueError("a cache holds one document a sequence: no doc_ids with it")
+            return self._extend(x, cache, table)
+        read = self._project(x)
+        if self.keep_gate_stats:
+            self.gate_stats = _gate_stats(read[-1].detach())
+        table = self._rotations(0, S, x) if table is None else table
+        attend = functools.partial(self._attend, table=table)
+        if doc_ids is None:
+            out, *ids = attend(*read)
+        else:
+            documents = document_lengths(doc_ids) if isinstance(doc_ids, Tensor) else doc_ids
+            out, *ids = attend_documents(attend, read, documents)
+        if ids:
+            (self.selection,) = ids
+        return self.w_o(out.reshape(B, S, -1))
+
+    def start_cache(
+        self, B: int, capacity: int, *, like: Tensor | None = None, table: Tensor | None = None
+    ) -> NsaCache:
+        """An empty cache.
+
+        Args:
+            B: Sequences.
+            capacity: Tokens of each, at most.
+            like: A tensor of the dtype and on the device that keys will have; default those of the
+                weights.
+            table: As `forward`.
+        """
+        like = self.w_q.weight if like is None else like
+        table = self._rotations(0, capacity, like) if table is None else table
+        return NsaCache(
+            B=B,
+            G=self.groups,
+            D=self.head_dim,
+            capacity=capacity,
+            sizes=self.sizes,
+            dtype=like.dtype,
+            device=like.device,
+            compression=self.compression,
+            turn_blocks=self._turn(table),
+        )
+
+    def _attend(
+        self,
+        q: Tensor,
+        k_cmp: Tensor,
+        v_cmp: Tensor,
+        k_sel: Tensor,
+        v_sel: Tensor,
+        k_win: Tensor,
+        v_win: Tensor,
+        gates: Tensor,
+        *,
+        table: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Output `[B, S, H, D]` of un-rotated heads, and block ids with `keep_selection`."""
+        B, S, _, _ = q.shape
+        here = table[:, :S]
+        q, k_sel, k_win = (rotate(x, here) for x in (q, k_sel, k_win))
+        tensors = (q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates)
+        if self.sequential and not self.training:
+            cache = self.start_cache(B, S, like=q, table=here)
+            return (self._prefill(tensors, cache, batched=False),)
+        k_blocks, v_blocks = self.compression(k_cmp, v_cmp)
+        sizes = self.sizes
+        attend = functools.partial(
+            nsa_attention,
+            *tensors,
+            l=sizes.l,
+            d=sizes.d,
+            l_sel=sizes.l_sel,
+            n_sel=sizes.n_sel,
+            w=sizes.w,
+            compressed=(self._turn(here)(k_blocks, 0), v_blocks),
+            backend=self.backend,
+        )
+        if self.keep_selection:
+            out, ids = attend(return_selection=True)
+            return out, ids
+        return (attend(),)
+
+    def _extend(self, x: Tensor, cache: NsaCache, table: Tensor | None) -> Tensor:
+        """Attend for the tokens after those in the cache."""
+        B, S, _ = x.shape
+        first = cache.length
+        q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates = self._project(x)
+        here = self._rotations(first, S, x) if table is None else table[:, first : first + S]
+        q, k_sel, k_win = (rotate(part, here) for part in (q, k_sel, k_win))
+        tensors = (q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates)
+        if first == 0:
+            out = self._prefill(tensors, cache, batched=not self.sequential)
+            return self.w_o(out.reshape(B, S, -1))
+        outs = []
+        for t in range(S):
+            q, *keys_values, gates = (part[:, t : t + 1] for part in tensors)
+            cache.append(*keys_values)
+            outs.append(decode(q, gates, cache, ranges_vectorised=self.ranges_vectorised)[0])
+        return self.w_o(torch.cat(outs, dim=1).reshape(B, S, -1))
+
+    def _prefill(self, tensors: Sequence[Tensor], cache: NsaCache, *, batched: bool) -> Tensor:
+        q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates = tensors
+        return prefill(
+            q,
+            k_cmp,
+            v_cmp,
+            k_sel,
+            v_sel,
+            k_win,
+            v_win,
+            gates,
+            cache,
+            batched=batched,
+            ranges_vectorised=self.ranges_vectorised,
+            backend=self.backend,
+        )
+
+    def _project(self, x: Tensor) -> tuple[Tensor, ...]:
+        """q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win and gates, none of them rotated."""
+        q = self._heads(self.w_q(x))
+        pairs = ((self.w_k[name], self.w_v[name]) for name in BRANCHES)
+        keys_values = [self._heads(project(x)) for pair in pairs for project in pair]
+        gates = torch.sigmoid(self.gate(x)).view(*x.shape[:2], -1, len(BRANCHES))
+        return q, *keys_values, gates.to(q.dtype)
+
+    def _rotations(self, first: int, positions: int, like: Tensor) -> Tensor:
+        dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+        return rotation_table(
+            positions, self.head_dim, self.rope_theta, first=first, dtype=dtype, device=like.device
+        )
+
+    def _turn(self, table: Tensor) -> Callable[[Tensor, int], Tensor]:
+        """What turns compressed keys, from a number of a block on, to their first positions."""
+        starts = table[:, :: self.sizes.d]
+
+        def turn(blocks_BCGD: Tensor, first: int) -> Tensor:
+            return rotate(blocks_BCGD, starts[:, first : first + blocks_BCGD.shape[1]])
+
+        return turn
+
+    @property
+    def heads(self) -> int:
+        """Query heads, as the weights have them."""
+        return self.w_q.out_features // self.head_dim
+
+    @property
+    def groups(self) -> int:
+        """K/V heads of each branch, as the weights have them."""
+        weight = self.w_k["selected"].weight
+        assert isinstance(weight, Tensor)
+        return weight.shape[0] // self.head_dim
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.view(x.shape[0], x.shape[1], -1, self.head_dim)
+
+
+def _gate_stats(gates_BSH3: Tensor) -> Tensor:
+    shares = gates_BSH3.float()
+    shares = shares / shares.sum(dim=-1, keepdim=True)
+    entropy = -(shares * shares.clamp_min(1e-12).log()).sum(dim=-1) / math.log(len(BRANCHES))
+    return torch.stack((entropy.mean(), shares.amax(dim=-1).mean()))

@@ -1,0 +1,250 @@
+"""NSA as an operator that PyTorch's compiler keeps whole: `torch.ops.nsa_attention.attend`.
+
+`nsa_attention` calls it within torch.compile and torch.export, so that a model's graph does not
+break at its attention (`fullgraph=True`). Outside of them the backends' autograd functions serve:
+both are thin adapters of the same two halves, forward and backward, of a backend. Under the
+compiler the dense prefix and the window of the torch backend are its own pieces, never a foreign
+kernel's (kernels.py). First derivatives only.
+
+How many tensors it returns depends on the backend: the output, the block ids (empty where they are
+neither wanted nor needed), and what the backward pass will read.
+
+Annotations are evaluated here, since PyTorch makes the operators' schemas of them.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nsa.attention import torch_backend
+from nsa.attention.backends import choose_for_call
+from nsa.attention.compression import exact_dtype
+from nsa.attention.counters import count
+from nsa.attention.kernels import PIECES, asked_kernels
+from nsa.attention.reference import nsa_attention_reference
+
+
+class Sizes(NamedTuple):
+    """The arguments that are no tensors."""
+
+    l: int  # noqa: E741
+    d: int
+    l_sel: int
+    n_sel: int
+    w: int
+    scale: float
+    want_ids: bool = False
+
+
+Inputs = list[Tensor]
+"""q, k_blocks, v_blocks, k_sel, v_sel, k_win, v_win, gates."""
+
+
+class Halves(NamedTuple):
+    """A backend in two halves.
+
+    Attributes:
+        forward: Output, ids and what is kept.
+        like_forward: Tensors of the same shapes, dtypes and strides, of no particular content.
+        backward: From the output's gradient, the inputs and what `forward` returned after the
+            output: the gradients of the inputs.
+    """
+
+    forward: Callable[[Inputs, Sizes], list[Tensor]]
+    like_forward: Callable[[Inputs, Sizes], list[Tensor]]
+    backward: Callable[[Tensor, Inputs, list[Tensor], Sizes], list[Tensor]]
+
+
+def _ids_like(inputs: Inputs, sizes: Sizes) -> Tensor:
+    B, S = inputs[0].shape[:2]
+    return inputs[0].new_empty(B, S, inputs[3].shape[2], sizes.n_sel, dtype=torch.int64)
+
+
+def _reference_forward(inputs: Inputs, sizes: Sizes) -> list[Tensor]:
+    # With blocks given it does not look at the keys and values that they are made of.
+    out, ids = nsa_attention_reference(
+        *inputs, l=sizes.l, d=sizes.d, l_sel=sizes.l_sel, n_sel=sizes.n_sel, w=sizes.w,
+        scale=sizes.scale, compressed=(inputs[1], inputs[2]),
+    )  # fmt: skip
+    return [out, ids]
+
+
+def _reference_like(inputs: Inputs, sizes: Sizes) -> list[Tensor]:
+    return [torch.empty_like(inputs[0]).contiguous(), _ids_like(inputs, sizes)]
+
+
+def _reference_backward(
+    grad: Tensor, inputs: Inputs, _kept: list[Tensor], sizes: Sizes
+) -> list[Tensor]:
+    def differentiate() -> tuple[Tensor, ...]:
+        leaves = [x.detach().requires_grad_() for x in inputs]
+        out, _ = _reference_forward(leaves, sizes)
+        return torch.autograd.grad(out, leaves, grad, allow_unused=True, materialize_grads=True)
+
+    # Inside of an operator autograd is off, for this thread.
+    with ThreadPoolExecutor(1) as another:
+        return list(another.submit(differentiate).result())
+
+
+def _piece_sizes(sizes: Sizes) -> torch_backend.PieceSizes:
+    return torch_backend.PieceSizes(
+        l=sizes.l, d=sizes.d, l_sel=sizes.l_sel, n_sel=sizes.n_sel, w=sizes.w, scale=sizes.scale
+    )
+
+
+def _torch_forward(inputs: Inputs, sizes: Sizes) -> list[Tensor]:
+    for operation in ("prefix", "window"):
+        count(operation, PIECES, "within a compiled graph")
+    out, ids, kept, _ = torch_backend.compute(inputs, _piece_sizes(sizes))
+    return [out, ids, *(x for x in (*kept.outs, *kept.lses) if x is not None)]
+
+
+def _torch_like(inputs: Inputs, sizes: Sizes) -> list[Tensor]:
+    q, groups = inputs[0], inputs[3].shape[2]
+    B, S, H, D = q.shape
+    exact = exact_dtype(q.dtype)
+    outs = [q.new_empty(B, S, groups, H // groups, D, dtype=exact) for _ in range(3)]
+    lses = [q.new_empty(B, S, groups, H // groups, dtype=exact) for _ in range(3)]
+    return [q.new_empty(q.shape), _ids_like(inputs, sizes), *outs, *lses]
+
+
+def _torch_backward(grad: Tensor, inputs: Inputs, kept: list[Tensor], sizes: Sizes) -> list[Tensor]:
+    ids, out_cmp, out_sel, out_win, lse_cmp, lse_sel, lse_win = kept
+    pieces = _piece_sizes(sizes)
+    grads = torch_backend.gradients(
+        grad,
+        inputs,
+        torch_backend.Kept(outs=(out_cmp, out_sel, out_win), lses=(lse_cmp, lse_sel, lse_win)),
+        torch_backend.plans_of_selection(ids, pieces),
+        pieces,
+    )
+    return [x for x in grads if x is not None]
+
+
+def _halves(inputs: Inputs, backend: str, sizes: Sizes, *, counted: bool = False) -> Halves:
+    """Those of the backend that serves a call; a rule of devices, dtypes and shapes alone."""
+    chosen, reason = choose_for_call(
+        backend, inputs[0], inputs[3].shape[2], sizes.l_sel, asked_kernels()
+    )
+    if counted:
+        count("attention", chosen, reason)
+    if chosen == "triton":
+        from nsa.attention.gpu import function  # Triton is optional, and slow to import
+
+        return Halves(function.forward_half, function.like_forward_half, function.backward_half)
+    if chosen == "torch":
+        return Halves(_torch_forward, _torch_like, _torch_backward)
+    return Halves(_reference_forward, _reference_like, _reference_backward)
+
+
+@torch.library.custom_op("nsa_attention::attend", mutates_args=())
+def attend(
+    q: Tensor,
+    k_blocks: Tensor,
+    v_blocks: Tensor,
+    k_sel: Tensor,
+    v_sel: Tensor,
+    k_win: Tensor,
+    v_win: Tensor,
+    gates: Tensor,
+    l: int,  # noqa: E741
+    d: int,
+    l_sel: int,
+    n_sel: int,
+    w: int,
+    scale: float,
+    want_ids: bool,
+    backend: str,
+) -> list[Tensor]:
+    """NSA over given compressed keys and values; arguments as `nsa_attention`.
+
+    Returns:
+        out [B, S, H, D], the block ids [B, S, G, n_sel] (empty where neither wanted nor needed),
+        and what the backward pass reads.
+    """
+    inputs = [q, k_blocks, v_blocks, k_sel, v_sel, k_win, v_win, gates]
+    sizes = Sizes(l, d, l_sel, n_sel, w, scale, want_ids)
+    with torch.autocast(q.device.type, enabled=False):
+        results = _halves(inputs, backend, sizes, counted=True).forward(inputs, sizes)
+    return [x.contiguous() for x in results]
+
+
+@attend.register_fake
+def _(
+    q: Tensor,
+    k_blocks: Tensor,
+    v_blocks: Tensor,
+    k_sel: Tensor,
+    v_sel: Tensor,
+    k_win: Tensor,
+    v_win: Tensor,
+    gates: Tensor,
+    l: int,  # noqa: E741
+    d: int,
+    l_sel: int,
+    n_sel: int,
+    w: int,
+    scale: float,
+    want_ids: bool,
+    backend: str,
+) -> list[Tensor]:
+    inputs = [q, k_blocks, v_blocks, k_sel, v_sel, k_win, v_win, gates]
+    sizes = Sizes(l, d, l_sel, n_sel, w, scale, want_ids)
+    return _halves(inputs, backend, sizes).like_forward(inputs, sizes)
+
+
+@torch.library.custom_op("nsa_attention::attend_backward", mutates_args=())
+def attend_backward(
+    grad: Tensor,
+    inputs: list[Tensor],
+    kept: list[Tensor],
+    l: int,  # noqa: E741
+    d: int,
+    l_sel: int,
+    n_sel: int,
+    w: int,
+    scale: float,
+    backend: str,
+) -> list[Tensor]:
+    """Gradients of the tensors that `attend` was given, from that of its first result."""
+    sizes = Sizes(l, d, l_sel, n_sel, w, scale)
+    with torch.autocast(grad.device.type, enabled=False):
+        grads = _halves(inputs, backend, sizes).backward(grad, inputs, kept, sizes)
+    return [x.contiguous() for x in grads]
+
+
+@attend_backward.register_fake
+def _(
+    grad: Tensor,
+    inputs: list[Tensor],
+    kept: list[Tensor],
+    l: int,  # noqa: E741
+    d: int,
+    l_sel: int,
+    n_sel: int,
+    w: int,
+    scale: float,
+    backend: str,
+) -> list[Tensor]:
+    return [x.new_empty(x.shape) for x in inputs]
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    tensors, (*sizes, _want_ids, backend) = inputs[:8], inputs[8:]
+    ctx.sizes, ctx.backend = sizes, backend
+    ctx.save_for_backward(*tensors, *output[1:])
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Tensor | None, ...]:
+    if grads[0] is None:
+        return (None,) * 16
+    saved = list(ctx.saved_tensors)
+    of_inputs = attend_backward(grads[0], saved[:8], saved[8:], *ctx.sizes, ctx.backend)
+    return (*of_inputs, *(None,) * 8)
+
+
+attend.register_autograd(_backward, setup_context=_keep)

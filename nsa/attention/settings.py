@@ -1,0 +1,27 @@
+"""What does the environment say to the attention? The only module of it that reads it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def cache_folder(environ: Mapping[str, str] | None = None) -> Path | None:
+    """Where this user keeps what can be made again: XDG_CACHE_HOME, else ~/.cache; or nowhere."""
+    environ = os.environ if environ is None else environ
+    chosen = Path(environ.get("XDG_CACHE_HOME", ""))
+    if chosen.is_absolute():
+        return chosen / "gonogo"
+    try:
+        return Path.home() / ".cache" / "gonogo"
+    except RuntimeError:  # a user without a home
+        return None
+
+
+def c_compiler(environ: Mapping[str, str] | None = None) -> str | None:
+    """The C compiler that Triton will take for its launchers, None where there is none."""
+    environ = os.environ if environ is None else environ
+    path = environ.get("PATH")
+    return environ.get("CC") or shutil.which("gcc", path=path) or shutil.which("clang", path=path)

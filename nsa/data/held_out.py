@@ -1,0 +1,32 @@
+"""Which documents are never trained on? Those whose own content says so, one in twenty.
+
+Nothing else has a say: neither a file's name, its place, the files beside it, the seed, the batch
+nor the number of ranks. So a document is on the same side in every run and every corpus, and a
+copy of it under another name is too. In return a very small corpus may hold out nothing; then
+there is nothing to validate on (`NothingHeldOut`), and training goes on without.
+"""
+
+import hashlib
+
+from nsa.errors import DataFailure
+
+_ONE_IN = 20
+
+
+class NothingHeldOut(DataFailure):
+    """No document of this corpus is held out."""
+
+
+def content_digest(document: bytes) -> bytes:
+    """What a document is known by, wherever it lies: 16 bytes."""
+    return hashlib.blake2b(document, digest_size=16).digest()
+
+
+def is_held_out(digest: bytes) -> bool:
+    """Whether the document of this `content_digest` is for validation."""
+    return int.from_bytes(digest[:8], "big") % _ONE_IN == 0
+
+
+def split_of(document: bytes) -> str:
+    """The split that a document belongs to: "train" or "val"."""
+    return "val" if is_held_out(content_digest(document)) else "train"

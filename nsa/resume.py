@@ -1,0 +1,71 @@
+"""Does a run go on as what it was? A checkpoint resumes the run that wrote it, and no other.
+
+Model, attention, packing, data and seed must be those of the checkpoint, and so must the corpus
+itself (`Source.digest`). What only says how it is computed may change: `FREE`, and every section
+that is not listed here (optimizer, engine, dtype, parallel, steps). Whoever wants another run to
+begin with the weights says so: `--weights-only`, or an order whose `resume_from` claims step 0.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nsa.checkpoint import Snapshot
+from nsa.config import AS_IF_ABSENT, TrainConfig, config_mapping
+from nsa.errors import BadConfig
+
+SECTIONS = ("model", "attention", "packing", "data", "seed")
+FREE = frozenset(("model.gradient_checkpointing", "attention.backend"))
+_HINT = "--weights-only takes its weights alone"
+
+
+def check_same_run(place: str, snapshot: Snapshot, config: TrainConfig) -> None:
+    """Refuse to go on with another run's checkpoint.
+
+    Raises:
+        BadConfig: the first difference, by name.
+    """
+    if not (snapshot.config and snapshot.corpus):
+        raise BadConfig(f"checkpoint {place} does not say what it was trained on; {_HINT}")
+    there, here = snapshot.config, config_mapping(config)
+    for name, was, now in differences(there, here):
+        raise BadConfig(f"checkpoint {place}: {name} was {was!r}, and is {now!r} now; {_HINT}")
+    if snapshot.next_sequence != snapshot.step * config.batch.global_seqs:
+        raise BadConfig(f"checkpoint {place} was trained with another batch.global_seqs; {_HINT}")
+    if snapshot.step > config.steps:
+        raise BadConfig(f"checkpoint of step {snapshot.step}, but only {config.steps} ordered")
+
+
+def check_same_corpus(was: str, now: str, data: str) -> None:
+    """Refuse to go on with a text that is not what it was.
+
+    Raises:
+        BadConfig: its digest is another.
+    """
+    if was != now:
+        raise BadConfig(
+            f"the corpus of {data} is not what the checkpoint was trained on: digest "
+            f"{was[:12]} then, {now[:12]} now; {_HINT}"
+        )
+
+
+def differences(
+    there: Mapping[str, Any], here: Mapping[str, Any]
+) -> Iterator[tuple[str, Any, Any]]:
+    """What two configurations train differently: dotted name, value there, value here."""
+    for section in SECTIONS:
+        was, now = there.get(section), here.get(section)
+        if isinstance(was, Mapping) and isinstance(now, Mapping):
+            for key in (*now, *(key for key in was if key not in now)):
+                name = f"{section}.{key}"
+                if was.get(key) != now.get(key) and name not in FREE:
+                    yield name, was.get(key), now.get(key)
+        elif was != now:
+            yield section, was, now
+    if there.get("data") == here.get("data") == "fineweb_edu":
+        revisions = [_revision(mapping) for mapping in (there, here)]
+        if revisions[0] != revisions[1]:
+            yield "loader.revision", *revisions
+
+
+def _revision(mapping: Mapping[str, Any]) -> Any:
+    return (mapping.get("loader") or AS_IF_ABSENT["loader"])["revision"]

@@ -1,0 +1,314 @@
+"""What `python -m bench.gpu` decides, and its stages really run, tiny, where there is no GPU."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bench import gpu
+from bench.on_gpu.figures import break_even, kernel_flop, kernel_rows, pairs, spread
+from bench.on_gpu.plan import GRACE_S, LEAST_S, STAGES, TOTAL_S, Stage, allowance_s, exit_code
+from bench.on_gpu.rows import Context, append_row, read_rows
+
+ROOT = Path(__file__).parents[2]
+CPU = torch.device("cpu")
+needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+
+
+def test_the_command_ends_within_nine_minutes_and_drops_the_least_valuable_first() -> None:
+    spent_s, limits = 0.0, {}
+    for stage in STAGES:  # every stage takes all that it may
+        limits[stage.name] = allowance_s(stage, spent_s)
+        spent_s += limits[stage.name] + (GRACE_S if limits[stage.name] else 0.0)
+    assert spent_s <= TOTAL_S + GRACE_S < 540
+    assert limits["machine"] == 35
+    assert limits["correctness"] == 90
+    assert limits["attention"] == 120
+    assert limits["other_dtypes"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("spent_s", "expected"),
+    [(0.0, 60.0), (460.0, 60.0), (500.0, 25.0), (519.0, 6.0), (519.5, 0.0), (600.0, 0.0)],
+)
+def test_a_stage_gets_what_is_left_or_is_not_begun(spent_s: float, expected: float) -> None:
+    assert allowance_s(Stage(name="x", limit_s=60), spent_s) == expected
+    assert expected == 0.0 or expected >= LEAST_S
+
+
+def _row(name: str, right: object) -> dict[str, object]:
+    return {"row": "correctness", "name": name, "right": right}
+
+
+@pytest.mark.parametrize(
+    ("rows", "code"),
+    [
+        ([_row("a", True), _row("b", True)], 0),
+        ([_row("a", True), _row("b", True), {"row": "attention", "error": "no"}], 0),
+        ([_row("a", True)], 1),
+        ([], 1),
+        ([_row("a", True), _row("b", False)], 1),
+        ([_row("a", True), _row("b", None)], 1),
+        ([_row("a", False), _row("a", True), _row("b", True)], 1),
+        ([_row("a", True), _row("b", True), _row("c", False)], 1),
+    ],
+    ids=[
+        "held", "speed does not matter", "one was not made", "nothing", "wrong", "no word",
+        "wrong and right", "wrong though not planned",
+    ],
+)  # fmt: skip
+def test_the_exit_code_is_about_correctness_alone(rows: list[dict[str, object]], code: int) -> None:
+    assert exit_code(rows, ["a", "b"]) == code
+
+
+def test_break_even_is_where_the_ratio_last_rises_through_one() -> None:
+    assert break_even({2048: 0.5, 8192: 2.0})["at"] == 4096
+    assert break_even({2048: 0.5, 4096: 1.2, 8192: 0.9, 16384: 1.6})["at"] == pytest.approx(
+        8192 * 2 ** (0.10536 / 0.57536), rel=1e-3
+    )
+    assert break_even({1024: 1.0, 2048: 3.0}) == {
+        "at": None, "words": "faster from 1024 on, the shortest measured"
+    }  # fmt: skip
+    assert (
+        break_even({1024: 2.0, 2048: 0.9})["words"] == "not faster up to 2048, the longest measured"
+    )
+    assert break_even({})["words"] == "not measured"
+
+
+def test_a_median_comes_with_its_spread() -> None:
+    assert spread([1.0, 2.0, 3.0, 4.0, 100.0]) == {"ms": 3.0, "iqr_ms": 2.0}
+    assert spread([7.0]) == {"ms": 7.0, "iqr_ms": 0.0}
+
+
+@pytest.mark.parametrize("S", [1, 31, 40, 64, 200])
+def test_counted_pairs_are_those_of_the_equations(S: int) -> None:
+    l, d, l_sel, n_sel, w = 8, 4, 16, 4, 20  # noqa: E741
+    wanted = dict.fromkeys(("compressed", "own", "gathered", "window", "dense"), 0)
+    for t in range(S):
+        c = t // l_sel
+        wanted["compressed"] += sum(i * d + l - 1 <= t for i in range(S))
+        wanted["window"] += sum(t - w < s <= t for s in range(S))
+        wanted["dense"] += t + 1
+        if t < n_sel * l_sel:
+            wanted["own"] += t + 1
+        else:
+            wanted["own"] += sum(s // l_sel in (c, c - 1) for s in range(t + 1))
+            wanted["gathered"] += (n_sel - 2) * l_sel
+    assert pairs(S, l=l, d=d, l_sel=l_sel, n_sel=n_sel, w=w) == wanted
+
+
+def test_work_is_counted_as_the_form_of_the_selected_branch_computes_it() -> None:
+    counted = {"compressed": 1, "own": 10, "gathered": 100, "window": 1000, "dense": 10_000}
+    bits, visited = (kernel_flop(counted, 3, 5, bits=form) for form in (True, False))
+    assert bits["band_forward"] == 2 * 5 * 3 * 2 * 11_001
+    assert visited["band_dkdv"] == 2 * 5 * 3 * 4 * 1011
+    assert (bits["visit_backward"], visited["visit_backward"]) == (0, 2 * 5 * 3 * 5 * 100)
+
+
+def test_the_table_of_kernels_has_the_slowest_first_with_its_share_and_rate() -> None:
+    rows = kernel_rows({"mix": (10.0, 1), "band_dq": (30.0, 3)}, {"band_dq": 6_000_000})
+    assert rows == [
+        {"kernel": "band_dq", "us": 30.0, "launches": 3, "share": 0.75, "tflop_s": 0.2},
+        {"kernel": "mix", "us": 10.0, "launches": 1, "share": 0.25, "tflop_s": None},
+    ]
+
+
+def test_a_row_that_was_torn_takes_no_other_with_it(tmp_path: Path) -> None:
+    file = tmp_path / "gpu.jsonl"
+    append_row(file, "one", "a", x=1)
+    append_row(file, "other", "a", x=2)
+    with file.open("a") as stream:
+        stream.write('{"run": "one", "row": "b", "x"')
+    append_row(file, "one", "c", x=3)
+    assert [row["row"] for row in read_rows(file, "one")] == ["a", "c"]
+    assert read_rows(tmp_path / "none", "one") == []
+
+
+def test_a_stage_that_hangs_is_killed_and_the_next_one_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = subprocess.run
+
+    def hang(command: list[str], *, timeout: float, **options: Any) -> Any:
+        name = command[command.index("--stage") + 1]
+        text = "import time; time.sleep(60)" if name == "machine" else "raise SystemExit(7)"
+        return run([sys.executable, "-c", text], timeout=0.3, **options)
+
+    monkeypatch.setattr(gpu.subprocess, "run", hang)
+    arguments = ["--device", "cpu", "--out", str(tmp_path), "--run", "r", "--only"]
+    assert gpu.main([*arguments, "machine,kernel_table"]) == 0
+    ended = [(row["stage"], row["code"]) for row in read_rows(tmp_path / "gpu.jsonl", "r")]
+    assert ended == [("machine", None), ("kernel_table", 7)]
+    assert gpu.main([*arguments, "correctness"]) == 1  # nothing was compared
+
+
+def test_a_stage_that_there_is_not_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="no stage speed; there are machine, compiling"):
+        gpu.main(["--device", "cpu", "--out", str(tmp_path), "--only", "speed"])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_gpu_nothing_is_claimed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert gpu.main(["--out", str(tmp_path)]) == 3
+    assert "nothing was measured" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Callable[..., list[dict[str, Any]]]]:
+    """Run a stage in this process, tiny; returns its rows."""
+    import importlib
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+
+    def run_here(name: str, left_s: float = 60.0) -> list[dict[str, Any]]:
+        file = tmp_path / "gpu.jsonl"
+        context = Context(device=CPU, file=file, run=name, left_s=lambda: left_s)
+        importlib.import_module(f"bench.on_gpu.{name}").run(context)
+        return read_rows(file, name)
+
+    yield run_here
+    torch.set_num_threads(threads)
+
+
+@needs_triton
+def test_the_machine_says_versions_sources_and_ceilings(stage: Any) -> None:
+    environment, copy, product = stage("machine")
+    assert environment["torch"] == torch.__version__
+    assert environment["git"] is None or len(environment["git"]) == 40
+    assert len(environment["sources"]) == 64
+    assert copy["gb_s"] > 0
+    assert product["tflop_s"] >= 0
+    assert {copy["row"], product["row"]} == {"ceiling"}
+
+
+@needs_triton
+def test_the_comparisons_that_are_planned_are_made_and_hold_for_the_torch_backend(
+    stage: Any,
+) -> None:
+    from bench.on_gpu.correctness import comparisons
+
+    rows = stage("correctness")
+    assert [row["name"] for row in rows] == list(comparisons(CPU))
+    assert exit_code(rows, comparisons(CPU)) == 0
+    assert {row.get("against") for row in rows} == {"reference", None}
+
+
+@needs_triton
+def test_a_wrong_backend_is_found_and_fails_the_command(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bench.on_gpu.correctness import comparisons
+    from nsa.attention.gpu import trial
+
+    right = trial.BACKENDS["torch"]
+
+    def slightly_wrong(*tensors: Any, **options: Any) -> Any:
+        out, ids = right(*tensors, **options)
+        return out * 1.02, ids
+
+    monkeypatch.setitem(trial.BACKENDS, "torch", slightly_wrong)
+    rows = stage("correctness")
+    assert exit_code(rows, comparisons(CPU)) == 1
+    assert not any(row["right"] for row in rows if row.get("against"))
+
+
+@needs_triton
+def test_on_a_gpu_the_models_own_shapes_and_long_sequences_are_planned() -> None:
+    from bench.on_gpu.attention import shapes
+    from bench.on_gpu.correctness import comparisons
+
+    planned = list(comparisons(torch.device("cuda")))
+    assert planned[0] == "reference B=2 S=2500 H=12 G=2"
+    for S in (8192, 32768, 65536):
+        assert f"torch B=1 S={S} H=12 G=2" in planned
+        assert f"sampled reference B=1 S={S} H=12 G=2" in planned
+    assert "itself B=2 S=2500 H=12 G=2" in planned
+    timed = [(case.B, case.S, backward) for case, backward in shapes(tiny=False)]
+    assert timed[0] == (1, 2048, True)
+    assert {S for B, S, _ in timed if B == 1} == {2048 * 2**n for n in range(6)}
+    assert all(B * S == 65536 for B, S, _ in timed if B > 1)
+    assert len(timed) == len(set(timed)) == 22
+
+
+@needs_triton
+def test_attention_rows_and_break_even_come_of_real_timings(stage: Any) -> None:
+    rows = stage("attention")
+    timed = [row for row in rows if row["row"] == "attention"]
+    assert {(row["kernel"], row["direction"]) for row in timed} == {
+        (kernel, direction)
+        for kernel in ("torch", "math")
+        for direction in ("forward", "forward + backward")
+    }
+    assert all(row["eager"]["ms"] > 0 for row in timed)
+    (both,) = [row for row in rows if row["row"] == "break_even" and row["direction"] != "forward"]
+    assert set(both["ratios"]) == {"64", "128"}
+
+
+@needs_triton
+def test_what_there_is_no_time_for_is_said(stage: Any) -> None:
+    rows = stage("trainer_steps", left_s=0.5)
+    assert [row["row"] for row in rows] == ["left_out", "left_out"]
+    assert "dense" in rows[1]["what"]
+
+
+@needs_triton
+def test_the_trainers_own_steps_are_what_is_measured(stage: Any) -> None:
+    rows = stage("trainer_steps")
+    assert [(row["kind"], row["sequences"]) for row in rows] == [("nsa", 2), ("dense", 2)]
+    for row in rows:
+        assert row["tok_s"] == pytest.approx(2 * 64 / row["step_ms"] * 1e3, rel=0.5)
+        assert {"forward", "backward", "optimizer"} <= set(row["sections_ms"])
+        assert row["loss"][-1] < row["loss"][0]
+    assert rows[0]["params"] > rows[1]["params"]
+
+
+@needs_triton
+def test_the_kernel_table_is_of_a_real_profile(stage: Any) -> None:
+    (row,) = stage("kernel_table")
+    shares = [kernel["share"] for kernel in row["table"]]
+    assert sum(shares) == pytest.approx(1.0, abs=0.02)
+    assert shares == sorted(shares, reverse=True)
+
+
+@needs_triton
+def test_tiles_around_the_tables_are_swept_and_printed_as_its_rows() -> None:
+    from bench.on_gpu.tile_sweep import SWEPT, as_row, candidates, using
+    from nsa.attention.gpu import launch
+    from nsa.attention.gpu.tiles import Tile, tiles_for
+
+    table = tiles_for(torch.bfloat16, 64)
+    for kernel in SWEPT:
+        own = getattr(table, kernel)
+        around = list(candidates(own))
+        assert own not in around
+        assert len(set(around)) == len(around) >= 11
+        assert eval(as_row(kernel, around[0]).split("=", 1)[1].rstrip(",")) == around[0]
+    assert Tile(rows=1, keys=1, warps=1, stages=1) != table.forward
+    other = tiles_for(torch.bfloat16, 128)
+    with using(other):
+        assert launch.tiles_for(torch.bfloat16, 64) is other
+    assert launch.tiles_for(torch.bfloat16, 64) is table
+
+
+@pytest.mark.long
+@needs_triton
+def test_the_whole_command_runs_its_stages_in_turn(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench.gpu", "--device", "cpu", "--out", str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "gpu.jsonl").read_text().splitlines()]
+    ended = [(row["stage"], row["code"]) for row in rows if row["row"] == "stage"]
+    assert ended == [(stage.name, 0) for stage in STAGES if stage.without_gpu]
+    assert (rows[-1]["row"], rows[-1]["code"]) == ("end", 0)

@@ -1,0 +1,198 @@
+"""The layer: what it computes is what its parts compute, whatever way the tokens come."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from nsa.attention import NativeSparseAttention, NsaCache, nsa_attention
+from nsa.attention.compression import build_compression
+
+COMPRESSIONS = ("mean", "mlp")
+HEADS, GROUPS, D, DIM = 4, 2, 8, 24
+
+
+def _layer(small: dict[str, int], compression: str = "mean", **options) -> NativeSparseAttention:
+    torch.manual_seed(0)
+    layer = NativeSparseAttention(
+        DIM, HEADS, GROUPS, D, compression=compression, rope_theta=100.0, **small, **options
+    )
+    return layer.double()
+
+
+def _tokens(S: int, B: int = 2) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(B, S, DIM, generator=generator, dtype=torch.float64)
+
+
+def _turned(x: Tensor, positions: Tensor) -> Tensor:
+    """Rotary embedding as complex numbers: dimensions m and m + D/2 are one of them."""
+    frequencies = 100.0 ** (-torch.arange(0, D, 2, dtype=torch.float64) / D)
+    turn = torch.polar(torch.ones(1, dtype=torch.float64), positions[:, None] * frequencies)
+    turned = torch.complex(x[..., : D // 2], x[..., D // 2 :]) * turn[:, None, :]
+    return torch.cat((turned.real, turned.imag), dim=-1)
+
+
+def _phi(layer: NativeSparseAttention, which: str, x_BSGD: Tensor, l: int, d: int) -> Tensor:  # noqa: E741
+    """φ of one block after the other, from the weights."""
+    B, S, G, _ = x_BSGD.shape
+    blocks = []
+    for first in range(0, S - l + 1, d):
+        block = x_BSGD[:, first : first + l]
+        if not hasattr(layer.compression, "keys"):
+            blocks.append(block.mean(1))
+            continue
+        mlp = getattr(layer.compression, which)
+        placed = block.transpose(1, 2) + mlp.position
+        hidden = placed.reshape(B, G, l * D) @ mlp.w_in.weight.T + mlp.w_in.bias
+        hidden = hidden / (1 + torch.exp(-hidden))
+        blocks.append(hidden @ mlp.w_out.weight.T + mlp.w_out.bias)
+    return torch.stack(blocks, dim=1) if blocks else x_BSGD[:, :0]
+
+
+def _from_its_parts(layer: NativeSparseAttention, x: Tensor, small: dict[str, int]) -> Tensor:
+    B, S, _ = x.shape
+
+    def heads(weight: Tensor) -> Tensor:
+        return (x @ weight.T).unflatten(-1, (-1, D))
+
+    k, v = (
+        {name: heads(linear.weight) for name, linear in weights.items()}
+        for weights in (layer.w_k, layer.w_v)
+    )
+    gates = (1 / (1 + torch.exp(-(x @ layer.gate.weight.T + layer.gate.bias)))).view(B, S, HEADS, 3)
+    l, d = small["l"], small["d"]  # noqa: E741
+    k_blocks, v_blocks = (
+        _phi(layer, which, part["compressed"], l, d) for which, part in (("keys", k), ("values", v))
+    )
+    places = torch.arange(S, dtype=torch.float64)
+    out = nsa_attention(
+        _turned(heads(layer.w_q.weight), places),
+        k["compressed"],
+        v["compressed"],
+        _turned(k["selected"], places),
+        v["selected"],
+        _turned(k["window"], places),
+        v["window"],
+        gates,
+        compressed=(_turned(k_blocks, places[: k_blocks.shape[1]] * d), v_blocks),
+        backend="reference",
+        **small,
+    )
+    return out.reshape(B, S, -1) @ layer.w_o.weight.T
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("backend", ["reference", "torch"])
+@pytest.mark.parametrize("S", [1, 7, 90])
+def test_the_layer_is_its_projections_rotations_and_the_operation(S, backend, compression, small):
+    layer, x = _layer(small, compression, backend=backend), _tokens(S)
+    torch.testing.assert_close(layer(x), _from_its_parts(layer, x, small), rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_every_weight_gets_the_gradient_of_the_plain_equations(compression, small):
+    layer, x = _layer(small, compression), _tokens(90)
+    parameters = dict(layer.named_parameters())
+    got = torch.autograd.grad(layer(x).sin().sum(), list(parameters.values()))
+    wanted = torch.autograd.grad(
+        _from_its_parts(layer, x, small).sin().sum(), list(parameters.values())
+    )
+    for name, one, other in zip(parameters, got, wanted, strict=True):
+        assert other.abs().max() > 1e-6, name
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10, msg=name)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_the_future_never_moves_the_past(compression, small):
+    layer, x = _layer(small, compression), _tokens(90)
+    layer.keep_selection = True
+    before, ids = layer(x), layer.selection
+    for cut in (1, 8, 33, 64, 89):
+        changed = x.clone()
+        changed[:, cut:] += 1.0
+        after = layer(changed)
+        torch.testing.assert_close(after[:, :cut], before[:, :cut], rtol=0, atol=1e-12)
+        assert torch.equal(layer.selection[:, :cut], ids[:, :cut])
+        assert not torch.allclose(after[:, cut:], before[:, cut:])
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("prompt", [1, 7, 41])
+def test_token_after_token_gives_what_the_whole_sequence_gives(prompt, compression, small):
+    layer, x = _layer(small, compression), _tokens(90)
+    wanted = layer(x)
+    cache = layer.start_cache(2, capacity=90)
+    with torch.no_grad():
+        parts = [layer(x[:, :prompt], cache)]
+        parts.append(layer(x[:, prompt : prompt + 5], cache))  # several at once, too
+        parts += [layer(x[:, t : t + 1], cache) for t in range(prompt + 5, 90)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), wanted, rtol=1e-10, atol=1e-11)
+    with pytest.raises(ValueError, match="holds 90 tokens"):
+        layer(x[:, :1], cache)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_documents_are_each_as_if_alone(compression, small):
+    layer, x = _layer(small, compression), _tokens(90)
+    lengths = ((40, 1, 49), (90,))
+    doc_ids = torch.tensor([[n for n, k in enumerate(row) for _ in range(k)] for row in lengths])
+    apart = layer(x, doc_ids=doc_ids)
+    for begin, end in ((0, 40), (40, 41), (41, 90)):
+        torch.testing.assert_close(
+            apart[:1, begin:end], layer(x[:1, begin:end]), rtol=1e-10, atol=1e-11
+        )
+    torch.testing.assert_close(apart[1:], layer(x[1:]), rtol=1e-10, atol=1e-11)
+    assert torch.equal(apart, layer(x, doc_ids=lengths))
+
+
+def test_a_cache_and_documents_are_not_mixed(small):
+    layer, x = _layer(small), _tokens(5)
+    with pytest.raises(ValueError, match="no doc_ids"):
+        layer(x, layer.start_cache(2, 5), torch.zeros(2, 5, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        ({"heads": 3}, "heads=3 groups=2"),
+        ({"head_dim": 7}, "even"),
+        ({"l": 30}, "d must divide l"),
+        ({"compression": "max"}, "mean or mlp"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(wrong, word):
+    sizes = {"dim": DIM, "heads": HEADS, "groups": GROUPS, "head_dim": D}
+    with pytest.raises(ValueError, match=word):
+        NativeSparseAttention(**(sizes | wrong))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_learned_compression_computes_in_fp32_whatever_the_input(dtype, small):
+    torch.manual_seed(0)
+    phi = build_compression("mlp", D, small["l"], small["d"])
+    k, v = torch.randn(2, 1, 40, 2, D).to(dtype)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = phi(k, v)
+    for one, other in zip(got, phi.double()(k.double(), v.double()), strict=True):
+        assert one.dtype == torch.float32
+        assert one.shape == (1, math.floor((40 - small["l"]) / small["d"]) + 1, 2, D)
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_cache_compresses_as_it_is_told(small, make_inputs):
+    phi = build_compression("mlp", 8, small["l"], small["d"]).double()
+    x = {name: tensor.detach() for name, tensor in make_inputs(60).items()}
+    cache = NsaCache(
+        B=2, G=2, D=8, capacity=60, sizes=_layer(small).sizes, dtype=torch.float64, compression=phi
+    )
+    keys_values = [x[f"{kind}_{branch}"] for branch in ("cmp", "sel", "win") for kind in "kv"]
+    with torch.no_grad():
+        for begin, end in ((0, 7), (7, 8), (8, 30), (30, 60)):
+            cache.append(*(part[:, begin:end] for part in keys_values))
+        k, v = phi(x["k_cmp"], x["v_cmp"])
+    torch.testing.assert_close(cache.k_blocks[:, : cache.blocks], k, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(cache.v_blocks[:, : cache.blocks], v, rtol=1e-12, atol=1e-13)

@@ -1,0 +1,173 @@
+"""Checkpoints are written beside training, one at a time, and are of the step that they name."""
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import nsa.checkpoint_writer
+from nsa.checkpoint import Snapshot, begin_draft, load_checkpoint, save_checkpoint, save_part
+from nsa.shards import merged
+from nsa.staging import Stage
+
+
+def _of(lines: list[dict[str, Any]], msg: str) -> list[dict[str, Any]]:
+    return [line for line in lines if line["msg"] == msg]
+
+
+class Held:
+    """`save_checkpoint` that waits until it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.let_go, self.entered = threading.Event(), threading.Event()
+        self.real = nsa.checkpoint_writer.save_checkpoint
+        monkeypatch.setattr(nsa.checkpoint_writer, "save_checkpoint", self)
+
+    def __call__(self, *arguments: Any, **more: Any) -> Path:
+        self.entered.set()
+        assert self.let_go.wait(60)
+        return self.real(*arguments, **more)
+
+
+def test_training_goes_on_while_a_checkpoint_is_written_and_it_is_of_its_own_step(
+    make_order: Callable[..., Path], helpers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(monkeypatch)
+    order = make_order(train={"steps": 9}, checkpoint={"every_steps": 4})
+    trainer = helpers.build_trainer(order)
+    weights: dict[int, torch.Tensor] = {}
+    real = trainer._between_steps
+
+    def between() -> None:
+        weights[trainer.step] = trainer.rig.model.head.weight.detach().clone()
+        if trainer.step == 7:  # three steps after the copy, and nothing is on the disk
+            assert held.entered.wait(60)
+            assert not list((order.parent / "checkpoints").glob("step_*"))
+            held.let_go.set()
+        real()
+
+    trainer._between_steps = between
+    trainer.run()
+    lines = helpers.read_lines(order.parent)
+    saved = {line["path"]: line for line in _of(lines, "checkpoint")}
+    assert list(saved) == [f"checkpoints/step_{step:06d}" for step in (4, 8, 9)]
+    for step in (4, 8, 9):
+        snapshot = load_checkpoint(order.parent / "checkpoints" / f"step_{step:06d}")
+        assert torch.equal(snapshot.model["head.weight"], weights[step])
+        assert {state["step"].item() for state in snapshot.optimizer["state"].values()} == {step}
+    assert not torch.equal(weights[4], weights[7])
+    first = saved["checkpoints/step_000004"]
+    assert first["step"] >= 7
+    assert 0 < first["held_s"] < first["dt"]
+    assert {line["section"] for line in saved.values()} == {"checkpoint"}
+
+
+def test_whoever_leaves_waits_for_what_is_being_written(
+    make_order: Callable[..., Path], helpers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(monkeypatch)
+    threading.Timer(0.5, held.let_go.set).start()
+    order = make_order(train={"steps": 3}, checkpoint={"every_steps": 3})
+    helpers.build_trainer(order).run()
+    lines = [line["msg"] for line in helpers.read_lines(order.parent)]
+    assert lines.index("checkpoint") < lines.index("done")
+    assert (order.parent / "checkpoints" / "step_000003" / "manifest.json").exists()
+
+
+def test_a_copy_is_not_changed_by_what_is_trained_on_and_uses_its_room_again() -> None:
+    weight = torch.arange(4.0)
+    state = {"a": {"b": [weight]}, "n": 3}
+    stage = Stage()
+    first = stage.copy(state)
+    weight += 1
+    assert first["a"]["b"][0].tolist() == [0, 1, 2, 3]
+    again = stage.copy(state)
+    assert again["a"]["b"][0].data_ptr() == first["a"]["b"][0].data_ptr()
+    assert (again["a"]["b"][0].tolist(), again["n"]) == ([1, 2, 3, 4], 3)
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
+def test_a_sharded_run_writes_parts_and_anybody_goes_on_from_them(
+    train_here: Callable[..., Any], tmp_path: Path, fused: bool
+) -> None:
+    engine = {"fused_adamw": fused, "compile": False, "keep_checkpoints": 0, "profile_steps": 0}
+    train = {"steps": 4, "engine": engine}
+    alone = train_here("alone", train=train, checkpoint={"every_steps": 2})
+    train_here("sharded", train={**train, "parallel": "fsdp"}, checkpoint={"every_steps": 2})
+    place = tmp_path / "sharded" / "checkpoints" / "step_000002"
+    assert sorted(json.loads((place / "manifest.json").read_text())["files"]) == [
+        "model_rank0.pt",
+        "optimizer_rank0.pt",
+        "rng.pt",
+        "state.json",
+    ]
+    for parallel in ("single", "fsdp"):
+        rest = train_here(
+            f"rest_{parallel}",
+            train={**train, "parallel": parallel},
+            resume_from={"path": str(place), "step": 2},
+        )
+        losses = [[line["loss"] for line in _of(lines, "progress")] for lines in (alone, rest)]
+        assert losses[1] == pytest.approx(losses[0][2:], rel=1e-5)
+
+
+PART = Snapshot(
+    step=20,
+    next_sequence=80,
+    config_digest="abc",
+    world_size=2,
+    model={"w": torch.arange(6.0).reshape(3, 2)[:2], "b": torch.ones(1)},
+    optimizer={"state": {0: {"step": torch.tensor(1.0), "exp_avg": torch.zeros(2, 2)}}},
+    rng=[torch.get_rng_state()] * 2,
+    shapes={"model": {"w": [3, 2]}, "optimizer": {"state/0/exp_avg": [3, 2]}},
+)
+OTHER = replace(
+    PART,
+    model={"w": torch.arange(6.0).reshape(3, 2)[2:], "b": torch.ones(1)},
+    optimizer={"state": {0: {"step": torch.tensor(1.0), "exp_avg": torch.ones(1, 2)}}},
+)
+
+
+def test_the_parts_of_two_ranks_are_one_checkpoint(tmp_path: Path) -> None:
+    begin_draft(tmp_path, 20)
+    later = threading.Timer(0.2, save_part, (tmp_path, OTHER, 1))
+    later.start()
+    place = save_checkpoint(tmp_path, PART, begun=True)
+    later.join()
+    names = {file.name for file in place.iterdir()} - {"manifest.json"}
+    assert names == set(json.loads((place / "manifest.json").read_text())["files"])
+    assert "model_rank1.pt" in names
+    loaded = load_checkpoint(place, 20)
+    assert torch.equal(loaded.model["w"], torch.arange(6.0).reshape(3, 2))
+    assert loaded.model["b"].shape == (1,)
+    assert loaded.optimizer["state"][0]["exp_avg"].tolist() == [[0, 0], [0, 0], [1, 1]]
+    assert loaded.optimizer["state"][0]["step"].item() == 1
+
+
+@pytest.mark.parametrize("case", ["refused", "never"])
+def test_a_part_that_does_not_come_is_an_error_and_leaves_nothing(
+    tmp_path: Path, case: str
+) -> None:
+    begin_draft(tmp_path, 20)
+
+    def refuse(file: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    if case == "refused":
+        with pytest.raises(OSError, match="No space left"):
+            save_part(tmp_path, OTHER, 1, refuse)
+    with pytest.raises(OSError, match="No space left" if case == "refused" else "within 0.1 s"):
+        save_checkpoint(tmp_path, PART, begun=True, peers_limit_s=0.1)
+    assert not list((tmp_path / "checkpoints").iterdir())
+
+
+def test_tensors_that_every_rank_has_whole_are_taken_once() -> None:
+    parts = [{"a": torch.zeros(2), "n": [1]}, {"a": torch.ones(1), "n": [1]}]
+    whole = merged(parts, {"a": [3]})
+    assert whole["a"].tolist() == [0, 0, 1]
+    assert whole["n"] == [1]

@@ -1,0 +1,129 @@
+"""Which ranks run where: a pure function of the order and of what whoever started us says."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from gonogo.supervise.launch.command import LaunchRefused, build_command, build_environment
+from gonogo.supervise.launch.place import (
+    NoPlace,
+    Place,
+    fence_of,
+    rendezvous_port,
+    told_node,
+)
+
+ORDER = {"run": "run_1", "token": 3, "world_size": 8, "nodes": 2, "entry": "nsa.train"}
+RUN_DIR = Path("/runs/run_1")
+
+
+def test_ranks_are_numbered_node_by_node_and_none_is_on_two() -> None:
+    places = [Place.of(ORDER, node) for node in range(2)]
+    assert [place.ranks for place in places] == [range(4), range(4, 8)]
+    assert [place.leads for place in places] == [True, False]
+
+
+def test_one_host_has_all_ranks_and_the_plain_names() -> None:
+    order = {"run": "run_1", "token": 1, "world_size": 3}
+    assert Place.of(order) == Place.whole(order)
+    assert Place.whole(order).is_whole
+    assert Place.whole(order).own("keeper.json") == "keeper.json"
+
+
+def test_every_other_node_has_files_of_its_own() -> None:
+    place = Place.of(ORDER, 1)
+    names = ["keeper.json", "torchrun.log", ".keeper.lock", ".torchrun", ".reserve"]
+    assert [place.own(name) for name in names] == [
+        "keeper_node1.json", "torchrun_node1.log", ".keeper_node1.lock", ".torchrun_node1",
+        ".reserve_node1",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "node", "words"),
+    [
+        pytest.param({}, 2, "none of the order's 2", id="a node too many"),
+        pytest.param({"world_size": 7}, 0, "evenly", id="ranks that cannot be shared"),
+        pytest.param({"command": ["x"]}, 0, "workload.entry", id="a command"),
+    ],
+)
+def test_what_does_not_fit_the_order_is_no_place(
+    changes: dict[str, object], node: int, words: str
+) -> None:
+    with pytest.raises(NoPlace, match=words):
+        Place.of({**ORDER, **changes}, node)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        pytest.param({"SLURM_NODEID": "1", "SLURM_NNODES": "2"}, id="Slurm"),
+        pytest.param({"SLURM_NODEID": "1", "SLURM_NNODES": "5", "SLURM_STEP_NUM_NODES": "2"},
+                     id="a step on fewer nodes than its job has"),
+        pytest.param({"JOB_COMPLETION_INDEX": "1"}, id="an indexed Job"),
+        pytest.param({"PET_NODE_RANK": "1", "PET_NNODES": "2"}, id="a TrainJob"),
+    ],
+)  # fmt: skip
+def test_the_engine_says_which_node_this_is(environ: dict[str, str]) -> None:
+    assert told_node(ORDER, environ) == 1
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        pytest.param({}, "nobody says", id="nobody"),
+        pytest.param({"SLURM_NODEID": "one"}, "nobody says", id="no number"),
+        pytest.param({"SLURM_NODEID": "1", "SLURM_NNODES": "3"}, "started on 3", id="three"),
+    ],
+)
+def test_a_node_that_nobody_names_starts_nothing(environ: dict[str, str], words: str) -> None:
+    with pytest.raises(NoPlace, match=words):
+        told_node(ORDER, environ)
+
+
+def test_a_run_of_one_node_asks_nobody_which_it_is() -> None:
+    assert told_node({"world_size": 2}, {"SLURM_NODEID": "7", "SLURM_NNODES": "9"}) == 0
+
+
+def test_launchers_meet_at_node_0_under_run_and_token() -> None:
+    places = [Place.of(ORDER, node, rendezvous="10.0.0.1:29400") for node in range(2)]
+    commands = [build_command(ORDER, RUN_DIR, place=place) for place in places]
+    for command in commands:
+        said = dict(itertools.pairwise(command))
+        assert said["--rdzv-id"] == "run_1.3"
+        assert said["--rdzv-endpoint"] == "10.0.0.1:29400"
+        assert (said["--nnodes"], said["--nproc-per-node"]) == ("2", "4")
+        assert said["--max-restarts"] == "0"
+        assert "--standalone" not in command
+    addresses = [command[command.index("--local-addr") + 1] for command in commands]
+    assert addresses[0] == "10.0.0.1"
+    assert addresses == sorted(addresses), "torch numbers nodes in the order of these"
+
+
+def test_launchers_that_know_no_meeting_point_are_not_started() -> None:
+    with pytest.raises(LaunchRefused, match="where the nodes meet"):
+        build_command(ORDER, RUN_DIR, place=Place.of(ORDER, 1))
+
+
+def test_several_nodes_need_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    one_each = {**ORDER, "world_size": 2}
+    with pytest.raises(LaunchRefused, match="torch is not installed"):
+        build_command(one_each, RUN_DIR, place=Place.of(one_each, 0, rendezvous="a:1"))
+
+
+def test_processes_carry_their_node_where_there_are_several() -> None:
+    found = build_environment(ORDER, RUN_DIR, {}, [], place=Place.of(ORDER, 1))
+    assert (found["GONOGO_RUN"], found["GONOGO_RUN_NODE"]) == ("run_1", "run_1/1")
+    alone = {**ORDER, "nodes": 1}
+    assert "GONOGO_RUN_NODE" not in build_environment(alone, RUN_DIR, {}, [])
+
+
+def test_another_attempt_meets_elsewhere() -> None:
+    later = {**ORDER, "token": 4}
+    assert fence_of(later) != fence_of(ORDER)
+    assert rendezvous_port(later) != rendezvous_port(ORDER)
+    assert rendezvous_port(ORDER) == rendezvous_port(dict(ORDER))

@@ -1,0 +1,228 @@
+"""One verdict for two nodes: real keepers, launchers, followers and one watcher, on one host."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from gonogo.contract.outcome import Actor, Detector, OutcomeCode
+from gonogo.contract.tick import NodeState
+from gonogo.judge.directory import judge_directory
+from gonogo.rundir import load_all_lines
+from gonogo.supervise.durable import load_json, save_json
+from gonogo.supervise.node_record import alive_path, gone_path, watch_path
+from gonogo.supervise.processes import ProcessRef, load_stat, send_signal
+from tests.supervise.nodes.cluster import ClusterRun, NewCluster
+from tests.supervise.runs import wait_until
+
+
+def rank_ref(run: ClusterRun, rank: int) -> ProcessRef:
+    """The process of a rank, once it was started."""
+    found = wait_until(lambda: load_json(run.path / f".rank{rank}.json"), f"rank {rank}")
+    return ProcessRef(pid=found["pid"], start_ticks=found["start_ticks"])
+
+
+def test_healthy_run_completes_on_both_nodes_and_leaves_nothing_behind(
+    new_cluster: NewCluster,
+) -> None:
+    run = new_cluster()
+    record = run.wait_for_all()
+    assert (record.reason, record.ended_by) == (OutcomeCode.COMPLETED, Actor.TRAINER)
+    assert (record.code, record.unheard) == (0, [])
+    assert run.findings() == []
+    assert [list(run.part(node).ranks) for node in range(2)] == [["0"], ["1"]]
+    assert set(run.node_states()) == {(0, NodeState.HEARD), (1, NodeState.HEARD)}
+    assert run.living() == []
+    run.assert_replays()
+    decision = judge_directory(run.path)
+    failed = {row["id"]: row for row in decision["criteria"] if row["outcome"] != "pass"}
+    assert set(failed) <= {"preflight"}, "nobody made one here"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rank", [0, 1], ids=["on the first node", "on the second node"])
+def test_hanging_rank_is_named_with_its_node_and_its_stack(
+    new_cluster: NewCluster, rank: int
+) -> None:
+    run = new_cluster(fault=f"hang:rank={rank},step=12,section=backward")
+    record = run.wait_for_all()
+    assert (record.reason, record.ended_by) == (OutcomeCode.STALLED, Actor.WATCHDOG)
+    finding = run.halts()[0]
+    assert (finding.detector, finding.rank) == (Detector.STALL, rank)
+    assert f"rank {rank} is on node {rank}" in finding.text
+    stacks = [path for path in finding.evidence if path.endswith(f"stacks_rank{rank}.txt")]
+    assert "strike" in (run.path / stacks[0]).read_text()
+    assert run.living() == []
+    run.assert_replays()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rank", [0, 1], ids=["on the first node", "on the second node"])
+def test_dead_rank_ends_the_run_on_both_nodes(new_cluster: NewCluster, rank: int) -> None:
+    run = new_cluster(fault=f"crash:rank={rank},step=8")
+    record = run.wait_for_all()
+    assert (record.reason, record.ended_by) == (OutcomeCode.NONZERO_EXIT, Actor.TRAINER)
+    finding = run.halts()[0]
+    assert (finding.detector, finding.rank) == (Detector.PROCESS_DEATH, rank)
+    assert f"on node {rank}" in finding.text
+    assert f"rank {rank}" in record.text
+    assert set(record.ranks) == {"0", "1"}
+    assert run.living() == []
+    run.assert_replays()
+
+
+@pytest.mark.long
+def test_frozen_rank_of_another_node_is_found_by_its_state(new_cluster: NewCluster) -> None:
+    run = new_cluster(fault="freeze:rank=1,step=9")
+    record = run.wait_for_all()
+    assert record.reason is OutcomeCode.STALLED
+    assert run.halts()[0].rank == 1
+    assert run.living() == []
+
+
+@pytest.mark.long
+def test_node_whose_keeper_is_gone_is_lost_and_that_is_no_fault_of_the_program(
+    new_cluster: NewCluster,
+) -> None:
+    run = new_cluster(steps=4000)
+    run.wait_for_step(3)
+    run.keepers[1].kill()
+    record = run.wait_for_all()
+    assert (record.reason, record.ended_by) == (OutcomeCode.NODE_LOST, Actor.INFRA)
+    assert "node 1 is lost" in record.text
+    assert record.unheard == [1]
+    assert (1, NodeState.LOST) in run.node_states()
+    assert run.living() == []
+
+
+@pytest.mark.long
+def test_silent_node_is_unknown_and_ends_nothing_until_it_is_heard_again(
+    new_cluster: NewCluster,
+) -> None:
+    run = new_cluster(steps=400)
+    run.wait_for_step(3)
+    follower = ProcessRef(
+        **{
+            key: load_json(run.path / "keeper_node1.json")["follower"][key]  # type: ignore[index]
+            for key in ("pid", "start_ticks")
+        }
+    )
+    follower.send(signal.SIGSTOP)
+    wait_until(lambda: (1, NodeState.SILENT) in run.node_states(), "the silence", 40)
+    follower.send(signal.SIGCONT)
+    record = run.wait_for_all()
+    assert record.reason is OutcomeCode.COMPLETED
+    assert run.findings() == []
+    states = [state for node, state in run.node_states() if node == 1]
+    assert states[:3] == [NodeState.HEARD, NodeState.SILENT, NodeState.HEARD]
+    run.assert_replays()
+
+
+@pytest.mark.long
+def test_follower_that_dies_is_back_and_the_run_goes_on(new_cluster: NewCluster) -> None:
+    run = new_cluster(steps=100)
+    run.wait_for_step(3)
+    before = load_json(run.path / "keeper_node1.json")
+    assert before is not None
+    send_signal(before["follower"]["pid"], signal.SIGKILL)
+    record = run.wait_for_all()
+    assert record.reason is OutcomeCode.COMPLETED
+    after = load_json(run.path / "keeper_node1.json")
+    assert after is not None
+    assert after["follower"]["pid"] != before["follower"]["pid"]
+    assert run.findings() == []
+
+
+@pytest.mark.long
+def test_head_watcher_that_dies_goes_on_where_it_was(new_cluster: NewCluster) -> None:
+    run = new_cluster(steps=100)
+    run.wait_for_step(10)
+    send_signal(run.pid_of("watcher"), signal.SIGKILL)
+    record = run.wait_for_all()
+    assert record.reason is OutcomeCode.COMPLETED
+    assert run.findings() == []
+    run.assert_replays()
+
+
+@pytest.mark.long
+def test_preempted_node_lets_all_leave_with_a_checkpoint(new_cluster: NewCluster) -> None:
+    run = new_cluster(steps=4000)
+    run.wait_for_step(3)
+    run.keepers[1].terminate()
+    record = run.wait_for_all()
+    assert (record.reason, record.ended_by) == (OutcomeCode.PREEMPTED, Actor.INFRA)
+    assert {row.code for row in record.ranks.values()} == {3}
+    assert run.living() == []
+
+
+@pytest.mark.long
+def test_engine_that_vouches_for_a_nodes_end_is_believed(new_cluster: NewCluster) -> None:
+    run = new_cluster(steps=4000)
+    run.wait_for_step(3)
+    keeper = run.keepers[1].pid
+    for pid in (keeper, load_json(run.path / "keeper_node1.json")["follower"]["pid"]):  # type: ignore[index]
+        send_signal(pid, signal.SIGSTOP)
+    wait_until(lambda: (1, NodeState.SILENT) in run.node_states(), "the silence", 40)
+    save_json(gone_path(run.path, 1), {"by": "the test", "text": "the power is off", "at": 1.0})
+    wait_until(run.dir.path.joinpath(".kill").exists, "the request")
+    send_signal(keeper, signal.SIGKILL)
+    record = run.wait_for_all()
+    assert record.reason is OutcomeCode.NODE_LOST
+    assert "the power is off" in record.text
+
+
+def test_a_node_that_never_comes_starts_nothing(new_cluster: NewCluster) -> None:
+    run = new_cluster(begin=False)
+    run.path.mkdir(parents=True)
+    run.dir.order.write_text(json.dumps(run.order.document()))
+    run.start_node(0, "--meet-s", "1")
+    record = run.wait_for_all()
+    assert (record.reason, record.ended_by) == (OutcomeCode.PREFLIGHT_FAILED, Actor.INFRA)
+    assert "of node 1 nothing was read" in record.text
+    assert not run.dir.torchrun_log.exists()
+
+
+def test_directory_that_is_not_shared_is_told_on_the_other_node(new_cluster: NewCluster) -> None:
+    run = new_cluster(begin=False)
+    run.path.mkdir(parents=True)
+    run.dir.order.write_text(json.dumps(run.order.document()))
+    run.start_node(1, "--meet-s", "1")
+    wait_until(lambda: run.keepers[1].poll() is not None, "the end of node 1")
+    refused = run.part(1).refused
+    assert refused is not None
+    assert "does node 0 see the same directory" in refused.text
+    assert not run.dir.exit.exists(), "why the run ended is node 0's to say"
+
+
+@pytest.mark.long
+def test_node_that_is_started_twice_for_an_attempt_starts_nothing(new_cluster: NewCluster) -> None:
+    run = new_cluster(steps=150)
+    run.wait_for_step(3)
+    first = run.keepers[1]
+    (run.path / ".keeper_node1.lock").unlink()  # a lock that other hosts do not see
+    run.start_node(1)
+    wait_until(lambda: run.keepers[1].poll() is not None, "the end of the second start")
+    assert "began attempt token 1" in (run.path / "keeper_log1.txt").read_text()
+    run.keepers[1] = first
+    assert run.wait_for_all().reason is OutcomeCode.COMPLETED
+
+
+@pytest.mark.long
+def test_lines_of_another_attempt_or_node_are_not_read(new_cluster: NewCluster) -> None:
+    run = new_cluster(steps=60)
+    run.wait_for_step(3)
+    told = load_all_lines(watch_path(run.path, 1))[0]
+    stale = {**json.loads(told), "token": 0}
+    foreign = {**json.loads(told), "node": 0}
+    dead = [{"rank": 0, "pid": 1, "state": "dead", "code": 1}]
+    with watch_path(run.path, 1).open("ab") as stream:
+        for line in (stale, foreign):
+            stream.write(json.dumps({**line, "ranks": dead}).encode() + b"\n")
+        stream.write(b'{"torn": \n')
+    record = run.wait_for_all()
+    assert record.reason is OutcomeCode.COMPLETED
+    assert run.findings() == []
+    assert load_stat(run.keepers[0].pid) is None
+    assert alive_path(run.path, 1).exists()
