@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.fleet_faults import Fault, Kind
+from bench.fleet_faults import LEASE_S, Fault, Kind
 
 STEP_S, EVERY_S, ALIVE_S = 25.0, 10.0, 5.0
 _TICK = {
@@ -40,6 +40,8 @@ class SimulatedRun:
     ticks: int = 0
     watch_bytes: int = 0
     over: bool = False
+    was_silent: bool = False
+    """Whether it ever said nothing for longer than the lease, for whatever reason."""
 
     def lines(self, now: float) -> list[dict[str, Any]]:
         """Return what the ranks wrote since the last message, and take it as said."""
@@ -166,7 +168,7 @@ class Sender(threading.Thread):
         """Send until the time is over."""
         while self._due:
             due, number, run = heapq.heappop(self._due)
-            if due > self._until:
+            if due > self._until or time.monotonic() > self._until + EVERY_S:
                 return
             wait = due - time.monotonic()
             if wait > 0:
@@ -194,7 +196,9 @@ class Sender(threading.Thread):
         }
         answer = self._post(f"/api/v1/agent/runs/{run.id}/telemetry", body)
         if answer is not None:
-            run.said_at = time.time()
+            now = time.time()
+            run.was_silent |= 0.0 < run.said_at < now - LEASE_S
+            run.said_at = now
             if answer.get("command"):
                 self.seen.commands.append(run.id)
         return True
