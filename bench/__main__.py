@@ -43,6 +43,7 @@ SUITES = (
     Suite(name="overhead", arguments="bench.trainer overhead --steps 14", minutes=1),
     Suite(name="submission", arguments="bench.submission", minutes=1),
     Suite(name="control-plane", arguments="bench.control_plane --without-mlflow", minutes=2),
+    Suite(name="fleet", arguments="bench.fleet", minutes=6),
     Suite(name="gpu", arguments="bench.gpu", minutes=5),
     Suite(name="needle", arguments="bench.needle --steps 700", minutes=15, long=True),
     Suite(

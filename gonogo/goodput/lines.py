@@ -5,9 +5,11 @@ told sums to the time from the first line to the last one; nothing is negative; 
 before is repeated, once. Lines that are missing (`seq` jumps) leave unknown time. One rank stands
 for all: steps of a synchronous run end together.
 
-Not covered: a checkpoint that is written while steps go on takes no time of its own.
+A checkpoint whose line comes steps later was written beside them: it takes the time of its section,
+and holds the steps up to the one that its path names.
 """
 
+import re
 from enum import StrEnum
 
 from pydantic import BaseModel
@@ -15,6 +17,9 @@ from pydantic import BaseModel
 from gonogo.contract.goodput import Part
 from gonogo.contract.heartbeat import Heartbeat, Msg, Section
 
+MAX_RECENT = 32
+"""Steps that a checkpoint's line may be late."""
+_STEP = re.compile(r"step_(\d+)/?$")
 MAX_MARKS = 64
 """Checkpoints that are remembered; a run goes on from one of the newest."""
 
@@ -61,6 +66,8 @@ class Told(BaseModel):
     seconds: dict[Part, float] = {}
     """Seconds of everything else that is over; `start` stands for any preparation at first."""
     marks: list[Mark] = []
+    recent: list[Mark] = []
+    """The newest steps that have ended, each with the time of those up to it."""
     halting: bool = False
 
     @property
@@ -168,11 +175,14 @@ def _end_step(told: Told, beat: Heartbeat) -> None:
     else:
         told.step_s += told.pending_s
     told.step = max(told.step, beat.step)
+    told.recent = [*told.recent, Mark(step=told.step, step_s=told.step_s)][-MAX_RECENT:]
     told.pending_s, told.moved_ts, told.mode = 0.0, beat.ts, Mode.BETWEEN
 
 
 def _end_pause(told: Told, beat: Heartbeat, part: Part) -> None:
     """Count what a pause says that it took, or the time since its section began."""
+    if part is Part.CHECKPOINT and _keep_mark(told, beat) < told.step:
+        return  # written beside later steps
     inside = told.mode in (Mode.EVALUATION, Mode.CHECKPOINT)
     dt = beat.dt if beat.dt is not None and beat.dt >= 0 else 0.0
     took_s = told.pending_s if inside else min(dt, told.pending_s)
@@ -181,9 +191,17 @@ def _end_pause(told: Told, beat: Heartbeat, part: Part) -> None:
     if told.mode is not Mode.STEP:
         _close(told, beat.ts)
         told.mode = Mode.BETWEEN
-    if part is Part.CHECKPOINT:
-        told.marks = [*told.marks, Mark(step=told.step, step_s=told.step_s)][-MAX_MARKS:]
     told.moved_ts = beat.ts
+
+
+def _keep_mark(told: Told, beat: Heartbeat) -> int:
+    """Remember what a checkpoint holds; return the step that it is of."""
+    named = _STEP.search(beat.path or "")
+    step = min(int(named.group(1)), told.step) if named else told.step
+    ended = next((mark for mark in reversed(told.recent) if mark.step == step), None)
+    if ended is not None:
+        told.marks = [*told.marks, ended][-MAX_MARKS:]
+    return step
 
 
 def _close(told: Told, ts: float) -> None:

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.outcome import Actor, OutcomeCode
 from service.context import Context
-from service.db.schema import ExperimentRow, ProgressRow, RunRow
+from service.db.schema import ProgressRow, RunRow
 from service.experiments.course import give_up_rest, load_resume_points, resolved_of
 from service.experiments.lifecycle import (
     Deed,
@@ -99,11 +99,14 @@ class Leases:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._seen: dict[str, Silence] = {}
+        self._limits: dict[str, float | None] = {}
 
     def run_once(self) -> None:
         """Look once, and do what follows."""
         context = self._context
-        living = context.store.read(load_living)
+        living = context.store.read(lambda session: load_living(session, self._limits))
+        alive = {run.run for run in living}
+        self._limits = {run: limit for run, limit in self._limits.items() if run in alive}
         now_mono = context.mono()
         self._seen = observe(self._seen, living, now_mono)
         found = decide(self._seen, living, now_mono)
@@ -151,8 +154,14 @@ class Leases:
         context.store.write(work)
 
 
-def load_living(session: Session) -> list[Living]:
-    """Return every run that a worker holds, and those of which the rest has not come."""
+def load_living(session: Session, limits: dict[str, float | None]) -> list[Living]:
+    """Return every run that a worker holds, and those of which the rest has not come.
+
+    Args:
+        session: a reading transaction.
+        limits: run → its plan's isolated_limit_s, as far as it was looked up; filled in here, for
+            plans are large and frozen, and this is asked every other second.
+    """
     held = RunRow.state.not_in((RunState.QUEUED.value, RunState.ENDED.value))
     owed = (
         (RunRow.state == RunState.ENDED.value)
@@ -160,23 +169,27 @@ def load_living(session: Session) -> list[Living]:
         & RunRow.given_up.is_not(True)
     )
     query = (
-        select(RunRow, ProgressRow.heard, ExperimentRow)
+        select(RunRow.id, RunRow.state, RunRow.lost, ProgressRow.heard)
         .join(ProgressRow, ProgressRow.run == RunRow.id)
-        .join(ExperimentRow, ExperimentRow.id == RunRow.experiment)
         .where(held | owed)
     )
     found = []
-    for run, heard, experiment in session.execute(query):
-        if run.state == RunState.ENDED:
-            if not is_complete(session, run):  # else the judge has it
-                found.append(Living(run=run.id, heard=heard, lost=run.lost, ended=True))
+    for run, state, lost, heard in session.execute(query).all():
+        if state == RunState.ENDED:
+            if not is_complete(session, load_run(session, run)):  # else the judge has it
+                found.append(Living(run=run, heard=heard, lost=lost, ended=True))
             continue
-        plan = resolved_of(experiment).parsed()
-        limits = plan.phase(run.phase).limits or plan.limits
-        found.append(
-            Living(run=run.id, heard=heard, lost=run.lost, isolated_limit_s=limits.isolated_limit_s)
-        )
+        if run not in limits:
+            limits[run] = _load_limit(session, run)
+        found.append(Living(run=run, heard=heard, lost=lost, isolated_limit_s=limits[run]))
     return found
+
+
+def _load_limit(session: Session, run_id: str) -> float | None:
+    """Return how long the plan of a run lets it be isolated, in seconds."""
+    run = load_run(session, run_id)
+    plan = resolved_of(load_experiment(session, run.experiment)).parsed()
+    return (plan.phase(run.phase).limits or plan.limits).isolated_limit_s
 
 
 def mark_lost(deed: Deed, run_id: str, heard: int) -> None:

@@ -5,6 +5,7 @@ every criterion as if the run ended at its present step.
 """
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -26,7 +27,7 @@ LINES = 4_000
 """Heartbeats looked at, over all ranks."""
 FRESH_S = 5.0
 """A scrape or a page may show what was so long ago, so that many lookers cost as much as one."""
-_MOST = 500
+_MOST = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +51,31 @@ def load_gate_now(session: Session, run: str, order: Order) -> list[CriterionRes
     known = _seen.get(run)
     if known is not None and (known.lines == lines or now_mono - known.at_mono < FRESH_S):
         return known.results
-    if len(_seen) >= _MOST:
-        _seen.clear()
     results = _observe(session, run, order)
+    _seen.pop(run, None)
+    if len(_seen) >= _MOST:
+        del _seen[next(iter(_seen))]  # what was seen longest ago
     _seen[run] = _Seen(lines=lines, at_mono=now_mono, results=results)
     return results
+
+
+def load_gates_lately(
+    session: Session, orders: Mapping[str, Order], spend_s: float
+) -> dict[str, list[CriterionResult]]:
+    """Return the gates of many runs, each as it was seen last.
+
+    Args:
+        session: a reading transaction.
+        orders: run → its order.
+        spend_s: for so long runs are looked at anew, those that were seen longest ago first; what
+            no time was left for shows what was seen before, or is left out.
+    """
+    until = time.monotonic() + spend_s
+    for run in sorted(orders, key=lambda run: _seen[run].at_mono if run in _seen else 0.0):
+        if time.monotonic() >= until:
+            break
+        load_gate_now(session, run, orders[run])
+    return {run: _seen[run].results for run in orders if run in _seen}
 
 
 def _observe(session: Session, run: str, order: Order) -> list[CriterionResult]:

@@ -29,6 +29,7 @@ _UNSEEN = frozenset(
     {
         OutcomeCode.KEEPER_LOST.value,
         OutcomeCode.WORKER_LOST.value,
+        OutcomeCode.NODE_LOST.value,
         OutcomeCode.ISOLATED.value,
         OutcomeCode.SUPERSEDED.value,
     }

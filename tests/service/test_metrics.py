@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from service.evidence.gate_now import load_gates_lately
 from service.metrics.control_plane import last_tick
 from tests.conftest import demand
 from tests.service.conftest import Plane
@@ -126,3 +127,16 @@ def test_promtool_finds_nothing_but_our_own_unit(plane: Plane) -> None:
 def test_it_needs_no_key_and_an_empty_database_is_fine(plane: Plane) -> None:
     assert value(scrape(plane), "gonogo_experiments", state="queued") == 0
     assert plane.http.get("/sd/prometheus").json() == []
+
+
+def test_a_scrape_looks_at_gates_for_a_while_only_the_longest_unseen_first(plane: Plane) -> None:
+    _, order = running(plane)
+
+    def gates(spend_s: float) -> list[str]:
+        return plane.context.store.read(
+            lambda session: [*load_gates_lately(session, {order.run: order}, spend_s)]
+        )
+
+    assert gates(0.0) == []
+    assert gates(5.0) == [order.run]
+    assert gates(0.0) == [order.run]  # as it was seen before

@@ -68,6 +68,14 @@ def test_a_checkpoint_and_an_evaluation_take_what_they_say_that_they_took() -> N
     assert [(mark.step, mark.step_s) for mark in rank.told.marks] == [(2, 20.0)]
 
 
+def test_a_checkpoint_written_beside_later_steps_takes_its_section_and_keeps_its_step() -> None:
+    rank = Rank().say("boot").steps(1, 2).say("section", 2, after=1.0, section="checkpoint")
+    rank.say("section", 2, after=3.0, section=None).steps(3, 4)
+    rank.say("checkpoint", 4, after=1.0, dt=25.0, path="checkpoints/step_000002").steps(5, 5)
+    assert rank.spent() == {"start": 1.0, "checkpoint": 3.0, "between_steps": 1 + 1 + 1 + 1 + 2}
+    assert [(mark.step, mark.step_s) for mark in rank.told.marks] == [(2, 20.0)]
+
+
 def test_a_pause_without_a_duration_lasts_as_long_as_its_section() -> None:
     rank = Rank().say("boot").steps(1, 1).say("section", 1, after=2.0, section="eval")
     rank.say("eval", 1, after=5.0).steps(2, 2)
