@@ -135,7 +135,7 @@ def job_name(run: str, token: int) -> str:
 
 def build_options(order: Order, token: int, cluster: SlurmCluster, run_dir: Path) -> list[str]:
     """Return sbatch's options for an order: what it needs, then what the cluster asks for."""
-    asked = {
+    asked: dict[str, str | int | None] = {
         "partition": cluster.partition,
         "account": cluster.account,
         "qos": cluster.qos,
