@@ -135,14 +135,14 @@ def job_name(run: str, token: int) -> str:
 
 def build_options(order: Order, token: int, cluster: SlurmCluster, run_dir: Path) -> list[str]:
     """Return sbatch's options for an order: what it needs, then what the cluster asks for."""
-    asked: dict[str, str | int | None] = {
+    asked: dict[str, str | None] = {
         "partition": cluster.partition,
         "account": cluster.account,
         "qos": cluster.qos,
         "time": cluster.time_limit,
         "gres": cluster.gres,
         "constraint": cluster.constraint,
-        **cluster.extra,
+        **{name: value for name, value in cluster.extra.items()},
     }
     return [
         f"--job-name={job_name(order.run, token)}",
