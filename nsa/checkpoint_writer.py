@@ -6,14 +6,15 @@ Training stands still while the state is copied (`nsa.staging`); a thread writes
 the next one, and whoever leaves, waits for it. Rank 0 writes; of sharded models each rank its part,
 if all are on one host and so see one folder.
 
-A write that the file system refuses is told in an `error` line and ends nothing: the last good
-checkpoint stays, and whoever watches decides. Rank 0's line names the operating system's error,
-such as `type: OSError, text: [Errno 28] No space left on device`.
+A write that fails, most likely because the file system refuses it, is told in an `error` line and
+ends nothing: the last good checkpoint stays, and whoever watches decides. Rank 0's line names the
+operating system's error, such as `type: OSError, text: [Errno 28] No space left on device`.
 """
 
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -42,6 +43,8 @@ from nsa.staging import Stage
 
 _TEXT_LIMIT = 2000
 _SAVED, _FAILED = 1, 2
+_LAST_WAIT_S = 60.0
+"""How long a rank that fails waits for its write: its peers stand still meanwhile."""
 
 
 class CheckpointWriter:
@@ -136,6 +139,16 @@ class CheckpointWriter:
         self._write.ended.wait()
         self.tell(self._rig.ranks.choose(self.written()))
 
+    def close(self) -> None:
+        """When this rank ends unforeseen: wait for its own part, which may be all that is missing.
+
+        No collective: its peers may be gone, or stand in another one.
+        """
+        if self._write is None or not self._write.ended.wait(_LAST_WAIT_S):
+            return
+        if outcome := self.written():
+            self.tell(outcome)
+
     def _snapshot(self, step: int, marks: torch.Tensor, corpus: str, *, sharded: bool) -> Snapshot:
         """What this rank writes; a collective."""
         rig, ranks = self._rig, self._rig.ranks
@@ -211,6 +224,8 @@ def _refused(write: Callable[[], object]) -> Exception | None:
     """Why something could not be written; None when it was."""
     try:
         write()
-    except (OSError, RuntimeError) as error:
+    except Exception as error:  # noqa: BLE001 - the thread's edge: others wait for its end
+        if not isinstance(error, OSError):
+            traceback.print_exception(error)
         return error
     return None

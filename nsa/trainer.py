@@ -151,6 +151,7 @@ class Trainer:
         self.writer = CheckpointWriter(
             self.launch.run_dir, self.launch.checkpoint, self.rig, self.heart, self.fault
         )
+        self.at_end.callback(self.writer.close)
         self.console: Console | None = None
         if self.launch.supervised:
             self.console = Console(self.last_step, self.step, every_s=LOG_EVERY_S, write=write_log)
