@@ -63,6 +63,7 @@ class CheckpointWriter:
             sweep(run_dir)
         self._run_dir, self._cadence, self._rig, self._heart = run_dir, cadence, rig, heart
         self._fault, self._stage = fault, Stage()
+        self._has_room = not cadence
         self._saved_step = rig.resumed_step
         self._saved_at = time.monotonic()
         self._write: _Write | None = None
@@ -76,6 +77,23 @@ class CheckpointWriter:
         """Whether `every_steps` says so; where there is a cadence, the last step is saved too."""
         every = self._cadence.every_steps
         return (last and bool(self._cadence)) or (every is not None and step % every == 0)
+
+    @property
+    def lacks_room(self) -> bool:
+        """Whether the host's memory does not hold the copy yet, and could."""
+        ranks, moments = self._rig.ranks, bool(self._rig.optimizer.state)
+        if ranks.backend == "FSDP" and not ranks.one_host:
+            return False  # the whole state is made by a collective
+        copies = ranks.backend == "FSDP" or ranks.rank == 0
+        return copies and moments and not self._has_room and self._write is None
+
+    def make_room(self) -> None:
+        """Copy the state once, and write nothing: from here on memory is what it will be.
+
+        Room that only the first checkpoint takes would look like a leak, or be missing hours later.
+        """
+        self._has_room = True
+        self._stage.copy(self._states())
 
     def save(self, step: int, marks: torch.Tensor, corpus: str) -> None:
         """Copy the weights that step `step` made and begin to write them; a collective.
@@ -157,10 +175,7 @@ class CheckpointWriter:
         if rig.device.type == "cuda":
             device_rng = ranks.gather(torch.cuda.get_rng_state(rig.device))
         all_marks = ranks.gather(marks) if marks.numel() else []
-        states: dict[str, Any] = {
-            "model": rig.model.state_dict(),
-            "optimizer": rig.optimizer.state_dict(),
-        }
+        states = self._states()
         shapes = {kind: whole_shapes(state) for kind, state in states.items()} if sharded else {}
         if not sharded:
             states = ranks.whole(states)
@@ -182,6 +197,13 @@ class CheckpointWriter:
             config=config_mapping(rig.config),
             shapes=shapes,
         )
+
+    def _states(self) -> dict[str, Any]:
+        """What this rank holds, not copied."""
+        return {
+            "model": self._rig.model.state_dict(),
+            "optimizer": self._rig.optimizer.state_dict(),
+        }
 
     def _write_whole(self, snapshot: Snapshot) -> None:
         """Rank 0's part, in the thread."""

@@ -350,6 +350,9 @@ class Trainer:
                 f"loss or gradient norm is not finite at step {self.step}, and "
                 f"{self.skipped_running} updates running were skipped"
             )
+        if self.writer.lacks_room:
+            with self.sections.enter("checkpoint"):
+                self.writer.make_room()
         last = self.step == self.last_step
         halts = self.halt_told and not last
         if halts:

@@ -229,3 +229,31 @@ def test_a_rank_that_fails_while_a_checkpoint_is_written_leaves_it_whole(
     assert load_checkpoint(order.parent / "checkpoints" / "step_000002").step == 2
     said = [line["msg"] for line in helpers.read_lines(order.parent)]
     assert said[-2:] == ["error", "checkpoint"]
+
+
+@pytest.mark.parametrize("every", [4, 1], ids=["later", "at once"])
+def test_the_room_of_a_copy_is_taken_after_the_first_step_and_no_more_later(
+    make_order: Callable[..., Path], helpers: Any, every: int
+) -> None:
+    order = make_order(train={"steps": 4}, checkpoint={"every_steps": every})
+    trainer = helpers.build_trainer(order)
+    room: dict[int, set[int]] = {}
+    real = trainer._between_steps
+
+    def between() -> None:
+        real()
+        room[trainer.step] = {kept.data_ptr() for kept in trainer.writer._stage._buffers.values()}
+
+    trainer._between_steps = between
+    trainer.run()
+    weights = len(list(trainer.rig.model.parameters()))
+    assert len(room[1]) > 3 * weights  # weights, two moments, what else a state holds
+    assert room[1] == room[4]
+
+
+def test_a_run_that_saves_nothing_takes_no_room(
+    make_order: Callable[..., Path], helpers: Any
+) -> None:
+    trainer = helpers.build_trainer(make_order(train={"steps": 2}))
+    trainer.run()
+    assert not trainer.writer._stage._buffers
