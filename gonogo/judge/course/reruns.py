@@ -26,8 +26,16 @@ GRADUAL_STEPS = 500
 """The same of what is seen over many steps: slow, starved, diverging, leaking."""
 SUDDEN = HANGS | {Detector.NON_FINITE, Detector.PROCESS_DEATH, Detector.NO_FIRST_HEARTBEAT}
 
-_KEPT_BY = frozenset({"dtype", "engine", "optim", "parallel"})
-"""What a training configuration may change and still go on from a checkpoint made without."""
+_ANY: frozenset[str] = frozenset()
+_KEPT_BY: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(("config", "dtype", "engine", "eval", "optim", "parallel", "steps"), _ANY),
+    "attention": frozenset({"backend"}),
+    "batch": frozenset({"accumulate"}),
+    "loader": frozenset({"batch_limit_s", "cache_gb", "first_batch_limit_s"}),
+    "model": frozenset({"gradient_checkpointing"}),
+}
+"""What a training configuration may change (of a section: all, or these keys) and still go on from
+a checkpoint made without; as `nsa.resume` has it."""
 
 
 def answered_by(
@@ -89,9 +97,14 @@ def keeps_checkpoints(plan: Plan, change: Mapping[str, Any] | None) -> bool:
     train = dict(found.get("train") or {})
     if not plan.ours:
         return not train and not found.get("workload")
-    model, batch = dict(train.pop("model", {})), dict(train.pop("batch", {}))
-    same = set(model) <= {"gradient_checkpointing"} and set(batch) <= {"accumulate"}
-    return same and set(train) <= _KEPT_BY
+    return all(_keeps(name, value) for name, value in train.items())
+
+
+def _keeps(name: str, value: Any) -> bool:
+    keys = _KEPT_BY.get(name)
+    if keys is None or not isinstance(value, Mapping):
+        return keys == _ANY
+    return keys == _ANY or set(value) <= keys
 
 
 def _latest_start(plan: Plan, phase: str) -> int | None:
