@@ -1,6 +1,10 @@
-"""What does a plan ask of a cluster's scheduler? `cluster: {slurm: {…}}`; no rule depends on it."""
+"""What does a plan ask of a cluster's scheduler? `cluster: {slurm: {…}}`; no rule depends on it.
+
+Nor on the engine that has the scheduler start it.
+"""
 
 import re
+from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
@@ -49,6 +53,15 @@ Word = Annotated[
     WithJsonSchema({"type": ["string", "integer"]}),
 ]
 Duration = Annotated[str, BeforeValidator(_not_read_as_number), AfterValidator(_duration)]
+
+
+class EngineName(StrEnum):
+    """Who starts the keepers of a run that a worker has claimed."""
+
+    LOCAL = "local"
+    """The worker itself, on its own host."""
+    SLURM = "slurm"
+    """Slurm, on hosts of its choice."""
 
 
 class SlurmCluster(Submitted):
