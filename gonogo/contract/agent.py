@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from gonogo.contract.cluster import EngineName
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Count
 from gonogo.contract.lifecycle import RunEvent
@@ -79,6 +80,8 @@ class ClaimRequest(Submitted):
     """What plans may start on this host besides nsa.train: modules, paths, or `any`."""
     allow_env: Words = []
     """Names that plans may set there besides the listed ones, or `any`."""
+    engine: EngineName = EngineName.LOCAL
+    """Who starts its runs: the worker itself, on one host and its devices, or a scheduler."""
     metrics_url: Annotated[str, Field(max_length=2000)] | None = None
     """Where Prometheus finds the worker's exporter."""
     draining: bool = False

@@ -1,9 +1,13 @@
-"""What does a plan ask of a cluster's scheduler? `cluster: {slurm: {…}}`; no rule depends on it."""
+"""What does a plan ask of a cluster's scheduler? `cluster: {slurm: {…}}`; no rule depends on it.
+
+Nor on the engine that has the scheduler start it.
+"""
 
 import re
-from typing import Annotated, Literal
+from enum import StrEnum
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from gonogo.contract.wire import Submitted
 
@@ -17,9 +21,22 @@ _DURATION = re.compile(r"\d+|(\d+-)?\d{1,2}(:\d{2}){0,2}|\d+:\d{2}(:\d{2})?")
 _WORD = re.compile(r"[\w.,:=@\[\]()*&|/+-]{1,256}")
 
 
+def _text(value: Any) -> Any:
+    """Return a whole number as text: `cpus-per-task: 8` is what people write."""
+    return str(value) if type(value) is int else value
+
+
 def _word(value: str) -> str:
     if _WORD.fullmatch(value) is None or value.startswith("-"):
         raise ValueError(f"found {value!r}; expected one word as sbatch takes it")
+    return value
+
+
+def _not_read_as_number(value: Any) -> Any:
+    if type(value) is int:
+        raise ValueError(
+            f"found {value}; expected quotes around it: YAML reads 1:00:00 as the number 3600"
+        )
     return value
 
 
@@ -29,19 +46,48 @@ def _duration(value: str) -> str:
     return value
 
 
-Word = Annotated[str, AfterValidator(_word)]
+Word = Annotated[
+    str,
+    BeforeValidator(_text),
+    AfterValidator(_word),
+    WithJsonSchema({"type": ["string", "integer"]}),
+]
+Duration = Annotated[str, BeforeValidator(_not_read_as_number), AfterValidator(_duration)]
+
+
+class EngineName(StrEnum):
+    """Who starts the keepers of a run that a worker has claimed."""
+
+    LOCAL = "local"
+    """The worker itself, on its own host."""
+    SLURM = "slurm"
+    """Slurm, on hosts of its choice."""
 
 
 class SlurmCluster(Submitted):
-    """What sbatch is asked for."""
+    """What sbatch is asked for; what is null is left to Slurm's own defaults."""
 
     partition: Word | None = None
+    """The partition."""
     account: Word | None = None
+    """Who is charged."""
     qos: Word | None = None
-    time_limit: Annotated[str, AfterValidator(_duration)] | None = None
-    """Minutes, or `[days-]hours:minutes:seconds`; before it the run leaves with a checkpoint."""
+    """The quality of service."""
+    time_limit: Duration | None = None
+    """Minutes, or `[days-]hours:minutes:seconds`, in quotes; before it the run leaves with a
+    checkpoint."""
     gres: Word | None = None
     """Devices of each node, such as `gpu:8`."""
     constraint: Word | None = None
+    """Features that the nodes must have."""
     extra: dict[ExtraName, Word] = Field(default_factory=dict)
-    """Further directives, without their dashes."""
+    """Further directives, without their dashes: `reservation`, `nodelist`, `exclude`, `mem`,
+    `mem-per-gpu`, `cpus-per-task`, `gpus-per-node`, `licenses`, `nice`, `comment`, `switches`,
+    `exclusive`, `prefer`, `wckey`."""
+
+
+class ClusterRequest(Submitted):
+    """What each scheduler is asked for, where one starts the runs."""
+
+    slurm: SlurmCluster | None = None
+    """What sbatch is asked for."""

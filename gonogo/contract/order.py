@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from gonogo.contract.cluster import ClusterRequest
 from gonogo.contract.criterion import Criterion
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.plan import CheckpointCadence, HeartbeatCadence, Limits
@@ -82,6 +83,8 @@ class Order(Recorded):
     world_size: Annotated[int, Field(ge=1, le=MOST_RANKS)]
     nodes: Annotated[int, Field(ge=1, le=MOST_RANKS)] = 1
     """On how many hosts the ranks run, the same number on each; no rule depends on it."""
+    cluster: ClusterRequest | None = None
+    """What the plan asks of a cluster's scheduler; no rule depends on it."""
     profile: str
     entry: str | None = "nsa.train"
     """Module or script that torchrun starts once a rank; null where there is a command."""
@@ -150,6 +153,10 @@ class Order(Recorded):
         document = self.model_dump(mode="json")
         if self.nodes == 1:
             del document["nodes"]
+        if self.cluster is None:
+            del document["cluster"]
+        else:
+            document["cluster"] = self.cluster.model_dump(mode="json", exclude_unset=True)
         document["watch"] = self.watch.model_dump(mode="json", exclude_unset=True)
         document["gate"] = [row.model_dump(mode="json", exclude_unset=True) for row in self.gate]
         return document

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from gonogo.contract.campaign import CampaignSpec
 from gonogo.contract.canonical import digest
+from gonogo.contract.cluster import ClusterRequest
 from gonogo.contract.criterion import BUILT_IN_CRITERIA, Criterion
 from gonogo.contract.errors import NotFound
 from gonogo.contract.hardware import hardware_profiles
@@ -135,6 +136,8 @@ class Plan(Submitted):
     """Whether faults may be caused on demand."""
     workload: Workload
     """The program, and how it is started."""
+    cluster: ClusterRequest | None = None
+    """What a cluster's scheduler is asked for; no verdict depends on it. Null: nothing."""
     train: dict[str, Any] = {}
     """Ours: `config` and what is laid over it; a foreign workload's own configuration, as it is."""
     watch: Watch = Watch()
@@ -218,8 +221,15 @@ class Plan(Submitted):
         return self.model_dump(mode="json", exclude_unset=True)
 
     def digest(self) -> str:
-        """Return the digest of the plan."""
-        return digest(self.canonical())
+        """Return the digest of the plan: what is trained, watched and judged, wherever it runs.
+
+        Rules hold it, and no rule depends on the place: `cluster` and `workload.nodes` are not in
+        it, so that a run on two hosts is judged by the very rules of one on a single host.
+        """
+        said = self.canonical()
+        said.pop("cluster", None)
+        said["workload"].pop("nodes", None)
+        return digest(said)
 
 
 def _problems_of(plan: Plan) -> Iterator[str]:

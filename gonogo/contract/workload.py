@@ -24,6 +24,7 @@ _SHELL = frozenset(("|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1"))
 
 Parallel = Literal["single", "ddp", "fsdp"]
 WorldSize = Annotated[int, Field(ge=1, le=1024)]
+Nodes = Annotated[int, Field(ge=1, le=1024)]
 
 
 def _entry(value: str) -> str:
@@ -88,6 +89,8 @@ class Workload(Submitted):
     """Files whose digests are code identity; nothing is uploaded."""
     world_size: WorldSize = 1
     """Number of ranks."""
+    nodes: Nodes = 1
+    """On how many hosts they run, the same number on each; no verdict depends on it."""
     parallel: Parallel = "single"
     """How ranks share the work."""
     labels: Labels = {}

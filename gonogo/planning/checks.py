@@ -38,6 +38,7 @@ def problems_in(
         *_unknown_remedies(plan),
         *_said_elsewhere(plan),
         *_without_weights(plan),
+        *_uneven(plan),
         *_unlisted(plan),
         *_in_clear(plan),
         *late_checkpoints(plan, train),
@@ -86,6 +87,24 @@ def _said_elsewhere(plan: Plan) -> Iterator[Problem]:
         if said is not None and parallel is not None and said != parallel:
             message = f"found {parallel!r}, but train.parallel says {said!r}"
             yield Problem(path=f"{where}.workload.parallel", message=message)
+
+
+def _uneven(plan: Plan) -> Iterator[Problem]:
+    """Yield ranks that several hosts cannot share evenly, and commands, which fit one host."""
+    nodes = plan.workload.nodes
+    if nodes == 1:
+        return
+    laid: list[Layer] = [*((f"phases.{row.name}", row) for row in plan.phases), *patches(plan)]
+    own = ("workload", plan.workload.world_size, plan.workload.command)
+    changes = [(f"{where}.workload", patch.workload) for where, patch in laid]
+    said = [own, *((where, row.world_size or nodes, row.command) for where, row in changes)]
+    for where, world_size, command in said:
+        if world_size % nodes:
+            message = f"found {world_size}; expected a multiple of workload.nodes, {nodes}"
+            yield Problem(path=f"{where}.world_size", message=message)
+        if command is not None:
+            message = f"expected an entry: a command runs on one host, workload.nodes is {nodes}"
+            yield Problem(path=f"{where}.command", message=message)
 
 
 def _unlisted(plan: Plan) -> Iterator[Problem]:

@@ -84,6 +84,8 @@ def build_order(
         phase=phase.name,
         steps=phase.steps if until is None else min(until, phase.steps),
         world_size=told.world_size,
+        nodes=plan.workload.nodes,
+        cluster=plan.cluster,
         profile=plan.profile,
         entry=None if told.command is not None else plan.workload.entry,
         command=told.command,

@@ -1,7 +1,8 @@
-"""Which programs, names and labels does a plan ask a host for, and does a host take it?"""
+"""Which programs, names, labels and hosts does a plan ask a worker for, and does it take it?"""
 
 from collections.abc import Collection, Iterator, Mapping
 
+from gonogo.contract.cluster import EngineName
 from gonogo.contract.patch import Patch
 from gonogo.contract.plan import Plan
 from gonogo.contract.workload import ANY, is_allowed
@@ -55,6 +56,11 @@ def allows(plan: Plan, allow: Collection[str], allow_env: Collection[str]) -> bo
     return ANY in allow_env or all(name in allow_env for _, name in unlisted(plan))
 
 
+def spans(plan: Plan, engine: EngineName) -> bool:
+    """Say whether a worker of this engine starts a run on as many hosts as a plan says."""
+    return plan.workload.nodes == 1 or engine is not EngineName.LOCAL
+
+
 def lacks(plan: Plan, labels: Mapping[str, str]) -> dict[str, str]:
     """Return the labels that a plan asks for and a worker of these does not hold."""
     wanted = plan.workload.labels
@@ -63,7 +69,7 @@ def lacks(plan: Plan, labels: Mapping[str, str]) -> dict[str, str]:
 
 def needs(plan: Plan) -> str | None:
     """Return what a worker has to hold and allow for a plan, in a sentence; None: nothing."""
-    return " and ".join(f"{name} with {what}" for name, what in _needs(plan)) or None
+    return " and ".join(_needs(plan)) or None
 
 
 def label_text(labels: Mapping[str, str]) -> str:
@@ -71,12 +77,14 @@ def label_text(labels: Mapping[str, str]) -> str:
     return ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
 
 
-def _needs(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield a worker's setting and what must stand in it."""
+def _needs(plan: Plan) -> Iterator[str]:
+    """Yield a worker's settings and what must stand in them."""
     if not plan.ours:
-        yield "GONOGO_WORKER_ALLOW", f"{', '.join(sorted(programs(plan)))} (or any)"
+        yield f"GONOGO_WORKER_ALLOW with {', '.join(sorted(programs(plan)))} (or any)"
         names = sorted({name for _, name in unlisted(plan)})
         if names:
-            yield "GONOGO_WORKER_ALLOW_ENV", ", ".join(names)
+            yield f"GONOGO_WORKER_ALLOW_ENV with {', '.join(names)}"
     if plan.workload.labels:
-        yield "GONOGO_WORKER_LABELS", label_text(plan.workload.labels)
+        yield f"GONOGO_WORKER_LABELS with {label_text(plan.workload.labels)}"
+    if plan.workload.nodes > 1:
+        yield f"an engine for {plan.workload.nodes} nodes (GONOGO_ENGINE={EngineName.SLURM})"

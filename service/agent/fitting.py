@@ -8,13 +8,14 @@ from sqlalchemy import ColumnElement, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import ClaimRequest
+from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.lifecycle import RunState
-from gonogo.contract.order import ResumePoint
+from gonogo.contract.order import MOST_RANKS, ResumePoint
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
-from gonogo.planning.programs import allows, lacks
+from gonogo.planning.programs import allows, lacks, spans
 from gonogo.slots import most_ranks
 from service.db.schema import ExperimentRow, RunRow, WorkerRow
 from service.experiments.checkpoints import host_of, is_unfit
@@ -40,11 +41,13 @@ class Offer:
     allow: tuple[str, ...] = ()
     allow_env: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
+    engine: EngineName = EngineName.LOCAL
 
     def fits(self, plan: Plan, change: RecordedPatch | None = None) -> bool:
         """Say whether a run of this plan fits: a device for each rank, or one slot on a CPU.
 
-        The worker serves its profile, allows its programs and holds all the labels it asks for.
+        The worker serves its profile, allows its programs, holds all the labels it asks for, and
+        its engine starts runs on as many hosts.
 
         Args:
             plan: the experiment's plan.
@@ -54,12 +57,14 @@ class Offer:
             return False
         if lacks(plan, self.labels) or not allows(plan, self.allow, self.allow_env):
             return False
+        if not spans(plan, self.engine):
+            return False
         return bool(self.free) and self.gpus >= gpus_of(plan, change)
 
     @property
     def gpus(self) -> int:
-        """How many ranks a run may have that takes a GPU for each."""
-        return most_ranks(self.free)
+        """How many ranks a run may have that takes a GPU for each: a scheduler finds its own."""
+        return most_ranks(self.free) if self.engine is EngineName.LOCAL else MOST_RANKS
 
 
 def recorded_patch(change: Mapping[str, Any] | None) -> RecordedPatch | None:
@@ -205,4 +210,5 @@ def _offer(request: ClaimRequest, devices: Iterable[str]) -> Offer:
         allow=tuple(request.allow),
         allow_env=tuple(request.allow_env),
         labels=request.labels,
+        engine=request.engine,
     )

@@ -31,6 +31,8 @@ from service.told.decided import load_decided
 _TAKEN_OVER = (PhaseState.PASSED, PhaseState.INHERITED)
 _AHEAD = ("phases_after", "settles")
 """What an order says of the phases after its own."""
+_PLACE = ("nodes", "cluster")
+"""What an order says of the hosts: what was shown on one of them holds on two."""
 _OF_MODEL = frozenset({"params", "dim", "layers", "heads", "groups", "vocab"})
 _TOLD_ELSEWHERE = frozenset({"params", "loader"})
 """Counted in the identity; and a section that says what it always did where it is left out."""
@@ -158,7 +160,7 @@ def _ordered_otherwise(
 
 def _order(resolved: ResolvedPlan, phase: str) -> dict[str, Any]:
     order = build_order(resolved, phase, experiment="exp", run="run", token=0).document()
-    return {name: value for name, value in order.items() if name not in _AHEAD} | {
+    return {name: value for name, value in order.items() if name not in (*_AHEAD, *_PLACE)} | {
         "plan_digest": "",  # of the whole plan, the later phases too
         "plan": "",
     }

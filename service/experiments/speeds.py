@@ -1,9 +1,9 @@
 """How fast was the same work before, on the same devices? One figure, for D21.
 
 Work is the same where everything that an order says of it is: configuration, program, environment,
-ranks and hardware profile. Code, PyTorch and driver are left out on purpose: a step that takes half
-as long after a change of code is what a person wants to be told of. A CPU is shared with whatever
-else runs on its host, so nothing is known of the speed there.
+ranks, hosts and hardware profile. Code, PyTorch and driver are left out on purpose: a step that
+takes half as long after a change of code is what a person wants to be told of. A CPU is shared with
+whatever else runs on its host, so nothing is known of the speed there.
 """
 
 from sqlalchemy.orm import Session
@@ -48,7 +48,9 @@ def _work_of(order: Order) -> str:
     said = order.identity.model_dump(mode="json", exclude=set(FROZEN))
     names = {"entry", "command", "cwd", "files", "env"}
     program = order.model_dump(mode="json", include=names)
-    return digest({"identity": said, "profile": order.profile, "train": order.train, **program})
+    place = {"nodes": order.nodes} if order.nodes > 1 else {}  # hosts apart are slower
+    work = {"identity": said, "profile": order.profile, "train": order.train}
+    return digest({**work, **program, **place})
 
 
 def _taints(finding: FindingFacts) -> bool:

@@ -5,7 +5,7 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import ClaimRequest
 from gonogo.contract.plan import Plan
-from gonogo.planning.programs import allows, label_text, lacks, needs
+from gonogo.planning.programs import allows, label_text, lacks, needs, spans
 from service.db.schema import WorkerRow
 
 SILENT_S = 30.0
@@ -35,6 +35,7 @@ def load_warnings(session: Session, plan: Plan, now: float) -> list[str]:
         if not said.draining
         and not lacks(plan, said.labels)
         and allows(plan, said.allow, said.allow_env)
+        and spans(plan, said.engine)
     ]
     if takers and now - takers[0].seen_at <= SILENT_S:
         return []

@@ -47,7 +47,7 @@ def plan_text(view: ReportView) -> str:
 def is_bundled(view: ReportView) -> bool:
     """Say whether the plan is one that ships with gonogo, unchanged."""
     try:
-        return resolve_plan(bundled_plan(view.experiment.plan)).plan_digest() == view.plan_digest
+        return resolve_plan(bundled_plan(view.experiment.plan)).plan == dict(view.plan)
     except GonogoError:
         return False
 

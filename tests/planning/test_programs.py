@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from gonogo.contract.cluster import EngineName
 from gonogo.contract.plan import Plan
-from gonogo.planning.programs import allows, lacks, needs, programs
+from gonogo.planning.overrides import with_overrides
+from gonogo.planning.programs import allows, lacks, needs, programs, spans
 from gonogo.planning.source import bundled_plan, parse_plan
 from tests.planning.test_checks import FOREIGN
 
@@ -86,3 +88,11 @@ def test_labels_are_asked_for_in_the_spelling_of_the_setting() -> None:
     assert needs(command("x", labels={"a": "1"})) == (
         "GONOGO_WORKER_ALLOW with x (or any) and GONOGO_WORKER_LABELS with a=1"
     )
+
+
+def test_only_a_scheduler_spans_several_hosts() -> None:
+    one = parse_plan(bundled_plan("demo"))
+    two = parse_plan(with_overrides(bundled_plan("demo"), {"workload.nodes": 2}))
+    assert needs(two) == "an engine for 2 nodes (GONOGO_ENGINE=slurm)"
+    taken = [spans(plan, engine) for plan in (one, two) for engine in EngineName]
+    assert taken == [True, True, False, True]

@@ -122,6 +122,29 @@ def test_a_warning_tells_a_worker_that_is_silent_from_one_that_does_not_allow_it
     assert [text.startswith(warned or "") for text in warnings] == ([True] if warned else [])
 
 
+@pytest.mark.parametrize("plan", ["demo", "m7c-125m"])
+def test_a_run_of_two_hosts_waits_for_an_engine_that_starts_it_there(
+    still: Plane, plan: str
+) -> None:
+    on_two = {"plan": plan, "set": {"workload.nodes": 2}}
+    worker = still.worker(devices=("cpu:0", "GPU-1", "GPU-2"))
+    assert worker.claim() is None
+    needed = "an engine for 2 nodes (GONOGO_ENGINE=slurm)"
+    warned = [f"no worker that is up takes it; it waits for one that has {needed}"]
+    preview = still.call("POST", "/experiments/preview", json=on_two)
+    assert preview.json()["warnings"] == warned
+    view = still.call("POST", "/experiments", json=on_two).json()
+    assert view["warnings"] == warned
+    assert view["waiting_for"].startswith(f"a worker that has {needed}, and with free devices")
+    assert worker.claim() is None, "it has devices enough, on one host"
+    order = worker.claim(engine="slurm", free=["cpu:0"])
+    assert order is not None, "a scheduler finds devices of its own"
+    assert (order.plan, order.nodes) == (plan, 2)
+    worker.active.append(order.run)
+    assert still.call("POST", "/experiments", json=on_two).json()["warnings"] == []
+    assert worker.claim(engine="slurm", free=[]) is None
+
+
 def test_a_run_goes_only_to_a_worker_that_holds_the_labels_of_its_plan(still: Plane) -> None:
     racks = {"workload.labels.rack": "a", "workload.labels.gpu": "h100"}
     still.worker().claim(labels={"rack": "a"}, free=[])

@@ -118,3 +118,9 @@ def test_nothing_is_known_of_a_cpu(plane: Plane) -> None:
     speeds = Speeds(plane, "demo")
     speeds.note(facts_of(0.5))
     assert speeds.best() is None
+
+
+def test_the_same_ranks_on_several_hosts_are_other_work(plane: Plane) -> None:
+    speeds = Speeds(plane)
+    speeds.note(facts_of(0.5))
+    assert (speeds.best(), speeds.best(nodes=2)) == (0.5, None)

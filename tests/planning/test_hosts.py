@@ -1,0 +1,105 @@
+"""What does a plan say of hosts and of a cluster? Orders get it; no rule depends on it."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from gonogo.contract.canonical import digest
+from gonogo.contract.cluster import ClusterRequest, SlurmCluster
+from gonogo.contract.errors import Rejected
+from gonogo.contract.order import Order
+from gonogo.judge.gate.rules import build_rules
+from gonogo.planning.frozen import ResolvedPlan
+from gonogo.planning.resolve import build_order, resolve_plan
+from gonogo.planning.source import bundled_plan, parse_plan
+
+DEMO = bundled_plan("demo")
+SLURM = {"partition": "gpu", "time_limit": "1:00:00", "extra": {"cpus-per-task": 8}}
+ON_TWO = {"workload.nodes": 2, "cluster.slurm": SLURM}
+COMMAND = {
+    "v": 1,
+    "name": "mine",
+    "profile": "cpu",
+    "workload": {"command": "python train.py", "nodes": 2, "world_size": 2},
+    "phases": [{"name": "smoke", "steps": 3}],
+}
+
+
+def order_of(resolved: ResolvedPlan) -> Order:
+    return build_order(resolved, "smoke", experiment="exp", run="run", token=1)
+
+
+def test_an_order_says_on_how_many_hosts_and_what_its_scheduler_is_asked_for() -> None:
+    order = order_of(resolve_plan(DEMO, ON_TWO))
+    asked = SlurmCluster(partition="gpu", time_limit="1:00:00", extra={"cpus-per-task": "8"})
+    assert (order.nodes, order.cluster) == (2, ClusterRequest(slurm=asked))
+    said = order.document()["cluster"]
+    assert said == {"slurm": {**SLURM, "extra": {"cpus-per-task": "8"}}}
+    assert Order.model_validate(order.document()) == order
+
+
+def test_place_and_cluster_enter_neither_rules_nor_the_digest_of_the_plan() -> None:
+    here, there = resolve_plan(DEMO), resolve_plan(DEMO, ON_TWO)
+    assert there.plan != here.plan
+    assert there.plan_digest() == here.plan_digest()
+    rules = [digest(build_rules(order_of(plan), []).wire()) for plan in (here, there)]
+    assert rules[0] == rules[1]
+
+
+def test_a_plan_that_says_neither_has_the_form_orders_and_digest_that_it_had() -> None:
+    resolved = resolve_plan(DEMO)
+    assert "cluster" not in resolved.plan
+    assert "nodes" not in resolved.plan["workload"]
+    assert resolved.plan_digest() == digest(parse_plan(DEMO).canonical())
+    assert not {"nodes", "cluster"} & order_of(resolved).document().keys()
+
+
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"workload.nodes": 0}, "workload.nodes", "greater than or equal to 1"),
+    ({"workload.nodes": "two"}, "workload.nodes", "found 'two'"),
+    ({"workload.nodes": 3}, "workload.world_size", "found 2; expected a multiple of"),
+    (
+        {"workload.nodes": 2, "phases.smoke.workload": {"world_size": 1}},
+        "phases.smoke.workload.world_size",
+        "found 1; expected a multiple of workload.nodes, 2",
+    ),
+    (
+        {"workload.nodes": 2, "remedies": {"out_of_memory": {"workload": {"world_size": 1}}}},
+        "remedies.out_of_memory.workload.world_size",
+        "found 1; expected a multiple of workload.nodes, 2",
+    ),
+    ({"phases.smoke.workload.nodes": 2}, "phases.smoke.workload.nodes", "unknown key"),
+    ({"cluster.slrum": {}}, "cluster.slrum", "did you mean slurm?"),
+    ({"cluster.slurm.partitoin": "gpu"}, "cluster.slurm.partitoin", "did you mean partition?"),
+    ({"cluster.slurm.partition": "gpu; rm"}, "cluster.slurm.partition", "one word as sbatch"),
+    ({"cluster.slurm.account": "--uid=0"}, "cluster.slurm.account", "one word as sbatch"),
+    ({"cluster.slurm.time_limit": "soon"}, "cluster.slurm.time_limit", "minutes, or [days-]"),
+    ({"cluster.slurm.time_limit": 3600}, "cluster.slurm.time_limit", "quotes around it"),
+    ({"cluster.slurm.extra": {"requeue": "x"}}, "cluster.slurm.extra.requeue", "found 'requeue'; "),
+    ({"cluster.slurm.extra": {"wrap": "x"}}, "cluster.slurm.extra.wrap", "reservation"),
+]
+
+
+@pytest.mark.parametrize(("sets", "path", "said"), REFUSED, ids=[str(row[0]) for row in REFUSED])
+def test_what_no_cluster_could_do_is_refused_with_its_path(
+    sets: dict[str, Any], path: str, said: str
+) -> None:
+    with pytest.raises(Rejected) as refused:
+        resolve_plan(DEMO, sets)
+    rows = {row.path: row.message for row in refused.value.problems}
+    assert path in rows
+    assert said in rows[path]
+
+
+def test_a_command_on_several_hosts_is_refused_wherever_it_is_said() -> None:
+    with pytest.raises(Rejected, match=r"workload\.command: expected an entry"):
+        resolve_plan(COMMAND)
+    plan = deepcopy(COMMAND)
+    plan["workload"] = {"entry": "my.trainer", "nodes": 2, "world_size": 2}
+    assert order_of(resolve_plan(plan)).nodes == 2
+    plan["phases"][0]["workload"] = {"command": ["./train.sh"]}
+    with pytest.raises(Rejected, match=r"phases\.smoke\.workload\.command: expected an entry"):
+        resolve_plan(plan)
