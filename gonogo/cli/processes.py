@@ -34,15 +34,11 @@ def up(
         bool, typer.Option("--json", help="Print one JSON line when ready.")
     ] = False,
 ) -> None:
-    """Run everything here: embedded server, service and one worker, each restarted when it dies.
-
-    With a scheduler's engine the service listens on every address: the runs' hosts have to reach
-    it.
-    """
+    """Run everything here: embedded server, service and one worker, each restarted when it dies."""
     settings = load_settings()
     engine = engine or settings.engine
     if engine is not EngineName.LOCAL and host == _LOOPBACK:
-        host = "0.0.0.0"
+        host = "0.0.0.0"  # the runs' hosts have to reach it
     asked = threading.Event()
     now = threading.Event()
 
