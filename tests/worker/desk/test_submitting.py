@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -17,9 +19,11 @@ from gonogo.rundir import RunDir, load_record, save_json
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.locks import DeviceLocks
 from gonogo.supervise.node_record import exit_path, proof_of_loss
+from gonogo.supervise.processes import boot_id, find_process
 from tests.supervise.orders import completed, make_order
 from tests.worker.control_plane import KEY, FakeControlPlane, serving
 from worker.desk.desk import Desk
+from worker.desk.rounds import Stopping, end_runs
 from worker.desk.submitting import Submitting
 from worker.engine.engine import Ended, Found, Handle, Running, Unknown
 from worker.engine.submission import load_submission
@@ -253,3 +257,15 @@ def test_a_scheduler_is_not_asked_at_every_round(room: Room) -> None:
     desk.submitting._look_at.clear()
     desk.run_round()
     assert room.scheduler.stopped == ["1"]
+
+
+def test_a_worker_that_stops_leaves_an_engine_s_runs_alone(room: Room) -> None:
+    desk = room.desk()
+    desk.run_round()
+    me = find_process(os.getpid())
+    assert me is not None
+    keeper = {"pid": me.pid, "start_ticks": me.start_ticks, "boot_id": boot_id()}
+    save_json(room.run_dir.path / "keeper.json", keeper)
+    end_runs(desk, Stopping(SimpleQueue()), now=50.0)
+    assert not room.run_dir.halt.exists()
+    assert room.scheduler.stopped == []
