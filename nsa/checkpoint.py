@@ -62,11 +62,13 @@ def checkpoint_path(run_dir: Path, step: int) -> Path:
 def begin_draft(run_dir: Path, step: int) -> Path:
     """Make room for a checkpoint, beside its place.
 
+    One is written at a time: any other draft is one that was given up.
+
     Raises:
         OSError: the file system refused.
     """
+    sweep(run_dir)
     draft = _draft(run_dir, step)
-    shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     return draft
 
@@ -82,10 +84,13 @@ def save_part(
     Raises:
         OSError: the file system refused.
     """
-    draft = _draft(run_dir, snapshot.step)
+    draft, writers = _draft(run_dir, snapshot.step), _part_writers(snapshot, rank)
     try:
-        files = write_sealed(draft, _part_writers(snapshot, rank), after_file)
-    except OSError as refused:
+        files = write_sealed(draft, writers, after_file)
+    except Exception as refused:
+        for name in writers:  # where the disk is full, the seal needs room
+            with suppress(OSError):
+                (draft / name).unlink()
         with suppress(OSError):  # then rank 0 waits in vain, and says so
             leave_seal(draft, rank, {}, refused)
         raise

@@ -6,14 +6,15 @@ Training stands still while the state is copied (`nsa.staging`); a thread writes
 the next one, and whoever leaves, waits for it. Rank 0 writes; of sharded models each rank its part,
 if all are on one host and so see one folder.
 
-A write that the file system refuses is told in an `error` line and ends nothing: the last good
-checkpoint stays, and whoever watches decides. Rank 0's line names the operating system's error,
-such as `type: OSError, text: [Errno 28] No space left on device`.
+A write that fails, most likely because the file system refuses it, is told in an `error` line and
+ends nothing: the last good checkpoint stays, and whoever watches decides. Rank 0's line names the
+operating system's error, such as `type: OSError, text: [Errno 28] No space left on device`.
 """
 
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -42,6 +43,8 @@ from nsa.staging import Stage
 
 _TEXT_LIMIT = 2000
 _SAVED, _FAILED = 1, 2
+_LAST_WAIT_S = 60.0
+"""How long a rank that fails waits for its write: its peers stand still meanwhile."""
 
 
 class CheckpointWriter:
@@ -60,6 +63,7 @@ class CheckpointWriter:
             sweep(run_dir)
         self._run_dir, self._cadence, self._rig, self._heart = run_dir, cadence, rig, heart
         self._fault, self._stage = fault, Stage()
+        self._has_room = not cadence
         self._saved_step = rig.resumed_step
         self._saved_at = time.monotonic()
         self._write: _Write | None = None
@@ -73,6 +77,23 @@ class CheckpointWriter:
         """Whether `every_steps` says so; where there is a cadence, the last step is saved too."""
         every = self._cadence.every_steps
         return (last and bool(self._cadence)) or (every is not None and step % every == 0)
+
+    @property
+    def lacks_room(self) -> bool:
+        """Whether the host's memory does not hold the copy yet, and could."""
+        ranks, moments = self._rig.ranks, bool(self._rig.optimizer.state)
+        if ranks.backend == "FSDP" and not ranks.one_host:
+            return False  # the whole state is made by a collective
+        copies = ranks.backend == "FSDP" or ranks.rank == 0
+        return copies and moments and not self._has_room and self._write is None
+
+    def make_room(self) -> None:
+        """Copy the state once, and write nothing: from here on memory is what it will be.
+
+        Room that only the first checkpoint takes would look like a leak, or be missing hours later.
+        """
+        self._has_room = True
+        self._stage.copy(self._states())
 
     def save(self, step: int, marks: torch.Tensor, corpus: str) -> None:
         """Copy the weights that step `step` made and begin to write them; a collective.
@@ -136,6 +157,16 @@ class CheckpointWriter:
         self._write.ended.wait()
         self.tell(self._rig.ranks.choose(self.written()))
 
+    def close(self) -> None:
+        """When this rank ends unforeseen: wait for its own part, which may be all that is missing.
+
+        No collective: its peers may be gone, or stand in another one.
+        """
+        if self._write is None or not self._write.ended.wait(_LAST_WAIT_S):
+            return
+        if outcome := self.written():
+            self.tell(outcome)
+
     def _snapshot(self, step: int, marks: torch.Tensor, corpus: str, *, sharded: bool) -> Snapshot:
         """What this rank writes; a collective."""
         rig, ranks = self._rig, self._rig.ranks
@@ -144,10 +175,7 @@ class CheckpointWriter:
         if rig.device.type == "cuda":
             device_rng = ranks.gather(torch.cuda.get_rng_state(rig.device))
         all_marks = ranks.gather(marks) if marks.numel() else []
-        states: dict[str, Any] = {
-            "model": rig.model.state_dict(),
-            "optimizer": rig.optimizer.state_dict(),
-        }
+        states = self._states()
         shapes = {kind: whole_shapes(state) for kind, state in states.items()} if sharded else {}
         if not sharded:
             states = ranks.whole(states)
@@ -169,6 +197,13 @@ class CheckpointWriter:
             config=config_mapping(rig.config),
             shapes=shapes,
         )
+
+    def _states(self) -> dict[str, Any]:
+        """What this rank holds, not copied."""
+        return {
+            "model": self._rig.model.state_dict(),
+            "optimizer": self._rig.optimizer.state_dict(),
+        }
 
     def _write_whole(self, snapshot: Snapshot) -> None:
         """Rank 0's part, in the thread."""
@@ -211,6 +246,8 @@ def _refused(write: Callable[[], object]) -> Exception | None:
     """Why something could not be written; None when it was."""
     try:
         write()
-    except (OSError, RuntimeError) as error:
+    except Exception as error:  # noqa: BLE001 - the thread's edge: others wait for its end
+        if not isinstance(error, OSError):
+            traceback.print_exception(error)
         return error
     return None

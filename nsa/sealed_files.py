@@ -30,10 +30,18 @@ def write_sealed(
 
 
 def _write(file: Path, write: Callable[[BinaryIO], Any]) -> dict[str, Any]:
-    """Write one file through Python's: torch's own tells a full disk as an unexpected position."""
+    """Write one file through Python's, and raise what the file system says.
+
+    torch tells a full disk as an unexpected position: it goes on to close its archive.
+    """
     with file.open("wb") as opened:
         digested = _Digested(opened)
-        write(cast(BinaryIO, digested))
+        try:
+            write(cast(BinaryIO, digested))
+        except RuntimeError:
+            if digested.refused is not None:
+                raise digested.refused from None
+            raise
         opened.flush()
         os.fsync(opened.fileno())
     return {"bytes": digested.bytes_written, "sha256": digested.digest.hexdigest()}
@@ -46,11 +54,16 @@ class _Digested:
         self._file = file
         self.digest = hashlib.sha256()
         self.bytes_written = 0
+        self.refused: OSError | None = None
 
     def write(self, data: Any) -> int:
         """Write and take note."""
         self.digest.update(data)
-        written = self._file.write(data)
+        try:
+            written = self._file.write(data)
+        except OSError as refused:
+            self.refused = refused
+            raise
         self.bytes_written += written
         return written
 

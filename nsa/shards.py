@@ -26,12 +26,16 @@ def shard_name(kind: str, rank: int) -> str:
 
 
 def leave_seal(
-    draft: Path, rank: int, files: dict[str, Any], refused: OSError | None = None
+    draft: Path, rank: int, files: dict[str, Any], refused: Exception | None = None
 ) -> None:
     """Say that this rank's files are there, and what they are; or why they are not."""
     place = _seal_place(draft, rank)
     beside = place.with_suffix(".draft")
-    why = None if refused is None else [refused.errno, refused.strerror or str(refused)]
+    why: list[Any] | None = None
+    if isinstance(refused, OSError) and refused.errno is not None:
+        why = [refused.errno, refused.strerror]
+    elif refused is not None:
+        why = [f"rank {rank}: {refused!r}"]
     beside.write_text(json.dumps({"files": files, "refused": why}), encoding="utf-8")
     beside.replace(place)
 

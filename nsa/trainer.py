@@ -151,6 +151,7 @@ class Trainer:
         self.writer = CheckpointWriter(
             self.launch.run_dir, self.launch.checkpoint, self.rig, self.heart, self.fault
         )
+        self.at_end.callback(self.writer.close)
         self.console: Console | None = None
         if self.launch.supervised:
             self.console = Console(self.last_step, self.step, every_s=LOG_EVERY_S, write=write_log)
@@ -349,6 +350,9 @@ class Trainer:
                 f"loss or gradient norm is not finite at step {self.step}, and "
                 f"{self.skipped_running} updates running were skipped"
             )
+        if self.writer.lacks_room:
+            with self.sections.enter("checkpoint"):
+                self.writer.make_room()
         last = self.step == self.last_step
         halts = self.halt_told and not last
         if halts:

@@ -37,6 +37,8 @@ class DiskSeen(Recorded):
     """Looks that failed so far."""
     refused: bool = False
     """A small write was refused within the last minute: the ranks' lines may be missing."""
+    saving: bool = False
+    """A checkpoint's draft grows, whatever the ranks do meanwhile."""
 
 
 class CheckpointSeen(Recorded):

@@ -19,6 +19,7 @@ from gonogo.contract.errors import Conflict, Problem, Rejected
 from gonogo.contract.lifecycle import ExperimentState, PhaseState
 from gonogo.contract.near_miss import hint
 from gonogo.contract.order import ResumePoint
+from gonogo.judge.course.reruns import keeps_checkpoints
 from gonogo.planning.resolve import ResolvedPlan, build_order
 from service.db.schema import ExperimentRow, PhaseRow
 from service.experiments.checkpoints import durable_checkpoints
@@ -33,6 +34,8 @@ _AHEAD = ("phases_after", "settles")
 _PLACE = ("nodes", "cluster")
 """What an order says of the hosts: what was shown on one of them holds on two."""
 _OF_MODEL = frozenset({"params", "dim", "layers", "heads", "groups", "vocab"})
+_TOLD_ELSEWHERE = frozenset({"params", "loader"})
+"""Counted in the identity; and a section that says what it always did where it is left out."""
 _FORM = "expected EXPERIMENT:PHASE, EXPERIMENT:PHASE@STEP or EXPERIMENT:PHASE@0 (from its start)"
 
 
@@ -175,9 +178,25 @@ def _differing(one: Any, other: Any, path: str = "") -> list[str]:
 
 
 def _other_work(old: ResolvedPlan, new: ResolvedPlan, phase: str) -> list[str]:
-    """Return in what the identity of a phase's work differs, as far as a checkpoint holds it."""
-    one, other = _order(old, phase)["identity"], _order(new, phase)["identity"]
-    return [row for row in _differing(one, other) if row in _OF_MODEL]
+    """Return in what a phase's work differs, as far as a checkpoint holds it.
+
+    That is the model's size, and for our trainer whatever it refuses to go on with otherwise.
+    """
+    one, other = _order(old, phase), _order(new, phase)
+    sizes = [row for row in _differing(one["identity"], other["identity"]) if row in _OF_MODEL]
+    plan = new.parsed()
+    trained = [
+        row
+        for row in _differing(one["train"], other["train"])
+        if row not in _TOLD_ELSEWHERE and not keeps_checkpoints(plan, {"train": _patch(row)})
+    ]
+    return [*sizes, *trained] if plan.ours else sizes
+
+
+def _patch(path: str) -> dict[str, Any]:
+    """Return a patch that changes what stands at a path."""
+    section, dot, key = path.partition(".")
+    return {section: {key: None} if dot else None}
 
 
 def _point(

@@ -47,7 +47,7 @@ class Limits:
             await self._app(scope, receive, send)
             return
         request = Request(scope)
-        limit = limit_of(request.url.path)
+        limit = limit_of(scope["path"])
         said = request.headers.get("content-length", "")
         length = int(said) if said.isascii() and said.isdigit() else None
         if length is not None and length > limit:

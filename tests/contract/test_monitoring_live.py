@@ -36,6 +36,7 @@ SAMPLE = {
     "verdict": "GO",
     "detector": "stall",
     "severity": "halt",
+    "part": "productive",
 }
 STATES = ("queued", "awaiting_decision", "free", "taken")
 

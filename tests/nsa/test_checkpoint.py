@@ -1,6 +1,7 @@
 import dataclasses
 import errno
 import json
+import resource
 import subprocess
 import sys
 import time
@@ -115,6 +116,19 @@ def test_a_full_disk_is_known_by_its_number() -> None:
             Path("/dev"), {"full": partial(torch.save, {"w": torch.zeros(9999)})}, lambda file: None
         )
     assert full.value.errno == errno.ENOSPC
+
+
+def test_a_disk_that_fills_in_the_midst_of_a_tensor_is_known_by_its_number(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as full:
+            write_sealed(
+                tmp_path, {"w": partial(torch.save, {"w": torch.zeros(200_000)})}, lambda file: None
+            )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert full.value.errno == errno.EFBIG
 
 
 _SAVE_TWICE = """

@@ -175,6 +175,10 @@ def test_a_checkpoint_of_another_model_is_refused(plane: Plane, tmp_path: Path) 
     assert "other work" in said
     assert "layers" in said
     assert f"{experiment}:sanity@0 begins it anew" in said
+    for name, value in (("seed", 7), ("attention.w", 32), ("batch.global_seqs", 8)):
+        unlike = {"phases.sanity.steps": 30, f"train.{name}": value}
+        said = refused(plane, f"{experiment}:sanity", set=unlike)
+        assert f"other work than in {experiment} ({name})" in said
     plane.submit(origin=f"{experiment}:sanity@0", set=other)
     assert plane.next_order(worker).resume_from is None
 

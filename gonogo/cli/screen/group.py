@@ -23,7 +23,10 @@ TOPICS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Judge, without a service", ("judge", "replay", "verify", "simulate")),
     (
         "Prepare and look after",
-        ("plans", "flags", "doctor", "serve", "worker", "keys", "db", "backup", "restore", "prune"),
+        (
+            "plans", "flags", "doctor", "serve", "worker", "keys", "db", "backup", "restore",
+            "prune", "render",
+        ),
     ),
 )  # fmt: skip
 """Commands in the order of the help; one that is in no topic comes last, under `More`."""

@@ -3,6 +3,9 @@
 A rerun begins at the last checkpoint before the failure, from step 1 where there is none, and ends
 soon after the step that failed: by then the failure has come again, or it has not. What it says of
 the gate is nothing: that is for the run in which the phase then goes on to its last step.
+
+No checkpoint goes on with other data (`nsa.resume` refuses it), and the step that failed says
+nothing of them: such a rerun begins at step 1, and answers so many steps after that.
 """
 
 from collections.abc import Mapping
@@ -13,6 +16,7 @@ from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import Detector, OutcomeClass
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.action import Action, ActionKind, Attempt
+from gonogo.judge.gate.history import is_isolating
 
 HANGS = frozenset({Detector.STALL, Detector.ALIVE_LOST, Detector.SECTION_DEADLINE})
 
@@ -22,11 +26,21 @@ GRADUAL_STEPS = 500
 """The same of what is seen over many steps: slow, starved, diverging, leaking."""
 SUDDEN = HANGS | {Detector.NON_FINITE, Detector.PROCESS_DEATH, Detector.NO_FIRST_HEARTBEAT}
 
-_KEPT_BY = frozenset({"dtype", "engine", "optim", "data", "parallel"})
-"""What a training configuration may change and still go on from a checkpoint made without."""
+_ANY: frozenset[str] = frozenset()
+_KEPT_BY: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(("config", "dtype", "engine", "eval", "optim", "parallel", "steps"), _ANY),
+    "attention": frozenset({"backend"}),
+    "batch": frozenset({"accumulate"}),
+    "loader": frozenset({"batch_limit_s", "cache_gb", "first_batch_limit_s"}),
+    "model": frozenset({"gradient_checkpointing"}),
+}
+"""What a training configuration may change (of a section: all, or these keys) and still go on from
+a checkpoint made without; as `nsa.resume` has it."""
 
 
-def answered_by(plan: Plan, phase: str, failed: Attempt) -> int | None:
+def answered_by(
+    plan: Plan, phase: str, failed: Attempt, change: Mapping[str, Any] | None = None
+) -> int | None:
     """Return the last step of a rerun that shows whether a failure comes again.
 
     None: the phase's own last step, because the failure was of the whole phase, the program is not
@@ -35,7 +49,8 @@ def answered_by(plan: Plan, phase: str, failed: Attempt) -> int | None:
     if failed.outcome.klass is OutcomeClass.SUCCESS or failed.step is None or not plan.ours:
         return None
     sudden = failed.detector is None or failed.detector in SUDDEN
-    until = failed.step + (SUDDEN_STEPS if sudden else GRADUAL_STEPS)
+    since = 0 if is_isolating(change) else failed.step
+    until = since + (SUDDEN_STEPS if sudden else GRADUAL_STEPS)
     return until if until < plan.phase(phase).steps else None
 
 
@@ -57,7 +72,7 @@ def rerun(
         resume=ended_early and failed.step is not None and keeps_checkpoints(plan, change),
         resume_of=failed.run,
         before=failed.step,
-        until=answered_by(plan, phase, failed),
+        until=answered_by(plan, phase, failed, change),
         change=change,
     )
 
@@ -82,9 +97,14 @@ def keeps_checkpoints(plan: Plan, change: Mapping[str, Any] | None) -> bool:
     train = dict(found.get("train") or {})
     if not plan.ours:
         return not train and not found.get("workload")
-    model, batch = dict(train.pop("model", {})), dict(train.pop("batch", {}))
-    same = set(model) <= {"gradient_checkpointing"} and set(batch) <= {"accumulate"}
-    return same and set(train) <= _KEPT_BY
+    return all(_keeps(name, value) for name, value in train.items())
+
+
+def _keeps(name: str, value: Any) -> bool:
+    keys = _KEPT_BY.get(name)
+    if keys is None or not isinstance(value, Mapping):
+        return keys == _ANY
+    return keys == _ANY or set(value) <= keys
 
 
 def _latest_start(plan: Plan, phase: str) -> int | None:

@@ -78,6 +78,8 @@ class RankStream:
     pace: StepPace = field(default_factory=StepPace)
     section_times: tuple[tuple[str, float], ...] = ()
     """Durations of the last checkpoint and eval sections, on the rank's own clock."""
+    saved_s: tuple[float, ...] = ()
+    """What the last checkpoints took as their lines say it: writing goes on beside later steps."""
     section_began: float = 0.0
     """When the section began, on the rank's own clock."""
     done: bool = False
@@ -277,6 +279,8 @@ def _remember(stream: RankStream, beat: Heartbeat, mono: float) -> None:
         stream.done, stream.done_mono = True, mono
     elif beat.msg == Msg.HALT_SEEN:
         stream.halt_seen = True
+    elif beat.msg == Msg.CHECKPOINT and 0.0 < (beat.dt or 0.0) < math.inf:
+        stream.saved_s = (*stream.saved_s[1 - SECTION_SAMPLES :], beat.dt or 0.0)
     if beat.loss is not None:
         stream.loss = beat.loss
     if beat.grad_norm is not None:

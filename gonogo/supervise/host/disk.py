@@ -3,10 +3,13 @@
 Told every `REPEAT_S`, and at once when it changed by more than `CHANGE_RATIO`, so that a disk that
 fills up between two checkpoints is seen before the next one. Whether lines can be written no figure
 tells (a quota, a read-only remount), so a file is tried: while it is refused, and for a minute
-after it, silence of the ranks says nothing of them.
+after it, silence of the ranks says nothing of them. Whether a checkpoint is being written the
+folder tells, where drafts have names with a dot: a rank that writes beside its steps says nothing.
 """
 
 import os
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,8 @@ REPEAT_S = 5.0
 CHANGE_RATIO = 0.05
 REFUSED_FOR_S = 60.0
 """Lines that could not be written may still be on their way for so long."""
+GREW_WITHIN_S = 60.0
+"""A draft in which nothing was written for so long was left behind, or waits for a disk."""
 TRIED_NAME = ".room"
 TRIED_BYTES = 4096
 MB = 2**20
@@ -25,7 +30,7 @@ class Disk:
     """The source `disk`.
 
     Args:
-        path: any directory of the file system.
+        path: the run directory, or any directory of its file system.
     """
 
     kind = "disk"
@@ -55,6 +60,7 @@ class Disk:
             total_mb=round(found.f_blocks * found.f_frsize / MB, 3),
             errors=self._errors,
             refused=self._is_refused(now),
+            saving=self._is_saving(),
         )
         if now < self._told_at + REPEAT_S and not self._has_changed(seen):
             return None
@@ -66,7 +72,7 @@ class Disk:
 
     def _has_changed(self, seen: DiskSeen) -> bool:
         told = self._told
-        if told is None or told.refused != seen.refused:
+        if told is None or (told.refused, told.saving) != (seen.refused, seen.saving):
             return True
         return abs(seen.free_mb - told.free_mb) > CHANGE_RATIO * told.free_mb
 
@@ -77,6 +83,15 @@ class Disk:
             if not self._takes_a_write():
                 self._refused_at = now
         return now - self._refused_at < REFUSED_FOR_S
+
+    def _is_saving(self) -> bool:
+        """Say whether a checkpoint's draft is there in which something was written just now."""
+        latest = 0.0
+        for folder in (self._path / "checkpoints").glob(".*.draft"):
+            for path in (folder, *folder.glob("*")):
+                with suppress(OSError):
+                    latest = max(latest, path.stat().st_mtime)
+        return abs(time.time() - latest) < GREW_WITHIN_S
 
     def _takes_a_write(self) -> bool:
         path = self._path / TRIED_NAME

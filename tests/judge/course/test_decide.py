@@ -417,7 +417,8 @@ def test_a_slow_loader_is_held_against_synthetic_data_alone_which_passes_no_phas
     again = answered("NO_GO", until=700)
     action = after(slow, again, plan=plan)
     assert action.change == {"train": {"data": "synthetic"}}
-    action = after(slow, again, answered("GO", action.change, until=700), plan=plan)
+    assert (action.resume, action.until) == (False, 500)  # no checkpoint goes on with other data
+    action = after(slow, again, answered("GO", action.change, until=500), plan=plan)
     assert (action.kind, action.verdict) == ("finish", "NO_GO")
     assert action.history is not None
     (row,) = history_criteria(action.history)

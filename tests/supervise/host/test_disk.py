@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from gonogo.contract.observation import disk_in
 from gonogo.contract.tick import Tick
-from gonogo.supervise.host.disk import REFUSED_FOR_S, REPEAT_S, Disk
+from gonogo.supervise.host.disk import GREW_WITHIN_S, REFUSED_FOR_S, REPEAT_S, Disk
 from gonogo.supervise.watcher.observing import Observations
 
 
@@ -33,7 +34,30 @@ def test_room_is_what_the_file_system_says(small: Path) -> None:
         "total_mb": 2.0,
         "errors": 0,
         "refused": False,
+        "saving": False,
     }
+
+
+def test_a_checkpoint_is_being_written_while_its_draft_grows(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    draft = tmp_path / "checkpoints" / ".step_000020.draft"
+
+    def saving(now: float) -> bool:
+        seen = disk.look(now)
+        assert seen is not None
+        return bool(seen["saving"])
+
+    assert not saving(0.0)
+    draft.mkdir(parents=True)
+    (draft / "model.pt").write_bytes(b"x")
+    assert saving(1.0)  # told at once
+    long_ago = time.time() - 2 * GREW_WITHIN_S
+    for path in (draft / "model.pt", draft):
+        os.utime(path, (long_ago, long_ago))
+    assert not saving(2.0)
+    (draft / "optimizer.pt").write_bytes(b"x")
+    draft.rename(draft.with_name("step_000020"))
+    assert not saving(2.0 + REPEAT_S)
 
 
 def test_it_is_told_again_when_it_changed_and_every_five_seconds(small: Path) -> None:

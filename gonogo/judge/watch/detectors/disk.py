@@ -91,7 +91,8 @@ class Disk(Detector[Room]):
             own = replace(own, warned=True)
             findings.append(self._finding(own, seen, tick, view, Severity.WARN, warn_mb))
         least_mb = settings.halt_checkpoints * size_mb if size_mb is not None else None
-        if least_mb is None or seen.free_mb >= least_mb or _is_saving(view):
+        saving = seen.saving or _is_saving(view)
+        if least_mb is None or seen.free_mb >= least_mb or saving:
             return replace(own, short_since=None), findings
         since = tick.mono if own.short_since is None else own.short_since
         own = replace(own, short_since=since)

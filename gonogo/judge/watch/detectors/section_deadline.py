@@ -76,8 +76,16 @@ def since(stream: RankStream) -> float:
     return max(stream.section_mono, stream.advanced_mono)
 
 
-def limit_of(run: Run, stream: RankStream, name: str, deadline: Deadline, m: float | None) -> Limit:
-    """Return the larger of the fixed limit and the multiple of the section's or step's median."""
+def limit_of(
+    view: View, stream: RankStream, name: str, deadline: Deadline, m: float | None
+) -> Limit:
+    """Return the larger of the fixed limit and the multiple of the section's or step's median.
+
+    Of a checkpoint that is written beside later steps its line says what it took, on the rank that
+    writes it; whoever waits for one, at the end or before the next, waits for all of that.
+    """
+    run = view.run
+    saved_s = [took_s for row in view.streams.values() for took_s in row.saved_s]
     source = run.source(f"section_deadline.{name}.halt_s")
     if name == Section.DATA and not stream.completed_steps and source is Source.DEFAULT:
         first_s = run.watch.no_first_heartbeat.first_step_s
@@ -87,6 +95,8 @@ def limit_of(run: Run, stream: RankStream, name: str, deadline: Deadline, m: flo
         if computing.seconds > deadline.halt_s:
             return computing
     times_s = [took_s for section, took_s in stream.section_times if section == name]
+    if name == Section.CHECKPOINT and saved_s:
+        times_s = [max(statistics.median(saved_s), statistics.median(times_s or saved_s))]
     if deadline.halt_x is not None and times_s:
         adaptive_s = deadline.halt_x * statistics.median(times_s)
         if adaptive_s > deadline.halt_s:
@@ -116,10 +126,11 @@ def _finding(
     )
 
 
-def limit_of_cycle(run: Run, stream: RankStream, m: float | None) -> Limit:
+def limit_of_cycle(view: View, stream: RankStream, m: float | None) -> Limit:
     """Return how long a rank may go without ending a step, in whatever sections."""
+    run = view.run
     settings = run.watch.section_deadline
-    each = [limit_of(run, stream, *deadline_of(settings, name), m).seconds for name in _NAMES]
+    each = [limit_of(view, stream, *deadline_of(settings, name), m).seconds for name in _NAMES]
     each.append(stall.limits(run, stream, m)[1].seconds)
     if not stream.completed_steps:
         start = run.watch.no_first_heartbeat
@@ -146,7 +157,7 @@ def _cycling(view: View, tick: Tick, culprit: Culprit, streams: list[RankStream]
     elapsed_s = tick.mono - stream.still_mono
     if not stream.labelled or elapsed_s <= view.run.watch.section_deadline.eval.halt_s:
         return []
-    limit = limit_of_cycle(view.run, stream, m)
+    limit = limit_of_cycle(view, stream, m)
     if elapsed_s <= limit.seconds or not view.testified(streams, stream, tick.mono):
         return []
     return [
@@ -223,7 +234,7 @@ class SectionDeadline(Detector[None]):
     )
     version = 2
     """2: no rank is named where nothing tells them apart; a limit for going round without a step,
-    and for not exiting."""
+    and for not exiting; a checkpoint takes what its line says, where that is longer."""
     ticks = True
     deadline = True
 
@@ -250,7 +261,7 @@ class SectionDeadline(Detector[None]):
             source = view.run.source(f"section_deadline.{name}.suspect_s")
             suspect = Limit(seconds=deadline.suspect_s, source=source)
             findings.append(_finding(view, tick, culprit, Severity.SUSPECT, elapsed_s, suspect))
-        halt = limit_of(view.run, stream, name, deadline, view.median_step_s())
+        halt = limit_of(view, stream, name, deadline, view.median_step_s())
         if elapsed_s > halt.seconds and view.testified(streams, stream, tick.mono):
             findings.append(_finding(view, tick, culprit, Severity.HALT, elapsed_s, halt))
         else:

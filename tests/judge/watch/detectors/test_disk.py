@@ -108,6 +108,16 @@ def test_room_that_is_short_while_a_checkpoint_is_written_is_no_shortage() -> No
     assert of_disk(watch(world.steps(2))) == [("warn", 5_000.0)]
 
 
+def test_room_that_is_short_while_one_is_written_beside_the_steps_is_no_shortage() -> None:
+    world = steps_with_room(1_500)
+    for _ in range(5):
+        world.steps(10)
+        tell(world, disk={**disk(400), "saving": True})
+    world.steps(10)
+    tell(world, disk=disk(1_400))
+    assert of_disk(watch(world.steps(2))) == [("warn", 5_000.0)]
+
+
 def test_a_run_that_has_ended_its_last_step_is_left_alone() -> None:
     world = World(host_order(steps=20)).boot().steps(10)
     tell(world, checkpoints=[checkpoint(10)])

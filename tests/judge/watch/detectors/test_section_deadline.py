@@ -195,6 +195,17 @@ def test_the_median_of_a_section_is_its_own(
     assert halts(look(SectionDeadline, [rank])) == [limit]
 
 
+def test_who_waits_for_a_checkpoint_that_another_rank_writes_has_what_such_a_one_takes() -> None:
+    world = World(order_of({}, steps=42), alive_every_s=5).boot().steps(40)
+    world.ranks[0].say("checkpoint", dt=700.0)
+    world.ranks[1].say("checkpoint", dt=0.0)
+    world.pause("checkpoint", 0.1).pause("checkpoint", 800.0).steps(1)
+    assert watch(world, interval_s=1.0).halts == []
+    world.pause("checkpoint", 7010.0)
+    (halt,) = watch(world, interval_s=2.0).halts
+    assert (halt.threshold, halt.source) == (7000.0, Source.ADAPTIVE)
+
+
 @pytest.mark.parametrize(
     ("section", "settings", "told"),
     [
