@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Rejected
 
 
@@ -140,6 +141,12 @@ TABLE: tuple[Setting, ...] = (
         ("worker", "supervise"),
         "path",
     ),
+    Setting(
+        "GONOGO_ENGINE",
+        "local",
+        "who starts the worker's runs: local (itself, on its host) | slurm (docs/clusters.md)",
+        ("cli", "worker"),
+    ),
     Setting("GONOGO_REQUIRE", "", "components whose tests must not be skipped", ("tests",), "list"),
     Setting(
         "GONOGO_RUN",
@@ -195,6 +202,19 @@ def _value(row: Setting, environ: Mapping[str, str]) -> str | None:
 def home_of(values: Mapping[str, str | None]) -> Path:
     """Return GONOGO_HOME as an absolute path."""
     return Path(values["GONOGO_HOME"] or "~/.gonogo").expanduser().absolute()
+
+
+def parse_engine(text: str) -> EngineName:
+    """Return the engine that GONOGO_ENGINE names.
+
+    Raises:
+        Rejected: there is none of that name.
+    """
+    try:
+        return EngineName(text)
+    except ValueError as error:
+        known = ", ".join(EngineName)
+        raise Rejected(f"GONOGO_ENGINE={text}; expected one of {known}") from error
 
 
 def load_key(home: Path) -> str | None:

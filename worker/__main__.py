@@ -17,15 +17,20 @@ import sys
 import threading
 import time
 
+from gonogo.contract.cluster import EngineName, SlurmCluster
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.planning.resolve import checkout_root
 from worker.desk.desk import Desk
 from worker.desk.job import REQUESTS
 from worker.desk.rounds import Stopping, end_runs, make_rounds
+from worker.desk.submitting import Submitting
 from worker.desk.waker import start_listening
+from worker.engine.nodes_environ import nodes_environ
+from worker.engine.slurm import Slurm
+from worker.host.claim_book import ClaimBook
 from worker.host.host_probe import ProbeStore
 from worker.host.machine import load_machine_id
-from worker.host.slots import Slots, find_slots
+from worker.host.slots import Slots, find_places, find_slots
 from worker.host.worker_number import take_worker_number
 from worker.metrics.exporter import announce_exporter
 from worker.settings import OnStop, Settings, load_settings, worker_name
@@ -37,13 +42,7 @@ def main() -> int:
     """Run the worker; see the module's text for the exit codes."""
     try:
         settings = load_settings()
-        slots = find_slots(
-            settings.home,
-            wanted=settings.devices,
-            environ=settings.inherited,
-            script=settings.devices_script,
-            locks=settings.locks,
-        )
+        slots = _slots_of(settings)
     except Rejected as error:
         print(f"gonogo worker: {error.detail}", file=sys.stderr)
         return 2
@@ -77,6 +76,7 @@ def work(
     """Make rounds until told to stop, then do with the runs what the settings say."""
     parent = os.getppid()  # one that died told us nothing: its runs go on
     desk = Desk(
+        submitting=_submitting(settings, machine),
         settings=settings,
         name=name,
         machine=machine,
@@ -84,7 +84,8 @@ def work(
         probes=ProbeStore(settings.home, checkout_root(), settings.inherited),
         metrics_url=announce_exporter(settings, machine, slots),
     )
-    desk.probes.start(desk.free())
+    if desk.submitting is None:  # a login node is not measured
+        desk.probes.start(desk.free())
     listening = threading.Event()
     start_listening(settings.redis_url, listening)
     _log.info("%s: %s", name, slots.describe(), extra={"action": "worker_started"})
@@ -96,6 +97,37 @@ def work(
         end_runs(desk, stopping, now=time.time())
     desk.close()
     _log.info("%s stopped", name, extra={"action": "worker_stopped"})
+
+
+def _slots_of(settings: Settings) -> Slots:
+    """Return the worker's slots; those of an engine are numbers.
+
+    Raises:
+        Rejected: not such devices.
+        Unavailable: the driver does not say which there are.
+    """
+    if settings.engine is not EngineName.LOCAL:
+        return find_places(settings.home, settings.devices)
+    return find_slots(
+        settings.home,
+        wanted=settings.devices,
+        environ=settings.inherited,
+        script=settings.devices_script,
+        locks=settings.locks,
+    )
+
+
+def _submitting(settings: Settings, machine: str) -> Submitting | None:
+    """Return what hands runs to the engine; None: the worker starts them itself."""
+    if settings.engine is EngineName.LOCAL:
+        return None
+    return Submitting(
+        engine=Slurm(settings.runs, SlurmCluster(), nodes_environ(settings)),
+        name=settings.engine,
+        runs=settings.runs,
+        machine=machine,
+        book=ClaimBook(settings.home),
+    )
 
 
 def _start_logging(level: str) -> None:

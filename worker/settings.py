@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Rejected
 from gonogo.planning.resolve import checkout_root
-from gonogo.settings import home_of, known_names, load_key, read
+from gonogo.settings import home_of, known_names, load_key, parse_engine, read
 from gonogo.systemd import NAMES, Notifier, load_notifier
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -46,6 +47,7 @@ class Settings:
     allow_env: tuple[str, ...] = ()
     """Names that plans may set, besides the listed ones."""
     on_stop: OnStop
+    engine: EngineName = EngineName.LOCAL
     host: str
     notifier: Notifier = field(default_factory=Notifier)
     inherited: Mapping[str, str] = field(repr=False)
@@ -89,6 +91,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         allow=_words(values["GONOGO_WORKER_ALLOW"]),
         allow_env=_words(values["GONOGO_WORKER_ALLOW_ENV"]),
         on_stop=_parse_on_stop(values["GONOGO_WORKER_ON_STOP"] or "leave"),
+        engine=parse_engine(values["GONOGO_ENGINE"] or "local"),
         host=socket.gethostname(),
         notifier=load_notifier(source, os.getpid()),
         inherited=source,

@@ -14,21 +14,31 @@ from gonogo.cli.exits import Exit
 from gonogo.cli.output import err, out, print_json
 from gonogo.cli.settings import load_settings
 from gonogo.cli.stack import Stack
+from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import GonogoError
 
+_LOOPBACK = "127.0.0.1"
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")]
 CHECKPOINT_GRACE_S = 600.0
 
 
 def up(
-    host: Host = "127.0.0.1",
+    host: Host = _LOOPBACK,
     port: Port = 8750,
+    engine: Annotated[
+        EngineName | None,
+        typer.Option(help="Who starts runs: this host, or a scheduler (default: GONOGO_ENGINE)."),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON line when ready.")
     ] = False,
 ) -> None:
     """Run everything here: embedded server, service and one worker, each restarted when it dies."""
+    settings = load_settings()
+    engine = engine or settings.engine
+    if engine is not EngineName.LOCAL and host == _LOOPBACK:
+        host = "0.0.0.0"  # the runs' hosts have to reach it
     asked = threading.Event()
     now = threading.Event()
 
@@ -38,7 +48,7 @@ def up(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
-    stack = Stack(settings=load_settings(), host=host, port=port, say=_say)
+    stack = Stack(settings=settings, host=host, port=port, engine=engine, say=_say)
     with stack:
         _announce(stack, as_json)
         while not asked.wait(0.2):

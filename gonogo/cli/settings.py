@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gonogo.cli.reach.locate import Located, key_refused, locate_service
+from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import NotAllowed
-from gonogo.settings import home_of, load_key, read
+from gonogo.settings import home_of, load_key, parse_engine, read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,8 @@ class Settings:
     redis_url: str | None = field(repr=False)
     locks: Path | None = None
     """The host's folder of device locks; None = the usual one."""
+    engine: EngineName = EngineName.LOCAL
+    """Who starts the runs of the worker of `up`."""
     inherited: Mapping[str, str] = field(repr=False)
     """The whole environment, for the processes that `up` and `demo` start."""
 
@@ -58,6 +61,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         service=locate_service(source.get("GONOGO_URL"), home, values["GONOGO_URL"] or ""),
         api_key=values["GONOGO_API_KEY"],
         redis_url=values["REDIS_URL"],
+        engine=parse_engine(values["GONOGO_ENGINE"] or "local"),
         locks=Path(values["GONOGO_LOCKS"]).expanduser() if values["GONOGO_LOCKS"] else None,
         inherited=source,
     )

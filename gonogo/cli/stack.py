@@ -24,6 +24,7 @@ import httpx
 
 from gonogo.cli.checkout import application_argv, application_env
 from gonogo.cli.settings import Settings
+from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Conflict, Rejected, Unavailable
 from gonogo.planning.resolve import checkout_root
 from gonogo.supervise.processes import die_with_parent
@@ -138,6 +139,8 @@ class Stack:
     settings: Settings
     host: str = "127.0.0.1"
     port: int = 8750
+    engine: EngineName = EngineName.LOCAL
+    """Who starts the worker's runs; one on other hosts has to reach the service."""
     say: Callable[[str], None] = lambda text: None
     """Takes what is waited for while it starts, a sentence each."""
     children: list[Child] = field(default_factory=list)
@@ -148,6 +151,12 @@ class Stack:
         """Address of the control plane."""
         host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host
         return f"http://{host}:{self.port}"
+
+    @property
+    def url_of_nodes(self) -> str:
+        """Address at which the runs' hosts reach the control plane."""
+        everywhere = self.host in ("0.0.0.0", "::") and self.engine is not EngineName.LOCAL
+        return f"http://{socket.gethostname()}:{self.port}" if everywhere else self.url
 
     @property
     def home(self) -> Path:
@@ -194,6 +203,8 @@ class Stack:
         worker_env = {
             **env,
             "GONOGO_API_KEY": worker_key,
+            "GONOGO_ENGINE": self.engine.value,
+            "GONOGO_URL": self.url_of_nodes,
             "GONOGO_WORKER_ON_STOP": env.get("GONOGO_WORKER_ON_STOP", "checkpoint"),
         }
         self.say("starting the worker: it looks at its devices, then takes what is queued")

@@ -30,13 +30,16 @@ _UNENDED_NAME = ".unended"
 _log = logging.getLogger(__name__)
 
 
-def end_lost(run_dir: RunDir, order: Order, now: float) -> ExitRecord | None:
+def end_lost(
+    run_dir: RunDir, order: Order, now: float, *, proof: str | None = None
+) -> ExitRecord | None:
     """End what is left of a lost run and record it; None when something cannot be ended.
 
     Args:
         run_dir: its directory, which has no exit.json.
         order: its order.
         now: Unix seconds.
+        proof: why nothing of it is left on other hosts, where it had any.
     """
     left = describe(end_marked(order.run, _known(run_dir.path)))
     if left and not _is_long_unended(run_dir.path, now):
@@ -44,6 +47,7 @@ def end_lost(run_dir: RunDir, order: Order, now: float) -> ExitRecord | None:
         return None
     launched = (run_dir.path / "keeper.json").exists()
     text = "the keeper was lost" if launched else "the worker was lost before the launch"
+    text = text if proof is None else f"{text}: {proof}"
     reason = OutcomeCode.KEEPER_LOST
     record = build_infra_exit(run_dir, order, reason=reason, text=text, now=now, left=left)
     Reserve(run_dir.path).write(partial(save_json, run_dir.exit, record.wire()))

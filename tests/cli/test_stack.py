@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -108,3 +109,13 @@ def test_what_is_waited_for_at_the_start_is_said(tmp_path: Path) -> None:
         "starting the service",
         "starting the worker",
     ]
+
+
+def test_hosts_of_a_scheduler_reach_the_service_by_this_host_s_name(tmp_path: Path) -> None:
+    settings = load_settings({"GONOGO_HOME": str(tmp_path), "GONOGO_ENGINE": "slurm"})
+    there = Stack(settings=settings, host="0.0.0.0", engine=settings.engine)
+    assert there.url == "http://127.0.0.1:8750"
+    assert there.url_of_nodes == f"http://{socket.gethostname()}:8750"
+    named = Stack(settings=settings, host="10.0.0.1", engine=settings.engine)
+    assert named.url_of_nodes == "http://10.0.0.1:8750"
+    assert Stack(settings=settings, host="0.0.0.0").url_of_nodes == there.url

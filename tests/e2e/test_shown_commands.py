@@ -115,6 +115,13 @@ NOT_HERE = {
     "pip install './distributions/nsa-attention[hf]'": "tests/nsa/test_distribution.py uses it",
     "python -m nsa.export RUN_DIR exported": "tests/nsa/test_export.py exports",
     "gonogo run -- ft_launcher …": "needs nvidia-resiliency-ext",
+    "gonogo up --engine slurm": "tests/e2e/test_slurm.py has a Slurm",
+    "gonogo submit demo --set workload.nodes=2 --set cluster.slurm.partition=main --wait": (
+        "tests/e2e/test_slurm.py has a Slurm"
+    ),
+    "gonogo submit demo --set workload.nodes=2 --set fault=hang --wait": (
+        "tests/e2e/test_slurm.py has a Slurm"
+    ),
     "python3 docker/make_secrets.py": "tests/contract makes them in a folder of its own",
     "useradd ": "a host's own set-up; tests/contract reads the units",
     "install -d -m 0700 /etc/gonogo": "a host's own set-up",

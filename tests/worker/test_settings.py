@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Rejected
 from worker.settings import OnStop, keeper_environ, load_settings, worker_name
 
@@ -23,6 +24,7 @@ def environ(tmp_path: Path, **more: str) -> dict[str, str]:
         ("GONOGO_WORKER_LABELS", "gpu=,a=b"),
         ("GONOGO_WORKER_ON_STOP", "explode"),
         ("GONOGO_LOG", "loud"),
+        ("GONOGO_ENGINE", "jobset"),
         ("GONOGO_WORKER_LABLES", "a=b"),
     ],
 )
@@ -34,6 +36,7 @@ def test_a_value_that_cannot_be_is_refused_by_name(tmp_path: Path, name: str, va
 def test_defaults_are_those_of_the_table(tmp_path: Path) -> None:
     settings = load_settings(environ(tmp_path))
     assert settings.on_stop is OnStop.LEAVE
+    assert settings.engine is EngineName.LOCAL
     assert settings.metrics_port == 8751
     assert settings.labels == {}
     assert settings.runs == tmp_path / "runs"

@@ -23,9 +23,11 @@ from worker.backoff import Backoff
 from worker.client import ControlPlane
 from worker.desk.launching import KEEPER_MODULE, Launch, Launching
 from worker.desk.reaper import reap
+from worker.desk.submitting import Submitting
+from worker.engine.submission import load_submission
 from worker.host.claim_book import ClaimBook
 from worker.host.host_probe import ProbeStore
-from worker.host.inventory import Inventory
+from worker.host.inventory import Inventory, OpenRun
 from worker.host.slots import Slots
 from worker.settings import Settings, keeper_environ
 from worker.shipping.shipper import Shipper
@@ -49,6 +51,8 @@ class Desk:
     probes: ProbeStore
     metrics_url: str | None = None
     draining: bool = False
+    submitting: Submitting | None = None
+    """Hands what is claimed to an engine; None: this host starts it itself."""
     keeper_module: str = KEEPER_MODULE
     wall: Callable[[], float] = time.time
     """The clock of the records that this worker writes."""
@@ -82,6 +86,10 @@ class Desk:
                 claim = self._claim()
                 if claim is None or claim.order is None:
                     break
+                if self.submitting is not None:
+                    if self.submitting.accept(claim.order, claim.secret, self._shipper):
+                        started.append(claim.order.run)
+                    continue
                 launch = self._launch(claim.order, claim.secret)
                 if launch.keeper is not None:
                     self._rest = REST
@@ -95,6 +103,9 @@ class Desk:
         """Return the devices that no keeper holds and that are fit; none while the host rests."""
         if time.monotonic() < self._rest.not_before:
             return ()
+        if self.submitting is not None:  # nothing is locked here: what is open takes a place
+            taken = len(self._inventory.open_runs())
+            return self.slots.names[: max(0, len(self.slots.names) - taken)]
         return self.slots.free(self.wall())
 
     def close(self) -> None:
@@ -109,21 +120,31 @@ class Desk:
             retry = self._retries.get(run.run, RETRY)
             if run.keeper is not None or now < retry.not_before:
                 continue
-            was_ended = run.ended
-            reaped = reap(run, self._shipper, self.wall())
-            if run.ended and not was_ended:
-                draining = start_draining(
-                    run.path,
-                    home=self.settings.home,
-                    locks=self.slots.locks,
-                    environ=keeper_environ(self.settings, None),
-                )
-                self._children += [] if draining is None else [draining]
+            if load_submission(run.path) is not None:
+                reaped = self.submitting is not None and self.submitting.settle(run, self._shipper)
+                if not reaped and not run.ended:
+                    continue  # it goes on, or is of an engine that this worker cannot ask
+            else:
+                reaped = self._reap(run)
             if reaped:
                 self._retries.pop(run.run, None)
                 self._book.forget(run.run)
             else:
                 self._retries[run.run] = retry.later(time.monotonic())
+
+    def _reap(self, run: OpenRun) -> bool:
+        """End and ship what has no keeper, and have the GPUs that it held proven free."""
+        was_ended = run.ended
+        reaped = reap(run, self._shipper, self.wall())
+        if run.ended and not was_ended:
+            draining = start_draining(
+                run.path,
+                home=self.settings.home,
+                locks=self.slots.locks,
+                environ=keeper_environ(self.settings, None),
+            )
+            self._children += [] if draining is None else [draining]
+        return reaped
 
     def _shipper(self, run_dir: RunDir, order: Order) -> Shipper | None:
         client = self._connect()
@@ -170,6 +191,7 @@ class Desk:
             active=[run.run for run in self._inventory.open_runs()],
             allow=list(self.settings.allow),
             allow_env=list(self.settings.allow_env),
+            engine=self.settings.engine,
             metrics_url=self.metrics_url,
             draining=self.draining,
         )

@@ -77,23 +77,12 @@ class Launching:
             ship: makes the shipper of a directory; None while the control plane cannot be asked.
             free: the devices that nobody holds.
         """
-        if not is_id(order.run, Kind.RUN):
-            _log.error("no run id: %r", order.run, extra={"action": "order_refused"})
+        moved = move_in(
+            order, secret, ship, runs=self.settings.runs, book=self.book, machine=self.machine
+        )
+        if moved is None:
             return Launch()
-        path = self.settings.runs / order.run
-        if not make_room(path, order):
-            _log.warning("%s: given out twice", order.run, extra={"action": "order_repeated"})
-            return Launch()
-        run_dir = RunDir(path)
-        self.book.save(order.run, secret)
-        mark_claimed(path, self.machine, boot_id())
-        save_json(run_dir.order, order.document())
-        shipper = ship(run_dir, order)
-        if shipper is None:
-            return Launch()
-        shipper.report()
-        if shipper.stale:
-            return Launch()
+        run_dir, shipper = moved
         return self._launch(order, run_dir, shipper, free)
 
     def _launch(
@@ -166,6 +155,46 @@ class Launching:
         save_json(run_dir.exit, exit_record.wire())
         _log.error("%s: %s", order.run, exit_record.text, extra={"action": "preflight_failed"})
         shipper.finish(exit_record)
+
+
+def move_in(
+    order: Order,
+    secret: str | None,
+    ship: ShipperOf,
+    *,
+    runs: Path,
+    book: ClaimBook,
+    machine: str,
+    mark: Callable[[Path], None] = lambda path: None,
+) -> tuple[RunDir, Shipper] | None:
+    """Make the directory of a claimed run; None where nothing of it may be started now.
+
+    Args:
+        order: what was claimed.
+        secret: the claim's.
+        ship: makes the shipper of a directory; None while the control plane cannot be asked.
+        runs: folder of the run directories.
+        book: keeps the secret.
+        machine: whose the directory is.
+        mark: writes what else must stand there before the order.
+    """
+    if not is_id(order.run, Kind.RUN):
+        _log.error("no run id: %r", order.run, extra={"action": "order_refused"})
+        return None
+    path = runs / order.run
+    if not make_room(path, order):
+        _log.warning("%s: given out twice", order.run, extra={"action": "order_repeated"})
+        return None
+    run_dir = RunDir(path)
+    book.save(order.run, secret)
+    mark_claimed(path, machine, boot_id())
+    mark(path)
+    save_json(run_dir.order, order.document())
+    shipper = ship(run_dir, order)
+    if shipper is None:
+        return None
+    shipper.report()
+    return None if shipper.stale else (run_dir, shipper)
 
 
 def make_room(path: Path, order: Order) -> bool:

@@ -25,13 +25,17 @@ _log = logging.getLogger(__name__)
 ShipperOf = Callable[[RunDir, Order], Shipper | None]
 
 
-def reap(open_run: OpenRun, ship: ShipperOf, now: float) -> bool:
+End = Callable[[RunDir, Order, float], ExitRecord | None]
+
+
+def reap(open_run: OpenRun, ship: ShipperOf, now: float, *, end: End = end_lost) -> bool:
     """End and ship one run without a living keeper; True when nothing is left to do.
 
     Args:
         open_run: a run of the inventory.
         ship: makes the shipper of a directory; None while the control plane cannot be asked.
         now: Unix seconds.
+        end: writes the end of a run that has no exit.json.
     """
     if open_run.keeper is not None:
         return False
@@ -42,7 +46,7 @@ def reap(open_run: OpenRun, ship: ShipperOf, now: float) -> bool:
         order = _load_order(run_dir)
         if order is None:
             return False
-        exit_record = _load_exit(run_dir) or end_lost(run_dir, order, now)
+        exit_record = _load_exit(run_dir) or end(run_dir, order, now)
         if exit_record is None:
             return False
         shipper = ship(run_dir, order)

@@ -14,7 +14,8 @@ from types import FrameType
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.supervise.end_request import HALT_LIMIT_S, EndRequest, ask_halt, until_after
 from worker.desk.desk import Desk
-from worker.host.inventory import Inventory
+from worker.engine.submission import load_submission
+from worker.host.inventory import Inventory, OpenRun
 
 POLL_S = 2.0
 TICK_S = 0.25
@@ -62,12 +63,13 @@ def make_rounds(desk: Desk, requests: Requests, stopping: Stopping) -> None:
 def end_runs(desk: Desk, stopping: Stopping, *, now: float) -> None:
     """Ask every living run to end with a checkpoint, and wait until all have ended.
 
-    A second signal ends the waiting; the runs end all the same. `now` is in Unix seconds.
+    A second signal ends the waiting; the runs end all the same. What an engine started goes on, and
+    is found again. `now` is in Unix seconds.
     """
     desk.draining = True
     inventory = Inventory(desk.settings.runs, desk.machine)
     keepers = set()
-    for run in inventory.open_runs():
+    for run in _own_runs(inventory):
         if run.keeper is None:
             continue
         # A keeper lives a little longer than its run is open: its last act is to say so.
@@ -79,7 +81,7 @@ def end_runs(desk: Desk, stopping: Stopping, *, now: float) -> None:
     next_at = time.monotonic()
     while time.monotonic() < deadline and stopping.times < 2:
         desk.settings.notifier.live(time.monotonic())
-        keepers |= {run.keeper for run in inventory.open_runs() if run.keeper is not None}
+        keepers |= {run.keeper for run in _own_runs(inventory) if run.keeper is not None}
         if not any(keeper.is_alive() for keeper in keepers):
             break
         if time.monotonic() >= next_at:
@@ -88,6 +90,11 @@ def end_runs(desk: Desk, stopping: Stopping, *, now: float) -> None:
         _answer(_gather(stopping.requests, TICK_S), [])
     if stopping.times < 2:
         _try_round(desk)  # ships what the watchers left
+
+
+def _own_runs(inventory: Inventory) -> list[OpenRun]:
+    """Return the open runs that this host has started itself."""
+    return [run for run in inventory.open_runs() if load_submission(run.path) is None]
 
 
 def build_stop(now: float) -> EndRequest:

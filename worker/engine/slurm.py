@@ -18,6 +18,7 @@ from pathlib import Path
 
 from gonogo.contract.cluster import SlurmCluster
 from gonogo.contract.errors import Rejected, Unavailable
+from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
 from gonogo.supervise.release import own_python
 from worker.engine.engine import Ended, Found, Handle, Running, Unknown
@@ -27,6 +28,8 @@ TERM_BEFORE_S = 120
 """Slurm may send the signal up to a minute earlier; leaving takes a step and a checkpoint."""
 COMMAND_LIMIT_S = 30.0
 _GONE = re.compile(r"[Ii]nvalid job id")
+_LATER = re.compile(r"Unable to contact|Connection|timed out|temporarily|SubmitLimit|submit limit")
+"""What sbatch says when it may take the same job another time."""
 _LIVING = frozenset(
     {"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"}
 )
@@ -55,7 +58,7 @@ class Slurm:
 
     Args:
         runs: folder of the run directories, which all nodes share.
-        cluster: what is asked of Slurm for every job.
+        cluster: what is asked of Slurm for every job, where its plan says nothing else.
         environ: environment of the jobs.
         run: runs a command.
         keeper: module that keeps a run; None: the worker's own.
@@ -80,11 +83,12 @@ class Slurm:
             return self._handle(known.split()[0], order, token)
         script = self._runs / order.run / "slurm.sh"
         script.write_text(build_script(order, token, self._environ, self._keeper))
-        options = build_options(order, token, self._cluster, self._runs / order.run)
+        cluster = lay_over(self._cluster, order)
+        options = build_options(order, token, cluster, self._runs / order.run)
         done = self._run(["sbatch", "--parsable", *options, str(script)])
         if done.returncode != 0:
             said = done.stderr.strip() or done.stdout.strip()
-            if "Unable to contact" in said or "Connection" in said:
+            if _LATER.search(said):
                 raise Unavailable(f"sbatch: {said}")
             raise Rejected(f"Slurm does not take this order: {said}")
         return self._handle(done.stdout.strip().partition(";")[0], order, token)
@@ -131,6 +135,21 @@ class Slurm:
 def job_name(run: str, token: int) -> str:
     """Return what an attempt's job is called: by this one finds whether it was submitted."""
     return f"gonogo-{run}.{token}"
+
+
+def lay_over(cluster: SlurmCluster, order: Order) -> SlurmCluster:
+    """Return what is asked of Slurm for an order: what its plan says, over what holds for all.
+
+    On a profile with devices each rank gets one, where nobody says how many a node has.
+    """
+    own = order.cluster.slurm if order.cluster is not None else None
+    said = {} if own is None else {name: getattr(own, name) for name in own.model_fields_set}
+    found = cluster.model_copy(update=said)
+    profile = hardware_profiles().get(order.profile)
+    counted = found.gres is not None or "gpus-per-node" in found.extra
+    if counted or profile is None or not profile.has_devices:
+        return found
+    return found.model_copy(update={"gres": f"gpu:{order.ranks_per_node}"})
 
 
 def build_options(order: Order, token: int, cluster: SlurmCluster, run_dir: Path) -> list[str]:

@@ -28,6 +28,8 @@ from gonogo.supervise.quarantine import without_quarantined
 _CPUS = re.compile(r"cpu:(\d{1,3})")
 _NUMBERED = re.compile(r"cuda:(\d{1,3})")
 _NONE = ("cpu:0",)
+PLACES = 32
+"""How many runs a worker hands to a scheduler at once, where nobody says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +100,24 @@ def find_slots(
         locks=DeviceLocks(home=home, shared=shared),
         shown=shown,
     )
+
+
+def find_places(home: Path, wanted: str | None) -> Slots:
+    """Return the slots of a worker whose engine finds the devices: how many runs it may have there.
+
+    Args:
+        home: GONOGO_HOME.
+        wanted: `cpu:N` for N runs; None for PLACES.
+
+    Raises:
+        Rejected: it names devices, of which the engine's hosts have their own.
+    """
+    names = _cpu_slots(f"cpu:{PLACES}" if wanted is None else wanted)
+    if not names:
+        raise Rejected(
+            f"GONOGO_WORKER_DEVICES={wanted}; expected cpu:N, how many runs its engine may have"
+        )
+    return Slots(home=home, names=names, locks=DeviceLocks(home=home))
 
 
 def choose_devices(order: Order, free: Sequence[str]) -> tuple[str, ...] | None:

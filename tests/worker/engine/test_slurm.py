@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from gonogo.contract.cluster import SlurmCluster
+from gonogo.contract.cluster import ClusterRequest, SlurmCluster
 from gonogo.contract.errors import Rejected, Unavailable
 from tests.supervise.orders import make_order
 from worker.engine.engine import Ended, Handle, Running, Unknown
@@ -19,6 +19,7 @@ from worker.engine.slurm import (
     build_script,
     job_name,
     judge_job,
+    lay_over,
     parse_fields,
 )
 
@@ -152,3 +153,26 @@ def test_refusal_is_told_from_a_controller_that_is_away(
 def test_job_that_slurm_does_not_know_or_tell_is_unknown(tmp_path: Path, said: str) -> None:
     engine = Slurm(tmp_path, SlurmCluster(), {}, Answers(scontrol=(1, "", said)))
     assert isinstance(engine.find(HANDLE), Unknown)
+
+
+def test_what_a_plan_asks_for_lies_over_what_holds_for_every_job() -> None:
+    usual = SlurmCluster(partition="main", account="lab")
+    own = ClusterRequest(slurm=SlurmCluster(partition="gpu", time_limit="30"))
+    found = lay_over(usual, make_order(cluster=own))
+    assert found == SlurmCluster(partition="gpu", account="lab", time_limit="30")
+    assert lay_over(usual, make_order()) == usual
+
+
+def test_each_rank_gets_a_gpu_where_nobody_says_how_many() -> None:
+    order = make_order(nodes=2, world_size=8, profile="h100")
+    assert lay_over(SlurmCluster(), order).gres == "gpu:4"
+    for said in (SlurmCluster(gres="gpu:h100:8"), SlurmCluster(extra={"gpus-per-node": "8"})):
+        assert lay_over(said, order) == said
+
+
+def test_a_job_that_slurm_would_take_another_time_is_not_refused(tmp_path: Path) -> None:
+    (tmp_path / ORDER.run).mkdir()
+    said = "sbatch: error: Job violates accounting/QOS policy (job submit limit)"
+    engine = Slurm(tmp_path, SlurmCluster(), {}, Answers(sbatch=(1, "", said)))
+    with pytest.raises(Unavailable, match="submit limit"):
+        engine.submit(ORDER, 7)

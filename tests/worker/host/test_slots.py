@@ -16,7 +16,7 @@ from gonogo.supervise.locks import DeviceLocks, holding, is_locked, open_host_fo
 from gonogo.supervise.quarantine import quarantine
 from tests.supervise.orders import make_order
 from worker.host import slots
-from worker.host.slots import Slots, choose_devices, find_slots
+from worker.host.slots import PLACES, Slots, choose_devices, find_places, find_slots
 
 ROWS = [DeviceListed(uuid=f"GPU-{mark}", index=n, name="H200") for n, mark in enumerate("abc")]
 
@@ -184,3 +184,12 @@ def test_a_gpu_run_takes_a_device_a_rank_and_a_cpu_run_one_slot(
     assert choose_devices(make_order(profile=profile, world_size=ranks), free) == expected
     if profile != "cpu":
         assert (most_ranks(free) >= ranks) is (expected is not None), "what the service counts"
+
+
+def test_a_scheduler_s_runs_take_numbered_places_and_no_devices_of_this_host(
+    tmp_path: Path,
+) -> None:
+    assert len(find_places(tmp_path, None).names) == PLACES
+    assert find_places(tmp_path, "cpu:2").names == ("cpu:0", "cpu:1")
+    with pytest.raises(Rejected, match="how many runs"):
+        find_places(tmp_path, "GPU-1")

@@ -1,0 +1,271 @@
+"""Is a run handed to its engine once, and ended only by what is proven?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from gonogo.contract.cluster import EngineName
+from gonogo.contract.errors import Rejected, Unavailable
+from gonogo.contract.order import Order
+from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.contract.records import ExitRecord
+from gonogo.rundir import RunDir, load_record, save_json
+from gonogo.supervise.durable import load_json
+from gonogo.supervise.locks import DeviceLocks
+from gonogo.supervise.node_record import exit_path, proof_of_loss
+from gonogo.supervise.processes import boot_id, find_process
+from tests.supervise.orders import completed, make_order
+from tests.worker.control_plane import KEY, FakeControlPlane, serving
+from worker.desk.desk import Desk
+from worker.desk.rounds import Stopping, end_runs
+from worker.desk.submitting import Submitting
+from worker.engine.engine import Ended, Found, Handle, Running, Unknown
+from worker.engine.submission import load_submission
+from worker.host.claim_book import ClaimBook
+from worker.host.host_probe import ProbeStore
+from worker.host.slots import Slots
+from worker.settings import load_settings
+
+PENDING = Running(text="Slurm: PENDING, Resources", waits=True)
+RUNNING = Running(text="Slurm: RUNNING on node[1-2]")
+ENDED = Ended(proof="Slurm: job 1 is FAILED, and node1, node2 answers")
+UNKNOWN = Unknown(text="scontrol: Unable to contact slurm controller")
+
+
+@dataclass
+class Scheduler:
+    """An engine that says what it is told to say, and remembers what it was asked."""
+
+    found: Found = PENDING
+    error: Exception | None = None
+    jobs: dict[tuple[str, int], str] = field(default_factory=dict)
+    stopped: list[str] = field(default_factory=list)
+
+    def submit(self, order: Order, token: int) -> Handle:
+        if self.error is not None:
+            raise self.error
+        name = self.jobs.setdefault((order.run, token), str(len(self.jobs) + 1))
+        return Handle(engine="slurm", name=name, run=order.run, token=token)
+
+    def find(self, handle: Handle) -> Found:
+        assert self.jobs[(handle.run, handle.token)] == handle.name
+        return self.found
+
+    def stop(self, handle: Handle) -> None:
+        self.stopped.append(handle.name)
+
+
+@dataclass
+class Room:
+    """A worker of a login node, its control plane and its scheduler."""
+
+    home: Path
+    plane: FakeControlPlane
+    scheduler: Scheduler
+    order: Order
+    desks: list[Desk] = field(default_factory=list)
+
+    def desk(self, engine: str = "slurm") -> Desk:
+        said = {"GONOGO_HOME": str(self.home), "GONOGO_URL": self.plane.url}
+        settings = load_settings({**said, "GONOGO_ENGINE": engine})
+        submitting = Submitting(
+            engine=self.scheduler, name="slurm", runs=settings.runs, machine="a" * 32,
+            book=ClaimBook(self.home), wall=lambda: 50.0, seen_limit_s=0.0,
+            look_every_s=0.0,
+        )  # fmt: skip
+        locks = DeviceLocks(home=self.home)
+        made = Desk(
+            settings=settings,
+            name="w",
+            machine="a" * 32,
+            slots=Slots(home=self.home, names=("cpu:0", "cpu:1"), locks=locks),
+            probes=ProbeStore(self.home, self.home, {}),
+            submitting=submitting if settings.engine is EngineName.SLURM else None,
+            wall=lambda: 50.0,
+        )
+        self.desks.append(made)
+        return made
+
+    @property
+    def run_dir(self) -> RunDir:
+        return RunDir(self.home / "runs" / self.order.run)
+
+    def end(self) -> ExitRecord | None:
+        return load_record(self.run_dir.exit, ExitRecord)
+
+    def states(self) -> list[str]:
+        return self.plane.runs[self.order.run].events()
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Room]:
+    (tmp_path / "worker_key").write_text(KEY)
+    order = make_order(nodes=2, world_size=2)
+    with serving(FakeControlPlane(orders=[order])) as plane:
+        room = Room(home=tmp_path, plane=plane, scheduler=Scheduler(), order=order)
+        yield room
+        for desk in room.desks:
+            desk.close()
+
+
+def test_a_claimed_run_is_submitted_once_whatever_dies_and_takes_a_place(room: Room) -> None:
+    desk = room.desk()
+    assert desk.run_round() == [room.order.run]
+    assert (room.plane.claims[0].engine, room.plane.claims[0].free) == ("slurm", ["cpu:0", "cpu:1"])
+    assert desk.free() == ("cpu:0",)
+    submission = load_submission(room.run_dir.path)
+    assert submission is not None
+    assert submission.name == "1"
+    assert room.states() == ["check"]
+    save_json(room.run_dir.path / "engine.json", {"v": 1, "engine": "slurm", "name": None})
+    again = room.desk()
+    again.run_round()
+    again.run_round()
+    assert list(room.scheduler.jobs.values()) == ["1"]
+    assert load_submission(room.run_dir.path) == submission
+    assert room.end() is None
+
+
+def test_an_engine_that_does_not_answer_is_asked_again(room: Room) -> None:
+    room.scheduler.error = Unavailable("sbatch: Unable to contact slurm controller")
+    desk = room.desk()
+    desk.run_round()
+    assert room.end() is None
+    room.scheduler.error = None
+    desk.run_round()
+    assert list(room.scheduler.jobs.values()) == ["1"]
+
+
+def test_what_the_engine_refuses_has_failed_to_start_and_says_why(room: Room) -> None:
+    room.scheduler.error = Rejected("Slurm does not take this order: invalid partition specified")
+    desk = room.desk()
+    desk.run_round()
+    desk.run_round()
+    end = room.end()
+    assert end is not None
+    assert end.reason is OutcomeCode.START_FAILED
+    assert "invalid partition" in end.text
+    assert room.states()[-1] == "end"
+    assert desk.free() == ("cpu:0", "cpu:1")
+
+
+@pytest.mark.parametrize("found", [PENDING, RUNNING, UNKNOWN], ids=["waits", "runs", "unknown"])
+def test_nothing_is_ended_that_is_not_proven_ended(room: Room, found: Found) -> None:
+    desk = room.desk()
+    room.scheduler.found = found
+    for _ in range(3):
+        desk.run_round()
+    assert room.end() is None
+    assert room.scheduler.stopped == []
+    assert room.plane.claims[-1].active == [room.order.run]
+
+
+def test_an_attempt_that_is_proven_ended_without_a_word_is_lost_and_names_the_proof(
+    room: Room,
+) -> None:
+    desk = room.desk()
+    assert desk.submitting is not None
+    desk.submitting.seen_limit_s = 60.0
+    desk.run_round()
+    save_json(room.run_dir.path / "keeper.json", {"pid": 1, "start_ticks": 1, "boot_id": "other"})
+    save_json(exit_path(room.run_dir.path, 1), {"v": 1, "node": 1})
+    room.scheduler.found = ENDED
+    desk.run_round()
+    assert room.end() is None, "what its node wrote last may not be seen yet"
+    desk.submitting.seen_limit_s = 0.0
+    desk.run_round()
+    end = room.end()
+    assert end is not None
+    assert (end.reason, end.ended_by) == (OutcomeCode.KEEPER_LOST, Actor.INFRA)
+    assert end.text == f"the keeper was lost: {ENDED.proof}"
+    assert proof_of_loss(room.run_dir.path, 0) == f"slurm says: {ENDED.proof}"
+    assert load_json(room.run_dir.path / ".gone_node1.json") is None, "it spoke for itself"
+    assert room.states()[-1] == "end"
+
+
+def test_what_the_attempt_wrote_itself_is_its_end_whatever_the_engine_still_knows(
+    room: Room,
+) -> None:
+    desk = room.desk()
+    desk.run_round()
+    save_json(room.run_dir.exit, completed().wire())
+    room.scheduler.found = RUNNING
+    desk.run_round()
+    assert room.states() == ["check"], "its own watcher ships it"
+    room.scheduler.found = UNKNOWN
+    desk._retries.clear()
+    desk.run_round()
+    assert room.states()[-1] == "end"
+    end = room.end()
+    assert end is not None
+    assert end.reason is OutcomeCode.COMPLETED
+
+
+def test_a_run_that_waits_its_turn_is_cancelled_by_a_person(room: Room) -> None:
+    desk = room.desk()
+    desk.run_round()
+    command = {"kind": "cancel", "reason": "no need", "actor": "ada"}
+    room.plane.runs[room.order.run].command = command
+    desk.run_round()
+    assert room.scheduler.stopped == ["1"]
+    room.scheduler.found = Ended(proof="Slurm: job 1 is CANCELLED, and no node answers")
+    desk.run_round()
+    desk.run_round()
+    end = room.end()
+    assert end is not None
+    assert (end.reason, end.ended_by) == (OutcomeCode.CANCELLED, Actor.OPERATOR)
+    assert end.text == "ada: no need"
+
+
+def test_a_worker_of_this_host_alone_leaves_an_engine_s_run_as_it_is(room: Room) -> None:
+    room.desk().run_round()
+    room.scheduler.found = ENDED
+    local = room.desk("local")
+    local.run_round()
+    local.run_round()
+    assert room.end() is None
+    assert room.plane.claims[-1].active == [room.order.run]
+
+
+def test_a_run_of_a_stale_token_is_not_submitted(room: Room) -> None:
+    room.scheduler.error = Unavailable("sbatch: Unable to contact slurm controller")
+    desk = room.desk()
+    desk.run_round()
+    room.plane.runs[room.order.run].token += 1
+    room.scheduler.error = None
+    desk.run_round()
+    desk.run_round()
+    assert room.scheduler.jobs == {}
+
+
+def test_a_scheduler_is_not_asked_at_every_round(room: Room) -> None:
+    desk = room.desk()
+    assert desk.submitting is not None
+    desk.submitting.look_every_s = 60.0
+    desk.run_round()
+    desk.run_round()
+    room.plane.runs[room.order.run].command = {"kind": "cancel"}
+    desk.run_round()
+    assert room.scheduler.stopped == []
+    desk.submitting.look_every_s = 0.0
+    desk.submitting._look_at.clear()
+    desk.run_round()
+    assert room.scheduler.stopped == ["1"]
+
+
+def test_a_worker_that_stops_leaves_an_engine_s_runs_alone(room: Room) -> None:
+    desk = room.desk()
+    desk.run_round()
+    me = find_process(os.getpid())
+    assert me is not None
+    keeper = {"pid": me.pid, "start_ticks": me.start_ticks, "boot_id": boot_id()}
+    save_json(room.run_dir.path / "keeper.json", keeper)
+    end_runs(desk, Stopping(SimpleQueue()), now=50.0)
+    assert not room.run_dir.halt.exists()
+    assert room.scheduler.stopped == []

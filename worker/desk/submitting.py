@@ -1,0 +1,205 @@
+"""How does a claimed run go to an engine, and what becomes of it there?
+
+Guarantees: an attempt is submitted once, whatever is killed in between. Only the engine's proof
+ends one whose own words are missing: what the engine does not know is left alone, and a person has
+`gonogo takeover`. What an attempt wrote about its end itself (exit.json) goes before everything.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from gonogo.contract.agent import Command, CommandKind
+from gonogo.contract.errors import Rejected, Unavailable
+from gonogo.contract.order import Order
+from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.contract.records import ExitRecord
+from gonogo.rundir import RunDir, save_json
+from gonogo.supervise.end_request import EndRequest, ask_halt, asked_by
+from gonogo.supervise.exit_record import build_refusal
+from gonogo.supervise.lost import build_infra_exit, end_lost
+from gonogo.supervise.node_record import exit_path, gone_path
+from worker.desk.launching import move_in
+from worker.desk.reaper import ShipperOf, reap
+from worker.engine.engine import Ended, Engine, Handle, Running, Unknown
+from worker.engine.submission import load_submission, save_submission
+from worker.host.claim_book import ClaimBook
+from worker.host.inventory import OpenRun
+from worker.shipping.reports import load_or_none
+
+SEEN_LIMIT_S = 60.0
+"""How long a shared file system may take to show here what a node has written last."""
+LOOK_EVERY_S = 5.0
+"""How often an engine is asked about a run; a scheduler serves a whole cluster."""
+_REASON = {
+    CommandKind.HALT: OutcomeCode.HALTED,
+    CommandKind.CANCEL: OutcomeCode.CANCELLED,
+    CommandKind.SUPERSEDE: OutcomeCode.SUPERSEDED,
+}
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Submitting:
+    """Hands runs to an engine, while the worker holds the launch lock."""
+
+    engine: Engine
+    name: str
+    """What the engine is called."""
+    runs: Path
+    machine: str
+    book: ClaimBook
+    wall: Callable[[], float] = time.time
+    seen_limit_s: float = SEEN_LIMIT_S
+    look_every_s: float = LOOK_EVERY_S
+    _ended_at: dict[str, float] = field(default_factory=dict)
+    """Run → when (monotonic clock) its engine first said that it has ended."""
+    _look_at: dict[str, float] = field(default_factory=dict)
+    """Run → when (monotonic clock) its engine is asked about it again."""
+    _said: dict[str, str] = field(default_factory=dict)
+
+    def accept(self, order: Order, secret: str | None, ship: ShipperOf) -> bool:
+        """Make the run's directory and submit it; False where it is not ours to begin."""
+        mark = partial(save_submission, engine=self.name)
+        moved = move_in(
+            order, secret, ship, runs=self.runs, book=self.book, machine=self.machine, mark=mark
+        )
+        if moved is None:
+            return False
+        self._submit(moved[0], order)
+        return True
+
+    def settle(self, run: OpenRun, ship: ShipperOf) -> bool:
+        """Look after a run of the engine; True when nothing is left to do."""
+        done = self._settle(run, ship)
+        if done:
+            for told in (self._ended_at, self._look_at, self._said):
+                told.pop(run.run, None)
+        return done
+
+    def _settle(self, run: OpenRun, ship: ShipperOf) -> bool:
+        run_dir = RunDir(run.path)
+        order, submission = load_or_none(run_dir.order, Order), load_submission(run.path)
+        if order is None or submission is None:
+            return False
+        handle = submission.handle(order)
+        if handle is None and not run.ended:
+            self._submit_again(run_dir, order, ship)
+            return False
+        if handle is None:
+            return reap(run, ship, self.wall())
+        if time.monotonic() < self._look_at.get(run.run, 0.0) and not run.ended:
+            return False
+        self._look_at[run.run] = time.monotonic() + self.look_every_s
+        found = self.engine.find(handle)
+        self._tell(run.run, found)
+        if isinstance(found, Running):
+            self._listen(run_dir, order, handle, ship)
+            return False
+        if run.ended:
+            return reap(run, ship, self.wall())
+        if isinstance(found, Unknown) or not self._is_long_ended(run.run):
+            return False
+        return reap(run, ship, self.wall(), end=partial(end_elsewhere, self.name, found))
+
+    def _submit_again(self, run_dir: RunDir, order: Order, ship: ShipperOf) -> None:
+        """Submit what was not taken, or whose name was not written down, unless it is stale.
+
+        What is to end by now is submitted, too, to be stopped then: nobody else knows whether the
+        engine has it already. Its keeper finds the request and starts nothing.
+        """
+        shipper = ship(run_dir, order)
+        ack = None if shipper is None else shipper.ship(time.monotonic())
+        if ack is None:
+            return
+        if ack.command is not None:
+            ask_halt(run_dir.path, build_request(ack.command, self.wall()))
+        self._submit(run_dir, order)
+
+    def _submit(self, run_dir: RunDir, order: Order) -> None:
+        """Have the attempt started; one that the engine refuses has ended."""
+        try:
+            handle = self.engine.submit(order, order.token)
+        except Unavailable as error:
+            _log.warning("%s waits: %s", order.run, error, extra={"action": "submit_waits"})
+            return
+        except Rejected as error:
+            now, why = self.wall(), OutcomeCode.START_FAILED
+            text = error.detail
+            record = build_infra_exit(run_dir, order, reason=why, text=text, now=now)
+            save_json(run_dir.exit, record.wire())
+            _log.error("%s: %s", order.run, text, extra={"action": "submit_refused"})
+            return
+        save_submission(run_dir.path, self.name, handle.name)
+        text = "%s is %s's job %s"
+        _log.info(text, order.run, self.name, handle.name, extra={"action": "run_submitted"})
+
+    def _listen(self, run_dir: RunDir, order: Order, handle: Handle, ship: ShipperOf) -> None:
+        """Ask for commands while nobody else does: before the run has a keeper."""
+        shipper = None if (run_dir.path / "keeper.json").exists() else ship(run_dir, order)
+        ack = None if shipper is None else shipper.ship(time.monotonic())
+        if ack is None or ack.command is None:
+            return
+        ask_halt(run_dir.path, build_request(ack.command, self.wall()))
+        try:
+            self.engine.stop(handle)
+        except Unavailable as error:
+            _log.warning("%s: %s", order.run, error, extra={"action": "stop_waits"})
+
+    def _is_long_ended(self, run: str) -> bool:
+        """Say whether what the attempt wrote last would have been seen by now."""
+        now = time.monotonic()
+        return now - self._ended_at.setdefault(run, now) >= self.seen_limit_s
+
+    def _tell(self, run: str, found: Running | Ended | Unknown) -> None:
+        """Log what the engine says, when it says something else."""
+        text = found.proof if isinstance(found, Ended) else found.text
+        if self._said.get(run) != text:
+            self._said[run] = text
+            _log.info("%s: %s", run, text, extra={"action": "engine_says"})
+
+
+def build_request(command: Command, now: float) -> EndRequest:
+    """Return what a command asks of a run that has not begun; `now` in Unix seconds."""
+    superseded = command.kind is CommandKind.SUPERSEDE
+    return EndRequest(
+        reason=_REASON[command.kind].value,
+        ended_by=(Actor.INFRA if superseded else Actor.OPERATOR).value,
+        at=now,
+        text=": ".join(part for part in (command.actor, command.reason) if part),
+    )
+
+
+def end_elsewhere(
+    name: str, ended: Ended, run_dir: RunDir, order: Order, now: float
+) -> ExitRecord | None:
+    """Write the end of an attempt that an engine proves ended, and that wrote none itself.
+
+    Args:
+        name: the engine.
+        ended: its proof.
+        run_dir: the run's directory, which has no exit.json.
+        order: its order.
+        now: Unix seconds.
+    """
+    for node in range(order.nodes):
+        if order.nodes > 1 and not exit_path(run_dir.path, node).exists():
+            word = {"v": 1, "by": name, "text": ended.proof, "at": now}
+            save_json(gone_path(run_dir.path, node), word)
+    request = asked_by(run_dir.path)
+    if request is None or (run_dir.path / "keeper.json").exists():
+        return end_lost(run_dir, order, now, proof=ended.proof)
+    refusal = build_refusal(
+        request.reason,
+        request.ended_by,
+        request.text,
+        run_dir=run_dir.path,
+        order=order.document(),
+        now=now,
+    )
+    save_json(run_dir.exit, refusal)
+    return ExitRecord.model_validate(refusal)

@@ -1,0 +1,44 @@
+"""Which engine has an attempt, and under what name? `engine.json` in the run directory.
+
+It is written before the order, without a name, and with it once the engine has taken the attempt:
+a worker killed in between submits again, which starts no second job.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gonogo.contract.order import Order
+from gonogo.rundir import save_json
+from gonogo.supervise.durable import load_json
+from worker.engine.engine import Handle
+
+ENGINE_NAME = "engine.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What was written down of an attempt's engine."""
+
+    engine: str
+    name: str | None
+    """What the engine calls the attempt; None: it has not said so yet."""
+
+    def handle(self, order: Order) -> Handle | None:
+        """Return what the engine is asked about; None before it has taken the attempt."""
+        if self.name is None:
+            return None
+        return Handle(engine=self.engine, name=self.name, run=order.run, token=order.token)
+
+
+def save_submission(run_dir: Path, engine: str, name: str | None = None) -> None:
+    """Write down whose an attempt is."""
+    save_json(run_dir / ENGINE_NAME, {"v": 1, "engine": engine, "name": name})
+
+
+def load_submission(run_dir: Path) -> Submission | None:
+    """Return whose an attempt is; None: this host's own."""
+    found = load_json(run_dir / ENGINE_NAME)
+    if found is None or not isinstance(found.get("engine"), str):
+        return None
+    name = found.get("name")
+    return Submission(engine=found["engine"], name=name if isinstance(name, str) else None)
