@@ -62,9 +62,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.command != "serve":
             logging.getLogger("alembic").setLevel(logging.WARNING)
         if arguments.command == "serve":
-            gc.disable()  # until `serve` has loaded what stays: a sixth of the time it takes
+            gc.disable()  # a sixth of what loading takes would be collections that find nothing
             from service.serve import serve  # its imports take longer than looking at keys
 
+            gc.enable()
             settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
             serve(settings, arguments.host, arguments.port, conduct=not arguments.no_conduct)
         elif arguments.command == "db":

@@ -60,7 +60,6 @@ def serve(settings: Settings, host: str, port: int, *, conduct: bool = True) -> 
         # What is loaded by now stays: a collection that walks it would cost more than a request.
         gc.collect()
         gc.freeze()
-        gc.enable()
         Server(config, context).run(sockets=[listener])
     finally:
         context.closing.set()
