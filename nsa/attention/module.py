@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from nsa.attention.cache import NsaCache, Sizes
 from nsa.attention.checks import check_sizes
 from nsa.attention.compression import build_compression
-from nsa.attention.decode import decode, prefill
+from nsa.attention.decode import Reading, decode, prefill
 from nsa.attention.operation import nsa_attention
 from nsa.attention.packing import attend_documents, document_lengths
 from nsa.attention.rotary import rotate, rotation_table
@@ -101,7 +101,7 @@ class NativeSparseAttention(nn.Module):
         self.keep_selection = False
         self.selection: Tensor | None = None
         self.sequential = False
-        self.ranges_vectorised = True
+        self.reading: Reading = "blocks"
 
     def forward(
         self,
@@ -236,7 +236,7 @@ class NativeSparseAttention(nn.Module):
         for t in range(S):
             q, *keys_values, gates = (part[:, t : t + 1] for part in tensors)
             cache.append(*keys_values)
-            outs.append(decode(q, gates, cache, ranges_vectorised=self.ranges_vectorised)[0])
+            outs.append(decode(q, gates, cache, reading=self.reading)[0])
         return self.w_o(torch.cat(outs, dim=1).reshape(B, S, -1))
 
     def _prefill(self, tensors: Sequence[Tensor], cache: NsaCache, *, batched: bool) -> Tensor:
@@ -252,7 +252,7 @@ class NativeSparseAttention(nn.Module):
             gates,
             cache,
             batched=batched,
-            ranges_vectorised=self.ranges_vectorised,
+            reading=self.reading,
             backend=self.backend,
         )
 
