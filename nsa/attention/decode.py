@@ -25,6 +25,7 @@ from nsa.attention.compressed import compressed_logits
 from nsa.attention.operation import nsa_attention
 from nsa.attention.ranges import positions_in, ranges_v1, ranges_v2
 from nsa.attention.selection_rule import SelectionRule
+from nsa.attention.tensors import Tensors
 
 # How the selected tokens are read: whole blocks, which is fastest, or as ranges of tokens that are
 # merged by V1 or V2. All three give the same.
@@ -223,22 +224,22 @@ def prefill(
     """
     if cache.length:
         raise ValueError(f"prefill needs an empty cache, this one holds {cache.length} tokens")
-    tensors = (k_cmp, v_cmp, k_sel, v_sel, k_win, v_win)
+    tensors = Tensors(q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates)
     if not batched:
         outs = []
         for t in range(q.shape[1]):
-            cache.append(*(x[:, t : t + 1] for x in tensors))
-            step = slice(t, t + 1)
-            out, _ = decode(q[:, step], gates[:, step], cache, scale=scale, reading=reading)
+            token = Tensors(*(x[:, t : t + 1] for x in tensors))
+            cache.append(*token[1:-1])
+            out, _ = decode(token.q, token.gates, cache, scale=scale, reading=reading)
             outs.append(out)
         return torch.cat(outs, dim=1)
-    cache.append(*tensors)
+    cache.append(*tensors[1:-1])
     sizes = cache.sizes
     k_blocks, v_blocks = (
         x[:, : cache.blocks].unflatten(0, (len(q), -1)).transpose(1, 2)
         for x in (cache.k_blocks, cache.v_blocks)
     )
     return nsa_attention(
-        q, *tensors, gates, l=sizes.l, d=sizes.d, l_sel=sizes.l_sel, n_sel=sizes.n_sel, w=sizes.w,
+        *tensors, l=sizes.l, d=sizes.d, l_sel=sizes.l_sel, n_sel=sizes.n_sel, w=sizes.w,
         scale=scale, compressed=(k_blocks, v_blocks), **options,
     )  # fmt: skip

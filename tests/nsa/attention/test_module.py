@@ -7,9 +7,11 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nsa.attention import NativeSparseAttention, NsaCache, Sizes, nsa_attention
 from nsa.attention.compression import build_compression
+from nsa.attention.projection import project
 
 COMPRESSIONS = ("mean", "mlp")
 HEADS, GROUPS, D, DIM = 4, 2, 8, 24
@@ -220,3 +222,29 @@ def test_a_cache_compresses_as_it_is_told(small, make_inputs):
         k, v = phi(x["k_cmp"], x["v_cmp"])
     torch.testing.assert_close(_blocks(cache.k_blocks, cache), k, rtol=1e-12, atol=1e-13)
     torch.testing.assert_close(_blocks(cache.v_blocks, cache), v, rtol=1e-12, atol=1e-13)
+
+
+def test_the_projections_are_one_product_and_give_what_each_gives(small):
+    layer, x = _layer(small), _tokens(9)
+    layers = [layer.w_q, *layer.w_k.values(), *layer.w_v.values(), layer.gate]
+    products = []
+
+    class Products(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func.overloadpacket.__name__ in ("mm", "addmm", "bmm", "linear"):
+                products.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Products():
+        together = project(x, layers)
+    assert len(products) == 1
+    for got, each in zip(together, layers, strict=True):
+        torch.testing.assert_close(got, each(x), rtol=1e-12, atol=1e-13)
+
+
+def test_a_layer_with_a_hook_is_called_as_it_is(small):
+    layer = _layer(small)
+    called = []
+    layer.w_q.register_forward_hook(lambda *_: called.append(1))
+    layer(_tokens(9))
+    assert called == [1]
