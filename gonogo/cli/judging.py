@@ -1,5 +1,6 @@
 """Which commands judge without any service? `judge` and `forecast`."""
 
+import math
 import shlex
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -76,9 +77,12 @@ def parse_time(text: str) -> float:
         Rejected: neither.
     """
     try:
-        return float(text)
+        seconds = float(text)
     except ValueError:
         pass
+    else:
+        if math.isfinite(seconds):
+            return seconds
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:

@@ -294,6 +294,9 @@ def test_the_first_run_freezes_the_code_identity_for_later_ones(plane: Plane) ->
     assert (identity.torch, identity.device, identity.driver) == ("2.13.0", "cpu", None)
 
 
+GPU_HOST = {"torch": "2.13.0", "device": "H200", "driver": "570.86.15"}
+
+
 def test_what_the_first_run_did_not_say_stays_unchecked_and_the_rest_is_never_frozen_anew(
     still: Plane,
 ) -> None:
@@ -302,10 +305,10 @@ def test_what_the_first_run_did_not_say_stays_unchecked_and_the_rest_is_never_fr
     first = worker.claim()
     assert first is not None
     worker.state(first, "check")
-    for said in ({"dim": 64}, {"torch": "2.13.0"}, {"torch": "2.6.0", "git_sha": "b" * 40}):
+    for said in ({"dim": 64}, GPU_HOST, {"torch": "2.6.0", "git_sha": "b" * 40}):
         assert worker.state(first, "launch", model=said).status_code == 200
     row = still.context.store.read(lambda session: load_experiment(session, experiment))
-    assert row.frozen == {"torch": "2.13.0"}
+    assert row.frozen == GPU_HOST
 
 
 @pytest.mark.parametrize("broken", ["plan", "train"])

@@ -21,7 +21,8 @@ from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import LinesSeen, Tick
 from gonogo.judge.watch.detector import EVERY_LINE, Detector
 from gonogo.judge.watch.detectors import identity
-from gonogo.judge.watch.lines import Arrival, LineRecord, boots_in_front, by_seq
+from gonogo.judge.watch.line_record import LineRecord, boots_in_front, by_seq
+from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.processes import seen_by
 from gonogo.judge.watch.registry import build_detectors
 from gonogo.judge.watch.step import Step

@@ -15,7 +15,8 @@ from gonogo.contract.observation import Kind, disk_of
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState, Tick
 from gonogo.contract.watch import Watch
-from gonogo.judge.watch.lines import Arrival, LineRecord
+from gonogo.judge.watch.line_record import LineRecord
+from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.processes import HELD, STOPPED_AFTER_S, Processes
 from gonogo.judge.watch.stream import RankStream
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gonogo.contract.canonical import digest
 from gonogo.contract.decision import CriterionResult
 from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Severity
@@ -162,6 +163,14 @@ IDENTITY = [
 )
 def test_identity(change: Change, outcome: str) -> None:
     assert changed(change)["identity"] == outcome
+
+
+def test_the_digest_of_the_configuration_is_taken_of_the_order_and_not_believed() -> None:
+    order = order_of()
+    other = order.model_copy(update={"train": {**order.train, "seed": 4}})
+    found = judged(record_of(other, healthy_ranks(order)))
+    (row,) = [row for row in found.criteria if row.id == "identity"]
+    assert (row.outcome, row.observed) == ("fail", digest(other.train))
 
 
 def test_an_allowed_drift_of_the_code_is_a_condition_not_a_mismatch() -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.heartbeat import Identity
-from gonogo.judge.watch.detectors.divergence import SIGMA_OF_MAD, Divergence
+from gonogo.judge.watch.detectors.divergence import Divergence
+from gonogo.judge.watch.loss_trend import SIGMA_OF_MAD
 from gonogo.planning.source import bundled_plan
 from tests.judge.watch.steps import Fed, Ran, feed
 from tests.judge.watch.streams import EPOCH, order_of
