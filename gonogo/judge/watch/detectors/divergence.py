@@ -195,7 +195,6 @@ class Divergence(Detector[Trend]):
             began=best if own.began is None else own.began,
             was_armed=armed,
             kind=own.kind.after(loss, smooth),
-            warm=own.warm and steps <= self.settings.after_step,
         )
 
     def _most(self, own: Trend) -> float:
