@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.heartbeat import Identity
+from gonogo.contract.order import ResumePoint
 from gonogo.judge.watch.detectors.divergence import SIGMA_OF_MAD, Divergence
 from gonogo.planning.source import bundled_plan
 from tests.judge.watch.steps import Fed, Ran, feed
@@ -477,7 +478,7 @@ def test_a_loss_at_the_limit_of_its_noise_begins_the_rise_anew() -> None:
 
 def test_noise_is_that_of_the_first_half_of_the_window() -> None:
     parts = ((3, 1.0), (3, 3.0), (5, 1.0), (40, 2.25))
-    assert feed(Divergence, losses(*parts, noise_x=1.0, after_step=11)).halts == []
+    assert rises(feed(Divergence, losses(*parts, noise_x=1.0, after_step=11))) == []
 
 
 def test_thirteen_of_the_recent_twenty_five_have_to_be_above_the_limit() -> None:
@@ -572,3 +573,22 @@ def test_after_a_warm_restart_the_highest_of_the_first_losses_counts(low: int, f
 def test_a_mild_rise_that_wavers_above_the_limit_is_told_once() -> None:
     fed = feed(Divergence, losses((10, 1.0), (8, 3.75), (20, 2.5)))
     assert [(f.severity, f.step) for f in rises(fed)] == [(WARN, 15)]
+
+
+@pytest.mark.parametrize(("resumed", "severity"), [(False, WARN), (True, HALT)])
+def test_a_small_loss_that_never_fell_may_have_fallen_before_it_was_resumed(
+    resumed: bool, severity: Severity
+) -> None:
+    ran = losses((10, 0.5), (8, 5.0))
+    if resumed:
+        point = ResumePoint(path="checkpoints/x", step=9)
+        ran.order = ran.order.model_copy(update={"resume_from": point})
+    assert [f.severity for f in rises(feed(Divergence, ran))] == [severity]
+
+
+@pytest.mark.parametrize(("loss", "severity"), [(2.0, WARN), (2.25, HALT)])
+def test_a_language_models_mild_rise_halts_above_where_it_began_and_the_limit(
+    loss: float, severity: Severity
+) -> None:
+    ran = losses((3, 1.0), (10, 0.5), (8, loss), vocab=1)
+    assert [f.severity for f in rises(feed(Divergence, ran))] == [severity]
