@@ -473,6 +473,17 @@ def test_a_waiver_excuses_what_was_not_told_and_nothing_else(
     assert (found.outcome, found.severity) == ("inconclusive", "required")
 
 
+@pytest.mark.parametrize(
+    ("source", "outcome"), [("gonogo", "pass"), ("predecessor", "inconclusive")]
+)
+def test_only_of_a_predecessor_a_contradiction_says_nothing_sure_of_its_identity(
+    source: str, outcome: str
+) -> None:
+    changes = {"source": source, "contradictions": ["two of them"]}
+    facts = facts_of(record_of()).model_copy(update=changes)
+    assert evaluate_built_in("identity", facts, build_rules(order_of())).outcome == outcome
+
+
 def test_who_tells_some_losses_and_not_others_hides_something() -> None:
     order = waiving("coverage", gate=[])
     ranks = healthy_ranks(order)

@@ -122,7 +122,6 @@ class Divergence(Detector[Trend]):
             began=best if own.began is None else own.began,
             was_armed=armed,
             kind=own.kind.after(loss, smooth),
-            warm=own.warm and steps <= self.settings.after_step,
         )
 
     def _most(self, own: Trend) -> float:
@@ -135,8 +134,9 @@ class Divergence(Detector[Trend]):
     def _speaks(self, own: Trend) -> bool:
         """Whether the first losses are those of a language model."""
         vocab = self.run.order.identity.vocab
-        first = statistics.median(own.first)
-        return bool(vocab) and abs(first - math.log(vocab or 1)) <= LN_VOCAB_NEAR
+        if not vocab:
+            return False
+        return abs(statistics.median(own.first) - math.log(vocab)) <= LN_VOCAB_NEAR
 
     def _may_reheat(self, own: Trend) -> bool:
         """Whether nobody tells the learning rate, and the loss is not above where it began."""

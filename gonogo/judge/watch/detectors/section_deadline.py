@@ -179,12 +179,10 @@ def _cycling(view: View, tick: Tick, culprit: Culprit, streams: list[RankStream]
 
 
 def _lingering(view: View, tick: Tick) -> list[Finding]:
-    """Return the findings of ranks that are all done, and of which one does not exit."""
+    """Return the findings of ranks that are all done or dead, and of which one does not exit."""
     streams, processes = list(view.streams.values()), view.processes
     done = [stream for stream in streams if stream.done]
     if not done or not view.watched or len(streams) < view.run.order.world_size:
-        return []
-    if any(not s.done and not processes.of(s.rank).dead for s in streams):
         return []
     left = [s for s in done if processes.of(s.rank).state not in _GONE_OR_UNKNOWN]
     if not left and processes.agent.state in _GONE_OR_UNKNOWN:

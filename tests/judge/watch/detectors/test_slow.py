@@ -466,3 +466,8 @@ def test_a_restart_that_mends_a_slow_run_ends_what_lasted() -> None:
     timed = Timed(window_steps=16, warn_ratio=5.0, over_s=600.0).ends([1.0] * 40)
     timed.ends([4.0] * 145).boot(0, "second").ends([4.0] * 24)
     assert [severity for severity, _, _ in timed.found] == [HALT]
+
+
+def test_what_lasts_over_a_restart_is_asked_of_eight_steps_since() -> None:
+    timed = Timed(window_steps=16, warn_over_s=20.0).ends([1.0] * 4).ends([2.0] * 20)
+    assert timed.boot(0, "second").ends([2.0] * 10).found == [(WARN, 8, "step16")]
