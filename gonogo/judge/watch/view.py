@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gonogo.contract.finding import Act, Finding, Severity, Source
-from gonogo.contract.heartbeat import Heartbeat
+from gonogo.contract.heartbeat import Heartbeat, Section
 from gonogo.contract.observation import Kind, disk_of
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState, Tick
@@ -66,6 +66,7 @@ UNNAMED_SILENT_X = 4.0
 
 LATE_WAY_S = 1800.0
 """Seconds of nothing but late ticks, after which one as late as they may call a deadline missed."""
+_PLACES = frozenset({Section.BOOT, Section.DATA, Section.CHECKPOINT, Section.EVAL})
 SLEPT_S = 15.0
 """A watcher that comes so late was stopped, or its host was: every deadline begins anew."""
 
@@ -153,6 +154,28 @@ class View:
             if not stream.done and not self.processes.of(rank).dead
         ]
 
+    def cut_off(self, stream: RankStream, mono: float) -> bool:
+        """Whether a rank stands behind a cut: on a node that nobody hears, as its lines are not.
+
+        Its silence is nobody's: whether it goes on its peers tell, who would stand without it.
+        """
+        if self.run.order.nodes < 2:
+            return False
+        unseen = self.processes.of(stream.rank).state is ProcessState.UNKNOWN
+        return unseen and mono - stream.heard_mono > self.run.watch.alive_lost.suspect_s
+
+    def known(self, streams: list[RankStream], mono: float) -> list[RankStream]:
+        """Return those of whom it is known where they are.
+
+        Who is cut off is not, once a peer has moved on since: it cannot be where it was heard last.
+        Nor is one that was heard on its way from one section to another.
+        """
+        heard = [stream for stream in streams if not self.cut_off(stream, mono)]
+        if len(heard) == len(streams) or not heard:
+            return streams
+        moved_mono = max(stream.advanced_mono for stream in heard)
+        return [s for s in streams if s in heard or (s.heard_mono >= moved_mono and _stays(s))]
+
     def fresh(self, streams: Iterable[RankStream], mono: float) -> list[RankStream]:
         """Return those that were heard within the liveness limit."""
         limit_s = self.run.watch.alive_lost.suspect_s
@@ -215,6 +238,11 @@ class View:
         if not culprit.labelled:
             limit_s *= UNNAMED_SILENT_X
         return mono - max(stream.heard_mono for stream in streams) > limit_s
+
+
+def _stays(stream: RankStream) -> bool:
+    """Whether a rank's last line told a place in which it may be for long."""
+    return stream.computing or stream.section in _PLACES
 
 
 def found(
