@@ -175,7 +175,8 @@ def test_each_limit_has_to_be_passed(
         "the first data", "later data", "the first log", "no section", "no section, may compute",
         "the second step, may compute", "the first step, may compute", "no step yet",
         "no section in the first step", "a name of its own in the first step",
-        "episodes in every step", "episodes in few steps", "before the last step", "after the last step",
+        "episodes in every step", "episodes in few steps", "before the last step",
+        "after the last step",
         "log after the last step", "compute", "boot", "boot again", "names nothing",
     ],
 )  # fmt: skip
