@@ -4,8 +4,8 @@ Recomputed from the ranks' own clock: Δsteps × tokens per step / Δmono, check
 out, the first `warmup_steps` not counted. A single slow step says nothing, nor do a few: the hard
 floor asks that each of the last steps was below it (the median of five would halt a healthy run of
 eight ranks that pauses three times) for half a minute, the other rules ask the median of a window.
-Sustained means seconds of training in which the condition held at every step end. The baseline is frozen: a moving
-one would follow a run that gets slower bit by bit; a restart in place keeps it, and what has
+Sustained means seconds of training in which the condition held at every step end. The baseline is
+frozen: a moving one would follow a run that gets slower bit by bit; a restart in place keeps it, and what has
 lasted until then, for a run that restarts every few minutes is slow in between: its steps go on
 filling the window, of which those since the restart have to be as slow.
 
@@ -226,7 +226,8 @@ class Slow(Detector[Speed]):
     )
     version = 2
     """2: the hard floor asks each of its steps, not their median, and half a minute; steps of more
-    tokens may take longer; a restart in place keeps the baseline, and for how long the run has been slow."""
+    tokens may take longer; a restart in place keeps the baseline, and for how long the run
+    has been slow."""
     State = Speed
     lines = frozenset({Msg.STEP_END, Msg.PROGRESS})
 
