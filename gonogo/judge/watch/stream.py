@@ -137,6 +137,18 @@ class RankStream:
         if self.started_mono is not None:
             self.started_mono = mono
 
+    def pass_over(self, seconds: float, mono: float) -> None:
+        """Let every deadline's clock have stood still for `seconds` up to `mono`.
+
+        The longest goes on (`still_mono`): a run that speaks once in a while gets no time by that.
+        """
+        self.first_mono = min(mono, self.first_mono + seconds)
+        self.heard_mono = min(mono, self.heard_mono + seconds)
+        self.section_mono = min(mono, self.section_mono + seconds)
+        self.advanced_mono = min(mono, self.advanced_mono + seconds)
+        if self.started_mono is not None:
+            self.started_mono = min(mono, self.started_mono + seconds)
+
 
 def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -> RankStream:
     """Return the stream after one line, received at `mono`: the same one, or a restarted rank's."""

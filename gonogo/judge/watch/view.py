@@ -196,6 +196,21 @@ class View:
             least_s = min(least_s, STOPPED_AFTER_S)
         return process.dead or process.held_s(mono) >= least_s
 
+    def all_silent_s(self, mono: float) -> float:
+        """Return for how long all ranks have been silent at once, as only what stands still is.
+
+        0.0 where one was heard of late, is held, or names no sections and so speaks little; and
+        once no step has ended for as long as such silence may last: then the run stands.
+        """
+        active = self.active()
+        if not self.watched or not active or not all(stream.labelled for stream in active):
+            return 0.0
+        silent_s = mono - max(stream.heard_mono for stream in active)
+        stood_s = mono - max(stream.still_mono for stream in active)
+        if silent_s <= self.run.watch.alive_lost.suspect_s or stood_s > self.silence_limit_s():
+            return 0.0
+        return 0.0 if any(self.held(stream.rank, mono) for stream in active) else silent_s
+
     def reads_output(self) -> bool:
         """Whether the lines were read from what the program printed, by another clock than its."""
         if not self.run.order.patterns:
@@ -206,6 +221,10 @@ class View:
         """Return m: the largest of the ranks' median step times."""
         medians = [s.pace.median_s for s in self.streams.values() if s.pace.median_s is not None]
         return max(medians, default=None)
+
+    def silence_limit_s(self) -> float:
+        """Return for how long all ranks may be silent at once before that is their own."""
+        return max(ALL_SILENT_S, ALL_SILENT_X * self.run.watch.alive_lost.halt_s)
 
     def lines_are_refused(self) -> bool:
         """Whether the file system takes no lines, as far as the watcher has tried."""
@@ -234,7 +253,7 @@ class View:
             return True
         if any(self.processes.of(s.rank).state is ProcessState.UNKNOWN for s in streams):
             return False
-        limit_s = max(ALL_SILENT_S, ALL_SILENT_X * self.run.watch.alive_lost.halt_s)
+        limit_s = self.silence_limit_s()
         if not culprit.labelled:
             limit_s *= UNNAMED_SILENT_X
         return mono - max(stream.heard_mono for stream in streams) > limit_s

@@ -1,9 +1,9 @@
-"""A node that nobody hears: its silence is no rank's, and a run that stands is still ended."""
+"""What nobody hears: a node, or all ranks at once. Silence is no sin; to stand is."""
 
 import pytest
 
 from gonogo.judge.watch.registry import versions
-from tests.judge.watch.streams import Said, World, order_of, watch
+from tests.judge.watch.streams import EPOCH, T0, Said, World, order_of, watch
 
 
 def world_of(step_s: float) -> World:
@@ -63,3 +63,38 @@ def test_a_rank_that_is_seen_is_silent_as_before() -> None:
     rank = world.ranks[1]
     rank.lines = [said for said in rank.lines if said.mono < since]
     assert watch(world, interval_s=1.0).halted()[0][:2] == ("alive_lost", 1)
+
+
+def silent_in_backward(seconds: float, times: int = 1) -> World:
+    """In one step no rank can speak for so long, and again: its host, or its disk, stands still."""
+    world = World(order_of({}, steps=2000, detectors=versions()), alive_every_s=5.0)
+    world.boot().steps(40, step_s=1.0).open_step()
+    for rank in world.ranks:
+        rank.enter("backward")
+        rank.spend(2.0)
+    for _ in range(times):
+        for rank in world.ranks:
+            rank.mono += seconds
+            rank.spend(1.0)
+    return world
+
+
+def test_the_first_line_after_a_silence_of_all_ranks_halts_nobody() -> None:
+    world = silent_in_backward(100.0)
+    world.close_step()
+    assert watch(world.steps(5), interval_s=1.0).halted() == []
+
+
+def test_what_stands_after_a_silence_of_all_ranks_has_its_usual_time() -> None:
+    world = silent_in_backward(100.0)
+    since = world.mono
+    for rank in world.ranks:
+        rank.spend(100.0)
+    (halt,) = watch(world, interval_s=1.0).halts
+    assert (halt.detector, halt.rank) == ("stall", None)
+    assert 50.0 < halt.at - (EPOCH + since - T0) < 65.0
+
+
+def test_a_run_that_only_speaks_now_and_then_is_halted_in_the_end() -> None:
+    found = watch(silent_in_backward(40.0, times=30), interval_s=1.0)
+    assert [row.detector for row in found.halts] == ["stall"]

@@ -5,9 +5,9 @@ out, the first `warmup_steps` not counted. A single slow step says nothing, nor 
 floor asks that each of the last steps was below it (the median of five would halt a healthy run of
 eight ranks that pauses three times) for half a minute, the other rules ask the median of a window.
 Sustained means seconds of training in which the condition held at every step end. The baseline is
-frozen: a moving one would follow a run that gets slower bit by bit; a restart in place keeps it, and what has
-lasted until then, for a run that restarts every few minutes is slow in between: its steps go on
-filling the window, of which those since the restart have to be as slow.
+frozen: a moving one would follow a run that gets slower bit by bit; a restart in place keeps it,
+and what has lasted until then, for a run that restarts every few minutes is slow in between: its
+steps go on filling the window, of which those since the restart have to be as slow.
 
 Steps that tell more tokens than the first did (a batch ramp, longer sequences) may take longer in
 proportion. Of steps that tell fewer nothing is asked: short ones cost more a token.
