@@ -101,6 +101,19 @@ def test_a_plan_that_a_worker_does_not_allow_waits_for_one_that_does(plane: Plan
     assert dry["warnings"] == []
 
 
+def test_a_run_that_its_worker_takes_waits_for_devices_and_not_for_another_worker(
+    still: Plane,
+) -> None:
+    view = still.call("POST", "/experiments", json={"plan": MINE}).json()
+    assert view["waiting_for"].startswith("a worker that has GONOGO_WORKER_ALLOW with train")
+    allowed = "GONOGO_WORKER_ALLOW=train GONOGO_WORKER_ALLOW_ENV=WANDB_MODE gonogo worker"
+    assert view["next"][0]["command"] == allowed, "typed as it stands it starts one that takes it"
+    still.worker().claim(allow=["any"], allow_env=["any"], free=[])
+    view = still.get(f"/experiments/{view['id']}")
+    assert view["waiting_for"] == "free devices of worker w1, which takes it, for phase try"
+    assert view["next"][0]["command"] == "gonogo workers"
+
+
 @pytest.mark.parametrize(
     ("silent_s", "allow", "warned"),
     [

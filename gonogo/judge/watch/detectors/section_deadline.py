@@ -243,15 +243,15 @@ class SectionDeadline(Detector[None]):
 
     name = Name.SECTION_DEADLINE
     sentence = (
-        "Halts when the rank behind has stood too long in data, checkpoint, evaluation, "
-        "logging, or in no section at all; each has its own limit. In no section, or in one of a "
-        "name of its own, it has the time of a start until its first step has ended, and then "
-        "three times what its steps usually spend there, where that is longer. In no section, a "
-        "rank that "
-        "never names its computing has the limits of the stall rule. A rank that goes from section "
-        "to section without ending a step is halted after twice what all of them together may take "
-        "(eight times after the last step). Where every rank is done and one does not exit: a "
-        "warning after the limit of a checkpoint, a halt after that of an evaluation."
+        "Halts when the rank behind has stood too long in data, checkpoint, evaluation, logging, "
+        "or in no section at all; each has its own limit. In no section, or in one of a name of "
+        "its own, it has the time of a start until its first step has ended, and then three times"
+        " what its steps usually spend there, where that is longer. In no section, a rank that "
+        "never names its computing has at least the limits of the stall rule. A rank that goes "
+        "from section to section without ending a step is halted after twice what all of them "
+        "together may take (eight times after the last step). Where every rank is done and one "
+        "does not exit: a warning after the limit of a checkpoint, a halt after that of an "
+        "evaluation."
     )
     version = 2
     """2: no rank is named where nothing tells them apart; a limit for going round without a step,
