@@ -1,4 +1,4 @@
-"""Do seeded kills of every part leave everything whole? A short run; `make chaos` is the long one."""
+"""Do seeded kills of every part leave everything whole? In short; `make chaos` is the long one."""
 
 import pytest
 
