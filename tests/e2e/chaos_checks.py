@@ -51,7 +51,10 @@ def _submissions(chaos: Chaos) -> Iterator[str]:
 
 
 def _runs(chaos: Chaos) -> Iterator[str]:
-    """Nothing but its keeper's death ended a healthy run, which was then gone on with."""
+    """Nothing but its keeper's death ended a healthy run, which was then gone on with.
+
+    A run whose worker was killed between claim and launch was never begun, and is tried again.
+    """
     for name, kind in chaos.kinds.items():
         for phase in chaos.lab.client.experiment(name).phases:
             runs = [chaos.lab.client.run(run) for run in phase.runs]
@@ -59,7 +62,8 @@ def _runs(chaos: Chaos) -> Iterator[str]:
                 code = run.outcome.code if run.outcome else None
                 if processes_of(run.id):
                     yield f"{run.id} has processes left"
-                if run.id in chaos.keepers_killed and code == "keeper_lost":
+                never_began = run.started_at is None  # its worker was killed before the launch
+                if code == "keeper_lost" and (never_began or run.id in chaos.keepers_killed):
                     if n + 1 == len(runs):
                         yield f"{run.id} lost its keeper and was not gone on with"
                 elif code != ("nonzero_exit" if kind is Kind.FAILS else "completed"):
