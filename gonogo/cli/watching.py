@@ -193,6 +193,12 @@ def plain_line(glance: Glance) -> str:
     return " | ".join(parts)
 
 
+def why_line(glance: Glance) -> str | None:
+    """Return why the last attempt failed, while another one is tried; what ends is told in full."""
+    cause = glance.experiment.cause
+    return None if cause is None or glance.done else f"why: {cause.told()}"
+
+
 def watch_experiment(
     client: Client,
     experiment: str,
@@ -229,8 +235,13 @@ def _watch_lines(follower: Follower, meanwhile: Callable[[], None]) -> Experimen
     """Print a line whenever something changed, until nothing more happens."""
     glance = follower.glance
     shown: tuple[object, ...] = ()
+    told: str | None = None
     said_at = float("-inf")
     while True:
+        why = why_line(glance)
+        if why not in (None, told):
+            err.print(why, markup=False, highlight=False, soft_wrap=True)
+            told = why
         mark = _mark_of(glance)
         if mark != shown or time.monotonic() - said_at > say_every_s(glance):
             shown, said_at = mark, time.monotonic()

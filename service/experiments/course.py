@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Conflict
 from gonogo.contract.hardware import hardware_profiles
@@ -160,6 +161,7 @@ def queue_run(
         profile=plan.profile,
         gpus=gpus_of(plan, RecordedPatch.model_validate(change) if change else None),
         foreign=not plan.ours,
+        labels=canonical_bytes(plan.workload.labels).decode() if plan.workload.labels else None,
         sizes={},
         created_at=deed.now,
     )

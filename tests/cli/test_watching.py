@@ -13,6 +13,7 @@ from gonogo.cli.watching import (
     plain_line,
     render,
     say_every_s,
+    why_line,
 )
 from gonogo.contract.api import (
     ExperimentView,
@@ -130,6 +131,20 @@ def test_watching_ends_when_finished_or_when_a_person_must_decide() -> None:
     assert glance(ExperimentState.AWAITING_DECISION, RunState.ENDED).done
     assert not glance(ExperimentState.AWAITING_DECISION, RunState.HALTING).done
     assert not glance(ExperimentState.STOPPING).done
+
+
+def test_why_an_attempt_failed_is_told_while_the_next_one_is_tried() -> None:
+    text = "smoke: preflight_failed by infra: disk: 0.1 GB free"
+    failed = Cause(text=text, log="rank0.log", line="OSError: full")
+    retried = glance()
+    assert why_line(retried) is None
+    retried = replace(retried, experiment=retried.experiment.model_copy(update={"cause": failed}))
+    said = why_line(retried)
+    assert said is not None
+    assert text in said
+    assert "OSError: full" in said
+    over = retried.experiment.model_copy(update={"state": ExperimentState.FINISHED})
+    assert why_line(replace(retried, experiment=over)) is None, "what ended is told in full"
 
 
 @pytest.mark.parametrize(

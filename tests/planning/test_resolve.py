@@ -9,7 +9,7 @@ import pytest
 from gonogo.contract.canonical import digest
 from gonogo.contract.errors import NotFound, Rejected
 from gonogo.contract.order import Order
-from gonogo.contract.records import PREFLIGHT_CHECKS
+from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
 from gonogo.judge.watch.registry import versions
 from gonogo.planning.resolve import ResolvedPlan, build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
@@ -182,6 +182,6 @@ def test_one_rank_alone_cannot_be_out_of_step_with_others() -> None:
 def test_an_order_carries_the_judge_s_version_and_the_plan_s_digest() -> None:
     found = order_of()
     assert found.judge_version == found.facts_v == 3
-    assert tuple(found.preflight) == PREFLIGHT_CHECKS
+    assert found.preflight == [*PREFLIGHT_CHECKS, SANITY]
     assert found.detectors == versions()
     assert len(found.plan_digest) == 64

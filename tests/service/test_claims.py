@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from gonogo.contract.plan import Plan
 from gonogo.planning.source import bundled_plan, parse_plan
 from service.agent.fitting import Offer
 from service.db.schema import ExperimentRow, RunRow, WorkerRow
@@ -174,6 +175,32 @@ def test_a_run_goes_only_to_a_worker_that_holds_the_labels_of_its_plan(still: Pl
     order = worker.claim(labels={"rack": "a", "gpu": "h100", "floor": "2"})
     assert order is not None
     assert order.experiment == view["id"]
+
+
+def test_no_plan_is_read_of_a_run_whose_labels_a_worker_does_not_hold(
+    still: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Plan] = []
+    fits = Offer.fits
+    monkeypatch.setattr(
+        Offer, "fits", lambda self, plan, *more: read.append(plan) or fits(self, plan, *more)
+    )
+    racks = [{"workload.labels.rack": name} for name in ("a", "b", "c")]
+    a, b, _ = (still.submit(set=rack) for rack in racks)
+    worker = still.worker()
+    assert worker.claim() is None
+    assert worker.claim(labels={"floor": "2", "rack": "d"}) is None
+    assert read == []
+    order = worker.claim(labels={"floor": "2", "rack": "b"})
+    assert (order and order.experiment, len(read)) == (b, 1)
+    # A row of before says nothing of labels: its plan does.
+    of_a = update(RunRow).where(RunRow.experiment == a).values(labels=None)
+    still.context.store.write(lambda session: session.execute(of_a))
+    other = still.worker("w2")
+    assert other.claim(labels={"rack": "d"}) is None
+    order = other.claim(labels={"rack": "a"})
+    assert order is not None
+    assert order.experiment == a
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,8 @@ class BootSteps:
     began_ts: float = float("inf")
     began_mono: float = float("inf")
     ended_mono: float = float("-inf")
+    stepped_mono: float = float("inf")
+    """Of its first line about a step; what stands before is its start, and waiting for .GO."""
     low: int = -1
     high: int = -1
     count: int = 0
@@ -71,6 +73,8 @@ class BootSteps:
         if beat.pid not in self.pids and len(self.pids) < MAX_PIDS:
             self.pids = sorted([*self.pids, beat.pid])
         if beat.msg in _STEP_MESSAGES:
+            if mono < self.stepped_mono:
+                self.stepped_mono = mono
             self.steps.take(beat)
         else:
             self._take_other(beat)
