@@ -33,9 +33,15 @@ from gonogo.planning.resolve import ResolvedPlan
 from service.db.insert import insert_new
 from service.db.schema import ExperimentRow, PhaseRow, ProgressRow, RunRow
 from service.db.store import Topic, ring
-from service.experiments.checkpoints import durable_checkpoints, found_missing, is_durable
+from service.experiments.checkpoints import (
+    durable_checkpoints,
+    found_missing,
+    host_of_origin,
+    is_durable,
+)
 from service.experiments.lifecycle import (
     Deed,
+    load_experiment,
     load_run,
     move_experiment,
     move_phase,
@@ -230,13 +236,14 @@ def _lineage_checkpoint(
         source = session.get(ExperimentRow, experiment.origin["experiment"])
         return None if source is None else _lineage_checkpoint(session, source, phase)
     attempts = runs_of(session, experiment.id)
-    missing = found_missing(attempts)
+    taken_over = host_of_origin(experiment)
+    missing = found_missing(attempts, taken_over)
     for run in reversed(runs):
         for found in durable_checkpoints(session, run):
             if found.path not in missing:
                 return found
         began = _beginning_of(run)
-        if began is not None and began.step and is_durable(began, attempts):
+        if began is not None and began.step and is_durable(began, attempts, taken_over):
             return began  # a rerun may have begun before the newest of the run before it
         if began is None and run.state == RunState.ENDED and run.dir is not None:
             return None
@@ -261,8 +268,11 @@ def checkpoints_before(session: Session, run: str, step: int | None) -> Iterator
     began = _beginning_of(row)
     yield from durable_checkpoints(session, row, step)
     early = began is not None and (step is None or began.step < step)
+    if began is None or not early:
+        return
     attempts = runs_of(session, row.experiment)
-    if began is not None and early and (not began.step or is_durable(began, attempts)):
+    taken_over = host_of_origin(load_experiment(session, row.experiment))
+    if not began.step or is_durable(began, attempts, taken_over):
         yield began
 
 
