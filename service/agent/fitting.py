@@ -20,8 +20,9 @@ from gonogo.slots import most_ranks
 from service.db.schema import ExperimentRow, RunRow, WorkerRow
 from service.experiments.checkpoints import host_of, is_unfit
 from service.experiments.course import gpus_of, resolved_of
-from service.experiments.lifecycle import Deed, runs_of
+from service.experiments.lifecycle import Deed
 from service.experiments.takers import SILENT_S
+from service.queries.experiments import runs_of
 
 UNREADABLE = (GonogoError, ValueError, KeyError, TypeError)
 """What making an order of a frozen plan may fail with (a ValidationError is a ValueError)."""

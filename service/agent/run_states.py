@@ -27,6 +27,7 @@ from service.agent.fence import Bearer, check_bearer
 from service.db.schema import EvidenceRow, ExperimentRow, FindingRow, ProgressRow, RunRow
 from service.db.store import Topic, ring
 from service.experiments.lifecycle import Deed, lock_run, move_run, queue_alert, record_event
+from service.queries.findings import load_known
 from service.told.causes import load_last_line
 
 _PROGRESS = list(RunState)
@@ -123,16 +124,14 @@ def take_findings(deed: Deed, run_id: str, report: FindingsReport, bearer: Beare
     """
     experiment, run = lock_run(deed, run_id)
     check_bearer(run, bearer)
-    rows = deed.session.scalars(select(FindingRow).where(FindingRow.run == run_id)).all()
-    known = {row.key for row in rows}
-    halted = any(row.severity == Severity.HALT for row in rows)
-    fresh = [finding for finding in report.findings if finding.key not in known]
+    known = load_known(deed.session, run_id)
+    halted = Severity.HALT in known.values()
     taken = 0
-    for finding in fresh:
+    for finding in report.findings:
         if finding.key in known:
             continue
-        known.add(finding.key)
-        _store_finding(deed, experiment, run, finding, len(rows) + taken + 1)
+        known[finding.key] = finding.severity
+        _store_finding(deed, experiment, run, finding, len(known))
         taken += 1
         if finding.act is Act.PAGE:
             _alert(deed, experiment, run, finding, "finding.page")

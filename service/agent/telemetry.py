@@ -34,7 +34,8 @@ from service.agent.run_states import freeze_identity
 from service.db.schema import ExperimentRow, LogRow, OffsetRow, ProgressRow, RunRow
 from service.db.store import Topic, ring
 from service.evidence.heartbeats import beat_on, msg_on
-from service.experiments.lifecycle import Deed, load_run, lock_run, record_event
+from service.experiments.lifecycle import Deed, lock_run, record_event
+from service.queries.runs import load_run
 
 KEPT_LOG_BYTES = 4 * 2**20
 """Of each log file; what is older is dropped here (it stays on the host)."""

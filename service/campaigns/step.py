@@ -5,7 +5,6 @@ becomes of them, retries included, is decided where that of all experiments is.
 """
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from gonogo.contract.api import CampaignPlace, CampaignState, Submission
 from gonogo.contract.campaign import CampaignSpec
@@ -15,11 +14,13 @@ from gonogo.judge.compare.campaign import Begin, End, next_step, question_of
 from gonogo.planning.campaigns import reseeded
 from gonogo.planning.frozen import ResolvedPlan
 from service.campaigns.create import lock_campaign
-from service.campaigns.members import is_done, load_brought, load_experiments
+from service.campaigns.members import is_done, load_brought
 from service.db.schema import CampaignRow, ExperimentRow
+from service.db.store import Session
 from service.experiments.lifecycle import Deed, lock_experiment, queue_alert, record_event
 from service.experiments.submission import create_experiment
 from service.experiments.verbs import VERBS
+from service.queries.experiments import load_experiments_of
 
 ENDED = "campaign.ended"
 
@@ -44,7 +45,7 @@ def advance(deed: Deed, campaign: str) -> None:
     if row.state != CampaignState.RUNNING:
         return
     spec = CampaignSpec.model_validate(row.spec)
-    experiments = load_experiments(deed.session, row)
+    experiments = load_experiments_of(deed.session, row.id)
     brought = load_brought(deed.session, experiments, question_of(spec))
     step = next_step(spec, [one.member() for one in brought])
     for one in brought:
@@ -69,7 +70,7 @@ def cancel(deed: Deed, campaign: str, reason: str) -> bool:
     if row.state != CampaignState.RUNNING:
         raise Conflict(f"{row.id} is {row.state}", state=row.state)
     row.stop = {"reason": reason, "actor": deed.actor}
-    for experiment in load_experiments(deed.session, row):
+    for experiment in load_experiments_of(deed.session, row.id):
         if experiment.state not in (ExperimentState.FINISHED, ExperimentState.STOPPING):
             VERBS["cancel"](deed, lock_experiment(deed, experiment.id), reason, {})
     _end(deed, row, CampaignState.CANCELLED, f"cancelled by {deed.actor}")
@@ -101,7 +102,7 @@ def _end(deed: Deed, row: CampaignRow, state: CampaignState, text: str) -> None:
     row.state = state.value
     row.ended_at = deed.now
     deed.session.flush()
-    experiments = load_experiments(deed.session, row)
+    experiments = load_experiments_of(deed.session, row.id)
     if not experiments:
         return
     last = lock_experiment(deed, experiments[-1].id)

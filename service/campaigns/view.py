@@ -2,24 +2,24 @@
 
 from collections.abc import Iterator, Sequence
 
-from sqlalchemy.orm import Session
-
 from gonogo.contract.api import CampaignState, CampaignView, NextStep
 from gonogo.contract.campaign import CampaignSpec
 from gonogo.contract.comparison import Comparison
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.judge.compare.campaign import planned_runs, question_of
 from gonogo.judge.compare.unit import Unit
-from service.campaigns.members import Brought, load_brought, load_experiments
+from service.campaigns.members import Brought, load_brought
 from service.db.schema import CampaignRow
+from service.db.store import Session
 from service.instants import instant, stamp
+from service.queries.experiments import load_experiments_of
 from service.views.experiments import view_experiment
 
 
 def view_campaign(session: Session, row: CampaignRow) -> CampaignView:
     """Return a campaign with its runs."""
     spec = CampaignSpec.model_validate(row.spec)
-    brought = load_brought(session, load_experiments(session, row), question_of(spec))
+    brought = load_brought(session, load_experiments_of(session, row.id), question_of(spec))
     done = [one for one in brought if one.unit is not None]
     running = row.state == CampaignState.RUNNING
     planned = planned_runs(spec, [one.member() for one in brought]) if running else len(brought)

@@ -12,16 +12,11 @@ from sqlalchemy.orm import Session
 from gonogo.contract.criterion import Metric
 from gonogo.contract.lifecycle import RunState
 from service.context import Context
-from service.db.schema import EventRow, ExperimentRow, RunRow
+from service.db.schema import ExperimentRow, RunRow
 from service.experiments.forecasts import load_forecast
-from service.experiments.lifecycle import (
-    Deed,
-    lock_run,
-    phases_of,
-    queue_alert,
-    record_event,
-    runs_of,
-)
+from service.experiments.lifecycle import Deed, lock_run, queue_alert, record_event
+from service.queries.events import was_told
+from service.queries.experiments import phases_of, runs_of
 
 LATE = "run.late"
 
@@ -37,16 +32,9 @@ def load_late(session: Session) -> list[str]:
         run.id
         for run, experiment in session.execute(query)
         if _has_deadline(run)
-        and not _was_told(session, run)
+        and not was_told(session, run.experiment, run.id, LATE)
         and _told(session, experiment, run) is not None
     ]
-
-
-def _was_told(session: Session, run: RunRow) -> bool:
-    said = select(EventRow.id).where(
-        EventRow.experiment == run.experiment, EventRow.type == LATE, EventRow.run == run.id
-    )
-    return session.scalars(said.limit(1)).first() is not None
 
 
 def _has_deadline(run: RunRow) -> bool:
@@ -79,7 +67,7 @@ class Deadlines:
     def _tell(self, run: str, session: Session) -> None:
         deed = Deed(session=session, now=self._context.now())
         experiment, row = lock_run(deed, run)
-        if row.state != RunState.RUNNING or _was_told(session, row):
+        if row.state != RunState.RUNNING or was_told(session, row.experiment, run, LATE):
             return  # another pass was faster
         text = _told(session, experiment, row)
         if text is None:

@@ -20,16 +20,11 @@ from gonogo.contract.outcome import Actor, OutcomeCode
 from service.context import Context
 from service.db.schema import ProgressRow, RunRow
 from service.experiments.course import give_up_rest, load_resume_points, resolved_of
-from service.experiments.lifecycle import (
-    Deed,
-    load_experiment,
-    load_run,
-    lock_run,
-    queue_alert,
-    record_event,
-)
+from service.experiments.lifecycle import Deed, lock_run, queue_alert, record_event
 from service.experiments.verbs import replace_run
 from service.judging.ended import is_complete
+from service.queries.experiments import load_experiment
+from service.queries.runs import load_run
 
 LEASE_S = 30.0
 TAKEOVER_AFTER_S = 360.0

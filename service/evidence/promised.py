@@ -13,6 +13,12 @@ def load_records(session: Session, run: str) -> dict[str, bytes]:
     return {row.path: row.content for row in rows}
 
 
+def load_digests(session: Session, run: str) -> dict[str, str]:
+    """Return path → SHA-256 of the small records of a run."""
+    query = select(RecordRow.path, RecordRow.sha256).where(RecordRow.run == run)
+    return {path: sha256 for path, sha256 in session.execute(query)}
+
+
 def promised_files(run: RunRow) -> dict[str, int]:
     """Return growing file → bytes that the end promised, the ranks' heartbeats among them."""
     heartbeats = {heartbeat_name(int(rank)): int(size) for rank, size in run.sizes.items()}
@@ -26,6 +32,5 @@ def promised_records(run: RunRow) -> dict[str, str]:
 
 def has_records(session: Session, run: RunRow) -> bool:
     """Say whether every promised record is here with the promised bytes."""
-    query = select(RecordRow.path, RecordRow.sha256).where(RecordRow.run == run.id)
-    have = {path: sha256 for path, sha256 in session.execute(query)}
+    have = load_digests(session, run.id)
     return all(have.get(path) == sha256 for path, sha256 in promised_records(run).items())

@@ -24,8 +24,9 @@ from service.experiments.course import (
     start_phase,
 )
 from service.experiments.decisions import total_verdict
-from service.experiments.lifecycle import Deed, phases_of
+from service.experiments.lifecycle import Deed
 from service.experiments.missed import record_missed
+from service.queries.experiments import phases_of
 
 _STARTS = (ActionKind.START_PHASE, ActionKind.START_RUN)
 

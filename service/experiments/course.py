@@ -33,16 +33,9 @@ from service.db.insert import insert_new
 from service.db.schema import ExperimentRow, PhaseRow, ProgressRow, RunRow
 from service.db.store import Topic, ring
 from service.experiments.checkpoints import durable_checkpoints, found_missing, is_durable
-from service.experiments.lifecycle import (
-    Deed,
-    load_run,
-    move_experiment,
-    move_phase,
-    move_run,
-    phases_of,
-    record_event,
-    runs_of,
-)
+from service.experiments.lifecycle import Deed, move_experiment, move_phase, move_run, record_event
+from service.queries.experiments import phases_of, runs_of
+from service.queries.runs import load_run
 from service.told.awaited import is_owed
 
 

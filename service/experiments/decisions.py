@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from gonogo.contract.canonical import canonical_bytes
@@ -22,8 +22,10 @@ from gonogo.judge.ledger.seal import SERVICE_ACTOR, Entry, Place, append, settle
 from gonogo.judge.ledger.sign import SigningKey
 from gonogo.rundir import save_json
 from service.db.schema import ConditionRow, DecisionRow, ExperimentRow
-from service.experiments.lifecycle import Deed, phases_of, queue_alert, record_event
+from service.experiments.lifecycle import Deed, queue_alert, record_event
 from service.instants import stamp
+from service.queries.decisions import load_chain, load_decisions, load_documents, load_ids
+from service.queries.experiments import phases_of
 from service.told.alert_text import decision_text
 from service.told.decided import load_decided
 
@@ -31,13 +33,6 @@ Json = Mapping[str, Any]
 
 SIGNING_KEY = "signing_key"
 """Where a session carries the home's key (`Store`)."""
-
-
-def load_decisions(session: Session, experiment: str) -> list[Decision]:
-    """Return every decision of an experiment in its order."""
-    query = select(DecisionRow.document).where(DecisionRow.experiment == experiment)
-    rows = session.scalars(query.order_by(DecisionRow.seq))
-    return [parse_decision(document).decision for document in rows]
 
 
 def record_decision(
@@ -59,8 +54,7 @@ def record_decision(
         supersede: whether it replaces the last decision about the phase.
     """
     key: SigningKey = deed.session.info[SIGNING_KEY]
-    query = select(DecisionRow).where(DecisionRow.experiment == experiment.id)
-    earlier = list(deed.session.scalars(query.order_by(DecisionRow.seq)))
+    earlier = load_chain(deed.session, experiment.id)
     about = [row.id for row in earlier if row.phase == phase and row.kind != "condition"]
     experiment.decision_seq += 1
     place = Place(
@@ -212,8 +206,7 @@ def save_decision(folder: Path, recorded: RecordedDecision) -> None:
 def save_missing(folder: Path, session: Session) -> int:
     """Write every decision's file that is missing; return how many they were."""
     present = {path.stem for path in folder.glob("dec_*.json")} if folder.is_dir() else set()
-    missing = set(session.scalars(select(DecisionRow.id))) - present
+    missing = load_ids(session) - present
     for decision in sorted(missing):
-        row = session.get_one(DecisionRow, decision)
-        save_decision(folder, parse_decision(row.document))
+        save_decision(folder, parse_decision(load_documents(session, [decision])[decision]))
     return len(missing)

@@ -28,6 +28,7 @@ from gonogo.contract.lifecycle import (
 from service.db.insert import is_stored
 from service.db.schema import AlertRow, EventRow, ExperimentRow, PhaseRow, RunRow
 from service.db.store import Topic, ring
+from service.queries.runs import load_run
 
 CONDUCTOR = "conductor"
 """Actor of what happens by itself."""
@@ -40,18 +41,6 @@ class Deed:
     session: Session
     now: float
     actor: str = CONDUCTOR
-
-
-def load_experiment(session: Session, experiment: str) -> ExperimentRow:
-    """Return an experiment without locking it.
-
-    Raises:
-        NotFound: there is none.
-    """
-    row = session.get(ExperimentRow, experiment) if is_id(experiment, Kind.EXPERIMENT) else None
-    if row is None:
-        raise NotFound(f"there is no experiment {experiment}")
-    return row
 
 
 def lock_experiment(deed: Deed, experiment: str) -> ExperimentRow:
@@ -68,18 +57,6 @@ def lock_experiment(deed: Deed, experiment: str) -> ExperimentRow:
     raise NotFound(f"there is no experiment {experiment}")
 
 
-def load_run(session: Session, run: str) -> RunRow:
-    """Return a run without locking it.
-
-    Raises:
-        NotFound: there is none.
-    """
-    row = session.get(RunRow, run) if is_id(run, Kind.RUN) else None
-    if row is None:
-        raise NotFound(f"there is no run {run}")
-    return row
-
-
 def lock_run(deed: Deed, run: str) -> tuple[ExperimentRow, RunRow]:
     """Return a run and its experiment, both fresh, the experiment locked.
 
@@ -89,20 +66,6 @@ def lock_run(deed: Deed, run: str) -> tuple[ExperimentRow, RunRow]:
     experiment = lock_experiment(deed, load_run(deed.session, run).experiment)
     row = deed.session.get_one(RunRow, run, populate_existing=True)
     return experiment, row
-
-
-def phases_of(session: Session, experiment: str) -> list[PhaseRow]:
-    """Return the phases of an experiment in their order."""
-    query = select(PhaseRow).where(PhaseRow.experiment == experiment)
-    return list(session.scalars(query.order_by(PhaseRow.position)))
-
-
-def runs_of(session: Session, experiment: str, phase: str | None = None) -> list[RunRow]:
-    """Return the runs of an experiment (or of one phase), oldest first."""
-    query = select(RunRow).where(RunRow.experiment == experiment)
-    if phase is not None:
-        query = query.where(RunRow.phase == phase)
-    return list(session.scalars(query.order_by(RunRow.created_at, RunRow.attempt)))
 
 
 def record_event(

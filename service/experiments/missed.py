@@ -17,7 +17,8 @@ from gonogo.judge.ledger.recorded import RecordedDecision
 from gonogo.judge.ledger.settled import facts_of, rules_of
 from service.db.schema import AssessmentRow, ExperimentRow
 from service.experiments.decisions import record_conditions
-from service.experiments.lifecycle import Deed, runs_of
+from service.experiments.lifecycle import Deed
+from service.queries.experiments import runs_of
 
 
 def record_missed(

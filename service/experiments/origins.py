@@ -25,7 +25,7 @@ from service.db.schema import ExperimentRow, PhaseRow
 from service.experiments.checkpoints import durable_checkpoints
 from service.experiments.course import load_resume_points, load_weights, resolved_of
 from service.experiments.decisions import load_conditions
-from service.experiments.lifecycle import load_experiment, phases_of, runs_of
+from service.queries.experiments import load_experiment, phases_of, runs_of
 from service.told.decided import load_decided
 
 _TAKEN_OVER = (PhaseState.PASSED, PhaseState.INHERITED)

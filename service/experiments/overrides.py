@@ -24,8 +24,9 @@ from service.experiments.decisions import (
     record_decision,
     total_verdict,
 )
-from service.experiments.lifecycle import Deed, phases_of, runs_of
+from service.experiments.lifecycle import Deed
 from service.experiments.verbs import last_outcome, require
+from service.queries.experiments import phases_of, runs_of
 
 _GOES_ON = (Verdict.GO, Verdict.CONDITIONAL_GO)
 

@@ -1,12 +1,11 @@
 """Which worker takes a plan's runs? And what do they wait for, where none does?"""
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import ClaimRequest
 from gonogo.contract.plan import Plan
 from gonogo.planning.programs import allows, label_text, lacks, needs, spans
-from service.db.schema import WorkerRow
+from service.queries.workers import load_workers
 
 SILENT_S = 30.0
 """A worker that was not heard of for so long takes nothing for now."""
@@ -27,8 +26,7 @@ def load_warnings(session: Session, plan: Plan, now: float) -> list[str]:
     wanted = needs(plan)
     if wanted is None:
         return []
-    rows = session.scalars(select(WorkerRow).order_by(WorkerRow.seen_at.desc()))
-    claims = [(row, ClaimRequest.model_validate(row.claim)) for row in rows]
+    claims = [(row, ClaimRequest.model_validate(row.claim)) for row in load_workers(session)]
     takers = [
         row
         for row, said in claims

@@ -29,7 +29,8 @@ from service.experiments.course import (
     resolved_of,
 )
 from service.experiments.decisions import load_conditions
-from service.experiments.lifecycle import Deed, move_experiment, phases_of, record_event, runs_of
+from service.experiments.lifecycle import Deed, move_experiment, record_event
+from service.queries.experiments import phases_of, runs_of
 from service.told.awaited import verbs_of
 
 Points = dict[str, ResumePoint]

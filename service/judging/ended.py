@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.canonical import canonical_bytes
@@ -34,16 +34,18 @@ from service.agent.telemetry import stored_bytes
 from service.db.schema import (
     AssessmentRow,
     ExperimentRow,
-    FindingRow,
     RunRow,
 )
 from service.evidence.promised import has_records, promised_files
 from service.experiments.consequences import act
 from service.experiments.course import checkpoints_before, load_resume_points, resolved_of
 from service.experiments.decisions import load_conditions, record_conditions, record_decision
-from service.experiments.lifecycle import Deed, load_experiment, load_run, lock_run, record_event
+from service.experiments.lifecycle import Deed, lock_run, record_event
 from service.experiments.speeds import note_speed
 from service.judging.materialise import save_run
+from service.queries.experiments import load_experiment
+from service.queries.findings import count_findings
+from service.queries.runs import load_run
 from service.told.causes import load_cause
 
 
@@ -95,8 +97,7 @@ def is_complete(session: Session, run: RunRow) -> bool:
         return False
     if not has_records(session, run):
         return False
-    query = select(func.count()).select_from(FindingRow).where(FindingRow.run == run.id)
-    return session.scalars(query).one() >= run.findings_expected
+    return count_findings(session, run.id) >= run.findings_expected
 
 
 def prepare(session: Session, run_id: str, folder: Path) -> Case:

@@ -18,13 +18,13 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import STREAMS
 from gonogo.contract.canonical import canonical_bytes, wire_line
-from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
 from gonogo.rundir import RunDir, save_json
-from service.db.schema import FindingRow, OffsetRow, PieceRow, RunRow
+from service.db.schema import OffsetRow, PieceRow, RunRow
 from service.evidence.files import load_bytes
 from service.evidence.promised import load_records, promised_files
+from service.queries.findings import count_findings, load_findings
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ def _known_files(session: Session, run: str) -> Iterator[str]:
             yield name
         elif "." not in name:
             yield f"heartbeat_{name}.jsonl"
-    if session.scalars(select(FindingRow.key).where(FindingRow.run == run).limit(1)).first():
+    if count_findings(session, run):
         yield "findings.jsonl"
 
 
@@ -73,9 +73,8 @@ def _bytes_of(session: Session, run: RunRow, name: str, most: int | None) -> Ite
 
 
 def _findings_of(session: Session, run: str) -> Iterator[bytes]:
-    query = select(FindingRow.document).where(FindingRow.run == run).order_by(FindingRow.n)
-    for document in session.scalars(query):
-        yield wire_line(Finding.model_validate_json(document).wire())
+    for finding in load_findings(session, run):
+        yield wire_line(finding.wire())
 
 
 def _save_file(path: Path, pieces: Iterable[bytes]) -> None:

@@ -8,16 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
-
 from gonogo.contract.api import OverrideView
 from gonogo.contract.decision import Cause, DecisionKind, Verdict
 from gonogo.contract.outcome import Outcome, OutcomeClass
 from gonogo.judge.course.by_hand import Said, overrides_of, said_of
 from gonogo.judge.course.cause import cause_of
 from gonogo.judge.ledger.recorded import parse_decision
-from service.db.schema import DecisionRow, RunRow
+from service.db.schema import RunRow
+from service.db.store import Session
+from service.queries.decisions import load_documents, load_light
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,21 +42,9 @@ class Decided:
 
 def load_decided(session: Session, experiments: Sequence[str]) -> dict[str, Decided]:
     """Return what the decisions of each experiment come to."""
-    query = (
-        select(
-            DecisionRow.id,
-            DecisionRow.experiment,
-            DecisionRow.phase,
-            DecisionRow.kind,
-            DecisionRow.verdict,
-            DecisionRow.at,
-            DecisionRow.cause,
-        )
-        .where(DecisionRow.experiment.in_(experiments))
-        .order_by(DecisionRow.experiment, DecisionRow.seq)
-    )
-    rows = list(session.execute(query))
-    wholes = _load_wholes(session, [row.id for row in rows if row.kind != DecisionKind.AUTO])
+    rows = load_light(session, experiments)
+    by_hand = load_documents(session, [row.id for row in rows if row.kind != DecisionKind.AUTO])
+    wholes = {name: said_of(parse_decision(text).decision) for name, text in by_hand.items()}
     found: dict[str, Decided] = {name: Decided() for name in experiments}
     for name, one in found.items():
         own = [row for row in rows if row.experiment == name]
@@ -65,13 +52,6 @@ def load_decided(session: Session, experiments: Sequence[str]) -> dict[str, Deci
         one.judged = _judged(own)
         one.last = own[-1].id if own else None
     return found
-
-
-def _load_wholes(session: Session, decisions: Sequence[str]) -> dict[str, Said]:
-    query = select(DecisionRow.id, DecisionRow.document).where(DecisionRow.id.in_(decisions))
-    if not decisions:
-        return {}
-    return {name: said_of(parse_decision(text).decision) for name, text in session.execute(query)}
 
 
 def _light(row: Any) -> Said:

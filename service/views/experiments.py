@@ -1,10 +1,6 @@
 """How does an experiment look from outside? With phases, conditions, forecast, next steps."""
 
 from collections.abc import Iterable
-from typing import Any
-
-from sqlalchemy import Select, select
-from sqlalchemy.orm import Session, defer
 
 from gonogo.contract.api import CampaignPlace, ExperimentView, Forecast, OriginView, PhaseView
 from gonogo.contract.decision import Condition, Verdict
@@ -13,30 +9,16 @@ from gonogo.contract.order import ResumePoint
 from gonogo.contract.outcome import Outcome
 from gonogo.judge.course.summary import phases_never_ran, summarise
 from service.db.schema import ConditionRow, ExperimentRow, PhaseRow, RunRow
+from service.db.store import Session
 from service.experiments.checkpoints import host_of
 from service.experiments.forecasts import load_forecast
 from service.experiments.submission import Created
 from service.instants import instant, stamp
+from service.queries.experiments import load_condition_rows, load_phases, load_seen_runs
 from service.told.awaited import expires_at, is_owed, open_approval
 from service.told.beginnings import GOING_ON, NO_CHECKPOINT
 from service.told.decided import Decided, load_decided, standing_cause
 from service.views.next_steps import next_steps, place_of
-
-_UNSEEN = (
-    RunRow.order,
-    RunRow.preflight,
-    RunRow.model,
-    RunRow.exit,
-    RunRow.promised,
-    RunRow.sizes,
-    RunRow.change,
-)
-"""Documents of a run that are large and of which an experiment's view says nothing."""
-
-
-def select_experiments() -> "Select[ExperimentRow]":
-    """Return the query of a list: without the frozen plans, which are large."""
-    return select(ExperimentRow).options(defer(ExperimentRow.resolved))
 
 
 def view_experiment(session: Session, row: ExperimentRow) -> ExperimentView:
@@ -61,24 +43,9 @@ def view_experiments(
     """
     rows = list(rows)
     ids = [row.id for row in rows]
-    phases = _grouped(
-        session.scalars(
-            select(PhaseRow).where(PhaseRow.experiment.in_(ids)).order_by(PhaseRow.position)
-        )
-    )
-    runs = _grouped(
-        session.scalars(
-            select(RunRow)
-            .where(RunRow.experiment.in_(ids))
-            .order_by(RunRow.created_at, RunRow.id)
-            .options(*map(defer, _UNSEEN))
-        )
-    )
-    conditions = _grouped(
-        session.scalars(
-            select(ConditionRow).where(ConditionRow.experiment.in_(ids)).order_by(ConditionRow.n)
-        )
-    )
+    phases = load_phases(session, ids)
+    runs = load_seen_runs(session, ids)
+    conditions = load_condition_rows(session, ids)
     decided = load_decided(session, ids)
     return [
         _view_one(
@@ -92,13 +59,6 @@ def view_experiments(
         )
         for row in rows
     ]
-
-
-def _grouped(rows: Iterable[Any]) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
-    for row in rows:
-        found.setdefault(row.experiment, []).append(row)
-    return found
 
 
 def _view_one(

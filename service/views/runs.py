@@ -4,12 +4,14 @@ import json
 from typing import Any
 
 from gonogo.contract.api import RunView
-from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.outcome import Outcome
-from service.db.schema import DecisionRow, FindingRow, ProgressRow, RunRow
+from service.db.schema import DecisionRow, ProgressRow, RunRow
+from service.db.store import Session
 from service.instants import instant, stamp
+from service.queries.experiments import load_phase
+from service.queries.runs import load_progress
 
 
 def view_run(row: RunRow, progress: ProgressRow) -> RunView:
@@ -44,12 +46,16 @@ def view_run(row: RunRow, progress: ProgressRow) -> RunView:
     )
 
 
+def load_run_view(session: Session, row: RunRow) -> RunView:
+    """Return a run as it stands; one without an order has the steps of its phase."""
+    view = view_run(row, load_progress(session, row.id))
+    if view.steps:
+        return view
+    steps = load_phase(session, row.experiment, row.phase).steps
+    return view.model_copy(update={"steps": steps})
+
+
 def view_decision(row: DecisionRow) -> dict[str, Any]:
     """Return a decision's document as it was recorded, so that its digests hold anywhere."""
     found: dict[str, Any] = json.loads(row.document)
     return found
-
-
-def view_finding(row: FindingRow) -> Finding:
-    """Return a finding as it was recorded."""
-    return Finding.model_validate_json(row.document)

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from gonogo.planning.source import bundled_plan, parse_plan
 from service.agent.fitting import Offer
 from service.db.schema import ExperimentRow, RunRow, WorkerRow
-from service.experiments.lifecycle import load_experiment
+from service.queries.experiments import load_experiment
 from tests.service.conftest import Plane
 from tests.service.fake_run import save_checkpoint
 from tests.service.fake_worker import beats, config_digest_holds

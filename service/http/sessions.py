@@ -11,7 +11,7 @@ from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from service.db.schema import KeyRow, SessionRow
-from service.http.auth import ALLOWS, Principal, Role, hash_key
+from service.http.auth import ALLOWS, Principal, Role, find_principal, hash_key
 
 COOKIE = "gonogo-session"
 SECURE_COOKIE = "__Host-gonogo-session"
@@ -35,6 +35,14 @@ def create_link(session: Session, key_id: str, now: float) -> str:
 def create_session(session: Session, key_id: str, now: float) -> str:
     """Return the token of a new session."""
     return _create(session, key_id, SESSION, now, SESSION_S)
+
+
+def begin_session(session: Session, key: str, now: float) -> str | None:
+    """Return the token of a new session with the rights of a key that may look at pages, if any."""
+    found = find_principal(session, key)
+    if found is None or _principal(session, found.key_id) is None:
+        return None
+    return create_session(session, found.key_id, now)
 
 
 def use_link(session: Session, token: str, now: float) -> str | None:

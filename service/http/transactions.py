@@ -1,0 +1,108 @@
+"""How does a route ask the database, and how does it change anything?
+
+`Reading` is a session of the request's own, closed before the answer leaves. `Writing` is the
+writer's queue: each change is a function that gets a `Deed` and whatever else it needs, and is one
+transaction in somebody's name. What a change returns is returned after its commit.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
+
+from fastapi import Depends
+from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
+
+from service.context import Context
+from service.db.store import Session
+from service.experiments.lifecycle import Deed
+from service.http.auth import Principal, Service
+from service.http.idempotency import answer_once
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+async def open_session(context: Service) -> AsyncIterator[Session]:
+    """Yield a session that reads; it asks for a connection with its first query."""
+    session = context.store.open_session()
+    try:
+        yield session
+    finally:
+        if session.in_transaction():
+            await run_in_threadpool(session.close)
+
+
+Reading = Annotated[Session, Depends(open_session, scope="function")]
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """The writer's queue, for the routes of one service."""
+
+    context: Context
+
+    def __call__(
+        self,
+        actor: str,
+        change: Callable[Concatenate[Deed, _P], _T],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _T:
+        """Do something in somebody's name, and return what came of it after the commit.
+
+        Raises:
+            Unavailable: the database does not answer, or too many wait for it.
+        """
+        context = self.context
+        return context.store.write(
+            lambda session: change(
+                Deed(session=session, now=context.now(), actor=actor), *args, **kwargs
+            )
+        )
+
+    def once(
+        self,
+        asked: "Asked",
+        create: Callable[Concatenate[Deed, _P], dict[str, Any]],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> dict[str, Any]:
+        """Create something, or return the answer that was stored when the same was asked before.
+
+        Raises:
+            Rejected, Conflict: see `answer_once`.
+            Unavailable: the database does not answer, or too many wait for it.
+        """
+        said = asked.body.model_dump(mode="json") if asked.key is not None else None
+
+        def change(deed: Deed) -> dict[str, Any]:
+            return answer_once(
+                deed.session,
+                actor=asked.caller.key_id,
+                route=asked.route,
+                key=asked.key,
+                body=said,
+                now=deed.now,
+                create=lambda: create(deed, *args, **kwargs),
+            )
+
+        return self(asked.caller.actor, change)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A creating POST, as far as it is known again when it is repeated."""
+
+    caller: Principal
+    route: str
+    key: str | None
+    """Its Idempotency-Key."""
+    body: BaseModel
+
+
+async def _get_writer(context: Service) -> Writer:
+    return Writer(context)
+
+
+Writing = Annotated[Writer, Depends(_get_writer)]
