@@ -14,11 +14,12 @@ from sqlalchemy import select
 from gonogo.contract.agent import ClaimRequest
 from gonogo.contract.errors import Conflict, NameTaken
 from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, RunEvent, RunState
-from gonogo.contract.order import Order, ResumePoint, RunReason
+from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.planning.resolve import build_order
 from service.agent.fence import bind_key, hash_claim
 from service.agent.fitting import UNREADABLE, fitting, recorded_patch
+from service.db.documents import ClaimKept
 from service.db.insert import insert_if_new
 from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
 from service.experiments.course import end_without_worker, resolved_of
@@ -85,14 +86,13 @@ def _remember_worker(deed: Deed, request: ClaimRequest) -> bool:
     """Store what the worker says of itself; return whether its host has booted anew."""
     query = select(WorkerRow).where(WorkerRow.name == request.worker).with_for_update()
     row = deed.session.scalars(query).first()
-    document = request.model_dump(mode="json")
     said = {
         "host": request.host,
         "boot_id": request.boot_id,
         "machine": request.machine_id,
         "seen_at": deed.now,
         "draining": request.draining,
-        "claim": document,
+        "claim": ClaimKept.model_validate(request.model_dump()),
     }
     if row is None:
         if insert_if_new(deed.session, WorkerRow, {"name": request.worker, **said}):
@@ -204,7 +204,6 @@ def _end_unbuilt(deed: Deed, run_id: str, error: Exception) -> None:
 
 
 def _build_order(experiment: ExperimentRow, run: RunRow, token: int) -> Order:
-    resume = ResumePoint.model_validate(run.resume_from) if run.resume_from else None
     return build_order(
         resolved_of(experiment),
         run.phase,
@@ -212,8 +211,8 @@ def _build_order(experiment: ExperimentRow, run: RunRow, token: int) -> Order:
         run=run.id,
         token=token,
         attempt=run.attempt,
-        reason=RunReason(run.reason),
-        resume_from=resume,
+        reason=run.reason,
+        resume_from=run.resume_from,
         frozen=experiment.frozen,
         change=recorded_patch(run.change),
         until=run.until,

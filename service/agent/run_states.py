@@ -24,6 +24,7 @@ from gonogo.contract.lifecycle import RunEvent, RunState
 from gonogo.contract.outcome import Outcome
 from gonogo.planning.resolve import FROZEN
 from service.agent.fence import Bearer, check_bearer
+from service.db.documents import Promised
 from service.db.schema import EvidenceRow, ExperimentRow, FindingRow, ProgressRow, RunRow
 from service.db.store import Topic, ring
 from service.experiments.lifecycle import Deed, lock_run, move_run, queue_alert, record_event
@@ -55,7 +56,7 @@ def take_state(deed: Deed, run_id: str, report: StateReport, bearer: Bearer) -> 
     if report.event is RunEvent.END and report.exit is None:
         raise Rejected("exit: missing; an end is reported with its record")
     _take_records(deed, experiment, run, report)
-    if _PROGRESS.index(RunState(run.state)) >= _PROGRESS.index(LEADS_TO[report.event]):
+    if _PROGRESS.index(run.state) >= _PROGRESS.index(LEADS_TO[report.event]):
         return
     if report.event is RunEvent.END:
         _end(deed, experiment, run, report)
@@ -96,10 +97,10 @@ def _end(deed: Deed, experiment: ExperimentRow, run: RunRow, report: StateReport
     assert report.exit is not None
     outcome = Outcome(code=report.exit.reason, actor=report.exit.ended_by, text=report.exit.text)
     run.exit = report.exit.wire()
-    run.outcome = outcome.model_dump(mode="json")
+    run.outcome = outcome
     run.sizes = dict(report.sizes)
     run.findings_expected = report.findings
-    run.promised = {"files": dict(report.files), "records": dict(report.records)}
+    run.promised = Promised(files=dict(report.files), records=dict(report.records))
     move_run(
         deed,
         experiment,
@@ -151,7 +152,7 @@ def _store_finding(
             run=run.id,
             key=finding.key,
             n=number,
-            severity=finding.severity.value,
+            severity=finding.severity,
             document=canonical_bytes(finding.wire()).decode(),
         )
     )

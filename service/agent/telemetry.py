@@ -26,11 +26,13 @@ from gonogo.contract.canonical import wire_number
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.lifecycle import RunState
+from gonogo.contract.outcome import Outcome
 from gonogo.planning.resolve import FROZEN
 from service.agent.fence import Bearer, check_bearer
 from service.agent.offsets import Offsets
 from service.agent.pieces import Piece, pack_heartbeats, store_pieces
 from service.agent.run_states import freeze_identity
+from service.db.documents import Stop, is_by_service
 from service.db.schema import ExperimentRow, LogRow, OffsetRow, ProgressRow, RunRow
 from service.db.store import Topic, ring
 from service.evidence.heartbeats import beat_on, msg_on
@@ -50,13 +52,13 @@ class Told:
     """What is asked of a run to take its telemetry; the names are those of the columns."""
 
     id: str
-    state: str
+    state: RunState
     token: int
     claim: str | None
     worker: str | None
-    command: dict[str, Any] | None
+    command: Stop | None
     exit: dict[str, Any] | None
-    outcome: dict[str, Any] | None
+    outcome: Outcome | None
     lost: bool
     suspect: bool
     judged: bool
@@ -312,11 +314,14 @@ def _store_log(database: Connection, offsets: Offsets, run: str, part: LogTeleme
 def _command_of(run: Told) -> Command | None:
     """Return what the watcher is told; one whose attempt was declared dead must stop."""
     if run.state == RunState.ENDED:
-        if (run.exit or {}).get("by_service"):
-            text = str((run.outcome or {}).get("text", ""))
+        if is_by_service(run.exit):
+            text = run.outcome.text if run.outcome is not None else ""
             return Command(kind=CommandKind.SUPERSEDE, reason=text)
         return None
-    return Command.model_validate(run.command) if run.command else None
+    stop = run.command
+    if stop is None:
+        return None
+    return Command(kind=CommandKind(stop.kind), reason=stop.reason, actor=stop.actor)
 
 
 def stored_bytes(session: Session, run: str) -> dict[str, int]:

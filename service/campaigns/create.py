@@ -43,7 +43,7 @@ def create_campaign(
         spec=resolved.spec.model_dump(mode="json", exclude_unset=True),
         variants={name: plan.wire() for name, plan in resolved.variants.items()},
         labels=dict(submission.labels),
-        state=CampaignState.RUNNING.value,
+        state=CampaignState.RUNNING,
         created_by=deed.actor,
         created_at=deed.now,
     )

@@ -1,10 +1,9 @@
 """What do the experiments of a campaign bring to its comparison?"""
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Any
 
 from gonogo.contract.api import CampaignMember
 from gonogo.contract.decision import Verdict
@@ -15,6 +14,7 @@ from gonogo.judge.compare.question import Question
 from gonogo.judge.compare.unit import NoUnit, Unit
 from gonogo.judge.comparing import unit_of_decision
 from gonogo.judge.ledger.recorded import parse_decision
+from service.db.documents import Stop
 from service.db.schema import DecisionRow, ExperimentRow, RunRow
 from service.db.store import Session
 from service.queries.decisions import load_last_automatic
@@ -48,7 +48,7 @@ class Brought:
             experiment=row.id,
             variant=row.variant or "",
             repeat=row.repeat or 0,
-            state=ExperimentState(row.state),
+            state=row.state,
             verdict=self.verdict,
             decision=self.decision,
             value=unit.value if isinstance(unit, Unit) else None,
@@ -56,7 +56,7 @@ class Brought:
         )
 
 
-def is_done(state: str, stop: Mapping[str, Any] | None) -> bool:
+def is_done(state: ExperimentState, stop: Stop | None) -> bool:
     """Say whether an experiment brings all that it will by itself; one that was halted may not."""
     if state == ExperimentState.AWAITING_DECISION:
         return stop is None
@@ -75,12 +75,12 @@ def _brought(session: Session, row: ExperimentRow, question: Question) -> Brough
         return Brought(experiment=row)
     decision = load_last_automatic(session, row.id)
     if decision is None:
-        said = (row.outcome or {}).get("code", "it ended")
+        said = row.outcome.code if row.outcome is not None else "it ended"
         return Brought(experiment=row, unit=NoUnit(name=row.id, why=f"it was not judged: {said}"))
     name = decision.id
     key = (name, decision.hash, repr(question))
     unit = UNITS.get(key) or UNITS.keep(key, _unit_of(session, name, question))
-    verdict = Verdict(decision.verdict) if decision.verdict else None
+    verdict = decision.verdict
     if isinstance(unit, Unit) and verdict not in COUNTED:
         unit = NoUnit(name=name, why=f"its verdict is {verdict}")
     return Brought(experiment=row, decision=name, verdict=verdict, unit=unit)

@@ -15,6 +15,7 @@ from gonogo.planning.campaigns import reseeded
 from gonogo.planning.frozen import ResolvedPlan
 from service.campaigns.create import lock_campaign
 from service.campaigns.members import is_done, load_brought
+from service.db.documents import Asked
 from service.db.schema import CampaignRow, ExperimentRow
 from service.db.store import Session
 from service.experiments.lifecycle import Deed, lock_experiment, queue_alert, record_event
@@ -54,7 +55,7 @@ def advance(deed: Deed, campaign: str) -> None:
     if isinstance(step, Begin):
         _begin(deed, row, step)
     elif isinstance(step, End):
-        row.comparison = step.comparison.wire()
+        row.comparison = step.comparison
         _end(deed, row, CampaignState.FINISHED, step.comparison.text)
 
 
@@ -69,7 +70,7 @@ def cancel(deed: Deed, campaign: str, reason: str) -> bool:
         return False
     if row.state != CampaignState.RUNNING:
         raise Conflict(f"{row.id} is {row.state}", state=row.state)
-    row.stop = {"reason": reason, "actor": deed.actor}
+    row.stop = Asked(reason=reason, actor=deed.actor)
     for experiment in load_experiments_of(deed.session, row.id):
         if experiment.state not in (ExperimentState.FINISHED, ExperimentState.STOPPING):
             VERBS["cancel"](deed, lock_experiment(deed, experiment.id), reason, {})
@@ -99,7 +100,7 @@ def _leave(deed: Deed, experiment: str) -> None:
 
 def _end(deed: Deed, row: CampaignRow, state: CampaignState, text: str) -> None:
     """End a campaign and tell it, in the name of its last experiment."""
-    row.state = state.value
+    row.state = state
     row.ended_at = deed.now
     deed.session.flush()
     experiments = load_experiments_of(deed.session, row.id)

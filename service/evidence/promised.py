@@ -22,12 +22,12 @@ def load_digests(session: Session, run: str) -> dict[str, str]:
 def promised_files(run: RunRow) -> dict[str, int]:
     """Return growing file → bytes that the end promised, the ranks' heartbeats among them."""
     heartbeats = {heartbeat_name(int(rank)): int(size) for rank, size in run.sizes.items()}
-    return {**heartbeats, **(run.promised or {}).get("files", {})}
+    return {**heartbeats, **(run.promised.files if run.promised is not None else {})}
 
 
 def promised_records(run: RunRow) -> dict[str, str]:
     """Return path → SHA-256 of the small records that the end promised."""
-    return dict((run.promised or {}).get("records", {}))
+    return dict(run.promised.records) if run.promised is not None else {}
 
 
 def has_records(session: Session, run: RunRow) -> bool:

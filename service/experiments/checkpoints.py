@@ -81,7 +81,7 @@ def found_missing(attempts: Iterable[RunRow]) -> set[str]:
     for run in rows:
         if run.resume_from is None or not _lacked_checkpoint(run):
             continue
-        path = str(run.resume_from["path"])
+        path = run.resume_from.path
         holder = next((other for other in rows if _holds(other, path)), None)
         if holder is None or holder.host == run.host:
             found.add(path)

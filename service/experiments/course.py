@@ -29,6 +29,7 @@ from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
 from gonogo.planning.resolve import ResolvedPlan
+from service.db.documents import Awaited, ServiceEnd
 from service.db.insert import insert_new
 from service.db.schema import ExperimentRow, PhaseRow, ProgressRow, RunRow
 from service.db.store import Topic, ring
@@ -145,9 +146,9 @@ def queue_run(
         experiment=experiment.id,
         phase=phase,
         attempt=max((row.attempt for row in before), default=0) + 1,
-        reason=reason.value,
-        state=RunState.QUEUED.value,
-        resume_from=resume_from.wire() if resume_from else None,
+        reason=reason,
+        state=RunState.QUEUED,
+        resume_from=resume_from,
         change=dict(change) if change else None,
         until=until,
         profile=plan.profile,
@@ -167,7 +168,7 @@ def queue_run(
         state=RunState.QUEUED.value,
         attempt=run.attempt,
         reason=reason.value,
-        resume_from=run.resume_from,
+        resume_from=resume_from.wire() if resume_from else None,
     )
     return run
 
@@ -218,7 +219,7 @@ def _lineage_checkpoint(
     """
     runs = runs_of(session, experiment.id, phase)
     if not runs and experiment.origin is not None:
-        source = session.get(ExperimentRow, experiment.origin["experiment"])
+        source = session.get(ExperimentRow, experiment.origin.experiment)
         return None if source is None else _lineage_checkpoint(session, source, phase)
     attempts = runs_of(session, experiment.id)
     missing = found_missing(attempts)
@@ -226,16 +227,12 @@ def _lineage_checkpoint(
         for found in durable_checkpoints(session, run):
             if found.path not in missing:
                 return found
-        began = _beginning_of(run)
+        began = run.resume_from
         if began is not None and began.step and is_durable(began, attempts):
             return began  # a rerun may have begun before the newest of the run before it
         if began is None and run.state == RunState.ENDED and run.dir is not None:
             return None
     return None
-
-
-def _beginning_of(run: RunRow) -> ResumePoint | None:
-    return None if run.resume_from is None else ResumePoint.model_validate(run.resume_from)
 
 
 def checkpoints_before(session: Session, run: str, step: int | None) -> Iterator[ResumePoint]:
@@ -249,7 +246,7 @@ def checkpoints_before(session: Session, run: str, step: int | None) -> Iterator
         step: only checkpoints of an earlier step; None: any.
     """
     row = load_run(session, run)
-    began = _beginning_of(row)
+    began = row.resume_from
     yield from durable_checkpoints(session, row, step)
     early = began is not None and (step is None or began.step < step)
     attempts = runs_of(session, row.experiment)
@@ -259,20 +256,20 @@ def checkpoints_before(session: Session, run: str, step: int | None) -> Iterator
 
 def pass_phase(deed: Deed, experiment: ExperimentRow, phase: PhaseRow, verdict: Verdict) -> None:
     """Let a phase pass with its verdict."""
-    phase.verdict = verdict.value
+    phase.verdict = verdict
     move_phase(deed, experiment, phase, PhaseEvent.PASS)
 
 
 def fail_phase(deed: Deed, experiment: ExperimentRow, phase: PhaseRow, verdict: Verdict) -> None:
     """Let a phase fail with its verdict."""
-    phase.verdict = verdict.value
+    phase.verdict = verdict
     move_phase(deed, experiment, phase, PhaseEvent.FAIL)
 
 
-def await_person(deed: Deed, experiment: ExperimentRow, awaited: dict[str, Any]) -> None:
-    """Let an experiment wait for a person; `awaited` is what its column `awaiting` holds."""
+def await_person(deed: Deed, experiment: ExperimentRow, awaited: Awaited) -> None:
+    """Let an experiment wait for a person."""
     experiment.awaiting = awaited
-    move_experiment(deed, experiment, ExperimentEvent.AWAIT, waiting_for=awaited["text"])
+    move_experiment(deed, experiment, ExperimentEvent.AWAIT, waiting_for=awaited.text)
 
 
 def continue_experiment(deed: Deed, experiment: ExperimentRow) -> None:
@@ -282,21 +279,21 @@ def continue_experiment(deed: Deed, experiment: ExperimentRow) -> None:
 
 
 def finish(
-    deed: Deed, experiment: ExperimentRow, verdict: Verdict | None, outcome: dict[str, Any] | None
+    deed: Deed, experiment: ExperimentRow, verdict: Verdict | None, outcome: Outcome | None
 ) -> None:
     """Finish an experiment; phases that have not ended are skipped."""
     for phase in phases_of(deed.session, experiment.id):
         if phase.state in (PhaseState.PENDING, PhaseState.ACTIVE):
             move_phase(deed, experiment, phase, PhaseEvent.SKIP)
     experiment.awaiting = None
-    experiment.verdict = verdict.value if verdict else None
+    experiment.verdict = verdict
     experiment.outcome = outcome
     move_experiment(
         deed,
         experiment,
         ExperimentEvent.FINISH,
         verdict=experiment.verdict,
-        outcome=(outcome or {}).get("code"),
+        outcome=outcome.code if outcome is not None else None,
     )
 
 
@@ -305,17 +302,16 @@ def end_without_worker(
 ) -> None:
     """End a run for which no worker will ever report the end."""
     outcome = Outcome(code=code, actor=actor, text=text)
-    run.outcome = outcome.model_dump(mode="json")
-    run.exit = {
-        "v": 1,
-        "ended_at": deed.now,
-        "ended_by": actor.value,
-        "reason": code.value,
-        "text": text,
-        "run": run.id,
-        "attempt": run.attempt,
-        "by_service": True,
-    }
+    run.outcome = outcome
+    end = ServiceEnd(
+        ended_at=deed.now,
+        ended_by=actor,
+        reason=code,
+        text=text,
+        run=run.id,
+        attempt=run.attempt,
+    )
+    run.exit = end.wire()
     move_run(deed, experiment, run, RunEvent.END, token=run.token, outcome=code.value, text=text)
 
 

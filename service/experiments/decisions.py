@@ -76,12 +76,12 @@ def record_decision(
             seq=decision.seq,
             phase=phase,
             run=run,
-            kind=decision.kind.value,
-            verdict=decision.verdict.value if decision.verdict else None,
+            kind=decision.kind,
+            verdict=decision.verdict,
             hash=decision.hash,
             at=deed.now,
             document=canonical_bytes(recorded.document).decode(),
-            cause=decision.cause.wire() if decision.cause else None,
+            cause=decision.cause,
         )
     )
     deed.session.flush()
@@ -130,7 +130,7 @@ def _show_conditions(deed: Deed, experiment: ExperimentRow) -> None:
             id=row.condition.id,
             phase=row.condition.id.partition(":")[0],
             n=number,
-            state=row.condition.state.value,
+            state=row.condition.state,
             document=row.condition.wire(),
         )
         for number, row in enumerate(rows)
@@ -188,10 +188,7 @@ def total_verdict(
     """Return the verdict across an experiment's phases and conditions (default: as recorded)."""
     if conditions is None:
         conditions = [row.condition for row in load_conditions(session, experiment.id)]
-    phases = {
-        phase.name: Verdict(phase.verdict) if phase.verdict else None
-        for phase in phases_of(session, experiment.id)
-    }
+    phases = {phase.name: phase.verdict for phase in phases_of(session, experiment.id)}
     return experiment_verdict(phases, conditions)
 
 

@@ -109,7 +109,7 @@ def load_forecast(
     """
     claimed = _number(experiment.labels, CLAIMED_LABEL)
     living = _load_living(session, runs)
-    ahead = [_ahead(phase, living) for phase in phases if PhaseState(phase.state) in _TO_COME]
+    ahead = [_ahead(phase, living) for phase in phases if phase.state in _TO_COME]
     ended = _load_ended(session, runs)
     measured = None if living is None else living.measured
     found = build_forecast(ahead, ended, measured, claimed_seconds=claimed)

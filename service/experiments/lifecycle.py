@@ -18,7 +18,6 @@ from gonogo.contract.lifecycle import (
     ExperimentEvent,
     ExperimentState,
     PhaseEvent,
-    PhaseState,
     RunEvent,
     RunState,
     advance_experiment,
@@ -143,12 +142,12 @@ def move_experiment(deed: Deed, row: ExperimentRow, event: ExperimentEvent, **da
         Conflict: its state does not allow it, or another was faster.
     """
     old = row.state
-    new = advance_experiment(ExperimentState(old), event)
+    new = advance_experiment(old, event)
     deed.session.flush()
     done = deed.session.execute(
         update(ExperimentRow)
         .where(ExperimentRow.id == row.id, ExperimentRow.state == old)
-        .values(state=new.value)
+        .values(state=new)
     )
     _only_one(done, old)
     if event is ExperimentEvent.START:
@@ -165,16 +164,16 @@ def move_phase(deed: Deed, row: ExperimentRow, phase: PhaseRow, event: PhaseEven
         Conflict: its state does not allow it, or another was faster.
     """
     old = phase.state
-    new = advance_phase(PhaseState(old), event)
+    new = advance_phase(old, event)
     if is_stored(phase):
         deed.session.flush()
         mine = (PhaseRow.experiment == row.id, PhaseRow.name == phase.name)
         done = deed.session.execute(
-            update(PhaseRow).where(*mine, PhaseRow.state == old).values(state=new.value)
+            update(PhaseRow).where(*mine, PhaseRow.state == old).values(state=new)
         )
         _only_one(done, old)
     else:
-        phase.state = new.value
+        phase.state = new
     record_event(
         deed, row, "phase.state", phase=phase.name, state=new.value, before=old, event=event
     )
@@ -189,12 +188,12 @@ def move_run(
         Conflict: its state does not allow it, the token is stale, or another was faster.
     """
     old = run.state
-    new = advance_run(RunState(old), event)
+    new = advance_run(old, event)
     deed.session.flush()
     done = deed.session.execute(
         update(RunRow)
         .where(RunRow.id == run.id, RunRow.state == old, RunRow.token == token)
-        .values(state=new.value)
+        .values(state=new)
     )
     _only_one(done, old)
     if event is RunEvent.LAUNCH:

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from gonogo.contract.api import OriginView
-from gonogo.contract.decision import ConditionState
+from gonogo.contract.decision import ConditionState, Verdict
 from gonogo.contract.errors import Conflict, Problem, Rejected
 from gonogo.contract.lifecycle import ExperimentState, PhaseState
 from gonogo.contract.near_miss import hint
@@ -47,7 +47,7 @@ class Origin:
     phase: str
     point: ResumePoint | None
     """Checkpoint from which the phase goes on; None: it begins."""
-    verdicts: Mapping[str, str]
+    verdicts: Mapping[str, Verdict | None]
     """Phase that is not run again → the verdict it has there."""
     frozen: Mapping[str, Any]
     """Code identity that the other experiment froze."""
@@ -108,7 +108,7 @@ def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
         experiment=source.id,
         phase=phase,
         point=point,
-        verdicts={row: there[row].verdict or "" for row in before},
+        verdicts={row: there[row].verdict for row in before},
         frozen=dict(source.frozen),
     )
 

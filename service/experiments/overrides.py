@@ -75,8 +75,7 @@ def override(
         experiment.stop = None
         act(deed, experiment, phase.name, action, points, last_outcome(deed, experiment))
     else:
-        phase.verdict = said.verdict.value
-        experiment.verdict = said.verdict.value
+        phase.verdict = experiment.verdict = said.verdict
     return decision
 
 
@@ -106,7 +105,7 @@ def _never_ran(deed: Deed, experiment: ExperimentRow) -> list[str]:
 def _phase_of(deed: Deed, experiment: ExperimentRow) -> PhaseRow:
     """Return the phase that a verdict is about: the one awaited, else the last that ran."""
     phases = phases_of(deed.session, experiment.id)
-    awaited = (experiment.awaiting or {}).get("phase")
+    awaited = experiment.awaiting.phase if experiment.awaiting is not None else None
     for phase in phases:
         if phase.name == awaited:
             return phase
@@ -130,6 +129,5 @@ def _waive(deed: Deed, experiment: ExperimentRow, said: Override) -> RecordedDec
         reason=said.reason,
     )
     if experiment.state == ExperimentState.FINISHED:
-        verdict = total_verdict(deed.session, experiment)
-        experiment.verdict = verdict.value if verdict else None
+        experiment.verdict = total_verdict(deed.session, experiment)
     return decision

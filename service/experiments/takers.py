@@ -2,7 +2,6 @@
 
 from sqlalchemy.orm import Session
 
-from gonogo.contract.agent import ClaimRequest
 from gonogo.contract.plan import Plan
 from gonogo.planning.programs import allows, label_text, lacks, needs, spans
 from service.queries.workers import load_workers
@@ -26,7 +25,7 @@ def load_warnings(session: Session, plan: Plan, now: float) -> list[str]:
     wanted = needs(plan)
     if wanted is None:
         return []
-    claims = [(row, ClaimRequest.model_validate(row.claim)) for row in load_workers(session)]
+    claims = [(row, row.claim) for row in load_workers(session)]
     takers = [
         row
         for row, said in claims

@@ -112,7 +112,9 @@ def prepare(session: Session, run_id: str, folder: Path) -> Case:
     experiment = load_experiment(session, run.experiment)
     order = Order.model_validate(run.order) if run.order else None
     conditions = open_for(load_conditions(session, experiment.id), run.phase)
-    outcome = Outcome.model_validate(run.outcome)
+    outcome = run.outcome
+    if outcome is None:
+        raise ValueError(f"run {run.id} has not ended")
     restarts = outcome.klass in (OutcomeClass.INFRA, OutcomeClass.OPERATOR)
     passed = outcome.klass is OutcomeClass.SUCCESS
     resume = load_resume_points(session, experiment, run.phase) if restarts or passed else {}
@@ -123,7 +125,7 @@ def prepare(session: Session, run_id: str, folder: Path) -> Case:
         folder=folder,
         decision_seq=experiment.decision_seq,
         rules=build_rules(order, conditions),
-        reason=RunReason(run.reason),
+        reason=run.reason,
         launched=run.started_at is not None,
         started_at=run.started_at,
         durable_step=point.step if point else 0,
@@ -193,7 +195,7 @@ def conclude(deed: Deed, assessment: Assessment) -> list[RecordedDecision] | Non
     if experiment.decision_seq != assessment.decision_seq:
         return None
     run.judged, run.lost = True, False
-    run.verdict = assessment.attempt.verdict.value if assessment.attempt.verdict else None
+    run.verdict = assessment.attempt.verdict
     _store(deed.session, assessment)
     note_speed(deed.session, run, assessment.facts)
     if experiment.state == ExperimentState.FINISHED:
@@ -237,7 +239,7 @@ def _record(
         supersede=True,
     )
     if action.about == run.id:
-        run.verdict = decision.verdict.value if decision.verdict else None
+        run.verdict = decision.verdict
     made = [decision]
     if assessment.attempt.outcome.klass is OutcomeClass.SUCCESS:
         waiting = open_for(load_conditions(deed.session, experiment.id), run.phase)

@@ -21,6 +21,7 @@ from gonogo.contract.canonical import canonical_bytes, wire_line
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
 from gonogo.rundir import RunDir, save_json
+from service.db.documents import is_by_service
 from service.db.schema import OffsetRow, PieceRow, RunRow
 from service.evidence.files import load_bytes
 from service.evidence.promised import load_records, promised_files
@@ -93,7 +94,7 @@ def _fill_in(run: RunRow, records: dict[str, bytes], run_dir: RunDir) -> None:
         given = Order.model_validate(run.order)
         if not _is_order(records.get("order.json"), given):
             save_json(run_dir.order, given.document())
-    if run.exit is not None and ("exit.json" not in records or run.exit.get("by_service")):
+    if run.exit is not None and ("exit.json" not in records or is_by_service(run.exit)):
         save_json(run_dir.exit, ExitRecord.model_validate(run.exit).wire())
     if run.preflight is not None and "preflight/preflight.json" not in records:
         save_json(run_dir.preflight, Preflight.model_validate(run.preflight).wire())

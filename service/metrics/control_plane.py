@@ -56,7 +56,7 @@ def prometheus_targets(context: Service) -> list[dict[str, Any]]:
 
 def _target(row: WorkerRow, now: float) -> dict[str, Any] | None:
     """Return one worker's exporter; a silent one stays a target, so that `up` can say 0."""
-    url = urlsplit(row.claim.get("metrics_url") or "")
+    url = urlsplit(row.claim.metrics_url or "")
     if not url.netloc or now - row.seen_at > FORGOTTEN_S:
         return None
     return {

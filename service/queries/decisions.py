@@ -1,30 +1,35 @@
 """What was decided? Documents as they were recorded, and what lists need of them."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass, fields
 
-from sqlalchemy import Row, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from gonogo.contract.decision import Decision, DecisionKind
+from gonogo.contract.decision import Cause, Decision, DecisionKind, Verdict
 from gonogo.contract.errors import NotFound
 from gonogo.contract.ids import Kind, is_id
 from gonogo.judge.ledger.recorded import parse_decision
 from service.db.schema import DecisionRow, ExperimentRow
 from service.queries.page import load_page
 
-_LIGHT = (
-    DecisionRow.id,
-    DecisionRow.experiment,
-    DecisionRow.phase,
-    DecisionRow.run,
-    DecisionRow.kind,
-    DecisionRow.verdict,
-    DecisionRow.hash,
-    DecisionRow.at,
-    DecisionRow.cause,
-)
-"""All but the document, which holds facts and rules and is large."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """A decision but for its document, which holds facts and rules and is large."""
+
+    id: str
+    experiment: str
+    phase: str | None
+    run: str | None
+    kind: DecisionKind
+    verdict: Verdict | None
+    hash: str
+    at: float
+    cause: Cause | None
+
+
+_OUTLINE = [getattr(DecisionRow, field.name) for field in fields(Outline)]
 
 
 def load_decision(session: Session, decision: str) -> DecisionRow:
@@ -60,18 +65,20 @@ def load_decisions_page(
     return load_page(session, query, DecisionRow.seq, limit=limit, after=after)
 
 
-def load_light(session: Session, experiments: Sequence[str]) -> Sequence[Row[Any]]:
-    """Return the columns of experiments' decisions but for the documents, in each one's order."""
-    query = select(*_LIGHT).where(DecisionRow.experiment.in_(experiments))
-    return session.execute(query.order_by(DecisionRow.experiment, DecisionRow.seq)).all()
+def load_outlines(session: Session, experiments: Sequence[str]) -> list[Outline]:
+    """Return the outlines of experiments' decisions, in each one's order."""
+    query = select(*_OUTLINE).where(DecisionRow.experiment.in_(experiments))
+    rows = session.execute(query.order_by(DecisionRow.experiment, DecisionRow.seq))
+    return [Outline(**row._mapping) for row in rows]
 
 
-def load_last_automatic(session: Session, experiment: str) -> Row[Any] | None:
-    """Return the columns of an experiment's last automatic decision but for its document."""
-    query = select(*_LIGHT).where(
-        DecisionRow.experiment == experiment, DecisionRow.kind == DecisionKind.AUTO.value
+def load_last_automatic(session: Session, experiment: str) -> Outline | None:
+    """Return the outline of an experiment's last automatic decision, if there is one."""
+    query = select(*_OUTLINE).where(
+        DecisionRow.experiment == experiment, DecisionRow.kind == DecisionKind.AUTO
     )
-    return session.execute(query.order_by(DecisionRow.seq.desc()).limit(1)).first()
+    row = session.execute(query.order_by(DecisionRow.seq.desc()).limit(1)).first()
+    return None if row is None else Outline(**row._mapping)
 
 
 def load_documents(session: Session, decisions: Sequence[str]) -> dict[str, str]:

@@ -30,7 +30,7 @@ def load_findings_page(
     return [Finding.model_validate_json(row.document) for row in rows], cursor
 
 
-def load_known(session: Session, run: str) -> dict[str, str]:
+def load_known(session: Session, run: str) -> dict[str, Severity]:
     """Return key → severity of what was found in a run."""
     query = select(FindingRow.key, FindingRow.severity).where(FindingRow.run == run)
     return {key: severity for key, severity in session.execute(query)}
@@ -45,7 +45,7 @@ def count_findings(session: Session, run: str) -> int:
 def load_halts(session: Session, runs: Sequence[str]) -> Iterator[tuple[str, Finding]]:
     """Yield the findings that halt one of these runs, each with its run."""
     query = select(FindingRow.run, FindingRow.document).where(
-        FindingRow.run.in_(runs), FindingRow.severity == Severity.HALT.value
+        FindingRow.run.in_(runs), FindingRow.severity == Severity.HALT
     )
     for run, document in session.execute(query):
         yield run, Finding.model_validate_json(document)

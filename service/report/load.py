@@ -13,7 +13,7 @@ from gonogo.contract.errors import Corrupt, Rejected
 from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
-from gonogo.contract.outcome import Outcome, OutcomeClass
+from gonogo.contract.outcome import OutcomeClass
 from gonogo.contract.records import ModelRecord, Preflight
 from gonogo.contract.wire import Recorded
 from gonogo.judge.course.forecast import Ahead, Measured, build_forecast, measure_pace
@@ -153,7 +153,7 @@ def _load_tail(
     session: Session, run: RunRow, ranks: Sequence[int], findings: Sequence[Finding]
 ) -> Excerpt | None:
     """Return the end of the log that may say why a run failed, None for one that did not."""
-    outcome = Outcome.model_validate(run.outcome) if run.outcome else None
+    outcome = run.outcome
     if outcome is None or outcome.klass in (OutcomeClass.SUCCESS, OutcomeClass.OPERATOR):
         return None
     halts = [row.rank for row in findings if row.severity is Severity.HALT]

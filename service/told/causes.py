@@ -1,7 +1,6 @@
 """Why did a run not end in GO? Its findings, its end and its logs, as the decision quotes them."""
 
 from gonogo.contract.decision import Cause
-from gonogo.contract.outcome import Outcome
 from gonogo.contract.records import ExitRecord
 from gonogo.judge.course.cause import TORCHRUN_LOG, describe_cause, last_line
 from gonogo.judge.gate.verdict import Judgement
@@ -19,7 +18,7 @@ def load_cause(session: Session, run: RunRow, judgement: Judgement) -> Cause | N
     return describe_cause(
         judgement.verdict,
         load_findings(session, run.id),
-        Outcome.model_validate(run.outcome) if run.outcome else None,
+        run.outcome,
         judgement.criteria,
         diagnosis=judgement.diagnosis,
         exits=exits,

@@ -2,11 +2,9 @@
 
 from collections.abc import Iterable
 
-from gonogo.contract.api import CampaignPlace, ExperimentView, Forecast, OriginView, PhaseView
+from gonogo.contract.api import CampaignPlace, ExperimentView, Forecast, PhaseView
 from gonogo.contract.decision import Condition, Verdict
 from gonogo.contract.lifecycle import ExperimentState, RunState
-from gonogo.contract.order import ResumePoint
-from gonogo.contract.outcome import Outcome
 from gonogo.judge.course.summary import phases_never_ran, summarise
 from service.db.schema import ConditionRow, ExperimentRow, PhaseRow, RunRow
 from service.db.store import Session
@@ -75,18 +73,16 @@ def _view_one(
     shown = [_view_phase(phase, runs) for phase in phases]
     asked = open_approval(row)
     hanging = [*map(view_condition, conditions), *([asked] if asked else [])]
-    verdict = Verdict(row.verdict) if row.verdict else None
-    origin = OriginView.model_validate(row.origin) if row.origin else None
-    passed = verdict is Verdict.GO and not decided.overrides
+    passed = row.verdict is Verdict.GO and not decided.overrides
     cause = None if passed else standing_cause(decided, runs)
     return ExperimentView(
         id=row.id,
         name=row.name,
         plan=row.plan,
-        state=ExperimentState(row.state),
-        outcome=Outcome.model_validate(row.outcome) if row.outcome else None,
-        verdict=verdict,
-        origin=origin,
+        state=row.state,
+        outcome=row.outcome,
+        verdict=row.verdict,
+        origin=row.origin,
         campaign=place_in_campaign(row),
         phases=shown,
         conditions=hanging,
@@ -101,7 +97,9 @@ def _view_one(
         overrides=decided.overrides,
         never_ran=phases_never_ran(shown) if over else [],
         cause=cause,
-        summary=summarise(verdict, shown, hanging, decided.overrides, finished=over, origin=origin),
+        summary=summarise(
+            row.verdict, shown, hanging, decided.overrides, finished=over, origin=row.origin
+        ),
         next=next_steps(place_of(row, phases, runs, hanging, cause, decided.last)),
     )
 
@@ -153,15 +151,15 @@ def _where(queued: RunRow, runs: list[RunRow]) -> str:
     """Say from where a queued run goes on: the host of its checkpoint, or that it has none."""
     if queued.resume_from is None:
         return NO_CHECKPOINT if queued.reason in GOING_ON else ""
-    point = ResumePoint.model_validate(queued.resume_from)
-    host = host_of(point, runs)
-    return "" if host is None else f", which goes on from step {point.step} on {host}"
+    host = host_of(queued.resume_from, runs)
+    step = queued.resume_from.step
+    return "" if host is None else f", which goes on from step {step} on {host}"
 
 
 def _waiting_for(row: ExperimentRow, runs: list[RunRow]) -> str | None:
     """Say what keeps an experiment from going on, if it is not working."""
     if row.awaiting:
-        return str(row.awaiting["text"])
+        return row.awaiting.text
     queued = next((run for run in runs if run.state == RunState.QUEUED), None)
     if queued is not None:
         wanted = row.needs

@@ -31,11 +31,11 @@ FLEET_HOURS = 24.0
 """How long ago a run may have ended that counts to the fleet's time, unless asked otherwise."""
 _UNSEEN = frozenset(
     {
-        OutcomeCode.KEEPER_LOST.value,
-        OutcomeCode.WORKER_LOST.value,
-        OutcomeCode.NODE_LOST.value,
-        OutcomeCode.ISOLATED.value,
-        OutcomeCode.SUPERSEDED.value,
+        OutcomeCode.KEEPER_LOST,
+        OutcomeCode.WORKER_LOST,
+        OutcomeCode.NODE_LOST,
+        OutcomeCode.ISOLATED,
+        OutcomeCode.SUPERSEDED,
     }
 )
 """Ends after which nobody can say what the run did since its last line."""
@@ -87,7 +87,7 @@ def _load_found(session: Session, runs: Iterable[RunRow]) -> dict[str, float]:
 
 
 def _times(run: RunRow, runs: Sequence[RunRow], opened: float, found: float | None) -> RunTimes:
-    code = (run.outcome or {}).get("code")
+    code = run.outcome.code if run.outcome is not None else None
     later = [row for row in runs if row.phase == run.phase and row.attempt > run.attempt]
     return RunTimes(
         opened_at=opened,
@@ -95,9 +95,9 @@ def _times(run: RunRow, runs: Sequence[RunRow], opened: float, found: float | No
         ended_at=run.ended_at,
         found_at=found,
         again=run.attempt > 1,
-        completed=code == OutcomeCode.COMPLETED.value,
+        completed=code is OutcomeCode.COMPLETED,
         unseen_end=code in _UNSEEN,
-        resumed_steps=tuple(int((row.resume_from or {}).get("step") or 0) for row in later),
+        resumed_steps=tuple(row.resume_from.step if row.resume_from else 0 for row in later),
     )
 
 

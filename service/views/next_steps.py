@@ -54,13 +54,13 @@ def place_of(
     last_decision: str | None,
 ) -> Place:
     """Return where an experiment stands, from its rows."""
-    phase = (experiment.awaiting or {}).get("phase")
+    phase = experiment.awaiting.phase if experiment.awaiting is not None else None
     names = [row.name for row in phases]
     after = names[names.index(phase) + 1 :] if phase in names else []
     queued = any(run.state == RunState.QUEUED for run in runs)
     return Place(
         experiment=experiment.id,
-        state=ExperimentState(experiment.state),
+        state=experiment.state,
         verbs=verbs_of(experiment, phases, runs),
         phase=phase,
         following=after[0] if after else None,

@@ -5,8 +5,6 @@ from typing import Any
 
 from gonogo.contract.api import RunView
 from gonogo.contract.heartbeat import Identity
-from gonogo.contract.order import ResumePoint
-from gonogo.contract.outcome import Outcome
 from service.db.schema import DecisionRow, ProgressRow, RunRow
 from service.db.store import Session
 from service.instants import instant, stamp
@@ -27,13 +25,13 @@ def view_run(row: RunRow, progress: ProgressRow) -> RunView:
         state=row.state,
         suspect=row.suspect,
         lost=row.lost,
-        outcome=Outcome.model_validate(row.outcome) if row.outcome else None,
+        outcome=row.outcome,
         verdict=row.verdict,
         worker=row.worker,
         step=progress.step,
         steps=steps,
         init_from=(row.order or {}).get("init_from"),
-        resume_from=ResumePoint.model_validate(row.resume_from) if row.resume_from else None,
+        resume_from=row.resume_from,
         loss=float(progress.loss) if progress.loss is not None else None,
         toks_per_s=progress.toks_per_s,
         last_heartbeat_at=instant(progress.heartbeat_at),

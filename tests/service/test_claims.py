@@ -328,5 +328,5 @@ def test_a_run_of_which_no_order_can_be_made_ends_and_hides_no_other(
         lambda session: list(session.scalars(select(RunRow).where(RunRow.experiment == first)))
     )
     assert run.outcome is not None
-    assert (run.state, run.outcome["code"]) == ("ended", "start_failed")
-    assert "no order can be made" in run.outcome["text"]
+    assert (run.state, run.outcome.code) == ("ended", "start_failed")
+    assert "no order can be made" in run.outcome.text
