@@ -5,7 +5,7 @@ from sqlalchemy.orm import Session
 from service.context import Context
 from service.experiments.approvals import expire
 from service.experiments.decisions import save_decision
-from service.experiments.lifecycle import Deed
+from service.experiments.lifecycle import CONDUCTOR
 from service.queries.experiments import load_awaiting
 from service.told.awaited import is_expired
 
@@ -29,8 +29,6 @@ class Approvals:
 
     def _expire(self, experiment: str) -> None:
         context = self._context
-        made = context.store.write(
-            lambda session: expire(Deed(session=session, now=context.now()), experiment)
-        )
+        made = context.write(CONDUCTOR, expire, experiment)
         if made is not None:
             save_decision(context.settings.decisions, made)

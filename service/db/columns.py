@@ -4,10 +4,11 @@ What a row gives is the enum or the model itself, never its text. What earlier r
 read by the same models, which ignore what they do not know; what they lack has its default.
 """
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 from sqlalchemy import JSON, Dialect, String
 from sqlalchemy.types import TypeDecorator
 
@@ -37,33 +38,42 @@ class OneOf(TypeDecorator[StrEnum]):
         """
         return None if value is None else self.words(value).value
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> StrEnum | None:
-        """Return what a row gives."""
-        return None if value is None else self.words(value)
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
+        """Return what makes a word of a value, for as many rows as a list has: a look-up alone."""
+        given: dict[str | None, StrEnum | None] = {word.value: word for word in self.words}
+        given[None] = None
+        return given.__getitem__
 
 
-class Held(TypeDecorator[BaseModel]):
-    """A column that holds a model as JSON; NULL is None.
+class Held(TypeDecorator[Any]):
+    """A column that holds a model or a dataclass as JSON; NULL is None.
 
     Args:
-        model: what is read; it ignores fields that it does not know.
+        kind: what is read; fields that it does not know are ignored.
     """
 
     impl = JSON
     cache_ok = True
 
-    def __init__(self, model: type[BaseModel]) -> None:
+    def __init__(self, kind: type[Any]) -> None:
         super().__init__(none_as_null=True)
-        self.model = model
+        self.kind = kind
+        self._adapter: TypeAdapter[Any] = TypeAdapter(kind)
 
-    def process_bind_param(self, value: BaseModel | None, dialect: Dialect) -> Any:
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
         """Return what is stored."""
-        return None if value is None else wire_value(value.model_dump(mode="json"))
+        if value is None:
+            return None
+        return wire_value(self._adapter.dump_python(value, mode="json", by_alias=True))
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> BaseModel | None:
-        """Return what a row gives.
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
+        """Return what makes a model of a value; it raises ValidationError for any other value."""
+        read = self.impl_instance.result_processor(dialect, coltype)
+        validate = self._adapter.validate_python
 
-        Raises:
-            ValidationError: the row was written by something else.
-        """
-        return None if value is None else self.model.model_validate(value)
+        def process(value: Any) -> Any:
+            if value is None:
+                return None
+            return validate(value if read is None else read(value))
+
+        return process

@@ -29,6 +29,7 @@ from gonogo.contract.finding import Severity
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.contract.outcome import Outcome
+from gonogo.judge.course.action import Attempt
 from service.db.columns import Held, OneOf
 from service.db.documents import (
     Asked,
@@ -56,7 +57,7 @@ WORDS = (
 """Enums that a column holds the value of."""
 DOCUMENTS = (
     *(Asked, Stop, Awaited, Promised, ClaimKept),
-    *(Cause, Comparison, OriginView, Outcome, ResumePoint),
+    *(Cause, Comparison, OriginView, Outcome, ResumePoint, Attempt),
 )
 """Models that a column holds as JSON.
 
@@ -355,7 +356,7 @@ class AssessmentRow(Table):
 
     __tablename__ = "assessments"
     run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
-    attempt: Mapped[dict[str, Any]]
+    attempt: Mapped[Attempt]
     rules: Mapped[str] = mapped_column(Text)
     facts: Mapped[str] = mapped_column(Text)
 

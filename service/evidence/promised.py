@@ -1,9 +1,9 @@
-"""Which small records of a run are here, and what did its end promise?"""
+"""What of a run is here, file by file, and what did its end promise?"""
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.db.schema import RecordRow, RunRow
+from service.db.schema import OffsetRow, RecordRow, RunRow
 from service.evidence.files import heartbeat_name
 
 
@@ -34,3 +34,11 @@ def has_records(session: Session, run: RunRow) -> bool:
     """Say whether every promised record is here with the promised bytes."""
     have = load_digests(session, run.id)
     return all(have.get(path) == sha256 for path, sha256 in promised_records(run).items())
+
+
+def stored_bytes(session: Session, run: str) -> dict[str, int]:
+    """Return growing file → bytes of it that are in the database."""
+    rows = session.scalars(select(OffsetRow).where(OffsetRow.run == run))
+    return {
+        row.file if "." in row.file else f"heartbeat_{row.file}.jsonl": row.bytes for row in rows
+    }

@@ -13,7 +13,7 @@ from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from gonogo.contract.canonical import canonical_bytes
-from gonogo.contract.decision import Condition, CriterionResult, Decision, Verdict
+from gonogo.contract.decision import Condition, CriterionResult, Decision, DecisionKind, Verdict
 from gonogo.contract.ids import Kind, new_id
 from gonogo.judge.gate.conditions import conditions_of, experiment_verdict
 from gonogo.judge.gate.rules import OpenCondition
@@ -55,7 +55,9 @@ def record_decision(
     """
     key: SigningKey = deed.session.info[SIGNING_KEY]
     earlier = load_chain(deed.session, experiment.id)
-    about = [row.id for row in earlier if row.phase == phase and row.kind != "condition"]
+    about = [
+        row.id for row in earlier if row.phase == phase and row.kind is not DecisionKind.CONDITION
+    ]
     experiment.decision_seq += 1
     place = Place(
         id=new_id(Kind.DECISION),

@@ -23,8 +23,9 @@ from gonogo.judge.course.reruns import keeps_checkpoints
 from gonogo.planning.resolve import ResolvedPlan, build_order
 from service.db.schema import ExperimentRow, PhaseRow
 from service.experiments.checkpoints import durable_checkpoints
-from service.experiments.course import load_resume_points, load_weights, resolved_of
+from service.experiments.course import resolved_of
 from service.experiments.decisions import load_conditions
+from service.experiments.resume_points import load_resume_points, load_weights
 from service.queries.experiments import load_experiment, phases_of, runs_of
 from service.told.decided import load_decided
 

@@ -36,6 +36,17 @@ async def open_session(context: Service) -> AsyncIterator[Session]:
 Reading = Annotated[Session, Depends(open_session, scope="function")]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Creation:
+    """A creating POST, as far as it is known again when it is repeated."""
+
+    caller: Principal
+    route: str
+    key: str | None
+    """Its Idempotency-Key."""
+    body: BaseModel
+
+
 @dataclass(frozen=True, slots=True)
 class Writer:
     """The writer's queue, for the routes of one service."""
@@ -54,16 +65,11 @@ class Writer:
         Raises:
             Unavailable: the database does not answer, or too many wait for it.
         """
-        context = self.context
-        return context.store.write(
-            lambda session: change(
-                Deed(session=session, now=context.now(), actor=actor), *args, **kwargs
-            )
-        )
+        return self.context.write(actor, change, *args, **kwargs)
 
     def once(
         self,
-        asked: "Asked",
+        creation: Creation,
         create: Callable[Concatenate[Deed, _P], dict[str, Any]],
         *args: _P.args,
         **kwargs: _P.kwargs,
@@ -74,31 +80,20 @@ class Writer:
             Rejected, Conflict: see `answer_once`.
             Unavailable: the database does not answer, or too many wait for it.
         """
-        said = asked.body.model_dump(mode="json") if asked.key is not None else None
+        said = creation.body.model_dump(mode="json") if creation.key is not None else None
 
         def change(deed: Deed) -> dict[str, Any]:
             return answer_once(
                 deed.session,
-                actor=asked.caller.key_id,
-                route=asked.route,
-                key=asked.key,
+                actor=creation.caller.key_id,
+                route=creation.route,
+                key=creation.key,
                 body=said,
                 now=deed.now,
                 create=lambda: create(deed, *args, **kwargs),
             )
 
-        return self(asked.caller.actor, change)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A creating POST, as far as it is known again when it is repeated."""
-
-    caller: Principal
-    route: str
-    key: str | None
-    """Its Idempotency-Key."""
-    body: BaseModel
+        return self(creation.caller.actor, change)
 
 
 async def _get_writer(context: Service) -> Writer:

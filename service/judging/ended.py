@@ -8,19 +8,17 @@ lock; it refuses when another decision came between, and the caller prepares aga
 `judge` and `decide` are `gonogo.judge`'s: nothing here has an opinion.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.canonical import canonical_bytes
-from gonogo.contract.decision import Verdict
 from gonogo.contract.facts import Facts
-from gonogo.contract.lifecycle import ExperimentState, RunState
+from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import Order, ResumePoint, RunReason
-from gonogo.contract.outcome import Outcome, OutcomeClass
+from gonogo.contract.outcome import OutcomeClass
 from gonogo.contract.rules import Rules
 from gonogo.judge.course.decide import Action, Attempt, build_attempt, decide
 from gonogo.judge.gate.conditions import open_for, settle
@@ -30,22 +28,22 @@ from gonogo.judge.gate.verdict import judge
 from gonogo.judge.ledger.recorded import RecordedDecision
 from gonogo.judge.ledger.seal import judged
 from gonogo.judge.ledger.settled import facts_of, rules_of
-from service.agent.telemetry import stored_bytes
 from service.db.schema import (
     AssessmentRow,
     ExperimentRow,
     RunRow,
 )
-from service.evidence.promised import has_records, promised_files
+from service.evidence.promised import has_records, promised_files, stored_bytes
 from service.experiments.consequences import act
-from service.experiments.course import checkpoints_before, load_resume_points, resolved_of
+from service.experiments.course import resolved_of
 from service.experiments.decisions import load_conditions, record_conditions, record_decision
 from service.experiments.lifecycle import Deed, lock_run, record_event
+from service.experiments.resume_points import checkpoints_before, load_resume_points
 from service.experiments.speeds import note_speed
 from service.judging.materialise import save_run
 from service.queries.experiments import load_experiment
 from service.queries.findings import count_findings
-from service.queries.runs import load_run
+from service.queries.runs import load_attempts, load_run, load_unjudged
 from service.told.causes import load_cause
 
 
@@ -85,9 +83,8 @@ def find_unjudged(session: Session) -> list[str]:
 
     And those of which the rest is waited for no more: what is missing passes nothing.
     """
-    query = select(RunRow).where(RunRow.state == RunState.ENDED.value, RunRow.judged.is_(False))
-    rows = session.scalars(query.order_by(RunRow.ended_at)).all()
-    return [row.id for row in rows if row.given_up or is_complete(session, row)]
+    ended = load_unjudged(session)
+    return [row.id for row in ended if row.given_up or is_complete(session, row)]
 
 
 def is_complete(session: Session, run: RunRow) -> bool:
@@ -269,36 +266,12 @@ def load_assessed(session: Session, run: str) -> tuple[Rules, Facts]:
 
 
 def _store(session: Session, assessment: Assessment) -> None:
-    attempt = asdict(assessment.attempt)
-    attempt["outcome"] = assessment.attempt.outcome.model_dump(mode="json")
     session.merge(
         AssessmentRow(
             run=assessment.run,
-            attempt=attempt,
+            attempt=assessment.attempt,
             rules=canonical_bytes(assessment.rules.document()).decode(),
             facts=canonical_bytes(assessment.facts.document()).decode(),
         )
     )
     session.flush()
-
-
-def load_attempts(session: Session, experiment: str, phase: str) -> list[Attempt]:
-    """Return the assessed runs of a phase in the order of their start."""
-    query = (
-        select(AssessmentRow.attempt)
-        .join(RunRow, RunRow.id == AssessmentRow.run)
-        .where(RunRow.experiment == experiment, RunRow.phase == phase)
-        .order_by(RunRow.attempt)
-    )
-    return [_attempt(document) for document in session.scalars(query)]
-
-
-def _attempt(document: dict[str, Any]) -> Attempt:
-    return Attempt(
-        **{
-            **document,
-            "reason": RunReason(document["reason"]),
-            "outcome": Outcome.model_validate(document["outcome"]),
-            "verdict": Verdict(document["verdict"]) if document["verdict"] else None,
-        }
-    )

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from math import ceil, isfinite
 
 from gonogo.contract.api import ArtifactsView, ExperimentView, RunView
-from gonogo.contract.decision import CriterionResult, Decision
+from gonogo.contract.decision import CriterionResult, Decision, Verdict
 from gonogo.contract.finding import Finding
 from gonogo.contract.goodput import ExperimentGoodput
 from gonogo.contract.heartbeat import Heartbeat, Msg
-from gonogo.contract.lifecycle import RunState
+from gonogo.contract.lifecycle import ExperimentState, RunState
 from gonogo.contract.order import Order
 from gonogo.judge.course.cause import cause_of
 from service.db.schema import RunRow
@@ -24,6 +24,7 @@ from service.queries.experiments import load_experiment, runs_of
 from service.queries.findings import load_findings
 from service.queries.runs import load_progress
 from service.report.evidence import Excerpt, load_stack
+from service.told.decided import last_judged
 from service.views.experiments import view_experiment
 from service.views.goodput import load_experiment_goodput
 from service.views.runs import load_run_view
@@ -67,7 +68,7 @@ class ExperimentPage:
     @property
     def living(self) -> bool:
         """Whether the page may change by itself."""
-        return self.view.state != "finished"
+        return self.view.state is not ExperimentState.FINISHED
 
 
 def load_experiment_page(
@@ -101,11 +102,6 @@ def _most_telling(rows: Sequence[RunRow]) -> RunRow | None:
     return found[-1] if found else None
 
 
-def _criteria(decisions: Sequence[Decision], run: str) -> list[CriterionResult]:
-    about = [row for row in decisions if row.run == run and row.criteria]
-    return list(about[-1].criteria) if about else []
-
-
 def _load_run(
     session: Session,
     row: RunRow,
@@ -115,10 +111,11 @@ def _load_run(
     progress = load_progress(session, row.id)
     view = load_run_view(session, row)
     order = Order.model_validate(row.order) if row.order else None
-    decided = _criteria(decisions, row.id)
+    judged = last_judged(decisions, row.id)
+    decided = list(judged.criteria) if judged is not None else []
     criteria = decided or (load_gate_now(session, row.id, order) if order else [])
     findings = load_findings(session, row.id)
-    bad = view.outcome is not None and view.verdict != "GO"
+    bad = view.outcome is not None and view.verdict is not Verdict.GO
     loss, speed = load_curves(session, row.id, progress.step)
     return RunPage(
         view=view,

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from gonogo.contract.errors import NotFound
 from gonogo.contract.ids import Kind, is_id
 from gonogo.contract.lifecycle import RunState
+from gonogo.judge.course.action import Attempt
 from service.db.schema import AssessmentRow, ExperimentRow, ProgressRow, RunRow
 
 HELD = (
@@ -43,7 +44,7 @@ def load_held(session: Session) -> list[tuple[RunRow, ProgressRow]]:
     query = (
         select(RunRow, ProgressRow)
         .join(ProgressRow, ProgressRow.run == RunRow.id)
-        .where(RunRow.state.in_([state.value for state in HELD]))
+        .where(RunRow.state.in_(HELD))
         .order_by(RunRow.id)
     )
     return [(run, progress) for run, progress in session.execute(query)]
@@ -66,7 +67,7 @@ def load_going(session: Session, experiments: Sequence[str]) -> list[Going]:
         select(RunRow.id, RunRow.experiment, RunRow.phase, RunRow.state, ProgressRow)
         .join(ProgressRow, ProgressRow.run == RunRow.id)
         .where(RunRow.experiment.in_(experiments))
-        .where(RunRow.state.in_([state.value for state in HELD]))
+        .where(RunRow.state.in_(HELD))
     )
     return [
         Going(run=run, experiment=experiment, phase=phase, state=state, progress=progress)
@@ -76,14 +77,20 @@ def load_going(session: Session, experiments: Sequence[str]) -> list[Going]:
 
 def load_runs_of_worker(session: Session, worker: str) -> list[RunRow]:
     """Return the runs of a worker that have not ended, oldest first."""
-    query = select(RunRow).where(RunRow.worker == worker, RunRow.state != RunState.ENDED.value)
+    query = select(RunRow).where(RunRow.worker == worker, RunRow.state != RunState.ENDED)
     return list(session.scalars(query.order_by(RunRow.created_at)))
 
 
 def load_queued(session: Session, limit: int) -> list[str]:
     """Return the runs that wait for a worker, oldest first, `limit` of them at most."""
-    query = select(RunRow.id).where(RunRow.state == RunState.QUEUED.value)
+    query = select(RunRow.id).where(RunRow.state == RunState.QUEUED)
     return list(session.scalars(query.order_by(RunRow.created_at, RunRow.id).limit(limit)))
+
+
+def load_unjudged(session: Session) -> Sequence[RunRow]:
+    """Return the runs that have ended and were not judged, oldest end first."""
+    query = select(RunRow).where(RunRow.state == RunState.ENDED, RunRow.judged.is_(False))
+    return session.scalars(query.order_by(RunRow.ended_at)).all()
 
 
 def find_runs(session: Session, beginning: str, *, limit: int) -> Iterator[tuple[RunRow, str]]:
@@ -96,6 +103,17 @@ def find_runs(session: Session, beginning: str, *, limit: int) -> Iterator[tuple
         .limit(limit)
     )
     yield from ((row, name) for row, name in session.execute(query))
+
+
+def load_attempts(session: Session, experiment: str, phase: str) -> list[Attempt]:
+    """Return what the ended runs of a phase came to, in the order of their start."""
+    query = (
+        select(AssessmentRow.attempt)
+        .join(RunRow, RunRow.id == AssessmentRow.run)
+        .where(RunRow.experiment == experiment, RunRow.phase == phase)
+        .order_by(RunRow.attempt)
+    )
+    return list(session.scalars(query))
 
 
 def load_facts_text(session: Session, run: str) -> str | None:

@@ -38,6 +38,7 @@ from service.report.health import FILES, SERVED, read_layers, read_served
 from service.report.numbers import build_numbers
 from service.report.profile import TABLE, TEXT, Profile, read_profile
 from service.report.view import RankNumbers, ReportView, RunReport
+from service.told.decided import last_judged
 from service.views.experiments import view_experiment
 from service.views.goodput import load_experiment_goodput
 from service.views.news import view_event
@@ -93,7 +94,6 @@ def load_run_report(session: Session, run: RunRow, decisions: Sequence[Decision]
     samples = load_samples(session, run.id)
     ranks = build_numbers(order, beats, samples)
     said = {rank: row.steps.identity() for rank, row in beats.items()}
-    about = [row for row in decisions if row.run == run.id and row.criteria]
     artifacts = list_artifacts(session, run)
     files, more_files = load_files(session, run, artifacts)
     return RunReport(
@@ -104,7 +104,7 @@ def load_run_report(session: Session, run: RunRow, decisions: Sequence[Decision]
         counted=ModelRecord.model_validate(run.model) if run.model else None,
         ranks=ranks,
         findings=tuple(findings),
-        decision=about[-1] if about else None,
+        decision=last_judged(decisions, run.id),
         artifacts=artifacts,
         forecast_after=_forecast_after(session, run.id, order, ranks),
         stack=load_stack(session, run, findings),

@@ -20,7 +20,8 @@ from service.agent.claims import claim
 from service.agent.fence import Bearer
 from service.agent.pieces import pack_streams, take_record
 from service.agent.run_states import take_evidence, take_findings, take_state
-from service.agent.telemetry import parse_stretches, take_telemetry, update_flags
+from service.agent.stretches import parse_stretches
+from service.agent.telemetry import take_telemetry, update_flags
 from service.http.auth import Agent, Principal, Role
 from service.http.problems import WireResponse, model_response
 from service.http.transactions import Writing

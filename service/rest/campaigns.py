@@ -16,7 +16,7 @@ from service.http.auth import Operator, Service, Viewer
 from service.http.idempotency import IdempotencyKey
 from service.http.paging import Cursor, Limit, Page, id_cursor
 from service.http.problems import LOCATION_HEADER, WireResponse
-from service.http.transactions import Asked, Reading, Writing
+from service.http.transactions import Creation, Reading, Writing
 from service.queries.campaigns import load_campaign, load_campaigns
 
 router = APIRouter(tags=["campaigns"])
@@ -73,8 +73,8 @@ def submit(
     if submission.dry_run:
         waits = context.store.read(lambda session: warnings_for(session, resolved, context.now()))
         return WireResponse(build_dry_run(resolved, waits))
-    asked = Asked(caller=caller, route="POST /campaigns", key=key, body=submission)
-    answer = write.once(asked, _create, submission, resolved)
+    creation = Creation(caller=caller, route="POST /campaigns", key=key, body=submission)
+    answer = write.once(creation, _create, submission, resolved)
     location = f"/api/v1/campaigns/{answer['id']}"
     return WireResponse(answer, 201, headers={"Location": location})
 

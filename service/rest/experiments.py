@@ -25,7 +25,7 @@ from service.http.idempotency import IdempotencyKey
 from service.http.paging import Cursor, Limit, Page, id_cursor, number_cursor
 from service.http.problems import LOCATION_HEADER, WireResponse, model_response
 from service.http.streams import Streams
-from service.http.transactions import Asked, Reading, Writing
+from service.http.transactions import Creation, Reading, Writing
 from service.queries.decisions import load_decisions_page
 from service.queries.experiments import load_experiment, load_experiments
 from service.views.experiments import (
@@ -93,8 +93,8 @@ def submit(
     if submission.dry_run:
         headers = deprecation_headers(DRY_RUN_SINCE, successor=PREVIEW)
         return WireResponse(_preview(context, resolved, origin), headers=headers)
-    asked = Asked(caller=caller, route="POST /experiments", key=key, body=submission)
-    answer = write.once(asked, _create, submission, resolved, origin)
+    creation = Creation(caller=caller, route="POST /experiments", key=key, body=submission)
+    answer = write.once(creation, _create, submission, resolved, origin)
     location = f"/api/v1/experiments/{answer['id']}"
     return WireResponse(answer, 201, headers={"Location": location})
 

@@ -7,24 +7,26 @@ from fastapi import APIRouter, Body, Response
 
 from gonogo.contract.api import ExperimentView, Override, VerbBody
 from gonogo.contract.decision import Decision
+from gonogo.contract.lifecycle import PhaseState
 from gonogo.judge.ledger.recorded import record_of
 from service.context import Context
 from service.db.schema import ExperimentRow
 from service.db.store import Session
-from service.experiments.course import load_resume_points
 from service.experiments.decisions import save_decision
 from service.experiments.lifecycle import Deed, lock_experiment
 from service.experiments.overrides import override
+from service.experiments.resume_points import load_resume_points
 from service.experiments.verbs import VERBS, Points
 from service.http.auth import Operator, Service
 from service.http.etag import ETAG_HEADER, IfMatch, check_if_match, etag_of
 from service.http.idempotency import IdempotencyKey
 from service.http.problems import LOCATION_HEADER, WireResponse
-from service.http.transactions import Asked, Writing
+from service.http.transactions import Creation, Writing
 from service.queries.experiments import load_experiment, phases_of
 from service.views.experiments import view_experiment
 
 router = APIRouter(tags=["actions"])
+_BEGAN = (PhaseState.ACTIVE, PhaseState.PASSED, PhaseState.FAILED)
 _NEEDS_POINTS = ("resume", "promote", "takeover")
 Said = Annotated[VerbBody | None, Body()]
 
@@ -57,11 +59,7 @@ def _resume_points(context: Context, experiment: str) -> Points:
 
 def _phase_at(session: Session, row: ExperimentRow) -> str | None:
     """Return the phase at which an experiment stands: the last one that began."""
-    began = [
-        phase.name
-        for phase in phases_of(session, row.id)
-        if phase.state in ("active", "passed", "failed")
-    ]
+    began = [phase.name for phase in phases_of(session, row.id) if phase.state in _BEGAN]
     return began[-1] if began else None
 
 
@@ -143,8 +141,8 @@ def post_decision(
     """Decide by hand: take a verdict, or (`condition`) waive a condition."""
     points = _resume_points(context, experiment)
     route = f"POST /experiments/{experiment}/decisions"
-    asked = Asked(caller=caller, route=route, key=key, body=said)
-    recorded = record_of(write.once(asked, _decide, experiment, said, points, if_match))
+    creation = Creation(caller=caller, route=route, key=key, body=said)
+    recorded = record_of(write.once(creation, _decide, experiment, said, points, if_match))
     save_decision(context.settings.decisions, recorded)
     location = {"Location": f"/api/v1/decisions/{recorded.id}"}
     return WireResponse(recorded.document, HTTPStatus.CREATED, location)

@@ -20,7 +20,7 @@ from service.http.auth import Admin, Service
 from service.http.idempotency import IdempotencyKey
 from service.http.paging import Cursor, Limit, Page, id_cursor
 from service.http.problems import WireResponse
-from service.http.transactions import Asked, Reading, Writing
+from service.http.transactions import Creation, Reading, Writing
 from service.instants import stamp
 from service.queries.alerts import load_webhook, load_webhooks
 from service.webhook_secret import check_secret
@@ -74,8 +74,8 @@ def create_webhook(
 ) -> WireResponse:
     """Subscribe a URL to alerts."""
     check_reach(body.url)  # here, in a thread: looking a name up may take long
-    asked = Asked(caller=caller, route="POST /webhooks", key=key, body=body)
-    return WireResponse(write.once(asked, _create, body), 201)
+    creation = Creation(caller=caller, route="POST /webhooks", key=key, body=body)
+    return WireResponse(write.once(creation, _create, body), 201)
 
 
 def _create(deed: Deed, body: WebhookBody) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gonogo.contract.api import OverrideView
-from gonogo.contract.decision import Cause, DecisionKind
+from gonogo.contract.decision import Cause, Decision, DecisionKind
 from gonogo.contract.outcome import OutcomeClass
 from gonogo.judge.course.by_hand import Said, overrides_of, said_of
 from gonogo.judge.course.cause import cause_of
@@ -51,6 +51,11 @@ def load_decided(session: Session, experiments: Sequence[str]) -> dict[str, Deci
         one.judged = _judged(own)
         one.last = own[-1].id if own else None
     return found
+
+
+def last_judged(decisions: Sequence[Decision], run: str) -> Decision | None:
+    """Return the last decision about a run that looked at criteria, if there is one."""
+    return next((row for row in reversed(decisions) if row.run == run and row.criteria), None)
 
 
 def _light(row: Outline) -> Said:

@@ -17,7 +17,7 @@ from gonogo.contract.outcome import OutcomeCode
 from gonogo.goodput.account import RunTimes, Seconds, account_experiment, account_run
 from service.db.schema import AccountRow, ExperimentRow, RunRow
 from service.db.store import Session
-from service.evidence.accounts import Reading, load_reading
+from service.evidence.accounts import Fold, load_fold
 from service.queries.accounts import (
     COLUMNS,
     load_accounts_in,
@@ -47,7 +47,7 @@ class RunAccount:
 
     row: RunRow
     opened_at: float
-    reading: Reading
+    fold: Fold
     seconds: Seconds
 
     def ended_at(self, now: float) -> float:
@@ -70,10 +70,10 @@ def load_accounts(session: Session, experiment: str, now: float) -> list[RunAcco
     before = 0.0
     for run in runs:
         opened_at = max(run.created_at, before)
-        reading = load_reading(session, run.id, stored.get(run.id))
+        fold = load_fold(session, run.id, stored.get(run.id))
         times = _times(run, runs, opened_at, found.get(run.id))
-        seconds = account_run(times, reading.told, now)
-        accounts.append(RunAccount(row=run, opened_at=opened_at, reading=reading, seconds=seconds))
+        seconds = account_run(times, fold.told, now)
+        accounts.append(RunAccount(row=run, opened_at=opened_at, fold=fold, seconds=seconds))
         before = max(before, now if run.ended_at is None else run.ended_at)
     return accounts
 
