@@ -17,7 +17,7 @@ WORKERS ?= 4
 ARGS ?=
 
 .NOTPARALLEL:
-.PHONY: help install demo up test unit e2e long lint bench mutants simulate fuzz format made clean
+.PHONY: help install demo up test unit e2e long lint bench mutants simulate fuzz chaos format made clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,11 @@ mutants: install ## Would a test notice? Mutants of the judge, resumable; 55 min
 
 fuzz: install ## Generated requests to every route, other ones each time (an hour; FUZZ_EXAMPLES=…)
 	$(TEST_ENV) FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-1500} $(BIN)/python -m pytest tests/service/test_fuzz.py $(ARGS)
+
+SEED ?= 1
+KILLS ?= 200
+chaos: install ## Kill -9 every part at seeded moments while runs go on: nothing is lost (an hour; SEED=… KILLS=…)
+	$(TEST_ENV) $(BIN)/python -m tests.e2e.chaos --seed $(SEED) --kills $(KILLS) $(ARGS)
 
 format: install ## Let ruff format the code and mend what it can
 	$(BIN)/ruff format .

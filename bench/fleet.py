@@ -34,7 +34,7 @@ from bench.fleet_traffic import EVERY_S, Seen, Sender, SimulatedRun
 from bench.sqlite_rows import insert_row
 from gonogo.contract.ids import Kind as Id
 from gonogo.contract.ids import new_id
-from gonogo.contract.records import PREFLIGHT_CHECKS
+from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
 
 RANKS = 8
 RUNS_PER_SENDER = 60
@@ -67,7 +67,7 @@ def begin_run(plane: Plane) -> Held:
     }  # fmt: skip
     answer = plane.call("POST", "/agent/claims", key="worker_key", json=claim)
     order = answer["order"]
-    checks = [{"id": name, "outcome": "pass", "text": "ok"} for name in PREFLIGHT_CHECKS]
+    checks = [{"id": name, "outcome": "pass", "text": "ok"} for name in (*PREFLIGHT_CHECKS, SANITY)]
     for event, more in (
         ("check", {}),
         ("launch", {"preflight": {"passed": True, "checks": checks}}),

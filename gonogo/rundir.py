@@ -25,6 +25,7 @@ from gonogo.contract.tick import FileSeal
 
 _HEARTBEAT = re.compile(r"heartbeat_rank(0|[1-9][0-9]{0,5})\.jsonl")
 _RANK_EXIT = re.compile(r"exit_rank(0|[1-9][0-9]{0,5})\.json")
+_RANK_LOG = re.compile(r"rank(0|[1-9][0-9]{0,3})\.log")
 MAX_RECORD_BYTES = 16 * 2**20
 """No small record comes near this; a file that does is none."""
 TAIL_BYTES = 2**16
@@ -123,6 +124,10 @@ class RunDir:
     def ended_ranks(self) -> list[int]:
         """Return the ranks that have an exit record, ascending."""
         return self._ranks_in(_RANK_EXIT)
+
+    def logged_ranks(self) -> list[int]:
+        """Return the ranks that have a log, ascending; one that died at once has nothing else."""
+        return self._ranks_in(_RANK_LOG)
 
     def _ranks_in(self, name: re.Pattern[str]) -> list[int]:
         if not self.path.is_dir():

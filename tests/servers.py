@@ -139,15 +139,18 @@ class PostgresServer:
 
     programs: Path
     directory: Path
+    durable: bool = False
+    """Whether what was committed outlives a kill of the server."""
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
     databases: int = 0
 
     @classmethod
-    def create(cls, initdb: str) -> PostgresServer:
+    def create(cls, initdb: str, *, durable: bool = False) -> PostgresServer:
         """Make a cluster in a fresh directory below /tmp and start it."""
         directory = Path(tempfile.mkdtemp(prefix="gonogo-pg-"))
-        server = cls(programs=Path(initdb).resolve().parent, directory=directory)
+        programs = Path(initdb).resolve().parent
+        server = cls(programs=programs, directory=directory, durable=durable)
         if os.geteuid() == 0:
             shutil.chown(directory, "nobody", "nogroup")
         server._run("initdb", "-D", str(directory / "data"), "-U", "gonogo", "-A", "trust", "-N")
@@ -161,7 +164,7 @@ class PostgresServer:
             "port": str(self.port),
             "unix_socket_directories": str(self.directory),
             "fsync": "off",
-            "synchronous_commit": "off",
+            "synchronous_commit": "on" if self.durable else "off",
             "full_page_writes": "off",
         }
         flags = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
@@ -170,12 +173,25 @@ class PostgresServer:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/")
         wait_until(self._answers, what=f"PostgreSQL on port {self.port}")
 
+    def kill(self) -> None:
+        """SIGKILL the server, as an outage does; it may be started again."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(timeout=10)
+            self.process = None
+
     def new_database(self) -> str:
         """Create an empty database and return its SQLAlchemy URL."""
         self.databases += 1
         name = f"t{self.databases}"
         self._run("createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "gonogo", name)
         return f"postgresql+psycopg://gonogo@127.0.0.1:{self.port}/{name}"
+
+    def client(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run one of PostgreSQL's own programs; a database is said by its SQLAlchemy URL."""
+        said = [part.replace("postgresql+psycopg://", "postgresql://") for part in arguments]
+        command = [str(self.programs / program), *said]
+        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
 
     def stop(self) -> None:
         """Disconnect everyone, end the cluster (fast shutdown) and remove its files."""

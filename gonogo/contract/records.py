@@ -88,8 +88,11 @@ PREFLIGHT_CHECKS = (
     "environment",
     "peak",
     "resume",
+    "store",
 )
 """Ids of the preflight checks, in the order in which they are made; an order owes some of them."""
+SANITY = "sanity"
+"""The check that a workload brings itself; an order of one that does owes it too."""
 
 
 class CheckOutcome(StrEnum):
@@ -108,7 +111,7 @@ class Check(Recorded):
     text: str
 
 
-CHECKS_OF_THE_RUN = frozenset({"code", "resume", "sanity"})
+CHECKS_OF_THE_RUN = frozenset({"code", "resume", SANITY})
 """Checks whose failure says nothing of the host: another run may be fit."""
 
 

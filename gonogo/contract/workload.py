@@ -7,7 +7,7 @@ written. What a worker's host does not allow it does not start.
 import posixpath
 import re
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
@@ -17,6 +17,12 @@ from gonogo.contract.wire import Labels, Submitted
 
 OURS = "nsa.train"
 """The entry point of the workload that comes with gonogo."""
+
+
+def is_ours(entry: str | None, command: Sequence[str] | None) -> bool:
+    """Say whether a program is the workload that comes with gonogo, which checks a host itself."""
+    return command is None and entry == OURS
+
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _SCRIPT = re.compile(r"[^\x00-\x1f\x7f]+\.py")

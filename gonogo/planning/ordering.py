@@ -16,8 +16,9 @@ from gonogo.contract.order import HaltGrace, LeftOut, Order, PhaseAhead, ResumeP
 from gonogo.contract.patch import Patch
 from gonogo.contract.patterns import GUESSED, PATTERNS
 from gonogo.contract.plan import Phase, Plan
-from gonogo.contract.records import PREFLIGHT_CHECKS
+from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
 from gonogo.contract.watch import Watch
+from gonogo.contract.workload import is_ours
 from gonogo.judge.gate.settling import SETTLED_BY_RUNS
 from gonogo.judge.watch.registry import versions
 from gonogo.planning.frozen import ResolvedPlan
@@ -73,6 +74,7 @@ def build_order(
     if until is not None:
         why = f"this run ends at step {until} of {phase.steps}"
         gate, left_out = [], [LeftOut(id=row.id, why=why) for row in phase.gate]
+    own_checks = [SANITY] if is_ours(plan.workload.entry, told.command) else []
     return Order(
         experiment=experiment,
         run=run,
@@ -111,7 +113,7 @@ def build_order(
         fault=_fault_of(resolved, plan, phase),
         allow_faults=plan.allow_faults,
         limits=phase.limits or plan.limits,
-        preflight=list(PREFLIGHT_CHECKS),
+        preflight=[*PREFLIGHT_CHECKS, *own_checks],
         detectors=versions(),
         settles=list(SETTLED_BY_RUNS),
         facts_v=FACTS_V,

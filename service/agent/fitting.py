@@ -1,5 +1,6 @@
 """Which queued runs fit what a worker offers, and which wait for another host?"""
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,7 +92,7 @@ def fitting(
     query = (
         select(RunRow, ExperimentRow)
         .join(ExperimentRow, ExperimentRow.id == RunRow.experiment)
-        .where(RunRow.state == RunState.QUEUED.value, *_suits(offer))
+        .where(RunRow.state == RunState.QUEUED.value, *_suits(deed.session, offer))
         .order_by(RunRow.created_at, RunRow.id)
         .limit(_PAGE)
     )
@@ -117,13 +118,23 @@ def fitting(
             return
 
 
-def _suits(offer: Offer) -> Iterator[ColumnElement[bool]]:
+def _suits(session: Session, offer: Offer) -> Iterator[ColumnElement[bool]]:
     """Yield what a run's row must say, or not say, to suit an offer."""
+    yield or_(RunRow.labels.is_(None), RunRow.labels.in_(_held(session, offer.labels)))
     yield or_(RunRow.gpus.is_(None), RunRow.gpus <= offer.gpus)
     if offer.profiles:
         yield or_(RunRow.profile.is_(None), RunRow.profile.in_(offer.profiles))
     if not offer.allow:
         yield or_(RunRow.foreign.is_(None), RunRow.foreign.is_(False))
+
+
+def _held(session: Session, labels: Mapping[str, str]) -> list[str]:
+    """Return which sets of labels that queued runs ask for these hold; there are few sets."""
+    query = select(RunRow.labels).where(
+        RunRow.state == RunState.QUEUED.value, RunRow.labels.is_not(None)
+    )
+    asked = [text for text in session.scalars(query.distinct()) if text is not None]
+    return [text for text in asked if json.loads(text).items() <= labels.items()]
 
 
 def _belongs_elsewhere(deed: Deed, experiment: ExperimentRow, host: str) -> bool:

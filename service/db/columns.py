@@ -46,7 +46,9 @@ class OneOf(TypeDecorator[StrEnum]):
 
 
 class Held(TypeDecorator[Any]):
-    """A column that holds a model or a dataclass as JSON; NULL is None.
+    """A column that holds a model or a dataclass as JSON; None is NULL.
+
+    Release 0.1.0 wrote None as JSON's `null`, which is read as None too.
 
     Args:
         kind: what is read; fields that it does not know are ignored.
@@ -72,8 +74,8 @@ class Held(TypeDecorator[Any]):
         validate = self._adapter.validate_python
 
         def process(value: Any) -> Any:
-            if value is None:
-                return None
-            return validate(value if read is None else read(value))
+            if value is not None and read is not None:
+                value = read(value)
+            return None if value is None else validate(value)
 
         return process

@@ -16,7 +16,7 @@ from service.db.store import is_sqlite
 if TYPE_CHECKING:  # its import takes longer than to find that there is nothing to migrate
     from alembic.config import Config
 
-HEAD = "0011"
+HEAD = "0012"
 """The newest revision."""
 _LOCK = 0x676F6E6F67
 _ROOT = Path(__file__).resolve().parents[2]

@@ -182,6 +182,8 @@ class RunRow(Table):
     """How many; 0: any one slot."""
     foreign: Mapped[bool | None] = mapped_column(Boolean)
     """Whether it starts another program than ours, which a worker must allow."""
+    labels: Mapped[str | None] = mapped_column(Text)
+    """What a worker must say of itself, as canonical JSON; null: nothing, or a row of before."""
     order: Mapped[dict[str, Any] | None]
     suspect: Mapped[bool] = mapped_column(Boolean, default=False)
     lost: Mapped[bool] = mapped_column(Boolean, default=False)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Conflict
 from gonogo.contract.hardware import hardware_profiles
@@ -150,6 +151,7 @@ def queue_run(
         profile=plan.profile,
         gpus=gpus_of(plan, RecordedPatch.model_validate(change) if change else None),
         foreign=not plan.ours,
+        labels=canonical_bytes(plan.workload.labels).decode() if plan.workload.labels else None,
         sizes={},
         created_at=deed.now,
     )

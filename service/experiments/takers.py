@@ -4,6 +4,7 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.plan import Plan
 from gonogo.planning.programs import allows, label_text, lacks, needs, spans
+from service.db.documents import ClaimKept
 from service.queries.workers import load_workers
 
 SILENT_S = 30.0
@@ -25,21 +26,14 @@ def load_warnings(session: Session, plan: Plan, now: float) -> list[str]:
     wanted = needs(plan)
     if wanted is None:
         return []
-    claims = [(row, row.claim) for row in load_workers(session)]
-    takers = [
-        row
-        for row, said in claims
-        if not said.draining
-        and not lacks(plan, said.labels)
-        and allows(plan, said.allow, said.allow_env)
-        and spans(plan, said.engine)
-    ]
+    workers = load_workers(session)
+    takers = [row for row in workers if _takes(row.claim, plan)]
     if takers and now - takers[0].seen_at <= SILENT_S:
         return []
     silent_s = now - takers[0].seen_at if takers else FORGOTTEN_S
     if silent_s < FORGOTTEN_S:
         return [f"worker {takers[0].name} takes it, but was not heard of for {silent_s:.0f} s"]
-    up = [said for row, said in claims if now - row.seen_at <= SILENT_S]
+    up = [row.claim for row in workers if now - row.seen_at <= SILENT_S]
     if not up:
         return [f"no worker is up yet; it waits for one that has {wanted}"]
     text = f"no worker that is up takes it; it waits for one that has {wanted}"
@@ -49,3 +43,17 @@ def load_warnings(session: Session, plan: Plan, now: float) -> list[str]:
         if all(name in lacks(plan, said.labels) for said in up)
     }
     return [f"{text} (none has {label_text(unheld)})" if unheld else text]
+
+
+def load_taker(session: Session, plan: Plan) -> str | None:
+    """Return the worker heard of last that takes a plan's runs once it has free devices, if any."""
+    return next((row.name for row in load_workers(session) if _takes(row.claim, plan)), None)
+
+
+def _takes(said: ClaimKept, plan: Plan) -> bool:
+    return (
+        not said.draining
+        and not lacks(plan, said.labels)
+        and allows(plan, said.allow, said.allow_env)
+        and spans(plan, said.engine)
+    )

@@ -29,7 +29,9 @@ async def open_session(context: Service) -> AsyncIterator[Session]:
     try:
         yield session
     finally:
-        if session.in_transaction():
+        if context.store.sqlite:
+            session.close()  # gives a snapshot back, which waits for nothing
+        elif session.in_transaction():
             await run_in_threadpool(session.close)
 
 

@@ -6,7 +6,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console
 
-from gonogo.cli.watching import Glance, advance, phase_strip, plain_line, render
+from gonogo.cli.watching import (
+    Glance,
+    advance,
+    phase_strip,
+    plain_line,
+    render,
+    say_every_s,
+    why_line,
+)
 from gonogo.contract.api import (
     ExperimentView,
     Forecast,
@@ -125,6 +133,20 @@ def test_watching_ends_when_finished_or_when_a_person_must_decide() -> None:
     assert not glance(ExperimentState.STOPPING).done
 
 
+def test_why_an_attempt_failed_is_told_while_the_next_one_is_tried() -> None:
+    text = "smoke: preflight_failed by infra: disk: 0.1 GB free"
+    failed = Cause(text=text, log="rank0.log", line="OSError: full")
+    retried = glance()
+    assert why_line(retried) is None
+    retried = replace(retried, experiment=retried.experiment.model_copy(update={"cause": failed}))
+    said = why_line(retried)
+    assert said is not None
+    assert text in said
+    assert "OSError: full" in said
+    over = retried.experiment.model_copy(update={"state": ExperimentState.FINISHED})
+    assert why_line(replace(retried, experiment=over)) is None, "what ended is told in full"
+
+
 @pytest.mark.parametrize(
     ("state", "says"),
     [
@@ -146,3 +168,8 @@ def test_a_phase_that_starts_says_what_it_waits_for(state: RunState, says: str) 
         assert f"{state}: " in text
         assert says in text
         assert "step 0" not in text
+
+
+def test_a_wait_is_not_told_every_three_seconds() -> None:
+    assert say_every_s(glance()) == 3
+    assert say_every_s(glance(waiting_for="free devices")) == 60

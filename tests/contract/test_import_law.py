@@ -58,7 +58,7 @@ def lawful_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for adapter, library in ADAPTERS.items():
         (tree / "gonogo" / "trainer" / f"{adapter}.py").write_text(f"import {library}\n")
     (tree / "nsa" / "attention" / "hf.py").write_text("import transformers\n")
-    for name in ("directory", "comparing", "catalogue"):
+    for name in ("directory", "comparing", "catalogue", "metric_catalogue"):
         (tree / "gonogo" / "judge" / f"{name}.py").write_text("")
     return tree
 

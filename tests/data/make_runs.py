@@ -20,7 +20,7 @@ from gonogo.contract.canonical import wire_line, wire_value
 from gonogo.contract.criterion import Criterion
 from gonogo.contract.facts import Facts, History
 from gonogo.contract.order import Order, ResumePoint
-from gonogo.contract.records import PREFLIGHT_CHECKS
+from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
 from gonogo.contract.rules import Rules
 from gonogo.contract.tick import FileSeal, ProcessState, RankProbe, Tick, WatchStart
 from gonogo.judge.evidence.facts import build_facts
@@ -276,7 +276,8 @@ def seal_of(path: Path) -> FileSeal:
 def preflight_of() -> Line:
     """Every check, passed."""
     checks = [
-        {"id": name, "outcome": "pass", "text": f"{name} is well"} for name in PREFLIGHT_CHECKS
+        {"id": name, "outcome": "pass", "text": f"{name} is well"}
+        for name in (*PREFLIGHT_CHECKS, SANITY)
     ]
     return {"v": 1, "passed": True, "checks": checks}
 

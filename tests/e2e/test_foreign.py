@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gonogo.rundir import RunDir
-from tests.e2e.lab import Lab, beats
+from tests.e2e.lab import Lab, beats, gonogo
 
 ENVIRON = {"GONOGO_WORKER_ALLOW": sys.executable, "GONOGO_WORKER_ALLOW_ENV": "MY_STEPS"}
 
@@ -94,3 +94,23 @@ def test_a_folder_that_is_not_on_the_host_fails_once_and_says_so(lab: Lab, tmp_p
     assert [len(phase.runs) for phase in view.phases] == [1]
     assert view.outcome is not None
     assert f"there is no folder {tmp_path / 'none'}" in view.outcome.text
+
+
+@pytest.mark.long
+def test_the_reason_of_a_failed_launch_is_quoted_wherever_one_looks(
+    lab: Lab, tmp_path: Path
+) -> None:
+    mine = plan(tmp_path / "mine", ATTACHED)
+    mine["workload"]["command"] = [sys.executable, "trian.py"]
+    experiment = lab.submit(mine)
+    view = lab.wait_for_end(experiment)
+    assert (view.verdict, view.cause and view.cause.log) == ("NO_GO", "rank0.log"), view
+    why = f"can't open file '{tmp_path / 'mine' / 'trian.py'}'"
+    assert view.cause is not None
+    assert view.cause.line is not None
+    assert why in view.cause.line
+    home = lab.stack.settings.home
+    assert why in gonogo(home, "show", experiment).stdout
+    assert why in gonogo(home, "watch", experiment).stdout
+    assert why in gonogo(home, "alerts", "--json").stdout
+    assert why in gonogo(home, "logs", experiment, "--rank", "0").stdout

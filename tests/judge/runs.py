@@ -14,6 +14,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
 from gonogo.contract.records import (
     PREFLIGHT_CHECKS,
+    SANITY,
     Check,
     CheckOutcome,
     ExitRecord,
@@ -30,7 +31,10 @@ from tests.data.make_runs import Rank, healthy_ranks, order_of
 
 PREFLIGHT = Preflight(
     passed=True,
-    checks=[Check(id=name, outcome=CheckOutcome.PASS, text="well") for name in PREFLIGHT_CHECKS],
+    checks=[
+        Check(id=name, outcome=CheckOutcome.PASS, text="well")
+        for name in (*PREFLIGHT_CHECKS, SANITY)
+    ],
 )
 SEAL = FileSeal(bytes=1, sha256="5" * 64)
 """Stands for every small file."""

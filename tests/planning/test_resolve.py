@@ -9,7 +9,7 @@ import pytest
 from gonogo.contract.canonical import digest
 from gonogo.contract.errors import NotFound, Rejected
 from gonogo.contract.order import Order
-from gonogo.contract.records import PREFLIGHT_CHECKS
+from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
 from gonogo.judge.watch.registry import versions
 from gonogo.planning.resolve import ResolvedPlan, build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
@@ -48,6 +48,15 @@ def test_the_training_configuration_is_whole_and_its_digest_is_the_identity() ->
         "NSA_DISABLE_CSV_LOGS": "1",
         "NSA_DISABLE_AUX_STATS": "1",
     }
+
+
+@pytest.mark.parametrize("name", ["git_sha", "torch", "device", "driver"])
+def test_what_the_first_run_reported_is_ordered_of_every_later_one(name: str) -> None:
+    found = build_order(
+        resolved(), "smoke", experiment="exp_1", run="run_2", token=4, frozen={name: "as it was"}
+    )
+    said = found.identity.model_dump(include={"git_sha", "torch", "device", "driver"})
+    assert said == {**dict.fromkeys(said), name: "as it was"}
 
 
 def test_what_does_not_apply_to_the_profile_is_left_out_and_said() -> None:
@@ -173,6 +182,6 @@ def test_one_rank_alone_cannot_be_out_of_step_with_others() -> None:
 def test_an_order_carries_the_judge_s_version_and_the_plan_s_digest() -> None:
     found = order_of()
     assert found.judge_version == found.facts_v == 3
-    assert tuple(found.preflight) == PREFLIGHT_CHECKS
+    assert found.preflight == [*PREFLIGHT_CHECKS, SANITY]
     assert found.detectors == versions()
     assert len(found.plan_digest) == 64

@@ -13,7 +13,7 @@ from gonogo import __version__
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
-from gonogo.contract.records import PREFLIGHT_CHECKS
+from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
 from gonogo.contract.tick import FileSeal, ProcessState, RankProbe, Tick, WatchStart
 from gonogo.judge.watch import fold, lines_seen, replay_watch, start, tick_digest
 from gonogo.rundir import RunDir, save_json
@@ -23,7 +23,9 @@ BOOT_MONO = 100.0
 TICK_S = 0.5
 PREFLIGHT = {
     "passed": True,
-    "checks": [{"id": name, "outcome": "pass", "text": "ok"} for name in PREFLIGHT_CHECKS],
+    "checks": [
+        {"id": name, "outcome": "pass", "text": "ok"} for name in (*PREFLIGHT_CHECKS, SANITY)
+    ],
 }
 
 

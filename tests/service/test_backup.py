@@ -21,6 +21,7 @@ from service.context import open_context
 from service.db.migrate import migrate
 from service.http.auth import load_local_keys
 from service.settings import Settings
+from tests.servers import PostgresServer
 from tests.service.conftest import Plane, serving
 
 
@@ -76,6 +77,52 @@ def test_a_restored_home_goes_on(plane: Plane, tmp_path: Path) -> None:
         back.run_through(later)
         again.wait(lambda: passed(again.experiment(experiment)) == 3, "a third GO")
         again.wait(lambda: len(list(there.decisions.glob("dec_*.json"))) == 3, "its file")
+    trust = Trust([load_public_key(there.home / "signing.pub")])
+    assert verify_folder(there.decisions, trust).problems == []
+
+
+def test_a_postgresql_database_comes_back_with_its_home(
+    postgres_server: PostgresServer, tmp_path: Path
+) -> None:
+    url, there_url = (postgres_server.new_database() for _ in range(2))
+    home = Settings(home=tmp_path / "here", database_url=url)
+    home.home.mkdir()
+    migrate(url)
+    context = open_context(home)
+    load_local_keys(context)
+    file, dump = tmp_path / "b.tar", tmp_path / "gonogo.dump"
+    with serving(context) as http:
+        here = Plane(context=context, http=http, home=home.home)
+        experiment, worker = here.submit(), here.worker()
+        worker.run_through(here.next_order(worker))
+        here.wait(lambda: passed(here.experiment(experiment)) == 1, "a first GO")
+        made = make_backup(home, file, time.time(), runs=False)
+        assert (made["decisions"], made["database"]) == (1, "postgresql")
+        # Between the two a decision more is made: the database has it, and no file.
+        worker.run_through(here.next_order(worker))
+        here.wait(lambda: passed(here.experiment(experiment)) == 2, "a second GO")
+        dumped = postgres_server.client("pg_dump", "-Fc", "-f", str(dump), url)
+        assert dumped.returncode == 0, dumped.stderr
+        living = here.next_order(worker)
+    restored = postgres_server.client("pg_restore", str(dump), "-d", there_url)
+    assert restored.returncode == 0, restored.stderr
+
+    there = Settings(home=tmp_path / "there", database_url=there_url)
+    with pytest.raises(Rejected, match="set GONOGO_DATABASE_URL"):
+        restore_backup(home_at(tmp_path / "there"), file)
+    restore_backup(there, file)
+    migrate(there_url)
+    context = open_context(there)
+    load_local_keys(context)
+    with serving(context) as http:
+        again = Plane(context=context, http=http, home=there.home)
+        assert passed(again.experiment(experiment)) == 2
+        back = replace(worker, http=http)
+        later = again.next_order(back)
+        assert (later.phase, later.token >> 32 > living.token >> 32) == (living.phase, True)
+        back.run_through(later)
+        again.wait(lambda: passed(again.experiment(experiment)) == 3, "a third GO")
+        again.wait(lambda: len(list(there.decisions.glob("dec_*.json"))) == 3, "their files")
     trust = Trust([load_public_key(there.home / "signing.pub")])
     assert verify_folder(there.decisions, trust).problems == []
 

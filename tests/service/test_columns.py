@@ -70,6 +70,11 @@ def test_what_an_earlier_release_wrote_is_read(number: int) -> None:
     assert {name: written[name] for name in stored if name in written}.items() <= stored.items()
 
 
+def test_a_null_in_json_is_none_as_a_null_of_the_database_is() -> None:
+    assert given(Held(Stop), None) is None
+    assert Held(Stop).process_bind_param(None, SQLITE) is None
+
+
 def test_an_attempt_is_stored_and_read_field_by_field() -> None:
     attempt = Attempt(
         run="run_1", reason=RunReason.RERUN, outcome=OUTCOME, verdict=Verdict.NO_GO,

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
-from gonogo.contract.records import PREFLIGHT_CHECKS, CheckOutcome, Preflight
+from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY, CheckOutcome, Preflight
+from gonogo.contract.workload import is_ours
 from gonogo.rundir import RunDir, save_json
 from gonogo.slots import gpus_of, is_slice
 from gonogo.supervise.devices.look import Look, look_at_devices
@@ -19,7 +20,7 @@ from gonogo.supervise.preflight.code import load_branch
 from gonogo.supervise.preflight.peak import judge_peaks
 from gonogo.supervise.preflight.preflight import check_code, check_store, make_checks
 from worker.host.host_probe import Probe, ProbeStore
-from worker.host.sanity import Sanity, has_sanity
+from worker.host.sanity import Sanity
 
 
 def run_preflight(
@@ -53,7 +54,7 @@ def run_preflight(
     fitness = None if devices is None else checks.judge_fitness(order, devices, look, smi)
     unfit = {} if fitness is None else dict(fitness.unfit)
     free = () if unfit or look is None or look.scripted else gpus_of(devices or ())
-    sanity = Sanity(store, order, run_dir, free) if has_sanity(order) else None
+    sanity = Sanity(store, order, run_dir, free) if is_ours(order.entry, order.command) else None
     if sanity is not None and not unfit:
         sanity.start()
     probe = store.result(free)
@@ -68,13 +69,10 @@ def run_preflight(
         "environment": lambda: _check_environment(probe, folder),
         "peak": lambda: peak,
         "resume": lambda: checks.check_resume(order),
+        "store": lambda: check_store(order, run_dir),
     }
-    more: dict[str, Callable[[], tuple[CheckOutcome, str]]] = {
-        "store": lambda: check_store(order, run_dir)
-    }
-    if sanity is not None:
-        more["sanity"] = sanity.result
-    made = make_checks({check_id: rows[check_id] for check_id in PREFLIGHT_CHECKS} | more)
+    own = {} if sanity is None else {SANITY: sanity.result}
+    made = make_checks({check_id: rows[check_id] for check_id in PREFLIGHT_CHECKS} | own)
     record = Preflight(
         passed=all(check.outcome is not CheckOutcome.FAIL for check in made),
         checks=made,

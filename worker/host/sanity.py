@@ -14,7 +14,6 @@ from typing import Any
 from gonogo.contract.canonical import digest
 from gonogo.contract.order import Order
 from gonogo.contract.records import CheckOutcome
-from gonogo.contract.workload import OURS
 from gonogo.rundir import RunDir, save_json
 from gonogo.slots import gpus_of
 from gonogo.supervise.preflight.code import load_git_sha
@@ -26,11 +25,6 @@ _REMEMBERED = 32
 _OF_THE_MODEL = ("model", "attention", "dtype", "engine", "packing")
 
 _log = logging.getLogger(__name__)
-
-
-def has_sanity(order: Order) -> bool:
-    """Say whether the workload brings a check of its own."""
-    return order.command is None and order.entry == OURS
 
 
 @dataclass(slots=True)

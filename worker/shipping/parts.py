@@ -96,8 +96,8 @@ def _load_fewer(path: Path, start: int, end: int) -> Lines:
 
 def log_names(run_dir: RunDir) -> list[str]:
     """Return the logs that there are."""
-    names = ["torchrun.log", *(f"rank{rank}.log" for rank in run_dir.ranks())]
-    return [name for name in names if (run_dir.path / name).exists()]
+    whole = ["torchrun.log"] if (run_dir.path / "torchrun.log").exists() else []
+    return [*whole, *(f"rank{rank}.log" for rank in run_dir.logged_ranks())]
 
 
 def build_log_part(run_dir: RunDir, name: str, start: int) -> LogTelemetry | None:

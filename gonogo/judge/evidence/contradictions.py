@@ -184,19 +184,30 @@ def _negative(record: RunRecord, rules: Rules) -> Iterator[str]:
 
 
 def _clocks(record: RunRecord, rules: Rules) -> Iterator[str]:
-    """Compare how long a rank's own clock says that it ran with how long it was heard."""
+    """Compare how long a rank's own clock says that it ran with how long it was heard.
+
+    A rank that was not heard while it started, since its watcher began later, is no contradiction.
+    """
     heard = record.watch.heard if record.watch is not None else {}
     for rank, steps in sorted(record.ranks.items()):
         if rank not in heard:
             continue
         own_s = _own_seconds(steps)
         heard_s = heard[rank][1] - heard[rank][0]
-        apart_s = abs(own_s - heard_s)
+        apart_s = max(heard_s - own_s, own_s - _start_seconds(steps) - heard_s)
         if len(steps.boots) > 1 and own_s < heard_s:
             continue  # what lies between two processes is nobody's
         if apart_s > max(CLOCKS_DIFFER_S, CLOCKS_DIFFER_RATIO * max(own_s, heard_s)):
             own = f"rank {rank} ran for {own_s:.0f} s by its own clock"
             yield f"{own}, and was heard for {heard_s:.0f} s"
+
+
+def _start_seconds(steps: RankSteps) -> float:
+    """Return how long the rank's first process ran before its first step, as far as it had one."""
+    first = next(iter(steps.boots), None)
+    if first is None or first.stepped_mono > first.ended_mono:
+        return 0.0
+    return first.stepped_mono - first.began_mono
 
 
 def _own_seconds(steps: RankSteps) -> float:

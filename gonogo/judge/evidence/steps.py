@@ -40,6 +40,8 @@ class BootSteps:
     began_ts: float = float("inf")
     began_mono: float = float("inf")
     ended_mono: float = float("-inf")
+    stepped_mono: float = float("inf")
+    """Of its first line about a step; what stands before is its start, and waiting for .GO."""
     low: int = -1
     high: int = -1
     count: int = 0
@@ -71,6 +73,8 @@ class BootSteps:
         if beat.pid not in self.pids and len(self.pids) < MAX_PIDS:
             self.pids = sorted([*self.pids, beat.pid])
         if beat.msg in _STEP_MESSAGES:
+            if mono < self.stepped_mono:
+                self.stepped_mono = mono
             self.steps.take(beat)
         else:
             self._take_other(beat)
@@ -158,12 +162,17 @@ class RankSteps:
     def steps(self) -> StepTable:
         """All steps."""
         if self._merged is None:
-            boots = self.boots
-            merged = boots[0].steps if len(boots) == 1 else StepTable()
-            for number, boot in enumerate(boots if len(boots) > 1 else ()):
-                merged.lay(boot.steps, number)
-            self._merged = merged
+            self._merged = self._laid()
         return self._merged
+
+    def _laid(self) -> StepTable:
+        """Return the steps of all processes, each laid over those before it."""
+        if len(self.boots) == 1:
+            return self.boots[0].steps
+        merged = StepTable()
+        for number, boot in enumerate(self.boots):
+            merged.lay(boot.steps, number)
+        return merged
 
     @property
     def count(self) -> int:

@@ -21,7 +21,10 @@ OWED = (
 OTHERS = tuple(name for name in tuple(Name)[:26] if name not in OWED)
 """All others of D1 to D26; what comes after them changes no decision that was made before."""
 CHECKS = ("devices", "disk", "shm", "orphans", "code", "resume")
-"""Preflight checks that every order owes, with a service or without."""
+"""Preflight checks that every order has owed since `SINCE`, with a service or without.
+
+What orders owe since, `store` and the workload's own `sanity`, is not missed in older ones.
+"""
 CHECKS_OF_RANKS = ("environment", "peak")
 """Those that it owes besides where ranks are started one by one."""
 SINCE = 3

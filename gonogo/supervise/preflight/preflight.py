@@ -16,7 +16,7 @@ from gonogo.supervise.preflight import checks
 from gonogo.supervise.preflight.code import load_branch, load_git_sha
 from gonogo.supervise.preflight.store import judge_store, measure_store
 
-WITHOUT_SERVICE = ("devices", "disk", "shm", "orphans", "code", "resume")
+WITHOUT_SERVICE = ("devices", "disk", "shm", "orphans", "code", "resume", "store")
 """What is checked where nobody but the host itself orders a run."""
 
 _log = logging.getLogger(__name__)

@@ -262,6 +262,23 @@ def test_a_ranks_own_clock_goes_as_the_watchers(own_s: float, heard_s: float, di
     assert told(lines) == []
 
 
+@pytest.mark.parametrize(
+    ("start_s", "heard_s", "differ"),
+    [(0.0, 8.0, True), (4.9, 8.0, True), (5.1, 8.0, False), (10.0, 8.0, False), (10.0, 24.0, True)],
+)
+def test_a_start_that_a_late_watcher_did_not_hear_contradicts_nothing(
+    start_s: float, heard_s: float, differ: bool
+) -> None:
+    lines = [
+        beat(1, 7.0, msg="boot", step=0),
+        beat(2, 7.0 + start_s, msg="step_start", step=1),
+        beat(3, 7.0 + 18.0, msg="step_end", step=1),
+    ]
+    watch = replace(watch_of(ORDER), heard={0: (50.0, 50.0 + heard_s)})
+    text = f"rank 0 ran for 18 s by its own clock, and was heard for {heard_s:.0f} s"
+    assert (text in told({0: lines}, watch=watch)) is differ
+
+
 @pytest.mark.parametrize(("heard_s", "differ"), [(60.0, False), (15.0, False), (14.9, True)])
 def test_the_time_between_two_processes_is_nobodys(heard_s: float, differ: bool) -> None:
     again = [beat(1, 40.0, boot="c", pid=2), beat(2, 50.0, boot="c", pid=2)]

@@ -219,3 +219,31 @@ def test_labels_submitter_and_duration_are_shown(plane: Plane, pages: httpx.Clie
     shown = text_of(pages.get(f"/experiments/{experiment}"))
     assert "by local admin" in shown
     assert "runs for" in shown
+
+
+def test_why_nothing_was_launched_stands_wherever_one_looks(
+    plane: Plane, pages: httpx.Client
+) -> None:
+    experiment = plane.submit(set={"retry.infra": 1})
+    worker, why = plane.worker(), "disk: 0.1 GB free in /data; a checkpoint may need 0.3 GB"
+
+    def fail() -> None:
+        order = plane.next_order(worker)
+        worker.state(order, "check")
+        worker.end(order, {}, "preflight_failed", "infra", code=None, text=why)
+
+    def told() -> None:
+        assert why in plane.experiment(experiment)["cause"]["text"]
+        assert why in plane.get("/experiments")["items"][0]["cause"]["text"]
+        assert why in text_of(pages.get(f"/experiments/{experiment}"))
+        assert why[:60] in text_of(pages.get("/"))
+
+    fail()
+    plane.wait(lambda: len(plane.experiment(experiment)["phases"][0]["runs"]) == 2, "a retry")
+    told()
+    fail()
+    plane.wait_state(experiment, "awaiting_decision")
+    told()
+    alerts = plane.get("/alerts")["items"]
+    assert [why in row["text"] for row in alerts if row["type"] == "decision.made"] == [True]
+    assert why in plane.call("GET", f"/experiments/{experiment}/report").text

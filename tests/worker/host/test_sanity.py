@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from gonogo.contract.records import CheckOutcome
+from gonogo.contract.workload import is_ours
 from gonogo.rundir import save_json
 from tests.supervise.orders import make_order, make_run_dir
 from worker.host.host_probe import ProbeStore
-from worker.host.sanity import Sanity, has_sanity
+from worker.host.sanity import Sanity
 
 PASS, WARN, FAIL = CheckOutcome.PASS, CheckOutcome.WARN, CheckOutcome.FAIL
 
@@ -69,5 +70,6 @@ def test_only_its_word_passes(
 
 
 def test_a_foreign_workload_has_none() -> None:
-    assert has_sanity(make_order())
-    assert not has_sanity(make_order(entry=None, command=["python", "x.py"]))
+    assert is_ours(make_order().entry, None)
+    assert not is_ours(None, ["python", "x.py"])
+    assert not is_ours("mine.train", None)
