@@ -12,15 +12,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import GonogoError, NotAllowed, NotFound, Rejected, Unavailable
 from service.context import open_context
 from service.db.migrate import current_revision, migrate
-from service.db.schema import KeyRow
 from service.http.auth import Role, adopt_key, create_key, revoke_key
 from service.instants import instant
+from service.queries.keys import load_keys
 from service.settings import Settings, load_settings
 
 EXITS = ((NotFound, 3), (NotAllowed, 4), (Rejected, 2), (Unavailable, 5))
@@ -162,7 +161,7 @@ def _list_keys(session: Session) -> list[dict[str, object]]:
             "created_at": instant(row.created_at),
             "revoked_at": instant(row.revoked_at),
         }
-        for row in session.scalars(select(KeyRow).order_by(KeyRow.created_at))
+        for row in load_keys(session)
     ]
 
 

@@ -31,10 +31,11 @@ from gonogo import __version__
 from gonogo.contract.errors import Conflict, Corrupt, NotFound, Rejected
 from gonogo.signing import KEY_FILE, PUBLIC_FILE
 from service.db.migrate import build_config, current_revision
-from service.db.schema import DecisionRow, ExperimentRow
+from service.db.schema import ExperimentRow
 from service.db.store import Store, is_sqlite
 from service.http.auth import LOCAL_KEYS
 from service.instants import stamp
+from service.queries.decisions import load_ids
 from service.settings import Settings
 
 V = 1
@@ -171,7 +172,7 @@ def _late_decisions(settings: Settings, url: str) -> set[str]:
     """Return the decision files of after the database's moment: their chains would fork."""
 
     def load(session: Session) -> tuple[set[str], set[str]]:
-        known = set(session.scalars(select(DecisionRow.id)))
+        known = load_ids(session)
         return known, set(session.scalars(select(ExperimentRow.id)))
 
     store = Store(url)

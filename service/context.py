@@ -8,12 +8,17 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Concatenate, ParamSpec, TypeVar
 
 from service.db.store import Store, Topic
 from service.experiments.adoption import home_key
 from service.experiments.decisions import SIGNING_KEY
 from service.experiments.epochs import EPOCH, begin_epoch
+from service.experiments.lifecycle import Deed
 from service.settings import Settings
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class Bell:
@@ -56,6 +61,24 @@ class Context:
     local_url: str = "http://127.0.0.1:8750"
     """Where processes of this host reach it."""
     closing: threading.Event = field(default_factory=threading.Event)
+
+    def write(
+        self,
+        actor: str,
+        change: Callable[Concatenate[Deed, _P], _T],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _T:
+        """Change something in somebody's name, in one transaction; return what came of it.
+
+        Raises:
+            Unavailable: the database does not answer, or too many wait for it.
+        """
+        return self.store.write(
+            lambda session: change(
+                Deed(session=session, now=self.now(), actor=actor), *args, **kwargs
+            )
+        )
 
 
 def open_context(

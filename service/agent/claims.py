@@ -10,16 +10,16 @@ import secrets
 from dataclasses import dataclass
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import ClaimRequest
 from gonogo.contract.errors import Conflict, NameTaken
 from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, RunEvent, RunState
-from gonogo.contract.order import Order, ResumePoint, RunReason
+from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.planning.resolve import build_order
-from service.agent.fence import hash_claim
+from service.agent.fence import bind_key, hash_claim
 from service.agent.fitting import UNREADABLE, fitting, recorded_patch
+from service.db.documents import ClaimKept
 from service.db.insert import insert_if_new
 from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
 from service.experiments.course import end_without_worker, resolved_of
@@ -33,6 +33,7 @@ from service.experiments.lifecycle import (
 )
 from service.experiments.speeds import load_best_step_s
 from service.experiments.takers import SILENT_S
+from service.queries.runs import load_runs_of_worker
 
 _NOT_STARTED = (RunState.CLAIMED, RunState.PREFLIGHT)
 
@@ -45,14 +46,23 @@ class Claimed:
     secret: str
 
 
-def claim(deed: Deed, request: ClaimRequest) -> Claimed | None:
+def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claimed | None:
     """Return a run that now belongs to this worker, or None.
 
+    Args:
+        deed: the transaction.
+        request: what the worker says of itself and offers.
+        key_id: the key that it claims with, which belongs to this worker from now on; None: an
+            administrator's, which belongs to none.
+
     Raises:
+        NotAllowed: the key belongs to another worker.
         NameTaken: another machine works under the worker's name.
     """
+    if key_id is not None:
+        bind_key(deed.session, key_id, request.worker)
     rebooted = _remember_worker(deed, request)
-    mine = _runs_of_worker(deed.session, request.worker)
+    mine = load_runs_of_worker(deed.session, request.worker)
     if rebooted:
         for run in mine:
             _bury(deed, run, request)
@@ -76,14 +86,13 @@ def _remember_worker(deed: Deed, request: ClaimRequest) -> bool:
     """Store what the worker says of itself; return whether its host has booted anew."""
     query = select(WorkerRow).where(WorkerRow.name == request.worker).with_for_update()
     row = deed.session.scalars(query).first()
-    document = request.model_dump(mode="json")
     said = {
         "host": request.host,
         "boot_id": request.boot_id,
         "machine": request.machine_id,
         "seen_at": deed.now,
         "draining": request.draining,
-        "claim": document,
+        "claim": ClaimKept.model_validate(request.model_dump()),
     }
     if row is None:
         if insert_if_new(deed.session, WorkerRow, {"name": request.worker, **said}):
@@ -110,12 +119,7 @@ def _is_same_machine(row: WorkerRow, request: ClaimRequest) -> bool:
 
 def _works(deed: Deed, row: WorkerRow) -> bool:
     """Say whether a worker was heard lately, or has runs that have not ended."""
-    return deed.now - row.seen_at <= SILENT_S or bool(_runs_of_worker(deed.session, row.name))
-
-
-def _runs_of_worker(session: Session, worker: str) -> list[RunRow]:
-    query = select(RunRow).where(RunRow.worker == worker, RunRow.state != RunState.ENDED.value)
-    return list(session.scalars(query.order_by(RunRow.created_at)))
+    return deed.now - row.seen_at <= SILENT_S or bool(load_runs_of_worker(deed.session, row.name))
 
 
 def _bury(deed: Deed, run: RunRow, request: ClaimRequest) -> None:
@@ -200,7 +204,6 @@ def _end_unbuilt(deed: Deed, run_id: str, error: Exception) -> None:
 
 
 def _build_order(experiment: ExperimentRow, run: RunRow, token: int) -> Order:
-    resume = ResumePoint.model_validate(run.resume_from) if run.resume_from else None
     return build_order(
         resolved_of(experiment),
         run.phase,
@@ -208,8 +211,8 @@ def _build_order(experiment: ExperimentRow, run: RunRow, token: int) -> Order:
         run=run.id,
         token=token,
         attempt=run.attempt,
-        reason=RunReason(run.reason),
-        resume_from=resume,
+        reason=run.reason,
+        resume_from=run.resume_from,
         frozen=experiment.frozen,
         change=recorded_patch(run.change),
         until=run.until,

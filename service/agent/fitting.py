@@ -12,22 +12,24 @@ from gonogo.contract.agent import ClaimRequest
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.lifecycle import RunState
-from gonogo.contract.order import MOST_RANKS, ResumePoint
+from gonogo.contract.order import MOST_RANKS
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
 from gonogo.planning.programs import allows, lacks, spans
 from gonogo.slots import most_ranks
+from service.db.documents import ClaimKept
 from service.db.schema import ExperimentRow, RunRow, WorkerRow
 from service.experiments.checkpoints import host_of, host_of_origin, is_unfit
 from service.experiments.course import gpus_of, resolved_of
-from service.experiments.lifecycle import Deed, runs_of
+from service.experiments.lifecycle import Deed
 from service.experiments.takers import SILENT_S
+from service.queries.experiments import runs_of
 
 UNREADABLE = (GonogoError, ValueError, KeyError, TypeError)
 """What making an order of a frozen plan may fail with (a ValidationError is a ValueError)."""
 _PAGE = 100
-OF_THE_HOST = frozenset({OutcomeCode.PREFLIGHT_FAILED.value, OutcomeCode.HARDWARE.value})
+OF_THE_HOST = frozenset({OutcomeCode.PREFLIGHT_FAILED, OutcomeCode.HARDWARE})
 """Ends that a host may be to blame for."""
 OTHER_HOST_S = 60.0
 """How long a retry waits for another host to take it."""
@@ -169,8 +171,7 @@ def _begins_elsewhere(
     if run.resume_from is None:
         return False
     attempts = runs_of(deed.session, run.experiment)
-    point = ResumePoint.model_validate(run.resume_from)
-    theirs = host_of(point, attempts) or host_of_origin(experiment)
+    theirs = host_of(run.resume_from, attempts) or host_of_origin(experiment)
     if theirs is None or theirs == host:
         return False
     if any(is_unfit(row) for row in attempts if row.phase == run.phase and row.host == theirs):
@@ -202,13 +203,12 @@ def _failed_on(session: Session, run: RunRow, host: str) -> bool:
     before = session.execute(query).first()
     if before is None or before.host != host:
         return False
-    return (before.outcome or {}).get("code") in OF_THE_HOST
+    return before.outcome is not None and before.outcome.code in OF_THE_HOST
 
 
 def _takes(workers: Iterable[WorkerRow], plan: Plan, change: RecordedPatch | None) -> bool:
     """Say whether one of these workers could take a run with all its devices."""
-    said = (ClaimRequest.model_validate(row.claim) for row in workers)
-    return any(_offer(row, row.devices).fits(plan, change) for row in said)
+    return any(_offer(row.claim, row.claim.devices).fits(plan, change) for row in workers)
 
 
 def _living(deed: Deed, where: ColumnElement[bool]) -> list[WorkerRow]:
@@ -219,7 +219,7 @@ def _living(deed: Deed, where: ColumnElement[bool]) -> list[WorkerRow]:
     return list(deed.session.scalars(query))
 
 
-def _offer(request: ClaimRequest, devices: Iterable[str]) -> Offer:
+def _offer(request: ClaimRequest | ClaimKept, devices: Iterable[str]) -> Offer:
     """Return what a worker takes with these devices."""
     return Offer(
         free=tuple(devices),

@@ -24,9 +24,11 @@ from gonogo.contract.lifecycle import RunEvent, RunState
 from gonogo.contract.outcome import Outcome
 from gonogo.planning.resolve import FROZEN
 from service.agent.fence import Bearer, check_bearer
+from service.db.documents import Promised
 from service.db.schema import EvidenceRow, ExperimentRow, FindingRow, ProgressRow, RunRow
 from service.db.store import Topic, ring
 from service.experiments.lifecycle import Deed, lock_run, move_run, queue_alert, record_event
+from service.queries.findings import load_known
 from service.told.causes import load_last_line
 
 _PROGRESS = list(RunState)
@@ -54,7 +56,7 @@ def take_state(deed: Deed, run_id: str, report: StateReport, bearer: Bearer) -> 
     if report.event is RunEvent.END and report.exit is None:
         raise Rejected("exit: missing; an end is reported with its record")
     _take_records(deed, experiment, run, report)
-    if _PROGRESS.index(RunState(run.state)) >= _PROGRESS.index(LEADS_TO[report.event]):
+    if _PROGRESS.index(run.state) >= _PROGRESS.index(LEADS_TO[report.event]):
         return
     if report.event is RunEvent.END:
         _end(deed, experiment, run, report)
@@ -95,10 +97,10 @@ def _end(deed: Deed, experiment: ExperimentRow, run: RunRow, report: StateReport
     assert report.exit is not None
     outcome = Outcome(code=report.exit.reason, actor=report.exit.ended_by, text=report.exit.text)
     run.exit = report.exit.wire()
-    run.outcome = outcome.model_dump(mode="json")
+    run.outcome = outcome
     run.sizes = dict(report.sizes)
     run.findings_expected = report.findings
-    run.promised = {"files": dict(report.files), "records": dict(report.records)}
+    run.promised = Promised(files=dict(report.files), records=dict(report.records))
     move_run(
         deed,
         experiment,
@@ -123,16 +125,14 @@ def take_findings(deed: Deed, run_id: str, report: FindingsReport, bearer: Beare
     """
     experiment, run = lock_run(deed, run_id)
     check_bearer(run, bearer)
-    rows = deed.session.scalars(select(FindingRow).where(FindingRow.run == run_id)).all()
-    known = {row.key for row in rows}
-    halted = any(row.severity == Severity.HALT for row in rows)
-    fresh = [finding for finding in report.findings if finding.key not in known]
+    known = load_known(deed.session, run_id)
+    halted = Severity.HALT in known.values()
     taken = 0
-    for finding in fresh:
+    for finding in report.findings:
         if finding.key in known:
             continue
-        known.add(finding.key)
-        _store_finding(deed, experiment, run, finding, len(rows) + taken + 1)
+        known[finding.key] = finding.severity
+        _store_finding(deed, experiment, run, finding, len(known))
         taken += 1
         if finding.act is Act.PAGE:
             _alert(deed, experiment, run, finding, "finding.page")
@@ -152,7 +152,7 @@ def _store_finding(
             run=run.id,
             key=finding.key,
             n=number,
-            severity=finding.severity.value,
+            severity=finding.severity,
             document=canonical_bytes(finding.wire()).decode(),
         )
     )

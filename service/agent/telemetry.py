@@ -7,34 +7,33 @@ The bytes are kept as they are (`service.agent.pieces`) and read again by whoeve
 run's progress row is locked: telemetry waits for nobody.
 """
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from sqlalchemy import Connection, Table, bindparam, delete, insert, select, update
-from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import (
     Command,
     CommandKind,
     LogTelemetry,
-    RankTelemetry,
     Telemetry,
     TelemetryAck,
 )
 from gonogo.contract.canonical import wire_number
 from gonogo.contract.errors import Corrupt
-from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.lifecycle import RunState
+from gonogo.contract.outcome import Outcome
 from gonogo.planning.resolve import FROZEN
 from service.agent.fence import Bearer, check_bearer
 from service.agent.offsets import Offsets
-from service.agent.pieces import Piece, pack_heartbeats, store_pieces
+from service.agent.pieces import Piece, store_pieces
 from service.agent.run_states import freeze_identity
-from service.db.schema import ExperimentRow, LogRow, OffsetRow, ProgressRow, RunRow
+from service.agent.stretches import Newest, Stretch
+from service.db.documents import Stop, is_by_service
+from service.db.schema import ExperimentRow, LogRow, ProgressRow, RunRow
 from service.db.store import Topic, ring
-from service.evidence.heartbeats import beat_on, msg_on
-from service.experiments.lifecycle import Deed, load_run, lock_run, record_event
+from service.experiments.lifecycle import Deed, lock_run, record_event
+from service.queries.runs import load_run
 
 KEPT_LOG_BYTES = 4 * 2**20
 """Of each log file; what is older is dropped here (it stays on the host)."""
@@ -45,17 +44,17 @@ _RUNS, _EXPERIMENTS, _PROGRESS, _LOGS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class RunColumns:
     """What is asked of a run to take its telemetry; the names are those of the columns."""
 
     id: str
-    state: str
+    state: RunState
     token: int
     claim: str | None
     worker: str | None
-    command: dict[str, Any] | None
+    command: Stop | None
     exit: dict[str, Any] | None
-    outcome: dict[str, Any] | None
+    outcome: Outcome | None
     lost: bool
     suspect: bool
     judged: bool
@@ -73,7 +72,7 @@ _OF_THE_RUN = (
     *("lost", "suspect", "judged"),
 )
 _OF_PROGRESS = ("heard", "lines", "late_lines", "step", "heartbeat_at", "identity")
-_TOLD = (
+_COLUMNS = (
     select(
         *(_RUNS.c[name] for name in _OF_THE_RUN),
         *(_PROGRESS.c[name] for name in _OF_PROGRESS),
@@ -95,78 +94,6 @@ class Taken:
     ack: TelemetryAck
     flags: bool
     """Whether it changes more than progress: then `update_flags` is due."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Said:
-    """What a stretch says last, for those who look on."""
-
-    heartbeat_at: float | None = None
-    step: int | None = None
-    """The last one that ended."""
-    loss: float | None = None
-    """Of rank 0, as speed and identity are."""
-    toks_per_s: float | None = None
-    identity: dict[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """A stretch of one rank's file."""
-
-    rank: int
-    start: int
-    end: int
-    said: Said
-    piece: Piece
-
-
-def parse_stretches(ranks: Iterable[RankTelemetry]) -> list[Stretch]:
-    """Return the stretches, packed (no database: do it outside a transaction).
-
-    Raises:
-        Rejected: raw bytes that are not those of their stretch.
-    """
-    return [
-        Stretch(
-            rank=part.rank,
-            start=part.start,
-            end=part.end,
-            said=said_last(part.rank, part.lines),
-            piece=pack_heartbeats(part),
-        )
-        for part in ranks
-    ]
-
-
-def said_last(rank: int, lines: Sequence[str]) -> Said:
-    """Return what lines of a rank say last; of most of them only the kind is looked at."""
-    said = Said()
-    for text in reversed(lines):
-        msg = msg_on(text)
-        ends = said.step is None and msg in (Msg.STEP_END, Msg.PROGRESS)
-        tells = rank == 0 and (
-            (msg == Msg.PROGRESS and said.loss is None)
-            or (msg == Msg.BOOT and said.identity is None)
-        )
-        beat = beat_on(text, rank) if ends or tells or said.heartbeat_at is None else None
-        if beat is not None:
-            _note(said, beat, rank)
-    return said
-
-
-def _note(said: Said, beat: Heartbeat, rank: int) -> None:
-    """Keep of a line what no newer one has said."""
-    said.heartbeat_at = max(said.heartbeat_at or 0.0, beat.ts)
-    unnamed = beat.section is None and beat.section_seq == 0  # then progress ends its step
-    if beat.msg == Msg.STEP_END or (beat.msg == Msg.PROGRESS and unnamed):
-        said.step = max(said.step or 0, beat.step)
-    if rank != 0:
-        return
-    if beat.msg == Msg.BOOT and said.identity is None:
-        said.identity = beat.identity().wire()
-    if beat.msg == Msg.PROGRESS and beat.loss is not None and said.loss is None:
-        said.loss, said.toks_per_s = beat.loss, beat.toks_per_s
 
 
 def take_telemetry(
@@ -195,11 +122,11 @@ def take_telemetry(
         Corrupt: the run has no progress row.
     """
     database = deed.session.connection()
-    found = database.execute(_TOLD, {"run_id": run_id}).mappings().first()
+    found = database.execute(_COLUMNS, {"run_id": run_id}).mappings().first()
     if found is None:
         load_run(deed.session, run_id)
         raise Corrupt("the run has no progress row")
-    run = Told(**found)
+    run = RunColumns(**found)
     check_bearer(run, bearer)
     ended = run.state == RunState.ENDED
     offsets = Offsets(database, run_id)
@@ -214,7 +141,7 @@ def take_telemetry(
         if offsets.advance(f"rank{stretch.rank}", stretch.start, stretch.end):
             numbered.append((stretch.piece, lines + 1))
             lines += stretch.piece.lines or 0
-            _note_progress(note, run, stretch.said)
+            _note_progress(note, run, stretch.newest)
     for piece in pieces:
         if offsets.advance(piece.file, piece.start, piece.end):
             numbered.append((piece, None))
@@ -236,7 +163,7 @@ def take_telemetry(
     )
 
 
-def _answer(run: Told, have: dict[str, int], *, names_files: bool) -> TelemetryAck:
+def _answer(run: RunColumns, have: dict[str, int], *, names_files: bool) -> TelemetryAck:
     """Return what is here and what is asked; of files only to whom knows the word."""
     answer: dict[str, Any] = {
         "acked": {
@@ -252,7 +179,7 @@ def _answer(run: Told, have: dict[str, int], *, names_files: bool) -> TelemetryA
     return TelemetryAck(**answer)
 
 
-def _needs_flags(run: Told, said: dict[str, Any], suspect: bool) -> bool:
+def _needs_flags(run: RunColumns, said: dict[str, Any], suspect: bool) -> bool:
     """Say whether the telemetry changes more than progress (so the experiment must be locked)."""
     if run.state == RunState.ENDED:
         return run.lost and not run.judged
@@ -279,7 +206,7 @@ def update_flags(deed: Deed, run_id: str, telemetry: Telemetry) -> None:
     freeze_identity(deed, experiment, run, progress.identity or {})
 
 
-def _note_progress(note: dict[str, Any], run: Told, said: Said) -> None:
+def _note_progress(note: dict[str, Any], run: RunColumns, said: Newest) -> None:
     """Keep the newest step, loss, speed and identity for those who look on."""
     if said.heartbeat_at is not None:
         before = note.get("heartbeat_at", run.heartbeat_at)
@@ -308,19 +235,14 @@ def _store_log(database: Connection, offsets: Offsets, run: str, part: LogTeleme
         )
 
 
-def _command_of(run: Told) -> Command | None:
+def _command_of(run: RunColumns) -> Command | None:
     """Return what the watcher is told; one whose attempt was declared dead must stop."""
     if run.state == RunState.ENDED:
-        if (run.exit or {}).get("by_service"):
-            text = str((run.outcome or {}).get("text", ""))
+        if is_by_service(run.exit):
+            text = run.outcome.text if run.outcome is not None else ""
             return Command(kind=CommandKind.SUPERSEDE, reason=text)
         return None
-    return Command.model_validate(run.command) if run.command else None
-
-
-def stored_bytes(session: Session, run: str) -> dict[str, int]:
-    """Return growing file → bytes of it that are in the database."""
-    rows = session.scalars(select(OffsetRow).where(OffsetRow.run == run))
-    return {
-        row.file if "." in row.file else f"heartbeat_{row.file}.jsonl": row.bytes for row in rows
-    }
+    stop = run.command
+    if stop is None:
+        return None
+    return Command(kind=CommandKind(stop.kind), reason=stop.reason, actor=stop.actor)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from gonogo.contract.api import AlertBody
+from gonogo.contract.api import AlertBody, DeliveryState
 from gonogo.contract.ids import Kind
 from service.alerts.message import Answer, Target
 from service.alerts.schedule import next_try_at
@@ -27,7 +27,6 @@ SETTINGS_WEBHOOK = f"{Kind.WEBHOOK.value}_{'0' * 26}"
 BATCH = 100
 EACH = 20
 """Deliveries of one subscription that are taken up at once."""
-PENDING, DELIVERED, FAILED = "pending", "delivered", "failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +78,11 @@ def spread_alerts(session: Session, now: float) -> int:
                 not webhook.types or alert.type in webhook.types
             ):
                 row = DeliveryRow(
-                    alert=alert.id, webhook=webhook.id, state=PENDING, attempts=0, due_at=now
+                    alert=alert.id,
+                    webhook=webhook.id,
+                    state=DeliveryState.PENDING,
+                    attempts=0,
+                    due_at=now,
                 )
                 session.add(row)
                 made += 1
@@ -101,7 +104,7 @@ def load_due(session: Session, now: float, url: str, skip: Collection[str] = ())
     due = (
         select(DeliveryRow.alert, DeliveryRow.webhook, place.label("place"))
         .join(WebhookRow, WebhookRow.id == DeliveryRow.webhook)
-        .where(DeliveryRow.state == PENDING, DeliveryRow.due_at <= now)
+        .where(DeliveryRow.state == DeliveryState.PENDING, DeliveryRow.due_at <= now)
         .where(WebhookRow.disabled_at.is_(None), DeliveryRow.webhook.not_in(skip))
         .subquery()
     )
@@ -131,7 +134,7 @@ def load_due(session: Session, now: float, url: str, skip: Collection[str] = ())
 
 def load_next_due(session: Session) -> float | None:
     """Return when the next delivery is due, Unix seconds."""
-    query = select(DeliveryRow.due_at).where(DeliveryRow.state == PENDING)
+    query = select(DeliveryRow.due_at).where(DeliveryRow.state == DeliveryState.PENDING)
     return session.scalars(query.order_by(DeliveryRow.due_at).limit(1)).first()
 
 
@@ -146,13 +149,13 @@ def build_body(alert: AlertRow, url: str) -> AlertBody:
 def mark(session: Session, parcel: Parcel, answer: Answer, now: float, jitter: float) -> None:
     """Record what came of one try: delivered, to be tried again, or failed for good."""
     row = session.get(DeliveryRow, (parcel.alert, parcel.webhook))
-    if row is None or row.state != PENDING:
+    if row is None or row.state != DeliveryState.PENDING:
         return
     row.attempts += 1
     ring(session, Topic.ALERTS)
     row.error = answer.error
     if answer.error is None:
-        row.state, row.delivered_at = DELIVERED, now
+        row.state, row.delivered_at = DeliveryState.DELIVERED, now
         return
     due_at = next_try_at(
         attempts=row.attempts, alerted_at=parcel.alerted_at, now=now, jitter=jitter
@@ -160,7 +163,7 @@ def mark(session: Session, parcel: Parcel, answer: Answer, now: float, jitter: f
     if answer.gone:
         end_subscription(session, parcel.webhook, now, "the receiver is gone (HTTP 410)")
     elif due_at is None:
-        row.state = FAILED
+        row.state = DeliveryState.FAILED
     else:
         row.due_at = due_at
 
@@ -177,8 +180,8 @@ def fail_waiting(session: Session, webhook: str, why: str) -> None:
     session.flush()
     session.execute(
         update(DeliveryRow)
-        .where(DeliveryRow.webhook == webhook, DeliveryRow.state == PENDING)
-        .values(state=FAILED, error=why)
+        .where(DeliveryRow.webhook == webhook, DeliveryRow.state == DeliveryState.PENDING)
+        .values(state=DeliveryState.FAILED, error=why)
     )
 
 
@@ -187,7 +190,7 @@ def load_orphaned(session: Session) -> list[str]:
     query = (
         select(DeliveryRow.webhook)
         .join(WebhookRow, WebhookRow.id == DeliveryRow.webhook)
-        .where(DeliveryRow.state == PENDING, WebhookRow.disabled_at.is_not(None))
+        .where(DeliveryRow.state == DeliveryState.PENDING, WebhookRow.disabled_at.is_not(None))
         .distinct()
     )
     return list(session.scalars(query))

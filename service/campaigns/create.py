@@ -3,19 +3,19 @@
 from typing import Any
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from gonogo.contract.api import CampaignState, CampaignSubmission
-from gonogo.contract.errors import NotFound
-from gonogo.contract.ids import Kind, is_id, new_id
+from gonogo.contract.ids import Kind, new_id
 from gonogo.planning.campaigns import ResolvedCampaign, first_order, resolve_campaign
 from gonogo.planning.checks import warnings_of
 from gonogo.planning.source import bundled_plan
 from service.db.schema import CampaignRow
+from service.db.store import Session
 from service.experiments.forecasts import check_labels
 from service.experiments.lifecycle import Deed
 from service.experiments.submission import check_texts
 from service.experiments.takers import load_warnings
+from service.queries.campaigns import load_campaign
 
 
 def resolve(submission: CampaignSubmission) -> ResolvedCampaign:
@@ -43,7 +43,7 @@ def create_campaign(
         spec=resolved.spec.model_dump(mode="json", exclude_unset=True),
         variants={name: plan.wire() for name, plan in resolved.variants.items()},
         labels=dict(submission.labels),
-        state=CampaignState.RUNNING.value,
+        state=CampaignState.RUNNING,
         created_by=deed.actor,
         created_at=deed.now,
     )
@@ -77,18 +77,6 @@ def warnings_for(session: Session, resolved: ResolvedCampaign, now: float) -> li
     for plan in resolved.variants.values():
         found |= dict.fromkeys(load_warnings(session, plan.parsed(), now))
     return list(found)
-
-
-def load_campaign(session: Session, campaign: str) -> CampaignRow:
-    """Return a campaign without locking it.
-
-    Raises:
-        NotFound: there is none.
-    """
-    row = session.get(CampaignRow, campaign) if is_id(campaign, Kind.CAMPAIGN) else None
-    if row is None:
-        raise NotFound(f"there is no campaign {campaign}")
-    return row
 
 
 def lock_campaign(deed: Deed, campaign: str) -> CampaignRow:

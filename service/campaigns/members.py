@@ -1,16 +1,12 @@
 """What do the experiments of a campaign bring to its comparison?"""
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Any
-
-from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from gonogo.contract.api import CampaignMember
-from gonogo.contract.decision import DecisionKind, Verdict
+from gonogo.contract.decision import Verdict
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import Order
 from gonogo.judge.compare.campaign import Member
@@ -18,7 +14,10 @@ from gonogo.judge.compare.question import Question
 from gonogo.judge.compare.unit import NoUnit, Unit
 from gonogo.judge.comparing import unit_of_decision
 from gonogo.judge.ledger.recorded import parse_decision
-from service.db.schema import CampaignRow, DecisionRow, ExperimentRow, RunRow
+from service.db.documents import Stop
+from service.db.schema import DecisionRow, ExperimentRow, RunRow
+from service.db.store import Session
+from service.queries.decisions import load_last_automatic
 
 COUNTED = (Verdict.GO, Verdict.CONDITIONAL_GO)
 """Verdicts of runs that count: what fails its gate, or does not show it, wins nothing."""
@@ -49,7 +48,7 @@ class Brought:
             experiment=row.id,
             variant=row.variant or "",
             repeat=row.repeat or 0,
-            state=ExperimentState(row.state),
+            state=row.state,
             verdict=self.verdict,
             decision=self.decision,
             value=unit.value if isinstance(unit, Unit) else None,
@@ -57,13 +56,7 @@ class Brought:
         )
 
 
-def load_experiments(session: Session, campaign: CampaignRow) -> Sequence[ExperimentRow]:
-    """Return the experiments of a campaign in the order in which they were begun."""
-    query = select(ExperimentRow).where(ExperimentRow.campaign == campaign.id)
-    return session.scalars(query.order_by(ExperimentRow.created_at, ExperimentRow.id)).all()
-
-
-def is_done(state: str, stop: Mapping[str, Any] | None) -> bool:
+def is_done(state: ExperimentState, stop: Stop | None) -> bool:
     """Say whether an experiment brings all that it will by itself; one that was halted may not."""
     if state == ExperimentState.AWAITING_DECISION:
         return stop is None
@@ -80,20 +73,14 @@ def load_brought(
 def _brought(session: Session, row: ExperimentRow, question: Question) -> Brought:
     if not is_done(row.state, row.stop):
         return Brought(experiment=row)
-    query = (
-        select(DecisionRow.id, DecisionRow.hash, DecisionRow.verdict, DecisionRow.run)
-        .where(DecisionRow.experiment == row.id, DecisionRow.kind == DecisionKind.AUTO.value)
-        .order_by(DecisionRow.seq.desc())
-        .limit(1)
-    )  # without the document, which is large
-    decision = session.execute(query).first()
+    decision = load_last_automatic(session, row.id)
     if decision is None:
-        said = (row.outcome or {}).get("code", "it ended")
+        said = row.outcome.code if row.outcome is not None else "it ended"
         return Brought(experiment=row, unit=NoUnit(name=row.id, why=f"it was not judged: {said}"))
     name = decision.id
     key = (name, decision.hash, repr(question))
     unit = UNITS.get(key) or UNITS.keep(key, _unit_of(session, name, question))
-    verdict = Verdict(decision.verdict) if decision.verdict else None
+    verdict = decision.verdict
     if isinstance(unit, Unit) and verdict not in COUNTED:
         unit = NoUnit(name=name, why=f"its verdict is {verdict}")
     return Brought(experiment=row, decision=name, verdict=verdict, unit=unit)

@@ -5,7 +5,6 @@ becomes of them, retries included, is decided where that of all experiments is.
 """
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from gonogo.contract.api import CampaignPlace, CampaignState, Submission
 from gonogo.contract.campaign import CampaignSpec
@@ -15,11 +14,14 @@ from gonogo.judge.compare.campaign import Begin, End, next_step, question_of
 from gonogo.planning.campaigns import reseeded
 from gonogo.planning.frozen import ResolvedPlan
 from service.campaigns.create import lock_campaign
-from service.campaigns.members import is_done, load_brought, load_experiments
+from service.campaigns.members import is_done, load_brought
+from service.db.documents import Asked
 from service.db.schema import CampaignRow, ExperimentRow
+from service.db.store import Session
 from service.experiments.lifecycle import Deed, lock_experiment, queue_alert, record_event
 from service.experiments.submission import create_experiment
 from service.experiments.verbs import VERBS
+from service.queries.experiments import load_experiments_of
 
 ENDED = "campaign.ended"
 
@@ -44,7 +46,7 @@ def advance(deed: Deed, campaign: str) -> None:
     if row.state != CampaignState.RUNNING:
         return
     spec = CampaignSpec.model_validate(row.spec)
-    experiments = load_experiments(deed.session, row)
+    experiments = load_experiments_of(deed.session, row.id)
     brought = load_brought(deed.session, experiments, question_of(spec))
     step = next_step(spec, [one.member() for one in brought])
     for one in brought:
@@ -53,7 +55,7 @@ def advance(deed: Deed, campaign: str) -> None:
     if isinstance(step, Begin):
         _begin(deed, row, step)
     elif isinstance(step, End):
-        row.comparison = step.comparison.wire()
+        row.comparison = step.comparison
         _end(deed, row, CampaignState.FINISHED, step.comparison.text)
 
 
@@ -68,8 +70,8 @@ def cancel(deed: Deed, campaign: str, reason: str) -> bool:
         return False
     if row.state != CampaignState.RUNNING:
         raise Conflict(f"{row.id} is {row.state}", state=row.state)
-    row.stop = {"reason": reason, "actor": deed.actor}
-    for experiment in load_experiments(deed.session, row):
+    row.stop = Asked(reason=reason, actor=deed.actor)
+    for experiment in load_experiments_of(deed.session, row.id):
         if experiment.state not in (ExperimentState.FINISHED, ExperimentState.STOPPING):
             VERBS["cancel"](deed, lock_experiment(deed, experiment.id), reason, {})
     _end(deed, row, CampaignState.CANCELLED, f"cancelled by {deed.actor}")
@@ -98,10 +100,10 @@ def _leave(deed: Deed, experiment: str) -> None:
 
 def _end(deed: Deed, row: CampaignRow, state: CampaignState, text: str) -> None:
     """End a campaign and tell it, in the name of its last experiment."""
-    row.state = state.value
+    row.state = state
     row.ended_at = deed.now
     deed.session.flush()
-    experiments = load_experiments(deed.session, row)
+    experiments = load_experiments_of(deed.session, row.id)
     if not experiments:
         return
     last = lock_experiment(deed, experiments[-1].id)

@@ -2,42 +2,41 @@
 
 from collections.abc import Iterator, Sequence
 
-from sqlalchemy.orm import Session
-
 from gonogo.contract.api import CampaignState, CampaignView, NextStep
 from gonogo.contract.campaign import CampaignSpec
 from gonogo.contract.comparison import Comparison
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.judge.compare.campaign import planned_runs, question_of
 from gonogo.judge.compare.unit import Unit
-from service.campaigns.members import Brought, load_brought, load_experiments
+from service.campaigns.members import Brought, load_brought
 from service.db.schema import CampaignRow
+from service.db.store import Session
 from service.instants import instant, stamp
+from service.queries.experiments import load_experiments_of
 from service.views.experiments import view_experiment
 
 
 def view_campaign(session: Session, row: CampaignRow) -> CampaignView:
     """Return a campaign with its runs."""
     spec = CampaignSpec.model_validate(row.spec)
-    brought = load_brought(session, load_experiments(session, row), question_of(spec))
+    brought = load_brought(session, load_experiments_of(session, row.id), question_of(spec))
     done = [one for one in brought if one.unit is not None]
     running = row.state == CampaignState.RUNNING
     planned = planned_runs(spec, [one.member() for one in brought]) if running else len(brought)
-    comparison = None if row.comparison is None else Comparison.model_validate(row.comparison)
     return CampaignView(
         id=row.id,
         name=row.name,
         plan=row.plan,
-        state=CampaignState(row.state),
+        state=row.state,
         spec=spec,
         labels=row.labels,
         members=[one.view() for one in brought],
         done=len(done),
         planned=planned,
         eta_s=_eta_s(done, planned) if running else None,
-        comparison=comparison,
+        comparison=row.comparison,
         waiting_for=_waiting_for(session, brought) if running else None,
-        text=_text(row, comparison, len(done), planned),
+        text=_text(row, row.comparison, len(done), planned),
         next=_next(row, spec, brought),
         submitted_by=row.created_by,
         created_at=stamp(row.created_at),
@@ -68,8 +67,8 @@ def _text(row: CampaignRow, comparison: Comparison | None, done: int, planned: i
     if comparison is not None:
         return comparison.text
     if row.stop is not None:
-        reason = f": {row.stop['reason']}" if row.stop["reason"] else ""
-        return f"cancelled by {row.stop['actor']} after {done} runs{reason}"
+        reason = f": {row.stop.reason}" if row.stop.reason else ""
+        return f"cancelled by {row.stop.actor} after {done} runs{reason}"
     return f"{done} of {planned} runs are made; nothing is compared before they are"
 
 

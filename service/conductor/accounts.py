@@ -77,12 +77,12 @@ def _rows_of(session: Session, experiment: str, now: float) -> list[dict[str, An
 
 
 def _row(found: RunAccount, now: float) -> dict[str, Any]:
-    run, reading = found.row, found.reading
+    run, fold = found.row, found.fold
     return {
         "run": run.id,
-        "rank": reading.rank,
-        "bytes": reading.bytes,
-        "told": reading.told.model_dump(mode="json") if reading.told is not None else {},
+        "rank": fold.rank,
+        "bytes": fold.bytes,
+        "told": fold.told.model_dump(mode="json") if fold.told is not None else {},
         "at": now,
         "closed": run.state == RunState.ENDED and run.judged,
         "devices": max(1, run.gpus or 1),

@@ -1,27 +1,18 @@
 """Which approvals has nobody given in time? They expire, by the wall clock that asked for them."""
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from gonogo.contract.lifecycle import ExperimentState
 from service.context import Context
-from service.db.schema import ExperimentRow
 from service.experiments.approvals import expire
 from service.experiments.decisions import save_decision
-from service.experiments.lifecycle import Deed
+from service.experiments.lifecycle import CONDUCTOR
+from service.queries.experiments import load_awaiting
 from service.told.awaited import is_expired
 
 
 def load_expired(session: Session, now: float) -> list[str]:
     """Return the experiments whose approval has expired at `now` (Unix seconds)."""
-    waiting = select(ExperimentRow).where(
-        ExperimentRow.state == ExperimentState.AWAITING_DECISION.value
-    )
-    return [
-        row.id
-        for row in session.scalars(waiting.order_by(ExperimentRow.id))
-        if is_expired(row, now)
-    ]
+    return [row.id for row in load_awaiting(session) if is_expired(row, now)]
 
 
 class Approvals:
@@ -38,8 +29,6 @@ class Approvals:
 
     def _expire(self, experiment: str) -> None:
         context = self._context
-        made = context.store.write(
-            lambda session: expire(Deed(session=session, now=context.now()), experiment)
-        )
+        made = context.write(CONDUCTOR, expire, experiment)
         if made is not None:
             save_decision(context.settings.decisions, made)

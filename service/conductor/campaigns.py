@@ -1,13 +1,9 @@
 """Who lets campaigns go on? This pass: one step of each whose runs have all ended."""
 
-from functools import partial
-
-from sqlalchemy.orm import Session
-
 from gonogo.contract.errors import Unavailable
 from service.campaigns.step import advance, load_running
 from service.context import Context
-from service.experiments.lifecycle import Deed
+from service.experiments.lifecycle import CONDUCTOR
 
 
 class Campaigns:
@@ -25,13 +21,10 @@ class Campaigns:
         errors = []
         for campaign in self._context.store.read(load_running):
             try:
-                self._context.store.write(partial(self._advance, campaign))
+                self._context.write(CONDUCTOR, advance, campaign)
             except Unavailable:
                 raise
             except Exception as error:  # noqa: BLE001 - one campaign never holds up the others
                 errors.append(error)
         if errors:
             raise errors[0]
-
-    def _advance(self, campaign: str, session: Session) -> None:
-        advance(Deed(session=session, now=self._context.now()), campaign)

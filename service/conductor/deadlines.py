@@ -4,24 +4,17 @@ A criterion on `forecast_s` is judged when its phase has ended; that 62 days wil
 known after minutes. Nothing is halted for it: a person decides.
 """
 
-from functools import partial
-
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.criterion import Metric
 from gonogo.contract.lifecycle import RunState
 from service.context import Context
-from service.db.schema import EventRow, ExperimentRow, RunRow
+from service.db.schema import ExperimentRow, RunRow
 from service.experiments.forecasts import load_forecast
-from service.experiments.lifecycle import (
-    Deed,
-    lock_run,
-    phases_of,
-    queue_alert,
-    record_event,
-    runs_of,
-)
+from service.experiments.lifecycle import CONDUCTOR, Deed, lock_run, queue_alert, record_event
+from service.queries.events import was_told
+from service.queries.experiments import phases_of, runs_of
 
 LATE = "run.late"
 
@@ -37,16 +30,9 @@ def load_late(session: Session) -> list[str]:
         run.id
         for run, experiment in session.execute(query)
         if _has_deadline(run)
-        and not _was_told(session, run)
+        and not was_told(session, run.experiment, run.id, LATE)
         and _told(session, experiment, run) is not None
     ]
-
-
-def _was_told(session: Session, run: RunRow) -> bool:
-    said = select(EventRow.id).where(
-        EventRow.experiment == run.experiment, EventRow.type == LATE, EventRow.run == run.id
-    )
-    return session.scalars(said.limit(1)).first() is not None
 
 
 def _has_deadline(run: RunRow) -> bool:
@@ -65,6 +51,18 @@ def _told(session: Session, experiment: ExperimentRow, run: RunRow) -> str | Non
     )
 
 
+def tell_late(deed: Deed, run: str) -> None:
+    """Tell of a run that will be late; unless that was done, or it has ended, since."""
+    experiment, row = lock_run(deed, run)
+    if row.state != RunState.RUNNING or was_told(deed.session, row.experiment, run, LATE):
+        return  # another pass was faster
+    text = _told(deed.session, experiment, row)
+    if text is None:
+        return
+    record_event(deed, experiment, LATE, run=row.id, phase=row.phase, text=text)
+    queue_alert(deed, experiment, LATE, text, run=row)
+
+
 class Deadlines:
     """Tells of runs that will miss their deadline."""
 
@@ -74,15 +72,4 @@ class Deadlines:
     def run_once(self) -> None:
         """Look once at every run that goes on."""
         for run in self._context.store.read(load_late):
-            self._context.store.write(partial(self._tell, run))
-
-    def _tell(self, run: str, session: Session) -> None:
-        deed = Deed(session=session, now=self._context.now())
-        experiment, row = lock_run(deed, run)
-        if row.state != RunState.RUNNING or _was_told(session, row):
-            return  # another pass was faster
-        text = _told(session, experiment, row)
-        if text is None:
-            return
-        record_event(deed, experiment, LATE, run=row.id, phase=row.phase, text=text)
-        queue_alert(deed, experiment, LATE, text, run=row)
+            self._context.write(CONDUCTOR, tell_late, run)

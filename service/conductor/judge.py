@@ -8,17 +8,14 @@ ended and unjudged until one succeeds.
 
 import logging
 import shutil
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-
-from sqlalchemy.orm import Session
 
 from gonogo.contract.facts import Facts
 from gonogo.judge.ledger.recorded import RecordedDecision
 from service.context import Context
 from service.experiments.decisions import save_decision
-from service.experiments.lifecycle import Deed, lock_run, record_event
+from service.experiments.lifecycle import CONDUCTOR, Deed, lock_run, record_event
 from service.judging.assessors import Assessors
 from service.judging.ended import (
     Assessment,
@@ -115,7 +112,8 @@ class Judging:
             shutil.rmtree(folder, ignore_errors=True)
             case = store.read(lambda session: prepare(session, run, folder))
             facts = self._assessors.build_facts(case.folder, case.rules)
-            made = store.write(self._conclusion(self._assessed(case, facts)))
+            found = self._assessed(case, facts)
+            made = self._context.write(CONDUCTOR, conclude, found)
             if made is not None:
                 _log.info("judged %s", run, extra={"action": "judged"})
                 return made
@@ -125,16 +123,12 @@ class Judging:
         found, now = assess(case, facts), self._context.now()
         return self._context.store.read(lambda session: find_beginning(session, found, now))
 
-    def _conclusion(self, found: Assessment) -> Callable[[Session], list[RecordedDecision] | None]:
-        return lambda session: conclude(Deed(session=session, now=self._context.now()), found)
-
     def _tell(self, run: str, why: str, pause_s: float) -> None:
-        """Record that a run could not be judged."""
+        text = f"not judged, tried again in {pause_s:g} s: {why}"
+        self._context.write(CONDUCTOR, tell_unjudged, run, text)
 
-        def work(session: Session) -> None:
-            deed = Deed(session=session, now=self._context.now())
-            experiment, row = lock_run(deed, run)
-            text = f"not judged, tried again in {pause_s:g} s: {why}"
-            record_event(deed, experiment, "run.unjudged", run=run, phase=row.phase, text=text)
 
-        self._context.store.write(work)
+def tell_unjudged(deed: Deed, run: str, text: str) -> None:
+    """Record that a run could not be judged."""
+    experiment, row = lock_run(deed, run)
+    record_event(deed, experiment, "run.unjudged", run=run, phase=row.phase, text=text)

@@ -19,17 +19,13 @@ from gonogo.contract.lifecycle import RunState
 from gonogo.contract.outcome import Actor, OutcomeCode
 from service.context import Context
 from service.db.schema import ProgressRow, RunRow
-from service.experiments.course import give_up_rest, load_resume_points, resolved_of
-from service.experiments.lifecycle import (
-    Deed,
-    load_experiment,
-    load_run,
-    lock_run,
-    queue_alert,
-    record_event,
-)
-from service.experiments.verbs import replace_run
+from service.experiments.course import give_up_rest, resolved_of
+from service.experiments.lifecycle import CONDUCTOR, Deed, lock_run, queue_alert, record_event
+from service.experiments.resume_points import load_resume_points
+from service.experiments.verbs import Points, replace_run
 from service.judging.ended import is_complete
+from service.queries.experiments import load_experiment
+from service.queries.runs import load_run
 
 LEASE_S = 30.0
 TAKEOVER_AFTER_S = 360.0
@@ -118,21 +114,10 @@ class Leases:
             self._give_up(run)
 
     def _lose(self, run: str) -> None:
-        context, heard = self._context, self._seen[run].heard
-        context.store.write(
-            lambda session: mark_lost(Deed(session=session, now=context.now()), run, heard)
-        )
+        self._context.write(CONDUCTOR, mark_lost, run, self._seen[run].heard)
 
     def _give_up(self, run: str) -> None:
-        context, heard = self._context, self._seen[run].heard
-
-        def work(session: Session) -> None:
-            deed = Deed(session=session, now=context.now())
-            experiment, row = lock_run(deed, run)
-            if session.get_one(ProgressRow, run, populate_existing=True).heard == heard:
-                give_up_rest(deed, experiment, row, f"nothing came for {GIVE_UP_S / 3600:g} h")
-
-        context.store.write(work)
+        self._context.write(CONDUCTOR, give_up_silent, run, self._seen[run].heard)
 
     def _take_over(self, run: str) -> None:
         context = self._context
@@ -143,15 +128,7 @@ class Leases:
                 load_run(session, run).phase,
             )
         )
-
-        def work(session: Session) -> None:
-            deed = Deed(session=session, now=context.now())
-            experiment, row = lock_run(deed, run)
-            if row.state != RunState.ENDED and row.lost:
-                text = f"host {row.host} was isolated for longer than the plan's limit"
-                replace_run(deed, experiment, row, OutcomeCode.ISOLATED, Actor.INFRA, text, points)
-
-        context.store.write(work)
+        context.write(CONDUCTOR, take_over_isolated, run, points)
 
 
 def load_living(session: Session, limits: dict[str, float | None]) -> list[Living]:
@@ -211,3 +188,19 @@ def mark_lost(deed: Deed, run_id: str, heard: int) -> None:
     )
     record_event(deed, experiment, "run.lost", run=run.id, phase=run.phase, text=text)
     queue_alert(deed, experiment, "run.lost", text, run=run)
+
+
+def give_up_silent(deed: Deed, run_id: str, heard: int) -> None:
+    """Wait no more for the rest of a run; unless it was heard of in the meantime."""
+    experiment, run = lock_run(deed, run_id)
+    progress = deed.session.get_one(ProgressRow, run_id, populate_existing=True)
+    if progress.heard == heard:
+        give_up_rest(deed, experiment, run, f"nothing came for {GIVE_UP_S / 3600:g} h")
+
+
+def take_over_isolated(deed: Deed, run_id: str, points: Points) -> None:
+    """End a run whose host was isolated for too long, and queue the next attempt."""
+    experiment, run = lock_run(deed, run_id)
+    if run.state != RunState.ENDED and run.lost:
+        text = f"host {run.host} was isolated for longer than the plan's limit"
+        replace_run(deed, experiment, run, OutcomeCode.ISOLATED, Actor.INFRA, text, points)

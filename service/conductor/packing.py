@@ -16,7 +16,7 @@ from gonogo.contract.errors import Corrupt
 from gonogo.contract.lifecycle import RunState
 from service.context import Context
 from service.db.schema import PieceRow, RunRow
-from service.evidence.files import load_bytes, pack_tight, rank_of
+from service.evidence.files import load_bytes, load_names, pack_tight, rank_of
 
 SETTLE_S = 60.0
 """From the end of a run, so that nobody who follows it is disturbed."""
@@ -41,7 +41,7 @@ class Packing:
         if run is None:
             return
         first, whole = 1, True
-        for file in store.read(lambda session: _files_of(session, run)):
+        for file in store.read(lambda session: load_names(session, run)):
             try:
                 rows = store.read(partial(pack_file, run=run, file=file, first=first))
             except Corrupt as error:  # it stays as it is, and keeps no other run waiting
@@ -59,11 +59,6 @@ def find_unpacked(session: Session, before: float) -> str | None:
     query = select(RunRow.id).where(RunRow.judged.is_(True), ended, RunRow.packed.is_(None))
     late = or_(RunRow.ended_at.is_(None), RunRow.ended_at <= before)
     return session.scalars(query.where(late).limit(1)).first()
-
-
-def _files_of(session: Session, run: str) -> list[str]:
-    query = select(PieceRow.file).where(PieceRow.run == run).distinct()
-    return list(session.scalars(query.order_by(PieceRow.file)))
 
 
 def pack_file(session: Session, run: str, file: str, first: int) -> list[dict[str, Any]]:

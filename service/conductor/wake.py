@@ -12,13 +12,10 @@ from redis import Redis
 from redis.exceptions import RedisError
 from rq import Queue
 from rq.serializers import JSONSerializer
-from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import WAKE_JOB, WAKE_QUEUE_PREFIX
-from gonogo.contract.lifecycle import RunState
 from service.context import Context
-from service.db.schema import RunRow
+from service.queries.runs import load_queued
 
 QUEUE = f"{WAKE_QUEUE_PREFIX}default"
 AGAIN_S = 3.0
@@ -51,7 +48,7 @@ class Waker:
 
     def run_once(self) -> None:
         """Send what is due."""
-        waiting = self._context.store.read(load_waiting)
+        waiting = self._context.store.read(lambda session: load_queued(session, MOST))
         known = set(waiting)
         self._woken = {run: at for run, at in self._woken.items() if run in known}
         now_mono = self._context.mono()
@@ -88,9 +85,3 @@ class Waker:
         """Close the connection."""
         if self._redis is not None:
             self._redis.close()
-
-
-def load_waiting(session: Session) -> list[str]:
-    """Return the runs that wait for a worker, oldest first, `MOST` of them."""
-    query = select(RunRow.id).where(RunRow.state == RunState.QUEUED.value)
-    return list(session.scalars(query.order_by(RunRow.created_at, RunRow.id).limit(MOST)))

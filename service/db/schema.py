@@ -1,7 +1,7 @@
 """Which tables are there? Typed models; migrations build the same ones.
 
 Append-only: events, decisions, heartbeats, findings. Instants are Unix seconds (REAL, UTC); states
-hold the values of the contract's enums; documents are JSON texts of the contract's models.
+hold the values of the contract's enums; documents are JSON of the contract's models.
 """
 
 from typing import Any
@@ -22,6 +22,24 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from gonogo.contract.api import CampaignState, DeliveryState, OriginView
+from gonogo.contract.comparison import Comparison
+from gonogo.contract.decision import Cause, ConditionState, DecisionKind, Verdict
+from gonogo.contract.finding import Severity
+from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
+from gonogo.contract.order import ResumePoint, RunReason
+from gonogo.contract.outcome import Outcome
+from gonogo.judge.course.action import Attempt
+from service.db.columns import Held, OneOf
+from service.db.documents import (
+    Asked,
+    Awaited,
+    ClaimKept,
+    Promised,
+    SessionKind,
+    Stop,
+)
+
 NAMING = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
     "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -32,13 +50,32 @@ Id = String(40)
 Seconds = Float(53)
 
 
+WORDS = (
+    *(CampaignState, ExperimentState, PhaseState, RunState, RunReason),
+    *(Verdict, DecisionKind, ConditionState, DeliveryState),
+)
+"""Enums that a column holds the value of."""
+DOCUMENTS = (
+    *(Asked, Stop, Awaited, Promised, ClaimKept),
+    *(Cause, Comparison, OriginView, Outcome, ResumePoint, Attempt),
+)
+"""Models that a column holds as JSON.
+
+What a worker or a plan said and what is kept as it was said (orders, records, plans) stays a JSON
+object: a model would drop what a newer release put there.
+"""
+_KINDS: dict[Any, Any] = {
+    **dict.fromkeys((dict[str, Any], dict[str, str], list[str]), JSON(none_as_null=True)),
+    **{words: OneOf(words) for words in WORDS},
+    **{model: Held(model) for model in DOCUMENTS},
+}
+
+
 class Table(DeclarativeBase):
     """Base of all tables."""
 
     metadata = MetaData(naming_convention=NAMING)
-    type_annotation_map = {  # noqa: RUF012 - SQLAlchemy reads it from the class
-        kind: JSON(none_as_null=True) for kind in (dict[str, Any], dict[str, str], list[str])
-    }
+    type_annotation_map = _KINDS
 
 
 class CampaignRow(Table):
@@ -52,13 +89,13 @@ class CampaignRow(Table):
     variants: Mapped[dict[str, Any]]
     """Variant → the frozen plan of its first repeat."""
     labels: Mapped[dict[str, str]]
-    state: Mapped[str] = mapped_column(String(20), index=True)
+    state: Mapped[CampaignState] = mapped_column(index=True)
     created_by: Mapped[str] = mapped_column(Text)
     created_at: Mapped[float] = mapped_column(Seconds)
     ended_at: Mapped[float | None] = mapped_column(Seconds)
-    stop: Mapped[dict[str, Any] | None]
-    """What an operator asked: {reason, actor}."""
-    comparison: Mapped[dict[str, Any] | None]
+    stop: Mapped[Asked | None]
+    """What an operator asked."""
+    comparison: Mapped[Comparison | None]
     """What it came to."""
 
 
@@ -73,9 +110,9 @@ class ExperimentRow(Table):
     plan: Mapped[str] = mapped_column(String(64))
     resolved: Mapped[dict[str, Any]]
     labels: Mapped[dict[str, str]]
-    state: Mapped[str] = mapped_column(String(20))
-    outcome: Mapped[dict[str, Any] | None]
-    verdict: Mapped[str | None] = mapped_column(String(20))
+    state: Mapped[ExperimentState]
+    outcome: Mapped[Outcome | None]
+    verdict: Mapped[Verdict | None]
     created_by: Mapped[str] = mapped_column(Text)
     created_at: Mapped[float] = mapped_column(Seconds)
     started_at: Mapped[float | None] = mapped_column(Seconds)
@@ -86,19 +123,18 @@ class ExperimentRow(Table):
     """The last fencing token given out; it grows with each claim of any of its runs."""
     frozen: Mapped[dict[str, Any]]
     """Code identity that the first run froze."""
-    stop: Mapped[dict[str, Any] | None]
-    """What an operator asked: {kind: halt | cancel, reason, actor}."""
+    stop: Mapped[Stop | None]
+    """What an operator asked."""
     needs: Mapped[str | None] = mapped_column(Text)
     """What a worker has to hold and allow for it, in a sentence; null where any will do."""
-    origin: Mapped[dict[str, Any] | None]
-    """Of one that goes on where another ended (`OriginView`); what it takes over is inherited."""
+    origin: Mapped[OriginView | None]
+    """Of one that goes on where another ended ; what it takes over is inherited."""
     campaign: Mapped[str | None] = mapped_column(Id, index=True)
     """Of one that a campaign began, with variant and repeat: which of its runs it is."""
     variant: Mapped[str | None] = mapped_column(String(64))
     repeat: Mapped[int | None] = mapped_column(Integer)
-    awaiting: Mapped[dict[str, Any] | None]
-    """While awaiting: {kind: approval | decision, phase (that was judged), text}, and of an
-    approval {following (phase), asked_at, expires_s}."""
+    awaiting: Mapped[Awaited | None]
+    """While a person is awaited: what for."""
 
 
 class PhaseRow(Table):
@@ -111,8 +147,8 @@ class PhaseRow(Table):
     name: Mapped[str] = mapped_column(String(64), primary_key=True)
     position: Mapped[int] = mapped_column(Integer)
     steps: Mapped[int] = mapped_column(Integer)
-    state: Mapped[str] = mapped_column(String(20))
-    verdict: Mapped[str | None] = mapped_column(String(20))
+    state: Mapped[PhaseState]
+    verdict: Mapped[Verdict | None]
     approved_by: Mapped[str | None] = mapped_column(Text)
     init_from: Mapped[str | None] = mapped_column(String(64))
     """The phase whose last weights it begins with; null: it starts fresh."""
@@ -131,10 +167,10 @@ class RunRow(Table):
     experiment: Mapped[str] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"))
     phase: Mapped[str] = mapped_column(String(64))
     attempt: Mapped[int] = mapped_column(Integer)
-    reason: Mapped[str] = mapped_column(String(20))
-    state: Mapped[str] = mapped_column(String(20))
+    reason: Mapped[RunReason]
+    state: Mapped[RunState]
     token: Mapped[int] = mapped_column(BigInteger, default=0)
-    resume_from: Mapped[dict[str, Any] | None]
+    resume_from: Mapped[ResumePoint | None]
     change: Mapped[dict[str, Any] | None]
     """`env` and `train` patch of a confirmation's variant or of a remedy."""
     until: Mapped[int | None] = mapped_column(Integer)
@@ -155,8 +191,8 @@ class RunRow(Table):
     """Of one that has ended: what its end promised and is not here is waited for no more."""
     packed: Mapped[bool | None] = mapped_column(Boolean)
     """Of one that was judged: whether its files have been packed since."""
-    outcome: Mapped[dict[str, Any] | None]
-    verdict: Mapped[str | None] = mapped_column(String(20))
+    outcome: Mapped[Outcome | None]
+    verdict: Mapped[Verdict | None]
     judged: Mapped[bool] = mapped_column(Boolean, default=False)
     worker: Mapped[str | None] = mapped_column(String(128), index=True)
     claim: Mapped[str | None] = mapped_column(String(64))
@@ -164,7 +200,7 @@ class RunRow(Table):
     host: Mapped[str | None] = mapped_column(Text)
     boot_id: Mapped[str | None] = mapped_column(Text)
     dir: Mapped[str | None] = mapped_column(Text)
-    command: Mapped[dict[str, Any] | None]
+    command: Mapped[Stop | None]
     """What the watcher is told with its next telemetry."""
     preflight: Mapped[dict[str, Any] | None]
     model: Mapped[dict[str, Any] | None]
@@ -172,8 +208,8 @@ class RunRow(Table):
     sizes: Mapped[dict[str, Any]]
     """With the end: rank → bytes that judgement waits for."""
     findings_expected: Mapped[int] = mapped_column(Integer, default=0)
-    promised: Mapped[dict[str, Any] | None]
-    """With the end: {files: {name: bytes}, records: {path: SHA-256}} that judgement waits for."""
+    promised: Mapped[Promised | None]
+    """With the end: what judgement waits for."""
     created_at: Mapped[float] = mapped_column(Seconds)
     claimed_at: Mapped[float | None] = mapped_column(Seconds)
     started_at: Mapped[float | None] = mapped_column(Seconds)
@@ -283,7 +319,7 @@ class FindingRow(Table):
     run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
     key: Mapped[str] = mapped_column(String(200), primary_key=True)
     n: Mapped[int] = mapped_column(Integer)
-    severity: Mapped[str] = mapped_column(String(10))
+    severity: Mapped[Severity] = mapped_column(OneOf(Severity, 10))
     document: Mapped[str] = mapped_column(Text)
 
 
@@ -308,12 +344,12 @@ class DecisionRow(Table):
     seq: Mapped[int] = mapped_column(Integer)
     phase: Mapped[str | None] = mapped_column(String(64))
     run: Mapped[str | None] = mapped_column(Id, index=True)
-    kind: Mapped[str] = mapped_column(String(20))
-    verdict: Mapped[str | None] = mapped_column(String(20))
+    kind: Mapped[DecisionKind]
+    verdict: Mapped[Verdict | None]
     hash: Mapped[str] = mapped_column(String(64))
     at: Mapped[float] = mapped_column(Seconds)
     document: Mapped[str] = mapped_column(Text)
-    cause: Mapped[dict[str, Any] | None]
+    cause: Mapped[Cause | None]
     """Why it is not GO, as the document says it."""
 
 
@@ -322,7 +358,7 @@ class AssessmentRow(Table):
 
     __tablename__ = "assessments"
     run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
-    attempt: Mapped[dict[str, Any]]
+    attempt: Mapped[Attempt]
     rules: Mapped[str] = mapped_column(Text)
     facts: Mapped[str] = mapped_column(Text)
 
@@ -347,7 +383,7 @@ class ConditionRow(Table):
     id: Mapped[str] = mapped_column(String(200), primary_key=True)
     phase: Mapped[str] = mapped_column(String(64))
     n: Mapped[int] = mapped_column(Integer)
-    state: Mapped[str] = mapped_column(String(20))
+    state: Mapped[ConditionState]
     document: Mapped[dict[str, Any]]
 
 
@@ -411,8 +447,7 @@ class DeliveryRow(Table):
     webhook: Mapped[str] = mapped_column(
         ForeignKey("webhooks.id", ondelete="CASCADE"), primary_key=True
     )
-    state: Mapped[str] = mapped_column(String(20), default="pending")
-    """pending | delivered | failed."""
+    state: Mapped[DeliveryState] = mapped_column(default=DeliveryState.PENDING)
     attempts: Mapped[int] = mapped_column(Integer, default=0)
     due_at: Mapped[float] = mapped_column(Seconds)
     delivered_at: Mapped[float | None] = mapped_column(Seconds)
@@ -442,8 +477,7 @@ class SessionRow(Table):
     hash: Mapped[str] = mapped_column(String(64), primary_key=True)
     key: Mapped[str] = mapped_column(ForeignKey("keys.id", ondelete="CASCADE"))
     """The API key whose rights it has; when that is revoked, so is this."""
-    kind: Mapped[str] = mapped_column(String(10))
-    """link | session."""
+    kind: Mapped[SessionKind] = mapped_column(OneOf(SessionKind, 10))
     created_at: Mapped[float] = mapped_column(Seconds)
     expires_at: Mapped[float] = mapped_column(Seconds, index=True)
 
@@ -459,7 +493,7 @@ class WorkerRow(Table):
     """What tells its host from every other, whatever its name; null: a worker of before."""
     seen_at: Mapped[float] = mapped_column(Seconds)
     draining: Mapped[bool] = mapped_column(Boolean, default=False)
-    claim: Mapped[dict[str, Any]]
+    claim: Mapped[ClaimKept]
 
 
 class EpochRow(Table):

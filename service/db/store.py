@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session as Session  # what every transaction is, to all of the service
 from sqlalchemy.pool import QueuePool
 
 from gonogo.contract.errors import Unavailable
@@ -41,6 +41,9 @@ class Topic(StrEnum):
     """A run has ended, or more of what an ended one left is here."""
 
 
+NO_ANSWER = (OperationalError, PoolTimeout)
+"""What a database raises that cannot be asked."""
+NO_ANSWER_TEXT = "the database does not answer"
 _TOPICS = "topics"
 _Work = Callable[[Session], Any]
 _GROUP = 64
@@ -167,6 +170,13 @@ class Store:
         """Return a connection of its own (the conductor's advisory lock lives on one)."""
         return self._readers.connect()
 
+    def open_session(self) -> Session:
+        """Return a session that reads: nothing is asked before its first query.
+
+        Whoever asked closes it. A query raises one of `NO_ANSWER` where there is no answer.
+        """
+        return Session(self._readers, expire_on_commit=False)
+
     def read(self, work: Callable[[Session], _T]) -> _T:
         """Return what `work` reads, in one consistent snapshot on SQLite.
 
@@ -174,10 +184,10 @@ class Store:
             Unavailable: the database does not answer.
         """
         try:
-            with Session(self._readers, expire_on_commit=False) as session:
+            with self.open_session() as session:
                 return work(session)
-        except (OperationalError, PoolTimeout) as error:
-            raise Unavailable("the database does not answer") from error
+        except NO_ANSWER as error:
+            raise Unavailable(NO_ANSWER_TEXT) from error
 
     def write(self, work: Callable[[Session], _T]) -> _T:
         """Run `work` in a transaction and return its result after the commit.
@@ -194,7 +204,7 @@ class Store:
         try:
             return done.result(timeout=_PATIENCE_S)
         except OperationalError as error:
-            raise Unavailable("the database does not answer") from error
+            raise Unavailable(NO_ANSWER_TEXT) from error
         except TimeoutError as error:
             if not done.cancel():  # begun already: what becomes of it is still to be told
                 _log.warning("a write goes on unawaited", extra={"action": "write_unawaited"})
@@ -226,10 +236,10 @@ class Store:
                 self._tell(topics)
                 return result
             except PoolTimeout as error:
-                raise Unavailable("the database does not answer") from error
+                raise Unavailable(NO_ANSWER_TEXT) from error
             except OperationalError as error:
                 if attempt == _RETRIES or not _lost_a_race(error):
-                    raise Unavailable("the database does not answer") from error
+                    raise Unavailable(NO_ANSWER_TEXT) from error
         raise AssertionError("the last attempt returns or raises")
 
     def _run(self) -> None:

@@ -13,7 +13,7 @@ from service.evidence.heartbeats import load_beats_after, load_ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Fold:
     """A fold over the lines of one rank."""
 
     rank: int | None
@@ -23,7 +23,7 @@ class Reading:
     told: Told | None
 
 
-def load_reading(session: Session, run: str, row: AccountRow | None) -> Reading:
+def load_fold(session: Session, run: str, row: AccountRow | None) -> Fold:
     """Return what the lowest rank of a run has told until now.
 
     Args:
@@ -36,11 +36,11 @@ def load_reading(session: Session, run: str, row: AccountRow | None) -> Reading:
     else:
         lowest = next(iter(load_ranks(session, run)), None)
         if lowest is None:
-            return Reading(rank=None, bytes=0, told=None)
+            return Fold(rank=None, bytes=0, told=None)
         rank, upto, told = lowest, 0, Told()
     if row is None or not row.closed:
         for beat, end in load_beats_after(session, run, rank, upto):
             upto = end
             if beat is not None:
                 tell(told, beat)
-    return Reading(rank=rank, bytes=upto, told=told)
+    return Fold(rank=rank, bytes=upto, told=told)

@@ -6,7 +6,7 @@ it is the worker's host or a volume that both mount makes no difference.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from sqlalchemy import select
@@ -20,6 +20,7 @@ from gonogo.rundir import RunDir, load_record
 from service.db.schema import EvidenceRow, RunRow
 
 MAX_LISTED = 5_000
+_AT_ONCE = 8
 
 
 class ArtifactNotHere(Conflict):
@@ -75,6 +76,22 @@ def _walk(run_dir: RunDir) -> Iterator[ArtifactView]:
                 return
             relative = str(path.relative_to(run_dir.path))
             yield ArtifactView(path=relative, bytes=path.stat().st_size, here=True)
+
+
+def load_copies(
+    session: Session, run: str, *, but: Collection[str], limit: int
+) -> Iterator[EvidenceRow]:
+    """Yield the uploaded files of a run by path, a few in memory at once.
+
+    Args:
+        session: a reading transaction.
+        run: which run.
+        but: paths that are left out.
+        limit: so many at most.
+    """
+    query = select(EvidenceRow).where(EvidenceRow.run == run, EvidenceRow.path.not_in(but))
+    query = query.order_by(EvidenceRow.path).limit(limit)
+    yield from session.scalars(query.execution_options(yield_per=_AT_ONCE))
 
 
 def load_artifact(session: Session, run: RunRow, path: str) -> Path | bytes:

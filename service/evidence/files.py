@@ -45,6 +45,12 @@ def unpack(packed: bytes) -> bytes:
     return bz2.decompress(packed) if packed.startswith(_BZIP2) else zlib.decompress(packed)
 
 
+def load_names(session: Session, run: str) -> list[str]:
+    """Return the growing files of a run of which a piece is here, by name."""
+    query = select(PieceRow.file).where(PieceRow.run == run).distinct()
+    return list(session.scalars(query.order_by(PieceRow.file)))
+
+
 def load_bytes(session: Session, run: str, file: str, most: int | None = None) -> Iterator[bytes]:
     """Yield a file piece by piece, up to byte `most`.
 

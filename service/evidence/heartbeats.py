@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.heartbeat import Heartbeat, Msg, parse_heartbeat
 from service.db.schema import PieceRow
-from service.evidence.files import heartbeat_name, rank_of, unpack
+from service.evidence.files import heartbeat_name, load_names, rank_of, unpack
 
 MAX_BOOT_CHARS = 256
 _MSG = re.compile(r'"msg"\s*:\s*"(\w+)"')
@@ -40,8 +40,8 @@ def beat_on(text: str, rank: int) -> Heartbeat | None:
 
 def load_ranks(session: Session, run: str) -> list[int]:
     """Return the ranks of which anything is here."""
-    query = select(PieceRow.file).where(PieceRow.run == run).distinct()
-    return sorted(rank for name in session.scalars(query) if (rank := rank_of(name)) is not None)
+    names = load_names(session, run)
+    return sorted(rank for name in names if (rank := rank_of(name)) is not None)
 
 
 def load_lines(

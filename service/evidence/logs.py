@@ -9,6 +9,12 @@ from service.db.schema import LogRow
 MAX_TEXT_BYTES = 2**20
 
 
+def load_log_names(session: Session, run: str) -> list[str]:
+    """Return the logs of a run of which anything is here, by name."""
+    query = select(LogRow.file).where(LogRow.run == run).distinct()
+    return list(session.scalars(query.order_by(LogRow.file)))
+
+
 def load_log(
     session: Session, run: str, rank: int | None, tail: int | None, offset: int
 ) -> LogView:

@@ -1,9 +1,9 @@
-"""Which small records of a run are here, and what did its end promise?"""
+"""What of a run is here, file by file, and what did its end promise?"""
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.db.schema import RecordRow, RunRow
+from service.db.schema import OffsetRow, RecordRow, RunRow
 from service.evidence.files import heartbeat_name
 
 
@@ -13,19 +13,32 @@ def load_records(session: Session, run: str) -> dict[str, bytes]:
     return {row.path: row.content for row in rows}
 
 
+def load_digests(session: Session, run: str) -> dict[str, str]:
+    """Return path → SHA-256 of the small records of a run."""
+    query = select(RecordRow.path, RecordRow.sha256).where(RecordRow.run == run)
+    return {path: sha256 for path, sha256 in session.execute(query)}
+
+
 def promised_files(run: RunRow) -> dict[str, int]:
     """Return growing file → bytes that the end promised, the ranks' heartbeats among them."""
     heartbeats = {heartbeat_name(int(rank)): int(size) for rank, size in run.sizes.items()}
-    return {**heartbeats, **(run.promised or {}).get("files", {})}
+    return {**heartbeats, **(run.promised.files if run.promised is not None else {})}
 
 
 def promised_records(run: RunRow) -> dict[str, str]:
     """Return path → SHA-256 of the small records that the end promised."""
-    return dict((run.promised or {}).get("records", {}))
+    return dict(run.promised.records) if run.promised is not None else {}
 
 
 def has_records(session: Session, run: RunRow) -> bool:
     """Say whether every promised record is here with the promised bytes."""
-    query = select(RecordRow.path, RecordRow.sha256).where(RecordRow.run == run.id)
-    have = {path: sha256 for path, sha256 in session.execute(query)}
+    have = load_digests(session, run.id)
     return all(have.get(path) == sha256 for path, sha256 in promised_records(run).items())
+
+
+def stored_bytes(session: Session, run: str) -> dict[str, int]:
+    """Return growing file → bytes of it that are in the database."""
+    rows = session.scalars(select(OffsetRow).where(OffsetRow.run == run))
+    return {
+        row.file if "." in row.file else f"heartbeat_{row.file}.jsonl": row.bytes for row in rows
+    }

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import Corrupt
@@ -27,9 +26,9 @@ from gonogo.signing import (
     save_public_key,
     save_signing_key,
 )
-from service.db.schema import DecisionRow
 from service.db.store import Store
 from service.instants import stamp
+from service.queries.decisions import load_all_documents
 from service.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -72,9 +71,8 @@ def find_heads(settings: Settings) -> dict[str, Head]:
 
 
 def _load_unsigned(session: Session) -> list[RecordedDecision]:
-    query = select(DecisionRow.id, DecisionRow.document).order_by(DecisionRow.seq)
     found = []
-    for decision, document in session.execute(query):
+    for decision, document in load_all_documents(session):
         if "signature" in json.loads(document):
             continue
         try:

@@ -43,7 +43,7 @@ def record_approval(
         deed,
         experiment,
         [settled_approval(asked, state)],
-        phase=experiment.awaiting["phase"],
+        phase=experiment.awaiting.phase,
         criteria=[evaluate_approval(asked, rule, measure)],
         rules=recorded_rules(asked, rule),
         facts=recorded_facts(asked, measure),
@@ -59,7 +59,7 @@ def expire(deed: Deed, experiment_id: str) -> RecordedDecision | None:
     waits = experiment.state == ExperimentState.AWAITING_DECISION
     if not waits or awaited is None or open_approval(experiment) is None:
         return None
-    phase = awaited["phase"]
+    phase = awaited.phase
     action = decide_expiry(resolved_of(experiment).parsed(), phase, *clock_of(awaited, deed.now))
     if action is None:
         return None

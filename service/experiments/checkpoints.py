@@ -86,7 +86,7 @@ def found_missing(attempts: Iterable[RunRow], before: str | None = None) -> set[
     for run in rows:
         if run.resume_from is None or not _lacked_checkpoint(run):
             continue
-        path = str(run.resume_from["path"])
+        path = run.resume_from.path
         holder = next((other for other in rows if _holds(other, path)), None)
         wrote = before if holder is None else holder.host
         if wrote is None or wrote == run.host:
@@ -101,8 +101,7 @@ def host_of(point: ResumePoint, attempts: Iterable[RunRow]) -> str | None:
 
 def host_of_origin(experiment: ExperimentRow) -> str | None:
     """Return the host on which lies what was taken over from another experiment, if it is known."""
-    host = (experiment.origin or {}).get("host")
-    return None if host is None else str(host)
+    return None if experiment.origin is None else experiment.origin.host
 
 
 def is_unfit(run: RunRow) -> bool:

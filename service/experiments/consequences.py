@@ -4,8 +4,6 @@ An operator's stop outranks what would come next: `halt` lets nothing start befo
 so, `cancel` finishes.
 """
 
-from typing import Any
-
 from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Conflict
 from gonogo.contract.lifecycle import ExperimentState, PhaseState
@@ -13,6 +11,7 @@ from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 from gonogo.judge.course.decide import Action, ActionKind
 from gonogo.judge.ledger.recorded import RecordedDecision
+from service.db.documents import Awaited, AwaitedKind, StopKind
 from service.db.schema import ExperimentRow, PhaseRow
 from service.experiments.course import (
     await_person,
@@ -24,8 +23,9 @@ from service.experiments.course import (
     start_phase,
 )
 from service.experiments.decisions import total_verdict
-from service.experiments.lifecycle import Deed, phases_of
+from service.experiments.lifecycle import Deed
 from service.experiments.missed import record_missed
+from service.queries.experiments import phases_of
 
 _STARTS = (ActionKind.START_PHASE, ActionKind.START_RUN)
 
@@ -36,7 +36,7 @@ def act(
     phase: str,
     action: Action,
     resume: dict[str, ResumePoint],
-    outcome: dict[str, Any] | None,
+    outcome: Outcome | None,
 ) -> list[RecordedDecision]:
     """Do what comes after a verdict on a phase; return the decisions about missed conditions.
 
@@ -53,10 +53,10 @@ def act(
     made = []
     if action.missed:
         made.append(record_missed(deed, experiment, action.missed, phase=phase))
-    stop = (experiment.stop or {}).get("kind")
-    if stop == "cancel":
+    stop = experiment.stop.kind if experiment.stop is not None else None
+    if stop is StopKind.CANCEL:
         cancel_now(deed, experiment)
-    elif stop == "halt" and action.kind in _STARTS:
+    elif stop is StopKind.HALT and action.kind in _STARTS:
         _await(deed, experiment, action, phase, f"halted; {action.text}")
     elif action.kind is ActionKind.START_PHASE and action.phase is not None:
         _go_on(deed, experiment)
@@ -78,7 +78,7 @@ def _settle_phase(
     if verdict is None:
         return
     if phase.state != PhaseState.ACTIVE or verdict is Verdict.INCONCLUSIVE:
-        phase.verdict = verdict.value
+        phase.verdict = verdict
     elif verdict is Verdict.NO_GO:
         fail_phase(deed, experiment, phase, verdict)
     else:
@@ -108,18 +108,16 @@ def _queue(
     )
 
 
-def _finish(
-    deed: Deed, experiment: ExperimentRow, action: Action, outcome: dict[str, Any] | None
-) -> None:
-    cancelled = (outcome or {}).get("code") == OutcomeCode.CANCELLED and action.verdict is None
+def _finish(deed: Deed, experiment: ExperimentRow, action: Action, outcome: Outcome | None) -> None:
+    code = outcome.code if outcome is not None else None
+    cancelled = code is OutcomeCode.CANCELLED and action.verdict is None
     verdict = None if cancelled else total_verdict(deed.session, experiment)
     finish(deed, experiment, verdict, outcome)
 
 
 def _await(deed: Deed, experiment: ExperimentRow, action: Action, phase: str, text: str) -> None:
     """Wait for a person, under the verdict so far."""
-    verdict = total_verdict(deed.session, experiment)
-    experiment.verdict = verdict.value if verdict else None
+    experiment.verdict = total_verdict(deed.session, experiment)
     awaited = _awaited(action, phase, text, deed.now)
     if experiment.state == ExperimentState.AWAITING_DECISION:
         experiment.awaiting = awaited
@@ -127,18 +125,18 @@ def _await(deed: Deed, experiment: ExperimentRow, action: Action, phase: str, te
         await_person(deed, experiment, awaited)
 
 
-def _awaited(action: Action, phase: str, text: str, now: float) -> dict[str, Any]:
+def _awaited(action: Action, phase: str, text: str, now: float) -> Awaited:
     """Return what is asked of a person: a decision, or the approval of the phase that follows."""
     if action.kind not in (ActionKind.START_PHASE, ActionKind.AWAIT_APPROVAL):
-        return {"kind": "decision", "phase": phase, "text": f"a decision: {text}"}
-    return {
-        "kind": "approval",
-        "phase": phase,
-        "text": f"an approval: {text}",
-        "following": action.phase,
-        "asked_at": round(now, 3),
-        "expires_s": action.expires_s,
-    }
+        return Awaited(kind=AwaitedKind.DECISION, phase=phase, text=f"a decision: {text}")
+    return Awaited(
+        kind=AwaitedKind.APPROVAL,
+        phase=phase,
+        text=f"an approval: {text}",
+        following=action.phase,
+        asked_at=round(now, 3),
+        expires_s=action.expires_s,
+    )
 
 
 def cancel_now(deed: Deed, experiment: ExperimentRow) -> None:
@@ -147,9 +145,8 @@ def cancel_now(deed: Deed, experiment: ExperimentRow) -> None:
     Raises:
         Conflict: nobody asked for it.
     """
-    stop = experiment.stop
-    if stop is None:
+    if experiment.stop is None:
         raise Conflict("nobody cancelled it", state=experiment.state)
-    text = f"{stop['actor']}: {stop['reason']}" if stop["reason"] else str(stop["actor"])
+    text = experiment.stop.told()
     outcome = Outcome(code=OutcomeCode.CANCELLED, actor=Actor.OPERATOR, text=text)
-    finish(deed, experiment, None, outcome.model_dump(mode="json"))
+    finish(deed, experiment, None, outcome)

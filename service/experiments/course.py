@@ -6,11 +6,9 @@ person.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
-
-from sqlalchemy.orm import Session
 
 from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.decision import Verdict
@@ -30,26 +28,12 @@ from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
 from gonogo.planning.resolve import ResolvedPlan
+from service.db.documents import Awaited, ServiceEnd
 from service.db.insert import insert_new
 from service.db.schema import ExperimentRow, PhaseRow, ProgressRow, RunRow
 from service.db.store import Topic, ring
-from service.experiments.checkpoints import (
-    durable_checkpoints,
-    found_missing,
-    host_of_origin,
-    is_durable,
-)
-from service.experiments.lifecycle import (
-    Deed,
-    load_experiment,
-    load_run,
-    move_experiment,
-    move_phase,
-    move_run,
-    phases_of,
-    record_event,
-    runs_of,
-)
+from service.experiments.lifecycle import Deed, move_experiment, move_phase, move_run, record_event
+from service.queries.experiments import phases_of, runs_of
 from service.told.awaited import is_owed
 
 
@@ -159,9 +143,9 @@ def queue_run(
         experiment=experiment.id,
         phase=phase,
         attempt=max((row.attempt for row in before), default=0) + 1,
-        reason=reason.value,
-        state=RunState.QUEUED.value,
-        resume_from=resume_from.wire() if resume_from else None,
+        reason=reason,
+        state=RunState.QUEUED,
+        resume_from=resume_from,
         change=dict(change) if change else None,
         until=until,
         profile=plan.profile,
@@ -182,116 +166,27 @@ def queue_run(
         state=RunState.QUEUED.value,
         attempt=run.attempt,
         reason=reason.value,
-        resume_from=run.resume_from,
+        resume_from=resume_from.wire() if resume_from else None,
     )
     return run
 
 
-def load_resume_points(
-    session: Session, experiment: ExperimentRow, phase: str | None
-) -> dict[str, ResumePoint]:
-    """Return durable checkpoints by the phase that may start from them.
-
-    That is the phase itself (going on where its attempts stopped) and the one after it (where its
-    plan initialises it from another). Checkpoints are read whole to verify them, which takes long:
-    do it outside a transaction that writes.
-    """
-    found: dict[str, ResumePoint] = {}
-    plan = resolved_of(experiment).parsed()
-    if phase is None:
-        return found
-    for wanted in (plan.phase(phase), plan.next_phase(phase)):
-        if wanted is None:
-            continue
-        point = _lineage_checkpoint(session, experiment, phase) if wanted.name == phase else None
-        if point is None:
-            point = load_weights(session, experiment, wanted.init_from)
-        if point is not None:
-            found[wanted.name] = point
-    return found
-
-
-def load_weights(
-    session: Session, experiment: ExperimentRow, init_from: str | None
-) -> ResumePoint | None:
-    """Return the weights that a phase begins with, those that the phase `init_from` left, if any.
-
-    Step 0: weights alone; the phase's own steps, optimizer and data begin anew.
-    """
-    if init_from is None:
-        return None
-    source = _lineage_checkpoint(session, experiment, init_from)
-    return source and source.model_copy(update={"step": 0})
-
-
-def _lineage_checkpoint(
-    session: Session, experiment: ExperimentRow, phase: str
-) -> ResumePoint | None:
-    """Return the newest durable checkpoint of a phase's last run, or of those it went on from.
-
-    What was taken over from another experiment (`origins`) is looked for there.
-    """
-    runs = runs_of(session, experiment.id, phase)
-    if not runs and experiment.origin is not None:
-        source = session.get(ExperimentRow, experiment.origin["experiment"])
-        return None if source is None else _lineage_checkpoint(session, source, phase)
-    attempts = runs_of(session, experiment.id)
-    taken_over = host_of_origin(experiment)
-    missing = found_missing(attempts, taken_over)
-    for run in reversed(runs):
-        for found in durable_checkpoints(session, run):
-            if found.path not in missing:
-                return found
-        began = _beginning_of(run)
-        if began is not None and began.step and is_durable(began, attempts, taken_over):
-            return began  # a rerun may have begun before the newest of the run before it
-        if began is None and run.state == RunState.ENDED and run.dir is not None:
-            return None
-    return None
-
-
-def _beginning_of(run: RunRow) -> ResumePoint | None:
-    return None if run.resume_from is None else ResumePoint.model_validate(run.resume_from)
-
-
-def checkpoints_before(session: Session, run: str, step: int | None) -> Iterator[ResumePoint]:
-    """Yield what a rerun of a run may begin with, the newest first; read only when asked for.
-
-    Its own durable checkpoints, then what it began with itself, weights alone included.
-
-    Args:
-        session: a reading transaction.
-        run: id of the run.
-        step: only checkpoints of an earlier step; None: any.
-    """
-    row = load_run(session, run)
-    began = _beginning_of(row)
-    yield from durable_checkpoints(session, row, step)
-    early = began is not None and (step is None or began.step < step)
-    if began is None or not early:
-        return
-    attempts = runs_of(session, row.experiment)
-    taken_over = host_of_origin(load_experiment(session, row.experiment))
-    if not began.step or is_durable(began, attempts, taken_over):
-        yield began
-
-
 def pass_phase(deed: Deed, experiment: ExperimentRow, phase: PhaseRow, verdict: Verdict) -> None:
     """Let a phase pass with its verdict."""
-    phase.verdict = verdict.value
+    phase.verdict = verdict
     move_phase(deed, experiment, phase, PhaseEvent.PASS)
 
 
 def fail_phase(deed: Deed, experiment: ExperimentRow, phase: PhaseRow, verdict: Verdict) -> None:
     """Let a phase fail with its verdict."""
-    phase.verdict = verdict.value
+    phase.verdict = verdict
     move_phase(deed, experiment, phase, PhaseEvent.FAIL)
 
 
-def await_person(deed: Deed, experiment: ExperimentRow, awaited: dict[str, Any]) -> None:
-    """Let an experiment wait for a person; `awaited` is what its column `awaiting` holds."""
+def await_person(deed: Deed, experiment: ExperimentRow, awaited: Awaited) -> None:
+    """Let an experiment wait for a person."""
     experiment.awaiting = awaited
-    move_experiment(deed, experiment, ExperimentEvent.AWAIT, waiting_for=awaited["text"])
+    move_experiment(deed, experiment, ExperimentEvent.AWAIT, waiting_for=awaited.text)
 
 
 def continue_experiment(deed: Deed, experiment: ExperimentRow) -> None:
@@ -301,21 +196,21 @@ def continue_experiment(deed: Deed, experiment: ExperimentRow) -> None:
 
 
 def finish(
-    deed: Deed, experiment: ExperimentRow, verdict: Verdict | None, outcome: dict[str, Any] | None
+    deed: Deed, experiment: ExperimentRow, verdict: Verdict | None, outcome: Outcome | None
 ) -> None:
     """Finish an experiment; phases that have not ended are skipped."""
     for phase in phases_of(deed.session, experiment.id):
         if phase.state in (PhaseState.PENDING, PhaseState.ACTIVE):
             move_phase(deed, experiment, phase, PhaseEvent.SKIP)
     experiment.awaiting = None
-    experiment.verdict = verdict.value if verdict else None
+    experiment.verdict = verdict
     experiment.outcome = outcome
     move_experiment(
         deed,
         experiment,
         ExperimentEvent.FINISH,
         verdict=experiment.verdict,
-        outcome=(outcome or {}).get("code"),
+        outcome=outcome.code if outcome is not None else None,
     )
 
 
@@ -324,17 +219,16 @@ def end_without_worker(
 ) -> None:
     """End a run for which no worker will ever report the end."""
     outcome = Outcome(code=code, actor=actor, text=text)
-    run.outcome = outcome.model_dump(mode="json")
-    run.exit = {
-        "v": 1,
-        "ended_at": deed.now,
-        "ended_by": actor.value,
-        "reason": code.value,
-        "text": text,
-        "run": run.id,
-        "attempt": run.attempt,
-        "by_service": True,
-    }
+    run.outcome = outcome
+    end = ServiceEnd(
+        ended_at=deed.now,
+        ended_by=actor,
+        reason=code,
+        text=text,
+        run=run.id,
+        attempt=run.attempt,
+    )
+    run.exit = end.wire()
     move_run(deed, experiment, run, RunEvent.END, token=run.token, outcome=code.value, text=text)
 
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from gonogo.contract.canonical import canonical_bytes
-from gonogo.contract.decision import Condition, CriterionResult, Decision, Verdict
+from gonogo.contract.decision import Condition, CriterionResult, Decision, DecisionKind, Verdict
 from gonogo.contract.ids import Kind, new_id
 from gonogo.judge.gate.conditions import conditions_of, experiment_verdict
 from gonogo.judge.gate.rules import OpenCondition
@@ -22,8 +22,10 @@ from gonogo.judge.ledger.seal import SERVICE_ACTOR, Entry, Place, append, settle
 from gonogo.judge.ledger.sign import SigningKey
 from gonogo.rundir import save_json
 from service.db.schema import ConditionRow, DecisionRow, ExperimentRow
-from service.experiments.lifecycle import Deed, phases_of, queue_alert, record_event
+from service.experiments.lifecycle import Deed, queue_alert, record_event
 from service.instants import stamp
+from service.queries.decisions import load_chain, load_decisions, load_documents, load_ids
+from service.queries.experiments import phases_of
 from service.told.alert_text import decision_text
 from service.told.decided import load_decided
 
@@ -31,13 +33,6 @@ Json = Mapping[str, Any]
 
 SIGNING_KEY = "signing_key"
 """Where a session carries the home's key (`Store`)."""
-
-
-def load_decisions(session: Session, experiment: str) -> list[Decision]:
-    """Return every decision of an experiment in its order."""
-    query = select(DecisionRow.document).where(DecisionRow.experiment == experiment)
-    rows = session.scalars(query.order_by(DecisionRow.seq))
-    return [parse_decision(document).decision for document in rows]
 
 
 def record_decision(
@@ -59,9 +54,10 @@ def record_decision(
         supersede: whether it replaces the last decision about the phase.
     """
     key: SigningKey = deed.session.info[SIGNING_KEY]
-    query = select(DecisionRow).where(DecisionRow.experiment == experiment.id)
-    earlier = list(deed.session.scalars(query.order_by(DecisionRow.seq)))
-    about = [row.id for row in earlier if row.phase == phase and row.kind != "condition"]
+    earlier = load_chain(deed.session, experiment.id)
+    about = [
+        row.id for row in earlier if row.phase == phase and row.kind is not DecisionKind.CONDITION
+    ]
     experiment.decision_seq += 1
     place = Place(
         id=new_id(Kind.DECISION),
@@ -82,12 +78,12 @@ def record_decision(
             seq=decision.seq,
             phase=phase,
             run=run,
-            kind=decision.kind.value,
-            verdict=decision.verdict.value if decision.verdict else None,
+            kind=decision.kind,
+            verdict=decision.verdict,
             hash=decision.hash,
             at=deed.now,
             document=canonical_bytes(recorded.document).decode(),
-            cause=decision.cause.wire() if decision.cause else None,
+            cause=decision.cause,
         )
     )
     deed.session.flush()
@@ -136,7 +132,7 @@ def _show_conditions(deed: Deed, experiment: ExperimentRow) -> None:
             id=row.condition.id,
             phase=row.condition.id.partition(":")[0],
             n=number,
-            state=row.condition.state.value,
+            state=row.condition.state,
             document=row.condition.wire(),
         )
         for number, row in enumerate(rows)
@@ -194,10 +190,7 @@ def total_verdict(
     """Return the verdict across an experiment's phases and conditions (default: as recorded)."""
     if conditions is None:
         conditions = [row.condition for row in load_conditions(session, experiment.id)]
-    phases = {
-        phase.name: Verdict(phase.verdict) if phase.verdict else None
-        for phase in phases_of(session, experiment.id)
-    }
+    phases = {phase.name: phase.verdict for phase in phases_of(session, experiment.id)}
     return experiment_verdict(phases, conditions)
 
 
@@ -212,8 +205,7 @@ def save_decision(folder: Path, recorded: RecordedDecision) -> None:
 def save_missing(folder: Path, session: Session) -> int:
     """Write every decision's file that is missing; return how many they were."""
     present = {path.stem for path in folder.glob("dec_*.json")} if folder.is_dir() else set()
-    missing = set(session.scalars(select(DecisionRow.id))) - present
+    missing = load_ids(session) - present
     for decision in sorted(missing):
-        row = session.get_one(DecisionRow, decision)
-        save_decision(folder, parse_decision(row.document))
+        save_decision(folder, parse_decision(load_documents(session, [decision])[decision]))
     return len(missing)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 
 from pydantic import TypeAdapter
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.api import Forecast
@@ -32,13 +31,13 @@ from gonogo.judge.course.forecast import (
     next_checkpoint_s,
 )
 from service.db.schema import (
-    AssessmentRow,
     ExperimentRow,
     PhaseRow,
     ProgressRow,
     RunRow,
 )
 from service.evidence.heartbeats import load_beats, load_newest_beats
+from service.queries.runs import load_facts_text
 
 _WINDOW = 64
 _RUNS = 3
@@ -110,7 +109,7 @@ def load_forecast(
     """
     claimed = _number(experiment.labels, CLAIMED_LABEL)
     living = _load_living(session, runs)
-    ahead = [_ahead(phase, living) for phase in phases if PhaseState(phase.state) in _TO_COME]
+    ahead = [_ahead(phase, living) for phase in phases if phase.state in _TO_COME]
     ended = _load_ended(session, runs)
     measured = None if living is None else living.measured
     found = build_forecast(ahead, ended, measured, claimed_seconds=claimed)
@@ -157,8 +156,7 @@ def _load_ended(session: Session, runs: Sequence[RunRow]) -> list[Measured]:
     for run in reversed(runs):
         if run.state != RunState.ENDED:
             continue
-        query = select(AssessmentRow.facts).where(AssessmentRow.run == run.id)
-        text = session.scalars(query).first()
+        text = load_facts_text(session, run.id)
         if text is None:
             continue
         pace = _PACE.validate_python(json.loads(text)["pace"])  # all else of the facts is large

@@ -18,7 +18,6 @@ from gonogo.contract.lifecycle import (
     ExperimentEvent,
     ExperimentState,
     PhaseEvent,
-    PhaseState,
     RunEvent,
     RunState,
     advance_experiment,
@@ -28,6 +27,7 @@ from gonogo.contract.lifecycle import (
 from service.db.insert import is_stored
 from service.db.schema import AlertRow, EventRow, ExperimentRow, PhaseRow, RunRow
 from service.db.store import Topic, ring
+from service.queries.runs import load_run
 
 CONDUCTOR = "conductor"
 """Actor of what happens by itself."""
@@ -40,18 +40,6 @@ class Deed:
     session: Session
     now: float
     actor: str = CONDUCTOR
-
-
-def load_experiment(session: Session, experiment: str) -> ExperimentRow:
-    """Return an experiment without locking it.
-
-    Raises:
-        NotFound: there is none.
-    """
-    row = session.get(ExperimentRow, experiment) if is_id(experiment, Kind.EXPERIMENT) else None
-    if row is None:
-        raise NotFound(f"there is no experiment {experiment}")
-    return row
 
 
 def lock_experiment(deed: Deed, experiment: str) -> ExperimentRow:
@@ -68,18 +56,6 @@ def lock_experiment(deed: Deed, experiment: str) -> ExperimentRow:
     raise NotFound(f"there is no experiment {experiment}")
 
 
-def load_run(session: Session, run: str) -> RunRow:
-    """Return a run without locking it.
-
-    Raises:
-        NotFound: there is none.
-    """
-    row = session.get(RunRow, run) if is_id(run, Kind.RUN) else None
-    if row is None:
-        raise NotFound(f"there is no run {run}")
-    return row
-
-
 def lock_run(deed: Deed, run: str) -> tuple[ExperimentRow, RunRow]:
     """Return a run and its experiment, both fresh, the experiment locked.
 
@@ -89,20 +65,6 @@ def lock_run(deed: Deed, run: str) -> tuple[ExperimentRow, RunRow]:
     experiment = lock_experiment(deed, load_run(deed.session, run).experiment)
     row = deed.session.get_one(RunRow, run, populate_existing=True)
     return experiment, row
-
-
-def phases_of(session: Session, experiment: str) -> list[PhaseRow]:
-    """Return the phases of an experiment in their order."""
-    query = select(PhaseRow).where(PhaseRow.experiment == experiment)
-    return list(session.scalars(query.order_by(PhaseRow.position)))
-
-
-def runs_of(session: Session, experiment: str, phase: str | None = None) -> list[RunRow]:
-    """Return the runs of an experiment (or of one phase), oldest first."""
-    query = select(RunRow).where(RunRow.experiment == experiment)
-    if phase is not None:
-        query = query.where(RunRow.phase == phase)
-    return list(session.scalars(query.order_by(RunRow.created_at, RunRow.attempt)))
 
 
 def record_event(
@@ -180,12 +142,12 @@ def move_experiment(deed: Deed, row: ExperimentRow, event: ExperimentEvent, **da
         Conflict: its state does not allow it, or another was faster.
     """
     old = row.state
-    new = advance_experiment(ExperimentState(old), event)
+    new = advance_experiment(old, event)
     deed.session.flush()
     done = deed.session.execute(
         update(ExperimentRow)
         .where(ExperimentRow.id == row.id, ExperimentRow.state == old)
-        .values(state=new.value)
+        .values(state=new)
     )
     _only_one(done, old)
     if event is ExperimentEvent.START:
@@ -202,16 +164,16 @@ def move_phase(deed: Deed, row: ExperimentRow, phase: PhaseRow, event: PhaseEven
         Conflict: its state does not allow it, or another was faster.
     """
     old = phase.state
-    new = advance_phase(PhaseState(old), event)
+    new = advance_phase(old, event)
     if is_stored(phase):
         deed.session.flush()
         mine = (PhaseRow.experiment == row.id, PhaseRow.name == phase.name)
         done = deed.session.execute(
-            update(PhaseRow).where(*mine, PhaseRow.state == old).values(state=new.value)
+            update(PhaseRow).where(*mine, PhaseRow.state == old).values(state=new)
         )
         _only_one(done, old)
     else:
-        phase.state = new.value
+        phase.state = new
     record_event(
         deed, row, "phase.state", phase=phase.name, state=new.value, before=old, event=event
     )
@@ -226,12 +188,12 @@ def move_run(
         Conflict: its state does not allow it, the token is stale, or another was faster.
     """
     old = run.state
-    new = advance_run(RunState(old), event)
+    new = advance_run(old, event)
     deed.session.flush()
     done = deed.session.execute(
         update(RunRow)
         .where(RunRow.id == run.id, RunRow.state == old, RunRow.token == token)
-        .values(state=new.value)
+        .values(state=new)
     )
     _only_one(done, old)
     if event is RunEvent.LAUNCH:

@@ -10,14 +10,15 @@ from typing import Any
 
 from gonogo.contract.decision import Condition, CriterionOutcome, CriterionResult
 from gonogo.contract.facts import Facts
-from gonogo.contract.outcome import Outcome, OutcomeClass
+from gonogo.contract.outcome import OutcomeClass
 from gonogo.contract.rules import Rules
 from gonogo.judge.gate.criteria import evaluate
 from gonogo.judge.ledger.recorded import RecordedDecision
 from gonogo.judge.ledger.settled import facts_of, rules_of
 from service.db.schema import AssessmentRow, ExperimentRow
 from service.experiments.decisions import record_conditions
-from service.experiments.lifecycle import Deed, runs_of
+from service.experiments.lifecycle import Deed
+from service.queries.experiments import runs_of
 
 
 def record_missed(
@@ -65,7 +66,7 @@ def _load_measured(
         return None
     for run in reversed(runs_of(deed.session, experiment.id, condition.evidence_from)):
         row = deed.session.get(AssessmentRow, run.id)
-        outcome = Outcome.model_validate(run.outcome) if run.outcome else None
+        outcome = run.outcome
         if row is None or outcome is None or outcome.klass is not OutcomeClass.SUCCESS:
             continue
         facts = Facts.model_validate_json(row.facts)

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from gonogo.contract.api import OriginView
-from gonogo.contract.decision import ConditionState
+from gonogo.contract.decision import ConditionState, Verdict
 from gonogo.contract.errors import Conflict, Problem, Rejected
 from gonogo.contract.lifecycle import ExperimentState, PhaseState
 from gonogo.contract.near_miss import hint
@@ -23,9 +23,10 @@ from gonogo.judge.course.reruns import keeps_checkpoints
 from gonogo.planning.resolve import ResolvedPlan, build_order
 from service.db.schema import ExperimentRow, PhaseRow
 from service.experiments.checkpoints import durable_checkpoints, host_of, host_of_origin
-from service.experiments.course import load_resume_points, load_weights, resolved_of
+from service.experiments.course import resolved_of
 from service.experiments.decisions import load_conditions
-from service.experiments.lifecycle import load_experiment, phases_of, runs_of
+from service.experiments.resume_points import load_resume_points, load_weights
+from service.queries.experiments import load_experiment, phases_of, runs_of
 from service.told.decided import load_decided
 
 _TAKEN_OVER = (PhaseState.PASSED, PhaseState.INHERITED)
@@ -47,7 +48,7 @@ class Origin:
     phase: str
     point: ResumePoint | None
     """Checkpoint from which the phase goes on; None: it begins."""
-    verdicts: Mapping[str, str]
+    verdicts: Mapping[str, Verdict | None]
     """Phase that is not run again → the verdict it has there."""
     frozen: Mapping[str, Any]
     """Code identity that the other experiment froze."""
@@ -110,7 +111,7 @@ def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
         experiment=source.id,
         phase=phase,
         point=point,
-        verdicts={row: there[row].verdict or "" for row in before},
+        verdicts={row: there[row].verdict for row in before},
         frozen=dict(source.frozen),
         host=None if point is None else _host_of(session, source, point),
     )

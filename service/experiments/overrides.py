@@ -24,8 +24,9 @@ from service.experiments.decisions import (
     record_decision,
     total_verdict,
 )
-from service.experiments.lifecycle import Deed, phases_of, runs_of
+from service.experiments.lifecycle import Deed
 from service.experiments.verbs import last_outcome, require
+from service.queries.experiments import phases_of, runs_of
 
 _GOES_ON = (Verdict.GO, Verdict.CONDITIONAL_GO)
 
@@ -74,8 +75,7 @@ def override(
         experiment.stop = None
         act(deed, experiment, phase.name, action, points, last_outcome(deed, experiment))
     else:
-        phase.verdict = said.verdict.value
-        experiment.verdict = said.verdict.value
+        phase.verdict = experiment.verdict = said.verdict
     return decision
 
 
@@ -105,7 +105,7 @@ def _never_ran(deed: Deed, experiment: ExperimentRow) -> list[str]:
 def _phase_of(deed: Deed, experiment: ExperimentRow) -> PhaseRow:
     """Return the phase that a verdict is about: the one awaited, else the last that ran."""
     phases = phases_of(deed.session, experiment.id)
-    awaited = (experiment.awaiting or {}).get("phase")
+    awaited = experiment.awaiting.phase if experiment.awaiting is not None else None
     for phase in phases:
         if phase.name == awaited:
             return phase
@@ -129,6 +129,5 @@ def _waive(deed: Deed, experiment: ExperimentRow, said: Override) -> RecordedDec
         reason=said.reason,
     )
     if experiment.state == ExperimentState.FINISHED:
-        verdict = total_verdict(deed.session, experiment)
-        experiment.verdict = verdict.value if verdict else None
+        experiment.verdict = total_verdict(deed.session, experiment)
     return decision

@@ -140,7 +140,7 @@ def create_experiment(
         plan=plan.name,
         resolved=resolved.wire(),
         labels=dict(submission.labels),
-        state=ExperimentState.QUEUED.value,
+        state=ExperimentState.QUEUED,
         created_by=deed.actor,
         created_at=deed.now,
         event_seq=0,
@@ -148,7 +148,7 @@ def create_experiment(
         token=0,
         needs=needs(plan),
         frozen=dict(origin.frozen) if origin is not None else {},
-        origin=origin.view().wire() if origin is not None else None,
+        origin=origin.view() if origin is not None else None,
         campaign=place.campaign if place is not None else None,
         variant=place.variant if place is not None else None,
         repeat=place.repeat if place is not None else None,
@@ -159,7 +159,7 @@ def create_experiment(
             name=phase.name,
             position=position,
             steps=phase.steps,
-            state=PhaseState.PENDING.value,
+            state=PhaseState.PENDING,
             init_from=phase.init_from,
         )
         for position, phase in enumerate(plan.phases)

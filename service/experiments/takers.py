@@ -1,12 +1,11 @@
 """Which worker takes a plan's runs? And what do they wait for, where none does?"""
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from gonogo.contract.agent import ClaimRequest
 from gonogo.contract.plan import Plan
 from gonogo.planning.programs import allows, label_text, lacks, needs, spans
-from service.db.schema import WorkerRow
+from service.db.documents import ClaimKept
+from service.queries.workers import load_workers
 
 SILENT_S = 30.0
 """A worker that was not heard of for so long takes nothing for now."""
@@ -27,14 +26,14 @@ def load_warnings(session: Session, plan: Plan, now: float) -> list[str]:
     wanted = needs(plan)
     if wanted is None:
         return []
-    claims = _claims(session)
-    takers = [row for row, said in claims if _takes(said, plan)]
+    workers = load_workers(session)
+    takers = [row for row in workers if _takes(row.claim, plan)]
     if takers and now - takers[0].seen_at <= SILENT_S:
         return []
     silent_s = now - takers[0].seen_at if takers else FORGOTTEN_S
     if silent_s < FORGOTTEN_S:
         return [f"worker {takers[0].name} takes it, but was not heard of for {silent_s:.0f} s"]
-    up = [said for row, said in claims if now - row.seen_at <= SILENT_S]
+    up = [row.claim for row in workers if now - row.seen_at <= SILENT_S]
     if not up:
         return [f"no worker is up yet; it waits for one that has {wanted}"]
     text = f"no worker that is up takes it; it waits for one that has {wanted}"
@@ -48,16 +47,10 @@ def load_warnings(session: Session, plan: Plan, now: float) -> list[str]:
 
 def load_taker(session: Session, plan: Plan) -> str | None:
     """Return the worker heard of last that takes a plan's runs once it has free devices, if any."""
-    return next((row.name for row, said in _claims(session) if _takes(said, plan)), None)
+    return next((row.name for row in load_workers(session) if _takes(row.claim, plan)), None)
 
 
-def _claims(session: Session) -> list[tuple[WorkerRow, ClaimRequest]]:
-    """Return the workers and what each said last, newest first."""
-    rows = session.scalars(select(WorkerRow).order_by(WorkerRow.seen_at.desc()))
-    return [(row, ClaimRequest.model_validate(row.claim)) for row in rows]
-
-
-def _takes(said: ClaimRequest, plan: Plan) -> bool:
+def _takes(said: ClaimKept, plan: Plan) -> bool:
     return (
         not said.draining
         and not lacks(plan, said.labels)

@@ -8,13 +8,13 @@ that a silent attempt is dead.
 
 from collections.abc import Callable
 
-from gonogo.contract.agent import Command, CommandKind
 from gonogo.contract.decision import ConditionState
 from gonogo.contract.errors import Conflict
 from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, PhaseState, RunState
 from gonogo.contract.order import ResumePoint, RunReason
-from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 from gonogo.judge.course.decide import decide_promotion
+from service.db.documents import Asked, Stop, StopKind
 from service.db.schema import ExperimentRow, RunRow
 from service.experiments.approvals import record_approval
 from service.experiments.consequences import act, cancel_now
@@ -29,9 +29,11 @@ from service.experiments.course import (
     resolved_of,
 )
 from service.experiments.decisions import load_conditions
-from service.experiments.lifecycle import Deed, move_experiment, phases_of, record_event, runs_of
+from service.experiments.lifecycle import Deed, move_experiment, record_event
+from service.queries.experiments import phases_of, runs_of
 from service.told.awaited import verbs_of
 
+_ENDS_AS = {StopKind.HALT: OutcomeCode.HALTED, StopKind.CANCEL: OutcomeCode.CANCELLED}
 Points = dict[str, ResumePoint]
 Verb = Callable[[Deed, ExperimentRow, str, Points], bool]
 
@@ -61,31 +63,38 @@ def require(deed: Deed, experiment: ExperimentRow, verb: str) -> None:
 def halt(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) -> bool:
     """Stop with a checkpoint; then a decision is awaited."""
     stopped = experiment.state in (ExperimentState.STOPPING, ExperimentState.AWAITING_DECISION)
-    if stopped and (experiment.stop or {}).get("kind") == "halt":
+    if stopped and _stop_of(experiment) is StopKind.HALT:
         return False
     require(deed, experiment, "halt")
-    _stop(deed, experiment, "halt", reason)
+    _stop(deed, experiment, StopKind.HALT, reason)
     return True
 
 
 def cancel(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) -> bool:
     """Stop and finish without a verdict."""
-    if (experiment.stop or {}).get("kind") == "cancel":
+    if _stop_of(experiment) is StopKind.CANCEL:
         return False
     require(deed, experiment, "cancel")
     if experiment.state == ExperimentState.AWAITING_DECISION:
-        experiment.stop = {"kind": "cancel", "reason": reason, "actor": deed.actor}
-        record_event(deed, experiment, "experiment.stop", kind="cancel", reason=reason)
+        _note_stop(deed, experiment, StopKind.CANCEL, reason)
         cancel_now(deed, experiment)
     else:
-        _stop(deed, experiment, "cancel", reason)
+        _stop(deed, experiment, StopKind.CANCEL, reason)
     return True
 
 
-def _stop(deed: Deed, experiment: ExperimentRow, kind: str, reason: str) -> None:
+def _stop_of(experiment: ExperimentRow) -> StopKind | None:
+    return experiment.stop.kind if experiment.stop is not None else None
+
+
+def _note_stop(deed: Deed, experiment: ExperimentRow, kind: StopKind, reason: str) -> None:
+    experiment.stop = Stop(kind=kind, reason=reason, actor=deed.actor)
+    record_event(deed, experiment, "experiment.stop", kind=kind.value, reason=reason)
+
+
+def _stop(deed: Deed, experiment: ExperimentRow, kind: StopKind, reason: str) -> None:
     """Ask the living run to stop; one that waits in the queue ends at once."""
-    experiment.stop = {"kind": kind, "reason": reason, "actor": deed.actor}
-    record_event(deed, experiment, "experiment.stop", kind=kind, reason=reason)
+    _note_stop(deed, experiment, kind, reason)
     if experiment.state != ExperimentState.STOPPING:
         move_experiment(deed, experiment, ExperimentEvent.STOP)
     run = current_run(deed, experiment)
@@ -95,12 +104,10 @@ def _stop(deed: Deed, experiment: ExperimentRow, kind: str, reason: str) -> None
             give_up_rest(deed, experiment, owed, f"{deed.actor}: {kind}")
         return
     if run.state == RunState.QUEUED:
-        code = OutcomeCode.HALTED if kind == "halt" else OutcomeCode.CANCELLED
-        text = f"{deed.actor}: {reason}" if reason else deed.actor
-        end_without_worker(deed, experiment, run, code, Actor.OPERATOR, text)
+        text = Asked(reason=reason, actor=deed.actor).told()
+        end_without_worker(deed, experiment, run, _ENDS_AS[kind], Actor.OPERATOR, text)
         return
-    command = Command(kind=CommandKind(kind), reason=reason, actor=deed.actor)
-    run.command = command.model_dump(mode="json")
+    run.command = experiment.stop
 
 
 def resume(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) -> bool:
@@ -168,7 +175,7 @@ def takeover(deed: Deed, experiment: ExperimentRow, reason: str, points: Points)
     if again:
         return False
     require(deed, experiment, "takeover")
-    text = f"{deed.actor}: {reason}" if reason else deed.actor
+    text = Asked(reason=reason, actor=deed.actor).told()
     owed = owed_run(deed, experiment)
     if run is None and owed is not None:
         give_up_rest(deed, experiment, owed, text)  # what follows its judgement goes on from there
@@ -187,17 +194,16 @@ def replace_run(
     points: Points,
 ) -> None:
     """End an attempt that is known to be dead; unless a stop was asked, queue the next."""
-    stop = (experiment.stop or {}).get("kind")
+    stop = _stop_of(experiment)
     if stop is not None:
-        halted = OutcomeCode.HALTED if stop == "halt" else OutcomeCode.CANCELLED
-        end_without_worker(deed, experiment, run, halted, Actor.OPERATOR, text)
+        end_without_worker(deed, experiment, run, _ENDS_AS[stop], Actor.OPERATOR, text)
         return  # the judgement that follows does what the stop asked for
     end_without_worker(deed, experiment, run, code, actor, text)
     run.judged = True
     queue_run(deed, experiment, run.phase, RunReason.TAKEOVER, resume_from=points.get(run.phase))
 
 
-def last_outcome(deed: Deed, experiment: ExperimentRow) -> dict[str, object] | None:
+def last_outcome(deed: Deed, experiment: ExperimentRow) -> Outcome | None:
     """Return why the experiment's last run ended."""
     ended = [run for run in runs_of(deed.session, experiment.id) if run.outcome]
     return ended[-1].outcome if ended else None

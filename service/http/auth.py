@@ -25,6 +25,7 @@ from gonogo.contract.ids import Kind, new_id
 from service.context import Context
 from service.db.schema import KeyRow
 from service.http.problems import NoKey
+from service.queries.keys import load_living_key
 
 
 class Role(StrEnum):
@@ -96,8 +97,7 @@ def create_key(
     Raises:
         Conflict: a living key has this name.
     """
-    living = select(KeyRow).where(KeyRow.name == name, KeyRow.revoked_at.is_(None))
-    if session.scalars(living).first() is not None:
+    if load_living_key(session, name) is not None:
         raise Conflict(f"there is a key called {name}; revoke it first")
     key = key or f"gonogo_{secrets.token_urlsafe(32)}"
     session.add(
@@ -125,10 +125,10 @@ def adopt_key(session: Session, name: str, role: Role, key: str, now: float) -> 
         if known.name == name and known.role == role and known.revoked_at is None:
             return
         raise Conflict(f"this key is known already, as {known.name} of role {known.role}")
-    living = select(KeyRow).where(KeyRow.name == name, KeyRow.revoked_at.is_(None))
-    for row in session.scalars(living):
-        row.revoked_at = now
-    session.flush()
+    former = load_living_key(session, name)
+    if former is not None:
+        former.revoked_at = now
+        session.flush()
     create_key(session, name, role, now, key)
 
 
@@ -138,8 +138,7 @@ def revoke_key(session: Session, name: str, now: float) -> None:
     Raises:
         NotFound: there is none.
     """
-    living = select(KeyRow).where(KeyRow.name == name, KeyRow.revoked_at.is_(None))
-    row = session.scalars(living).first()
+    row = load_living_key(session, name)
     if row is None:
         raise NotFound(f"there is no key called {name}")
     row.revoked_at = now
@@ -163,8 +162,7 @@ def load_local_keys(context: Context) -> None:
                 row.revoked_at = row.revoked_at or context.now()
             session.flush()
             name = f"local {role}"
-            taken = select(KeyRow.id).where(KeyRow.name == name, KeyRow.revoked_at.is_(None))
-            if session.scalars(taken).first() is not None:  # another home's, on this database
+            if load_living_key(session, name) is not None:  # another home's, on this database
                 name = f"{name} of {socket.gethostname()} {home}"
             create_key(session, name, role, context.now(), key, home=home)
 

@@ -25,6 +25,7 @@ from gonogo.contract.errors import (
     StaleToken,
     Unavailable,
 )
+from service.db.store import NO_ANSWER, NO_ANSWER_TEXT
 from service.evidence.artifacts import ArtifactNotHere
 
 MEDIA_TYPE = "application/problem+json"
@@ -140,6 +141,11 @@ def problem_response(body: ProblemBody, headers: Mapping[str, str] | None = None
     return JSONResponse(content, body.status, headers=dict(headers or {}), media_type=MEDIA_TYPE)
 
 
+def _on_no_answer(request: Request, error: Exception) -> JSONResponse:
+    del error
+    return problem_of_error(request, Unavailable(NO_ANSWER_TEXT))
+
+
 def _on_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, GonogoError)
     return problem_of_error(request, error)
@@ -245,6 +251,8 @@ def add_handlers(app: FastAPI) -> None:
     """Make every error of the application a problem document."""
     app.add_exception_handler(Exception, _on_unexpected)
     app.add_exception_handler(GonogoError, _on_error)
+    for kind in NO_ANSWER:
+        app.add_exception_handler(kind, _on_no_answer)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(DataError, _on_text)

@@ -14,16 +14,15 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from gonogo.contract.canonical import wire_value
-from gonogo.contract.lifecycle import RunState
 from service.context import Context
-from service.db.schema import EventRow, ExperimentRow, KeyRow, ProgressRow, RunRow
 from service.http.problems import TooMany
 from service.instants import instant
+from service.queries.events import load_events, load_last_seqs
+from service.queries.keys import load_living_ids
+from service.queries.runs import Going, load_going
 from service.views.news import view_event
 
 POLL_S = 0.25
@@ -136,49 +135,30 @@ def format_event(kind: str, data: Any, number: int | None = None) -> str:
 
 
 def _load_news(context: Context, experiments: list[str], keys: list[str]) -> _News:
-    def work(session: Session) -> _News:
-        seq = select(ExperimentRow.id, ExperimentRow.event_seq).where(
-            ExperimentRow.id.in_(experiments)
+    return context.store.read(
+        lambda session: _News(
+            seq=load_last_seqs(session, experiments),
+            progress={run.experiment: _progress(run) for run in load_going(session, experiments)},
+            keys=load_living_ids(session, keys),
         )
-        valid = select(KeyRow.id).where(KeyRow.id.in_(keys), KeyRow.revoked_at.is_(None))
-        return _News(
-            seq={name: number for name, number in session.execute(seq)},
-            progress=_progress(session, experiments),
-            keys=frozenset(session.scalars(valid)),
-        )
-
-    return context.store.read(work)
+    )
 
 
 def _load(context: Context, experiment: str, after: int) -> list[dict[str, Any]]:
-    query = (
-        select(EventRow)
-        .where(EventRow.experiment == experiment, EventRow.seq > after)
-        .order_by(EventRow.seq)
-        .limit(_BATCH)
+    rows = context.store.read(
+        lambda session: load_events(session, experiment, after=after, limit=_BATCH)
     )
-    return context.store.read(
-        lambda session: [view_event(row).model_dump(mode="json") for row in session.scalars(query)]
-    )
+    return [view_event(row).model_dump(mode="json") for row in rows]
 
 
-def _progress(session: Session, experiments: list[str]) -> dict[str, Progress]:
-    """Return experiment → what its living run is at."""
-    query = (
-        select(RunRow.id, RunRow.experiment, RunRow.phase, RunRow.state, ProgressRow)
-        .join(ProgressRow, ProgressRow.run == RunRow.id)
-        .where(RunRow.experiment.in_(experiments))
-        .where(RunRow.state.not_in([RunState.ENDED.value, RunState.QUEUED.value]))
-    )
+def _progress(run: Going) -> Progress:
+    said = run.progress
     return {
-        experiment: {
-            "run": run,
-            "phase": phase,
-            "state": state,
-            "step": progress.step,
-            "loss": float(progress.loss) if progress.loss is not None else None,
-            "toks_per_s": progress.toks_per_s,
-            "last_heartbeat_at": instant(progress.heartbeat_at),
-        }
-        for run, experiment, phase, state, progress in session.execute(query)
+        "run": run.run,
+        "phase": run.phase,
+        "state": run.state,
+        "step": said.step,
+        "loss": float(said.loss) if said.loss is not None else None,
+        "toks_per_s": said.toks_per_s,
+        "last_heartbeat_at": instant(said.heartbeat_at),
     }

@@ -8,19 +8,17 @@ lock; it refuses when another decision came between, and the caller prepares aga
 `judge` and `decide` are `gonogo.judge`'s: nothing here has an opinion.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.canonical import canonical_bytes
-from gonogo.contract.decision import Verdict
 from gonogo.contract.facts import Facts
-from gonogo.contract.lifecycle import ExperimentState, RunState
+from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import Order, ResumePoint, RunReason
-from gonogo.contract.outcome import Outcome, OutcomeClass
+from gonogo.contract.outcome import OutcomeClass
 from gonogo.contract.rules import Rules
 from gonogo.judge.course.decide import Action, Attempt, build_attempt, decide
 from gonogo.judge.gate.conditions import open_for, settle
@@ -30,20 +28,22 @@ from gonogo.judge.gate.verdict import judge
 from gonogo.judge.ledger.recorded import RecordedDecision
 from gonogo.judge.ledger.seal import judged
 from gonogo.judge.ledger.settled import facts_of, rules_of
-from service.agent.telemetry import stored_bytes
 from service.db.schema import (
     AssessmentRow,
     ExperimentRow,
-    FindingRow,
     RunRow,
 )
-from service.evidence.promised import has_records, promised_files
+from service.evidence.promised import has_records, promised_files, stored_bytes
 from service.experiments.consequences import act
-from service.experiments.course import checkpoints_before, load_resume_points, resolved_of
+from service.experiments.course import resolved_of
 from service.experiments.decisions import load_conditions, record_conditions, record_decision
-from service.experiments.lifecycle import Deed, load_experiment, load_run, lock_run, record_event
+from service.experiments.lifecycle import Deed, lock_run, record_event
+from service.experiments.resume_points import checkpoints_before, load_resume_points
 from service.experiments.speeds import note_speed
 from service.judging.materialise import save_run
+from service.queries.experiments import load_experiment
+from service.queries.findings import count_findings
+from service.queries.runs import load_attempts, load_run, load_unjudged
 from service.told.causes import load_cause
 
 
@@ -83,9 +83,8 @@ def find_unjudged(session: Session) -> list[str]:
 
     And those of which the rest is waited for no more: what is missing passes nothing.
     """
-    query = select(RunRow).where(RunRow.state == RunState.ENDED.value, RunRow.judged.is_(False))
-    rows = session.scalars(query.order_by(RunRow.ended_at)).all()
-    return [row.id for row in rows if row.given_up or is_complete(session, row)]
+    ended = load_unjudged(session)
+    return [row.id for row in ended if row.given_up or is_complete(session, row)]
 
 
 def is_complete(session: Session, run: RunRow) -> bool:
@@ -95,8 +94,7 @@ def is_complete(session: Session, run: RunRow) -> bool:
         return False
     if not has_records(session, run):
         return False
-    query = select(func.count()).select_from(FindingRow).where(FindingRow.run == run.id)
-    return session.scalars(query).one() >= run.findings_expected
+    return count_findings(session, run.id) >= run.findings_expected
 
 
 def prepare(session: Session, run_id: str, folder: Path) -> Case:
@@ -111,7 +109,9 @@ def prepare(session: Session, run_id: str, folder: Path) -> Case:
     experiment = load_experiment(session, run.experiment)
     order = Order.model_validate(run.order) if run.order else None
     conditions = open_for(load_conditions(session, experiment.id), run.phase)
-    outcome = Outcome.model_validate(run.outcome)
+    outcome = run.outcome
+    if outcome is None:
+        raise ValueError(f"run {run.id} has not ended")
     restarts = outcome.klass in (OutcomeClass.INFRA, OutcomeClass.OPERATOR)
     passed = outcome.klass is OutcomeClass.SUCCESS
     resume = load_resume_points(session, experiment, run.phase) if restarts or passed else {}
@@ -122,7 +122,7 @@ def prepare(session: Session, run_id: str, folder: Path) -> Case:
         folder=folder,
         decision_seq=experiment.decision_seq,
         rules=build_rules(order, conditions),
-        reason=RunReason(run.reason),
+        reason=run.reason,
         launched=run.started_at is not None,
         started_at=run.started_at,
         durable_step=point.step if point else 0,
@@ -192,7 +192,7 @@ def conclude(deed: Deed, assessment: Assessment) -> list[RecordedDecision] | Non
     if experiment.decision_seq != assessment.decision_seq:
         return None
     run.judged, run.lost = True, False
-    run.verdict = assessment.attempt.verdict.value if assessment.attempt.verdict else None
+    run.verdict = assessment.attempt.verdict
     _store(deed.session, assessment)
     note_speed(deed.session, run, assessment.facts)
     if experiment.state == ExperimentState.FINISHED:
@@ -236,7 +236,7 @@ def _record(
         supersede=True,
     )
     if action.about == run.id:
-        run.verdict = decision.verdict.value if decision.verdict else None
+        run.verdict = decision.verdict
     made = [decision]
     if assessment.attempt.outcome.klass is OutcomeClass.SUCCESS:
         waiting = open_for(load_conditions(deed.session, experiment.id), run.phase)
@@ -266,36 +266,12 @@ def load_assessed(session: Session, run: str) -> tuple[Rules, Facts]:
 
 
 def _store(session: Session, assessment: Assessment) -> None:
-    attempt = asdict(assessment.attempt)
-    attempt["outcome"] = assessment.attempt.outcome.model_dump(mode="json")
     session.merge(
         AssessmentRow(
             run=assessment.run,
-            attempt=attempt,
+            attempt=assessment.attempt,
             rules=canonical_bytes(assessment.rules.document()).decode(),
             facts=canonical_bytes(assessment.facts.document()).decode(),
         )
     )
     session.flush()
-
-
-def load_attempts(session: Session, experiment: str, phase: str) -> list[Attempt]:
-    """Return the assessed runs of a phase in the order of their start."""
-    query = (
-        select(AssessmentRow.attempt)
-        .join(RunRow, RunRow.id == AssessmentRow.run)
-        .where(RunRow.experiment == experiment, RunRow.phase == phase)
-        .order_by(RunRow.attempt)
-    )
-    return [_attempt(document) for document in session.scalars(query)]
-
-
-def _attempt(document: dict[str, Any]) -> Attempt:
-    return Attempt(
-        **{
-            **document,
-            "reason": RunReason(document["reason"]),
-            "outcome": Outcome.model_validate(document["outcome"]),
-            "verdict": Verdict(document["verdict"]) if document["verdict"] else None,
-        }
-    )

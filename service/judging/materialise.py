@@ -18,13 +18,14 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import STREAMS
 from gonogo.contract.canonical import canonical_bytes, wire_line
-from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
 from gonogo.rundir import RunDir, save_json
-from service.db.schema import FindingRow, OffsetRow, PieceRow, RunRow
+from service.db.documents import is_by_service
+from service.db.schema import OffsetRow, PieceRow, RunRow
 from service.evidence.files import load_bytes
 from service.evidence.promised import load_records, promised_files
+from service.queries.findings import count_findings, load_findings
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ def _known_files(session: Session, run: str) -> Iterator[str]:
             yield name
         elif "." not in name:
             yield f"heartbeat_{name}.jsonl"
-    if session.scalars(select(FindingRow.key).where(FindingRow.run == run).limit(1)).first():
+    if count_findings(session, run):
         yield "findings.jsonl"
 
 
@@ -73,9 +74,8 @@ def _bytes_of(session: Session, run: RunRow, name: str, most: int | None) -> Ite
 
 
 def _findings_of(session: Session, run: str) -> Iterator[bytes]:
-    query = select(FindingRow.document).where(FindingRow.run == run).order_by(FindingRow.n)
-    for document in session.scalars(query):
-        yield wire_line(Finding.model_validate_json(document).wire())
+    for finding in load_findings(session, run):
+        yield wire_line(finding.wire())
 
 
 def _save_file(path: Path, pieces: Iterable[bytes]) -> None:
@@ -94,7 +94,7 @@ def _fill_in(run: RunRow, records: dict[str, bytes], run_dir: RunDir) -> None:
         given = Order.model_validate(run.order)
         if not _is_order(records.get("order.json"), given):
             save_json(run_dir.order, given.document())
-    if run.exit is not None and ("exit.json" not in records or run.exit.get("by_service")):
+    if run.exit is not None and ("exit.json" not in records or is_by_service(run.exit)):
         save_json(run_dir.exit, ExitRecord.model_validate(run.exit).wire())
     if run.preflight is not None and "preflight/preflight.json" not in records:
         save_json(run_dir.preflight, Preflight.model_validate(run.preflight).wire())

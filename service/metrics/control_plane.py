@@ -14,23 +14,20 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session
 
 from gonogo.contract.api import WorkerState
 from gonogo.contract.decision import Verdict
 from gonogo.contract.lifecycle import ExperimentState
 from service.conductor.conductor import Conductor
-from service.db.schema import (
-    AlertRow,
-    DecisionRow,
-    DeliveryRow,
-    ExperimentRow,
-    WorkerRow,
-)
+from service.db.schema import WorkerRow
+from service.db.store import Session
 from service.http.auth import Service
 from service.metrics.goodput import collect_goodput
 from service.metrics.runs import collect_runs
+from service.queries.alerts import count_undelivered
+from service.queries.decisions import count_verdicts
+from service.queries.experiments import count_states
+from service.queries.workers import load_workers
 from service.views.news import view_worker
 
 FORGOTTEN_S = 86_400.0
@@ -53,14 +50,13 @@ def metrics(request: Request, context: Service) -> Response:
 @router.get("/sd/prometheus", operation_id="list_prometheus_targets")
 def prometheus_targets(context: Service) -> list[dict[str, Any]]:
     """Return the workers' exporters for Prometheus' http_sd."""
-    rows = context.store.read(lambda session: list(session.scalars(select(WorkerRow))))
-    targets = (_target(row, context.now()) for row in rows)
+    targets = (_target(row, context.now()) for row in context.store.read(load_workers))
     return [target for target in targets if target is not None]
 
 
 def _target(row: WorkerRow, now: float) -> dict[str, Any] | None:
     """Return one worker's exporter; a silent one stays a target, so that `up` can say 0."""
-    url = urlsplit(row.claim.get("metrics_url") or "")
+    url = urlsplit(row.claim.metrics_url or "")
     if not url.netloc or now - row.seen_at > FORGOTTEN_S:
         return None
     return {
@@ -117,28 +113,24 @@ def collect(session: Session, now: float) -> list[Metric]:
 
 def _totals(session: Session, now: float) -> Iterator[Metric]:
     decisions = CounterMetricFamily("gonogo_decisions", "Decisions recorded.", labels=["verdict"])
-    found = select(DecisionRow.verdict, func.count()).group_by(DecisionRow.verdict)
-    by_verdict = {verdict: count for verdict, count in session.execute(found)}
+    by_verdict = count_verdicts(session)
     for verdict in (*(row.value for row in Verdict), None):
         decisions.add_metric([verdict or "none"], by_verdict.get(verdict, 0))
     yield decisions
-    waiting = select(func.count()).select_from(DeliveryRow).where(DeliveryRow.state == "pending")
-    fresh = select(func.count()).select_from(AlertRow).where(AlertRow.spread.is_(False))
     yield GaugeMetricFamily(
         "gonogo_alerts_pending",
         "Alerts in the outbox, not yet delivered.",
-        value=session.scalars(waiting).one() + session.scalars(fresh).one(),
+        value=count_undelivered(session),
     )
     experiments = GaugeMetricFamily(
         "gonogo_experiments", "Experiments in each state.", labels=["state"]
     )
-    living = select(ExperimentRow.state, func.count()).group_by(ExperimentRow.state)
-    by_state = {state: count for state, count in session.execute(living)}
+    by_state = count_states(session)
     for name in ExperimentState:
         experiments.add_metric([name.value], by_state.get(name.value, 0))
     yield experiments
     workers = GaugeMetricFamily("gonogo_workers", "Workers in each state.", labels=["state"])
-    states = [view_worker(row, now).state for row in session.scalars(select(WorkerRow))]
+    states = [view_worker(row, now).state for row in load_workers(session)]
     for state in WorkerState:
         workers.add_metric([state.value], states.count(state))
     yield workers

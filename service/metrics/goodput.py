@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
-from sqlalchemy.orm import Session
 
 from gonogo.contract.goodput import seconds_of
-from service.metrics.runs import ACTIVE
+from service.db.store import Session
+from service.queries.runs import HELD
 from service.views.goodput import FLEET_HOURS, load_fleet_goodput, load_run_ratios
 
 
@@ -30,6 +30,6 @@ def collect_goodput(session: Session, now: float) -> Iterator[Metric]:
         "Steps that count in the time with devices, 0 to 1; unknown time counts as lost.",
         labels=["run"],
     )
-    for run, value in load_run_ratios(session, [state.value for state in ACTIVE]):
+    for run, value in load_run_ratios(session, [state.value for state in HELD]):
         ratio.add_metric([run], value)
     yield ratio

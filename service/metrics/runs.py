@@ -4,23 +4,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client.core import GaugeMetricFamily, Metric
-from sqlalchemy import select
-from sqlalchemy.orm import Session
 
-from gonogo.contract.lifecycle import RunState
 from gonogo.contract.order import Order
 from service.db.schema import ProgressRow, RunRow
+from service.db.store import Session
 from service.evidence.gate_now import load_gates_lately
-
-ACTIVE = (
-    RunState.CLAIMED,
-    RunState.PREFLIGHT,
-    RunState.STARTING,
-    RunState.RUNNING,
-    RunState.HALTING,
-)
-"""States between claim and end: a run's series exist in these only."""
-
+from service.queries.runs import load_held
 
 LOOK_S = 0.5
 """How long one scrape looks at gates, so that many runs do not make it late: a criterion of one of
@@ -29,13 +18,7 @@ a thousand may be some scrapes old."""
 
 def collect_runs(session: Session) -> list[Metric]:
     """Return every family about active runs."""
-    query = (
-        select(RunRow, ProgressRow)
-        .join(ProgressRow, ProgressRow.run == RunRow.id)
-        .where(RunRow.state.in_([state.value for state in ACTIVE]))
-        .order_by(RunRow.id)
-    )
-    runs = [(run, progress) for run, progress in session.execute(query)]
+    runs = load_held(session)
     orders = {run.id: Order.model_validate(run.order) for run, _ in runs if run.order}
     return [*_run_families(runs, orders), *_criterion_families(session, orders)]
 

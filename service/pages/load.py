@@ -4,29 +4,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, isfinite
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
-
 from gonogo.contract.api import ArtifactsView, ExperimentView, RunView
-from gonogo.contract.decision import CriterionResult, Decision
+from gonogo.contract.decision import CriterionResult, Decision, Verdict
 from gonogo.contract.finding import Finding
 from gonogo.contract.goodput import ExperimentGoodput
 from gonogo.contract.heartbeat import Heartbeat, Msg
-from gonogo.contract.lifecycle import RunState
+from gonogo.contract.lifecycle import ExperimentState, RunState
 from gonogo.contract.order import Order
 from gonogo.judge.course.cause import cause_of
-from service.db.schema import LogRow, ProgressRow, RunRow
+from service.db.schema import RunRow
+from service.db.store import Session
 from service.evidence.artifacts import list_artifacts
 from service.evidence.gate_now import load_gate_now
 from service.evidence.heartbeats import load_beats, load_ranks
-from service.experiments.decisions import load_decisions
-from service.experiments.lifecycle import load_experiment, runs_of
+from service.evidence.logs import load_log_names
 from service.pages.charts import Line
+from service.queries.decisions import load_decisions
+from service.queries.experiments import load_experiment, runs_of
+from service.queries.findings import load_findings
+from service.queries.runs import load_progress
 from service.report.evidence import Excerpt, load_stack
-from service.told.causes import load_findings
+from service.told.decided import last_judged
 from service.views.experiments import view_experiment
 from service.views.goodput import load_experiment_goodput
-from service.views.runs import view_run
+from service.views.runs import load_run_view
 
 POINTS = 400
 """Steps that are read for a curve, at most about."""
@@ -67,7 +68,7 @@ class ExperimentPage:
     @property
     def living(self) -> bool:
         """Whether the page may change by itself."""
-        return self.view.state != "finished"
+        return self.view.state is not ExperimentState.FINISHED
 
 
 def load_experiment_page(
@@ -83,10 +84,10 @@ def load_experiment_page(
     rows = runs_of(session, experiment)
     decisions = load_decisions(session, experiment)
     chosen = next((found for found in rows if found.id == run), None) or _most_telling(rows)
-    page = _load_run(session, chosen, decisions, view, now) if chosen else None
+    page = _load_run(session, chosen, decisions, now) if chosen else None
     return ExperimentPage(
         view=view,
-        runs=[_view_run(session, found, view) for found in rows],
+        runs=[load_run_view(session, found) for found in rows],
         decisions=decisions,
         run=page,
         goodput=load_experiment_goodput(session, row, now),
@@ -101,33 +102,20 @@ def _most_telling(rows: Sequence[RunRow]) -> RunRow | None:
     return found[-1] if found else None
 
 
-def _view_run(session: Session, row: RunRow, experiment: ExperimentView) -> RunView:
-    view = view_run(row, session.get_one(ProgressRow, row.id))
-    if view.steps:
-        return view
-    steps = {phase.name: phase.steps for phase in experiment.phases}
-    return view.model_copy(update={"steps": steps.get(row.phase, 0)})
-
-
-def _criteria(decisions: Sequence[Decision], run: str) -> list[CriterionResult]:
-    about = [row for row in decisions if row.run == run and row.criteria]
-    return list(about[-1].criteria) if about else []
-
-
 def _load_run(
     session: Session,
     row: RunRow,
     decisions: Sequence[Decision],
-    experiment: ExperimentView,
     now: float,
 ) -> RunPage:
-    progress = session.get_one(ProgressRow, row.id)
-    view = _view_run(session, row, experiment)
+    progress = load_progress(session, row.id)
+    view = load_run_view(session, row)
     order = Order.model_validate(row.order) if row.order else None
-    decided = _criteria(decisions, row.id)
+    judged = last_judged(decisions, row.id)
+    decided = list(judged.criteria) if judged is not None else []
     criteria = decided or (load_gate_now(session, row.id, order) if order else [])
     findings = load_findings(session, row.id)
-    bad = view.outcome is not None and view.verdict != "GO"
+    bad = view.outcome is not None and view.verdict is not Verdict.GO
     loss, speed = load_curves(session, row.id, progress.step)
     return RunPage(
         view=view,
@@ -139,7 +127,7 @@ def _load_run(
         speed=speed,
         cause=cause_of(findings, view.outcome, decided) if bad else None,
         stack=load_stack(session, row, findings),
-        logs=_logs(session, row.id),
+        logs=load_log_names(session, row.id),
         artifacts=list_artifacts(session, row),
         age_s=None if progress.heartbeat_at is None else max(0.0, now - progress.heartbeat_at),
     )
@@ -169,8 +157,3 @@ def _load_said(session: Session, run: str, msg: Msg, every: int) -> list[tuple[i
 def _points(rows: Sequence[tuple[int, Heartbeat]], name: str) -> list[tuple[float, float]]:
     found = [(float(step), getattr(beat, name)) for step, beat in rows]
     return [(step, value) for step, value in found if value is not None and isfinite(value)]
-
-
-def _logs(session: Session, run: str) -> list[str]:
-    query = select(LogRow.file).where(LogRow.run == run).distinct().order_by(LogRow.file)
-    return [str(name) for name in session.scalars(query)]

@@ -14,12 +14,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 
-from gonogo.contract.errors import GonogoError, NotAllowed
+from gonogo.contract.errors import GonogoError, NotAllowed, Unavailable
 from service.context import Context
+from service.db.store import NO_ANSWER, NO_ANSWER_TEXT
 from service.http.auth import Principal, get_context
 from service.http.problems import status_of
+from service.http.sessions import cookie_name, find_viewer
 from service.pages.render import render
-from service.pages.sessions import cookie_name, find_viewer
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -53,6 +54,9 @@ class PageRoute(APIRoute):
                 response = _error_page(404, "Not found", str(error.errors()[0]["msg"]))
             except GonogoError as error:
                 response = _error_page(status_of(error), error.title, error.detail)
+            except NO_ANSWER:
+                gone = Unavailable(NO_ANSWER_TEXT)
+                response = _error_page(status_of(gone), gone.title, gone.detail)
             for name, value in HEADERS.items():
                 response.headers.setdefault(name, value)
             return response

@@ -1,22 +1,18 @@
 """Which pages are there? One function each: rows in, template out."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, FastAPI, Query, Response
 from fastapi.responses import FileResponse, HTMLResponse
-from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from gonogo.contract.api import CampaignState
 from gonogo.contract.errors import NotFound
-from service.campaigns.create import load_campaign
 from service.campaigns.view import view_campaign
-from service.db.schema import AlertRow, CampaignRow, DeliveryRow, ExperimentRow, WorkerRow
 from service.evidence.artifacts import list_artifacts, load_artifact
 from service.evidence.logs import load_log
-from service.experiments.lifecycle import load_run
 from service.http.auth import Service
-from service.http.paging import Cursor, load_page
+from service.http.paging import Cursor
+from service.http.transactions import Reading
 from service.pages import sign_in
 from service.pages.charts import legend, line_chart
 from service.pages.goodput import goodput_bar, goodput_rows
@@ -24,11 +20,16 @@ from service.pages.intervals import interval_chart, ratio_text
 from service.pages.load import load_experiment_page
 from service.pages.render import STATIC, load_static, render
 from service.pages.route import PageRoute, Visitor
+from service.queries.alerts import load_alerts
+from service.queries.campaigns import load_campaign, load_campaigns
+from service.queries.experiments import load_experiments
+from service.queries.runs import load_run
+from service.queries.workers import load_workers
 from service.report.gates import observed_text, threshold_text
 from service.report.goodput import ratio_words
 from service.report.html import POLICY
 from service.report.writing import write_report
-from service.views.experiments import select_experiments, view_experiments
+from service.views.experiments import view_experiments
 from service.views.goodput import load_fleet_goodput
 from service.views.news import view_alert, view_worker
 
@@ -43,36 +44,24 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
 @router.get("/")
-def experiments(context: Service, who: Visitor, cursor: Cursor = None) -> Response:
+def experiments(session: Reading, who: Visitor, cursor: Cursor = None) -> Response:
     """List the experiments, newest first."""
-
-    def work(session: Session) -> tuple[list[Any], str | None]:
-        rows, after = load_page(
-            session,
-            select_experiments(),
-            ExperimentRow.id,
-            limit=PAGE,
-            after=cursor,
-            newest_first=True,
-        )
-        return view_experiments(session, rows), after
-
-    rows, after = context.store.read(work)
+    found, after = load_experiments(session, limit=PAGE, after=cursor)
+    rows = view_experiments(session, found)
     page = render("experiments.html", who=who, rows=rows, after=after, refresh_s=REFRESH_S)
     return HTMLResponse(page)
 
 
 @router.get("/experiments/{experiment}")
 def experiment(
+    session: Reading,
     context: Service,
     who: Visitor,
     experiment: str,
     run: Annotated[str | None, Query(max_length=60)] = None,
 ) -> Response:
     """Show an experiment and one of its runs."""
-    found = context.store.read(
-        lambda session: load_experiment_page(session, experiment, run, context.now())
-    )
+    found = load_experiment_page(session, experiment, run, context.now())
     page = render(
         "experiment.html",
         who=who,
@@ -90,31 +79,18 @@ def experiment(
 
 
 @router.get("/campaigns")
-def campaigns(context: Service, who: Visitor, cursor: Cursor = None) -> Response:
+def campaigns(session: Reading, who: Visitor, cursor: Cursor = None) -> Response:
     """List the campaigns, newest first."""
-
-    def work(session: Session) -> tuple[list[Any], str | None]:
-        rows, after = load_page(
-            session,
-            select(CampaignRow),
-            CampaignRow.id,
-            limit=PAGE,
-            after=cursor,
-            newest_first=True,
-        )
-        return [view_campaign(session, row) for row in rows], after
-
-    rows, after = context.store.read(work)
+    found, after = load_campaigns(session, limit=PAGE, after=cursor)
+    rows = [view_campaign(session, row) for row in found]
     page = render("campaigns.html", who=who, rows=rows, after=after, refresh_s=REFRESH_S)
     return HTMLResponse(page)
 
 
 @router.get("/campaigns/{campaign}")
-def campaign(context: Service, who: Visitor, campaign: str) -> Response:
+def campaign(session: Reading, who: Visitor, campaign: str) -> Response:
     """Show a campaign: its runs by repeat and variant, and what they came to."""
-    found = context.store.read(
-        lambda session: view_campaign(session, load_campaign(session, campaign))
-    )
+    found = view_campaign(session, load_campaign(session, campaign))
     page = render(
         "campaign.html",
         who=who,
@@ -135,18 +111,14 @@ def report(context: Service, _: Visitor, experiment: str) -> Response:
 
 
 @router.get("/runs/{run}/logs/{name}")
-def log(context: Service, who: Visitor, run: str, name: str) -> Response:
+def log(session: Reading, who: Visitor, run: str, name: str) -> Response:
     """Show the end of a log."""
     number = name.removeprefix("rank").removesuffix(".log")
     rank = int(number) if number.isdecimal() and len(number) < 6 else None
     if rank is None and name != "torchrun.log":
         raise NotFound(f"there is no log {name}")
-
-    def work(session: Session) -> tuple[Any, str]:
-        row = load_run(session, run)
-        return load_log(session, run, rank, LOG_LINES, 0), row.experiment
-
-    found, experiment = context.store.read(work)
+    experiment = load_run(session, run).experiment
+    found = load_log(session, run, rank, LOG_LINES, 0)
     page = render(
         "log.html", who=who, log=found, lines=LOG_LINES, experiment=experiment, refresh_s=REFRESH_S
     )
@@ -154,21 +126,17 @@ def log(context: Service, who: Visitor, run: str, name: str) -> Response:
 
 
 @router.get("/runs/{run}/artifacts")
-def artifacts(context: Service, who: Visitor, run: str) -> Response:
+def artifacts(session: Reading, who: Visitor, run: str) -> Response:
     """List the files of a run."""
-
-    def work(session: Session) -> tuple[Any, str]:
-        row = load_run(session, run)
-        return list_artifacts(session, row), row.experiment
-
-    found, experiment = context.store.read(work)
-    return HTMLResponse(render("artifacts.html", who=who, found=found, experiment=experiment))
+    row = load_run(session, run)
+    found = list_artifacts(session, row)
+    return HTMLResponse(render("artifacts.html", who=who, found=found, experiment=row.experiment))
 
 
 @router.get("/runs/{run}/artifacts/{path:path}")
-def artifact(context: Service, _: Visitor, run: str, path: str) -> Response:
+def artifact(session: Reading, _: Visitor, run: str, path: str) -> Response:
     """Show a file of a run: pictures as such, everything else as text or as a download."""
-    found = context.store.read(lambda session: load_artifact(session, load_run(session, run), path))
+    found = load_artifact(session, load_run(session, run), path)
     kind = "application/octet-stream"
     if path.endswith((".json", ".jsonl", ".log", ".txt", ".csv", ".xml")):
         kind = "text/plain"
@@ -178,24 +146,18 @@ def artifact(context: Service, _: Visitor, run: str, path: str) -> Response:
 
 
 @router.get("/workers")
-def workers(context: Service, who: Visitor) -> Response:
+def workers(session: Reading, context: Service, who: Visitor) -> Response:
     """List the workers."""
-    rows = context.store.read(
-        lambda session: [
-            view_worker(row, context.now())
-            for row in session.scalars(select(WorkerRow).order_by(WorkerRow.seen_at.desc()))
-        ]
-    )
+    now = context.now()
+    rows = [view_worker(row, now) for row in load_workers(session)]
     return HTMLResponse(render("workers.html", who=who, rows=rows, refresh_s=REFRESH_S))
 
 
 @router.get("/fleet")
-def fleet(context: Service, who: Visitor) -> Response:
+def fleet(session: Reading, context: Service, who: Visitor) -> Response:
     """Show where the device time of all runs went."""
     now = context.now()
-    windows = context.store.read(
-        lambda session: [load_fleet_goodput(session, now, hours) for hours in FLEET_WINDOWS]
-    )
+    windows = [load_fleet_goodput(session, now, hours) for hours in FLEET_WINDOWS]
     page = render(
         "fleet.html",
         who=who,
@@ -209,25 +171,10 @@ def fleet(context: Service, who: Visitor) -> Response:
 
 
 @router.get("/alerts")
-def alerts(context: Service, who: Visitor, cursor: Cursor = None) -> Response:
+def alerts(session: Reading, who: Visitor, cursor: Cursor = None) -> Response:
     """List the alerts, newest first."""
-
-    def work(session: Session) -> tuple[list[Any], str | None]:
-        rows, after = load_page(
-            session,
-            select(AlertRow),
-            AlertRow.id,
-            limit=PAGE,
-            after=cursor,
-            newest_first=True,
-        )
-        ids = [row.id for row in rows]
-        sent: dict[str, list[DeliveryRow]] = {}
-        for delivery in session.scalars(select(DeliveryRow).where(DeliveryRow.alert.in_(ids))):
-            sent.setdefault(delivery.alert, []).append(delivery)
-        return [view_alert(row, sent.get(row.id, []), "") for row in rows], after
-
-    rows, after = context.store.read(work)
+    found, after = load_alerts(session, limit=PAGE, after=cursor)
+    rows = [view_alert(row, deliveries, "") for row, deliveries in found]
     page = render("alerts.html", who=who, rows=rows, after=after, refresh_s=REFRESH_S)
     return HTMLResponse(page)
 

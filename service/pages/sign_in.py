@@ -9,25 +9,23 @@ from urllib.parse import parse_qs
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import BaseModel
-from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import NotAllowed
 from gonogo.contract.wire import Instant
-from service.http.auth import Admin, Service, find_principal
-from service.instants import stamp
-from service.pages.render import render
-from service.pages.route import PageRoute
-from service.pages.sessions import (
+from service.http.auth import Admin, Service
+from service.http.sessions import (
     LINK_S,
     SECURE_COOKIE,
     SESSION_S,
+    begin_session,
     cookie_name,
     create_link,
-    create_session,
     end_session,
-    find_viewer,
     use_link,
 )
+from service.instants import stamp
+from service.pages.render import render
+from service.pages.route import PageRoute
 
 MAX_FORM_BYTES = 4_096
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -91,16 +89,7 @@ def sign_in(context: Service, form: Form) -> Response:
     """Begin a session with the rights of a key."""
     key, to = form.get("key", "").strip(), local_path(form.get("next", "/"))
     now = context.now()
-
-    def work(session: Session) -> str | None:
-        found = find_principal(session, key)
-        if found is None:
-            return None
-        token = create_session(session, found.key_id, now)
-        session.flush()
-        return token if find_viewer(session, token, now) is not None else None
-
-    token = context.store.write(work) if key else None
+    token = context.store.write(lambda session: begin_session(session, key, now)) if key else None
     if token is None:
         problem = "That is not a key that may look at pages."
         return HTMLResponse(render("sign_in.html", next=to, problem=problem), 403)

@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sqlalchemy.orm import Session
-
 from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.judge.evidence.steps import RankSteps
+from service.db.store import Session
 from service.evidence.heartbeats import load_beats, load_ranks
 
 _SHOWN = (

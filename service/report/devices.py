@@ -10,11 +10,10 @@ import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from sqlalchemy.orm import Session
-
 from gonogo.contract.device import DeviceSample
 from gonogo.contract.errors import Corrupt
 from service.db.schema import OffsetRow
+from service.db.store import Session
 from service.evidence.files import load_bytes
 
 MAX_BYTES = 32 * 2**20

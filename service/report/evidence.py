@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy.orm import Session
-
 from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Finding, Severity
 from gonogo.judge.evidence.rounds import by_relevance, is_told, stack_rank, tell_round
 from service.db.schema import RunRow
+from service.db.store import Session
 from service.evidence.artifacts import load_artifact
 
 MAX_FILES = 130

@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
-
 from gonogo.contract.api import ArtifactsView
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.records import Manifest
 from gonogo.rundir import RunDir, load_record
-from service.db.schema import EvidenceRow, RecordRow, RunRow
-from service.evidence.artifacts import reachable_dir
+from service.db.schema import RunRow
+from service.db.store import Session
+from service.evidence.artifacts import load_copies, reachable_dir
+from service.evidence.promised import load_digests, load_records
 
 MAX_FILES = 200
 MAX_HASHED = 256 * 2**20
@@ -48,9 +47,8 @@ def load_files(
     for row in shown[:MAX_FILES]:
         if row.here and here is not None:
             found[row.path] = _seal(here.path / row.path, row.path, row.bytes, told)
-    copies = select(EvidenceRow).where(EvidenceRow.run == run.id, EvidenceRow.path.not_in(found))
-    copies = copies.order_by(EvidenceRow.path).limit(MAX_FILES - len(found))
-    for copy in session.scalars(copies.execution_options(yield_per=8)):
+    room = MAX_FILES - len(found)
+    for copy in load_copies(session, run.id, but=set(found), limit=room):
         if not copy.path.startswith("."):
             found[copy.path] = SealedFile(
                 path=copy.path,
@@ -58,12 +56,10 @@ def load_files(
                 sha256=hashlib.sha256(copy.content).hexdigest(),
                 note=f"of its first {len(copy.content)} bytes" if copy.truncated else "",
             )
-    records = select(RecordRow).where(RecordRow.run == run.id)
-    for record in session.scalars(records):
-        if record.path not in found and not record.path.startswith("."):
-            found[record.path] = SealedFile(
-                path=record.path, bytes=len(record.content), sha256=record.sha256
-            )
+    digests = load_digests(session, run.id)
+    for path, content in load_records(session, run.id).items():
+        if path not in found and not path.startswith("."):
+            found[path] = SealedFile(path=path, bytes=len(content), sha256=digests[path])
     beyond = {row.path for row in shown} - found.keys()
     return tuple(found[path] for path in sorted(found)), len(beyond)
 

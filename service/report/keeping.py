@@ -7,35 +7,15 @@ after the end, one at each turn, so that it stays out of the way of what is goin
 import logging
 from pathlib import Path
 
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session
-
 from gonogo.contract.errors import GonogoError
-from gonogo.contract.lifecycle import ExperimentState
 from service.context import Context
-from service.db.schema import DecisionRow, ExperimentRow
+from service.queries.experiments import load_changed
 from service.report.writing import REPORT, reports_dir, write_report
 
 SETTLE_S = 5.0
 """Seconds since the last change before a report is written unasked."""
 
 _log = logging.getLogger(__name__)
-
-
-def load_changed(session: Session) -> dict[str, float]:
-    """Return finished experiment → when it ended or was last decided on, Unix seconds."""
-    decided = (
-        select(func.max(DecisionRow.at))
-        .where(DecisionRow.experiment == ExperimentRow.id)
-        .scalar_subquery()
-    )
-    query = select(ExperimentRow.id, ExperimentRow.ended_at, decided).where(
-        ExperimentRow.state == ExperimentState.FINISHED.value
-    )
-    return {
-        experiment: max(ended or 0.0, last or 0.0)
-        for experiment, ended, last in session.execute(query)
-    }
 
 
 def is_written(path: Path, changed_at: float) -> bool:

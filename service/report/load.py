@@ -3,14 +3,11 @@
 Numbers are of all steps, so every heartbeat is read, though only the fields that are shown.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
-
-from gonogo.contract.api import EventView, Forecast
+from gonogo.contract.api import Forecast
 from gonogo.contract.decision import Decision
 from gonogo.contract.errors import Corrupt, Rejected
 from gonogo.contract.facts import Facts
@@ -22,13 +19,17 @@ from gonogo.contract.wire import Recorded
 from gonogo.judge.course.forecast import Ahead, Measured, build_forecast, measure_pace
 from gonogo.rundir import load_record
 from service.context import Context
-from service.db.schema import AssessmentRow, EventRow, ExperimentRow, ProgressRow, RunRow
+from service.db.schema import RunRow
+from service.db.store import Session
 from service.evidence.artifacts import list_artifacts, load_artifact, reachable_dir
 from service.evidence.logs import load_log
 from service.experiments.course import resolved_of
-from service.experiments.decisions import load_decisions
-from service.experiments.lifecycle import load_experiment, runs_of
 from service.instants import stamp
+from service.queries.decisions import load_decisions
+from service.queries.events import load_events
+from service.queries.experiments import load_experiment, runs_of
+from service.queries.findings import load_findings
+from service.queries.runs import load_facts_text
 from service.report.beats import load_run_beats
 from service.report.devices import build_devices, load_samples
 from service.report.evidence import Excerpt, load_stack
@@ -37,11 +38,11 @@ from service.report.health import FILES, SERVED, read_layers, read_served
 from service.report.numbers import build_numbers
 from service.report.profile import TABLE, TEXT, Profile, read_profile
 from service.report.view import RankNumbers, ReportView, RunReport
-from service.told.causes import load_findings
+from service.told.decided import last_judged
 from service.views.experiments import view_experiment
 from service.views.goodput import load_experiment_goodput
 from service.views.news import view_event
-from service.views.runs import view_run
+from service.views.runs import load_run_view
 
 LOG_LINES = 25
 MAX_ROWS = 2_000_000
@@ -76,23 +77,16 @@ def load_report_view(session: Session, experiment_id: str, context: Context) -> 
         plan_digest=resolved.parsed().digest(),
         train=resolved.train,
         fault=resolved.fault,
-        runs=tuple(load_run_report(session, row, run, decisions) for run in runs),
+        runs=tuple(load_run_report(session, run, decisions) for run in runs),
         decisions=tuple(decisions),
         now=stamp(context.now()),
         url=context.url,
         goodput=load_experiment_goodput(session, row, context.now()),
-        events=tuple(_load_events(session, experiment_id)),
+        events=tuple(map(view_event, load_events(session, experiment_id))),
     )
 
 
-def _load_events(session: Session, experiment: str) -> Iterator[EventView]:
-    query = select(EventRow).where(EventRow.experiment == experiment).order_by(EventRow.seq)
-    return map(view_event, session.scalars(query))
-
-
-def load_run_report(
-    session: Session, experiment: ExperimentRow, run: RunRow, decisions: Sequence[Decision]
-) -> RunReport:
+def load_run_report(session: Session, run: RunRow, decisions: Sequence[Decision]) -> RunReport:
     """Return one run of an experiment."""
     order = Order.model_validate(run.order) if run.order else None
     findings = load_findings(session, run.id)
@@ -100,22 +94,17 @@ def load_run_report(
     samples = load_samples(session, run.id)
     ranks = build_numbers(order, beats, samples)
     said = {rank: row.steps.identity() for rank, row in beats.items()}
-    about = [row for row in decisions if row.run == run.id and row.criteria]
-    view = view_run(run, session.get_one(ProgressRow, run.id))
-    if not view.steps:
-        steps = resolved_of(experiment).parsed().phase(run.phase).steps
-        view = view.model_copy(update={"steps": steps})
     artifacts = list_artifacts(session, run)
     files, more_files = load_files(session, run, artifacts)
     return RunReport(
-        view=view,
+        view=load_run_view(session, run),
         order=order,
         preflight=Preflight.model_validate(run.preflight) if run.preflight else None,
         ran={rank: identity for rank, identity in said.items() if identity is not None},
         counted=ModelRecord.model_validate(run.model) if run.model else None,
         ranks=ranks,
         findings=tuple(findings),
-        decision=about[-1] if about else None,
+        decision=last_judged(decisions, run.id),
         artifacts=artifacts,
         forecast_after=_forecast_after(session, run.id, order, ranks),
         stack=load_stack(session, run, findings),
@@ -164,8 +153,8 @@ def _load_tail(
     session: Session, run: RunRow, ranks: Sequence[int], findings: Sequence[Finding]
 ) -> Excerpt | None:
     """Return the end of the log that may say why a run failed, None for one that did not."""
-    view = view_run(run, session.get_one(ProgressRow, run.id))
-    if view.outcome is None or view.outcome.klass in (OutcomeClass.SUCCESS, OutcomeClass.OPERATOR):
+    outcome = run.outcome
+    if outcome is None or outcome.klass in (OutcomeClass.SUCCESS, OutcomeClass.OPERATOR):
         return None
     halts = [row.rank for row in findings if row.severity is Severity.HALT]
     named = halts[0] if halts and halts[0] is not None else None
@@ -206,5 +195,5 @@ def _forecast_after(
 
 def _load_facts(session: Session, run: str) -> Facts | None:
     """Return the facts that the run was judged by; None before its end."""
-    text = session.scalars(select(AssessmentRow.facts).where(AssessmentRow.run == run)).first()
+    text = load_facts_text(session, run)
     return None if text is None else Facts.model_validate_json(text)

@@ -11,8 +11,9 @@ from enum import StrEnum
 from typing import Any
 
 from gonogo.contract.api import EventView
+from gonogo.contract.decision import DecisionKind
 from gonogo.contract.finding import Severity
-from gonogo.contract.lifecycle import RunState
+from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from service.report.text import NONE, duration, inline, table
 from service.report.view import ReportView, RunReport
 from service.told.beginnings import GOING_ON, NO_CHECKPOINT
@@ -89,18 +90,24 @@ _SILENT = frozenset({"finding", "run.suspect", "experiment.frozen", "run.judged"
 """Findings are told by themselves, judgements by their decisions."""
 
 
+_STATES: Mapping[str, str] = {
+    ExperimentState.RUNNING: "goes on",
+    ExperimentState.AWAITING_DECISION: "waits for a person",
+}
+
+
 def _experiment(data: Mapping[str, Any], run: RunReport | None) -> tuple[What, str]:
     state = str(data.get("state"))
     if data.get("before") is None:
         return What.EXPERIMENT, "submitted"
-    words = {"running": "goes on", "awaiting_decision": "waits for a person"}
-    before = "begins" if data.get("before") == "queued" and state == "running" else None
-    return What.EXPERIMENT, before or words.get(state, inline(state))
+    if (data["before"], state) == (ExperimentState.QUEUED, ExperimentState.RUNNING):
+        return What.EXPERIMENT, "begins"
+    return What.EXPERIMENT, _STATES.get(state, inline(state))
 
 
 def _phase(data: Mapping[str, Any], run: RunReport | None) -> tuple[What, str]:
     state = str(data.get("state"))
-    return What.PHASE, "begins" if state == "active" else inline(state)
+    return What.PHASE, "begins" if state == PhaseState.ACTIVE else inline(state)
 
 
 def _run(data: Mapping[str, Any], run: RunReport | None) -> tuple[What, str]:
@@ -131,7 +138,7 @@ def _change(run: RunReport | None) -> str:
 
 def _decision(data: Mapping[str, Any], run: RunReport | None) -> tuple[What, str]:
     kind, verdict = data.get("kind"), data.get("verdict") or "no verdict"
-    what = What.PERSON if kind == "human" else What.DECISION
+    what = What.PERSON if kind == DecisionKind.HUMAN else What.DECISION
     reason = f": {inline(data['reason'])}" if data.get("reason") else ""
     return what, f"**{verdict}** ({inline(kind)}{', by hand' if kind == 'human' else ''}){reason}"
 

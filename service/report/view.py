@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gonogo.contract.api import ArtifactsView, EventView, ExperimentView, Forecast, RunView
-from gonogo.contract.decision import Decision
+from gonogo.contract.decision import Decision, Verdict
 from gonogo.contract.finding import Finding
 from gonogo.contract.goodput import ExperimentGoodput
 from gonogo.contract.heartbeat import Identity
@@ -184,7 +184,7 @@ class ReportView:
         """Say whether a later attempt of its phase was GO (a confirmation makes nothing good)."""
         return any(
             later.view.attempt > run.view.attempt
-            and later.view.verdict == "GO"
+            and later.view.verdict is Verdict.GO
             and later.view.reason != RunReason.CONFIRM
             for later in self.runs_of(run.view.phase)
         )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gonogo.contract.errors import NotFound
 from service.context import Context
-from service.experiments.lifecycle import load_experiment
+from service.queries.experiments import load_experiment
 from service.report.html import render_report
 from service.report.load import load_report_view
 from service.report.markdown import build_report, pictures_of

@@ -3,7 +3,6 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Response
-from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import (
     CLAIM_HEADER,
@@ -17,29 +16,24 @@ from gonogo.contract.agent import (
     Telemetry,
     TelemetryAck,
 )
-from service.agent.claims import Claimed, claim
-from service.agent.fence import Bearer, bind_key
+from service.agent.claims import claim
+from service.agent.fence import Bearer
 from service.agent.pieces import pack_streams, take_record
 from service.agent.run_states import take_evidence, take_findings, take_state
-from service.agent.telemetry import Taken, parse_stretches, take_telemetry, update_flags
-from service.experiments.lifecycle import Deed
-from service.http.auth import Agent, Principal, Role, Service
+from service.agent.stretches import parse_stretches
+from service.agent.telemetry import take_telemetry, update_flags
+from service.http.auth import Agent, Principal, Role
 from service.http.problems import WireResponse, model_response
+from service.http.transactions import Writing
 
 router = APIRouter(prefix="/agent", tags=["worker-facing"])
 
 
 @router.post("/claims", operation_id="create_claim", response_model=ClaimAnswer)
-def post_claim(context: Service, caller: Agent, request: ClaimRequest) -> WireResponse:
+def post_claim(write: Writing, caller: Agent, request: ClaimRequest) -> WireResponse:
     """Offer free devices; get an order with its fencing token, or nothing."""
-
-    def work(session: Session) -> Claimed | None:
-        if caller.role is Role.WORKER:
-            bind_key(session, caller.key_id, request.worker)
-        actor = f"worker {request.worker}"
-        return claim(Deed(session=session, now=context.now(), actor=actor), request)
-
-    claimed = context.store.write(work)
+    bound = caller.key_id if caller.role is Role.WORKER else None
+    claimed = write(f"worker {request.worker}", claim, request, bound)
     if claimed is None:
         return WireResponse({"order": None})
     # as in order.json: a setting that nobody set stays unsaid, so that its source stays known
@@ -63,86 +57,49 @@ def _bearer(caller: Principal, token: int, secret: str | None) -> Bearer:
 
 @router.post("/runs/{run}/telemetry", operation_id="post_telemetry", response_model=TelemetryAck)
 def post_telemetry(
-    context: Service, caller: Agent, run: str, telemetry: Telemetry, secret: ClaimSecret = None
+    write: Writing, caller: Agent, run: str, telemetry: Telemetry, secret: ClaimSecret = None
 ) -> Response:
     """Send growing files by offset and log tails, renew the lease, get commands."""
     stretches = parse_stretches(telemetry.ranks)
     pieces = pack_streams(telemetry.files or [])
     bearer = _bearer(caller, telemetry.token, secret)
-
-    def work(session: Session) -> Taken:
-        deed = Deed(session=session, now=context.now(), actor=f"run {run}")
-        return take_telemetry(deed, run, telemetry, stretches, pieces, bearer)
-
-    taken = context.store.write(work)
-    if taken.flags:
-        context.store.write(
-            lambda session: update_flags(
-                Deed(session=session, now=context.now(), actor=f"run {run}"), run, telemetry
-            )
-        )
+    taken = write(f"run {run}", take_telemetry, run, telemetry, stretches, pieces, bearer)
+    if taken.flags:  # seldom, and under the experiment's lock, which no telemetry waits for
+        write(f"run {run}", update_flags, run, telemetry)
     return model_response(taken.ack, exclude_unset=True)
 
 
 @router.post("/runs/{run}/state", operation_id="post_state")
 def post_state(
-    context: Service, caller: Agent, run: str, report: StateReport, secret: ClaimSecret = None
+    write: Writing, caller: Agent, run: str, report: StateReport, secret: ClaimSecret = None
 ) -> Accepted:
     """Report that the run's lifecycle went on; what is past already changes nothing."""
-    context.store.write(
-        lambda session: take_state(
-            Deed(session=session, now=context.now(), actor=f"run {run}"),
-            run,
-            report,
-            _bearer(caller, report.token, secret),
-        )
-    )
+    write(f"run {run}", take_state, run, report, _bearer(caller, report.token, secret))
     return Accepted()
 
 
 @router.post("/runs/{run}/findings", operation_id="post_findings")
 def post_findings(
-    context: Service, caller: Agent, run: str, report: FindingsReport, secret: ClaimSecret = None
+    write: Writing, caller: Agent, run: str, report: FindingsReport, secret: ClaimSecret = None
 ) -> Accepted:
     """Report findings; known keys change nothing."""
-    taken = context.store.write(
-        lambda session: take_findings(
-            Deed(session=session, now=context.now(), actor=f"run {run}"),
-            run,
-            report,
-            _bearer(caller, report.token, secret),
-        )
-    )
+    taken = write(f"run {run}", take_findings, run, report, _bearer(caller, report.token, secret))
     return Accepted(detail={"new": taken})
 
 
 @router.post("/runs/{run}/evidence", operation_id="post_evidence")
 def post_evidence(
-    context: Service, caller: Agent, run: str, report: EvidenceReport, secret: ClaimSecret = None
+    write: Writing, caller: Agent, run: str, report: EvidenceReport, secret: ClaimSecret = None
 ) -> Accepted:
     """Upload one file of evidence."""
-    context.store.write(
-        lambda session: take_evidence(
-            Deed(session=session, now=context.now(), actor=f"run {run}"),
-            run,
-            report,
-            _bearer(caller, report.token, secret),
-        )
-    )
+    write(f"run {run}", take_evidence, run, report, _bearer(caller, report.token, secret))
     return Accepted()
 
 
 @router.post("/runs/{run}/records", operation_id="post_record")
 def post_record(
-    context: Service, caller: Agent, run: str, report: RecordReport, secret: ClaimSecret = None
+    write: Writing, caller: Agent, run: str, report: RecordReport, secret: ClaimSecret = None
 ) -> Accepted:
     """Upload one small record (order.json, exit.json, …) as it stands."""
-    context.store.write(
-        lambda session: take_record(
-            Deed(session=session, now=context.now(), actor=f"run {run}"),
-            run,
-            report,
-            _bearer(caller, report.token, secret),
-        )
-    )
+    write(f"run {run}", take_record, run, report, _bearer(caller, report.token, secret))
     return Accepted()

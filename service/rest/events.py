@@ -1,15 +1,14 @@
 """What happened, over all experiments, in one order."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query
-from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from gonogo.contract.api import EventView
-from service.db.schema import EventRow
-from service.http.auth import Service, Viewer
-from service.http.paging import Cursor, Limit, Page, load_page, number_cursor, page_of
+from service.http.auth import Viewer
+from service.http.paging import Cursor, Limit, Page, number_cursor
+from service.http.transactions import Reading
+from service.queries.events import load_events_page
 from service.views.news import view_event
 
 router = APIRouter(tags=["overview"])
@@ -17,22 +16,13 @@ router = APIRouter(tags=["overview"])
 
 @router.get("/events", operation_id="list_events")
 def list_events(
-    context: Service,
+    session: Reading,
     _: Viewer,
     after: Annotated[int, Query(ge=0, lt=2**53, description="`cursor` of the last one seen.")] = 0,
     limit: Limit = 200,
     cursor: Cursor = None,
 ) -> Page[EventView]:
     """List the events of all experiments in one order that never changes."""
-
-    def work(session: Session) -> dict[str, Any]:
-        rows, next_cursor = load_page(
-            session,
-            select(EventRow),
-            EventRow.cursor,
-            limit=limit,
-            after=number_cursor(cursor) or after,
-        )
-        return page_of(rows, next_cursor, view_event)
-
-    return Page[EventView](**context.store.read(work))
+    first = number_cursor(cursor) or after
+    rows, next_cursor = load_events_page(session, limit=limit, after=first)
+    return Page[EventView](items=[view_event(row) for row in rows], next_cursor=next_cursor)

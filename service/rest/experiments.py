@@ -5,8 +5,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from gonogo.contract.api import ExperimentView, Forecast, Submission
 from gonogo.contract.decision import Decision
@@ -16,28 +14,21 @@ from gonogo.contract.output import DryRun
 from gonogo.planning.checks import warnings_of
 from gonogo.planning.resolve import ResolvedPlan
 from service.context import Context
-from service.db.schema import DecisionRow, ExperimentRow
-from service.experiments.lifecycle import Deed, load_experiment
+from service.experiments.lifecycle import Deed
 from service.experiments.origins import Origin, load_origin
 from service.experiments.submission import build_dry_run, create_experiment, resolve_submission
 from service.experiments.takers import load_warnings
 from service.http.auth import Operator, Service, Viewer
 from service.http.deprecation import deprecation_headers
 from service.http.etag import ETAG_HEADER, IfNoneMatch, etag_of, is_same
-from service.http.idempotency import IdempotencyKey, answer_once
-from service.http.paging import (
-    Cursor,
-    Limit,
-    Page,
-    id_cursor,
-    load_page,
-    number_cursor,
-    page_of,
-)
+from service.http.idempotency import IdempotencyKey
+from service.http.paging import Cursor, Limit, Page, id_cursor, number_cursor
 from service.http.problems import LOCATION_HEADER, WireResponse, model_response
 from service.http.streams import Streams
+from service.http.transactions import Creation, Reading, Writing
+from service.queries.decisions import load_decisions_page
+from service.queries.experiments import load_experiment, load_experiments
 from service.views.experiments import (
-    select_experiments,
     view_experiment,
     view_experiments,
     view_new,
@@ -90,37 +81,31 @@ _LINKS = {
     },
 )
 def submit(
-    context: Service, caller: Operator, submission: Submitted, key: IdempotencyKey = None
+    context: Service,
+    write: Writing,
+    caller: Operator,
+    submission: Submitted,
+    key: IdempotencyKey = None,
 ) -> WireResponse:
     """Submit an experiment, or (`dry_run`, better: /experiments/preview) only resolve its plan."""
     resolved = resolve_submission(submission)
-    plan = resolved.parsed()
     origin = _origin(context, submission, resolved)
     if submission.dry_run:
         headers = deprecation_headers(DRY_RUN_SINCE, successor=PREVIEW)
         return WireResponse(_preview(context, resolved, origin), headers=headers)
-
-    def work(session: Session) -> dict[str, Any]:
-        deed = Deed(session=session, now=context.now(), actor=caller.actor)
-
-        def create() -> dict[str, Any]:
-            view = view_new(session, create_experiment(deed, submission, resolved, origin))
-            warnings = [*warnings_of(plan), *load_warnings(session, plan, deed.now)]
-            return view.model_copy(update={"warnings": warnings}).wire()
-
-        return answer_once(
-            session,
-            actor=caller.key_id,
-            route="POST /experiments",
-            key=key,
-            body=submission.model_dump(mode="json") if key is not None else None,
-            now=deed.now,
-            create=create,
-        )
-
-    answer = context.store.write(work)
+    creation = Creation(caller=caller, route="POST /experiments", key=key, body=submission)
+    answer = write.once(creation, _create, submission, resolved, origin)
     location = f"/api/v1/experiments/{answer['id']}"
     return WireResponse(answer, 201, headers={"Location": location})
+
+
+def _create(
+    deed: Deed, submission: Submission, resolved: ResolvedPlan, origin: Origin | None
+) -> dict[str, Any]:
+    plan = resolved.parsed()
+    view = view_new(deed.session, create_experiment(deed, submission, resolved, origin))
+    warnings = [*warnings_of(plan), *load_warnings(deed.session, plan, deed.now)]
+    return view.model_copy(update={"warnings": warnings}).wire()
 
 
 DRY_RUN_SINCE = date(2026, 12, 1)
@@ -150,25 +135,17 @@ def _preview(context: Context, resolved: ResolvedPlan, origin: Origin | None) ->
 
 @router.get("/experiments", operation_id="list_experiments", response_model=Page[ExperimentView])
 def list_experiments(
-    context: Service,
+    session: Reading,
     _: Viewer,
     state: ExperimentState | None = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:
     """List experiments, newest first."""
-    after_id = id_cursor(cursor, Kind.EXPERIMENT)
-
-    def work(session: Session) -> Page[ExperimentView]:
-        query = select_experiments()
-        if state is not None:
-            query = query.where(ExperimentRow.state == state.value)
-        rows, after = load_page(
-            session, query, ExperimentRow.id, limit=limit, after=after_id, newest_first=True
-        )
-        return Page(items=view_experiments(session, rows), next_cursor=after)
-
-    return model_response(context.store.read(work))
+    first = id_cursor(cursor, Kind.EXPERIMENT)
+    rows, after = load_experiments(session, limit=limit, after=first, state=state)
+    page = Page[ExperimentView](items=view_experiments(session, rows), next_cursor=after)
+    return model_response(page)
 
 
 @router.get(
@@ -181,20 +158,16 @@ def list_experiments(
     },
 )
 def show_experiment(
-    context: Service,
+    session: Reading,
     _: Viewer,
     experiment: str,
     response: Response,
     if_none_match: IfNoneMatch = None,
 ) -> ExperimentView | Response:
     """Show an experiment; its `ETag` goes into `If-Match` of approvals and overrides."""
-
-    def work(session: Session) -> tuple[str, ExperimentView]:
-        row = load_experiment(session, experiment)
-        view = view_experiment(session, row)
-        return etag_of(row, view), view
-
-    etag, view = context.store.read(work)
+    row = load_experiment(session, experiment)
+    view = view_experiment(session, row)
+    etag = etag_of(row, view)
     if is_same(etag, if_none_match):
         return Response(status_code=304, headers={"ETag": etag})
     response.headers["ETag"] = etag
@@ -207,29 +180,19 @@ def show_experiment(
     response_model=Page[Decision],
 )
 def list_decisions(
-    context: Service, _: Viewer, experiment: str, limit: Limit = 50, cursor: Cursor = None
+    session: Reading, _: Viewer, experiment: str, limit: Limit = 50, cursor: Cursor = None
 ) -> Response:
     """List the decisions of an experiment as they were recorded, oldest first."""
-
-    def work(session: Session) -> dict[str, Any]:
-        load_experiment(session, experiment)
-        query = select(DecisionRow).where(DecisionRow.experiment == experiment)
-        rows, after = load_page(
-            session, query, DecisionRow.seq, limit=limit, after=number_cursor(cursor)
-        )
-        return page_of(rows, after, view_decision)
-
-    return WireResponse(context.store.read(work))
+    load_experiment(session, experiment)
+    first = number_cursor(cursor)
+    rows, after = load_decisions_page(session, experiment, limit=limit, after=first)
+    return WireResponse({"items": [view_decision(row) for row in rows], "next_cursor": after})
 
 
 @router.get("/experiments/{experiment}/forecast", operation_id="show_forecast")
-def forecast(context: Service, _: Viewer, experiment: str) -> Forecast:
+def forecast(session: Reading, _: Viewer, experiment: str) -> Forecast:
     """Say how long the rest takes, and what that is computed from."""
-
-    def work(session: Session) -> Forecast:
-        return view_experiment(session, load_experiment(session, experiment)).forecast
-
-    return context.store.read(work)
+    return view_experiment(session, load_experiment(session, experiment)).forecast
 
 
 @router.get(

@@ -4,14 +4,17 @@ from collections.abc import Iterator
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from sqlalchemy import or_, select
-from sqlalchemy.orm import Session
 
 from gonogo.contract.api import FoundPage, FoundView
 from gonogo.contract.ids import Kind
-from service.db.schema import CampaignRow, DecisionRow, ExperimentRow, RunRow
-from service.http.auth import Service, Viewer
+from service.db.store import Session
+from service.http.auth import Viewer
+from service.http.transactions import Reading
 from service.instants import stamp
+from service.queries.campaigns import find_campaigns
+from service.queries.decisions import find_decisions
+from service.queries.experiments import find_experiments
+from service.queries.runs import find_runs
 
 router = APIRouter(tags=["overview"])
 FINDABLE = (Kind.EXPERIMENT, Kind.RUN, Kind.DECISION, Kind.CAMPAIGN)
@@ -23,7 +26,7 @@ Text = Annotated[
 
 @router.get("/find", operation_id="list_found")
 def find(
-    context: Service,
+    session: Reading,
     _: Viewer,
     text: Text = "",
     kind: Annotated[list[Kind] | None, Query(description="Only of these kinds.")] = None,
@@ -32,14 +35,12 @@ def find(
 ) -> FoundPage:
     """Find what a text may name: experiments and campaigns by name too, runs, decisions by id."""
     kinds = [each for each in FINDABLE if kind is None or each in kind]
-    found = context.store.read(
-        lambda session: [
-            *(_experiments(session, text, limit, begins) if Kind.EXPERIMENT in kinds else ()),
-            *(_runs(session, text, limit) if Kind.RUN in kinds else ()),
-            *(_decisions(session, text, limit) if Kind.DECISION in kinds else ()),
-            *(_campaigns(session, text, limit, begins) if Kind.CAMPAIGN in kinds else ()),
-        ]
-    )
+    found = [
+        *(_experiments(session, text, limit, begins) if Kind.EXPERIMENT in kinds else ()),
+        *(_runs(session, text, limit) if Kind.RUN in kinds else ()),
+        *(_decisions(session, text, limit) if Kind.DECISION in kinds else ()),
+        *(_campaigns(session, text, limit, begins) if Kind.CAMPAIGN in kinds else ()),
+    ]
     return FoundPage(items=sorted(found, key=lambda row: (row.at, row.id), reverse=True))
 
 
@@ -54,11 +55,8 @@ def _beginning(kind: Kind, text: str) -> str:
 
 
 def _experiments(session: Session, text: str, limit: int, begins: bool) -> Iterator[FoundView]:
-    by_id = ExperimentRow.id.startswith(_beginning(Kind.EXPERIMENT, text), autoescape=True)
-    named = ExperimentRow.name.startswith(text, autoescape=True)
-    by_name = named if begins else ExperimentRow.name == text
-    query = select(ExperimentRow).where(or_(by_id, by_name))
-    for row in session.scalars(query.order_by(ExperimentRow.id.desc()).limit(limit)):
+    beginning = _beginning(Kind.EXPERIMENT, text)
+    for row in find_experiments(session, beginning, text, begins=begins, limit=limit):
         yield FoundView(
             id=row.id,
             kind=Kind.EXPERIMENT,
@@ -71,11 +69,8 @@ def _experiments(session: Session, text: str, limit: int, begins: bool) -> Itera
 
 
 def _campaigns(session: Session, text: str, limit: int, begins: bool) -> Iterator[FoundView]:
-    by_id = CampaignRow.id.startswith(_beginning(Kind.CAMPAIGN, text), autoescape=True)
-    named = CampaignRow.name.startswith(text, autoescape=True)
-    by_name = named if begins else CampaignRow.name == text
-    query = select(CampaignRow).where(or_(by_id, by_name))
-    for row in session.scalars(query.order_by(CampaignRow.id.desc()).limit(limit)):
+    beginning = _beginning(Kind.CAMPAIGN, text)
+    for row in find_campaigns(session, beginning, text, begins=begins, limit=limit):
         yield FoundView(
             id=row.id,
             kind=Kind.CAMPAIGN,
@@ -87,14 +82,7 @@ def _campaigns(session: Session, text: str, limit: int, begins: bool) -> Iterato
 
 
 def _runs(session: Session, text: str, limit: int) -> Iterator[FoundView]:
-    query = (
-        select(RunRow, ExperimentRow.name)
-        .join(ExperimentRow, ExperimentRow.id == RunRow.experiment)
-        .where(RunRow.id.startswith(_beginning(Kind.RUN, text), autoescape=True))
-        .order_by(RunRow.id.desc())
-        .limit(limit)
-    )
-    for row, name in session.execute(query):
+    for row, name in find_runs(session, _beginning(Kind.RUN, text), limit=limit):
         yield FoundView(
             id=row.id,
             kind=Kind.RUN,
@@ -108,14 +96,7 @@ def _runs(session: Session, text: str, limit: int) -> Iterator[FoundView]:
 
 
 def _decisions(session: Session, text: str, limit: int) -> Iterator[FoundView]:
-    query = (
-        select(DecisionRow, ExperimentRow.name)
-        .join(ExperimentRow, ExperimentRow.id == DecisionRow.experiment)
-        .where(DecisionRow.id.startswith(_beginning(Kind.DECISION, text), autoescape=True))
-        .order_by(DecisionRow.id.desc())
-        .limit(limit)
-    )
-    for row, name in session.execute(query):
+    for row, name in find_decisions(session, _beginning(Kind.DECISION, text), limit=limit):
         yield FoundView(
             id=row.id,
             kind=Kind.DECISION,

@@ -19,6 +19,7 @@ from gonogo.planning.workloads.known import schema_documents
 from service.experiments.submission import resolve_submission
 from service.experiments.takers import load_warnings
 from service.http.auth import Service, Viewer
+from service.http.transactions import Reading
 
 router = APIRouter(tags=["plans"])
 
@@ -83,6 +84,7 @@ def show_plan(_: Viewer, name: str) -> dict[str, Any]:
 
 @router.post("/plans/validate", operation_id="validate_plan")
 def validate_plan(
+    session: Reading,
     context: Service,
     _: Viewer,
     submission: Annotated[Submission, Body(examples=[{"plan": "demo"}])],
@@ -90,7 +92,7 @@ def validate_plan(
     """Check a plan (a bundled one's name, or the plan itself) with its overrides."""
     resolved = resolve_submission(submission)
     plan = resolved.parsed()
-    waits = context.store.read(lambda session: load_warnings(session, plan, context.now()))
+    waits = load_warnings(session, plan, context.now())
     return ValidationView(
         plan=resolved.plan,
         digest=resolved.plan_digest(),

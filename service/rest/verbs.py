@@ -4,87 +4,81 @@ from http import HTTPStatus
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Response
-from sqlalchemy.orm import Session
 
 from gonogo.contract.api import ExperimentView, Override, VerbBody
 from gonogo.contract.decision import Decision
-from gonogo.contract.order import ResumePoint
+from gonogo.contract.lifecycle import PhaseState
 from gonogo.judge.ledger.recorded import record_of
 from service.context import Context
 from service.db.schema import ExperimentRow
-from service.experiments.course import load_resume_points
+from service.db.store import Session
 from service.experiments.decisions import save_decision
-from service.experiments.lifecycle import Deed, load_experiment, lock_experiment, phases_of
+from service.experiments.lifecycle import Deed, lock_experiment
 from service.experiments.overrides import override
-from service.experiments.verbs import VERBS
-from service.http.auth import Operator, Principal, Service
+from service.experiments.resume_points import load_resume_points
+from service.experiments.verbs import VERBS, Points
+from service.http.auth import Operator, Service
 from service.http.etag import ETAG_HEADER, IfMatch, check_if_match, etag_of
-from service.http.idempotency import IdempotencyKey, answer_once
+from service.http.idempotency import IdempotencyKey
 from service.http.problems import LOCATION_HEADER, WireResponse
+from service.http.transactions import Creation, Writing
+from service.queries.experiments import load_experiment, phases_of
 from service.views.experiments import view_experiment
 
 router = APIRouter(tags=["actions"])
+_BEGAN = (PhaseState.ACTIVE, PhaseState.PASSED, PhaseState.FAILED)
 _NEEDS_POINTS = ("resume", "promote", "takeover")
 Said = Annotated[VerbBody | None, Body()]
 
 
-def _perform(
-    verb: str,
-    context: Context,
-    caller: Principal,
-    experiment: str,
-    action: VerbBody | None,
-    if_match: str | None,
-    response: Response,
-) -> ExperimentView:
-    points = _resume_points(context, experiment) if verb in _NEEDS_POINTS else {}
-    reason = action.reason if action else ""
-
-    def work(session: Session) -> tuple[bool, str, ExperimentView]:
-        deed = Deed(session=session, now=context.now(), actor=caller.actor)
-        row = lock_experiment(deed, experiment)
-        check_if_match(row, if_match)
-        changed = VERBS[verb](deed, row, reason, points)
-        session.flush()
-        view = view_experiment(session, row)
-        return changed, etag_of(row, view), view
-
-    changed, etag, view = context.store.write(work)
-    response.status_code = 202 if changed else 200
-    response.headers["ETag"] = etag
-    return view
+def _do(
+    deed: Deed, verb: str, experiment: str, reason: str, points: Points, if_match: str | None
+) -> tuple[bool, str, ExperimentView]:
+    """Do what a verb says; return whether it changed anything, and what it came to."""
+    row = lock_experiment(deed, experiment)
+    check_if_match(row, if_match)
+    changed = VERBS[verb](deed, row, reason, points)
+    deed.session.flush()
+    view = view_experiment(deed.session, row)
+    return changed, etag_of(row, view), view
 
 
-def _resume_points(context: Context, experiment: str) -> dict[str, ResumePoint]:
-    """Return where the next run may go on from (verified outside the transaction)."""
+def _resume_points(context: Context, experiment: str) -> Points:
+    """Return where the next run may go on from.
 
-    def work(session: Session) -> dict[str, ResumePoint]:
+    Checkpoints are verified, which takes long: in a transaction of its own that ends before
+    anything is written.
+    """
+
+    def load(session: Session) -> Points:
         row = load_experiment(session, experiment)
         return load_resume_points(session, row, _phase_at(session, row))
 
-    return context.store.read(work)
+    return context.store.read(load)
 
 
 def _phase_at(session: Session, row: ExperimentRow) -> str | None:
     """Return the phase at which an experiment stands: the last one that began."""
-    began = [
-        phase.name
-        for phase in phases_of(session, row.id)
-        if phase.state in ("active", "passed", "failed")
-    ]
+    began = [phase.name for phase in phases_of(session, row.id) if phase.state in _BEGAN]
     return began[-1] if began else None
 
 
 def _add_verb(verb: str, summary: str) -> None:
     def perform(
         context: Service,
+        write: Writing,
         caller: Operator,
         experiment: str,
         response: Response,
         action: Said = None,
         if_match: IfMatch = None,
     ) -> ExperimentView:
-        return _perform(verb, context, caller, experiment, action, if_match, response)
+        points = _resume_points(context, experiment) if verb in _NEEDS_POINTS else {}
+        reason = action.reason if action else ""
+        changed, etag, view = write(caller.actor, _do, verb, experiment, reason, points, if_match)
+        response.status_code = 202 if changed else 200
+        response.headers["ETag"] = etag
+        return view
 
     perform.__doc__ = summary
     router.add_api_route(
@@ -136,6 +130,7 @@ for _verb, _summary in (
 )
 def post_decision(
     context: Service,
+    write: Writing,
     caller: Operator,
     experiment: str,
     said: Override,
@@ -145,26 +140,17 @@ def post_decision(
 ) -> Response:
     """Decide by hand: take a verdict, or (`condition`) waive a condition."""
     points = _resume_points(context, experiment)
-
-    def work(session: Session) -> dict[str, Any]:
-        deed = Deed(session=session, now=context.now(), actor=caller.actor)
-        row = lock_experiment(deed, experiment)
-
-        def create() -> dict[str, Any]:
-            check_if_match(row, if_match)
-            return dict(override(deed, row, said, points).document)
-
-        return answer_once(
-            session,
-            actor=caller.key_id,
-            route=f"POST /experiments/{experiment}/decisions",
-            key=key,
-            body=said.model_dump(mode="json"),
-            now=deed.now,
-            create=create,
-        )
-
-    recorded = record_of(context.store.write(work))
+    route = f"POST /experiments/{experiment}/decisions"
+    creation = Creation(caller=caller, route=route, key=key, body=said)
+    recorded = record_of(write.once(creation, _decide, experiment, said, points, if_match))
     save_decision(context.settings.decisions, recorded)
     location = {"Location": f"/api/v1/decisions/{recorded.id}"}
     return WireResponse(recorded.document, HTTPStatus.CREATED, location)
+
+
+def _decide(
+    deed: Deed, experiment: str, said: Override, points: Points, if_match: str | None
+) -> dict[str, Any]:
+    row = lock_experiment(deed, experiment)
+    check_if_match(row, if_match)
+    return dict(override(deed, row, said, points).document)

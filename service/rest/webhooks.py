@@ -6,22 +6,24 @@ from urllib.parse import urlsplit
 import httpx
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field, field_validator
-from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from gonogo.contract.api import AlertBody
-from gonogo.contract.errors import NotFound, Rejected
-from gonogo.contract.ids import Kind, is_id, new_id
+from gonogo.contract.errors import Rejected
+from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.wire import Instant, Submitted
 from service.alerts.message import TIMEOUT_S, Target, post_alert
 from service.alerts.reach import check_reach
+from service.alerts.subscriptions import rotate_secret, subscribe, unsubscribe
 from service.db.schema import WebhookRow
+from service.experiments.lifecycle import Deed
 from service.http.auth import Admin, Service
-from service.http.idempotency import IdempotencyKey, answer_once
-from service.http.paging import Cursor, Limit, Page, id_cursor, load_page, page_of
+from service.http.idempotency import IdempotencyKey
+from service.http.paging import Cursor, Limit, Page, id_cursor
 from service.http.problems import WireResponse
+from service.http.transactions import Creation, Reading, Writing
 from service.instants import stamp
-from service.webhook_secret import check_secret, new_secret
+from service.queries.alerts import load_webhook, load_webhooks
+from service.webhook_secret import check_secret
 
 router = APIRouter(tags=["overview"])
 
@@ -68,73 +70,40 @@ class WebhookView(BaseModel):
     "/webhooks", operation_id="create_webhook", status_code=201, response_model=WebhookView
 )
 def create_webhook(
-    context: Service, caller: Admin, body: WebhookBody, key: IdempotencyKey = None
+    write: Writing, caller: Admin, body: WebhookBody, key: IdempotencyKey = None
 ) -> WireResponse:
     """Subscribe a URL to alerts."""
     check_reach(body.url)  # here, in a thread: looking a name up may take long
+    creation = Creation(caller=caller, route="POST /webhooks", key=key, body=body)
+    return WireResponse(write.once(creation, _create, body), 201)
 
-    def work(session: Session) -> dict[str, Any]:
-        def create() -> dict[str, Any]:
-            secret = body.secret or new_secret()
-            row = WebhookRow(
-                id=new_id(Kind.WEBHOOK),
-                url=body.url,
-                secret=secret,
-                types=sorted(set(body.types)),
-                created_at=context.now(),
-            )
-            session.add(row)
-            return _webhook(row, secret).model_dump(mode="json")
 
-        return answer_once(
-            session,
-            actor=caller.key_id,
-            route="POST /webhooks",
-            key=key,
-            body=body.model_dump(mode="json"),
-            now=context.now(),
-            create=create,
-        )
-
-    return WireResponse(context.store.write(work), 201)
+def _create(deed: Deed, body: WebhookBody) -> dict[str, Any]:
+    row = subscribe(deed, body.url, body.types, body.secret)
+    return _webhook(row, row.secret).model_dump(mode="json")
 
 
 @router.get("/webhooks", operation_id="list_webhooks")
 def list_webhooks(
-    context: Service, _: Admin, limit: Limit = 100, cursor: Cursor = None
+    session: Reading, _: Admin, limit: Limit = 100, cursor: Cursor = None
 ) -> Page[WebhookView]:
     """List the subscriptions."""
-    after_id = id_cursor(cursor, Kind.WEBHOOK)
-
-    def work(session: Session) -> dict[str, Any]:
-        query = select(WebhookRow).where(WebhookRow.disabled_at.is_(None))
-        rows, after = load_page(session, query, WebhookRow.id, limit=limit, after=after_id)
-        return page_of(rows, after, _webhook)
-
-    return Page[WebhookView](**context.store.read(work))
+    rows, after = load_webhooks(session, limit=limit, after=id_cursor(cursor, Kind.WEBHOOK))
+    return Page[WebhookView](items=[_webhook(row) for row in rows], next_cursor=after)
 
 
 @router.delete("/webhooks/{webhook}", operation_id="delete_webhook", status_code=204)
-def delete_webhook(context: Service, _: Admin, webhook: str) -> Response:
+def delete_webhook(write: Writing, caller: Admin, webhook: str) -> Response:
     """End a subscription; alerts already queued for it are not sent any more."""
-
-    def work(session: Session) -> None:
-        _living(session, webhook).disabled_at = context.now()
-
-    context.store.write(work)
+    write(caller.actor, unsubscribe, webhook)
     return Response(status_code=204)
 
 
 @router.post("/webhooks/{webhook}/secret", operation_id="rotate_webhook_secret")
-def rotate_webhook_secret(context: Service, _: Admin, webhook: str) -> WebhookView:
+def rotate_webhook_secret(write: Writing, caller: Admin, webhook: str) -> WebhookView:
     """Give a subscription a new secret, shown once; from now on alerts are signed with it."""
-
-    def work(session: Session) -> WebhookView:
-        row = _living(session, webhook)
-        row.secret = new_secret()
-        return _webhook(row, row.secret)
-
-    return context.store.write(work)
+    row = write(caller.actor, rotate_secret, webhook)
+    return _webhook(row, row.secret)
 
 
 class TriedView(BaseModel):
@@ -147,7 +116,7 @@ class TriedView(BaseModel):
 @router.post("/webhooks/{webhook}/test", operation_id="test_webhook")
 def ping_webhook(context: Service, _: Admin, webhook: str) -> TriedView:
     """Send a subscription a signed `ping` now, once, and say what came of it."""
-    row = context.store.read(lambda session: _living(session, webhook))
+    row = context.store.read(lambda session: load_webhook(session, webhook))
     alert, now = new_id(Kind.ALERT), context.now()
     body = AlertBody.model_validate(
         {
@@ -160,13 +129,6 @@ def ping_webhook(context: Service, _: Admin, webhook: str) -> TriedView:
     with httpx.Client(timeout=TIMEOUT_S, trust_env=False) as client:
         answer = post_alert(client, target, alert, body, now)
     return TriedView(delivered=answer.error is None, error=answer.error)
-
-
-def _living(session: Session, webhook: str) -> WebhookRow:
-    row = session.get(WebhookRow, webhook) if is_id(webhook, Kind.WEBHOOK) else None
-    if row is None or row.disabled_at is not None:
-        raise NotFound(f"there is no webhook {webhook}")
-    return row
 
 
 def _webhook(row: WebhookRow, secret: str | None = None) -> WebhookView:

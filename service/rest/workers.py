@@ -1,15 +1,12 @@
 """The hosts that ever claimed a run."""
 
-from typing import Any
-
 from fastapi import APIRouter
-from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from gonogo.contract.api import WorkerView
-from service.db.schema import WorkerRow
 from service.http.auth import Service, Viewer
-from service.http.paging import Cursor, Limit, Page, load_page, page_of
+from service.http.paging import Cursor, Limit, Page
+from service.http.transactions import Reading
+from service.queries.workers import load_workers_page
 from service.views.news import view_worker
 
 router = APIRouter(tags=["overview"])
@@ -17,14 +14,9 @@ router = APIRouter(tags=["overview"])
 
 @router.get("/workers", operation_id="list_workers")
 def list_workers(
-    context: Service, _: Viewer, limit: Limit = 200, cursor: Cursor = None
+    session: Reading, context: Service, _: Viewer, limit: Limit = 200, cursor: Cursor = None
 ) -> Page[WorkerView]:
     """List the workers that ever claimed."""
-
-    def work(session: Session) -> dict[str, Any]:
-        rows, after = load_page(
-            session, select(WorkerRow), WorkerRow.name, limit=limit, after=cursor
-        )
-        return page_of(rows, after, lambda row: view_worker(row, context.now()))
-
-    return Page[WorkerView](**context.store.read(work))
+    rows, after = load_workers_page(session, limit=limit, after=cursor)
+    now = context.now()
+    return Page[WorkerView](items=[view_worker(row, now) for row in rows], next_cursor=after)

@@ -1,7 +1,6 @@
 """What is asked of a person, until when, and what may be answered? From the rows alone."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from gonogo.contract.decision import Condition
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
@@ -11,21 +10,22 @@ from gonogo.judge.gate.approval import (
     approval_condition,
     has_expired,
 )
+from service.db.documents import Awaited, AwaitedKind, StopKind
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
 
 
 def open_approval(experiment: ExperimentRow) -> Condition | None:
     """Return the approval that an experiment waits for, as the open condition that it is."""
-    awaited = experiment.awaiting or {}
-    if awaited.get("kind") != "approval" or not awaited.get("following"):
+    awaited = experiment.awaiting
+    if awaited is None or awaited.kind is not AwaitedKind.APPROVAL or not awaited.following:
         return None  # nothing, or an approval from before they were conditions
-    return approval_condition(awaited["phase"], awaited["following"])
+    return approval_condition(awaited.phase, awaited.following)
 
 
-def clock_of(awaited: Mapping[str, Any], now: float) -> tuple[ApprovalRule, ApprovalMeasure]:
+def clock_of(awaited: Awaited, now: float) -> tuple[ApprovalRule, ApprovalMeasure]:
     """Return how long an approval is waited for, and what the clock says at `now`, Unix seconds."""
-    measure = ApprovalMeasure(asked_at=awaited["asked_at"], at=round(now, 3))
-    return ApprovalRule(expires_s=awaited.get("expires_s")), measure
+    measure = ApprovalMeasure(asked_at=awaited.asked_at or 0.0, at=round(now, 3))
+    return ApprovalRule(expires_s=awaited.expires_s), measure
 
 
 def is_expired(experiment: ExperimentRow, now: float) -> bool:
@@ -37,10 +37,10 @@ def is_expired(experiment: ExperimentRow, now: float) -> bool:
 
 def expires_at(experiment: ExperimentRow) -> float | None:
     """Return when the awaited approval expires, Unix seconds; None: never, or none is awaited."""
-    awaited = experiment.awaiting or {}
-    if open_approval(experiment) is None or awaited.get("expires_s") is None:
+    awaited = experiment.awaiting
+    if awaited is None or open_approval(experiment) is None or awaited.expires_s is None:
         return None
-    return float(awaited["asked_at"]) + float(awaited["expires_s"])
+    return (awaited.asked_at or 0.0) + awaited.expires_s
 
 
 def is_owed(run: RunRow) -> bool:
@@ -69,11 +69,11 @@ def verbs_of(
     if state in (ExperimentState.QUEUED, ExperimentState.RUNNING):
         return ("halt", "cancel", *with_worker)
     if state == ExperimentState.STOPPING:
-        stop = (experiment.stop or {}).get("kind")
-        return (*(("cancel",) if stop == "halt" else ()), *with_worker)
+        halts = experiment.stop is not None and experiment.stop.kind is StopKind.HALT
+        return (*(("cancel",) if halts else ()), *with_worker)
     if state == ExperimentState.FINISHED:
         return ("override",)
-    if (experiment.awaiting or {}).get("kind") == "approval":
+    if experiment.awaiting is not None and experiment.awaiting.kind is AwaitedKind.APPROVAL:
         late = now is not None and is_expired(experiment, now)
         return (*(() if late else ("promote",)), "override", "cancel")
     is_open = any(phase.state == PhaseState.ACTIVE for phase in phases)

@@ -1,24 +1,15 @@
 """Why did a run not end in GO? Its findings, its end and its logs, as the decision quotes them."""
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
-
 from gonogo.contract.decision import Cause
-from gonogo.contract.finding import Finding
-from gonogo.contract.outcome import Outcome
 from gonogo.contract.records import ExitRecord
 from gonogo.judge.course.cause import TORCHRUN_LOG, describe_cause, last_line
 from gonogo.judge.gate.verdict import Judgement
-from service.db.schema import FindingRow, RunRow
+from service.db.schema import RunRow
+from service.db.store import Session
 from service.evidence.logs import load_log
+from service.queries.findings import load_findings
 
 TAIL_LINES = 60
-
-
-def load_findings(session: Session, run: str) -> list[Finding]:
-    """Return the findings of a run in their order."""
-    query = select(FindingRow.document).where(FindingRow.run == run).order_by(FindingRow.n)
-    return [Finding.model_validate_json(document) for document in session.scalars(query)]
 
 
 def load_cause(session: Session, run: RunRow, judgement: Judgement) -> Cause | None:
@@ -27,7 +18,7 @@ def load_cause(session: Session, run: RunRow, judgement: Judgement) -> Cause | N
     return describe_cause(
         judgement.verdict,
         load_findings(session, run.id),
-        Outcome.model_validate(run.outcome) if run.outcome else None,
+        run.outcome,
         judgement.criteria,
         diagnosis=judgement.diagnosis,
         exits=exits,

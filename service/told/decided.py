@@ -6,18 +6,16 @@ person said and what became of conditions is read from the documents, which are 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from gonogo.contract.api import OverrideView
-from gonogo.contract.decision import Cause, DecisionKind, Verdict
-from gonogo.contract.outcome import Outcome, OutcomeClass
+from gonogo.contract.decision import Cause, Decision, DecisionKind
+from gonogo.contract.outcome import OutcomeClass
 from gonogo.judge.course.by_hand import Said, overrides_of, said_of
 from gonogo.judge.course.cause import cause_of
 from gonogo.judge.ledger.recorded import parse_decision
-from service.db.schema import DecisionRow, RunRow
+from service.db.schema import RunRow
+from service.db.store import Session
+from service.queries.decisions import Outline, load_documents, load_outlines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,21 +41,9 @@ class Decided:
 
 def load_decided(session: Session, experiments: Sequence[str]) -> dict[str, Decided]:
     """Return what the decisions of each experiment come to."""
-    query = (
-        select(
-            DecisionRow.id,
-            DecisionRow.experiment,
-            DecisionRow.phase,
-            DecisionRow.kind,
-            DecisionRow.verdict,
-            DecisionRow.at,
-            DecisionRow.cause,
-        )
-        .where(DecisionRow.experiment.in_(experiments))
-        .order_by(DecisionRow.experiment, DecisionRow.seq)
-    )
-    rows = list(session.execute(query))
-    wholes = _load_wholes(session, [row.id for row in rows if row.kind != DecisionKind.AUTO])
+    rows = load_outlines(session, experiments)
+    by_hand = load_documents(session, [row.id for row in rows if row.kind != DecisionKind.AUTO])
+    wholes = {name: said_of(parse_decision(text).decision) for name, text in by_hand.items()}
     found: dict[str, Decided] = {name: Decided() for name in experiments}
     for name, one in found.items():
         own = [row for row in rows if row.experiment == name]
@@ -67,29 +53,26 @@ def load_decided(session: Session, experiments: Sequence[str]) -> dict[str, Deci
     return found
 
 
-def _load_wholes(session: Session, decisions: Sequence[str]) -> dict[str, Said]:
-    query = select(DecisionRow.id, DecisionRow.document).where(DecisionRow.id.in_(decisions))
-    if not decisions:
-        return {}
-    return {name: said_of(parse_decision(text).decision) for name, text in session.execute(query)}
+def last_judged(decisions: Sequence[Decision], run: str) -> Decision | None:
+    """Return the last decision about a run that looked at criteria, if there is one."""
+    return next((row for row in reversed(decisions) if row.run == run and row.criteria), None)
 
 
-def _light(row: Any) -> Said:
+def _light(row: Outline) -> Said:
     return Said(
         id=row.id,
-        kind=DecisionKind(row.kind),
+        kind=row.kind,
         phase=row.phase,
-        verdict=Verdict(row.verdict) if row.verdict else None,
+        verdict=row.verdict,
     )
 
 
-def _judged(rows: Sequence[Any]) -> list[Judged]:
+def _judged(rows: Sequence[Outline]) -> list[Judged]:
     last: dict[str, Judged] = {}
     for row in rows:
         if row.kind == DecisionKind.AUTO and row.phase is not None:
             last.pop(row.phase, None)
-            cause = Cause.model_validate(row.cause) if row.cause else None
-            last[row.phase] = Judged(phase=row.phase, decision=row.id, at=row.at, cause=cause)
+            last[row.phase] = Judged(phase=row.phase, decision=row.id, at=row.at, cause=row.cause)
     return list(last.values())
 
 
@@ -103,8 +86,8 @@ def standing_cause(decided: Decided, runs: Sequence[RunRow]) -> Cause | None:
     latest = max((row.at for row in decided.judged), default=float("-inf"))
     ended = [run for run in runs if run.outcome and (run.ended_at or 0.0) > latest]
     if ended and runs[-1].phase == ended[-1].phase:
-        outcome = Outcome.model_validate(ended[-1].outcome)
-        if outcome.klass is not OutcomeClass.SUCCESS:
+        outcome = ended[-1].outcome
+        if outcome is not None and outcome.klass is not OutcomeClass.SUCCESS:
             return Cause(text=f"{ended[-1].phase}: {cause_of([], outcome, [])}")
     if not bad or bad[-1].cause is None:
         return None

@@ -1,45 +1,25 @@
 """How does an experiment look from outside? With phases, conditions, forecast, next steps."""
 
 from collections.abc import Iterable
-from typing import Any
 
-from sqlalchemy import Select, select
-from sqlalchemy.orm import Session, defer
-
-from gonogo.contract.api import CampaignPlace, ExperimentView, Forecast, OriginView, PhaseView
+from gonogo.contract.api import CampaignPlace, ExperimentView, Forecast, PhaseView
 from gonogo.contract.decision import Condition, Verdict
 from gonogo.contract.lifecycle import ExperimentState, RunState
-from gonogo.contract.order import ResumePoint
-from gonogo.contract.outcome import Outcome
 from gonogo.judge.course.summary import phases_never_ran, summarise
 from gonogo.planning.programs import worker_settings
 from service.db.schema import ConditionRow, ExperimentRow, PhaseRow, RunRow
+from service.db.store import Session
 from service.experiments.checkpoints import host_of, host_of_origin
 from service.experiments.course import resolved_of
 from service.experiments.forecasts import load_forecast
 from service.experiments.submission import Created
 from service.experiments.takers import load_taker
 from service.instants import instant, stamp
+from service.queries.experiments import load_condition_rows, load_phases, load_seen_runs
 from service.told.awaited import expires_at, is_owed, open_approval
 from service.told.beginnings import GOING_ON, NO_CHECKPOINT
 from service.told.decided import Decided, load_decided, standing_cause
 from service.views.next_steps import next_steps, place_of
-
-_UNSEEN = (
-    RunRow.order,
-    RunRow.preflight,
-    RunRow.model,
-    RunRow.exit,
-    RunRow.promised,
-    RunRow.sizes,
-    RunRow.change,
-)
-"""Documents of a run that are large and of which an experiment's view says nothing."""
-
-
-def select_experiments() -> "Select[ExperimentRow]":
-    """Return the query of a list: without the frozen plans, which are large."""
-    return select(ExperimentRow).options(defer(ExperimentRow.resolved))
 
 
 def view_experiment(session: Session, row: ExperimentRow) -> ExperimentView:
@@ -64,24 +44,9 @@ def view_experiments(
     """
     rows = list(rows)
     ids = [row.id for row in rows]
-    phases = _grouped(
-        session.scalars(
-            select(PhaseRow).where(PhaseRow.experiment.in_(ids)).order_by(PhaseRow.position)
-        )
-    )
-    runs = _grouped(
-        session.scalars(
-            select(RunRow)
-            .where(RunRow.experiment.in_(ids))
-            .order_by(RunRow.created_at, RunRow.id)
-            .options(*map(defer, _UNSEEN))
-        )
-    )
-    conditions = _grouped(
-        session.scalars(
-            select(ConditionRow).where(ConditionRow.experiment.in_(ids)).order_by(ConditionRow.n)
-        )
-    )
+    phases = load_phases(session, ids)
+    runs = load_seen_runs(session, ids)
+    conditions = load_condition_rows(session, ids)
     decided = load_decided(session, ids)
     return [
         _view_one(
@@ -95,13 +60,6 @@ def view_experiments(
         )
         for row in rows
     ]
-
-
-def _grouped(rows: Iterable[Any]) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
-    for row in rows:
-        found.setdefault(row.experiment, []).append(row)
-    return found
 
 
 def _view_one(
@@ -118,19 +76,17 @@ def _view_one(
     shown = [_view_phase(phase, runs) for phase in phases]
     asked = open_approval(row)
     hanging = [*map(view_condition, conditions), *([asked] if asked else [])]
-    verdict = Verdict(row.verdict) if row.verdict else None
-    origin = OriginView.model_validate(row.origin) if row.origin else None
-    passed = verdict is Verdict.GO and not decided.overrides
+    passed = row.verdict is Verdict.GO and not decided.overrides
     cause = None if passed else standing_cause(decided, runs)
     taker, settings = _offer(session, row, runs) if whole else (None, {})
     return ExperimentView(
         id=row.id,
         name=row.name,
         plan=row.plan,
-        state=ExperimentState(row.state),
-        outcome=Outcome.model_validate(row.outcome) if row.outcome else None,
-        verdict=verdict,
-        origin=origin,
+        state=row.state,
+        outcome=row.outcome,
+        verdict=row.verdict,
+        origin=row.origin,
         campaign=place_in_campaign(row),
         phases=shown,
         conditions=hanging,
@@ -145,7 +101,9 @@ def _view_one(
         overrides=decided.overrides,
         never_ran=phases_never_ran(shown) if over else [],
         cause=cause,
-        summary=summarise(verdict, shown, hanging, decided.overrides, finished=over, origin=origin),
+        summary=summarise(
+            row.verdict, shown, hanging, decided.overrides, finished=over, origin=row.origin
+        ),
         next=next_steps(place_of(row, phases, runs, hanging, cause, decided.last, taker, settings)),
     )
 
@@ -197,9 +155,9 @@ def _where(row: ExperimentRow, queued: RunRow, runs: list[RunRow]) -> str:
     """Say from where a queued run goes on: the host of its checkpoint, or that it has none."""
     if queued.resume_from is None:
         return NO_CHECKPOINT if queued.reason in GOING_ON else ""
-    point = ResumePoint.model_validate(queued.resume_from)
-    host = host_of(point, runs) or host_of_origin(row)
-    return "" if host is None else f", which goes on from step {point.step} on {host}"
+    host = host_of(queued.resume_from, runs) or host_of_origin(row)
+    step = queued.resume_from.step
+    return "" if host is None else f", which goes on from step {step} on {host}"
 
 
 def _offer(
@@ -216,7 +174,7 @@ def _offer(
 def _waiting_for(row: ExperimentRow, runs: list[RunRow], taker: str | None) -> str | None:
     """Say what keeps an experiment from going on, if it is not working."""
     if row.awaiting:
-        return str(row.awaiting["text"])
+        return row.awaiting.text
     queued = next((run for run in runs if run.state == RunState.QUEUED), None)
     if queued is not None:
         allowing = "" if row.needs is None else f"that has {row.needs}, and "

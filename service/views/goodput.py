@@ -6,10 +6,6 @@ The clock is the service's own but for the seconds that a rank told by its own m
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import func, or_, select
-from sqlalchemy.orm import Session, defer, load_only
-
-from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.goodput import (
     ExperimentGoodput,
     FleetGoodput,
@@ -19,29 +15,30 @@ from gonogo.contract.goodput import (
 )
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.goodput.account import RunTimes, Seconds, account_experiment, account_run
-from service.db.schema import AccountRow, ExperimentRow, FindingRow, RunRow
-from service.evidence.accounts import Reading, load_reading
+from service.db.schema import AccountRow, ExperimentRow, RunRow
+from service.db.store import Session
+from service.evidence.accounts import Fold, load_fold
+from service.queries.accounts import (
+    COLUMNS,
+    load_accounts_in,
+    load_taken,
+    load_timed_runs,
+    sum_accounts,
+)
+from service.queries.findings import load_halts
 
 FLEET_HOURS = 24.0
 """How long ago a run may have ended that counts to the fleet's time, unless asked otherwise."""
-COLUMNS = {part: getattr(AccountRow, f"{part.value}_s") for part in Part}
 _UNSEEN = frozenset(
     {
-        OutcomeCode.KEEPER_LOST.value,
-        OutcomeCode.WORKER_LOST.value,
-        OutcomeCode.NODE_LOST.value,
-        OutcomeCode.ISOLATED.value,
-        OutcomeCode.SUPERSEDED.value,
+        OutcomeCode.KEEPER_LOST,
+        OutcomeCode.WORKER_LOST,
+        OutcomeCode.NODE_LOST,
+        OutcomeCode.ISOLATED,
+        OutcomeCode.SUPERSEDED,
     }
 )
 """Ends after which nobody can say what the run did since its last line."""
-
-_ASKED = (
-    *(RunRow.id, RunRow.experiment, RunRow.phase, RunRow.attempt, RunRow.state, RunRow.judged),
-    *(RunRow.gpus, RunRow.resume_from, RunRow.outcome),
-    *(RunRow.created_at, RunRow.claimed_at, RunRow.ended_at),
-)
-"""What is asked of a run; its documents are large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +47,7 @@ class RunAccount:
 
     row: RunRow
     opened_at: float
-    reading: Reading
+    fold: Fold
     seconds: Seconds
 
     def ended_at(self, now: float) -> float:
@@ -66,37 +63,31 @@ def load_accounts(session: Session, experiment: str, now: float) -> list[RunAcco
         experiment: which one.
         now: Unix seconds.
     """
-    query = select(RunRow).where(RunRow.experiment == experiment).options(load_only(*_ASKED))
-    runs = list(session.scalars(query.order_by(RunRow.created_at, RunRow.attempt)))
-    taken = select(AccountRow).where(AccountRow.run.in_([run.id for run in runs]))
-    stored = {row.run: row for row in session.scalars(taken)}
+    runs = load_timed_runs(session, experiment)
+    stored = load_taken(session, [run.id for run in runs])
     found = _load_found(session, runs)
     accounts: list[RunAccount] = []
     before = 0.0
     for run in runs:
         opened_at = max(run.created_at, before)
-        reading = load_reading(session, run.id, stored.get(run.id))
+        fold = load_fold(session, run.id, stored.get(run.id))
         times = _times(run, runs, opened_at, found.get(run.id))
-        seconds = account_run(times, reading.told, now)
-        accounts.append(RunAccount(row=run, opened_at=opened_at, reading=reading, seconds=seconds))
+        seconds = account_run(times, fold.told, now)
+        accounts.append(RunAccount(row=run, opened_at=opened_at, fold=fold, seconds=seconds))
         before = max(before, now if run.ended_at is None else run.ended_at)
     return accounts
 
 
 def _load_found(session: Session, runs: Iterable[RunRow]) -> dict[str, float]:
     """Return run → when the first finding was made that halts it."""
-    query = select(FindingRow.run, FindingRow.document).where(
-        FindingRow.run.in_([run.id for run in runs]), FindingRow.severity == Severity.HALT.value
-    )
     found: dict[str, float] = {}
-    for run, document in session.execute(query):
-        at = Finding.model_validate_json(document).at
-        found[run] = min(at, found.get(run, at))
+    for run, finding in load_halts(session, [run.id for run in runs]):
+        found[run] = min(finding.at, found.get(run, finding.at))
     return found
 
 
 def _times(run: RunRow, runs: Sequence[RunRow], opened: float, found: float | None) -> RunTimes:
-    code = (run.outcome or {}).get("code")
+    code = run.outcome.code if run.outcome is not None else None
     later = [row for row in runs if row.phase == run.phase and row.attempt > run.attempt]
     return RunTimes(
         opened_at=opened,
@@ -104,9 +95,9 @@ def _times(run: RunRow, runs: Sequence[RunRow], opened: float, found: float | No
         ended_at=run.ended_at,
         found_at=found,
         again=run.attempt > 1,
-        completed=code == OutcomeCode.COMPLETED.value,
+        completed=code is OutcomeCode.COMPLETED,
         unseen_end=code in _UNSEEN,
-        resumed_steps=tuple(int((row.resume_from or {}).get("step") or 0) for row in later),
+        resumed_steps=tuple(row.resume_from.step if row.resume_from else 0 for row in later),
     )
 
 
@@ -134,19 +125,13 @@ def load_fleet_goodput(session: Session, now: float, hours: float) -> FleetGoodp
         now: Unix seconds.
         hours: how long ago a run may have ended.
     """
-    sums = [func.sum(column * AccountRow.devices) for column in COLUMNS.values()]
-    late = or_(RunRow.ended_at.is_(None), RunRow.ended_at >= now - hours * 3600.0)
-    query = select(func.count(), *sums).join(RunRow, RunRow.id == AccountRow.run).where(late)
-    count, *found = session.execute(query).one()
-    seconds = {part: float(value or 0.0) for part, value in zip(COLUMNS, found, strict=True)}
+    count, seconds = sum_accounts(session, now - hours * 3600.0)
     return FleetGoodput(hours=hours, runs=count, **dict(goodput_of(seconds)))
 
 
 def load_run_ratios(session: Session, states: Iterable[str]) -> Iterator[tuple[str, float]]:
     """Yield the effective training time of runs in these states of which an account was taken."""
-    query = select(AccountRow).join(RunRow, RunRow.id == AccountRow.run)
-    query = query.where(RunRow.state.in_(list(states))).options(defer(AccountRow.told))
-    for row in session.scalars(query.order_by(AccountRow.run)):
+    for row in load_accounts_in(session, list(states)):
         ratio = stored_goodput(row).ratio
         if ratio is not None:
             yield row.run, ratio

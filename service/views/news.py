@@ -39,22 +39,22 @@ def view_worker(row: WorkerRow, now: float) -> WorkerView:
         id=row.name,
         host=row.host,
         state=state,
-        version=claim["version"],
-        labels=claim["labels"],
-        profiles=claim["profiles"],
-        devices=claim["devices"],
-        free=claim["free"],
-        active=claim["active"],
-        allow=claim.get("allow", []),
-        allow_env=claim.get("allow_env", []),
-        metrics_url=claim["metrics_url"],
+        version=claim.version,
+        labels=claim.labels,
+        profiles=claim.profiles,
+        devices=claim.devices,
+        free=claim.free,
+        active=claim.active,
+        allow=claim.allow,
+        allow_env=claim.allow_env,
+        metrics_url=claim.metrics_url,
         last_seen_at=stamp(row.seen_at),
     )
 
 
 def view_alert(row: AlertRow, deliveries: list[DeliveryRow], url: str) -> AlertView:
     """Return an alert with the state of its deliveries."""
-    states = {DeliveryState(delivery.state) for delivery in deliveries}
+    states = {delivery.state for delivery in deliveries}
     state = DeliveryState.UNSUBSCRIBED if row.spread else DeliveryState.PENDING
     if deliveries:
         worst = (DeliveryState.PENDING, DeliveryState.FAILED, DeliveryState.DELIVERED)
@@ -71,7 +71,7 @@ def view_alert(row: AlertRow, deliveries: list[DeliveryRow], url: str) -> AlertV
         deliveries=[
             DeliveryView(
                 webhook=delivery.webhook,
-                state=DeliveryState(delivery.state),
+                state=delivery.state,
                 attempts=delivery.attempts,
                 delivered_at=instant(delivery.delivered_at),
                 error=delivery.error,

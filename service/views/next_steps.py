@@ -73,13 +73,13 @@ def place_of(
         taker: the worker that takes its queued run, where that is known.
         settings: with which a worker takes it, where none is known that does.
     """
-    phase = (experiment.awaiting or {}).get("phase")
+    phase = experiment.awaiting.phase if experiment.awaiting is not None else None
     names = [row.name for row in phases]
     after = names[names.index(phase) + 1 :] if phase in names else []
     queued = any(run.state == RunState.QUEUED for run in runs)
     return Place(
         experiment=experiment.id,
-        state=ExperimentState(experiment.state),
+        state=experiment.state,
         verbs=verbs_of(experiment, phases, runs),
         phase=phase,
         following=after[0] if after else None,

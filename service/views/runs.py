@@ -4,12 +4,12 @@ import json
 from typing import Any
 
 from gonogo.contract.api import RunView
-from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Identity
-from gonogo.contract.order import ResumePoint
-from gonogo.contract.outcome import Outcome
-from service.db.schema import DecisionRow, FindingRow, ProgressRow, RunRow
+from service.db.schema import DecisionRow, ProgressRow, RunRow
+from service.db.store import Session
 from service.instants import instant, stamp
+from service.queries.experiments import load_phase
+from service.queries.runs import load_progress
 
 
 def view_run(row: RunRow, progress: ProgressRow) -> RunView:
@@ -25,13 +25,13 @@ def view_run(row: RunRow, progress: ProgressRow) -> RunView:
         state=row.state,
         suspect=row.suspect,
         lost=row.lost,
-        outcome=Outcome.model_validate(row.outcome) if row.outcome else None,
+        outcome=row.outcome,
         verdict=row.verdict,
         worker=row.worker,
         step=progress.step,
         steps=steps,
         init_from=(row.order or {}).get("init_from"),
-        resume_from=ResumePoint.model_validate(row.resume_from) if row.resume_from else None,
+        resume_from=row.resume_from,
         loss=float(progress.loss) if progress.loss is not None else None,
         toks_per_s=progress.toks_per_s,
         last_heartbeat_at=instant(progress.heartbeat_at),
@@ -44,12 +44,16 @@ def view_run(row: RunRow, progress: ProgressRow) -> RunView:
     )
 
 
+def load_run_view(session: Session, row: RunRow) -> RunView:
+    """Return a run as it stands; one without an order has the steps of its phase."""
+    view = view_run(row, load_progress(session, row.id))
+    if view.steps:
+        return view
+    steps = load_phase(session, row.experiment, row.phase).steps
+    return view.model_copy(update={"steps": steps})
+
+
 def view_decision(row: DecisionRow) -> dict[str, Any]:
     """Return a decision's document as it was recorded, so that its digests hold anywhere."""
     found: dict[str, Any] = json.loads(row.document)
     return found
-
-
-def view_finding(row: FindingRow) -> Finding:
-    """Return a finding as it was recorded."""
-    return Finding.model_validate_json(row.document)

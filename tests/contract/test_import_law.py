@@ -58,7 +58,7 @@ def lawful_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for adapter, library in ADAPTERS.items():
         (tree / "gonogo" / "trainer" / f"{adapter}.py").write_text(f"import {library}\n")
     (tree / "nsa" / "attention" / "hf.py").write_text("import transformers\n")
-    for name in ("directory", "comparing", "catalogue"):
+    for name in ("directory", "comparing", "catalogue", "metric_catalogue"):
         (tree / "gonogo" / "judge" / f"{name}.py").write_text("")
     return tree
 
@@ -89,6 +89,10 @@ FORBIDDEN = (
     ("service/db", "import service.experiments"),
     ("service/experiments", "import service.http"),
     ("service/evidence", "import service.rest"),
+    ("service/queries", "import service.evidence"),
+    ("service/rest", "import sqlalchemy"),
+    ("service/report", "import sqlalchemy"),
+    ("service/pages", "import sqlalchemy"),
     ("gonogo/supervise/keeper", "import pydantic"),
     ("gonogo/supervise/keeper", "import gonogo.contract"),
     ("gonogo/supervise/launch", "import gonogo.rundir"),

@@ -13,7 +13,7 @@ from gonogo.contract.plan import Plan
 from gonogo.planning.source import bundled_plan, parse_plan
 from service.agent.fitting import Offer
 from service.db.schema import ExperimentRow, RunRow, WorkerRow
-from service.experiments.lifecycle import load_experiment
+from service.queries.experiments import load_experiment
 from tests.service.conftest import Plane
 from tests.service.fake_run import save_checkpoint
 from tests.service.fake_worker import beats, config_digest_holds
@@ -371,5 +371,5 @@ def test_a_run_of_which_no_order_can_be_made_ends_and_hides_no_other(
         lambda session: list(session.scalars(select(RunRow).where(RunRow.experiment == first)))
     )
     assert run.outcome is not None
-    assert (run.state, run.outcome["code"]) == ("ended", "start_failed")
-    assert "no order can be made" in run.outcome["text"]
+    assert (run.state, run.outcome.code) == ("ended", "start_failed")
+    assert "no order can be made" in run.outcome.text

@@ -18,9 +18,9 @@ from service.db.schema import PieceRow, RunRow
 from service.db.store import Store, build_engine
 from service.evidence.files import heartbeat_name, load_bytes
 from service.evidence.heartbeats import load_heartbeats
-from service.experiments.lifecycle import load_run
 from service.judging.ended import find_unjudged
 from service.judging.materialise import save_run
+from service.queries.runs import load_run
 from tests.service.conftest import Plane
 from tests.service.fake_worker import FakeWorker, beats, coded, size_of
 from tests.service.report.views import order_of

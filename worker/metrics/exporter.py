@@ -7,7 +7,6 @@ Each watcher says what it knows in `.metrics.json`, whose schema stands in
 """
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from gonogo.supervise.watcher.metrics_file import STEP_BUCKETS_S, Snapshot, load_metrics
+from gonogo.supervise.watcher.metrics_file import Snapshot, load_metrics
 from worker.host.inventory import Inventory
 from worker.host.slots import Slots
 from worker.settings import Settings
@@ -114,14 +113,9 @@ def _step_family(runs: dict[str, Snapshot]) -> Metric:
     family = HistogramMetricFamily(
         "gonogo_rank_step_duration_seconds", "Duration of training steps.", labels=["run"]
     )
-    bounds = (*STEP_BUCKETS_S, math.inf)
     for run, snapshot in runs.items():
-        counts = snapshot.step_s.counts
-        if len(counts) != len(bounds):
-            continue
-        cumulated = [sum(counts[: index + 1]) for index in range(len(counts))]
-        names = ["+Inf" if bound == math.inf else str(bound) for bound in bounds]
-        family.add_metric([run], list(zip(names, cumulated, strict=True)), snapshot.step_s.sum)
+        if snapshot.step_s is not None and snapshot.step_s.fits:
+            family.add_metric([run], snapshot.step_s.cumulated(), snapshot.step_s.sum)
     return family
 
 

@@ -20,29 +20,19 @@ from gonogo.contract.agent import (
     Command,
     CommandKind,
     FindingsReport,
-    LogTelemetry,
-    RankTelemetry,
     StateReport,
-    StreamTelemetry,
     Telemetry,
     TelemetryAck,
 )
 from gonogo.contract.errors import Conflict, GonogoError, Rejected, StaleToken, Unavailable
-from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, complete_bytes, save_json
 from worker.backoff import Backoff
 from worker.client import ControlPlane
 from worker.shipping.acknowledged import Reported, load_reported
 from worker.shipping.evidence import build_evidence, pending_evidence
-from worker.shipping.parts import (
-    build_log_part,
-    build_rank_part,
-    build_stream_parts,
-    log_names,
-    stream_sizes,
-    unsent_bytes,
-)
+from worker.shipping.growing import GrowingFiles, brings
+from worker.shipping.parts import stream_sizes
 from worker.shipping.records import SmallRecord, load_small_records
 from worker.shipping.reports import (
     build_end,
@@ -52,8 +42,6 @@ from worker.shipping.reports import (
     load_findings,
 )
 
-MAX_BATCH_BYTES = 2 * 2**20
-"""Heartbeat bytes in one message."""
 STALE_AGAIN_S = 5.0
 """How much later the control plane must say again that a token is stale."""
 STALE_PAUSE_S = 1.0
@@ -92,21 +80,20 @@ class Shipper:
         self._run = run_id
         self._token = token
         self._client = client
-        self._acked: dict[int, int] = {}
-        self._log_acked: dict[str, int] = {}
-        self._file_acked: dict[str, int] = {}
+        self._growing = GrowingFiles(run_dir, token)
         self._recorded: dict[str, str] = {}
-        self._asked = False
         self._reported: Reported = load_reported(run_dir.path)
         self._outage = OUTAGE
         self._not_before = float("-inf")
         self._last_call = float("-inf")
-        self._line_bytes = 300.0
         self.fenced = False
         """Whether the control plane called the token stale, twice and `STALE_AGAIN_S` apart: a
         newer attempt owns the run."""
-        self.backlog_lines = 0
+
+    @property
+    def backlog_lines(self) -> int:
         """About how many complete lines have not been acknowledged."""
+        return self._growing.backlog_lines
 
     def ship(self, now_mono: float, *, suspect: bool = False) -> TelemetryAck | None:
         """Send what is new, in at most a few calls; return the control plane's last answer.
@@ -167,11 +154,11 @@ class Shipper:
         self._tolerate("state_refused", self._send_states)
         ack = None
         for _ in range(MAX_ROUNDS):
-            telemetry = self._build_telemetry(suspect)
-            asked, fresh = self._asked, _brings(telemetry)
+            telemetry = self._growing.build_message(suspect=suspect)
+            asked, fresh = self._growing.asked, brings(telemetry)
             if asked and not fresh and now_mono - self._last_call < RENEW_S:
                 break
-            ack = self._send_telemetry(telemetry)
+            ack, _ = self._send_telemetry(telemetry)
             self._last_call = now_mono
             if asked and not fresh:
                 break
@@ -197,14 +184,13 @@ class Shipper:
     def _finish(self, exit_record: ExitRecord, deadline: float) -> bool:
         """Send everything, then the end; False where the time is up before."""
         for _ in range(FINISH_ROUNDS):
-            telemetry = self._build_telemetry(suspect=False)
-            if self._asked and not _brings(telemetry):
+            telemetry = self._growing.build_message(suspect=False)
+            if self._growing.asked and not brings(telemetry):
                 break
-            before = self._offsets()
-            self._send_telemetry(telemetry)
-            if before == self._offsets():
+            _, moved = self._send_telemetry(telemetry)
+            if not moved:
                 raise Unavailable("the control plane acknowledges nothing new")
-            if _brings(telemetry) and time.monotonic() > deadline:
+            if brings(telemetry) and time.monotonic() > deadline:
                 return False  # something was sent, however slow the control plane is
         self._send_findings()
         self._send_states()
@@ -221,10 +207,6 @@ class Shipper:
         )
         self._once(end)
         return True
-
-    def _offsets(self) -> tuple[object, ...]:
-        """Return all that the control plane has said it has."""
-        return self._asked, dict(self._acked), dict(self._log_acked), dict(self._file_acked)
 
     def _send_records(self) -> dict[str, str]:
         """Upload the small records; returns path → digest of those that were taken."""
@@ -249,54 +231,15 @@ class Shipper:
             return
         self._recorded[record.path] = record.sha256
 
-    def _build_telemetry(self, suspect: bool) -> Telemetry:
-        """Return the next part of every file; empty until the offsets are known."""
-        ranks: list[RankTelemetry] = []
-        logs: list[LogTelemetry] = []
-        files: list[StreamTelemetry] = []
-        if self._asked:
-            ranks = self._rank_parts()
-            logs = self._log_parts()
-            files = build_stream_parts(self._dir, self._file_acked)
-        return Telemetry(
-            token=self._token,
-            ranks=ranks,
-            logs=logs,
-            files=files,
-            suspect=suspect,
-            backlog_lines=self._count_backlog(),
-        )
-
-    def _rank_parts(self) -> list[RankTelemetry]:
-        ranks = self._dir.ranks()
-        share = max(MAX_LINE_BYTES, MAX_BATCH_BYTES // max(1, len(ranks)))
-        found = [
-            build_rank_part(self._dir, rank, self._acked.get(rank, 0), share) for rank in ranks
-        ]
-        return [part for part in found if part is not None]
-
-    def _log_parts(self) -> list[LogTelemetry]:
-        found = [
-            build_log_part(self._dir, name, self._log_acked.get(name, 0))
-            for name in log_names(self._dir)
-        ]
-        return [part for part in found if part is not None]
-
-    def _send_telemetry(self, telemetry: Telemetry) -> TelemetryAck:
-        """Send one message and take over what the control plane says it has."""
+    def _send_telemetry(self, telemetry: Telemetry) -> tuple[TelemetryAck, bool]:
+        """Send one message; return the answer, and whether more is acknowledged than before."""
         ack = self._client.post_telemetry(self._run, telemetry)
         self._called_stale.pop(self._run, None)
-        for part in telemetry.ranks:
-            self._line_bytes = max(1.0, (part.end - part.start) / max(1, len(part.lines)))
-        self._asked = True
-        self._acked = {int(rank): offset for rank, offset in ack.acked.items()}
-        self._log_acked = dict(ack.logs)
-        self._file_acked = dict(ack.files)
+        moved = self._growing.take_over(telemetry, ack)
         if self._reported.stepped_at is None and (at := first_step_at(telemetry)) is not None:
             self._reported.stepped_at = at
             self._save()
-        self.backlog_lines = self._count_backlog()
-        return ack
+        return ack, moved
 
     def _send_states(self) -> None:
         """Report the events that are due, in the lifecycle's order."""
@@ -345,9 +288,6 @@ class Shipper:
             self._reported.evidence[item.path] = item.bytes
             self._save()
 
-    def _count_backlog(self) -> int:
-        return round(unsent_bytes(self._dir, self._acked) / self._line_bytes)
-
     def _back_off(self, now_mono: float, error: Exception) -> None:
         if self._outage.failures == 0:
             _log.warning("telemetry waits: %s", error, extra={"action": "telemetry_waits"})
@@ -376,11 +316,6 @@ class Shipper:
 
     def _save(self) -> None:
         self._reported.save(self._dir.path)
-
-
-def _brings(telemetry: Telemetry) -> bool:
-    """Say whether a message brings anything but a sign of life."""
-    return bool(telemetry.ranks or telemetry.logs or telemetry.files)
 
 
 def _superseded() -> TelemetryAck:

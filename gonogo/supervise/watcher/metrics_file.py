@@ -11,25 +11,21 @@ Schema (`Snapshot`; every key may be missing):
      "ranks": {"0": {"step": 7, "last": 1e9, "loss": 2.5}},   `last`: Unix s of the last line
      "armed": {"stall": true},         detector → whether it could fire
      "findings": {"stall/halt": 1},    detector/severity → how many
-     "step_s": {"sum": 8.1, "counts": [0, 3, …]}}   steps by duration: one count for each
-                                       bound of STEP_BUCKETS_S, then one for what is longer
+     "step_s": {"sum": 8.1, "counts": [0, 3, …]}}   steps by duration (`step_times`)
 """
 
-import bisect
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gonogo.contract.canonical import wire_value
+from gonogo.supervise.watcher.step_times import StepTimes
 
 METRICS_NAME = ".metrics.json"
-STEP_BUCKETS_S = (
-    0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0, 600.0
-)  # fmt: skip
 
 
 class RankMetrics(BaseModel):
@@ -42,15 +38,6 @@ class RankMetrics(BaseModel):
     loss: float | None = None
 
 
-class StepDurations(BaseModel):
-    """How long steps took: counts by bucket (not cumulated), and their sum in seconds."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    sum: float = 0.0
-    counts: list[int] = []
-
-
 class Snapshot(BaseModel):
     """.metrics.json."""
 
@@ -61,17 +48,7 @@ class Snapshot(BaseModel):
     ranks: dict[str, RankMetrics] = {}
     armed: dict[str, bool] = {}
     findings: dict[str, int] = {}
-    step_s: StepDurations = Field(default_factory=StepDurations)
-
-
-def step_histogram(durations_s: Iterable[float]) -> dict[str, Any]:
-    """Return `step_s` of these step durations (seconds)."""
-    counts = [0] * (len(STEP_BUCKETS_S) + 1)
-    total = 0.0
-    for duration in durations_s:
-        counts[bisect.bisect_left(STEP_BUCKETS_S, duration)] += 1
-        total += duration
-    return {"sum": total, "counts": counts}
+    step_s: StepTimes | None = None
 
 
 def save_metrics(path: Path, metrics: Mapping[str, Any]) -> None:

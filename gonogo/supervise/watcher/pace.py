@@ -11,7 +11,7 @@ from typing import Any
 
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.heartbeat import parse_object
-from gonogo.supervise.watcher.metrics_file import step_histogram
+from gonogo.supervise.watcher.step_times import StepTimes
 
 UNKNOWN_CHECKPOINT_S = 30.0
 UNKNOWN_STEP_S = 30.0
@@ -24,7 +24,8 @@ class Pace:
 
     steps_s: deque[float] = field(default_factory=lambda: deque(maxlen=LAST_STEPS))
     checkpoint_s: float | None = None
-    histogram: dict[str, Any] = field(default_factory=lambda: step_histogram(()))
+    times: StepTimes = field(default_factory=StepTimes)
+    """Of all steps, for Prometheus."""
 
     def observe(self, lines: Iterable[bytes]) -> None:
         """Take note of a rank's new lines."""
@@ -41,14 +42,15 @@ class Pace:
         return {
             "steps_s": list(self.steps_s),
             "checkpoint_s": self.checkpoint_s,
-            "histogram": {**self.histogram, "counts": list(self.histogram["counts"])},
+            "histogram": self.times.model_dump(),
         }
 
     def resume(self, document: dict[str, Any]) -> None:
         """Go on from what `document` returned."""
         self.steps_s.extend(document["steps_s"])
         self.checkpoint_s = document["checkpoint_s"]
-        self.histogram = document["histogram"]
+        times = StepTimes.model_validate(document["histogram"])
+        self.times = times if times.fits else StepTimes()
 
     def leaving_s(self) -> float:
         """Return how long the ranks may take to leave with a checkpoint."""
@@ -60,10 +62,7 @@ class Pace:
         if seconds is None:
             return
         self.steps_s.append(seconds)
-        one = step_histogram((seconds,))
-        self.histogram["sum"] += one["sum"]
-        pairs = zip(self.histogram["counts"], one["counts"], strict=True)
-        self.histogram["counts"] = [total + new for total, new in pairs]
+        self.times.add(seconds)
 
 
 def _number_in(line: bytes, name: str) -> float | None:

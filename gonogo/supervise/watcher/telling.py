@@ -72,5 +72,5 @@ class Telling:
             },
             "armed": {str(detector): on for detector, on in armed(state).items()},
             "findings": dict(counts),
-            "step_s": self._pace.histogram,
+            "step_s": self._pace.times.model_dump(),
         }

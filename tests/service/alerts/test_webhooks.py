@@ -11,7 +11,7 @@ from standardwebhooks import Webhook
 
 from gonogo.contract.errors import Rejected
 from service.alerts.reach import check_reach
-from service.pages.sessions import COOKIE, SECURE_COOKIE
+from service.http.sessions import COOKIE, SECURE_COOKIE
 from service.settings import load_settings
 from tests.service.alerts.test_delivery import Receiver, receiving
 from tests.service.conftest import Plane

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from service.http.auth import Role, create_key, revoke_key
-from service.pages.sessions import COOKIE, LINK_S, SESSION_S
+from service.http.sessions import COOKIE, LINK_S, SESSION_S
 from service.pages.sign_in import local_path
 from tests.service.conftest import Plane
 

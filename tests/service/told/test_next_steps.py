@@ -10,11 +10,13 @@ import typer
 
 from gonogo.cli.main import app
 from gonogo.contract.api import NextStep
-from gonogo.contract.decision import Cause, Condition, ConditionState
+from gonogo.contract.decision import Cause, Condition, ConditionState, Verdict
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
+from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 from gonogo.judge.gate.approval import approval_condition
 from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import bundled_plan
+from service.db.documents import Awaited, AwaitedKind
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
 from service.views.next_steps import next_steps, place_of
 
@@ -38,24 +40,30 @@ def steps(
     **flags: Any,
 ) -> list[NextStep]:
     """What can be typed of an experiment that stands at smoke, which comes before extended."""
-    asked = {"kind": awaiting, "phase": "smoke", "text": ""}
+    asked = None
     if awaiting == "approval":
-        asked |= {"following": "extended", "asked_at": 0.0, "expires_s": None}
+        kind = AwaitedKind.APPROVAL
+        asked = Awaited(kind=kind, phase="smoke", text="", following="extended", asked_at=0.0)
+    elif awaiting is not None:
+        asked = Awaited(kind=AwaitedKind(awaiting), phase="smoke", text="")
     experiment = ExperimentRow(
         id=EXPERIMENT,
-        state=state,
-        verdict=verdict,
-        awaiting=asked if awaiting else None,
+        state=ExperimentState(state),
+        verdict=Verdict(verdict) if verdict is not None else None,
+        awaiting=asked,
         stop=None,
         resolved=DEMO,
     )
     phases = [
-        PhaseRow(name="smoke", state=smoke, steps=1),
-        PhaseRow(name="extended", state=PhaseState.PENDING.value, steps=1),
+        PhaseRow(name="smoke", state=PhaseState(smoke), steps=1),
+        PhaseRow(name="extended", state=PhaseState.PENDING, steps=1),
     ]
-    outcome = {"code": "stalled", "actor": "watchdog", "text": ""} if run == "ended" else None
+    stalled = Outcome(code=OutcomeCode.STALLED, actor=Actor.WATCHDOG)
+    outcome = stalled if run == "ended" else None
     runs = [] if run is None else [
-        RunRow(id=RUN, phase="smoke", state=run, lost=False, outcome=outcome, started_at=1.0)
+        RunRow(
+            id=RUN, phase="smoke", state=RunState(run), lost=False, outcome=outcome, started_at=1.0
+        )
     ]  # fmt: skip
     for name, value in flags.items():
         setattr(runs[0], name, value)

@@ -37,12 +37,12 @@ def test_line_without_a_usable_number_changes_nothing(raw: bytes) -> None:
     pace = Pace()
     pace.observe([raw])
     assert pace.leaving_s() == Pace().leaving_s()
-    assert sum(pace.histogram["counts"]) == 0
+    assert sum(pace.times.counts) == 0
 
 
 def test_every_step_is_counted_in_the_histogram() -> None:
     pace = Pace()
     pace.observe([step(0.2), step(0.2), step(700.0)])
-    assert sum(pace.histogram["counts"]) == 3
-    assert pace.histogram["counts"][-1] == 1
-    assert pace.histogram["sum"] == pytest.approx(700.4)
+    assert sum(pace.times.counts) == 3
+    assert pace.times.counts[-1] == 1
+    assert pace.times.sum == pytest.approx(700.4)

@@ -5,20 +5,25 @@ from __future__ import annotations
 import math
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gonogo.supervise.watcher.metrics_file import (
-    STEP_BUCKETS_S,
-    load_metrics,
-    save_metrics,
-    step_histogram,
-)
+from gonogo.supervise.watcher.metrics_file import load_metrics, save_metrics
+from gonogo.supervise.watcher.step_times import BOUNDS_S, StepTimes
 from tests.supervise.orders import make_order
 from worker.metrics.exporter import HostCollector, HostView, start_exporter
+
+
+def step_times(*durations_s: float) -> dict[str, Any]:
+    found = StepTimes()
+    for seconds in durations_s:
+        found.add(seconds)
+    return found.model_dump()
+
 
 METRICS = {
     "tick": 1000.5,
@@ -29,7 +34,7 @@ METRICS = {
     },
     "armed": {"stall": True, "slow": False},
     "findings": {"stall/suspect": 2, "stall/halt": 1},
-    "step_s": step_histogram([0.2, 0.3, 700.0]),
+    "step_s": step_times(0.2, 0.3, 700.0),
 }
 
 
@@ -68,6 +73,12 @@ def test_a_live_run_shows_what_its_watcher_said(live: HostView) -> None:
     assert found["gonogo_telemetry_backlog_lines", (("run", run),)] == 4
 
 
+def test_a_histogram_of_other_buckets_is_not_shown(live: HostView) -> None:
+    (path,) = live.live.values()
+    save_metrics(path / ".metrics.json", {"step_s": {"sum": 1.0, "counts": [1, 2]}})
+    assert not [name for name, _ in scrape(live) if name.startswith("gonogo_rank_step_duration")]
+
+
 def test_step_durations_are_a_histogram_that_reaches_ten_minutes(live: HostView) -> None:
     found = scrape(live)
     (run,) = live.live
@@ -79,7 +90,7 @@ def test_step_durations_are_a_histogram_that_reaches_ten_minutes(live: HostView)
     assert bucket("+Inf") == 3
     assert found["gonogo_rank_step_duration_seconds_count", (("run", run),)] == 3
     assert math.isclose(found["gonogo_rank_step_duration_seconds_sum", (("run", run),)], 700.5)
-    assert STEP_BUCKETS_S[-1] == 600
+    assert BOUNDS_S[-2] == 600
 
 
 @pytest.mark.needs("promtool")

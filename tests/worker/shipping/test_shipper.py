@@ -23,7 +23,7 @@ from tests.supervise.orders import (
 )
 from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
 from worker.client import ControlPlane
-from worker.shipping import parts, shipper
+from worker.shipping import growing, parts
 from worker.shipping.shipper import STALE_AGAIN_S, Shipper
 
 ORDER = make_order(token=7)
@@ -318,7 +318,7 @@ def test_a_line_longer_than_a_message_still_passes(
     new_shipper: NewShipper,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(shipper, "MAX_BATCH_BYTES", 1)
+    monkeypatch.setattr(growing, "MAX_BATCH_BYTES", 1)
     long = beat(0, 0, text="x" * 65_000)
     run_dir.heartbeat(0).write_bytes(long + beat(0, 1))
     assert new_shipper().finish(completed())

@@ -10,15 +10,15 @@ import secrets
 from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
+from service.db.documents import SessionKind
 from service.db.schema import KeyRow, SessionRow
-from service.http.auth import ALLOWS, Principal, Role, hash_key
+from service.http.auth import ALLOWS, Principal, Role, find_principal, hash_key
 
 COOKIE = "gonogo-session"
 SECURE_COOKIE = "__Host-gonogo-session"
 """Behind https: a browser takes it from this very host over TLS alone, for no other path."""
 SESSION_S = 7 * 86_400.0
 LINK_S = 600.0
-LINK, SESSION = "link", "session"
 
 
 def cookie_name(url: str) -> str:
@@ -29,19 +29,27 @@ def cookie_name(url: str) -> str:
 def create_link(session: Session, key_id: str, now: float) -> str:
     """Return the token of a new one-time link."""
     session.execute(delete(SessionRow).where(SessionRow.expires_at < now))
-    return _create(session, key_id, LINK, now, LINK_S)
+    return _create(session, key_id, SessionKind.LINK, now, LINK_S)
 
 
 def create_session(session: Session, key_id: str, now: float) -> str:
     """Return the token of a new session."""
-    return _create(session, key_id, SESSION, now, SESSION_S)
+    return _create(session, key_id, SessionKind.SESSION, now, SESSION_S)
+
+
+def begin_session(session: Session, key: str, now: float) -> str | None:
+    """Return the token of a new session with the rights of a key that may look at pages, if any."""
+    found = find_principal(session, key)
+    if found is None or _principal(session, found.key_id) is None:
+        return None
+    return create_session(session, found.key_id, now)
 
 
 def use_link(session: Session, token: str, now: float) -> str | None:
     """Use a link up and return the token of the session that it begins, None when it is void."""
     used = session.execute(
         delete(SessionRow)
-        .where(SessionRow.hash == hash_key(token), SessionRow.kind == LINK)
+        .where(SessionRow.hash == hash_key(token), SessionRow.kind == SessionKind.LINK)
         .where(SessionRow.expires_at >= now)
         .returning(SessionRow.key)
     ).first()
@@ -53,7 +61,7 @@ def use_link(session: Session, token: str, now: float) -> str | None:
 def find_viewer(session: Session, token: str, now: float) -> Principal | None:
     """Return whose session it is, when it lives and may look at pages."""
     row = session.get(SessionRow, hash_key(token))
-    if row is None or row.kind != SESSION or row.expires_at < now:
+    if row is None or row.kind != SessionKind.SESSION or row.expires_at < now:
         return None
     return _principal(session, row.key)
 

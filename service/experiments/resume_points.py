@@ -1,0 +1,106 @@
+"""From which checkpoint may a run begin? Durable ones of its phase, or another phase's weights.
+
+What was taken over from another experiment (`origins`) is looked for there. Checkpoints are read
+whole to verify them, which takes long: ask outside a transaction that writes.
+"""
+
+from collections.abc import Iterator
+
+from gonogo.contract.lifecycle import RunState
+from gonogo.contract.order import ResumePoint
+from service.db.schema import ExperimentRow
+from service.db.store import Session
+from service.experiments.checkpoints import (
+    durable_checkpoints,
+    found_missing,
+    host_of_origin,
+    is_durable,
+)
+from service.experiments.course import resolved_of
+from service.queries.experiments import load_experiment, runs_of
+from service.queries.runs import load_run
+
+
+def load_resume_points(
+    session: Session, experiment: ExperimentRow, phase: str | None
+) -> dict[str, ResumePoint]:
+    """Return durable checkpoints by the phase that may start from them.
+
+    That is the phase itself (going on where its attempts stopped) and the one after it (where its
+    plan initialises it from another). Checkpoints are read whole to verify them, which takes long:
+    do it outside a transaction that writes.
+    """
+    found: dict[str, ResumePoint] = {}
+    plan = resolved_of(experiment).parsed()
+    if phase is None:
+        return found
+    for wanted in (plan.phase(phase), plan.next_phase(phase)):
+        if wanted is None:
+            continue
+        point = _lineage_checkpoint(session, experiment, phase) if wanted.name == phase else None
+        if point is None:
+            point = load_weights(session, experiment, wanted.init_from)
+        if point is not None:
+            found[wanted.name] = point
+    return found
+
+
+def load_weights(
+    session: Session, experiment: ExperimentRow, init_from: str | None
+) -> ResumePoint | None:
+    """Return the weights that a phase begins with, those that the phase `init_from` left, if any.
+
+    Step 0: weights alone; the phase's own steps, optimizer and data begin anew.
+    """
+    if init_from is None:
+        return None
+    source = _lineage_checkpoint(session, experiment, init_from)
+    return source and source.model_copy(update={"step": 0})
+
+
+def _lineage_checkpoint(
+    session: Session, experiment: ExperimentRow, phase: str
+) -> ResumePoint | None:
+    """Return the newest durable checkpoint of a phase's last run, or of those it went on from.
+
+    What was taken over from another experiment (`origins`) is looked for there.
+    """
+    runs = runs_of(session, experiment.id, phase)
+    if not runs and experiment.origin is not None:
+        source = session.get(ExperimentRow, experiment.origin.experiment)
+        return None if source is None else _lineage_checkpoint(session, source, phase)
+    attempts = runs_of(session, experiment.id)
+    taken_over = host_of_origin(experiment)
+    missing = found_missing(attempts, taken_over)
+    for run in reversed(runs):
+        for found in durable_checkpoints(session, run):
+            if found.path not in missing:
+                return found
+        began = run.resume_from
+        if began is not None and began.step and is_durable(began, attempts, taken_over):
+            return began  # a rerun may have begun before the newest of the run before it
+        if began is None and run.state == RunState.ENDED and run.dir is not None:
+            return None
+    return None
+
+
+def checkpoints_before(session: Session, run: str, step: int | None) -> Iterator[ResumePoint]:
+    """Yield what a rerun of a run may begin with, the newest first; read only when asked for.
+
+    Its own durable checkpoints, then what it began with itself, weights alone included.
+
+    Args:
+        session: a reading transaction.
+        run: id of the run.
+        step: only checkpoints of an earlier step; None: any.
+    """
+    row = load_run(session, run)
+    began = row.resume_from
+    yield from durable_checkpoints(session, row, step)
+    early = began is not None and (step is None or began.step < step)
+    if began is None or not early:
+        return
+    attempts = runs_of(session, row.experiment)
+    taken_over = host_of_origin(load_experiment(session, row.experiment))
+    if not began.step or is_durable(began, attempts, taken_over):
+        yield began

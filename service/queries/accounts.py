@@ -1,0 +1,50 @@
+"""Where did runs' time go, as far as it was taken? Stored accounts, alone and summed."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from sqlalchemy import func, or_, select
+from sqlalchemy.orm import Session, defer, load_only
+
+from gonogo.contract.goodput import Part
+from service.db.schema import AccountRow, RunRow
+
+COLUMNS = {part: getattr(AccountRow, f"{part.value}_s") for part in Part}
+_ASKED = (
+    *(RunRow.id, RunRow.experiment, RunRow.phase, RunRow.attempt, RunRow.state, RunRow.judged),
+    *(RunRow.gpus, RunRow.resume_from, RunRow.outcome),
+    *(RunRow.created_at, RunRow.claimed_at, RunRow.ended_at),
+)
+"""What an account is made of; a run's documents are large."""
+
+
+def load_timed_runs(session: Session, experiment: str) -> list[RunRow]:
+    """Return the runs of an experiment, oldest first, with what an account is made of."""
+    query = select(RunRow).where(RunRow.experiment == experiment).options(load_only(*_ASKED))
+    return list(session.scalars(query.order_by(RunRow.created_at, RunRow.attempt)))
+
+
+def load_taken(session: Session, runs: Sequence[str]) -> dict[str, AccountRow]:
+    """Return run → its account, of those of which one was taken."""
+    query = select(AccountRow).where(AccountRow.run.in_(runs))
+    return {row.run: row for row in session.scalars(query)}
+
+
+def sum_accounts(session: Session, ended_after: float) -> tuple[int, Mapping[Part, float]]:
+    """Return of how many runs there are accounts, and their device seconds by part.
+
+    Args:
+        session: a reading transaction.
+        ended_after: Unix seconds; of runs that go on or ended later.
+    """
+    sums = [func.sum(column * AccountRow.devices) for column in COLUMNS.values()]
+    late = or_(RunRow.ended_at.is_(None), RunRow.ended_at >= ended_after)
+    query = select(func.count(), *sums).join(RunRow, RunRow.id == AccountRow.run).where(late)
+    count, *found = session.execute(query).one()
+    return count, {part: float(value or 0.0) for part, value in zip(COLUMNS, found, strict=True)}
+
+
+def load_accounts_in(session: Session, states: Sequence[str]) -> Iterator[AccountRow]:
+    """Yield the accounts of runs in these states by run, without what their lines came to."""
+    query = select(AccountRow).join(RunRow, RunRow.id == AccountRow.run)
+    query = query.where(RunRow.state.in_(states)).options(defer(AccountRow.told))
+    yield from session.scalars(query.order_by(AccountRow.run))

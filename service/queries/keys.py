@@ -1,0 +1,25 @@
+"""Which API keys are there, and which of them live?"""
+
+from collections.abc import Sequence
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.db.schema import KeyRow
+
+
+def load_keys(session: Session) -> Sequence[KeyRow]:
+    """Return every key, revoked ones included, oldest first."""
+    return session.scalars(select(KeyRow).order_by(KeyRow.created_at)).all()
+
+
+def load_living_key(session: Session, name: str) -> KeyRow | None:
+    """Return the key of this name that is not revoked, if any."""
+    query = select(KeyRow).where(KeyRow.name == name, KeyRow.revoked_at.is_(None))
+    return session.scalars(query).first()
+
+
+def load_living_ids(session: Session, keys: Sequence[str]) -> frozenset[str]:
+    """Return which of these keys, by id, are not revoked."""
+    query = select(KeyRow.id).where(KeyRow.id.in_(keys), KeyRow.revoked_at.is_(None))
+    return frozenset(session.scalars(query))

@@ -1,0 +1,101 @@
+"""What of a run's growing files does the control plane lack? Messages from what it acknowledged.
+
+Nothing is known before its first answer, so the first message is empty; what it says it has counts,
+whatever was said before.
+"""
+
+from gonogo.contract.agent import (
+    LogTelemetry,
+    RankTelemetry,
+    StreamTelemetry,
+    Telemetry,
+    TelemetryAck,
+)
+from gonogo.contract.heartbeat import MAX_LINE_BYTES
+from gonogo.rundir import RunDir
+from worker.shipping.parts import (
+    build_log_part,
+    build_rank_part,
+    build_stream_parts,
+    log_names,
+    unsent_bytes,
+)
+
+MAX_BATCH_BYTES = 2 * 2**20
+"""Heartbeat bytes in one message."""
+_LINE_BYTES = 300.0
+"""How long a heartbeat line is before one was sent."""
+
+
+def brings(telemetry: Telemetry) -> bool:
+    """Say whether a message brings anything but a sign of life."""
+    return bool(telemetry.ranks or telemetry.logs or telemetry.files)
+
+
+class GrowingFiles:
+    """Heartbeats, ticks, device samples, findings and logs of one run, by byte offset.
+
+    Args:
+        run_dir: the run's directory.
+        token: the token that the run was claimed with.
+    """
+
+    def __init__(self, run_dir: RunDir, token: int) -> None:
+        self._dir = run_dir
+        self._token = token
+        self._ranks: dict[int, int] = {}
+        self._logs: dict[str, int] = {}
+        self._files: dict[str, int] = {}
+        self._line_bytes = _LINE_BYTES
+        self.asked = False
+        """Whether the control plane has said what it has."""
+        self.backlog_lines = 0
+        """About how many complete lines have not been acknowledged."""
+
+    def build_message(self, *, suspect: bool) -> Telemetry:
+        """Return the next part of every file; empty until the offsets are known."""
+        ranks: list[RankTelemetry] = []
+        logs: list[LogTelemetry] = []
+        files: list[StreamTelemetry] = []
+        if self.asked:
+            ranks = self._rank_parts()
+            logs = self._log_parts()
+            files = build_stream_parts(self._dir, self._files)
+        return Telemetry(
+            token=self._token,
+            ranks=ranks,
+            logs=logs,
+            files=files,
+            suspect=suspect,
+            backlog_lines=self._count_backlog(),
+        )
+
+    def take_over(self, sent: Telemetry, ack: TelemetryAck) -> bool:
+        """Take over what the control plane says it has; say whether that is anything new."""
+        for part in sent.ranks:
+            self._line_bytes = max(1.0, (part.end - part.start) / max(1, len(part.lines)))
+        before = self.asked, self._ranks, self._logs, self._files
+        self.asked = True
+        self._ranks = {int(rank): offset for rank, offset in ack.acked.items()}
+        self._logs = dict(ack.logs)
+        self._files = dict(ack.files)
+        self.backlog_lines = self._count_backlog()
+        return before != (self.asked, self._ranks, self._logs, self._files)
+
+    def _rank_parts(self) -> list[RankTelemetry]:
+        ranks = self._dir.ranks()
+        share = max(MAX_LINE_BYTES, MAX_BATCH_BYTES // max(1, len(ranks)))
+        found = [
+            build_rank_part(self._dir, rank, self._ranks.get(rank, 0), share) for rank in ranks
+        ]
+        return [part for part in found if part is not None]
+
+    def _log_parts(self) -> list[LogTelemetry]:
+        found = [
+            build_log_part(self._dir, name, self._logs.get(name, 0))
+            for name in log_names(self._dir)
+        ]
+        return [part for part in found if part is not None]
+
+    def _count_backlog(self) -> int:
+        return round(unsent_bytes(self._dir, self._ranks) / self._line_bytes)
