@@ -27,6 +27,7 @@ from service.experiments.course import resolved_of
 from service.experiments.decisions import load_conditions
 from service.experiments.resume_points import load_resume_points, load_weights
 from service.queries.experiments import load_experiment, phases_of, runs_of
+from service.told.awaited import has_not_passed
 from service.told.decided import load_decided
 
 _TAKEN_OVER = (PhaseState.PASSED, PhaseState.INHERITED)
@@ -101,6 +102,13 @@ def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
         raise _rejected(*problems)
     point = _point(session, source, phase, step, resolved)
     if point is not None and point.step:
+        longer = plan.phase(phase).steps > old.parsed().phase(phase).steps
+        runs = runs_of(session, source.id, phase)
+        if runs and has_not_passed(runs[-1]) and not longer:
+            raise _rejected(
+                f"{phase} went to its last step in {source.id} and did not pass, and what comes "
+                f"after step {point.step} is not all of it; {source.id}:{phase}@0 begins it anew"
+            )
         differing = _other_work(old, resolved, phase)
         if differing:
             raise _rejected(

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from gonogo.contract.decision import Condition
+from gonogo.contract.decision import Condition, Verdict
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
+from gonogo.contract.outcome import OutcomeCode
 from gonogo.judge.gate.approval import (
     ApprovalMeasure,
     ApprovalRule,
@@ -49,6 +50,15 @@ def is_owed(run: RunRow) -> bool:
     return ended and run.lost
 
 
+def has_not_passed(run: RunRow) -> bool:
+    """Say whether a run went to its last step, was judged, and did not pass.
+
+    Going on from a checkpoint of it would show its last steps alone, and the gate is for all.
+    """
+    completed = (run.outcome or {}).get("code") == OutcomeCode.COMPLETED
+    return completed and run.judged and run.verdict not in (Verdict.GO, Verdict.CONDITIONAL_GO)
+
+
 def verbs_of(
     experiment: ExperimentRow,
     phases: Sequence[PhaseRow],
@@ -77,4 +87,6 @@ def verbs_of(
         late = now is not None and is_expired(experiment, now)
         return (*(() if late else ("promote",)), "override", "cancel")
     is_open = any(phase.state == PhaseState.ACTIVE for phase in phases)
+    if is_open and runs and has_not_passed(runs[-1]):
+        return ("rerun", "override", "cancel")
     return (*(("rerun", "resume") if is_open else ()), "override", "cancel")

@@ -15,7 +15,7 @@ from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.judge.gate.approval import is_approval
 from gonogo.planning.source import bundled_plan_names
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
-from service.told.awaited import is_owed, verbs_of
+from service.told.awaited import has_not_passed, is_owed, verbs_of
 
 MOST_STEPS = 6
 _RANK_LOG = re.compile(r"rank(?P<rank>\d+)\.log")
@@ -191,8 +191,11 @@ def _finished(place: Place) -> Iterator[NextStep]:
             yield _waiver(place, row)
     if place.unpassed is not None:
         again = shlex.join(["gonogo", "submit", place.plan, "--from"])
-        text = f"once the cause is mended: a new experiment that goes on with {place.unpassed}"
-        yield NextStep(command=f"{again} {place.experiment}:{place.unpassed}", text=text)
+        last = next((run for run in reversed(place.runs) if run.phase == place.unpassed), None)
+        anew = last is not None and has_not_passed(last)
+        goes, start = ("begins {} anew", "@0") if anew else ("goes on with {}", "")
+        text = f"once the cause is mended: a new experiment that {goes.format(place.unpassed)}"
+        yield NextStep(command=f"{again} {place.experiment}:{place.unpassed}{start}", text=text)
     if place.last_decision is not None:
         check = f"gonogo replay {place.last_decision}"
         yield NextStep(command=check, text="derive the last decision again from its files")

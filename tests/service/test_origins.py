@@ -134,6 +134,27 @@ def test_it_can_come_to_go_and_says_what_it_took_over(plane: Plane, ended: Ended
     )
 
 
+def test_a_phase_that_did_not_pass_at_its_end_is_begun_anew(plane: Plane, tmp_path: Path) -> None:
+    """Its last steps alone are not the phase: neither `resume` nor `--from` goes on with them."""
+    experiment, worker = plane.submit(), plane.worker(home=tmp_path / "runs")
+    worker.run_through(plane.next_order(worker))
+    order = plane.next_order(worker)
+    save_checkpoint(tmp_path / "runs" / order.run, step=8)
+    worker.start(order)
+    lines = {rank: beats(order, rank, upto=9, done=False) for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    assert worker.end(order, lines).status_code == 200
+    view = plane.wait_state(experiment, "awaiting_decision")
+    assert "resume" not in [step["command"].split()[1] for step in view["next"]]
+    late = plane.call("POST", f"/experiments/{experiment}/resume", json={"reason": "more"})
+    assert (late.status_code, late.json()["allowed"]) == (409, ["rerun", "override", "cancel"])
+    plane.call("POST", f"/experiments/{experiment}/cancel", json={"reason": "enough"})
+    plane.wait_state(experiment, "finished")
+    said = refused(plane, f"{experiment}:synthetic")
+    assert f"went to its last step in {experiment} and did not pass" in said
+    plane.submit(origin=f"{experiment}:synthetic@0")
+
+
 @pytest.mark.long
 def test_code_torch_and_devices_stay_those_that_were_frozen(plane: Plane, ended: Ended) -> None:
     plane.submit(origin=f"{ended.id}:smoke")
