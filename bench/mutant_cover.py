@@ -67,7 +67,7 @@ def tests_about(module: str) -> list[Path]:
     if ".detectors." in module:
         found += sorted(folder.parent.glob("test_*.py"))
     else:
-        found += sorted(folder.glob("test_*.py"))
+        found += sorted(folder.rglob("test_*.py"))
         for name in ("evidence", "gate", "ledger", "course", "compare", "."):
             found += sorted((judge / name).glob("test_*.py"))
     found.append(DOCS)

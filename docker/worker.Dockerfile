@@ -24,7 +24,7 @@ RUN pip install --index-url "${TORCH_INDEX}" "torch==${TORCH_VERSION}"
 
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY gonogo/__init__.py gonogo/py.typed gonogo/
-RUN pip install -c constraints.txt -e ".[worker,nsa]"
+RUN pip install -c constraints.txt -e ".[worker,nsa,kubernetes]"
 
 COPY gonogo gonogo
 COPY worker worker

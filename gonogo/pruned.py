@@ -20,7 +20,7 @@ def load_pruned(path: Path) -> dict[str, Any] | None:
         found = json.loads(load_bytes(path / PRUNED_NAME))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -32,8 +32,16 @@ def pruned_text(path: Path) -> str | None:
         return None
     what = "its checkpoints were" if found.get("what") == "checkpoints" else "it was"
     at, policy = found.get("at"), found.get("policy")
-    when = f" on {datetime.fromtimestamp(at, UTC):%Y-%m-%d}" if isinstance(at, (int, float)) else ""
+    when = f" on {_day(at)}" if isinstance(at, (int, float)) else ""
     return f"{what} pruned{when} ({policy if isinstance(policy, str) else 'nobody says why'})"
+
+
+def _day(at: float) -> str:
+    """Return the day of a moment in Unix seconds, where any calendar has it."""
+    try:
+        return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d}"
+    except (OverflowError, OSError, ValueError):
+        return "no day that there is"
 
 
 def check_not_pruned(path: Path) -> None:

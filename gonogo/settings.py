@@ -144,8 +144,14 @@ TABLE: tuple[Setting, ...] = (
     Setting(
         "GONOGO_ENGINE",
         "local",
-        "who starts the worker's runs: local (itself, on its host) | slurm (docs/clusters.md)",
+        "who starts the worker's runs: local (itself) | slurm | jobset (docs/clusters.md)",
         ("cli", "worker"),
+    ),
+    Setting(
+        "GONOGO_JOBSET_TEMPLATE",
+        "",
+        "engine jobset: the file with the JobSet that runs are made from (docs/kubernetes.md)",
+        ("worker",),
     ),
     Setting("GONOGO_REQUIRE", "", "components whose tests must not be skipped", ("tests",), "list"),
     Setting(

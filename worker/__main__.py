@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 
-from gonogo.contract.cluster import EngineName, SlurmCluster
+from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.planning.resolve import checkout_root
 from worker.desk.desk import Desk
@@ -25,8 +25,8 @@ from worker.desk.job import REQUESTS
 from worker.desk.rounds import Stopping, end_runs, make_rounds
 from worker.desk.submitting import Submitting
 from worker.desk.waker import start_listening
-from worker.engine.nodes_environ import nodes_environ
-from worker.engine.slurm import Slurm
+from worker.engine.choice import build_engine
+from worker.engine.engine import Engine
 from worker.host.claim_book import ClaimBook
 from worker.host.host_probe import ProbeStore
 from worker.host.machine import load_machine_id
@@ -42,7 +42,7 @@ def main() -> int:
     """Run the worker; see the module's text for the exit codes."""
     try:
         settings = load_settings()
-        slots = _slots_of(settings)
+        slots, engine = _slots_of(settings), build_engine(settings)
     except Rejected as error:
         print(f"gonogo worker: {error.detail}", file=sys.stderr)
         return 2
@@ -62,13 +62,16 @@ def main() -> int:
     stopping = Stopping(REQUESTS)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stopping.on_signal)
-    work(settings, slots, machine, worker_name(settings, machine, taken[0]), stopping)
+    submitting = _submitting(settings, engine, machine)
+    name = worker_name(settings, machine, taken[0])
+    work(settings, slots, submitting, machine, name, stopping)
     return 0
 
 
 def work(
     settings: Settings,
     slots: Slots,
+    submitting: Submitting | None,
     machine: str,
     name: str,
     stopping: Stopping,
@@ -76,7 +79,7 @@ def work(
     """Make rounds until told to stop, then do with the runs what the settings say."""
     parent = os.getppid()  # one that died told us nothing: its runs go on
     desk = Desk(
-        submitting=_submitting(settings, machine),
+        submitting=submitting,
         settings=settings,
         name=name,
         machine=machine,
@@ -117,12 +120,12 @@ def _slots_of(settings: Settings) -> Slots:
     )
 
 
-def _submitting(settings: Settings, machine: str) -> Submitting | None:
+def _submitting(settings: Settings, engine: Engine | None, machine: str) -> Submitting | None:
     """Return what hands runs to the engine; None: the worker starts them itself."""
-    if settings.engine is EngineName.LOCAL:
+    if engine is None:
         return None
     return Submitting(
-        engine=Slurm(settings.runs, SlurmCluster(), nodes_environ(settings)),
+        engine=engine,
         name=settings.engine,
         runs=settings.runs,
         machine=machine,

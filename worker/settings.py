@@ -48,6 +48,8 @@ class Settings:
     """Names that plans may set, besides the listed ones."""
     on_stop: OnStop
     engine: EngineName = EngineName.LOCAL
+    jobset_template: Path | None = None
+    """The JobSet that runs are made from, for the engine `jobset`."""
     host: str
     notifier: Notifier = field(default_factory=Notifier)
     inherited: Mapping[str, str] = field(repr=False)
@@ -92,6 +94,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         allow_env=_words(values["GONOGO_WORKER_ALLOW_ENV"]),
         on_stop=_parse_on_stop(values["GONOGO_WORKER_ON_STOP"] or "leave"),
         engine=parse_engine(values["GONOGO_ENGINE"] or "local"),
+        jobset_template=_path(values["GONOGO_JOBSET_TEMPLATE"]),
         host=socket.gethostname(),
         notifier=load_notifier(source, os.getpid()),
         inherited=source,

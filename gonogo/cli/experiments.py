@@ -10,7 +10,7 @@ from rich.markup import escape
 from gonogo.cli.connection import connect, parse_pairs, parse_sets
 from gonogo.cli.evidence import describe_run
 from gonogo.cli.exits import exit_of_experiment
-from gonogo.cli.look.experiments import print_experiments, submission_fields
+from gonogo.cli.look.experiments import print_dry_run, print_experiments, submission_fields
 from gonogo.cli.look.goodput import goodput_line
 from gonogo.cli.output import (
     duration,
@@ -90,7 +90,7 @@ def submit(
             **origin,
         )
         if dry_run:
-            print_json(answer)
+            print_json(answer) if as_json else print_dry_run(answer)
             return
         if wait:
             final = watch_experiment(client, answer["id"], quiet=as_json)

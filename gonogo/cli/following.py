@@ -23,6 +23,7 @@ class Following:
         self._offset = self._findings = 0
         self._began = self._told = time.monotonic()
         self._warned = False
+        self._pace = Pace()
 
     def look(self) -> None:
         """Show what is new."""
@@ -63,7 +64,31 @@ class Following:
         text = f"step {step}" + ("" if steps is None else f" of {steps}")
         loss = next((row.loss for row in ranks.values() if row.loss is not None), None)
         text += "" if loss is None else f", loss {loss:g}"
-        if steps is not None and 0 < step < steps:
-            left_s = (now - self._began) / step * (steps - step)
-            text += f", about {duration(left_s)} left"
-        say(text)
+        say(text + self._pace.tell(step, steps, now))
+
+
+class Pace:
+    """How long the rest takes, by the steps that were seen: what came before them was a start."""
+
+    def __init__(self) -> None:
+        self._first: tuple[int, float] | None = None
+        self._newest = (0, 0.0)
+
+    def tell(self, step: int, steps: int | None, now: float) -> str:
+        """Take the newest step; say what is left, and for how long none has come.
+
+        Args:
+            step: the newest that has ended.
+            steps: the last one; None where nobody knows.
+            now: seconds on any steady clock.
+        """
+        if self._first is None:
+            self._first = self._newest = (step, now)
+        elif step != self._newest[0]:
+            self._newest = (step, now)
+        text = ""
+        ran, took_s = step - self._first[0], self._newest[1] - self._first[1]
+        if steps is not None and ran > 0 and step < steps:
+            text = f", about {duration(took_s / ran * (steps - step))} left"
+        stands_s = now - self._newest[1]
+        return text if stands_s < TELL_EVERY_S else f"{text}, no step for {duration(stands_s)}"

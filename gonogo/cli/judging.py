@@ -1,7 +1,8 @@
 """Which commands judge without any service? `judge` and `forecast`."""
 
+import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -26,9 +27,15 @@ from gonogo.cli.standing import cause_lines
 from gonogo.contract.api import Forecast
 from gonogo.contract.decision import Cause, Verdict
 from gonogo.contract.errors import GonogoError, NotFound, Rejected
+from gonogo.contract.finding import Severity
+from gonogo.contract.outcome import Detector
 from gonogo.judge.course.forecast import seconds_at_speed
 from gonogo.judge.directory import judge_directory
+from gonogo.judge.evidence.rounds import by_relevance, stack_rank
 from gonogo.judge.gate.diagnosis import diagnosis_named
+
+_HANGS = frozenset({Detector.STALL, Detector.SECTION_DEADLINE, Detector.ALIVE_LOST})
+"""Findings of a process that still stood when its evidence was taken."""
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
@@ -76,9 +83,12 @@ def parse_time(text: str) -> float:
         Rejected: neither.
     """
     try:
-        return float(text)
+        seconds = float(text)
     except ValueError:
         pass
+    else:
+        if math.isfinite(seconds):
+            return seconds
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
@@ -125,12 +135,26 @@ def _diagnosed(name: str) -> Iterator[str]:
 def _next_of(document: dict[str, Any], directory: Path) -> str:
     """Return what to type next, with what it shows."""
     place = shlex.quote(str(directory))
-    log = (document.get("cause") or {}).get("log")
+    cause = document.get("cause") or {}
+    stood = _where_it_stood(document["findings"], cause.get("rank"))
+    if stood is not None:
+        return f"cat {place}/{stood}  # where it stood"
+    log = cause.get("log")
     if log is not None:
         return f"tail -n 50 {place}/{log}  # what it said last"
     if document["verdict"] in (Verdict.GO, Verdict.CONDITIONAL_GO):
         return f"gonogo compare OTHER {place}  # is it better than another run?"
     return f"gonogo judge {place} --json  # every criterion with its measure"
+
+
+def _where_it_stood(findings: Sequence[dict[str, Any]], rank: int | None) -> str | None:
+    """Return the file that says most of a hang: the culprit's stack, else who is in which call."""
+    halt = next((row for row in findings if row["severity"] == Severity.HALT), None)
+    if halt is None or halt["detector"] not in _HANGS:
+        return None
+    files = by_relevance(halt["evidence"], rank)
+    own = (path for path in files if rank is not None and stack_rank(path) == rank)
+    return next(own, next(iter(files), None))
 
 
 def forecast(

@@ -7,8 +7,8 @@ import typer
 
 from gonogo.cli.output import err, out, print_json
 from gonogo.cli.screen.group import Commands
-from gonogo.kubernetes.cluster import Cluster
-from gonogo.kubernetes.manifests import build_manifests, manifest_text
+from gonogo.kubernetes.cluster import Cluster, write_yaml
+from gonogo.kubernetes.manifests import build_manifests
 
 _DEFAULT = Cluster()
 
@@ -58,12 +58,12 @@ def render_kubernetes(
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         for name, objects in files.items():
-            (folder / name).write_text(manifest_text(objects))
+            (folder / name).write_text(write_yaml(objects))
             err.print(f"wrote {folder / name}", highlight=False)
     if as_json:
         print_json({"folder": None if folder is None else str(folder), "files": files})
     elif folder is None:
-        text = "".join(manifest_text(objects) for objects in files.values())
+        text = "".join(write_yaml(objects) for objects in files.values())
         out.file.write(text)
 
 

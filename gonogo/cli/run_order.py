@@ -1,7 +1,6 @@
 """What does `gonogo run` order? A command as it is written, or one under the phase of a plan."""
 
 from pathlib import Path
-from typing import Any
 
 from gonogo.cli.reach.plans import placed, read_plan
 from gonogo.contract.criterion import BUILT_IN_CRITERIA
@@ -20,6 +19,11 @@ from gonogo.planning.resolve import (
 )
 from gonogo.supervise.launch.output_lines import check_patterns
 from gonogo.supervise.preflight.preflight import WITHOUT_SERVICE
+
+LEAST_BATCH_S = 60.0
+"""Of a step's limit, for its batch: the first one waits for a loader that starts."""
+MOST_BATCH_S = 3600.0
+"""As long as any plan may wait for one."""
 
 
 def order_of(
@@ -63,14 +67,20 @@ def order_of(
 
 
 def _watch_of(stall_s: float | None) -> Watch:
-    """Return the watch of a program whose steps take at most so long, in a section or in none."""
+    """Return the watch of a program whose steps take at most so long, in a section or in none.
+
+    A batch is part of its step. Checkpoints and evaluations that are named keep their own limits.
+    """
     if stall_s is None:
         return Watch()
     limits = {"halt_s": stall_s, "suspect_s": min(10.0, stall_s / 2)}
-    said: dict[str, Any] = {"stall": {**limits, "early_s": stall_s}}
+    batch_s = min(max(stall_s, LEAST_BATCH_S), MOST_BATCH_S)
+    deadlines = {"data": {"halt_s": batch_s, "suspect_s": min(120.0, batch_s / 2)}}
     if stall_s < ShortDeadline().halt_s:  # else D5 gives who computes there as long as D4 does
-        said["section_deadline"] = {"out_of_section": limits}
-    return Watch.model_validate(said)
+        deadlines["out_of_section"] = limits
+    return Watch.model_validate(
+        {"stall": {**limits, "early_s": stall_s}, "section_deadline": deadlines}
+    )
 
 
 def under_plan(order: Order, plan: str, phase: str) -> Order:

@@ -36,6 +36,8 @@ LOOK_EVERY_S = 5.0
 SETTLE_S = 0.25
 PROGRESS = ("step", "loss", "toks_per_s", "last_heartbeat_at")
 SAY_EVERY_S = 3.0
+WAITING_EVERY_S = 60.0
+"""While it waits for a worker or a person: nothing but the age of the wait changes."""
 _DONE = (ExperimentState.FINISHED, ExperimentState.AWAITING_DECISION)
 _MARK = {
     PhaseState.PENDING: ("○", "dim"),
@@ -241,13 +243,18 @@ def _watch_lines(follower: Follower, meanwhile: Callable[[], None]) -> Experimen
             err.print(why, markup=False, highlight=False, soft_wrap=True)
             told = why
         mark = _mark_of(glance)
-        if mark != shown or time.monotonic() - said_at > SAY_EVERY_S:
+        if mark != shown or time.monotonic() - said_at > say_every_s(glance):
             shown, said_at = mark, time.monotonic()
             err.print(plain_line(glance), markup=False, highlight=False, soft_wrap=True)
         if glance.done:
             return glance.experiment
         meanwhile()
         glance = follower.next()
+
+
+def say_every_s(glance: Glance) -> float:
+    """Return how often a line is worth printing though only ages changed, in seconds."""
+    return SAY_EVERY_S if glance.experiment.waiting_for is None else WAITING_EVERY_S
 
 
 def _mark_of(glance: Glance) -> tuple[object, ...]:

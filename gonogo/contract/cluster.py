@@ -62,6 +62,8 @@ class EngineName(StrEnum):
     """The worker itself, on its own host."""
     SLURM = "slurm"
     """Slurm, on hosts of its choice."""
+    JOBSET = "jobset"
+    """Kubernetes, by JobSets, in pods of its choice."""
 
 
 class SlurmCluster(Submitted):

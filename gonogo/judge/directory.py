@@ -5,19 +5,21 @@ ordered and nothing can pass. What the files cannot show is listed, and never co
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from gonogo.contract.errors import Corrupt, NotFound, Rejected
 from gonogo.contract.facts import History, Remedy
+from gonogo.contract.finding import Finding
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.order import Order, RunReason
 from gonogo.contract.outcome import Outcome
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.cause import describe_cause
 from gonogo.judge.evidence.facts import build_facts
+from gonogo.judge.evidence.findings import load_findings
 from gonogo.judge.evidence.record import RunRecord, load_order, load_run
 from gonogo.judge.gate.history import rerun_of, with_history
 from gonogo.judge.gate.rules import build_rules
@@ -77,9 +79,10 @@ def judge_directory(
         at=datetime.fromtimestamp(wall, UTC).isoformat().replace("+00:00", "Z"),
     )
     judgement = judge(facts, rules)
+    findings = _with_files(record.findings, run_dir)
     cause = describe_cause(
         judgement.verdict,
-        record.findings,
+        findings,
         _outcome_of(record, judgement.outcome),
         judgement.criteria,
         diagnosis=judgement.diagnosis,
@@ -88,10 +91,21 @@ def judge_directory(
     )
     entry = judged(judgement, rules, facts, actor=ACTOR, cause=cause)
     more = {
-        "findings": [finding.wire() for finding in record.findings],
+        "findings": [finding.wire() for finding in findings],
         "not_observed": [*facts.not_observed, *_unread(record), *_gone(path)],
     }
     return dict(append(entry, place, key, more=more).document)
+
+
+def _with_files(findings: Sequence[Finding], run_dir: RunDir) -> list[Finding]:
+    """Return findings with the files of evidence that findings.jsonl names and that are there.
+
+    The fold that finds them again gathers no evidence. Which files there are decides nothing.
+    """
+    named = {row.key: row.evidence for row in load_findings(run_dir) or []}
+    kept = {path.relative_to(run_dir.path).as_posix() for path in run_dir.evidence.glob("*/*")}
+    found = {key: [name for name in names if name in kept] for key, names in named.items()}
+    return [row.model_copy(update={"evidence": found.get(row.key, [])}) for row in findings]
 
 
 def _history_of(order: Order | None) -> History | None:

@@ -14,6 +14,7 @@ from gonogo.kubernetes.cluster import (
     SECRETS_AT,
     Cluster,
     Object,
+    build_claim,
     selected,
 )
 from gonogo.kubernetes.pods import (
@@ -41,8 +42,10 @@ def build_control_plane(cluster: Cluster) -> list[Object]:
     """Return the service's objects."""
     return [
         _account(cluster),
-        _claim(cluster, HOME_CLAIM, "10Gi", "ReadWriteOnce", None),
-        _claim(cluster, RUNS_CLAIM, cluster.storage, "ReadWriteMany", cluster.storage_class),
+        build_claim(cluster, HOME_CLAIM, COMPONENT, "10Gi", "ReadWriteOnce", None),
+        build_claim(
+            cluster, RUNS_CLAIM, COMPONENT, cluster.storage, "ReadWriteMany", cluster.storage_class
+        ),
         _deployment(cluster),
         _service(cluster),
     ]
@@ -55,20 +58,6 @@ def _account(cluster: Cluster) -> Object:
         "kind": "ServiceAccount",
         "metadata": cluster.meta(NAME, COMPONENT),
         "automountServiceAccountToken": False,
-    }
-
-
-def _claim(
-    cluster: Cluster, name: str, size: str, access: str, storage_class: str | None
-) -> Object:
-    spec: Object = {"accessModes": [access], "resources": {"requests": {"storage": size}}}
-    if storage_class is not None:
-        spec["storageClassName"] = storage_class
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": cluster.meta(name, COMPONENT),
-        "spec": spec,
     }
 
 

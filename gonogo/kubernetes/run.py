@@ -13,6 +13,7 @@ from gonogo.kubernetes.cluster import (
     RUNS_AT,
     RUNS_CLAIM,
     SECRETS_AT,
+    WORKER_HOME_CLAIM,
     Cluster,
     Object,
     selected,
@@ -124,9 +125,9 @@ def _pod(cluster: Cluster) -> Object:
         "terminationGracePeriodSeconds": GRACE_S,
         "containers": [container],
         "volumes": [
+            claim_volume("home", WORKER_HOME_CLAIM),
             claim_volume("runs", RUNS_CLAIM),
             secret_volume("worker_key"),
-            empty_volume("home", "50Gi"),
             empty_volume("shm", "16Gi", memory=True),
             empty_volume("tmp", "10Gi"),
         ],

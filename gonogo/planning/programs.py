@@ -72,6 +72,20 @@ def needs(plan: Plan) -> str | None:
     return " and ".join(_needs(plan)) or None
 
 
+def worker_settings(plan: Plan) -> dict[str, str]:
+    """Return the settings with which a worker takes a plan, as its environment spells them."""
+    said: dict[str, str] = {}
+    if not plan.ours:
+        said["GONOGO_WORKER_ALLOW"] = ",".join(sorted(programs(plan)))
+        if names := {name for _, name in unlisted(plan)}:
+            said["GONOGO_WORKER_ALLOW_ENV"] = ",".join(sorted(names))
+    if plan.workload.labels:
+        said["GONOGO_WORKER_LABELS"] = label_text(plan.workload.labels)
+    if plan.workload.nodes > 1:
+        said["GONOGO_ENGINE"] = EngineName.SLURM.value
+    return said
+
+
 def label_text(labels: Mapping[str, str]) -> str:
     """Return labels as `GONOGO_WORKER_LABELS` spells them."""
     return ",".join(f"{name}={value}" for name, value in sorted(labels.items()))

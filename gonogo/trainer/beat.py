@@ -24,8 +24,10 @@ class Beat:
         world_size: number of ranks.
         run_dir: the run directory; None outside gonogo.
         order: order.json as data; empty outside gonogo.
-        steps: how many steps were ordered; None where nobody says.
+        steps: the last step that was ordered; None where nobody says.
         resume_from: the checkpoint to start from; None for a run that starts afresh.
+        resume_step: the step to go on after, 0 for one that starts afresh:
+            `range(beat.resume_step, beat.steps)` is what is left.
         finite: whether every loss and gradient norm told so far was finite. After `should_halt()`
             has said yes it is the same on every rank: save no checkpoint when it is False.
     """
@@ -36,6 +38,7 @@ class Beat:
         self.order: Mapping[str, Any] = {}
         self.steps: int | None = None
         self.resume_from: Path | None = None
+        self.resume_step = 0
         self.finite = True
 
     def __enter__(self) -> Self:

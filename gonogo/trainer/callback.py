@@ -11,6 +11,7 @@ from typing import Any
 
 from gonogo.trainer.attach import open_beat
 from gonogo.trainer.beat import Beat
+from gonogo.trainer.run_dir import load_run_dir
 from gonogo.trainer.settings import load_settings
 from gonogo.trainer.supervised import SupervisedBeat
 
@@ -49,8 +50,9 @@ class CallbackBeat:
 
     @property
     def resume_from(self) -> Path | None:
-        """The checkpoint to start from, if the order names one."""
-        return self.beat.resume_from
+        """The checkpoint to start from, if the order names one; known before the loop begins."""
+        run_dir = load_settings().run_dir
+        return None if run_dir is None else load_run_dir(run_dir).resume_from
 
     def begin(
         self, model: Any, *, rank: int, world_size: int, step: int, last_step: int | None
@@ -63,12 +65,18 @@ class CallbackBeat:
             world_size: number of ranks.
             step: the step to go on after.
             last_step: the loop's own last step, where it knows.
+
+        Raises:
+            ValueError: the order names a checkpoint, and the loop begins elsewhere: whatever it
+                trains would not be what was ordered.
         """
         if not self.speaks:
             self.beat = open_beat(
                 None, self._config, self._identity, rank=rank, world_size=world_size
             )
         if isinstance(self.beat, SupervisedBeat):
+            if self.beat.resume_from is not None and step != self.beat.resume_step:
+                raise ValueError(_elsewhere(self.beat, step))
             ordered = self.beat.steps
             self.beat.last_step = min((s for s in (ordered, last_step) if s), default=None)
         self.beat.resumed(step)
@@ -113,3 +121,16 @@ class CallbackBeat:
             SystemExit: 3, the run was halted.
         """
         self.beat.__exit__(None if error is None else type(error), error, None)
+
+
+def _elsewhere(beat: Beat, step: int) -> str:
+    """Say what the order's checkpoint is for, to a loop that begins after another step."""
+    if beat.resume_step == 0:
+        return (
+            f"this run begins at step 1 with the weights of {beat.resume_from}, and the loop goes"
+            f" on after step {step}: load the weights into the model, and start it afresh"
+        )
+    return (
+        f"this run goes on after step {beat.resume_step} with {beat.resume_from}, and the loop"
+        f" begins after step {step}: hand it callback.resume_from (docs/your-trainer.md)"
+    )

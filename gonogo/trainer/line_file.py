@@ -3,7 +3,7 @@
 Guarantees: `append` never raises; lines stand in the file in the order given, whole; what the file
 system refuses (a full disk) is kept, up to KEPT_BYTES, and written before the next line, so that a
 disk that was full for a while costs nothing. Beyond that the oldest are lost: the gap in `seq` then
-tells it. Not guaranteed: durability (no fsync).
+tells it. Not guaranteed: durability, nor that another host sees a line before `show`.
 """
 
 import fcntl
@@ -40,6 +40,8 @@ class LineFile:
         self._torn = False
         """Whether `_unwritten` begins in the middle of a line."""
         self._fd = -1
+        self._shown = True
+        """Whether other hosts have been shown all that is written."""
         self.failures = 0
         """Writes that were refused so far."""
         try:
@@ -58,10 +60,24 @@ class LineFile:
             self.failures += 1
             self._forget_oldest()
             return
+        self._shown = False
         self.failures += written < len(self._unwritten)
         if written:
             self._torn = self._unwritten[written - 1 : written] != b"\n"
         self._unwritten = self._unwritten[written:]
+
+    def show(self) -> None:
+        """Let other hosts see what is written; it may take as long as a network file system takes.
+
+        Their clients keep what an open file was given for half a minute (NFS), unless it is synced.
+        """
+        if self._shown or self._fd < 0:
+            return
+        self._shown = True
+        try:
+            os.fdatasync(self._fd)
+        except OSError:
+            self.failures += 1
 
     def close(self) -> None:
         """Let the file go."""

@@ -23,6 +23,11 @@ class RunDir:
         return _whole(self.order.get("steps"))
 
     @property
+    def nodes(self) -> int:
+        """On how many hosts the run's ranks are."""
+        return _whole(self.order.get("nodes")) or 1
+
+    @property
     def alive_every_s(self) -> float:
         """Silence after which a sign of life is due."""
         return _positive((self.order.get("heartbeat") or {}).get("alive_every_s")) or ALIVE_EVERY_S

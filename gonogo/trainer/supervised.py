@@ -73,7 +73,7 @@ class SupervisedBeat(Beat):
         super().__init__(rank, world_size)
         run_dir = voice.run_dir
         self.run_dir, self.order, self.steps = run_dir.path, run_dir.order, run_dir.steps
-        self.resume_from = run_dir.resume_from
+        self.resume_from, self.resume_step = run_dir.resume_from, run_dir.resumed_step
         self.last_step = run_dir.steps
         """The step after which none begins; the order's, or an earlier one that the loop knows."""
         self._voice, self._run, self._whose = voice, run_dir, whose

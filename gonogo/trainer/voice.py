@@ -24,6 +24,8 @@ from gonogo.trainer.stacks import StackDumps
 
 ANNOUNCE_AFTER_S = 1.0
 _POLL_S = 0.2
+_SHOW_EVERY_S = 1.0
+"""How often the watcher on another host is shown what was written."""
 _JOIN_S = 5.0
 
 
@@ -177,8 +179,12 @@ class Voice:
 
     def _speak(self) -> None:
         pause_s = min(_POLL_S, self.run_dir.alive_every_s / 4)
+        show_at = time.monotonic()
         while not self._closing.wait(pause_s):
             self._break_silence()
+            if self.run_dir.nodes > 1 and time.monotonic() >= show_at:
+                self._file.show()  # not in the lock: the script need not wait for a network
+                show_at = time.monotonic() + _SHOW_EVERY_S
             try:
                 self._answer()
             except Exception as error:  # noqa: BLE001 - edge of a thread that must live

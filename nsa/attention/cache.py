@@ -4,6 +4,8 @@ The compressed branch keeps one pair per whole block, appended as blocks complet
 branch every token (any block may be chosen later); the window branch a ring of w tokens. Memory is
 allocated once, for `capacity` tokens; appending more raises.
 
+Tokens lie behind each other within a head, so that a selected block is one piece of memory.
+
 Shape legend: B batch, G groups, D head width; tokens are positions 0 .. length - 1.
 """
 
@@ -34,7 +36,15 @@ class Sizes:
 
 
 class NsaCache:
-    """Keys and values of the tokens so far; read by `decode`, filled by `append`."""
+    """Keys and values of the tokens so far; read by `decode`, filled by `append`.
+
+    Attributes:
+        length: Tokens so far.
+        blocks: Compressed pairs so far.
+        k_blocks: Compressed keys [B * G, n, D], the first `blocks` of them filled; v_blocks alike.
+        k_sel: Keys of the selected branch [B, G, n, D], whole selection blocks; v_sel alike.
+        k_ring: Keys of the last w tokens [B, G, w, D], token t at t % w; v_ring alike.
+    """
 
     def __init__(
         self,
@@ -64,18 +74,23 @@ class NsaCache:
         """
 
         def room(tokens: int) -> tuple[Tensor, Tensor]:
-            shape = (B, tokens, G, D)
+            shape = (B, G, tokens, D)
             return tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))  # type: ignore[return-value]
 
         self.sizes = sizes
         self.capacity = capacity
         self.length = 0
         self.blocks = 0
-        self.k_blocks, self.v_blocks = room(compressed_length(capacity, sizes.l, sizes.d))
-        self.k_sel, self.v_sel = room(capacity)
+        most_blocks = compressed_length(capacity, sizes.l, sizes.d)
+        self.k_blocks, self.v_blocks = (x.flatten(0, 1) for x in room(most_blocks))
+        selectable = -(-capacity // sizes.l_sel)
+        self.k_sel, self.v_sel = room(selectable * sizes.l_sel)
         self.k_ring, self.v_ring = room(min(sizes.w, capacity))
-        # The tokens that blocks still to come will hold: fewer than l.
-        self._k_open, self._v_open = room(0)
+        # Where the selection blocks of each head begin among those of all, [B * G, 1].
+        self.first_blocks = torch.arange(B * G, device=device)[:, None] * selectable
+        # The tokens that blocks still to come will hold, as they came: fewer than l.
+        self._open: list[tuple[Tensor, Tensor]] = []
+        self._open_tokens = 0
         self.compression = compression or MeanCompression(sizes.l, sizes.d)
         self.turn_blocks = turn_blocks
 
@@ -96,28 +111,34 @@ class NsaCache:
         n = k_sel.shape[1]
         if self.length + n > self.capacity:
             raise ValueError(f"the cache holds {self.capacity} tokens, not {self.length + n}")
-        self.k_sel[:, self.length : self.length + n] = k_sel
-        self.v_sel[:, self.length : self.length + n] = v_sel
-        ring = self.k_ring.shape[1]
+        after = self.length + n
+        self.k_sel[:, :, self.length : after] = k_sel.transpose(1, 2)
+        self.v_sel[:, :, self.length : after] = v_sel.transpose(1, 2)
+        ring = self.k_ring.shape[2]
         kept = min(n, ring)
-        place = torch.arange(self.length + n - kept, self.length + n, device=k_win.device) % ring
-        self.k_ring[:, place] = k_win[:, n - kept :]
-        self.v_ring[:, place] = v_win[:, n - kept :]
-        self.length += n
-        self._complete_blocks(k_cmp, v_cmp)
+        # The newest of them, up to the end of the ring and on from its beginning.
+        place, kept_before = (after - kept) % ring, n - kept
+        until_end = min(kept, ring - place)
+        for to, new in ((self.k_ring, k_win), (self.v_ring, v_win)):
+            new = new[:, kept_before:].transpose(1, 2)
+            to[:, :, place : place + until_end] = new[:, :, :until_end]
+            if until_end < kept:
+                to[:, :, : kept - until_end] = new[:, :, until_end:]
+        self.length = after
+        self._open.append((k_cmp, v_cmp))
+        self._open_tokens += n
+        if self._open_tokens >= self.sizes.l:
+            self._complete_blocks()
 
-    def _complete_blocks(self, k_cmp: Tensor, v_cmp: Tensor) -> None:
-        k_open = torch.cat((self._k_open, k_cmp), dim=1)
-        v_open = torch.cat((self._v_open, v_cmp), dim=1)
+    def _complete_blocks(self) -> None:
+        k_open, v_open = (torch.cat(parts, dim=1) for parts in zip(*self._open, strict=True))
         k, v = self.compression(k_open, v_open)
         new = k.shape[1]
-        if new:
-            if self.turn_blocks is not None:
-                k = self.turn_blocks(k, self.blocks)
-            self.k_blocks[:, self.blocks : self.blocks + new] = k
-            self.v_blocks[:, self.blocks : self.blocks + new] = v
-            self.blocks += new
-        self._k_open, self._v_open = (
-            k_open[:, new * self.sizes.d :],
-            v_open[:, new * self.sizes.d :],
-        )
+        if self.turn_blocks is not None:
+            k = self.turn_blocks(k, self.blocks)
+        self.k_blocks[:, self.blocks : self.blocks + new] = k.transpose(1, 2).flatten(0, 1)
+        self.v_blocks[:, self.blocks : self.blocks + new] = v.transpose(1, 2).flatten(0, 1)
+        self.blocks += new
+        rest = new * self.sizes.d
+        self._open = [(k_open[:, rest:], v_open[:, rest:])]
+        self._open_tokens -= rest

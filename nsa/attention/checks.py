@@ -6,9 +6,7 @@ from torch import Tensor
 
 from nsa.attention import selection_rule
 from nsa.attention.compression import compressed_length
-
-NAMES = ("k_cmp", "v_cmp", "k_sel", "v_sel", "k_win", "v_win")
-"""Keys and values of the branches, in the order of the arguments."""
+from nsa.attention.tensors import Tensors
 
 
 def check_sizes(l: int, d: int, l_sel: int, n_sel: int, w: int) -> None:  # noqa: E741
@@ -30,29 +28,24 @@ def check_sizes(l: int, d: int, l_sel: int, n_sel: int, w: int) -> None:  # noqa
         raise ValueError(f"n_sel must be at least {least}: so many are forced, got {n_sel=}")
 
 
-def check_shapes(q: Tensor, keys_values: tuple[Tensor, ...], gates: Tensor) -> None:
+def check_shapes(tensors: Tensors) -> None:
     """Refuse tensors [B, S, ...] of other shapes than the queries ask for.
-
-    Args:
-        q: Queries [B, S, H, D].
-        keys_values: As `NAMES`.
-        gates: [B, S, H, 3].
 
     Raises:
         ValueError: The first tensor that does not fit.
     """
+    q, k_sel = tensors.q, tensors.k_sel
     if q.dim() != 4 or q.shape[1] < 1:
         raise ValueError(f"q must be [B, S >= 1, H, D], got {tuple(q.shape)}")
     if not q.is_floating_point():
         raise ValueError(f"q must be floating point, got {q.dtype}")
     B, S, H, D = q.shape
-    k_sel = keys_values[NAMES.index("k_sel")]
     groups = k_sel.shape[2] if k_sel.dim() == 4 else 0
     if groups < 1 or H % groups != 0:
         raise ValueError(f"the groups must divide the heads, got H={H} G={groups}")
-    for name, tensor in zip(NAMES, keys_values, strict=True):
+    for name, tensor in tensors.keys_values().items():
         _check(name, tensor, (B, S, groups, D))
-    _check("gates", gates, (B, S, H, 3))
+    _check("gates", tensors.gates, (B, S, H, 3))
 
 
 def check_compressed(

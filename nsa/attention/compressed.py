@@ -104,14 +104,16 @@ def block_scores(p_NTRC: Tensor, blocks: int, l: int, d: int, l_sel: int) -> Ten
     Every block is summed in the same order, so equal probabilities give exactly equal scores.
     """
     a, r = l_sel // d, l // d
-    N, T, R, seen = p_NTRC.shape
+    N, T, _, seen = p_NTRC.shape
     padded = p_NTRC.new_zeros(N, T, r - 1 + a * blocks)
-    for head in range(R):
-        padded[..., r - 1 : r - 1 + seen] += p_NTRC[:, :, head]
+    of_all_heads = padded[..., r - 1 : r - 1 + seen]
+    for of_head in p_NTRC.unbind(2):
+        of_all_heads += of_head
     scores = p_NTRC.new_zeros(N, T, blocks)
-    for offset in range(1 - r, a):
+    # What stands at offsets 1 - r .. a - 1 from the first block of every selection block.
+    for offset, at_offset in enumerate(padded.unfold(-1, a + r - 1, a).unbind(-1), start=1 - r):
         count = sum(0 <= m - offset < r for m in range(a))
-        scores.add_(padded[..., r - 1 + offset :: a][..., :blocks], alpha=count)
+        scores.add_(at_offset, alpha=count)
     return scores
 
 

@@ -5,72 +5,117 @@ window tokens, and gives what the batched operation gives at its position. A pro
 the batched operation at once (the default), or token by token: slower, the tested reference
 (NSA_PREFILL_BATCHED=0). No gradients.
 
-Shape legend: B batch, H heads, G groups, R = H / G, D head width, C compressed and J selection
-blocks, X tokens read.
+Shape legend: B batch, H heads, G groups, N = B * G, R = H / G, D head width, C compressed and
+J selection blocks, X tokens read.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from nsa.attention import selection_rule
-from nsa.attention.cache import NsaCache
-from nsa.attention.compressed import block_scores, compressed_logits, exp2_alike_
+from nsa.attention.cache import NsaCache, Sizes
+from nsa.attention.compressed import compressed_logits
 from nsa.attention.operation import nsa_attention
 from nsa.attention.ranges import positions_in, ranges_v1, ranges_v2
+from nsa.attention.selection_rule import SelectionRule
+from nsa.attention.tensors import Tensors
+
+# How the selected tokens are read: whole blocks, which is fastest, or as ranges of tokens that are
+# merged by V1 or V2. All three give the same.
+Reading = Literal["blocks", "v1", "v2"]
 
 
-def _weights(q_BGRD: Tensor, k_BGXD: Tensor, hidden: Tensor | None = None) -> Tensor:
-    logits = torch.einsum("bgrd,bgxd->bgrx", q_BGRD, k_BGXD)
-    if hidden is not None:
-        logits = logits.masked_fill(hidden[:, :, None], -torch.inf)
-    return logits.softmax(-1)
+@functools.cache
+def _forced(rule: SelectionRule, device: torch.device) -> Tensor:
+    """The blocks that are selected by rule, those at the end counted from there."""
+    return torch.tensor([*range(rule.first), *range(-rule.recent, 0)], device=device)
 
 
-def _mix(p_BGRX: Tensor, v_BGXD: Tensor) -> Tensor:
-    return torch.einsum("bgrx,bgxd->bgrd", p_BGRX, v_BGXD)
+@functools.cache
+def _overlaps(l: int, d: int, l_sel: int, dtype: torch.dtype, device: torch.device) -> Tensor:  # noqa: E741
+    """How much of each compression block from d - l on lies in a selection block, in units of d."""
+    counts = [
+        sum(0 <= m - offset < l // d for m in range(l_sel // d))
+        for offset in range(1 - l // d, l_sel // d)
+    ]
+    return torch.tensor(counts, dtype=dtype, device=device)
 
 
-def _shares_of_blocks(q_BGRD: Tensor, k_BGCD: Tensor, factor: float) -> Tensor:
-    """Softmax over the compressed blocks [B, G, R, C], ties kept as in the batched operation."""
-    logits = compressed_logits(
-        q_BGRD.flatten(0, 1), k_BGCD.flatten(0, 1), factor * math.log2(math.e)
+def _scores(p_NRC: Tensor, blocks: int, sizes: Sizes) -> Tensor:
+    """`block_scores` of one query, [N, J], in fewer operations.
+
+    Running sums add up in one order for every block, which `sum` does not promise.
+    """
+    l, d, l_sel = sizes.l, sizes.d, sizes.l_sel  # noqa: E741
+    of_all_heads = p_NRC.cumsum(1)[:, -1]
+    before = l // d - 1
+    padded = pad(of_all_heads, (before, blocks * (l_sel // d) - of_all_heads.shape[-1]))
+    overlaps = _overlaps(l, d, l_sel, p_NRC.dtype, p_NRC.device)
+    parts = padded.unfold(-1, len(overlaps), l_sel // d) * overlaps
+    return parts.cumsum(-1)[..., -1]
+
+
+def _select(p_NRC: Tensor, blocks: int, sizes: Sizes) -> Tensor:
+    """Ids [N, n_sel] of queries in the last of so many blocks, ascending, -1 padded at the end."""
+    if sizes.n_sel >= blocks:
+        every = torch.arange(blocks, device=p_NRC.device).expand(len(p_NRC), blocks)
+        return pad(every, (0, sizes.n_sel - blocks), value=-1)
+    forced = _forced(selection_rule.RULE, p_NRC.device)
+    rank = _scores(p_NRC, blocks, sizes).index_fill(1, forced, torch.inf)
+    order = rank.sort(dim=-1, descending=True, stable=True).indices
+    return order[:, : sizes.n_sel].sort(dim=-1).values
+
+
+def _as(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x if x.dtype == dtype else x.to(dtype)  # `to` that changes nothing costs microseconds
+
+
+def _whole_blocks(ids_NX: Tensor, cache: NsaCache, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Keys and values [B, G, X, D] of the selected tokens, block by block."""
+    l_sel, t = cache.sizes.l_sel, cache.length - 1
+    if ids_NX.shape[-1] > t // l_sel:  # every block there is
+        k, v = cache.k_sel[:, :, : t + 1], cache.v_sel[:, :, : t + 1]
+        return _as(k, dtype), _as(v, dtype)
+    rows = (ids_NX + cache.first_blocks).flatten()
+    # The query's own block stands last, and ends with the query.
+    real = (ids_NX.shape[-1] - 1) * l_sel + t % l_sel + 1
+
+    B, G, _, D = cache.k_sel.shape
+    k, v = (
+        x.view(-1, l_sel * D).index_select(0, rows).view(B, G, -1, D)[:, :, :real]
+        for x in (cache.k_sel, cache.v_sel)
     )
-    if logits.shape[-1]:
-        p = exp2_alike_(logits.sub_(logits.amax(-1, keepdim=True)))
-        logits = p.div_(p.sum(-1, keepdim=True))
-    return logits.unflatten(0, q_BGRD.shape[:2])
+    return _as(k, dtype), _as(v, dtype)
 
 
-def _select(scores_BGJ: Tensor, c: int, n_sel: int) -> Tensor:
-    """Ids [B, G, n_sel] of one query in block c, ascending, -1 padded at the end."""
-    rank = scores_BGJ.clone()
-    rank[..., selection_rule.RULE.forced(c)] = torch.inf
-    order = rank.sort(dim=-1, descending=True, stable=True).indices[..., :n_sel]
-    missing = n_sel - order.shape[-1]
-    return torch.nn.functional.pad(order.sort(dim=-1).values, (0, missing), value=-1)
+def _ranges(ids_BGX: Tensor, t: int, l_sel: int, version: Reading) -> Tensor:
+    """[B, G, X, 2] by V2, or by V1 and padded."""
+    if version == "v2":
+        return ranges_v2(ids_BGX, torch.tensor(t, device=ids_BGX.device), l_sel)
+    B, G, X = ids_BGX.shape
+    rows = [ranges_v1(ids, t, l_sel) for ids in ids_BGX.flatten(0, 1).tolist()]
+    padded = [row + [(0, 0)] * (X - len(row)) for row in rows]
+    return torch.tensor(padded, device=ids_BGX.device).view(B, G, X, 2)
 
 
-def _ranges(ids_BGN: Tensor, t: int, l_sel: int, *, vectorised: bool) -> Tensor:
-    """[B, G, N, 2] by V2, or by V1 and padded."""
-    if vectorised:
-        return ranges_v2(ids_BGN, torch.tensor(t, device=ids_BGN.device), l_sel)
-    B, G, N = ids_BGN.shape
-    rows = [ranges_v1(ids, t, l_sel) for ids in ids_BGN.flatten(0, 1).tolist()]
-    padded = [row + [(0, 0)] * (N - len(row)) for row in rows]
-    return torch.tensor(padded, device=ids_BGN.device).view(B, G, N, 2)
-
-
-def _read(x_BSGD: Tensor, place_BGX: Tensor, dtype: torch.dtype) -> Tensor:
-    """The tokens at `place`, [B, G, X, D]."""
-    B, _, G, _ = x_BSGD.shape
-    b = torch.arange(B, device=x_BSGD.device)[:, None, None]
-    g = torch.arange(G, device=x_BSGD.device)[None, :, None]
-    return x_BSGD[b, place_BGX, g].to(dtype)
+def _token_by_token(
+    ids_NX: Tensor, cache: NsaCache, dtype: torch.dtype, version: Reading
+) -> tuple[Tensor, Tensor]:
+    """As `_whole_blocks`, by merged ranges."""
+    (B, G, _, D), sizes, t = cache.k_sel.shape, cache.sizes, cache.length - 1
+    ranges = _ranges(ids_NX.view(B, G, -1), t, sizes.l_sel, version)
+    place, real = positions_in(ranges, min(t + 1, sizes.n_sel * sizes.l_sel))
+    # Every query selects as many tokens: its own block, cut, and others whole.
+    place = place[..., : int(real[0, 0].sum()), None].expand(-1, -1, -1, D)
+    k, v = (x.gather(2, place).to(dtype) for x in (cache.k_sel, cache.v_sel))
+    return k, v
 
 
 @torch.no_grad()
@@ -80,7 +125,7 @@ def decode(
     cache: NsaCache,
     *,
     scale: float | None = None,
-    ranges_vectorised: bool = True,
+    reading: Reading = "blocks",
 ) -> tuple[Tensor, Tensor]:
     """Attend for the last token in the cache.
 
@@ -89,7 +134,8 @@ def decode(
         gates: Its gates [B, 1, H, 3].
         cache: Holds the keys and values of this token and all before it.
         scale: Factor on every product; default 1 / sqrt(D).
-        ranges_vectorised: Selection ranges V2 (NSA_SEL_RANGES_V2), else V1: the same result.
+        reading: How the selected tokens are read: whole blocks, or by merged ranges, V1 or V2
+            (NSA_SEL_RANGES_V2): the same result.
 
     Returns:
         out [B, 1, H, D] in the dtype of q and the block ids [B, 1, G, n_sel], as `nsa_attention`.
@@ -102,43 +148,38 @@ def decode(
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     # Scores and statistics keep their precision: autocast would round them.
     with torch.autocast(q.device.type, enabled=False):
-        return _decode(q, gates, cache, factor, ranges_vectorised=ranges_vectorised)
+        return _decode(q, gates, cache, factor, reading)
 
 
 def _decode(
-    q: Tensor, gates: Tensor, cache: NsaCache, factor: float, *, ranges_vectorised: bool
+    q: Tensor, gates: Tensor, cache: NsaCache, factor: float, reading: Reading
 ) -> tuple[Tensor, Tensor]:
     sizes, t = cache.sizes, cache.length - 1
     B, _, H, D = q.shape
-    G = cache.k_sel.shape[2]
+    G = cache.k_sel.shape[1]
     exact = torch.float64 if q.dtype == torch.float64 else torch.float32
-    q_BGRD = q.view(B, G, H // G, D).to(exact)
+    q_BGRD = _as(q.reshape(B, G, H // G, D), exact)
 
-    c = t // sizes.l_sel
-    k_BGCD, v_BGCD = (
-        x[:, : cache.blocks].transpose(1, 2).to(exact) for x in (cache.k_blocks, cache.v_blocks)
-    )
-    p_BGRC = _shares_of_blocks(q_BGRD, k_BGCD, factor)
-    scores_BGJ = block_scores(
-        p_BGRC.flatten(0, 1)[:, None], c + 1, sizes.l, sizes.d, sizes.l_sel
-    ).view(B, G, c + 1)
-    ids_BGN = _select(scores_BGJ, c, sizes.n_sel)
+    k_NCD, v_NCD = (_as(x[:, : cache.blocks], exact) for x in (cache.k_blocks, cache.v_blocks))
+    # Equal products get equal shares, to the last bit: ties stay ties, as in the batched operation.
+    p_NRC = compressed_logits(q_BGRD.flatten(0, 1), k_NCD, factor).softmax(-1)
+    compressed = torch.bmm(p_NRC, v_NCD).view(q_BGRD.shape)
+    ids_NX = _select(p_NRC, t // sizes.l_sel + 1, sizes)
 
-    ranges = _ranges(ids_BGN, t, sizes.l_sel, vectorised=ranges_vectorised)
-    most = min(t + 1, sizes.n_sel * sizes.l_sel)
-    place, real = positions_in(ranges, most)
-    q_BGRD = q_BGRD * factor
-    p_sel = _weights(q_BGRD, _read(cache.k_sel, place, exact), ~real)
+    if reading == "blocks":
+        k_sel, v_sel = _whole_blocks(ids_NX, cache, exact)
+    else:
+        k_sel, v_sel = _token_by_token(ids_NX, cache, exact, reading)
+    selected = scaled_dot_product_attention(q_BGRD, k_sel, v_sel, scale=factor)
+    k_win, v_win = cache.k_ring, cache.v_ring
+    if t + 1 < k_win.shape[2]:
+        k_win, v_win = k_win[:, :, : t + 1], v_win[:, :, : t + 1]
+    k_win, v_win = _as(k_win, exact), _as(v_win, exact)
+    window = scaled_dot_product_attention(q_BGRD, k_win, v_win, scale=factor)
 
-    near = min(t + 1, sizes.w)
-    k_win, v_win = (x[:, :near].transpose(1, 2).to(exact) for x in (cache.k_ring, cache.v_ring))
-    p_win = _weights(q_BGRD, k_win)
-
-    gate = gates.view(B, G, H // G, 3).to(exact)
-    out = gate[..., 0:1] * _mix(p_BGRC, v_BGCD)
-    out = out + gate[..., 1:2] * _mix(p_sel, _read(cache.v_sel, place, exact))
-    out = out + gate[..., 2:3] * _mix(p_win, v_win)
-    return out.view(B, 1, H, D).to(q.dtype), ids_BGN[:, None]
+    gate = _as(gates.reshape(B, G, H // G, 3, 1), exact).unbind(3)
+    out = (compressed * gate[0]).addcmul_(selected, gate[1]).addcmul_(window, gate[2])
+    return _as(out.view(B, 1, H, D), q.dtype), ids_NX.view(B, 1, G, -1)
 
 
 @torch.no_grad()
@@ -155,7 +196,7 @@ def prefill(
     *,
     scale: float | None = None,
     batched: bool = True,
-    ranges_vectorised: bool = True,
+    reading: Reading = "blocks",
     **options: Any,
 ) -> Tensor:
     """Attend for a whole prompt and leave its keys and values in the cache.
@@ -172,7 +213,7 @@ def prefill(
         cache: Empty; its sizes are used.
         scale: Factor on every product; default 1 / sqrt(D).
         batched: All queries at once; False decodes token by token.
-        ranges_vectorised: For `decode`, when not batched.
+        reading: For `decode`, when not batched.
         options: More arguments of `nsa_attention` when batched (`backend`, `kernels`).
 
     Returns:
@@ -183,21 +224,22 @@ def prefill(
     """
     if cache.length:
         raise ValueError(f"prefill needs an empty cache, this one holds {cache.length} tokens")
-    tensors = (k_cmp, v_cmp, k_sel, v_sel, k_win, v_win)
+    tensors = Tensors(q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates)
     if not batched:
         outs = []
         for t in range(q.shape[1]):
-            cache.append(*(x[:, t : t + 1] for x in tensors))
-            step = slice(t, t + 1)
-            out, _ = decode(
-                q[:, step], gates[:, step], cache, scale=scale, ranges_vectorised=ranges_vectorised
-            )
+            token = Tensors(*(x[:, t : t + 1] for x in tensors))
+            cache.append(*token[1:-1])
+            out, _ = decode(token.q, token.gates, cache, scale=scale, reading=reading)
             outs.append(out)
         return torch.cat(outs, dim=1)
-    cache.append(*tensors)
+    cache.append(*tensors[1:-1])
     sizes = cache.sizes
-    blocks = (cache.k_blocks[:, : cache.blocks], cache.v_blocks[:, : cache.blocks])
+    k_blocks, v_blocks = (
+        x[:, : cache.blocks].unflatten(0, (len(q), -1)).transpose(1, 2)
+        for x in (cache.k_blocks, cache.v_blocks)
+    )
     return nsa_attention(
-        q, *tensors, gates, l=sizes.l, d=sizes.d, l_sel=sizes.l_sel, n_sel=sizes.n_sel, w=sizes.w,
-        scale=scale, compressed=blocks, **options,
+        *tensors, l=sizes.l, d=sizes.d, l_sel=sizes.l_sel, n_sel=sizes.n_sel, w=sizes.w,
+        scale=scale, compressed=(k_blocks, v_blocks), **options,
     )  # fmt: skip

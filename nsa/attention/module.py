@@ -25,10 +25,12 @@ from torch import Tensor, nn
 from nsa.attention.cache import NsaCache, Sizes
 from nsa.attention.checks import check_sizes
 from nsa.attention.compression import build_compression
-from nsa.attention.decode import decode, prefill
+from nsa.attention.decode import Reading, decode, prefill
 from nsa.attention.operation import nsa_attention
 from nsa.attention.packing import attend_documents, document_lengths
+from nsa.attention.projection import project
 from nsa.attention.rotary import rotate, rotation_table
+from nsa.attention.tensors import Tensors
 
 BRANCHES = ("compressed", "selected", "window")
 # Integers [B, S], equal within a document; or the tokens of each document, per batch item, which a
@@ -101,7 +103,7 @@ class NativeSparseAttention(nn.Module):
         self.keep_selection = False
         self.selection: Tensor | None = None
         self.sequential = False
-        self.ranges_vectorised = True
+        self.reading: Reading = "blocks"
 
     def forward(
         self,
@@ -136,7 +138,7 @@ class NativeSparseAttention(nn.Module):
             return self._extend(x, cache, table)
         read = self._project(x)
         if self.keep_gate_stats:
-            self.gate_stats = _gate_stats(read[-1].detach())
+            self.gate_stats = _gate_stats(read.gates.detach())
         table = self._rotations(0, S, x) if table is None else table
         attend = functools.partial(self._attend, table=table)
         if doc_ids is None:
@@ -183,26 +185,17 @@ class NativeSparseAttention(nn.Module):
 
     def _attend(
         self,
-        q: Tensor,
-        k_cmp: Tensor,
-        v_cmp: Tensor,
-        k_sel: Tensor,
-        v_sel: Tensor,
-        k_win: Tensor,
-        v_win: Tensor,
-        gates: Tensor,
-        *,
+        *each: Tensor,
         table: Tensor,
     ) -> tuple[Tensor, ...]:
         """Output `[B, S, H, D]` of un-rotated heads, and block ids with `keep_selection`."""
-        B, S, _, _ = q.shape
+        B, S, _, _ = each[0].shape
         here = table[:, :S]
-        q, k_sel, k_win = (rotate(x, here) for x in (q, k_sel, k_win))
-        tensors = (q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates)
+        tensors = _rotated(Tensors(*each), here)
         if self.sequential and not self.training:
-            cache = self.start_cache(B, S, like=q, table=here)
+            cache = self.start_cache(B, S, like=tensors.q, table=here)
             return (self._prefill(tensors, cache, batched=False),)
-        k_blocks, v_blocks = self.compression(k_cmp, v_cmp)
+        k_blocks, v_blocks = self.compression(tensors.k_cmp, tensors.v_cmp)
         sizes = self.sizes
         attend = functools.partial(
             nsa_attention,
@@ -224,10 +217,8 @@ class NativeSparseAttention(nn.Module):
         """Attend for the tokens after those in the cache."""
         B, S, _ = x.shape
         first = cache.length
-        q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates = self._project(x)
         here = self._rotations(first, S, x) if table is None else table[:, first : first + S]
-        q, k_sel, k_win = (rotate(part, here) for part in (q, k_sel, k_win))
-        tensors = (q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates)
+        tensors = _rotated(self._project(x), here)
         if first == 0:
             self._begin(cache, table)
             out = self._prefill(tensors, cache, batched=not self.sequential)
@@ -236,33 +227,18 @@ class NativeSparseAttention(nn.Module):
         for t in range(S):
             q, *keys_values, gates = (part[:, t : t + 1] for part in tensors)
             cache.append(*keys_values)
-            outs.append(decode(q, gates, cache, ranges_vectorised=self.ranges_vectorised)[0])
+            outs.append(decode(q, gates, cache, reading=self.reading)[0])
         return self.w_o(torch.cat(outs, dim=1).reshape(B, S, -1))
 
-    def _prefill(self, tensors: Sequence[Tensor], cache: NsaCache, *, batched: bool) -> Tensor:
-        q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates = tensors
-        return prefill(
-            q,
-            k_cmp,
-            v_cmp,
-            k_sel,
-            v_sel,
-            k_win,
-            v_win,
-            gates,
-            cache,
-            batched=batched,
-            ranges_vectorised=self.ranges_vectorised,
-            backend=self.backend,
-        )
+    def _prefill(self, tensors: Tensors, cache: NsaCache, *, batched: bool) -> Tensor:
+        return prefill(*tensors, cache, batched=batched, reading=self.reading, backend=self.backend)
 
-    def _project(self, x: Tensor) -> tuple[Tensor, ...]:
-        """q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win and gates, none of them rotated."""
-        q = self._heads(self.w_q(x))
-        pairs = ((self.w_k[name], self.w_v[name]) for name in BRANCHES)
-        keys_values = [self._heads(project(x)) for pair in pairs for project in pair]
-        gates = torch.sigmoid(self.gate(x)).view(*x.shape[:2], -1, len(BRANCHES))
-        return q, *keys_values, gates.to(q.dtype)
+    def _project(self, x: Tensor) -> Tensors:
+        """What is attended, none of it rotated."""
+        pairs = (layer for name in BRANCHES for layer in (self.w_k[name], self.w_v[name]))
+        *heads, gates = project(x, [self.w_q, *pairs, self.gate])
+        gates = torch.sigmoid(gates).view(*x.shape[:2], -1, len(BRANCHES))
+        return Tensors._make((*(self._heads(part) for part in heads), gates.to(heads[0].dtype)))
 
     def _rotations(self, first: int, positions: int, like: Tensor) -> Tensor:
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
@@ -293,6 +269,12 @@ class NativeSparseAttention(nn.Module):
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(x.shape[0], x.shape[1], -1, self.head_dim)
+
+
+def _rotated(tensors: Tensors, table: Tensor) -> Tensors:
+    """Queries and the keys of single tokens turned by their positions."""
+    q, k_sel, k_win = (rotate(x, table) for x in (tensors.q, tensors.k_sel, tensors.k_win))
+    return tensors._replace(q=q, k_sel=k_sel, k_win=k_win)
 
 
 def _gate_stats(gates_BSH3: Tensor) -> Tensor:

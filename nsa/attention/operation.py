@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
 
 import torch
@@ -18,22 +18,23 @@ from nsa.attention.kernels import Kernels, asked_kernels
 from nsa.attention.operator import attend
 from nsa.attention.packing import attend_documents, document_lengths
 from nsa.attention.reference import nsa_attention_reference
+from nsa.attention.tensors import Tensors
 from nsa.attention.torch_backend import nsa_attention_torch
 
 
-def _reference(*tensors: Tensor, kernels: Kernels, want_ids: bool, **sizes: Any) -> Any:
-    return nsa_attention_reference(*tensors, **sizes)
+def _reference(tensors: Tensors, *, kernels: Kernels, want_ids: bool, **sizes: Any) -> Any:
+    return nsa_attention_reference(tensors, **sizes)
 
 
-def _torch(*tensors: Tensor, want_ids: bool, **options: Any) -> Any:
-    return nsa_attention_torch(*tensors, **options)
+def _torch(tensors: Tensors, *, want_ids: bool, **options: Any) -> Any:
+    return nsa_attention_torch(tensors, **options)
 
 
-def _triton(*tensors: Tensor, kernels: Kernels, **options: Any) -> Any:
+def _triton(tensors: Tensors, *, kernels: Kernels, **options: Any) -> Any:
     # Imported when first used: Triton is optional, and slow to import.
     from nsa.attention.gpu.function import nsa_attention_triton
 
-    return nsa_attention_triton(*tensors, **options)
+    return nsa_attention_triton(tensors, **options)
 
 
 _BACKENDS: dict[str, Callable[..., Any]] = {
@@ -52,11 +53,13 @@ def prepare(
     kernels: Kernels | None,
     scale: float | None,
     l_sel: int,
+    want_ids: bool,
     **sizes: Any,
-) -> Callable[..., tuple[Tensor, Tensor]]:
+) -> Callable[..., tuple[Tensor, ...]]:
     """Choose who serves a call; returns what attends [B, S, ...] tensors as `nsa_attention` does.
 
-    The returned function takes the tensors and, for them, `compressed` if there is no compression.
+    The returned function takes the tensors one after another and, for them, `compressed` if there
+    is no compression; it gives the output, and with `want_ids` the block ids.
 
     Raises:
         BackendUnavailableError: The backend cannot serve the call.
@@ -69,17 +72,23 @@ def prepare(
         l_sel=l_sel,
         scale=1.0 / math.sqrt(q.shape[-1]) if scale is None else scale,
         kernels=kernels,
+        want_ids=want_ids,
         **sizes,
     )
-    if compression is None:
-        return run
 
-    def compress_and_run(*tensors: Tensor) -> tuple[Tensor, Tensor]:
-        compressed = compression(tensors[1], tensors[2])
-        check_compressed(tensors[0], compressed, groups, sizes["l"], sizes["d"])
-        return run(*tensors, compressed=_rounded(compressed, tensors[0].dtype))
+    def attend_all(
+        *each: Tensor, compressed: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, ...]:
+        tensors = Tensors(*each)
+        if compression is not None:
+            compressed = compression(tensors.k_cmp, tensors.v_cmp)
+            check_compressed(tensors.q, compressed, groups, sizes["l"], sizes["d"])
+        if compressed is not None:
+            compressed = _rounded(compressed, tensors.q.dtype)
+        out, ids = run(tensors, compressed=compressed)
+        return (out, ids) if want_ids else (out,)
 
-    return compress_and_run
+    return attend_all
 
 
 def _rounded(blocks: tuple[Tensor, Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -210,12 +219,11 @@ def nsa_attention(
             `doc_ids`.
         BackendUnavailableError: The backend cannot serve the call (a ValueError).
     """
-    keys_values = (k_cmp, v_cmp, k_sel, v_sel, k_win, v_win)
+    tensors = Tensors(q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates)
     check_sizes(l, d, l_sel, n_sel, w)
-    check_shapes(q, keys_values, gates)
-    groups = k_sel.shape[2]
+    check_shapes(tensors)
     if compressed is not None:
-        check_compressed(q, compressed, groups, l, d)
+        check_compressed(q, compressed, tensors.groups, l, d)
         if compression is not None:
             raise ValueError("compressed and compression exclude each other: give one of them")
     if doc_ids is not None:
@@ -226,37 +234,32 @@ def nsa_attention(
                 "give what compresses them as compression"
             )
     sizes = {"l": l, "d": d, "l_sel": l_sel, "n_sel": n_sel, "w": w}
-    tensors = (q, *keys_values, gates)
     # The backends choose their precision themselves: autocast would round the scores.
     with torch.autocast(q.device.type, enabled=False):
         if doc_ids is None and torch.compiler.is_compiling():
             blocks = compressed or (compression or MeanCompression(l, d))(k_cmp, v_cmp)
-            check_compressed(q, blocks, groups, l, d)
-            out, sel, *_ = attend(
-                q, *_rounded(blocks, q.dtype), *keys_values[2:], gates, **sizes,
+            check_compressed(q, blocks, tensors.groups, l, d)
+            results = attend(
+                q, *_rounded(blocks, q.dtype), *tensors[3:], **sizes,
                 scale=1.0 / math.sqrt(q.shape[-1]) if scale is None else scale,
                 want_ids=return_selection, backend=backend,
             )  # fmt: skip
         else:
-            out, sel = _outside_of_graphs(
+            results = _outside_of_graphs(
                 tensors, compressed, doc_ids, backend=backend, compression=compression,
-                kernels=kernels, scale=scale, want_ids=return_selection or doc_ids is not None,
-                **sizes,
+                kernels=kernels, scale=scale, want_ids=return_selection, **sizes,
             )  # fmt: skip
-    return (out, sel) if return_selection else out
+    return (results[0], results[1]) if return_selection else results[0]
 
 
 @never_compiled
 def _outside_of_graphs(
-    tensors: tuple[Tensor, ...],
+    tensors: Tensors,
     compressed: tuple[Tensor, Tensor] | None,
     doc_ids: Tensor | None,
     **options: Any,
-) -> tuple[Tensor, Tensor]:
-    run = prepare(tensors[0], tensors[3].shape[2], **options)
-    if compressed is not None:
-        run = functools.partial(run, compressed=_rounded(compressed, tensors[0].dtype))
+) -> Sequence[Tensor]:
+    run = prepare(tensors.q, tensors.groups, **options)
     if doc_ids is None:
-        return run(*tensors)
-    out, sel = attend_documents(run, tensors, document_lengths(doc_ids))
-    return out, sel
+        return run(*tensors, compressed=compressed)
+    return attend_documents(run, tensors, document_lengths(doc_ids))

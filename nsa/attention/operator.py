@@ -25,6 +25,7 @@ from nsa.attention.compression import exact_dtype
 from nsa.attention.counters import count
 from nsa.attention.kernels import PIECES, asked_kernels
 from nsa.attention.reference import nsa_attention_reference
+from nsa.attention.tensors import Tensors
 
 
 class Sizes(NamedTuple):
@@ -66,7 +67,7 @@ def _ids_like(inputs: Inputs, sizes: Sizes) -> Tensor:
 def _reference_forward(inputs: Inputs, sizes: Sizes) -> list[Tensor]:
     # With blocks given it does not look at the keys and values that they are made of.
     out, ids = nsa_attention_reference(
-        *inputs, l=sizes.l, d=sizes.d, l_sel=sizes.l_sel, n_sel=sizes.n_sel, w=sizes.w,
+        Tensors(*inputs), l=sizes.l, d=sizes.d, l_sel=sizes.l_sel, n_sel=sizes.n_sel, w=sizes.w,
         scale=sizes.scale, compressed=(inputs[1], inputs[2]),
     )  # fmt: skip
     return [out, ids]
@@ -173,26 +174,8 @@ def attend(
 
 
 @attend.register_fake
-def _(
-    q: Tensor,
-    k_blocks: Tensor,
-    v_blocks: Tensor,
-    k_sel: Tensor,
-    v_sel: Tensor,
-    k_win: Tensor,
-    v_win: Tensor,
-    gates: Tensor,
-    l: int,  # noqa: E741
-    d: int,
-    l_sel: int,
-    n_sel: int,
-    w: int,
-    scale: float,
-    want_ids: bool,
-    backend: str,
-) -> list[Tensor]:
-    inputs = [q, k_blocks, v_blocks, k_sel, v_sel, k_win, v_win, gates]
-    sizes = Sizes(l, d, l_sel, n_sel, w, scale, want_ids)
+def _(*arguments: Any) -> list[Tensor]:
+    inputs, sizes, backend = list(arguments[:8]), Sizes(*arguments[8:-1]), arguments[-1]
     return _halves(inputs, backend, sizes).like_forward(inputs, sizes)
 
 
@@ -217,18 +200,7 @@ def attend_backward(
 
 
 @attend_backward.register_fake
-def _(
-    grad: Tensor,
-    inputs: list[Tensor],
-    kept: list[Tensor],
-    l: int,  # noqa: E741
-    d: int,
-    l_sel: int,
-    n_sel: int,
-    w: int,
-    scale: float,
-    backend: str,
-) -> list[Tensor]:
+def _(_grad: Tensor, inputs: list[Tensor], *_others: Any) -> list[Tensor]:
     return [x.new_empty(x.shape) for x in inputs]
 
 

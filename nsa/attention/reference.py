@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from nsa.attention import selection_rule
+from nsa.attention.tensors import Tensors
 
 
 def compress(x_BSGD: Tensor, l: int, d: int) -> Tensor:  # noqa: E741  (the paper's letter)
@@ -89,14 +90,7 @@ def select(scores_BSGJ: Tensor, l_sel: int, n_sel: int, rows: Tensor | None = No
 
 
 def nsa_attention_reference(
-    q: Tensor,
-    k_cmp: Tensor,
-    v_cmp: Tensor,
-    k_sel: Tensor,
-    v_sel: Tensor,
-    k_win: Tensor,
-    v_win: Tensor,
-    gates: Tensor,
+    tensors: Tensors,
     *,
     l: int,  # noqa: E741
     d: int,
@@ -115,8 +109,9 @@ def nsa_attention_reference(
     Returns:
         `out` [B, S or Q, H, D] in the dtype of q, and the selected block ids [B, S or Q, G, n_sel].
     """
+    q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates = tensors
     B, S, H, _ = q.shape
-    G = k_sel.shape[2]
+    G = tensors.groups
     exact = torch.float64 if q.dtype == torch.float64 else torch.float32
     positions = torch.arange(S, device=q.device) if rows is None else rows
     queries = (q if rows is None else q[:, rows]).to(exact)

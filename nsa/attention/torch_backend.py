@@ -31,6 +31,7 @@ from nsa.attention.pieces import OutputGradient, attend, attend_backward
 from nsa.attention.plan import Plan, piece_size, window_plan
 from nsa.attention.precision import native_bf16, products
 from nsa.attention.selection import free_blocks, prefix_length, selected_ids, selected_plan
+from nsa.attention.tensors import Tensors
 
 # Softmax is computed in powers of two: exp(x) = 2^(x * log2(e)).
 _LOG2_E = math.log2(math.e)
@@ -242,14 +243,7 @@ def _foreign(
 
 
 def nsa_attention_torch(
-    q: Tensor,
-    k_cmp: Tensor,
-    v_cmp: Tensor,
-    k_sel: Tensor,
-    v_sel: Tensor,
-    k_win: Tensor,
-    v_win: Tensor,
-    gates: Tensor,
+    tensors: Tensors,
     *,
     l: int,  # noqa: E741
     d: int,
@@ -265,6 +259,7 @@ def nsa_attention_torch(
     Returns:
         `out` [B, S, H, D] in the dtype of q, and the selected block ids [B, S, G, n_sel].
     """
+    q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates = tensors
     if compressed is None:
         k_blocks, v_blocks = (compress_tokens(x, l, d).to(q.dtype) for x in (k_cmp, v_cmp))
         compressed = (k_blocks, v_blocks)

@@ -12,6 +12,7 @@ from nsa.attention.compression import Compression
 from nsa.attention.kernels import Kernels
 from nsa.attention.operation import never_compiled, prepare
 from nsa.attention.packing import attend_sequences, sequence_lengths
+from nsa.attention.tensors import Tensors
 
 
 @overload
@@ -126,17 +127,17 @@ def nsa_attention_varlen(
     check_sizes(l, d, l_sel, n_sel, w)
     if q.dim() != 3:
         raise ValueError(f"q must be [T, H, D], got {tuple(q.shape)}")
-    tensors = (q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates)
+    tensors = Tensors(q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates)
     lengths = [length for length in sequence_lengths(cu_seqlens, len(q), max_seqlen) if length]
     if not lengths:
         none = q.new_zeros(0, k_sel.shape[1], n_sel, dtype=torch.int64)
         return (torch.zeros_like(q), none) if return_selection else torch.zeros_like(q)
-    as_one, *keys_values, gates_as_one = (x[None] for x in tensors)
-    check_shapes(as_one, tuple(keys_values), gates_as_one)
+    as_one = Tensors(*(x[None] for x in tensors))
+    check_shapes(as_one)
     run = prepare(
-        as_one, k_sel.shape[1], backend=backend, compression=compression, kernels=kernels,
-        scale=scale, l=l, d=d, l_sel=l_sel, n_sel=n_sel, w=w, want_ids=True,
+        as_one.q, as_one.groups, backend=backend, compression=compression, kernels=kernels,
+        scale=scale, l=l, d=d, l_sel=l_sel, n_sel=n_sel, w=w, want_ids=return_selection,
     )  # fmt: skip
     with torch.autocast(q.device.type, enabled=False):
-        out, sel = attend_sequences(run, tensors, lengths)
-    return (out, sel) if return_selection else out
+        results = attend_sequences(run, tensors, lengths)
+    return (results[0], results[1]) if return_selection else results[0]

@@ -10,6 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from nsa.attention import dense_attention
 from nsa.attention.module import Documents
 from nsa.attention.packing import attend_documents, document_lengths
+from nsa.attention.projection import project
 from nsa.attention.rotary import rotate, rotation_table
 from nsa.config import ModelConfig
 
@@ -100,6 +101,6 @@ class DenseAttention(nn.Module):
     def _project(self, x_BSE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = (
             x.view(*x_BSE.shape[:2], -1, self.head_dim)
-            for x in (self.w_q(x_BSE), self.w_k(x_BSE), self.w_v(x_BSE))
+            for x in project(x_BSE, (self.w_q, self.w_k, self.w_v))
         )
         return q, k, v

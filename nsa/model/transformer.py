@@ -129,7 +129,7 @@ class LanguageModel(nn.Module):
         for block in self.layers():
             if isinstance(block.attention, NativeSparseAttention):
                 block.attention.sequential = True
-                block.attention.ranges_vectorised = ranges_vectorised
+                block.attention.reading = "v2" if ranges_vectorised else "v1"
 
     @torch.no_grad()
     def poison(self) -> None:

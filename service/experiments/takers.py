@@ -27,16 +27,8 @@ def load_warnings(session: Session, plan: Plan, now: float) -> list[str]:
     wanted = needs(plan)
     if wanted is None:
         return []
-    rows = session.scalars(select(WorkerRow).order_by(WorkerRow.seen_at.desc()))
-    claims = [(row, ClaimRequest.model_validate(row.claim)) for row in rows]
-    takers = [
-        row
-        for row, said in claims
-        if not said.draining
-        and not lacks(plan, said.labels)
-        and allows(plan, said.allow, said.allow_env)
-        and spans(plan, said.engine)
-    ]
+    claims = _claims(session)
+    takers = [row for row, said in claims if _takes(said, plan)]
     if takers and now - takers[0].seen_at <= SILENT_S:
         return []
     silent_s = now - takers[0].seen_at if takers else FORGOTTEN_S
@@ -52,3 +44,23 @@ def load_warnings(session: Session, plan: Plan, now: float) -> list[str]:
         if all(name in lacks(plan, said.labels) for said in up)
     }
     return [f"{text} (none has {label_text(unheld)})" if unheld else text]
+
+
+def load_taker(session: Session, plan: Plan) -> str | None:
+    """Return the worker heard of last that takes a plan's runs once it has free devices, if any."""
+    return next((row.name for row, said in _claims(session) if _takes(said, plan)), None)
+
+
+def _claims(session: Session) -> list[tuple[WorkerRow, ClaimRequest]]:
+    """Return the workers and what each said last, newest first."""
+    rows = session.scalars(select(WorkerRow).order_by(WorkerRow.seen_at.desc()))
+    return [(row, ClaimRequest.model_validate(row.claim)) for row in rows]
+
+
+def _takes(said: ClaimRequest, plan: Plan) -> bool:
+    return (
+        not said.draining
+        and not lacks(plan, said.labels)
+        and allows(plan, said.allow, said.allow_env)
+        and spans(plan, said.engine)
+    )

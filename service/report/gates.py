@@ -136,14 +136,19 @@ def condition_table(conditions: Iterable[Condition]) -> str:
     return table(("condition", "state", "what", "evidence from", "due before", "if missed"), rows)
 
 
-def diagnosis_text(decision: Decision | None) -> str | None:
-    """Return the named failure with its cause and remedy."""
+def diagnosis_text(decision: Decision | None, *, ours: bool) -> str | None:
+    """Return the named failure with its cause and remedy.
+
+    Args:
+        decision: about the run.
+        ours: whether nsa.train ran, whose settings the patches are.
+    """
     if decision is None or decision.diagnosis is None:
         return None
     row = diagnosis_named(decision.diagnosis)
     if row is None:
         return f"Diagnosis: {code(decision.diagnosis)}."
-    patch = f" Patch: {code(json.dumps(row.patch))}." if row.patch else ""
+    patch = f" Patch: {code(json.dumps(row.patch))}." if row.patch and ours else ""
     return (
         f"Diagnosis: **{row.name}** ({row.requirement}): {inline(row.cause)}."
         f" Remedy: {inline(row.remedy)}.{patch}"

@@ -162,7 +162,7 @@ def _first_look(run: RunReport) -> list[str]:
     parts = [f"### Look here first: {run.title} {code(run.view.id)}"]
     if run.findings:
         parts.append("\n".join(finding_lines(run.findings, evidence=False)))
-    diagnosis = diagnosis_text(run.decision)
+    diagnosis = diagnosis_text(run.decision, ours=run.ours)
     if diagnosis is not None:
         parts.append(diagnosis)
     if run.decision is not None:
@@ -276,7 +276,7 @@ def _run(view: ReportView, run: RunReport, head: str) -> list[str]:
     ]
     if run.decision is not None:
         parts += [f"{head} Gate", gate_table(run.decision.criteria), left_out_text(run) or ""]
-        parts.append(diagnosis_text(run.decision) or "")
+        parts.append(diagnosis_text(run.decision, ours=run.ours) or "")
     parts.append(f"{head} Findings")
     parts.append("\n".join(finding_lines(run.findings)) or "None.")
     unseen = [*not_observed(run), *(unseen_of(run) if run.ranks else [])]

@@ -13,6 +13,7 @@ from gonogo.contract.goodput import ExperimentGoodput
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order, RunReason
 from gonogo.contract.records import Preflight
+from gonogo.contract.workload import OURS
 from service.report.devices import DeviceNumbers
 from service.report.evidence import Excerpt
 from service.report.files import SealedFile
@@ -116,6 +117,11 @@ class RunReport:
         """How the report calls it."""
         attempt = f", attempt {self.view.attempt}" if self.view.attempt > 1 else ""
         return f"{self.view.phase}{attempt}"
+
+    @property
+    def ours(self) -> bool:
+        """Whether it ran the workload that comes with gonogo."""
+        return self.order is not None and self.order.entry == OURS
 
     def worst(self, name: str) -> float | None:
         """Return the largest value over the ranks of one number."""

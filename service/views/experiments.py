@@ -12,10 +12,13 @@ from gonogo.contract.lifecycle import ExperimentState, RunState
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.outcome import Outcome
 from gonogo.judge.course.summary import phases_never_ran, summarise
+from gonogo.planning.programs import worker_settings
 from service.db.schema import ConditionRow, ExperimentRow, PhaseRow, RunRow
 from service.experiments.checkpoints import host_of, host_of_origin
+from service.experiments.course import resolved_of
 from service.experiments.forecasts import load_forecast
 from service.experiments.submission import Created
+from service.experiments.takers import load_taker
 from service.instants import instant, stamp
 from service.told.awaited import expires_at, is_owed, open_approval
 from service.told.beginnings import GOING_ON, NO_CHECKPOINT
@@ -119,6 +122,7 @@ def _view_one(
     origin = OriginView.model_validate(row.origin) if row.origin else None
     passed = verdict is Verdict.GO and not decided.overrides
     cause = None if passed else standing_cause(decided, runs)
+    taker, settings = _offer(session, row, runs) if whole else (None, {})
     return ExperimentView(
         id=row.id,
         name=row.name,
@@ -136,13 +140,13 @@ def _view_one(
         created_at=stamp(row.created_at),
         started_at=instant(row.started_at),
         ended_at=instant(row.ended_at),
-        waiting_for=_waiting_for(row, runs),
+        waiting_for=_waiting_for(row, runs, taker),
         waiting_until=instant(expires_at(row)),
         overrides=decided.overrides,
         never_ran=phases_never_ran(shown) if over else [],
         cause=cause,
         summary=summarise(verdict, shown, hanging, decided.overrides, finished=over, origin=origin),
-        next=next_steps(place_of(row, phases, runs, hanging, cause, decided.last)),
+        next=next_steps(place_of(row, phases, runs, hanging, cause, decided.last, taker, settings)),
     )
 
 
@@ -198,16 +202,28 @@ def _where(row: ExperimentRow, queued: RunRow, runs: list[RunRow]) -> str:
     return "" if host is None else f", which goes on from step {point.step} on {host}"
 
 
-def _waiting_for(row: ExperimentRow, runs: list[RunRow]) -> str | None:
+def _offer(
+    session: Session, row: ExperimentRow, runs: list[RunRow]
+) -> tuple[str | None, dict[str, str]]:
+    """Return the worker that takes a queued run which asks for much, or what one has to say."""
+    if row.needs is None or not any(run.state == RunState.QUEUED for run in runs):
+        return None, {}
+    plan = resolved_of(row).parsed()
+    taker = load_taker(session, plan)
+    return taker, ({} if taker is not None else worker_settings(plan))
+
+
+def _waiting_for(row: ExperimentRow, runs: list[RunRow], taker: str | None) -> str | None:
     """Say what keeps an experiment from going on, if it is not working."""
     if row.awaiting:
         return str(row.awaiting["text"])
     queued = next((run for run in runs if run.state == RunState.QUEUED), None)
     if queued is not None:
-        wanted = row.needs
-        allowing = "" if wanted is None else f"that has {wanted}, and "
-        where = _where(row, queued, runs)
-        return f"a worker {allowing}with free devices, for phase {queued.phase}{where}"
+        allowing = "" if row.needs is None else f"that has {row.needs}, and "
+        who = f"a worker {allowing}with free devices"
+        if taker is not None:
+            who = f"free devices of worker {taker}, which takes it"
+        return f"{who}, for phase {queued.phase}{_where(row, queued, runs)}"
     lost = next((run for run in runs if run.lost), None)
     if lost is not None and is_owed(lost):
         return (

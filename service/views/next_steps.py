@@ -4,9 +4,10 @@ Every command is one that `gonogo` has, complete but for a person's own words (`
 the experiment's state allows is named (`awaited.verbs_of`).
 """
 
+import re
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from gonogo.contract.api import NextStep
 from gonogo.contract.decision import Cause, Condition, ConditionState
@@ -17,6 +18,7 @@ from service.db.schema import ExperimentRow, PhaseRow, RunRow
 from service.told.awaited import is_owed, verbs_of
 
 MOST_STEPS = 6
+_RANK_LOG = re.compile(r"rank(?P<rank>\d+)\.log")
 _THROUGH = (PhaseState.PASSED, PhaseState.INHERITED)
 
 
@@ -43,6 +45,10 @@ class Place:
     """Of a run of a campaign: which."""
     needs: str | None
     """What a worker must hold and allow for its runs, where that is not what every worker does."""
+    taker: str | None = None
+    """The worker that takes its queued run once it has free devices, where it asks for much."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """With which a worker takes it, by their names in its environment."""
 
 
 def place_of(
@@ -52,8 +58,21 @@ def place_of(
     conditions: Sequence[Condition],
     cause: Cause | None,
     last_decision: str | None,
+    taker: str | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> Place:
-    """Return where an experiment stands, from its rows."""
+    """Return where an experiment stands, from its rows.
+
+    Args:
+        experiment: its row.
+        phases: of it, in their order.
+        runs: of it, in theirs.
+        conditions: of its decisions.
+        cause: why it stands where it stands, if that is not GO.
+        last_decision: id of the newest one.
+        taker: the worker that takes its queued run, where that is known.
+        settings: with which a worker takes it, where none is known that does.
+    """
     phase = (experiment.awaiting or {}).get("phase")
     names = [row.name for row in phases]
     after = names[names.index(phase) + 1 :] if phase in names else []
@@ -72,6 +91,8 @@ def place_of(
         unpassed=None if experiment.campaign is not None else _unpassed(phases),
         campaign=experiment.campaign,
         needs=experiment.needs if queued else None,
+        taker=taker,
+        settings=settings or {},
     )
 
 
@@ -112,14 +133,24 @@ def _under_way(place: Place) -> Iterator[NextStep]:
         yield _why(place, text, "takeover")
     queued = any(run.state == RunState.QUEUED for run in place.runs)
     if queued:
-        allowing = "" if place.needs is None else f" that has {place.needs},"
-        text = f"start a worker{allowing} on a host with free devices"
-        yield NextStep(command="gonogo worker", text=text)
+        if place.taker is not None:
+            text = f"what holds the devices of {place.taker}, which takes it"
+            yield NextStep(command="gonogo workers", text=text)
+        else:
+            yield _worker(place)
     yield _step(place, "follow it", "watch")
     if "halt" in place.verbs and not queued:
         yield _why(place, "stop it with a checkpoint", "halt")
     if "cancel" in place.verbs:
         yield _why(place, "stop it for good", "cancel")
+
+
+def _worker(place: Place) -> NextStep:
+    """Return how a worker is started that takes the queued run."""
+    allowing = "" if place.needs is None else f" that has {place.needs},"
+    text = f"start a worker{allowing} on a host with free devices"
+    words = [f"{name}={shlex.quote(value)}" for name, value in sorted(place.settings.items())]
+    return NextStep(command=" ".join([*words, "gonogo worker"]), text=text)
 
 
 def _awaiting(place: Place) -> Iterator[NextStep]:
@@ -172,6 +203,7 @@ def _logs(place: Place, cause: Cause) -> Iterator[NextStep]:
     ended = [run for run in place.runs if run.outcome and run.started_at is not None]
     if cause.log is None or not ended:
         return
-    rank = [] if cause.rank is None or cause.log == "torchrun.log" else ["--rank", str(cause.rank)]
+    of_rank = _RANK_LOG.fullmatch(cause.log)
+    rank = [] if of_rank is None else ["--rank", of_rank["rank"]]
     command = shlex.join(["gonogo", "logs", ended[-1].id, *rank])
     yield NextStep(command=command, text=f"read {cause.log}")

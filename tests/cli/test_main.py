@@ -75,6 +75,8 @@ def test_help_lists_every_command(tmp_path: Path) -> None:
         (["demo", "--fault", "nan:step=3,step=4"], 2, "step twice"),
         (["forecast"], 2, "give an experiment, or --steps"),
         (["judge", str(RUNS / "healthy"), "--now", "soon"], 2, "Unix seconds or RFC 3339"),
+        (["judge", str(RUNS / "healthy"), "--now", "nan"], 2, "Unix seconds or RFC 3339"),
+        (["judge", str(RUNS / "healthy"), "--now", "inf"], 2, "Unix seconds or RFC 3339"),
         (["list"], 5, "is it running"),
         (["list", "--limit", "0"], 2, "limit"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -86,7 +87,9 @@ def test_without_a_service(command: str, arguments: list[str], gonogo: Gonogo) -
 
 def test_with_a_service(plane: Plane, gonogo: Gonogo) -> None:
     fits("submit", gonogo("submit", "demo", "--name", "mine", "--json").json())
-    fits("submit --dry-run", gonogo("submit", "demo", "--dry-run").json())
+    fits("submit --dry-run", gonogo("submit", "demo", "--dry-run", "--json").json())
+    shown = gonogo("submit", "demo", "--dry-run", "--set", "phases.smoke.steps=33").out
+    assert re.search(r"smoke +33 +2 +nsa\.train ", shown), "people get a table"
     worker = plane.worker(devices=("cpu:0", "cpu:1"))
     order = plane.next_order(worker)
     worker.start(order)

@@ -6,7 +6,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console
 
-from gonogo.cli.watching import Glance, advance, phase_strip, plain_line, render, why_line
+from gonogo.cli.watching import (
+    Glance,
+    advance,
+    phase_strip,
+    plain_line,
+    render,
+    say_every_s,
+    why_line,
+)
 from gonogo.contract.api import (
     ExperimentView,
     Forecast,
@@ -160,3 +168,8 @@ def test_a_phase_that_starts_says_what_it_waits_for(state: RunState, says: str) 
         assert f"{state}: " in text
         assert says in text
         assert "step 0" not in text
+
+
+def test_a_wait_is_not_told_every_three_seconds() -> None:
+    assert say_every_s(glance()) == 3
+    assert say_every_s(glance(waiting_for="free devices")) == 60

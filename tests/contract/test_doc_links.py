@@ -17,6 +17,7 @@ from tests.contract.test_docs import PAGES, ROOT
 
 HOSTS = {
     "argo-rollouts.readthedocs.io",
+    "jobset.sigs.k8s.io",
     "arxiv.org",
     "clear.ml",
     "docs.determined.ai",

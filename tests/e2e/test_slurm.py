@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +20,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.node_record import load_keeping
-from tests.e2e.lab import Lab, clean_environ, one_phase_plan, processes_of
+from tests.e2e.lab import Lab, clean_environ, last_step, one_phase_plan, processes_of
 from tests.slurm_lab import Lab as Slurm
 from tests.slurm_lab import can_run, slurm_lab
 
@@ -45,6 +47,10 @@ def lab(slurm: Slurm) -> Iterator[Lab]:
     with stack, Client(stack.url, settings.key()) as client:
         yield Lab(stack=stack, client=client)
     shutil.rmtree(home, ignore_errors=True)
+
+
+def findings_of(lab: Lab, run: str) -> list[dict[str, Any]]:
+    return list(lab.client.pages(f"/runs/{run}/findings"))
 
 
 def test_a_plan_on_two_nodes_ends_in_go_by_jobs_of_slurm(lab: Lab, slurm: Slurm) -> None:
@@ -76,9 +82,7 @@ def test_a_rank_that_hangs_on_the_other_node_is_no_go_and_nothing_is_left(
     assert run is not None
     assert run.outcome is not None
     assert run.outcome.code is OutcomeCode.STALLED
-    halts = [
-        row for row in lab.client.pages(f"/runs/{run.id}/findings") if row["severity"] == "halt"
-    ]
+    halts = [row for row in findings_of(lab, run.id) if row["severity"] == "halt"]
     assert (halts[0]["rank"], "on node 1" in halts[0]["text"]) == (1, True)
     lab.wait(lambda: not processes_of(run.id), 30)
     lab.wait(lambda: not slurm.ask("squeue", "--noheader").strip(), 60)
@@ -112,3 +116,25 @@ def test_a_run_that_waits_for_slurm_is_cancelled_and_a_partition_that_is_not_the
     finally:
         slurm.ask("scontrol", "update", "PartitionName=main", "State=UP")
     lab.wait(lambda: not slurm.ask("squeue", "--noheader").strip(), 60)
+
+
+def test_a_network_that_is_cut_for_twenty_seconds_ends_no_healthy_run(
+    lab: Lab, slurm: Slurm
+) -> None:
+    plan = one_phase_plan(steps=60)
+    plan["watch"] = {}  # the demo halts sooner than TCP comes back
+    experiment = lab.submit(plan, **ON_TWO)
+    run = lab.wait_for_step(experiment, 10)
+    folder = RunDir(Path(run.dir or ""))
+    slurm.link(2, "down")
+    try:
+        time.sleep(2.0)
+        stood = last_step(folder, 0)
+        time.sleep(18.0)
+        assert last_step(folder, 0) <= stood + 1, "the ranks need each other at every step"
+    finally:
+        slurm.link(2, "up")
+    found = lab.wait_for_end(experiment)
+    assert [row["text"] for row in findings_of(lab, run.id) if row["severity"] == "halt"] == []
+    assert found.verdict is Verdict.GO, found
+    slurm.wait_for_idle()

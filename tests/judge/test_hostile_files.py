@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.canonical import wire_line
-from gonogo.contract.errors import Rejected
+from gonogo.contract.errors import NotFound, Rejected
 from gonogo.judge.directory import judge_directory
 from tests.data.make_runs import exit_of, healthy_ranks, order_of, save_run
 
@@ -38,6 +38,13 @@ NO_RECORDS = {
     "a pipe for watch.jsonl": replaced(os.mkfifo, "watch.jsonl"),
     "a pipe for findings.jsonl": replaced(os.mkfifo, "findings.jsonl"),
     "a pipe for a rank's lines": replaced(os.mkfifo, "heartbeat_rank1.jsonl"),
+    "a link to itself for findings.jsonl": replaced(
+        lambda path: path.symlink_to(path.name), "findings.jsonl"
+    ),
+    "a link to itself for devices.jsonl": replaced(
+        lambda path: path.symlink_to(path.name), "devices.jsonl"
+    ),
+    "a link to nowhere for .HALT": replaced(lambda path: path.symlink_to("gone"), ".HALT"),
     "a pipe for an exit record": replaced(os.mkfifo, "exit_rank1.json"),
 }
 
@@ -46,6 +53,23 @@ NO_RECORDS = {
 def test_what_is_no_record_counts_as_missing(name: str, run: Path) -> None:
     NO_RECORDS[name](run)
     assert judge_directory(run)["verdict"] not in ("GO", "CONDITIONAL_GO")
+
+
+@pytest.mark.parametrize("at", ["1e300", "NaN", "-1e12", "true", '"now"'])
+@pytest.mark.parametrize("what", ["all", "checkpoints"])
+def test_a_moment_of_no_day_in_pruned_json_makes_nobody_fail(what: str, at: str, run: Path) -> None:
+    (run / "pruned.json").write_text(f'{{"v": 1, "what": "{what}", "at": {at}}}')
+    if what == "checkpoints":
+        assert judge_directory(run)["verdict"] == "GO"
+    else:
+        with pytest.raises(NotFound, match="pruned"):
+            judge_directory(run)
+
+
+def test_what_is_nested_too_deep_in_pruned_json_is_a_torn_record(run: Path) -> None:
+    (run / "pruned.json").write_text("[" * 200_000)
+    with pytest.raises(NotFound, match="pruned"):
+        judge_directory(run)
 
 
 @pytest.mark.parametrize("number", [10**30, -(10**30), 10**400])

@@ -134,7 +134,7 @@ def test_the_operations_of_a_step_are_counted(
     assert around <= OPERATIONS_AROUND
 
 
-OPERATIONS_A_LAYER = 119
+OPERATIONS_A_LAYER = 111
 OPERATIONS_AROUND = 74
 
 

@@ -50,6 +50,15 @@ def test_the_training_configuration_is_whole_and_its_digest_is_the_identity() ->
     }
 
 
+@pytest.mark.parametrize("name", ["git_sha", "torch", "device", "driver"])
+def test_what_the_first_run_reported_is_ordered_of_every_later_one(name: str) -> None:
+    found = build_order(
+        resolved(), "smoke", experiment="exp_1", run="run_2", token=4, frozen={name: "as it was"}
+    )
+    said = found.identity.model_dump(include={"git_sha", "torch", "device", "driver"})
+    assert said == {**dict.fromkeys(said), name: "as it was"}
+
+
 def test_what_does_not_apply_to_the_profile_is_left_out_and_said() -> None:
     found = order()
     assert {row.id: row.why for row in found.left_out} == {

@@ -102,6 +102,19 @@ def test_a_plan_that_a_worker_does_not_allow_waits_for_one_that_does(plane: Plan
     assert dry["warnings"] == []
 
 
+def test_a_run_that_its_worker_takes_waits_for_devices_and_not_for_another_worker(
+    still: Plane,
+) -> None:
+    view = still.call("POST", "/experiments", json={"plan": MINE}).json()
+    assert view["waiting_for"].startswith("a worker that has GONOGO_WORKER_ALLOW with train")
+    allowed = "GONOGO_WORKER_ALLOW=train GONOGO_WORKER_ALLOW_ENV=WANDB_MODE gonogo worker"
+    assert view["next"][0]["command"] == allowed, "typed as it stands it starts one that takes it"
+    still.worker().claim(allow=["any"], allow_env=["any"], free=[])
+    view = still.get(f"/experiments/{view['id']}")
+    assert view["waiting_for"] == "free devices of worker w1, which takes it, for phase try"
+    assert view["next"][0]["command"] == "gonogo workers"
+
+
 @pytest.mark.parametrize(
     ("silent_s", "allow", "warned"),
     [
@@ -321,6 +334,9 @@ def test_the_first_run_freezes_the_code_identity_for_later_ones(plane: Plane) ->
     assert (identity.torch, identity.device, identity.driver) == ("2.13.0", "cpu", None)
 
 
+GPU_HOST = {"torch": "2.13.0", "device": "H200", "driver": "570.86.15"}
+
+
 def test_what_the_first_run_did_not_say_stays_unchecked_and_the_rest_is_never_frozen_anew(
     still: Plane,
 ) -> None:
@@ -329,10 +345,10 @@ def test_what_the_first_run_did_not_say_stays_unchecked_and_the_rest_is_never_fr
     first = worker.claim()
     assert first is not None
     worker.state(first, "check")
-    for said in ({"dim": 64}, {"torch": "2.13.0"}, {"torch": "2.6.0", "git_sha": "b" * 40}):
+    for said in ({"dim": 64}, GPU_HOST, {"torch": "2.6.0", "git_sha": "b" * 40}):
         assert worker.state(first, "launch", model=said).status_code == 200
     row = still.context.store.read(lambda session: load_experiment(session, experiment))
-    assert row.frozen == {"torch": "2.13.0"}
+    assert row.frozen == GPU_HOST
 
 
 @pytest.mark.parametrize("broken", ["plan", "train"])

@@ -6,12 +6,15 @@ import errno
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from gonogo.trainer import line_file
 from gonogo.trainer.line_file import LineFile, Taken
+from gonogo.trainer.run_dir import RunDir
+from gonogo.trainer.voice import Voice
 
 REAL_WRITE = os.write
 
@@ -119,3 +122,46 @@ def test_a_file_that_another_process_writes_is_taken_until_that_has_ended(
     file.append(b"ours\n")
     file.close()
     assert (tmp_path / "h").read_bytes() == b"ours\n"
+
+
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return what grows by one for each time that a file is really synced."""
+    calls: list[int] = []
+    sync = os.fdatasync
+
+    def counted(descriptor: int) -> None:
+        sync(descriptor)
+        calls.append(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", counted)
+    return calls
+
+
+def test_other_hosts_are_shown_what_is_new_and_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, file = synced(monkeypatch), LineFile(tmp_path / "heartbeat_rank0.jsonl")
+    file.show()
+    assert calls == []
+    file.append(b"{}\n")
+    file.show()
+    file.show()
+    assert len(calls) == 1
+    file.close()
+    file.show()
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize(("nodes", "shown"), [(1, False), (2, True)])
+def test_lines_are_shown_where_the_watcher_may_be_on_another_host(
+    nodes: int, shown: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = synced(monkeypatch)
+    voice = Voice(RunDir(path=tmp_path, order={"nodes": nodes}), 0)
+    voice.start()
+    voice.say("boot")
+    deadline = time.monotonic() + (10.0 if shown else 0.5)
+    while not calls and time.monotonic() < deadline:
+        time.sleep(0.01)
+    voice.close()
+    assert bool(calls) is shown

@@ -454,6 +454,7 @@ def test_a_resumed_run_goes_on_with_the_step_after(tmp_path: Path) -> None:
     run = write_order(tmp_path / "run", resume_from=resume)
     with gonogo.trainer.attach(run) as beat:
         assert beat.resume_from == tmp_path / "checkpoints/step_000002"
+        assert [*range(beat.resume_step, beat.steps or 0)] == [2, 3]
         train(beat, 2)
     lines = lines_of(run)
     assert lines[0].step == 2

@@ -1,14 +1,17 @@
 """How does the list of experiments look? The verdict stays at any width."""
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.markup import escape
 
-from gonogo.cli.output import out, standing_text
+from gonogo.cli.output import out, print_table, standing_text
 from gonogo.cli.screen.table import Column, print_columns
 from gonogo.cli.screen.times import ago, lasted
 from gonogo.contract.api import ExperimentView
 from gonogo.contract.lifecycle import ExperimentState
+from gonogo.contract.order import Order
 
 
 def print_experiments(rows: Sequence[ExperimentView]) -> None:
@@ -30,6 +33,26 @@ def print_experiments(rows: Sequence[ExperimentView]) -> None:
             Column(name="why", cells=[_why(row) for row in rows], gives_way=8, cut=True),
         ]
     )
+
+
+def print_dry_run(answer: Mapping[str, Any]) -> None:
+    """Print which runs a submission would order; whole, the orders are JSON."""
+    orders = [Order.model_validate(row) for row in answer["orders"]]
+    out.print(f"{orders[0].plan}: would run, digest {answer['plan_digest'][:12]}", highlight=False)
+    print_table(
+        ("phase", "steps", "ranks", "starts", "criteria"),
+        (
+            (
+                order.phase,
+                str(order.steps),
+                str(order.world_size),
+                escape(order.entry or shlex.join(order.command or [])),
+                ", ".join(row.id for row in order.gate),
+            )
+            for order in orders
+        ),
+    )
+    out.print("every order as it would be given: --json", highlight=False)
 
 
 def submission_fields(view: ExperimentView) -> dict[str, str]:

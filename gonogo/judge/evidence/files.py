@@ -7,6 +7,7 @@ say (parsed, each once, sorted), so that how they are written, and in which orde
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from os.path import lexists
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -122,7 +123,7 @@ def read_devices(run_dir: RunDir, told: bytes, unreadable: list[str]) -> DeviceL
                 bad += 1
         if bad:
             unreadable.append(f"{DEVICES}: {bad} lines cannot be read")
-    elif path.exists():
+    elif lexists(path):
         unreadable.append(f"{DEVICES} cannot be read: it is no file")
     held = {digest[:TOLD_BYTES] for digest in seen} if told else set()
     carried = {told[at : at + TOLD_BYTES] for at in range(0, len(told), TOLD_BYTES)}

@@ -7,6 +7,7 @@ is named.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from os.path import lexists
 
 from pydantic import ValidationError
 
@@ -56,7 +57,7 @@ def load_findings(run_dir: RunDir, unreadable: list[str] | None = None) -> list[
         run_dir: the run directory.
         unreadable: is told how many lines are no findings.
     """
-    if not run_dir.findings.exists():
+    if not lexists(run_dir.findings):
         return None
     problems = [] if unreadable is None else unreadable
     try:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.heartbeat import parse_heartbeat
 from gonogo.judge.evidence.steps import RankSteps
-from gonogo.judge.watch.lines import Arrival, LineRecord
+from gonogo.judge.watch.line_record import LineRecord
+from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.recorded import BootRecord
 
 _AGAIN = frozenset({Arrival.DUPLICATE, Arrival.CONFLICT})

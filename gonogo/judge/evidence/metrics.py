@@ -16,12 +16,11 @@ from importlib.metadata import entry_points
 
 from gonogo.contract.criterion import Metric
 from gonogo.contract.errors import Rejected
-from gonogo.contract.heartbeat import Msg
 from gonogo.contract.rules import Rules
+from gonogo.judge.evidence import samples
+from gonogo.judge.evidence.samples import Samples
 from gonogo.judge.evidence.steps import RankSteps
-from gonogo.judge.evidence.table import NEVER
 
-Samples = Mapping[int, float]
 Statistic = Callable[[Sequence[tuple[int, float]], Rules], float]
 
 
@@ -59,119 +58,6 @@ def slope(pairs: Sequence[tuple[int, float]]) -> float:
     return over / math.fsum((x - mean_x) ** 2 for x, _ in pairs)
 
 
-def _progress(name: str) -> Callable[[RankSteps, Rules], Samples]:
-    """Return a source that reads one field of the progress lines."""
-
-    def samples(steps: RankSteps, rules: Rules) -> Samples:
-        return steps.samples(name)
-
-    return samples
-
-
-def _step_times(steps: RankSteps, rules: Rules) -> Samples:
-    return steps.step_times()
-
-
-def _toks_per_s(steps: RankSteps, rules: Rules) -> Samples:
-    """Global tokens of a step over its seconds; the ordered tokens where the order says them."""
-    table = steps.steps
-    found = {}
-    for step, dt_s in steps.mean_step_times().items():
-        row = table.rows.get(step)
-        tokens = rules.tokens_per_step or (NEVER if row is None else table.tokens[row])
-        if tokens != NEVER:
-            found[step] = tokens / dt_s
-    return found
-
-
-def _mean_step_times(steps: RankSteps, rules: Rules) -> Samples:
-    return steps.mean_step_times()
-
-
-def _fetch_share(steps: RankSteps, rules: Rules) -> Samples:
-    times = steps.step_times()
-    fetch_s = _progress("dt_fetch_s")(steps, rules)
-    return {step: fetch_s[step] / dt_s for step, dt_s in times.items() if step in fetch_s}
-
-
-def _grad_norms(steps: RankSteps, rules: Rules) -> Samples:
-    skipped = _skipped(steps, rules)
-    return {step: norm for step, norm in steps.samples("grad_norm").items() if step not in skipped}
-
-
-def _skipped(steps: RankSteps, rules: Rules) -> frozenset[int]:
-    """Steps whose update was left out: fp16 may do that, and nothing else is excused by it."""
-    return steps.skipped() if rules.identity.dtype == "fp16" else frozenset()
-
-
-def _first_loss(steps: RankSteps, rules: Rules) -> Samples:
-    """The loss of step 1: a resumed attempt has none."""
-    loss = steps.samples("loss").get(1)
-    return {} if loss is None else {rules.last_step: loss}
-
-
-def _evals(steps: RankSteps, rules: Rules) -> Samples:
-    return steps.evals
-
-
-def _eval_s(steps: RankSteps, rules: Rules) -> Samples:
-    return steps.eval_s
-
-
-def _steps_completed(steps: RankSteps, rules: Rules) -> Samples:
-    return {rules.last_step: float(max(steps.last_step, rules.first_step - 1))}
-
-
-def _gaps(steps: RankSteps, rules: Rules) -> Samples:
-    return {rules.last_step: float(steps.gaps)} if steps.boots else {}
-
-
-def _device_hours(steps: RankSteps, rules: Rules) -> Samples:
-    """Hours between the first step's start and the last step's end, times the ranks."""
-    table = steps.steps
-    starts, ends = list(table.steps_of(Msg.STEP_START)), list(table.steps_of(Msg.STEP_END))
-    if not starts or not ends:
-        return {}
-    seconds = table.end_mono[ends[-1][1]] - table.start_mono[starts[0][1]]
-    return {rules.last_step: seconds / 3600 * (rules.world_size or 0)}
-
-
-def _drifts(steps: RankSteps, rules: Rules) -> Samples:
-    """How many fields of the frozen identity have drifted, of those that may; each must be said."""
-    expected = rules.identity.said()
-    names = [name for name in rules.allow_drift if name in expected]
-    said = [
-        {name: getattr(identity, name) for name in names}
-        for boot in steps.boots
-        if (boot.ended_steps or boot is steps.boots[-1])
-        and (identity := boot.identity()) is not None
-    ]
-    if not names or not said or any(value is None for row in said for value in row.values()):
-        return {}
-    drifted = {name for row in said for name in names if row[name] != expected[name]}
-    return {rules.last_step: float(len(drifted))}
-
-
-def _device(metric: Metric) -> Callable[[RankSteps, Rules], Samples]:
-    """Return a source that reads what the ticks' device samples say of each step."""
-
-    def samples(steps: RankSteps, rules: Rules) -> Samples:
-        return steps.told_by_devices.get(metric.value, {})
-
-    return samples
-
-
-def _device_memory(steps: RankSteps, rules: Rules) -> Samples:
-    """What the lines call reserved; where they never say, what the rank's device says is in use.
-
-    A rank that has never reserved anything computes on no device of torch's, and says nothing.
-    """
-    said = steps.samples("gpu_mem_reserved")
-    if any(said.values()):
-        return said
-    return steps.told_by_devices.get(Metric.GPU_MEM_RESERVED_MB.value, {})
-
-
 def _variation(pairs: Sequence[tuple[int, float]], rules: Rules) -> float:
     values = [value for _, value in pairs]
     mean = math.fsum(values) / len(values)
@@ -190,118 +76,118 @@ def _rest_s(pairs: Sequence[tuple[int, float]], rules: Rules) -> float:
 
 METRICS: Mapping[str, MetricRow] = {
     Metric.STEPS_COMPLETED: MetricRow(
-        samples=_steps_completed,
+        samples=samples.steps_completed,
         owed=Owed.ONCE,
         unit="steps",
         meaning="The last step that the rank has ended.",
     ),
     Metric.LOSS: MetricRow(
-        samples=_progress("loss"),
+        samples=samples.of_lines("loss"),
         meaning="`loss` of the `progress` lines.",
     ),
     Metric.LOSS_FIRST: MetricRow(
-        samples=_first_loss,
+        samples=samples.first_loss,
         owed=Owed.ONCE,
         meaning="`loss` of step 1; an attempt that resumes has none.",
     ),
     Metric.VAL_LOSS: MetricRow(
-        samples=_evals,
+        samples=samples.evals,
         owed=Owed.EVERY_EVAL,
         meaning="`val_loss` of the `eval` lines.",
     ),
     Metric.EVAL_S: MetricRow(
-        samples=_eval_s,
+        samples=samples.eval_s,
         owed=Owed.EVERY_EVAL,
         unit="s",
         meaning="`dt` of the `eval` lines: how long the evaluation took.",
     ),
     Metric.TOKS_PER_S: MetricRow(
-        samples=_toks_per_s,
+        samples=samples.toks_per_s,
         unit="tokens/s",
         meaning="The ordered tokens of a step, over all ranks (`tokens` of the line where"
         " the order says none), over its seconds. Never what the trainer reports.",
     ),
     Metric.DT_STEP_S: MetricRow(
-        samples=_step_times,
+        samples=samples.step_times,
         unit="s",
         meaning="From `step_start` to `step_end`, by `mono` of the rank.",
     ),
     Metric.STEP_CV: MetricRow(
-        samples=_step_times,
+        samples=samples.step_times,
         statistic=_variation,
         meaning="Standard deviation of the step times over their mean.",
     ),
     Metric.FETCH_SHARE: MetricRow(
-        samples=_fetch_share,
+        samples=samples.fetch_share,
         meaning="`dt_fetch_s` of the `progress` line over the seconds of the step.",
     ),
     Metric.GPU_MEM_RESERVED_MB: MetricRow(
-        samples=_device_memory,
+        samples=samples.device_memory,
         unit="MB",
         meaning="`gpu_mem_reserved` of the `progress` lines; where they never say, what the"
         " device line says is in use.",
     ),
     Metric.GPU_MEM_SLOPE: MetricRow(
-        samples=_device_memory,
+        samples=samples.device_memory,
         statistic=_slope,
         unit="MB/step",
         meaning="Least-squares slope of the same.",
     ),
     Metric.HOST_RSS_MB: MetricRow(
-        samples=_progress("host_rss_mb"),
+        samples=samples.of_lines("host_rss_mb"),
         unit="MB",
         meaning="`host_rss_mb` of the `progress` lines.",
     ),
     Metric.GPU_UTIL: MetricRow(
-        samples=_device(Metric.GPU_UTIL),
+        samples=samples.of_devices(Metric.GPU_UTIL),
         unit="%",
         meaning="Utilisation of the rank's device during the step, from the device lines.",
     ),
     Metric.GPU_UTIL_RATIO: MetricRow(
-        samples=_device(Metric.GPU_UTIL_RATIO),
+        samples=samples.of_devices(Metric.GPU_UTIL_RATIO),
         meaning="Lowest utilisation of the step over the highest, of all ranks: 1 is balanced.",
     ),
     Metric.GRAD_NORM: MetricRow(
-        samples=_grad_norms,
-        excused=_skipped,
+        samples=samples.grad_norms,
+        excused=samples.skipped,
         meaning="`grad_norm` of the `progress` lines; steps that fp16 skipped owe none.",
     ),
     Metric.HEARTBEAT_GAPS: MetricRow(
-        samples=_gaps,
+        samples=samples.gaps,
         owed=Owed.ONCE,
         unit="lines",
         meaning="Numbers that `seq` leaves out.",
     ),
     Metric.FORECAST_S: MetricRow(
-        samples=_mean_step_times,
+        samples=samples.mean_step_times,
         statistic=_rest_s,
         unit="s",
         meaning="Median step time times the steps of the phases after this one (in the last"
         " phase: its own).",
     ),
     Metric.COST: MetricRow(
-        samples=_device_hours,
+        samples=samples.device_hours,
         owed=Owed.ONCE,
         unit="device-hours",
         meaning="From the first `step_start` to the last `step_end`, times the ranks.",
     ),
     Metric.GATE_ENTROPY: MetricRow(
-        samples=_progress("gate_entropy"),
+        samples=samples.of_lines("gate_entropy"),
         meaning="`gate_entropy` of the `progress` lines.",
     ),
     Metric.COMM_MB: MetricRow(
-        samples=_progress("comm_mb"),
+        samples=samples.of_lines("comm_mb"),
         unit="MB",
         meaning="`comm_mb` of the `progress` lines: gradients that the rank gave to its"
         " collectives in the step, as they go on the wire.",
     ),
     Metric.FLASH_SHARE: MetricRow(
-        samples=_progress("flash_share"),
+        samples=samples.of_lines("flash_share"),
         meaning="`flash_share` of the `progress` lines: dense attention calls that a flash"
         " kernel served.",
     ),
     Metric.IDENTITY_DRIFT: MetricRow(
-        samples=_drifts,
+        samples=samples.drifts,
         owed=Owed.ONCE,
         unit="fields",
         meaning="Fields of `allow_drift` in which the `boot` lines differ from the"

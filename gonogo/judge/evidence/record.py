@@ -7,6 +7,7 @@ never ends the judging: what it would have shown is missing, and missing evidenc
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from os.path import lexists
 from pathlib import Path
 from typing import TypeVar
 
@@ -150,7 +151,7 @@ def load_run(
         files=seal_files(run_dir, ending, unreadable),
         devices=devices.digest,
         devices_gone=devices.gone,
-        marks=tuple(name for name in MARKS if (path / name).exists()),
+        marks=tuple(name for name in MARKS if lexists(path / name)),
         strays=tuple(rank for rank in run_dir.ended_ranks() if rank not in ranks),
         unreadable=tuple(dict.fromkeys(unreadable)),
     )
@@ -192,7 +193,7 @@ def _try(path: Path, model: type[_M], unreadable: list[str]) -> _M | None:
 
 def _is_file(path: Path, unreadable: list[str]) -> bool:
     """Say whether a growing file can be opened; one that is there and cannot be is named."""
-    if not path.exists() and not path.is_symlink():
+    if not lexists(path):
         return False
     try:
         with open_file(path):

@@ -162,12 +162,17 @@ class RankSteps:
     def steps(self) -> StepTable:
         """All steps."""
         if self._merged is None:
-            boots = self.boots
-            merged = boots[0].steps if len(boots) == 1 else StepTable()
-            for number, boot in enumerate(boots if len(boots) > 1 else ()):
-                merged.lay(boot.steps, number)
-            self._merged = merged
+            self._merged = self._laid()
         return self._merged
+
+    def _laid(self) -> StepTable:
+        """Return the steps of all processes, each laid over those before it."""
+        if len(self.boots) == 1:
+            return self.boots[0].steps
+        merged = StepTable()
+        for number, boot in enumerate(self.boots):
+            merged.lay(boot.steps, number)
+        return merged
 
     @property
     def count(self) -> int:

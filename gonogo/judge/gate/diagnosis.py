@@ -176,7 +176,8 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
         requirement="R23",
         recognise=lambda facts, rules: _code(facts) == "config_mismatch",
         cause="what ran is not what was ordered: its numbers say nothing about the order",
-        remedy="start the ordered configuration; CONFIG and NSA_* must agree with the order",
+        remedy="start what was ordered: the finding names the field that differs (ranks, model,"
+        " code); of nsa.train CONFIG and NSA_* must agree with the order",
     ),
     Diagnosis(
         name="ddp_marked_ready_twice",
@@ -197,7 +198,7 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
         name="out_of_memory",
         requirement="R31",
         recognise=lambda facts, rules: _code(facts) == "oom" or "out_of_memory" in facts.signs,
-        cause="the step does not fit into the device's memory",
+        cause="the step does not fit into the memory of its device, or of its process",
         remedy="shorter sequences, more accumulation, gradient checkpointing on",
         patch={"train": {"model": {"gradient_checkpointing": True}}},
     ),
@@ -223,8 +224,10 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
         name="non_finite_loss",
         requirement="R32",
         recognise=lambda facts, rules: _code(facts) == "non_finite",
-        cause="loss or gradient became non-finite though the dtype has the range for it",
-        remedy="try the attention backends apart (NSA_SDPA_NO_FLASH, NSA_SDPA_FLASH_ONLY)",
+        cause="loss or gradient became non-finite, and nothing says that fp16 overflowed",
+        remedy="look at the losses, gradients and batches just before, at the learning rate and its"
+        " warm-up; of nsa.train try the attention backends apart (NSA_SDPA_NO_FLASH,"
+        " NSA_SDPA_FLASH_ONLY)",
         patch={"env": {"NSA_SDPA_NO_FLASH": "1"}},
     ),
     Diagnosis(

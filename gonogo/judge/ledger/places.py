@@ -16,7 +16,8 @@ from gonogo.contract.errors import Corrupt
 from gonogo.contract.heartbeat import parse_heartbeat
 from gonogo.contract.tick import LinesSeen, Tick
 from gonogo.judge.ledger.v1.beats import read_stream
-from gonogo.judge.watch.lines import Arrival, BootLines, LineRecord
+from gonogo.judge.watch.line_record import LineRecord
+from gonogo.judge.watch.lines import Arrival, BootLines
 from gonogo.rundir import RunDir, iter_lines, load_all_lines
 
 _BLOCK = re.compile(r"facts\.ranks\.(?P<rank>\d+)\.blocks\.(?P<block>\d+)")

@@ -7,12 +7,16 @@ enters them: a line when one lasts more than a second or changes outside a step,
 after silence.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
 from gonogo.contract.heartbeat import Heartbeat
+
+Probe = Callable[..., None]
+"""Tells the watcher how a rank's process is found: when, which rank, its state."""
 
 M = TypeVar("M", bound=BaseModel)
 EPOCH = 1_760_000_000.0

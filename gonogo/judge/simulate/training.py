@@ -6,14 +6,13 @@ to which every rank's lines have been written.
 """
 
 import random
-from collections.abc import Callable
-from typing import Any
 
 from gonogo.contract.heartbeat import StepSections
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState
+from gonogo.judge.simulate import faults, interludes
 from gonogo.judge.simulate.noise import Noise
-from gonogo.judge.simulate.ranks import Rank, Wall
+from gonogo.judge.simulate.ranks import Probe, Rank, Wall
 from gonogo.judge.simulate.series import Series
 from gonogo.judge.simulate.sick import Sickness
 
@@ -22,12 +21,8 @@ EVAL_STEPS, EVAL_S = 500, 3600.0
 FORWARD, BACKWARD, OPTIMIZER = 0.3, 0.6, 0.1
 """Shares of a step's computing."""
 SLICE_S = 20.0
-ANNOUNCED_S = 1.5
-"""After which a rank has told the section in which it falls silent."""
 OTHER_HOST_SHARE = 0.2
 """Runs whose ranks have another monotonic clock than the watcher."""
-
-Probe = Callable[..., None]
 
 
 class Training:
@@ -43,14 +38,14 @@ class Training:
         sick: Sickness | None,
         now: float,
     ) -> None:
-        self.order, self.noise, self._dice, self._step_s = order, noise, dice, step_s
+        self.order, self.noise, self.dice, self.step_s = order, noise, dice, step_s
         self.sick = sick
         self.wall = Wall()
-        self.step = self._saved_step = 0
+        self.step = self.saved_step = 0
         self._boots = 0
         self._drift = 0.0
         self._compiles = bool(order.train["engine"]["compile"])
-        self._next_checkpoint = self._next_eval = 0.0
+        self.next_checkpoint = self.next_eval = 0.0
         offset = dice.uniform(1e4, 1e5) if dice.random() < OTHER_HOST_SHARE else 0.0
         self.ranks = [
             Rank(rank, now=now, offset=offset, wall=self.wall) for rank in range(order.world_size)
@@ -78,13 +73,13 @@ class Training:
         return min(rank.now for rank in self.ranks)
 
     def _chance(self, an_hour: float, seconds: float) -> bool:
-        return self._dice.random() * 3600.0 < an_hour * seconds
+        return self.dice.random() * 3600.0 < an_hour * seconds
 
     # Starting.
 
     def boot(self, probe: Probe) -> None:
         """Every rank starts, tells what it is, waits for leave and opens its data."""
-        dice, order = self._dice, self.order
+        dice, order = self.dice, self.order
         fault = self.sick.boot if self.sick else None
         self._boots += 1
         boot_s = dice.uniform(*self.noise.boot_s)
@@ -94,7 +89,7 @@ class Training:
             self.onset = self.ranks[0].now
         for rank in self.ranks:
             rank.begin(f"boot{self._boots}.{rank.rank}", first_seq=first_seq)
-            rank.step = self._saved_step
+            rank.step = self.saved_step
             probe(rank.now + 0.5, rank.rank, ProcessState.ALIVE)
             if fault == "absent" and rank.rank == 1:
                 rank.mute = True
@@ -110,14 +105,14 @@ class Training:
                 rank.spend(load_s)
                 rank.say("loader_ready", dt=load_s)
                 rank.enter(None)
-            self._meet()
-        self.step = self._saved_step
+            self.meet()
+        self.step = self.saved_step
         now = self.ranks[0].now
-        self._next_checkpoint, self._next_eval = now + CHECKPOINT_S, now + EVAL_S
+        self.next_checkpoint, self.next_eval = now + CHECKPOINT_S, now + EVAL_S
 
     def restart(self, probe: Probe) -> None:
         """All processes are replaced, and go on after the last checkpoint; seq begins at 0."""
-        gone_s = self._dice.uniform(2.0, 30.0)
+        gone_s = self.dice.uniform(2.0, 30.0)
         now = max(rank.now for rank in self.ranks)
         for rank in self.ranks:
             rank.now = now + gone_s
@@ -134,28 +129,30 @@ class Training:
         if self.sick is not None and self.step >= self.sick.onset_step and self.onset is None:
             self.onset = max(rank.now for rank in self.ranks)
             if self.sick.hang:
-                self._hang(self.sick, probe)
+                faults.hang(self, self.sick, probe)
                 return
             if self.sick.lingers:
-                self._linger(self.sick, probe)
+                faults.linger(self, self.sick, probe)
         if self.onset is not None and self.sick is not None:
             if self.sick.hang or self.sick.lingers:
                 self._idle()
                 return
             if self.sick.rounds:
-                self._outside(self._dice.choice(("data", "eval")), self._dice.uniform(5.0, 60.0))
+                interludes.outside(
+                    self, self.dice.choice(("data", "eval")), self.dice.uniform(5.0, 60.0)
+                )
                 return
         self._take(probe)
         self._between(probe)
 
     def _times(self) -> list[float]:
         """Return how long each rank computes in this step."""
-        noise, dice, sick = self.noise, self._dice, self.sick
+        noise, dice, sick = self.noise, self.dice, self.sick
         kept = 1.0 - 1.0 / noise.drift_steps
         self._drift = self._drift * kept + dice.gauss(
             0.0, noise.drift_sigma * (2.0 / noise.drift_steps) ** 0.5
         )
-        common_s = self._step_s * dice.lognormvariate(self._drift, noise.sigma)
+        common_s = self.step_s * dice.lognormvariate(self._drift, noise.sigma)
         ill = sick is not None and self.onset is not None
         if sick is not None and ill:
             common_s *= sick.step_x
@@ -165,7 +162,7 @@ class Training:
         return times
 
     def _fetch_s(self, step_s: float) -> float:
-        noise, dice = self.noise, self._dice
+        noise, dice = self.noise, self.dice
         share = noise.fetch_share
         if self.sick is not None and self.onset is not None and self.sick.fetch_share:
             share = self.sick.fetch_share / (1.0 - self.sick.fetch_share)
@@ -178,7 +175,7 @@ class Training:
 
     def _pause(self, rank: Rank, step_s: float) -> None:
         """Let a rank's interpreter stand, now and then."""
-        noise, dice = self.noise, self._dice
+        noise, dice = self.noise, self.dice
         if not self._chance(noise.pause_rate, step_s):
             return
         if dice.random() < noise.long_pause_share:
@@ -190,7 +187,7 @@ class Training:
 
     def _wait_for_disk(self, rank: Rank, step_s: float, probe: Probe) -> None:
         """Let a rank sleep uninterruptibly, now and then; its thread goes on speaking."""
-        noise, dice = self.noise, self._dice
+        noise, dice = self.noise, self.dice
         if not self._chance(noise.disk_rate, step_s):
             return
         seconds = dice.uniform(*noise.disk_s)
@@ -205,7 +202,7 @@ class Training:
 
     def _take(self, probe: Probe) -> None:
         """Take one whole step."""
-        dice, step = self._dice, self.step
+        dice, step = self.dice, self.step
         began, times = self.known_until, self._times()
         paused = dice.choice(("data", "forward", "backward", "optimizer"))
         if self._compiles:
@@ -213,7 +210,7 @@ class Training:
             self._compiles = False
         fetched: list[float] = []
         for rank, own_s in zip(self.ranks, times, strict=True):
-            self._open(rank, step)
+            self.open_step(rank, step)
             fetched.append(self._fetch_s(own_s))
             rank.spend(fetched[-1])
             if paused == "data":
@@ -222,16 +219,16 @@ class Training:
             self._section(rank, "backward", BACKWARD * own_s, paused)
             self._wait_for_disk(rank, own_s, probe)
             rank.collective_seq += 1
-        waits = self._meet()
+        waits = self.meet()
         for rank, own_s in zip(self.ranks, times, strict=True):
             self._section(rank, "optimizer", OPTIMIZER * own_s, paused)
             rank.section_seq += 1
             rank.enter("log")
             rank.collective_seq += 1
-        waits = [a + b for a, b in zip(waits, self._meet(), strict=True)]
+        waits = [a + b for a, b in zip(waits, self.meet(), strict=True)]
         self._close(began, times, fetched, waits)
 
-    def _open(self, rank: Rank, step: int) -> None:
+    def open_step(self, rank: Rank, step: int) -> None:
         rank.step, rank.in_step = step, True
         rank.enter("data")
         rank.say("step_start")
@@ -282,7 +279,7 @@ class Training:
             rank.in_step = False
             rank.now += 1e-4 * own_s
 
-    def _meet(self) -> list[float]:
+    def meet(self) -> list[float]:
         """Let every rank wait for the last one; returns for how long each did."""
         end = max(rank.now for rank in self.ranks)
         waits = [end - rank.now for rank in self.ranks]
@@ -293,121 +290,36 @@ class Training:
     # Between steps.
 
     def _between(self, probe: Probe) -> None:
-        now, noise, dice = self.known_until, self.noise, self._dice
+        now, noise, dice = self.known_until, self.noise, self.dice
         sick = self.sick
         if sick is not None and sick.backwards and self.onset is not None:
             self.ranks[1].step -= 3
             self.ranks[1].say("step_start")
             return
-        if self.step % CHECKPOINT_STEPS == 0 and now >= self._next_checkpoint:
-            self._next_checkpoint = now + CHECKPOINT_S
-            self._checkpoint(probe)
-        if self.step % EVAL_STEPS == 0 and now >= self._next_eval:
-            self._next_eval = now + EVAL_S
+        if self.step % CHECKPOINT_STEPS == 0 and now >= self.next_checkpoint:
+            self.next_checkpoint = now + CHECKPOINT_S
+            interludes.checkpoint(self, probe)
+        if self.step % EVAL_STEPS == 0 and now >= self.next_eval:
+            self.next_eval = now + EVAL_S
             long = dice.random() < noise.long_eval_share
             seconds = noise.long_eval_s if long else dice.uniform(*noise.eval_s)
             if dice.random() < noise.alone_share:
-                self._alone("eval", seconds)
+                interludes.alone(self, "eval", seconds)
             else:
-                self._outside("eval", seconds)
-        if self._chance(noise.clock_step_rate, self._step_s):
+                interludes.outside(self, "eval", seconds)
+        if self._chance(noise.clock_step_rate, self.step_s):
             self.wall.step(now, dice.uniform(-3600.0, 3600.0))
-        if sick is None and self._saved_step and self._chance(noise.restart_rate, self._step_s):
+        if sick is None and self.saved_step and self._chance(noise.restart_rate, self.step_s):
             self.restart(probe)
-
-    def _alone(self, section: str, seconds: float) -> None:
-        """Rank 0 acts for all; the others wait for it in no section, and go on a little later."""
-        for rank in self.ranks:
-            if rank.rank == 0:
-                rank.enter(section)
-            rank.collective_seq += rank.rank != 0
-            rank.spend(seconds)
-            if rank.rank == 0:
-                rank.say(section, **_told_of(section, seconds))
-                rank.enter(None)
-                rank.collective_seq += 1
-        self._meet()
-        for rank in self.ranks[1:]:
-            rank.spend(self._dice.uniform(*self.noise.wake_s))
-
-    def _checkpoint(self, probe: Probe) -> None:
-        noise, dice = self.noise, self._dice
-        long = dice.random() < noise.long_checkpoint_share
-        seconds = noise.long_checkpoint_s if long else dice.uniform(*noise.checkpoint_s)
-        self._saved_step = self.step
-        if dice.random() < noise.alone_share:
-            self._alone("checkpoint", seconds)
-            return
-        mute = (
-            dice.randrange(len(self.ranks)) if dice.random() < noise.silent_checkpoint_share else -1
-        )
-        for rank in self.ranks:
-            if dice.random() < noise.disk_checkpoint_share:
-                probe(rank.now + 1.0, rank.rank, ProcessState.UNINTERRUPTIBLE)
-                probe(rank.now + seconds, rank.rank, ProcessState.ALIVE)
-        self._outside("checkpoint", seconds, mute)
-
-    def _outside(self, section: str, seconds: float, mute: int = -1) -> None:
-        """All ranks spend time in a section between steps."""
-        for rank in self.ranks:
-            rank.enter(section)
-            if rank.rank == mute:
-                rank.freeze(seconds)
-            else:
-                rank.spend(seconds)
-            rank.say(section, **_told_of(section, seconds))
-            rank.enter(None)
-        self._meet()
 
     def finish(self, probe: Probe) -> None:
         """All ranks are done and exit with 0, in any order."""
         for rank in self.ranks:
             rank.say("done")
-            probe(rank.now + self._dice.uniform(0.0, 2.0), rank.rank, ProcessState.DEAD, code=0)
+            probe(rank.now + self.dice.uniform(0.0, 2.0), rank.rank, ProcessState.DEAD, code=0)
             rank.vanish(30.0)
-
-    # Faults.
 
     def _idle(self) -> None:
         """Let time pass where every rank is."""
         for rank in self.ranks:
             rank.spend(SLICE_S)
-
-    def _hang(self, sick: Sickness, probe: Probe) -> None:
-        """In a step that opens, a rank stays in a section for ever, and its peers wait for it."""
-        order = ("data", "forward", "backward", "optimizer", "log")
-        last = order.index(sick.section or "backward")
-        for rank in self.ranks:
-            culprit = rank.rank == sick.rank
-            self._open(rank, self.step)
-            wait_in = max(last, order.index("backward")) if not culprit else last
-            wait_in = order.index("log") if not culprit and sick.section == "optimizer" else wait_in
-            for name in order[1 : wait_in + 1]:
-                rank.section_seq += 1
-                rank.enter(name)
-                rank.spend(0.1 * self._step_s)
-            rank.collective_seq += (wait_in >= 2) + (wait_in >= 4) - culprit * (last in (2, 4))
-            if culprit and sick.silent:
-                rank.spend(ANNOUNCED_S)
-                rank.mute = True
-            if culprit and sick.state is not None:
-                probe(rank.now + 1.0, rank.rank, ProcessState(sick.state), code=sick.code)
-        if sick.together:
-            for rank in self.ranks:
-                rank.spend(ANNOUNCED_S)
-                rank.mute = True
-        self.onset = self.known_until
-
-    def _linger(self, sick: Sickness, probe: Probe) -> None:
-        """All ranks are done at the last ordered step; one never exits."""
-        for rank in self.ranks:
-            rank.step = self.order.last_step
-            rank.say("done")
-            if rank.rank != sick.rank:
-                probe(rank.now + 1.0, rank.rank, ProcessState.DEAD, code=0)
-                rank.mute = True
-
-
-def _told_of(section: str, seconds: float) -> dict[str, Any]:
-    """Return what a line says of an evaluation or a checkpoint."""
-    return {"val_loss": 2.0} if section == "eval" else {"dt": seconds}

@@ -6,6 +6,9 @@ the start of a boot, whether two processes share a monotonic clock, and where no
 (a boot that has no step in common with any other). Ranks of different hosts are laid over each
 other by the ends of the steps that they took together.
 
+Of a restart's two places, on the earlier process's clock or by a wall clock that may have been set
+meanwhile, it gets the one that leaves the shorter gap: no deadline is missed by a doubt.
+
 Example: rank 1 runs on another host, whose clock reads 5 000 s more at the end of each common
 step: its offset is -5 000 s.
 """
@@ -18,6 +21,9 @@ from gonogo.contract.heartbeat import Heartbeat, Msg
 
 SAME_CLOCK_S = 5.0
 """Two processes whose wall clocks are ahead of their own by the same, but for so much, share it."""
+SOON_S = 900.0
+"""Where the wall clock says that a process started before the earlier one's last line, both share
+their own clock if that says that it was so soon after it."""
 FIRST_LINES = 16
 STEPS_KEPT = 256
 STEPS_NEEDED = 3
@@ -33,6 +39,8 @@ class _Told:
     ahead_s: list[float] = field(default_factory=list)
     """By how much the wall clock was ahead of its own, on its first lines."""
     last_ahead_s: float = 0.0
+    first_mono: float = 0.0
+    last_mono: float = 0.0
     ends: dict[int, float] = field(default_factory=dict)
     """Step → its own clock at the end, of the first steps."""
 
@@ -54,6 +62,8 @@ class Clocks:
         """Take one line into account."""
         told = self._told.setdefault((beat.rank, beat.boot), _Told())
         told.last_ahead_s = beat.ts - beat.mono
+        told.first_mono = told.first_mono if told.ahead_s else beat.mono
+        told.last_mono = max(told.last_mono, beat.mono)
         if len(told.ahead_s) < FIRST_LINES:
             told.ahead_s.append(told.last_ahead_s)
         if beat.msg == Msg.STEP_END and len(told.ends) < STEPS_KEPT:
@@ -100,7 +110,13 @@ class Clocks:
                 return before[row]
         if not earlier:
             return None
-        return before[earlier[0]] + own.first_ahead_s - self._told[earlier[0]].last_ahead_s
+        last = self._told[earlier[0]]
+        stepped_s = own.first_ahead_s - last.last_ahead_s
+        gap_s = own.first_mono - last.last_mono
+        by_wall_s = gap_s + stepped_s
+        if 0.0 <= gap_s <= (by_wall_s if by_wall_s >= 0.0 else SOON_S):
+            return before[earlier[0]]  # the wall clock was set meanwhile: nobody waited for so long
+        return before[earlier[0]] + stepped_s
 
 
 def fit_clocks(beats: Iterable[Heartbeat]) -> dict[Boot, float]:

@@ -21,7 +21,8 @@ from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import LinesSeen, Tick
 from gonogo.judge.watch.detector import EVERY_LINE, Detector
 from gonogo.judge.watch.detectors import identity
-from gonogo.judge.watch.lines import Arrival, LineRecord, boots_in_front, by_seq
+from gonogo.judge.watch.line_record import LineRecord, boots_in_front, by_seq
+from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.processes import seen_by
 from gonogo.judge.watch.registry import build_detectors
 from gonogo.judge.watch.step import Step
@@ -174,6 +175,17 @@ def fold_beats(
     return state, findings
 
 
+def _pass_over(view: View, mono: float) -> None:
+    """Take the time out in which all ranks were silent at once, when one of them is heard again.
+
+    Their processes, or what carries their lines, stood still: nobody knows what else they missed.
+    """
+    silent_s = view.all_silent_s(mono)
+    if silent_s > 0.0:
+        for stream in view.streams.values():
+            stream.pass_over(silent_s, mono)
+
+
 def _probed(tick: Tick) -> bool:
     return bool(tick.ranks or tick.agent or tick.stacks or tick.observations)
 
@@ -220,6 +232,9 @@ def _take(
     """Fold one accepted line: its stream, the detectors that look at it, the step it may end."""
     view = state.view
     stream = view.streams.get(beat.rank) or RankStream(rank=beat.rank)
+    silent_s = tick.mono - stream.heard_mono
+    if silent_s > view.run.watch.alive_lost.suspect_s and beat.boot == stream.boot:
+        _pass_over(view, tick.mono)
     stream = view.streams[beat.rank] = absorb(stream, beat, tick.mono, arrival)
     looking = state.looking_at(beat.msg)
     if looking:

@@ -26,7 +26,7 @@ from gonogo.contract.tick import FileSeal, LinesSeen, Tick, WatchStart, parse_ra
 from gonogo.judge.watch.brought import ByBytes, BySeq
 from gonogo.judge.watch.device_rows import DeviceRows
 from gonogo.judge.watch.fold import Sink, WatchState, fold, start
-from gonogo.judge.watch.lines import LineRecord
+from gonogo.judge.watch.line_record import LineRecord
 from gonogo.judge.watch.registry import missing_detectors
 from gonogo.judge.watch.ticks import TickChain
 from gonogo.rundir import RunDir, iter_lines, load_record

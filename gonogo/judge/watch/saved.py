@@ -15,13 +15,13 @@ from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import JUDGE_VERSION, Order
 from gonogo.judge.watch.fold import WatchState, start
-from gonogo.judge.watch.lines import LineRecord
+from gonogo.judge.watch.line_record import LineRecord
 from gonogo.judge.watch.processes import Processes
 from gonogo.judge.watch.step import RankStep
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Observed, Unreadable
 
-SAVED_V = 2
+SAVED_V = 3
 
 
 @cache

@@ -13,6 +13,7 @@ from gonogo.contract.heartbeat import (
     NON_TRAINING_SECTIONS,
     Heartbeat,
     Msg,
+    Section,
 )
 from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.pace import StepPace
@@ -20,6 +21,7 @@ from gonogo.judge.watch.pace import StepPace
 SECTION_SAMPLES = 32
 STEP_COUNTS = 64
 """Steps whose sections and collectives are kept."""
+NAMED_SECTIONS = frozenset(Section)
 _MOVES_STEP = frozenset({Msg.STEP_START, Msg.STEP_END})
 """Messages whose step may not run backwards; a thread's `alive` line may lag by one."""
 
@@ -76,6 +78,12 @@ class RankStream:
     compute_s: float = 0.0
     """Seconds in forward, backward or optimizer since the last step end, up to the last line."""
     pace: StepPace = field(default_factory=StepPace)
+    apart_s: float = 0.0
+    """Seconds in no section, or in one that nobody knows, of the open step, on its own clock."""
+    apart_times: tuple[float, ...] = ()
+    """The same of the last steps that ended."""
+    first_s: float = 0.0
+    """Watcher's seconds that the first step of this boot took; 0 before its end."""
     section_times: tuple[tuple[str, float], ...] = ()
     """Durations of the last checkpoint and eval sections, on the rank's own clock."""
     saved_s: tuple[float, ...] = ()
@@ -128,6 +136,18 @@ class RankStream:
         self.compute_s = 0.0
         if self.started_mono is not None:
             self.started_mono = mono
+
+    def pass_over(self, seconds: float, mono: float) -> None:
+        """Let every deadline's clock have stood still for `seconds` up to `mono`.
+
+        The longest goes on (`still_mono`): a run that speaks once in a while gets no time by that.
+        """
+        self.first_mono = min(mono, self.first_mono + seconds)
+        self.heard_mono = min(mono, self.heard_mono + seconds)
+        self.section_mono = min(mono, self.section_mono + seconds)
+        self.advanced_mono = min(mono, self.advanced_mono + seconds)
+        if self.started_mono is not None:
+            self.started_mono = min(mono, self.started_mono + seconds)
 
 
 def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -> RankStream:
@@ -212,6 +232,8 @@ def _advance(stream: RankStream, beat: Heartbeat, mono: float) -> None:
         stream.advanced_mono, stream.advanced_ts = mono, beat.ts
         stream.still_mono = mono
     if ends:
+        if not stream.completed_steps and stream.started_mono is not None:
+            stream.first_s = mono - stream.started_mono
         stream.completed = beat.step
         stream.completed_steps += 1
         stream.pace.end(beat.step, beat.mono)
@@ -259,6 +281,8 @@ def _place(stream: RankStream, beat: Heartbeat, mono: float, *, resets: bool) ->
             compute_s += tail_s
     stream.compute_s = compute_s
     _exclude(stream, beat, own_tail_s)
+    over = resets and (beat.msg == Msg.STEP_END or not stream.ends_steps)
+    _set_apart(stream, beat, own_tail_s, over=over)
     if not moved:
         return
     if stream.section in NON_TRAINING_SECTIONS:
@@ -309,6 +333,19 @@ def _tail_s(beat: Heartbeat, since_s: float) -> float:
     if age_s is None or not math.isfinite(age_s):
         return 0.0
     return max(0.0, min(age_s, since_s))
+
+
+def _set_apart(stream: RankStream, beat: Heartbeat, tail_s: float, *, over: bool) -> None:
+    """Count the time since the line before that belongs to no section, or to one unknown."""
+    if stream.labelled:
+        if stream.section not in NAMED_SECTIONS:
+            stream.apart_s += max(0.0, beat.mono - stream.own_mono - tail_s)
+        if beat.section not in NAMED_SECTIONS:
+            stream.apart_s += tail_s
+    if over:
+        if stream.apart_s or stream.apart_times:
+            stream.apart_times = (*stream.apart_times[1 - SECTION_SAMPLES :], stream.apart_s)
+        stream.apart_s = 0.0
 
 
 def _exclude(stream: RankStream, beat: Heartbeat, tail_s: float) -> None:

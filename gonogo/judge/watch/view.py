@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gonogo.contract.finding import Act, Finding, Severity, Source
-from gonogo.contract.heartbeat import Heartbeat
+from gonogo.contract.heartbeat import Heartbeat, Section
 from gonogo.contract.observation import Kind, disk_of
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState, Tick
 from gonogo.contract.watch import Watch
-from gonogo.judge.watch.lines import Arrival, LineRecord
+from gonogo.judge.watch.line_record import LineRecord
+from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.processes import HELD, STOPPED_AFTER_S, Processes
 from gonogo.judge.watch.stream import RankStream
 
@@ -66,6 +67,7 @@ UNNAMED_SILENT_X = 4.0
 
 LATE_WAY_S = 1800.0
 """Seconds of nothing but late ticks, after which one as late as they may call a deadline missed."""
+_PLACES = frozenset({Section.BOOT, Section.DATA, Section.CHECKPOINT, Section.EVAL})
 SLEPT_S = 15.0
 """A watcher that comes so late was stopped, or its host was: every deadline begins anew."""
 
@@ -153,6 +155,28 @@ class View:
             if not stream.done and not self.processes.of(rank).dead
         ]
 
+    def cut_off(self, stream: RankStream, mono: float) -> bool:
+        """Whether a rank stands behind a cut: on a node that nobody hears, as its lines are not.
+
+        Its silence is nobody's: whether it goes on its peers tell, who would stand without it.
+        """
+        if self.run.order.nodes < 2:
+            return False
+        unseen = self.processes.of(stream.rank).state is ProcessState.UNKNOWN
+        return unseen and mono - stream.heard_mono > self.run.watch.alive_lost.suspect_s
+
+    def known(self, streams: list[RankStream], mono: float) -> list[RankStream]:
+        """Return those of whom it is known where they are.
+
+        Who is cut off is not, once a peer has moved on since: it cannot be where it was heard last.
+        Nor is one that was heard on its way from one section to another.
+        """
+        heard = [stream for stream in streams if not self.cut_off(stream, mono)]
+        if len(heard) == len(streams) or not heard:
+            return streams
+        moved_mono = max(stream.advanced_mono for stream in heard)
+        return [s for s in streams if s in heard or (s.heard_mono >= moved_mono and _stays(s))]
+
     def fresh(self, streams: Iterable[RankStream], mono: float) -> list[RankStream]:
         """Return those that were heard within the liveness limit."""
         limit_s = self.run.watch.alive_lost.suspect_s
@@ -173,6 +197,21 @@ class View:
             least_s = min(least_s, STOPPED_AFTER_S)
         return process.dead or process.held_s(mono) >= least_s
 
+    def all_silent_s(self, mono: float) -> float:
+        """Return for how long all ranks have been silent at once, as only what stands still is.
+
+        0.0 where one was heard of late, is held, or names no sections and so speaks little; and
+        once no step has ended for as long as such silence may last: then the run stands.
+        """
+        active = self.active()
+        if not self.watched or not active or not all(stream.labelled for stream in active):
+            return 0.0
+        silent_s = mono - max(stream.heard_mono for stream in active)
+        stood_s = mono - max(stream.still_mono for stream in active)
+        if silent_s <= self.run.watch.alive_lost.suspect_s or stood_s > self.silence_limit_s():
+            return 0.0
+        return 0.0 if any(self.held(stream.rank, mono) for stream in active) else silent_s
+
     def reads_output(self) -> bool:
         """Whether the lines were read from what the program printed, by another clock than its."""
         if not self.run.order.patterns:
@@ -183,6 +222,10 @@ class View:
         """Return m: the largest of the ranks' median step times."""
         medians = [s.pace.median_s for s in self.streams.values() if s.pace.median_s is not None]
         return max(medians, default=None)
+
+    def silence_limit_s(self) -> float:
+        """Return for how long all ranks may be silent at once before that is their own."""
+        return max(ALL_SILENT_S, ALL_SILENT_X * self.run.watch.alive_lost.halt_s)
 
     def lines_are_refused(self) -> bool:
         """Whether the file system takes no lines, as far as the watcher has tried."""
@@ -211,10 +254,15 @@ class View:
             return True
         if any(self.processes.of(s.rank).state is ProcessState.UNKNOWN for s in streams):
             return False
-        limit_s = max(ALL_SILENT_S, ALL_SILENT_X * self.run.watch.alive_lost.halt_s)
+        limit_s = self.silence_limit_s()
         if not culprit.labelled:
             limit_s *= UNNAMED_SILENT_X
         return mono - max(stream.heard_mono for stream in streams) > limit_s
+
+
+def _stays(stream: RankStream) -> bool:
+    """Whether a rank's last line told a place in which it may be for long."""
+    return stream.computing or stream.section in _PLACES
 
 
 def found(

@@ -48,8 +48,9 @@ class OutputLines:
 
     Args:
         folder: the run directory.
-        order: the order as data: `patterns` (of guessed ones the first that fits is kept), `run`,
-            `attempt`, `heartbeat`.
+        order: the order as data: `patterns` (of guessed ones the first that fits is kept, but for
+            the last: that one fits nearly any line, an evaluation's too, and gives way to a more
+            exact one that fits later), `run`, `attempt`, `heartbeat`.
         log: the file that the program writes.
         pid: of the program.
     """
@@ -125,7 +126,7 @@ class OutputLines:
         for pattern in self._patterns:
             match = pattern.search(text)
             if match is not None:
-                if self._order.get("patterns_guessed"):
+                if self._order.get("patterns_guessed") and pattern is not self._patterns[-1]:
                     self._patterns = [pattern]
                 self._say(match.groupdict())
                 return

@@ -92,11 +92,12 @@ class NodesProber:
         ranks: dict[int, RankProbe] = {}
         stacks: list[StackProbe] = []
         changed: list[NodeProbe] = []
-        memory_came = False
+        told: set[int] = set()
         for node in self._nodes:
             for line in self._read(node):
                 self._take(node, line, ranks)
-                memory_came = memory_came or Kind.HOST_MEMORY in line.observations
+                if Kind.HOST_MEMORY in line.observations:
+                    told.add(node.number)
                 stacks += [] if self._first else line.stacks
             if self._settle(node, now):
                 text = node.text if node.state is NodeState.LOST else ""
@@ -118,7 +119,7 @@ class NodesProber:
             agent=agent if news else None,
             stacks=stacks,
             nodes=changed,
-            observations=self._memory() if memory_came else {},
+            observations=self._memory(told),
         )
 
     def all_gone(self) -> bool:
@@ -240,14 +241,26 @@ class NodesProber:
             return (bad or dead)[0]
         return next((row for row in told if row.state is not ProcessState.DEAD), None)
 
-    def _memory(self) -> dict[str, Any]:
-        """Return the fullest host's memory, and every rank's."""
-        told = [node.memory for node in self._nodes if node.memory is not None]
-        if not told:
+    def _memory(self, told: set[int]) -> dict[str, Any]:
+        """Return the fullest host's memory with its own ranks', once for each time it tells it.
+
+        Another host's ranks hold nothing of it, and what another tells makes it no fuller.
+        """
+        known = {
+            node.number: node.memory
+            for node in self._nodes
+            if node.memory is not None and node.state in (None, NodeState.HEARD)
+        }
+        if not known:
             return {}
-        fullest = min(told, key=lambda row: (row.limit_mb or float("inf")) - row.used_mb)
-        ranks = {rank: mb for row in told for rank, mb in row.ranks.items()}
-        return {Kind.HOST_MEMORY.value: fullest.model_copy(update={"ranks": ranks}).wire()}
+        fullest = min(known, key=lambda number: _left_mb(known[number]))
+        if fullest not in told:
+            return {}
+        return {Kind.HOST_MEMORY.value: known[fullest].wire()}
+
+
+def _left_mb(memory: HostMemory) -> float:
+    return (memory.limit_mb or float("inf")) - memory.used_mb
 
 
 def _unknown(node: Node) -> dict[int, RankProbe]:

@@ -39,6 +39,7 @@ from nsa.attention.gpu.launch import (
     mix,
 )
 from nsa.attention.selection import prefix_length, selected_ids
+from nsa.attention.tensors import Tensors
 
 MOST_BLOCKS_AS_BITS = 32  # 64 fit into a word
 
@@ -217,14 +218,7 @@ def backward_half(
 
 
 def nsa_attention_triton(
-    q: Tensor,
-    k_cmp: Tensor,
-    v_cmp: Tensor,
-    k_sel: Tensor,
-    v_sel: Tensor,
-    k_win: Tensor,
-    v_win: Tensor,
-    gates: Tensor,
+    tensors: Tensors,
     *,
     l: int,  # noqa: E741
     d: int,
@@ -241,18 +235,20 @@ def nsa_attention_triton(
         `out` [B, S, H, D] in the dtype of q, and the selected block ids [B, S, G, n_sel] (None
         unless wanted: nothing else needs them sorted).
     """
+    q = tensors.q
     if compressed is None:
-        k_blocks, v_blocks = (compress_tokens(x, l, d).to(q.dtype) for x in (k_cmp, v_cmp))
+        k_blocks, v_blocks = (
+            compress_tokens(x, l, d).to(q.dtype) for x in (tensors.k_cmp, tensors.v_cmp)
+        )
         compressed = (k_blocks, v_blocks)
     B, S, H, D = q.shape
-    G = k_sel.shape[2]
+    G = tensors.groups
     shape = Shape(
         B=B, S=S, G=G, R=H // G, D=D, l=l, d=d, l_sel=l_sel, n_sel=n_sel, scale=scale,
         start=prefix_length(S, l_sel, n_sel),
     )  # fmt: skip
-    tensors = (q, *compressed, k_sel, v_sel, k_win, v_win, gates)
     with torch.cuda.device_of(q):  # Triton starts kernels on the current device
-        out, chosen = _NsaTritonFunction.apply(*tensors, shape, w)
+        out, chosen = _NsaTritonFunction.apply(q, *compressed, *tensors[3:], shape, w)
     if not want_ids:
         return out, None
     return out, _all_ids(chosen, shape)

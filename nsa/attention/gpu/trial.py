@@ -28,6 +28,7 @@ from nsa.attention.gpu.compilation import compile_together, rehearse
 from nsa.attention.gpu.function import nsa_attention_triton
 from nsa.attention.kernels import Kernels
 from nsa.attention.reference import nsa_attention_reference
+from nsa.attention.tensors import Tensors
 from nsa.attention.torch_backend import nsa_attention_torch
 
 # Largest relative error of the output and of gradients.
@@ -91,8 +92,8 @@ _TIMED: dict[torch.dtype, tuple[Case, ...]] = {
 Backend = Callable[..., tuple[Tensor, Tensor]]
 
 
-def _torch(*tensors: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
-    return nsa_attention_torch(*tensors, kernels=Kernels(), **options)
+def _torch(tensors: Tensors, **options: Any) -> tuple[Tensor, Tensor]:
+    return nsa_attention_torch(tensors, kernels=Kernels(), **options)
 
 
 BACKENDS: dict[str, Backend] = {
@@ -122,7 +123,8 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Output and block ids of one backend, from what `draw_inputs` gives."""
     *tensors, k_blocks, v_blocks = leaves
-    return BACKENDS[backend](*tensors, **case.options(), compressed=(k_blocks, v_blocks), **options)
+    given = {**case.options(), "compressed": (k_blocks, v_blocks), **options}
+    return BACKENDS[backend](Tensors(*tensors), **given)
 
 
 def relative_error(got: Tensor, wanted: Tensor, share: float = 1.0) -> float:

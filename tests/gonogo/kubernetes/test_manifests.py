@@ -14,11 +14,13 @@ import pytest
 import yaml
 
 from gonogo.contract.errors import Rejected
-from gonogo.kubernetes.cluster import SECRETS_AT, Cluster
-from gonogo.kubernetes.manifests import build_manifests, manifest_text
+from gonogo.kubernetes.cluster import SECRETS_AT, Cluster, write_yaml
+from gonogo.kubernetes.manifests import build_manifests
 from gonogo.kubernetes.monitoring import load_rules
 from gonogo.settings import TABLE
 from tests.conftest import demand
+from tests.supervise.orders import make_order
+from worker.engine.jobset import fill_template, load_template
 
 ROOT = Path(__file__).parents[3]
 SCHEMAS = ROOT / "tests/data/kubernetes"
@@ -34,16 +36,21 @@ CLUSTERS = {"default": Cluster(), "full": FULL}
 def objects(cluster: Cluster) -> list[dict[str, Any]]:
     """Every object as it is read back from the text."""
     files = build_manifests(cluster).values()
-    return [row for rows in files for row in yaml.safe_load_all(manifest_text(rows))]
+    return [row for rows in files for row in yaml.safe_load_all(write_yaml(rows))]
 
 
-def of_kind(cluster: Cluster, kind: str) -> dict[str, Any]:
-    (found,) = (row for row in objects(cluster) if row["kind"] == kind)
+def of_kind(cluster: Cluster, kind: str, name: str | None = None) -> dict[str, Any]:
+    (found,) = (
+        row
+        for row in objects(cluster)
+        if row["kind"] == kind and name in (None, row["metadata"]["name"])
+    )
     return found
 
 
 def pods(cluster: Cluster) -> Iterator[dict[str, Any]]:
-    yield of_kind(cluster, "Deployment")["spec"]["template"]["spec"]
+    for name in ("gonogo", "gonogo-worker"):
+        yield of_kind(cluster, "Deployment", name)["spec"]["template"]["spec"]
     yield job(cluster)["template"]["spec"]
 
 
@@ -60,7 +67,7 @@ def containers(cluster: Cluster) -> list[dict[str, Any]]:
 
 
 def is_core(row: dict[str, Any]) -> bool:
-    return "." not in row["apiVersion"].split("/")[0]
+    return not (SCHEMAS / f"{row['kind'].lower()}.json").exists()
 
 
 ALL = [
@@ -103,7 +110,8 @@ def test_no_container_may_more_than_those_of_compose(cluster: Cluster) -> None:
     for pod in pods(cluster):
         assert pod["securityContext"]["runAsNonRoot"]
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert pod["automountServiceAccountToken"] is False
+        told = pod.get("automountServiceAccountToken", True)
+        assert told is (pod.get("serviceAccountName") == "gonogo-worker")
     for row in containers(cluster):
         security = row["securityContext"]
         assert security["readOnlyRootFilesystem"]
@@ -134,11 +142,11 @@ def test_every_setting_of_ours_is_one_that_the_process_knows(cluster: Cluster) -
 
 
 def test_the_service_is_probed_where_it_answers() -> None:
-    (row,) = of_kind(FULL, "Deployment")["spec"]["template"]["spec"]["containers"]
+    (row,) = of_kind(FULL, "Deployment", "gonogo")["spec"]["template"]["spec"]["containers"]
     assert row["livenessProbe"]["httpGet"]["path"] == "/healthz"
     assert row["startupProbe"]["httpGet"]["path"] == "/healthz"
     assert row["readinessProbe"]["httpGet"]["path"] == "/readyz"
-    assert of_kind(FULL, "Deployment")["spec"]["strategy"] == {"type": "Recreate"}
+    assert of_kind(FULL, "Deployment", "gonogo")["spec"]["strategy"] == {"type": "Recreate"}
 
 
 def test_kubernetes_never_starts_a_run_again_and_gives_it_time_to_leave() -> None:
@@ -154,6 +162,47 @@ def test_kubernetes_never_starts_a_run_again_and_gives_it_time_to_leave() -> Non
     assert pod["restartPolicy"] == "Never"
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     assert compose["x-worker"]["stop_grace_period"] == "330s"
+
+
+def test_the_worker_may_make_read_and_end_jobsets_and_nothing_else() -> None:
+    assert of_kind(FULL, "Role")["rules"] == [
+        {
+            "apiGroups": ["jobset.x-k8s.io"],
+            "resources": ["jobsets"],
+            "verbs": ["create", "get", "delete"],
+        },
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+    ]
+    bound = of_kind(FULL, "RoleBinding")
+    assert bound["roleRef"]["name"] == of_kind(FULL, "Role")["metadata"]["name"]
+    (subject,) = bound["subjects"]
+    pod = of_kind(FULL, "Deployment", "gonogo-worker")["spec"]["template"]["spec"]
+    assert (subject["name"], subject["namespace"]) == (pod["serviceAccountName"], "ml")
+
+
+def test_the_worker_and_the_runs_share_a_home_where_the_secrets_of_claims_lie() -> None:
+    worker = of_kind(FULL, "Deployment", "gonogo-worker")["spec"]["template"]["spec"]
+    for pod in (worker, job(FULL)["template"]["spec"]):
+        claims = {
+            row["name"]: row["persistentVolumeClaim"]["claimName"]
+            for row in pod["volumes"]
+            if "persistentVolumeClaim" in row
+        }
+        assert claims == {"home": "gonogo-worker-home", "runs": "gonogo-runs"}
+    volume = of_kind(FULL, "PersistentVolumeClaim", "gonogo-worker-home")
+    assert volume["spec"]["accessModes"] == ["ReadWriteMany"]
+
+
+def test_the_worker_makes_runs_from_the_template_that_is_written_too(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(of_kind(FULL, "ConfigMap")["data"]["run.yaml"])
+    made = fill_template(load_template(path), make_order(nodes=2, world_size=4, profile="h100"), 7)
+    schema = json.loads((SCHEMAS / "jobset.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(made)
+    (replicated,) = made["spec"]["replicatedJobs"]
+    inner = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}}
+    spec = replicated["template"]["spec"]
+    kubernetes_validate.validate({**inner, "spec": spec}, VERSION, strict=True)
 
 
 def test_the_monitor_finds_the_service_and_gives_it_the_job_that_the_rules_name() -> None:

@@ -138,3 +138,22 @@ def test_facts_hold_no_path_no_wall_time_and_no_bytes(copy_run: CopyRun) -> None
     assert str(folder) not in text
     assert "17600" not in text  # every stamp of the example begins so
     assert "iso" not in text
+
+
+@pytest.mark.parametrize("ordered", [True, False], ids=["folded", "without an order"])
+@pytest.mark.parametrize(("facts_v", "first"), [(2, "late"), (3, "boot0")])
+def test_facts_of_version_2_order_processes_by_a_clock_that_may_step(
+    facts_v: int, first: str, ordered: bool, copy_run: CopyRun
+) -> None:
+    """The second process began after the clock was set back."""
+    folder = copy_run("healthy")
+    for name in ("watch.jsonl", *([] if ordered else ["order.json"])):
+        (folder / name).unlink()
+    path = folder / "heartbeat_rank0.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for seq, row in enumerate(rows[len(rows) // 2 :]):
+        row.update(boot="late", seq=seq, ts=row["ts"] - 1e6)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    boots = load_run(folder, facts_v=facts_v).ranks[0].boots
+    assert boots[0].boot == first
+    assert len(boots) == 2

@@ -10,7 +10,7 @@ import pytest
 from gonogo.contract.heartbeat import Heartbeat, Msg, StepSections
 from gonogo.judge.evidence.spacing import Spacing
 from gonogo.judge.evidence.steps import MAX_PIDS, RankSteps, build_rank_steps
-from gonogo.judge.evidence.table import NEVER, STEP_MESSAGES, StepTable
+from gonogo.judge.evidence.table import NEVER, NUMBERS, STEP_MESSAGES, StepTable
 
 
 def beat(seq: int, msg: str = "alive", mono: float | None = None, **fields: Any) -> Heartbeat:
@@ -206,3 +206,11 @@ def test_the_wall_clock_orders_no_process() -> None:
         assert steps.samples("loss") == {1: 9.0}, "as the ticks say"
         steps.order_by((), wall=True)
         assert steps.samples("loss") == {1: 9.0}, "as it was before"
+        steps.order_by(("b", "a"))
+        assert steps.samples("loss") == {1: 1.0}, "as the ticks say"
+
+
+def test_a_step_without_a_progress_line_told_no_number() -> None:
+    table = StepTable()
+    table.take(beat(1, "step_start", 1.0))
+    assert {table.number(name, table.rows[1]) for name in NUMBERS} == {None}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gonogo.contract.canonical import digest
 from gonogo.contract.decision import CriterionResult
 from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Severity
@@ -162,6 +163,14 @@ IDENTITY = [
 )
 def test_identity(change: Change, outcome: str) -> None:
     assert changed(change)["identity"] == outcome
+
+
+def test_the_digest_of_the_configuration_is_taken_of_the_order_and_not_believed() -> None:
+    order = order_of()
+    other = order.model_copy(update={"train": {**order.train, "seed": 4}})
+    found = judged(record_of(other, healthy_ranks(order)))
+    (row,) = [row for row in found.criteria if row.id == "identity"]
+    assert (row.outcome, row.observed) == ("fail", digest(other.train))
 
 
 def test_an_allowed_drift_of_the_code_is_a_condition_not_a_mismatch() -> None:
@@ -462,6 +471,17 @@ def test_a_waiver_excuses_what_was_not_told_and_nothing_else(
     facts = facts_of(record_of(order)).model_copy(update=evidence)
     found = evaluate_built_in(waived, facts, rules)
     assert (found.outcome, found.severity) == ("inconclusive", "required")
+
+
+@pytest.mark.parametrize(
+    ("source", "outcome"), [("gonogo", "pass"), ("predecessor", "inconclusive")]
+)
+def test_only_of_a_predecessor_a_contradiction_says_nothing_sure_of_its_identity(
+    source: str, outcome: str
+) -> None:
+    changes = {"source": source, "contradictions": ["two of them"]}
+    facts = facts_of(record_of()).model_copy(update=changes)
+    assert evaluate_built_in("identity", facts, build_rules(order_of())).outcome == outcome
 
 
 def test_who_tells_some_losses_and_not_others_hides_something() -> None:

@@ -166,6 +166,13 @@ def test_where_a_program_names_no_computing_it_may_not_have_hung_between_steps(
     assert diagnose(facts.model_copy(update={"pace": paces}), build_rules(None)) == name
 
 
+@pytest.mark.parametrize(("code", "name"), [(137, "lost_peer"), (138, None), (1, None)])
+def test_a_shell_tells_by_137_that_its_program_was_killed(code: int, name: str | None) -> None:
+    ended = ExitFacts.model_validate({"code": code, "signal": None})
+    facts = facts_with("nonzero_exit").model_copy(update={"exit": ended})
+    assert diagnose(facts, build_rules(None)) == name
+
+
 @pytest.mark.parametrize(("number", "name"), [(9, "killed"), (11, None)])
 def test_who_has_no_peer_is_lost_by_none(number: int, name: str | None) -> None:
     rules = build_rules(order_of().model_copy(update={"world_size": 1}))

@@ -8,8 +8,12 @@ import pytest
 
 from gonogo.contract.facts import Confirmation, History, Remedy, Rerun
 from gonogo.contract.order import RunReason
-from gonogo.judge.gate.history import history_criteria, rerun_of
+from gonogo.contract.outcome import OutcomeCode
+from gonogo.judge.gate.history import history_criteria, rerun_of, with_history
+from gonogo.judge.gate.rules import build_rules
+from gonogo.judge.gate.verdict import judge
 from tests.data.make_runs import STEPS, order_of
+from tests.judge.runs import exit_record, facts_of, record_of
 
 NO_FLASH = {"env": {"NSA_SDPA_NO_FLASH": "1"}, "train": {}}
 FLASH_ONLY = {"env": {"NSA_SDPA_FLASH_ONLY": "1"}, "train": {}}
@@ -110,3 +114,15 @@ def test_a_rerun_only_answers_when_it_ends_before_its_phase(
 ) -> None:
     order = order_of().model_copy(update={"steps": steps, "reason": RunReason(reason)})
     assert rerun_of(order).model_dump() == {"reason": reason, "until": until}
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict"), [("nonzero_exit", "CONDITIONAL_GO"), ("cancelled", None)]
+)
+def test_what_did_not_come_again_is_a_condition_of_a_run_that_failed(
+    code: str, verdict: str | None
+) -> None:
+    """Of a run that an operator stopped it says nothing."""
+    ended = exit_record(OutcomeCode(code), code=1)
+    facts = with_history(facts_of(record_of(exit=ended)), history(("GO", None)))
+    assert judge(facts, build_rules(order_of())).verdict == verdict

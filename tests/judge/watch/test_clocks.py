@@ -104,3 +104,15 @@ def test_step_ends_meet_whatever_the_clocks(
     for step in range(1, 21):
         ends = [beats[step].mono + fitted[(beats[0].rank, "a")] for beats in ranks]
         assert max(ends) - min(ends) <= 5.001
+
+
+@pytest.mark.parametrize("set_s", [3600.0, 40.0, -3600.0])
+def test_a_wall_clock_that_is_set_before_a_restart_moves_nothing(set_s: float) -> None:
+    again = lines(0, boot="b", at=130.0, first_step=21, wall_s=set_s)
+    assert set(fit_clocks(lines(0) + again).values()) == {0.0}
+
+
+@pytest.mark.parametrize("offset", [5000.0, 60.0, -60.0])
+def test_a_restart_on_another_host_is_placed_by_the_wall_clock(offset: float) -> None:
+    again = lines(0, boot="b", at=130.0, first_step=21, offset=offset)
+    assert fit_clocks(lines(0) + again)[(0, "b")] == pytest.approx(-offset)

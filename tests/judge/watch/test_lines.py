@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gonogo.contract.heartbeat import Heartbeat
-from gonogo.judge.watch.lines import Arrival, BootLines, LineRecord, boots_in_front, by_seq
+from gonogo.judge.watch.line_record import LineRecord, boots_in_front, by_seq
+from gonogo.judge.watch.lines import Arrival, BootLines
 
 
 def line(seq: int, boot: str = "b", msg: str = "alive", **fields: object) -> Heartbeat:

@@ -429,3 +429,73 @@ def test_who_does_not_wake_at_all_has_its_limit_from_then(hangs_in: str | None) 
     limit_s = 300.0 if hangs_in == "data" else 60.0
     assert (found.rank, found.section, found.threshold) == (1, hangs_in, limit_s)
     assert found.value == pytest.approx(limit_s, abs=2.0)
+
+
+def with_episodes(section: str | None, seconds: float, count: int) -> World:
+    """Each step plays episodes first, in no section or in one of its own, and then computes."""
+    world = world_of()
+    for _ in range(count):
+        for rank in world.ranks:
+            rank.step, rank.in_step = rank.step + 1, True
+            rank.say("step_start")
+            if section is not None:
+                rank.enter(section)
+            rank.spend(seconds)
+        world.compute(step_s=10.0)
+        world.close_step()
+    return world
+
+
+@pytest.mark.parametrize("section", [None, "rollout"])
+def test_time_that_every_step_spends_in_no_section_is_its_way(section: str | None) -> None:
+    assert watch(with_episodes(section, 90.0, 4), interval_s=1.0).halted() == []
+
+
+def test_a_rank_that_stands_there_for_far_longer_is_halted() -> None:
+    world = with_episodes("rollout", 25.0, 6)
+    for rank in world.ranks:
+        rank.step, rank.in_step = rank.step + 1, True
+        rank.say("step_start")
+        rank.enter("rollout")
+        rank.spend(25.0)
+    world.ranks[1].enter("backward")
+    world.meet()
+    for rank in world.ranks:
+        rank.spend(75.0)
+    (halt,) = watch(world, interval_s=1.0).halts
+    assert (halt.detector, halt.rank, halt.section) == ("section_deadline", 0, "rollout")
+    assert halt.threshold == pytest.approx(75.0, rel=0.05)
+
+
+def test_what_lies_between_boot_and_the_first_step_has_the_time_of_a_boot() -> None:
+    world = world_of()
+    for rank in world.ranks:
+        rank.spend(200.0)
+    assert watch(world.steps(3, step_s=10.0), interval_s=1.0).halted() == []
+    for rank in world.ranks:
+        rank.enter(None)
+        rank.spend(200.0)
+    assert halted(world)[0][0] == "section_deadline"
+
+
+def test_the_second_step_may_take_what_the_first_one_took() -> None:
+    assert watch(world_of().steps(2, step_s=400.0), interval_s=1.0).halted() == []
+    world = world_of().steps(1, step_s=400.0)
+    world.open_step()
+    world.hang(0, "forward", 700.0)
+    (halt,) = watch(world, interval_s=1.0).halts
+    assert (halt.detector, halt.threshold) == ("stall", pytest.approx(600.0, rel=0.02))
+
+
+def test_who_said_done_before_the_others_is_who_they_wait_for() -> None:
+    world = world_of().steps(40)
+    world.ranks[1].say("done")
+    world.ranks[1].stopped = True
+    first = world.ranks[0]
+    first.step, first.in_step = first.step + 1, True
+    first.say("step_start")
+    first.enter("backward")
+    first.spend(100.0)
+    (halt,) = watch(world, interval_s=1.0).halts
+    assert (halt.detector, halt.rank, halt.section) == ("stall", 1, None)
+    assert "rank 1 was done after step 40, and rank 0 waits for it" in halt.text

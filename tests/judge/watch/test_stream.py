@@ -3,7 +3,8 @@
 import pytest
 
 from gonogo.contract.heartbeat import Heartbeat
-from gonogo.judge.watch.lines import Arrival, LineRecord
+from gonogo.judge.watch.line_record import LineRecord
+from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.stream import RankStream, absorb
 
 

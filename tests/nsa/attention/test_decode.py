@@ -29,8 +29,8 @@ def _append(cache, token):
     [(torch.float64, 1e-12), (torch.float32, 2e-6), (torch.bfloat16, 2e-2)],
     ids=str,
 )
-@pytest.mark.parametrize("vectorised", [True, False], ids=["V2", "V1"])
-def test_every_position_equals_the_batched_result(dtype, tolerance, vectorised, small, make_inputs):
+@pytest.mark.parametrize("reading", ["blocks", "v1", "v2"])
+def test_every_position_equals_the_batched_result(dtype, tolerance, reading, small, make_inputs):
     inputs = make_inputs(150, H=6, G=2, dtype=dtype)
     out, sel = nsa_attention(**inputs, return_selection=True, **small)
     cache = _cache(inputs, small)
@@ -38,7 +38,7 @@ def test_every_position_equals_the_batched_result(dtype, tolerance, vectorised, 
     for t in range(150):
         token = _step(inputs, t)
         _append(cache, token)
-        step, ids = decode(token["q"], token["gates"], cache, ranges_vectorised=vectorised)
+        step, ids = decode(token["q"], token["gates"], cache, reading=reading)
         assert torch.equal(ids[:, 0], sel[:, t]), t
         torch.testing.assert_close(step[:, 0], out[:, t], rtol=tolerance, atol=tolerance)
 
@@ -73,12 +73,12 @@ def test_a_token_reads_only_its_blocks_selected_tokens_and_window(small, make_in
     out, ids = decode(last["q"], last["gates"], cache)
     chosen = set(ids[0, 0, 0].tolist())
     unread = [s for s in range(300) if s // small["l_sel"] not in chosen or s > 149]
-    cache.k_sel[:, unread] = cache.v_sel[:, unread] = torch.nan
+    cache.k_sel[:, :, unread] = cache.v_sel[:, :, unread] = torch.nan
     cache.k_blocks[:, cache.blocks :] = cache.v_blocks[:, cache.blocks :] = torch.nan
     assert torch.equal(decode(last["q"], last["gates"], cache)[0], out)
     assert len(unread) >= 300 - small["n_sel"] * small["l_sel"]
     assert cache.blocks == (150 - small["l"]) // small["d"] + 1
-    assert cache.k_ring.shape[1] == small["w"]
+    assert cache.k_ring.shape[2] == small["w"]
 
 
 def test_blocks_are_turned_once_each_with_their_own_number(small, make_inputs):

@@ -7,9 +7,11 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nsa.attention import NativeSparseAttention, NsaCache, Sizes, nsa_attention
 from nsa.attention.compression import build_compression
+from nsa.attention.projection import project
 
 COMPRESSIONS = ("mean", "mlp")
 HEADS, GROUPS, D, DIM = 4, 2, 8, 24
@@ -203,6 +205,10 @@ def test_the_learned_compression_computes_in_fp32_whatever_the_input(dtype, smal
         torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-6)
 
 
+def _blocks(kept, cache):
+    return kept[:, : cache.blocks].unflatten(0, (2, -1)).transpose(1, 2)
+
+
 def test_a_cache_compresses_as_it_is_told(small, make_inputs):
     phi = build_compression("mlp", 8, small["l"], small["d"]).double()
     x = {name: tensor.detach() for name, tensor in make_inputs(60).items()}
@@ -214,5 +220,31 @@ def test_a_cache_compresses_as_it_is_told(small, make_inputs):
         for begin, end in ((0, 7), (7, 8), (8, 30), (30, 60)):
             cache.append(*(part[:, begin:end] for part in keys_values))
         k, v = phi(x["k_cmp"], x["v_cmp"])
-    torch.testing.assert_close(cache.k_blocks[:, : cache.blocks], k, rtol=1e-12, atol=1e-13)
-    torch.testing.assert_close(cache.v_blocks[:, : cache.blocks], v, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(_blocks(cache.k_blocks, cache), k, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(_blocks(cache.v_blocks, cache), v, rtol=1e-12, atol=1e-13)
+
+
+def test_the_projections_are_one_product_and_give_what_each_gives(small):
+    layer, x = _layer(small), _tokens(9)
+    layers = [layer.w_q, *layer.w_k.values(), *layer.w_v.values(), layer.gate]
+    products = []
+
+    class Products(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func.overloadpacket.__name__ in ("mm", "addmm", "bmm", "linear"):
+                products.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Products():
+        together = project(x, layers)
+    assert len(products) == 1
+    for got, each in zip(together, layers, strict=True):
+        torch.testing.assert_close(got, each(x), rtol=1e-12, atol=1e-13)
+
+
+def test_a_layer_with_a_hook_is_called_as_it_is(small):
+    layer = _layer(small)
+    called = []
+    layer.w_q.register_forward_hook(lambda *_: called.append(1))
+    layer(_tokens(9))
+    assert called == [1]

@@ -13,6 +13,7 @@ from gonogo.contract.decision import Condition, Verdict
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import LeftOut, ResumePoint
+from gonogo.contract.workload import OURS
 from service.report.evidence import Excerpt
 from service.report.markdown import build_report
 from tests.service.report.views import (
@@ -63,6 +64,29 @@ def test_a_sick_run_shows_finding_diagnosis_stack_and_log_before_the_phases() ->
         assert part in first_look
     assert "evidence/01_stall/stacks_rank1.txt" in rest
     assert "look at the stack dump" in first_look.lower()
+
+
+def test_a_remedy_is_told_as_it_is_typed_and_patches_only_of_our_own_program() -> None:
+    assert "NSA_SDPA_NO_FLASH" in recommended(OURS)
+    assert "Patch: `" in recommended(OURS)
+    assert "Patch: " not in recommended("my.trainer")
+
+
+def recommended(entry: str) -> str:
+    run = run_report()
+    assert run.order is not None
+    outcome = {"code": "non_finite", "actor": "watchdog", "text": "loss is nan"}
+    run = replace(
+        run,
+        view=run.view.model_validate({**run.view.wire(), "outcome": outcome, "verdict": "NO_GO"}),
+        order=run.order.model_copy(update={"entry": entry}),
+        findings=(halt_finding(),),
+        decision=decision("NO_GO", diagnosis="non_finite_loss"),
+    )
+    text = build_report(report_view(run, verdict=Verdict.NO_GO, decisions=(run.decision,)))
+    assert "**Recommendation.** Do not go on. Look at the losses" in text
+    assert "nsa_sdpa" not in text
+    return text
 
 
 @pytest.mark.parametrize(("reason", "made_good"), [("resume", True), ("confirm", False)])

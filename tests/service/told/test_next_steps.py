@@ -92,6 +92,11 @@ STATES: dict[str, tuple[dict[str, Any], str]] = {
          "cause": CAUSE.model_copy(update={"rank": None, "log": "torchrun.log"})},
         f"gonogo logs {RUN}",
     ),
+    "NO_GO of no rank": (
+        {"state": "finished", "verdict": "NO_GO",
+         "cause": CAUSE.model_copy(update={"rank": None, "log": "rank0.log"})},
+        f"gonogo logs {RUN} --rank 0",
+    ),
     "INCONCLUSIVE": (
         {"state": "finished", "verdict": "INCONCLUSIVE"}, f"gonogo report {EXPERIMENT}",
     ),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gonogo.contract.watch import Watch
 from gonogo.supervise.launch.command import (
     Allowed,
     LaunchRefused,
@@ -61,6 +62,13 @@ def test_ranks_get_the_token_and_what_is_ordered_and_no_key() -> None:
     assert (found["GONOGO_RUN"], found["NSA_TB_DISABLE"], found["PATH"]) == ("run_1", "1", "/bin")
     assert not {"GONOGO_API_KEY", "NSA_LEFT_OVER"} & found.keys()
     assert found["PYTHONPATH"] == "/elsewhere", "the wrapper may be found nowhere else"
+
+
+def test_ranks_record_their_collectives_and_nccl_outlasts_our_longest_deadline() -> None:
+    found = build_environment(ORDER, RUN_DIR, {"TORCH_FR_BUFFER_SIZE": "0"}, [])
+    assert int(found["TORCH_FR_BUFFER_SIZE"]) >= 1000
+    assert int(found["TORCH_NCCL_TRACE_BUFFER_SIZE"]) >= 1000
+    assert int(found["TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"]) > Watch().section_deadline.eval.halt_s
 
 
 def test_gpus_of_the_run_are_the_ones_whose_locks_it_holds() -> None:

@@ -125,6 +125,14 @@ def test_of_guessed_patterns_the_first_that_fits_is_kept(tmp_path: Path) -> None
     assert program.steps() == [(1, 4.2), (2, 4.0)]
 
 
+def test_an_evaluation_that_comes_first_hides_no_steps(tmp_path: Path) -> None:
+    program = Program(tmp_path, *(PATTERNS[name] for name in GUESSED), patterns_guessed=True)
+    program.write("step 0: train loss 4.1, val loss 4.2\niter 0: loss 4.3, time 60.00ms\n")
+    program.write("iter 1: loss 3.9, time 60.00ms\nstep 2: train loss 3.8, val loss 3.9\n")
+    program.write("iter 2: loss 0.5, time 60.00ms\n")
+    assert program.steps()[1:] == [(2, 3.9), (3, 0.5)]
+
+
 def test_several_chosen_patterns_all_count(tmp_path: Path) -> None:
     program = Program(tmp_path, STEP, r"it (?P<step>\d+)").write("it 1\nstep 2 loss 2\nit 3\n")
     assert [step for step, _ in program.steps()] == [1, 2, 3]

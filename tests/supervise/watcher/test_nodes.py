@@ -171,13 +171,31 @@ def test_launchers_are_one_that_has_ended_badly_as_soon_as_any_has(followers: Fo
     assert (agent.state, agent.code) == (ProcessState.DEAD, 1)
 
 
-def test_memory_is_the_fullest_hosts_and_every_ranks(followers: Followers) -> None:
+def tell_memory(followers: Followers, node: int, used_mb: float) -> None:
+    memory = {"used_mb": used_mb, "limit_mb": 100.0, "ranks": {str(node): 10.0}}
+    followers.tell(node, observations={"host_memory": memory})
+
+
+def test_memory_is_the_fullest_hosts_and_that_of_its_own_ranks(followers: Followers) -> None:
     prober = followers.prober()
-    for node, used in ((0, 10.0), (1, 90.0)):
-        memory = {"used_mb": used, "limit_mb": 100.0, "ranks": {str(node): used}}
-        followers.tell(node, observations={"host_memory": memory})
+    tell_memory(followers, 0, 20.0)
+    tell_memory(followers, 1, 90.0)
     seen = prober.look(0.2, ending=False).observations["host_memory"]
-    assert (seen["used_mb"], seen["ranks"]) == (90.0, {"0": 10.0, "1": 90.0})
+    assert (seen["used_mb"], seen["ranks"]) == (90.0, {"1": 10.0})
+
+
+def test_what_one_host_told_of_its_memory_once_counts_once(followers: Followers) -> None:
+    prober, seen = followers.prober(), []
+    tell_memory(followers, 1, 95.0)
+    for second in range(1, 5):
+        looked = prober.look(float(second), ending=False)
+        seen.append(looked.observations)
+        tell_memory(followers, 0, 20.0)
+    assert [bool(row) for row in seen] == [True, False, False, False]
+    tell_memory(followers, 1, 10.0)
+    prober.look(5.0, ending=False)
+    tell_memory(followers, 0, 20.0)
+    assert prober.look(6.0, ending=False).observations["host_memory"]["used_mb"] == 20.0
 
 
 def test_watcher_that_starts_anew_reads_again_and_forgets_old_stacks(followers: Followers) -> None:

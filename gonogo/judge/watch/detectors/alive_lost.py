@@ -2,7 +2,8 @@
 
 A rank speaks even while it waits (`alive` lines). Silence is suspect; it halts when the process is
 stopped, dead or uninterruptible, or when its peers go on speaking. All ranks silent at once may be
-the transport: UNKNOWN, until a probe tells; so is any silence while the disk takes no lines.
+the transport: UNKNOWN, until a probe tells; so is any silence while the disk takes no lines, and
+that of a node that nobody hears (its peers stand where it does: that is D4's and D5's).
 
 Serialising a checkpoint, an evaluation, opening data, importing and compiling may hold the
 interpreter for minutes, and then no thread speaks: in these a silent rank has the deadline of its
@@ -134,6 +135,7 @@ class AliveLost(Detector[None]):
             stream
             for stream in silent
             if (peers_live or view.held(stream.rank, tick.mono))
+            and not view.cut_off(stream, tick.mono)
             and tick.mono - stream.heard_mono > limit_of_silence(view, stream, tick.mono).seconds
         ]
         culprit = name_culprit(view, lost, tick.mono)

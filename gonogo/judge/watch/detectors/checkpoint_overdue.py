@@ -65,8 +65,6 @@ class CheckpointOverdue(Detector[Saved]):
             findings += told
         if looked is not None:
             own = replace(own, looks=True)
-        if not own.looks or not has_cadence(self.run) or not view.watched:
-            return own, findings
         own = self._clocked(own, tick, view)
         if view.is_late(tick) or _is_over(view) or _is_saving(view):
             return own, findings

@@ -22,17 +22,16 @@ that comes up, but not above where the run began, may be that: it has to go on c
 
 import math
 import statistics
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import replace
 
 from gonogo.contract import outcome
 from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.judge.watch.detector import Detector, Seen
-from gonogo.judge.watch.loss_kind import Heat, LossKind, Rise
+from gonogo.judge.watch.loss_kind import Rise
+from gonogo.judge.watch.loss_trend import Trend, come_back, jitter_of, sigma_of
 from gonogo.judge.watch.step import Step
 from gonogo.judge.watch.view import View, found
 
-SIGMA_OF_MAD = 1.4826
 RECENT_STEPS = 25
 FEW_STEPS = 3
 LAST_STEPS = 5
@@ -49,78 +48,6 @@ LN_VOCAB_NEAR = 1.0
 CLIMBS_X, UNTOLD_X, UNTOLD_BLOCKS_X = 1.1, 2, 3
 """Without a learning rate: a climb grows so in `RECENT_STEPS`, for so many times `over_steps`; what
 stays is judged by so many times longer blocks."""
-KEPT_SHARE = 8
-"""The best is kept for every eighth more steps."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trend:
-    """The loss so far."""
-
-    last_step: int = 0
-    steps: int = 0
-    """Losses seen since the start, or since the run went back to an earlier step."""
-    smooth: float = 0.0
-    best: float | None = None
-    first: tuple[float, ...] = ()
-    """The first losses of the run."""
-    began: float | None = None
-    """The smoothed loss when it was first of enough."""
-    bests: tuple[tuple[int, float], ...] = ()
-    """Step → the best by then."""
-    was_armed: bool = False
-    window: tuple[float, ...] = ()
-    noise: float | None = None
-    """Sigma of the loss when its smoothed value began to rise; kept until it has come back."""
-    jitter: float = 0.0
-    """The same of the loss from one step to the next."""
-    over: int = 0
-    """Steps running on which the rise held."""
-    since_step: int = 0
-    since_ts: float = 0.0
-    up: int = 0
-    """Steps above the limit since the smoothed loss rose, whether or not it held."""
-    up_step: int = 0
-    up_ts: float = 0.0
-    height: float = 0.0
-    """Sum of heights over the best in the present block of such steps."""
-    height_before: float | None = None
-    """That of the block before."""
-    told: bool = False
-    """Whether the rise was found; cleared once the smoothed loss has come back."""
-    spikes: tuple[bool, ...] = ()
-    spiking: bool = False
-    ends: bool = False
-    """Whether the rise was found to halt; cleared with `told`."""
-    kind: LossKind = field(default_factory=LossKind)
-    heat: Heat = field(default_factory=Heat)
-    warm: bool = False
-    """Whether the learning rate has just jumped back up."""
-
-    def reheated(self) -> "Trend":
-        """Return the trend at a warm restart: losses are counted anew."""
-        return replace(_come_back(self), steps=0, best=None, bests=(), warm=True)
-
-    def back_at(self, step: int) -> "Trend":
-        """Return the trend at a restart: what the run had reached by that step."""
-        bests = tuple(row for row in self.bests if row[0] <= step)
-        best = bests[-1][1] if bests else None
-        return Trend(
-            first=self.first,
-            began=self.began,
-            best=best,
-            bests=bests,
-            was_armed=self.was_armed,
-            kind=self.kind.down(),
-            heat=self.heat,
-        )
-
-    def kept(self) -> "Trend":
-        """Return the trend with its best kept, where enough steps have passed since the last."""
-        last = self.bests[-1][0] if self.bests else 0
-        if self.best is None or self.last_step < last + max(1, last // KEPT_SHARE):
-            return self
-        return replace(self, bests=(*self.bests, (self.last_step, self.best)))
 
 
 class Divergence(Detector[Trend]):
@@ -195,7 +122,6 @@ class Divergence(Detector[Trend]):
             began=best if own.began is None else own.began,
             was_armed=armed,
             kind=own.kind.after(loss, smooth),
-            warm=own.warm and steps <= self.settings.after_step,
         )
 
     def _most(self, own: Trend) -> float:
@@ -208,8 +134,9 @@ class Divergence(Detector[Trend]):
     def _speaks(self, own: Trend) -> bool:
         """Whether the first losses are those of a language model."""
         vocab = self.run.order.identity.vocab
-        first = statistics.median(own.first)
-        return bool(vocab) and abs(first - math.log(vocab or 1)) <= LN_VOCAB_NEAR
+        if not vocab:
+            return False
+        return abs(statistics.median(own.first) - math.log(vocab)) <= LN_VOCAB_NEAR
 
     def _may_reheat(self, own: Trend) -> bool:
         """Whether nobody tells the learning rate, and the loss is not above where it began."""
@@ -222,11 +149,11 @@ class Divergence(Detector[Trend]):
         best = min(own.best, self._most(own))
         above = least = max(self.settings.above, self.settings.above_ratio * abs(best))
         if own.steps <= self.settings.after_step or own.smooth <= best + above:
-            return (own if own.noise is None else _come_back(own)), []
-        noise = _sigma(own.window[: len(own.window) // 2]) if own.noise is None else own.noise
+            return (own if own.noise is None else come_back(own)), []
+        noise = sigma_of(own.window[: len(own.window) // 2]) if own.noise is None else own.noise
         above = max(above, self.settings.noise_x * noise)
         if own.noise is None:
-            own = replace(own, jitter=_jitter(own.window))
+            own = replace(own, jitter=jitter_of(own.window))
         mild = best == own.best and own.smooth - best <= MILD_X * least
         own = replace(own, noise=noise, kind=own.kind.up(mild=mild))
         own, lasts = self._lasted(own, loss - best, above, best, step)
@@ -306,7 +233,7 @@ class Divergence(Detector[Trend]):
             return own, []
         usual = statistics.median(own.window)
         spike = loss > usual + self.settings.spike_least and (
-            loss > usual + self.settings.spike_mad_x * _sigma(own.window)
+            loss > usual + self.settings.spike_mad_x * sigma_of(own.window)
         )
         own = replace(own, spikes=(*own.spikes, spike)[-self.settings.spike_of :])
         many = sum(own.spikes) >= self.settings.spike_count
@@ -375,31 +302,3 @@ class Divergence(Detector[Trend]):
             f"Losses were told of {own.steps} steps; more than {self.settings.after_step} are"
             " needed: nobody knows whether the loss diverged."
         )
-
-
-def _come_back(own: Trend) -> Trend:
-    """Return the trend of a loss that is no longer up."""
-    return replace(
-        own,
-        noise=None,
-        over=0,
-        up=0,
-        height=0.0,
-        height_before=None,
-        told=False,
-        ends=False,
-        kind=own.kind.down(),
-    )
-
-
-def _jitter(values: tuple[float, ...]) -> float:
-    """Return the sigma of what is left of a loss when its trend is taken out."""
-    return _sigma(tuple(b - a for a, b in pairwise(values))) / math.sqrt(2.0)
-
-
-def _sigma(values: tuple[float, ...]) -> float:
-    """Return the standard deviation that the median absolute deviation stands for."""
-    if not values:
-        return 0.0
-    middle = statistics.median(values)
-    return SIGMA_OF_MAD * statistics.median(abs(value - middle) for value in values)

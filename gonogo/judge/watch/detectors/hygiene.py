@@ -11,7 +11,8 @@ from gonogo.contract.heartbeat import Msg
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch.detector import Detector, Seen
-from gonogo.judge.watch.lines import Arrival, LineRecord
+from gonogo.judge.watch.line_record import LineRecord
+from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Beat, Unreadable, View, found
 

@@ -157,7 +157,8 @@ class NoFirstHeartbeat(Detector[None]):
                 return own, [_never_spoke(view, tick, missing[0], elapsed_s)]
         if all(stream.completed_steps for stream in view.streams.values()):
             return own, []
-        streams = [stream for stream in view.active() if not stream.halt_seen]
+        running = [stream for stream in view.active() if not stream.halt_seen]
+        streams = view.known(running, tick.mono)
         culprit = name_culprit(view, streams, tick.mono)
         if culprit is None or not culprit.stream.labelled or culprit.stream.completed_steps:
             return own, []

@@ -7,12 +7,14 @@ save or evaluate for all, and is waited for. In DDP's
 backward the innocent rank's Python stack shows no collective, hence the counter and, on a tie, what
 else tells the ranks apart: one that is silent while its peers speak, or the native stack of the one
 that does not wait in a collective. Where nothing does, no rank is named: to accuse the lowest
-number would send a person to the wrong host.
+number would send a person to the wrong host. Nor is one while a node is cut off: it may be what the
+others wait for. Who said `done` before the others, and lives on, is who they wait for.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS
 from gonogo.contract.outcome import Detector as Name
 from gonogo.judge.watch.detector import Detector
@@ -43,8 +45,9 @@ def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culpri
         among: ranks of which one is behind.
         mono: the watcher's clock, for who has fallen silent.
     """
+    cut = any(view.cut_off(stream, mono) for stream in view.active())
     if len(among) < 2:
-        return Culprit(among[0], named=True) if among else None
+        return Culprit(among[0], named=not cut) if among else None
     held = [stream for stream in among if view.held(stream.rank, mono)]
     strayed = None if held else stray(view, among)
     if strayed is not None:
@@ -54,7 +57,7 @@ def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culpri
     if acting is not None:
         return _acting(view, acting, tied, mono)
     tied = _told_apart(view, tied, mono)
-    named = len(tied) == 1 or bool(held)
+    named = bool(held) or (len(tied) == 1 and not cut)
     if named:
         return Culprit(min(tied, key=lambda stream: stream.rank), named=True)
     # Of several that nothing tells apart the one that moved last has the most time left.
@@ -219,6 +222,27 @@ def stray_text(view: View) -> str:
     return str(payload.get("text", "")) if isinstance(payload, Mapping) else ""
 
 
+def blame_who_left(view: View, finding: Finding) -> Finding:
+    """Return the finding of ranks that wait for one that said `done` before them, blaming that one.
+
+    It had fewer batches than they, or left its loop too early, and its process lives. One that
+    exits is D1's.
+    """
+    last = view.run.order.steps
+    left = [
+        stream
+        for rank, stream in view.streams.items()
+        if stream.done and not stream.halt_seen and not view.processes.of(rank).dead
+        if stream.completed + 1 == finding.step and (last is None or stream.completed < last)
+    ]
+    if not left or not view.active():
+        return finding
+    gone = min(left, key=lambda stream: stream.rank)
+    waits = "" if finding.rank is None else f", and rank {finding.rank} waits for it"
+    text = f"{finding.text}: rank {gone.rank} was done after step {gone.completed}{waits}"
+    return finding.model_copy(update={"rank": gone.rank, "section": gone.section, "text": text})
+
+
 class RankDivergence(Detector[None]):
     """D6: names the culprit for the others and finds nothing of its own."""
 
@@ -228,7 +252,8 @@ class RankDivergence(Detector[None]):
         "collectives, then sections, and by more than these differ by in steps that all have "
         "ended), held, or alone in a collective; where nothing tells the ranks apart, none is "
         "named. One that saves or evaluates while the others are in no section may act for all,"
-        " and has its time; those who may have waited for it have stood since it came back."
+        " and has its time; those who may have waited for it have stood since it came back. One "
+        "that said `done` a step before those who stand is the culprit."
     )
 
     def armed(self, own: None, view: View) -> bool:

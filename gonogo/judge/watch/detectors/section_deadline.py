@@ -5,7 +5,9 @@ starts it, too, for a program may name none for days. Boot belongs to D2; forwar
 optimizer to D4. Being in no section, or in one with an unknown name, has a deadline too. A rank
 that never names forward, backward or optimizer computes while it is in no section: there its first
 step is D2's, and its later ones may take as long as D4 gives them. The first batch may take as long
-as the first step, unless the plan says less: texts are tokenised, batches skipped on resume. After
+as the first step, unless the plan says less: texts are tokenised, batches skipped on resume. So may
+what stands in no section before the first step has ended; later it has three times what steps
+usually spend there, where that is longer (an agent's episodes, answers that are generated). After
 the last ordered step, being in no section has the limit of a checkpoint: what is left is to save.
 
 Two limits do not begin anew with each section. A rank that goes through sections without ending a
@@ -24,7 +26,12 @@ from gonogo.contract.watch import Deadline
 from gonogo.contract.watch import SectionDeadline as SectionDeadlineSettings
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.detectors import stall
-from gonogo.judge.watch.detectors.rank_divergence import Culprit, freed_mono, name_culprit
+from gonogo.judge.watch.detectors.rank_divergence import (
+    Culprit,
+    blame_who_left,
+    freed_mono,
+    name_culprit,
+)
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Limit, Run, View, found
 
@@ -32,6 +39,13 @@ _NAMES: tuple[str | None, ...] = (
     Section.DATA, Section.CHECKPOINT, Section.EVAL, Section.LOG, None,
 )  # fmt: skip
 """One section of each deadline."""
+_MAY_WAIT = frozenset({Section.LOG, None})
+_APART = "out_of_section"
+_FIRST = frozenset({Section.DATA, _APART})
+"""Deadlines that a start may miss: texts are tokenised, engines built, episodes played."""
+APART_X = 3.0
+"""Times what steps usually spend in no section (or in one of a name of their own) that one may
+stand there: some play episodes or generate answers in every step, and name only the rest."""
 CYCLE_X, AFTER_LAST_X = 2.0, 8.0
 """Times the sum of all limits in which a step has to end; after the last one evaluations remain."""
 
@@ -60,7 +74,7 @@ def deadline_of(settings: SectionDeadlineSettings, section: str | None) -> tuple
     }
     if section in table:
         return str(section), table[section]
-    return "out_of_section", settings.out_of_section
+    return _APART, settings.out_of_section
 
 
 def section_of(run: Run, stream: RankStream) -> str | None:
@@ -87,8 +101,10 @@ def limit_of(
     run = view.run
     saved_s = [took_s for row in view.streams.values() for took_s in row.saved_s]
     source = run.source(f"section_deadline.{name}.halt_s")
-    if name == Section.DATA and not stream.completed_steps and source is Source.DEFAULT:
-        first_s = run.watch.no_first_heartbeat.first_step_s
+    if name in _FIRST and not stream.completed_steps and source is Source.DEFAULT:
+        start = run.watch.no_first_heartbeat
+        waits = name == Section.DATA or stream.started_mono is not None
+        first_s = start.first_step_s if waits else start.boot_s
         return Limit(seconds=max(first_s, deadline.halt_s), source=source)
     if _may_compute(stream):
         computing = stall.limits(run, stream, m)[1]
@@ -97,8 +113,11 @@ def limit_of(
     times_s = [took_s for section, took_s in stream.section_times if section == name]
     if name == Section.CHECKPOINT and saved_s:
         times_s = [max(statistics.median(saved_s), statistics.median(times_s or saved_s))]
-    if deadline.halt_x is not None and times_s:
-        adaptive_s = deadline.halt_x * statistics.median(times_s)
+    halt_x = deadline.halt_x
+    if name == _APART:
+        times_s, halt_x = list(stream.apart_times), halt_x or APART_X
+    if halt_x is not None and times_s:
+        adaptive_s = halt_x * statistics.median(times_s)
         if adaptive_s > deadline.halt_s:
             return Limit(seconds=adaptive_s, source=Source.ADAPTIVE)
     return Limit(seconds=deadline.halt_s, source=source)
@@ -109,7 +128,7 @@ def _finding(
 ) -> Finding:
     stream = culprit.stream
     where = f"in {stream.section}" if stream.section else "between sections"
-    return found(
+    finding = found(
         view,
         Name.SECTION_DEADLINE,
         severity,
@@ -124,6 +143,7 @@ def _finding(
         text=f"{culprit} has been {where} for {elapsed_s:.1f} s"
         f" (limit {limit.seconds:.1f} s) at step {stream.step}",
     )
+    return blame_who_left(view, finding) if stream.section in _MAY_WAIT else finding
 
 
 def limit_of_cycle(view: View, stream: RankStream, m: float | None) -> Limit:
@@ -179,12 +199,10 @@ def _cycling(view: View, tick: Tick, culprit: Culprit, streams: list[RankStream]
 
 
 def _lingering(view: View, tick: Tick) -> list[Finding]:
-    """Return the findings of ranks that are all done, and of which one does not exit."""
+    """Return the findings of ranks that are all done or dead, and of which one does not exit."""
     streams, processes = list(view.streams.values()), view.processes
     done = [stream for stream in streams if stream.done]
     if not done or not view.watched or len(streams) < view.run.order.world_size:
-        return []
-    if any(not s.done and not processes.of(s.rank).dead for s in streams):
         return []
     left = [s for s in done if processes.of(s.rank).state not in _GONE_OR_UNKNOWN]
     if not left and processes.agent.state in _GONE_OR_UNKNOWN:
@@ -225,16 +243,20 @@ class SectionDeadline(Detector[None]):
 
     name = Name.SECTION_DEADLINE
     sentence = (
-        "Halts when the rank behind has stood too long in data, checkpoint, evaluation, "
-        "logging, or in no section at all; each has its own limit. In no section, a rank that "
-        "never names its computing has the limits of the stall rule. A rank that goes from section "
-        "to section without ending a step is halted after twice what all of them together may take "
-        "(eight times after the last step). Where every rank is done and one does not exit: a "
-        "warning after the limit of a checkpoint, a halt after that of an evaluation."
+        "Halts when the rank behind has stood too long in data, checkpoint, evaluation, logging, "
+        "or in no section at all; each has its own limit. In no section, or in one of a name of "
+        "its own, it has the time of a start until its first step has ended, and then three times"
+        " what its steps usually spend there, where that is longer. In no section, a rank that "
+        "never names its computing has at least the limits of the stall rule. A rank that goes "
+        "from section to section without ending a step is halted after twice what all of them "
+        "together may take (eight times after the last step). Where every rank is done and one "
+        "does not exit: a warning after the limit of a checkpoint, a halt after that of an "
+        "evaluation."
     )
     version = 2
     """2: no rank is named where nothing tells them apart; a limit for going round without a step,
-    and for not exiting; a checkpoint takes what its line says, where that is longer."""
+    and for not exiting; a checkpoint takes what its line says, where that is longer, and no section
+    what steps usually spend there."""
     ticks = True
     deadline = True
 
@@ -242,7 +264,7 @@ class SectionDeadline(Detector[None]):
         """Observe a tick: how long the rank behind has been in its section."""
         if not any(has_deadline(stream) for stream in view.streams.values()):
             return own, []
-        streams = view.active()
+        streams = view.known(view.active(), tick.mono)
         if not streams:
             return own, _lingering(view, tick)
         if not _may_be_over(view, streams, tick.mono):

@@ -3,16 +3,17 @@
 Recomputed from the ranks' own clock: Δsteps × tokens per step / Δmono, checkpoint and eval taken
 out, the first `warmup_steps` not counted. A single slow step says nothing, nor do a few: the hard
 floor asks that each of the last steps was below it (the median of five would halt a healthy run of
-eight ranks that pauses three times), the other rules ask the median of a window. Sustained means
-seconds of training in which the condition held at every step end. The baseline is frozen: a moving
-one would follow a run that gets slower bit by bit; a restart in place keeps it, and what has
-lasted until then, for a run that restarts every few minutes is slow in between: its steps go on
-filling the window, of which those since the restart have to be as slow.
+eight ranks that pauses three times) for half a minute, the other rules ask the median of a window.
+Sustained means seconds of training in which the condition held at every step end. The baseline is
+frozen: a moving one would follow a run that gets slower bit by bit; a restart in place keeps it,
+and what has lasted until then, for a run that restarts every few minutes is slow in between: its
+steps go on filling the window, of which those since the restart have to be as slow.
 
 Steps that tell more tokens than the first did (a batch ramp, longer sequences) may take longer in
 proportion. Of steps that tell fewer nothing is asked: short ones cost more a token.
 """
 
+import math
 import statistics
 from dataclasses import dataclass, field, replace
 
@@ -26,6 +27,9 @@ from gonogo.judge.watch.view import Beat, View, found
 
 LONG_STEP_S = 30.0
 FEW_STEPS = 16
+HARD_LEAST_S = 30.0
+"""Steps below the hard floor have to fill so much time: five of 0.05 s are slow together whenever a
+neighbour wakes, a checkpoint is copied or a clock dips."""
 FRESH_STEPS = 8
 """Steps since a restart in place before the window is asked again."""
 _LASTS = frozenset({"warn_ratio", "halt_ratio", "floor"})
@@ -154,8 +158,8 @@ def _absolute(own: Speed, event: Beat, view: View) -> tuple[Speed, list[Finding]
     if hard and len(hard) == slow.hard_floor_over_steps:
         tok_s = tokens / min(hard)
         limit = slow.hard_floor_ratio * slow.floor_tok_s
-        own, _, began = _held_s(own, "hard_floor", tok_s < limit, line.step)
-        if tok_s < limit:
+        own, held_s, began = _held_s(own, "hard_floor", tok_s < limit, line.step)
+        if tok_s < limit and held_s + math.fsum(hard) >= HARD_LEAST_S:
             text = f"{tok_s:.4g} tokens/s or less in each of {len(hard)} steps (limit {limit:.4g})"
             findings.append(_floor_finding(view, event, began, "hard_floor", tok_s, limit, text))
     median_s = _median_s(own, slow)
@@ -213,14 +217,17 @@ class Slow(Detector[Speed]):
 
     name = Name.SLOW
     sentence = (
-        "Halts when recomputed tokens per second stay below the floor of the hardware, or when "
+        "Halts when recomputed tokens per second stay below the floor of the hardware (below "
+        "`hard_floor_ratio` of it in each of `hard_floor_over_steps` steps, which fill half a "
+        "minute at least), or when "
         "steps take far longer than they did at the beginning (before a restart in place too), "
         "and longer than the tokens they tell have grown. What lasts goes on over restarts in "
         "place, as soon as eight steps after one are as slow."
     )
     version = 2
-    """2: the hard floor asks each of its steps, not their median; steps of more tokens may take
-    longer; a restart in place keeps the baseline, and for how long the run has been slow."""
+    """2: the hard floor asks each of its steps, not their median, and half a minute; steps of more
+    tokens may take longer; a restart in place keeps the baseline, and for how long the run
+    has been slow."""
     State = Speed
     lines = frozenset({Msg.STEP_END, Msg.PROGRESS})
 

@@ -12,6 +12,7 @@ from gonogo.contract.tick import Tick
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.detectors.rank_divergence import (
     Culprit,
+    blame_who_left,
     freed_mono,
     name_culprit,
     stray,
@@ -35,6 +36,8 @@ def limits(run: Run, stream: RankStream, m: float | None) -> tuple[Limit, Limit]
         expected = run.expected_step_s() or m or 0.0
         expected *= stream.pace.stride
         least_s = stall.early_s if stream.labelled or m is not None else UNNAMED_X * stall.early_s
+        if m is None:  # the first step is no sample, but all there is
+            expected = max(expected, AS_BEFORE_X * stream.first_s / stall.early_x)
         early = _larger(run, "stall.early_s", least_s, stall.early_x * expected)
         return Limit(seconds=early.seconds / 2, source=early.source), early
     m *= stream.pace.stride
@@ -83,8 +86,9 @@ def corroborated(view: View, streams: list[RankStream], mono: float) -> bool:
         return True
     if not any(stream.labelled for stream in streams):
         return False  # one may write a checkpoint while the others wait: neither says so
-    fresh = view.fresh(streams, mono)
-    if fresh and len(fresh) < len(streams) and all(stream.labelled for stream in streams):
+    telling = [stream for stream in streams if not view.cut_off(stream, mono)]
+    fresh = view.fresh(telling, mono)
+    if fresh and len(fresh) < len(telling) and all(stream.labelled for stream in streams):
         return True
     processes = view.processes
     if not all(processes.stands(stream.rank, stream.advanced_mono) for stream in streams):
@@ -143,10 +147,13 @@ def _finished(view: View, stream: RankStream) -> bool:
 
 
 def _astray(view: View, streams: list[RankStream], finding: Finding) -> Finding:
-    """Return the finding of a rank that stands in a collective of its own: in no section's work."""
+    """Return the finding of a rank that stands in a collective of its own: in no section's work.
+
+    Or that of ranks which wait for one that has left.
+    """
     strayed = stray(view, streams)
     if strayed is None or strayed.rank != finding.rank:
-        return finding
+        return blame_who_left(view, finding)
     text = f"{finding.text}: {stray_text(view)}"
     return finding.model_copy(update={"section": None, "text": text})
 
@@ -195,7 +202,8 @@ class Stall(Detector[None]):
         """Observe a tick: how long the rank behind has computed on its present step."""
         if not _may_be_over(view, tick.mono):
             return own, []
-        streams = [stream for stream in view.active() if not _finished(view, stream)]
+        running = [stream for stream in view.active() if not _finished(view, stream)]
+        streams = view.known(running, tick.mono)
         culprit = name_culprit(view, streams, tick.mono)
         if culprit is None or culprit.stream.completed_steps == 0:
             return own, []

@@ -328,6 +328,14 @@ def test_each_limit_has_to_be_passed(
     assert {finding.rank for finding in found} <= {0}
 
 
+def test_a_rank_at_the_limit_is_not_silent_with_another_that_is() -> None:
+    ranks = [
+        standing("forward", for_s=1.0, rank=rank, heard_mono=NOW - silent_s)
+        for rank, silent_s in enumerate((30.0, 30.25))
+    ]
+    assert [finding.rank for finding in look(AliveLost, ranks)] == [1]
+
+
 def test_without_a_peer_that_speaks_only_a_held_rank_halts() -> None:
     ranks = [
         standing("forward", for_s=1.0, rank=rank, heard_mono=NOW - 60.25) for rank in (0, 1, 2)

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.heartbeat import Identity
-from gonogo.judge.watch.detectors.divergence import SIGMA_OF_MAD, Divergence
+from gonogo.contract.order import ResumePoint
+from gonogo.judge.watch.detectors.divergence import Divergence
+from gonogo.judge.watch.loss_trend import SIGMA_OF_MAD
 from gonogo.planning.source import bundled_plan
 from tests.judge.watch.steps import Fed, Ran, feed
 from tests.judge.watch.streams import EPOCH, order_of
@@ -307,12 +309,14 @@ def rises(fed: Fed) -> list[Finding]:
     return [finding for finding in fed.findings if "/rise/" in finding.key]
 
 
-def losses(*parts: tuple[int, float], vocab: int | None = None, **watch: object) -> Ran:
+def losses(
+    *parts: tuple[int, float], vocab: int | None = None, lr: float | None = None, **watch: object
+) -> Ran:
     """A run with so many steps of each loss."""
     order = order_of({"divergence": {**EXACT, **watch}}, identity=Identity(vocab=vocab))
     ran = Ran(order=order, ranks=1)
     for count, loss in parts:
-        ran.many(count, loss=loss)
+        ran.many(count, loss=loss, lr=lr)
     return ran
 
 
@@ -465,7 +469,7 @@ AT_THE_NOISE = 1.0 + 1.0 * (SIGMA_OF_MAD * 1.0)
 
 
 def test_a_loss_that_stays_at_the_limit_of_its_noise_has_not_risen() -> None:
-    assert feed(Divergence, losses(*NOISY, (40, AT_THE_NOISE), noise_x=1.0)).halts == []
+    assert rises(feed(Divergence, losses(*NOISY, (40, AT_THE_NOISE), noise_x=1.0))) == []
 
 
 def test_a_loss_at_the_limit_of_its_noise_begins_the_rise_anew() -> None:
@@ -475,4 +479,117 @@ def test_a_loss_at_the_limit_of_its_noise_begins_the_rise_anew() -> None:
 
 def test_noise_is_that_of_the_first_half_of_the_window() -> None:
     parts = ((3, 1.0), (3, 3.0), (5, 1.0), (40, 2.25))
-    assert feed(Divergence, losses(*parts, noise_x=1.0, after_step=11)).halts == []
+    assert rises(feed(Divergence, losses(*parts, noise_x=1.0, after_step=11))) == []
+
+
+def test_thirteen_of_the_recent_twenty_five_have_to_be_above_the_limit() -> None:
+    """Of one more, the median would lie half-way, and below the limit."""
+    fed = feed(Divergence, losses((30, 1.0), (73, 2.75), over_steps=60))
+    assert [(f.step, f.since) for f in rises(fed)] == [(30 + 13 + 59, EPOCH + 42.0)]
+
+
+@pytest.mark.parametrize(
+    ("loss", "found"),
+    [(2.75, [(WARN, 15), (HALT, 10 + 8 * 12)]), (4.0, [(WARN, 15)]), (4.25, [(HALT, 15)])],
+    ids=["mild", "three times the limit", "more"],
+)
+def test_a_mild_rise_halts_after_eight_blocks(
+    loss: float, found: list[tuple[Severity, int]]
+) -> None:
+    fed = feed(Divergence, losses((10, 1.0), (100 if loss == 2.75 else 80, loss)))
+    assert [(f.severity, f.step) for f in rises(fed)] == found
+
+
+HIGH_FIRST = ((3, 20.0), (30, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("loss", "lr", "step"),
+    [
+        (20.0, None, 33 + 2 * 3 * 4 * 3),
+        (20.25, None, 33 + 5),
+        (20.0, 1e-3, 33 + 5),
+    ],
+    ids=["where it began", "above", "the rate is told"],
+)
+def test_a_loss_that_may_be_reheated_has_to_stay_for_three_times_as_long(
+    loss: float, lr: float | None, step: int
+) -> None:
+    fed = feed(Divergence, losses(*HIGH_FIRST, (80, loss), lr=lr))
+    assert [f.step for f in rises(fed)] == [step]
+
+
+def test_a_loss_that_may_be_reheated_has_to_climb_for_twice_as_long() -> None:
+    climb = [(1, 1.0 + 1.5 * 1.15**number) for number in range(12)]
+    fed = feed(Divergence, losses(*HIGH_FIRST, *climb))
+    assert [(f.step, f.since) for f in rises(fed)] == [(41, EPOCH + 35.0)]
+
+
+SWAYING = (*((1, 9.0), (1, 11.0), (1, 13.0), (1, 11.0)) * 4, (1, 9.0))
+
+
+def swaying(*rise: tuple[int, float]) -> Ran:
+    """A loss that sways by a fifth, and by a fortieth a step: a jitter of 2.6 % of its best."""
+    up = [(1, 102.5 + 2.5 * number) for number in range(8)]
+    down = [(1, 120.0 - 2.5 * number) for number in range(9)]
+    return losses(*up, *down, *rise, after_step=17)
+
+
+@pytest.mark.parametrize(
+    "ran",
+    [losses(*SWAYING, (40, 40.0)), swaying((40, 200.0))],
+    ids=["from step to step", "slowly"],
+)
+def test_a_rise_of_an_unsteady_loss_that_never_fell_warns(ran: Ran) -> None:
+    assert [f.severity for f in rises(feed(Divergence, ran))] == [WARN]
+
+
+@pytest.mark.parametrize(
+    ("parts", "why"),
+    [
+        (((10, 1.0), (8, 2.75)), "it halts beyond 3, or where it stays for long"),
+        (((10, 1.0), (8, 4.0)), "it halts beyond 3, or where it stays for long"),
+        (((10, -1.0), (8, 1.0)), "this loss is not of the kind that only falls"),
+        (
+            (*SWAYING, (8, 40.0)),
+            "this loss is not of the kind that only falls",
+        ),
+    ],
+    ids=["mild", "just mild", "negative", "unsteady"],
+)
+def test_a_rise_that_ends_nothing_says_why(parts: tuple[tuple[int, float], ...], why: str) -> None:
+    (warn,) = rises(feed(Divergence, losses(*parts)))
+    assert warn.severity is WARN
+    assert warn.text.endswith(f" steps; {why}")
+
+
+@pytest.mark.parametrize(("low", "found"), [(4, 0), (5, 1)])
+def test_after_a_warm_restart_the_highest_of_the_first_losses_counts(low: int, found: int) -> None:
+    """The first of them is that of the step on which the rate came back up."""
+    ran = losses((3, 50.0), (9, 1.0), lr=1.0)
+    ran.many(12, loss=1.0, lr=0.1).step(loss=1.0, lr=1.0).many(low - 1, loss=1.0, lr=0.1)
+    assert len(rises(feed(Divergence, ran.many(9, loss=50.0, lr=0.1)))) == found
+
+
+def test_a_mild_rise_that_wavers_above_the_limit_is_told_once() -> None:
+    fed = feed(Divergence, losses((10, 1.0), (8, 3.75), (20, 2.5)))
+    assert [(f.severity, f.step) for f in rises(fed)] == [(WARN, 15)]
+
+
+@pytest.mark.parametrize(("resumed", "severity"), [(False, WARN), (True, HALT)])
+def test_a_small_loss_that_never_fell_may_have_fallen_before_it_was_resumed(
+    resumed: bool, severity: Severity
+) -> None:
+    ran = losses((10, 0.5), (8, 5.0))
+    if resumed:
+        point = ResumePoint(path="checkpoints/x", step=9)
+        ran.order = ran.order.model_copy(update={"resume_from": point})
+    assert [f.severity for f in rises(feed(Divergence, ran))] == [severity]
+
+
+@pytest.mark.parametrize(("loss", "severity"), [(2.0, WARN), (2.25, HALT)])
+def test_a_language_models_mild_rise_halts_above_where_it_began_and_the_limit(
+    loss: float, severity: Severity
+) -> None:
+    ran = losses((3, 1.0), (10, 0.5), (8, loss), vocab=1)
+    assert [f.severity for f in rises(feed(Divergence, ran))] == [severity]

@@ -9,7 +9,8 @@ from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch import snapshot
 from gonogo.judge.watch.detectors.hygiene import Hygiene
-from gonogo.judge.watch.lines import Arrival, BootLines, LineRecord
+from gonogo.judge.watch.line_record import LineRecord
+from gonogo.judge.watch.lines import Arrival, BootLines
 from gonogo.judge.watch.view import Beat, Run, Unreadable, View
 from tests.judge.watch.standing import NOW, look, standing
 from tests.judge.watch.streams import EPOCH, T0, Said, Watched, World, order_of, watch

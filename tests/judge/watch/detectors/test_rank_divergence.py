@@ -10,6 +10,7 @@ from gonogo.judge.watch import fold, start
 from gonogo.judge.watch.detectors.rank_divergence import (
     RankDivergence,
     acts_for_all,
+    freed_mono,
     name_culprit,
     stray_text,
 )
@@ -191,6 +192,9 @@ def test_collectives_are_counted_from_the_last_step_that_told_them() -> None:
     assert of_streams(stage0, untold) == (1, True)
 
 
+FIRST = {"step": 0, "completed_steps": 0}
+
+
 def evaluating(rank: int, section: str | None, **told: Any) -> RankStream:
     """A rank between steps 40 and 41, which has evaluated before."""
     place = {"step": 40, "section_times": (("eval", 60.0),), "collective_seq": 0}
@@ -305,3 +309,47 @@ def test_it_is_armed_when_every_ordered_rank_has_spoken() -> None:
     detector = RankDivergence(view.run)
     assert detector.armed(None, view)
     assert not detector.armed(None, View(run=view.run, streams={0: view.streams[0]}))
+
+
+def test_who_alone_is_silent_while_it_may_act_for_all_is_not_named() -> None:
+    """Whoever saves may hold the interpreter, and be silent for that."""
+    acts = evaluating(0, "eval", section_seq=9, heard_mono=NOW - 40.0)
+    assert of_streams(acts, evaluating(1, None, section_seq=8)) == (0, False)
+
+
+def test_of_two_that_are_silent_behind_one_that_may_act_for_all_none_is_named() -> None:
+    silent = [evaluating(r, None, section_seq=8, heard_mono=NOW - 40.0) for r in (1, 2)]
+    assert of_streams(evaluating(0, "eval", section_seq=9), *silent) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("told", "others", "culprit"),
+    [({}, 40, 1), ({}, 41, 0), (FIRST, 1, 1), (FIRST, 2, 0)],
+    ids=["one a step", "more", "before the first step", "more before it"],
+)
+def test_a_rank_that_told_no_collective_counts_them_where_there_was_at_most_one_a_step(
+    told: dict[str, Any], others: int, culprit: int
+) -> None:
+    """Else its sections tell."""
+    ranks = (in_step(0, 2, 4, others, **told), in_step(1, 3, 4, 0, **told))
+    assert of_streams(*ranks) == (culprit, True)
+
+
+def test_a_rank_that_names_no_section_in_usual_steps_is_not_behind_by_one() -> None:
+    assert of_streams(in_step(0, 1, 1), in_step(1, 0, 0))[1] is False
+    assert of_streams(in_step(0, 2, 1), in_step(1, 0, 0)) == (1, True)
+
+
+def test_usual_steps_are_those_of_which_every_rank_told() -> None:
+    untold = in_step(2, 3, 0, step_counts=())
+    assert of_streams(in_step(0, 3, 5), in_step(1, 2, 4), untold) == (1, True)
+    uncounted = (in_step(0, 3, 4, 900, each=-1), in_step(1, 3, 4, 898, each=3))
+    assert of_streams(*uncounted) == (1, True)
+
+
+@pytest.mark.parametrize(("step", "freed"), [(40, 0.0), (41, 7.5), (42, 7.5), (43, 0.0)], ids=str)
+def test_a_rank_may_have_waited_for_a_peer_of_its_step_or_the_next(step: int, freed: float) -> None:
+    culprit = standing("backward", for_s=1.0, left_mono=9.0)
+    peer = standing("backward", for_s=1.0, rank=1, step=step, left_mono=7.5)
+    assert freed_mono(culprit, [culprit, peer]) == freed
+    assert freed_mono(culprit, [culprit]) == 0.0

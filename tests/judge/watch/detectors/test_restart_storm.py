@@ -9,6 +9,7 @@ from gonogo.contract.tick import Tick
 from gonogo.contract.watch import RestartStorm as Settings
 from gonogo.judge.watch import dump_state, fold, load_state, start
 from gonogo.judge.watch.detectors.restart_storm import RestartStorm, Start, is_storm
+from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Run, View
 from tests.judge.watch.streams import T0, Rank, order_of
 
@@ -79,6 +80,15 @@ def test_attempts_that_never_pass_the_first_checkpoint_are_a_storm(steps: list[i
 def test_while_a_run_goes_on_it_finds_nothing() -> None:
     run = Run(order=order_of())
     assert not RestartStorm(run).armed(None, View(run=run))
+
+
+@pytest.mark.parametrize(
+    ("told", "armed"), [({}, False), ({"top_step": 9}, True), ({"idle_boots": 1}, True)]
+)
+def test_it_is_armed_once_a_rank_has_started_anew(told: dict[str, int], armed: bool) -> None:
+    run = Run(order=order_of())
+    view = View(run=run, streams={0: RankStream(rank=0), 1: RankStream(rank=1, **told)})
+    assert RestartStorm(run).armed(None, view) is armed
 
 
 def boots(ended: list[int]) -> list[Finding]:

@@ -158,8 +158,11 @@ def test_each_limit_has_to_be_passed(
         (None, {"steps": 5, "computes": False}, [300.0]),
         (None, {"steps": 1, "computes": False}, [300.0]),
         (None, {"steps": 0, "computes": False}, []),
-        (None, {"steps": 0, "computes": False, "started_mono": None}, [60.0]),
-        (None, {"steps": 0}, [60.0]),
+        (None, {"steps": 0, "computes": False, "started_mono": None}, [300.0]),
+        (None, {"steps": 0}, [900.0]),
+        ("rollout", {"steps": 0}, [900.0]),
+        ("rollout", {"apart_times": (0.0, 20.0, 20.5, 90.0)}, [60.75]),
+        (None, {"apart_times": (0.0, 0.5, 300.0)}, [60.0]),
         (None, {"steps": 999}, [60.0]),
         (None, {"steps": 1000}, [600.0]),
         ("log", {"steps": 1000}, [60.0]),
@@ -171,7 +174,9 @@ def test_each_limit_has_to_be_passed(
     ids=[
         "the first data", "later data", "the first log", "no section", "no section, may compute",
         "the second step, may compute", "the first step, may compute", "no step yet",
-        "no section in the first step", "before the last step", "after the last step",
+        "no section in the first step", "a name of its own in the first step",
+        "episodes in every step", "episodes in few steps", "before the last step",
+        "after the last step",
         "log after the last step", "compute", "boot", "boot again", "names nothing",
     ],
 )  # fmt: skip
@@ -266,7 +271,7 @@ def test_going_round_without_a_step_halts_in_the_end(sections: tuple[str | None,
         ({}, 2.0 * (ALL_S + 60.0)),
         ({"completed": 1000}, 8.0 * (300.0 + 600.0 + 1800.0 + 60.0 + 60.0 + 60.0)),
         ({"section_times": (("eval", 600.0),)}, 2.0 * (ALL_S + 60.0 + 1200.0)),
-        ({"completed_steps": 0}, 2.0 * (ALL_S + 600.0 + 300.0 + 300.0 + 900.0 + 1800.0)),
+        ({"completed_steps": 0}, 2.0 * (ALL_S + 600.0 + 840.0 + 300.0 + 300.0 + 900.0 + 1800.0)),
     ],
     ids=["in the run", "after its last step", "long evaluations", "before its first step"],
 )
@@ -383,3 +388,66 @@ def _uncounted(raw: bytes) -> bytes:
     line = json.loads(raw)
     line.pop("collective_seq", None)
     return json.dumps(line).encode()
+
+
+@pytest.mark.parametrize(
+    ("section", "advanced_s", "found"),
+    [("log", 10.0, [60.0]), (None, 10.0, []), (None, 60.25, [60.0])],
+    ids=["in a section", "in none, and its step moves", "in none"],
+)
+def test_a_step_that_advances_is_a_move_in_no_section_alone(
+    section: str | None, advanced_s: float, found: list[float]
+) -> None:
+    rank = standing(section, for_s=70.0, advanced_mono=NOW - advanced_s)
+    assert halts(look(SectionDeadline, [rank])) == found
+
+
+@pytest.mark.parametrize(
+    ("section", "times_s", "saved_s", "limit"),
+    [
+        ("checkpoint", (), (100.0,), 1000.0),
+        ("checkpoint", (("checkpoint", 300.0),), (100.0,), 3000.0),
+        ("checkpoint", (("checkpoint", 100.0),), (200.0, 300.0, 400.0), 3000.0),
+        ("eval", (), (900.0,), 1800.0),
+        ("eval", (("eval", 400.0),), (900.0,), 2000.0),
+    ],
+    ids=["its lines alone", "its section", "its lines", "an evaluation", "usual evaluations"],
+)
+def test_a_checkpoint_takes_what_its_lines_or_its_sections_say(
+    section: str, times_s: tuple[tuple[str, float], ...], saved_s: tuple[float, ...], limit: float
+) -> None:
+    rank = standing(section, for_s=1e4, section_times=times_s, saved_s=saved_s)
+    assert halts(look(SectionDeadline, [rank])) == [limit]
+
+
+def test_a_rank_that_names_no_sections_beside_one_that_does_is_the_stall_rules() -> None:
+    behind = standing(None, for_s=10.0, labelled=False, still_mono=NOW - 1e6, steps=39)
+    assert look(SectionDeadline, [behind, standing("data", for_s=10.0, rank=1)]) == []
+
+
+@pytest.mark.parametrize(
+    ("processes", "episode", "who"),
+    [
+        (states(ProcessState.ALIVE, ProcessState.ALIVE), "a/done", "the ranks"),
+        (states(ProcessState.ALIVE, ProcessState.DEAD), "a/done", "rank 0"),
+        (states(ProcessState.DEAD, ProcessState.ALIVE), "b/done", "rank 1"),
+        (Processes(agent=Process(state=ProcessState.ALIVE)), "a/done", "the launcher"),
+    ],
+)
+def test_who_does_not_exit_is_told(processes: Processes, episode: str, who: str) -> None:
+    ranks = [
+        standing(None, for_s=1e4, rank=rank, boot="ab"[rank], done_mono=NOW - 1e4, **DONE)
+        for rank in (0, 1)
+    ]
+    for finding in look(SectionDeadline, ranks, processes=processes):
+        assert finding.key.endswith(episode)
+        assert finding.text.endswith(f", and {who} did not exit")
+
+
+def test_a_peer_that_died_before_it_was_done_does_not_excuse_who_lingers() -> None:
+    first = standing(None, for_s=1e4, done_mono=NOW - 1e4, **DONE)
+    died = standing("forward", for_s=1.0, rank=1)
+    processes = states(ProcessState.ALIVE, ProcessState.DEAD)
+    found = look(SectionDeadline, [first, died], processes=processes)
+    assert {finding.rank for finding in found} == {0}
+    assert len(found) == 2

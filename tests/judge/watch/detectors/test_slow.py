@@ -168,7 +168,7 @@ def test_below_the_floor_from_the_start_halts_when_it_lasts() -> None:
 
 def test_far_below_the_floor_halts_after_a_few_steps() -> None:
     settings = {"slow": {"floor_tok_s": 2048.0}}
-    (halt,) = watch(run_of(settings).steps(40, step_s=2.2)).halts
+    (halt,) = watch(run_of(settings).steps(40, step_s=6.2)).halts
     assert halt.threshold == pytest.approx(0.5 * 2048)
     assert halt.step == 25
 
@@ -184,10 +184,20 @@ def test_a_few_pauses_below_the_hard_floor_halt_nobody(slow_steps: int) -> None:
 
 def test_every_step_below_the_hard_floor_halts_at_the_fifth() -> None:
     settings = {"slow": {"floor_tok_s": 2048.0}}
-    world = run_of(settings).steps(30, step_s=0.9).steps(6, step_s=2.1)
+    world = run_of(settings).steps(30, step_s=0.9).steps(6, step_s=6.1)
     (halt,) = watch(world).halts
     assert (halt.detector, halt.step, halt.rank) == ("slow", 35, None)
-    assert halt.value == pytest.approx(2048 / 2.11, rel=0.01)
+    assert halt.value == pytest.approx(2048 / 6.11, rel=0.01)
+
+
+@pytest.mark.parametrize(("step_s", "burst_s"), [(0.05, 2.0), (1.0, 25.0)])
+def test_half_a_minute_of_a_neighbours_load_halts_nobody(step_s: float, burst_s: float) -> None:
+    settings = {"slow": {"floor_tok_s": 0.85 * 2048 / step_s, "floor_over_s": 1e6}}
+    world = run_of(settings).steps(40, step_s=step_s)
+    world.steps(int(burst_s / (3.0 * step_s)), step_s=3.0 * step_s).steps(10, step_s=step_s)
+    assert watch(world).halts == []
+    (halt,) = watch(world.steps(int(40.0 / (3.0 * step_s)), step_s=3.0 * step_s)).halts
+    assert halt.detector == "slow"
 
 
 def test_a_little_above_the_floor_is_silent() -> None:
@@ -418,19 +428,28 @@ def test_the_seconds_below_the_floor_begin_below_it_not_at_it() -> None:
     assert timed.found == [(HALT, 26, "step22")]
 
 
-@pytest.mark.parametrize(("step_s", "found"), [(1.0, []), (1.25, [(HALT, 15, "step15")])])
+@pytest.mark.parametrize(("step_s", "found"), [(10.0, []), (12.5, [(HALT, 15, "step15")])])
 def test_each_of_the_last_steps_has_to_be_below_the_hard_floor(
     step_s: float, found: list[tuple[Severity, int, str]]
 ) -> None:
+    timed = Timed(
+        20480, floor_tok_s=4096.0, hard_floor_over_steps=5, floor_over_s=1e9, warn_over_s=1e9
+    )
+    assert timed.ends([7.5] * 10).ends([step_s] * 8).found == found
+
+
+@pytest.mark.parametrize(("step_s", "at"), [(1.25, 24), (5.0, 6), (7.5, 5)])
+def test_steps_below_the_hard_floor_have_to_fill_half_a_minute(step_s: float, at: int) -> None:
     timed = Timed(floor_tok_s=4096.0, hard_floor_over_steps=5, floor_over_s=1e9, warn_over_s=1e9)
-    assert timed.ends([0.75] * 10).ends([step_s] * 8).found == found
+    found = timed.ends([0.75] * 10).ends([step_s] * 30).found
+    assert [row for row in found if row[2] == "step15"] == [(HALT, 10 + at, "step15")]
 
 
 def test_an_episode_below_the_hard_floor_begins_below_it_not_at_it() -> None:
     timed = Timed(
-        floor_tok_s=4096.0, hard_floor_ratio=0.5, hard_floor_over_steps=2, floor_over_s=1e9
+        65536, floor_tok_s=4096.0, hard_floor_ratio=0.5, hard_floor_over_steps=2, floor_over_s=1e9
     )
-    assert timed.ends([1.0] * 10).ends([1.25] * 3).found == [(HALT, 12, "step12")]
+    assert timed.ends([32.0] * 10).ends([40.0] * 3).found == [(HALT, 12, "step12")]
 
 
 def test_one_rank_is_timed_and_each_of_its_steps_once() -> None:
@@ -466,3 +485,8 @@ def test_a_restart_that_mends_a_slow_run_ends_what_lasted() -> None:
     timed = Timed(window_steps=16, warn_ratio=5.0, over_s=600.0).ends([1.0] * 40)
     timed.ends([4.0] * 145).boot(0, "second").ends([4.0] * 24)
     assert [severity for severity, _, _ in timed.found] == [HALT]
+
+
+def test_what_lasts_over_a_restart_is_asked_of_eight_steps_since() -> None:
+    timed = Timed(window_steps=16, warn_over_s=20.0).ends([1.0] * 4).ends([2.0] * 20)
+    assert timed.boot(0, "second").ends([2.0] * 10).found == [(WARN, 8, "step16")]

@@ -676,3 +676,13 @@ def test_at_the_last_step_only_a_rank_that_names_nothing_has_finished(
 ) -> None:
     rank = standing("forward", for_s=2000.0, step=step, labelled=labelled)
     assert halts(look(Stall, [rank])) == found
+
+
+def test_of_a_run_with_few_steps_an_early_limit_below_all_others_counts() -> None:
+    rank = standing("forward", for_s=5.25, steps=3)
+    assert suspects(look(Stall, [rank], {"stall": {"early_s": 10.0}})) == [5.0]
+
+
+def test_a_run_whose_clock_tells_no_step_time_has_the_early_limit() -> None:
+    rank = standing("forward", for_s=300.25, step_s=0.0)
+    assert halts(look(Stall, [rank])) == [300.0]

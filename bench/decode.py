@@ -1,0 +1,114 @@
+"""How fast is the next token attended with a cache, NSA against dense attention, on one CPU thread?
+
+Run from the repository root:
+
+    python -m bench.decode --tokens 60 --contexts 512,2048,16384
+
+Each token appends its keys and values to a cache and is attended: by `decode` with the paper's
+block sizes, and by `scaled_dot_product_attention` over all keys of its groups, which lie behind
+each other within a head, as suits it best. The two take turns, token by token, in CPU time of the
+measuring thread; the figure is the median over the tokens of dense time / NSA time. It does not
+cover projections, the model, or GPUs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from nsa.attention import NsaCache, Sizes, decode
+
+HEADS, GROUPS, HEAD_DIM = 12, 2, 64
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_WARM_UP = 5
+
+
+def build_dense(context: int, tokens: int, dtype: torch.dtype) -> Callable[[], None]:
+    """Append one token and attend for it, the context grown by it."""
+    k, v = torch.randn(2, 1, GROUPS, context + tokens, HEAD_DIM).to(dtype)
+    q = torch.randn(1, HEADS, 1, HEAD_DIM, dtype=dtype)
+    new = torch.randn(1, GROUPS, 1, HEAD_DIM, dtype=dtype)
+    length = context
+
+    def step() -> None:
+        nonlocal length
+        k[:, :, length : length + 1], v[:, :, length : length + 1] = new, new
+        length += 1
+        scaled_dot_product_attention(q, k[:, :, :length], v[:, :, :length], enable_gqa=True)
+
+    return step
+
+
+def build_nsa(context: int, tokens: int, dtype: torch.dtype) -> Callable[[], None]:
+    """The same with `NsaCache` and `decode`."""
+    cache = NsaCache(
+        B=1, G=GROUPS, D=HEAD_DIM, capacity=context + tokens, sizes=Sizes(), dtype=dtype
+    )
+    cache.append(*torch.randn(6, 1, context, GROUPS, HEAD_DIM).to(dtype))
+    new = torch.randn(6, 1, 1, GROUPS, HEAD_DIM).to(dtype).unbind()
+    q = torch.randn(1, 1, HEADS, HEAD_DIM, dtype=dtype)
+    gates = torch.rand(1, 1, HEADS, 3, dtype=dtype)
+
+    def step() -> None:
+        cache.append(*new)
+        decode(q, gates, cache)
+
+    return step
+
+
+def thread_seconds(step: Callable[[], None]) -> float:
+    """CPU seconds that this thread spends in one call."""
+    started = time.thread_time()
+    step()
+    return time.thread_time() - started
+
+
+@torch.no_grad()
+def measure(context: int, tokens: int, dtype: torch.dtype) -> tuple[float, float, float]:
+    """Median dense seconds, median NSA seconds, median of the tokens' ratios dense / NSA."""
+    dense, ours = (build(context, tokens + _WARM_UP, dtype) for build in (build_dense, build_nsa))
+    for _ in range(_WARM_UP):
+        dense()
+        ours()
+    times = [(thread_seconds(dense), thread_seconds(ours)) for _ in range(tokens)]
+    return (
+        statistics.median(a for a, _ in times),
+        statistics.median(b for _, b in times),
+        statistics.median(a / b for a, b in times),
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Print one line per context, and what repeats it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tokens", type=int, default=60, help="tokens of each, taking turns")
+    parser.add_argument("--contexts", default="512,2048,4096,16384", help="tokens in the cache")
+    parser.add_argument("--dtype", choices=DTYPES, default="fp32")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    asked = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    for context in map(int, asked.contexts.split(",")):
+        dense, ours, ratio = measure(context, asked.tokens, DTYPES[asked.dtype])
+        if asked.json:
+            row = {"context": context, "dense_s": dense, "nsa_s": ours, "dense_over_nsa": ratio}
+            print(json.dumps(row), flush=True)
+        else:
+            print(
+                f"context {context:6d}: dense {dense * 1e6:7.0f} us, NSA {ours * 1e6:7.0f} us, "
+                f"dense / NSA {ratio:.2f}",
+                flush=True,
+            )
+    if not asked.json:
+        repeat = f"--tokens {asked.tokens} --contexts {asked.contexts} --dtype {asked.dtype}"
+        print(f"python -m bench.decode {repeat}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Where do the samples of a metric come from? From a rank's steps, or what its devices said.
+
+Each source returns step → value; a step without a sample is missing, and is not made up. What is
+one number for the whole run stands at the last step that is owed.
+"""
+
+from collections.abc import Callable, Mapping
+
+from gonogo.contract.criterion import Metric
+from gonogo.contract.heartbeat import Msg
+from gonogo.contract.rules import Rules
+from gonogo.judge.evidence.steps import RankSteps
+from gonogo.judge.evidence.table import NEVER
+
+Samples = Mapping[int, float]
+Source = Callable[[RankSteps, Rules], Samples]
+
+
+def of_lines(name: str) -> Source:
+    """Return a source that reads one field of the progress lines."""
+
+    def samples(steps: RankSteps, rules: Rules) -> Samples:
+        return steps.samples(name)
+
+    return samples
+
+
+def step_times(steps: RankSteps, rules: Rules) -> Samples:
+    """Seconds of each step, by its rank's own clock."""
+    return steps.step_times()
+
+
+def toks_per_s(steps: RankSteps, rules: Rules) -> Samples:
+    """Global tokens of a step over its seconds; the ordered tokens where the order says them."""
+    table = steps.steps
+    found = {}
+    for step, dt_s in steps.mean_step_times().items():
+        row = table.rows.get(step)
+        tokens = rules.tokens_per_step or (NEVER if row is None else table.tokens[row])
+        if tokens != NEVER:
+            found[step] = tokens / dt_s
+    return found
+
+
+def mean_step_times(steps: RankSteps, rules: Rules) -> Samples:
+    """The same, of several steps at once where not every end is told."""
+    return steps.mean_step_times()
+
+
+def fetch_share(steps: RankSteps, rules: Rules) -> Samples:
+    """Share of each step that its rank waited for data."""
+    times = steps.step_times()
+    fetch_s = of_lines("dt_fetch_s")(steps, rules)
+    return {step: fetch_s[step] / dt_s for step, dt_s in times.items() if step in fetch_s}
+
+
+def grad_norms(steps: RankSteps, rules: Rules) -> Samples:
+    """Gradient norm of each step whose update was applied."""
+    left_out = skipped(steps, rules)
+    return {step: norm for step, norm in steps.samples("grad_norm").items() if step not in left_out}
+
+
+def skipped(steps: RankSteps, rules: Rules) -> frozenset[int]:
+    """Steps whose update was left out: fp16 may do that, and nothing else is excused by it."""
+    return steps.skipped() if rules.identity.dtype == "fp16" else frozenset()
+
+
+def first_loss(steps: RankSteps, rules: Rules) -> Samples:
+    """The loss of step 1: a resumed attempt has none."""
+    loss = steps.samples("loss").get(1)
+    return {} if loss is None else {rules.last_step: loss}
+
+
+def evals(steps: RankSteps, rules: Rules) -> Samples:
+    """Validation loss by step."""
+    return steps.evals
+
+
+def eval_s(steps: RankSteps, rules: Rules) -> Samples:
+    """Seconds of each evaluation."""
+    return steps.eval_s
+
+
+def steps_completed(steps: RankSteps, rules: Rules) -> Samples:
+    """The last step that the rank has ended; one before the first where it ended none."""
+    return {rules.last_step: float(max(steps.last_step, rules.first_step - 1))}
+
+
+def gaps(steps: RankSteps, rules: Rules) -> Samples:
+    """Lines that are missing between those that came; nothing where none came."""
+    return {rules.last_step: float(steps.gaps)} if steps.boots else {}
+
+
+def device_hours(steps: RankSteps, rules: Rules) -> Samples:
+    """Hours between the first step's start and the last step's end, times the ranks."""
+    table = steps.steps
+    starts, ends = list(table.steps_of(Msg.STEP_START)), list(table.steps_of(Msg.STEP_END))
+    if not starts or not ends:
+        return {}
+    seconds = table.end_mono[ends[-1][1]] - table.start_mono[starts[0][1]]
+    return {rules.last_step: seconds / 3600 * (rules.world_size or 0)}
+
+
+def drifts(steps: RankSteps, rules: Rules) -> Samples:
+    """How many fields of the frozen identity have drifted, of those that may; each must be said."""
+    expected = rules.identity.said()
+    names = [name for name in rules.allow_drift if name in expected]
+    said = [
+        {name: getattr(identity, name) for name in names}
+        for boot in steps.boots
+        if (boot.ended_steps or boot is steps.boots[-1])
+        and (identity := boot.identity()) is not None
+    ]
+    if not names or not said or any(value is None for row in said for value in row.values()):
+        return {}
+    drifted = {name for row in said for name in names if row[name] != expected[name]}
+    return {rules.last_step: float(len(drifted))}
+
+
+def of_devices(metric: Metric) -> Source:
+    """Return a source that reads what the ticks' device samples say of each step."""
+
+    def samples(steps: RankSteps, rules: Rules) -> Samples:
+        return steps.told_by_devices.get(metric.value, {})
+
+    return samples
+
+
+def device_memory(steps: RankSteps, rules: Rules) -> Samples:
+    """What the lines call reserved; where they never say, what the rank's device says is in use.
+
+    A rank that has never reserved anything computes on no device of torch's, and says nothing.
+    """
+    said = steps.samples("gpu_mem_reserved")
+    if any(said.values()):
+        return said
+    return steps.told_by_devices.get(Metric.GPU_MEM_RESERVED_MB.value, {})

@@ -1,0 +1,113 @@
+"""Where has a loss been, and where is it? The state of D11 from step to step.
+
+Sigma is told by the median absolute deviation throughout, so that a few spikes change nothing.
+"""
+
+import math
+import statistics
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from gonogo.judge.watch.loss_kind import Heat, LossKind
+
+SIGMA_OF_MAD = 1.4826
+KEPT_SHARE = 8
+"""The best is kept for every eighth more steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    """The loss so far."""
+
+    last_step: int = 0
+    steps: int = 0
+    """Losses seen since the start, or since the run went back to an earlier step."""
+    smooth: float = 0.0
+    best: float | None = None
+    first: tuple[float, ...] = ()
+    """The first losses of the run."""
+    began: float | None = None
+    """The smoothed loss when it was first of enough."""
+    bests: tuple[tuple[int, float], ...] = ()
+    """Step → the best by then."""
+    was_armed: bool = False
+    window: tuple[float, ...] = ()
+    noise: float | None = None
+    """Sigma of the loss when its smoothed value began to rise; kept until it has come back."""
+    jitter: float = 0.0
+    """The same of the loss from one step to the next."""
+    over: int = 0
+    """Steps running on which the rise held."""
+    since_step: int = 0
+    since_ts: float = 0.0
+    up: int = 0
+    """Steps above the limit since the smoothed loss rose, whether or not it held."""
+    up_step: int = 0
+    up_ts: float = 0.0
+    height: float = 0.0
+    """Sum of heights over the best in the present block of such steps."""
+    height_before: float | None = None
+    """That of the block before."""
+    told: bool = False
+    """Whether the rise was found; cleared once the smoothed loss has come back."""
+    spikes: tuple[bool, ...] = ()
+    spiking: bool = False
+    ends: bool = False
+    """Whether the rise was found to halt; cleared with `told`."""
+    kind: LossKind = field(default_factory=LossKind)
+    heat: Heat = field(default_factory=Heat)
+    warm: bool = False
+    """Whether the learning rate has just jumped back up."""
+
+    def reheated(self) -> "Trend":
+        """Return the trend at a warm restart: losses are counted anew."""
+        return replace(come_back(self), steps=0, best=None, bests=(), warm=True)
+
+    def back_at(self, step: int) -> "Trend":
+        """Return the trend at a restart: what the run had reached by that step."""
+        bests = tuple(row for row in self.bests if row[0] <= step)
+        best = bests[-1][1] if bests else None
+        return Trend(
+            first=self.first,
+            began=self.began,
+            best=best,
+            bests=bests,
+            was_armed=self.was_armed,
+            kind=self.kind.down(),
+            heat=self.heat,
+        )
+
+    def kept(self) -> "Trend":
+        """Return the trend with its best kept, where enough steps have passed since the last."""
+        last = self.bests[-1][0] if self.bests else 0
+        if self.best is None or self.last_step < last + max(1, last // KEPT_SHARE):
+            return self
+        return replace(self, bests=(*self.bests, (self.last_step, self.best)))
+
+
+def come_back(own: Trend) -> Trend:
+    """Return the trend of a loss that is no longer up."""
+    return replace(
+        own,
+        noise=None,
+        over=0,
+        up=0,
+        height=0.0,
+        height_before=None,
+        told=False,
+        ends=False,
+        kind=own.kind.down(),
+    )
+
+
+def jitter_of(values: tuple[float, ...]) -> float:
+    """Return the sigma of what is left of a loss when its trend is taken out."""
+    return sigma_of(tuple(b - a for a, b in pairwise(values))) / math.sqrt(2.0)
+
+
+def sigma_of(values: tuple[float, ...]) -> float:
+    """Return the standard deviation that the median absolute deviation stands for."""
+    if not values:
+        return 0.0
+    middle = statistics.median(values)
+    return SIGMA_OF_MAD * statistics.median(abs(value - middle) for value in values)

@@ -1,0 +1,43 @@
+"""Several linear layers of one input, as one product.
+
+One launch in place of several, forward and backward, and the gradient of the input is summed within
+the product. The layers stay what they are: checkpoints, hooks on their weights and sharding see
+them as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+def project(x: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
+    """What each layer gives for the input.
+
+    Layers that are more than an `nn.Linear` (an adapter, a quantised one, one with hooks) are
+    called one by one.
+
+    Args:
+        x: [..., inputs].
+        layers: As modules of the same width of input.
+
+    Returns:
+        [..., outputs] of each layer; views of one tensor where one product served.
+    """
+    plain = [layer for layer in layers if isinstance(layer, nn.Linear) and _is_plain(layer)]
+    if len(plain) < len(layers):
+        return tuple(layer(x) for layer in layers)
+    weights = [layer.weight for layer in plain]
+    together = nn.functional.linear(x, torch.cat(weights))
+    parts = together.split([len(weight) for weight in weights], dim=-1)
+    return tuple(
+        part if layer.bias is None else part + layer.bias
+        for part, layer in zip(parts, plain, strict=True)
+    )
+
+
+def _is_plain(layer: nn.Linear) -> bool:
+    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks)
+    return type(layer) is nn.Linear and not any(hooks)

@@ -1,0 +1,43 @@
+"""What loops that only call back share: where they begin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gonogo.trainer.callback import CallbackBeat
+from tests.trainer.runs import write_order
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run that goes on after step 2, of a program that no launcher told its rank."""
+    run = write_order(tmp_path / "run", resume_from={"path": "checkpoints/step_000002", "step": 2})
+    monkeypatch.setenv("GONOGO_RUN_DIR", str(run))
+    monkeypatch.delenv("RANK", raising=False)
+    return run
+
+
+def test_the_checkpoint_is_known_before_the_loop_says_which_rank_it_is(run: Path) -> None:
+    assert CallbackBeat(None, None).resume_from == run / "checkpoints/step_000002"
+
+
+def test_outside_gonogo_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GONOGO_RUN_DIR", raising=False)
+    assert CallbackBeat(None, None).resume_from is None
+
+
+@pytest.mark.parametrize(
+    ("ordered", "step", "said"),
+    [(2, 0, "hand it callback.resume_from"), (0, 2, "load the weights into the model")],
+    ids=["it begins afresh", "it goes on where only weights were meant"],
+)
+def test_a_loop_that_begins_elsewhere_than_ordered_is_refused(
+    run: Path, ordered: int, step: int, said: str
+) -> None:
+    write_order(run, resume_from={"path": "checkpoints/step_000002", "step": ordered})
+    told = CallbackBeat(None, None)
+    with pytest.raises(ValueError, match=said) as refused:
+        told.begin(None, rank=0, world_size=1, step=step, last_step=4)
+    told.end(refused.value)

@@ -1,0 +1,28 @@
+"""Which engine does a worker hand its runs to? The one that its settings name."""
+
+from gonogo.contract.cluster import EngineName, SlurmCluster
+from gonogo.contract.errors import Rejected
+from worker.engine.engine import Engine
+from worker.engine.jobset import JobSets, load_template
+from worker.engine.kubernetes_api import KubernetesApi
+from worker.engine.nodes_environ import nodes_environ
+from worker.engine.slurm import Slurm
+from worker.settings import Settings
+
+
+def build_engine(settings: Settings) -> Engine | None:
+    """Return the engine; None: the worker starts runs itself.
+
+    Raises:
+        Rejected: what the engine needs to be told is missing or wrong.
+    """
+    if settings.engine is EngineName.LOCAL:
+        return None
+    if settings.engine is EngineName.SLURM:
+        return Slurm(settings.runs, SlurmCluster(), nodes_environ(settings))
+    if settings.jobset_template is None:
+        raise Rejected(
+            "GONOGO_ENGINE=jobset needs GONOGO_JOBSET_TEMPLATE, the run.yaml that "
+            "`gonogo render k8s` writes"
+        )
+    return JobSets(load_template(settings.jobset_template), KubernetesApi())

@@ -1,0 +1,269 @@
+"""The engine `jobset`: an attempt is one JobSet of Kubernetes, and every node of it one pod.
+
+The JobSet is made from a template, which `gonogo render k8s` writes and a team adapts (images,
+tolerations, volumes): the engine fills in the run, its token, its nodes and its devices, and adds
+nothing else. Neither Job nor JobSet starts anything again by itself: a second start is our own
+decision, under another token.
+
+What Kubernetes says is read with care. That a JobSet has failed says nothing of a node that is cut
+off and trains on; that all of its pods have ended does, since a pod's containers are terminated,
+and its object goes, only when its kubelet says so. So an attempt has ended when every pod of it is
+terminated or gone.
+"""
+
+import copy
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+
+from gonogo.contract.errors import Corrupt, Rejected, Unavailable
+from gonogo.contract.hardware import hardware_profiles
+from gonogo.contract.order import Order
+from worker.engine.engine import Ended, Found, Handle, Running, Unknown
+
+NAME = "jobset"
+PLACEHOLDER = "RUN"
+"""What the template's container is told in the place of a run's id."""
+RUN_LABEL, TOKEN_LABEL = "gonogo.dev/run", "gonogo.dev/token"
+JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
+"""JobSet puts it on every pod."""
+GPU = "nvidia.com/gpu"
+_LONGEST_NAME = 63
+_NOT_FOUND, _CONFLICT = 404, 409
+_MADE_UP = re.compile(r"[^a-z0-9-]")
+
+Object = dict[str, Any]
+
+
+class Refused(Exception):
+    """The API server's answer is a refusal: HTTP's status, and its message."""
+
+    def __init__(self, *, status: int, text: str) -> None:
+        super().__init__(f"{status} {text}")
+        self.status, self.text = status, text
+
+
+class Api(Protocol):
+    """The four requests that are asked of an API server; see `worker.engine.kubernetes_api`.
+
+    All of them raise `Refused` where it answers that it will not, and `Unavailable` where it does
+    not answer, or says that it cannot now.
+    """
+
+    def create(self, jobset: Object) -> None:
+        """Make a JobSet."""
+
+    def get(self, name: str) -> Object | None:
+        """Return a JobSet; None: there is none of that name."""
+
+    def pods(self, name: str) -> list[Object]:
+        """Return the pods of a JobSet that there are, as the server has them last."""
+
+    def delete(self, name: str) -> None:
+        """Have a JobSet and all below it end, the pods with their grace."""
+
+
+class JobSets:
+    """Kubernetes, through JobSet; see `worker.engine.engine`.
+
+    Args:
+        template: the JobSet of a run (`load_template`).
+        api: the API server.
+    """
+
+    def __init__(self, template: Object, api: Api) -> None:
+        self._template, self._api = template, api
+
+    def submit(self, order: Order, token: int) -> Handle:
+        """Make the attempt's JobSet, unless it is there already."""
+        jobset = fill_template(self._template, order, token)
+        name = jobset["metadata"]["name"]
+        handle = Handle(engine=NAME, name=name, run=order.run, token=token)
+        known = self._api.get(name)
+        if known is None:
+            try:
+                self._api.create(jobset)
+            except Refused as error:
+                if error.status != _CONFLICT:
+                    raise Rejected(f"Kubernetes does not take this order: {error.text}") from error
+                known = self._api.get(name)
+        if known is not None and not is_ours(known, handle):
+            raise Rejected(f"there is a JobSet {name} that is not this attempt's")
+        return handle
+
+    def find(self, handle: Handle) -> Found:
+        """Return what Kubernetes says of the attempt's JobSet and of its pods."""
+        try:
+            jobset, pods = self._api.get(handle.name), self._api.pods(handle.name)
+        except Refused as error:
+            return Unknown(text=f"Kubernetes: {error}")
+        except Unavailable as error:
+            return Unknown(text=f"Kubernetes: {error.detail}")
+        return judge_jobset(handle, jobset, pods)
+
+    def stop(self, handle: Handle) -> None:
+        """Delete the JobSet: TERM to its keepers, and KILL after the pods' grace."""
+        try:
+            self._api.delete(handle.name)
+        except Refused as error:
+            if error.status != _NOT_FOUND:
+                raise Unavailable(f"Kubernetes: {error}") from error
+
+
+def load_template(path: Path) -> Object:
+    """Return the JobSet that runs are made from.
+
+    Raises:
+        Rejected: it cannot be read, or is not one JobSet of one replicated job whose container is
+            told of a run.
+    """
+    try:
+        found = [row for row in yaml.safe_load_all(path.read_text()) if row is not None]
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise Rejected(f"GONOGO_JOBSET_TEMPLATE: {path} cannot be read: {error}") from error
+    jobsets = [row for row in found if isinstance(row, dict) and row.get("kind") == "JobSet"]
+    if len(jobsets) != 1:
+        raise Rejected(f"GONOGO_JOBSET_TEMPLATE: {path} holds {len(jobsets)} JobSets; expected one")
+    try:
+        words = _container(jobsets[0])["args"]
+        if PLACEHOLDER not in words:
+            raise Corrupt(f"no argument of its first container is {PLACEHOLDER}")
+        restarts = jobsets[0]["spec"].get("failurePolicy", {}).get("maxRestarts", 0)
+        if restarts or _job(jobsets[0]).get("backoffLimit") != 0:
+            raise Corrupt("maxRestarts and backoffLimit must be 0: an attempt is ours to decide")
+    except (Corrupt, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise Rejected(
+            f"GONOGO_JOBSET_TEMPLATE: {path} is no template of a run ({error}); "
+            "`gonogo render k8s` writes one"
+        ) from error
+    return jobsets[0]
+
+
+def fill_template(template: Object, order: Order, token: int) -> Object:
+    """Return the JobSet of an attempt.
+
+    On a profile with devices each rank gets one; on another the pods ask for none.
+    """
+    jobset = copy.deepcopy(template)
+    jobset["metadata"]["name"] = jobset_name(order.run, token)
+    labels = jobset["metadata"].setdefault("labels", {})
+    labels.update({RUN_LABEL: order.run, TOKEN_LABEL: str(token)})
+    network = jobset["spec"].get("network")
+    if network is not None:
+        network["subdomain"] = jobset["metadata"]["name"]
+    job, container = _job(jobset), _container(jobset)
+    job["completions"] = job["parallelism"] = order.nodes
+    at = container["args"].index(PLACEHOLDER)
+    container["args"][at : at + 1] = [order.run, "--token", str(token)]
+    profile = hardware_profiles().get(order.profile)
+    for asked in (container.get("resources") or {}).values():
+        asked.pop(GPU, None)
+        if profile is not None and profile.has_devices:
+            asked[GPU] = str(order.ranks_per_node)
+    return jobset
+
+
+def jobset_name(run: str, token: int) -> str:
+    """Return what an attempt's JobSet is called: a DNS label that pods' names can begin with."""
+    tail = f"-{token}"
+    made = _MADE_UP.sub("-", f"gonogo-{run.lower()}")
+    # JobSet adds "-node-0-" and the number of the pod.
+    return made[: _LONGEST_NAME - len(tail) - len("-node-0-00000")].rstrip("-") + tail
+
+
+def is_ours(jobset: Object, handle: Handle) -> bool:
+    """Say whether a JobSet is that of an attempt."""
+    labels = jobset.get("metadata", {}).get("labels", {})
+    return (labels.get(RUN_LABEL), labels.get(TOKEN_LABEL)) == (handle.run, str(handle.token))
+
+
+def judge_jobset(handle: Handle, jobset: Object | None, pods: Sequence[Object]) -> Found:
+    """Return what a JobSet and its pods come to.
+
+    Args:
+        handle: the attempt.
+        jobset: as the API server has it; None: it has none of that name.
+        pods: those of it that there are.
+    """
+    if jobset is not None and not is_ours(jobset, handle):
+        return Unknown(text=f"JobSet {handle.name} is another one's")
+    left = {_name(pod): _where(pod) for pod in pods if not _is_terminated(pod)}
+    over = jobset is None or "deletionTimestamp" in jobset["metadata"] or _outcome(jobset)
+    if over and not left:
+        state = "gone" if jobset is None else _outcome(jobset) or "deleted"
+        return Ended(
+            proof=f"Kubernetes: JobSet {handle.name} is {state}, and none of its pods runs"
+        )
+    if over:
+        text = ", ".join(f"{name} on {where}" for name, where in sorted(left.items()))
+        return Unknown(text=f"Kubernetes: JobSet {handle.name} is over, but {text} may train on")
+    assert jobset is not None
+    if jobset["spec"].get("suspend"):
+        return Running(text="Kubernetes: suspended, not admitted by its queue yet", waits=True)
+    waiting = [reason for pod in pods if (reason := _waits_for(pod)) is not None]
+    if waiting or not pods:
+        why = waiting[0] if waiting else "its pods are not made yet"
+        return Running(text=f"Kubernetes: {why}", waits=True)
+    nodes = ", ".join(sorted({_where(pod) for pod in pods}))
+    return Running(text=f"Kubernetes: runs on {nodes}")
+
+
+def _job(jobset: Object) -> Object:
+    (replicated,) = jobset["spec"]["replicatedJobs"]
+    found: Object = replicated["template"]["spec"]
+    return found
+
+
+def _container(jobset: Object) -> Object:
+    found: Object = _job(jobset)["template"]["spec"]["containers"][0]
+    return found
+
+
+def _outcome(jobset: Object) -> str | None:
+    """Return how a JobSet ended, in lower case; None: it has not."""
+    for row in jobset.get("status", {}).get("conditions", []):
+        if row.get("type") in ("Completed", "Failed") and row.get("status") == "True":
+            return str(row["type"]).lower()
+    return None
+
+
+def _name(pod: Object) -> str:
+    return str(pod["metadata"]["name"])
+
+
+def _where(pod: Object) -> str:
+    return str(pod.get("spec", {}).get("nodeName") or "no node")
+
+
+def _is_terminated(pod: Object) -> bool:
+    """Say whether a pod's kubelet has told that its containers ended, or none ever had it.
+
+    A pod that is called failed since its node is away has containers that nobody saw end.
+    """
+    if not pod.get("spec", {}).get("nodeName"):
+        return bool(pod["metadata"].get("deletionTimestamp") or _phase(pod) == "Failed")
+    told = pod.get("status", {}).get("containerStatuses", [])
+    ended = bool(told) and all("terminated" in (row.get("state") or {}) for row in told)
+    return _phase(pod) in ("Succeeded", "Failed") and ended
+
+
+def _phase(pod: Object) -> str:
+    return str(pod.get("status", {}).get("phase", "Unknown"))
+
+
+def _waits_for(pod: Object) -> str | None:
+    """Return what a pod that has not begun waits for, in its scheduler's or kubelet's words."""
+    if _phase(pod) != "Pending":
+        return None
+    status: Mapping[str, Any] = pod.get("status", {})
+    for row in status.get("conditions", []):
+        if row.get("type") == "PodScheduled" and row.get("status") == "False":
+            return str(row.get("message") or row.get("reason"))
+    for told in status.get("containerStatuses", []):
+        waiting = (told.get("state") or {}).get("waiting")
+        if waiting:
+            return ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
+    return f"{_name(pod)} is pending"

@@ -1,0 +1,85 @@
+"""How is an API server of Kubernetes asked? The four requests of `worker.engine.jobset`.
+
+Which server, and as whom, is lightkube's to find: the account of the pod, or KUBECONFIG.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from gonogo.contract.errors import Rejected, Unavailable
+from worker.engine.jobset import JOBSET_LABEL, Object, Refused
+
+_JOBSET = ("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
+_TIMEOUT_S = 20.0
+_NOT_FOUND = 404
+_LATER = frozenset({408, 429, 500, 502, 503, 504})
+T = TypeVar("T")
+
+
+class KubernetesApi:
+    """JobSets and pods of one namespace.
+
+    Args:
+        namespace: None: that of the account or of KUBECONFIG's context.
+
+    Raises:
+        Rejected: lightkube is not installed, or nothing says which server to ask.
+    """
+
+    def __init__(self, namespace: str | None = None) -> None:
+        try:
+            import httpx2
+            import lightkube
+            import msgspec
+            from lightkube.generic_resource import create_namespaced_resource
+            from lightkube.resources.core_v1 import Pod
+            from lightkube.types import CascadeType
+        except ImportError as error:
+            raise Rejected(
+                "GONOGO_ENGINE=jobset needs lightkube: pip install 'gonogo[kubernetes]'"
+            ) from error
+        self._kind: Any = create_namespaced_resource(*_JOBSET)
+        self._pod: Any = Pod
+        self._pods_first = CascadeType.FOREGROUND
+        self._refusal = lightkube.ApiError
+        self._silence = (httpx2.TransportError, msgspec.MsgspecError, ValueError)
+        try:
+            timeout = httpx2.Timeout(_TIMEOUT_S)
+            self._client = lightkube.Client(namespace=namespace, timeout=timeout)
+        except (lightkube.ConfigError, OSError, ValueError) as error:
+            raise Rejected(f"GONOGO_ENGINE=jobset: no cluster to ask: {error}") from error
+
+    def create(self, jobset: Object) -> None:
+        """See `worker.engine.jobset.Api`, here and below."""
+        self._ask(lambda: self._client.create(self._kind(jobset)))
+
+    def get(self, name: str) -> Object | None:
+        """Return a JobSet, or None."""
+        try:
+            found: Object = self._ask(lambda: self._client.get(self._kind, name)).to_dict()
+        except Refused as error:
+            if error.status == _NOT_FOUND:
+                return None
+            raise
+        return found
+
+    def pods(self, name: str) -> list[Object]:
+        """Return its pods."""
+        labels: dict[str, Any] = {JOBSET_LABEL: name}
+        rows = self._ask(lambda: list(self._client.list(self._pod, labels=labels)))
+        return [row.to_dict() for row in rows]
+
+    def delete(self, name: str) -> None:
+        """Delete it, its pods first."""
+        self._ask(lambda: self._client.delete(self._kind, name, cascade=self._pods_first))
+
+    def _ask(self, request: Callable[[], T]) -> T:
+        try:
+            return request()
+        except self._refusal as error:
+            status, text = int(error.response.status_code), str(error)
+            if status in _LATER:
+                raise Unavailable(f"{status} {text}") from error
+            raise Refused(status=status, text=text) from error
+        except self._silence as error:
+            raise Unavailable(f"the API server does not answer as one: {error}") from error
