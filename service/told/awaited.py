@@ -55,7 +55,7 @@ def has_not_passed(run: RunRow) -> bool:
 
     Going on from a checkpoint of it would show its last steps alone, and the gate is for all.
     """
-    completed = (run.outcome or {}).get("code") == OutcomeCode.COMPLETED
+    completed = run.outcome is not None and run.outcome.code is OutcomeCode.COMPLETED
     return completed and run.judged and run.verdict not in (Verdict.GO, Verdict.CONDITIONAL_GO)
 
 

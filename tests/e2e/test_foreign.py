@@ -101,11 +101,11 @@ def test_the_reason_of_a_failed_launch_is_quoted_wherever_one_looks(
     lab: Lab, tmp_path: Path
 ) -> None:
     mine = plan(tmp_path / "mine", ATTACHED)
-    mine["workload"]["command"] = [sys.executable, "trian.py"]
+    mine["workload"]["command"] = [sys.executable, "absent.py"]
     experiment = lab.submit(mine)
     view = lab.wait_for_end(experiment)
     assert (view.verdict, view.cause and view.cause.log) == ("NO_GO", "rank0.log"), view
-    why = f"can't open file '{tmp_path / 'mine' / 'trian.py'}'"
+    why = f"can't open file '{tmp_path / 'mine' / 'absent.py'}'"
     assert view.cause is not None
     assert view.cause.line is not None
     assert why in view.cause.line
