@@ -38,7 +38,7 @@ class Override(Submitted):
     """POST /experiments/{id}/decisions; with `condition`, waives that condition."""
 
     verdict: Verdict
-    reason: str = Field(min_length=1, max_length=4000)
+    reason: str = Field(min_length=1, max_length=4000, pattern=r"\S")
     condition: str | None = Field(default=None, max_length=200)
 
 

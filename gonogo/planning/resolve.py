@@ -5,6 +5,7 @@ what would fail later, every problem at once. `ordering.build_order` writes one 
 """
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from pydantic import ValidationError
@@ -24,6 +25,7 @@ from gonogo.planning.ordering import build_command_order as build_command_order
 from gonogo.planning.ordering import build_order as build_order
 from gonogo.planning.overrides import with_overrides
 from gonogo.planning.problems import problems_of, rejected
+from gonogo.planning.source import bundled_plan, bundled_plan_names
 from gonogo.planning.workloads.known import WorkloadSchema, workload_schema
 
 LoadConfig = Callable[[str], Mapping[str, Any]]
@@ -71,6 +73,16 @@ def resolve_plan(
     if problems:
         raise rejected(problems)
     return _frozen(plan, train, None if fault is None else str(fault))
+
+
+def is_bundled(name: str, plan: Mapping[str, Any]) -> bool:
+    """Say whether a frozen plan is the one of that name that ships with gonogo, unchanged."""
+    return name in bundled_plan_names() and _bundled_frozen(name) == dict(plan)
+
+
+@cache
+def _bundled_frozen(name: str) -> dict[str, Any]:
+    return resolve_plan(bundled_plan(name)).plan
 
 
 def _parse(data: Mapping[str, Any]) -> Plan:

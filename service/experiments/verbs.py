@@ -12,8 +12,9 @@ from gonogo.contract.decision import ConditionState
 from gonogo.contract.errors import Conflict
 from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, PhaseState, RunState
 from gonogo.contract.order import ResumePoint, RunReason
-from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
+from gonogo.contract.outcome import Actor, Outcome, OutcomeClass, OutcomeCode
 from gonogo.judge.course.decide import decide_promotion
+from gonogo.judge.gate.history import is_isolating
 from service.db.documents import Asked, Stop, StopKind
 from service.db.schema import ExperimentRow, RunRow
 from service.experiments.approvals import record_approval
@@ -36,6 +37,9 @@ from service.told.awaited import verbs_of
 _ENDS_AS = {StopKind.HALT: OutcomeCode.HALTED, StopKind.CANCEL: OutcomeCode.CANCELLED}
 Points = dict[str, ResumePoint]
 Verb = Callable[[Deed, ExperimentRow, str, Points], bool]
+_TAKEN_OVER = (OutcomeCode.SUPERSEDED, OutcomeCode.ISOLATED)
+_ANSWERS = (RunReason.CONFIRM, RunReason.REMEDY)
+"""What a run is for that answers the failure of one before it."""
 
 
 def allowed_verbs(deed: Deed, experiment: ExperimentRow) -> tuple[str, ...]:
@@ -129,8 +133,17 @@ def rerun(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) ->
 def _is_again(deed: Deed, experiment: ExperimentRow, reason: RunReason) -> bool:
     """Say whether this was asked before and is under way."""
     run = current_run(deed, experiment)
-    under_way = experiment.state == ExperimentState.RUNNING and run is not None
-    return under_way and run is not None and run.reason == reason
+    if experiment.state != ExperimentState.RUNNING or run is None:
+        return False
+    if reason is RunReason.RESUME and run.reason in _ANSWERS:
+        return _ended_as(deed, run, OutcomeClass.OPERATOR, OutcomeClass.INFRA)
+    return run.reason == reason
+
+
+def _ended_as(deed: Deed, run: RunRow, *classes: OutcomeClass) -> bool:
+    """Say whether the attempt before a run ended in one of these ways."""
+    earlier = [row for row in runs_of(deed.session, run.experiment, run.phase) if row.outcome]
+    return bool(earlier) and Outcome.model_validate(earlier[-1].outcome).klass in classes
 
 
 def _start_again(
@@ -141,8 +154,33 @@ def _start_again(
         raise Conflict("no phase is open", state=experiment.state)
     continue_experiment(deed, experiment)
     record_event(deed, experiment, f"experiment.{why}", phase=phase.name, reason=reason)
-    queue_run(deed, experiment, phase.name, why, resume_from=points.get(phase.name))
+    before = runs_of(deed.session, experiment.id, phase.name)
+    point = points.get(phase.name)
+    if why is RunReason.RESUME and before and before[-1].reason in _ANSWERS:
+        _go_on(deed, experiment, before[-1], point)
+    else:
+        queue_run(deed, experiment, phase.name, why, resume_from=point)
     return True
+
+
+def _go_on(deed: Deed, experiment: ExperimentRow, run: RunRow, point: ResumePoint | None) -> None:
+    """Queue the next attempt of a confirmation or a remedy as what it is, under its patch.
+
+    One that had come to its bounded end goes on to the phase's last step.
+    """
+    over = _ended_as(deed, run, OutcomeClass.SUCCESS)
+    if over and is_isolating(run.change):
+        queue_run(deed, experiment, run.phase, RunReason.RESUME)
+        return
+    queue_run(
+        deed,
+        experiment,
+        run.phase,
+        run.reason,
+        resume_from=point,
+        change=run.change,
+        until=None if over else run.until,
+    )
 
 
 def promote(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) -> bool:
@@ -171,8 +209,7 @@ def takeover(deed: Deed, experiment: ExperimentRow, reason: str, points: Points)
     One that has ended, and whose files do not come, is judged by what is here.
     """
     run = current_run(deed, experiment)
-    again = run is not None and run.state == RunState.QUEUED and run.reason == RunReason.TAKEOVER
-    if again:
+    if run is not None and run.state == RunState.QUEUED and _took_over(deed, run):
         return False
     require(deed, experiment, "takeover")
     text = Asked(reason=reason, actor=deed.actor).told()
@@ -184,6 +221,13 @@ def takeover(deed: Deed, experiment: ExperimentRow, reason: str, points: Points)
     return True
 
 
+def _took_over(deed: Deed, run: RunRow) -> bool:
+    """Say whether a run was queued by a takeover, whatever it is for."""
+    rows = runs_of(deed.session, run.experiment, run.phase)
+    ended = [row.outcome.code for row in rows if row.outcome is not None]
+    return bool(ended) and ended[-1] in _TAKEN_OVER
+
+
 def replace_run(
     deed: Deed,
     experiment: ExperimentRow,
@@ -193,14 +237,25 @@ def replace_run(
     text: str,
     points: Points,
 ) -> None:
-    """End an attempt that is known to be dead; unless a stop was asked, queue the next."""
+    """End an attempt that is known to be dead; unless a stop was asked, queue the next.
+
+    A confirmation stays one, and a remedy keeps its patch: the failure before it is not forgotten.
+    """
     stop = _stop_of(experiment)
     if stop is not None:
         end_without_worker(deed, experiment, run, _ENDS_AS[stop], Actor.OPERATOR, text)
         return  # the judgement that follows does what the stop asked for
     end_without_worker(deed, experiment, run, code, actor, text)
     run.judged = True
-    queue_run(deed, experiment, run.phase, RunReason.TAKEOVER, resume_from=points.get(run.phase))
+    queue_run(
+        deed,
+        experiment,
+        run.phase,
+        run.reason if run.reason in _ANSWERS else RunReason.TAKEOVER,
+        resume_from=points.get(run.phase),
+        change=run.change,
+        until=run.until,
+    )
 
 
 def last_outcome(deed: Deed, experiment: ExperimentRow) -> Outcome | None:

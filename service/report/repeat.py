@@ -9,9 +9,7 @@ import shlex
 
 import yaml
 
-from gonogo.contract.errors import GonogoError
-from gonogo.planning.resolve import resolve_plan
-from gonogo.planning.source import bundled_plan
+from gonogo.planning.resolve import is_bundled
 from service.report.text import block, code
 from service.report.view import ReportView
 
@@ -21,7 +19,7 @@ _COMMIT = re.compile(r"([0-9a-f]{7,64})(\+[0-9a-f]+)?")
 
 def repeat_parts(view: ReportView) -> list[str]:
     """Return how to submit the same again, and how to judge and replay what was decided."""
-    bundled = is_bundled(view)
+    bundled = is_bundled(view.experiment.plan, view.plan)
     parts = [
         "**The same experiment again**, with the same plan"
         + ("." if bundled else f"; save the plan below as {code(PLAN_FILE)} first."),
@@ -42,14 +40,6 @@ def repeat_parts(view: ReportView) -> list[str]:
 def plan_text(view: ReportView) -> str:
     """Return the resolved plan as YAML."""
     return yaml.safe_dump(dict(view.plan), sort_keys=False, allow_unicode=True, width=100)
-
-
-def is_bundled(view: ReportView) -> bool:
-    """Say whether the plan is one that ships with gonogo, unchanged."""
-    try:
-        return resolve_plan(bundled_plan(view.experiment.plan)).plan == dict(view.plan)
-    except GonogoError:
-        return False
 
 
 def submit_lines(view: ReportView, plan: str) -> str:

@@ -81,7 +81,7 @@ def recommendation(view: ReportView) -> str:
         return "Nothing yet: it goes on by itself."
     if experiment.overrides:
         said = inline(experiment.summary or "")
-        return f"A person decided, not the evidence; go on at that person's word alone. {said}"
+        return f"A person decided, not the evidence; {_at_a_word(experiment.verdict)}. {said}"
     if experiment.verdict is None:
         return "It was cancelled and judged nothing; submit it again when it is wanted."
     summary = inline(experiment.summary or "")
@@ -91,6 +91,13 @@ def recommendation(view: ReportView) -> str:
         Verdict.INCONCLUSIVE: f"Not enough evidence. {summary}",
         Verdict.NO_GO: f"{_after_no_go(view)} {summary}",
     }[experiment.verdict]
+
+
+def _at_a_word(verdict: Verdict | None) -> str:
+    """Return what follows from a verdict by hand."""
+    if verdict in (Verdict.GO, Verdict.CONDITIONAL_GO):
+        return "go on at that person's word alone"
+    return "do not go on" if verdict is Verdict.NO_GO else "nothing follows from it"
 
 
 def _after_no_go(view: ReportView) -> str:

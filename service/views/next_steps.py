@@ -9,16 +9,20 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from sqlalchemy import inspect
+
 from gonogo.contract.api import NextStep
 from gonogo.contract.decision import Cause, Condition, ConditionState
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.judge.gate.approval import is_approval
-from gonogo.planning.source import bundled_plan_names
+from gonogo.planning.resolve import is_bundled
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
 from service.told.awaited import has_not_passed, is_owed, verbs_of
 
 MOST_STEPS = 6
 _RANK_LOG = re.compile(r"rank(?P<rank>\d+)\.log")
+_OWN = "PLAN"
+"""What stands for a plan of a person's own."""
 _THROUGH = (PhaseState.PASSED, PhaseState.INHERITED)
 
 
@@ -38,7 +42,7 @@ class Place:
     cause: Cause | None
     last_decision: str | None
     plan: str
-    """Name of its plan, where that is a bundled one; else a person's own word for it."""
+    """Name of its plan, where it is the bundled one of that name; else a person's own word."""
     unpassed: str | None
     """The first phase that has not passed; None of a campaign's run: nothing goes on from it."""
     campaign: str | None
@@ -87,13 +91,24 @@ def place_of(
         conditions=conditions,
         cause=cause,
         last_decision=last_decision,
-        plan=experiment.plan if experiment.plan in bundled_plan_names() else "PLAN",
+        plan=_plan_of(experiment),
         unpassed=None if experiment.campaign is not None else _unpassed(phases),
         campaign=experiment.campaign,
         needs=experiment.needs if queued else None,
         taker=taker,
         settings=settings or {},
     )
+
+
+def _plan_of(experiment: ExperimentRow) -> str:
+    """Return what is submitted again: a plan that was changed by `--set` is not the bundled one.
+
+    A list reads no plans, which are large: there, too, it is a person's to name.
+    """
+    if experiment.state != ExperimentState.FINISHED or "resolved" in inspect(experiment).unloaded:
+        return _OWN
+    bundled = is_bundled(experiment.plan, experiment.resolved["plan"])
+    return experiment.plan if bundled else _OWN
 
 
 def _unpassed(phases: Sequence[PhaseRow]) -> str | None:

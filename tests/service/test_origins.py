@@ -263,6 +263,33 @@ def test_a_phase_that_a_person_decided_is_not_taken_over(plane: Plane, ended: En
 
 
 @pytest.mark.long
+def test_a_phase_that_went_on_by_hand_is_not_taken_over(plane: Plane) -> None:
+    """It reads as passed, and what passed it is a person's word."""
+    experiment = plane.submit(set={"phases.sanity.gate.finite.min_samples": 99})
+    worker = plane.worker()
+    worker.run_through(plane.next_order(worker))
+    plane.wait_state(experiment, "awaiting_decision")
+    body = {"verdict": "GO", "reason": "I know better"}
+    assert plane.call("POST", f"/experiments/{experiment}/decisions", json=body).status_code == 201
+    fail(worker, plane.next_order(worker))
+    assert plane.wait_state(experiment, "finished")["phases"][0]["state"] == "passed"
+    said = refused(plane, f"{experiment}:synthetic")
+    assert f"sanity was decided by hand in {experiment}" in said
+
+
+@pytest.mark.long
+def test_a_phase_with_an_open_condition_is_not_taken_over(plane: Plane) -> None:
+    gate = "phases.sanity.gate.first_loss"
+    experiment = plane.submit(set={f"{gate}.pass_below": 1.0, f"{gate}.severity": "conditional"})
+    worker = plane.worker()
+    worker.run_through(plane.next_order(worker))
+    fail(worker, plane.next_order(worker))
+    plane.wait_state(experiment, "finished")
+    said = refused(plane, f"{experiment}:synthetic")
+    assert f"condition sanity:first_loss is open in {experiment}" in said
+
+
+@pytest.mark.long
 def test_a_dry_run_tells_what_would_be_taken_over(plane: Plane, ended: Ended) -> None:
     body = {"plan": "demo", "origin": f"{ended.id}:smoke", "dry_run": True}
     said = plane.call("POST", "/experiments", json=body).json()

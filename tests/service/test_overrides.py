@@ -12,11 +12,13 @@ from typing import Any
 import httpx
 import pytest
 from click.testing import Result
+from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from gonogo.cli.exits import Exit, exit_of_experiment
 from gonogo.cli.main import app
-from gonogo.contract.api import ExperimentView
+from gonogo.contract.api import ExperimentView, Override
+from gonogo.contract.decision import Verdict
 from gonogo.planning.source import bundled_plan
 from tests.service.conftest import BOTH, Plane
 from tests.service.fake_worker import FakeWorker, beats
@@ -131,6 +133,12 @@ def test_its_exit_code_is_that_of_no_verdict(overridden: dict[str, Any]) -> None
     assert exit_of_experiment(view) == Exit.BY_HAND == 14
     earned = view.model_copy(update={"overrides": []})
     assert exit_of_experiment(earned) == 0
+
+
+@pytest.mark.parametrize("reason", ["", " ", "\n\t"])
+def test_a_word_needs_a_why(reason: str) -> None:
+    with pytest.raises(ValidationError, match="reason"):
+        Override(verdict=Verdict.GO, reason=reason)
 
 
 @pytest.mark.long

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.api import Forecast
+from gonogo.contract.api import Forecast, OverrideView
 from gonogo.contract.decision import Condition, Verdict
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.lifecycle import ExperimentState
@@ -156,6 +156,24 @@ def test_left_out_criteria_are_listed_with_their_reason() -> None:
     order = order_of().model_copy(update={"left_out": [LeftOut(id="util", why="no devices")]})
     text = build_report(report_view(replace(run_report(), order=order)))
     assert "Left out: `util`: no devices." in text
+
+
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        ("GO", "go on at that person's word alone"),
+        ("CONDITIONAL_GO", "go on at that person's word alone"),
+        ("NO_GO", "do not go on"),
+        ("INCONCLUSIVE", "nothing follows from it"),
+    ],
+)
+def test_a_word_by_hand_is_recommended_as_what_it_says(said: str, advice: str) -> None:
+    word = OverrideView(
+        decision="dec_1", phase="smoke", verdict=Verdict(said), evidence=Verdict.GO,
+        actor="ann", reason="seen", at="2026-01-01T00:00:00.000+00:00",
+    )  # fmt: skip
+    text = build_report(report_view(run_report(), verdict=Verdict(said), overrides=[word]))
+    assert f"**Recommendation.** A person decided, not the evidence; {advice}." in text
 
 
 def test_conditions_stand_in_the_summary() -> None:

@@ -9,11 +9,10 @@ import pytest
 import yaml
 
 from gonogo.contract.api import ArtifactsView, OriginView
-from gonogo.planning.resolve import resolve_plan
+from gonogo.planning.resolve import is_bundled, resolve_plan
 from gonogo.planning.source import bundled_plan
 from service.report.repeat import (
     check_lines,
-    is_bundled,
     plan_text,
     repeat_parts,
     submit_lines,
@@ -34,7 +33,7 @@ def view_of(sets: dict[str, object] | None = None, **more: object) -> ReportView
 
 def test_a_bundled_plan_is_submitted_by_its_name() -> None:
     view = view_of()
-    assert is_bundled(view)
+    assert is_bundled(view.experiment.plan, view.plan)
     text = "\n".join(repeat_parts(view))
     assert "gonogo submit demo --name" in text
     assert "```yaml" not in text
@@ -42,7 +41,7 @@ def test_a_bundled_plan_is_submitted_by_its_name() -> None:
 
 def test_a_changed_plan_comes_with_its_text_and_has_the_same_digest_again() -> None:
     view = view_of({"phases.smoke.steps": 12, "train.seed": 7})
-    assert not is_bundled(view)
+    assert not is_bundled(view.experiment.plan, view.plan)
     text = "\n\n".join(repeat_parts(view))
     assert "gonogo submit plan.yaml" in text
     (stood,) = (part for part in text.split("```yaml\n")[1:])
@@ -54,7 +53,7 @@ def test_a_changed_plan_comes_with_its_text_and_has_the_same_digest_again() -> N
 def test_a_plan_that_nobody_here_knows_is_written_out() -> None:
     view = view_of()
     named = view.experiment.model_copy(update={"plan": "by-hand"})
-    assert not is_bundled(replace(view, experiment=named))
+    assert "gonogo submit plan.yaml" in "\n".join(repeat_parts(replace(view, experiment=named)))
 
 
 def test_the_submission_names_fault_labels_and_origin_and_nothing_leaves_its_word() -> None:

@@ -142,6 +142,23 @@ def test_a_command_that_nobody_has_would_be_noticed() -> None:
         parses("gonogo approve x")
 
 
+@pytest.mark.parametrize(
+    ("name", "sets", "word"),
+    [("demo", {}, "demo"), ("demo", {"train.seed": 7}, "PLAN"), ("mine", {}, "PLAN")],
+)
+def test_what_goes_on_is_submitted_with_the_plan_that_failed(
+    name: str, sets: dict[str, Any], word: str
+) -> None:
+    """`submit demo --from` of an experiment that had `--set` would be refused, or be another."""
+    resolved = resolve_plan(bundled_plan("demo"), sets).wire()
+    experiment = ExperimentRow(id=EXPERIMENT, plan=name, state="finished", resolved=resolved)
+    phases = [PhaseRow(name="smoke", state="failed", steps=1)]
+    found = next_steps(place_of(experiment, phases, [], (), None, None))
+    assert [row.command for row in found if "--from" in row.command] == [
+        f"gonogo submit {word} --from {EXPERIMENT}:smoke"
+    ]
+
+
 def test_every_state_of_an_experiment_is_in_the_table() -> None:
     named = {asked["state"] for asked, _ in STATES.values()}
     assert named == {state.value for state in ExperimentState}
