@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from service.conductor.judge import Judging
 from service.conductor.leases import LEASE_S, TAKEOVER_AFTER_S, Leases
 from tests.service.conftest import Clock, Plane
@@ -38,16 +40,17 @@ def assert_not_forgotten(plane: Plane, experiment: str) -> None:
     assert [row["id"] for row in decision["conditions"]] == ["sanity:reproduced"]
 
 
-def test_a_person_who_halts_and_resumes_a_confirmation_does_not_turn_its_failure_into_go(
-    plane: Plane,
+@pytest.mark.parametrize("name", ["resume", "rerun"])
+def test_a_person_who_halts_the_confirmation_does_not_turn_its_failure_into_go(
+    plane: Plane, name: str
 ) -> None:
     worker = plane.worker()
     experiment, again = confirming(plane, worker)
     verb(plane, experiment, "halt")
     fail_halted(worker, again)
     plane.wait_state(experiment, "awaiting_decision")
-    assert verb(plane, experiment, "resume").status_code == 202
-    assert verb(plane, experiment, "resume").status_code == 200
+    assert verb(plane, experiment, name).status_code == 202
+    assert verb(plane, experiment, name).status_code == 200
     worker.run_through(plane.next_order(worker))
     assert_not_forgotten(plane, experiment)
 

@@ -26,9 +26,17 @@ _PASSING = (Verdict.GO, Verdict.CONDITIONAL_GO)
 
 
 def confirmed_run(runs: Sequence[Attempt]) -> tuple[Attempt, list[Attempt]]:
-    """Return the run that the phase is about, and the confirmations made of it since."""
-    index = max(i for i, row in enumerate(runs) if i == 0 or row.reason is not RunReason.CONFIRM)
-    return runs[index], list(runs[index + 1 :])
+    """Return the run that the phase is about, and the confirmations made of it since.
+
+    A NO_GO is answered by a remedy alone: a run that a person starts after it, or that takes over
+    from its confirmation, is one more rerun of it, and makes nobody forget it.
+    """
+    at = 0
+    for index, row in enumerate(runs):
+        anew = row.reason is RunReason.REMEDY or runs[at].verdict is not Verdict.NO_GO
+        if anew and row.reason is not RunReason.CONFIRM:
+            at = index
+    return runs[at], list(runs[at + 1 :])
 
 
 def completion_of(confirmations: Iterable[Attempt]) -> Attempt | None:

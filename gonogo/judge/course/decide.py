@@ -33,6 +33,9 @@ from gonogo.judge.gate.history import confirmed_verdict
 from gonogo.judge.gate.rules import OpenCondition
 from gonogo.judge.gate.verdict import worst
 
+_SAY_NOTHING = (OutcomeClass.INFRA, OutcomeClass.OPERATOR)
+"""Ends that say nothing of a phase: its host's, and a person's."""
+
 
 def decide(
     plan: Plan,
@@ -57,7 +60,7 @@ def decide(
         return _after_operator(last)
     if last.outcome.klass is OutcomeClass.INFRA:
         return decide_retry(plan, phase, attempts, now)
-    runs = [row for row in attempts if row.outcome.klass is not OutcomeClass.INFRA]
+    runs = [row for row in attempts if row.outcome.klass not in _SAY_NOTHING]
     first, confirmations = confirmed_run(runs)
     if first.verdict is not Verdict.NO_GO:
         if first.until is not None and first.verdict in (Verdict.GO, Verdict.CONDITIONAL_GO):

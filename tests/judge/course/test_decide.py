@@ -73,6 +73,46 @@ def after(*attempts: Attempt, plan: Plan = PLAN, phase: str = "smoke", **fields:
     return decide(plan, phase, attempts, now=10_000.0, **fields)
 
 
+AGAIN = ["rerun", "resume", "takeover"]
+
+
+@pytest.mark.parametrize("reason", AGAIN)
+@pytest.mark.parametrize("between", [[], [attempt("halted", "INCONCLUSIVE")]], ids=["", "halted"])
+def test_a_failure_is_not_forgotten_by_a_run_that_somebody_starts_after_it(
+    reason: str, between: list[Attempt]
+) -> None:
+    """Also where nothing is confirmed: it failed once and passed once, as in a confirmation."""
+    passed = attempt(reason=RunReason(reason), run="run_2")
+    for plan in (PLAN, CONFIRMING):
+        action = after(nan(step=30), *between, passed, plan=plan)
+        assert (action.kind, action.verdict, action.about) == (
+            "start_phase", "CONDITIONAL_GO", "run_1",
+        )  # fmt: skip
+        assert action.history is not None
+        assert [row.run for row in action.history.confirmations] == ["run_2"]
+
+
+@pytest.mark.parametrize("reason", AGAIN)
+def test_a_failure_that_comes_again_in_a_run_that_somebody_starts_is_confirmed(reason: str) -> None:
+    again = nan(reason=RunReason(reason), run="run_2")
+    assert after(nan(), again).verdict == "NO_GO"
+    varied = after(nan(), again, plan=CONFIRMING)
+    assert (varied.kind, varied.reason, varied.change) == ("start_run", "confirm", NO_FLASH)
+
+
+def test_what_was_never_a_failure_is_judged_anew() -> None:
+    uncertain = attempt(verdict="INCONCLUSIVE")
+    action = after(uncertain, attempt(reason=RunReason.RERUN, run="run_2"))
+    assert (action.verdict, action.about, action.history) == ("GO", "run_2", None)
+
+
+def test_a_variant_that_a_person_halted_is_still_to_be_run() -> None:
+    halted = attempt("halted", "INCONCLUSIVE", reason=RunReason.CONFIRM, change=NO_FLASH)
+    rerun = nan(reason=RunReason.RERUN, run="run_2")
+    action = after(nan(), confirm("NO_GO"), halted, rerun, plan=CONFIRMING)
+    assert (action.reason, action.change) == ("confirm", NO_FLASH)
+
+
 PROMOTION = [
     ("never", "GO", "start_phase"),
     ("never", "CONDITIONAL_GO", "start_phase"),
@@ -295,10 +335,13 @@ def test_a_stall_with_logging_on_is_tried_with_logging_off() -> None:
     assert action.change == {"env": LOGGING_OFF}
 
 
-def test_a_rerun_by_a_person_begins_anew() -> None:
+def test_a_rerun_by_a_person_answers_what_its_confirmation_left_open() -> None:
     again = nan(reason=RunReason.RERUN, run="run_9")
     action = after(nan(), confirm("INCONCLUSIVE"), again, plan=CONFIRMING)
-    assert (action.kind, action.change) == ("start_run", None)
+    assert (action.reason, action.change) == ("confirm", NO_FLASH)
+    passed = attempt(reason=RunReason.RERUN, run="run_9")
+    action = after(nan(), confirm("INCONCLUSIVE"), passed, plan=CONFIRMING)
+    assert (action.kind, action.verdict) == ("start_phase", "CONDITIONAL_GO")
 
 
 REMEDIES = {"fp16_overflow": {"train": {"dtype": "bf16"}}}
