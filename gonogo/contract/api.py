@@ -90,6 +90,8 @@ class OriginView(Recorded):
     """The phase that it began with; those before it are inherited."""
     step: int
     """Step after which that phase went on; 0: it began."""
+    host: str | None = None
+    """Host that wrote the checkpoint; null: it has none, or nobody knows."""
 
 
 class OverrideView(Recorded):

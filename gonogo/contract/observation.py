@@ -54,6 +54,8 @@ class CheckpointSeen(Recorded):
     """Of all its files; 0 when it does not hold."""
     text: str = ""
     """Why it does not hold."""
+    gone: bool = False
+    """It was deleted before it was read to its end: whether it held, nobody knows."""
 
 
 class HostMemory(Recorded):

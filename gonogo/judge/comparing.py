@@ -3,21 +3,26 @@
 A directory is folded once, and measured by the judge's own measure of the metric that is asked for,
 whether or not its gate looks at it: nothing recorded changes by it. A decision brings what its
 facts hold; where they hold no such metric and the run's directory is at hand, that is measured.
+Either counts only where the criteria pass that no plan waives: what did not complete, or was not
+watched to its end, wins nothing.
 """
 
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from gonogo.contract.decision import CriterionOutcome
 from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.contract.facts import Facts
 from gonogo.contract.order import Order
+from gonogo.contract.plan import NEVER_WAIVED
 from gonogo.contract.rules import Rules
 from gonogo.judge.compare.question import Question
 from gonogo.judge.compare.unit import NoUnit, Unit, build_unit, measure_of
 from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.evidence.measure import build_measure
 from gonogo.judge.evidence.record import load_order, load_run
+from gonogo.judge.gate.built_in import evaluate_built_in
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.ledger.again import is_v1
 from gonogo.judge.ledger.recorded import RecordedDecision
@@ -45,17 +50,13 @@ def unit_of_directory(name: str, path: Path, question: Question) -> Unit | NoUni
     except Corrupt as error:
         return NoUnit(name=name, why=error.detail)
     rules = build_rules(record.order)
-    return build_unit(
-        name,
-        build_facts(record, rules),
-        rules,
-        {
-            str(row.metric): build_measure(row, record.ranks, rules)
-            for row in (question.criteria() if rules.known else ())
-        },
-        question,
-        order=record.order,
-    )
+    facts = build_facts(record, rules)
+    measures = {
+        str(row.metric): build_measure(row, record.ranks, rules)
+        for row in (question.criteria() if rules.known else ())
+    }
+    unit = build_unit(name, facts, rules, measures, question, order=record.order)
+    return _if_proved(unit, facts, rules)
 
 
 def unit_of_decision(
@@ -92,7 +93,20 @@ def unit_of_decision(
         if (row := measure_of(facts, rules, metric, question.warmup_steps)) is not None
     }
     warmed = found[1] if found is not None else None
-    return build_unit(name, facts, rules, measures, question, order=order, warmed_steps=warmed)
+    unit = build_unit(name, facts, rules, measures, question, order=order, warmed_steps=warmed)
+    return _if_proved(unit, facts, rules)
+
+
+def _if_proved(unit: Unit | NoUnit, facts: Facts, rules: Rules) -> Unit | NoUnit:
+    """Return a unit, or why nothing proves what it tells."""
+    if isinstance(unit, NoUnit):
+        return unit
+    for criterion in NEVER_WAIVED:
+        row = evaluate_built_in(criterion, facts, rules)
+        if row.outcome is not CriterionOutcome.PASS:
+            why = f"nothing proves what it tells: {row.evidence} ({criterion})"
+            return NoUnit(name=unit.name, why=why)
+    return unit
 
 
 def _unreadable(recorded: RecordedDecision) -> str | None:

@@ -20,7 +20,7 @@ from gonogo.planning.programs import allows, lacks, spans
 from gonogo.slots import most_ranks
 from service.db.documents import ClaimKept
 from service.db.schema import ExperimentRow, RunRow, WorkerRow
-from service.experiments.checkpoints import host_of, is_unfit
+from service.experiments.checkpoints import host_of, host_of_origin, is_unfit
 from service.experiments.course import gpus_of, resolved_of
 from service.experiments.lifecycle import Deed
 from service.experiments.takers import SILENT_S
@@ -110,7 +110,7 @@ def fitting(
                 continue
             if fits and not (
                 _belongs_elsewhere(deed, experiment, host)
-                or _begins_elsewhere(deed, run, host, plan, change)
+                or _begins_elsewhere(deed, experiment, run, host, plan, change)
                 or _is_tried_elsewhere(deed, run, host, plan, change)
             ):
                 yield run.id
@@ -156,7 +156,12 @@ def _belongs_elsewhere(deed: Deed, experiment: ExperimentRow, host: str) -> bool
 
 
 def _begins_elsewhere(
-    deed: Deed, run: RunRow, host: str, plan: Plan, change: RecordedPatch | None
+    deed: Deed,
+    experiment: ExperimentRow,
+    run: RunRow,
+    host: str,
+    plan: Plan,
+    change: RecordedPatch | None,
 ) -> bool:
     """Say whether a run waits for the host that wrote the checkpoint it goes on from.
 
@@ -166,7 +171,7 @@ def _begins_elsewhere(
     if run.resume_from is None:
         return False
     attempts = runs_of(deed.session, run.experiment)
-    theirs = host_of(run.resume_from, attempts)
+    theirs = host_of(run.resume_from, attempts) or host_of_origin(experiment)
     if theirs is None or theirs == host:
         return False
     if any(is_unfit(row) for row in attempts if row.phase == run.phase and row.host == theirs):

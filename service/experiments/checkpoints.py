@@ -22,7 +22,7 @@ from gonogo.contract.observation import CheckpointSeen, Kind
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.records import Manifest, Preflight
 from gonogo.rundir import RunDir, load_record
-from service.db.schema import RunRow
+from service.db.schema import ExperimentRow, RunRow
 from service.evidence.artifacts import reachable_dir
 from service.evidence.files import load_bytes_backwards
 
@@ -53,12 +53,13 @@ def durable_checkpoints(
             yield ResumePoint(path=str(run.dir / place), step=seen.step)
 
 
-def is_durable(point: ResumePoint, attempts: Iterable[RunRow]) -> bool:
+def is_durable(point: ResumePoint, attempts: Iterable[RunRow], before: str | None = None) -> bool:
     """Say whether a checkpoint that was found whole once still is, as far as anybody knows.
 
     Args:
         point: the checkpoint.
         attempts: the runs of its experiment, which may have tried to go on from it.
+        before: the host that wrote what was taken over from another experiment.
     """
     folder = Path(point.path)
     if folder.is_dir():
@@ -68,13 +69,17 @@ def is_durable(point: ResumePoint, attempts: Iterable[RunRow]) -> bool:
     holder = next((run for run in rows if _holds(run, point.path)), None)
     if holder is not None and reachable_dir(holder) is not None:
         return False
-    return point.path not in found_missing(rows)
+    return point.path not in found_missing(rows, before)
 
 
-def found_missing(attempts: Iterable[RunRow]) -> set[str]:
+def found_missing(attempts: Iterable[RunRow], before: str | None = None) -> set[str]:
     """Return the checkpoints that preflight did not find where they were written.
 
     Another host that lacks one proves nothing, unless nobody knows which host wrote it.
+
+    Args:
+        attempts: the runs of an experiment.
+        before: the host that wrote what none of them did; None: nobody knows.
     """
     rows = list(attempts)
     found = set()
@@ -83,7 +88,8 @@ def found_missing(attempts: Iterable[RunRow]) -> set[str]:
             continue
         path = run.resume_from.path
         holder = next((other for other in rows if _holds(other, path)), None)
-        if holder is None or holder.host == run.host:
+        wrote = before if holder is None else holder.host
+        if wrote is None or wrote == run.host:
             found.add(path)
     return found
 
@@ -91,6 +97,11 @@ def found_missing(attempts: Iterable[RunRow]) -> set[str]:
 def host_of(point: ResumePoint, attempts: Iterable[RunRow]) -> str | None:
     """Return the host on which a checkpoint was written; None when no run of these wrote it."""
     return next((run.host for run in attempts if _holds(run, point.path)), None)
+
+
+def host_of_origin(experiment: ExperimentRow) -> str | None:
+    """Return the host on which lies what was taken over from another experiment, if it is known."""
+    return None if experiment.origin is None else experiment.origin.host
 
 
 def is_unfit(run: RunRow) -> bool:

@@ -22,7 +22,7 @@ from gonogo.contract.order import ResumePoint
 from gonogo.judge.course.reruns import keeps_checkpoints
 from gonogo.planning.resolve import ResolvedPlan, build_order
 from service.db.schema import ExperimentRow, PhaseRow
-from service.experiments.checkpoints import durable_checkpoints
+from service.experiments.checkpoints import durable_checkpoints, host_of, host_of_origin
 from service.experiments.course import resolved_of
 from service.experiments.decisions import load_conditions
 from service.experiments.resume_points import load_resume_points, load_weights
@@ -52,11 +52,13 @@ class Origin:
     """Phase that is not run again → the verdict it has there."""
     frozen: Mapping[str, Any]
     """Code identity that the other experiment froze."""
+    host: str | None = None
+    """Host that wrote the checkpoint."""
 
     def view(self) -> OriginView:
         """Return what the new experiment says of it."""
         step = self.point.step if self.point is not None else 0
-        return OriginView(experiment=self.experiment, phase=self.phase, step=step)
+        return OriginView(experiment=self.experiment, phase=self.phase, step=step, host=self.host)
 
 
 def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
@@ -111,7 +113,13 @@ def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
         point=point,
         verdicts={row: there[row].verdict for row in before},
         frozen=dict(source.frozen),
+        host=None if point is None else _host_of(session, source, point),
     )
+
+
+def _host_of(session: Session, source: ExperimentRow, point: ResumePoint) -> str | None:
+    """Return the host that wrote a checkpoint of an experiment, or of what that went on from."""
+    return host_of(point, runs_of(session, source.id)) or host_of_origin(source)
 
 
 def _parsed(text: str) -> tuple[str, str, int | None]:

@@ -10,9 +10,14 @@ from gonogo.contract.lifecycle import RunState
 from gonogo.contract.order import ResumePoint
 from service.db.schema import ExperimentRow
 from service.db.store import Session
-from service.experiments.checkpoints import durable_checkpoints, found_missing, is_durable
+from service.experiments.checkpoints import (
+    durable_checkpoints,
+    found_missing,
+    host_of_origin,
+    is_durable,
+)
 from service.experiments.course import resolved_of
-from service.queries.experiments import runs_of
+from service.queries.experiments import load_experiment, runs_of
 from service.queries.runs import load_run
 
 
@@ -65,13 +70,14 @@ def _lineage_checkpoint(
         source = session.get(ExperimentRow, experiment.origin.experiment)
         return None if source is None else _lineage_checkpoint(session, source, phase)
     attempts = runs_of(session, experiment.id)
-    missing = found_missing(attempts)
+    taken_over = host_of_origin(experiment)
+    missing = found_missing(attempts, taken_over)
     for run in reversed(runs):
         for found in durable_checkpoints(session, run):
             if found.path not in missing:
                 return found
         began = run.resume_from
-        if began is not None and began.step and is_durable(began, attempts):
+        if began is not None and began.step and is_durable(began, attempts, taken_over):
             return began  # a rerun may have begun before the newest of the run before it
         if began is None and run.state == RunState.ENDED and run.dir is not None:
             return None
@@ -92,6 +98,9 @@ def checkpoints_before(session: Session, run: str, step: int | None) -> Iterator
     began = row.resume_from
     yield from durable_checkpoints(session, row, step)
     early = began is not None and (step is None or began.step < step)
+    if began is None or not early:
+        return
     attempts = runs_of(session, row.experiment)
-    if began is not None and early and (not began.step or is_durable(began, attempts)):
+    taken_over = host_of_origin(load_experiment(session, row.experiment))
+    if not began.step or is_durable(began, attempts, taken_over):
         yield began

@@ -9,7 +9,7 @@ from gonogo.judge.course.summary import phases_never_ran, summarise
 from gonogo.planning.programs import worker_settings
 from service.db.schema import ConditionRow, ExperimentRow, PhaseRow, RunRow
 from service.db.store import Session
-from service.experiments.checkpoints import host_of
+from service.experiments.checkpoints import host_of, host_of_origin
 from service.experiments.course import resolved_of
 from service.experiments.forecasts import load_forecast
 from service.experiments.submission import Created
@@ -151,11 +151,11 @@ def _forecast(
     return load_forecast(session, row, phases, runs, whole=whole)
 
 
-def _where(queued: RunRow, runs: list[RunRow]) -> str:
+def _where(row: ExperimentRow, queued: RunRow, runs: list[RunRow]) -> str:
     """Say from where a queued run goes on: the host of its checkpoint, or that it has none."""
     if queued.resume_from is None:
         return NO_CHECKPOINT if queued.reason in GOING_ON else ""
-    host = host_of(queued.resume_from, runs)
+    host = host_of(queued.resume_from, runs) or host_of_origin(row)
     step = queued.resume_from.step
     return "" if host is None else f", which goes on from step {step} on {host}"
 
@@ -181,7 +181,7 @@ def _waiting_for(row: ExperimentRow, runs: list[RunRow], taker: str | None) -> s
         who = f"a worker {allowing}with free devices"
         if taker is not None:
             who = f"free devices of worker {taker}, which takes it"
-        return f"{who}, for phase {queued.phase}{_where(queued, runs)}"
+        return f"{who}, for phase {queued.phase}{_where(row, queued, runs)}"
     lost = next((run for run in runs if run.lost), None)
     if lost is not None and is_owed(lost):
         return (

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gonogo.contract.canonical import wire_line
 from gonogo.contract.order import Order
 from gonogo.judge.directory import judge_directory
 from gonogo.rundir import save_json
@@ -68,6 +69,23 @@ def test_repeats_make_a_winner(slow: list[str], fast: list[str], gonogo: Gonogo)
     assert "flash wins: toks_per_s is 11 % higher (ratio 1.10" in said.out
     assert "differs      env.NSA_USE_FLASH: not set → 1 (told)" in said.out
     assert said.err == ""
+
+
+@pytest.mark.parametrize("edit", ["watch removed", "clock halved"])
+def test_runs_that_nothing_proves_win_nothing(
+    edit: str, slow: list[str], fast: list[str], gonogo: Gonogo
+) -> None:
+    for folder in map(Path, fast):
+        if edit == "watch removed":
+            (folder / "watch.jsonl").unlink()
+            continue
+        for file in folder.glob("heartbeat_rank*.jsonl"):
+            rows = [json.loads(line) for line in file.read_bytes().splitlines()]
+            told = [{**row, "mono": (row["mono"] + rows[0]["mono"]) / 2} for row in rows]
+            file.write_bytes(b"".join(map(wire_line, told)))
+    said = gonogo("compare", ",".join(slow), f"flash={','.join(fast)}")
+    assert "flash has no run that counts" in said.out
+    assert said.out.count("nothing proves what it tells") == len(fast)
 
 
 def test_json_is_one_object_of_the_published_schema(

@@ -63,6 +63,9 @@ class Chaos:
     events: list[dict[str, Any]] = field(default_factory=list)
     """What a follower of the global feed was told, in its order."""
     over: set[str] = field(default_factory=set)
+    unseen: set[str] = field(default_factory=set)
+    """Experiments of which a program that waits for no `.GO` went on before anybody watched: its
+    watcher was killed before its first look, and what nobody saw may pass nothing."""
     _watchers: dict[str, deque[float]] = field(default_factory=dict)
     _keepers: Counter[tuple[str, str]] = field(default_factory=Counter)
     _database_at: float | None = None
@@ -125,7 +128,8 @@ class Chaos:
             page = self.lab.client.get("/events", after=after, limit=200)
             self.events += page["items"]
             for name in set(self.kinds) - self.over:
-                if self.lab.client.get(f"/experiments/{name}")["state"] == "finished":
+                state = self.lab.client.get(f"/experiments/{name}")["state"]
+                if state in ("finished", "awaiting_decision"):
                     self.over.add(name)
         except Unavailable:
             return
@@ -176,6 +180,8 @@ class Chaos:
             if keeper.get("watcher") is None or (len(deaths) == 3 and now - deaths[0] < 60):
                 return None
             deaths.append(now)
+            if not (run.path / "watch.jsonl").exists():
+                self.unseen.add(phase[0])
             return int(keeper["watcher"]["pid"])
         if self._keepers[phase] == 2 or last_step(run, 0) == 0:
             return None

@@ -36,7 +36,8 @@ def _experiments(chaos: Chaos) -> Iterator[str]:
     """Every experiment has the verdict of its kind."""
     for name, kind in chaos.kinds.items():
         view = chaos.lab.client.experiment(name)
-        if view.verdict != ENDS[kind]:
+        unseen = kind is Kind.PRINTS and name in chaos.unseen
+        if view.verdict != ENDS[kind] and not (unseen and view.verdict == "INCONCLUSIVE"):
             why = view.cause.told() if view.cause else "no cause is told"
             yield f"{name} ({kind}) is {view.state} {view.verdict}: {why}"
 

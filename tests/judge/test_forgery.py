@@ -782,6 +782,45 @@ def test_lines_of_another_writer_cannot_be_dropped(kind: str, tmp_path: Path) ->
     assert verdict_of(tmp_path / "run") != "GO"
 
 
+def put_in_front(rank: Rank, step: int) -> list[dict[str, Any]]:
+    """Lines of a process of the same run, before this one's first, that tell of one step."""
+    boot = rank.lines[0]
+    first = {**boot, "boot": "front", "ts": boot["ts"] - 1.0, "mono": boot["mono"] - 1.0}
+    told = next(line for line in rank.lines if line["msg"] == "progress")
+    also = {"boot": "front", "seq": 2, "section_seq": 2, "step": step}
+    return [first, {**told, **also, "ts": boot["ts"] - 0.5, "mono": boot["mono"] - 0.5}]
+
+
+@pytest.mark.parametrize("filler", [None, b"loading\n"])
+def test_lines_put_in_front_do_not_tell_what_a_rank_never_said(
+    filler: bytes | None, tmp_path: Path
+) -> None:
+    """Repeated lines, and lines that are none, leave room for others in the number of lines."""
+    order, folder = order_of(), tmp_path / "run"
+    ranks = healthy_ranks(order)
+    told = [row for row in ranks[0].lines if (row["msg"], row["step"]) != ("progress", 5)]
+    lines = [{**row, "seq": number} for number, row in enumerate(told, 1)]
+    ranks[0].lines = lines if filler else [*lines, *lines[-2:]]
+    save_run(folder, order, ranks, exit_of(ranks))
+    path = folder / "heartbeat_rank0.jsonl"
+    if filler:
+        room = path.read_bytes() + filler * 2
+        seal = {"bytes": len(room), "lines": len(lines) + 2}
+        said = json.loads((folder / "exit.json").read_bytes())
+        save_json(
+            folder / "exit.json", {**said, "heartbeats": {**said["heartbeats"], path.name: seal}}
+        )
+        sealed_anew(folder, ticks_in(folder))
+    assert verdict_of(folder) == "INCONCLUSIVE"
+    path.write_bytes(b"".join(map(wire_line, [*put_in_front(ranks[0], 5), *lines])))
+    rows = [wire_line(row.wire()) for row in replay_watch(folder)]
+    (folder / "findings.jsonl").write_bytes(b"".join(rows))
+    watch = facts_of(load_run(folder)).watch
+    assert watch is not None
+    assert "rank 0: 2 lines stand there that no watcher read" in watch.problems
+    assert verdict_of(folder) == "INCONCLUSIVE"
+
+
 def test_a_request_to_end_that_exit_json_names_cannot_be_removed(tmp_path: Path) -> None:
     ranks = healthy_ranks(order_of())
     save_run(tmp_path / "run", order_of(), ranks, exit_of(ranks, requests=[".HALT"]))

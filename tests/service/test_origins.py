@@ -10,7 +10,7 @@ import pytest
 
 from gonogo.contract.order import Order
 from tests.service.conftest import Plane
-from tests.service.fake_run import save_checkpoint
+from tests.service.fake_run import PREFLIGHT, save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats
 
 NAMES = ["sanity", "synthetic", "smoke", "extended", "production"]
@@ -64,7 +64,12 @@ def test_it_goes_on_after_the_last_checkpoint_of_the_phase_that_failed(
 ) -> None:
     going = plane.submit(origin=f"{ended.id}:smoke")
     view = plane.experiment(going)
-    assert view["origin"] == {"experiment": ended.id, "phase": "smoke", "step": 20}
+    assert view["origin"] == {
+        "experiment": ended.id,
+        "phase": "smoke",
+        "step": 20,
+        "host": "host-1",
+    }
     states = [(row["state"], row["verdict"], len(row["runs"])) for row in view["phases"]]
     assert states[:3] == [("inherited", "GO", 0), ("inherited", "GO", 0), ("active", None, 1)]
     order = plane.next_order(ended.worker)
@@ -79,6 +84,41 @@ def test_it_goes_on_after_the_last_checkpoint_of_the_phase_that_failed(
         ]
     )
     assert (row["experiment"], row["data"]["by"]) == (ended.id, going)
+
+
+def test_it_waits_for_the_host_that_has_its_checkpoint(plane: Plane, ended: Ended) -> None:
+    other = plane.worker(name="w2", host="host-2", boot_id="boot-9")
+    second = plane.submit(origin=f"{ended.id}:smoke")
+    ended.worker.claim(free=[])
+    assert other.claim() is None
+    waits = plane.experiment(second)["waiting_for"]
+    assert waits.endswith("which goes on from step 20 on host-1")
+    order = plane.next_order(ended.worker)
+    assert (order.experiment, order.resume_from and order.resume_from.step) == (second, 20)
+
+
+def test_where_its_host_is_gone_another_tries_and_says_what_is_missing(
+    plane: Plane, ended: Ended
+) -> None:
+    other = plane.worker(name="w2", host="host-2", boot_id="boot-9")
+    second = plane.submit(origin=f"{ended.id}:smoke", set={"retry.infra": 1})
+    ended.worker.claim(draining=True)
+    lacks = {"id": "resume", "outcome": "fail", "text": "there is no checkpoint in /far"}
+    checks = [*(row for row in PREFLIGHT["checks"] if row["id"] != "resume"), lacks]
+    record = {"passed": False, "checks": checks}
+    exit_record = {
+        "code": None, "signal": None, "ended_at": 1.0, "ended_by": "infra",
+        "reason": "preflight_failed", "text": f"resume: {lacks['text']}", "ranks": {},
+    }  # fmt: skip
+    rest = {"sizes": {}, "findings": 0, "files": {}, "records": {}}
+    for attempt in (1, 2):
+        order = plane.next_order(other)
+        assert (order.attempt, order.resume_from and order.resume_from.step) == (attempt, 20)
+        other.state(order, "check", dir=f"/far/{order.run}")
+        answer = other.state(order, "end", exit=exit_record, preflight=record, **rest)
+        assert answer.status_code == 200, answer.text
+    view = plane.wait_state(second, "awaiting_decision")
+    assert "there is no checkpoint in /far" in view["cause"]["text"]
 
 
 def test_it_can_come_to_go_and_says_what_it_took_over(plane: Plane, ended: Ended) -> None:

@@ -22,6 +22,9 @@ from worker.shipping.shipper import Shipper
 
 _log = logging.getLogger(__name__)
 
+SHIP_S = 2.0
+"""Of a round, for one run: a day's backlog is sent in pieces, and what waits is claimed between."""
+
 ShipperOf = Callable[[RunDir, Order], Shipper | None]
 
 
@@ -50,7 +53,7 @@ def reap(open_run: OpenRun, ship: ShipperOf, now: float, *, end: End = end_lost)
         if exit_record is None:
             return False
         shipper = ship(run_dir, order)
-        return shipper is not None and shipper.finish(exit_record)
+        return shipper is not None and shipper.finish(exit_record, within_s=SHIP_S)
 
 
 def _load_order(run_dir: RunDir) -> Order | None:

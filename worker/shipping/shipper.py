@@ -12,6 +12,7 @@ Not covered: logs are tails; what lies further behind than a megabyte is skipped
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable
 
@@ -124,16 +125,20 @@ class Shipper:
         except (Unavailable, Rejected) as error:
             _log.warning("report waits: %s", error, extra={"action": "report_waits"})
 
-    def finish(self, exit_record: ExitRecord) -> bool:
+    def finish(self, exit_record: ExitRecord, *, within_s: float = math.inf) -> bool:
         """Send the rest and the end; True when all of it is acknowledged (`.shipped` says so).
 
         One attempt: a control plane that fails makes it False, to be called again later.
+
+        Args:
+            exit_record: how the run ended.
+            within_s: what is not sent after so long is left to the next call, which goes on there.
         """
         if (self._dir.path / ".shipped").exists():
             return True
         try:
-            if not self.fenced:
-                self._finish(exit_record)
+            if not (self.fenced or self._finish(exit_record, time.monotonic() + within_s)):
+                return False
         except StaleToken as error:
             self._note_stale(error, time.monotonic())
             if not self.fenced:
@@ -176,8 +181,8 @@ class Shipper:
         except errors as error:
             _log.warning("%s: %s", action, error, extra={"action": action})
 
-    def _finish(self, exit_record: ExitRecord) -> None:
-        """Send everything, then the end."""
+    def _finish(self, exit_record: ExitRecord, deadline: float) -> bool:
+        """Send everything, then the end; False where the time is up before."""
         for _ in range(FINISH_ROUNDS):
             telemetry = self._growing.build_message(suspect=False)
             if self._growing.asked and not brings(telemetry):
@@ -185,6 +190,8 @@ class Shipper:
             _, moved = self._send_telemetry(telemetry)
             if not moved:
                 raise Unavailable("the control plane acknowledges nothing new")
+            if brings(telemetry) and time.monotonic() > deadline:
+                return False  # something was sent, however slow the control plane is
         self._send_findings()
         self._send_states()
         self._send_evidence(limit=10_000)
@@ -199,6 +206,7 @@ class Shipper:
             records=self._send_records(),
         )
         self._once(end)
+        return True
 
     def _send_records(self) -> dict[str, str]:
         """Upload the small records; returns path → digest of those that were taken."""

@@ -148,6 +148,13 @@ def _told(code: int | None, signal: int | None) -> str:
     return f"signal {signal}" if signal else f"code {code}"
 
 
+def _unheard(record: RunRecord, rules: Rules) -> Iterator[str]:
+    """Compare how a run of several nodes ended with what its nodes said of their own ends."""
+    if record.exit is not None and record.exit.reason is OutcomeCode.COMPLETED:
+        for node in record.exit.unheard:
+            yield f"node {node} never said how it ended, and exit.json says that the run completed"
+
+
 def _steps_not_owed(record: RunRecord, rules: Rules) -> Iterator[str]:
     if not rules.known:
         return
@@ -248,6 +255,7 @@ RULES: tuple[Callable[[RunRecord, Rules], Iterator[str]], ...] = (
     _error_before_done,
     _asked_to_end,
     _exits,
+    _unheard,
     _steps_not_owed,
     _negative,
     _clocks,

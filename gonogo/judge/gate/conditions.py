@@ -6,9 +6,9 @@ only a person can waive it. What a person is asked to do, an approval, is a cond
 (`approval`). State changes are decisions of kind `condition`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
-from gonogo.contract.criterion import Criterion, GateSeverity
+from gonogo.contract.criterion import BUILT_IN_CRITERIA, Criterion, GateSeverity
 from gonogo.contract.decision import (
     Condition,
     ConditionState,
@@ -21,6 +21,7 @@ from gonogo.contract.facts import Facts
 from gonogo.contract.rules import Rules
 from gonogo.judge.gate import settling
 from gonogo.judge.gate.approval import is_approval
+from gonogo.judge.gate.built_in import evaluate_built_in
 from gonogo.judge.gate.criteria import evaluate
 from gonogo.judge.gate.rules import OpenCondition
 
@@ -33,11 +34,18 @@ ON_MISS = {
 }
 
 
-def build_conditions(results: Iterable[CriterionResult], rules: Rules) -> list[Condition]:
+def build_conditions(
+    results: Iterable[CriterionResult], rules: Rules, unseen: Collection[str] = ()
+) -> list[Condition]:
     """Return the conditions of a CONDITIONAL_GO, one per conditional criterion that did not pass.
 
     Defaults: the evidence comes from the next phase, and is due before the one after (`end` when
     there is none); in the last phase there is neither.
+
+    Args:
+        results: what every criterion of the run says.
+        rules: the run's rules.
+        unseen: the plan's criteria that may stay unobserved, and did.
     """
     gate = {row.id: row for row in rules.gate}
     return [
@@ -45,7 +53,7 @@ def build_conditions(results: Iterable[CriterionResult], rules: Rules) -> list[C
             id=f"{rules.phase}:{row.id}",
             text=row.evidence,
             criterion=row.id,
-            state=_state_of(row, rules),
+            state=_state_of(row, rules, unseen),
             **_terms(row, gate.get(row.id), rules),
         )
         for row in results
@@ -53,10 +61,14 @@ def build_conditions(results: Iterable[CriterionResult], rules: Rules) -> list[C
     ]
 
 
-def _state_of(row: CriterionResult, rules: Rules) -> ConditionState:
-    """Return how a condition begins: what the order waives by name is settled, and stays seen."""
-    unseen = row.outcome in (CriterionOutcome.INCONCLUSIVE, CriterionOutcome.ERROR)
-    return ConditionState.WAIVED if unseen and row.id in rules.waive else ConditionState.OPEN
+def _state_of(row: CriterionResult, rules: Rules, unseen: Collection[str]) -> ConditionState:
+    """Return how a condition begins: what the order waives by name is settled, and stays seen.
+
+    A built-in criterion is conditional only where it is waived.
+    """
+    undecided = row.outcome in (CriterionOutcome.INCONCLUSIVE, CriterionOutcome.ERROR)
+    excused = row.id in unseen or (row.id in BUILT_IN_CRITERIA and row.id in rules.waive)
+    return ConditionState.WAIVED if undecided and excused else ConditionState.OPEN
 
 
 def _terms(
@@ -131,11 +143,17 @@ def settle(
 ) -> list[tuple[Condition, CriterionResult]]:
     """Return the conditions that this run met, each with what its criterion said.
 
+    A run that is no evidence meets none: what its records tell is not known to be true where a
+    built-in criterion does not pass.
+
     Args:
         rows: open conditions, as they are in the run's rules.
         facts: of a completed run of `evidence_from`.
         rules: the run's rules.
     """
+    built_in = [evaluate_built_in(name, facts, rules) for name in rules.built_in]
+    if any(_stands_against(row) for row in built_in):
+        return []
     met = []
     for row in rows:
         measure = facts.measures.get(row.condition.id)
@@ -145,6 +163,10 @@ def settle(
         if result.outcome is CriterionOutcome.PASS:
             met.append((_in_state(row.condition, ConditionState.MET), result))
     return met
+
+
+def _stands_against(row: CriterionResult) -> bool:
+    return row.severity is GateSeverity.REQUIRED and row.outcome is not CriterionOutcome.PASS
 
 
 def missed(rows: Iterable[OpenCondition], due: str) -> list[Condition]:

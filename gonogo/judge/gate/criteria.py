@@ -22,9 +22,11 @@ class Zone(StrEnum):
     """Where a value lies; it decides how much a criterion that did not pass weighs."""
 
     CLEAR = "clear"
-    """On one side of the thresholds, or nowhere for want of samples."""
+    """On one side of the thresholds."""
     GREY = "grey"
     """Between the pass and the fail threshold."""
+    NOWHERE = "nowhere"
+    """Nobody knows, for want of samples: all that a waiver excuses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +48,7 @@ def evaluate(criterion: Criterion, measure: Measure | None, world_size: int) -> 
         world_size: number of ranks that must have been seen.
     """
     rows = _rank_rows(measure, world_size)
-    if metric_row(criterion.metric) is None:
-        text = absent_text(criterion.metric)
-        reading = Reading(outcome=INCONCLUSIVE, observed=None, evidence=text)
-    else:
-        reading = _read(criterion, rows)
+    reading = _read(criterion, rows)
     return CriterionResult(
         id=criterion.id,
         severity=_severity(criterion, reading.zone),
@@ -61,6 +59,11 @@ def evaluate(criterion: Criterion, measure: Measure | None, world_size: int) -> 
         samples=min((row.samples for row in rows), default=0),
         evidence=reading.evidence,
     )
+
+
+def is_unseen(criterion: Criterion, measure: Measure | None, world_size: int) -> bool:
+    """Say whether a criterion is undecided for want of samples; see `evaluate`."""
+    return _read(criterion, _rank_rows(measure, world_size)).zone is Zone.NOWHERE
 
 
 def _severity(criterion: Criterion, zone: Zone) -> GateSeverity:
@@ -84,6 +87,9 @@ def _rank_rows(measure: Measure | None, world_size: int) -> list[MeasureRow]:
 
 
 def _read(criterion: Criterion, rows: list[MeasureRow]) -> Reading:
+    if metric_row(criterion.metric) is None:
+        text = absent_text(criterion.metric)
+        return Reading(outcome=INCONCLUSIVE, observed=None, evidence=text, zone=Zone.NOWHERE)
     what = f"{criterion.aggregate.value} of {criterion.metric}"
     bad = sum(row.non_finite for row in rows)
     if bad:
@@ -98,7 +104,8 @@ def _read(criterion: Criterion, rows: list[MeasureRow]) -> Reading:
     short = _shortfall(criterion, rows)
     value = _value(criterion, rows)
     if short is not None:
-        return Reading(outcome=short[0], observed=value, evidence=f"{what}: {short[1]}")
+        text = f"{what}: {short[1]}"
+        return Reading(outcome=short[0], observed=value, evidence=text, zone=Zone.NOWHERE)
     if criterion.aggregate is Aggregate.ALL_FINITE:
         text = f"{what}: every sample is finite"
         return Reading(outcome=PASS, observed=value, evidence=text)

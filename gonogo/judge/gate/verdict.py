@@ -18,7 +18,7 @@ from gonogo.contract.rules import Rules
 from gonogo.judge.gate.built_in import evaluate_built_in, evaluate_drift
 from gonogo.judge.gate.ceilings import evaluate_ceilings, weakened
 from gonogo.judge.gate.conditions import build_conditions
-from gonogo.judge.gate.criteria import evaluate
+from gonogo.judge.gate.criteria import evaluate, is_unseen
 from gonogo.judge.gate.diagnosis import diagnose
 from gonogo.judge.gate.history import confirmed_verdict, history_criteria
 from gonogo.judge.gate.made_up import evaluate_made_up
@@ -63,7 +63,8 @@ def judge(facts: Facts, rules: Rules) -> Judgement:
     verdict = class_verdict(outcome, history, gate_verdict(results))
     if verdict is Verdict.NO_GO:
         verdict = confirmed_verdict(history, verdict)
-    conditions = build_conditions(results, rules) if verdict is Verdict.CONDITIONAL_GO else []
+    conditional = verdict is Verdict.CONDITIONAL_GO
+    conditions = build_conditions(results, rules, _unseen(facts, rules)) if conditional else []
     return Judgement(
         verdict=verdict,
         outcome=outcome,
@@ -91,12 +92,26 @@ def evaluate_gate(facts: Facts, rules: Rules) -> list[CriterionResult]:
     made_up = evaluate_made_up(facts, rules)
     if made_up is not None:
         results.append(made_up)
+    unseen = _unseen(facts, rules)
     for criterion in rules.gate:
         measure = facts.measures.get(criterion.id)
         result = evaluate(criterion, measure, rules.world_size or 0)
-        results.append(_waived(result) if result.id in rules.waive else result)
+        results.append(_waived(result) if result.id in unseen else result)
     results.extend(history_criteria(facts.history))
     return results
+
+
+def _unseen(facts: Facts, rules: Rules) -> frozenset[str]:
+    """Return the plan's criteria that may stay unobserved, and did.
+
+    What was seen, a value between the thresholds or a sample that is not finite, no waiver excuses.
+    """
+    return frozenset(
+        row.id
+        for row in rules.gate
+        if row.id in rules.waive
+        and is_unseen(row, facts.measures.get(row.id), rules.world_size or 0)
+    )
 
 
 def _waived(row: CriterionResult) -> CriterionResult:

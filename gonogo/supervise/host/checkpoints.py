@@ -4,7 +4,7 @@ A folder in `checkpoints/` claims to be whole when its `manifest.json` is there 
 from one look to the next (drafts, whose names begin with a dot, claim nothing). Its files are held
 against sizes and SHA-256 of the manifest, in a thread of its own and at a bounded speed, so that
 gigabytes delay no tick and leave the disk to the trainer. What the trainer deletes meanwhile (it
-keeps the newest few) is not a failure and not told.
+keeps the newest few) is told as gone: no failure, and no proof.
 
 The first look tells an empty list: the watcher looks at checkpoints, even where there are none.
 Until the last claim is verified something is owed: a run's last checkpoint is often written just
@@ -51,7 +51,7 @@ class Checkpoints:
         self._known: set[str] = set()
         self._sighted: dict[str, tuple[int, int]] = {}
         self._jobs: queue.SimpleQueue[Path] = queue.SimpleQueue()
-        self._seen: queue.SimpleQueue[CheckpointSeen | None] = queue.SimpleQueue()
+        self._seen: queue.SimpleQueue[CheckpointSeen] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._began = False
         self._reading = 0
@@ -72,9 +72,7 @@ class Checkpoints:
         found = []
         while not self._seen.empty():
             self._reading -= 1
-            seen = self._seen.get_nowait()
-            if seen is not None:
-                found.append(seen.wire())
+            found.append(self._seen.get_nowait().wire())
         if self._began and not found:
             return None
         self._began = True
@@ -131,29 +129,28 @@ class Checkpoints:
                 seen = verify(self._dir, folder, bytes_per_s=self._bytes_per_s)
             except Exception as error:  # noqa: BLE001 - edge of a thread: the next one still counts
                 _log.warning("%s: %s", folder, error, extra={"action": "checkpoint_unverified"})
-                seen = None
+                seen = CheckpointSeen(path=_told(self._dir, folder), verified=False, gone=True)
             self._seen.put(seen)
 
 
-def verify(
-    run_dir: RunDir, folder: Path, *, bytes_per_s: float = BYTES_PER_S
-) -> CheckpointSeen | None:
-    """Return whether a checkpoint holds; None when it is gone meanwhile.
+def verify(run_dir: RunDir, folder: Path, *, bytes_per_s: float = BYTES_PER_S) -> CheckpointSeen:
+    """Return whether a checkpoint holds, or that it is gone meanwhile.
 
     Args:
         run_dir: the run's directory.
         folder: of the checkpoint.
         bytes_per_s: how fast files are read at most.
     """
-    path = str(folder.relative_to(run_dir.path))
+    path = _told(run_dir, folder)
+    gone = CheckpointSeen(path=path, verified=False, gone=True)
     try:
         manifest = _manifest(folder)
         text = _difference(folder, manifest, bytes_per_s)
     except _Gone:
-        return None
+        return gone
     except (OSError, GonogoError) as error:
         if not (folder / MANIFEST).exists():
-            return None
+            return gone
         return CheckpointSeen(path=path, verified=False, text=str(error))
     return CheckpointSeen(
         step=manifest.step if 0 <= manifest.step < 2**53 else None,
@@ -162,6 +159,10 @@ def verify(
         bytes=0 if text else sum(file.bytes for file in manifest.files.values()),
         text=text,
     )
+
+
+def _told(run_dir: RunDir, folder: Path) -> str:
+    return str(folder.relative_to(run_dir.path))
 
 
 def _manifest(folder: Path) -> Manifest:

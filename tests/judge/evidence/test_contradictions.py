@@ -152,6 +152,20 @@ def test_a_run_that_was_asked_to_end_did_not_complete(
     ]
 
 
+@pytest.mark.parametrize(
+    ("reason", "count"), [(OutcomeCode.COMPLETED, 2), (OutcomeCode.STALLED, 0)]
+)
+def test_a_run_of_which_a_node_never_said_how_it_ended_did_not_complete(
+    reason: OutcomeCode, count: int
+) -> None:
+    found = told({}, exit=exit_record(reason).model_copy(update={"unheard": [1, 2]}))
+    nodes = [1, 2][:count]
+    assert found == [
+        f"node {node} never said how it ended, and exit.json says that the run completed"
+        for node in nodes
+    ]
+
+
 def ended(reason: OutcomeCode, agent: dict[str, int] | None) -> ExitRecord:
     said = None if agent is None else RankExit(at=1.0, **agent)
     return exit_record(reason).model_copy(update={"agent": said})

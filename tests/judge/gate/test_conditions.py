@@ -119,6 +119,16 @@ def test_without_a_criterion_a_measure_or_the_number_of_ranks_nothing_is_met() -
     assert settle(rows, facts, rules.model_copy(update={"world_size": None})) == []
 
 
+@pytest.mark.parametrize("lacking", ["watch", "exit"])
+def test_a_run_that_is_no_evidence_meets_nothing(lacking: str) -> None:
+    rows = passing()
+    rules, facts = judged_by("extended", waiting=rows)
+    assert len(settle(rows, facts, rules)) == 1
+    assert settle(rows, facts.model_copy(update={lacking: None}), rules) == []
+    told = facts.model_copy(update={"contradictions": ["two processes wrote at the same time"]})
+    assert settle(rows, told, rules) == []
+
+
 def passing() -> list[OpenCondition]:
     """A condition of smoke that a healthy run of extended meets."""
     waiting = open_for(conditions_of([decision_of("smoke", FAST)]), "extended")

@@ -153,6 +153,23 @@ def test_a_plans_own_criterion_is_waived_by_name_only_while_it_is_unseen(
     assert unwaived.criteria[-1].severity == "required"
 
 
+GREY = {"pass_above": 1e9, "fail_below": 1.0}
+
+
+def test_a_waiver_excuses_no_value_that_was_seen() -> None:
+    order = with_gate(order_of(), {**SPEED, **GREY}).model_copy(update={"waive": ["speed"]})
+    assert judged(record_of(order)).verdict == "INCONCLUSIVE"
+    grey = with_gate(order, {**SPEED, **GREY, "grey": "conditional"})
+    (condition,) = judged(record_of(grey)).conditions
+    assert condition.state == "open"
+    ranks = healthy_ranks(order)
+    for line in ranks[0].lines:
+        if line["msg"] == "progress" and line["step"] == 5:
+            line["grad_norm"] = "NaN"
+    row = {"id": "speed", "metric": "grad_norm", "pass_below": 9.0, "on_nan": "error"}
+    assert judged(record_of(with_gate(order, row), ranks)).verdict == "INCONCLUSIVE"
+
+
 def test_a_gate_proves_nothing_where_nobody_said_how_many_ranks_there_are() -> None:
     order = with_gate(order_of(), SPEED)
     rules = build_rules(order)

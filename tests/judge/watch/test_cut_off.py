@@ -98,3 +98,17 @@ def test_what_stands_after_a_silence_of_all_ranks_has_its_usual_time() -> None:
 def test_a_run_that_only_speaks_now_and_then_is_halted_in_the_end() -> None:
     found = watch(silent_in_backward(40.0, times=30), interval_s=1.0)
     assert [row.detector for row in found.halts] == ["stall"]
+
+
+@pytest.mark.parametrize(("late_s", "halted"), [(3.0, []), (8.0, ["process_death"])])
+def test_last_lines_may_come_after_the_word_that_a_rank_of_another_node_has_ended(
+    late_s: float, halted: list[str]
+) -> None:
+    order = order_of({}, steps=40, detectors=versions(), nodes=2)
+    world = World(order, alive_every_s=5.0).boot().steps(39, step_s=1.0)
+    since = world.mono
+    world.steps(1, step_s=1.0).finish()
+    rank = world.ranks[1]
+    rank.lines = [Said(s.mono + (late_s if s.mono > since else 0.0), s.raw) for s in rank.lines]
+    rank.mono += 10.0
+    assert [row.detector for row in watch(world).halts] == halted

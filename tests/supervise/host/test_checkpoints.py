@@ -136,13 +136,14 @@ def test_sizes_beyond_all_bounds_do_not_hold(run_dir: RunDir) -> None:
     assert not seen.verified
 
 
-def test_what_is_deleted_meanwhile_is_not_told(run_dir: RunDir) -> None:
+def test_what_is_deleted_meanwhile_is_told_as_gone(run_dir: RunDir) -> None:
     folder = save(run_dir, 20)
     shutil.rmtree(folder)
-    assert verify(run_dir, folder, bytes_per_s=FAST) is None
+    gone = CheckpointSeen(path="checkpoints/step_000020", verified=False, gone=True)
+    assert verify(run_dir, folder, bytes_per_s=FAST) == gone
     folder = save(run_dir, 40)
     (folder / "manifest.json").unlink()
-    assert verify(run_dir, folder, bytes_per_s=FAST) is None
+    assert verify(run_dir, folder, bytes_per_s=FAST).gone
 
 
 def look_until(source: Checkpoints, count: int) -> list[CheckpointSeen]:

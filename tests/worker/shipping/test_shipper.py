@@ -11,6 +11,7 @@ import pytest
 
 from gonogo.contract.agent import MAX_LOG_BYTES, MAX_RECORD_BYTES, CommandKind
 from gonogo.contract.finding import Severity
+from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.rundir import RunDir, save_json
 from tests.supervise.orders import (
     beat,
@@ -89,6 +90,25 @@ def test_another_shipper_goes_on_where_the_control_plane_stands(
     second = write_beats(run_dir, 0, range(50, 80))
     assert new_shipper().finish(completed())
     assert arrived(plane).lines["0"] == first + second
+
+
+def test_a_long_backlog_is_sent_in_pieces_and_goes_on_where_it_stood(
+    run_dir: RunDir,
+    plane: FakeControlPlane,
+    new_shipper: NewShipper,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines = write_beats(run_dir, 0, range(3000))
+    monkeypatch.setattr("worker.shipping.shipper.MAX_BATCH_BYTES", MAX_LINE_BYTES)
+    tries = 0
+    while not new_shipper().finish(completed(), within_s=0.0):
+        had = len(arrived(plane).lines.get("0", []))
+        assert had < len(lines) or arrived(plane).events()[-1:] != ["end"]
+        tries += 1
+        assert tries < 100
+    assert tries > 2
+    assert arrived(plane).lines["0"] == lines
+    assert arrived(plane).events()[-1] == "end"
 
 
 def test_a_torn_last_line_waits_for_its_end(

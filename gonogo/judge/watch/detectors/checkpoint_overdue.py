@@ -5,7 +5,8 @@ checkpoint is due by the order's cadence, in steps or in seconds, whichever come
 begins with the first step, or with the last one verified. It is overdue at `overdue_x` times that,
 and `grace_s`. Where a cadence counts steps, the time is the one that those steps really took, so
 that evaluations and pauses between them are no delay. A checkpoint that does not hold is told at
-once; it ends nothing by itself, for an earlier one may.
+once; it ends nothing by itself, for an earlier one may. One that the trainer deleted before the
+watcher had read it may have held: nobody knows, so the time begins anew.
 
 UNKNOWN without a watcher that looks at checkpoints (its ticks say so), and for a run whose cadence
 is never.
@@ -48,7 +49,8 @@ class CheckpointOverdue(Detector[Saved]):
     name = Name.CHECKPOINT_OVERDUE
     sentence = (
         "Warns when no checkpoint has been verified by the watcher at 1.5 times the expected time"
-        " and ten minutes, halts at twice that; warns of a checkpoint that does not hold."
+        " and ten minutes, halts at twice that; warns of a checkpoint that does not hold. One that"
+        " was deleted before it was read may have held: the time begins anew."
     )
     State = Saved
     ticks = True
@@ -81,6 +83,8 @@ class CheckpointOverdue(Detector[Saved]):
             return replace(
                 own, since_mono=tick.mono, step=seen.step, due_mono=None, warned=False, halted=False
             ), []
+        if seen.gone:
+            return replace(own, since_mono=tick.mono, due_mono=None, warned=False), []
         if seen.path in own.refused:
             return own, []
         finding = found(

@@ -21,6 +21,8 @@ from gonogo.judge.watch.processes import Process
 from gonogo.judge.watch.view import View, found
 
 AGENT = -1
+ELSEWHERE_S = 5.0
+"""How long last lines may be on their way from another host when a rank of it has exited with 0."""
 _SIGTERM_CODES = frozenset({128 + signal.SIGTERM, -signal.SIGTERM})
 
 
@@ -117,7 +119,10 @@ def _ripe(view: View, tick: Tick, death: Death) -> bool:
     if certain or view.is_late(tick):
         return certain
     dead_mono = tick.mono if process.dead_mono is None else process.dead_mono
-    return tick.mono - dead_mono >= view.run.watch.process_death.settle_s
+    settle_s = view.run.watch.process_death.settle_s
+    if process.code == 0 and view.run.order.nodes > 1:
+        settle_s = max(settle_s, ELSEWHERE_S)
+    return tick.mono - dead_mono >= settle_s
 
 
 def _ended_well(view: View, rank: int, process: Process) -> bool:

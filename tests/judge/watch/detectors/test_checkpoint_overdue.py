@@ -115,6 +115,19 @@ def test_a_truncated_checkpoint_warns_at_once_and_counts_for_nothing() -> None:
     assert "model.pt has 10 of 20 bytes" in halt.text
 
 
+def test_what_is_deleted_before_it_is_read_is_unknown_and_halts_nothing() -> None:
+    world = world_with(BY_STEPS)
+    for count in range(1, 20):
+        train(world, 200)
+        tell(world, checkpoints=[{**checkpoint(20 * count), "verified": False, "gone": True}])
+    seen = watch(world, interval_s=2.0)
+    assert seen.findings == []
+    assert [f.severity for f in overdue(watch(train(world, 2_000), interval_s=2.0))] == [
+        Severity.WARN,
+        Severity.HALT,
+    ], "once none is claimed any more the time runs on"
+
+
 def test_a_truncated_checkpoint_is_told_without_a_cadence_too() -> None:
     world = train(world_with({}), 20)
     tell(world, checkpoints=[checkpoint(2, text="torn")])
