@@ -28,7 +28,7 @@ def test_nobody_breaks_the_import_law() -> None:
 
 
 FLOORS = {
-    "gonogo/judge": ("ledger", "course", "gate", "compare", "evidence", "watch"),
+    "gonogo/judge": ("simulate", "ledger", "course", "gate", "compare", "evidence", "watch"),
     "gonogo/supervise": (
         *("follower", "keeper", "launch", "watcher"),
         *("evidence", "devices", "host", "preflight", "exit_record", "prune"),
