@@ -142,8 +142,9 @@ def _is_again(deed: Deed, experiment: ExperimentRow, reason: RunReason) -> bool:
 
 def _ended_as(deed: Deed, run: RunRow, *classes: OutcomeClass) -> bool:
     """Say whether the attempt before a run ended in one of these ways."""
-    earlier = [row for row in runs_of(deed.session, run.experiment, run.phase) if row.outcome]
-    return bool(earlier) and Outcome.model_validate(earlier[-1].outcome).klass in classes
+    rows = runs_of(deed.session, run.experiment, run.phase)
+    earlier = [row.outcome.klass for row in rows if row.outcome is not None]
+    return bool(earlier) and earlier[-1] in classes
 
 
 def _start_again(
