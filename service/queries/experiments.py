@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import func, inspect, or_, select
 from sqlalchemy.orm import Session, defer
 
 from gonogo.contract.errors import NotFound
@@ -25,6 +25,11 @@ UNSEEN = (
 
 
 _Row = TypeVar("_Row", PhaseRow, RunRow, ConditionRow)
+
+
+def has_plan(experiment: ExperimentRow) -> bool:
+    """Say whether a row was read with its plan: lists leave plans out, which are large."""
+    return "resolved" not in inspect(experiment).unloaded
 
 
 def load_experiment(session: Session, experiment: str) -> ExperimentRow:

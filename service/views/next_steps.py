@@ -9,14 +9,13 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import inspect
-
 from gonogo.contract.api import NextStep
 from gonogo.contract.decision import Cause, Condition, ConditionState
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.judge.gate.approval import is_approval
 from gonogo.planning.resolve import is_bundled
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
+from service.queries.experiments import has_plan
 from service.told.awaited import has_not_passed, is_owed, verbs_of
 
 MOST_STEPS = 6
@@ -105,7 +104,7 @@ def _plan_of(experiment: ExperimentRow) -> str:
 
     A list reads no plans, which are large: there, too, it is a person's to name.
     """
-    if experiment.state != ExperimentState.FINISHED or "resolved" in inspect(experiment).unloaded:
+    if experiment.state != ExperimentState.FINISHED or not has_plan(experiment):
         return _OWN
     bundled = is_bundled(experiment.plan, experiment.resolved["plan"])
     return experiment.plan if bundled else _OWN
