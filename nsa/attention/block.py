@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) · weight, in fp32 (fp64 for fp64) whatever the input."""
+    """x / rms(x) · weight, computed in fp32 (fp64 for fp64) whatever the input."""
 
     def __init__(self, dim: int, eps: float) -> None:
         super().__init__()
@@ -17,9 +17,11 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise the last dimension."""
+        """Normalise the last dimension; rounded where input and weight are of one dtype."""
         exact = x if x.dtype == torch.float64 else x.float()
-        return (exact * torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + self.eps)) * self.weight
+        normed = (exact * torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + self.eps)) * self.weight
+        # A model that was cast as a whole goes on in its dtype; autocast's weights are fp32.
+        return normed.to(x.dtype) if x.dtype == self.weight.dtype else normed
 
 
 class SwiGLU(nn.Module):

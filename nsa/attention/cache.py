@@ -94,6 +94,7 @@ class NsaCache:
         self.compression = compression or MeanCompression(sizes.l, sizes.d)
         self.turn_blocks = turn_blocks
 
+    @torch.no_grad()
     def append(
         self,
         k_cmp: Tensor,
@@ -103,7 +104,7 @@ class NsaCache:
         k_win: Tensor,
         v_win: Tensor,
     ) -> None:
-        """Add n >= 1 tokens, [B, n, G, D] each.
+        """Add n >= 1 tokens, [B, n, G, D] each; nothing is kept of the tensors themselves.
 
         Raises:
             ValueError: More tokens than the capacity.
@@ -125,9 +126,11 @@ class NsaCache:
             if until_end < kept:
                 to[:, :, : kept - until_end] = new[:, :, until_end:]
         self.length = after
-        self._open.append((k_cmp, v_cmp))
         self._open_tokens += n
-        if self._open_tokens >= self.sizes.l:
+        if self._open_tokens < self.sizes.l:
+            self._open.append((k_cmp.clone(), v_cmp.clone()))
+        else:
+            self._open.append((k_cmp, v_cmp))
             self._complete_blocks()
 
     def _complete_blocks(self) -> None:
@@ -140,5 +143,6 @@ class NsaCache:
         self.v_blocks[:, self.blocks : self.blocks + new] = v.transpose(1, 2).flatten(0, 1)
         self.blocks += new
         rest = new * self.sizes.d
-        self._open = [(k_open[:, rest:], v_open[:, rest:])]
+        # Copies: views would keep all that was compressed, a whole prompt.
+        self._open = [(k_open[:, rest:].clone(), v_open[:, rest:].clone())]
         self._open_tokens -= rest

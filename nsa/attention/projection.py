@@ -16,8 +16,8 @@ from torch import Tensor, nn
 def project(x: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
     """What each layer gives for the input.
 
-    Layers that are more than an `nn.Linear` (an adapter, a quantised one, one with hooks) are
-    called one by one.
+    Layers that are more than an `nn.Linear` (an adapter, a quantised one, one with hooks or with
+    another `forward`) are called one by one.
 
     Args:
         x: [..., inputs].
@@ -39,5 +39,13 @@ def project(x: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
 
 
 def _is_plain(layer: nn.Linear) -> bool:
-    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks)
-    return type(layer) is nn.Linear and not any(hooks)
+    hooks = (
+        layer._forward_hooks,
+        layer._forward_pre_hooks,
+        layer._backward_hooks,
+        layer._backward_pre_hooks,
+    )
+    # Whoever offloads or adapts layers may give one a `forward` of its own; who quantises them, a
+    # weight that knows no more than how to be multiplied.
+    as_it_was = type(layer) is nn.Linear and "forward" not in vars(layer)
+    return as_it_was and type(layer.weight) in (Tensor, nn.Parameter) and not any(hooks)

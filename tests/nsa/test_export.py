@@ -65,6 +65,22 @@ def test_logits_and_generated_bytes_are_those_of_our_model(
     assert torch.equal(theirs.generate(tokens, use_cache=False, **options)[:, 20:], drawn)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_it_runs_in_the_dtype_in_which_it_is_loaded(
+    tiny: dict[str, Any], tmp_path: Path, dtype: torch.dtype
+) -> None:
+    ours = _model(tiny)
+    _exported(tiny, ours, tmp_path / "exported")
+    theirs = NsaForCausalLM.from_pretrained(tmp_path / "exported", dtype=dtype).eval()
+    tokens = torch.randint(1, 256, (2, 20), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        logits, wanted = theirs(tokens).logits, ours(tokens)
+    assert logits.dtype == dtype
+    assert (logits.float() - wanted).norm() < 0.1 * wanted.norm()
+    options = {"max_new_tokens": 9, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    assert theirs.generate(tokens, **options).shape == (2, 29)
+
+
 def test_it_trains_with_transformers_weights_and_all(tiny: dict[str, Any], tmp_path: Path) -> None:
     theirs = _exported(tiny, _model(tiny), tmp_path / "exported").train()
     tokens = torch.randint(1, 256, (2, 40), generator=torch.Generator().manual_seed(1))

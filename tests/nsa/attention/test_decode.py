@@ -108,3 +108,27 @@ def test_a_full_an_empty_and_a_used_cache_are_refused(small, make_inputs):
         _append(cache, _step(inputs, 0))
     with pytest.raises(ValueError, match="empty cache"):
         prefill(**inputs, cache=cache)
+
+
+def test_a_cache_keeps_nothing_of_what_it_is_given(small, make_inputs):
+    inputs = {name: x.detach() for name, x in make_inputs(60).items()}
+    cache, other = _cache(inputs, small), _cache(inputs, small)
+    buffers = {name: x[:, :1].clone() for name, x in inputs.items()}
+    for t in range(60):
+        token = _step(inputs, t)
+        for name, buffer in buffers.items():
+            buffer.copy_(token[name])
+        _append(cache, buffers)
+        _append(other, token)
+    assert torch.equal(cache.k_blocks, other.k_blocks)
+    assert torch.equal(cache.v_blocks, other.v_blocks)
+
+
+def test_a_prompt_leaves_its_last_tokens_and_not_itself(small, make_inputs):
+    inputs = {name: x.detach() for name, x in make_inputs(203).items()}
+    cache = _cache(inputs, small)
+    _append(cache, inputs)
+    kept = [part for pair in cache._open for part in pair]
+    most = inputs["k_cmp"][:, : small["l"]].nbytes
+    assert kept
+    assert all(part.untyped_storage().nbytes() <= most for part in kept)

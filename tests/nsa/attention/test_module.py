@@ -248,3 +248,53 @@ def test_a_layer_with_a_hook_is_called_as_it_is(small):
     layer.w_q.register_forward_hook(lambda *_: called.append(1))
     layer(_tokens(9))
     assert called == [1]
+
+
+def test_a_layer_with_another_forward_is_called_as_it_is(small):
+    layer, x = _layer(small), _tokens(9)
+    weight = layer.w_q.weight.detach()
+    wanted = layer(x)
+    # As what offloads weights does it: they are elsewhere until the layer is called.
+    layer.w_q.weight = torch.nn.Parameter(weight.to("meta"), requires_grad=False)
+    layer.w_q.forward = lambda read: read @ weight.T
+    torch.testing.assert_close(layer(x), wanted, rtol=1e-12, atol=1e-13)
+
+
+def test_a_layer_with_a_hook_before_its_backward_is_called_as_it_is(small):
+    layer = _layer(small)
+    called = []
+    layer.w_q.register_full_backward_pre_hook(lambda *_: called.append(1))
+    layer(_tokens(9).requires_grad_()).sum().backward()
+    assert called == [1]
+
+
+class _OnlyMultiplies(Tensor):
+    """As quantised weights are: `linear` is all that they know."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is torch.cat:
+            raise NotImplementedError("cat")
+        if func is torch.nn.functional.linear:
+            args = [x.as_subclass(Tensor) if isinstance(x, cls) else x for x in args]
+            return func(*args)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_a_layer_with_a_weight_of_another_kind_is_called_as_it_is(small):
+    layer, x = _layer(small), _tokens(9)
+    wanted = layer(x).detach()
+    for each in (layer.w_q, *layer.w_k.values(), *layer.w_v.values(), layer.gate):
+        other = each.weight.detach().as_subclass(_OnlyMultiplies)
+        each.weight = torch.nn.Parameter(other, requires_grad=False)
+    torch.testing.assert_close(layer(x).detach(), wanted, rtol=1e-12, atol=1e-13)
+
+
+def test_decoding_keeps_no_graph(small):
+    layer, x = _layer(small), _tokens(40)
+    cache = layer.start_cache(2, capacity=40)
+    layer(x[:, :9], cache)
+    for t in range(9, 40):
+        layer(x[:, t : t + 1], cache)
+    kept = (cache.k_blocks, cache.v_blocks, cache.k_sel, cache.v_sel, cache.k_ring, cache.v_ring)
+    assert not any(tensor.requires_grad for tensor in kept)
