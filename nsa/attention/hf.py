@@ -148,13 +148,13 @@ class NsaForCausalLM(PreTrainedModel, GenerationMixin):
         """
         if attention_mask is not None and not bool(attention_mask.all()):
             raise ValueError("padding is not supported: give texts of one length, or one at a time")
+        hidden = self.embedding(input_ids)
         caches = past_key_values
         if caches is None and use_cache and self.config.separator is None and labels is None:
-            caches = self.start_caches(len(input_ids))
+            caches = self.start_caches(len(input_ids), like=hidden)
         documents = None
         if self.config.separator is not None:
             documents = separated_documents(input_ids, self.config.separator)
-        hidden = self.embedding(input_ids)
         for number, block in enumerate(self.blocks):
             cache = None if caches is None else caches[number]
             hidden = block(hidden, cache, documents)
@@ -169,11 +169,17 @@ class NsaForCausalLM(PreTrainedModel, GenerationMixin):
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=caches)
 
     @torch.no_grad()
-    def start_caches(self, B: int) -> LayerCaches:
-        """Empty caches of B sequences, with room for `max_position_embeddings` tokens each."""
+    def start_caches(self, B: int, *, like: Tensor | None = None) -> LayerCaches:
+        """Empty caches of B sequences, with room for `max_position_embeddings` tokens each.
+
+        Args:
+            B: Sequences.
+            like: As `NativeSparseAttention.start_cache`; weights that are quantised or kept
+                elsewhere do not tell it.
+        """
         most = self.config.max_position_embeddings
         layers = (block for block in self.blocks if isinstance(block, Block))
-        return LayerCaches(block.attention.start_cache(B, most) for block in layers)
+        return LayerCaches(block.attention.start_cache(B, most, like=like) for block in layers)
 
     def prepare_inputs_for_generation(
         self,

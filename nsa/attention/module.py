@@ -159,7 +159,7 @@ class NativeSparseAttention(nn.Module):
             B: Sequences.
             capacity: Tokens of each, at most.
             like: A tensor of the dtype and on the device that keys will have; default those of the
-                weights.
+                weights, which quantised ones or those kept elsewhere do not have.
             table: As `forward`.
         """
         like = self.w_q.weight if like is None else like
@@ -257,15 +257,15 @@ class NativeSparseAttention(nn.Module):
 
     @property
     def heads(self) -> int:
-        """Query heads, as the weights have them."""
+        """Query heads, as the projections have them."""
         return self.w_q.out_features // self.head_dim
 
     @property
     def groups(self) -> int:
-        """K/V heads of each branch, as the weights have them."""
-        weight = self.w_k["selected"].weight
-        assert isinstance(weight, Tensor)
-        return weight.shape[0] // self.head_dim
+        """K/V heads of each branch, as the projections have them."""
+        width = self.w_k["selected"].out_features  # a packed weight has another shape
+        assert isinstance(width, int)
+        return width // self.head_dim
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(x.shape[0], x.shape[1], -1, self.head_dim)

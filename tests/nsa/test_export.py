@@ -81,6 +81,36 @@ def test_it_runs_in_the_dtype_in_which_it_is_loaded(
     assert theirs.generate(tokens, **options).shape == (2, 29)
 
 
+class _Int8(torch.nn.Module):
+    """A layer whose weight is kept in 8 bits, as quantising libraries put it in its place."""
+
+    def __init__(self, layer: torch.nn.Linear) -> None:
+        super().__init__()
+        self.out_features, self.bias = layer.out_features, layer.bias
+        self.scale = float(layer.weight.detach().abs().max()) / 127
+        rounded = (layer.weight.detach() / self.scale).round().to(torch.int8)
+        self.weight = torch.nn.Parameter(rounded, requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, self.weight.to(x.dtype) * self.scale, self.bias)
+
+
+def test_quantised_it_generates_with_a_cache_what_it_generates_without(
+    tiny: dict[str, Any], tmp_path: Path
+) -> None:
+    theirs = _exported(tiny, _model(tiny), tmp_path / "exported")
+    for block in theirs.blocks:
+        attention = block.attention
+        attention.w_q = _Int8(attention.w_q)
+        for layers in (attention.w_k, attention.w_v):
+            for name in list(layers):
+                layers[name] = _Int8(layers[name])
+    tokens = torch.randint(1, 256, (2, 20), generator=torch.Generator().manual_seed(1))
+    options = {"max_new_tokens": 20, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    cached, anew = (theirs.generate(tokens, use_cache=use, **options) for use in (True, False))
+    assert torch.equal(cached, anew)
+
+
 def test_it_trains_with_transformers_weights_and_all(tiny: dict[str, Any], tmp_path: Path) -> None:
     theirs = _exported(tiny, _model(tiny), tmp_path / "exported").train()
     tokens = torch.randint(1, 256, (2, 40), generator=torch.Generator().manual_seed(1))
