@@ -5,13 +5,13 @@ writer's queue: each change is a function that gets a `Deed` and whatever else i
 transaction in somebody's name. What a change returns is returned after its commit.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 from fastapi import Depends
 from pydantic import BaseModel
-from starlette.concurrency import run_in_threadpool
 
 from service.context import Context
 from service.db.store import Session
@@ -32,7 +32,8 @@ async def open_session(context: Service) -> AsyncIterator[Session]:
         if context.store.sqlite:
             session.close()  # gives a snapshot back, which waits for nothing
         elif session.in_transaction():
-            await run_in_threadpool(session.close)
+            # Not in a thread of the routes: all of those may wait for this very connection.
+            await asyncio.to_thread(session.close)
 
 
 Reading = Annotated[Session, Depends(open_session, scope="function")]
