@@ -24,16 +24,22 @@ _T = TypeVar("_T")
 
 
 async def open_session(context: Service) -> AsyncIterator[Session]:
-    """Yield a session that reads; it asks for a connection with its first query."""
-    session = context.store.open_session()
-    try:
-        yield session
-    finally:
-        if context.store.sqlite:
-            session.close()  # gives a snapshot back, which waits for nothing
-        elif session.in_transaction():
-            # Not in a thread of the routes: all of those may wait for this very connection.
-            await asyncio.to_thread(session.close)
+    """Yield a session that reads; it asks for a connection with its first query.
+
+    It keeps the connection while the request goes from thread to thread. So there are never as
+    many of them as connections: else every thread would wait for a connection whose holder waits
+    for a thread.
+    """
+    async with context.readers:
+        session = context.store.open_session()
+        try:
+            yield session
+        finally:
+            if context.store.sqlite:
+                session.close()  # gives a snapshot back, which waits for nothing
+            elif session.in_transaction():
+                # Not in a thread of the routes: all of those may wait for this very connection.
+                await asyncio.to_thread(session.close)
 
 
 Reading = Annotated[Session, Depends(open_session, scope="function")]

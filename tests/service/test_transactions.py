@@ -5,47 +5,52 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import httpx
+import pytest
 from anyio.to_thread import current_default_thread_limiter
-from sqlalchemy import create_engine, text
-from starlette.concurrency import run_in_threadpool
 
-from service.context import open_context
+from service.app import create_app
+from service.context import Context, open_context
 from service.db.migrate import migrate
-from service.http.transactions import open_session
+from service.http.auth import load_local_keys
 from service.settings import Settings
 
+THREADS = 16
+"""As many as SQLite's pool has connections, and one: as on PostgreSQL, where both are 40."""
+AT_ONCE = 60
 
-def test_more_readers_than_threads_and_connections_all_get_their_answer(tmp_path: Path) -> None:
-    """As on PostgreSQL, whose sessions say goodbye to a server; few of both, so it shows at once.
 
-    Closed in the threads in which the routes run, the last connections would never come back.
-    """
-    url = f"sqlite:///{tmp_path}/gonogo.db"
-    migrate(url)
-    context = open_context(Settings(home=tmp_path, database_url=url))
-    few = create_engine(
-        url,
-        connect_args={"check_same_thread": False},
-        pool_size=2,
-        max_overflow=0,
-        pool_timeout=1.0,
-    )
-    context.store._readers, context.store.sqlite = few, False
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    settings = Settings(home=tmp_path, database_url=f"sqlite:///{tmp_path}/gonogo.db")
+    migrate(settings.database_url)
+    opened = open_context(settings)
+    load_local_keys(opened)
+    return opened
 
-    async def ask() -> int:
-        reading = open_session(context)
-        session = await anext(reading)
-        try:
-            return int(await run_in_threadpool(lambda: session.scalar(text("SELECT 7")) or 0))
-        finally:
-            await anext(reading, None)
+
+@pytest.mark.parametrize("goodbye", [False, True], ids=["sqlite", "closed as on postgres"])
+def test_more_readers_than_threads_and_connections_all_get_their_answer(
+    context: Context, goodbye: bool
+) -> None:
+    """Kept over a change of threads, connections would be waited for by all who could free them."""
+    key = (context.settings.home / "key").read_text().strip()
+    app = create_app(context, conduct=False)
+    context.store.sqlite = not goodbye
 
     async def ask_at_once() -> list[int]:
-        current_default_thread_limiter().total_tokens = 2
-        return await asyncio.gather(*(ask() for _ in range(8)))
+        current_default_thread_limiter().total_tokens = THREADS
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app),
+            base_url="http://here",
+            headers={"Authorization": f"Bearer {key}"},
+        ) as http:
+            asked = [http.get("/api/v1/goodput") for _ in range(AT_ONCE)]
+            answers = await asyncio.wait_for(asyncio.gather(*asked), 10.0)
+            return [answer.status_code for answer in answers]
 
     try:
-        assert asyncio.run(ask_at_once()) == [7] * 8
+        assert asyncio.run(ask_at_once()) == [200] * AT_ONCE
     finally:
         context.store.sqlite = True
         context.store.close()
