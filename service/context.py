@@ -4,6 +4,7 @@ The bell is rung after every commit, so that the conductor's loops act at once a
 next turn; who misses it finds the same in the database a moment later.
 """
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from service.experiments.epochs import EPOCH, begin_epoch
 from service.experiments.lifecycle import Deed
 from service.settings import Settings
 
+READERS = 10
+"""How many routes may hold a reading session at once; a pool has more connections than that."""
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -61,6 +64,8 @@ class Context:
     local_url: str = "http://127.0.0.1:8750"
     """Where processes of this host reach it."""
     closing: threading.Event = field(default_factory=threading.Event)
+    readers: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READERS))
+    """Who may hold a connection beyond the thread that asked for it; see `open_session`."""
 
     def write(
         self,

@@ -5,13 +5,13 @@ writer's queue: each change is a function that gets a `Deed` and whatever else i
 transaction in somebody's name. What a change returns is returned after its commit.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 from fastapi import Depends
 from pydantic import BaseModel
-from starlette.concurrency import run_in_threadpool
 
 from service.context import Context
 from service.db.store import Session
@@ -24,15 +24,22 @@ _T = TypeVar("_T")
 
 
 async def open_session(context: Service) -> AsyncIterator[Session]:
-    """Yield a session that reads; it asks for a connection with its first query."""
-    session = context.store.open_session()
-    try:
-        yield session
-    finally:
-        if context.store.sqlite:
-            session.close()  # gives a snapshot back, which waits for nothing
-        elif session.in_transaction():
-            await run_in_threadpool(session.close)
+    """Yield a session that reads; it asks for a connection with its first query.
+
+    It keeps the connection while the request goes from thread to thread. So there are never as
+    many of them as connections: else every thread would wait for a connection whose holder waits
+    for a thread.
+    """
+    async with context.readers:
+        session = context.store.open_session()
+        try:
+            yield session
+        finally:
+            if context.store.sqlite:
+                session.close()  # gives a snapshot back, which waits for nothing
+            elif session.in_transaction():
+                # Not in a thread of the routes: all of those may wait for this very connection.
+                await asyncio.to_thread(session.close)
 
 
 Reading = Annotated[Session, Depends(open_session, scope="function")]

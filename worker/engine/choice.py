@@ -25,4 +25,6 @@ def build_engine(settings: Settings) -> Engine | None:
             "GONOGO_ENGINE=jobset needs GONOGO_JOBSET_TEMPLATE, the run.yaml that "
             "`gonogo render k8s` writes"
         )
-    return JobSets(load_template(settings.jobset_template), KubernetesApi())
+    template = load_template(settings.jobset_template)
+    # Looked for elsewhere than it was made, a run that trains would be called gone.
+    return JobSets(template, KubernetesApi(template["metadata"].get("namespace")))

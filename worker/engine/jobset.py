@@ -82,14 +82,14 @@ class JobSets:
         jobset = fill_template(self._template, order, token)
         name = jobset["metadata"]["name"]
         handle = Handle(engine=NAME, name=name, run=order.run, token=token)
-        known = self._api.get(name)
+        known = self._get(name)
         if known is None:
             try:
                 self._api.create(jobset)
             except Refused as error:
                 if error.status != _CONFLICT:
                     raise Rejected(f"Kubernetes does not take this order: {error.text}") from error
-                known = self._api.get(name)
+                known = self._get(name)
         if known is not None and not is_ours(known, handle):
             raise Rejected(f"there is a JobSet {name} that is not this attempt's")
         return handle
@@ -102,7 +102,17 @@ class JobSets:
             return Unknown(text=f"Kubernetes: {error}")
         except Unavailable as error:
             return Unknown(text=f"Kubernetes: {error.detail}")
-        return judge_jobset(handle, jobset, pods)
+        try:
+            return judge_jobset(handle, jobset, pods)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            return Unknown(text=f"Kubernetes: an answer of another shape: {error!r}")
+
+    def _get(self, name: str) -> Object | None:
+        """Return a JobSet that is to be made; who may not look knows nothing of it."""
+        try:
+            return self._api.get(name)
+        except Refused as error:
+            raise Unavailable(f"Kubernetes: {error}") from error
 
     def stop(self, handle: Handle) -> None:
         """Delete the JobSet: TERM to its keepers, and KILL after the pods' grace."""
@@ -176,7 +186,7 @@ def jobset_name(run: str, token: int) -> str:
 
 def is_ours(jobset: Object, handle: Handle) -> bool:
     """Say whether a JobSet is that of an attempt."""
-    labels = jobset.get("metadata", {}).get("labels", {})
+    labels = (jobset.get("metadata") or {}).get("labels") or {}
     return (labels.get(RUN_LABEL), labels.get(TOKEN_LABEL)) == (handle.run, str(handle.token))
 
 
@@ -191,9 +201,13 @@ def judge_jobset(handle: Handle, jobset: Object | None, pods: Sequence[Object]) 
     if jobset is not None and not is_ours(jobset, handle):
         return Unknown(text=f"JobSet {handle.name} is another one's")
     left = {_name(pod): _where(pod) for pod in pods if not _is_terminated(pod)}
-    over = jobset is None or "deletionTimestamp" in jobset["metadata"] or _outcome(jobset)
+    outcome = None if jobset is None else _outcome(jobset)
+    deleted = jobset is not None and bool(jobset["metadata"].get("deletionTimestamp"))
+    over = jobset is None or deleted or outcome is not None
+    if deleted and outcome is None and not left:
+        return Unknown(text=f"Kubernetes: JobSet {handle.name} is being deleted")
     if over and not left:
-        state = "gone" if jobset is None else _outcome(jobset) or "deleted"
+        state = outcome or "gone"
         return Ended(
             proof=f"Kubernetes: JobSet {handle.name} is {state}, and none of its pods runs"
         )
@@ -224,7 +238,7 @@ def _container(jobset: Object) -> Object:
 
 def _outcome(jobset: Object) -> str | None:
     """Return how a JobSet ended, in lower case; None: it has not."""
-    for row in jobset.get("status", {}).get("conditions", []):
+    for row in (jobset.get("status") or {}).get("conditions") or []:
         if row.get("type") in ("Completed", "Failed") and row.get("status") == "True":
             return str(row["type"]).lower()
     return None

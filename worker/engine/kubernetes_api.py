@@ -12,7 +12,8 @@ from worker.engine.jobset import JOBSET_LABEL, Object, Refused
 _JOBSET = ("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
 _TIMEOUT_S = 20.0
 _NOT_FOUND = 404
-_LATER = frozenset({408, 429, 500, 502, 503, 504})
+_LATER = frozenset({401, 408, 429, 500, 502, 503, 504})
+"""What says nothing of the request: 401, too, while an account's token is renewed."""
 T = TypeVar("T")
 
 
@@ -20,7 +21,8 @@ class KubernetesApi:
     """JobSets and pods of one namespace.
 
     Args:
-        namespace: None: that of the account or of KUBECONFIG's context.
+        namespace: that of the template, in which JobSets are made; None: it names none, so that
+            of the account or of KUBECONFIG's context.
 
     Raises:
         Rejected: lightkube is not installed, or nothing says which server to ask.
@@ -42,7 +44,12 @@ class KubernetesApi:
         self._pod: Any = Pod
         self._pods_first = CascadeType.FOREGROUND
         self._refusal = lightkube.ApiError
-        self._silence = (httpx2.TransportError, msgspec.MsgspecError, ValueError)
+        self._silence = (
+            *(httpx2.HTTPError, msgspec.MsgspecError),
+            *(ValueError, LookupError, TypeError, AttributeError),
+        )
+        """What the library raises where nobody answers, and over answers of another shape, such
+        as a load balancer's page."""
         try:
             timeout = httpx2.Timeout(_TIMEOUT_S)
             self._client = lightkube.Client(namespace=namespace, timeout=timeout)
@@ -56,18 +63,21 @@ class KubernetesApi:
     def get(self, name: str) -> Object | None:
         """Return a JobSet, or None."""
         try:
-            found: Object = self._ask(lambda: self._client.get(self._kind, name)).to_dict()
+            found: Object = self._ask(lambda: self._client.get(self._kind, name).to_dict())
         except Refused as error:
             if error.status == _NOT_FOUND:
                 return None
             raise
+        if self._ask(lambda: found["metadata"]["name"]) != name:
+            raise Unavailable("the API server answers with something else than was asked for")
         return found
 
     def pods(self, name: str) -> list[Object]:
         """Return its pods."""
         labels: dict[str, Any] = {JOBSET_LABEL: name}
-        rows = self._ask(lambda: list(self._client.list(self._pod, labels=labels)))
-        return [row.to_dict() for row in rows]
+        return self._ask(
+            lambda: [row.to_dict() for row in self._client.list(self._pod, labels=labels)]
+        )
 
     def delete(self, name: str) -> None:
         """Delete it, its pods first."""
@@ -78,7 +88,9 @@ class KubernetesApi:
             return request()
         except self._refusal as error:
             status, text = int(error.response.status_code), str(error)
-            if status in _LATER:
+            # A proxy's 404 knows nothing of what there is: only the API server gives the reason.
+            is_proxys = status == _NOT_FOUND and error.status.reason != "NotFound"
+            if status in _LATER or is_proxys:
                 raise Unavailable(f"{status} {text}") from error
             raise Refused(status=status, text=text) from error
         except self._silence as error:

@@ -56,6 +56,8 @@ class Server:
         self.asked: list[str] = []
         self.fails: tuple[int, str] | None = None
         """Status and message of every answer from now on."""
+        self.page: tuple[int, str | None, bytes] | None = None
+        """What something before the server answers instead: status, content type, body."""
         stub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -74,10 +76,14 @@ class Server:
 
             def _answer(self, method: str, body: dict[str, Any]) -> None:
                 stub.asked.append(f"{method} {self.path}")
-                status, found = stub.answer(method, self.path, body)
-                text = json.dumps(found).encode()
+                if stub.page is not None:
+                    status, kind, text = stub.page
+                else:
+                    status, found = stub.answer(method, self.path, body)
+                    kind, text = "application/json", json.dumps(found).encode()
                 self.send_response(status)
-                self.send_header("content-type", "application/json")
+                if kind is not None:
+                    self.send_header("content-type", kind)
                 self.send_header("content-length", str(len(text)))
                 self.end_headers()
                 self.wfile.write(text)
@@ -118,8 +124,9 @@ class Server:
 
 
 def _status(code: int, message: str) -> dict[str, Any]:
+    reason = "NotFound" if code == 404 else "Other"
     return {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
-            "message": message}  # fmt: skip
+            "reason": reason, "message": message}  # fmt: skip
 
 
 @pytest.fixture
@@ -248,6 +255,72 @@ def test_a_server_that_is_away_proves_nothing(engine: JobSets, server: Server) -
     for ask in (lambda: engine.submit(ORDER, TOKEN), lambda: engine.stop(HANDLE)):
         with pytest.raises(Unavailable):
             ask()
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        (502, "text/html", b"<html>bad gateway"),
+        (404, "text/plain", b"404 page not found"),
+        (404, "application/json", b'{"detail": "not found"}'),
+        (500, None, b""),
+        (302, None, b""),
+        (401, "application/json", b'{"kind": "Status", "code": 401, "message": "Unauthorized"}'),
+        (200, "text/html", b"<html>sign in"),
+        (200, "application/json", b"null"),
+        (200, "application/json", b"{}"),
+    ],
+)
+def test_what_something_else_answers_proves_nothing_and_ends_nothing(
+    engine: JobSets, server: Server, page: tuple[int, str | None, bytes]
+) -> None:
+    server.page = page
+    assert isinstance(engine.find(HANDLE), Unknown)
+    with pytest.raises(Unavailable):
+        engine.submit(ORDER, TOKEN)
+
+
+def test_who_may_not_look_does_not_end_what_is_to_be_submitted(
+    engine: JobSets, server: Server
+) -> None:
+    server.fails = (403, "forbidden")
+    with pytest.raises(Unavailable, match="forbidden"):
+        engine.submit(ORDER, TOKEN)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        jobset() | {"metadata": {"name": NAME, "labels": None}},
+        {name: part for name, part in jobset().items() if name != "spec"},
+        jobset() | {"status": {"conditions": ["Failed"]}},
+    ],
+)
+def test_a_jobset_of_another_shape_is_unknown(
+    engine: JobSets, server: Server, row: dict[str, Any]
+) -> None:
+    server.jobsets[NAME] = row
+    assert isinstance(engine.find(HANDLE), Unknown)
+
+
+def test_one_that_is_being_deleted_may_still_get_pods() -> None:
+    row = jobset()
+    row["metadata"]["deletionTimestamp"] = "2026-11-01T00:00:00Z"
+    assert isinstance(judge_jobset(HANDLE, row, []), Unknown)
+
+
+def test_an_attempt_is_looked_for_where_its_template_has_it_made(
+    server: Server, template: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = yaml.safe_load((tmp_path / "kubeconfig").read_text())
+    del config["contexts"][0]["context"]["namespace"]
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("GONOGO_ENGINE", "jobset")
+    monkeypatch.setenv("GONOGO_JOBSET_TEMPLATE", str(template))
+    found = build_engine(load_settings())
+    assert found is not None
+    found.submit(ORDER, TOKEN)
+    assert isinstance(found.find(HANDLE), Running)
 
 
 def test_a_run_is_followed_from_its_queue_to_its_end(engine: JobSets, server: Server) -> None:
