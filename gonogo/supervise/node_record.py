@@ -122,13 +122,21 @@ def proof_of_loss(run_dir: Path, node: int) -> str | None:
 
     Silence proves nothing. Proof is somebody's word (`.gone_node{K}.json`: the engine that started
     it, an operator), or this host's own: the node's keeper was a process of this very host, and is
-    gone, and its ranks die with it.
+    gone, and its ranks die with it. A part that ends well ends its keeper, too, and may be said to
+    be gone: so it is proof only while it has still said nothing of its end.
 
     Raises:
         OSError: it cannot be looked at just now.
     """
     if exit_path(run_dir, node).exists():
         return None
+    proof = _proof(run_dir, node)
+    if proof is None or exit_path(run_dir, node).exists():  # written between the two looks
+        return None
+    return proof
+
+
+def _proof(run_dir: Path, node: int) -> str | None:
     word = load_json(gone_path(run_dir, node))
     if word is not None:
         return f"{word.get('by') or 'somebody'} says: {word.get('text') or 'it has ended'}"

@@ -25,6 +25,7 @@ from gonogo.rundir import RunDir, load_record
 from service.db.schema import ExperimentRow, RunRow
 from service.evidence.artifacts import reachable_dir
 from service.evidence.files import load_bytes_backwards
+from service.told.awaited import has_not_passed
 
 _log = logging.getLogger(__name__)
 _CHUNK_BYTES = 2**20
@@ -92,6 +93,15 @@ def found_missing(attempts: Iterable[RunRow], before: str | None = None) -> set[
         if wrote is None or wrote == run.host:
             found.add(path)
     return found
+
+
+def went_to_its_end_unpassed(point: ResumePoint, attempts: Iterable[RunRow]) -> bool:
+    """Say whether a checkpoint is of a run that went to its last step and did not pass.
+
+    What comes after it is not all that its gate is for.
+    """
+    holder = next((run for run in attempts if _holds(run, point.path)), None)
+    return holder is not None and has_not_passed(holder)
 
 
 def host_of(point: ResumePoint, attempts: Iterable[RunRow]) -> str | None:

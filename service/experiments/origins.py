@@ -22,12 +22,16 @@ from gonogo.contract.order import ResumePoint
 from gonogo.judge.course.reruns import keeps_checkpoints
 from gonogo.planning.resolve import ResolvedPlan, build_order
 from service.db.schema import ExperimentRow, PhaseRow
-from service.experiments.checkpoints import durable_checkpoints, host_of, host_of_origin
+from service.experiments.checkpoints import (
+    durable_checkpoints,
+    host_of,
+    host_of_origin,
+    went_to_its_end_unpassed,
+)
 from service.experiments.course import resolved_of
 from service.experiments.decisions import load_conditions
 from service.experiments.resume_points import load_resume_points, load_weights
 from service.queries.experiments import load_experiment, phases_of, runs_of
-from service.told.awaited import has_not_passed
 from service.told.decided import load_decided
 
 _TAKEN_OVER = (PhaseState.PASSED, PhaseState.INHERITED)
@@ -104,7 +108,7 @@ def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
     if point is not None and point.step:
         longer = plan.phase(phase).steps > old.parsed().phase(phase).steps
         runs = runs_of(session, source.id, phase)
-        if runs and has_not_passed(runs[-1]) and not longer:
+        if went_to_its_end_unpassed(point, runs) and not longer:
             raise _rejected(
                 f"{phase} went to its last step in {source.id} and did not pass, and what comes "
                 f"after step {point.step} is not all of it; {source.id}:{phase}@0 begins it anew"
@@ -231,7 +235,7 @@ def _point(
     found: ResumePoint | None
     wanted = resolved.parsed().phase(phase)
     if step is None:
-        found = load_resume_points(session, source, phase).get(phase)
+        found = load_resume_points(session, source, phase, unpassed=True).get(phase)
     elif step == 0:
         found = load_weights(session, source, wanted.init_from)
     else:

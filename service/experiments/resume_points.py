@@ -15,6 +15,7 @@ from service.experiments.checkpoints import (
     found_missing,
     host_of_origin,
     is_durable,
+    went_to_its_end_unpassed,
 )
 from service.experiments.course import resolved_of
 from service.queries.experiments import load_experiment, runs_of
@@ -22,13 +23,20 @@ from service.queries.runs import load_run
 
 
 def load_resume_points(
-    session: Session, experiment: ExperimentRow, phase: str | None
+    session: Session, experiment: ExperimentRow, phase: str | None, *, unpassed: bool = False
 ) -> dict[str, ResumePoint]:
     """Return durable checkpoints by the phase that may start from them.
 
     That is the phase itself (going on where its attempts stopped) and the one after it (where its
     plan initialises it from another). Checkpoints are read whole to verify them, which takes long:
     do it outside a transaction that writes.
+
+    Args:
+        session: for reading.
+        experiment: whose they are.
+        phase: which is over, or is gone on with; None: none.
+        unpassed: whether the phase may go on from a run of it that went to its end and did not
+            pass, as it does where it has become longer.
     """
     found: dict[str, ResumePoint] = {}
     plan = resolved_of(experiment).parsed()
@@ -38,6 +46,9 @@ def load_resume_points(
         if wanted is None:
             continue
         point = _lineage_checkpoint(session, experiment, phase) if wanted.name == phase else None
+        if point is not None and not unpassed:
+            runs = runs_of(session, experiment.id, phase)
+            point = None if went_to_its_end_unpassed(point, runs) else point
         if point is None:
             point = load_weights(session, experiment, wanted.init_from)
         if point is not None:

@@ -21,7 +21,8 @@ from gonogo.contract.order import Order, ResumePoint, RunReason
 from gonogo.contract.outcome import OutcomeClass
 from gonogo.contract.rules import Rules
 from gonogo.judge.course.decide import Action, Attempt, build_attempt, decide
-from gonogo.judge.gate.conditions import open_for, settle
+from gonogo.judge.course.met import met_by
+from gonogo.judge.gate.conditions import open_for
 from gonogo.judge.gate.history import with_history
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
@@ -238,24 +239,23 @@ def _record(
     if action.about == run.id:
         run.verdict = decision.verdict
     made = [decision]
-    if assessment.attempt.outcome.klass is OutcomeClass.SUCCESS:
-        waiting = open_for(load_conditions(deed.session, experiment.id), run.phase)
-        settled = settle(waiting, assessment.facts, assessment.rules)
-        if settled:
-            conditions = [condition for condition, _ in settled]
-            made.append(
-                record_conditions(
-                    deed,
-                    experiment,
-                    conditions,
-                    phase=run.phase,
-                    run=run.id,
-                    criteria=[result for _, result in settled],
-                    rules=rules_of(conditions, assessment.rules),
-                    facts=facts_of(conditions, assessment.facts),
-                    reason="met: " + ", ".join(condition.id for condition in conditions),
-                )
+    waiting = open_for(load_conditions(deed.session, experiment.id), run.phase)
+    met = met_by(assessment.attempt, waiting, assessment.facts, assessment.rules)
+    if met:
+        conditions = [condition for condition, _ in met]
+        made.append(
+            record_conditions(
+                deed,
+                experiment,
+                conditions,
+                phase=run.phase,
+                run=run.id,
+                criteria=[result for _, result in met],
+                rules=rules_of(conditions, assessment.rules),
+                facts=facts_of(conditions, assessment.facts),
+                reason="met: " + ", ".join(condition.id for condition in conditions),
             )
+        )
     return made
 
 

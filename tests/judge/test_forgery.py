@@ -821,6 +821,26 @@ def test_lines_put_in_front_do_not_tell_what_a_rank_never_said(
     assert verdict_of(folder) == "INCONCLUSIVE"
 
 
+def test_no_other_boot_s_lines_stand_in_for_those_of_a_second_writer(tmp_path: Path) -> None:
+    """Both are lines besides those of the obeyed boot, and ticks tell only how many these are."""
+    order = order_of()
+    ranks = healthy_ranks(order)
+    lines = list(ranks[0].lines)
+    differ = [{**row, "mono": row["mono"] + 0.001} for row in lines[30:32]]
+    ranks[0].lines = [*lines[:32], *differ, *lines[32:]]
+    folder = tmp_path / "run"
+    save_run(folder, order, ranks, exit_of(ranks))
+    assert verdict_of(folder) == "NO_GO"
+    path = folder / "heartbeat_rank0.jsonl"
+    path.write_bytes(b"".join(map(wire_line, [*put_in_front(ranks[0], 5), *lines])))
+    rows = [wire_line(row.wire()) for row in replay_watch(folder)]
+    (folder / "findings.jsonl").write_bytes(b"".join(rows))
+    watch = facts_of(load_run(folder)).watch
+    assert watch is not None
+    assert "rank 0: lines of an earlier boot are not those watched" in watch.problems
+    assert verdict_of(folder) == "INCONCLUSIVE"
+
+
 def test_a_request_to_end_that_exit_json_names_cannot_be_removed(tmp_path: Path) -> None:
     ranks = healthy_ranks(order_of())
     save_run(tmp_path / "run", order_of(), ranks, exit_of(ranks, requests=[".HALT"]))

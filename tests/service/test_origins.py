@@ -12,6 +12,7 @@ from gonogo.contract.order import Order
 from tests.service.conftest import Plane
 from tests.service.fake_run import PREFLIGHT, save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats
+from tests.service.test_verbs import fail_halted
 
 NAMES = ["sanity", "synthetic", "smoke", "extended", "production"]
 
@@ -148,9 +149,17 @@ def test_a_phase_that_did_not_pass_at_its_end_is_begun_anew(plane: Plane, tmp_pa
     assert "resume" not in [step["command"].split()[1] for step in view["next"]]
     late = plane.call("POST", f"/experiments/{experiment}/resume", json={"reason": "more"})
     assert (late.status_code, late.json()["allowed"]) == (409, ["rerun", "override", "cancel"])
+    for asked in ("rerun", "halt"):  # a run that came to no host changes nothing of this
+        plane.call("POST", f"/experiments/{experiment}/{asked}", json={"reason": "again"})
+    plane.wait_state(experiment, "awaiting_decision")
+    plane.call("POST", f"/experiments/{experiment}/resume", json={"reason": "more"})
+    again = plane.next_order(worker)
+    assert (again.reason, again.resume_from) == ("resume", None)
+    worker.start(again)
     plane.call("POST", f"/experiments/{experiment}/cancel", json={"reason": "enough"})
+    fail_halted(worker, again, "cancelled")
     plane.wait_state(experiment, "finished")
-    said = refused(plane, f"{experiment}:synthetic")
+    said = refused(plane, f"{experiment}:synthetic@8")
     assert f"went to its last step in {experiment} and did not pass" in said
     plane.submit(origin=f"{experiment}:synthetic@0")
 

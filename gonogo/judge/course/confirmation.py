@@ -29,14 +29,20 @@ def confirmed_run(runs: Sequence[Attempt]) -> tuple[Attempt, list[Attempt]]:
     """Return the run that the phase is about, and the confirmations made of it since.
 
     A NO_GO is answered by a remedy alone: a run that a person starts after it, or that takes over
-    from its confirmation, is one more rerun of it, and makes nobody forget it.
+    from its confirmation, is one more rerun of it, and makes nobody forget it. So is one without
+    the patch that a person starts after a remedy which answered nothing.
     """
+    failed: int | None = None
     at = 0
     for index, row in enumerate(runs):
-        anew = row.reason is RunReason.REMEDY or runs[at].verdict is not Verdict.NO_GO
-        if anew and row.reason is not RunReason.CONFIRM:
+        if row.reason is RunReason.REMEDY:
             at = index
-    return runs[at], list(runs[at + 1 :])
+        elif row.reason is not RunReason.CONFIRM:
+            at = index if failed is None else failed
+        if index == at and row.verdict is Verdict.NO_GO:
+            failed = index
+    since = [row for row in runs[at + 1 :] if row.reason is not RunReason.REMEDY]
+    return runs[at], since
 
 
 def completion_of(confirmations: Iterable[Attempt]) -> Attempt | None:

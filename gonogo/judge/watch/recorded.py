@@ -238,7 +238,7 @@ class _Pass:
                     self._chain.say(f"rank {rank}: {gone} lines that the watcher had read are gone")
                 elif gone < 0:
                     self._chain.say(f"rank {rank}: {-gone} lines stand there that no watcher read")
-                elif seen.before is not None and seen.before != record.before():
+                elif seen.before != record.before():
                     self._chain.say(f"rank {rank}: lines of an earlier boot are not those watched")
             if sealed is None:
                 continue

@@ -366,6 +366,21 @@ def test_remedies_are_tried_while_the_plan_allows_and_then_no_more() -> None:
     assert after(sick, plan=plan_with(remedies=REMEDIES)).verdict == "NO_GO"
 
 
+@pytest.mark.parametrize("reason", AGAIN)
+def test_a_remedy_that_answered_nothing_makes_no_failure_forgotten(reason: str) -> None:
+    """A person runs the phase again without the patch: it failed once and passed once."""
+    plan = plan_with(remedies=REMEDIES, max_remedies=1)
+    sick = nan(diagnosis="fp16_overflow")
+    change = after(sick, plan=plan).change
+    unclear = attempt(verdict="INCONCLUSIVE", reason=RunReason.REMEDY, change=change)
+    assert after(sick, unclear, plan=plan).kind == "await_decision"
+    passed = attempt(reason=RunReason(reason), run="run_3")
+    action = after(sick, unclear, passed, plan=plan)
+    assert (action.verdict, action.about) == ("CONDITIONAL_GO", "run_1")
+    assert action.history is not None
+    assert [row.run for row in action.history.confirmations] == ["run_3"]
+
+
 LONG = ours(confirm=CONFIRM)
 
 

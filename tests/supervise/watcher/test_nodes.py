@@ -10,8 +10,15 @@ import pytest
 
 from gonogo.contract.tick import NodeState, ProcessState, RankProbe
 from gonogo.rundir import RunDir
+from gonogo.supervise import node_record
 from gonogo.supervise.durable import save_json
-from gonogo.supervise.node_record import alive_path, exit_path, gone_path, watch_path
+from gonogo.supervise.node_record import (
+    alive_path,
+    exit_path,
+    gone_path,
+    proof_of_loss,
+    watch_path,
+)
 from gonogo.supervise.watcher.nodes import AWAY_S, FIRST_S, SILENT_S, NodesProber
 from tests.supervise.runs import build_test_order
 
@@ -205,3 +212,19 @@ def test_watcher_that_starts_anew_reads_again_and_forgets_old_stacks(followers: 
     found = followers.prober(5.0).look(5.0, ending=False)
     assert [row.state for row in found.ranks] == [ProcessState.ALIVE, ProcessState.STOPPED]
     assert found.stacks == []
+
+
+def test_a_keeper_that_says_its_end_while_it_is_looked_at_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record comes after the first look, and it is gone by the second."""
+    save_json(gone_path(tmp_path, 1), {"by": "Slurm", "text": "job 7 is COMPLETED"})
+    assert proof_of_loss(tmp_path, 1) == "Slurm says: job 7 is COMPLETED"
+    read = node_record.load_json
+
+    def read_late(path: Path) -> Any:
+        save_json(exit_path(tmp_path, 1), {"node": 1})
+        return read(path)
+
+    monkeypatch.setattr(node_record, "load_json", read_late)
+    assert proof_of_loss(tmp_path, 1) is None

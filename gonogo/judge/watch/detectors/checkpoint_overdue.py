@@ -6,7 +6,8 @@ begins with the first step, or with the last one verified. It is overdue at `ove
 and `grace_s`. Where a cadence counts steps, the time is the one that those steps really took, so
 that evaluations and pauses between them are no delay. A checkpoint that does not hold is told at
 once; it ends nothing by itself, for an earlier one may. One that the trainer deleted before the
-watcher had read it may have held: nobody knows, so the time begins anew.
+watcher had read it may have held: nobody knows, so the time begins anew, and so does the count of
+steps.
 
 UNKNOWN without a watcher that looks at checkpoints (its ticks say so), and for a run whose cadence
 is never.
@@ -33,6 +34,9 @@ class Saved:
     """Watcher's clock of the first step, or of the last checkpoint that verified."""
     step: int = 0
     """Its step."""
+    counted: int = 0
+    """The step after which those of a cadence are counted: its own, or the one that ranks had ended
+    when a checkpoint was told as gone."""
     due_mono: float | None = None
     """Watcher's clock when the next one was due by its count of steps."""
     refused: tuple[str, ...] = ()
@@ -81,10 +85,16 @@ class CheckpointOverdue(Detector[Saved]):
             if seen.step is None or seen.step <= max(own.step, _first_step(self.run)):
                 return own, []  # one that was there before, looked at again by another watcher
             return replace(
-                own, since_mono=tick.mono, step=seen.step, due_mono=None, warned=False, halted=False
+                own,
+                since_mono=tick.mono,
+                step=seen.step,
+                counted=seen.step,
+                due_mono=None,
+                warned=False,
+                halted=False,
             ), []
         if seen.gone:
-            return replace(own, since_mono=tick.mono, due_mono=None, warned=False), []
+            return self._anew(own, tick, view), []
         if seen.path in own.refused:
             return own, []
         finding = found(
@@ -98,13 +108,21 @@ class CheckpointOverdue(Detector[Saved]):
         )
         return replace(own, refused=(*own.refused, seen.path), why=finding.text), [finding]
 
+    def _anew(self, own: Saved, tick: Tick, view: View) -> Saved:
+        """Return the state with time and steps counted from here; before a first step none runs."""
+        if own.since_mono is None:
+            return own
+        counted = max(own.counted, _completed(view))
+        return replace(own, since_mono=tick.mono, counted=counted, due_mono=None, warned=False)
+
     def _clocked(self, own: Saved, tick: Tick, view: View) -> Saved:
         """Return the state with its clocks begun, moved on over an absence, and due noted."""
         if own.since_mono is None:
             starts = [s.started_mono for s in view.streams.values() if s.started_mono is not None]
             if not starts:
                 return own
-            own = replace(own, since_mono=min(starts), step=max(own.step, _first_step(self.run)))
+            first = max(own.step, _first_step(self.run))
+            own = replace(own, since_mono=min(starts), step=first, counted=first)
         if view.is_late(tick):
             own = replace(
                 own,
@@ -113,7 +131,7 @@ class CheckpointOverdue(Detector[Saved]):
             )
         every_steps = self.run.order.checkpoint.every_steps
         if own.due_mono is None and every_steps is not None:
-            due = _completed(view) >= own.step + every_steps
+            due = _completed(view) >= own.counted + every_steps
             return replace(own, due_mono=tick.mono) if due else own
         return own
 

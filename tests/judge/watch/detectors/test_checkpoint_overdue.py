@@ -128,6 +128,16 @@ def test_what_is_deleted_before_it_is_read_is_unknown_and_halts_nothing() -> Non
     ], "once none is claimed any more the time runs on"
 
 
+@pytest.mark.parametrize("steps", [0, 20], ids=["before the first step", "in mid-run"])
+def test_the_steps_of_a_cadence_begin_anew_with_one_that_is_gone(steps: int) -> None:
+    """What is due is due by the time that steps take, not by how soon it was told as gone."""
+    world = world_with(BY_STEPS, resume_step=40).steps(steps, step_s=100.0)
+    train(world.pause(None, 20.0), 10.0 * bool(steps))
+    tell(world, checkpoints=[{**checkpoint(40 + steps), "verified": False, "gone": True}])
+    world.pause(None, 20.0).steps(25, step_s=100.0)
+    assert overdue(watch(world, interval_s=5.0)) == []
+
+
 def test_a_truncated_checkpoint_is_told_without_a_cadence_too() -> None:
     world = train(world_with({}), 20)
     tell(world, checkpoints=[checkpoint(2, text="torn")])

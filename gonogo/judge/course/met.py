@@ -1,0 +1,33 @@
+"""Which open conditions does an ended run meet?
+
+Only a run of the phase itself brings evidence for one: a rerun that ends before its phase does, or
+trains on other data, answers whether a failure comes again, and what it says of a gate is nothing.
+"""
+
+from collections.abc import Iterable
+
+from gonogo.contract.decision import Condition, CriterionResult
+from gonogo.contract.facts import Facts
+from gonogo.contract.outcome import OutcomeClass
+from gonogo.contract.rules import Rules
+from gonogo.judge.course.action import Attempt
+from gonogo.judge.gate.conditions import settle
+from gonogo.judge.gate.history import is_isolating
+from gonogo.judge.gate.rules import OpenCondition
+
+
+def met_by(
+    run: Attempt, waiting: Iterable[OpenCondition], facts: Facts, rules: Rules
+) -> list[tuple[Condition, CriterionResult]]:
+    """Return the conditions that a run met, each with what its criterion said.
+
+    Args:
+        run: which has ended.
+        waiting: open conditions whose evidence comes from its phase.
+        facts: of the run.
+        rules: the run's rules.
+    """
+    completed = run.outcome.klass is OutcomeClass.SUCCESS
+    if not completed or run.until is not None or is_isolating(run.change):
+        return []
+    return settle(waiting, facts, rules)

@@ -1,0 +1,33 @@
+"""Which open conditions does an ended run meet?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gonogo.contract.order import RunReason
+from gonogo.judge.course.confirmation import SYNTHETIC
+from gonogo.judge.course.met import met_by
+from tests.judge.course.test_decide import attempt
+from tests.judge.gate.test_conditions import judged_by, passing
+
+CONFIRM: dict[str, Any] = {"reason": RunReason.CONFIRM}
+
+
+@pytest.mark.parametrize(
+    ("fields", "met"),
+    [
+        ({}, 1),
+        (CONFIRM, 1),
+        ({**CONFIRM, "change": {"env": {"NSA_TB_DISABLE": "1"}}}, 1),
+        ({**CONFIRM, "change": SYNTHETIC}, 0),
+        ({**CONFIRM, "until": 80}, 0),
+        ({"code": "halted", "verdict": "INCONCLUSIVE"}, 0),
+    ],
+    ids=["whole", "went on", "variant", "other data", "only answers", "halted"],
+)
+def test_only_a_run_of_the_phase_itself_meets_a_condition(fields: dict[str, Any], met: int) -> None:
+    waiting = passing()
+    rules, facts = judged_by("extended", waiting=waiting)
+    assert len(met_by(attempt(**fields), waiting, facts, rules)) == met
