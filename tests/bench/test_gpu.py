@@ -211,8 +211,8 @@ def test_a_wrong_backend_is_found_and_fails_the_command(
 
     right = trial.BACKENDS["torch"]
 
-    def slightly_wrong(*tensors: Any, **options: Any) -> Any:
-        out, ids = right(*tensors, **options)
+    def slightly_wrong(tensors: Any, **options: Any) -> Any:
+        out, ids = right(tensors, **options)
         return out * 1.02, ids
 
     monkeypatch.setitem(trial.BACKENDS, "torch", slightly_wrong)

@@ -24,7 +24,7 @@ def environ(tmp_path: Path, **more: str) -> dict[str, str]:
         ("GONOGO_WORKER_LABELS", "gpu=,a=b"),
         ("GONOGO_WORKER_ON_STOP", "explode"),
         ("GONOGO_LOG", "loud"),
-        ("GONOGO_ENGINE", "jobset"),
+        ("GONOGO_ENGINE", "ray"),
         ("GONOGO_WORKER_LABLES", "a=b"),
     ],
 )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import Cause, CriterionOutcome, CriterionResult, Verdict
 from gonogo.contract.finding import Finding, Severity
-from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
+from gonogo.contract.outcome import Detector, Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.records import RankExit
 from gonogo.judge.evidence.rounds import by_relevance, stack_rank
 from gonogo.last_words import is_rule, own_lines
@@ -82,7 +82,7 @@ def describe_cause(
         log=log,
         line=line,
         unknown=unknown,
-        look=list(_places(findings, criteria, rank, log))[:MOST_PLACES] if unknown else [],
+        look=_most(list(_places(findings, criteria, rank, log))) if unknown else [],
     )
 
 
@@ -167,6 +167,11 @@ def printable(line: str) -> str:
     return plain if len(plain) <= MOST_CHARS else f"{plain[: MOST_CHARS - 1]}…"
 
 
+def _most(places: list[str]) -> list[str]:
+    """Return so many that one reads; the launcher's log, which stands last, is one of them."""
+    return places if len(places) <= MOST_PLACES else [*places[: MOST_PLACES - 1], places[-1]]
+
+
 def _places(
     findings: Sequence[Finding],
     criteria: Sequence[CriterionResult],
@@ -175,11 +180,12 @@ def _places(
 ) -> Iterator[str]:
     """Yield where to look: what halted and its files, the log, what else was found, the gate.
 
-    A rank that left no stack has ended by itself: its log says more than the stacks of others.
+    Of a rank that has ended by itself the log says more than any stack.
     """
     halt = _halt(findings)
     files = by_relevance(halt.evidence, rank) if halt is not None else []
-    stood = any(stack_rank(path) == rank for path in files)
+    died = halt is not None and halt.detector == Detector.PROCESS_DEATH
+    stood = not died and any(stack_rank(path) == rank for path in files)
     if halt is not None:
         yield f"finding {halt.detector}{_where(halt)}: {printable(halt.text)}"
     if log is not None and not stood:

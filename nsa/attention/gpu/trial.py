@@ -247,7 +247,7 @@ def forward_backward(
 
     def step() -> object:
         with torch.set_grad_enabled(backward):
-            out, _ = BACKENDS[backend](*leaves, **options)
+            out, _ = BACKENDS[backend](Tensors(*leaves), **options)
         return torch.autograd.grad(out, leaves, grad) if backward else out
 
     return step

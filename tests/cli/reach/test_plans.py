@@ -156,6 +156,7 @@ def test_a_numeric_toggle_and_an_exponent_mean_what_they_look_like(gonogo: Any, 
         "phases.smoke.env.NSA_DDP_BUCKET_MB=050",
         "--set",
         "phases.smoke.env.NSA_DISABLE_CSV_LOGS=null",
+        "--json",
     )
     assert said.code == 0, said.err
     dry = said.json()

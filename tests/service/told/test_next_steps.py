@@ -151,8 +151,10 @@ def test_what_goes_on_is_submitted_with_the_plan_that_failed(
 ) -> None:
     """`submit demo --from` of an experiment that had `--set` would be refused, or be another."""
     resolved = resolve_plan(bundled_plan("demo"), sets).wire()
-    experiment = ExperimentRow(id=EXPERIMENT, plan=name, state="finished", resolved=resolved)
-    phases = [PhaseRow(name="smoke", state="failed", steps=1)]
+    experiment = ExperimentRow(
+        id=EXPERIMENT, plan=name, state=ExperimentState.FINISHED, resolved=resolved
+    )
+    phases = [PhaseRow(name="smoke", state=PhaseState.FAILED, steps=1)]
     found = next_steps(place_of(experiment, phases, [], (), None, None))
     assert [row.command for row in found if "--from" in row.command] == [
         f"gonogo submit {word} --from {EXPERIMENT}:smoke"

@@ -99,7 +99,7 @@ def test_a_long_backlog_is_sent_in_pieces_and_goes_on_where_it_stood(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lines = write_beats(run_dir, 0, range(3000))
-    monkeypatch.setattr("worker.shipping.shipper.MAX_BATCH_BYTES", MAX_LINE_BYTES)
+    monkeypatch.setattr("worker.shipping.growing.MAX_BATCH_BYTES", MAX_LINE_BYTES)
     tries = 0
     while not new_shipper().finish(completed(), within_s=0.0):
         had = len(arrived(plane).lines.get("0", []))
