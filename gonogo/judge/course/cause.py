@@ -34,6 +34,9 @@ _FATAL = "Fatal Python error: "
 """How a dying interpreter begins to show its threads: what it says after that is no word of why."""
 _WHAT = "what(): "
 """How C++ tells the exception that nobody caught, just before."""
+_NO_REASON = "terminate called without an active exception"
+"""How C++ ends a process whose threads still run when its interpreter leaves: what was said before
+is why it left."""
 _DUMPED = re.compile(r"Extension modules: |(?:Current t|T)hread 0x|<no Python frame>")
 
 SYMPTOMS = frozenset(
@@ -149,8 +152,11 @@ def _undumped(lines: list[str]) -> list[str]:
     fatal = [at for at, line in enumerate(lines) if line.startswith(_FATAL)]
     if not fatal:
         return [line for line in lines if not _DUMPED.match(line)] or lines
-    told = fatal[-1] and lines[fatal[-1] - 1].startswith(_WHAT)
-    return lines[: fatal[-1] + (0 if told else 1)]
+    end = fatal[-1]
+    if end > 1 and lines[end - 1] == _NO_REASON:
+        return lines[: end - 1]
+    told = end and lines[end - 1].startswith(_WHAT)
+    return lines[: end + (0 if told else 1)]
 
 
 def _telling(line: str) -> str:

@@ -104,6 +104,15 @@ LOGS = [
         "Fatal Python error: Segmentation fault",
     ),
     (
+        "[rank1]: ValueError: no\nterminate called without an active exception\n"
+        "Fatal Python error: Aborted\n\nThread 0x7f:\n  <no Python frame>\n",
+        "ValueError: no",
+    ),
+    (
+        "terminate called without an active exception\nFatal Python error: Aborted\n",
+        "Fatal Python error: Aborted",
+    ),
+    (
         '  File "x.py", line 1 in f\n  <no Python frame>\n\nExtension modules: a.b (total: 1)\n',
         'File "x.py", line 1 in f',
     ),
