@@ -7,8 +7,9 @@ import typer
 
 from gonogo.cli.output import err, out, print_json
 from gonogo.cli.screen.group import Commands
-from gonogo.kubernetes.cluster import Cluster, write_yaml
+from gonogo.kubernetes.cluster import Cluster
 from gonogo.kubernetes.manifests import build_manifests
+from gonogo.kubernetes.objects import write_yaml
 
 _DEFAULT = Cluster()
 

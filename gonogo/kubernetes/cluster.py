@@ -1,11 +1,8 @@
 """What differs from cluster to cluster? The settings of `gonogo render k8s`, and the names."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
-
-import yaml
 
 from gonogo.contract.errors import Rejected
 
@@ -73,41 +70,6 @@ class Cluster:
     def for_template(self) -> Self:
         """Return the same of no particular run."""
         return replace(self, run=None)
-
-
-def build_claim(
-    cluster: Cluster,
-    name: str,
-    component: str,
-    size: str,
-    access: str,
-    storage_class: str | None,
-) -> Object:
-    """Return a claim of a volume; without a storage class the cluster's default."""
-    spec: Object = {"accessModes": [access], "resources": {"requests": {"storage": size}}}
-    if storage_class is not None:
-        spec["storageClassName"] = storage_class
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": cluster.meta(name, component),
-        "spec": spec,
-    }
-
-
-class _Plain(yaml.SafeDumper):
-    """Writes every object out: an alias would surprise who reads a manifest."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        """Say that nothing is written as a reference to what stood before."""
-        return True
-
-
-def write_yaml(objects: Sequence[Object]) -> str:
-    """Return objects as a stream of YAML documents."""
-    return yaml.dump_all(
-        objects, Dumper=_Plain, sort_keys=False, explicit_start=True, width=100, allow_unicode=True
-    )
 
 
 def selected(component: str) -> dict[str, str]:

@@ -14,9 +14,9 @@ from gonogo.kubernetes.cluster import (
     SECRETS_AT,
     Cluster,
     Object,
-    build_claim,
     selected,
 )
+from gonogo.kubernetes.objects import build_claim, build_deployment
 from gonogo.kubernetes.pods import (
     CONTAINER_SECURITY,
     POD_SECURITY,
@@ -115,17 +115,7 @@ def _deployment(cluster: Cluster) -> Object:
             empty_volume("tmp", "2Gi"),
         ],
     }
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": cluster.meta(NAME, COMPONENT),
-        "spec": {
-            "replicas": 1,
-            "strategy": {"type": "Recreate"},
-            "selector": {"matchLabels": selected(COMPONENT)},
-            "template": {"metadata": {"labels": selected(COMPONENT)}, "spec": pod},
-        },
-    }
+    return build_deployment(cluster, NAME, COMPONENT, pod)
 
 
 def _probe(path: str, *, every_s: int, failures: int) -> Object:

@@ -16,10 +16,8 @@ from gonogo.kubernetes.cluster import (
     WORKER_HOME_CLAIM,
     Cluster,
     Object,
-    build_claim,
-    selected,
-    write_yaml,
 )
+from gonogo.kubernetes.objects import build_claim, build_deployment, write_yaml
 from gonogo.kubernetes.pods import (
     CONTAINER_SECURITY,
     POD_SECURITY,
@@ -136,14 +134,4 @@ def _deployment(cluster: Cluster) -> Object:
             empty_volume("tmp", "2Gi"),
         ],
     }
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": cluster.meta(_NAME, COMPONENT),
-        "spec": {
-            "replicas": 1,
-            "strategy": {"type": "Recreate"},
-            "selector": {"matchLabels": selected(COMPONENT)},
-            "template": {"metadata": {"labels": selected(COMPONENT)}, "spec": pod},
-        },
-    }
+    return build_deployment(cluster, _NAME, COMPONENT, pod)

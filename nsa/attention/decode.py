@@ -21,7 +21,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from nsa.attention import selection_rule
 from nsa.attention.cache import NsaCache, Sizes
-from nsa.attention.compressed import compressed_logits
+from nsa.attention.compressed import block_scores, compressed_logits
 from nsa.attention.operation import nsa_attention
 from nsa.attention.ranges import positions_in, ranges_v1, ranges_v2
 from nsa.attention.selection_rule import SelectionRule
@@ -38,37 +38,14 @@ def _forced(rule: SelectionRule, device: torch.device) -> Tensor:
     return torch.tensor([*range(rule.first), *range(-rule.recent, 0)], device=device)
 
 
-@functools.cache
-def _overlaps(l: int, d: int, l_sel: int, dtype: torch.dtype, device: torch.device) -> Tensor:  # noqa: E741
-    """How much of each compression block from d - l on lies in a selection block, in units of d."""
-    counts = [
-        sum(0 <= m - offset < l // d for m in range(l_sel // d))
-        for offset in range(1 - l // d, l_sel // d)
-    ]
-    return torch.tensor(counts, dtype=dtype, device=device)
-
-
-def _scores(p_NRC: Tensor, blocks: int, sizes: Sizes) -> Tensor:
-    """`block_scores` of one query, [N, J], in fewer operations.
-
-    Running sums add up in one order for every block, which `sum` does not promise.
-    """
-    l, d, l_sel = sizes.l, sizes.d, sizes.l_sel  # noqa: E741
-    of_all_heads = p_NRC.cumsum(1)[:, -1]
-    before = l // d - 1
-    padded = pad(of_all_heads, (before, blocks * (l_sel // d) - of_all_heads.shape[-1]))
-    overlaps = _overlaps(l, d, l_sel, p_NRC.dtype, p_NRC.device)
-    parts = padded.unfold(-1, len(overlaps), l_sel // d) * overlaps
-    return parts.cumsum(-1)[..., -1]
-
-
 def _select(p_NRC: Tensor, blocks: int, sizes: Sizes) -> Tensor:
     """Ids [N, n_sel] of queries in the last of so many blocks, ascending, -1 padded at the end."""
     if sizes.n_sel >= blocks:
         every = torch.arange(blocks, device=p_NRC.device).expand(len(p_NRC), blocks)
         return pad(every, (0, sizes.n_sel - blocks), value=-1)
     forced = _forced(selection_rule.RULE, p_NRC.device)
-    rank = _scores(p_NRC, blocks, sizes).index_fill(1, forced, torch.inf)
+    scores_NTJ = block_scores(p_NRC[:, None], blocks, sizes.l, sizes.d, sizes.l_sel)
+    rank = scores_NTJ[:, 0].index_fill_(1, forced, torch.inf)
     order = rank.sort(dim=-1, descending=True, stable=True).indices
     return order[:, : sizes.n_sel].sort(dim=-1).values
 

@@ -1,11 +1,12 @@
 """Which queued runs fit what a worker offers, and which wait for another host?"""
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import ColumnElement, or_, select, tuple_
+from sqlalchemy import ColumnElement, Select, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import ClaimRequest
@@ -25,6 +26,8 @@ from service.experiments.course import gpus_of, resolved_of
 from service.experiments.lifecycle import Deed
 from service.experiments.takers import SILENT_S
 from service.queries.experiments import runs_of
+
+_log = logging.getLogger(__name__)
 
 UNREADABLE = (GonogoError, ValueError, KeyError, TypeError)
 """What making an order of a frozen plan may fail with (a ValidationError is a ValueError)."""
@@ -99,9 +102,12 @@ def fitting(
     after: tuple[float, str] | None = None
     while True:
         page = query if after is None else query.where(tuple_(RunRow.created_at, RunRow.id) > after)
-        rows = deed.session.execute(page).all()
-        for run, experiment in rows:
-            after = (run.created_at, run.id)
+        rows = _read(deed.session, page)
+        for place, row in rows:
+            after = place
+            if row is None:
+                continue
+            run, experiment = row
             try:
                 plan, change = resolved_of(experiment).parsed(), recorded_patch(run.change)
                 fits = offer.fits(plan, change)
@@ -116,6 +122,35 @@ def fitting(
                 yield run.id
         if len(rows) < _PAGE:
             return
+
+
+_Place = tuple[float, str]
+_Row = tuple[RunRow, ExperimentRow]
+
+
+def _read(
+    session: Session, page: Select[RunRow, ExperimentRow]
+) -> list[tuple[_Place, _Row | None]]:
+    """Return a page's runs, each with its place in their order; None: one that cannot be read.
+
+    A run that a later release wrote is left for one that can read it, and stops nobody else's.
+    """
+    try:
+        return [((run.created_at, run.id), (run, row)) for run, row in session.execute(page)]
+    except UNREADABLE:
+        pass  # one of them: which?
+    found: list[tuple[_Place, _Row | None]] = []
+    places = page.with_only_columns(RunRow.created_at, RunRow.id, maintain_column_froms=True)
+    for created_at, run in session.execute(places).all():
+        one = page.where(RunRow.id == run)
+        try:
+            read, experiment = session.execute(one).one()
+            row: _Row | None = (read, experiment)
+        except UNREADABLE as error:
+            _log.error("%s cannot be read here: %r", run, error, extra={"action": "run_unreadable"})
+            row = None
+        found.append(((created_at, run), row))
+    return found
 
 
 def _suits(session: Session, offer: Offer) -> Iterator[ColumnElement[bool]]:

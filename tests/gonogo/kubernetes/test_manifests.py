@@ -14,9 +14,10 @@ import pytest
 import yaml
 
 from gonogo.contract.errors import Rejected
-from gonogo.kubernetes.cluster import SECRETS_AT, Cluster, write_yaml
+from gonogo.kubernetes.cluster import SECRETS_AT, Cluster
 from gonogo.kubernetes.manifests import build_manifests
 from gonogo.kubernetes.monitoring import load_rules
+from gonogo.kubernetes.objects import write_yaml
 from gonogo.settings import TABLE
 from tests.conftest import demand
 from tests.supervise.orders import make_order

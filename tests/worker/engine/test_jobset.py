@@ -18,7 +18,8 @@ import pytest
 import yaml
 
 from gonogo.contract.errors import Rejected, Unavailable
-from gonogo.kubernetes.cluster import Cluster, write_yaml
+from gonogo.kubernetes.cluster import Cluster
+from gonogo.kubernetes.objects import write_yaml
 from gonogo.kubernetes.run import build_run
 from tests.supervise.orders import make_order
 from worker.engine.choice import build_engine
