@@ -26,6 +26,7 @@ from gonogo.supervise.keeper.nodes import Nodes
 from gonogo.supervise.keeper.oom import OutOfMemory
 from gonogo.supervise.keeper.part import save_refusal
 from gonogo.supervise.keeper.sampling import (
+    ALIVE_NAME,
     Sampling,
     build_drain_command,
     build_sampler_command,
@@ -94,8 +95,8 @@ class Keeper:
         self._watching = Watching(self._start_watcher, silent_s) if place.leads else None
         self._following = None if place.is_whole else Watching(self._start_follower, silent_s)
         self._grace_s = float((order.get("halt") or {}).get("grace_s") or 0.0)
-        sampled = place.leads and is_wanted(order, locks, environ)
-        self._sampling = Sampling(run_dir, self._start_sampler if sampled else None)
+        start = self._start_sampler if is_wanted(order, locks, environ) else None
+        self._sampling = Sampling(run_dir, start, place.own(ALIVE_NAME))
         self._statuses: dict[int, Ended] = {}
         self._stops: list[int] = []
         """The signals that told this keeper to stop, in their order."""
@@ -259,7 +260,7 @@ class Keeper:
             self._save_state()
 
     def _start_sampler(self) -> Child:
-        command = build_sampler_command(self._dir, self._locks)
+        command = build_sampler_command(self._dir, self._locks, self._place.node)
         return self._start_own(command, self._place.own("sampler.log"))
 
     def _start_own(self, command: Sequence[str], log: str, pass_fds: Sequence[int] = ()) -> Child:
