@@ -56,8 +56,11 @@ def main(argv: list[str]) -> int:
     if os.getppid() == 1:
         return 1  # the agent was gone before the line above
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
-    child = _start(asked.program, asked.dir / f"rank{rank}.log")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
+    # Who starts us blocks SIGTERM where a scheduler sends it to all. What speaks to us leaves when
+    # it is asked to; another's program may know of that signal alone.
+    shielded = signal.SIGTERM in before and not order.get("command")
+    child = _start(asked.program, asked.dir / f"rank{rank}.log", shielded=shielded)
     stat = load_stat(child.pid)
     ref = ProcessRef(pid=child.pid, start_ticks=stat.start_ticks if stat else 0)
 
@@ -82,7 +85,7 @@ def main(argv: list[str]) -> int:
     return status
 
 
-def _start(program: list[str], log: Path) -> subprocess.Popen[bytes]:
+def _start(program: list[str], log: Path, *, shielded: bool) -> subprocess.Popen[bytes]:
     """Start the program; called from the main thread, whose end would end the program."""
     parent = os.getpid()
 
@@ -92,7 +95,8 @@ def _start(program: list[str], log: Path) -> subprocess.Popen[bytes]:
             os._exit(1)
         be_killed_first()
         allow_tracing()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # whoever started us may ignore it
+        term = signal.SIG_IGN if shielded else signal.SIG_DFL
+        signal.signal(signal.SIGTERM, term)  # whoever started us may ignore it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED)
 
     with log.open("ab") as stream:
