@@ -35,10 +35,12 @@ MAX_RECORD_BYTES = 2**20
 """Of one small record; a larger one stays on the host and is not judged."""
 
 STREAMS = ("watch.jsonl", "devices.jsonl", "findings.jsonl")
-"""Growing files besides the ranks' heartbeats."""
+"""Growing files of every run besides the ranks' heartbeats."""
+STREAM_NAME = r"^(watch|devices|findings|watch_node\d{1,4})\.jsonl$"
+"""Those, and of a run on several nodes what each one's follower told."""
 
 RECORD_PATH = (
-    r"^(order\.json|exit\.json|exit_rank\d{1,4}\.json|preflight/preflight\.json"
+    r"^(order\.json|exit\.json|exit_(?:rank|node)\d{1,4}\.json|preflight/preflight\.json"
     r"|model\.json|env\.json|\.HALT|\.kill)$"
 )
 """Small records of a run directory that judging needs byte by byte."""
@@ -121,7 +123,7 @@ class RankTelemetry(Submitted):
 class StreamTelemetry(Submitted):
     """A stretch of complete lines of another growing file, as the bytes that they are."""
 
-    name: Annotated[str, Field(pattern=r"^(watch|devices|findings)\.jsonl$")]
+    name: Annotated[str, Field(pattern=STREAM_NAME)]
     start: Count
     content_b64: Annotated[str, Field(max_length=3 * MAX_STREAM_BYTES)]
 

@@ -92,7 +92,12 @@ def judge_directory(
     entry = judged(judgement, rules, facts, actor=ACTOR, cause=cause)
     more = {
         "findings": [finding.wire() for finding in findings],
-        "not_observed": [*facts.not_observed, *_unread(record), *_gone(path)],
+        "not_observed": [
+            *facts.not_observed,
+            *_not_compared(order),
+            *_unread(record),
+            *_gone(path),
+        ],
     }
     return dict(append(entry, place, key, more=more).document)
 
@@ -135,6 +140,15 @@ def _recorded_order(run_dir: RunDir) -> Order | None:
         return load_order(run_dir)
     except Corrupt as error:
         raise Rejected(f"order.json: {str(error).removeprefix('order.json: ')}") from error
+
+
+def _not_compared(order: Order | None) -> Iterator[str]:
+    """Yield what an order leaves open of what must run, where no digest stands for all of it."""
+    if order is None or order.identity.config_digest is not None:
+        return
+    said = order.identity.model_dump(exclude_none=True)
+    named = ", ".join(said) or "nothing"
+    yield f"identity: the order names {named}; what else ran was compared with nothing"
 
 
 def _unread(record: RunRecord) -> Iterator[str]:

@@ -11,6 +11,7 @@ import pytest
 
 from gonogo.contract.errors import NotFound, Rejected
 from gonogo.contract.facts import History
+from gonogo.contract.heartbeat import Identity
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.order import RunReason
 from gonogo.judge.directory import judge_directory
@@ -261,3 +262,27 @@ def test_no_history_makes_a_phase_of_a_rerun_that_ends_before_it(tmp_path: Path)
     forged = append(judged(verdict, rules, facts), place, None)
     found = replay_decision(forged, Surroundings(run_dir=folder))
     assert (found.equal, found.path) == (False, "facts.history.rerun")
+
+
+@pytest.mark.parametrize(
+    ("identity", "verdict", "named"),
+    [
+        (None, "GO", []),
+        ({}, "INCONCLUSIVE", ["nothing"]),
+        ({"world_size": 2, "params": 100_000}, "GO", ["params, world_size"]),
+    ],
+    ids=["all", "none", "some"],
+)
+def test_what_an_order_by_hand_leaves_open_is_said(
+    identity: dict[str, Any] | None, verdict: str, named: list[str], tmp_path: Path
+) -> None:
+    order = make_runs.order_of()
+    if identity is not None:
+        order = order.model_copy(update={"identity": Identity.model_validate(identity)})
+    ranks = make_runs.healthy_ranks(order)
+    make_runs.save_run(tmp_path / "run", order, ranks, make_runs.exit_of(ranks))
+    found = judge_directory(tmp_path / "run")
+    said = [row for row in found["not_observed"] if row.startswith("identity: ")]
+    end = "what else ran was compared with nothing"
+    assert said == [f"identity: the order names {row}; {end}" for row in named]
+    assert found["verdict"] == verdict

@@ -95,7 +95,7 @@ def test_program_dies_with_a_killed_wrapper(tmp_path: Path) -> None:
     wrapper.kill()
     wrapper.wait()
     assert program is not None
-    wait_until(lambda: not program.is_alive(), "the program's end", limit_s=2.0)
+    wait_until(lambda: not program.is_alive(), "the program's end", limit_s=20.0)
     assert not (tmp_path / "exit_rank1.json").exists()
 
 

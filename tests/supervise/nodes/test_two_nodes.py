@@ -32,6 +32,9 @@ def test_healthy_run_completes_on_both_nodes_and_leaves_nothing_behind(
     record = run.wait_for_all()
     assert (record.reason, record.ended_by) == (OutcomeCode.COMPLETED, Actor.TRAINER)
     assert (record.code, record.unheard) == (0, [])
+    assert record.nodes is not None
+    assert set(record.nodes) == {"0", "1"}
+    assert all(row.watch.bytes for row in record.nodes.values())
     assert run.findings() == []
     assert [list(run.part(node).ranks) for node in range(2)] == [["0"], ["1"]]
     assert set(run.node_states()) == {(0, NodeState.HEARD), (1, NodeState.HEARD)}
