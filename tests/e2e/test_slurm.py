@@ -114,20 +114,41 @@ def test_the_whole_demo_is_go_on_two_nodes_by_the_rules_of_one_host(slurm: Slurm
     assert here.verdict is there.verdict
 
 
-def test_a_rank_that_hangs_on_the_other_node_is_no_go_and_nothing_is_left(
-    lab: Lab, slurm: Slurm
-) -> None:
-    fault = "hang:rank=1,step=12,section=backward"
-    experiment = lab.submit(one_phase_plan(), fault=fault, **ON_TWO)
+def halt_of(lab: Lab, slurm: Slurm, spec: str) -> tuple[dict[str, Any], OutcomeCode]:
+    """Return what ended a run with a fault, and as what; nothing of it is left on any node."""
+    experiment = lab.submit(one_phase_plan(), fault=spec, **ON_TWO)
     assert lab.wait_for_end(experiment).verdict is Verdict.NO_GO
     run = lab.run_of(experiment)
     assert run is not None
     assert run.outcome is not None
-    assert run.outcome.code is OutcomeCode.STALLED
     halts = [row for row in findings_of(lab, run.id) if row["severity"] == "halt"]
-    assert (halts[0]["rank"], "on node 1" in halts[0]["text"]) == (1, True)
-    lab.wait(lambda: not processes_of(run.id), 30)
-    lab.wait(lambda: not slurm.ask("squeue", "--noheader").strip(), 60)
+    lab.wait(lambda: not processes_of(run.id), 60)
+    lab.wait(lambda: not slurm.ask("squeue", "--noheader").strip(), 120)
+    return halts[0], run.outcome.code
+
+
+@pytest.mark.parametrize("rank", [0, 1], ids=["on the first node", "on the second node"])
+@pytest.mark.parametrize(
+    ("spec", "detectors", "code"),
+    [
+        ("hang:step=12,section=backward", {"stall"}, OutcomeCode.STALLED),
+        ("hang:step=12,section=data", {"section_deadline", "stall"}, OutcomeCode.STALLED),
+        ("freeze:step=9", {"alive_lost", "stall"}, OutcomeCode.STALLED),
+        ("crash:step=8", {"process_death"}, OutcomeCode.NONZERO_EXIT),
+    ],
+    ids=["hang", "loader", "freeze", "crash"],
+)
+def test_a_fault_on_either_node_is_no_go_and_names_rank_and_node(
+    lab: Lab, slurm: Slurm, spec: str, detectors: set[str], code: OutcomeCode, rank: int
+) -> None:
+    finding, ended = halt_of(lab, slurm, f"{spec},rank={rank}")
+    assert (finding["detector"] in detectors, finding["rank"], ended) == (True, rank, code), finding
+    assert f"on node {rank}" in finding["text"]
+
+
+def test_a_loss_that_is_nan_on_two_nodes_is_no_go(lab: Lab, slurm: Slurm) -> None:
+    finding, ended = halt_of(lab, slurm, "nan:step=15")
+    assert (finding["detector"], ended) == ("non_finite", OutcomeCode.NON_FINITE)
 
 
 def test_a_run_that_waits_for_slurm_is_cancelled_and_a_partition_that_is_not_there_is_told(
@@ -185,31 +206,38 @@ def job_of(slurm: Slurm) -> str:
 def test_time_limit_and_scancel_from_outside_are_preemptions_that_the_next_attempt_goes_on_from(
     lab: Lab, slurm: Slurm
 ) -> None:
-    experiment = lab.submit(one_phase_plan(steps=120), **ON_TWO)
-    first = lab.wait_for_step(experiment, 10)
+    experiment = lab.submit(one_phase_plan(steps=4000), **ON_TWO)
+    first = lab.wait_for_step(experiment, 3)
     slurm.ask("scontrol", "update", f"JobId={job_of(slurm)}", "TimeLimit=1")
     second = next_attempt(lab, experiment, first)
-    lab.wait(lambda: last_step(RunDir(Path(lab.client.run(second).dir or "")), 0) > 40)
+    begun = second.resume_from.step if second.resume_from is not None else 0
+    lab.wait_for_step(experiment, begun + 2)
     slurm.ask("scancel", job_of(slurm))
-    third = next_attempt(lab, experiment, lab.client.run(second))
-    assert lab.wait_for_end(experiment).verdict is Verdict.GO
-    attempts = [lab.client.run(row) for row in (first.id, second, third)]
+    third = next_attempt(lab, experiment, second)
+    lab.client.post(f"/experiments/{experiment}/cancel", {"reason": "seen enough"})
+    lab.wait_for_end(experiment)
+    attempts = [lab.client.run(row.id) for row in (first, second)]
     codes = [row.outcome.code for row in attempts if row.outcome is not None]
-    assert codes == [OutcomeCode.PREEMPTED, OutcomeCode.PREEMPTED, OutcomeCode.COMPLETED]
-    starts = [row.resume_from.step if row.resume_from is not None else 0 for row in attempts]
-    assert 10 <= starts[1] < starts[2], "each went on from the checkpoint that the last one left"
-    lab.wait(lambda: not slurm.ask("squeue", "--noheader").strip(), 60)
+    assert codes == [OutcomeCode.PREEMPTED, OutcomeCode.PREEMPTED]
+    goes_on = third.resume_from.step if third.resume_from is not None else 0
+    assert 3 <= begun < goes_on, "each went on from the checkpoint that the last one left"
+    for row in attempts:
+        exits = load_record(RunDir(Path(row.dir or "")).exit, ExitRecord)
+        assert exits is not None
+        assert {rank.code for rank in exits.ranks.values()} == {3}, "no rank died of a signal"
+    lab.wait(lambda: not slurm.ask("squeue", "--noheader").strip(), 120)
 
 
-def next_attempt(lab: Lab, experiment: str, run: RunView) -> str:
+def next_attempt(lab: Lab, experiment: str, run: RunView) -> RunView:
     """Return the attempt after a run, once it has a directory."""
 
-    def begun() -> str | None:
+    def begun() -> RunView | None:
         found = lab.run_of(experiment)
         there = found is not None and found.id != run.id and found.dir is not None
-        return found.id if found is not None and there else None
+        return found if there else None
 
-    return str(lab.wait(begun))
+    found: RunView = lab.wait(begun)
+    return found
 
 
 @pytest.mark.parametrize(
