@@ -59,6 +59,8 @@ class Keeper:
         place: which part of the order is kept here.
         home: where a GPU is quarantined that is not free after the end; None: nobody looks.
         meet_s: how long to wait for the other nodes.
+        shield: SIGTERM comes to every process of the run, not to this one alone: launcher and ranks
+            live on, and leave because they are asked to.
 
     Raises:
         LaunchRefused: the order asks for what this host does not start.
@@ -76,7 +78,9 @@ class Keeper:
         place: Place,
         home: Path | None = None,
         meet_s: float = MEET_LIMIT_S,
+        shield: bool = False,
     ) -> None:
+        self._shield = shield
         self._dir, self._order, self._locks = run_dir, order, locks
         self._home = home
         self._environ, self._watcher_module = environ, watcher
@@ -229,7 +233,9 @@ class Keeper:
         log = self._dir / self._place.own("torchrun.log")
         cwd = self._order.get("cwd")
         command = build_command(self._order, self._dir, self._allowed, self._place)
-        self._agent = start_child(command, env=self._agent_environ, log=log, cwd=cwd)
+        self._agent = start_child(
+            command, env=self._agent_environ, log=log, cwd=cwd, shield=self._shield
+        )
         self._save_state()
         return self._agent
 

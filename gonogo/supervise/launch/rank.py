@@ -54,11 +54,14 @@ def main(argv: list[str]) -> int:
     told = os.environ.get("RANK", "0")  # noqa: TID251 - torchrun's word; no settings here
     rank = 0 if order.get("command") else int(told)
     die_with_parent()
-    if asked.keeper is not None and _is_orphan(asked.keeper):
+    if asked.keeper is not None and _is_orphan(asked.keeper, order):
         return 1  # the agent was gone before the line above
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
-    child = _start(asked.program, asked.dir / f"rank{rank}.log")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
+    # Who starts us blocks SIGTERM where a scheduler sends it to all. What speaks to us leaves when
+    # it is asked to; another's program may know of that signal alone.
+    shielded = signal.SIGTERM in before and not order.get("command")
+    child = _start(asked.program, asked.dir / f"rank{rank}.log", shielded=shielded)
     stat = load_stat(child.pid)
     ref = ProcessRef(pid=child.pid, start_ticks=stat.start_ticks if stat else 0)
 
@@ -83,20 +86,21 @@ def main(argv: list[str]) -> int:
     return status
 
 
-def _is_orphan(keeper: int) -> bool:
+def _is_orphan(keeper: int, order: dict[str, Any]) -> bool:
     """Say whether the agent is gone: it stands between us and the keeper, or is the keeper.
 
     Which pid a new parent has says nothing: the keeper adopts the ranks of a dead torchrun, and in
     a pod it is process 1 itself.
     """
     parent = os.getppid()
-    if "TORCHELASTIC_RUN_ID" not in os.environ:  # noqa: TID251 - torchrun's word, as above
+    told = "TORCHELASTIC_RUN_ID" in os.environ  # noqa: TID251 - torchrun's word, as above
+    if order.get("command") or not told:
         return parent != keeper
     agent = load_stat(parent)
     return agent is None or agent.ppid != keeper
 
 
-def _start(program: list[str], log: Path) -> subprocess.Popen[bytes]:
+def _start(program: list[str], log: Path, *, shielded: bool) -> subprocess.Popen[bytes]:
     """Start the program; called from the main thread, whose end would end the program."""
     parent = os.getpid()
 
@@ -106,7 +110,8 @@ def _start(program: list[str], log: Path) -> subprocess.Popen[bytes]:
             os._exit(1)
         be_killed_first()
         allow_tracing()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # whoever started us may ignore it
+        term = signal.SIG_IGN if shielded else signal.SIG_DFL
+        signal.signal(signal.SIGTERM, term)  # whoever started us may ignore it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED)
 
     with log.open("ab") as stream:
