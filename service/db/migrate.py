@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_u
 from sqlalchemy.pool import NullPool
 
 from gonogo.contract.errors import Corrupt
-from service.db.store import TEXTS, is_sqlite
+from service.db.engine import TEXTS, is_sqlite
 
 if TYPE_CHECKING:  # its import takes longer than to find that there is nothing to migrate
     from alembic.config import Config

@@ -16,7 +16,8 @@ from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 from gonogo.judge.course.action import Attempt
 from service.db.columns import Held, OneOf
 from service.db.documents import Asked, Awaited, AwaitedKind, ClaimKept, Promised, Stop, StopKind
-from service.db.schema import DOCUMENTS, WORDS, Table
+from service.db.schema import Table
+from service.db.schema.table import DOCUMENTS, WORDS
 
 SQLITE = sqlite.dialect()  # type: ignore[no-untyped-call]
 OUTCOME = Outcome(code=OutcomeCode.STALLED, actor=Actor.WATCHDOG, text="rank 1")

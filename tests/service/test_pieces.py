@@ -13,9 +13,10 @@ from sqlalchemy import JSON, Connection, MetaData, Table, func, select, update
 
 from gonogo.contract.errors import Corrupt
 from service.conductor.packing import Packing
+from service.db.engine import build_engine
 from service.db.migrate import migrate
 from service.db.schema import PieceRow, RunRow
-from service.db.store import Store, build_engine
+from service.db.store import Store
 from service.evidence.files import heartbeat_name, load_bytes
 from service.evidence.heartbeats import load_heartbeats
 from service.judging.ended import find_unjudged

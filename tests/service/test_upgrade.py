@@ -19,8 +19,8 @@ from sqlalchemy import MetaData, text
 from gonogo.contract.order import Order
 from gonogo.judge.ledger.recorded import parse_decision
 from service.context import open_context
+from service.db.engine import build_engine
 from service.db.migrate import HEAD, current_revision, migrate
-from service.db.store import build_engine
 from service.evidence.files import heartbeat_name, load_bytes
 from service.http.auth import load_local_keys
 from service.settings import Settings
