@@ -85,6 +85,8 @@ class SupervisedBeat(Beat):
         self._saving = Saving(run_dir, ended=self.ended)
         atexit.register(self._at_exit)
         voice.start()
+        if voice.is_ours:
+            _let_children_be_ended()
 
     def __exit__(
         self,
@@ -131,7 +133,6 @@ class SupervisedBeat(Beat):
         if self._booted:
             return
         self._booted = True
-        _let_children_be_ended()
         if self.order:
             say_untold(self._run, self._identity)
             self._wait_for_go()

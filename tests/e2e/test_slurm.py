@@ -208,7 +208,7 @@ def test_time_limit_and_scancel_from_outside_are_preemptions_that_the_next_attem
 ) -> None:
     experiment = lab.submit(one_phase_plan(steps=4000), **ON_TWO)
     first = lab.wait_for_step(experiment, 3)
-    slurm.ask("scontrol", "update", f"JobId={job_of(slurm)}", "TimeLimit=1")
+    slurm.shorten(job_of(slurm))
     second = next_attempt(lab, experiment, first)
     begun = second.resume_from.step if second.resume_from is not None else 0
     lab.wait_for_step(experiment, begun + 2)

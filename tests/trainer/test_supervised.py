@@ -823,3 +823,24 @@ def test_a_hang_is_found_in_the_step_that_hangs(
     halts = [row for row in decision["findings"] if row["severity"] == "halt"]
     assert halts
     assert {(row["rank"], row["step"], row["section"]) for row in halts} == {(0, 3, section)}
+
+
+def test_what_a_trainer_forks_that_ignores_the_schedulers_term_is_ended_by_it(run: Path) -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with gonogo.trainer.attach(run) as beat:
+            os.kill(os.getpid(), signal.SIGTERM)  # of this process: passed by
+            reading, writing = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.write(writing, b"!")  # Python drops what came before it was there
+                time.sleep(30)
+                os._exit(0)
+            os.read(reading, 1)
+            os.kill(child, signal.SIGTERM)
+            _, status = os.waitpid(child, 0)
+            train(beat)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
+    assert lines_of(run)[-1].msg == "done"

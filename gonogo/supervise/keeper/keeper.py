@@ -128,7 +128,7 @@ class Keeper:
             if self._place.leads:
                 tried("the size of a log", partial(self._logs.tend, now), None)
             tried("a limit", partial(self._limit, now - started), None)
-            obey = partial(self._ending.obey, now, agent, at_once=len(self._stops) >= 2)
+            obey = partial(self._ending.obey, now, agent, at_once=self._is_told_twice())
             tried("requests", obey, None)
         self._sampling.stop()
         self._save(wake, partial(self._ending.save_exit, agent, self._statuses))
@@ -179,7 +179,7 @@ class Keeper:
             if tried("the other nodes", partial(nodes.are_over, now), False):
                 break
             tried("a limit", partial(self._limit, now - started), None)
-            if len(self._stops) >= 2:
+            if self._is_told_twice():
                 end_now = partial(self._ending.end_now, "the keeper was told to stop now")
                 tried("requests", end_now, None)
             self._wait(wake)
@@ -298,6 +298,14 @@ class Keeper:
     def _stop(self, number: int) -> None:
         """A signal asked this keeper to stop."""
         self._stops.append(number)
+
+    def _is_told_twice(self) -> bool:
+        """Say whether who asked this keeper to stop asks again: the ranks get no more time.
+
+        A scheduler that signals all processes of a job does so several times in one ending.
+        """
+        asked = [row for row in self._stops if row == signal.SIGINT or not self._shield]
+        return len(asked) >= 2
 
     def _why_stopped(self) -> tuple[str, str, str]:
         """Return cause, who, and why: a person's Ctrl-C, or a host that is being taken away.

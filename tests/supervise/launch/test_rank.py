@@ -15,6 +15,7 @@ import pytest
 from gonogo.supervise.launch import rank
 from gonogo.supervise.processes import find_process
 from gonogo.supervise.rank_record import load_rank_record
+from tests.supervise.orders import make_order
 from tests.supervise.runs import ROOT, wait_until
 
 
@@ -77,6 +78,22 @@ def test_signal_is_passed_on(tmp_path: Path, number: signal.Signals) -> None:
     wrapper.send_signal(number)
     assert wrapper.wait(timeout=20) == 40
     assert stamp(tmp_path)["code"] == 40
+
+
+@pytest.mark.parametrize("command", [None, ["train"]], ids=["a trainer of ours", "a command"])
+def test_term_of_a_scheduler_ends_no_program_that_leaves_when_asked(
+    tmp_path: Path, command: list[str] | None
+) -> None:
+    order = make_order(command=command).document()
+    (tmp_path / "order.json").write_text(json.dumps(order))
+    program = "import signal; print(signal.getsignal(signal.SIGTERM) is signal.SIG_IGN)"
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # as `--shield` does
+    try:
+        wrapper = start(tmp_path, program, rank=0)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert wrapper.wait(timeout=60) == 0
+    assert read(tmp_path / "rank0.log").strip() == str(command is None)
 
 
 def test_signal_that_comes_before_the_program_is_not_lost(tmp_path: Path) -> None:

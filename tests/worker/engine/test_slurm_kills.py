@@ -156,7 +156,7 @@ def test_time_limit_is_a_preemption_with_a_checkpoint(
 ) -> None:
     run, handle = submitted(steps=4000)
     run.wait_for_step(3, LIMIT_S)
-    lab.ask("scontrol", "update", f"JobId={handle.name}", "TimeLimit=1")
+    lab.shorten(handle.name)
     wait_for_end(run)
     record = run.record()
     assert (record.reason, record.ended_by) == (OutcomeCode.PREEMPTED, Actor.INFRA), record.text
