@@ -146,6 +146,8 @@ class Hygiene(Detector[None]):
 
     def observe_line(self, own: None, beat: Beat, view: View) -> Seen[None]:
         """Observe a line's clock."""
+        if abs(beat.line.ts - beat.tick.ts) <= self.settings.skew_s:
+            return own, []
         return own, _clock_findings(view, beat)
 
     def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:
