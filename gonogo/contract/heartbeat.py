@@ -5,6 +5,7 @@ cannot be read at all is `Corrupt`, which the reader counts.
 """
 
 import json
+from collections.abc import Callable
 from enum import StrEnum
 from json.encoder import encode_basestring
 from typing import Annotated, Any
@@ -220,6 +221,10 @@ def parse_object(raw: bytes) -> dict[str, Any]:
     return found
 
 
+_validate_json: Callable[[bytes], Heartbeat] = Heartbeat.__pydantic_validator__.validate_json
+"""`model_validate_json` without its options, which cost a tenth of a line."""
+
+
 def parse_heartbeat(raw: bytes) -> Heartbeat:
     """Return the heartbeat on one line (without or with its newline).
 
@@ -229,7 +234,7 @@ def parse_heartbeat(raw: bytes) -> Heartbeat:
     try:
         if len(raw) > MAX_LINE_BYTES:
             raise Corrupt(f"a line of {len(raw)} bytes; the limit is {MAX_LINE_BYTES}")
-        return Heartbeat.model_validate_json(raw)
+        return _validate_json(raw)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         path = ".".join(str(part) for part in first["loc"])

@@ -8,6 +8,7 @@ monotonic clock, the one clock of all deadlines.
 
 import re
 from enum import StrEnum
+from functools import lru_cache
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -21,6 +22,7 @@ ExitNumber = Annotated[int, Field(ge=-(2**31), lt=2**32)]
 _RANK = re.compile(r"0|[1-9][0-9]{0,5}")
 
 
+@lru_cache(maxsize=4096)
 def parse_rank(name: str) -> int | None:
     """Return the rank that a key names, or None: each rank has one spelling."""
     return int(name) if _RANK.fullmatch(name) is not None else None

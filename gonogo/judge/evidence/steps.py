@@ -45,7 +45,6 @@ class BootSteps:
     low: int = -1
     high: int = -1
     count: int = 0
-    last: LastLine | None = None
     boot_seq: int = -1
     boot_line: Heartbeat | None = None
     done_seq: int = -1
@@ -54,13 +53,22 @@ class BootSteps:
     """Seq of the first `error` line."""
     pids: list[int] = field(default_factory=list)
     signs: set[str] = field(default_factory=set)
+    _last: Heartbeat | None = None
+
+    @property
+    def last(self) -> LastLine | None:
+        """The line with the highest seq."""
+        beat = self._last
+        if beat is None:
+            return None
+        return LastLine(msg=beat.msg, section=beat.section, step=beat.step)
 
     def take(self, beat: Heartbeat) -> None:
         """Take one line of this process."""
-        seq, mono = beat.seq, beat.mono
+        seq, mono, ts, pid = beat.seq, beat.mono, beat.ts, beat.pid
         self.count += 1
-        if beat.ts < self.began_ts:
-            self.began_ts = beat.ts
+        if ts < self.began_ts:
+            self.began_ts = ts
         if mono < self.began_mono:
             self.began_mono = mono
         if mono > self.ended_mono:
@@ -68,10 +76,9 @@ class BootSteps:
         if self.low < 0 or seq < self.low:
             self.low = seq
         if seq >= self.high:
-            self.high = seq
-            self.last = LastLine(msg=beat.msg, section=beat.section, step=beat.step)
-        if beat.pid not in self.pids and len(self.pids) < MAX_PIDS:
-            self.pids = sorted([*self.pids, beat.pid])
+            self.high, self._last = seq, beat
+        if pid not in self.pids and len(self.pids) < MAX_PIDS:
+            self.pids = sorted([*self.pids, pid])
         if beat.msg in _STEP_MESSAGES:
             if mono < self.stepped_mono:
                 self.stepped_mono = mono

@@ -9,6 +9,7 @@ import math
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from gonogo.contract.heartbeat import Heartbeat, Msg
 
@@ -31,7 +32,11 @@ NUMBERS = (
 
 SECTIONS = ("data", "forward", "backward", "optimizer", "wait")
 NEVER = -1
+_PROGRESS, _STEP_START = Msg.PROGRESS, Msg.STEP_START
+MOST_ROWS = 1024
+"""Rows that a table grows by at most."""
 _NAN = math.nan
+_READ = attrgetter(*NUMBERS)
 _BITS = {name: 1 << place for place, name in enumerate(NUMBERS)}
 
 
@@ -73,41 +78,46 @@ class StepTable:
         if row is not None:
             return row
         row = self.rows[step] = len(self.rows)
-        for whole in (self.start_seq, self.progress_seq, self.end_seq, self.tokens):
-            whole.append(NEVER)
-        for real in (self.start_mono, self.end_mono, *self.numbers, *self.sections):
-            real.append(_NAN)
-        for small in (self.start_boot, self.end_boot, self.told):
-            small.append(0)
-        self.skipped.append(0)
+        if row == len(self.told):
+            self._grow()
         return row
+
+    def _grow(self) -> None:
+        """Make room for more rows: a column is extended at once, for one by one is dear."""
+        more = min(MOST_ROWS, max(1, len(self.told)))
+        for whole in (self.start_seq, self.progress_seq, self.end_seq, self.tokens):
+            whole.extend((NEVER,) * more)
+        for real in (self.start_mono, self.end_mono, *self.numbers, *self.sections):
+            real.extend((_NAN,) * more)
+        for small in (self.start_boot, self.end_boot, self.told):
+            small.extend((0,) * more)
+        self.skipped.extend(bytes(more))
 
     def take(self, beat: Heartbeat) -> None:
         """Take a `step_start`, `progress` or `step_end` line."""
-        row = self._row(beat.step)
-        if beat.msg == Msg.PROGRESS:
-            self._take_progress(row, beat)
-        elif beat.msg == Msg.STEP_START:
-            if beat.seq >= self.start_seq[row]:
-                self.start_seq[row], self.start_mono[row] = beat.seq, beat.mono
-        elif beat.seq >= self.end_seq[row]:
-            self.end_seq[row], self.end_mono[row] = beat.seq, beat.mono
-            self.tokens[row] = NEVER if beat.tokens is None else beat.tokens
-            said = beat.step_sections
+        row, seq, msg = self._row(beat.step), beat.seq, beat.msg
+        if msg == _PROGRESS:
+            if seq >= self.progress_seq[row]:
+                self._take_progress(row, beat)
+        elif msg == _STEP_START:
+            if seq >= self.start_seq[row]:
+                self.start_seq[row], self.start_mono[row] = seq, beat.mono
+        elif seq >= self.end_seq[row]:
+            self.end_seq[row], self.end_mono[row] = seq, beat.mono
+            tokens, said = beat.tokens, beat.step_sections
+            self.tokens[row] = NEVER if tokens is None else tokens
             for name, column in zip(SECTIONS, self.sections, strict=True):
                 column[row] = _NAN if said is None else getattr(said, name)
 
     def _take_progress(self, row: int, beat: Heartbeat) -> None:
-        if beat.seq < self.progress_seq[row]:
-            return
         self.progress_seq[row] = beat.seq
         self.skipped[row] = beat.skipped is True
-        told = 0
-        for place, name in enumerate(NUMBERS):
-            value = getattr(beat, name)
+        told, bit = 0, 1
+        for value, column in zip(_READ(beat), self.numbers, strict=True):
             if value is not None:
-                told |= 1 << place
-                self.numbers[place][row] = value
+                told |= bit
+                column[row] = value
+            bit <<= 1
         self.told[row] = told
 
     def lay(self, later: "StepTable", boot: int) -> None:

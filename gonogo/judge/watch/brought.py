@@ -49,7 +49,7 @@ class _Tail:
 
     def __init__(self, path: Path) -> None:
         self._stream: IO[bytes] = io.BytesIO()  # what cannot be opened has no lines
-        self._offset = 0
+        self._offset = self._size = 0
         self._torn = b""
         with contextlib.suppress(OSError):
             self._stream = open_file(path)
@@ -58,18 +58,20 @@ class _Tail:
         self._stream.close()
 
     def read_up_to(self, end: int) -> list[bytes]:
-        size = min(end, self._size()) - self._offset
+        if end > self._size:
+            self._size = self._measure()
+        size = min(end, self._size) - self._offset
         if size <= 0:
             return []
         data = self._stream.read(size)
         self._offset += len(data)
         return self._whole(data)
 
-    def _size(self) -> int:
+    def _measure(self) -> int:
         """Return how many bytes there are to read, whatever a tick says."""
-        here = self._stream.tell()
-        size = self._stream.seek(0, io.SEEK_END)
-        self._stream.seek(here)
+        self._stream.seek(0, io.SEEK_END)
+        size = self._stream.tell()
+        self._stream.seek(self._offset)
         return size
 
     def _whole(self, data: bytes) -> list[bytes]:

@@ -41,6 +41,8 @@ from gonogo.judge.watch.view import (
 FIRST_CHARS = 80
 """How much of the first unreadable line is kept."""
 
+_AGAIN, _STALE = frozenset({Arrival.DUPLICATE, Arrival.CONFLICT}), Arrival.STALE
+
 Sink = Callable[[int, Heartbeat, Arrival], None]
 """Is given every line that came for the first time: rank, line, and what it was to the stream."""
 
@@ -216,32 +218,39 @@ def _read(
     if record.boot is None:
         for boot in boots_in_front(beats):
             record.refuse(boot)
+    silent_s = view.run.watch.alive_lost.suspect_s
     for beat in beats:
         arrival = record.admit(beat)
-        if arrival is Arrival.DUPLICATE or arrival is Arrival.CONFLICT:
+        if arrival in _AGAIN:
             continue
         if sink is not None:
             sink(rank, beat, arrival)
-        if arrival is not Arrival.STALE:
-            _take(state, tick, beat, arrival, findings)
+        if arrival is not _STALE:
+            _take(state, tick, beat, arrival, silent_s, findings)
 
 
 def _take(
-    state: WatchState, tick: Tick, beat: Heartbeat, arrival: Arrival, findings: list[Finding]
+    state: WatchState,
+    tick: Tick,
+    beat: Heartbeat,
+    arrival: Arrival,
+    silent_s: float,
+    findings: list[Finding],
 ) -> None:
     """Fold one accepted line: its stream, the detectors that look at it, the step it may end."""
-    view = state.view
-    stream = view.streams.get(beat.rank) or RankStream(rank=beat.rank)
-    silent_s = tick.mono - stream.heard_mono
-    if silent_s > view.run.watch.alive_lost.suspect_s and beat.boot == stream.boot:
-        _pass_over(view, tick.mono)
-    stream = view.streams[beat.rank] = absorb(stream, beat, tick.mono, arrival)
+    view, rank, mono = state.view, beat.rank, tick.mono
+    stream = view.streams.get(rank)
+    if stream is None:
+        stream = RankStream(rank=rank)
+    if mono - stream.heard_mono > silent_s and beat.boot == stream.boot:
+        _pass_over(view, mono)
+    stream = view.streams[rank] = absorb(stream, beat, mono, arrival)
     looking = state.looking_at(beat.msg)
     if looking:
-        event = Beat(line=beat, arrival=arrival, tick=tick)
+        event, each = Beat(beat, arrival, tick), state.own
         for row in looking:
-            own, found = row.observe_line(state.own[row.name], event, view)
-            state.own[row.name] = own
+            name = row.name
+            each[name], found = row.observe_line(each[name], event, view)
             if found:
                 _raise(state, found, findings)
     for step in state.steps.take(beat, stream, view, tick):
@@ -249,9 +258,10 @@ def _take(
 
 
 def _observe_step(state: WatchState, step: Step, findings: list[Finding]) -> None:
+    view, each = state.view, state.own
     for row in state.looking_at_steps():
-        own, found = row.observe_step(state.own[row.name], step, state.view)
-        state.own[row.name] = own
+        name = row.name
+        each[name], found = row.observe_step(each[name], step, view)
         if found:
             _raise(state, found, findings)
 
@@ -282,7 +292,7 @@ def _parsed(view: View, rank: int, lines: Sequence[bytes], tick: Tick) -> list[H
     """Return a rank's heartbeats among lines; what is none, or another rank's, is counted."""
     parsed: list[Heartbeat] = []
     for raw in lines:
-        if not raw.strip():
+        if not raw or raw.isspace():
             continue
         try:
             beat = parse_heartbeat(raw)

@@ -7,13 +7,13 @@ from then on, and so is one that names another run or attempt.
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 from gonogo.contract.heartbeat import Heartbeat, Msg, canonical_line
 from gonogo.contract.tick import LinesSeen
 from gonogo.judge.watch.lines import DIGEST_BYTES, Arrival, BootLines
 
+_AGAIN = frozenset({Arrival.DUPLICATE, Arrival.CONFLICT})
 FIRST_SEQ = 2
 """Highest seq of the line after a boot line."""
 
@@ -50,14 +50,20 @@ class LineRecord:
         obeyed = self._obeyed
         if obeyed is not None and beat.boot == self.boot:
             arrival = obeyed.take(beat.seq, digest)
-            self.last_mono = max(self.last_mono, beat.mono)
+            mono = beat.mono
+            if mono > self.last_mono:
+                self.last_mono = mono
         else:
             arrival = self._admit_other(beat, digest)
+        if arrival in _AGAIN:
+            self._count_again(arrival)
+        return arrival
+
+    def _count_again(self, arrival: Arrival) -> None:
         if arrival is Arrival.DUPLICATE:
             self.duplicates += 1
-        elif arrival is Arrival.CONFLICT:
+        else:
             self.conflicts += 1
-        return arrival
 
     def _admit_other(self, beat: Heartbeat, digest: bytes) -> Arrival:
         """Take a line of another boot than the one obeyed: a restart, or a line to refuse."""
@@ -65,7 +71,7 @@ class LineRecord:
         self._beside = None
         lines = self.boots.setdefault(boot, BootLines())
         arrival = lines.take(beat.seq, digest)
-        if arrival in (Arrival.DUPLICATE, Arrival.CONFLICT):
+        if arrival in _AGAIN:
             return arrival
         if boot not in self.refused and self._is_foreign(beat):
             self.refused.add(boot)
@@ -173,10 +179,23 @@ class LineRecord:
 
 def by_seq(beats: list[Heartbeat]) -> list[Heartbeat]:
     """Return the lines of one read, sorted by seq within each boot (boots as they first appear)."""
-    if all(a.boot == b.boot and a.seq < b.seq for a, b in pairwise(beats)):
+    if _in_order(beats):
         return beats
     boots = {boot: place for place, boot in enumerate(dict.fromkeys(b.boot for b in beats))}
     return sorted(beats, key=lambda beat: (boots[beat.boot], beat.seq))
+
+
+def _in_order(beats: list[Heartbeat]) -> bool:
+    """Whether lines are of one boot, and each has a higher seq than the one before."""
+    if not beats:
+        return True
+    boot, last = beats[0].boot, -1
+    for beat in beats:
+        seq = beat.seq
+        if seq <= last or beat.boot != boot:
+            return False
+        last = seq
+    return True
 
 
 def boots_in_front(beats: list[Heartbeat]) -> set[str]:

@@ -10,11 +10,11 @@ moment up to the first hole: d₀ = 32 zero bytes, dₖ = SHA-256(dₖ₋₁ ‖
 of the canonical line k). Sixteen bytes a line are kept, to tell a repeated line from a forged one.
 """
 
-import hashlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from hashlib import sha256
 from typing import Any
 
 DIGEST_BYTES = 16
@@ -35,6 +35,9 @@ class Arrival(StrEnum):
     """Another line of the same boot and seq came before."""
     STALE = "stale"
     """Of a boot that is over, of another run, or that never said `boot` while another runs."""
+
+
+_NEW = Arrival.NEW
 
 
 @dataclass(slots=True)
@@ -58,7 +61,8 @@ class BootLines:
     @property
     def contiguous(self) -> int:
         """Highest seq up to which none is missing; one below the first while that is missing."""
-        return max(self.first, 0) + len(self.digests) // DIGEST_BYTES - 1
+        first = self.first
+        return (first if first > 0 else 0) + len(self.digests) // DIGEST_BYTES - 1
 
     def take(self, seq: int, digest: bytes) -> Arrival:
         """Take one line and return what it is."""
@@ -67,10 +71,10 @@ class BootLines:
         elif seq == 0 and self.first == 1:
             return self._begin_lower(digest)
         upto = self.contiguous
+        if seq == upto + 1:
+            return self._append(seq, digest)
         if seq <= upto:
             known = self._digest_at(seq)
-        elif seq == upto + 1:
-            return self._append(seq, digest)
         else:
             held = self.ahead.get(seq)
             if held is None:
@@ -83,11 +87,12 @@ class BootLines:
         return bytes(self.digests[start : start + DIGEST_BYTES])
 
     def _append(self, seq: int, digest: bytes) -> Arrival:
-        arrival = Arrival.NEW if seq > self.top else Arrival.LATE
-        self.top = max(self.top, seq)
         self.count += 1
         self._link(digest)
-        if arrival is Arrival.LATE:
+        if seq > self.top:
+            self.top, arrival = seq, _NEW
+        else:
+            arrival = Arrival.LATE
             self._fill(seq)
         while self.ahead and (held := self.ahead.pop(self.contiguous + 1, None)) is not None:
             self._link(held)
@@ -95,7 +100,7 @@ class BootLines:
 
     def _link(self, digest: bytes) -> None:
         self.digests += digest
-        self.chain = hashlib.sha256(self.chain + digest).digest()
+        self.chain = sha256(self.chain + digest).digest()
 
     def _hold(self, seq: int, digest: bytes) -> Arrival:
         self.ahead[seq] = digest
@@ -137,7 +142,7 @@ class BootLines:
         """Return the digest of all lines that came, holes passed over; hex."""
         chain = self.chain
         for seq in sorted(self.ahead):
-            chain = hashlib.sha256(chain + self.ahead[seq]).digest()
+            chain = sha256(chain + self.ahead[seq]).digest()
         return chain.hex()
 
     def chains(self) -> Iterator[tuple[int, str]]:
@@ -145,7 +150,7 @@ class BootLines:
         chain = START
         for place, start in enumerate(range(0, len(self.digests), DIGEST_BYTES)):
             held = bytes(self.digests[start : start + DIGEST_BYTES])
-            chain = hashlib.sha256(chain + held).digest()
+            chain = sha256(chain + held).digest()
             yield self.first + place, chain.hex()
 
     def dump(self) -> dict[str, Any]:

@@ -9,7 +9,9 @@ learning rate is kept, too: one that comes back up (warm restarts, cycles) takes
 
 import math
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from gonogo.judge.watch.state import replace
 
 QUIET_SHARE, STEADY_SHARE = 0.05, 0.02
 """A loss of the kind that falls has a noise of at most this share of its best, or, from one step to
@@ -35,7 +37,7 @@ RATES_KEPT = 12
 reheat nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class LossKind:
     """What was told of a loss that says of what kind it is."""
 
@@ -122,7 +124,7 @@ class LossKind:
         return now >= GRADIENTS_X * self.usual_gradient
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Rise:
     """How a loss rose: all but the first of it smoothed."""
 
@@ -163,7 +165,7 @@ class Rise:
         return self.smooth >= min(half, BEST_X * self.best)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Heat:
     """The learning rate so far."""
 

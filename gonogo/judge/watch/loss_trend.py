@@ -5,17 +5,18 @@ Sigma is told by the median absolute deviation throughout, so that a few spikes 
 
 import math
 import statistics
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from gonogo.judge.watch.loss_kind import Heat, LossKind
+from gonogo.judge.watch.state import replace
 
 SIGMA_OF_MAD = 1.4826
 KEPT_SHARE = 8
 """The best is kept for every eighth more steps."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Trend:
     """The loss so far."""
 

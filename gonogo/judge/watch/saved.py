@@ -21,7 +21,7 @@ from gonogo.judge.watch.step import RankStep
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Observed, Unreadable
 
-SAVED_V = 3
+SAVED_V = 4
 
 
 @cache

@@ -9,11 +9,13 @@ of the later half both have a lower 95 % bound above zero. The smaller of the tw
 
 import math
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from gonogo.judge.watch.state import replace
 from gonogo.judge.watch.trend import Point, thinned, trend_of
 
 SCALES = (1, 8, 64, 512)
+_WIDER = tuple(enumerate(SCALES))[1:]
 MOST_POINTS = 64
 """Points that a slope is taken of: medians of neighbours where there are more samples."""
 GOES_ON_SHARE = 0.25
@@ -24,7 +26,7 @@ AGREE = 2
 """Looks running that must find a rise before anything is ended."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Look:
     """How samples are looked at."""
 
@@ -37,7 +39,7 @@ class Look:
     rise_ratio: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Series:
     """One number of one boot of one rank."""
 
@@ -45,6 +47,8 @@ class Series:
     taken: int = 0
     scales: tuple[tuple[Point, ...], ...] = ((),) * len(SCALES)
     """(step, value), oldest first."""
+    newest: tuple[Point, ...] = ()
+    """Samples that the first scale is yet to take: it does so before it is looked at."""
     slopes: tuple[float, ...] = (0.0,) * len(SCALES)
     """Rise per step on each scale as of its last look; 0 where it does not rise."""
     agreed: tuple[int, ...] = (0,) * len(SCALES)
@@ -68,11 +72,12 @@ class Series:
     @property
     def last(self) -> float:
         """The latest sample (0 before the first)."""
-        return self.scales[0][-1][1] if self.scales[0] else 0.0
+        latest = self.newest or self.scales[0]
+        return latest[-1][1] if latest else 0.0
 
     def with_sample(self, step: int, value: float, look: Look) -> "Series":
         """Return the series with one more sample, looked at where that is due."""
-        latest = self.scales[0]
+        latest = self.newest or self.scales[0]
         if latest and step <= latest[-1][0]:
             return self
         taken = self.taken + 1
@@ -81,25 +86,32 @@ class Series:
             return replace(self, taken=taken)
         high = max(self.high, value)
         fell = max(self.fell, high - value)
-        scales, slopes, agreed = list(self.scales), list(self.slopes), list(self.agreed)
-        every, looks = max(1, look.least // 8), self.looks
-        for at, stride in enumerate(SCALES):
+        newest = (*self.newest, (float(step), value))
+        own = replace(self, taken=taken, high=high, fell=fell, newest=newest)
+        every = max(1, look.least // 8)
+        if number % every == 0:
+            own = replace(own._with_points(0, newest, number, look), newest=())
+        for at, stride in _WIDER:  # each a multiple of the one before
             if number % stride:
-                continue
-            scales[at] = (*scales[at][1 - look.most :], (float(step), value))
-            if len(scales[at]) >= look.least and (number // stride) % every == 0:
-                looks += 1
-                slopes[at] = slope_of(scales[at], look.rise_ratio, fell)
-                agreed[at] = min(AGREE, agreed[at] + 1) if slopes[at] else 0
-        return Series(
-            boot=self.boot,
-            taken=taken,
-            scales=tuple(scales),
+                break
+            own = own._with_points(at, newest[-1:], number // stride, look)
+        return own
+
+    def _with_points(self, at: int, more: tuple[Point, ...], number: int, look: Look) -> "Series":
+        """Return the series with the next points of one scale, the last of them its `number`-th."""
+        points = (*self.scales[at], *more)[-look.most :]
+        scales = (*self.scales[:at], points, *self.scales[at + 1 :])
+        if len(points) < look.least or number % max(1, look.least // 8):
+            return replace(self, scales=scales)
+        slopes, agreed = list(self.slopes), list(self.agreed)
+        slopes[at] = slope_of(points, look.rise_ratio, self.fell)
+        agreed[at] = min(AGREE, agreed[at] + 1) if slopes[at] else 0
+        return replace(
+            self,
+            scales=scales,
             slopes=tuple(slopes),
             agreed=tuple(agreed),
-            looks=looks,
-            high=high,
-            fell=fell,
+            looks=self.looks + 1,
         )
 
 
@@ -112,15 +124,11 @@ def slope_of(samples: tuple[Point, ...], rise_ratio: float, fell: float = 0.0) -
         fell: the most that samples have fallen before; a smaller rise than 1.5 times that is none.
     """
     part, half = len(samples) // 8, len(samples) // 2
-    first, middle, last = (
-        statistics.median(value for _, value in run)
-        for run in (samples[:part], samples[half - part // 2 :][:part], samples[-part:])
-    )
+    first, last = _middle(samples[:part]), _middle(samples[-part:])
     rise = last - first
-    if (
-        rise <= max(rise_ratio * abs(first), BREATHES_X * fell)
-        or last - middle < GOES_ON_SHARE * rise
-    ):
+    if rise <= max(rise_ratio * abs(first), BREATHES_X * fell):
+        return 0.0
+    if last - _middle(samples[half - part // 2 :][:part]) < GOES_ON_SHARE * rise:
         return 0.0
     slope = math.inf
     for run in (samples, samples[half:]):
@@ -129,3 +137,7 @@ def slope_of(samples: tuple[Point, ...], rise_ratio: float, fell: float = 0.0) -
             return 0.0
         slope = min(slope, trend.slope)
     return slope
+
+
+def _middle(points: tuple[Point, ...]) -> float:
+    return statistics.median([value for _, value in points])

@@ -9,9 +9,12 @@ import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 
 from gonogo.contract.heartbeat import Heartbeat, StepSections
 from gonogo.contract.tick import Tick
+
+_LOSS, _GRAD_NORM = attrgetter("loss"), attrgetter("grad_norm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +56,12 @@ class Step:
 
     def values(self, of: Callable[[Heartbeat], float | None]) -> dict[int, float]:
         """Return rank → a number of its progress line, where it said one."""
-        read = ((rank, of(row.progress)) for rank, row in self.ranks.items() if row.progress)
-        return {rank: value for rank, value in read if value is not None}
+        found = {}
+        for rank, row in self.ranks.items():
+            value = None if row.progress is None else of(row.progress)
+            if value is not None:
+                found[rank] = value
+        return found
 
     def loss(self) -> float | None:
         """Return the loss; ranks say the mean over ranks, so any of them will do."""
@@ -63,6 +70,10 @@ class Step:
     def grad_norm(self) -> float | None:
         """Return the gradient norm of an applied step; the same on every rank."""
         return self._grad_norm
+
+    def applied(self) -> bool:
+        """Whether every rank's optimizer took the step."""
+        return self._applied
 
     def slowest_s(self) -> float | None:
         """Return the longest step time of any rank, in seconds."""
@@ -74,12 +85,15 @@ class Step:
 
     @cached_property
     def _loss(self) -> float | None:
-        return self._any(lambda line: line.loss)
+        return self._any(_LOSS)
 
     @cached_property
     def _grad_norm(self) -> float | None:
-        applied = all(row.applied for row in self.ranks.values())
-        return self._any(lambda line: line.grad_norm) if applied else None
+        return self._any(_GRAD_NORM) if self._applied else None
+
+    @cached_property
+    def _applied(self) -> bool:
+        return all(row.applied for row in self.ranks.values())
 
     @cached_property
     def _times(self) -> list[float]:
@@ -90,6 +104,6 @@ class Step:
         return statistics.median(self._times) if self._times else None
 
     def _any(self, of: Callable[[Heartbeat], float | None]) -> float | None:
-        found = self.values(of)
-        bad = [value for value in found.values() if not math.isfinite(value)]
-        return bad[0] if bad else next(iter(found.values()), None)
+        found = list(self.values(of).values())
+        bad = (value for value in found if not math.isfinite(value))
+        return next(bad, found[0] if found else None)

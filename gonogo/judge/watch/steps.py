@@ -15,6 +15,8 @@ from gonogo.judge.watch.step import RankStep, Step
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import View
 
+_BOOT, _DONE, _PROGRESS = Msg.BOOT, Msg.DONE, Msg.PROGRESS
+_STEP_START, _STEP_END = Msg.STEP_START, Msg.STEP_END
 MOST_OPEN = 256
 """Steps that wait for a rank; the oldest are given up beyond that."""
 
@@ -31,7 +33,7 @@ class Steps:
 
     def take(self, beat: Heartbeat, stream: RankStream, view: View, tick: Tick) -> list[Step]:
         """Take a line, after its stream did; return the steps that it makes whole."""
-        if beat.msg == Msg.BOOT:
+        if beat.msg == _BOOT:
             self._forget(beat)
             return []
         made = self._complete(beat, stream, view, tick)
@@ -49,8 +51,8 @@ class Steps:
         row = self.bare.get(beat.rank)
         if row is None or beat.boot != row.boot:
             return []
-        told = beat.msg == Msg.PROGRESS and beat.step == row.end.step
-        if not told and beat.step <= row.end.step and beat.msg != Msg.DONE:
+        told = beat.msg == _PROGRESS and beat.step == row.end.step
+        if not told and beat.step <= row.end.step and beat.msg != _DONE:
             return []
         del self.bare[beat.rank]
         if row.end.step <= self.last:
@@ -86,9 +88,9 @@ def _end_of(beat: Heartbeat, stream: RankStream) -> Heartbeat | None:
 
     The start of a step ends the one before where a trainer never says `step_end`.
     """
-    if beat.msg == (Msg.STEP_END if stream.labelled else Msg.PROGRESS):
+    if beat.msg == (_STEP_END if stream.labelled else _PROGRESS):
         return beat
-    if beat.msg != Msg.STEP_START or stream.ends_steps or stream.completed != beat.step - 1:
+    if beat.msg != _STEP_START or stream.ends_steps or stream.completed != beat.step - 1:
         return None
     return beat.model_copy(update={"step": stream.completed})
 

@@ -7,6 +7,7 @@ progress; any other line says that the rank lives and in which section it is.
 
 import math
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from gonogo.contract.heartbeat import (
     COMPUTE_SECTIONS,
@@ -24,6 +25,12 @@ STEP_COUNTS = 64
 NAMED_SECTIONS = frozenset(Section)
 _MOVES_STEP = frozenset({Msg.STEP_START, Msg.STEP_END})
 """Messages whose step may not run backwards; a thread's `alive` line may lag by one."""
+_NON_TRAINING = frozenset({Msg.CHECKPOINT, Msg.EVAL})
+_STEP_START, _STEP_END, _PROGRESS = Msg.STEP_START, Msg.STEP_END, Msg.PROGRESS
+_DONE, _HALT_SEEN, _CHECKPOINT = Msg.DONE, Msg.HALT_SEEN, Msg.CHECKPOINT
+_LATE = Arrival.LATE
+"""Names of our own: to ask an enum for a member is dear where it is done of each line."""
+_NUMBERS = attrgetter("loss", "grad_norm", "toks_per_s", "tokens")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -152,9 +159,9 @@ class RankStream:
 
 def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -> RankStream:
     """Return the stream after one line, received at `mono`: the same one, or a restarted rank's."""
-    if arrival is Arrival.LATE:
+    if arrival is _LATE:
         _time_late(stream, beat)
-        if beat.msg == Msg.STEP_START and beat.step == stream.step:
+        if beat.msg == _STEP_START and beat.step == stream.step:
             stream.step_section_seq = beat.section_seq
         return stream
     if beat.boot != stream.boot:
@@ -167,7 +174,7 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -
     if beat.step < stream.step:
         if beat.msg in _MOVES_STEP:
             stream.backwards = beat.step
-        elif beat.msg == Msg.DONE:
+        elif beat.msg == _DONE:
             stream.done, stream.done_mono = True, mono  # the step that it had opened is not to come
         stream.heard_mono, stream.heard_ts, stream.heard_seq = mono, beat.ts, beat.seq
         return stream
@@ -177,7 +184,7 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -
 
 def _booted(rank: int, beat: Heartbeat, mono: float) -> RankStream:
     """Return a stream that begins with this line."""
-    opens_step = beat.msg == Msg.STEP_START
+    opens_step = beat.msg == _STEP_START
     before = beat.step - 1 if opens_step and beat.step else beat.step
     return RankStream(
         rank=rank,
@@ -203,48 +210,61 @@ def _booted(rank: int, beat: Heartbeat, mono: float) -> RankStream:
         advanced_ts=beat.ts,
         started_mono=mono if opens_step else None,
         completed=before,
-        done=beat.msg == Msg.DONE,
+        done=beat.msg == _DONE,
         done_mono=mono,
         loss=beat.loss,
         grad_norm=beat.grad_norm,
-        progress=beat if beat.msg == Msg.PROGRESS else None,
+        progress=beat if beat.msg == _PROGRESS else None,
     )
 
 
 def _advance(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     """Move the stream on by a line of the same boot, in order."""
-    stream.labelled = stream.labelled or beat.section is not None or beat.section_seq > 0
-    stream.computes = stream.computes or _names_compute(beat)
-    stream.ends_steps = stream.ends_steps or beat.msg == Msg.STEP_END
-    ends = _ends_step(beat, stream.labelled) and beat.step > stream.completed
-    steps_on = beat.step > stream.step
-    starts = beat.msg == Msg.STEP_START
+    msg, step, section_seq, own_mono = beat.msg, beat.step, beat.section_seq, beat.mono
+    if not (stream.labelled and stream.computes and stream.ends_steps):
+        _learn(stream, beat)
+    ends = step > stream.completed and _ends_step(msg, stream.labelled)
+    steps_on = step > stream.step
+    starts = msg == _STEP_START
     if steps_on and starts and not stream.ends_steps:
         _end_before(stream, beat)
     if steps_on or starts:  # a step may start anew, after an evaluation that fell into it
-        stream.step_section_seq = beat.section_seq if starts else stream.section_seq
-        stream.opened = beat.step if starts else 0
+        stream.step_section_seq = section_seq if starts else stream.section_seq
+        stream.opened = step if starts else 0
     _place(stream, beat, mono, resets=ends or steps_on)
-    stream.step = beat.step
-    if stream.started_mono is None and beat.step > stream.from_step:
+    stream.step = step
+    if stream.started_mono is None and step > stream.from_step:
         stream.started_mono = mono
+    ts = beat.ts
     if steps_on or ends:
-        stream.advanced_mono, stream.advanced_ts = mono, beat.ts
-        stream.still_mono = mono
+        stream.advanced_mono = stream.still_mono = mono
+        stream.advanced_ts = ts
     if ends:
-        if not stream.completed_steps and stream.started_mono is not None:
-            stream.first_s = mono - stream.started_mono
-        stream.completed = beat.step
-        stream.completed_steps += 1
-        stream.pace.end(beat.step, beat.mono)
-    stream.pid, stream.msg = beat.pid, beat.msg
-    stream.heard_mono, stream.heard_ts, stream.heard_seq = mono, beat.ts, beat.seq
-    stream.own_mono = beat.mono
-    if beat.collective_seq is not None and beat.collective_seq > stream.collective_seq:
-        stream.collective_seq = beat.collective_seq
+        _end_step(stream, beat, mono)
+    stream.pid, stream.msg, stream.own_mono = beat.pid, msg, own_mono
+    stream.heard_mono, stream.heard_ts, stream.heard_seq = mono, ts, beat.seq
+    collective_seq = beat.collective_seq
+    if collective_seq is not None and collective_seq > stream.collective_seq:
+        stream.collective_seq = collective_seq
     if ends:
         _count_step(stream, beat)
     _remember(stream, beat, mono)
+
+
+def _learn(stream: RankStream, beat: Heartbeat) -> None:
+    """Learn what the rank tells at all: its sections, its computing, the ends of its steps."""
+    stream.labelled = stream.labelled or beat.section is not None or beat.section_seq > 0
+    stream.computes = stream.computes or _names_compute(beat)
+    stream.ends_steps = stream.ends_steps or beat.msg == _STEP_END
+
+
+def _end_step(stream: RankStream, beat: Heartbeat, mono: float) -> None:
+    """Let a line end its step."""
+    if not stream.completed_steps and stream.started_mono is not None:
+        stream.first_s = mono - stream.started_mono
+    stream.completed = beat.step
+    stream.completed_steps += 1
+    stream.pace.end(beat.step, beat.mono)
 
 
 def _count_step(stream: RankStream, beat: Heartbeat) -> None:
@@ -271,48 +291,53 @@ def _end_before(stream: RankStream, beat: Heartbeat) -> None:
 
 def _place(stream: RankStream, beat: Heartbeat, mono: float, *, resets: bool) -> None:
     """Move section and its clocks; `resets` begins the count of computing anew."""
-    moved = beat.section_seq != stream.section_seq or beat.section != stream.section
-    tail_s = _tail_s(beat, mono - stream.heard_mono) if moved else 0.0
-    own_tail_s = _tail_s(beat, beat.mono - stream.own_mono) if moved else 0.0
+    section, section_seq, own_mono = beat.section, beat.section_seq, beat.mono
+    moved = section_seq != stream.section_seq or section != stream.section
+    tail_s = own_tail_s = 0.0
+    if moved and beat.section_age_s is not None:
+        tail_s = _tail_s(beat.section_age_s, mono - stream.heard_mono)
+        own_tail_s = _tail_s(beat.section_age_s, own_mono - stream.own_mono)
     compute_s = 0.0
     if not resets:
         compute_s = stream.computed_s(mono - tail_s)
-        if beat.section in COMPUTE_SECTIONS:
+        if tail_s and section in COMPUTE_SECTIONS:
             compute_s += tail_s
     stream.compute_s = compute_s
-    _exclude(stream, beat, own_tail_s)
-    over = resets and (beat.msg == Msg.STEP_END or not stream.ends_steps)
-    _set_apart(stream, beat, own_tail_s, over=over)
+    _exclude(stream, beat, section, own_tail_s)
+    over = resets and (beat.msg == _STEP_END or not stream.ends_steps)
+    _set_apart(stream, section, own_mono, own_tail_s, over=over)
     if not moved:
         return
     if stream.section in NON_TRAINING_SECTIONS:
-        took_s = max(0.0, beat.mono - own_tail_s - stream.section_began)
+        took_s = max(0.0, own_mono - own_tail_s - stream.section_began)
         kept = stream.section_times[1 - SECTION_SAMPLES :]
         stream.section_times = (*kept, (str(stream.section), took_s))
         stream.left_mono = mono - tail_s
-    stream.section, stream.section_seq = beat.section, beat.section_seq
+    stream.section, stream.section_seq = section, section_seq
     stream.section_mono = mono - tail_s
-    stream.section_began = beat.mono - own_tail_s
+    stream.section_began = own_mono - own_tail_s
 
 
 def _remember(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     """Keep what the line says besides its place."""
-    if beat.msg == Msg.PROGRESS:
+    msg = beat.msg
+    if msg == _PROGRESS:
         stream.progress = beat
-    elif beat.msg == Msg.DONE:
+    elif msg == _DONE:
         stream.done, stream.done_mono = True, mono
-    elif beat.msg == Msg.HALT_SEEN:
+    elif msg == _HALT_SEEN:
         stream.halt_seen = True
-    elif beat.msg == Msg.CHECKPOINT and 0.0 < (beat.dt or 0.0) < math.inf:
+    elif msg == _CHECKPOINT and 0.0 < (beat.dt or 0.0) < math.inf:
         stream.saved_s = (*stream.saved_s[1 - SECTION_SAMPLES :], beat.dt or 0.0)
-    if beat.loss is not None:
-        stream.loss = beat.loss
-    if beat.grad_norm is not None:
-        stream.grad_norm = beat.grad_norm
-    if beat.toks_per_s is not None:
-        stream.toks_per_s = beat.toks_per_s
-    if beat.tokens is not None:
-        stream.tokens = beat.tokens
+    loss, grad_norm, toks_per_s, tokens = _NUMBERS(beat)
+    if loss is not None:
+        stream.loss = loss
+    if grad_norm is not None:
+        stream.grad_norm = grad_norm
+    if toks_per_s is not None:
+        stream.toks_per_s = toks_per_s
+    if tokens is not None:
+        stream.tokens = tokens
 
 
 def _names_compute(beat: Heartbeat) -> bool:
@@ -322,25 +347,26 @@ def _names_compute(beat: Heartbeat) -> bool:
     return told or beat.section in COMPUTE_SECTIONS
 
 
-def _ends_step(beat: Heartbeat, labelled: bool) -> bool:
+def _ends_step(msg: str, labelled: bool) -> bool:
     """Whether the line says that its step is over; a rank without labels may only say progress."""
-    return beat.msg == Msg.STEP_END or (beat.msg == Msg.PROGRESS and not labelled)
+    return msg == _STEP_END or (msg == _PROGRESS and not labelled)
 
 
-def _tail_s(beat: Heartbeat, since_s: float) -> float:
+def _tail_s(age_s: float, since_s: float) -> float:
     """Return how much of the time since the line before belongs to the line's own section."""
-    age_s = beat.section_age_s
-    if age_s is None or not math.isfinite(age_s):
+    if not math.isfinite(age_s):
         return 0.0
     return max(0.0, min(age_s, since_s))
 
 
-def _set_apart(stream: RankStream, beat: Heartbeat, tail_s: float, *, over: bool) -> None:
+def _set_apart(
+    stream: RankStream, section: str | None, own_mono: float, tail_s: float, *, over: bool
+) -> None:
     """Count the time since the line before that belongs to no section, or to one unknown."""
     if stream.labelled:
         if stream.section not in NAMED_SECTIONS:
-            stream.apart_s += max(0.0, beat.mono - stream.own_mono - tail_s)
-        if beat.section not in NAMED_SECTIONS:
+            stream.apart_s += max(0.0, own_mono - stream.own_mono - tail_s)
+        if tail_s and section not in NAMED_SECTIONS:
             stream.apart_s += tail_s
     if over:
         if stream.apart_s or stream.apart_times:
@@ -348,11 +374,11 @@ def _set_apart(stream: RankStream, beat: Heartbeat, tail_s: float, *, over: bool
         stream.apart_s = 0.0
 
 
-def _exclude(stream: RankStream, beat: Heartbeat, tail_s: float) -> None:
+def _exclude(stream: RankStream, beat: Heartbeat, section: str | None, tail_s: float) -> None:
     """Take the time since the line before out of the pace where it was no training."""
     if stream.section in NON_TRAINING_SECTIONS:
         stream.pace.exclude(max(0.0, beat.mono - stream.own_mono - tail_s))
-    if beat.section in NON_TRAINING_SECTIONS:
+    if section in NON_TRAINING_SECTIONS:
         if tail_s:
             stream.pace.exclude(tail_s)
     elif _tells_alone(stream, beat) and 0.0 < (beat.dt or 0.0) < math.inf:
@@ -361,7 +387,7 @@ def _exclude(stream: RankStream, beat: Heartbeat, tail_s: float) -> None:
 
 def _tells_alone(stream: RankStream, beat: Heartbeat) -> bool:
     """Whether a checkpoint or eval line tells of time that no section of that name has told."""
-    if beat.msg not in (Msg.CHECKPOINT, Msg.EVAL):
+    if beat.msg not in _NON_TRAINING:
         return False
     return all(name != beat.msg for name, _ in stream.section_times)
 
@@ -373,7 +399,7 @@ def _time_late(stream: RankStream, beat: Heartbeat) -> None:
     """
     pace = stream.pace
     known = pace.last_step is not None and not pace.excluded_s
-    if not known or not _ends_step(beat, stream.labelled):
+    if not known or not _ends_step(beat.msg, stream.labelled):
         return
     if beat.step > (pace.last_step or 0) and pace.last_mono < beat.mono <= stream.own_mono:
         pace.end(beat.step, beat.mono)

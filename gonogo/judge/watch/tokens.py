@@ -6,12 +6,14 @@ that always tells 25 times as many as were ordered has grown by nothing.
 """
 
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from gonogo.judge.watch.state import replace
 
 FIRST_LINES = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TokenGrowth:
     """Tokens of a step, against those of the first steps that told them."""
 

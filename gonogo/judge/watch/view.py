@@ -7,7 +7,7 @@ threshold says where it came from.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.heartbeat import Heartbeat, Section
@@ -48,8 +48,7 @@ class Run:
         return tokens / floor if tokens and floor else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
+class Beat(NamedTuple):
     """One accepted line, and the tick that brought it."""
 
     line: Heartbeat

@@ -113,7 +113,7 @@ def test_samples_at_the_start_and_steps_told_twice_are_left_out() -> None:
     look = Look(after=5, least=16, most=64, rise_ratio=0.05)
     for step in (1, 2, 3, 4, 5, 6, 7, 7, 6, 8):
         series = series.with_sample(step, 100.0, look)
-    assert [x for x, _ in series.scales[0]] == [6.0, 7.0, 8.0]
+    assert [x for x, _ in (*series.scales[0], *series.newest)] == [6.0, 7.0, 8.0]
 
 
 def test_one_look_is_not_enough_to_be_steady() -> None:

@@ -130,7 +130,7 @@ def test_what_is_foreseen_takes_one_round_and_asks_for_nothing(
 
 
 def test_a_run_that_is_ending_is_looked_at_no_more(
-    tmp_path: Path, halting: Halting, evidence: EvidenceOnPaper
+    halting: Halting, evidence: EvidenceOnPaper
 ) -> None:
     halting.observe(finding(Severity.HALT), 0.0)
     halting.advance(EVIDENCE_WAIT_S)

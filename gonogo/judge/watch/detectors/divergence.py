@@ -26,16 +26,18 @@ that comes up, but not above where the run began, may be that: it has to go on c
 
 import math
 import statistics
-from dataclasses import replace
+from operator import attrgetter
 
 from gonogo.contract import outcome
 from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.loss_kind import Rise
 from gonogo.judge.watch.loss_trend import Trend, come_back, jitter_of, sigma_of
+from gonogo.judge.watch.state import replace
 from gonogo.judge.watch.step import Step
 from gonogo.judge.watch.view import View, found
 
+_RATE = attrgetter("lr")
 RECENT_STEPS = 25
 FEW_STEPS = 3
 LAST_STEPS = 5
@@ -100,7 +102,7 @@ class Divergence(Detector[Trend]):
         loss = step.loss()
         if step.step <= own.last_step:
             own = own.back_at(step.step - 1)
-        rates = step.values(lambda line: line.lr)
+        rates = step.values(_RATE)
         heat, reheats = own.heat.after(next(iter(rates.values()), None))
         kind = own.kind.with_gradient(step.grad_norm())
         own = replace(own, last_step=step.step, heat=heat, kind=kind)
@@ -246,10 +248,12 @@ class Divergence(Detector[Trend]):
         """Tell of losses far above the usual ones, and warn where they do not recover."""
         if len(own.window) < self.settings.window_steps // 2:
             return own, []
-        usual = statistics.median(own.window)
-        spike = loss > usual + self.settings.spike_least and (
-            loss > usual + self.settings.spike_mad_x * sigma_of(own.window)
-        )
+        spike, usual, least = False, 0.0, self.settings.spike_least
+        if loss > min(own.window) + least:  # no median lies lower, and medians are dear
+            usual = statistics.median(own.window)
+            spike = loss > usual + least and (
+                loss > usual + self.settings.spike_mad_x * sigma_of(own.window)
+            )
         own = replace(own, spikes=(*own.spikes, spike)[-self.settings.spike_of :])
         if sum(own.spikes) < self.settings.spike_count:
             return (replace(own, spike_steps=0) if own.spike_steps else own), []

@@ -10,12 +10,13 @@ clipping limit, or at the largest ever told where that is round or was reached b
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gonogo.contract import outcome
 from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.detectors.gradients import clip_of
+from gonogo.judge.watch.state import replace
 from gonogo.judge.watch.step import Step
 from gonogo.judge.watch.view import View, found
 
@@ -32,7 +33,7 @@ ROUND_ERROR_RATIO = 1e-6
 """How far a round number may be off, as single precision holds it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """Equal values of one number, one after the other."""
 
@@ -95,7 +96,7 @@ class Run:
         return self.value == self.most and (self.ceiling or _is_round(self.value or 0.0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Still:
     """How long loss and gradient norm have stood still."""
 
@@ -129,15 +130,17 @@ class Frozen(Detector[Still]):
         """Observe what an applied step says of loss and gradient norm."""
         if step.step <= own.last_step:
             own = Still(loss=own.loss.interrupted(), grad_norm=own.grad_norm.interrupted())
-        own = replace(own, last_step=step.step)
-        if not all(row.applied for row in step.ranks.values()):
-            return own, []
+        if not step.applied():
+            return replace(own, last_step=step.step), []
         before = own
-        loss, norm = step.loss(), step.grad_norm()
-        own = replace(
-            own, loss=own.loss.after(loss, step), grad_norm=own.grad_norm.after(norm, step)
+        own = Still(
+            last_step=step.step,
+            loss=own.loss.after(step.loss(), step),
+            grad_norm=own.grad_norm.after(step.grad_norm(), step),
         )
         findings: list[Finding] = []
+        if own.loss.count <= before.loss.count and own.grad_norm.count <= before.grad_norm.count:
+            return own, findings
         telling = self._telling(own.grad_norm)
         if own.loss.count > before.loss.count:
             loss_run, findings = self._loss_grown(own.loss, own.grad_norm, telling, step, view)

@@ -7,12 +7,13 @@ switched off nothing is known: UNKNOWN, and listed as not observed.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gonogo.contract import outcome
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.judge.watch.detector import Detector, Seen
+from gonogo.judge.watch.state import replace
 from gonogo.judge.watch.step import Step
 from gonogo.judge.watch.view import View, found
 
@@ -21,7 +22,7 @@ MANY_LAYERS = 100
 """Where the order does not say how many layers there are, one of them is a small share."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Sightings:
     """Looks at collapsed gates, far enough apart, with no sound look in between."""
 
@@ -43,7 +44,7 @@ class Sightings:
         return replace(self, seen=self.seen + 1, last_step=step.step)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Gates:
     """What has been seen of the gates."""
 

@@ -9,11 +9,12 @@ reinforcement learning, a hinge that nothing offends), which is told when it las
 
 import math
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gonogo.contract import outcome
 from gonogo.contract.finding import Finding, Severity
 from gonogo.judge.watch.detector import Detector, Seen
+from gonogo.judge.watch.state import replace
 from gonogo.judge.watch.step import Step
 from gonogo.judge.watch.view import View, found
 
@@ -25,7 +26,7 @@ IDLE_X = 20
 """Times `zero_steps` after which zeros of loss and norm together warn."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Norms:
     """The gradient norms of applied steps."""
 
@@ -118,10 +119,11 @@ class Gradients(Detector[Norms]):
 
     def _spiked(self, own: Norms, norm: float, step: Step, view: View) -> Seen[Norms]:
         """Warn of norms far above the usual ones."""
-        spike, usual = False, 0.0
-        if len(own.window) >= self.settings.window_steps // 2:
+        spike, usual, spike_x = False, 0.0, self.settings.spike_x
+        told = len(own.window) >= self.settings.window_steps // 2
+        if told and norm > spike_x * min(own.window):  # no median lies lower, and medians are dear
             usual = statistics.median(own.window)
-            spike = usual > 0.0 and norm > self.settings.spike_x * usual
+            spike = usual > 0.0 and norm > spike_x * usual
         own = replace(
             own,
             window=(*own.window, norm)[-self.settings.window_steps :],

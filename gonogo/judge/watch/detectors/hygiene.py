@@ -174,6 +174,9 @@ class Hygiene(Detector[Skews]):
 
     def observe_line(self, own: Skews, beat: Beat, view: View) -> Seen[Skews]:
         """Observe a line's clock."""
+        near = abs(beat.line.ts - beat.tick.ts) <= self.settings.skew_s
+        if near and beat.line.rank not in own.since:
+            return own, []
         own, skew_s = _looked(own, view, beat)
         return own, [] if skew_s is None else _clock_findings(view, beat, skew_s)
 

@@ -11,13 +11,14 @@ are read nobody knows when its steps ended, so nothing of this is said.
 
 import math
 import statistics
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gonogo.contract import outcome
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.hardware import HardwareProfile, hardware_profiles
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.detectors.loader import fetched_s
+from gonogo.judge.watch.state import replace
 from gonogo.judge.watch.step import RankStep, Step
 from gonogo.judge.watch.tokens import TokenGrowth
 from gonogo.judge.watch.view import Run, View, found, is_late
@@ -36,7 +37,7 @@ LASTING_X = 3
 PEAK = "preflight_peak"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Clock:
     """One rank's clock held against the watcher's, from one step end to another."""
 
@@ -48,7 +49,7 @@ class Clock:
     since_ts: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Speeds:
     """Reported and recomputed tokens per second of the last steps."""
 
@@ -182,7 +183,7 @@ class ImplausibleSpeed(Detector[Speeds]):
     def _peaked(self, own: Speeds, step: Step, view: View) -> Seen[Speeds]:
         """Hold the recomputed speed against what the devices can multiply."""
         limit = limit_tok_s(self.run, self.settings.mfu, peak_flops(self.run, view))
-        tok_s = statistics.median(own.plain)
+        tok_s = 0.0 if limit is None else statistics.median(own.plain)
         peaked = limit is not None and tok_s > limit
         if peaked == own.peaked:
             return own, []
@@ -198,8 +199,10 @@ class ImplausibleSpeed(Detector[Speeds]):
     def _beaten(self, own: Speeds, tokens: float, step: Step, view: View) -> Seen[Speeds]:
         """Hold the steps against the best that is known of the same work."""
         best_s = self.run.order.best_step_s
+        if own.beaten or best_s is None:
+            return own, []
         step_s = tokens / statistics.median(own.plain)
-        if own.beaten or best_s is None or step_s >= self.settings.best_ratio * best_s:
+        if step_s >= self.settings.best_ratio * best_s:
             return own, []
         text = (
             f"a step takes {step_s:.4g} s over {len(own.plain)} steps; the best that is known of"
@@ -293,7 +296,7 @@ def peak_flops(run: Run, view: View) -> float | None:
     What was measured is what was reached beside whatever else ran just then, so it never lowers
     what the hardware table says; and a CPU's says nothing of a profile with GPUs.
     """
-    profile = hardware_profiles().get(run.order.profile, HardwareProfile())
+    profile = hardware_profiles().get(run.order.profile) or HardwareProfile()
     known = (profile.peak_flops or 0.0) * run.order.world_size
     observed = view.observed.get(PEAK)
     payload = observed.payload if observed is not None else None

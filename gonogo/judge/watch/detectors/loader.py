@@ -5,11 +5,12 @@ of the window are left out of both sums: a loader that stalls once, however long
 (D5 limits the single stall). Checkpoints and evaluations count on neither side.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gonogo.contract import outcome
 from gonogo.contract.finding import Finding, Severity
 from gonogo.judge.watch.detector import Detector, Seen
+from gonogo.judge.watch.state import replace
 from gonogo.judge.watch.step import RankStep, Step
 from gonogo.judge.watch.view import View, found
 
@@ -23,7 +24,7 @@ Row = tuple[tuple[float, float], ...]
 """Of one step, in order of rank: seconds of fetching, seconds of the step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Waits:
     """The last steps, and how long they have starved."""
 

@@ -15,7 +15,7 @@ rises while the host's does not has mapped files, whose pages the kernel takes b
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from gonogo.contract.finding import Act, Finding, Severity, Source
@@ -25,6 +25,7 @@ from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.series import Look, Series
+from gonogo.judge.watch.state import replace
 from gonogo.judge.watch.step import Step
 from gonogo.judge.watch.view import Run, View, found
 
@@ -40,7 +41,7 @@ LONG_RUN_STRIDE = 4
 """In a run of more steps than that, memory is sampled at every so many."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Growth:
     """What is known of memory: its course by kind and rank, and its limits."""
 
@@ -58,7 +59,7 @@ class Growth:
     halted: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Leak:
     """A projection of growth; `rank` is None where several ranks grow alike."""
 

@@ -10,7 +10,7 @@ took it, which is a warning. A look that says nothing changes nothing.
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gonogo.contract.device import devices_in
 from gonogo.contract.finding import Finding, Severity
@@ -19,6 +19,7 @@ from gonogo.contract.observation import HostMemory, Kind, host_memory_in
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick, parse_rank
 from gonogo.judge.watch.detector import Detector, Seen
+from gonogo.judge.watch.state import replace
 from gonogo.judge.watch.view import Beat, View, found
 
 OWN_SHARE = 0.5
@@ -27,7 +28,7 @@ APART = 1.33
 """A rank that holds so much more than the next one is named."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Over:
     """How often running each limit has been exceeded."""
 

@@ -7,7 +7,7 @@ fp16, and no other. A validation loss that is not finite is a warning: the set m
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from typing import Any
 
@@ -15,8 +15,10 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.outcome import Detector as Name
 from gonogo.judge.watch.detector import Detector, Seen
+from gonogo.judge.watch.state import replace
 from gonogo.judge.watch.view import Beat, View, found
 
+_EVAL, _PROGRESS = Msg.EVAL, Msg.PROGRESS
 SEARCH_STEPS = 16
 """fp16: so many steps may be skipped running before the first is applied, while the scale is
 sought and nobody tells it."""
@@ -25,7 +27,7 @@ FALLING_STEPS = 40
 from 2**32, where some begin, to 1."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Overflows:
     """What has happened so far; `bad_from` is the step of the episode that was raised."""
 
@@ -45,17 +47,20 @@ def is_fp16(view: View) -> bool:
 
 def _scales_loss(view: View, line: Heartbeat) -> bool:
     """Whether the line tells of a scaled loss (mixed precision), and calls its overflow skipped."""
+    if line.loss_scale is None and line.skipped is None:
+        return False
     dtype = _dtype(view)
-    told = line.loss_scale is not None or line.skipped is not None
-    if not told or dtype in ("bf16", "bfloat16"):
+    if dtype in ("bf16", "bfloat16"):
         return False
     return line.skipped is True or _bad_number(line)[0] is None
 
 
 def _bad_number(line: Heartbeat) -> tuple[str | None, float | None]:
-    for name, value in (("loss", line.loss), ("grad_norm", line.grad_norm)):
-        if value is not None and not math.isfinite(value):
-            return name, value
+    loss, grad_norm = line.loss, line.grad_norm
+    if loss is not None and not math.isfinite(loss):
+        return "loss", loss
+    if grad_norm is not None and not math.isfinite(grad_norm):
+        return "grad_norm", grad_norm
     return None, None
 
 
@@ -150,9 +155,10 @@ class NonFinite(Detector[Overflows]):
     def observe_line(self, own: Overflows, event: Beat, view: View) -> Seen[Overflows]:
         """Observe a line that carries a loss or a gradient norm."""
         line = event.line
-        if line.msg == Msg.EVAL:
+        msg = line.msg
+        if msg == _EVAL:
             return own, _of_validation(event, view)
-        if line.msg == Msg.PROGRESS and (is_fp16(view) or _scales_loss(view, line)):
+        if msg == _PROGRESS and (is_fp16(view) or _scales_loss(view, line)):
             return _observe_fp16(own, event, view)
         if line.loss is None and line.grad_norm is None:
             return own, []

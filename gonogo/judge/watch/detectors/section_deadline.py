@@ -161,15 +161,10 @@ def limit_of_cycle(view: View, stream: RankStream, m: float | None) -> Limit:
     return Limit(seconds=times * sum(each), source=Source.ADAPTIVE)
 
 
-def _may_be_over(view: View, streams: list[RankStream], mono: float) -> bool:
-    """Whether any rank stands for longer than the shortest limit: who is behind is dear to ask."""
-    settings = view.run.watch.section_deadline
+def _least_s(settings: SectionDeadlineSettings) -> float:
+    """Return the shortest limit of any section."""
     each = [deadline_of(settings, name)[1] for name in _NAMES]
-    least_s = min(min(row.halt_s, row.suspect_s or row.halt_s) for row in each)
-    return any(
-        mono - since(stream) > least_s or mono - stream.still_mono > settings.eval.halt_s
-        for stream in streams
-    )
+    return min(min(row.halt_s, row.suspect_s or row.halt_s) for row in each)
 
 
 def _cycling(view: View, tick: Tick, culprit: Culprit, streams: list[RankStream]) -> list[Finding]:
@@ -261,6 +256,17 @@ class SectionDeadline(Detector[None]):
     ticks = True
     deadline = True
 
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._least_s, self._eval_s = _least_s(self.settings), self.settings.eval.halt_s
+
+    def _may_be_over(self, streams: list[RankStream], mono: float) -> bool:
+        """Whether any rank stands for longer than the shortest limit: who is behind is dear."""
+        return any(
+            mono - since(row) > self._least_s or mono - row.still_mono > self._eval_s
+            for row in streams
+        )
+
     def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:
         """Observe a tick: how long the rank behind has been in its section."""
         if not any(has_deadline(stream) for stream in view.streams.values()):
@@ -268,7 +274,7 @@ class SectionDeadline(Detector[None]):
         streams = view.known(view.active(), tick.mono)
         if not streams:
             return own, _lingering(view, tick)
-        if not _may_be_over(view, streams, tick.mono):
+        if not self._may_be_over(streams, tick.mono):
             return own, []
         culprit = name_culprit(view, streams, tick.mono)
         if culprit is None:

@@ -15,13 +15,14 @@ proportion. Of steps that tell fewer nothing is asked: short ones cost more a to
 
 import math
 import statistics
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.watch import Slow as SlowSettings
 from gonogo.judge.watch.detector import Detector, Seen
+from gonogo.judge.watch.state import replace
 from gonogo.judge.watch.tokens import TokenGrowth
 from gonogo.judge.watch.view import Beat, View, found
 
@@ -36,7 +37,7 @@ _LASTS = frozenset({"warn_ratio", "halt_ratio", "floor"})
 """Conditions that are a matter of time, and may last over a restart in place."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Speed:
     """Step times of the one rank that is timed, after warm-up."""
 
@@ -92,7 +93,9 @@ def _median_s(own: Speed, slow: SlowSettings) -> float | None:
         FRESH_STEPS, slow.window_steps
     ):
         return None
-    median_s = min(statistics.median(window), statistics.median(fresh))
+    median_s = statistics.median(window)
+    if len(fresh) < len(window):
+        median_s = min(median_s, statistics.median(fresh))
     return median_s if len(window) == slow.window_steps or median_s > LONG_STEP_S else None
 
 
@@ -234,14 +237,16 @@ class Slow(Detector[Speed]):
     def observe_line(self, own: Speed, event: Beat, view: View) -> Seen[Speed]:
         """Observe a line that ends a step of the timed rank."""
         line = event.line
+        if own.rank is not None and own.rank != line.rank:
+            return own, []
         stream = view.streams[line.rank]
         if stream.pace.last_step != line.step or not stream.pace.times_s:
             return own, []
         if own.rank is None:
             own = Speed(rank=line.rank, boot=stream.boot)
-        elif own.rank == line.rank and own.boot != stream.boot:
+        elif own.boot != stream.boot:
             own = own.rebooted(stream.boot)
-        if own.rank != line.rank or line.step <= own.counted_step:
+        if line.step <= own.counted_step:
             return own, []
         own = replace(own, counted_step=line.step, tokens=own.tokens.after(line.tokens))
         slow = view.run.watch.slow

@@ -6,16 +6,17 @@ windows: pauses do not count. A warning; the run goes on.
 """
 
 import statistics
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gonogo.contract import outcome
 from gonogo.contract.finding import Finding, Severity
 from gonogo.judge.watch.detector import Detector, Seen
+from gonogo.judge.watch.state import replace
 from gonogo.judge.watch.step import RankStep, Step
 from gonogo.judge.watch.view import View, found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Behind:
     """A rank that has been slower than the best for some windows running."""
 
@@ -25,7 +26,7 @@ class Behind:
     told: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Shares:
     """What the ranks computed in the present window, and how the windows before it ended."""
 
