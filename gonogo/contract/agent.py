@@ -52,6 +52,13 @@ Path = Annotated[str, Field(max_length=4096)]
 Paths = Annotated[list[Path], Field(max_length=1024)]
 
 
+MOST_WAITS = 4096
+MOST_WAIT_TEXT = 1000
+Waits = Annotated[
+    dict[Word, Annotated[str, Field(max_length=MOST_WAIT_TEXT)]], Field(max_length=MOST_WAITS)
+]
+
+
 CLAIM_HEADER = "X-Gonogo-Claim"
 
 
@@ -78,6 +85,8 @@ class ClaimRequest(Submitted):
     active: Words = []
     """Runs that live or wait to be shipped on this worker. A run claimed by this worker that is
     not among them never started, or is over: it may be given out again."""
+    waits: Waits = {}
+    """Run → for what it waits at the worker's engine, in the scheduler's words."""
     allow: Paths = []
     """What plans may start on this host besides nsa.train: modules, paths, or `any`."""
     allow_env: Words = []

@@ -275,7 +275,7 @@ def test_killed_keeper_takes_everything_along(new_run: NewRun) -> None:
     watcher = ProcessRef(pid=run.pid_of("watcher"), start_ticks=start_of(run.pid_of("watcher")))
     assert run.keeper is not None
     run.keeper.kill()
-    wait_until(lambda: not run.living() and not watcher.is_alive(), "nothing left", limit_s=1.0)
+    wait_until(lambda: not run.living() and not watcher.is_alive(), "nothing left", limit_s=20.0)
     assert not run.dir.exit.exists()
 
 
