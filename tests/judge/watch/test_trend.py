@@ -3,6 +3,7 @@
 import math
 import random
 import statistics
+from itertools import combinations
 
 import pytest
 from hypothesis import given
@@ -41,6 +42,20 @@ def test_few_points_have_no_bound() -> None:
     assert trend_of(line(3, 1.0)).lower == -math.inf
     with pytest.raises(ValueError, match="two points"):
         trend_of(line(1, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("count", "place"), [(4, 0), (6, 3), (10, 13), (12, 21), (100, 2198), (101, 2244)]
+)
+def test_the_bound_is_the_slope_that_sen_s_table_names(count: int, place: int) -> None:
+    slopes = sorted(float(a * a + a * b + b * b) for a, b in combinations(range(count), 2))
+    trend = trend_of([(float(x), float(x**3)) for x in range(count)])
+    assert trend.lower == slopes[place]
+    assert trend.slope == statistics.median(slopes)
+
+
+def test_two_points_have_a_slope() -> None:
+    assert trend_of(line(2, 3.0)).slope == 3.0
 
 
 @given(st.integers(1, 300), st.integers(8, 64))
