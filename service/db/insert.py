@@ -51,4 +51,4 @@ def insert_new(session: Session, rows: Sequence[Table]) -> None:
 def _statement(session: Session, table: type[Table]) -> Any:
     name = session.get_bind().dialect.name
     dialect = import_module(f"sqlalchemy.dialects.{name}")  # the other one's is not loaded
-    return dialect.insert(table.__table__).on_conflict_do_nothing()  # type: ignore[arg-type]  # a Table
+    return dialect.insert(table.__table__).on_conflict_do_nothing()
