@@ -58,6 +58,11 @@ class Dump(Recorded):
         """Whether the rank is in a collective that has not ended."""
         return any(entry.stands and not entry.is_p2p for entry in self.entries)
 
+    @property
+    def waits(self) -> bool:
+        """Whether it is in a collective or a message that has not ended."""
+        return any(entry.stands for entry in self.entries)
+
 
 class Standing(Recorded):
     """What the dumps of a run say; the payload of a tick's observation `collectives`."""
@@ -71,6 +76,10 @@ class Standing(Recorded):
     """Ranks of the group that have not entered it, among those that answered."""
     only: int | None = None
     """The rank that alone entered its collective while all others stand elsewhere."""
+    behind: list[int] = Field(default_factory=list)
+    """Ranks that stand in no collective and for which, in the end, all others wait: one, or fewer
+    than half. Empty where a dump is missing or cut, or where the dumps do not say so with one
+    voice."""
     disagree: str | None = None
     """What the calls disagree in: op, order, shape or dtype."""
     unanswered: list[int] = Field(default_factory=list)

@@ -7,6 +7,8 @@ from typing import Any
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.pool import QueuePool
 
+TEXTS = {"client_encoding": "utf8"}
+"""Told to PostgreSQL: of a database without an encoding (SQL_ASCII) texts would come as bytes."""
 _BUSY_S = 30.0
 _JOURNAL_BYTES = 4 * 2**20
 _STATEMENT_S = 30
@@ -32,7 +34,8 @@ def build_engine(url: str, *, writes: bool = False) -> Engine:
             pool_pre_ping=True,
             hide_parameters=True,
             connect_args={
-                "options": " ".join(f"-c {name}={limit}s" for name, limit in limits.items())
+                **TEXTS,
+                "options": " ".join(f"-c {name}={limit}s" for name, limit in limits.items()),
             },
         )
     engine = create_engine(

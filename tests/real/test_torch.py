@@ -9,12 +9,14 @@ import pytest
 from gonogo.contract.facts import FACTS_V
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.watch.registry import versions
-from tests.supervise.runs import NewRun
+from tests.supervise.runs import WATCH, NewRun
 
 ENTRY = "tests.real.torch_ranks"
 
 
-def judged(new_run: NewRun, kind: str, env: dict[str, str], **train: Any) -> dict[str, Any]:
+def judged(
+    new_run: NewRun, kind: str, env: dict[str, str], watch: Any = WATCH, **train: Any
+) -> dict[str, Any]:
     """Run the ranks to their end under keeper and watcher; return the decision on them."""
     run = new_run(
         "--allow",
@@ -23,6 +25,7 @@ def judged(new_run: NewRun, kind: str, env: dict[str, str], **train: Any) -> dic
         steps=12,
         train={"kind": kind, **train},
         env=env,
+        watch=watch,
         identity={"world_size": 2},
         detectors=versions(),
         facts_v=FACTS_V,
@@ -113,6 +116,20 @@ def test_a_real_failure_has_its_name_its_rank_and_its_line(
     assert cause["log"] == f"rank{cause['rank']}.log"
     assert line in cause["line"]
     assert (cause["unknown"], cause["look"]) == (False, [])
+
+
+@pytest.mark.long
+def test_a_rank_that_names_no_section_and_never_comes_to_the_others_is_the_culprit(
+    new_run: NewRun,
+) -> None:
+    """Nothing in the lines tells the ranks apart: torch's flight recorders do."""
+    watch = {**WATCH, "section_deadline": {"out_of_section": {"halt_s": 16.0}}}
+    decision = judged(new_run, "apart", {}, watch=watch, mute=True)
+    halt = next(row for row in decision["findings"] if row["severity"] == "halt")
+    assert (halt["detector"], halt["rank"], halt["section"]) == ("section_deadline", 1, None)
+    assert "rank 0 entered collective" in halt["text"]
+    assert "; rank 1 did not" in halt["text"]
+    assert decision["cause"]["rank"] == 1
 
 
 @pytest.mark.long

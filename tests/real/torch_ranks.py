@@ -1,7 +1,8 @@
 """Ranks of torch that really fail: `python -m tests.real.torch_ranks --order ORDER`.
 
 Two ranks over gloo, attached to gonogo. `order["train"]["kind"]` is what goes wrong at step FAILS;
-nothing is feigned: each kind does what makes the operating system, Python or torch complain.
+nothing is feigned: each kind does what makes the operating system, Python or torch complain. With
+`mute` in `order["train"]` they name no section.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 
@@ -48,6 +50,11 @@ def come_too_late(rank: int) -> None:
     time.sleep(60.0 if rank == 1 else 0.0)
 
 
+def stand_apart(rank: int) -> None:
+    """Rank 1 never comes to where the other adds up."""
+    time.sleep(600.0 if rank == 1 else 0.0)
+
+
 def fill_the_disk(rank: int) -> None:
     """Rank 0 saves where there is no room; the kernel refuses it."""
     if rank == 0:
@@ -80,6 +87,7 @@ KINDS: dict[str, Callable[[int], None]] = {
     "collective": enter_another_collective,
     "shape": bring_another_shape,
     "late": come_too_late,
+    "apart": stand_apart,
     "disk": fill_the_disk,
     "memory": take_too_much,
     "index": slice_twice,
@@ -97,17 +105,18 @@ def main() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=train.get("timeout_s", 600)))
     model = torch.nn.Linear(8, 1)
     with gonogo.trainer.attach(model=model) as beat:
+        section = nullcontext if train.get("mute") else beat.section
         for step in range(1, (beat.steps or 0) + 1):
             print(f"step {step} begins", file=sys.stderr, flush=True)
-            with beat.section("forward"):
+            with section("forward"):
                 loss = model(torch.randn(4, 8)).square().mean()
-            with beat.section("backward"):
+            with section("backward"):
                 loss.backward()
                 if step == FAILS:
                     KINDS[train["kind"]](beat.rank)
                 for parameter in model.parameters():
                     dist.all_reduce(parameter.grad)
-            with beat.section("optimizer"):
+            with section("optimizer"):
                 model.zero_grad()
             beat.step(loss=loss, tokens=8)
 

@@ -4,11 +4,12 @@ Pure: the ranks' dumps of torch's flight recorder in, one typed answer and a sen
 collective that stands is the first of a group that some of its ranks have entered and others have
 not. A rank stands alone when it is the only one in its collective while every other rank stands in
 another: one collective too many, or one that the others skipped. A rank that has merely not come
-yet (it reads data, it hangs) stands in none, so nobody is alone then.
+yet (it reads data, it hangs) stands in none, so nobody is alone then: it is behind, where every
+other rank would go on once it came.
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gonogo.contract.collectives import Dump, Entry, Standing
@@ -27,6 +28,8 @@ class _Call:
     seq: int
     entered: Mapping[int, Entry]
     missing: tuple[int, ...]
+    last: Mapping[int, int]
+    """Rank → its last collective of the group; 0: none that its dump tells."""
 
     @property
     def began_ns(self) -> int:
@@ -62,6 +65,7 @@ def analyse(dumps: Mapping[int, Dump], world_size: int) -> Standing | None:
         entered=sorted(call.entered),
         missing=list(call.missing),
         only=only,
+        behind=[] if unanswered else _behind(heard, standing),
         unanswered=unanswered,
         text=_sentence(call, only, unanswered),
     )
@@ -98,7 +102,7 @@ def _standing(heard: Mapping[int, Dump]) -> Iterator[_Call]:
         entered = {r: ranks[r][seq] for r in members if seq in ranks.get(r, {})}
         if entered:
             missing = tuple(rank for rank in members if last[rank] < seq)
-            yield _Call(group=group, seq=seq, entered=entered, missing=missing)
+            yield _Call(group=group, seq=seq, entered=entered, missing=missing, last=last)
 
 
 def _alone(heard: Mapping[int, Dump], standing: list[_Call]) -> _Call | None:
@@ -111,6 +115,42 @@ def _alone(heard: Mapping[int, Dump], standing: list[_Call]) -> _Call | None:
         return None
     lonely = [call for call in standing if len(call.entered) == 1 and call.missing]
     return min(lonely, key=lambda call: (call.seq, call.began_ns), default=None)
+
+
+def _behind(heard: Mapping[int, Dump], standing: Sequence[_Call]) -> list[int]:
+    """Return the ranks that stand in none and for which all others wait; none where that is open.
+
+    Only where nothing else can be meant: each of them has ended the collective before the one that
+    waits for it, and if they came, every rank would go on, one collective after another. Half of
+    the ranks may not be behind: then it is the other half's word against theirs (of two ranks one
+    is in and one is not, and that is said of the one that is not).
+    """
+    waited = {rank for call in standing for rank in call.missing}
+    behind = sorted(rank for rank in waited if not heard[rank].waits)
+    if not behind or (len(behind) > 1 and 2 * len(behind) >= len(heard)):
+        return []
+    if not all(_is_clear(call, heard, behind) for call in standing):
+        return []
+    return behind if _all_would_go_on(behind, standing) >= heard.keys() else []
+
+
+def _is_clear(call: _Call, heard: Mapping[int, Dump], behind: Collection[int]) -> bool:
+    """Whether a collective waits, in all that entered it, for ranks whose dumps are not cut."""
+    late = [rank for rank in call.missing if rank in behind]
+    stands = all(entry.stands for entry in call.entered.values())
+    whole = all(call.last[rank] == call.seq - 1 for rank in late)
+    belong = all(call.last[rank] or rank in heard[rank].groups.get(call.group, ()) for rank in late)
+    return bool(call.missing) and stands and whole and belong
+
+
+def _all_would_go_on(came: Collection[int], standing: Sequence[_Call]) -> set[int]:
+    """Return the ranks that stand nowhere once `came` have entered what waits for them."""
+    free, waiting = set(came), list(standing)
+    while ends := [call for call in waiting if free.issuperset(call.missing)]:
+        waiting = [call for call in waiting if call not in ends]
+        held = {rank for call in waiting for rank in call.entered}
+        free |= {rank for call in ends for rank in call.entered} - held
+    return free
 
 
 def _decisive(standing: list[_Call]) -> _Call:

@@ -46,6 +46,7 @@ def test_a_rank_in_a_collective_of_its_own_is_named(name: str, others: list[int]
     found = _found(_recorded(name))
     assert (found.only, found.group, found.seq, found.op) == (1, "1", 1, "all_reduce")
     assert (found.entered, found.missing, found.disagree) == ([1], others, None)
+    assert found.behind == []
     assert found.text.startswith(
         "rank 1 alone entered collective 1 of group 1 (all_reduce 1 Float)"
     )
@@ -54,7 +55,7 @@ def test_a_rank_in_a_collective_of_its_own_is_named(name: str, others: list[int]
 def test_a_rank_that_has_not_come_yet_leaves_nobody_alone() -> None:
     found = _found(_recorded("hang2"))
     assert (found.only, found.entered, found.missing) == (None, [0], [1])
-    assert found.op == "all_reduce"
+    assert (found.behind, found.op) == ([1], "all_reduce")
     assert "rank 1 did not" in found.text
 
 
@@ -197,6 +198,113 @@ def test_any_dumps_give_an_answer_that_holds_together(ranks: list[list[Entry]]) 
         assert found.entered == [found.only]
         assert found.missing
         assert all(any(entry.stands for entry in entries) for entries in ranks)
+
+
+def _hung(world: int, late: set[int], ended: int, ahead: int) -> dict[int, Dump]:
+    """Ranks that have ended as many collectives, and entered more, but for those that are late."""
+    told = [_entry(seq, retired=True) for seq in range(1, ended + 1)]
+    more = [_entry(ended + 1 + number) for number in range(ahead)]
+    groups = {"0": list(range(world))}
+    return {
+        rank: Dump(rank=rank, groups=groups, entries=told if rank in late else told + more)
+        for rank in range(world)
+    }
+
+
+@st.composite
+def _hangs(draw: st.DrawFn) -> tuple[dict[int, Dump], list[int]]:
+    world = draw(st.integers(2, 8))
+    most = max(1, (world - 1) // 2)
+    late = draw(st.sets(st.integers(0, world - 1), min_size=1, max_size=most))
+    return _hung(world, late, draw(st.integers(1, 5)), draw(st.integers(1, 3))), sorted(late)
+
+
+@given(_hangs())
+def test_who_has_not_come_to_where_all_others_stand_is_behind(
+    hang: tuple[dict[int, Dump], list[int]],
+) -> None:
+    dumps, late = hang
+    assert _found(dumps).behind == late
+
+
+@given(_hangs(), st.data())
+def test_where_a_dump_is_missing_cut_or_says_otherwise_nobody_is_behind(
+    hang: tuple[dict[int, Dump], list[int]], data: st.DataObject
+) -> None:
+    dumps, late = hang
+    rank, other = data.draw(st.sampled_from(late)), data.draw(st.sampled_from(sorted(dumps)))
+    waits = next(row for row in sorted(dumps) if row not in late)
+
+    def with_entries(of: int, entries: list[Entry]) -> dict[int, Dump]:
+        return {**dumps, of: dumps[of].model_copy(update={"entries": entries})}
+
+    told, first = dumps[rank].entries, dumps[waits].entries[len(dumps[rank].entries)]
+    spoilt = {
+        "missing": {row: dump for row, dump in dumps.items() if row != other},
+        "empty": with_entries(other, []),
+        "cut": with_entries(rank, [*told[:-1], _entry(1, group="9", retired=True)]),
+        "in a message": with_entries(rank, [*told, _entry(1, group="9", is_p2p=True)]),
+        "elsewhere": with_entries(rank, [*told, _entry(1, group="9", op="broadcast")]),
+        "ended": with_entries(waits, [*told, first.model_copy(update={"retired": True})]),
+        "another shape": with_entries(rank, [*told, _entry(len(told) + 1, input_sizes=[[5]])]),
+    }
+    how = data.draw(st.sampled_from(sorted(spoilt)))
+    found = analyse(spoilt[how], len(dumps))
+    assert found is None or found.behind == [], how
+
+
+def test_of_halves_that_stand_apart_none_is_behind() -> None:
+    assert _found(_hung(4, {2, 3}, 2, 1)).behind == []
+    assert _found(_hung(5, {2, 3}, 2, 1)).behind == [2, 3]
+
+
+def _grid(*calls: tuple[str, list[int], list[int]], world: int) -> dict[int, Dump]:
+    """Ranks of several groups: name of a group, its ranks, those that have entered its second."""
+    groups = {name: ranks for name, ranks, _ in calls}
+    entries: dict[int, list[Entry]] = {rank: [] for rank in range(world)}
+    for name, ranks, entered in calls:
+        for rank in ranks:
+            entries[rank].append(_entry(1, group=name, retired=True))
+            entries[rank] += [_entry(2, group=name)] * (rank in entered)
+    return {
+        rank: Dump(rank=rank, groups={k: v for k, v in groups.items() if rank in v}, entries=rows)
+        for rank, rows in entries.items()
+    }
+
+
+def test_who_waits_for_one_that_waits_is_not_behind() -> None:
+    """Two groups of tensors, two of data: rank 3 came to neither of its two."""
+    tensors = ("t0", [0, 1], []), ("t1", [2, 3], [2])
+    data = ("d0", [0, 2], [0]), ("d1", [1, 3], [1])
+    assert _found(_grid(*tensors, *data, world=4)).behind == [3]
+
+
+def test_ranks_that_wait_for_each_other_leave_nobody_behind() -> None:
+    crossed = ("a", [0, 1], [0]), ("b", [0, 1], [1])
+    assert _found(_grid(*crossed, ("c", [2, 3], [2]), world=4)).behind == []
+    assert _found(_grid(("a", [0, 1], [0]), ("c", [2, 3], [2]), world=4)).behind == []
+    assert _found(_grid(("a", [0, 1], [0]), ("c", [1, 2], [2]), world=3)).behind == [1]
+
+
+def test_a_rank_that_stands_nowhere_and_for_which_none_waits_leaves_it_open() -> None:
+    assert _found(_grid(("a", [0, 1], [0]), ("c", [1, 2], []), world=3)).behind == []
+
+
+def test_a_collective_that_all_entered_and_that_does_not_end_leaves_it_open() -> None:
+    whole = ("b", [2, 3], [2, 3])
+    assert _found(_grid(("a", [0, 1, 2, 3], [0, 2, 3]), whole, world=4)).behind == []
+    assert _found(_grid(("a", [0, 1, 2, 3], [0, 2, 3]), world=4)).behind == [1]
+
+
+def test_the_first_collective_of_a_group_counts_where_its_ranks_are_told() -> None:
+    dumps = {
+        rank: Dump(rank=rank, groups={"7": [0, 1]}, entries=[_entry(1, retired=True)])
+        for rank in (0, 1)
+    }
+    dumps[0] = dumps[0].model_copy(update={"entries": [*dumps[0].entries, _entry(1, group="7")]})
+    assert _found(dumps).behind == [1]
+    untold = {rank: dump.model_copy(update={"groups": {}}) for rank, dump in dumps.items()}
+    assert (_found(untold).missing, _found(untold).behind) == ([1], [])
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4)))[:6])

@@ -63,6 +63,21 @@ def test_a_round_gathers_the_dumps_and_says_who_strayed(tmp_path: Path) -> None:
     assert evidence.take_observations() == {}
 
 
+def test_a_round_says_who_has_not_come_to_where_the_others_stand(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    run_dir.evidence.mkdir()
+    ranks = [_Rank(run_dir.evidence, rank, "hang2") for rank in (0, 1)]
+    evidence = Evidence(run_dir)
+    found = evidence.start_round("stall", _targets(2), 41.5)
+    assert found is not None
+    for thread in found.threads:
+        thread.join(20)
+    for rank in ranks:
+        rank.over.set()
+    seen = evidence.take_observations()["collectives"]
+    assert (seen["behind"], seen["only"], seen["unanswered"]) == ([1], None, [])
+
+
 def test_a_rank_that_does_not_answer_is_said_and_names_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

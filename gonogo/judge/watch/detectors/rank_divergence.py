@@ -5,14 +5,17 @@ collective while every other stands in another, as the flight recorders tell; el
 collectives, sections of the step), by more than these differ by when all is well; but one rank may
 save or evaluate for all, and is waited for. In DDP's
 backward the innocent rank's Python stack shows no collective, hence the counter and, on a tie, what
-else tells the ranks apart: one that is silent while its peers speak, or the native stack of the one
-that does not wait in a collective. Where nothing does, no rank is named: to accuse the lowest
-number would send a person to the wrong host. Nor is one while a node is cut off: it may be what the
-others wait for. Who said `done` before the others, and lives on, is who they wait for.
+else tells the ranks apart: one that is silent while its peers speak, the one of which the flight
+recorders of all ranks say that it has not come to the collective that the others stand in, or the
+native stack of the one that does not wait in a collective. Where nothing does, no rank is named: to
+accuse the lowest number would send a person to the wrong host. Nor is one while a node is cut off:
+it may be what the others wait for. Who said `done` before the others, and lives on, is who they
+wait for.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS
@@ -125,7 +128,7 @@ def _acting(view: View, acting: RankStream, behind: Sequence[RankStream], mono: 
     apart = _told_apart(view, [acting, *behind], mono)
     if len(apart) == 1 and apart[0] is not acting:
         return Culprit(apart[0], named=True)
-    return Culprit(acting, named=False)
+    return Culprit(acting, named=_not_come(view, [acting, *behind]) == [acting])
 
 
 def _told_apart(view: View, tied: list[RankStream], mono: float) -> list[RankStream]:
@@ -133,6 +136,10 @@ def _told_apart(view: View, tied: list[RankStream], mono: float) -> list[RankStr
     fresh = view.fresh(tied, mono)
     if fresh and len(fresh) < len(tied):
         return [stream for stream in tied if stream not in fresh]
+    late = _not_come(view, tied)
+    if late:
+        wait = any(view.processes.waits(row.rank, row.section_mono) for row in late)
+        return tied if wait else late  # stack and recorder contradict each other
     return [s for s in tied if view.processes.waits(s.rank, s.section_mono) is False] or tied
 
 
@@ -204,15 +211,36 @@ def stray(view: View, among: Sequence[RankStream]) -> RankStream | None:
 
     What the ranks told before one of them advanced again is no longer true.
     """
-    observed = view.observed.get(COLLECTIVES)
-    if observed is None or not isinstance(observed.payload, Mapping):
-        return None
-    only, asked_mono = (observed.payload.get(key) for key in ("only", "asked_mono"))
-    if not isinstance(asked_mono, int | float):
-        return None
-    if any(stream.advanced_mono > asked_mono for stream in among):
-        return None
+    only = _told(view, among).get("only")
     return next((stream for stream in among if stream.rank == only), None)
+
+
+def _told(view: View, among: Iterable[RankStream]) -> Mapping[str, Any]:
+    """Return what the flight recorders told since the last of `among` advanced."""
+    observed = view.observed.get(COLLECTIVES)
+    payload = None if observed is None else observed.payload
+    asked_mono = payload.get("asked_mono") if isinstance(payload, Mapping) else None
+    if not isinstance(payload, Mapping) or not isinstance(asked_mono, int | float):
+        return {}
+    return {} if any(row.advanced_mono > asked_mono for row in among) else payload
+
+
+def _not_come(view: View, among: Sequence[RankStream]) -> list[RankStream]:
+    """Return the ranks for which all others wait in collectives, as the dumps of all ranks tell.
+
+    None where they name one that is not in question: it has finished, or its lines are ahead.
+    """
+    ranks = _told(view, view.streams.values()).get("behind")
+    if not isinstance(ranks, list):
+        return []
+    late = [stream for stream in among if stream.rank in ranks]
+    return late if len(late) == len(ranks) else []
+
+
+def late_text(view: View, stream: RankStream) -> str:
+    """Return what a finding adds of a rank that has not come to the others' collective, or ""."""
+    late = _not_come(view, list(view.streams.values()))
+    return f": {stray_text(view)}" if any(row is stream for row in late) else ""
 
 
 def stray_text(view: View) -> str:
@@ -250,10 +278,11 @@ class RankDivergence(Detector[None]):
     sentence = (
         "Names the culprit of the deadlines: the rank that is furthest behind (by step, then "
         "collectives, then sections, and by more than these differ by in steps that all have "
-        "ended), held, or alone in a collective; where nothing tells the ranks apart, none is "
-        "named. One that saves or evaluates while the others are in no section may act for all,"
-        " and has its time; those who may have waited for it have stood since it came back. One "
-        "that said `done` a step before those who stand is the culprit."
+        "ended), held, alone in a collective, or, as the flight recorders of all ranks tell, the "
+        "one that has not come to where the others stand; where nothing tells the ranks apart, "
+        "none is named. One that saves or evaluates while the others are in no section may act for"
+        " all, and has its time; those who may have waited for it have stood since it came back. "
+        "One that said `done` a step before those who stand is the culprit."
     )
 
     def armed(self, own: None, view: View) -> bool:

@@ -30,6 +30,7 @@ from gonogo.judge.watch.detectors.rank_divergence import (
     Culprit,
     blame_who_left,
     freed_mono,
+    late_text,
     name_culprit,
 )
 from gonogo.judge.watch.stream import RankStream
@@ -141,7 +142,7 @@ def _finding(
         threshold=limit.seconds,
         source=limit.source,
         text=f"{culprit} has been {where} for {elapsed_s:.1f} s"
-        f" (limit {limit.seconds:.1f} s) at step {stream.step}",
+        f" (limit {limit.seconds:.1f} s) at step {stream.step}{late_text(view, stream)}",
     )
     return blame_who_left(view, finding) if stream.section in _MAY_WAIT else finding
 

@@ -14,6 +14,7 @@ from gonogo.judge.watch.detectors.rank_divergence import (
     Culprit,
     blame_who_left,
     freed_mono,
+    late_text,
     name_culprit,
     stray,
     stray_text,
@@ -175,7 +176,7 @@ def _finding(
         threshold=limit.seconds,
         source=limit.source,
         text=f"step {stream.step} has computed for {elapsed_s:.1f} s"
-        f" (limit {limit.seconds:.1f} s): {culprit} stands in {where}",
+        f" (limit {limit.seconds:.1f} s): {culprit} stands in {where}{late_text(view, stream)}",
     )
 
 

@@ -11,6 +11,7 @@ from gonogo.judge.watch.detectors.rank_divergence import (
     RankDivergence,
     acts_for_all,
     freed_mono,
+    late_text,
     name_culprit,
     stray_text,
 )
@@ -142,6 +143,66 @@ def test_an_observation_that_is_stale_or_names_nobody_changes_nothing(
     observations: dict[str, Any],
 ) -> None:
     assert named(view_of([(4, 9, 3), (4, 9, 2)], **observations)) == 1
+
+
+def late(*ranks: Any, asked_mono: float = T0 + 1.0, **probes: Any) -> dict[str, Any]:
+    """What the flight recorders of all ranks tell of those that have not come."""
+    said = {"only": None, "behind": list(ranks), "asked_mono": asked_mono, "text": "they did not"}
+    return {"observations": {"collectives": said}, **probes}
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_on_a_tie_the_rank_that_has_not_come_to_where_the_others_stand_is_the_culprit(
+    rank: int,
+) -> None:
+    tie: list[Position] = [(4, 9, 0)] * 3
+    assert named(view_of(tie)) is None
+    view = view_of(tie, **late(rank))
+    assert named(view) == rank
+    assert [late_text(view, view.streams[row]) for row in range(3)] == [
+        ": they did not" if row == rank else "" for row in range(3)
+    ]
+
+
+def test_who_has_not_come_does_not_beat_the_position() -> None:
+    assert named(view_of([(4, 9, 3), (4, 9, 2), (4, 9, 3)], **late(0))) == 1
+
+
+@pytest.mark.parametrize(
+    "probes",
+    [
+        late(),
+        late(7),
+        late(1, 7),
+        late(1, asked_mono=T0 - 1.0),
+        late(1, stacks=[{"rank": 1, "waiting": True}, {"rank": 0, "waiting": False}]),
+        {"observations": {"collectives": {"behind": 1, "asked_mono": T0 + 1.0}}},
+        {"observations": {"collectives": {"behind": [1]}}},
+    ],
+    ids=["nobody", "another", "one of two", "stale", "stacks say otherwise", "no list", "no time"],
+)
+def test_nobody_is_named_by_dumps_that_name_nobody_or_that_other_evidence_contradicts(
+    probes: dict[str, Any],
+) -> None:
+    assert named(view_of([(4, 9, 0), (4, 9, 0), (4, 9, 0)], **probes)) is None
+
+
+def test_of_several_that_have_not_come_none_is_named_and_all_are_told() -> None:
+    view = view_of([(4, 9, 0)] * 5, **late(1, 3))
+    found = name_culprit(view, view.active(), T0)
+    assert found is not None
+    assert (found.named, found.stream.rank in (1, 3)) == (False, True)
+    assert late_text(view, found.stream) == ": they did not"
+
+
+def test_one_that_may_act_for_all_is_named_where_the_others_are_seen_to_wait_for_it() -> None:
+    """Rank 0 evaluates, as rank 1 usually does, too: that rank 1 waits for it, the dumps tell."""
+    for probes, culprit in (({}, None), (late(0), 0), (late(1), 1)):
+        view = view_of([(4, 9, 0), (4, 9, 0)], **probes)
+        acting, behind = view.streams[0], view.streams[1]
+        acting.section, acting.section_seq = "eval", 10
+        behind.section, behind.section_times = None, (("eval", 2.0),)
+        assert named(view) == culprit
 
 
 def test_a_held_rank_is_the_culprit_whatever_its_collective() -> None:

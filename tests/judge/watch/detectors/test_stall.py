@@ -487,6 +487,39 @@ def test_a_rank_in_a_collective_of_its_own_stalls_in_no_section() -> None:
     assert halt.text.endswith("rank 1 alone entered it")
 
 
+def unlabelled_hang(*, told: bool, world_size: int = 2) -> World:
+    """Ranks that name no section and count no collective stand still, told apart or not."""
+    world = World(
+        order_of({"stall": {"min_steps": 3, "halt_s": 60}}, steps=400, world_size=world_size)
+    )
+    for rank in world.ranks:
+        rank.section = None
+        rank.say("boot")
+    for step in range(1, 12):
+        for rank in world.ranks:
+            rank.mono += 2.0
+            rank.step = step
+            rank.say("progress", loss=5.0)
+    began = max(rank.mono for rank in world.ranks)
+    for _ in range(40):
+        for rank in world.ranks:
+            rank.mono += 2.0
+            rank.say("alive")
+    if told:
+        said = {"behind": [1], "asked_mono": began + 12.0, "text": "rank 1 did not enter it"}
+        world.probes.append((began + 15.0, {"observations": {"collectives": said}}))
+    return world
+
+
+@pytest.mark.parametrize(("told", "rank"), [(False, None), (True, 1)])
+def test_a_hang_that_no_line_explains_is_explained_by_the_flight_recorders(
+    told: bool, rank: int | None
+) -> None:
+    (halt,) = watch(unlabelled_hang(told=told), interval_s=1.0).halts
+    assert (halt.detector, halt.rank, halt.section) == ("stall", rank, None)
+    assert halt.text.endswith("rank 1 did not enter it") is told
+
+
 def test_collectives_told_before_the_step_began_name_nobody() -> None:
     ((detector, _, section),) = watch(desynchronised(-2.0)).halted()
     assert (detector, section) == ("stall", "backward")
