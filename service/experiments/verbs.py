@@ -136,8 +136,18 @@ def _is_again(deed: Deed, experiment: ExperimentRow, reason: RunReason) -> bool:
     if experiment.state != ExperimentState.RUNNING or run is None:
         return False
     if reason is RunReason.RESUME and run.reason in _ANSWERS:
-        return _ended_as(deed, run, OutcomeClass.OPERATOR, OutcomeClass.INFRA)
+        return _ended_as(deed, run, OutcomeClass.OPERATOR, OutcomeClass.INFRA) or _goes_on(
+            deed, run
+        )
     return run.reason == reason
+
+
+def _goes_on(deed: Deed, run: RunRow) -> bool:
+    """Say whether a run takes an answer beyond the bounded end that the one before it came to."""
+    ended = [row for row in runs_of(deed.session, run.experiment, run.phase) if row.outcome]
+    if not ended or run.until is not None or ended[-1].until is None:
+        return False
+    return ended[-1].reason == run.reason and _ended_as(deed, run, OutcomeClass.SUCCESS)
 
 
 def _ended_as(deed: Deed, run: RunRow, *classes: OutcomeClass) -> bool:

@@ -59,8 +59,8 @@ class Way:
     header: str = ""
 
 
-THREADS = 40
-"""How many requests may wait for the database at once; as many as the framework has."""
+THREADS = 20
+"""How many requests may be under way; with the framework's 40 they share a pool's connections."""
 _LONGEST_HEADER = 200
 _JSON = "application/json"
 

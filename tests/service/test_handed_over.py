@@ -9,7 +9,7 @@ import pytest
 from service.conductor.judge import Judging
 from service.conductor.leases import LEASE_S, TAKEOVER_AFTER_S, Leases
 from tests.service.conftest import Clock, Plane
-from tests.service.fake_worker import FakeWorker
+from tests.service.fake_worker import FakeWorker, beats
 from tests.service.test_judging import stalled
 from tests.service.test_verbs import fail_halted, verb
 
@@ -101,3 +101,32 @@ def test_a_remedy_that_is_halted_goes_on_with_its_patch(plane: Plane) -> None:
     decision = concluded(plane, experiment)
     assert decision["verdict"] == "CONDITIONAL_GO"
     assert [row["id"] for row in decision["conditions"]] == ["sanity:remedied"]
+
+
+def test_a_bounded_confirmation_that_is_over_is_gone_on_with_once(plane: Plane) -> None:
+    """It came to its end while a person halted; asked for twice, the rest runs once."""
+    worker = plane.worker()
+    experiment = plane.submit(set={**CONFIRMED, "phases.sanity.steps": 200})
+    first = plane.next_order(worker)
+    worker.start(first)
+    finding = {
+        "detector": "stall", "severity": "halt", "rank": 1, "section": "backward", "at": 1.0,
+        "key": f"{first.run}:stall", "text": "rank 1 stands in backward", "step": 9,
+    }  # fmt: skip
+    worker.report(first, finding)
+    lines = {rank: beats(first, rank, upto=9, done=False) for rank in range(first.world_size)}
+    worker.ship(first, lines)
+    worker.end(first, lines, "stalled", "watchdog", findings=1, code=None)
+    again = plane.next_order(worker)
+    assert (again.reason, again.steps) == ("confirm", 59)
+    worker.start(again)
+    verb(plane, experiment, "halt")
+    whole = {rank: beats(again, rank) for rank in range(again.world_size)}
+    worker.ship(again, whole)
+    worker.end(again, whole)
+    plane.wait_state(experiment, "awaiting_decision")
+    answer = verb(plane, experiment, "resume")
+    assert answer.status_code == 202, answer.text
+    assert verb(plane, experiment, "resume").status_code == 200
+    rest = plane.next_order(worker)
+    assert (rest.reason, rest.steps) == ("confirm", 200)
