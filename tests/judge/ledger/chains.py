@@ -15,6 +15,7 @@ from gonogo.judge.ledger.chain import Authority
 from gonogo.judge.ledger.recorded import RecordedDecision, parse_decision, record_of
 from gonogo.judge.ledger.seal import Entry, Place, append, by_person
 from gonogo.judge.ledger.sign import SigningKey, trusting
+from gonogo.judge.watch.registry import versions
 from gonogo.rundir import save_json
 from tests.data.make_runs import HERE
 
@@ -117,3 +118,9 @@ def save_chain(folder: Path, rows: Sequence[RecordedDecision]) -> Path:
     for row in rows:
         save_json(folder / f"{row.id}.json", json.loads(json.dumps(row.document)))
     return folder
+
+
+def changed_since_the_example(name: str) -> set[str]:
+    """Return the detectors whose rule is another one than in an example's order."""
+    ordered = json.loads((HERE / "runs" / name / "order.json").read_bytes())["detectors"]
+    return {detector for detector, version in versions().items() if ordered[detector] != version}

@@ -35,7 +35,7 @@ from gonogo.judge.ledger.replay import ReplayResult, Surroundings, replay_decisi
 from gonogo.judge.ledger.seal import Place, append, by_person, judged, settled
 from gonogo.judge.watch.detectors.non_finite import NonFinite
 from gonogo.judge.watch.detectors.stall import Stall
-from gonogo.judge.watch.registry import REGISTRY, RELEASE_0_1, versions
+from gonogo.judge.watch.registry import REGISTRY, RELEASE_0_1
 from tests.data.make_runs import HERE, STEPS, exit_of, healthy_ranks, order_of, save_run
 from tests.judge.conftest import CopyRun
 from tests.judge.ledger.chains import (
@@ -44,6 +44,7 @@ from tests.judge.ledger.chains import (
     KEY,
     RELEASE,
     chain,
+    changed_since_the_example,
     edited,
     entry_of,
     judged_anew,
@@ -378,7 +379,7 @@ def test_fields_that_heartbeats_have_gained_since_change_no_old_decision(copied:
 
 def test_a_finding_that_the_watch_does_not_come_to_is_named(copied: Copied) -> None:
     recorded, folder = copied("nan", 2)
-    invented = {"detector": "first_loss", "severity": "warn", "at": 1.0, "key": "k", "text": "odd"}
+    invented = {"detector": "identity", "severity": "warn", "at": 1.0, "key": "k", "text": "odd"}
     with (folder / "findings.jsonl").open("ab") as stream:
         stream.write(wire_line(invented))
     seen = replay_decision(recorded, Surroundings(run_dir=folder))
@@ -394,12 +395,6 @@ def test_a_finding_that_the_watch_does_not_come_to_is_named(copied: Copied) -> N
 
 def around_run(name: str) -> Surroundings:
     return Surroundings(run_dir=HERE / "runs" / name, siblings=[], authority=AUTHORITY)
-
-
-def changed_since_the_example(name: str) -> set[str]:
-    """Return the detectors whose rule is another one than in an example's order."""
-    ordered = json.loads((HERE / "runs" / name / "order.json").read_bytes())["detectors"]
-    return {detector for detector, version in versions().items() if ordered[detector] != version}
 
 
 def test_a_rule_that_changes_later_changes_no_decision(monkeypatch: pytest.MonkeyPatch) -> None:
