@@ -52,16 +52,30 @@ def fitting(columns: Sequence[Column], room: int) -> list[Column]:
     return kept
 
 
+def widths(columns: Sequence[Column], room: int) -> list[int]:
+    """Return the cells that each shown column gets: the widest that may be cut is, cell by cell."""
+    found = [column.width for column in columns]
+    over = sum(found) + GAP * (len(found) - 1) - room
+    while over > 0:
+        cuttable = [at for at, column in enumerate(columns) if found[at] > column.least]
+        if not cuttable:
+            break
+        widest = max(cuttable, key=lambda at: found[at])
+        found[widest] -= 1
+        over -= 1
+    return found
+
+
 def print_columns(columns: Sequence[Column]) -> None:
     """Print a table on stdout, as much of it as the terminal takes."""
     kept = fitting(columns, out.width)
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold dim")
-    for column in kept:
+    for column, width in zip(kept, widths(kept, out.width), strict=True):
         table.add_column(
             column.name,
             no_wrap=True,
             overflow="ellipsis" if column.cut else "ignore",
-            min_width=column.least,
+            width=width,
         )
     for row in zip(*(column.cells for column in kept), strict=True):
         table.add_row(*row)

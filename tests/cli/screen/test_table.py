@@ -62,6 +62,20 @@ def test_what_is_kept_stands_whole_on_one_line(
     assert len(row.rstrip()) <= width
 
 
+@pytest.mark.parametrize("width", [60, 61, 64, 70, 79])
+def test_a_name_is_cut_before_what_stands_behind_it(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(out, "_width", width)
+    text = Column(name="why", cells=["because of " * 9], cut=True)
+    print_columns([*table()[::2], Column(name="state", cells=["finished"]), text])
+    head, row = (line.rstrip() for line in capsys.readouterr().out.splitlines())
+    assert "finished" in row
+    assert "state" in head
+    assert row.count("…") == 2
+    assert len(row) <= width
+
+
 def test_only_the_column_that_may_is_cut(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
