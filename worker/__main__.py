@@ -2,7 +2,8 @@
 
 The main thread makes rounds (worker.desk.rounds); the waker (RQ) and the exporter have threads of
 their own. SIGTERM or SIGINT stops it: runs are left alone, or end with a checkpoint
-(GONOGO_WORKER_ON_STOP); a second signal ends the waiting. A worker that only stops because its
+(GONOGO_WORKER_ON_STOP): by SIGTERM as preempted, by SIGINT as halted by an operator. A second
+signal ends the waiting. A worker that only stops because its
 parent died leaves its runs alone in any case.
 
 Exit codes: 0 stopped · 1 this home has no free worker name or cannot be written to, or the driver

@@ -42,8 +42,13 @@ def up(
     asked = threading.Event()
     now = threading.Event()
 
+    told = signal.SIGINT
+
     def on_signal(number: int, frame: FrameType | None) -> None:
-        del number, frame
+        nonlocal told
+        del frame
+        if not asked.is_set():
+            told = signal.Signals(number)
         (now if asked.is_set() else asked).set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -54,7 +59,7 @@ def up(
         while not asked.wait(0.2):
             stack.tend(_say)
         err.print("stopping: runs end with a checkpoint and can be resumed (Ctrl-C again: now)")
-        stopper = threading.Thread(target=stack.stop, args=(CHECKPOINT_GRACE_S,), daemon=True)
+        stopper = threading.Thread(target=stack.stop, args=(CHECKPOINT_GRACE_S, told), daemon=True)
         stopper.start()
         while stopper.is_alive() and not now.wait(0.2):
             pass

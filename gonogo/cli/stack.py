@@ -63,11 +63,11 @@ class Child:
         """Whether it ran and ended."""
         return self.process is not None and self.process.poll() is not None
 
-    def stop(self, timeout_s: float) -> None:
+    def stop(self, timeout_s: float, number: signal.Signals = signal.SIGTERM) -> None:
         """Ask it to end, and end it after `timeout_s`."""
         if self.process is None or self.process.poll() is not None:
             return
-        self.process.terminate()
+        self.process.send_signal(number)
         try:
             self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -242,10 +242,14 @@ class Stack:
         """Return a child by name: redis, service or worker."""
         return next(child for child in self.children if child.name == name)
 
-    def stop(self, grace_s: float) -> None:
-        """Stop worker, service and server, in this order; runs end as the worker's on_stop says."""
+    def stop(self, grace_s: float, number: signal.Signals = signal.SIGINT) -> None:
+        """Stop worker, service and server, in this order; runs end as the worker's on_stop says.
+
+        The worker is told by `number`: SIGINT is a person's, who goes on with the runs later;
+        SIGTERM a host that is taken away, whose runs go on by themselves.
+        """
         for child in reversed(self.children):
-            child.stop(grace_s)
+            child.stop(grace_s, number if child.name == "worker" else signal.SIGTERM)
         if self._lock is not None:
             self._lock.close()
             self._lock = None

@@ -20,6 +20,7 @@ from pathlib import Path
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, save_json
+from gonogo.supervise.end_request import load_request
 from gonogo.supervise.processes import boot_id, die_with_parent, load_stat
 from worker.client import ControlPlane
 from worker.host.claim_book import ClaimBook
@@ -76,8 +77,8 @@ def train(path: Path, order: Order) -> tuple[str, str]:
     give_up = time.monotonic() + LIMIT_S
     with (path / "heartbeat_rank0.jsonl").open("a") as stream:
         while not (path / ".finish").exists() and time.monotonic() < give_up:
-            if (path / ".HALT").exists():
-                return "halted", "operator"
+            if (asked := load_request(path / ".HALT")) is not None:
+                return asked.reason, asked.ended_by
             seq += 1
             beat = {"rank": 0, "boot": "b", "seq": seq, "step": seq, "msg": "step_end"}
             beat |= {"ts": time.time(), "mono": time.monotonic(), "pid": os.getpid(), "v": 1}

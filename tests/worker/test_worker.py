@@ -21,7 +21,7 @@ from rq.serializers import JSONSerializer
 
 from gonogo.contract.agent import WAKE_JOB
 from gonogo.contract.order import Order
-from gonogo.contract.outcome import OutcomeCode
+from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.planning.resolve import checkout_root
 from gonogo.rundir import load_record, save_json
 from gonogo.supervise.durable import load_json
@@ -279,18 +279,30 @@ def test_a_worker_told_to_stop_leaves_its_runs_alone(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("number", "reason", "by"),
+    [
+        pytest.param(signal.SIGTERM, OutcomeCode.PREEMPTED, Actor.INFRA, id="a container's stop"),
+        pytest.param(signal.SIGINT, OutcomeCode.HALTED, Actor.OPERATOR, id="a person's Ctrl-C"),
+    ],
+)
 def test_a_worker_told_to_stop_may_end_its_runs_with_a_checkpoint(
-    home: Path, plane: FakeControlPlane, start_worker: StartWorker
+    home: Path,
+    plane: FakeControlPlane,
+    start_worker: StartWorker,
+    number: signal.Signals,
+    reason: OutcomeCode,
+    by: Actor,
 ) -> None:
     order = make_order()
     offer(plane, order)
     worker = start_worker(GONOGO_WORKER_ON_STOP="checkpoint")
     until(lambda: is_training(home, order), "the run")
-    worker.terminate()
+    worker.send_signal(number)
     assert worker.wait(60) == 0
     end = plane.runs[order.run].states[-1]
     assert end.exit is not None
-    assert end.exit.reason is OutcomeCode.HALTED
+    assert (end.exit.reason, end.exit.ended_by) == (reason, by)
     assert not keeper_of(home, order).is_alive()
     assert plane.claims[-1].draining
 

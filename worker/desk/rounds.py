@@ -5,6 +5,7 @@ keeper was lost) and every `POLL_S` in any case: a dead Redis delays nothing for
 """
 
 import logging
+import signal
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -28,14 +29,18 @@ Requests = SimpleQueue[Future[list[str]] | None]
 
 @dataclass(slots=True)
 class Stopping:
-    """How often the worker was told to stop."""
+    """How often the worker was told to stop, and by whom first."""
 
     requests: Requests
     times: int = 0
+    asked_by_person: bool = False
+    """Whether the first was Ctrl-C's; a SIGTERM is a host, or a container, that is taken away."""
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Count a signal and interrupt the waiting (a SimpleQueue may be put to from here)."""
-        del number, frame
+        del frame
+        if self.times == 0:
+            self.asked_by_person = number == signal.SIGINT
         self.times += 1
         self.requests.put(None)
 
@@ -75,7 +80,7 @@ def end_runs(desk: Desk, stopping: Stopping, *, now: float) -> None:
         # A keeper lives a little longer than its run is open: its last act is to say so.
         keepers.add(run.keeper)
         if not run.ended:
-            ask_halt(run.path, build_stop(now))
+            ask_halt(run.path, build_stop(now, by_person=stopping.asked_by_person))
             _log.info("%s asked to leave", run.run, extra={"action": "run_halt_asked"})
     deadline = time.monotonic() + END_LIMIT_S
     next_at = time.monotonic()
@@ -97,11 +102,14 @@ def _own_runs(inventory: Inventory) -> list[OpenRun]:
     return [run for run in inventory.open_runs() if load_submission(run.path) is None]
 
 
-def build_stop(now: float) -> EndRequest:
-    """Return the request that ends a run because its worker stops."""
+def build_stop(now: float, *, by_person: bool) -> EndRequest:
+    """Return the request that ends a run because its worker stops.
+
+    One that a person stopped waits for a person; any other goes on when a worker is back.
+    """
     return EndRequest(
-        reason=OutcomeCode.HALTED,
-        ended_by=Actor.OPERATOR,
+        reason=OutcomeCode.HALTED if by_person else OutcomeCode.PREEMPTED,
+        ended_by=Actor.OPERATOR if by_person else Actor.INFRA,
         at=now,
         text="the worker was told to stop",
         until_mono=until_after(HALT_LIMIT_S),
