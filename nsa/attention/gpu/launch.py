@@ -182,8 +182,8 @@ def choose(
     T, J, tile = shape.S - shape.start, shape.blocks, tiles_for(q.dtype, shape.D).scores
     pairs, free, rule = shape.B * shape.G, shape.free, selection_rule.RULE
     if T == 0 or free == 0:
-        first = torch.arange(rule.first, dtype=torch.int32, device=q.device)
-        return first.expand(pairs, T, rule.first).contiguous(), None
+        forced = torch.arange(rule.first, dtype=torch.int32, device=q.device)
+        return forced.expand(pairs, T, rule.first).contiguous(), None
     chosen = q.new_empty(pairs, T, shape.gathered_blocks, dtype=torch.int32)
     words = q.new_empty(pairs, T, dtype=torch.int64) if as_words else None
     at_once = min(T, max(1, _SCORE_BYTES // (4 * pairs * J)))
