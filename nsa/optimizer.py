@@ -80,11 +80,9 @@ def apply_gradients(
     norm: Any = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
     if hasattr(norm, "full_tensor"):  # of sharded gradients: each rank holds a part of it
         norm = norm.full_tensor()
-    if loss_scale.on:
-        skipped = norm.new_tensor(float(loss_scale.step(optimizer)))
-    else:
-        skipped = (~norm.isfinite()).to(torch.float32)
-        _step_unless(skipped, optimizer)
+    skipped = (~norm.isfinite()).to(torch.float32)
+    _step_unless(skipped, optimizer)
+    loss_scale.update()
     optimizer.zero_grad(set_to_none=True)
     return Update(grad_norm=norm, skipped=skipped)
 

@@ -26,7 +26,7 @@ class LossScale:
     """
 
     def __init__(self, dtype: str, device: torch.device, settings: Settings) -> None:
-        self.on = dtype == "fp16"
+        self.on, self._device = dtype == "fp16", device
         try:
             self._scaler = torch.amp.GradScaler(
                 device.type,
@@ -47,16 +47,13 @@ class LossScale:
         """Divide the gradients by the scale, so that they can be measured and clipped."""
         self._scaler.unscale_(optimizer)
 
-    def step(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Step, unless a gradient overflowed; returns whether it was skipped."""
-        before = self._scaler.get_scale()
-        self._scaler.step(optimizer)
+    def update(self) -> None:
+        """Move the scale by what `unscale` saw; nobody waits for it."""
         self._scaler.update()
-        return self.on and self._scaler.get_scale() < before
 
-    def value(self) -> float:
-        """The scale that the next step uses."""
-        return float(self._scaler.get_scale())
+    def told(self) -> list[Tensor]:
+        """The scale that the next step uses, maybe still on the device; nothing outside fp16."""
+        return [self._scaler.scale(torch.ones((), device=self._device))] if self.on else []
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds; empty without scaling."""

@@ -269,11 +269,13 @@ class Trainer:
         due = leads and self.writer.due_by_time(time.monotonic())
         decided = torch.tensor([halt, due, self.writer.written()], dtype=torch.float64)
         share = loss.double().reshape(1) / self.settings.world_size
-        own = torch.stack((update.grad_norm.double(), update.skipped.double()))
-        shared, (norm, skipped, *gate_numbers) = rig.ranks.add_up_and_read(
+        scale = rig.loss_scale.told()
+        own = torch.stack([x.double() for x in (update.grad_norm, update.skipped, *scale)])
+        shared, (norm, skipped, *rest) = rig.ranks.add_up_and_read(
             torch.cat((share, decided.to(rig.device, non_blocking=True))),
             torch.cat((own, gates_L2.double().flatten())),
         )
+        loss_scale, gate_numbers = rest[: len(scale)], rest[len(scale) :]
         mean_loss, halts, dues, self.checkpoint_told = shared
         self.halt_told, self.checkpoint_due = halts > 0, dues > 0
         self._judge_numbers(mean_loss, norm, bool(skipped))
@@ -288,7 +290,7 @@ class Trainer:
             **{name: memory[name] for name in ("gpu_mem_alloc", "gpu_mem_reserved", "host_rss_mb")},
             **gate_health(gates),
             **self._epoch(),
-            **self._skips(mean_loss, bool(skipped)),
+            **self._skips(mean_loss, bool(skipped), loss_scale),
         }
         told_where_known = {
             "comm_mb": rig.ranks.comm_mb(),
@@ -301,15 +303,15 @@ class Trainer:
         if self.console is not None:
             self.console.tell_step(self.step, fields)
 
-    def _skips(self, loss: float, skipped: bool) -> dict[str, Any]:
+    def _skips(self, loss: float, skipped: bool, loss_scale: list[float]) -> dict[str, Any]:
         """What the progress line says of updates that were left out.
 
         `skipped` excuses the numbers of a step, so it is not said of a loss that is not finite
         outside fp16: that is no overflow, though the weights did not move.
         """
         told: dict[str, Any] = {}
-        if self.rig.loss_scale.on:
-            told = {"loss_scale": self.rig.loss_scale.value(), "skipped": skipped}
+        if loss_scale:
+            told = {"loss_scale": loss_scale[0], "skipped": skipped}
         elif skipped and math.isfinite(loss):
             told = {"skipped": True}
         return told | ({"skipped_steps": self.skipped_steps} if self.skipped_steps else {})

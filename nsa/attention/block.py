@@ -19,7 +19,8 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last dimension; rounded where input and weight are of one dtype."""
         exact = x if x.dtype == torch.float64 else x.float()
-        normed = (exact * torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + self.eps)) * self.weight
+        weight = self.weight.to(exact.dtype)  # on a GPU the rest is one kernel
+        normed = nn.functional.rms_norm(exact, weight.shape, weight, self.eps)
         # A model that was cast as a whole goes on in its dtype; autocast's weights are fp32.
         return normed.to(x.dtype) if x.dtype == self.weight.dtype else normed
 

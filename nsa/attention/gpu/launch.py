@@ -21,6 +21,8 @@ from nsa.attention.gpu.tiles import padded, tiles_for
 _LOG2_E = math.log2(math.e)
 # Rows of scores that one program keeps in registers while it chooses.
 _CHOICE_NUMBERS = 4096
+# Block scores that lie in memory at once: quadratic in the sequence if all did, 0.5 GB at 64k.
+_SCORE_BYTES = 64 * 1024 * 1024
 # The sums over the queries of a key are shared among programs until there are so many of them, but
 # a program keeps so many queries. A rule of shapes alone: results repeat.
 _PROGRAMS = 1024
@@ -180,23 +182,26 @@ def choose(
     T, J, tile = shape.S - shape.start, shape.blocks, tiles_for(q.dtype, shape.D).scores
     pairs, free, rule = shape.B * shape.G, shape.free, selection_rule.RULE
     if T == 0 or free == 0:
-        first = torch.arange(rule.first, dtype=torch.int32, device=q.device)
-        return first.expand(pairs, T, rule.first).contiguous(), None
+        forced = torch.arange(rule.first, dtype=torch.int32, device=q.device)
+        return forced.expand(pairs, T, rule.first).contiguous(), None
     chosen = q.new_empty(pairs, T, shape.gathered_blocks, dtype=torch.int32)
     words = q.new_empty(pairs, T, dtype=torch.int64) if as_words else None
-    score = q.new_empty(pairs, T, J, dtype=torch.float32)
-    scores.block_scores[(triton.cdiv(T, tile.rows), triton.cdiv(J, tile.keys), pairs)](
-        q, k, lse, score, shape.S, k.shape[1], shape.G, J, shape.start, shape.scale * _LOG2_E,
-        M=tile.rows, N=tile.keys, L=shape.l, STEP=shape.d, L_SEL=shape.l_sel, PRECISION="ieee",
-        **shape.constants(), **tile.options(),
-    )  # fmt: skip
+    at_once = min(T, max(1, _SCORE_BYTES // (4 * pairs * J)))
+    score = q.new_empty(pairs * at_once * J, dtype=torch.float32)
     width = padded(J)
     rows = max(1, _CHOICE_NUMBERS // width)
-    scores.choose_blocks[(triton.cdiv(T, rows), pairs)](
-        score, chosen, words, T, J, shape.start,
-        FREE=free, FIRST=rule.first, RECENT=rule.recent, M=rows, JP=width, L_SEL=shape.l_sel,
-        WORDS=as_words,
-    )  # fmt: skip
+    for first in range(shape.start, shape.S, at_once):
+        count = min(at_once, shape.S - first)
+        scores.block_scores[(triton.cdiv(count, tile.rows), triton.cdiv(J, tile.keys), pairs)](
+            q, k, lse, score, shape.S, k.shape[1], shape.G, J, count, first, shape.scale * _LOG2_E,
+            M=tile.rows, N=tile.keys, L=shape.l, STEP=shape.d, L_SEL=shape.l_sel, PRECISION="ieee",
+            **shape.constants(), **tile.options(),
+        )  # fmt: skip
+        scores.choose_blocks[(triton.cdiv(count, rows), pairs)](
+            score, chosen, words, shape.S, J, count, first, shape.start,
+            FREE=free, FIRST=rule.first, RECENT=rule.recent, M=rows, JP=width, L_SEL=shape.l_sel,
+            WORDS=as_words,
+        )  # fmt: skip
     return chosen, words
 
 

@@ -3,33 +3,37 @@
 
 Scores are computed again from q, the compressed keys and their log-sum-exp, one small product per
 offset between a selection block and the compressed blocks that overlap it (Eq. 9 and 10), so the
-probabilities themselves are never stored.
+probabilities themselves are never stored. Neither are the scores of all queries: a long sequence
+goes through both kernels a stretch of queries at a time.
 """
 
 import triton
 import triton.language as tl
 
-_SIZES = ["S", "C", "G", "J", "T", "start"]
+_SIZES = ["S", "C", "G", "J", "T", "first", "start"]
 
 
 @triton.jit(do_not_specialize=_SIZES)
 def block_scores(
-    q_ptr, k_ptr, lse_ptr, score_ptr, S, C, G, J, start, log2_scale,
+    q_ptr, k_ptr, lse_ptr, score_ptr, S, C, G, J, T, first, log2_scale,
     R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     L: tl.constexpr, STEP: tl.constexpr, L_SEL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Scores [B, G, S - start, J] of M queries and N blocks; none for blocks of the future."""
+    """Scores [B, G, T, J] of the queries from `first` on, M of them and N blocks.
+
+    None for blocks of the future.
+    """
     A: tl.constexpr = L_SEL // STEP
     OVERLAP: tl.constexpr = L // STEP
     pair = tl.program_id(2).to(tl.int64)
     b, g = pair // G, pair % G
-    t_M = start + tl.program_id(0) * M + tl.arange(0, M)
+    t_M = first + tl.program_id(0) * M + tl.arange(0, M)
     j_N = tl.program_id(1) * N + tl.arange(0, N)
-    t_last = tl.minimum(start + tl.program_id(0) * M + M - 1, S - 1)
+    t_last = tl.minimum(first + tl.program_id(0) * M + M, first + T) - 1
     if tl.program_id(1) * N * L_SEL <= t_last:
         x_D = tl.arange(0, DP)
         wide_D = (x_D < D)[None, :]
-        live_M = t_M < S
+        live_M = t_M < first + T
         score_MN = tl.zeros((M, N), tl.float32)
         for offset in tl.static_range(1 - OVERLAP, A):
             count = 0
@@ -56,7 +60,7 @@ def block_scores(
                 logit_MN = tl.dot(q_MD, tl.trans(k_ND), input_precision=PRECISION) * log2_scale
                 p_MN = tl.exp2(tl.where(seen_MN, logit_MN - lse_M[:, None], float("-inf")))
                 score_MN += p_MN * count
-        to_M = pair * (S - start) + (t_M - start)
+        to_M = pair * T + (t_M - first)
         tl.store(
             score_ptr + to_M[:, None] * J + j_N[None, :],
             score_MN,
@@ -66,23 +70,25 @@ def block_scores(
 
 @triton.jit(do_not_specialize=_SIZES)
 def choose_blocks(
-    score_ptr, chosen_ptr, word_ptr, T, J, start,
+    score_ptr, chosen_ptr, word_ptr, S, J, T, first, start,
     FREE: tl.constexpr, FIRST: tl.constexpr, RECENT: tl.constexpr, M: tl.constexpr,
     JP: tl.constexpr, L_SEL: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
-    """The FIRST blocks, then the FREE best, ties to the lower: [B * G, T, FIRST + FREE].
+    """The FIRST blocks, then the FREE best, ties to the lower: [B * G, S - start, FIRST + FREE].
 
+    Of the T queries from `first` on, whose scores are there: [B * G, T, J].
     The RECENT blocks up to the query's own stand for no choice. With WORDS also every block that a
-    query selects, the recent ones too, as bits of [B * G, T].
+    query selects, the recent ones too, as bits of [B * G, S - start].
     """
     query_M = tl.program_id(0) * M + tl.arange(0, M)
-    row_M = tl.program_id(1).to(tl.int64) * T + query_M
+    pair = tl.program_id(1).to(tl.int64)
+    row_M = pair * (S - start) + (first - start) + query_M
     live_M = query_M < T
-    own_M = (start + query_M) // L_SEL
+    own_M = (first + query_M) // L_SEL
     j_P = tl.arange(0, JP)
     may_MP = (j_P >= FIRST)[None, :] & (j_P[None, :] <= (own_M - RECENT)[:, None])
     score_MP = tl.load(
-        score_ptr + row_M[:, None] * J + j_P[None, :],
+        score_ptr + (pair * T + query_M)[:, None] * J + j_P[None, :],
         mask=live_M[:, None] & may_MP,
         other=-1.0,
     )
