@@ -180,11 +180,12 @@ class PostgresServer:
             self.process.wait(timeout=60)
             self.process = None
 
-    def new_database(self) -> str:
-        """Create an empty database and return its SQLAlchemy URL."""
+    def new_database(self, *options: str) -> str:
+        """Create an empty database and return its SQLAlchemy URL; `options` are createdb's."""
         self.databases += 1
         name = f"t{self.databases}"
-        self._run("createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "gonogo", name)
+        where = ("-h", "127.0.0.1", "-p", str(self.port), "-U", "gonogo")
+        self._run("createdb", *where, *options, name)
         return f"postgresql+psycopg://gonogo@127.0.0.1:{self.port}/{name}"
 
     def client(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:

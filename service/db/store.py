@@ -49,6 +49,8 @@ _Work = Callable[[Session], Any]
 _GROUP = 64
 _QUEUE = 1000
 """How many writers may wait; who comes then is told at once."""
+TEXTS = {"client_encoding": "utf8"}
+"""Told to PostgreSQL: of a database without an encoding (SQL_ASCII) texts would come as bytes."""
 _BUSY_S = 30.0
 _JOURNAL_BYTES = 4 * 2**20
 _STATEMENT_S = 30
@@ -81,7 +83,8 @@ def build_engine(url: str, *, writes: bool = False) -> Engine:
             pool_pre_ping=True,
             hide_parameters=True,
             connect_args={
-                "options": " ".join(f"-c {name}={limit}s" for name, limit in limits.items())
+                **TEXTS,
+                "options": " ".join(f"-c {name}={limit}s" for name, limit in limits.items()),
             },
         )
     engine = create_engine(

@@ -123,10 +123,10 @@ def test_a_rank_that_names_no_section_and_never_comes_to_the_others_is_the_culpr
     new_run: NewRun,
 ) -> None:
     """Nothing in the lines tells the ranks apart: torch's flight recorders do."""
-    patient = {**WATCH, "stall": {**WATCH["stall"], "halt_s": 20.0}}
-    decision = judged(new_run, "apart", {}, watch=patient, mute=True)
+    watch = {**WATCH, "section_deadline": {"out_of_section": {"halt_s": 16.0}}}
+    decision = judged(new_run, "apart", {}, watch=watch, mute=True)
     halt = next(row for row in decision["findings"] if row["severity"] == "halt")
-    assert (halt["detector"], halt["rank"], halt["section"]) == ("stall", 1, None)
+    assert (halt["detector"], halt["rank"], halt["section"]) == ("section_deadline", 1, None)
     assert "rank 0 entered collective" in halt["text"]
     assert "; rank 1 did not" in halt["text"]
     assert decision["cause"]["rank"] == 1

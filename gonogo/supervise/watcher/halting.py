@@ -116,6 +116,16 @@ class Halting:
             self._second_round_at, self._suspicion = now + SECOND_ROUND_S, finding
         return finding.model_copy(update={"evidence": paths}) if paths else finding
 
+    def foresee(self, finding: Finding, now: float) -> None:
+        """Take a round for a halt that is near and would accuse nobody: what it tells may name one.
+
+        Args:
+            finding: as the fold would make it (`foresight`).
+            now: monotonic seconds.
+        """
+        if not self.asked():
+            self._take_evidence(finding.model_copy(update={"severity": Severity.SUSPECT}), now)
+
     def resume(self, findings: list[Finding], now: float) -> None:
         """Take up what a watcher before this one had decided."""
         if self.asked():

@@ -29,6 +29,7 @@ from gonogo.judge.watch import fold, identity_ok, snapshot
 from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.evidence.rounds import Evidence
 from gonogo.supervise.keeper.keeper import LAST_WORDS_S
+from gonogo.supervise.watcher.foresight import unnamed_halt_ahead
 from gonogo.supervise.watcher.halting import Halting
 from gonogo.supervise.watcher.looking import INTERVAL_S, Looking
 from gonogo.supervise.watcher.pace import Pace
@@ -140,6 +141,9 @@ class Watcher:
             self._record(finding, now)
         came = sum(map(len, beats.values()))
         self._recording.put_down(now, came, self._state, self._looking.progress)
+        ahead = None if asked else unnamed_halt_ahead(self._state, tick)
+        if ahead is not None:
+            self._weather.tried("evidence", partial(self._halting.foresee, ahead, now), None)
         if not tick.go and not asked and identity_ok(self._state):
             self._weather.tried(".GO", self._dir.go.touch, None)
         self._telling.tell(now, tick.ts, self._state, self._recording.found.values())

@@ -120,6 +120,50 @@ def read(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
+STARTER = """
+import subprocess, sys
+started = subprocess.Popen([sys.executable, *sys.argv[1:]])
+sys.exit(started.wait())
+"""
+
+
+@pytest.mark.parametrize(
+    ("between", "torchrun", "begins"),
+    [
+        pytest.param(False, False, True, id="the keeper's own child"),
+        pytest.param(True, False, False, id="adopted by another"),
+        pytest.param(True, True, True, id="a child of the keeper's torchrun"),
+        pytest.param(False, True, False, id="of a dead torchrun, adopted by the keeper"),
+    ],
+)
+def test_nothing_begins_where_the_agent_is_gone_whoever_the_parent_is(
+    tmp_path: Path, between: bool, torchrun: bool, begins: bool
+) -> None:
+    wrapper = ["-m", "gonogo.supervise.launch.rank", "--dir", str(tmp_path)]
+    wrapper += ["--keeper", str(os.getpid()), "--", sys.executable, "-c", "print('hello')"]
+    command = [sys.executable, *(("-c", STARTER) if between else ()), *wrapper]
+    environ = {name: text for name, text in os.environ.items() if name != "TORCHELASTIC_RUN_ID"}
+    environ |= {"TORCHELASTIC_RUN_ID": "x"} if torchrun else {}
+    done = subprocess.run(command, cwd=ROOT, env=environ, check=False, timeout=60)
+    assert (done.returncode, (tmp_path / "rank0.log").exists()) == (int(not begins), begins)
+
+
+def test_a_keeper_that_is_process_1_of_its_pod_starts_its_rank(tmp_path: Path) -> None:
+    inner = (
+        "import os, subprocess, sys\n"
+        "assert os.getpid() == 1\n"
+        "wrapper = [sys.executable, '-m', 'gonogo.supervise.launch.rank', '--dir', sys.argv[1]]\n"
+        "program = ['--keeper', '1', '--', sys.executable, '-c', 'print(7)']\n"
+        "sys.exit(subprocess.run([*wrapper, *program], check=False).returncode)\n"
+    )
+    apart = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*apart, "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("this user may not make a namespace of processes")
+    command = [*apart, sys.executable, "-c", inner, str(tmp_path)]
+    assert subprocess.run(command, cwd=ROOT, check=False, timeout=60).returncode == 0
+    assert (tmp_path / "rank0.log").read_text() == "7\n"
+
+
 def test_a_program_dies_of_sigterm_though_whoever_started_it_ignores_that(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:

@@ -115,6 +115,30 @@ def test_suspicion_takes_evidence_and_asks_for_nothing(
     assert not halting.asked()
 
 
+def test_what_is_foreseen_takes_one_round_and_asks_for_nothing(
+    halting: Halting, evidence: EvidenceOnPaper
+) -> None:
+    for now in (0.0, 1.0, 7.0):
+        halting.foresee(finding(Severity.HALT), now)
+        halting.advance(now)
+    halting.advance(60.0)
+    assert evidence.rounds == ["stall"]
+    assert not halting.asked()
+    found = halting.observe(finding(Severity.HALT), 8.0)
+    assert found.evidence == ["evidence/stall"]
+    assert evidence.rounds == ["stall"]
+
+
+def test_a_run_that_is_ending_is_looked_at_no_more(
+    tmp_path: Path, halting: Halting, evidence: EvidenceOnPaper
+) -> None:
+    halting.observe(finding(Severity.HALT), 0.0)
+    halting.advance(EVIDENCE_WAIT_S)
+    assert halting.asked()
+    halting.foresee(finding(Severity.HALT), 60.0)
+    assert evidence.rounds == ["stall"]
+
+
 def test_standing_suspicion_gets_a_second_round_later(
     halting: Halting, evidence: EvidenceOnPaper
 ) -> None:

@@ -1,0 +1,64 @@
+"""Will a deadline soon end the run and accuse nobody? Then there is time to ask the ranks.
+
+Not every deadline has a stage of suspicion, and what the dumps of a round tell of who has not come
+counts from the tick that brings it: a halt does not wait for it. So the fold is asked what it would
+find in FORESIGHT_S if every rank that speaks went on to say that it stands where it does. That is a
+question: nothing is found, recorded or ended by it.
+"""
+
+from copy import copy
+from dataclasses import replace
+
+from gonogo.contract.finding import Finding
+from gonogo.contract.outcome import Detector
+from gonogo.contract.tick import Tick
+from gonogo.judge.watch import WatchState, look
+from gonogo.supervise.watcher.response import ends_run
+
+FORESIGHT_S = 8.0
+"""More than a round takes: ranks have three seconds to answer, stacks five to be read."""
+EVERY_TICKS = 4
+LEAST_SHARE = 0.5
+"""Of its limit that must have passed: a limit of seconds is always near."""
+_DEADLINES = frozenset(
+    {
+        Detector.NO_FIRST_HEARTBEAT,
+        Detector.ALIVE_LOST,
+        Detector.STALL,
+        Detector.SECTION_DEADLINE,
+    }
+)
+
+
+def unnamed_halt_ahead(state: WatchState, tick: Tick) -> Finding | None:
+    """Return the deadline that would end the run within FORESIGHT_S and name no rank, if any.
+
+    Args:
+        state: after `tick`; it stays as it is.
+        tick: the last one.
+    """
+    if state.run.order.world_size < 2 or tick.n % EVERY_TICKS or not state.view.active():
+        return None
+    mono, ts = tick.mono + FORESIGHT_S, tick.ts + FORESIGHT_S
+    later = Tick(n=tick.n + 1, mono=mono, ts=ts, interval_s=tick.interval_s)
+    return next(
+        (row for row in look(_heard_until(state, tick.mono, mono), later) if _is_meant(row)), None
+    )
+
+
+def _heard_until(state: WatchState, now: float, mono: float) -> WatchState:
+    """Return a state like this one in which the ranks that speak now have done so until `mono`."""
+    view = state.view
+    streams = dict(view.streams)
+    for stream in view.fresh(view.streams.values(), now):
+        told = streams[stream.rank] = copy(stream)
+        told.compute_s, told.heard_mono = stream.computed_s(mono), mono
+    return replace(state, view=replace(view, streams=streams))
+
+
+def _is_meant(finding: Finding) -> bool:
+    if not ends_run(finding) or finding.rank is not None or finding.detector not in _DEADLINES:
+        return False
+    if finding.value is None or finding.threshold is None:
+        return False
+    return finding.value - FORESIGHT_S >= LEAST_SHARE * finding.threshold
