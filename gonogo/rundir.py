@@ -117,6 +117,14 @@ class RunDir:
         """Log of a rank."""
         return self.path / f"rank{rank}.log"
 
+    def node_exit(self, node: int) -> Path:
+        """How one node's part of a run with several ended."""
+        return self.path / f"exit_node{node}.json"
+
+    def node_watch(self, node: int) -> Path:
+        """What the follower of one node told."""
+        return self.path / f"watch_node{node}.jsonl"
+
     def ranks(self) -> list[int]:
         """Return the ranks that have a heartbeat file, ascending."""
         return self._ranks_in(_HEARTBEAT)

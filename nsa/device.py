@@ -32,6 +32,8 @@ def prepare_torch(device: torch.device, settings: Settings) -> None:
     """Threads (one per rank on a CPU), TF32, and the attention kernels the toggles leave."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
+        # Not by `fp32_precision`: torch.compile then fails (pytorch #166387, 2.9 to 2.13), since it
+        # asks by the older names. These set both; what attention does in between is undone.
         torch.backends.cuda.matmul.allow_tf32 = True
         torch.backends.cudnn.allow_tf32 = True
     else:

@@ -17,6 +17,7 @@ from service.context import Context
 from service.http.auth import Service
 from service.http.limits import Limits
 from service.http.problems import DOCUMENTED, WireResponse, add_handlers
+from service.http.short import ShortWays
 from service.http.streams import Streams
 from service.metrics import control_plane
 from service.pages import sign_in
@@ -54,6 +55,8 @@ API = (
     agent.router,
 )
 """Routers below /api/v1; each call of theirs asks for a key."""
+SHORT_WAYS = (agent.SHORT, experiments.SHORT)
+"""Of routes above that are called most."""
 
 open_routes = APIRouter(tags=["open"])
 
@@ -104,6 +107,9 @@ def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
     )
     app.state.context = context
     app.state.streams = Streams(context)
+    app.add_middleware(
+        ShortWays, context=context, ways=SHORT_WAYS, elsewhere=frozenset({"idempotency-key"})
+    )
     app.add_middleware(Limits, context=context)
     add_handlers(app)
     for router in API:

@@ -30,9 +30,10 @@ from sqlalchemy.orm import Session
 from gonogo import __version__
 from gonogo.contract.errors import Conflict, Corrupt, NotFound, Rejected
 from gonogo.signing import KEY_FILE, PUBLIC_FILE
+from service.db.engine import is_sqlite
 from service.db.migrate import build_config, current_revision
 from service.db.schema import ExperimentRow
-from service.db.store import Store, is_sqlite
+from service.db.store import Store
 from service.http.auth import LOCAL_KEYS
 from service.instants import stamp
 from service.queries.decisions import load_ids

@@ -54,11 +54,12 @@ def serve(settings: Settings, host: str, port: int, *, conduct: bool = True) -> 
             create_app(context, conduct=conduct),
             log_level="warning",
             access_log=False,
+            ws="none",
             timeout_graceful_shutdown=STOP_S,
             timeout_keep_alive=30,
         )
-        # What is loaded by now stays: a collection that walks it would cost more than a request.
-        gc.collect()
+        # What is loaded by now stays: a collection that walks it would cost more than a request,
+        # and the first one would find a few thousand objects to free, of half a million.
         gc.freeze()
         Server(config, context).run(sockets=[listener])
     finally:

@@ -40,7 +40,8 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """Return the settings that an environment holds (default: this process's).
 
     Raises:
-        Rejected: an unknown `GONOGO_*` name, a webhook secret that cannot sign, or no address.
+        Rejected: an unknown `GONOGO_*` name, a webhook secret that cannot sign, or no address of
+            Redis or of ours.
     """
     source = os.environ if environ is None else environ
     values = read(source, "service")
@@ -52,7 +53,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
             values["GONOGO_DATABASE_URL"] or f"sqlite:///{home}/gonogo.db",
             values["GONOGO_DATABASE_PASSWORD"],
         ),
-        redis_url=values["REDIS_URL"],
+        redis_url=_redis(values["REDIS_URL"]),
         webhook_url=values["GONOGO_WEBHOOK_URL"],
         webhook_secret=check_secret(secret) if secret else None,
         public_url=_address(values["GONOGO_PUBLIC_URL"]),
@@ -68,6 +69,12 @@ def _with_password(url: str, password: str | None) -> str:
         return url
     user, _, host = parts.netloc.rpartition("@")
     return parts._replace(netloc=f"{user}:{quote(password, safe='')}@{host}").geturl()
+
+
+def _redis(url: str | None) -> str | None:
+    if url is not None and urlsplit(url).scheme not in ("redis", "rediss", "unix"):
+        raise Rejected("REDIS_URL: expected redis://HOST…, rediss://HOST… or unix://PATH")
+    return url
 
 
 def _address(url: str | None) -> str | None:

@@ -56,7 +56,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_until(ready: Callable[[], bool], *, what: str, limit_s: float = 30.0) -> None:
+def wait_until(ready: Callable[[], bool], *, what: str, limit_s: float = 60.0) -> None:
     """Ask `ready` until it says yes.
 
     Raises:
@@ -117,7 +117,7 @@ class RedisServer:
         if self.process is None:
             return
         self.process.send_signal(how)
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=60)
         self.process = None
 
     def _answers(self) -> bool:
@@ -177,14 +177,15 @@ class PostgresServer:
         """SIGKILL the server, as an outage does; it may be started again."""
         if self.process is not None:
             self.process.kill()
-            self.process.wait(timeout=10)
+            self.process.wait(timeout=60)
             self.process = None
 
-    def new_database(self) -> str:
-        """Create an empty database and return its SQLAlchemy URL."""
+    def new_database(self, *options: str) -> str:
+        """Create an empty database and return its SQLAlchemy URL; `options` are createdb's."""
         self.databases += 1
         name = f"t{self.databases}"
-        self._run("createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "gonogo", name)
+        where = ("-h", "127.0.0.1", "-p", str(self.port), "-U", "gonogo")
+        self._run("createdb", *where, *options, name)
         return f"postgresql+psycopg://gonogo@127.0.0.1:{self.port}/{name}"
 
     def client(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:

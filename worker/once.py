@@ -1,10 +1,12 @@
-"""`python -m worker.once RUN [--token T]`: check this host for its part of a run, and keep it.
+"""`python -m worker.once RUN [--token T] [--leave]`: check this host for a run's part, and keep it.
 
 What an engine starts on every node of an attempt. The run was claimed before: its order lies in
 `GONOGO_HOME/runs/RUN`, on a file system that all nodes share. An order under a newer token than
 the engine was given starts nothing. Devices are chosen and locked, the host is checked, and then
 this process *becomes* the keeper, so that the engine's signals reach it: TERM ends the run with a
-checkpoint (`preempted`). A host that is not fit says so (`exit_node{K}.json`), and no node begins.
+checkpoint (`preempted`). With `--leave` it asks for just that and ends: for engines whose signal
+before a limit reaches the job's script alone. A host that is not fit says so
+(`exit_node{K}.json`), and no node begins.
 
 Exit codes: those of the keeper · 2 bad settings, no such order · 75 another attempt's turn.
 """
@@ -25,6 +27,7 @@ from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import CheckOutcome
 from gonogo.planning.resolve import checkout_root
 from gonogo.rundir import RunDir, load_record
+from gonogo.supervise.end_request import EndRequest, ask_halt, until_after
 from gonogo.supervise.keeper.part import save_refusal
 from gonogo.supervise.launch.place import NoPlace, Place, told_node
 from gonogo.supervise.locks import DeviceLocks
@@ -37,6 +40,11 @@ from worker.settings import Settings, keeper_environ, load_settings
 KEEPER_MODULE = "worker.keeper"
 SEEN_LIMIT_S = 60.0
 """How long a network file system may take to show what another host has written."""
+LEAVE_S = 90.0
+"""How long a run has to leave before its keepers end it, of the two minutes that Slurm is asked
+to give."""
+SHIELDED = "SLURM_JOB_ID"
+"""Where it is set, a scheduler's TERM reaches every process of a job, not its keepers alone."""
 _BAD = 2
 _BUSY = 75
 
@@ -48,6 +56,7 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="worker.once")
     parser.add_argument("run")
     parser.add_argument("--token", type=int, default=None)
+    parser.add_argument("--leave", action="store_true")
     parser.add_argument("--keeper", default=KEEPER_MODULE, metavar="MODULE")
     asked = parser.parse_args(argv)
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -73,10 +82,27 @@ def main(argv: Sequence[str]) -> int:
     if asked.token is not None and asked.token != order.token:
         _log.error("%s: told of token %d, the order's is %d", order.run, asked.token, order.token)
         return _BUSY
+    if asked.leave:
+        ask_to_leave(run_dir, order)
+        return 0
     devices = check_host(settings, slots, order, run_dir, place)
     if devices is None:
         return 0
     become_keeper(settings, slots, run_dir, place, devices, module=asked.keeper)
+
+
+def ask_to_leave(run_dir: RunDir, order: Order) -> None:
+    """Ask the run to leave with a checkpoint, on all its nodes: its time here is up."""
+    request = EndRequest(
+        reason=OutcomeCode.PREEMPTED.value,
+        ended_by=Actor.INFRA.value,
+        at=time.time(),
+        text="the scheduler told the job to end: its time limit, or a preemption",
+        until_mono=until_after(LEAVE_S),
+        leave_s=LEAVE_S,
+        grace_s=order.halt.grace_s,
+    )
+    ask_halt(run_dir.path, request)
 
 
 def locks_of_host(slots: Slots, home: Path) -> DeviceLocks:
@@ -141,6 +167,7 @@ def become_keeper(
         own_python(), "-m", module, str(run_dir.path),
         "--home", str(settings.home),
         "--node", str(place.node),
+        *(["--shield"] if SHIELDED in settings.inherited else []),
         *(part for name in devices for part in ("--lock", str(slots.locks.path(name)))),
         *(part for name in settings.allow for part in ("--allow", name)),
         *(part for name in settings.allow_env for part in ("--allow-env", name)),

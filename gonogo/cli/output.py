@@ -15,7 +15,8 @@ from gonogo.contract.canonical import wire_value
 from gonogo.contract.decision import Verdict
 from gonogo.contract.ids import is_id
 
-_PIPED_COLUMNS = 240
+_PIPED_COLUMNS = 100_000
+"""No line of ours is as long."""
 
 
 def _console(*, stderr: bool = False) -> Console:

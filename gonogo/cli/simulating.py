@@ -106,11 +106,15 @@ def simulate(
 
 
 def _simulated(parts: Sequence[Part], jobs: int | None, resume: Path | None) -> list[Tally]:
-    """Return every part's tally, the costly parts first; what `resume` holds is not redone."""
+    """Return every part's tally; what `resume` holds is not redone.
+
+    The sick runs go first, which end with their answer, so that what is ended early tells of every
+    detector; then the costly parts, so that no core is left with one of them at the end.
+    """
     jobs = jobs or os.cpu_count() or 1
     file = None if resume is None else DoneParts(resume)
     known = dict(file.of(parts)) if file is not None else {}
-    left = sorted((p for p in parts if p not in known), key=lambda part: part.cost, reverse=True)
+    left = sorted((p for p in parts if p not in known), key=lambda p: (p.sick is None, -p.cost))
     whole, done, began = sum(part.cost for part in left), 0.0, time.monotonic()
     told, tallies = began, list(known.values())
     for part, tally in _worked(left, min(jobs, len(left) or 1)):

@@ -35,10 +35,12 @@ MAX_RECORD_BYTES = 2**20
 """Of one small record; a larger one stays on the host and is not judged."""
 
 STREAMS = ("watch.jsonl", "devices.jsonl", "findings.jsonl")
-"""Growing files besides the ranks' heartbeats."""
+"""Growing files of every run besides the ranks' heartbeats."""
+STREAM_NAME = r"^(watch|devices|findings|watch_node\d{1,4})\.jsonl$"
+"""Those, and of a run on several nodes what each one's follower told."""
 
 RECORD_PATH = (
-    r"^(order\.json|exit\.json|exit_rank\d{1,4}\.json|preflight/preflight\.json"
+    r"^(order\.json|exit\.json|exit_(?:rank|node)\d{1,4}\.json|preflight/preflight\.json"
     r"|model\.json|env\.json|\.HALT|\.kill)$"
 )
 """Small records of a run directory that judging needs byte by byte."""
@@ -48,6 +50,13 @@ Word = Annotated[str, Field(max_length=255)]
 Words = Annotated[list[Word], Field(max_length=4096)]
 Path = Annotated[str, Field(max_length=4096)]
 Paths = Annotated[list[Path], Field(max_length=1024)]
+
+
+MOST_WAITS = 4096
+MOST_WAIT_TEXT = 1000
+Waits = Annotated[
+    dict[Word, Annotated[str, Field(max_length=MOST_WAIT_TEXT)]], Field(max_length=MOST_WAITS)
+]
 
 
 CLAIM_HEADER = "X-Gonogo-Claim"
@@ -76,6 +85,8 @@ class ClaimRequest(Submitted):
     active: Words = []
     """Runs that live or wait to be shipped on this worker. A run claimed by this worker that is
     not among them never started, or is over: it may be given out again."""
+    waits: Waits = {}
+    """Run → for what it waits at the worker's engine, in the scheduler's words."""
     allow: Paths = []
     """What plans may start on this host besides nsa.train: modules, paths, or `any`."""
     allow_env: Words = []
@@ -112,7 +123,7 @@ class RankTelemetry(Submitted):
 class StreamTelemetry(Submitted):
     """A stretch of complete lines of another growing file, as the bytes that they are."""
 
-    name: Annotated[str, Field(pattern=r"^(watch|devices|findings)\.jsonl$")]
+    name: Annotated[str, Field(pattern=STREAM_NAME)]
     start: Count
     content_b64: Annotated[str, Field(max_length=3 * MAX_STREAM_BYTES)]
 

@@ -77,6 +77,12 @@ class Grey(StrEnum):
 
 
 BUILT_IN_CRITERIA = ("completed", "identity", "coverage", "preflight", "no_halt_finding")
+ADDED_CRITERIA = (
+    *("identity_drift", "watch_ceiling", "made_up"),
+    *("reproduced", "remedied", "whole_phase"),
+)
+"""Ids of what the judge adds to a gate where there is reason to: a plan's own have other names, or
+what a plan says of its own would hold for these."""
 
 Threshold = Annotated[float, Field(allow_inf_nan=False)]
 Bound = Threshold | Literal["profile"] | None

@@ -53,9 +53,10 @@ class CheckpointSeen(Recorded):
     bytes: Count = 0
     """Of all its files; 0 when it does not hold."""
     text: str = ""
-    """Why it does not hold."""
+    """Why it does not hold, or could not be looked at."""
     gone: bool = False
-    """It was deleted before it was read to its end: whether it held, nobody knows."""
+    """Whether it held, nobody knows: it was deleted before it was read to its end, or (`text`) what
+    looks at it failed."""
 
 
 class HostMemory(Recorded):

@@ -4,9 +4,9 @@ An order lies in its run directory, so that a run directory judges itself.
 """
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from gonogo.contract.cluster import ClusterRequest
 from gonogo.contract.criterion import Criterion
@@ -133,6 +133,14 @@ class Order(Recorded):
     """Criteria of the judge's own whose conditions a later run can meet (`gate.settling`)."""
     facts_v: int = 1
     judge_version: int = JUDGE_VERSION
+
+    @model_validator(mode="after")
+    def _spread_evenly(self) -> Self:
+        if self.world_size % self.nodes:
+            raise ValueError(
+                f"nodes: {self.world_size} ranks are not shared evenly by {self.nodes}"
+            )
+        return self
 
     @property
     def last_step(self) -> int:

@@ -40,6 +40,15 @@ class Unended(Recorded):
     """In which function of the kernel it waits; empty where nobody may know."""
 
 
+class PartSeals(Recorded):
+    """What one node had written of its part of a run when the run ended."""
+
+    exit: FileSeal
+    """exit_node{K}.json."""
+    watch: FileSeal
+    """watch_node{K}.jsonl: its first `bytes` bytes; its follower looks once more after that."""
+
+
 class ExitRecord(Recorded):
     """exit.json, written last: how the run ended. `reason` is an outcome code.
 
@@ -77,6 +86,9 @@ class ExitRecord(Recorded):
     """What could not be ended within a minute; it is swept on, and holds its devices until then."""
     unheard: list[Count] = Field(default_factory=list)
     """Nodes, of a run with several, that have not said how their part ended."""
+    nodes: dict[str, PartSeals] | None = None
+    """Node → what it had written, of those that have said how their part of a run with several
+    ended; None where there is one node, and where a release before this wrote it."""
 
 
 PREFLIGHT_CHECKS = (

@@ -13,6 +13,7 @@ from typing import Any
 from gonogo.contract.errors import Corrupt, NotFound, Rejected
 from gonogo.contract.facts import History, Remedy
 from gonogo.contract.finding import Finding
+from gonogo.contract.heartbeat import Identity
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.order import Order, RunReason
 from gonogo.contract.outcome import Outcome
@@ -92,7 +93,12 @@ def judge_directory(
     entry = judged(judgement, rules, facts, actor=ACTOR, cause=cause)
     more = {
         "findings": [finding.wire() for finding in findings],
-        "not_observed": [*facts.not_observed, *_unread(record), *_gone(path)],
+        "not_observed": [
+            *facts.not_observed,
+            *_not_compared(order),
+            *_unread(record),
+            *_gone(path),
+        ],
     }
     return dict(append(entry, place, key, more=more).document)
 
@@ -135,6 +141,22 @@ def _recorded_order(run_dir: RunDir) -> Order | None:
         return load_order(run_dir)
     except Corrupt as error:
         raise Rejected(f"order.json: {str(error).removeprefix('order.json: ')}") from error
+
+
+def _not_compared(order: Order | None) -> Iterator[str]:
+    """Yield what an order by hand leaves open of what must run; one of ours names all of it."""
+    if order is None:
+        return
+    said = order.identity.model_dump(exclude_none=True)
+    if order.identity.config_digest is None:
+        named = ", ".join(said) or "nothing"
+        yield f"identity: the order names {named}; what else ran was compared with nothing"
+    model = order.train.get("model")
+    known = {**order.train, **(model if isinstance(model, Mapping) else {})}
+    known["nsa_env"] = any(name.startswith("NSA_") for name in order.env)
+    left_open = [name for name in Identity.model_fields if known.get(name) and name not in said]
+    if left_open:
+        yield f"identity: {', '.join(left_open)}: configured, and not among what the order compares"
 
 
 def _unread(record: RunRecord) -> Iterator[str]:

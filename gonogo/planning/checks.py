@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gonogo.contract.canonical import digest
+from gonogo.contract.criterion import ADDED_CRITERIA
 from gonogo.contract.errors import Corrupt, Problem
 from gonogo.contract.near_miss import hint, near
 from gonogo.contract.patch import Patch
@@ -35,6 +36,7 @@ def problems_in(
     """
     found = [
         *unknown_metrics(plan),
+        *_taken_names(plan),
         *_unknown_remedies(plan),
         *_said_elsewhere(plan),
         *_without_weights(plan),
@@ -55,6 +57,15 @@ def warnings_of(plan: Plan) -> list[str]:
     if plan.remedies and not plan.max_remedies:
         found.append("remedies: max_remedies is 0, so none is ever tried")
     return found
+
+
+def _taken_names(plan: Plan) -> Iterator[Problem]:
+    """Yield the criteria that are named as one that the judge adds."""
+    for phase in plan.phases:
+        for row in phase.gate:
+            if row.id in ADDED_CRITERIA:
+                message = f"{row.id} is a criterion that the judge adds; expected another name"
+                yield Problem(path=f"phases.{phase.name}.gate.{row.id}.id", message=message)
 
 
 def _unknown_remedies(plan: Plan) -> Iterator[Problem]:

@@ -7,6 +7,7 @@ only by a script that came to its end, and a script that is ended by an exceptio
 
 import atexit
 import math
+import os
 import signal
 import sys
 import threading
@@ -84,6 +85,8 @@ class SupervisedBeat(Beat):
         self._saving = Saving(run_dir, ended=self.ended)
         atexit.register(self._at_exit)
         voice.start()
+        if voice.is_ours:
+            _let_children_be_ended()
 
     def __exit__(
         self,
@@ -334,6 +337,25 @@ class SupervisedBeat(Beat):
     def _close(self) -> None:
         self._voice.close()
         atexit.unregister(self._at_exit)
+
+
+def _let_children_be_ended() -> None:
+    """Where this process was started to ignore SIGTERM, what it forks shall not: nobody else can.
+
+    A scheduler that sends it to all the processes of a job ends no rank by it, which leaves when
+    `.HALT` says so; a worker of a data loader is ended by it as ever.
+    """
+    ignored = signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    if not ignored or threading.current_thread() is not threading.main_thread():
+        return
+    own = os.getpid()
+
+    def pass_by(number: int, _: object) -> None:
+        if os.getpid() != own:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, pass_by)
 
 
 def _ignore_sigterm() -> None:

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nsa.attention.pieces import OutputGradient
-from nsa.attention.plan import key_rows, pairs_at_once, piece_size, span_rows, span_view
+from nsa.attention.pieces import OutputGradient, span_backward
+from nsa.attention.plan import pairs_at_once, piece_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,17 +34,17 @@ class _Tile:
     t1: int
     sure: int
     seen: int
-    pairs: tuple[slice, slice]
+    pairs: slice
 
 
-def _tiles(q_BSGRD: Tensor, l: int, d: int, start: int) -> Iterator[_Tile]:  # noqa: E741
-    S = q_BSGRD.shape[1]
-    length = piece_size(q_BSGRD.device).span_queries
+def _tiles(q_NPD: Tensor, S: int, l: int, d: int, start: int) -> Iterator[_Tile]:  # noqa: E741
+    R = q_NPD.shape[1] // S
+    length = piece_size(q_NPD.device).span_queries
     # Tiles break at `start`, the first query whose block scores are wanted.
     edges = [*range(l - 1, min(start, S), length), *range(max(l - 1, start), S, length), S]
     for t0, t1 in itertools.pairwise(edges):
         seen = (t1 - l) // d + 1
-        for pairs in pairs_at_once(q_BSGRD, (t1 - t0) * seen):
+        for pairs in pairs_at_once(q_NPD, (t1 - t0) * R * seen):
             yield _Tile(t0=t0, t1=t1, sure=(t0 + 1 - l) // d + 1, seen=seen, pairs=pairs)
 
 
@@ -118,22 +118,26 @@ def block_scores(p_NTRC: Tensor, blocks: int, l: int, d: int, l_sel: int) -> Ten
 
 
 def compressed_attend(
-    q_BSGRD: Tensor,
-    k_BGCD: Tensor,
-    v_BGCD: Tensor,
+    q_NPD: Tensor,
+    k_NCD: Tensor,
+    v_NCD: Tensor,
+    S: int,
+    out_NPD: Tensor,
     *,
     l: int,  # noqa: E741
     d: int,
     l_sel: int,
     start: int,
     factor: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Attention over the visible compressed blocks, and block scores from query `start` on.
 
     Args:
-        q_BSGRD: Queries, contiguous.
-        k_BGCD: Compressed keys, not scaled.
-        v_BGCD: Compressed values.
+        q_NPD: Rows of queries.
+        k_NCD: Compressed keys, not scaled.
+        v_NCD: Compressed values.
+        S: Queries of a pair.
+        out_NPD: Overwritten with the output.
         l: Tokens in a compression block.
         d: Tokens between the starts of two compression blocks.
         l_sel: Tokens in a selection block.
@@ -141,41 +145,38 @@ def compressed_attend(
         factor: scale * log2(e).
 
     Returns:
-        Output [B, S, G, R, D], base-2 log-sum-exp [B, S, G, R] (0 where nothing is visible) and the
-        scores of the selection blocks [B, G, max(0, S - start), J].
+        Base-2 log-sum-exp [N, P] (0 where nothing is visible) and the scores of the selection
+        blocks [N, max(0, S - start), J].
     """
-    B, S, G, R, _ = q_BSGRD.shape
-    blocks = -(-S // l_sel)
-    out = k_BGCD.new_empty(q_BSGRD.shape)
-    out[:, : l - 1] = 0
-    lse = k_BGCD.new_zeros(q_BSGRD.shape[:-1])
-    scores = k_BGCD.new_zeros(B, G, max(0, S - start), blocks)
-    for tile in _tiles(q_BSGRD, l, d, start):
-        pairs, queries, seen = tile.pairs, slice(tile.t0, tile.t1), slice(tile.seen)
-        q = span_rows(q_BSGRD, pairs, queries).to(k_BGCD.dtype)
-        p = compressed_logits(q, key_rows(k_BGCD, pairs, seen), factor)
+    N, P, _ = q_NPD.shape
+    R, blocks = P // S, -(-S // l_sel)
+    lse = q_NPD.new_zeros(N, P)
+    out_NPD[:, : (l - 1) * R] = 0
+    scores = q_NPD.new_zeros(N, max(0, S - start), blocks)
+    for tile in _tiles(q_NPD, S, l, d, start):
+        pairs, rows, seen = tile.pairs, slice(tile.t0 * R, tile.t1 * R), slice(tile.seen)
+        p = compressed_logits(q_NPD[pairs, rows], k_NCD[pairs, seen], factor)
         _hide(p, tile, l, d)
         top = p.amax(-1, keepdim=True)
         exp2_alike_(p.sub_(top))
         total = p.sum(-1, keepdim=True)
         p /= total
-        place = span_view(lse[..., None], pairs, queries)
-        place.copy_(total.log2_().add_(top).view(place.shape))
-        place = span_view(out, pairs, queries)
-        place.copy_(torch.bmm(p, key_rows(v_BGCD, pairs, seen)).view(place.shape))
+        torch.add(total.log2_(), top, out=lse[pairs, rows, None])
+        torch.bmm(p, v_NCD[pairs, seen], out=out_NPD[pairs, rows])
         if tile.t0 >= start:
             per_head = p.view(-1, tile.t1 - tile.t0, R, tile.seen)
-            wanted = scores[pairs[0], pairs[1], tile.t0 - start : tile.t1 - start]
-            wanted.copy_(block_scores(per_head, blocks, l, d, l_sel).view(wanted.shape))
-    return out, lse, scores
+            wanted = scores[pairs, tile.t0 - start : tile.t1 - start]
+            wanted.copy_(block_scores(per_head, blocks, l, d, l_sel))
+    return lse, scores
 
 
 def compressed_backward(
-    q_BSGRD: Tensor,
-    k_BGCD: Tensor,
-    v_BGCD: Tensor,
+    q_NPD: Tensor,
+    k_NCD: Tensor,
+    v_NCD: Tensor,
+    S: int,
     output: OutputGradient,
-    dq_BSGRD: Tensor,
+    dq_NPD: Tensor,
     *,
     l: int,  # noqa: E741
     d: int,
@@ -186,24 +187,14 @@ def compressed_backward(
     The keys are multiplied by scale * log2(e) here. A query that sees one block gives it all,
     whatever its score: that gradient is zero, and not what rounding leaves of a difference.
     """
-    dk, dv = torch.zeros_like(k_BGCD), torch.zeros_like(v_BGCD)
-    for tile in _tiles(q_BSGRD, l, d, start):
-        pairs, queries, seen = tile.pairs, slice(tile.t0, tile.t1), slice(tile.seen)
-        q = span_rows(q_BSGRD, pairs, queries).to(k_BGCD.dtype)
-        grad = span_rows(output.grad_BSGRD, pairs, queries)
-        k, v = key_rows(k_BGCD, pairs, seen), key_rows(v_BGCD, pairs, seen)
-        offset = span_rows(output.offset_BSGR1, pairs, queries)
-        p = torch.baddbmm(offset, q, k.transpose(1, 2))
+    dk, dv = torch.zeros_like(k_NCD), torch.zeros_like(v_NCD)
+    R = q_NPD.shape[1] // S
+    for tile in _tiles(q_NPD, S, l, d, start):
+        pairs, rows, seen = tile.pairs, slice(tile.t0 * R, tile.t1 * R), slice(tile.seen)
+        q, k, v = q_NPD[pairs, rows], k_NCD[pairs, seen], v_NCD[pairs, seen]
+        p = torch.baddbmm(output.minus_lse_NP1[pairs, rows], q, k.transpose(1, 2))
         _hide(p, tile, l, d)
-        p.exp2_()
-        if output.sign_BSGR1 is not None:
-            p *= span_rows(output.sign_BSGR1, pairs, queries)
-        key_rows(dv, pairs, seen).baddbmm_(p.transpose(1, 2), grad)
-        dot = span_rows(output.dot_BSGR1, pairs, queries)
-        p *= torch.baddbmm(dot, grad, v.transpose(1, 2), beta=-1)
-        if (lone := l - 1 + d - tile.t0) > 0:
-            p.view(p.shape[0], tile.t1 - tile.t0, -1, tile.seen)[:, :lone] = 0
-        key_rows(dk, pairs, seen).baddbmm_(p.transpose(1, 2), q)
-        place = span_view(dq_BSGRD, pairs, queries)
-        place += torch.bmm(p, k).view(place.shape)
+        piece = (output, pairs, rows, p.exp2_(), q, k, v, dq_NPD[pairs, rows])
+        lone = max(0, l - 1 + d - tile.t0) * R
+        span_backward(*piece, dk[pairs, seen], dv[pairs, seen], lone=lone)
     return dk, dv

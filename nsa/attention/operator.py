@@ -100,25 +100,25 @@ def _torch_forward(inputs: Inputs, sizes: Sizes) -> list[Tensor]:
     for operation in ("prefix", "window"):
         count(operation, PIECES, "within a compiled graph")
     out, ids, kept, _ = torch_backend.compute(inputs, _piece_sizes(sizes))
-    return [out, ids, *(x for x in (*kept.outs, *kept.lses) if x is not None)]
+    return [out, ids, kept.out_sel, *(x for x in kept.lses if x is not None)]
 
 
 def _torch_like(inputs: Inputs, sizes: Sizes) -> list[Tensor]:
     q, groups = inputs[0], inputs[3].shape[2]
     B, S, H, D = q.shape
-    exact = exact_dtype(q.dtype)
-    outs = [q.new_empty(B, S, groups, H // groups, D, dtype=exact) for _ in range(3)]
-    lses = [q.new_empty(B, S, groups, H // groups, dtype=exact) for _ in range(3)]
-    return [q.new_empty(q.shape), _ids_like(inputs, sizes), *outs, *lses]
+    pairs, rows, exact = B * groups, S * (H // groups), exact_dtype(q.dtype)
+    out_sel = q.new_empty(pairs, rows, D, dtype=exact)
+    lses = [q.new_empty(pairs, rows, dtype=exact) for _ in range(3)]
+    return [q.new_empty(q.shape), _ids_like(inputs, sizes), out_sel, *lses]
 
 
 def _torch_backward(grad: Tensor, inputs: Inputs, kept: list[Tensor], sizes: Sizes) -> list[Tensor]:
-    ids, out_cmp, out_sel, out_win, lse_cmp, lse_sel, lse_win = kept
+    ids, out_sel, lse_cmp, lse_sel, lse_win = kept
     pieces = _piece_sizes(sizes)
     grads = torch_backend.gradients(
         grad,
         inputs,
-        torch_backend.Kept(outs=(out_cmp, out_sel, out_win), lses=(lse_cmp, lse_sel, lse_win)),
+        torch_backend.Kept(out_sel=out_sel, lses=(lse_cmp, lse_sel, lse_win)),
         torch_backend.plans_of_selection(ids, pieces),
         pieces,
     )

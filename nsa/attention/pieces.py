@@ -5,14 +5,15 @@ row has one *reference* r fixed before the first piece, and sums 2^(score - r). 
 Cauchy-Schwarz inequality bounds the row's scores (|q| * max |k| <= 56: no overflow, no loss), and
 the row's true maximum, found by a pass of its own, where it does not. The bound looks at the past
 of a row only, so the future cannot move a bit of it. The backward pass recomputes the scores from
-the saved log-sum-exp.
+the saved log-sum-exp. Where one piece holds whole rows it also sums what the softmax's gradient
+subtracts, so that no output has to be kept for it.
 
 Everything is in powers of two: scores are products times scale * log2(e), p = 2^(score - lse).
 (PyTorch's exp2 takes a quarter of the time of its exp on x86.) The factor is in the keys already,
 or, where that would cost precision, given as `factor` and applied to the products.
 
-Shape legend as in plan.py. Scores, statistics and accumulators have the dtype of the keys: fp32,
-or fp64 for fp64 inputs.
+Shape legend as in plan.py, X any width. Scores, statistics and accumulators have the dtype of the
+keys: fp32, or fp64 for fp64 inputs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nsa.attention.plan import Gathered, Plan, Span, key_rows, pairs_at_once, span_rows, span_view
+from nsa.attention.plan import Gathered, Plan, Span, pairs_at_once
 
 _SAFE_SCORE = 56.0
 
@@ -32,36 +33,41 @@ _SAFE_SCORE = 56.0
 class OutputGradient:
     """What the backward pass of a branch needs besides its inputs.
 
-    The gate is multiplied into the probabilities: gate * p = sign * 2^(score + offset).
-
     Attributes:
-        grad_BSGRD: Gradient of the sum of the gated branches, contiguous.
-        offset_BSGR1: log2 |gate| - log-sum-exp of this branch.
-        dot_BSGR1: <grad, branch output>, summed over D (also the gradient of the gate).
-        sign_BSGR1: Sign of the gate, None when no gate is negative.
+        grad_NPD: Gradient of the sum of the gated branches, contiguous.
+        gate_NP1: The gate of this branch.
+        minus_lse_NP1: Minus its log-sum-exp.
+        dot_NP1: <grad, branch output>, summed over D, which is the gradient of the gate.
+        whole_rows: Whether each row is in one piece: then `dot_NP1` is written, else it is read.
     """
 
-    grad_BSGRD: Tensor
-    offset_BSGR1: Tensor
-    dot_BSGR1: Tensor
-    sign_BSGR1: Tensor | None
+    grad_NPD: Tensor
+    gate_NP1: Tensor
+    minus_lse_NP1: Tensor
+    dot_NP1: Tensor
+    whole_rows: bool
 
 
-def _needs_maximum(q_BSGRD: Tensor, k_BGSD: Tensor, factor: float) -> Tensor:
-    """True for the rows [B, S, G, R] whose scores are not known to be small."""
+def _needs_maximum(q_NPD: Tensor, k_NKD: Tensor, factor: float) -> Tensor:
+    """True for the rows [N, P] whose scores are not known to be small."""
     norm = torch.linalg.vector_norm
-    largest_key = norm(k_BGSD, dim=-1).mul_(abs(factor)).cummax(2).values.transpose(1, 2)
-    return norm(q_BSGRD, dim=-1, dtype=k_BGSD.dtype) * largest_key[..., None] > _SAFE_SCORE
+    largest_key = norm(k_NKD, dim=-1).mul_(abs(factor)).cummax(1).values
+    rows = norm(q_NPD, dim=-1).view(*largest_key.shape, -1)
+    return (rows * largest_key[..., None] > _SAFE_SCORE).flatten(1)
 
 
-def _pairs(q_BSGRD: Tensor, span: Span) -> Iterator[tuple[slice, slice]]:
-    return pairs_at_once(q_BSGRD, (span.t1 - span.t0) * (span.k1 - span.k0))
+def _pieces(q_NPD: Tensor, k_NKD: Tensor, plan: Plan) -> Iterator[tuple[Span, slice, slice, slice]]:
+    """The spans: each with the pairs that are computed together, its rows and its keys."""
+    R = q_NPD.shape[1] // max(1, k_NKD.shape[1])
+    for span in plan.spans:
+        rows, keys = slice(span.t0 * R, span.t1 * R), slice(span.k0, span.k1)
+        for pairs in pairs_at_once(q_NPD, (rows.stop - rows.start) * (span.k1 - span.k0)):
+            yield span, pairs, rows, keys
 
 
-def _flat(x_BSGRX: Tensor) -> Tensor:
-    """[B, S, G, R, X] or [B, S, G, R] as its flat rows, a view."""
-    B, S, G = x_BSGRX.shape[:3]
-    return x_BSGRX.view(B * S * G, -1)
+def _by_query(x_NPX: Tensor, like_NKD: Tensor) -> Tensor:
+    """Rows as a view [N * S, R * X], one line a query; there are as many keys as queries."""
+    return x_NPX.view(like_NKD.shape[0] * like_NKD.shape[1], -1)
 
 
 def _span_scores(
@@ -85,79 +91,70 @@ def _gathered_scores(q: Tensor, k: Tensor, factor: float) -> Tensor:
     return torch.addmm(q.new_zeros(1, 1), q, k.t(), alpha=factor)
 
 
-def _row_maxima(q_BSGRD: Tensor, k_BGSD: Tensor, plan: Plan, factor: float) -> Tensor:
-    """The largest score of every row: [B, S, G, R]."""
-    maxima = k_BGSD.new_zeros(q_BSGRD.shape[:-1])
-    D = q_BSGRD.shape[-1]
-    for span in plan.spans:
-        queries, keys = slice(span.t0, span.t1), slice(span.k0, span.k1)
-        for pairs in _pairs(q_BSGRD, span):
-            q = span_rows(q_BSGRD, pairs, queries).to(k_BGSD.dtype)
-            top = _span_scores(q, key_rows(k_BGSD, pairs, keys), plan, span, factor).amax(-1)
-            place = span_view(maxima[..., None], pairs, queries)
-            place.copy_(top.view(place.shape))
-    rows = _flat(maxima)
+def _row_maxima(q_NPD: Tensor, k_NKD: Tensor, plan: Plan, factor: float) -> Tensor:
+    """The largest score of every row: [N, P]."""
+    maxima = q_NPD.new_zeros(q_NPD.shape[:-1])
+    for span, pairs, rows, keys in _pieces(q_NPD, k_NKD, plan):
+        scores = _span_scores(q_NPD[pairs, rows], k_NKD[pairs, keys], plan, span, factor)
+        maxima[pairs, rows] = scores.amax(-1)
+    by_query = _by_query(maxima, k_NKD)
     for gathered in plan.gathered:
-        q = _flat(q_BSGRD).index_select(0, gathered.rows).view(-1, D).to(k_BGSD.dtype)
-        k = k_BGSD[gathered.b, gathered.g, gathered.k0 : gathered.k1]
+        q = _by_query(q_NPD, k_NKD).index_select(0, gathered.queries).view(-1, q_NPD.shape[-1])
+        k = k_NKD[gathered.n, gathered.k0 : gathered.k1]
         top = _gathered_scores(q, k, factor).amax(-1)
-        before = rows.index_select(0, gathered.rows)
-        rows.index_copy_(0, gathered.rows, torch.maximum(before, top.view_as(before)))
+        before = by_query.index_select(0, gathered.queries)
+        by_query.index_copy_(0, gathered.queries, torch.maximum(before, top.view_as(before)))
     return maxima
 
 
 def attend(
-    q_BSGRD: Tensor,
-    k_BGSD: Tensor,
-    v_BGSD: Tensor,
+    q_NPD: Tensor,
+    k_NKD: Tensor,
+    v_NKD: Tensor,
     plan: Plan,
+    out_NPD: Tensor,
     *,
     begin: int = 0,
     factor: float = 1.0,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """Softmax attention over the pairs of a plan.
 
     Args:
-        q_BSGRD: Queries, contiguous.
-        k_BGSD: Keys.
-        v_BGSD: Values.
+        q_NPD: Rows of queries.
+        k_NKD: Keys, one of each pair for every query.
+        v_NKD: Values.
         plan: The pieces; every row of `begin` and later is in one span and has a key there.
-        begin: First query that the plan covers; the output of those before is 0.
+        out_NPD: Overwritten with the output.
+        begin: First row that the plan covers; the output of those before is 0.
         factor: scale * log2(e), 1 if the keys have been multiplied by it.
 
     Returns:
-        Output [B, S, G, R, D] and log-sum-exp [B, S, G, R], base 2.
+        Log-sum-exp [N, P], base 2.
     """
-    needs = _needs_maximum(q_BSGRD, k_BGSD, factor)
+    needs = _needs_maximum(q_NPD, k_NKD, factor)
     reference = None
     if bool(needs.any()):
-        reference = _row_maxima(q_BSGRD, k_BGSD, plan, factor).where(needs, 0.0)
-    out = k_BGSD.new_empty(q_BSGRD.shape)
-    total = k_BGSD.new_empty(q_BSGRD.shape[:-1])
-    out[:, :begin], total[:, :begin] = 0, 1
-    for span in plan.spans:
-        queries, keys = slice(span.t0, span.t1), slice(span.k0, span.k1)
-        for pairs in _pairs(q_BSGRD, span):
-            q = span_rows(q_BSGRD, pairs, queries).to(k_BGSD.dtype)
-            p = _span_scores(q, key_rows(k_BGSD, pairs, keys), plan, span, factor)
-            if reference is not None:
-                p -= span_rows(reference[..., None], pairs, queries)
-            p.exp2_()
-            place = span_view(total[..., None], pairs, queries)
-            place.copy_(p.sum(-1).view(place.shape))
-            place = span_view(out, pairs, queries)
-            place.copy_(torch.bmm(p, key_rows(v_BGSD, pairs, keys)).view(place.shape))
+        reference = _row_maxima(q_NPD, k_NKD, plan, factor).where(needs, 0.0)
+    total = q_NPD.new_empty(q_NPD.shape[:-1])
+    out_NPD[:, :begin], total[:, :begin] = 0, 1
+    for span, pairs, rows, keys in _pieces(q_NPD, k_NKD, plan):
+        p = _span_scores(q_NPD[pairs, rows], k_NKD[pairs, keys], plan, span, factor)
+        if reference is not None:
+            p -= reference[pairs, rows, None]
+        p.exp2_()
+        torch.sum(p, -1, out=total[pairs, rows])
+        torch.bmm(p, v_NKD[pairs, keys], out=out_NPD[pairs, rows])
     for gathered in plan.gathered:
-        _attend_gathered(q_BSGRD, k_BGSD, v_BGSD, gathered, factor, reference, out, total)
-    out /= total[..., None]
+        _attend_gathered(q_NPD, k_NKD, v_NKD, gathered, factor, reference, out_NPD, total)
+    out_NPD /= total[..., None]
     lse = total.log2_()
-    return out, lse if reference is None else lse.add_(reference)
+    return lse if reference is None else lse.add_(reference)
 
 
 def _attend_gathered(
-    q_BSGRD: Tensor,
-    k_BGSD: Tensor,
-    v_BGSD: Tensor,
+    q_NPD: Tensor,
+    k_NKD: Tensor,
+    v_NKD: Tensor,
     gathered: Gathered,
     factor: float,
     reference: Tensor | None,
@@ -165,24 +162,24 @@ def _attend_gathered(
     total: Tensor,
 ) -> None:
     """Add gathered queries to the unnormalised output and to its total."""
-    R, D = q_BSGRD.shape[-2:]
-    place = (gathered.b, gathered.g, slice(gathered.k0, gathered.k1))
-    q = _flat(q_BSGRD).index_select(0, gathered.rows).view(-1, D).to(k_BGSD.dtype)
-    p = _gathered_scores(q, k_BGSD[place], factor)
+    keys, queries = slice(gathered.k0, gathered.k1), gathered.queries
+    q = _by_query(q_NPD, k_NKD).index_select(0, queries).view(-1, q_NPD.shape[-1])
+    p = _gathered_scores(q, k_NKD[gathered.n, keys], factor)
     if reference is not None:
-        p -= _flat(reference).index_select(0, gathered.rows).view(-1, 1)
+        p -= _by_query(reference, k_NKD).index_select(0, queries).view(-1, 1)
     p.exp2_()
-    _flat(total).index_add_(0, gathered.rows, p.sum(-1).view(-1, R))
-    _flat(out).index_add_(0, gathered.rows, (p @ v_BGSD[place]).view(-1, R * D))
+    _by_query(total, k_NKD).index_add_(0, queries, p.sum(-1).view(len(queries), -1))
+    added = (p @ v_NKD[gathered.n, keys]).view(len(queries), -1)
+    _by_query(out, k_NKD).index_add_(0, queries, added)
 
 
 def attend_backward(
-    q_BSGRD: Tensor,
-    k_BGSD: Tensor,
-    v_BGSD: Tensor,
+    q_NPD: Tensor,
+    k_NKD: Tensor,
+    v_NKD: Tensor,
     plan: Plan,
     output: OutputGradient,
-    dq_BSGRD: Tensor,
+    dq_NPD: Tensor,
     *,
     factor: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
@@ -192,69 +189,108 @@ def attend_backward(
     rounding leaves of a difference.
 
     Args:
-        q_BSGRD: Queries, contiguous.
-        k_BGSD: Keys.
-        v_BGSD: Values.
+        q_NPD: Rows of queries.
+        k_NKD: Keys.
+        v_NKD: Values.
         plan: The pieces of the forward pass.
         output: Gradient of the gated output, and statistics.
-        dq_BSGRD: log2(e) times the gradient of q is added to it; contiguous, dtype of the keys.
+        dq_NPD: log2(e) times the gradient of q is added to it.
         factor: As for `attend`.
 
     Returns:
-        1 / scale times the gradient of the unscaled keys, and that of the values: [B, G, S, D].
+        1 / scale times the gradient of the unscaled keys, and that of the values: [N, K, D].
     """
-    dk, dv = torch.zeros_like(k_BGSD), torch.zeros_like(v_BGSD)
-    for span in plan.spans:
-        queries, keys = slice(span.t0, span.t1), slice(span.k0, span.k1)
-        for pairs in _pairs(q_BSGRD, span):
-            q = span_rows(q_BSGRD, pairs, queries).to(k_BGSD.dtype)
-            grad = span_rows(output.grad_BSGRD, pairs, queries)
-            k, v = key_rows(k_BGSD, pairs, keys), key_rows(v_BGSD, pairs, keys)
-            offset = span_rows(output.offset_BSGR1, pairs, queries)
-            p = _span_scores(q, k, plan, span, factor, offset).exp2_()
-            if output.sign_BSGR1 is not None:
-                p *= span_rows(output.sign_BSGR1, pairs, queries)
-            key_rows(dv, pairs, keys).baddbmm_(p.transpose(1, 2), grad)
-            dot = span_rows(output.dot_BSGR1, pairs, queries)
-            p *= torch.baddbmm(dot, grad, v.transpose(1, 2), beta=-1)
-            if lone := plan.lone_queries(span):
-                p.view(p.shape[0], span.t1 - span.t0, -1, p.shape[-1])[:, :lone] = 0
-            key_rows(dk, pairs, keys).baddbmm_(p.transpose(1, 2), q)
-            place = span_view(dq_BSGRD, pairs, queries)
-            place.add_(torch.bmm(p, k).view(place.shape), alpha=factor)
+    dk, dv = torch.zeros_like(k_NKD), torch.zeros_like(v_NKD)
+    for span, pairs, rows, keys in _pieces(q_NPD, k_NKD, plan):
+        q, k, v = q_NPD[pairs, rows], k_NKD[pairs, keys], v_NKD[pairs, keys]
+        offset = output.minus_lse_NP1[pairs, rows]
+        p = _span_scores(q, k, plan, span, factor, offset).exp2_()
+        lone = plan.lone_queries(span) * (q_NPD.shape[1] // k_NKD.shape[1])
+        piece = (output, pairs, rows, p, q, k, v, dq_NPD[pairs, rows])
+        span_backward(*piece, dk[pairs, keys], dv[pairs, keys], lone=lone, factor=factor)
     if plan.gathered:
-        # One row of numbers per query, so that they are gathered once.
-        numbers = torch.cat((output.offset_BSGR1, output.dot_BSGR1), dim=-1)
+        # One line of numbers per query, so that they are gathered once.
+        numbers = torch.cat((output.minus_lse_NP1, output.gate_NP1, output.dot_NP1), dim=-1)
         for gathered in plan.gathered:
             _gathered_backward(
-                q_BSGRD, k_BGSD, v_BGSD, gathered, factor, output, numbers, dq_BSGRD, dk, dv
+                q_NPD, k_NKD, v_NKD, gathered, factor, output, numbers, dq_NPD, dk, dv
             )
     return dk, dv
 
 
+def span_backward(
+    output: OutputGradient,
+    pairs: slice,
+    rows: slice,
+    p: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    *,
+    lone: int,
+    factor: float = 1.0,
+) -> None:
+    """Add the gradients of one piece of neighbouring rows.
+
+    Args:
+        output: Of the whole branch.
+        pairs: Whose piece it is.
+        rows: Which rows of them.
+        p: Probabilities [n, rows, K]; overwritten.
+        q: The piece's rows of queries; k, v its keys and values, dq, dk and dv what is added to.
+        k: See q.
+        v: See q.
+        dq: See q.
+        dk: See q.
+        dv: See q.
+        lone: How many rows, from the first, see a single key.
+        factor: As for `attend`.
+    """
+    grad, gate = output.grad_NPD[pairs, rows], output.gate_NP1[pairs, rows]
+    dot = output.dot_NP1[pairs, rows]
+    if not output.whole_rows:
+        p *= gate
+        dv.baddbmm_(p.transpose(1, 2), grad)
+        p *= torch.baddbmm(dot, grad, v.transpose(1, 2), beta=-1)
+        p[:, :lone] = 0
+        dk.baddbmm_(p.transpose(1, 2), q)
+        dq.baddbmm_(p, k, alpha=factor)
+        return
+    # Rows are narrower than what they see: the gate goes there, and `grad` is not rounded twice.
+    dv.baddbmm_(p.transpose(1, 2), grad * gate)
+    ds = torch.bmm(grad, v.transpose(1, 2)).mul_(p)
+    torch.sum(ds, -1, keepdim=True, out=dot)
+    ds.addcmul_(p, dot, value=-1)
+    ds[:, :lone] = 0
+    dk.baddbmm_(ds.transpose(1, 2), q * gate)
+    dq.addcmul_(torch.bmm(ds, k), gate, value=factor)
+
+
 def _gathered_backward(
-    q_BSGRD: Tensor,
-    k_BGSD: Tensor,
-    v_BGSD: Tensor,
+    q_NPD: Tensor,
+    k_NKD: Tensor,
+    v_NKD: Tensor,
     gathered: Gathered,
     factor: float,
     output: OutputGradient,
     numbers: Tensor,
-    dq_BSGRD: Tensor,
+    dq: Tensor,
     dk: Tensor,
     dv: Tensor,
 ) -> None:
     """Add the gradients of gathered queries."""
-    R, D = q_BSGRD.shape[-2:]
-    place = (gathered.b, gathered.g, slice(gathered.k0, gathered.k1))
-    k, v = k_BGSD[place], v_BGSD[place]
-    offset, dot = _flat(numbers).index_select(0, gathered.rows).view(-1, 2).split(1, dim=1)
-    q = _flat(q_BSGRD).index_select(0, gathered.rows).view(-1, D).to(k.dtype)
-    grad = _flat(output.grad_BSGRD).index_select(0, gathered.rows).view(-1, D)
-    p = torch.addmm(offset, q, k.t(), alpha=factor).exp2_()
-    if output.sign_BSGR1 is not None:
-        p *= _flat(output.sign_BSGR1).index_select(0, gathered.rows).view(-1, 1)
+    D, queries = q_NPD.shape[-1], gathered.queries
+    place = (gathered.n, slice(gathered.k0, gathered.k1))
+    k, v = k_NKD[place], v_NKD[place]
+    lines = _by_query(numbers, k_NKD).index_select(0, queries).view(-1, 3)
+    offset, gate, dot = lines.split(1, dim=1)
+    q = _by_query(q_NPD, k_NKD).index_select(0, queries).view(-1, D)
+    grad = _by_query(output.grad_NPD, k_NKD).index_select(0, queries).view(-1, D)
+    p = torch.addmm(offset, q, k.t(), alpha=factor).exp2_().mul_(gate)
     dv[place].addmm_(p.t(), grad)
     p *= torch.addmm(dot, grad, v.t(), beta=-1)
     dk[place].addmm_(p.t(), q)
-    _flat(dq_BSGRD).index_add_(0, gathered.rows, (p @ k).view(-1, R * D), alpha=factor)
+    _by_query(dq, k_NKD).index_add_(0, queries, (p @ k).view(len(queries), -1), alpha=factor)

@@ -7,9 +7,11 @@ Two kinds of piece cover a branch:
 - *gathered*: all queries of a group that chose a key block, against that block (block-major order:
   the keys are read once, the queries are gathered).
 
+Queries are packed pair by pair, so that the rows of a span are one piece of memory, read and
+written where they lie; keys alike.
+
 Shape legend: B batch, G groups, N = B * G pairs of them, S tokens, R = H / G query heads of a
-group, D head width, K keys of a piece. Queries stay in the caller's layout [B, S, G, R, D]; a flat
-row (b * S + t) * G + g of it holds the R heads of one group. Keys are packed to [B, G, S, D].
+group, P = S * R rows (all heads of the first query, then of the second), D head width, K keys.
 """
 
 from __future__ import annotations
@@ -60,13 +62,12 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """The queries at the flat `rows` against the keys [k0, k1) of batch item b and group g."""
+    """Queries of pair n against its keys [k0, k1); query t is number n * S + t in `queries`."""
 
-    b: int
-    g: int
+    n: int
     k0: int
     k1: int
-    rows: Tensor
+    queries: Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +90,10 @@ class Plan:
         """Set the scores of the pairs that must not attend to -inf, in place."""
         edge = max(span.k0, span.t0 + 1)
         if edge < span.k1:
-            scores_NTRK[..., edge - span.k0 :] += self._future(scores_NTRK, span, edge)
+            scores_NTRK[..., edge - span.k0 :].add_(self._future(scores_NTRK, span, edge))
         if self.w is not None and span.k0 < span.t1 - self.w:
             past = self._past(scores_NTRK, span, self.w)
-            scores_NTRK[..., : past.shape[-1]] += past
+            scores_NTRK[..., : past.shape[-1]].add_(past)
 
     def lone_queries(self, span: Span) -> int:
         """How many queries of a span, from its first, see a single key in the whole plan."""
@@ -122,42 +123,31 @@ class Plan:
         return self.masks[key]
 
 
-def pairs_at_once(q_BSGRD: Tensor, scores_per_head: int) -> Iterator[tuple[slice, slice]]:
-    """Split the pairs (batch items, groups) so that the scores of one piece stay in cache.
+def pack_rows(x_BSHX: Tensor, G: int, dtype: torch.dtype) -> Tensor:
+    """[B, S, H, X] to contiguous rows [N, P, X]; the same memory where nothing has to move."""
+    B, S, H, X = x_BSHX.shape
+    x_BGSRX = x_BSHX.reshape(B, S, G, H // G, X).transpose(1, 2)
+    packed = x_BGSRX.to(dtype=dtype, memory_format=torch.contiguous_format)
+    return packed.reshape(B * G, -1, X).contiguous()
 
-    Small ones go together: several groups of one batch item, or whole batch items.
+
+def unpacked_view(x_BSHX: Tensor, G: int) -> Tensor:
+    """Contiguous [B, S, H, X] in the order of packed rows, a view [B, G, S, R, X] to write to."""
+    B, S, H, X = x_BSHX.shape
+    return x_BSHX.view(B, S, G, H // G, X).transpose(1, 2)
+
+
+def pairs_at_once(x_NPD: Tensor, scores: int) -> Iterator[slice]:
+    """Split the pairs so that the scores of one piece stay in cache: small ones go together.
 
     Args:
-        q_BSGRD: The queries, of all pairs.
-        scores_per_head: Queries times keys of a piece.
+        x_NPD: Rows of all pairs.
+        scores: How many a piece of one pair has.
     """
-    B, _, G, R, _ = q_BSGRD.shape
-    score_bytes = 8 if q_BSGRD.dtype == torch.float64 else 4
-    piece_bytes = scores_per_head * R * score_bytes
-    step = max(1, piece_size(q_BSGRD.device).bytes // max(1, piece_bytes))
-    items, groups = max(1, step // G), min(step, G)
-    for b in range(0, B, items):
-        for g in range(0, G, groups):
-            yield slice(b, min(B, b + items)), slice(g, min(G, g + groups))
-
-
-def span_rows(x_BSGRX: Tensor, pairs: tuple[slice, slice], queries: slice) -> Tensor:
-    """The rows of a piece, [n, T * R, X]: a small copy."""
-    b, g = pairs
-    part = x_BSGRX[b, queries, g].transpose(1, 2)
-    return part.reshape(part.shape[0] * part.shape[1], -1, part.shape[-1])
-
-
-def span_view(x_BSGRX: Tensor, pairs: tuple[slice, slice], queries: slice) -> Tensor:
-    """The same place as `span_rows`, as a view [b, g, T, R, X] to write to."""
-    b, g = pairs
-    return x_BSGRX[b, queries, g].transpose(1, 2)
-
-
-def key_rows(x_BGKX: Tensor, pairs: tuple[slice, slice], keys: slice) -> Tensor:
-    """The keys of a piece as a view [n, K, X]."""
-    b, g = pairs
-    return x_BGKX[b, g, keys].flatten(0, 1)
+    N = x_NPD.shape[0]
+    step = max(1, piece_size(x_NPD.device).bytes // max(1, scores * x_NPD.element_size()))
+    for n in range(0, N, step):
+        yield slice(n, min(N, n + step))
 
 
 def causal_spans(S: int, length: int) -> tuple[Span, ...]:

@@ -73,19 +73,20 @@ def selected_ids(free_BGTF: Tensor, S: int, l_sel: int, n_sel: int) -> Tensor:
 
 def _gathered(free_BGTF: Tensor, S: int, l_sel: int, blocks: int) -> tuple[Gathered, ...]:
     """Invert "query chose block" into "block meets these queries", the first meeting all."""
-    B, G, T, _ = free_BGTF.shape
-    chosen = torch.zeros(B, G, T, blocks, dtype=torch.bool, device=free_BGTF.device)
-    chosen.scatter_(-1, free_BGTF, True)
+    free_NTF = free_BGTF.flatten(0, 1)
+    N, T, _ = free_NTF.shape
+    chosen = torch.zeros(N, T, blocks, dtype=torch.bool, device=free_NTF.device)
+    chosen.scatter_(-1, free_NTF, True)
     chosen[..., : selection_rule.RULE.first] = True
-    b, g, j, t = chosen.transpose(2, 3).nonzero(as_tuple=True)
-    counts = torch.bincount((b * G + g) * blocks + j, minlength=B * G * blocks).tolist()
+    n, j, t = chosen.transpose(1, 2).nonzero(as_tuple=True)
+    counts = torch.bincount(n * blocks + j, minlength=N * blocks).tolist()
     gathered = []
-    for number, rows in enumerate(((b * S + (S - T) + t) * G + g).split(counts)):
+    for number, queries in enumerate((n * S + (S - T) + t).split(counts)):
         pair, block = divmod(number, blocks)
-        for part in rows.split(piece_size(rows.device).gathered_queries):
+        for part in queries.split(piece_size(queries.device).gathered_queries):
             if len(part):
                 keys = {"k0": block * l_sel, "k1": (block + 1) * l_sel}
-                gathered.append(Gathered(b=pair // G, g=pair % G, rows=part, **keys))
+                gathered.append(Gathered(n=pair, queries=part, **keys))
     return tuple(gathered)
 
 

@@ -1,13 +1,14 @@
 """The fast PyTorch backend: three branches in one autograd function that recomputes scores.
 
-No S x S tensor exists, and between forward and backward only the branch outputs and their
-log-sum-exps are kept. Plain PyTorch: runs on CPU and CUDA; the sizes of the pieces suit a CPU
-core's cache. Half-precision inputs are computed in fp32 (bf16 by native products summed in fp32
-where the CPU has them, but for the compressed branch, which selects). The dense prefix of the
-selected branch and the window are ordinary attention: where foreign kernels serve (kernels.py),
+No S x S tensor exists, and between forward and backward only the output of the selected branch and
+the branches' log-sum-exps are kept. Plain PyTorch: runs on CPU and CUDA; the sizes of the pieces
+suit a CPU core's cache. Half-precision inputs are computed in fp32 (bf16 by native products summed
+in fp32 where the CPU has them, but for the compressed branch, which selects). The dense prefix of
+the selected branch and the window are ordinary attention: where foreign kernels serve (kernels.py),
 those compute them and autograd joins the results. First derivatives only.
 
-Shape legend: B batch, S tokens, H heads, G groups, D head width, R = H / G.
+Shape legend: B batch, S tokens, H heads, G groups, D head width; as in plan.py N = B * G,
+R = H / G, P = S * R, K keys.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from nsa.attention.counters import count
 from nsa.attention.derivatives import first_derivatives_only
 from nsa.attention.kernels import PIECES, Kernels, attend_causally, choose_kernel
 from nsa.attention.pieces import OutputGradient, attend, attend_backward
-from nsa.attention.plan import Plan, piece_size, window_plan
-from nsa.attention.precision import native_bf16, products
+from nsa.attention.plan import Plan, pack_rows, piece_size, unpacked_view, window_plan
+from nsa.attention.precision import Rounding, native_bf16, products
 from nsa.attention.selection import free_blocks, prefix_length, selected_ids, selected_plan
 from nsa.attention.tensors import Tensors
 
@@ -52,16 +53,17 @@ class PieceSizes:
 
 
 def _pack_keys(x_BKGD: Tensor, exact: torch.dtype, scale: float = 1.0) -> Tensor:
-    """[B, K, G, D] -> [B, G, K, D], contiguous and multiplied by the scale."""
+    """[B, K, G, D] -> [N, K, D], contiguous and multiplied by the scale."""
     packed = x_BKGD.to(exact)
     packed = packed * scale if scale != 1.0 else packed
-    return packed.transpose(1, 2).contiguous()
+    return packed.transpose(1, 2).contiguous().flatten(0, 1)
 
 
-def _unpack_keys(x_BGKD: Tensor, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
-    """[B, G, K, D] -> [B, K, G, D]."""
-    unpacked = x_BGKD.mul_(scale) if scale != 1.0 else x_BGKD
-    return unpacked.transpose(1, 2).to(dtype)
+def _unpack_keys(x_NKD: Tensor, like_BKGD: Tensor, scale: float = 1.0) -> Tensor:
+    """[N, K, D] -> [B, K, G, D], in the dtype of the keys."""
+    unpacked = x_NKD.mul_(scale) if scale != 1.0 else x_NKD
+    B, K, G, D = like_BKGD.shape
+    return unpacked.view(B, G, K, D).transpose(1, 2).to(like_BKGD.dtype)
 
 
 def _factors(scale: float, native: bool) -> tuple[float, float]:
@@ -76,11 +78,11 @@ class Kept(NamedTuple):
     """What the backward pass needs of the forward pass; None where foreign kernels serve.
 
     Attributes:
-        outs: Output of each branch [B, S, G, R, D], in fp32 (fp64 for fp64 input).
-        lses: Its base-2 log-sum-exp [B, S, G, R].
+        out_sel: Output of the selected branch [N, P, D], in fp32 (fp64 for fp64 input).
+        lses: Base-2 log-sum-exp [N, P] of each branch.
     """
 
-    outs: tuple[Tensor, Tensor, Tensor | None]
+    out_sel: Tensor
     lses: tuple[Tensor, Tensor, Tensor | None]
 
 
@@ -99,39 +101,43 @@ def compute(inputs: Sequence[Tensor], sizes: PieceSizes) -> tuple[Tensor, Tensor
         out, the selected ids, and what the backward pass needs.
     """
     q, k_blocks, v_blocks, k_sel, v_sel, k_win, v_win, gates = inputs
-    B, S, H, D = q.shape
-    G = k_sel.shape[2]
-    exact = exact_dtype(q.dtype)
+    (_, S, _, _), G, exact = q.shape, k_sel.shape[2], exact_dtype(q.dtype)
     start = prefix_length(S, sizes.l_sel, sizes.n_sel)
-    q = q.contiguous().view(B, S, G, H // G, D)
+    q_NPD = pack_rows(q, G, exact)
     native = native_bf16(q.dtype, q.device)
     in_keys, factor = _factors(sizes.scale, native)
-    keys = [_pack_keys(k_blocks, exact)]
-    keys += [_pack_keys(k, exact, in_keys) for k in (k_sel, k_win)]
-    values = [_pack_keys(v, exact) for v in (v_blocks, v_sel, v_win)]
+    rounding: Rounding = "bf16" if native else "ieee"
+    gate = pack_rows(gates, G, exact).split(1, dim=-1)
+    out = q.new_empty(q.shape, dtype=exact)  # no view of another: callers may write to it
+    mixed = unpacked_view(out, G)
 
+    def by_head(x_NPX: Tensor) -> Tensor:
+        return x_NPX.view(*mixed.shape[:4], -1)
+
+    # Only the selected output is kept; large memory first, so that it has no small holes.
+    out_sel, other = torch.empty_like(q_NPD), torch.empty_like(q_NPD)
+    keys, values = _pack_keys(k_blocks, exact), _pack_keys(v_blocks, exact)
     with products(q.device, "ieee"):
-        out_cmp, lse_cmp, scores = compressed_attend(
-            q, keys[0], values[0], l=sizes.l, d=sizes.d, l_sel=sizes.l_sel, start=start,
+        lse_cmp, scores = compressed_attend(
+            q_NPD, keys, values, S, other, l=sizes.l, d=sizes.d, l_sel=sizes.l_sel, start=start,
             factor=sizes.scale * _LOG2_E,
         )  # fmt: skip
-    free = free_blocks(scores, start, sizes.l_sel, sizes.n_sel)
+    torch.mul(by_head(other), by_head(gate[0]), out=mixed)
+    free = free_blocks(scores.unflatten(0, (-1, G)), start, sizes.l_sel, sizes.n_sel)
     plan_sel, plan_win = _plans(free, S, sizes, q.device)
-    begin = 0 if sizes.with_prefix else start
-    out_win, lse_win = None, None
-    with products(q.device, "bf16" if native else "ieee"):
-        out_sel, lse_sel = attend(q, keys[1], values[1], plan_sel, begin=begin, factor=factor)
-        if plan_win is not None:
-            out_win, lse_win = attend(q, keys[2], values[2], plan_win, factor=factor)
-
-    gate = gates.to(exact).reshape(B, S, G, H // G, 3)
-    out = gate.new_empty(B, S, H, D)  # no view of another: callers may write to it
-    mixed = torch.mul(out_cmp, gate[..., 0:1], out=out.view(q.shape))
-    mixed.addcmul_(out_sel, gate[..., 1:2])
-    if out_win is not None:
-        mixed.addcmul_(out_win, gate[..., 2:3])
+    lse_win = None
+    if plan_win is not None:
+        keys, values = _pack_keys(k_win, exact, in_keys), _pack_keys(v_win, exact)
+        with products(q.device, rounding):
+            lse_win = attend(q_NPD, keys, values, plan_win, other, factor=factor)
+        mixed.addcmul_(by_head(other), by_head(gate[2]))
+    keys, values = _pack_keys(k_sel, exact, in_keys), _pack_keys(v_sel, exact)
+    begin = 0 if sizes.with_prefix else start * (q_NPD.shape[1] // S)
+    with products(q.device, rounding):
+        lse_sel = attend(q_NPD, keys, values, plan_sel, out_sel, begin=begin, factor=factor)
+    mixed.addcmul_(by_head(out_sel), by_head(gate[1]))
     sel = selected_ids(free, S, sizes.l_sel, sizes.n_sel)
-    kept = Kept(outs=(out_cmp, out_sel, out_win), lses=(lse_cmp, lse_sel, lse_win))
+    kept = Kept(out_sel=out_sel, lses=(lse_cmp, lse_sel, lse_win))
     return out.to(q.dtype), sel, kept, (plan_sel, plan_win)
 
 
@@ -165,18 +171,12 @@ def gradients(
         sizes: As it took them.
     """
     q, k_blocks, v_blocks, k_sel, v_sel, k_win, v_win, gates = inputs
-    B, S, H, D = q.shape
-    G, exact = k_sel.shape[2], kept.outs[0].dtype
+    (_, S, _, _), G, exact = q.shape, k_sel.shape[2], kept.out_sel.dtype
     start = prefix_length(S, sizes.l_sel, sizes.n_sel)
-    q = q.contiguous().view(B, S, G, H // G, D)
-    grad = grad_out.to(exact).contiguous().view(q.shape)
-    gate = gates.to(exact).reshape(*q.shape[:-1], 3)
+    q_NPD, grad, gate = (pack_rows(x, G, exact) for x in (q, grad_out, gates))
     dgate = torch.zeros_like(gate)
-    for branch, out in enumerate(kept.outs):
-        if out is not None:
-            dgate[..., branch] = torch.linalg.vecdot(grad, out)
-    sign = gate.sign() if bool((gate < 0).any()) else None
-    dq = torch.zeros_like(q, dtype=exact)
+    dgate[..., 1] = torch.linalg.vecdot(grad, kept.out_sel)
+    dq = torch.zeros_like(q_NPD)
 
     grads: list[Tensor | None] = []
     branches = ((k_blocks, v_blocks), (k_sel, v_sel), (k_win, v_win))
@@ -187,23 +187,31 @@ def gradients(
             continue
         native = branch > 0 and native_bf16(q.dtype, q.device)
         in_keys, factor = _factors(sizes.scale, native)
-        packed = (q, _pack_keys(k, exact, in_keys), _pack_keys(v, exact))
+        packed = (q_NPD, _pack_keys(k, exact, in_keys), _pack_keys(v, exact))
         output = OutputGradient(
-            grad_BSGRD=grad,
-            offset_BSGR1=(gate[..., branch].abs().log2() - lse)[..., None],
-            dot_BSGR1=dgate[..., branch, None],
-            sign_BSGR1=None if sign is None else sign[..., branch, None].contiguous(),
+            grad_NPD=grad,
+            gate_NP1=gate[..., branch, None],
+            minus_lse_NP1=-lse[..., None],
+            dot_NP1=dgate[..., branch, None],
+            whole_rows=branch != 1,
         )
         with products(q.device, "bf16" if native else "ieee"):
             if branch == 0:
-                dk, dv = compressed_backward(*packed, output, dq, l=sizes.l, d=sizes.d, start=start)
+                dk, dv = compressed_backward(
+                    *packed, S, output, dq, l=sizes.l, d=sizes.d, start=start
+                )
             else:
                 plan = plans[branch - 1]
                 assert plan is not None
                 dk, dv = attend_backward(*packed, plan, output, dq, factor=factor)
-        grads += [_unpack_keys(dk, k.dtype, sizes.scale), _unpack_keys(dv, v.dtype)]
-    dq_out = dq.mul_(1 / _LOG2_E).view(grad_out.shape).to(q.dtype)
-    return (dq_out, *grads, dgate.view(gates.shape).to(gates.dtype))
+        grads += [_unpack_keys(dk, k, sizes.scale), _unpack_keys(dv, v)]
+    del q_NPD, grad, packed, output  # their memory serves what is returned
+    dq_out, dgate_out = torch.empty_like(q).contiguous(), torch.empty_like(gates).contiguous()
+    unpacked = unpacked_view(dq_out, G)
+    torch.mul(dq.view(unpacked.shape), 1 / _LOG2_E, out=unpacked)
+    unpacked = unpacked_view(dgate_out, G)
+    unpacked.copy_(dgate.view(unpacked.shape))
+    return (dq_out, *grads, dgate_out)
 
 
 class _NsaFunction(torch.autograd.Function):
@@ -216,15 +224,15 @@ class _NsaFunction(torch.autograd.Function):
         *tensors, sizes = tensors_and_sizes
         out, sel, kept, ctx.plans = compute(tensors, sizes)
         ctx.sizes = sizes
-        ctx.save_for_backward(*tensors, *kept.outs, *kept.lses)
+        ctx.save_for_backward(*tensors, kept.out_sel, *kept.lses)
         ctx.mark_non_differentiable(sel)
         return out, sel
 
     @staticmethod
     @first_derivatives_only
     def backward(ctx: Any, grad_out: Tensor, _grad_sel: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, out_cmp, out_sel, out_win, lse_cmp, lse_sel, lse_win = ctx.saved_tensors
-        kept = Kept(outs=(out_cmp, out_sel, out_win), lses=(lse_cmp, lse_sel, lse_win))
+        *inputs, out_sel, lse_cmp, lse_sel, lse_win = ctx.saved_tensors
+        kept = Kept(out_sel=out_sel, lses=(lse_cmp, lse_sel, lse_win))
         with torch.autocast(grad_out.device.type, enabled=False):
             return (*gradients(grad_out, inputs, kept, ctx.plans, ctx.sizes), None)
 

@@ -10,10 +10,9 @@ import logging
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
-import httpx
-
-from service.alerts.message import TIMEOUT_S, post_alert
+from service.alerts.message import TIMEOUT_S
 from service.alerts.outbox import (
     Parcel,
     fail_orphaned,
@@ -26,6 +25,9 @@ from service.alerts.outbox import (
 )
 from service.alerts.schedule import retry_delay_s
 from service.context import Context
+
+if TYPE_CHECKING:
+    import httpx
 
 THREADS = 8
 LONGEST_REST_S = 60.0
@@ -40,7 +42,8 @@ class Deliveries:
 
     def __init__(self, context: Context, *, timeout_s: float = TIMEOUT_S) -> None:
         self._context = context
-        self._client = httpx.Client(timeout=timeout_s, trust_env=False)
+        self._timeout_s = timeout_s
+        self._client: httpx.Client | None = None
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="alerts")
         self._busy: set[str] = set()
         self._rests: dict[str, float] = {}
@@ -119,8 +122,12 @@ class Deliveries:
         return 0.0 < left_s <= LONGEST_REST_S
 
     def _try(self, parcel: Parcel) -> bool:
+        from service.alerts.post import open_client, post_alert  # the first alert loads it
+
         context = self._context
-        answer = post_alert(self._client, parcel.target, parcel.alert, parcel.body, context.now())
+        with self._lock:
+            client = self._client = self._client or open_client(self._timeout_s)
+        answer = post_alert(client, parcel.target, parcel.alert, parcel.body, context.now())
         if answer.error is not None:
             _log.warning(
                 "alert %s to %s: %s",

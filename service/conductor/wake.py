@@ -7,15 +7,14 @@ wait. Redis may be down for any time: workers also ask by themselves.
 
 import logging
 from collections.abc import Mapping
-
-from redis import Redis
-from redis.exceptions import RedisError
-from rq import Queue
-from rq.serializers import JSONSerializer
+from typing import TYPE_CHECKING
 
 from gonogo.contract.agent import WAKE_JOB, WAKE_QUEUE_PREFIX
 from service.context import Context
 from service.queries.runs import load_queued
+
+if TYPE_CHECKING:  # loaded with the first message
+    from redis import Redis
 
 QUEUE = f"{WAKE_QUEUE_PREFIX}default"
 AGAIN_S = 3.0
@@ -39,12 +38,6 @@ class Waker:
         self._sent = 0
         self._down = False
         self._redis: Redis | None = None
-        if context.settings.redis_url is not None:
-            self._redis = Redis.from_url(
-                context.settings.redis_url,
-                socket_timeout=_TIMEOUT_S,
-                socket_connect_timeout=_TIMEOUT_S,
-            )
 
     def run_once(self) -> None:
         """Send what is due."""
@@ -53,12 +46,15 @@ class Waker:
         self._woken = {run: at for run, at in self._woken.items() if run in known}
         now_mono = self._context.mono()
         due = decide_wakes(waiting, self._woken, now_mono)
-        if not due or self._redis is None:
+        url = self._context.settings.redis_url
+        if not due or url is None:
             return
+        from redis.exceptions import RedisError
+
         for run in due:
             self._woken[run] = now_mono
         try:
-            self._send(self._redis, due)
+            self._send(url, due)
         except RedisError as error:
             if not self._down:
                 _log.warning("no wake: %s", error, extra={"action": "wake_unavailable"})
@@ -68,7 +64,14 @@ class Waker:
             _log.info("Redis is back", extra={"action": "wake_available"})
         self._down = False
 
-    def _send(self, redis: Redis, due: list[str]) -> None:
+    def _send(self, url: str, due: list[str]) -> None:
+        from redis import Redis
+        from rq import Queue
+        from rq.serializers import JSONSerializer
+
+        redis = self._redis = self._redis or Redis.from_url(
+            url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S
+        )
         queue = Queue(QUEUE, connection=redis, serializer=JSONSerializer)
         for run in due[: max(0, len(due) - len(queue))]:
             self._sent += 1

@@ -96,6 +96,7 @@ class ClaimKept(Recorded):
     devices: list[str] = Field(default_factory=list)
     free: list[str] = Field(default_factory=list)
     active: list[str] = Field(default_factory=list)
+    waits: dict[str, str] = Field(default_factory=dict)
     allow: list[str] = Field(default_factory=list)
     allow_env: list[str] = Field(default_factory=list)
     engine: EngineName = EngineName.LOCAL

@@ -4,12 +4,12 @@ The unit of work would insert them too, in several times the CPU.
 """
 
 from collections.abc import Sequence
+from importlib import import_module
 from itertools import groupby
 from typing import Any, cast
 
 from sqlalchemy import Table as CoreTable
 from sqlalchemy import insert, inspect
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, make_transient_to_detached
 
 from service.db.schema import Table
@@ -50,5 +50,5 @@ def insert_new(session: Session, rows: Sequence[Table]) -> None:
 
 def _statement(session: Session, table: type[Table]) -> Any:
     name = session.get_bind().dialect.name
-    insert_into = postgresql.insert if name == "postgresql" else sqlite.insert
-    return insert_into(table.__table__).on_conflict_do_nothing()  # type: ignore[arg-type]  # a Table
+    dialect = import_module(f"sqlalchemy.dialects.{name}")  # the other one's is not loaded
+    return dialect.insert(table.__table__).on_conflict_do_nothing()

@@ -7,11 +7,11 @@ table with them on deletes every child). On PostgreSQL an advisory lock lets one
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, create_engine, event, inspect, make_url, text
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.pool import NullPool
 
 from gonogo.contract.errors import Corrupt
-from service.db.store import is_sqlite
+from service.db.engine import TEXTS, is_sqlite
 
 if TYPE_CHECKING:  # its import takes longer than to find that there is nothing to migrate
     from alembic.config import Config
@@ -44,7 +44,7 @@ def migrate(url: str, revision: str = HEAD) -> None:
         return
     from alembic import command
 
-    engine = create_engine(url, poolclass=NullPool)
+    engine = _connecting(url)
     if is_sqlite(url):
 
         @event.listens_for(engine, "connect")
@@ -68,12 +68,17 @@ def migrate(url: str, revision: str = HEAD) -> None:
     engine.dispose()
 
 
+def _connecting(url: str) -> Engine:
+    """Return an engine that keeps no connection."""
+    return create_engine(url, poolclass=NullPool, connect_args={} if is_sqlite(url) else TEXTS)
+
+
 def current_revision(url: str) -> tuple[str | None, str]:
     """Return the revision of the database and the newest one; None: there is no database."""
     file = make_url(url).database if is_sqlite(url) else None
     if file and not Path(file).exists():
         return None, HEAD  # SQLite would make it
-    engine = create_engine(url, poolclass=NullPool)
+    engine = _connecting(url)
     with engine.connect() as connection:
         found = None
         if inspect(connection).has_table("alembic_version"):

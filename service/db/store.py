@@ -11,21 +11,21 @@ not begun.
 
 import logging
 import queue
+import sqlite3
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session as Session  # what every transaction is, to all of the service
-from sqlalchemy.pool import QueuePool
 
 from gonogo.contract.errors import Unavailable
+from service.db.engine import build_engine, dispose, is_sqlite
 
 _T = TypeVar("_T")
 
@@ -49,68 +49,14 @@ _Work = Callable[[Session], Any]
 _GROUP = 64
 _QUEUE = 1000
 """How many writers may wait; who comes then is told at once."""
-_BUSY_S = 30.0
-_JOURNAL_BYTES = 4 * 2**20
-_STATEMENT_S = 30
-_LOCK_S = 20
-_IDLE_IN_TRANSACTION_S = 60
 _PATIENCE_S = 60.0
 _RETRIES = 5
-_CLOSE_S = 5.0
-_CLOSE_POLL_S = 0.01
 _log = logging.getLogger(__name__)
 
 
 def ring(session: Session, topic: Topic) -> None:
     """Have those who wait for a topic woken once this transaction is committed."""
     session.info.setdefault(_TOPICS, set()).add(topic)
-
-
-def build_engine(url: str, *, writes: bool = False) -> Engine:
-    """Return an engine; a SQLite one for `writes` takes the write lock when it begins."""
-    if not is_sqlite(url):
-        limits = {
-            "statement_timeout": _STATEMENT_S,
-            "lock_timeout": _LOCK_S,
-            "idle_in_transaction_session_timeout": _IDLE_IN_TRANSACTION_S,
-        }
-        return create_engine(
-            url,
-            pool_size=10,
-            max_overflow=30,
-            pool_pre_ping=True,
-            hide_parameters=True,
-            connect_args={
-                "options": " ".join(f"-c {name}={limit}s" for name, limit in limits.items())
-            },
-        )
-    engine = create_engine(
-        url,
-        hide_parameters=True,
-        connect_args={"timeout": _BUSY_S, "check_same_thread": False},
-    )
-
-    @event.listens_for(engine, "connect")
-    def on_connect(connection: Any, _: Any) -> None:
-        connection.isolation_level = None
-        for pragma in (
-            "journal_mode=WAL",
-            "synchronous=FULL",
-            "foreign_keys=ON",
-            f"journal_size_limit={_JOURNAL_BYTES}",
-        ):
-            connection.execute(f"PRAGMA {pragma}")
-
-    @event.listens_for(engine, "begin")
-    def on_begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-    return engine
-
-
-def is_sqlite(url: str) -> bool:
-    """Say whether a URL names a SQLite database."""
-    return make_url(url).get_backend_name() == "sqlite"
 
 
 _NOTHING = text("SELECT 1")
@@ -159,7 +105,7 @@ class Store:
             self._thread.join()
             self._thread = None
         for engine in (self._readers, self._writers):
-            _dispose(engine)
+            dispose(engine)
 
     @property
     def waiting(self) -> int:
@@ -267,12 +213,14 @@ class Store:
         try:
             with self._writers.begin() as connection:
                 for job in group:
-                    self._run_job(connection, job, results)
+                    self._run_job(connection, job, results, alone=len(group) == 1)
         except Exception as error:  # noqa: BLE001 - the writer outlives whatever happens to a group
-            _log.error("commit failed: %s", error, extra={"action": "commit_failed"})
+            told = error.failure if isinstance(error, _OwnFailure) else error
+            if told is error:
+                _log.error("commit failed: %s", error, extra={"action": "commit_failed"})
             for job in group:
                 if not job.done.done():
-                    job.done.set_exception(error)
+                    job.done.set_exception(told)
             return
         for job, result in results:
             job.done.set_result(result)
@@ -282,14 +230,27 @@ class Store:
         if topics:
             self._after_commit(topics)
 
-    def _run_job(self, connection: Connection, job: _Job, results: list[tuple[_Job, Any]]) -> None:
+    def _run_job(
+        self,
+        connection: Connection,
+        job: _Job,
+        results: list[tuple[_Job, Any]],
+        *,
+        alone: bool,
+    ) -> None:
+        """Run one job of a group; one that is alone needs no savepoint.
+
+        Raises:
+            _OwnFailure: a job that is alone failed, so that its transaction is rolled back.
+            Unavailable: the database gave up the transaction of all.
+        """
         raw = connection.connection.dbapi_connection
         failure: Exception | None = None
         result: Any = None
         try:
             with Session(
                 connection,
-                join_transaction_mode="create_savepoint",
+                join_transaction_mode="rollback_only" if alone else "create_savepoint",
                 expire_on_commit=False,
                 info=self._info,
             ) as session:
@@ -298,6 +259,12 @@ class Store:
                 job.topics = frozenset(session.info.get(_TOPICS, ()))
         except Exception as error:  # noqa: BLE001 - belongs to the caller, who gets it as it is
             failure = error
+        if (
+            alone
+            and failure is not None
+            and not isinstance(_first(failure), sqlite3.OperationalError)
+        ):
+            raise _OwnFailure(failure)
         if raw is None or not raw.in_transaction:
             raise Unavailable(f"the database gave up a transaction: {_first(failure)}") from failure
         if failure is not None:
@@ -306,15 +273,12 @@ class Store:
             results.append((job, result))
 
 
-def _dispose(engine: Engine) -> None:
-    """Close an engine's connections; one that is in use would come back to a pool that is gone."""
-    deadline = time.monotonic() + _CLOSE_S
-    while isinstance(engine.pool, QueuePool) and engine.pool.checkedout():
-        if time.monotonic() > deadline:
-            _log.warning("closed the database under a reader", extra={"action": "db_closed_early"})
-            break
-        time.sleep(_CLOSE_POLL_S)
-    engine.dispose()
+class _OwnFailure(Exception):
+    """The only job of a transaction failed, by itself: the caller gets what it raised."""
+
+    def __init__(self, failure: Exception) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
 
 
 def _first(error: BaseException | None) -> BaseException | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.order import ResumePoint
+from gonogo.judge.course.remedies import set_aside
 from service.db.schema import ExperimentRow
 from service.db.store import Session
 from service.experiments.checkpoints import (
@@ -19,11 +20,16 @@ from service.experiments.checkpoints import (
 )
 from service.experiments.course import resolved_of
 from service.queries.experiments import load_experiment, runs_of
-from service.queries.runs import load_run
+from service.queries.runs import load_attempts, load_run
 
 
 def load_resume_points(
-    session: Session, experiment: ExperimentRow, phase: str | None, *, unpassed: bool = False
+    session: Session,
+    experiment: ExperimentRow,
+    phase: str | None,
+    *,
+    unpassed: bool = False,
+    without: str | None = None,
 ) -> dict[str, ResumePoint]:
     """Return durable checkpoints by the phase that may start from them.
 
@@ -37,6 +43,7 @@ def load_resume_points(
         phase: which is over, or is gone on with; None: none.
         unpassed: whether the phase may go on from a run of it that went to its end and did not
             pass, as it does where it has become longer.
+        without: id of a run that was set aside, and whose end is not stored yet.
     """
     found: dict[str, ResumePoint] = {}
     plan = resolved_of(experiment).parsed()
@@ -45,19 +52,21 @@ def load_resume_points(
     for wanted in (plan.phase(phase), plan.next_phase(phase)):
         if wanted is None:
             continue
-        point = _lineage_checkpoint(session, experiment, phase) if wanted.name == phase else None
+        point = None
+        if wanted.name == phase:
+            point = _lineage_checkpoint(session, experiment, phase, without)
         if point is not None and not unpassed:
             runs = runs_of(session, experiment.id, phase)
             point = None if went_to_its_end_unpassed(point, runs) else point
         if point is None:
-            point = load_weights(session, experiment, wanted.init_from)
+            point = load_weights(session, experiment, wanted.init_from, without)
         if point is not None:
             found[wanted.name] = point
     return found
 
 
 def load_weights(
-    session: Session, experiment: ExperimentRow, init_from: str | None
+    session: Session, experiment: ExperimentRow, init_from: str | None, without: str | None = None
 ) -> ResumePoint | None:
     """Return the weights that a phase begins with, those that the phase `init_from` left, if any.
 
@@ -65,15 +74,16 @@ def load_weights(
     """
     if init_from is None:
         return None
-    source = _lineage_checkpoint(session, experiment, init_from)
+    source = _lineage_checkpoint(session, experiment, init_from, without)
     return source and source.model_copy(update={"step": 0})
 
 
 def _lineage_checkpoint(
-    session: Session, experiment: ExperimentRow, phase: str
+    session: Session, experiment: ExperimentRow, phase: str, without: str | None = None
 ) -> ResumePoint | None:
     """Return the newest durable checkpoint of a phase's last run, or of those it went on from.
 
+    A run that was set aside, and `without`, is not looked at.
     What was taken over from another experiment (`origins`) is looked for there.
     """
     runs = runs_of(session, experiment.id, phase)
@@ -83,7 +93,12 @@ def _lineage_checkpoint(
     attempts = runs_of(session, experiment.id)
     taken_over = host_of_origin(experiment)
     missing = found_missing(attempts, taken_over)
+    told = load_attempts(session, experiment.id, phase)
+    kept, _ = set_aside(told)
+    aside = {row.run for row in told} - {row.run for row in kept} | {without}
     for run in reversed(runs):
+        if run.id in aside:
+            continue
         for found in durable_checkpoints(session, run):
             if found.path not in missing:
                 return found

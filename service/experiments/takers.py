@@ -1,14 +1,19 @@
 """Which worker takes a plan's runs? And what do they wait for, where none does?"""
 
+from collections.abc import Iterable
+
 from sqlalchemy.orm import Session
 
+from gonogo.contract.lifecycle import RunState
 from gonogo.contract.plan import Plan
 from gonogo.planning.programs import allows, label_text, lacks, needs, spans
 from service.db.documents import ClaimKept
-from service.queries.workers import load_workers
+from service.db.schema import RunRow
+from service.queries.workers import load_workers, load_workers_named
 
 SILENT_S = 30.0
 """A worker that was not heard of for so long takes nothing for now."""
+NOT_BEGUN = (RunState.CLAIMED, RunState.PREFLIGHT)
 FORGOTTEN_S = 3600.0
 """One of which nothing was heard for so long is not waited for."""
 
@@ -48,6 +53,14 @@ def load_warnings(session: Session, plan: Plan, now: float) -> list[str]:
 def load_taker(session: Session, plan: Plan) -> str | None:
     """Return the worker heard of last that takes a plan's runs once it has free devices, if any."""
     return next((row.name for row in load_workers(session) if _takes(row.claim, plan)), None)
+
+
+def load_waits(session: Session, runs: Iterable[RunRow]) -> dict[str, str]:
+    """Return run → for what it waits at its worker's engine, of those that have not begun."""
+    coming = {run.id: run.worker for run in runs if run.state in NOT_BEGUN and run.worker}
+    told = {row.name: row.claim.waits for row in load_workers_named(session, {*coming.values()})}
+    waits = {run: told.get(worker, {}).get(run) for run, worker in coming.items()}
+    return {run: text for run, text in waits.items() if text}
 
 
 def _takes(said: ClaimKept, plan: Plan) -> bool:

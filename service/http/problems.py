@@ -3,7 +3,7 @@
 import json
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -247,13 +247,28 @@ def _on_unexpected(request: Request, error: Exception) -> JSONResponse:
     return problem_response(body, {"X-Request-Id": number})
 
 
+_HANDLERS: tuple[tuple[type[Exception], Callable[[Request, Exception], JSONResponse]], ...] = (
+    (GonogoError, _on_error),
+    *((kind, _on_no_answer) for kind in NO_ANSWER),
+    (RequestValidationError, _on_invalid),
+    (HTTPException, _on_http),
+    (DataError, _on_text),
+    (UnicodeEncodeError, _on_text),
+)
+"""Error → what answers it; every other one is a defect."""
+
+
+ANSWERED = tuple(kind for kind, _ in _HANDLERS)
+
+
+def answer_error(request: Request, error: Exception) -> JSONResponse:
+    """Return the answer to an error that is one of `ANSWERED`."""
+    handler = next(handler for kind, handler in _HANDLERS if isinstance(error, kind))
+    return handler(request, error)
+
+
 def add_handlers(app: FastAPI) -> None:
     """Make every error of the application a problem document."""
     app.add_exception_handler(Exception, _on_unexpected)
-    app.add_exception_handler(GonogoError, _on_error)
-    for kind in NO_ANSWER:
-        app.add_exception_handler(kind, _on_no_answer)
-    app.add_exception_handler(RequestValidationError, _on_invalid)
-    app.add_exception_handler(HTTPException, _on_http)
-    app.add_exception_handler(DataError, _on_text)
-    app.add_exception_handler(UnicodeEncodeError, _on_text)
+    for kind, handler in _HANDLERS:
+        app.add_exception_handler(kind, handler)

@@ -22,6 +22,7 @@ from gonogo.contract.outcome import OutcomeClass
 from gonogo.contract.rules import Rules
 from gonogo.judge.course.decide import Action, Attempt, build_attempt, decide
 from gonogo.judge.course.met import met_by
+from gonogo.judge.course.remedies import set_aside
 from gonogo.judge.gate.conditions import open_for
 from gonogo.judge.gate.history import with_history
 from gonogo.judge.gate.rules import build_rules
@@ -170,13 +171,17 @@ def find_beginning(session: Session, assessment: Assessment, now: float) -> Asse
     run = load_run(session, assessment.run)
     if not assessment.attempt.verdict or run.judged:
         return assessment
-    plan = resolved_of(load_experiment(session, run.experiment)).parsed()
+    experiment = load_experiment(session, run.experiment)
+    plan = resolved_of(experiment).parsed()
     attempts = [*load_attempts(session, run.experiment, run.phase), assessment.attempt]
+    if assessment.attempt not in set_aside(attempts)[0]:
+        points = load_resume_points(session, experiment, run.phase, without=run.id)
+        return replace(assessment, resume=points)
     action = decide(plan, run.phase, attempts, now=now)
     if action.resume_of is None:
         return assessment
-    points = checkpoints_before(session, action.resume_of, action.before)
-    point = next(points, None) if action.resume else None
+    before = checkpoints_before(session, action.resume_of, action.before)
+    point = next(before, None) if action.resume else None
     others = {name: row for name, row in assessment.resume.items() if name != run.phase}
     found = others if point is None else {**others, run.phase: point}
     return replace(assessment, resume=found)
@@ -240,7 +245,8 @@ def _record(
         run.verdict = decision.verdict
     made = [decision]
     waiting = open_for(load_conditions(deed.session, experiment.id), run.phase)
-    met = met_by(assessment.attempt, waiting, assessment.facts, assessment.rules)
+    shown = _evidence(deed.session, about, assessment)
+    met = met_by(shown.attempt, waiting, shown.facts, shown.rules)
     if met:
         conditions = [condition for condition, _ in met]
         made.append(
@@ -249,14 +255,23 @@ def _record(
                 experiment,
                 conditions,
                 phase=run.phase,
-                run=run.id,
+                run=shown.run,
                 criteria=[result for _, result in met],
-                rules=rules_of(conditions, assessment.rules),
-                facts=facts_of(conditions, assessment.facts),
+                rules=rules_of(conditions, shown.rules),
+                facts=facts_of(conditions, shown.facts),
                 reason="met: " + ", ".join(condition.id for condition in conditions),
             )
         )
     return made
+
+
+def _evidence(session: Session, about: RunRow, assessment: Assessment) -> Assessment:
+    """Return the run that may meet conditions: the last, or the one it was to better in vain."""
+    if about.id == assessment.run or assessment.attempt.reason is not RunReason.REMEDY:
+        return assessment
+    row = session.get_one(AssessmentRow, about.id)
+    rules, facts = load_assessed(session, about.id)
+    return replace(assessment, run=about.id, rules=rules, facts=facts, attempt=row.attempt)
 
 
 def load_assessed(session: Session, run: str) -> tuple[Rules, Facts]:

@@ -9,6 +9,7 @@ Not covered: logs and evidence files, which no verdict rests on.
 """
 
 import logging
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from pydantic import ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from gonogo.contract.agent import STREAMS
+from gonogo.contract.agent import STREAM_NAME
 from gonogo.contract.canonical import canonical_bytes, wire_line
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
@@ -27,6 +28,7 @@ from service.evidence.files import load_bytes
 from service.evidence.promised import load_records, promised_files
 from service.queries.findings import count_findings, load_findings
 
+_STREAM = re.compile(STREAM_NAME)
 _log = logging.getLogger(__name__)
 
 
@@ -57,7 +59,7 @@ def _known_files(session: Session, run: str) -> Iterator[str]:
     """Yield the growing files of which anything is here."""
     query = select(OffsetRow.file).where(OffsetRow.run == run)
     for name in session.scalars(query).all():
-        if name in STREAMS:
+        if _STREAM.fullmatch(name):
             yield name
         elif "." not in name:
             yield f"heartbeat_{name}.jsonl"

@@ -1,5 +1,6 @@
 """The worker-facing calls: claims, telemetry, states, findings, evidence."""
 
+import re
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Response
@@ -24,6 +25,7 @@ from service.agent.stretches import parse_stretches
 from service.agent.telemetry import take_telemetry, update_flags
 from service.http.auth import Agent, Principal, Role
 from service.http.problems import WireResponse, model_response
+from service.http.short import Plain, Way
 from service.http.transactions import Writing
 
 router = APIRouter(prefix="/agent", tags=["worker-facing"])
@@ -67,6 +69,20 @@ def post_telemetry(
     if taken.flags:  # seldom, and under the experiment's lock, which no telemetry waits for
         write(f"run {run}", update_flags, run, telemetry)
     return model_response(taken.ack, exclude_unset=True)
+
+
+def _post_plain(plain: Plain) -> Response:
+    return post_telemetry(plain.write, plain.caller, plain.named["run"], plain.body, plain.header)
+
+
+SHORT = Way(
+    path=re.compile(r"/api/v1/agent/runs/(?P<run>[^/]+)/telemetry"),
+    role=Role.WORKER,
+    body=Telemetry,
+    answer=_post_plain,
+    header=CLAIM_HEADER.lower(),
+)
+"""Every watcher's message, a few times a second."""
 
 
 @router.post("/runs/{run}/state", operation_id="post_state")

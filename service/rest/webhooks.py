@@ -3,7 +3,6 @@
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-import httpx
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field, field_validator
 
@@ -11,7 +10,7 @@ from gonogo.contract.api import AlertBody
 from gonogo.contract.errors import Rejected
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.wire import Instant, Submitted
-from service.alerts.message import TIMEOUT_S, Target, post_alert
+from service.alerts.message import TIMEOUT_S, Target
 from service.alerts.reach import check_reach
 from service.alerts.subscriptions import rotate_secret, subscribe, unsubscribe
 from service.db.schema import WebhookRow
@@ -116,6 +115,8 @@ class TriedView(BaseModel):
 @router.post("/webhooks/{webhook}/test", operation_id="test_webhook")
 def ping_webhook(context: Service, _: Admin, webhook: str) -> TriedView:
     """Send a subscription a signed `ping` now, once, and say what came of it."""
+    from service.alerts.post import open_client, post_alert  # loaded by who posts
+
     row = context.store.read(lambda session: load_webhook(session, webhook))
     alert, now = new_id(Kind.ALERT), context.now()
     body = AlertBody.model_validate(
@@ -126,7 +127,7 @@ def ping_webhook(context: Service, _: Admin, webhook: str) -> TriedView:
         }
     )
     target = Target(url=row.url, secret=row.secret)
-    with httpx.Client(timeout=TIMEOUT_S, trust_env=False) as client:
+    with open_client(TIMEOUT_S) as client:
         answer = post_alert(client, target, alert, body, now)
     return TriedView(delivered=answer.error is None, error=answer.error)
 

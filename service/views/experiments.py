@@ -1,6 +1,7 @@
 """How does an experiment look from outside? With phases, conditions, forecast, next steps."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import chain
 
 from gonogo.contract.api import CampaignPlace, ExperimentView, Forecast, PhaseView
 from gonogo.contract.decision import Condition, Verdict
@@ -13,7 +14,7 @@ from service.experiments.checkpoints import host_of, host_of_origin
 from service.experiments.course import resolved_of
 from service.experiments.forecasts import load_forecast
 from service.experiments.submission import Created
-from service.experiments.takers import load_taker
+from service.experiments.takers import load_taker, load_waits
 from service.instants import instant, stamp
 from service.queries.experiments import load_condition_rows, load_phases, load_seen_runs
 from service.told.awaited import expires_at, is_owed, open_approval
@@ -48,6 +49,7 @@ def view_experiments(
     runs = load_seen_runs(session, ids)
     conditions = load_condition_rows(session, ids)
     decided = load_decided(session, ids)
+    waits = load_waits(session, chain.from_iterable(runs.values()))
     return [
         _view_one(
             session,
@@ -57,6 +59,7 @@ def view_experiments(
             conditions.get(row.id, []),
             decided[row.id],
             whole=whole,
+            waits=waits,
         )
         for row in rows
     ]
@@ -71,6 +74,7 @@ def _view_one(
     decided: Decided,
     *,
     whole: bool,
+    waits: Mapping[str, str] | None = None,
 ) -> ExperimentView:
     over = row.state == ExperimentState.FINISHED
     shown = [_view_phase(phase, runs) for phase in phases]
@@ -96,7 +100,7 @@ def _view_one(
         created_at=stamp(row.created_at),
         started_at=instant(row.started_at),
         ended_at=instant(row.ended_at),
-        waiting_for=_waiting_for(row, runs, taker),
+        waiting_for=_waiting_for(row, runs, taker, waits or {}),
         waiting_until=instant(expires_at(row)),
         overrides=decided.overrides,
         never_ran=phases_never_ran(shown) if over else [],
@@ -171,7 +175,9 @@ def _offer(
     return taker, ({} if taker is not None else worker_settings(plan))
 
 
-def _waiting_for(row: ExperimentRow, runs: list[RunRow], taker: str | None) -> str | None:
+def _waiting_for(
+    row: ExperimentRow, runs: list[RunRow], taker: str | None, waits: Mapping[str, str]
+) -> str | None:
     """Say what keeps an experiment from going on, if it is not working."""
     if row.awaiting:
         return row.awaiting.text
@@ -190,4 +196,7 @@ def _waiting_for(row: ExperimentRow, runs: list[RunRow], taker: str | None) -> s
         )
     if lost is not None:
         return f"a sign of life of run {lost.id} on host {lost.host} (or a takeover)"
+    waiting = next((run for run in runs if run.id in waits), None)
+    if waiting is not None:
+        return f"{waits[waiting.id]}, for phase {waiting.phase}"
     return None

@@ -312,8 +312,9 @@ def save_run(
         (folder / "devices.jsonl").write_bytes(b"".join(map(wire_line, rows)))
     for rank, row in exit_record["ranks"].items():
         save_json(folder / f"exit_rank{rank}.json", row)
+    parts = save_parts(folder, order, exit_record) if order.nodes > 1 else {}
     whose = {"run": order.run, "attempt": order.attempt, "order_sha256": seals["order.json"].sha256}
-    sealed = {**exit_record, **whose, "watch": seal_of(watch).model_dump(mode="json")}
+    sealed = {**exit_record, **whose, **parts, "watch": seal_of(watch).model_dump(mode="json")}
     sealed["heartbeats"] = {
         path.name: count_lines(path) for path in sorted(folder.glob("heartbeat_rank*.jsonl"))
     }
@@ -329,12 +330,47 @@ def save_run(
             )
             for rank, row in exit_record["ranks"].items()
         ],
-        files={file.name: seal_of(file) for file in sorted(folder.glob("exit*.json"))},
+        files={
+            file.name: seal_of(file)
+            for file in (folder / "exit.json", *sorted(folder.glob("exit_rank*.json")))
+        },
     )  # fmt: skip
     with watch.open("ab") as stream:
         stream.write(tick_line(seen))
     findings = [wire_line(finding.wire()) for finding in replay_watch(folder)]
     (folder / "findings.jsonl").write_bytes(b"".join(findings))
+
+
+def save_parts(folder: Path, order: Order, exit_record: Line) -> Line:
+    """Write what each node's keeper and follower leave; what exit.json says of it."""
+    seals = {}
+    for node in range(order.nodes):
+        ranks = {
+            rank: row for rank, row in exit_record["ranks"].items() if order.node_of(int(rank)) == node
+        }
+        ended = max(row["at"] for row in ranks.values())
+        whose = {"v": 1, "node": node, "host": f"host{node}"}
+        part = {
+            **whose, "boot_id": "boot", "run": order.run, "token": order.token, "ended_at": ended,
+            "agent": {"v": 1, "code": 0, "signal": None, "at": ended}, "ranks": ranks, "left": [],
+            "oom_at": None, "refused": None,
+        }  # fmt: skip
+        save_json(folder / f"exit_node{node}.json", part)
+        rows = [
+            {"rank": int(rank), "pid": 1000 + int(rank), "state": state}
+            for state in ("alive", "dead") for rank in ranks
+        ]  # fmt: skip
+        lines = [
+            {**whose, "token": order.token, "n": n, "mono": 5.0 + n, "ts": EPOCH + n, "ranks": [row]}
+            for n, row in enumerate(rows)
+        ]
+        watch = folder / f"watch_node{node}.jsonl"
+        watch.write_bytes(b"".join(map(wire_line, lines)))
+        files = {"exit": folder / f"exit_node{node}.json", "watch": watch}
+        seals[str(node)] = {
+            name: seal_of(path).model_dump(mode="json") for name, path in files.items()
+        }
+    return {"nodes": seals, "unheard": []}
 
 
 def exit_of(ranks: list[Rank], **fields: Any) -> Line:

@@ -64,7 +64,7 @@ def assert_unharmed(lab: Lab, experiment: str, run: RunView) -> None:
     folder = RunDir(Path(final.dir or ""))
     assert {len({row["boot"] for row in beats(folder, rank)}) for rank in (0, 1)} == {1}
     in_files = keys_in_files(folder)
-    lab.wait(lambda: keys_in_database(lab, run.id) == in_files, limit_s=10)
+    lab.wait(lambda: keys_in_database(lab, run.id) == in_files, limit_s=60)
     assert processes_of(run.id) == []
 
 
@@ -109,7 +109,7 @@ def test_a_killed_keeper_takes_its_run_along_and_the_run_resumes(lab: Lab) -> No
     folder = RunDir(Path(run.dir or ""))
     pid = read_json(folder.path / "keeper.json")["pid"]
     os.kill(pid, signal.SIGKILL)
-    lab.wait(lambda: processes_of(run.id) == [], limit_s=1.0)
+    lab.wait(lambda: processes_of(run.id) == [], limit_s=20)
     view = lab.wait_for_end(experiment)
     assert view.verdict == "GO", view
     first, second = (lab.client.run(each) for each in view.phases[0].runs)

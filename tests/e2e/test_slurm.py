@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -14,13 +15,25 @@ import pytest
 from gonogo.cli.client import Client
 from gonogo.cli.settings import load_settings
 from gonogo.cli.stack import Stack
+from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.decision import Verdict
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.order import Order
-from gonogo.contract.outcome import OutcomeCode
+from gonogo.contract.outcome import OutcomeClass, OutcomeCode
+from gonogo.contract.records import ExitRecord
+from gonogo.planning.source import bundled_plan
 from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.node_record import load_keeping
-from tests.e2e.lab import Lab, clean_environ, last_step, one_phase_plan, processes_of
+from gonogo.supervise.processes import send_signal
+from tests.e2e.lab import (
+    Lab,
+    clean_environ,
+    gonogo,
+    last_step,
+    one_phase_plan,
+    processes_of,
+    read_json,
+)
 from tests.slurm_lab import Lab as Slurm
 from tests.slurm_lab import can_run, slurm_lab
 
@@ -34,7 +47,7 @@ ON_TWO = {"workload.nodes": 2, "cluster.slurm": {"partition": "main", "time_limi
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[Slurm]:
-    with slurm_lab() as found:
+    with slurm_lab(slurmd_timeout=300) as found:  # Slurm's default
         yield found
 
 
@@ -72,20 +85,70 @@ def test_a_plan_on_two_nodes_ends_in_go_by_jobs_of_slurm(lab: Lab, slurm: Slurm)
     lab.wait(lambda: not slurm.ask("squeue", "--noheader").strip(), 60)
 
 
-def test_a_rank_that_hangs_on_the_other_node_is_no_go_and_nothing_is_left(
-    lab: Lab, slurm: Slurm
-) -> None:
-    fault = "hang:rank=1,step=12,section=backward"
-    experiment = lab.submit(one_phase_plan(), fault=fault, **ON_TWO)
+def demo_on(engine: str, slurm: Slurm) -> tuple[ExperimentView, list[dict[str, Any]]]:
+    """Return the bundled demo's end, and its decisions from the first phase on, by an engine."""
+    home = Path(tempfile.mkdtemp(prefix="gonogo-e2e-"))
+    environ = {**clean_environ(home), **slurm.environ, "GONOGO_ENGINE": engine}
+    settings = load_settings(environ)
+    stack = Stack(settings=settings, host="0.0.0.0", port=0, engine=settings.engine)
+    with stack, Client(stack.url, settings.key()) as client:
+        lab = Lab(stack=stack, client=client)
+        experiment = lab.submit(bundled_plan("demo"), **(ON_TWO if engine == "slurm" else {}))
+        view = lab.wait_for_end(experiment)
+        decisions = list(client.pages(f"/experiments/{experiment}/decisions"))
+    shutil.rmtree(home, ignore_errors=True)
+    return view, sorted(decisions, key=lambda row: str(row["at"]))
+
+
+def test_the_whole_demo_is_go_on_two_nodes_by_the_rules_of_one_host(slurm: Slurm) -> None:
+    there, by_slurm = demo_on("slurm", slurm)
+    assert there.verdict is Verdict.GO, there
+    assert [phase.verdict for phase in there.phases] == [Verdict.GO] * 5
+    here, by_local = demo_on("local", slurm)
+    told = [
+        [(row["phase"], row["verdict"], row["rule_digest"]) for row in decisions]
+        for decisions in (by_slurm, by_local)
+    ]
+    assert len(told[0]) == 5
+    assert told[0] == told[1], "no rule knows of an engine or of nodes"
+    assert here.verdict is there.verdict
+
+
+def halt_of(lab: Lab, slurm: Slurm, spec: str) -> tuple[dict[str, Any], OutcomeCode]:
+    """Return what ended a run with a fault, and as what; nothing of it is left on any node."""
+    experiment = lab.submit(one_phase_plan(), fault=spec, **ON_TWO)
     assert lab.wait_for_end(experiment).verdict is Verdict.NO_GO
     run = lab.run_of(experiment)
     assert run is not None
     assert run.outcome is not None
-    assert run.outcome.code is OutcomeCode.STALLED
     halts = [row for row in findings_of(lab, run.id) if row["severity"] == "halt"]
-    assert (halts[0]["rank"], "on node 1" in halts[0]["text"]) == (1, True)
-    lab.wait(lambda: not processes_of(run.id), 30)
-    lab.wait(lambda: not slurm.ask("squeue", "--noheader").strip(), 60)
+    lab.wait(lambda: not processes_of(run.id), 60)
+    lab.wait(lambda: not slurm.ask("squeue", "--noheader").strip(), 120)
+    return halts[0], run.outcome.code
+
+
+@pytest.mark.parametrize("rank", [0, 1], ids=["on the first node", "on the second node"])
+@pytest.mark.parametrize(
+    ("spec", "detectors", "code"),
+    [
+        ("hang:step=12,section=backward", {"stall"}, OutcomeCode.STALLED),
+        ("hang:step=12,section=data", {"section_deadline", "stall"}, OutcomeCode.STALLED),
+        ("freeze:step=9", {"alive_lost", "stall"}, OutcomeCode.STALLED),
+        ("crash:step=8", {"process_death"}, OutcomeCode.NONZERO_EXIT),
+    ],
+    ids=["hang", "loader", "freeze", "crash"],
+)
+def test_a_fault_on_either_node_is_no_go_and_names_rank_and_node(
+    lab: Lab, slurm: Slurm, spec: str, detectors: set[str], code: OutcomeCode, rank: int
+) -> None:
+    finding, ended = halt_of(lab, slurm, f"{spec},rank={rank}")
+    assert (finding["detector"] in detectors, finding["rank"], ended) == (True, rank, code), finding
+    assert f"on node {rank}" in finding["text"]
+
+
+def test_a_loss_that_is_nan_on_two_nodes_is_no_go(lab: Lab, slurm: Slurm) -> None:
+    finding, ended = halt_of(lab, slurm, "nan:step=15")
+    assert (finding["detector"], ended) == ("non_finite", OutcomeCode.NON_FINITE)
 
 
 def test_a_run_that_waits_for_slurm_is_cancelled_and_a_partition_that_is_not_there_is_told(
@@ -102,6 +165,7 @@ def test_a_run_that_waits_for_slurm_is_cancelled_and_a_partition_that_is_not_the
     try:
         waits = lab.submit(one_phase_plan(), **ON_TWO)
         lab.wait(lambda: "PENDING" in slurm.ask("squeue", "--noheader", "--format=%T"), 60)
+        lab.wait(lambda: "PartitionDown" in (lab.client.experiment(waits).waiting_for or ""), 60)
         lab.client.post(f"/experiments/{waits}/cancel", {"reason": "no need"})
         assert lab.wait_for_end(waits).verdict is None
         found = lab.run_of(waits)
@@ -115,6 +179,85 @@ def test_a_run_that_waits_for_slurm_is_cancelled_and_a_partition_that_is_not_the
         assert order.nodes == 2
     finally:
         slurm.ask("scontrol", "update", "PartitionName=main", "State=UP")
+    lab.wait(lambda: not slurm.ask("squeue", "--noheader").strip(), 60)
+
+
+def test_a_run_that_waits_its_turn_says_who_is_ahead_and_what_is_free(
+    lab: Lab, slurm: Slurm
+) -> None:
+    hold = ("sbatch", "--parsable", "--gres=gpu:2", "--output=/dev/null", "--wrap=sleep 600")
+    ahead = [slurm.ask(*hold, "--nodes=2").strip(), slurm.ask(*hold, "--nodes=1").strip()]
+    try:
+        waits = lab.submit(one_phase_plan(), **{**ON_TWO, "cluster.slurm.gres": "gpu:1"})
+        told = "1 ahead, needs 2 GPUs, 0 free"
+        lab.wait(lambda: told in (lab.client.experiment(waits).waiting_for or ""), 120)
+        shown = gonogo(lab.stack.settings.home, "show", waits)
+        assert told in " ".join(shown.stdout.split())
+    finally:
+        slurm.ask("scancel", *ahead)
+    assert lab.wait_for_end(waits).verdict is Verdict.GO
+    lab.wait(lambda: not slurm.ask("squeue", "--noheader").strip(), 60)
+
+
+def job_of(slurm: Slurm) -> str:
+    return slurm.ask("squeue", "--noheader", "--states=RUNNING", "--format=%i").strip()
+
+
+def test_time_limit_and_scancel_from_outside_are_preemptions_that_the_next_attempt_goes_on_from(
+    lab: Lab, slurm: Slurm
+) -> None:
+    experiment = lab.submit(one_phase_plan(steps=4000), **ON_TWO)
+    first = lab.wait_for_step(experiment, 3)
+    slurm.shorten(job_of(slurm))
+    second = next_attempt(lab, experiment, first)
+    begun = second.resume_from.step if second.resume_from is not None else 0
+    lab.wait_for_step(experiment, begun + 2)
+    slurm.ask("scancel", job_of(slurm))
+    third = next_attempt(lab, experiment, second)
+    lab.client.post(f"/experiments/{experiment}/cancel", {"reason": "seen enough"})
+    lab.wait_for_end(experiment)
+    attempts = [lab.client.run(row.id) for row in (first, second)]
+    codes = [row.outcome.code for row in attempts if row.outcome is not None]
+    assert codes == [OutcomeCode.PREEMPTED, OutcomeCode.PREEMPTED]
+    goes_on = third.resume_from.step if third.resume_from is not None else 0
+    assert 3 <= begun < goes_on, "each went on from the checkpoint that the last one left"
+    for row in attempts:
+        exits = load_record(RunDir(Path(row.dir or "")).exit, ExitRecord)
+        assert exits is not None
+        assert {rank.code for rank in exits.ranks.values()} == {3}, "no rank died of a signal"
+    lab.wait(lambda: not slurm.ask("squeue", "--noheader").strip(), 120)
+
+
+def next_attempt(lab: Lab, experiment: str, run: RunView) -> RunView:
+    """Return the attempt after a run, once it has a directory."""
+
+    def begun() -> RunView | None:
+        found = lab.run_of(experiment)
+        there = found is not None and found.id != run.id and found.dir is not None
+        return found if there else None
+
+    found: RunView = lab.wait(begun)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("node", "code"),
+    [(0, OutcomeCode.KEEPER_LOST), (1, OutcomeCode.NODE_LOST)],
+    ids=["of the first node", "of the second node"],
+)
+def test_a_keeper_that_is_killed_costs_an_attempt_and_no_more(
+    lab: Lab, slurm: Slurm, node: int, code: OutcomeCode
+) -> None:
+    experiment = lab.submit(one_phase_plan(), **ON_TWO)
+    first = lab.wait_for_step(experiment, 5)
+    keeping = load_keeping(Path(first.dir or ""), node)
+    assert keeping is not None
+    keeping.ref.send(signal.SIGKILL)
+    assert lab.wait_for_end(experiment).verdict is Verdict.GO
+    ended = lab.client.run(first.id).outcome
+    assert ended is not None
+    assert (ended.code, ended.klass) == (code, OutcomeClass.INFRA)
+    lab.wait(lambda: not processes_of(first.id), 30)
     lab.wait(lambda: not slurm.ask("squeue", "--noheader").strip(), 60)
 
 
@@ -138,3 +281,36 @@ def test_a_network_that_is_cut_for_twenty_seconds_ends_no_healthy_run(
     assert [row["text"] for row in findings_of(lab, run.id) if row["severity"] == "halt"] == []
     assert found.verdict is Verdict.GO, found
     slurm.wait_for_idle()
+
+
+@pytest.mark.parametrize(
+    ("deaf", "code"),
+    [(False, OutcomeCode.STALLED), (True, OutcomeCode.ISOLATED)],
+    ids=["between the ranks alone", "from the shared files, too"],
+)
+def test_a_node_that_is_cut_off_for_good_leaves_nothing_that_runs(
+    lab: Lab, slurm: Slurm, deaf: bool, code: OutcomeCode
+) -> None:
+    experiment = lab.submit(one_phase_plan(steps=200), **ON_TWO)
+    run = lab.wait_for_step(experiment, 10)
+    folder = RunDir(Path(run.dir or ""))
+    keeping = load_keeping(folder.path, 1)
+    assert keeping is not None
+    follower = read_json(folder.path / "keeper_node1.json")["follower"]["pid"]
+    cut = [keeping.ref.pid, follower] if deaf else []
+    slurm.link(2, "down")
+    for pid in cut:
+        send_signal(pid, signal.SIGSTOP)
+    try:
+        lab.wait(folder.exit.exists)
+        record = load_record(folder.exit, ExitRecord)
+        assert record is not None
+        assert (record.reason, record.unheard) == (code, [1] if deaf else []), record.text
+    finally:
+        slurm.link(2, "up")
+        for pid in cut:
+            send_signal(pid, signal.SIGCONT)
+    lab.wait(lambda: not processes_of(run.id), 120)
+    ended = lab.wait_for_end(experiment)
+    assert ended.verdict is (Verdict.GO if deaf else Verdict.NO_GO), "isolation is tried again"
+    slurm.wait_for_idle(120)

@@ -11,6 +11,7 @@ import pytest
 
 from gonogo.contract.errors import NotFound, Rejected
 from gonogo.contract.facts import History
+from gonogo.contract.heartbeat import Identity
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.order import RunReason
 from gonogo.judge.directory import judge_directory
@@ -261,3 +262,45 @@ def test_no_history_makes_a_phase_of_a_rerun_that_ends_before_it(tmp_path: Path)
     forged = append(judged(verdict, rules, facts), place, None)
     found = replay_decision(forged, Surroundings(run_dir=folder))
     assert (found.equal, found.path) == (False, "facts.history.rerun")
+
+
+ALL = (
+    "params, dim, layers, heads, groups, seq_len, vocab, dtype, parallel, nsa_env: configured, and"
+    " not among what the order compares"
+)
+LEFT_OPEN = [
+    ("nothing", {}, "GO", []),
+    (
+        "everything", None, "INCONCLUSIVE",
+        ["the order names nothing; what else ran was compared with nothing", ALL],
+    ),
+    (
+        "one field", {"dim": None}, "GO",
+        ["dim: configured, and not among what the order compares"],
+    ),
+    (
+        "the digest", {"config_digest": None, "dataset": None, "torch": None}, "GO",
+        [
+            "the order names params, dim, layers, heads, groups, seq_len, vocab, dtype,"
+            " tokens_per_step, world_size, parallel, git_sha, nsa_env; what else ran was compared"
+            " with nothing"
+        ],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "verdict", "said"), [row[1:] for row in LEFT_OPEN], ids=[r[0] for r in LEFT_OPEN]
+)
+def test_what_an_order_by_hand_leaves_open_is_said(
+    fields: dict[str, Any] | None, verdict: str, said: list[str], tmp_path: Path
+) -> None:
+    order = make_runs.order_of()
+    identity = Identity() if fields is None else order.identity.model_copy(update=fields)
+    order = order.model_copy(update={"identity": identity})
+    ranks = make_runs.healthy_ranks(order)
+    make_runs.save_run(tmp_path / "run", order, ranks, make_runs.exit_of(ranks))
+    found = judge_directory(tmp_path / "run")
+    told = [row for row in found["not_observed"] if row.startswith("identity: ")]
+    assert told == [f"identity: {row}" for row in said]
+    assert found["verdict"] == verdict

@@ -58,8 +58,9 @@ SHAPES: dict[str, Callable[[], Order]] = {
     "pruned": order_of,
     "of a campaign": lambda: because(order_of(), RunReason.CAMPAIGN),
     "a rerun": lambda: because(order_of(), RunReason.RERUN),
+    "two nodes": lambda: order_of().model_copy(update={"nodes": 2}),
 }
-LONG = ("several boots", "pruned", "of a campaign", "a rerun")
+LONG = ("several boots", "pruned", "of a campaign", "a rerun", "two nodes")
 """Shapes that every commit need not try: they are variants of those before."""
 EVERY_SHAPE = [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in SHAPES]
 RESTARTS = {"restarted in place": (6,), "several boots": (3, 6, 9)}
@@ -136,6 +137,9 @@ FILES = (
     "watch.jsonl",
     "findings.jsonl",
     "devices.jsonl",
+    "exit_node0.json",
+    "exit_node1.json",
+    "watch_node1.jsonl",
     PRUNED_NAME,
 )
 
@@ -391,6 +395,14 @@ def number(n: int) -> Callable[[dict[str, Any]], bool]:
     return lambda line: line.get("n") == n
 
 
+def record_edits(name: str, document: Any, depth: int) -> Iterator[tuple[str, Edit]]:
+    """Every field of one record changed, and gone."""
+    for path in paths(document, depth=depth):
+        where = ".".join(map(str, path))
+        yield f"{name}: {where} changed", field_of(name, path, gone=False)
+        yield f"{name}: {where} gone", field_of(name, path, gone=True)
+
+
 def field_edits(folder: Path) -> Iterator[tuple[str, Edit]]:
     """Every field of every record and kind of line of a directory."""
     for name in ("order.json", "exit.json", "exit_rank0.json", "preflight/preflight.json",
@@ -398,10 +410,7 @@ def field_edits(folder: Path) -> Iterator[tuple[str, Edit]]:
         if not (folder / name).exists():
             continue
         document = json.loads((folder / name).read_bytes())
-        for path in paths(document, depth=3 if "preflight" in name else 2):
-            where = ".".join(map(str, path))
-            yield f"{name}: {where} changed", field_of(name, path, gone=False)
-            yield f"{name}: {where} gone", field_of(name, path, gone=True)
+        yield from record_edits(name, document, depth=3 if "preflight" in name else 2)
     name = "heartbeat_rank0.jsonl"
     kinds: dict[str, dict[str, Any]] = {}
     for raw in (folder / name).read_bytes().splitlines():
@@ -519,6 +528,99 @@ def test_no_edit_of_a_field_leaves_a_go(part: int, healthy: dict[str, Path]) -> 
     wrong, tried = untrue(healthy["two ranks"], edits)
     assert wrong == []
     assert tried >= 50
+
+
+def test_no_edit_of_what_a_node_said_of_its_part_leaves_a_go(healthy: dict[str, Path]) -> None:
+    folder, name = healthy["two nodes"], "exit_node1.json"
+    assert verdict_of(folder) == "GO"
+    edits = list(record_edits(name, json.loads((folder / name).read_bytes()), depth=3))
+    line = "watch_node1.jsonl"
+    edits += [
+        (
+            f"{line}: the state changed",
+            field_of_line(line, number(0), ("ranks", 0, "state"), gone=False),
+        ),
+        (f"{line}: without its last line", cut_lines(line, slice(None, -1))),
+        *((f"{name} {way}", WAYS[way](name)) for way in WAYS),
+        *((f"{line} {way}", WAYS[way](line)) for way in WAYS if way != "another run's"),
+    ]
+    wrong, tried = untrue(folder, edits)
+    assert wrong == []
+    assert tried >= 20
+
+
+PARTS: dict[str, tuple[str, Callable[[dict[str, Any]], Any], str]] = {
+    "a rank's end": (
+        "exit_node1.json",
+        lambda part: part["ranks"]["1"].update(code=1),
+        "rank 1 ended with code 0 by exit.json, with code 1 by exit_node1.json",
+    ),
+    "its launcher's end": (
+        "exit_node1.json",
+        lambda part: part["agent"].update(code=1),
+        "node 1 ended badly by exit_node1.json, and exit.json says that the run completed",
+    ),
+    "that nothing was started": (
+        "exit_node1.json",
+        lambda part: part.update(refused={"reason": "x", "ended_by": "infra", "text": ""}),
+        "node 1 ended badly by exit_node1.json, and exit.json says that the run completed",
+    ),
+    "another run": (
+        "exit_node1.json",
+        lambda part: part.update(run="run_9"),
+        "exit_node1.json is of node 1 of run run_9",
+    ),
+    "another node": (
+        "exit_node1.json",
+        lambda part: part.update(node=0),
+        "exit_node1.json is of node 0 of run run_01K00000000000000000000000",
+    ),
+    "that nobody asked it": (
+        "exit.json",
+        lambda said: said["nodes"].pop("1"),
+        "exit.json says nothing of how node 1 ended",
+    ),
+}
+"""What a part says, or exit.json of it, that contradicts the end → the sentence about it."""
+
+
+@pytest.mark.parametrize("what", PARTS)
+def test_a_part_that_contradicts_the_end_of_all_is_no_go_however_it_is_sealed(
+    what: str, healthy: dict[str, Path]
+) -> None:
+    copy = copied(healthy["two nodes"])
+    name, change, sentence = PARTS[what]
+    document = json.loads((copy / name).read_bytes())
+    change(document)
+    save_json(copy / name, document)
+    said = json.loads((copy / "exit.json").read_bytes())
+    if name != "exit.json":
+        said["nodes"]["1"]["exit"] = file_seal(copy / name).model_dump(mode="json")
+        save_json(copy / "exit.json", said)
+    sealed_anew(copy, ticks_in(copy))
+    found = load_run(copy)
+    assert facts_of(found).contradictions == [sentence]
+    assert found.unreadable == ()
+    assert verdict_of(copy) == "INCONCLUSIVE"
+
+
+def test_a_node_whose_processes_nobody_looked_at_is_listed(healthy: dict[str, Path]) -> None:
+    copy = copied(healthy["two nodes"])
+    text = "node 1: its follower was never heard, so nobody looked at its processes"
+    assert text not in facts_of(load_run(copy)).not_observed
+    unseen = [
+        tick.model_copy(
+            update={
+                "ranks": [
+                    row if row.rank == 0 else row.model_copy(update={"state": ProcessState.UNKNOWN})
+                    for row in tick.ranks
+                ]
+            }
+        )
+        for tick in ticks_in(copy)
+    ]
+    sealed_anew(copy, unseen)
+    assert text in facts_of(load_run(copy)).not_observed
 
 
 def _drawn(name: str) -> int:

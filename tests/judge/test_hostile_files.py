@@ -134,6 +134,8 @@ def test_a_name_that_no_rank_has_is_no_heartbeat_file(name: str, run: Path) -> N
         {"steps": 0},
         {"steps": -3},
         {"world_size": 0},
+        {"nodes": 3},
+        {"nodes": 0},
         {"watch": {"frozen": {"loss_steps": int("9" * 400)}}},
         {"attempt": 10**30},
         {"detectors": {"stall": 10**30}},

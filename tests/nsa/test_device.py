@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from nsa.attention.kernels import Kernels, asked_kernels, use_kernels
+from nsa.attention.precision import products as exact_products
 from nsa.device import choose_device, prepare_torch
 from nsa.errors import BadConfig
 from nsa.settings import load_settings
@@ -71,5 +72,11 @@ def test_tf32_is_on_for_products_and_convolutions_of_a_gpu(
         products.allow_tf32 = convolutions.allow_tf32 = False
         prepare_torch(device, load_settings(PAIR))
         assert (chosen, products.allow_tf32, convolutions.allow_tf32) == ([device], True, True)
+        # Attention's own products are exact meanwhile, and the compiler can ask before and after.
+        assert torch.get_float32_matmul_precision() == "high"
+        with exact_products(device, "ieee"):
+            assert products.fp32_precision == "ieee"
+        assert products.fp32_precision == "tf32"
+        assert torch.get_float32_matmul_precision() == "high"
     finally:
         products.allow_tf32, convolutions.allow_tf32 = before

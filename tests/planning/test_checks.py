@@ -92,6 +92,11 @@ REFUSED = [
     ),
     ({"phases.smoke.init_from": "sanity"}, "phases.sanity.checkpoint", "begins with its weights"),
     ({"train.params": 2**60}, "train.params", "at most"),
+    (
+        {"phases.smoke.gate": [{"id": "watch_ceiling", "metric": "loss", "pass_below": 5.0}]},
+        "phases.smoke.gate.watch_ceiling.id",
+        "expected another name",
+    ),
 ]
 
 

@@ -17,9 +17,9 @@ from sqlalchemy import text
 
 from service.app import create_app
 from service.context import Context, open_context
+from service.db.engine import build_engine
 from service.db.migrate import migrate
 from service.db.schema import Table
-from service.db.store import build_engine
 from service.http.auth import Role, create_key, load_local_keys
 from service.settings import Settings
 from tests.service.fake_worker import FakeWorker

@@ -143,6 +143,21 @@ def test_a_run_that_its_worker_takes_waits_for_devices_and_not_for_another_worke
     assert view["next"][0]["command"] == "gonogo workers"
 
 
+def test_what_a_scheduler_lets_a_run_wait_for_is_told_until_it_begins(still: Plane) -> None:
+    experiment = still.submit()
+    worker = still.worker()
+    order = worker.claim(engine="slurm")
+    assert order is not None
+    worker.state(order, "check")
+    why = "Slurm: PENDING, Resources (4 ahead, needs 2 GPUs, 1 free)"
+    worker.claim(engine="slurm", free=[], active=[order.run], waits={order.run: why})
+    view = still.get(f"/experiments/{experiment}")
+    assert view["waiting_for"] == f"{why}, for phase {order.phase}"
+    assert still.get("/experiments")["items"][0]["waiting_for"] == view["waiting_for"]
+    worker.start(order)
+    assert still.get(f"/experiments/{experiment}")["waiting_for"] is None
+
+
 @pytest.mark.parametrize(
     ("silent_s", "allow", "warned"),
     [

@@ -16,7 +16,8 @@ from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 from gonogo.judge.course.action import Attempt
 from service.db.columns import Held, OneOf
 from service.db.documents import Asked, Awaited, AwaitedKind, ClaimKept, Promised, Stop, StopKind
-from service.db.schema import DOCUMENTS, WORDS, Table
+from service.db.schema import Table
+from service.db.schema.table import DOCUMENTS, WORDS
 
 SQLITE = sqlite.dialect()  # type: ignore[no-untyped-call]
 OUTCOME = Outcome(code=OutcomeCode.STALLED, actor=Actor.WATCHDOG, text="rank 1")
@@ -78,9 +79,11 @@ def test_a_null_in_json_is_none_as_a_null_of_the_database_is() -> None:
 def test_an_attempt_is_stored_and_read_field_by_field() -> None:
     attempt = Attempt(
         run="run_1", reason=RunReason.RERUN, outcome=OUTCOME, verdict=Verdict.NO_GO,
-        change={"train": {"lr": 0.5}}, step=7,
+        change={"train": {"lr": 0.5}}, step=7, unmet=("balance",),
     )  # fmt: skip
-    before = {**asdict(attempt), "outcome": OUTCOME.model_dump(mode="json")}
+    before = {
+        **asdict(attempt), "outcome": OUTCOME.model_dump(mode="json"), "unmet": ["balance"],
+    }  # fmt: skip
     column = Held(Attempt)
     assert column.process_bind_param(attempt, SQLITE) == before
     assert given(column, before) == attempt

@@ -13,9 +13,10 @@ from sqlalchemy import JSON, Connection, MetaData, Table, func, select, update
 
 from gonogo.contract.errors import Corrupt
 from service.conductor.packing import Packing
+from service.db.engine import build_engine
 from service.db.migrate import migrate
 from service.db.schema import PieceRow, RunRow
-from service.db.store import Store, build_engine
+from service.db.store import Store
 from service.evidence.files import heartbeat_name, load_bytes
 from service.evidence.heartbeats import load_heartbeats
 from service.judging.ended import find_unjudged
@@ -100,6 +101,15 @@ def test_stretches_of_ticks_that_come_twice_late_or_overlap_change_nothing(
     assert written(still, order.run, tmp_path / "again")["watch.jsonl"] == b"".join(ticks)
 
 
+def test_what_the_followers_of_several_nodes_told_comes_back(still: Plane, tmp_path: Path) -> None:
+    worker, order = started(still)
+    told = {f"watch_node{node}.jsonl": b'{"node":%d}\n' % node for node in range(2)}
+    files = [{"name": name, "start": 0, "content_b64": coded(raw)} for name, raw in told.items()]
+    worker.telemetry(order, files=files)
+    found = written(still, order.run, tmp_path / "again")
+    assert {name: found[name] for name in told} == told
+
+
 def test_sender_that_knows_no_other_files_is_answered_without_them(still: Plane) -> None:
     worker, order = started(still)
     file = {"name": "watch.jsonl", "start": 0, "content_b64": coded(b"{}\n")}
@@ -107,15 +117,21 @@ def test_sender_that_knows_no_other_files_is_answered_without_them(still: Plane)
     assert worker.telemetry(order).json().keys() == {"acked", "logs", "command"}
 
 
-@pytest.mark.parametrize("name", ["order.json", "../exit.json", "watch.jsonl", "env.json.tmp"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("order.json", "../exit.json", "watch.jsonl", "env.json.tmp"),
+        *("exit_node1.json", "watch_node12.jsonl", "watch_nodex.jsonl", "exit_node.json"),
+    ],
+)
 def test_only_files_of_a_run_are_taken(still: Plane, name: str) -> None:
     worker, order = started(still)
     file = {"name": name, "start": 0, "content_b64": coded(b"{}\n")}
     as_file = worker.telemetry(order, files=[file])
     body = {"token": order.token, "path": name, "content_b64": coded(b"{}")}
     as_record = worker.post(f"/runs/{order.run}/records", body)
-    assert (as_file.status_code == 200) == (name == "watch.jsonl")
-    assert (as_record.status_code == 200) == (name == "order.json")
+    assert (as_file.status_code == 200) == (name in ("watch.jsonl", "watch_node12.jsonl"))
+    assert (as_record.status_code == 200) == (name in ("order.json", "exit_node1.json"))
 
 
 @pytest.mark.parametrize("missing", ["watch.jsonl", "findings.jsonl", "exit.json", "heartbeat"])

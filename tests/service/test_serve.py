@@ -45,7 +45,7 @@ class Process:
     def end(self, how: signal.Signals) -> int:
         assert self.child is not None
         self.child.send_signal(how)
-        code = self.child.wait(20)
+        code = self.child.wait(60)
         if self.child.stdout is not None:
             self.child.stdout.close()
         self.child = None

@@ -18,9 +18,10 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import Pool
 
 from gonogo.contract.errors import Corrupt, Unavailable
+from service.db.engine import build_engine
 from service.db.migrate import build_config, current_revision, migrate
 from service.db.schema import KeyRow, Table
-from service.db.store import Store, Topic, build_engine, ring
+from service.db.store import Store, Topic, ring
 
 
 @pytest.fixture

@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import MetaData
+from sqlalchemy import MetaData, text
 
 from gonogo.contract.order import Order
 from gonogo.judge.ledger.recorded import parse_decision
 from service.context import open_context
-from service.db.migrate import migrate
-from service.db.store import build_engine
+from service.db.engine import build_engine
+from service.db.migrate import HEAD, current_revision, migrate
 from service.evidence.files import heartbeat_name, load_bytes
 from service.http.auth import load_local_keys
 from service.settings import Settings
+from tests.servers import PostgresServer
 from tests.service.conftest import Plane, serving
 
 Rows = dict[str, list[dict[str, Any]]]
@@ -107,3 +108,16 @@ def test_what_was_queued_and_what_was_going_on_goes_on(upgraded: Plane, before: 
     order = upgraded.wait(again, "the next attempt")
     assert (order.phase, order.attempt) == (going["phase"], 2)
     assert order.token > going["token"]
+
+
+def test_a_database_without_an_encoding_is_migrated_and_keeps_its_texts(
+    postgres_server: PostgresServer,
+) -> None:
+    url = postgres_server.new_database("--encoding=SQL_ASCII", "--locale=C", "--template=template0")
+    migrate(url)
+    assert current_revision(url) == (HEAD, HEAD)
+    engine = build_engine(url)
+    with engine.connect() as connection:
+        assert connection.scalar(text("SHOW server_encoding")) == "SQL_ASCII"
+        assert connection.scalar(text("SELECT 'Δ loss'")) == "Δ loss"
+    engine.dispose()

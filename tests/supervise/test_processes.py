@@ -78,7 +78,7 @@ def test_child_dies_with_its_parent_when_it_asked_for_it(prepare: str, dies: boo
         parent.kill()
     assert child is not None
     if dies:
-        wait_until(lambda: not child.is_alive(), "the child's end", limit_s=2.0)
+        wait_until(lambda: not child.is_alive(), "the child's end", limit_s=20.0)
     assert child.is_alive() is not dies
     child.send(signal.SIGKILL)
 

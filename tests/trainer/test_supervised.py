@@ -20,7 +20,7 @@ from gonogo.contract.heartbeat import Msg
 from gonogo.contract.records import Manifest
 from gonogo.judge.directory import judge_directory
 from gonogo.rundir import RunDir, load_all_lines
-from gonogo.trainer import permission, saving
+from gonogo.trainer import line_file, permission, saving
 from tests.servers import wait_until
 from tests.trainer.runs import TALKATIVE, lines_of, run_of, said, steps_of, write_order
 
@@ -198,7 +198,7 @@ def test_an_evaluation_is_told_at_its_edges_belongs_to_the_step_before_and_is_no
     with gonogo.trainer.attach(run) as beat:
         beat.step(loss=1.0)
         with beat.section("eval"):
-            time.sleep(0.3)
+            time.sleep(1.5)
             beat.eval(2.5)
         beat.step(loss=1.0)
         beat.eval(2.0)
@@ -209,22 +209,22 @@ def test_an_evaluation_is_told_at_its_edges_belongs_to_the_step_before_and_is_no
     named, unnamed = said(lines, "eval")
     assert (named.val_loss, unnamed.val_loss, unnamed.dt) == (2.5, 2.0, None)
     assert named.dt is not None
-    assert named.dt >= 0.3
-    assert (said(lines, "step_end")[1].dt_step_s or 9.0) < 0.3
+    assert named.dt >= 1.5
+    assert (said(lines, "step_end")[1].dt_step_s or 9.0) < 1.5
     starts, ends = said(lines, "step_start"), said(lines, "step_end")
-    assert ends[1].mono - max(row.mono for row in starts if row.step == 2) < 0.3
+    assert ends[1].mono - max(row.mono for row in starts if row.step == 2) < 1.5
 
 
 def test_a_checkpoint_that_nobody_named_is_no_steps_time_either(run: Path) -> None:
     with gonogo.trainer.attach(run) as beat:
         beat.step(loss=1.0)
-        time.sleep(0.3)
+        time.sleep(1.5)
         beat.checkpoint(run / "mine.pt")
         beat.step(loss=1.0)
     lines = lines_of(run)
     (told,) = said(lines, "checkpoint")
     assert (told.step, told.path, told.dt) == (1, "mine.pt", None)
-    assert (said(lines, "step_end")[1].dt_step_s or 9.0) < 0.3
+    assert (said(lines, "step_end")[1].dt_step_s or 9.0) < 1.5
 
 
 def test_a_section_that_lasts_is_told_by_the_thread(run: Path) -> None:
@@ -383,7 +383,10 @@ def test_a_forked_child_writes_nothing_and_does_not_hold_the_file(run: Path) -> 
     assert all(line.loss != 9.0 for line in lines)
 
 
-def test_a_child_that_outlives_the_trainer_does_not_keep_the_next_one_silent(run: Path) -> None:
+def test_a_child_that_outlives_the_trainer_does_not_keep_the_next_one_silent(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_file, "_LOCK_WAIT_S", 120.0)
     beat = gonogo.trainer.attach(run)
     pid = os.fork()
     if pid == 0:
@@ -393,7 +396,7 @@ def test_a_child_that_outlives_the_trainer_does_not_keep_the_next_one_silent(run
         began = time.monotonic()
         with gonogo.trainer.attach(run) as again:
             train(again)
-        assert time.monotonic() - began < 4.0, "it waited for the child's hold on the file"
+        assert time.monotonic() - began < 60.0, "it waited for the child's hold on the file"
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -820,3 +823,24 @@ def test_a_hang_is_found_in_the_step_that_hangs(
     halts = [row for row in decision["findings"] if row["severity"] == "halt"]
     assert halts
     assert {(row["rank"], row["step"], row["section"]) for row in halts} == {(0, 3, section)}
+
+
+def test_what_a_trainer_forks_that_ignores_the_schedulers_term_is_ended_by_it(run: Path) -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with gonogo.trainer.attach(run) as beat:
+            os.kill(os.getpid(), signal.SIGTERM)  # of this process: passed by
+            reading, writing = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.write(writing, b"!")  # Python drops what came before it was there
+                time.sleep(30)
+                os._exit(0)
+            os.read(reading, 1)
+            os.kill(child, signal.SIGTERM)
+            _, status = os.waitpid(child, 0)
+            train(beat)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
+    assert lines_of(run)[-1].msg == "done"

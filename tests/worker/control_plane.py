@@ -212,4 +212,4 @@ def serving(plane: FakeControlPlane) -> Iterator[FakeControlPlane]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(5)
+        thread.join(60)

@@ -8,11 +8,11 @@ import logging
 import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from gonogo import __version__
-from gonogo.contract.agent import ClaimAnswer, ClaimRequest
+from gonogo.contract.agent import MOST_WAIT_TEXT, MOST_WAITS, ClaimAnswer, ClaimRequest
 from gonogo.contract.errors import NotAllowed, Rejected, Unavailable
 from gonogo.contract.order import Order
 from gonogo.rundir import RunDir
@@ -37,6 +37,11 @@ REST = Backoff(first_s=10.0, longest_s=600.0, jitter=0.0)
 """How long a host takes nothing after it was not fit for a run: its own affair, so no jitter."""
 
 _log = logging.getLogger(__name__)
+
+
+def tell_waits(waits: Mapping[str, str]) -> dict[str, str]:
+    """Return for what runs wait, as a claim may tell it: so many, in so many words."""
+    return {run: text[:MOST_WAIT_TEXT] for run, text in list(waits.items())[:MOST_WAITS]}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -189,6 +194,7 @@ class Desk:
             devices=list(self.slots.names),
             free=list(free),
             active=[run.run for run in self._inventory.open_runs()],
+            waits={} if self.submitting is None else tell_waits(self.submitting.waits),
             allow=list(self.settings.allow),
             allow_env=list(self.settings.allow_env),
             engine=self.settings.engine,

@@ -61,6 +61,8 @@ class Submitting:
     _look_at: dict[str, float] = field(default_factory=dict)
     """Run → when (monotonic clock) its engine is asked about it again."""
     _said: dict[str, str] = field(default_factory=dict)
+    waits: dict[str, str] = field(default_factory=dict)
+    """Run → for what it waits, in the engine's words; those that have begun are left out."""
 
     def accept(self, order: Order, secret: str | None, ship: ShipperOf) -> bool:
         """Make the run's directory and submit it; False where it is not ours to begin."""
@@ -77,7 +79,7 @@ class Submitting:
         """Look after a run of the engine; True when nothing is left to do."""
         done = self._settle(run, ship)
         if done:
-            for told in (self._ended_at, self._look_at, self._said):
+            for told in (self._ended_at, self._look_at, self._said, self.waits):
                 told.pop(run.run, None)
         return done
 
@@ -97,6 +99,9 @@ class Submitting:
         self._look_at[run.run] = time.monotonic() + self.look_every_s
         found = self.engine.find(handle)
         self._tell(run.run, found)
+        if isinstance(found, Running) and found.again:
+            self._stop(run.run, handle)
+            return False
         if isinstance(found, Running):
             self._listen(run_dir, order, handle, ship)
             return False
@@ -126,6 +131,7 @@ class Submitting:
             handle = self.engine.submit(order, order.token)
         except Unavailable as error:
             _log.warning("%s waits: %s", order.run, error, extra={"action": "submit_waits"})
+            self.waits[order.run] = error.detail
             return
         except Rejected as error:
             now, why = self.wall(), OutcomeCode.START_FAILED
@@ -134,6 +140,7 @@ class Submitting:
             save_json(run_dir.exit, record.wire())
             _log.error("%s: %s", order.run, text, extra={"action": "submit_refused"})
             return
+        self.waits.pop(order.run, None)
         save_submission(run_dir.path, self.name, handle.name)
         text = "%s is %s's job %s"
         _log.info(text, order.run, self.name, handle.name, extra={"action": "run_submitted"})
@@ -145,10 +152,14 @@ class Submitting:
         if ack is None or ack.command is None:
             return
         ask_halt(run_dir.path, build_request(ack.command, self.wall()))
+        self._stop(order.run, handle)
+
+    def _stop(self, run: str, handle: Handle) -> None:
+        """Have what the engine has of an attempt stopped; asked again at the next look."""
         try:
             self.engine.stop(handle)
         except Unavailable as error:
-            _log.warning("%s: %s", order.run, error, extra={"action": "stop_waits"})
+            _log.warning("%s: %s", run, error, extra={"action": "stop_waits"})
 
     def _is_long_ended(self, run: str) -> bool:
         """Say whether what the attempt wrote last would have been seen by now."""
@@ -156,8 +167,12 @@ class Submitting:
         return now - self._ended_at.setdefault(run, now) >= self.seen_limit_s
 
     def _tell(self, run: str, found: Running | Ended | Unknown) -> None:
-        """Log what the engine says, when it says something else."""
+        """Log what the engine says, when it says something else, and keep for what a run waits."""
         text = found.proof if isinstance(found, Ended) else found.text
+        if isinstance(found, Running) and found.waits:
+            self.waits[run] = text
+        else:
+            self.waits.pop(run, None)
         if self._said.get(run) != text:
             self._said[run] = text
             _log.info("%s: %s", run, text, extra={"action": "engine_says"})

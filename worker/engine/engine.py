@@ -30,6 +30,8 @@ class Running:
 
     text: str
     waits: bool = False
+    again: bool = False
+    """It began before, and waits to be started a second time, which nobody of ours asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

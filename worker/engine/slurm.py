@@ -2,26 +2,35 @@
 
 Jobs are never requeued by Slurm: a second start is our own decision, under another token (and a
 node that Slurm starts twice all the same refuses the second, `gonogo.supervise.keeper.meeting`).
-Before the time limit and at preemption the batch step gets TERM, which srun passes on to the
-keepers: the run leaves with a checkpoint, as `preempted`.
+Before the time limit the batch script gets TERM, and asks the run to leave with a checkpoint, as
+`preempted`; srun must not see that signal, for it kills its tasks at once. At a preemption, and at
+scancel, all processes of the job get TERM, and KILL after KillWait: keepers ask for the same, and
+trainers do not die of it (`--shield`).
 
 What Slurm says is read with care: NODE_FAIL is not *stopped*, for a node that is cut off goes on
 until its link returns, and nor is CANCELLED. A job has ended only when its state says so **and**
-every node of it answers its controller.
+every node of it answers its controller: the nodes that Slurm tells, and those that the run
+directory says the attempt was kept on, for a job that Slurm queued again behind our back (a
+controller that crashed) has no nodes any more.
 """
 
+import os
 import re
 import shlex
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gonogo.contract.cluster import SlurmCluster
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
+from gonogo.supervise.durable import load_json
+from gonogo.supervise.node_record import keeping_of
 from gonogo.supervise.release import own_python
 from worker.engine.engine import Ended, Found, Handle, Running, Unknown
+from worker.engine.slurm_queue import Queue
 
 NAME = "slurm"
 TERM_BEFORE_S = 120
@@ -34,6 +43,7 @@ _LIVING = frozenset(
     {"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"}
 )
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+_MEETING = re.compile(r"\.meet_node\d+\.json")
 _UNWELL = re.compile(r"DOWN|FAIL|UNKNOWN|NOT_RESPONDING|NO_RESPOND|\*")
 
 Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
@@ -74,6 +84,7 @@ class Slurm:
     ) -> None:
         self._runs, self._cluster, self._environ, self._run = runs, cluster, environ, run
         self._keeper = keeper
+        self._queue = Queue(self._ask, parse_fields)
 
     def submit(self, order: Order, token: int) -> Handle:
         """Submit the attempt's job, unless Slurm has it already."""
@@ -95,17 +106,27 @@ class Slurm:
 
     def find(self, handle: Handle) -> Found:
         """Return what Slurm says of the attempt's job and of the nodes that it had."""
+        run_dir = self._runs / handle.run
         try:
+            began = (run_dir / "keeper.json").exists()  # before Slurm is asked: its word is later
             done = self._run(["scontrol", "show", "job", "--oneliner", handle.name])
             if done.returncode != 0 and _GONE.search(done.stderr):
                 return Unknown(text=f"Slurm knows no job {handle.name} any more")
             if done.returncode != 0:
                 return Unknown(text=f"scontrol: {done.stderr.strip()}")
             job = parse_fields(done.stdout)
-            nodes = self._nodes_of(job)
+            nodes = self._nodes_of(job, handle)
         except Unavailable as error:
             return Unknown(text=error.detail)
-        return judge_job(handle, job, nodes)
+        except OSError as error:
+            return Unknown(text=f"{run_dir}: {error}")
+        found = judge_job(handle, job, nodes)
+        if isinstance(found, Ended) and began and not nodes:
+            return Unknown(text=f"{found.proof}, and tells no node of those that it ran on")
+        if not isinstance(found, Running) or not found.waits:
+            return found
+        why = "it began before" if began else self._queue.describe(job)
+        return replace(found, text=f"{found.text} ({why})" if why else found.text, again=began)
 
     def stop(self, handle: Handle) -> None:
         """Cancel the job: TERM to its keepers, and KILL after Slurm's own grace."""
@@ -113,10 +134,16 @@ class Slurm:
         if done.returncode != 0 and not _GONE.search(done.stderr):
             raise Unavailable(f"scancel: {done.stderr.strip()}")
 
-    def _nodes_of(self, job: Mapping[str, str]) -> dict[str, str]:
-        """Return node → state, of the nodes that a job had."""
+    def _nodes_of(self, job: Mapping[str, str], handle: Handle) -> dict[str, str]:
+        """Return node → state, of the nodes that a job had.
+
+        Raises:
+            Unavailable: Slurm does not tell, or knows no node of a name that the run tells.
+        """
         listed = job.get("NodeList", "")
         if listed in ("", "(null)"):
+            listed = ",".join(kept_on(self._runs / handle.run, handle.token))
+        if not listed:
             return {}
         rows = self._ask("scontrol", "show", "node", "--oneliner", listed).splitlines()
         found = [parse_fields(row) for row in rows if row.strip()]
@@ -135,6 +162,20 @@ class Slurm:
 def job_name(run: str, token: int) -> str:
     """Return what an attempt's job is called: by this one finds whether it was submitted."""
     return f"gonogo-{run}.{token}"
+
+
+def kept_on(run_dir: Path, token: int) -> list[str]:
+    """Return the hosts on which an attempt was kept, by their short names, as the run tells.
+
+    Raises:
+        Unavailable: the directory cannot be read just now.
+    """
+    try:
+        names = [name for name in os.listdir(run_dir) if _MEETING.fullmatch(name)]
+        rows = [keeping_of(load_json(run_dir / name) or {}) for name in sorted(names)]
+    except OSError as error:
+        raise Unavailable(f"{run_dir}: {error}") from error
+    return [row.host.partition(".")[0] for row in rows if row is not None and row.token == token]
 
 
 def lay_over(cluster: SlurmCluster, order: Order) -> SlurmCluster:
@@ -185,8 +226,14 @@ def build_script(
     which = ["--keeper", keeper] if keeper is not None else []
     words = [own_python(), "-m", "worker.once", order.run, "--token", str(token), *which]
     once = shlex.join(words)
-    srun = f"srun --ntasks-per-node=1 --kill-on-bad-exit=0 --export=ALL {once}"
-    return "\n".join(["#!/bin/bash", *exports, f"exec {srun}", ""])
+    leave = shlex.join([*words, "--leave"])
+    lines = [
+        f"leave() {{ {leave}; }}",
+        "trap leave TERM",
+        f"srun --ntasks-per-node=1 --kill-on-bad-exit=0 --export=ALL {once} &",
+        "while :; do wait $!; code=$?; kill -0 $! 2>/dev/null || exit $code; done",
+    ]
+    return "\n".join(["#!/bin/bash", *exports, *lines, ""])
 
 
 def parse_fields(line: str) -> dict[str, str]:

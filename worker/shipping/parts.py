@@ -2,12 +2,14 @@
 
 import base64
 import io
+import re
 from pathlib import Path
 
 from gonogo.contract.agent import (
     MAX_LOG_BYTES,
     MAX_STREAM_BYTES,
     MAX_TELEMETRY_LINES,
+    STREAM_NAME,
     STREAMS,
     LogTelemetry,
     RankTelemetry,
@@ -15,6 +17,7 @@ from gonogo.contract.agent import (
 )
 from gonogo.rundir import Lines, RunDir, complete_bytes, load_lines
 
+_STREAM = re.compile(STREAM_NAME)
 LOG_LAG_BYTES = 1_048_576
 
 
@@ -51,10 +54,8 @@ def build_stream_parts(run_dir: RunDir, acked: dict[str, int]) -> list[StreamTel
     A line that alone is more than a message takes is sent in parts.
     """
     found = []
-    for name in STREAMS:
+    for name in _streams(run_dir):
         path, start = run_dir.path / name, acked.get(name, 0)
-        if not path.is_file():
-            continue
         raw = _load_between(path, start, start + MAX_STREAM_BYTES)
         cut = raw.rfind(b"\n") + 1
         if cut == 0 and len(raw) == MAX_STREAM_BYTES:
@@ -67,8 +68,14 @@ def build_stream_parts(run_dir: RunDir, acked: dict[str, int]) -> list[StreamTel
 
 def stream_sizes(run_dir: RunDir) -> dict[str, int]:
     """Return growing file → bytes of complete lines in it, of those that there are."""
-    paths = {name: run_dir.path / name for name in STREAMS}
-    return {name: complete_bytes(path) for name, path in paths.items() if path.is_file()}
+    return {name: complete_bytes(run_dir.path / name) for name in _streams(run_dir)}
+
+
+def _streams(run_dir: RunDir) -> list[str]:
+    """Return the growing files that there are, besides heartbeats and logs."""
+    of_nodes = sorted(path.name for path in run_dir.path.glob("watch_node*.jsonl"))
+    names = [*STREAMS, *(name for name in of_nodes if _STREAM.fullmatch(name))]
+    return [name for name in names if (run_dir.path / name).is_file()]
 
 
 def _load_between(path: Path, start: int, end: int) -> bytes:

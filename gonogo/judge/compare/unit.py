@@ -147,6 +147,8 @@ def _unfit(facts: Facts, rules: Rules) -> str | None:
         return f"it was halted: {halt.detector}"
     if facts.contradictions:
         return f"its records contradict each other: {facts.contradictions[0]}"
+    if facts.unreadable:
+        return f"not all of its records are there as they were: {facts.unreadable[0]}"
     return None
 
 

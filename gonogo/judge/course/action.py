@@ -36,6 +36,10 @@ class Attempt:
     detector: str | None = None
     """Name of the detector that latched."""
     diagnosis: str | None = None
+    answerable: bool = False
+    """Whether the diagnosis explains one of the conditions that it leaves open."""
+    unmet: tuple[str, ...] = ()
+    """Ids of the criteria that are its open conditions."""
     logging_off: bool = False
     launched: bool = True
     """Whether torchrun was started; a failed preflight is no start."""
@@ -111,6 +115,8 @@ def build_attempt(
         verdict=judgement.verdict,
         detector=None if halt is None else halt.detector,
         diagnosis=judgement.diagnosis,
+        answerable=judgement.answerable,
+        unmet=tuple(row.criterion for row in judgement.conditions),
         logging_off=logging_is_off(facts),
         launched=launched,
         started_at=started_at,

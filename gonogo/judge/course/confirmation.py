@@ -1,21 +1,22 @@
-"""Which reruns does a NO_GO need before it is one (R15), and which remedy may be tried?
+"""Which reruns does a NO_GO need before it is one (R15)?
 
 The first rerun is unchanged; only when it fails again are variants run, one by one, each with one
 change. A rerun answers within a bounded number of steps (`reruns`); where it passes, the phase goes
 on to its last step as it was rerun, and only what that comes to passes the phase.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gonogo.contract.decision import Verdict
-from gonogo.contract.facts import Confirmation, History, Remedy
+from gonogo.contract.facts import Confirmation, History
 from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import Detector
 from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.action import Action, Attempt
-from gonogo.judge.course.reruns import HANGS, go_on, laid_over, rerun
+from gonogo.judge.course.remedies import remedied
+from gonogo.judge.course.reruns import HANGS, go_on, rerun
 from gonogo.judge.gate.diagnosis import LOGGING_OFF
 from gonogo.judge.gate.history import is_isolating
 
@@ -132,39 +133,3 @@ def _told(row: Attempt) -> Confirmation:
         code=row.outcome.code,
         **bound,
     )
-
-
-def remedied(first: Attempt) -> Remedy | None:
-    """Return the remedy under which a run was made, as a fact; None without one."""
-    if first.reason is not RunReason.REMEDY or first.change is None:
-        return None
-    patch = {name: value for name, value in first.change.items() if name != "diagnosis"}
-    return Remedy(diagnosis=first.change.get("diagnosis") or "unknown", patch=patch)
-
-
-def next_remedy(plan: Plan, phase: str, failed: Attempt, runs: Sequence[Attempt]) -> Action | None:
-    """Return the rerun with the plan's remedy for the diagnosis, while any is left.
-
-    A remedy that uncovers another failure is kept, and the next one is laid over it; one that
-    leaves the failure as it was is the last.
-    """
-    used = _remedies_of(runs)
-    name = failed.diagnosis or ""
-    patch = plan.remedies.get(name)
-    if patch is None or len(used) >= plan.max_remedies:
-        return None
-    if any(row.get("diagnosis") == name for row in used):
-        return None
-    before = failed.change if failed.reason is RunReason.REMEDY else None
-    change: Mapping[str, Any] = laid_over(before or {}, patch.document())
-    text = f"{name}: remedy {len(used) + 1} of {plan.max_remedies}"
-    return rerun(plan, phase, failed, RunReason.REMEDY, {**change, "diagnosis": name}, text)
-
-
-def _remedies_of(runs: Iterable[Attempt]) -> list[Mapping[str, Any]]:
-    """Return the remedies that runs of a phase were made with, each once."""
-    found: list[Mapping[str, Any]] = []
-    for row in runs:
-        if row.reason is RunReason.REMEDY and row.change is not None and row.change not in found:
-            found.append(row.change)
-    return found

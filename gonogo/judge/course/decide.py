@@ -1,7 +1,8 @@
 """What happens next? A phase's runs and its plan in, the next action out, as data.
 
 Infrastructure failures are retried (`retries`), a NO_GO that the plan wants confirmed is rerun
-first (`confirmation`), everything else concludes the phase. Nothing here starts anything: the
+first (`confirmation`), what the plan has a remedy for is answered (`remedies`), everything else
+concludes the phase. Nothing here starts anything: the
 service does what the action says.
 """
 
@@ -22,9 +23,8 @@ from gonogo.judge.course.confirmation import (
     confirmed_run,
     history_of,
     next_confirmation,
-    next_remedy,
-    remedied,
 )
+from gonogo.judge.course.remedies import SAY_NOTHING, may_settle, next_remedy, remedied, set_aside
 from gonogo.judge.course.reruns import go_on
 from gonogo.judge.course.retries import decide_retry
 from gonogo.judge.gate.approval import ApprovalMeasure, ApprovalRule, has_expired
@@ -32,9 +32,6 @@ from gonogo.judge.gate.conditions import END, ON_MISS, missed
 from gonogo.judge.gate.history import confirmed_verdict
 from gonogo.judge.gate.rules import OpenCondition
 from gonogo.judge.gate.verdict import worst
-
-_SAY_NOTHING = (OutcomeClass.INFRA, OutcomeClass.OPERATOR)
-"""Ends that say nothing of a phase: its host's, and a person's."""
 
 
 def decide(
@@ -60,12 +57,17 @@ def decide(
         return _after_operator(last)
     if last.outcome.klass is OutcomeClass.INFRA:
         return decide_retry(plan, phase, attempts, now)
-    runs = [row for row in attempts if row.outcome.klass not in _SAY_NOTHING]
+    kept, in_vain = set_aside(attempts)
+    runs = [row for row in kept if row.outcome.klass not in SAY_NOTHING]
     first, confirmations = confirmed_run(runs)
     if first.verdict is not Verdict.NO_GO:
         if first.until is not None and first.verdict in (Verdict.GO, Verdict.CONDITIONAL_GO):
             return go_on(plan, phase, first, "remedied: the phase goes on")
-        return _conclude(plan, phase, first, first.verdict, None, conditions)
+        answer = next_remedy(plan, phase, first, attempts) if may_settle(first) else None
+        if answer is not None:
+            return answer
+        action = _conclude(plan, phase, first, first.verdict, None, conditions)
+        return action if in_vain is None else replace(action, text=f"{action.text}; {in_vain}")
     further = next_confirmation(plan, phase, first, confirmations)
     if further is not None:
         return further

@@ -155,6 +155,29 @@ def _unheard(record: RunRecord, rules: Rules) -> Iterator[str]:
             yield f"node {node} never said how it ended, and exit.json says that the run completed"
 
 
+def _parts(record: RunRecord, rules: Rules) -> Iterator[str]:
+    """Compare exit.json with how each node said that its part ended."""
+    told = record.exit.nodes if record.exit is not None else None
+    if record.exit is None or told is None or record.order is None:
+        return
+    for node in range(record.order.nodes):
+        if str(node) not in told and node not in record.exit.unheard:
+            yield f"exit.json says nothing of how node {node} ended"
+    for node, part in sorted(record.parts.items()):
+        who = f"exit_node{node}.json"
+        if (part.node, part.run) != (node, record.exit.run):
+            yield f"{who} is of node {part.node} of run {part.run}"
+        failed = part.agent is not None and _end_of(part.agent) != (0, None)
+        if record.exit.reason is OutcomeCode.COMPLETED and (failed or part.refused is not None):
+            yield f"node {node} ended badly by {who}, and exit.json says that the run completed"
+        named = {parse_rank(name): row for name, row in part.ranks.items()}
+        others = {rank: row for rank, row in named.items() if rank is not None}
+        for name, row in sorted(record.exit.ranks.items()):
+            rank = parse_rank(name)
+            if rank is not None:
+                yield from _compare_exits(rank, row, others, who)
+
+
 def _steps_not_owed(record: RunRecord, rules: Rules) -> Iterator[str]:
     if not rules.known:
         return
@@ -256,6 +279,7 @@ RULES: tuple[Callable[[RunRecord, Rules], Iterator[str]], ...] = (
     _asked_to_end,
     _exits,
     _unheard,
+    _parts,
     _steps_not_owed,
     _negative,
     _clocks,

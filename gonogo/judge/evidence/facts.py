@@ -214,7 +214,18 @@ def not_observed(record: RunRecord, rules: Rules, measures: Mapping[str, Measure
         texts.append("preflight: nothing is recorded")
     if record.exit is None:
         texts.append("end: there is no exit.json, so nobody knows how the run ended")
+    texts += _unseen_nodes(record)
     return list(dict.fromkeys([*texts, *_without_source(record, rules, measures)]))
+
+
+def _unseen_nodes(record: RunRecord) -> Iterator[str]:
+    """Yield the nodes of which no tick knew a process; of earlier releases' runs nobody said so."""
+    if record.order is None or record.watch is None or record.exit is None:
+        return
+    seen = {record.order.node_of(rank) for rank in record.watch.looked}
+    for node in range(record.order.nodes) if record.exit.nodes is not None else ():
+        if node not in seen:
+            yield f"node {node}: its follower was never heard, so nobody looked at its processes"
 
 
 def _without_source(

@@ -9,14 +9,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from os.path import lexists
 from pathlib import Path
+from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from gonogo.contract.device import DeviceSample
+from gonogo.contract.errors import Corrupt
 from gonogo.contract.records import ExitRecord
 from gonogo.contract.tick import FileSeal
 from gonogo.judge.watch.ticks import TOLD_BYTES
-from gonogo.rundir import RunDir, iter_lines, load_bytes, open_file
+from gonogo.rundir import RunDir, iter_lines, load_bytes, load_record, open_file
+
+_M = TypeVar("_M", bound=BaseModel)
 
 SEALED = ("order.json", "exit.json", "preflight/preflight.json", "model.json", "env.json")
 """Small files that are sealed beside every rank's exit record."""
@@ -34,13 +38,23 @@ def seal_files(run_dir: RunDir, ranks: Iterable[int], unreadable: list[str]) -> 
     names = [*SEALED, *(run_dir.rank_exit(rank).name for rank in ranks)]
     found = {}
     for name in names:
-        seal = _seal(run_dir.path / name, unreadable)
+        seal = seal_of(run_dir.path / name, unreadable)
         if seal is not None:
             found[name] = seal
     return found
 
 
-def _seal(path: Path, unreadable: list[str]) -> FileSeal | None:
+def try_record(path: Path, model: type[_M], unreadable: list[str]) -> _M | None:
+    """Return a small record; one that cannot be read is named and counts as missing."""
+    try:
+        return load_record(path, model)
+    except (Corrupt, OSError) as error:
+        unreadable.append(unreadable_text(path.name, error))
+        return None
+
+
+def seal_of(path: Path, unreadable: list[str]) -> FileSeal | None:
+    """Return the seal of a small file; None where it is missing or cannot be read."""
     try:
         raw = load_bytes(path)
     except FileNotFoundError:
@@ -66,7 +80,7 @@ def watch_seal_holds(run_dir: RunDir, exit_record: ExitRecord | None) -> bool | 
     """
     if exit_record is None or exit_record.watch is None:
         return None
-    return _begins_with(run_dir.watch, exit_record.watch)
+    return begins_with(run_dir.watch, exit_record.watch)
 
 
 def check_findings_seal(
@@ -74,11 +88,11 @@ def check_findings_seal(
 ) -> None:
     """Name findings.jsonl when it does not begin with the bytes that exit.json seals."""
     seal = exit_record.findings if exit_record is not None else None
-    if seal is not None and seal.bytes and not _begins_with(run_dir.findings, seal):
+    if seal is not None and seal.bytes and not begins_with(run_dir.findings, seal):
         unreadable.append("findings.jsonl is not the one that exit.json seals")
 
 
-def _begins_with(path: Path, seal: FileSeal) -> bool:
+def begins_with(path: Path, seal: FileSeal) -> bool:
     """Say whether a file's first bytes are the sealed ones."""
     sealed, left = hashlib.sha256(), seal.bytes
     try:

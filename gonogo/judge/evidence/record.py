@@ -9,15 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from os.path import lexists
 from pathlib import Path
-from typing import TypeVar
-
-from pydantic import BaseModel
 
 from gonogo.contract.canonical import canonical_bytes, wire_line
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.facts import FACTS_V, ProcessExit
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Heartbeat
+from gonogo.contract.node import NodeExit
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord, ModelRecord, Preflight, RankExit
 from gonogo.contract.tick import FileSeal
@@ -26,11 +24,13 @@ from gonogo.judge.evidence.files import (
     check_findings_seal,
     read_devices,
     seal_files,
+    try_record,
     unreadable_text,
     watch_seal_holds,
 )
 from gonogo.judge.evidence.findings import by_time, compare_findings
 from gonogo.judge.evidence.lines import RankLines, read_lines
+from gonogo.judge.evidence.nodes import load_parts
 from gonogo.judge.evidence.predecessor import is_predecessor, read_predecessor
 from gonogo.judge.evidence.steps import RankSteps, build_rank_steps
 from gonogo.judge.watch import has_arrived, refold, watch_on
@@ -38,8 +38,6 @@ from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.recorded import BootRecord, WatchRecord, boots_of
 from gonogo.pruned import check_not_pruned
 from gonogo.rundir import RunDir, iter_lines, load_record, open_file
-
-_M = TypeVar("_M", bound=BaseModel)
 
 BY_MONOTONIC = 3
 """Version of facts since which no wall clock says in which order processes came."""
@@ -63,6 +61,8 @@ class RunRecord:
     """Rank → its own exit record."""
     probed: Mapping[int, ProcessExit] = field(default_factory=dict)
     """Rank → how a tick saw it end."""
+    parts: Mapping[int, NodeExit] = field(default_factory=dict)
+    """Node → how its part ended, where exit.json seals it."""
     preflight: Preflight | None = None
     model: ModelRecord | None = None
     findings: tuple[Finding, ...] = ()
@@ -117,7 +117,7 @@ def load_run(
     order = load_order(run_dir) or order
     unreadable: list[str] = []
     ranks = [rank for rank in run_dir.ranks() if _is_file(run_dir.heartbeat(rank), unreadable)]
-    exit_record = _try(run_dir.exit, ExitRecord, unreadable)
+    exit_record = try_record(run_dir.exit, ExitRecord, unreadable)
     if is_predecessor(iter_lines(run_dir.heartbeat(rank)) for rank in ranks):
         return _load_predecessor(run_dir, ranks, order, exit_record, now, unreadable)
     owed = range(order.world_size) if order is not None and order.facts_v > 1 else ()
@@ -125,10 +125,10 @@ def load_run(
     small = _Small(
         exit=exit_record,
         rank_exits=_present(
-            {rank: _try(run_dir.rank_exit(rank), RankExit, unreadable) for rank in ending}
+            {rank: try_record(run_dir.rank_exit(rank), RankExit, unreadable) for rank in ending}
         ),
-        preflight=_try(run_dir.preflight, Preflight, unreadable),
-        model=_try(run_dir.model, ModelRecord, unreadable),
+        preflight=try_record(run_dir.preflight, Preflight, unreadable),
+        model=try_record(run_dir.model, ModelRecord, unreadable),
     )
     if order is None:
         lines = {rank: read_lines(rank, iter_lines(run_dir.heartbeat(rank))) for rank in ranks}
@@ -147,6 +147,7 @@ def load_run(
         record,
         findings=compared.findings,
         unrecorded=compared.differences,
+        parts=load_parts(run_dir, exit_record, unreadable),
         watch_sealed=watch_seal_holds(run_dir, exit_record),
         files=seal_files(run_dir, ending, unreadable),
         devices=devices.digest,
@@ -180,15 +181,6 @@ class _Small:
     rank_exits: Mapping[int, RankExit] = field(default_factory=dict)
     preflight: Preflight | None = None
     model: ModelRecord | None = None
-
-
-def _try(path: Path, model: type[_M], unreadable: list[str]) -> _M | None:
-    """Return a small record; one that cannot be read is named and counts as missing."""
-    try:
-        return load_record(path, model)
-    except (Corrupt, OSError) as error:
-        unreadable.append(unreadable_text(path.name, error))
-        return None
 
 
 def _is_file(path: Path, unreadable: list[str]) -> bool:

@@ -8,7 +8,12 @@ only a person can waive it. What a person is asked to do, an approval, is a cond
 
 from collections.abc import Collection, Iterable, Mapping
 
-from gonogo.contract.criterion import BUILT_IN_CRITERIA, Criterion, GateSeverity
+from gonogo.contract.criterion import (
+    ADDED_CRITERIA,
+    BUILT_IN_CRITERIA,
+    Criterion,
+    GateSeverity,
+)
 from gonogo.contract.decision import (
     Condition,
     ConditionState,
@@ -76,6 +81,8 @@ def _terms(
 ) -> dict[str, str | None]:
     """Return where a condition can be met, what it guards, and what missing it means."""
     later = [phase.name for phase in rules.phases_after]
+    if row.id in ADDED_CRITERIA and criterion is not None:
+        return {}  # a criterion of the plan under that name settles nothing of the judge's
     on_miss: str
     if criterion is not None:
         asked, due, on_miss = criterion.evidence_from, criterion.due, criterion.on_miss
@@ -120,6 +127,8 @@ def conditions_of(decisions: Iterable[Decision]) -> list[OpenCondition]:
 def _criterion_of(condition: Condition, decision: Decision) -> Criterion | None:
     """Return what can settle a condition, by the decision that made it; None: only a person."""
     gate = {row["id"]: row for row in decision.rules.get("gate", [])}
+    if condition.criterion in gate and condition.criterion in ADDED_CRITERIA:
+        return None
     if condition.criterion in gate:
         return Criterion.model_validate(gate[condition.criterion])
     if condition.evidence_from is None:

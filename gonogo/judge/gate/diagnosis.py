@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from gonogo.contract.criterion import Metric
 from gonogo.contract.facts import Facts, FindingFacts
 from gonogo.contract.heartbeat import COMPUTE_SECTIONS
 from gonogo.contract.outcome import Detector, OutcomeCode
@@ -33,6 +34,8 @@ class Diagnosis:
     remedy: str
     patch: dict[str, Any] = field(default_factory=dict)
     """`env` and `train` settings that answer it; empty when only a person can."""
+    explains: frozenset[Metric] = frozenset()
+    """What is measured worse because of it in a run that completes."""
 
 
 def nsa_env(facts: Facts) -> dict[str, str]:
@@ -342,6 +345,7 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
         requirement="R25",
         recognise=_imbalanced,
         cause="a device idles while others compute",
+        explains=frozenset({Metric.GPU_UTIL, Metric.GPU_UTIL_RATIO}),
         remedy="static graph, no search for unused parameters, larger buckets; more batch or"
         " accumulation",
         patch={

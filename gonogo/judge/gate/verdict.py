@@ -19,7 +19,7 @@ from gonogo.judge.gate.built_in import evaluate_built_in, evaluate_drift
 from gonogo.judge.gate.ceilings import evaluate_ceilings, weakened
 from gonogo.judge.gate.conditions import build_conditions
 from gonogo.judge.gate.criteria import evaluate, is_unseen
-from gonogo.judge.gate.diagnosis import diagnose
+from gonogo.judge.gate.diagnosis import diagnose, diagnosis_named
 from gonogo.judge.gate.history import confirmed_verdict, history_criteria
 from gonogo.judge.gate.made_up import evaluate_made_up
 
@@ -43,6 +43,8 @@ class Judgement:
     criteria: list[CriterionResult]
     conditions: list[Condition]
     diagnosis: str | None
+    answerable: bool = False
+    """Whether the diagnosis explains why a condition is open, so that its remedy may settle it."""
     weakened: list[str] = field(default_factory=list)
     """Watch settings that may blunt a detector, one sentence each; they change no verdict."""
 
@@ -65,13 +67,24 @@ def judge(facts: Facts, rules: Rules) -> Judgement:
         verdict = confirmed_verdict(history, verdict)
     conditional = verdict is Verdict.CONDITIONAL_GO
     conditions = build_conditions(results, rules, _unseen(facts, rules)) if conditional else []
+    diagnosis = None if verdict is Verdict.GO else diagnose(facts, rules)
     return Judgement(
         verdict=verdict,
         outcome=outcome,
         criteria=results,
         conditions=conditions,
-        diagnosis=None if verdict is Verdict.GO else diagnose(facts, rules),
+        diagnosis=diagnosis,
+        answerable=conditional and _explains(diagnosis, results, rules),
         weakened=weakened(rules),
+    )
+
+
+def _explains(diagnosis: str | None, results: Iterable[CriterionResult], rules: Rules) -> bool:
+    """Say whether a known failure explains a criterion that was seen not to pass."""
+    known = None if diagnosis is None else diagnosis_named(diagnosis)
+    failed = {row.id for row in results if row.outcome is CriterionOutcome.FAIL}
+    return known is not None and any(
+        row.metric in known.explains for row in rules.gate if row.id in failed
     )
 
 

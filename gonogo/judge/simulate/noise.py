@@ -62,6 +62,31 @@ class Noise:
     """Runs whose trainer counts no collectives."""
     log_alone_share: float = 0.3
     """Runs in which rank 0 names a section more, in some steps or all."""
+    load_rate: float = 0.3
+    """Times that a neighbour slows all ranks of the run together."""
+    load_s: tuple[float, float] = (10.0, 240.0)
+    load_x: tuple[float, float] = (1.1, 1.6)
+    """How many times longer steps take meanwhile."""
+    short_load_share: float = 0.3
+    short_load_s: tuple[float, float] = (2.0, 20.0)
+    short_load_x: tuple[float, float] = (1.6, 4.0)
+    outside_share: float = 0.1
+    """Runs that spend time between their steps in no section, or in one of a name of its own: an
+    agent's episodes, answers that are generated."""
+    outside_x: tuple[float, float] = (0.1, 3.0)
+    """Its median, in step times."""
+    outside_sigma: float = 0.2
+    nodes_share: float = 0.3
+    """Runs of an even number of ranks that are on two nodes."""
+    cut_rate: float = 0.05
+    """Times that the lines of a node, or of all ranks at once, come no more for a while, though
+    the ranks go on."""
+    cut_s: tuple[float, float] = (3.0, 120.0)
+    long_cut_share: float = 0.1
+    long_cut_s: float = 600.0
+    standstill_rate: float = 0.05
+    """Times that all ranks stand still together, and write nothing: their hosts, or a disk."""
+    standstill_s: tuple[float, float] = (2.0, 25.0)
     other_loss_share: float = 0.2
     """Runs whose loss does not only fall: see `losses`."""
     spike_rate_steps: float = 1 / 3000
@@ -93,6 +118,11 @@ DOUBLED = replace(
     checkpoint_s=(10.0, 180.0),
     eval_s=(60.0, 600.0),
     wake_s=(0.0, 8.0),
+    load_rate=0.6,
+    short_load_s=(4.0, 25.0),
+    outside_sigma=0.3,
+    cut_rate=0.1,
+    standstill_rate=0.1,
     spike=(0.6, 3.0),
     late_tick_rate=12.0,
 )

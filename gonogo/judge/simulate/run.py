@@ -7,11 +7,13 @@ the right detector, with the right rank and section, after its onset.
 import math
 import random
 from collections import Counter
+from dataclasses import replace
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order
 from gonogo.contract.watch import Watch
+from gonogo.judge.simulate.losses import LOSSES, Loss
 from gonogo.judge.simulate.noise import NOISES, Noise
 from gonogo.judge.simulate.plan import Part
 from gonogo.judge.simulate.sick import SICK, Sickness
@@ -22,7 +24,9 @@ from gonogo.judge.watch.registry import versions
 
 T0 = 5000.0
 SICK_STEPS = 20_000
-TOKENS = 2**15
+TOKENS, VOCAB = 2**15, 256
+NO_LANGUAGE, REWARDED = frozenset({"gan", "ppo"}), frozenset({"grpo"})
+"""Kinds of losses that no language model has, and one that has, but not of its first words."""
 FLOOR_SHARE = 0.85
 """Floor of a plan that has one, as a share of the run's natural speed."""
 OF_NAME = {row.name: row for row in SICK}
@@ -34,8 +38,22 @@ def simulate_part(part: Part) -> Tally:
     noise = NOISES[part.noise]
     sick = OF_NAME[part.sick] if part.sick else None
     step_s = expected_step_s(noise, part.step_s, part.ranks)
-    order = _order(part, step_s, sick, dice)
-    training = Training(order, noise=noise, dice=dice, step_s=part.step_s, sick=sick, now=T0)
+    if sick is not None:
+        noise = replace(noise, cut_rate=0.0)
+    vocab, other_loss = _loss(noise, dice) if sick is None else (VOCAB, None)
+    outside = sick is None and dice.random() < noise.outside_share
+    outside_x = dice.uniform(*noise.outside_x) if outside else 0.0
+    order = _order(part, step_s + outside_x * part.step_s, vocab, sick, dice)
+    training = Training(
+        order,
+        noise=noise,
+        dice=dice,
+        step_s=part.step_s,
+        sick=sick,
+        now=T0,
+        outside_x=outside_x,
+        other_loss=other_loss,
+    )
     watcher = Watcher(order, training.ranks, noise=noise, wall=training.wall, dice=dice, now=T0)
     training.boot(watcher.probe)
     watcher.look_until(training.known_until)
@@ -65,13 +83,31 @@ def expected_step_s(noise: Noise, step_s: float, ranks: int) -> float:
     return mean_s * (1.0 + ranks * (pause_s + stall_s) / 3600.0)
 
 
-def _order(part: Part, step_s: float, sick: Sickness | None, dice: random.Random) -> Order:
+def _loss(noise: Noise, dice: random.Random) -> tuple[int | None, Loss | None]:
+    """Return the vocabulary of a run, and its loss where that is of another kind.
+
+    Who plays has none; who swings has that of its first loss.
+    """
+    if dice.random() >= noise.other_loss_share:
+        return VOCAB, None
+    name = dice.choice(sorted(LOSSES))
+    loss = LOSSES[name](dice)
+    if name in NO_LANGUAGE:
+        return None, loss
+    return (VOCAB if name in REWARDED else round(math.exp(loss(1)["loss"]))), loss
+
+
+def _order(
+    part: Part, step_s: float, vocab: int | None, sick: Sickness | None, dice: random.Random
+) -> Order:
     """Return what was ordered: half of the runs with a floor, some compiled, some in fp16."""
     watch = dict(sick.watch) if sick else {}
     if dice.random() < 0.5 and (sick is None or not sick.slows):
         watch["slow"] = {"floor_tok_s": FLOOR_SHARE * TOKENS / step_s}
     compiled = dice.random() < NOISES[part.noise].compile_share
     fp16 = sick is None and dice.random() < 0.1
+    well, even = sick is None, part.ranks % 2 == 0
+    nodes = 2 if well and even and dice.random() < NOISES[part.noise].nodes_share else 1
     return Order(
         experiment="exp_simulated",
         run="run_simulated",
@@ -81,6 +117,7 @@ def _order(part: Part, step_s: float, sick: Sickness | None, dice: random.Random
         phase="train",
         steps=max(40, round(3600.0 * part.hours / step_s)) if sick is None else SICK_STEPS,
         world_size=part.ranks,
+        nodes=nodes,
         profile="simulated",
         train={"engine": {"compile": compiled}},
         identity=Identity(
@@ -88,7 +125,7 @@ def _order(part: Part, step_s: float, sick: Sickness | None, dice: random.Random
             params=125_000_000,
             dim=768,
             layers=12,
-            vocab=256,
+            vocab=vocab,
             dtype="fp16" if fp16 else "bf16",
             tokens_per_step=TOKENS,
             world_size=part.ranks,

@@ -7,7 +7,7 @@ import math
 import random
 from typing import Any
 
-from gonogo.judge.simulate.losses import LOSSES
+from gonogo.judge.simulate.losses import Loss
 from gonogo.judge.simulate.noise import Noise
 
 FIRST_LOSS = math.log(256)
@@ -22,7 +22,14 @@ class Series:
     """The numbers of one run's steps, the same on every rank but for memory."""
 
     def __init__(
-        self, noise: Noise, dice: random.Random, *, sick: str | None, onset: int, fp16: bool
+        self,
+        noise: Noise,
+        dice: random.Random,
+        *,
+        sick: str | None,
+        onset: int,
+        fp16: bool,
+        other: Loss | None = None,
     ) -> None:
         self._noise, self._dice, self._sick, self._onset = noise, dice, sick, onset
         self._fp16 = fp16
@@ -30,8 +37,8 @@ class Series:
         self._frozen: dict[str, float] = {}
         self._skip = False
         self._scale, self._applied = 65536.0, 0
-        other = sick is None and dice.random() < noise.other_loss_share
-        self._other = LOSSES[dice.choice(sorted(LOSSES))](dice) if other else None
+        self._other = other
+        """Tells the loss where that does not only fall."""
 
     def of_step(self, step: int) -> dict[str, Any]:
         """Return the numbers of one step's `progress` lines."""

@@ -11,6 +11,8 @@ from gonogo.contract.heartbeat import StepSections
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState
 from gonogo.judge.simulate import faults, interludes
+from gonogo.judge.simulate.around import Load
+from gonogo.judge.simulate.losses import Loss
 from gonogo.judge.simulate.noise import Noise
 from gonogo.judge.simulate.ranks import Probe, Rank, Wall
 from gonogo.judge.simulate.series import Series
@@ -37,6 +39,8 @@ class Training:
         step_s: float,
         sick: Sickness | None,
         now: float,
+        outside_x: float = 0.0,
+        other_loss: Loss | None = None,
     ) -> None:
         self.order, self.noise, self.dice, self.step_s = order, noise, dice, step_s
         self.sick = sick
@@ -56,7 +60,14 @@ class Training:
             sick=None if sick is None else sick.numbers,
             onset=0 if sick is None else sick.onset_step,
             fp16=order.identity.dtype == "fp16",
+            other=other_loss,
         )
+        self._load = Load(noise, dice)
+        self._outside_x = outside_x
+        """Median time between two steps, in step times."""
+        self._apart_s = 0.0
+        """What was spent so before the present step."""
+        self._outside = dice.choice((None, "episodes"))
         well = sick is None
         if well and dice.random() < noise.uncounted_share:
             for rank in self.ranks:
@@ -142,8 +153,21 @@ class Training:
                     self, self.dice.choice(("data", "eval")), self.dice.uniform(5.0, 60.0)
                 )
                 return
+        if self._outside_x:
+            self._spend_outside()
         self._take(probe)
         self._between(probe)
+
+    def _spend_outside(self) -> None:
+        """All ranks spend time in no section, or in one of a name of its own."""
+        took_s = self.step_s * self._outside_x
+        self._apart_s = took_s * self.dice.lognormvariate(0.0, self.noise.outside_sigma)
+        for rank in self.ranks:
+            if self._outside is not None:
+                rank.enter(self._outside)
+            rank.spend(self._apart_s)
+            if self._outside is not None:
+                rank.enter(None)
 
     def _times(self) -> list[float]:
         """Return how long each rank computes in this step."""
@@ -156,6 +180,8 @@ class Training:
         ill = sick is not None and self.onset is not None
         if sick is not None and ill:
             common_s *= sick.step_x
+        if sick is None:
+            common_s = self._load.slowed(common_s, self.known_until)
         times = [common_s * dice.lognormvariate(0.0, noise.own_sigma) for _ in self.ranks]
         if sick is not None and ill and sick.own_x != 1.0:
             times[1] *= sick.own_x
@@ -205,6 +231,10 @@ class Training:
         dice, step = self.dice, self.step
         began, times = self.known_until, self._times()
         paused = dice.choice(("data", "forward", "backward", "optimizer"))
+        if self.sick is None and self._chance(self.noise.standstill_rate, self.step_s):
+            seconds = dice.uniform(*self.noise.standstill_s)
+            for rank in self.ranks:
+                rank.freeze(seconds, busy=False)
         if self._compiles:
             times = [times[0] + dice.uniform(*self.noise.compile_s)] * len(times)
             self._compiles = False
@@ -252,7 +282,7 @@ class Training:
             took_s = rank.now - began
             rank.say(
                 "progress",
-                toks_per_s=claim_x * tokens / took_s,
+                toks_per_s=claim_x * tokens / (took_s + self._apart_s),
                 dt_fetch_s=fetch_s,
                 gpu_mem_alloc=4000.0,
                 gpu_mem_reserved=6000.0,

@@ -13,6 +13,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState, RankProbe, StackProbe, Tick
+from gonogo.judge.simulate.around import NODE_SILENT_S, Cut, cut_at
 from gonogo.judge.simulate.noise import Noise
 from gonogo.judge.simulate.ranks import Stand, Wall, like
 from gonogo.judge.watch.fold import fold_beats, start
@@ -53,6 +54,7 @@ class Watcher:
         now: float,
     ) -> None:
         self._ranks, self._noise, self._dice, self._wall = ranks, noise, dice, wall
+        self._order, self._cut = order, Cut()
         self._interval_s = dice.choice((0.2, 0.25, 0.5, 1.0))
         self._messy = dice.random() < noise.messy_share
         self._proto = Tick(n=0, mono=0.0, ts=0.0, interval_s=self._interval_s)
@@ -72,6 +74,8 @@ class Watcher:
     def probe(self, now: float, rank: int, state: ProcessState, **fields: Any) -> None:
         """From `now` on a rank's process is found like this."""
         row = RankProbe(rank=rank, pid=1000 + rank, state=state, **fields)
+        if self._cut.unknown(rank, now):
+            now = self._cut.until
         self._probes = sorted([*self._probes, (now, row)], key=lambda entry: entry[0])
 
     @property
@@ -82,7 +86,8 @@ class Watcher:
     def look_until(self, end: float) -> None:
         """Tick until `end`, the time up to which every rank's lines are known."""
         interval_s, roll = self._interval_s, self._dice.random
-        most = max(self._noise.asleep_rate, self._noise.late_tick_rate)
+        noise = self._noise
+        most = max(noise.asleep_rate, noise.late_tick_rate) + noise.cut_rate
         due = self._due()
         while self._now + interval_s + self._next_late_s <= end:
             late_s = self._next_late_s
@@ -113,7 +118,23 @@ class Watcher:
             return dice.uniform(16.0, noise.asleep_s)
         if chance < noise.late_tick_rate:
             return dice.uniform(*noise.late_tick_s)
+        if self._now >= self._cut.until:
+            self._cut_off()
         return 0.0
+
+    def _cut_off(self) -> None:
+        """From now on the lines of some ranks do not come; of a node, nor do their probes."""
+        numbers = [rank.rank for rank in self._ranks]
+        cut = cut_at(self._now, self._order, numbers, self._noise, self._dice)
+        later = [(cut.until if cut.unknown(row.rank, at) else at, row) for at, row in self._probes]
+        self._cut, self._probes = cut, []
+        if cut.node:
+            for rank in sorted(cut.ranks):
+                self.probe(cut.until, rank, ProcessState.ALIVE)
+            self._probes += [
+                (cut.since + NODE_SILENT_S, RankProbe(rank=rank)) for rank in sorted(cut.ranks)
+            ]
+        self._probes = sorted([*self._probes, *later], key=lambda entry: entry[0])
 
     def _look(self, late_s: float) -> None:
         now = self._now
@@ -135,6 +156,8 @@ class Watcher:
         beats: dict[int, list[Heartbeat]] = {}
         for rank in self._ranks:
             lines = rank.lines
+            if self._cut.off(rank.rank, now):
+                continue
             if not lines or lines[0][0] > now:
                 continue
             count = 0
@@ -185,7 +208,8 @@ class Watcher:
 
     def _stacks(self, now: float) -> list[StackProbe]:
         """Return where every rank stands: where one stands still, its peers wait for it."""
-        standing = {rank.rank: rank.stands(now) for rank in self._ranks}
+        known = [rank for rank in self._ranks if not self._cut.unknown(rank.rank, now)]
+        standing = {rank.rank: rank.stands(now) for rank in known}
         if not any(standing.values()):
             return [
                 StackProbe(rank=rank, digest=f"{rank}/{self._n}", cpu_s=now) for rank in standing

@@ -51,8 +51,14 @@ class Trend:
     """That of the block before."""
     told: bool = False
     """Whether the rise was found; cleared once the smoothed loss has come back."""
+    risen_by: float = 0.0
+    """Height over the best of the highest rise that was warned of."""
     spikes: tuple[bool, ...] = ()
-    spiking: bool = False
+    spike_steps: int = 0
+    """Steps running on which too many of the last losses were spikes."""
+    bursts: tuple[int, ...] = ()
+    """Steps at which that began, the last times."""
+    spikes_warned: bool = False
     ends: bool = False
     """Whether the rise was found to halt; cleared with `told`."""
     kind: LossKind = field(default_factory=LossKind)
@@ -62,7 +68,8 @@ class Trend:
 
     def reheated(self) -> "Trend":
         """Return the trend at a warm restart: losses are counted anew."""
-        return replace(come_back(self), steps=0, best=None, bests=(), warm=True)
+        own = come_back(self)
+        return replace(own, steps=0, best=None, bests=(), warm=True, window=(), spikes=())
 
     def back_at(self, step: int) -> "Trend":
         """Return the trend at a restart: what the run had reached by that step."""
@@ -74,6 +81,9 @@ class Trend:
             best=best,
             bests=bests,
             was_armed=self.was_armed,
+            risen_by=self.risen_by,
+            bursts=tuple(row for row in self.bursts if row <= step),
+            spikes_warned=self.spikes_warned,
             kind=self.kind.down(),
             heat=self.heat,
         )

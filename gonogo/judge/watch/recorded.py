@@ -65,6 +65,8 @@ class WatchRecord:
     unreadable: int
     probes: Mapping[str, Any] = field(default_factory=dict)
     """Rank → exit code or signal that a tick saw: `{"code": …, "signal": …}`."""
+    looked: frozenset[int] = frozenset()
+    """Ranks whose process a tick knew the state of."""
     agent: ProcessExit | None = None
     """How a tick saw torchrun end."""
     heard: Mapping[int, tuple[float, float]] = field(default_factory=dict)
@@ -218,6 +220,7 @@ class _Pass:
             files=chain.files,
             unreadable=chain.unreadable,
             probes=chain.probes,
+            looked=frozenset(chain.looked),
             agent=chain.agent,
             heard=self._heard,
             boots={rank: tuple(boots) for rank, boots in self.named.items()},

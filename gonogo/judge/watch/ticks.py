@@ -51,6 +51,8 @@ class TickChain:
     """Files as the watcher saw them complete."""
     probes: dict[str, Any] = field(default_factory=dict)
     """Rank → how a tick saw it end."""
+    looked: set[int] = field(default_factory=set)
+    """Ranks whose process a tick knew the state of."""
     agent: ProcessExit | None = None
     """How a tick saw torchrun end."""
     device_rows: DeviceRows = field(default_factory=DeviceRows)
@@ -151,6 +153,8 @@ class TickChain:
 
     def _take_probe(self, probe: RankProbe, number: int) -> None:
         """Keep how a rank was seen to end; after the end of the run that changes no more."""
+        if probe.state is not ProcessState.UNKNOWN:
+            self.looked.add(probe.rank)
         if probe.code is not None or probe.signal is not None:
             end = {"code": probe.code, "signal": probe.signal}
             known = self.probes.setdefault(str(probe.rank), end)

@@ -27,9 +27,14 @@ class RunDevices:
     slots: tuple[str, ...] | None
     """Which of the host's devices, by UUID, in the order of the ranks; None = all of them."""
     scripted: bool
+    of_all_ranks: bool = False
+    """They stand for the devices of every rank, on whatever node; else they are this host's."""
 
-    def by_rank(self, world_size: int) -> dict[int, Device]:
+    def by_rank(self, ranks: range) -> dict[int, Device]:
         """Return rank → its device; a rank whose device is not there is left out.
+
+        Args:
+            ranks: those of this host.
 
         Raises:
             DeviceUnreadable: nobody says which devices there are.
@@ -37,7 +42,8 @@ class RunDevices:
         devices = self.calls.devices()
         known = {device.uuid: device for device in devices}
         chosen = devices if self.slots is None else [known.get(uuid) for uuid in self.slots]
-        pairs = enumerate(chosen[:world_size])
+        here = chosen[ranks.start :] if self.of_all_ranks else chosen
+        pairs = zip(ranks, here, strict=False)
         return {rank: device for rank, device in pairs if device is not None}
 
 
@@ -65,7 +71,7 @@ def choose_devices_of(
     of_fault = _fault_script(order)
     if of_fault is not None:
         calls = Scripted(of_fault, elapsed_s, step)
-        return RunDevices(calls=calls, slots=None, scripted=True)
+        return RunDevices(calls=calls, slots=None, scripted=True, of_all_ranks=True)
     if script is not None and order.allow_faults:
         calls = Scripted(load_script(script), elapsed_s, step)
         of_slots = slots if has_devices(order) else None

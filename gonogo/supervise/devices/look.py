@@ -77,7 +77,7 @@ def look_at_devices(order: Order, held: Sequence[str], script: Path | None) -> L
 def look(devices: RunDevices, world_size: int) -> Look:
     """Ask every device of a run once; this may hang."""
     try:
-        found = devices.by_rank(world_size)
+        found = devices.by_rank(range(world_size))
         rows = [_see(devices.calls, rank, device) for rank, device in found.items()]
         return Look(
             scripted=devices.scripted,

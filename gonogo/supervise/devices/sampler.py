@@ -1,14 +1,17 @@
 """What do a run's devices say while it lives? One line a device and sample in devices.jsonl.
 
-`python -m gonogo.supervise.devices.sampler RUNDIR [--held GPU-… …]`, a child of the keeper and of
-nobody else: it may hang, die or be stopped without any harm to the run, and is started again. It
-ends with its keeper. A line is written every `EVERY_S` (more often where the plan's rules average
-over less than 20 s) and whenever a device reports something new: an Xid, an error, another reason
-for throttling (for scripted devices: any new reading).
+`python -m gonogo.supervise.devices.sampler RUNDIR [--node K] [--held GPU-… …]`, a child of the
+keeper and of nobody else: it may hang, die or be stopped without any harm to the run, and is
+started again. It ends with its keeper. A line is written every `EVERY_S` (more often where the
+plan's rules average over less than 20 s) and whenever a device reports something new: an Xid, an
+error, another reason for throttling (for scripted devices: any new reading).
 
 Guarantees: a line is one write; what could not be written (a full disk) is counted, and its Xids
 are told again with the next line; every line has a later `mono` than those before it. Each round
 touches `.sampler`, so that the keeper sees one that hangs. Not guaranteed: durability (no fsync).
+
+Of a run on several nodes each has a sampler, and node 0's takes over what the others write
+(`relay`).
 
 Exit codes: 0 the run has no devices · 2 bad order or settings.
 """
@@ -28,8 +31,10 @@ from gonogo.contract.order import Order
 from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.devices.choice import RunDevices, choose_devices_of
 from gonogo.supervise.devices.protocol import Device, DeviceUnreadable, read_device
+from gonogo.supervise.devices.relay import Relay, build_relay
 from gonogo.supervise.devices.steps import reached_step
 from gonogo.supervise.durable import load_json
+from gonogo.supervise.launch.place import NoPlace, Place
 from gonogo.supervise.processes import die_with_parent
 from gonogo.supervise.settings import load_devices_script
 
@@ -46,12 +51,13 @@ _log = logging.getLogger("gonogo.supervise.devices.sampler")
 
 
 class Sampler:
-    """Samples the devices of one run.
+    """Samples the devices of one run, or of one node's part of it.
 
     Args:
         run_dir: where devices.jsonl is written.
         devices: the run's devices.
-        world_size: number of ranks.
+        place: whose ranks they are.
+        relay: what the other nodes say, on node 0 of several.
         every_s: longest time between two lines of a device.
         clock: returns monotonic seconds.
         wall: returns Unix seconds.
@@ -61,14 +67,16 @@ class Sampler:
         self,
         run_dir: RunDir,
         devices: RunDevices,
-        world_size: int,
+        place: Place,
+        relay: Relay,
         *,
         every_s: float = EVERY_S,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._path, self._alive = run_dir.devices, run_dir.path / ALIVE_NAME
-        self._devices, self._world_size = devices, world_size
+        self._path = run_dir.path / place.own("devices.jsonl")
+        self._alive = run_dir.path / place.own(ALIVE_NAME)
+        self._devices, self._place, self._relay = devices, place, relay
         self._every_s, self._clock, self._wall = every_s, clock, wall
         self._found: dict[int, Device] | None = None
         self._last: dict[str, tuple[float, DeviceReadings]] = {}
@@ -88,14 +96,21 @@ class Sampler:
                 written += 1
                 self._last[device.uuid] = (now, readings)
                 self._owed.pop(device.uuid, None)
+        self._relay.look()
+        while self._relay.waiting and self._put(self._stamped(self._relay.waiting[0])):
+            self._relay.waiting.pop(0)
+            written += 1
         self._tell_alive()
         return written
+
+    def _stamped(self, sample: DeviceSample) -> DeviceSample:
+        return sample.model_copy(update={"mono": self._clock()})
 
     def _ranks(self) -> dict[int, Device]:
         """Return rank → device; asked again until somebody says which there are."""
         if not self._found:
             try:
-                self._found = self._devices.by_rank(self._world_size)
+                self._found = self._devices.by_rank(self._place.ranks)
             except DeviceUnreadable as error:
                 if self._found is None:
                     _log.warning("no devices: %s", error, extra={"action": "no_devices"})
@@ -131,6 +146,10 @@ class Sampler:
             rank=rank,
             **readings.model_dump(),
         )
+        return self._put(sample)
+
+    def _put(self, sample: DeviceSample) -> bool:
+        """Write a line; False where the disk does not take it."""
         try:
             with self._path.open("ab+", buffering=0) as stream:
                 _write_whole(stream.fileno(), wire_line(sample.wire()))
@@ -169,6 +188,7 @@ def main(argv: Sequence[str]) -> int:
     """Sample until the keeper dies; see the module's text for the exit codes."""
     parser = argparse.ArgumentParser(prog="gonogo.supervise.devices.sampler")
     parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--node", type=int, default=0, metavar="K")
     parser.add_argument("--held", action="append", default=[], metavar="SLOT")
     asked = parser.parse_args(argv)
     die_with_parent()
@@ -187,6 +207,7 @@ def main(argv: Sequence[str]) -> int:
     if order is None:
         return 2
     try:
+        place = Place.of(order.document(), asked.node)
         devices = choose_devices_of(
             order,
             asked.held,
@@ -194,13 +215,14 @@ def main(argv: Sequence[str]) -> int:
             elapsed_s=_since_start(run_dir),
             step=lambda: reached_step(run_dir),
         )
-    except DeviceUnreadable as error:
+    except (DeviceUnreadable, NoPlace) as error:
         _log.error("%s", error, extra={"action": "no_devices"})
         return 2
     if devices is None:
         return 0
     every_s = cadence_s(order)
-    sampler = Sampler(run_dir, devices, order.world_size, every_s=every_s)
+    relay = build_relay(run_dir, order, place)
+    sampler = Sampler(run_dir, devices, place, relay, every_s=every_s)
     poll_s = POLL_SCRIPTED_S if devices.scripted else min(POLL_S, every_s)
     while True:
         sampler.poll()

@@ -1,6 +1,12 @@
 """How did a run end? What exit.json and the exit stamps say; standard library only."""
 
-from gonogo.supervise.exit_record.binding import build_binding, count_lines, digest_of, seal_lines
+from gonogo.supervise.exit_record.binding import (
+    build_binding,
+    count_lines,
+    digest_of,
+    seal_file,
+    seal_lines,
+)
 from gonogo.supervise.exit_record.cause import count_programs
 from gonogo.supervise.exit_record.ended import HALTED_CODE, Ended, ended_of
 from gonogo.supervise.exit_record.last_lines import load_tail, lost_a_peer
@@ -18,5 +24,6 @@ __all__ = [
     "ended_of",
     "load_tail",
     "lost_a_peer",
+    "seal_file",
     "seal_lines",
 ]

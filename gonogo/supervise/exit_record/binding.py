@@ -54,6 +54,16 @@ def digest_of(path: Path) -> str | None:
         return None
 
 
+def seal_file(path: Path) -> dict[str, Any]:
+    """Return length and SHA-256 of a file that stays as it is.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    content = path.read_bytes()
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
 def seal_lines(path: Path) -> dict[str, Any]:
     """Return length and SHA-256 of a growing file up to the end of its last complete line."""
     sealed, size, torn = hashlib.sha256(), 0, b""

@@ -128,8 +128,9 @@ class Checkpoints:
             try:
                 seen = verify(self._dir, folder, bytes_per_s=self._bytes_per_s)
             except Exception as error:  # noqa: BLE001 - edge of a thread: the next one still counts
-                _log.warning("%s: %s", folder, error, extra={"action": "checkpoint_unverified"})
-                seen = CheckpointSeen(path=_told(self._dir, folder), verified=False, gone=True)
+                _log.exception("%s", folder, extra={"action": "checkpoint_unverified"})
+                path, text = _told(self._dir, folder), f"{type(error).__name__}: {error}"
+                seen = CheckpointSeen(path=path, verified=False, gone=True, text=text)
             self._seen.put(seen)
 
 

@@ -124,6 +124,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--watcher", default=WATCHER_MODULE, metavar="MODULE")
     parser.add_argument("--node", type=int, metavar="K")
     parser.add_argument("--rendezvous", metavar="HOST:PORT")
+    parser.add_argument("--shield", action="store_true")
     parser.add_argument("--meet-s", type=float, default=MEET_LIMIT_S, metavar="S")
     asked = parser.parse_args(argv)
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -162,6 +163,7 @@ def main(argv: Sequence[str]) -> int:
             place=replace(place, devices=(*held, *locks)),
             home=asked.home,
             meet_s=asked.meet_s,
+            shield=asked.shield,
         )
     except LaunchRefused as error:
         _log.error("%s: %s", run_dir, error)

@@ -5,6 +5,7 @@ so children are started from the main thread alone.
 """
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,10 +42,12 @@ def start_child(
     log: Path,
     cwd: str | None = None,
     pass_fds: Sequence[int] = (),
+    shield: bool = False,
 ) -> Child:
     """Start a process in a session of its own, its output added to `log`; `cwd` None: our folder.
 
-    It inherits no descriptors but `pass_fds`.
+    It inherits no descriptors but `pass_fds`. With `shield` SIGTERM is blocked in it, and in what
+    it starts.
 
     Raises:
         OSError: the program or the folder is not there.
@@ -55,6 +58,8 @@ def start_child(
         die_with_parent()
         if os.getppid() != parent:
             os._exit(1)
+        if shield:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
     with log.open("ab") as stream:
         process = subprocess.Popen(

@@ -170,7 +170,8 @@ class Ending:
             oom_at=nodes.oom_at(),
             now=time.time(),
         )
-        save_json(self._dir / "exit.json", {**record, "unheard": nodes.unheard})
+        told = {"unheard": nodes.unheard, "nodes": nodes.seals()}
+        save_json(self._dir / "exit.json", {**record, **told})
 
     def _asked_first(self) -> EndRequest | None:
         """Return the request that names the cause: the first one, whether it could be written."""

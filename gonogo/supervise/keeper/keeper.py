@@ -26,6 +26,7 @@ from gonogo.supervise.keeper.nodes import Nodes
 from gonogo.supervise.keeper.oom import OutOfMemory
 from gonogo.supervise.keeper.part import save_refusal
 from gonogo.supervise.keeper.sampling import (
+    ALIVE_NAME,
     Sampling,
     build_drain_command,
     build_sampler_command,
@@ -58,6 +59,8 @@ class Keeper:
         place: which part of the order is kept here.
         home: where a GPU is quarantined that is not free after the end; None: nobody looks.
         meet_s: how long to wait for the other nodes.
+        shield: SIGTERM comes to every process of the run, not to this one alone: launcher and ranks
+            live on, and leave because they are asked to.
 
     Raises:
         LaunchRefused: the order asks for what this host does not start.
@@ -75,7 +78,9 @@ class Keeper:
         place: Place,
         home: Path | None = None,
         meet_s: float = MEET_LIMIT_S,
+        shield: bool = False,
     ) -> None:
+        self._shield = shield
         self._dir, self._order, self._locks = run_dir, order, locks
         self._home = home
         self._environ, self._watcher_module = environ, watcher
@@ -94,8 +99,8 @@ class Keeper:
         self._watching = Watching(self._start_watcher, silent_s) if place.leads else None
         self._following = None if place.is_whole else Watching(self._start_follower, silent_s)
         self._grace_s = float((order.get("halt") or {}).get("grace_s") or 0.0)
-        sampled = place.leads and is_wanted(order, locks, environ)
-        self._sampling = Sampling(run_dir, self._start_sampler if sampled else None)
+        start = self._start_sampler if is_wanted(order, locks, environ) else None
+        self._sampling = Sampling(run_dir, start, place.own(ALIVE_NAME))
         self._statuses: dict[int, Ended] = {}
         self._stops: list[int] = []
         """The signals that told this keeper to stop, in their order."""
@@ -123,7 +128,7 @@ class Keeper:
             if self._place.leads:
                 tried("the size of a log", partial(self._logs.tend, now), None)
             tried("a limit", partial(self._limit, now - started), None)
-            obey = partial(self._ending.obey, now, agent, at_once=len(self._stops) >= 2)
+            obey = partial(self._ending.obey, now, agent, at_once=self._is_told_twice())
             tried("requests", obey, None)
         self._sampling.stop()
         self._save(wake, partial(self._ending.save_exit, agent, self._statuses))
@@ -174,7 +179,7 @@ class Keeper:
             if tried("the other nodes", partial(nodes.are_over, now), False):
                 break
             tried("a limit", partial(self._limit, now - started), None)
-            if len(self._stops) >= 2:
+            if self._is_told_twice():
                 end_now = partial(self._ending.end_now, "the keeper was told to stop now")
                 tried("requests", end_now, None)
             self._wait(wake)
@@ -228,7 +233,9 @@ class Keeper:
         log = self._dir / self._place.own("torchrun.log")
         cwd = self._order.get("cwd")
         command = build_command(self._order, self._dir, self._allowed, self._place)
-        self._agent = start_child(command, env=self._agent_environ, log=log, cwd=cwd)
+        self._agent = start_child(
+            command, env=self._agent_environ, log=log, cwd=cwd, shield=self._shield
+        )
         self._save_state()
         return self._agent
 
@@ -259,7 +266,7 @@ class Keeper:
             self._save_state()
 
     def _start_sampler(self) -> Child:
-        command = build_sampler_command(self._dir, self._locks)
+        command = build_sampler_command(self._dir, self._locks, self._place.node)
         return self._start_own(command, self._place.own("sampler.log"))
 
     def _start_own(self, command: Sequence[str], log: str, pass_fds: Sequence[int] = ()) -> Child:
@@ -291,6 +298,14 @@ class Keeper:
     def _stop(self, number: int) -> None:
         """A signal asked this keeper to stop."""
         self._stops.append(number)
+
+    def _is_told_twice(self) -> bool:
+        """Say whether who asked this keeper to stop asks again: the ranks get no more time.
+
+        A scheduler that signals all processes of a job does so several times in one ending.
+        """
+        asked = [row for row in self._stops if row == signal.SIGINT or not self._shield]
+        return len(asked) >= 2
 
     def _why_stopped(self) -> tuple[str, str, str]:
         """Return cause, who, and why: a person's Ctrl-C, or a host that is being taken away.

@@ -20,10 +20,10 @@ from gonogo.supervise.end_request import (
     EndRequest,
     ask_kill,
 )
-from gonogo.supervise.exit_record import Ended, ended_of
+from gonogo.supervise.exit_record import Ended, ended_of, seal_file, seal_lines
 from gonogo.supervise.keeper.kill import UNKILLABLE_S
 from gonogo.supervise.launch.place import Place
-from gonogo.supervise.node_record import exit_path, proof_of_loss
+from gonogo.supervise.node_record import exit_path, proof_of_loss, watch_path
 
 SETTLE_S = 20.0
 """How long the watcher has for its own finding after a part of the run has failed."""
@@ -95,6 +95,20 @@ class Nodes:
         ends = [ended_of(row) for row in told if isinstance(row, dict)]
         failed = [row for row in ends if row.code != 0]
         return min(failed, key=lambda row: row.at) if failed else own
+
+    def seals(self) -> dict[str, dict[str, Any]]:
+        """Return what stands written of every part whose node has said its end.
+
+        Raises:
+            OSError: it cannot be read just now.
+        """
+        return {
+            str(node): {
+                "exit": seal_file(exit_path(self._dir, node)),
+                "watch": seal_lines(watch_path(self._dir, node)),
+            }
+            for node in sorted(self.ends)
+        }
 
     def left(self) -> list[dict[str, Any]]:
         """Return what outlives SIGKILL on any node."""

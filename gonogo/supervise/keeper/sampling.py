@@ -20,11 +20,11 @@ from gonogo.supervise.release import own_python
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
+ALIVE_NAME = ".sampler"
 SILENT_S = 60.0
 """How long a sampler may make no round before it is ended."""
 _LOOK_EVERY_S = 1.0
 _JITTER = 0.25
-_ALIVE_NAME = ".sampler"
 _SCRIPT_NAME = "GONOGO_DEVICES_SCRIPT"
 _FAULTS_OF_DEVICES = ("xid", "imbalance")
 
@@ -38,10 +38,11 @@ def is_wanted(order: Mapping[str, Any], slots: Collection[str], environ: Mapping
     return bool(gpus_of(slots)) or scripted or kind in _FAULTS_OF_DEVICES
 
 
-def build_sampler_command(run_dir: Path, slots: Collection[str]) -> list[str]:
-    """Return the command line of a run's sampler."""
+def build_sampler_command(run_dir: Path, slots: Collection[str], node: int) -> list[str]:
+    """Return the command line of the sampler of one node's part of a run."""
     held = [part for name in slots for part in ("--held", name)]
-    return [own_python(), "-m", "gonogo.supervise.devices.sampler", str(run_dir), *held]
+    own = [str(run_dir), "--node", str(node)]
+    return [own_python(), "-m", "gonogo.supervise.devices.sampler", *own, *held]
 
 
 def build_drain_command(run_dir: Path, home: Path, held: Mapping[str, int]) -> list[str]:
@@ -57,10 +58,13 @@ class Sampling:
     Args:
         run_dir: the run's directory.
         start: starts a sampler; None when the run has no devices.
+        alive: name of the file that it touches in every round.
     """
 
-    def __init__(self, run_dir: Path, start: Callable[[], Child] | None) -> None:
-        self._alive, self._start = run_dir / _ALIVE_NAME, start
+    def __init__(
+        self, run_dir: Path, start: Callable[[], Child] | None, alive: str = ALIVE_NAME
+    ) -> None:
+        self._alive, self._start = run_dir / alive, start
         self.child: Child | None = None
         self._pause_s = FIRST_PAUSE_S
         self._due = float("-inf")

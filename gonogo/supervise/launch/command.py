@@ -5,6 +5,7 @@ installed the wrapper of the only rank by itself. Only allow-listed entry points
 allow-listed names in their environment; the keeper's own settings (keys, URLs) never reach a rank.
 """
 
+import os
 import shutil
 import sys
 from collections.abc import Collection, Mapping
@@ -84,7 +85,7 @@ def build_command(
     On one node the rendezvous takes a free port of the loopback interface and ranks share its
     store, so runs beside each other cannot meet on a port. A command is started once, as it is
     written, behind one wrapper. What is this host's own is imported from its own path, whatever
-    lies in the plan's folder.
+    lies in the plan's folder. Called by the keeper: wrappers start nothing under another.
 
     Args:
         order: the order as data.
@@ -106,7 +107,10 @@ def build_command(
     if (wrong := check_patterns(order.get("patterns") or ())) is not None:
         raise LaunchRefused(wrong)
     python = own_python()
-    wrapper = [python, "-P", "-m", "gonogo.supervise.launch.rank", "--dir", str(run_dir), "--"]
+    wrapper = [
+        python, "-P", "-m", "gonogo.supervise.launch.rank",
+        "--dir", str(run_dir), "--keeper", str(os.getpid()), "--",
+    ]  # fmt: skip
     command = order.get("command")
     if command:
         _check_program(str(command[0]), cwd, allowed, "command")

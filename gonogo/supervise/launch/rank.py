@@ -1,8 +1,8 @@
 """What stands between torchrun and one rank? This wrapper, so that any script is covered.
 
-`python -m gonogo.supervise.launch.rank --dir RUNDIR -- PROGRAM …` starts the program with its
-output in `rank{N}.log`, dies with torchrun's agent and takes the program along, passes SIGTERM,
-SIGINT and SIGUSR1 on, and writes `exit_rank{N}.json` before it ends as the program ended.
+`python -m gonogo.supervise.launch.rank --dir RUNDIR --keeper PID -- PROGRAM …` starts the program
+with its output in `rank{N}.log`, dies with torchrun's agent and takes the program along, passes
+SIGTERM, SIGINT and SIGUSR1 on, and writes `exit_rank{N}.json` before it ends as the program ended.
 `.rank{N}.json` names the program's process while it runs, or, where the program is a launcher, the
 processes that it starts (`launched`). Where the order has patterns, what the
 program's output tells of its steps goes into its heartbeat file (`output_lines`). Standard library
@@ -47,17 +47,21 @@ def main(argv: list[str]) -> int:
     """Run one rank; returns its exit code (death by a signal is repeated)."""
     parser = argparse.ArgumentParser(prog="gonogo.supervise.launch.rank")
     parser.add_argument("--dir", type=Path, required=True)
+    parser.add_argument("--keeper", type=int, metavar="PID")
     parser.add_argument("program", nargs="+")
     asked = parser.parse_args(argv)
     order = load_json(asked.dir / "order.json") or {}
     told = os.environ.get("RANK", "0")  # noqa: TID251 - torchrun's word; no settings here
     rank = 0 if order.get("command") else int(told)
     die_with_parent()
-    if os.getppid() == 1:
+    if asked.keeper is not None and _is_orphan(asked.keeper, order):
         return 1  # the agent was gone before the line above
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
-    child = _start(asked.program, asked.dir / f"rank{rank}.log")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
+    # Who starts us blocks SIGTERM where a scheduler sends it to all. What speaks to us leaves when
+    # it is asked to; another's program may know of that signal alone.
+    shielded = signal.SIGTERM in before and not order.get("command")
+    child = _start(asked.program, asked.dir / f"rank{rank}.log", shielded=shielded)
     stat = load_stat(child.pid)
     ref = ProcessRef(pid=child.pid, start_ticks=stat.start_ticks if stat else 0)
 
@@ -82,7 +86,21 @@ def main(argv: list[str]) -> int:
     return status
 
 
-def _start(program: list[str], log: Path) -> subprocess.Popen[bytes]:
+def _is_orphan(keeper: int, order: dict[str, Any]) -> bool:
+    """Say whether the agent is gone: it stands between us and the keeper, or is the keeper.
+
+    Which pid a new parent has says nothing: the keeper adopts the ranks of a dead torchrun, and in
+    a pod it is process 1 itself.
+    """
+    parent = os.getppid()
+    told = "TORCHELASTIC_RUN_ID" in os.environ  # noqa: TID251 - torchrun's word, as above
+    if order.get("command") or not told:
+        return parent != keeper
+    agent = load_stat(parent)
+    return agent is None or agent.ppid != keeper
+
+
+def _start(program: list[str], log: Path, *, shielded: bool) -> subprocess.Popen[bytes]:
     """Start the program; called from the main thread, whose end would end the program."""
     parent = os.getpid()
 
@@ -92,7 +110,8 @@ def _start(program: list[str], log: Path) -> subprocess.Popen[bytes]:
             os._exit(1)
         be_killed_first()
         allow_tracing()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # whoever started us may ignore it
+        term = signal.SIG_IGN if shielded else signal.SIG_DFL
+        signal.signal(signal.SIGTERM, term)  # whoever started us may ignore it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED)
 
     with log.open("ab") as stream:

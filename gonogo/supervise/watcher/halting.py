@@ -2,7 +2,8 @@
 
 The first halt finding that is due decides; it waits at most EVIDENCE_WAIT_S for a round of evidence
 and is then acted upon, once: what stands in `.HALT` or `.kill` is never written again, so a watcher
-that died in between completes what the one before it had decided. A finding that acts at a
+that died in between completes what the one before it had decided. Ranks that were asked to leave
+and stand are ended (`leaving`). A finding that acts at a
 checkpoint becomes due when one has been verified, or when it can wait no longer; one that pages
 ends nothing.
 """
@@ -10,6 +11,7 @@ ends nothing.
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -18,10 +20,12 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector
 from gonogo.judge.evidence.rounds import by_relevance
+from gonogo.judge.watch import RankSnapshot
 from gonogo.rundir import RunDir
-from gonogo.supervise.end_request import KILL_NAME, ask_halt, ask_kill
+from gonogo.supervise.end_request import KILL_NAME, ask_halt, ask_kill, load_request
 from gonogo.supervise.evidence.of_rank import Target
 from gonogo.supervise.evidence.rounds import Evidence
+from gonogo.supervise.watcher.leaving import Leaving
 from gonogo.supervise.watcher.pace import Pace
 from gonogo.supervise.watcher.response import (
     Response,
@@ -89,6 +93,7 @@ class Halting:
         self._deferred_until = 0.0
         self._second_round_at: float | None = None
         self._suspicion: Finding | None = None
+        self._leaving = Leaving()
 
     def asked(self) -> bool:
         """Say whether the run has been asked to end, by whomever."""
@@ -149,6 +154,24 @@ class Halting:
         if not self.asked():
             grace_s = self._order.halt.grace_s
             self._request(answer_lost_node(node, proof, grace_s=grace_s, now=time.time()))
+
+    def hurry(self, ranks: Mapping[int, RankSnapshot], now: float) -> None:
+        """End ranks that were asked to leave and stand, whoever asked, and however long they have.
+
+        Args:
+            ranks: as they were last heard.
+            now: monotonic seconds.
+        """
+        request = load_request(self._dir.halt)
+        killed = (self._dir.path / KILL_NAME).exists()
+        if request is None or killed or (self._dir.path / READ).exists():
+            return
+        leaving_s = self._leaving_s()
+        if not self._leaving.stand(ranks, now, leaving_s):
+            return
+        text = f"asked to leave, the ranks have not moved for {leaving_s:.0f} s"
+        ended = replace(request, at=time.time(), text=text, until_mono=None, leave_s=None)
+        self._request(Response(way=Way.KILL, request=ended))
 
     def advance(self, now: float) -> None:
         """Act on what is due: a second round, or the decision."""

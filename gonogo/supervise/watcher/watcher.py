@@ -169,6 +169,8 @@ class Watcher:
             self._halting.isolate(silent_s, now)
         for node, proof in self._looking.processes.lost().items():
             self._halting.lose(node, proof)
+        if self._halting.asked():
+            self._halting.hurry(snapshot(self._state).ranks, now)
         self._halting.advance(now)
 
     def _step_of(self, rank: int) -> int:

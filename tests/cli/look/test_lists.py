@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from gonogo.cli.output import out
@@ -95,3 +98,15 @@ def test_alerts_are_listed_with_their_text(plane: Plane, gonogo: Gonogo) -> None
     assert "sanity" in said
     (row, *_) = gonogo("alerts", "--limit", "1", "--json").json()["items"]
     assert row["type"] == "decision.made"
+
+
+def test_a_pipe_gets_every_text_whole() -> None:
+    """What `grep` looks for is not cut off, however long the line."""
+    text = "a long reason, " * 60 + "and its end"
+    code = (
+        "from gonogo.cli.screen.table import Column, print_columns\n"
+        f"print_columns([Column(name='text', cells=[{text!r}], cut=True),"
+        " Column(name='id', cells=['alt_1'], gives_way=1)])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1].rstrip() == f"{text}  alt_1"

@@ -74,6 +74,16 @@ def test_a_run_that_does_not_show_it_is_no_unit(fields: dict[str, Any], why: str
     assert why in found.why
 
 
+def test_a_run_of_which_a_record_was_changed_is_no_unit() -> None:
+    facts = FACTS.model_copy(update={"unreadable": ["exit_node1.json is not the one"]})
+    record = record_of()
+    measures = {str(row.metric): build_measure(row, record.ranks, RULES) for row in LOSS.criteria()}
+    assert isinstance(build_unit("r", FACTS, RULES, measures, LOSS), Unit)
+    found = build_unit("r", facts, RULES, measures, LOSS)
+    assert isinstance(found, NoUnit)
+    assert found.why.endswith("as they were: exit_node1.json is not the one")
+
+
 def row_of(values: list[float], **fields: Any) -> MeasureRow:
     return MeasureRow(
         samples=len(values), owed=len(values), value=1.0, blocks=block_means(values), **fields

@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
+from gonogo.contract.criterion import ADDED_CRITERIA
 from gonogo.contract.decision import Condition, ConditionState, Decision, Verdict
 from gonogo.contract.facts import Facts
 from gonogo.contract.order import Order
 from gonogo.contract.rules import Rules
+from gonogo.contract.watch import Watch
 from gonogo.judge.evidence.facts import build_facts
+from gonogo.judge.gate.built_in import DRIFT
+from gonogo.judge.gate.ceilings import CEILING
 from gonogo.judge.gate.conditions import (
     conditions_of,
     experiment_verdict,
@@ -20,6 +24,8 @@ from gonogo.judge.gate.conditions import (
     settle,
     waived,
 )
+from gonogo.judge.gate.history import REMEDIED, REPRODUCED, WHOLE_PHASE
+from gonogo.judge.gate.made_up import MADE_UP
 from gonogo.judge.gate.rules import OpenCondition, build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.judge.ledger.seal import Entry, Place, append, by_person, judged, settled
@@ -205,3 +211,31 @@ def test_the_verdict_across_phases(
     }
     rows = [condition(ConditionState(state), on_miss) for state, on_miss in states]
     assert experiment_verdict(said, rows) == verdict
+
+
+LENIENT = {
+    "id": "watch_ceiling", "metric": "loss", "pass_below": 100.0, "severity": "conditional",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lenient", [[], [LENIENT]], ids=["as it is", "under its name"])
+def test_no_criterion_of_a_plan_settles_what_the_judge_adds_under_the_same_name(
+    lenient: list[dict[str, Any]],
+) -> None:
+    order = with_gate(order_of(phase="smoke"), *lenient)
+    watch = Watch.model_validate({"stall": {"halt_s": 1_000_000.0}})
+    order = order.model_copy(update={"watch": watch})
+    rules = build_rules(order)
+    facts = build_facts(record_of(order), rules)
+    decision = sealed(judged(judge(facts, rules), rules, facts), "smoke", 1)
+    assert decision.verdict == "CONDITIONAL_GO"
+    assert {row.criterion for row in decision.conditions} == {"watch_ceiling"}
+    assert [row.evidence_from for row in decision.conditions] == [None]
+    named = decision.conditions[0].model_copy(update={"evidence_from": "extended"})
+    forged = decision.model_copy(update={"conditions": [named]})
+    assert open_for(conditions_of([forged]), "extended") == []
+
+
+def test_every_criterion_that_the_judge_adds_is_named() -> None:
+    added = {DRIFT, CEILING, MADE_UP, REPRODUCED, REMEDIED, WHOLE_PHASE}
+    assert set(ADDED_CRITERIA) == added

@@ -21,7 +21,7 @@ def _counts(plan, S):
         plan.hide(scores, span)
         counts[span.t0 : span.t1, span.k0 : span.k1] += scores[0, :, 0] == 0
     for gathered in plan.gathered:
-        counts[gathered.rows, gathered.k0 : gathered.k1] += 1
+        counts[gathered.queries, gathered.k0 : gathered.k1] += 1
     return counts
 
 

@@ -124,6 +124,6 @@ def chromium(program: str, profile: Path) -> Iterator[Browser]:
         yield browser
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
         os.close(write_to)
         os.close(read_from)

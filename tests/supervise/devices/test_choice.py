@@ -42,7 +42,7 @@ def chosen(held: tuple[str, ...], path: Path | None, **order: Any) -> RunDevices
 def uuids(devices: RunDevices | None, world_size: int) -> dict[int, str] | None:
     if devices is None:
         return None
-    return {rank: device.uuid for rank, device in devices.by_rank(world_size).items()}
+    return {rank: device.uuid for rank, device in devices.by_rank(range(world_size)).items()}
 
 
 def test_a_run_without_gpus_has_no_devices() -> None:
@@ -84,6 +84,23 @@ def test_a_fault_of_devices_brings_its_own(script: Path, profile: str) -> None:
     held = ("cpu:0",) if profile == "cpu" else ("GPU-5", "GPU-6")
     found = chosen(held, script, profile=profile, world_size=2, fault=XID, allow_faults=True)
     assert uuids(found, 2) == {0: "GPU-scripted-0", 1: "GPU-scripted-1"}
+
+
+def test_each_node_samples_the_devices_of_its_own_ranks(script: Path) -> None:
+    held = ("GPU-2", "GPU-0")
+    of_host = chosen(held, script, profile="h200", world_size=4, allow_faults=True)
+    of_fault = chosen((), None, world_size=4, fault=XID, allow_faults=True)
+    assert of_host is not None
+    assert of_fault is not None
+    second = range(2, 4)
+    assert {rank: row.uuid for rank, row in of_host.by_rank(second).items()} == {
+        2: "GPU-2",
+        3: "GPU-0",
+    }
+    assert {rank: row.uuid for rank, row in of_fault.by_rank(second).items()} == {
+        2: "GPU-scripted-2",
+        3: "GPU-scripted-3",
+    }
 
 
 def test_a_script_that_cannot_be_read_is_unreadable_not_absent(tmp_path: Path) -> None:

@@ -16,11 +16,13 @@ from gonogo.contract.device import DeviceSample
 from gonogo.rundir import RunDir, load_all_lines
 from gonogo.supervise.devices.choice import RunDevices
 from gonogo.supervise.devices.nvml import Nvml
+from gonogo.supervise.devices.relay import Relay
 from gonogo.supervise.devices.sampler import EVERY_S, Sampler, cadence_s
 from gonogo.supervise.devices.steps import TAIL_BYTES, reached_step
 from gonogo.supervise.exit_record import Ended
 from gonogo.supervise.keeper.children import Child
 from gonogo.supervise.keeper.sampling import FIRST_PAUSE_S, LONGEST_PAUSE_S, SILENT_S, Sampling
+from gonogo.supervise.launch.place import Place
 from gonogo.supervise.processes import ProcessRef
 from tests.supervise.devices.fake_nvml import FakeNvml
 from tests.supervise.orders import make_order
@@ -36,7 +38,15 @@ class Bench:
         devices = RunDevices(
             calls=Nvml(load=lambda: self.nvml), slots=("GPU-0", "GPU-1"), scripted=scripted
         )
-        self.sampler = Sampler(self.run, devices, 2, clock=self.clock, wall=lambda: 1e9 + self.now)
+        place = Place(node=0, nodes=1, ranks=range(2))
+        self.sampler = Sampler(
+            self.run,
+            devices,
+            place,
+            Relay(nodes=[]),
+            clock=self.clock,
+            wall=lambda: 1e9 + self.now,
+        )
 
     def clock(self) -> float:
         self.now += 0.001

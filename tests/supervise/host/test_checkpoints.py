@@ -183,6 +183,23 @@ def test_a_damaged_one_is_told_and_the_next_one_still_counts(run_dir: RunDir) ->
     assert [(row.step, row.verified) for row in look_until(source, 2)] == [(20, False), (40, True)]
 
 
+def test_a_defect_of_what_looks_is_told_as_one_and_the_next_is_looked_at(
+    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(run_dir: RunDir, folder: Path, **more: Any) -> CheckpointSeen:
+        if folder.name.endswith("20"):
+            raise TypeError("no")
+        return verify(run_dir, folder, **more)
+
+    monkeypatch.setattr("gonogo.supervise.host.checkpoints.verify", broken)
+    source = Checkpoints(run_dir, bytes_per_s=FAST)
+    save(run_dir, 20)
+    save(run_dir, 40)
+    defect, whole = look_until(source, 2)
+    assert (defect.verified, defect.gone, defect.text) == (False, True, "TypeError: no")
+    assert (whole.step, whole.verified) == (40, True)
+
+
 def test_drafts_stray_files_and_folders_without_a_manifest_claim_nothing(run_dir: RunDir) -> None:
     save(run_dir, 20, name=".step_000020.draft")
     (run_dir.checkpoints / "notes.txt").write_text("x")
@@ -250,4 +267,4 @@ def test_looking_never_waits_for_a_file_that_is_being_read(run_dir: RunDir) -> N
         done.set()
 
     threading.Thread(target=looks, daemon=True).start()
-    assert done.wait(10.0)
+    assert done.wait(60.0)

@@ -234,6 +234,24 @@ def test_keeper_told_to_stop_before_the_first_line_waits_for_nobody(new_run: New
 
 
 @pytest.mark.long
+def test_term_for_every_process_of_a_job_is_a_preemption_with_a_checkpoint(
+    new_run: NewRun,
+) -> None:
+    """As Slurm sends it, and more than once in one ending: to launcher, ranks and keeper."""
+    run = new_run("--shield", steps=2000)
+    run.wait_for_step(3)
+    assert run.keeper is not None
+    for _ in range(2):
+        for pid in (*run.living(), run.keeper.pid):
+            send_signal(pid, signal.SIGTERM)
+        wait_until(run.dir.halt.exists, ".HALT")
+    record = run.wait_for_exit()
+    assert (record.reason, record.ended_by) == (OutcomeCode.PREEMPTED, Actor.INFRA)
+    assert {row.code for row in record.ranks.values()} == {3}
+    assert run.living() == []
+
+
+@pytest.mark.long
 def test_keeper_told_to_stop_twice_ends_a_hanging_run_at_once(new_run: NewRun) -> None:
     run = new_run(fault="hang:rank=1,step=3", watch={"stall": {"early_s": 500.0}})
     run.wait_for_step(2)
@@ -275,7 +293,7 @@ def test_killed_keeper_takes_everything_along(new_run: NewRun) -> None:
     watcher = ProcessRef(pid=run.pid_of("watcher"), start_ticks=start_of(run.pid_of("watcher")))
     assert run.keeper is not None
     run.keeper.kill()
-    wait_until(lambda: not run.living() and not watcher.is_alive(), "nothing left", limit_s=1.0)
+    wait_until(lambda: not run.living() and not watcher.is_alive(), "nothing left", limit_s=20.0)
     assert not run.dir.exit.exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -33,7 +34,8 @@ def test_ranks_run_behind_the_wrapper_and_never_restart() -> None:
 def test_one_rank_needs_no_torch_and_more_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     command = build_command({**ORDER, "world_size": 1}, RUN_DIR)
-    assert command[1:7] == ["-P", "-m", WRAPPER, "--dir", str(RUN_DIR), "--"]
+    told = ["--dir", str(RUN_DIR), "--keeper", str(os.getpid()), "--"]
+    assert command[1:9] == ["-P", "-m", WRAPPER, *told]
     assert command[-4:] == ["-m", "nsa.train", "--order", f"{RUN_DIR}/order.json"]
     with pytest.raises(LaunchRefused, match="torch is not installed"):
         build_command(ORDER, RUN_DIR)
@@ -85,7 +87,8 @@ ANY = Allowed(programs=frozenset({"any"}), names=frozenset({"any"}))
 def test_a_command_is_started_once_as_it_is_written() -> None:
     order = {**ORDER, "entry": None, "command": ["python", "train.py", "--lr", "1"]}
     command = build_command(order, RUN_DIR, ANY)
-    assert command[1:] == ["-P", "-m", WRAPPER, "--dir", str(RUN_DIR), "--", *order["command"]]
+    told = ["--dir", str(RUN_DIR), "--keeper", str(os.getpid()), "--"]
+    assert command[1:] == ["-P", "-m", WRAPPER, *told, *order["command"]]
 
 
 def test_a_plans_folder_stands_in_for_nothing_of_the_hosts_own(tmp_path: Path) -> None:

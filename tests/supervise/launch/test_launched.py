@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ def launch(tmp_path: Path) -> Iterator[Any]:
     yield start
     for process in started:
         for pid in {process.pid, *find_descendants(process.pid)}:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it may end with the one before it
+                os.kill(pid, signal.SIGKILL)
         process.wait()
 
 

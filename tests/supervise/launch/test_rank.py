@@ -15,6 +15,7 @@ import pytest
 from gonogo.supervise.launch import rank
 from gonogo.supervise.processes import find_process
 from gonogo.supervise.rank_record import load_rank_record
+from tests.supervise.orders import make_order
 from tests.supervise.runs import ROOT, wait_until
 
 
@@ -79,6 +80,22 @@ def test_signal_is_passed_on(tmp_path: Path, number: signal.Signals) -> None:
     assert stamp(tmp_path)["code"] == 40
 
 
+@pytest.mark.parametrize("command", [None, ["train"]], ids=["a trainer of ours", "a command"])
+def test_term_of_a_scheduler_ends_no_program_that_leaves_when_asked(
+    tmp_path: Path, command: list[str] | None
+) -> None:
+    order = make_order(command=command).document()
+    (tmp_path / "order.json").write_text(json.dumps(order))
+    program = "import signal; print(signal.getsignal(signal.SIGTERM) is signal.SIG_IGN)"
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # as `--shield` does
+    try:
+        wrapper = start(tmp_path, program, rank=0)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert wrapper.wait(timeout=60) == 0
+    assert read(tmp_path / "rank0.log").strip() == str(command is None)
+
+
 def test_signal_that_comes_before_the_program_is_not_lost(tmp_path: Path) -> None:
     for _ in range(5):
         wrapper = start(tmp_path, "import time; time.sleep(60)")
@@ -95,12 +112,56 @@ def test_program_dies_with_a_killed_wrapper(tmp_path: Path) -> None:
     wrapper.kill()
     wrapper.wait()
     assert program is not None
-    wait_until(lambda: not program.is_alive(), "the program's end", limit_s=2.0)
+    wait_until(lambda: not program.is_alive(), "the program's end", limit_s=20.0)
     assert not (tmp_path / "exit_rank1.json").exists()
 
 
 def read(path: Path) -> str:
     return path.read_text() if path.exists() else ""
+
+
+STARTER = """
+import subprocess, sys
+started = subprocess.Popen([sys.executable, *sys.argv[1:]])
+sys.exit(started.wait())
+"""
+
+
+@pytest.mark.parametrize(
+    ("between", "torchrun", "begins"),
+    [
+        pytest.param(False, False, True, id="the keeper's own child"),
+        pytest.param(True, False, False, id="adopted by another"),
+        pytest.param(True, True, True, id="a child of the keeper's torchrun"),
+        pytest.param(False, True, False, id="of a dead torchrun, adopted by the keeper"),
+    ],
+)
+def test_nothing_begins_where_the_agent_is_gone_whoever_the_parent_is(
+    tmp_path: Path, between: bool, torchrun: bool, begins: bool
+) -> None:
+    wrapper = ["-m", "gonogo.supervise.launch.rank", "--dir", str(tmp_path)]
+    wrapper += ["--keeper", str(os.getpid()), "--", sys.executable, "-c", "print('hello')"]
+    command = [sys.executable, *(("-c", STARTER) if between else ()), *wrapper]
+    environ = {name: text for name, text in os.environ.items() if name != "TORCHELASTIC_RUN_ID"}
+    environ |= {"TORCHELASTIC_RUN_ID": "x"} if torchrun else {}
+    done = subprocess.run(command, cwd=ROOT, env=environ, check=False, timeout=60)
+    assert (done.returncode, (tmp_path / "rank0.log").exists()) == (int(not begins), begins)
+
+
+def test_a_keeper_that_is_process_1_of_its_pod_starts_its_rank(tmp_path: Path) -> None:
+    inner = (
+        "import os, subprocess, sys\n"
+        "assert os.getpid() == 1\n"
+        "wrapper = [sys.executable, '-m', 'gonogo.supervise.launch.rank', '--dir', sys.argv[1]]\n"
+        "program = ['--keeper', '1', '--', sys.executable, '-c', 'print(7)']\n"
+        "sys.exit(subprocess.run([*wrapper, *program], check=False).returncode)\n"
+    )
+    apart = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*apart, "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("this user may not make a namespace of processes")
+    command = [*apart, sys.executable, "-c", inner, str(tmp_path)]
+    assert subprocess.run(command, cwd=ROOT, check=False, timeout=60).returncode == 0
+    assert (tmp_path / "rank0.log").read_text() == "7\n"
 
 
 def test_a_program_dies_of_sigterm_though_whoever_started_it_ignores_that(tmp_path: Path) -> None:

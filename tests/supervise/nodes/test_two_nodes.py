@@ -10,6 +10,7 @@ import pytest
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
 from gonogo.contract.tick import NodeState
 from gonogo.judge.directory import judge_directory
+from gonogo.judge.watch.registry import versions
 from gonogo.rundir import load_all_lines
 from gonogo.supervise.durable import load_json, save_json
 from gonogo.supervise.node_record import alive_path, gone_path, watch_path
@@ -31,6 +32,9 @@ def test_healthy_run_completes_on_both_nodes_and_leaves_nothing_behind(
     record = run.wait_for_all()
     assert (record.reason, record.ended_by) == (OutcomeCode.COMPLETED, Actor.TRAINER)
     assert (record.code, record.unheard) == (0, [])
+    assert record.nodes is not None
+    assert set(record.nodes) == {"0", "1"}
+    assert all(row.watch.bytes for row in record.nodes.values())
     assert run.findings() == []
     assert [list(run.part(node).ranks) for node in range(2)] == [["0"], ["1"]]
     assert set(run.node_states()) == {(0, NodeState.HEARD), (1, NodeState.HEARD)}
@@ -69,6 +73,24 @@ def test_dead_rank_ends_the_run_on_both_nodes(new_cluster: NewCluster, rank: int
     assert f"on node {rank}" in finding.text
     assert f"rank {rank}" in record.text
     assert set(record.ranks) == {"0", "1"}
+    assert run.living() == []
+    run.assert_replays()
+
+
+@pytest.mark.long
+def test_device_of_another_node_that_fails_ends_the_run_by_its_rank(
+    new_cluster: NewCluster,
+) -> None:
+    fault = "xid:code=79,rank=1,step=8"
+    run = new_cluster(fault=fault, steps=4000, allow_faults=True, detectors=versions())
+    record = run.wait_for_all()
+    assert (record.reason, record.ended_by) == (OutcomeCode.HARDWARE, Actor.WATCHDOG), record.text
+    finding = run.halts()[0]
+    assert (finding.detector, finding.rank) == (Detector.HARDWARE, 1)
+    assert "Xid 79" in finding.text
+    assert "rank 1 is on node 1" in finding.text
+    told = {json.loads(line)["rank"] for line in load_all_lines(run.dir.devices)}
+    assert told == {0, 1}
     assert run.living() == []
     run.assert_replays()
 

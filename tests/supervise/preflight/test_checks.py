@@ -177,7 +177,7 @@ def test_processes_of_a_run_without_a_keeper_are_ended(
     outcome, text = checks.check_orphans(new_id(Kind.RUN), tmp_path)
     assert outcome is WARN
     assert marked[0] in text
-    assert marked[1].wait(5) == -signal.SIGKILL
+    assert marked[1].wait(60) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("whose", ["another-home", "a-living-keeper"])

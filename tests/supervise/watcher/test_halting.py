@@ -352,7 +352,7 @@ def test_evidence_of_one_run_is_bounded(tmp_path: Path) -> None:
     assert [found is not None for found in halts].count(True) == MAX_ROUNDS - taken.count(True)
     for found in rounds + halts:
         for thread in found.threads if found is not None else ():
-            thread.join(5)
+            thread.join(60)
     again = Evidence(RunDir(tmp_path))
     assert again.start_round("stall", target, 0.0, halts=True) is None
 

@@ -104,6 +104,7 @@ def test_a_run_that_cannot_be_shipped_does_not_hold_others_back(
     desk: Desk, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(random, "random", lambda: 0.0)  # pauses of their whole length
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
     unknown, known = sorted((make_order(), make_order()), key=lambda order: order.run)
     for order in (unknown, known):
         ended(desk, order)

@@ -87,7 +87,7 @@ def test_what_is_left_of_a_lost_run_is_ended_before_its_record_is_written(
     code = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)"
     left = subprocess.Popen([sys.executable, "-c", code], env={"GONOGO_RUN": ORDER.run})
     assert reap(only(tmp_path), ship, now=500.0)
-    assert left.wait(5) == -signal.SIGKILL
+    assert left.wait(60) == -signal.SIGKILL
 
 
 def test_an_end_that_is_recorded_is_shipped_as_it_is(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -142,6 +142,22 @@ def test_an_engine_that_does_not_answer_is_asked_again(room: Room) -> None:
     assert list(room.scheduler.jobs.values()) == ["1"]
 
 
+def test_claims_tell_for_what_runs_wait_until_they_have_begun(room: Room) -> None:
+    room.scheduler.error = Unavailable("sbatch: Job violates accounting/QOS policy")
+    desk = room.desk()
+    desk.run_round()
+    assert room.plane.claims[-1].waits == {
+        room.order.run: "sbatch: Job violates accounting/QOS policy"
+    }
+    room.scheduler.error = None
+    for _ in range(2):  # the first one submits
+        desk.run_round()
+    assert room.plane.claims[-1].waits == {room.order.run: PENDING.text}
+    room.scheduler.found = RUNNING
+    desk.run_round()
+    assert room.plane.claims[-1].waits == {}
+
+
 def test_what_the_engine_refuses_has_failed_to_start_and_says_why(room: Room) -> None:
     room.scheduler.error = Rejected("Slurm does not take this order: invalid partition specified")
     desk = room.desk()
@@ -153,6 +169,21 @@ def test_what_the_engine_refuses_has_failed_to_start_and_says_why(room: Room) ->
     assert "invalid partition" in end.text
     assert room.states()[-1] == "end"
     assert desk.free() == ("cpu:0", "cpu:1")
+
+
+def test_what_an_engine_would_start_a_second_time_is_stopped(room: Room) -> None:
+    desk = room.desk()
+    desk.run_round()
+    room.scheduler.found = replace(PENDING, again=True)
+    desk.run_round()
+    assert set(room.scheduler.stopped) == {"1"}
+    assert room.end() is None, "that it was asked to stop proves nothing"
+    room.scheduler.found = ENDED
+    desk.run_round()
+    desk.run_round()
+    end = room.end()
+    assert end is not None
+    assert end.reason is OutcomeCode.KEEPER_LOST
 
 
 @pytest.mark.parametrize("found", [PENDING, RUNNING, UNKNOWN], ids=["waits", "runs", "unknown"])

@@ -59,7 +59,7 @@ def listening(url: str) -> Iterator[Rounds]:
         waker.join(LIMIT_S)
         assert not waker.is_alive()
         rounds.stop.set()
-        loop.join(5)
+        loop.join(60)
 
 
 def send(server: RedisServer, name: str = WAKE_JOB, **more: object) -> Job:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,11 @@ from pydantic import ValidationError
 
 from gonogo.contract.cluster import ClusterRequest, SlurmCluster
 from gonogo.contract.errors import Rejected, Unavailable
+from gonogo.rundir import save_json
+from gonogo.supervise.node_record import meet_path, own_keeping
+from gonogo.supervise.release import own_python
 from tests.supervise.orders import make_order
+from tests.supervise.runs import wait_until
 from worker.engine.engine import Ended, Handle, Running, Unknown
 from worker.engine.slurm import (
     Slurm,
@@ -107,7 +112,31 @@ def test_values_of_the_environment_cannot_become_commands() -> None:
     script = build_script(ORDER, 7, {"A": "x; rm -rf $HOME", "BAD-NAME": "y"})
     assert "export A='x; rm -rf $HOME'" in script
     assert "BAD-NAME" not in script
-    assert script.splitlines()[-1].startswith("exec srun ")
+    assert script.splitlines()[-2].startswith("srun ")
+
+
+def test_the_batch_script_asks_the_run_to_leave_and_waits_for_it(tmp_path: Path) -> None:
+    """With a program `srun` that goes on for a moment, and a Python that writes down its words."""
+    python, srun, said = (tmp_path / name for name in ("python", "srun", "said"))
+    python.write_text(f'#!/bin/sh\necho "$@" >> {said}\n')
+    begun, leave = tmp_path / "begun", tmp_path / "leave"
+    srun.write_text(
+        f"#!/bin/sh\ntouch {begun}\nwhile ! [ -e {leave} ]; do sleep 0.1; done\nexit 7\n"
+    )
+    for program in (python, srun):
+        program.chmod(0o755)
+    script = build_script(ORDER, 7, {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    path = tmp_path / "job.sh"
+    path.write_text(script.replace(own_python(), str(python)))
+    job = subprocess.Popen(["bash", str(path)])
+    wait_until(begun.exists, "srun")
+    job.terminate()
+    wait_until(said.exists, "the request")
+    assert job.poll() is None, "it waits until all have left"
+    assert said.read_text().split()[:3] == ["-m", "worker.once", ORDER.run]
+    assert said.read_text().split()[-1] == "--leave"
+    leave.touch()
+    assert job.wait(30) == 7
 
 
 class Answers:
@@ -153,6 +182,67 @@ def test_refusal_is_told_from_a_controller_that_is_away(
 def test_job_that_slurm_does_not_know_or_tell_is_unknown(tmp_path: Path, said: str) -> None:
     engine = Slurm(tmp_path, SlurmCluster(), {}, Answers(scontrol=(1, "", said)))
     assert isinstance(engine.find(HANDLE), Unknown)
+
+
+JOB_LINE = f"JobId=12 JobName={NAME} JobState={{}} Reason=None NodeList=(null) NumNodes=2"
+
+
+class Requeued(Answers):
+    """A job that a controller which crashed has queued again: it has no nodes any more."""
+
+    def __init__(self, state: str, nodes: str) -> None:
+        super().__init__()
+        self.state, self.nodes = state, nodes
+
+    def __call__(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        said = self.nodes if "node" in command else JOB_LINE.format(self.state)
+        return subprocess.CompletedProcess(command, 0, said, "")
+
+
+def begin(runs: Path) -> None:
+    """Let node 1's keeper have come on a host, and node 0's have said so."""
+    run_dir = runs / ORDER.run
+    keeping = replace(own_keeping(node=1, token=7, address="x:1"), host="node2.cluster")
+    save_json(meet_path(run_dir, 1), keeping.document(1.0))
+    save_json(run_dir / "keeper.json", {"v": 1})
+
+
+def test_a_job_that_began_and_waits_again_is_told_from_one_that_waits_its_turn(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / ORDER.run).mkdir()
+    engine = Slurm(tmp_path, SlurmCluster(), {}, Requeued("PENDING", ""))
+    first = engine.find(HANDLE)
+    assert isinstance(first, Running)
+    assert (first.waits, first.again) == (True, False)
+    begin(tmp_path)
+    second = engine.find(HANDLE)
+    assert isinstance(second, Running)
+    assert (second.waits, second.again) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "found"),
+    [
+        ("NodeName=node2 State=IDLE", Ended),
+        ("NodeName=node2 State=DOWN*", Unknown),
+        ("", Unknown),
+    ],
+    ids=["the host answers", "the host does not answer", "Slurm knows no such node"],
+)
+def test_hosts_of_a_job_that_lost_its_nodes_are_those_of_our_own_record(
+    tmp_path: Path, nodes: str, found: type
+) -> None:
+    (tmp_path / ORDER.run).mkdir()
+    begin(tmp_path)
+    answers = Requeued("CANCELLED", nodes)
+    assert isinstance(Slurm(tmp_path, SlurmCluster(), {}, answers).find(HANDLE), found)
+
+
+def test_a_job_that_never_began_has_no_node_that_must_answer(tmp_path: Path) -> None:
+    (tmp_path / ORDER.run).mkdir()
+    engine = Slurm(tmp_path, SlurmCluster(), {}, Requeued("CANCELLED", ""))
+    assert isinstance(engine.find(HANDLE), Ended)
 
 
 def test_what_a_plan_asks_for_lies_over_what_holds_for_every_job() -> None:

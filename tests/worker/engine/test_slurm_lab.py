@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
 import pytest
 
-from gonogo.contract.cluster import SlurmCluster
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
 from gonogo.contract.records import PREFLIGHT_CHECKS, CheckOutcome, Preflight
 from gonogo.judge.directory import judge_directory
-from gonogo.rundir import load_record, save_json
+from gonogo.rundir import load_record
 from gonogo.supervise.node_record import load_keeping
-from gonogo.supervise.processes import find_process
 from gonogo.supervise.watcher.recording import WATCHED_NAME
-from tests.slurm_lab import Lab, can_run, slurm_lab
-from tests.supervise.nodes.cluster import ClusterRun, starting_cluster
-from tests.supervise.runs import KEEPER, ROOT, TRAINER, wait_until
-from worker.engine.engine import Ended, Handle, Running
+from tests.slurm_lab import Lab, can_run
+from tests.supervise.nodes.cluster import ClusterRun
+from tests.supervise.runs import wait_until
+from tests.worker.engine.conftest import Submit
+from worker.engine.engine import Ended, Running
 from worker.engine.slurm import Slurm
 
 pytestmark = [
@@ -29,52 +23,6 @@ pytestmark = [
     pytest.mark.skipif(not can_run(), reason="namespaces need root, and ip"),
 ]
 LIMIT_S = 180.0
-Submit = Callable[..., tuple[ClusterRun, Handle]]
-
-
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    with slurm_lab() as found:
-        yield found
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """A home on the file system that the nodes share; munge's user need not enter it."""
-    (tmp_path / "home" / "runs").mkdir(parents=True)
-    return tmp_path / "home"
-
-
-@pytest.fixture
-def engine(lab: Lab, home: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
-    monkeypatch.setenv("SLURM_CONF", lab.environ["SLURM_CONF"])
-    environ = {
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(ROOT),
-        "GONOGO_HOME": str(home),
-        "GONOGO_WORKER_ALLOW": TRAINER,
-        "OMP_NUM_THREADS": "1",
-        **lab.environ,
-    }
-    return Slurm(home / "runs", SlurmCluster(partition="main"), environ, keeper=KEEPER)
-
-
-@pytest.fixture
-def submitted(engine: Slurm, home: Path) -> Iterator[Submit]:
-    """Factory `submitted(**order parts)` → the run and its handle."""
-    handles: list[Handle] = []
-    with starting_cluster(home / "runs") as new:
-
-        def submit(**changes: object) -> tuple[ClusterRun, Handle]:
-            run = new(begin=False, **changes)
-            save_json(run.dir.order, run.order.document())
-            handles.append(engine.submit(run.order, run.order.token))
-            return run, handles[-1]
-
-        yield submit
-        for handle in handles:
-            engine.stop(handle)
-            wait_until(lambda h=handle: isinstance(engine.find(h), Ended), "the end of a job", 60)
 
 
 def wait_for_end(run: ClusterRun) -> None:
@@ -128,30 +76,6 @@ def test_cancelled_job_leaves_with_a_checkpoint_as_preempted(
     wait_for_end(run)
     record = run.record()
     assert (record.reason, record.ended_by) == (OutcomeCode.PREEMPTED, Actor.INFRA), record.text
+    assert {row.code for row in record.ranks.values()} == {3}, "Slurm's TERM has ended no rank"
     wait_until(lambda: not run.living(), "nothing to be left")
     wait_until(lambda: isinstance(engine.find(handle), Ended), "the job", 60)
-
-
-def test_node_daemon_that_dies_and_comes_back_ends_nothing(submitted: Submit, lab: Lab) -> None:
-    run, _ = submitted(steps=200)
-    run.wait_for_step(3, LIMIT_S)
-    lab.kill("slurmd2")
-    run.wait_for_step(60, LIMIT_S)
-    lab.start_node(2)
-    wait_for_end(run)
-    assert run.record().reason is OutcomeCode.COMPLETED
-    assert run.findings() == []
-    lab.wait_for_idle()
-
-
-def test_keeper_of_a_node_that_is_killed_is_a_lost_node(submitted: Submit) -> None:
-    run, _ = submitted(steps=4000)
-    run.wait_for_step(3, LIMIT_S)
-    keeping = load_keeping(run.path, 1)
-    assert keeping is not None
-    assert find_process(keeping.ref.pid) == keeping.ref, "the lab's processes are this host's"
-    keeping.ref.send(signal.SIGKILL)
-    wait_for_end(run)
-    record = run.record()
-    assert (record.reason, record.ended_by) == (OutcomeCode.NODE_LOST, Actor.INFRA), record.text
-    wait_until(lambda: not run.living(), "nothing to be left")

@@ -382,7 +382,8 @@ def test_growing_files_arrive_byte_by_byte_whatever_stands_in_them(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper, lose_every: int
 ) -> None:
     plane.lose_every = lose_every
-    expected = {"watch.jsonl": b"", "devices.jsonl": b"", "findings.jsonl": b""}
+    names = ("watch.jsonl", "devices.jsonl", "findings.jsonl", "watch_node0.jsonl")
+    expected = dict.fromkeys((*names, "watch_node1.jsonl"), b"")
     heartbeats = b""
     shipping = new_shipper()
     clock = itertools.count(step=10.0)

@@ -53,7 +53,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[ShipperOnPaper]
     yield begin
     for thread in started:
         thread.stop()
-        thread.join(5)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -92,7 +92,7 @@ def test_end_is_shipped_until_it_arrived(start: Callable[[ShipperOnPaper], Shipp
     shipper = ShipperOnPaper([])
     thread = start(shipper)
     thread.finish(EXIT)
-    assert thread.finished.wait(5)
+    assert thread.finished.wait(60)
     assert shipper.finishes == []
 
 

@@ -94,7 +94,12 @@ class CheckpointOverdue(Detector[Saved]):
                 halted=False,
             ), []
         if seen.gone:
-            return self._anew(own, tick, view), []
+            own = self._anew(own, tick, view)
+            if not seen.text:
+                return own, []
+            what = "could not be looked at, so whether it holds nobody knows"
+        else:
+            what = "claims to be a checkpoint and does not hold"
         if seen.path in own.refused:
             return own, []
         finding = found(
@@ -104,9 +109,10 @@ class CheckpointOverdue(Detector[Saved]):
             episode=f"refused/{seen.path}",
             at=tick.ts,
             step=seen.step,
-            text=f"{seen.path} claims to be a checkpoint and does not hold: {seen.text}",
+            text=f"{seen.path} {what}: {seen.text}",
         )
-        return replace(own, refused=(*own.refused, seen.path), why=finding.text), [finding]
+        own = replace(own, refused=(*own.refused, seen.path))
+        return own if seen.gone else replace(own, why=finding.text), [finding]
 
     def _anew(self, own: Saved, tick: Tick, view: View) -> Saved:
         """Return the state with time and steps counted from here; before a first step none runs."""

@@ -6,7 +6,11 @@ and gets nowhere, and what the loss did before it was first smooth counts for li
 have tripled since its first steps, nor lie above them where they say that it is the loss of a
 language model (near the logarithm of the vocabulary). A mild rise, such as the order of the data
 makes, warns, and has to stay for long before it halts. A restart is held against the best that the
-run had had by that step. Single spikes warn.
+run had had by that step.
+
+A warning is for somebody who has something to do: spikes that recover by themselves are told
+(info), and warn, once, where they go on or come again and again; of rises that end nothing the
+first warns, and another only if it is far higher than those before.
 
 Only a loss that is of the kind that falls can be said to diverge: never negative, and either that
 of a language model in its first steps, or quiet, never up and back before, and with much of its
@@ -47,6 +51,11 @@ the order of their data. It warns, and halts where it stays for so many of those
 FIRST_X, FIRST_LEAST = 3.0, 1.0
 """A loss that began at this or more may not come to so many times that."""
 LN_VOCAB_NEAR = 1.0
+AGAIN_X = 3.0
+"""A rise warns again where it is so many times as high as those that did before."""
+SPIKES_LAST_SHARE, BURSTS, BURSTS_WITHIN = 4, 3, 1000
+"""Spikes warn that go on for this part (one in so many) of the window, or that come back so often
+within so many steps."""
 CLIMBS_X, UNTOLD_X, UNTOLD_BLOCKS_X = 1.1, 2, 3
 """Without a learning rate: a climb grows so in `RECENT_STEPS`, for so many times `over_steps`; what
 stays is judged by so many times longer blocks."""
@@ -80,7 +89,10 @@ class Divergence(Detector[Trend]):
         " against the highest of the first `after_step`; where none is told, a rise to no more than"
         " the first losses has to climb for twice as long, or to stay for three times as long."
         " `spike_count` of `spike_of` losses above the median of"
-        " `window_steps` by more than the larger of `spike_mad_x` sigma and `spike_least`: warn."
+        " `window_steps` by more than the larger of `spike_mad_x` sigma and `spike_least` are told,"
+        " and warn where they go on for a quarter of `window_steps`, or come for the third time in"
+        " 1000 steps: once a run. A rise that ends nothing warns again only if it is three times as"
+        " high as those that warned before."
     )
     State = Trend
     steps = True
@@ -180,8 +192,11 @@ class Divergence(Detector[Trend]):
             return own, []
         if own.over < over_steps:
             own = replace(own, over=own.up, since_step=own.up_step, since_ts=own.up_ts)
-        own = replace(own, told=True, ends=ends)
-        return own, [self._finding(own, best, above, step, view)]
+        higher = own.smooth - best > AGAIN_X * own.risen_by
+        severity = Severity.HALT if ends else Severity.WARN if higher else Severity.INFO
+        risen_by = own.smooth - best if higher else own.risen_by
+        own = replace(own, told=True, ends=ends, risen_by=risen_by)
+        return own, [self._finding(own, best, above, step, view, severity)]
 
     def _rise(self, own: Trend, best: float, above: float, *, mild: bool, stays: bool) -> Rise:
         """Return how far the loss has come, and from where."""
@@ -230,7 +245,7 @@ class Divergence(Detector[Trend]):
         )
 
     def _spiked(self, own: Trend, loss: float, step: Step, view: View) -> Seen[Trend]:
-        """Warn of losses far above the usual ones."""
+        """Tell of losses far above the usual ones, and warn where they do not recover."""
         if len(own.window) < self.settings.window_steps // 2:
             return own, []
         spike, usual, least = False, 0.0, self.settings.spike_least
@@ -240,17 +255,23 @@ class Divergence(Detector[Trend]):
                 loss > usual + self.settings.spike_mad_x * sigma_of(own.window)
             )
         own = replace(own, spikes=(*own.spikes, spike)[-self.settings.spike_of :])
-        many = sum(own.spikes) >= self.settings.spike_count
-        if many == own.spiking:
+        if sum(own.spikes) < self.settings.spike_count:
+            return (replace(own, spike_steps=0) if own.spike_steps else own), []
+        own = replace(own, spike_steps=own.spike_steps + 1)
+        begins = own.spike_steps == 1
+        if begins:
+            recent = (row for row in own.bursts if row > step.step - BURSTS_WITHIN)
+            own = replace(own, bursts=(*recent, step.step)[-BURSTS:])
+        stays = own.spike_steps >= self.settings.window_steps // SPIKES_LAST_SHARE
+        warns = not own.spikes_warned and (stays or len(own.bursts) == BURSTS)
+        if not (begins or warns):
             return own, []
-        own = replace(own, spiking=many)
-        if not many:
-            return own, []
+        own = replace(own, spikes_warned=own.spikes_warned or warns)
         return own, [
             found(
                 view,
                 self.name,
-                Severity.WARN,
+                Severity.WARN if warns else Severity.INFO,
                 episode=f"spikes/step{step.step}",
                 at=step.tick.ts,
                 step=step.step,
@@ -263,7 +284,9 @@ class Divergence(Detector[Trend]):
             )
         ]
 
-    def _finding(self, own: Trend, best: float, above: float, step: Step, view: View) -> Finding:
+    def _finding(
+        self, own: Trend, best: float, above: float, step: Step, view: View, severity: Severity
+    ) -> Finding:
         fixed = {
             "divergence.above": self.settings.above,
             "divergence.above_ratio": self.settings.above_ratio * abs(best),
@@ -272,7 +295,7 @@ class Divergence(Detector[Trend]):
         return found(
             view,
             self.name,
-            Severity.HALT if own.ends else Severity.WARN,
+            severity,
             episode=f"rise/step{own.since_step}",
             at=step.tick.ts,
             step=step.step,

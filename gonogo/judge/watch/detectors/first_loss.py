@@ -1,7 +1,8 @@
 """D26: is the first loss that of a model that has learnt nothing?
 
 An untrained model's loss is near ln(vocab) (byte model: 5.545; R17). A warning only; plans gate on
-`loss_first`. Resumed runs are excluded.
+`loss_first`. Runs that are resumed, or begin with the weights of another, are excluded; a loss of
+zero or below is no cross-entropy (a policy's, a reward's) and is told, not warned of.
 """
 
 import math
@@ -35,8 +36,10 @@ class FirstLoss(Detector[Told]):
     name = Name.FIRST_LOSS
     sentence = (
         "Warns when the loss of the first step is not that of an untrained model, which "
-        "is near ln(vocabulary)."
+        "is near ln(vocabulary). One of zero or below, which is no cross-entropy, is told."
     )
+    version = 2
+    """2: a loss of zero or below does not warn."""
     State = Told
     lines = frozenset({Msg.PROGRESS})
 
@@ -54,7 +57,7 @@ class FirstLoss(Detector[Told]):
             found(
                 view,
                 Name.FIRST_LOSS,
-                Severity.WARN,
+                Severity.WARN if line.loss > 0.0 else Severity.INFO,
                 episode="step1",
                 at=event.tick.ts,
                 step=1,

@@ -1,10 +1,12 @@
 """D18: are the lines themselves sound?
 
 Lost, unreadable, repeated and outdated lines are counted and told once (info); a wall clock that
-is off warns; a step that runs backwards without a restart halts, for then two things write one
-stream. A hole counts as lost when `HOLE_LINES` further lines came, or the rank is done: until then
-the line may be on its way.
+is off, and stays so, warns; a step that runs backwards without a restart halts, for then two things
+write one stream. A hole counts as lost when `HOLE_LINES` further lines came, or the rank is done:
+until then the line may be on its way.
 """
+
+from dataclasses import dataclass, field, replace
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Msg
@@ -21,6 +23,19 @@ UNREADABLE_AFTER_S = 2.0
 UNREADABLE_LINES = 3
 """A rank that writes so many lines that are no heartbeats, or nothing else, is named: a warning,
 once they have been counted for `UNREADABLE_AFTER_S`."""
+OFF_LASTS_S = 4.0
+"""A wall clock is off that has been for so long: a line that was written before the host's clock
+was set, and read after it, is off by as much, and the next one is not; nor are those that come
+after lines of another host which were on their way for long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skews:
+    """Whose wall clock is off."""
+
+    since: dict[int, tuple[str, float]] = field(default_factory=dict)
+    """Rank → its boot, and the watcher's clock when the first came of the lines running that were
+    off."""
 
 
 def _count_findings(view: View, tick: Tick, rank: int, record: LineRecord) -> list[Finding]:
@@ -98,21 +113,32 @@ def _backwards(view: View, tick: Tick, stream: RankStream) -> Finding:
     )
 
 
-def _clock_findings(view: View, event: Beat) -> list[Finding]:
-    """Warn when a rank's wall clock disagrees with the watcher's.
+def _looked(own: Skews, view: View, event: Beat) -> tuple[Skews, float | None]:
+    """Return by how much a rank's wall clock disagrees with the watcher's, once it lasts.
 
     Both by receipt (a line that waited to be read is old, not wrong) and by the monotonic clock
     that processes of one host share (ranks elsewhere have another one): only together they tell.
     """
     line, tick = event.line, event.tick
     limit_s = view.run.watch.hygiene.skew_s
+    if not view.watched or tick.late_s > limit_s or event.arrival is Arrival.LATE:
+        return own, None
     skew_s = line.ts - tick.ts
-    if abs(skew_s) <= limit_s or not view.watched or tick.late_s > limit_s:
-        return []
-    if event.arrival is Arrival.LATE:
-        return []
-    if abs((line.ts - line.mono) - (tick.ts - tick.mono)) <= limit_s:
-        return []
+    ahead_s = (line.ts - line.mono) - (tick.ts - tick.mono)
+    if abs(skew_s) <= limit_s or abs(ahead_s) <= limit_s:
+        if line.rank in own.since:
+            own = replace(own, since={k: v for k, v in own.since.items() if k != line.rank})
+        return own, None
+    boot, since_mono = own.since.get(line.rank, ("", 0.0))
+    if boot != line.boot:
+        since_mono = tick.mono
+        own = replace(own, since={**own.since, line.rank: (line.boot, since_mono)})
+    return own, skew_s if tick.mono - since_mono >= OFF_LASTS_S else None
+
+
+def _clock_findings(view: View, event: Beat, skew_s: float) -> list[Finding]:
+    line, tick = event.line, event.tick
+    limit_s = view.run.watch.hygiene.skew_s
     return [
         found(
             view,
@@ -130,27 +156,28 @@ def _clock_findings(view: View, event: Beat) -> list[Finding]:
     ]
 
 
-class Hygiene(Detector[None]):
+class Hygiene(Detector[Skews]):
     """D18: are the lines themselves sound?"""
 
     name = Name.HYGIENE
     sentence = (
-        "Counts lost, unreadable and outdated lines, warns of wrong clocks, and halts "
+        "Counts lost, unreadable and outdated lines, warns of clocks that stay wrong, and halts "
         "when a step runs backwards without a restart or two different lines claim the "
         "same place: then two processes write one stream."
     )
     lines = frozenset({Msg.BOOT, Msg.STEP_START, Msg.ALIVE, Msg.SECTION})
     version = 2
-    """2: only a step that starts or ends may run backwards; two different lines are two writers."""
+    """2: only a step that starts or ends may run backwards; two different lines are two writers;
+    a clock is wrong only where more than one line says so."""
+    State = Skews
     ticks = True
 
-    def observe_line(self, own: None, beat: Beat, view: View) -> Seen[None]:
+    def observe_line(self, own: Skews, beat: Beat, view: View) -> Seen[Skews]:
         """Observe a line's clock."""
-        if abs(beat.line.ts - beat.tick.ts) <= self.settings.skew_s:
-            return own, []
-        return own, _clock_findings(view, beat)
+        own, skew_s = _looked(own, view, beat)
+        return own, [] if skew_s is None else _clock_findings(view, beat, skew_s)
 
-    def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:
+    def observe_tick(self, own: Skews, tick: Tick, view: View) -> Seen[Skews]:
         """Observe what was counted so far."""
         findings = []
         for rank, record in view.lines.items():
@@ -171,6 +198,6 @@ class Hygiene(Detector[None]):
                 findings.append(_unreadable(view, tick, rank, unreadable))
         return own, findings
 
-    def armed(self, own: None, view: View) -> bool:
+    def armed(self, own: Skews, view: View) -> bool:
         """Whether any line has come."""
         return bool(view.streams)

@@ -38,7 +38,9 @@ class Over:
     """UUID → samples above the limit."""
     sampled: dict[str, float] = field(default_factory=dict)
     """UUID → clock of its last sample."""
-    host: int = 0
+    hosts: dict[str, int] = field(default_factory=dict)
+    """Ranks of a host → looks at it running that found it too full. Of several hosts the fullest
+    is told: what one tells says nothing about another."""
     host_known: bool = False
 
 
@@ -77,8 +79,10 @@ class MemoryLimit(Detector[Over]):
         if host is None or host.limit_mb is None or host.limit_mb <= 0:
             return own, findings
         over = host.used_mb > self.settings.host_ratio * host.limit_mb
-        own = replace(own, host=own.host + 1 if over else 0, host_known=True)
-        if own.host >= self.settings.samples:
+        name = ",".join(sorted(host.ranks)) if view.run.order.nodes > 1 else ""
+        count = own.hosts.get(name, 0) + 1 if over else 0
+        own = replace(own, hosts={**own.hosts, name: count}, host_known=True)
+        if count >= self.settings.samples:
             findings.append(self._host_finding(view, tick, host, host.limit_mb))
         return own, findings
 

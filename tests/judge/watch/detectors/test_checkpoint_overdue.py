@@ -128,6 +128,17 @@ def test_what_is_deleted_before_it_is_read_is_unknown_and_halts_nothing() -> Non
     ], "once none is claimed any more the time runs on"
 
 
+def test_one_that_could_not_be_looked_at_is_told_once_and_halts_nothing() -> None:
+    world = world_with(BY_STEPS)
+    for _ in range(19):
+        train(world, 200)
+        tell(world, checkpoints=[{**checkpoint(20, text="TypeError: no"), "gone": True}])
+    told = overdue(watch(world, interval_s=2.0))
+    assert [f.severity for f in told] == [Severity.WARN]
+    assert "could not be looked at" in told[0].text
+    assert "TypeError: no" in told[0].text
+
+
 @pytest.mark.parametrize("steps", [0, 20], ids=["before the first step", "in mid-run"])
 def test_the_steps_of_a_cadence_begin_anew_with_one_that_is_gone(steps: int) -> None:
     """What is due is due by the time that steps take, not by how soon it was told as gone."""

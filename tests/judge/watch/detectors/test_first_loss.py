@@ -30,6 +30,12 @@ def test_the_first_loss_warns_outside_the_tolerance(loss: float, warns: bool) ->
     assert not armed(found.state)[Detector.FIRST_LOSS]
 
 
+@pytest.mark.parametrize("loss", [0.0, -0.2])
+def test_a_loss_that_is_no_cross_entropy_is_told_and_warns_nobody(loss: float) -> None:
+    found = watch(World(order_of(), loss=lambda step: loss + 0.01 * step - 0.01).boot().steps(3))
+    assert [(f.detector, f.severity) for f in found.findings] == [("first_loss", Severity.INFO)]
+
+
 def test_later_losses_do_not_matter() -> None:
     world = World(order_of(), loss=lambda step: 5.5 if step == 1 else 1.0).boot().steps(5)
     assert watch(world).findings == []

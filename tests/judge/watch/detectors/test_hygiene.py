@@ -8,7 +8,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch import snapshot
-from gonogo.judge.watch.detectors.hygiene import Hygiene
+from gonogo.judge.watch.detectors.hygiene import Hygiene, Skews
 from gonogo.judge.watch.line_record import LineRecord
 from gonogo.judge.watch.lines import Arrival, BootLines
 from gonogo.judge.watch.view import Beat, Run, Unreadable, View
@@ -152,6 +152,17 @@ def test_a_wall_clock_that_is_off_warns_and_moves_no_deadline(off_s: float) -> N
     assert found.named(Severity.WARN) == {"hygiene"}
 
 
+def test_a_wall_clock_that_was_set_between_a_line_and_its_tick_says_nothing() -> None:
+    world = World(order_of()).boot().steps(20)
+    for rank in world.ranks:
+        rank.wall_off_s = 3600.0
+    world.steps(1)
+    for rank in world.ranks:
+        rank.wall_off_s = 0.0
+    found = watch(world.steps(20).finish())
+    assert found.findings == []
+
+
 def test_a_wall_clock_that_is_a_little_off_is_silent() -> None:
     world = World(order_of())
     world.ranks[1].wall_off_s = 4.5
@@ -265,17 +276,19 @@ def clocks(
     late_s: float = 0.0,
     arrival: Arrival = Arrival.NEW,
     watched: bool = True,
-) -> list[Finding]:
-    """A line whose wall clock is off by so much, and that was written so long before the tick."""
+    lasts_s: float = 4.0,
+) -> tuple[Skews, list[Finding]]:
+    """A line whose wall clock is off by so much, and that was written so long before the tick.
+
+    The clock has been off for so long.
+    """
     tick = Tick(n=1, mono=NOW, ts=EPOCH, late_s=late_s)
     line = Heartbeat(
         ts=EPOCH + wall_s, mono=NOW - waited_s, pid=1, rank=0, boot="b", seq=1, step=1, msg="alive"
     )
     view = View(run=Run(order=order_of({})), watched=watched)
-    _, found = Hygiene(view.run).observe_line(
-        None, Beat(line=line, arrival=arrival, tick=tick), view
-    )
-    return found
+    own = Skews(since={0: ("b", NOW - lasts_s)})
+    return Hygiene(view.run).observe_line(own, Beat(line=line, arrival=arrival, tick=tick), view)
 
 
 @pytest.mark.parametrize(
@@ -292,10 +305,36 @@ def clocks(
         (9.0, 0.0, {"late_s": 5.25}, False),
         (9.0, 0.0, {"watched": False}, False),
         (9.0, 0.0, {"arrival": Arrival.LATE}, False),
+        (9.0, 0.0, {"lasts_s": 3.75}, False),
     ],
 )
 def test_a_wall_clock_is_wrong_by_receipt_and_by_the_clock_that_is_shared(
     wall_s: float, waited_s: float, known: dict[str, Any], warns: bool
 ) -> None:
-    found = clocks(wall_s, waited_s, **known)
+    _, found = clocks(wall_s, waited_s, **known)
     assert [(row.value, row.threshold) for row in found] == [(wall_s, 5.0)] * warns
+
+
+@pytest.mark.parametrize(
+    ("wall_s", "known", "since"),
+    [
+        (9.0, {}, {0: ("b", NOW - 4.0)}),
+        (4.0, {}, {}),
+        (4.0, {"arrival": Arrival.LATE}, {0: ("b", NOW - 4.0)}),
+        (4.0, {"late_s": 5.25}, {0: ("b", NOW - 4.0)}),
+    ],
+    ids=["still off", "right again", "a late line", "a late tick"],
+)
+def test_a_wall_clock_is_off_until_a_line_says_otherwise(
+    wall_s: float, known: dict[str, Any], since: dict[int, tuple[str, float]]
+) -> None:
+    own, _ = clocks(wall_s, **known)
+    assert own.since == since
+
+
+def test_another_process_may_be_off_anew() -> None:
+    line = Heartbeat(ts=EPOCH + 9.0, mono=NOW, pid=1, rank=0, boot="b", seq=1, step=1, msg="alive")
+    view = View(run=Run(order=order_of({})))
+    beat = Beat(line=line, arrival=Arrival.NEW, tick=Tick(n=1, mono=NOW, ts=EPOCH))
+    own = Skews(since={0: ("a", NOW - 60.0)})
+    assert Hygiene(view.run).observe_line(own, beat, view) == (Skews(since={0: ("b", NOW)}), [])

@@ -199,3 +199,21 @@ def test_the_step_is_the_lines_own_or_the_furthest_of_any_rank() -> None:
     fold.step(7)
     (halt,) = in_use([61_000.0] * 3, fold).findings
     assert halt.step == 7
+
+
+A, B = host(91.0, r0=80.0), host(92.0, r1=80.0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "halts"),
+    [([A, B, A, B], 0), ([A, B, A, B, A], 1), ([A, B, host(80.0, r0=80.0), B, A, B], 1)],
+    ids=["two each", "three of one", "three of the other"],
+)
+def test_the_looks_at_one_host_say_nothing_of_another(
+    rows: list[dict[str, Any]], halts: int
+) -> None:
+    fold = Fold(device_order(world_size=2, nodes=2))
+    for row in rows:
+        fold.now += 5.0
+        fold.tick(row)
+    assert [found.severity.value for found in fold.findings] == ["halt"] * halts

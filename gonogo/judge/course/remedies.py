@@ -1,0 +1,93 @@
+"""Which remedy of the plan may be tried, and did it help?
+
+A remedy answers a phase that failed for a known reason. It also answers one that completed and left
+a condition open which that reason explains, as devices that idle do (R25); then it must do better:
+a run that leaves no fewer conditions open is set aside, and the phase is what it was without it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gonogo.contract.decision import Verdict
+from gonogo.contract.facts import Remedy
+from gonogo.contract.order import RunReason
+from gonogo.contract.outcome import OutcomeClass
+from gonogo.contract.plan import Plan
+from gonogo.judge.course.action import Action, Attempt
+from gonogo.judge.course.reruns import laid_over, rerun
+
+SAY_NOTHING = (OutcomeClass.INFRA, OutcomeClass.OPERATOR)
+"""Ends that say nothing of a phase: its host's, and a person's."""
+
+_PASSING = (Verdict.GO, Verdict.CONDITIONAL_GO)
+
+
+def remedied(first: Attempt) -> Remedy | None:
+    """Return the remedy under which a run was made, as a fact; None without one."""
+    if first.reason is not RunReason.REMEDY or first.change is None:
+        return None
+    patch = {name: value for name, value in first.change.items() if name != "diagnosis"}
+    return Remedy(diagnosis=first.change.get("diagnosis") or "unknown", patch=patch)
+
+
+def next_remedy(plan: Plan, phase: str, failed: Attempt, runs: Sequence[Attempt]) -> Action | None:
+    """Return the rerun with the plan's remedy for the diagnosis, while any is left.
+
+    A remedy that uncovers another failure is kept, and the next one is laid over it; one that
+    leaves the failure as it was is the last.
+    """
+    used = _remedies_of(runs)
+    name = failed.diagnosis or ""
+    patch = plan.remedies.get(name)
+    if patch is None or len(used) >= plan.max_remedies:
+        return None
+    if any(row.get("diagnosis") == name for row in used):
+        return None
+    before = failed.change if failed.reason is RunReason.REMEDY else None
+    change: Mapping[str, Any] = laid_over(before or {}, patch.document())
+    text = f"{name}: remedy {len(used) + 1} of {plan.max_remedies}"
+    return rerun(plan, phase, failed, RunReason.REMEDY, {**change, "diagnosis": name}, text)
+
+
+def _remedies_of(runs: Iterable[Attempt]) -> list[Mapping[str, Any]]:
+    """Return the remedies that runs of a phase were made with, each once."""
+    found: list[Mapping[str, Any]] = []
+    for row in runs:
+        if row.reason is RunReason.REMEDY and row.change is not None and row.change not in found:
+            found.append(row.change)
+    return found
+
+
+def set_aside(runs: Sequence[Attempt]) -> tuple[list[Attempt], str | None]:
+    """Return the runs without the remedies that settled no condition, and what to say of them.
+
+    Args:
+        runs: of a phase, in the order of their start.
+    """
+    kept: list[Attempt] = []
+    answered: Attempt | None = None
+    told = None
+    for row in runs:
+        says = row.outcome.klass not in SAY_NOTHING
+        if says and answered and _answers(row, answered) and not _is_better(row, answered):
+            told = f"the remedy of {answered.diagnosis} ({row.run}) settled no condition"
+            continue
+        kept.append(row)
+        answered = row if says else answered
+    return kept, told
+
+
+def _answers(row: Attempt, before: Attempt) -> bool:
+    """Say whether a run tries the remedy for why the run before it left a condition open."""
+    change = row.change or {}
+    named = row.reason is RunReason.REMEDY and change.get("diagnosis") == before.diagnosis
+    return named and may_settle(before)
+
+
+def may_settle(row: Attempt) -> bool:
+    """Say whether a remedy may settle a condition that a run left open."""
+    return row.verdict is Verdict.CONDITIONAL_GO and row.answerable and row.until is None
+
+
+def _is_better(row: Attempt, before: Attempt) -> bool:
+    return row.verdict in _PASSING and set(row.unmet) < set(before.unmet)

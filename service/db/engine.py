@@ -1,0 +1,78 @@
+"""How is a database opened and closed? Pragmas of SQLite, and time limits of PostgreSQL."""
+
+import logging
+import time
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.pool import QueuePool
+
+TEXTS = {"client_encoding": "utf8"}
+"""Told to PostgreSQL: of a database without an encoding (SQL_ASCII) texts would come as bytes."""
+_BUSY_S = 30.0
+_JOURNAL_BYTES = 4 * 2**20
+_STATEMENT_S = 30
+_LOCK_S = 20
+_IDLE_IN_TRANSACTION_S = 60
+_CLOSE_S = 5.0
+_CLOSE_POLL_S = 0.01
+_log = logging.getLogger(__name__)
+
+
+def build_engine(url: str, *, writes: bool = False) -> Engine:
+    """Return an engine; a SQLite one for `writes` takes the write lock when it begins."""
+    if not is_sqlite(url):
+        limits = {
+            "statement_timeout": _STATEMENT_S,
+            "lock_timeout": _LOCK_S,
+            "idle_in_transaction_session_timeout": _IDLE_IN_TRANSACTION_S,
+        }
+        return create_engine(
+            url,
+            pool_size=10,
+            max_overflow=30,
+            pool_pre_ping=True,
+            hide_parameters=True,
+            connect_args={
+                **TEXTS,
+                "options": " ".join(f"-c {name}={limit}s" for name, limit in limits.items()),
+            },
+        )
+    engine = create_engine(
+        url,
+        hide_parameters=True,
+        connect_args={"timeout": _BUSY_S, "check_same_thread": False},
+    )
+
+    @event.listens_for(engine, "connect")
+    def on_connect(connection: Any, _: Any) -> None:
+        connection.isolation_level = None
+        for pragma in (
+            "journal_mode=WAL",
+            "synchronous=FULL",
+            "foreign_keys=ON",
+            f"journal_size_limit={_JOURNAL_BYTES}",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def on_begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def is_sqlite(url: str) -> bool:
+    """Say whether a URL names a SQLite database."""
+    return make_url(url).get_backend_name() == "sqlite"
+
+
+def dispose(engine: Engine) -> None:
+    """Close an engine's connections; one that is in use would come back to a pool that is gone."""
+    deadline = time.monotonic() + _CLOSE_S
+    while isinstance(engine.pool, QueuePool) and engine.pool.checkedout():
+        if time.monotonic() > deadline:
+            _log.warning("closed the database under a reader", extra={"action": "db_closed_early"})
+            break
+        time.sleep(_CLOSE_POLL_S)
+    engine.dispose()

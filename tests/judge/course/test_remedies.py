@@ -1,0 +1,152 @@
+"""A remedy for what completed and left a condition open: tried once, kept only when it helps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gonogo.contract.criterion import Criterion
+from gonogo.contract.decision import Verdict
+from gonogo.contract.finding import Severity
+from gonogo.contract.order import RunReason
+from gonogo.contract.outcome import Actor, Detector, Outcome, OutcomeCode
+from gonogo.contract.plan import Plan
+from gonogo.judge.course.decide import Action, Attempt, build_attempt, decide
+from gonogo.judge.course.remedies import set_aside
+from gonogo.judge.evidence.facts import build_facts
+from gonogo.judge.gate.rules import build_rules
+from gonogo.judge.gate.verdict import judge
+from gonogo.planning.source import bundled_plan, parse_plan
+from tests.data.make_runs import order_of
+from tests.judge.runs import finding, record_of, with_gate
+
+REMEDY = {"NSA_DDP_STATIC_GRAPH": "1", "NSA_DDP_FIND_UNUSED": "0", "NSA_DDP_BUCKET_MB": "100"}
+CHANGE = {"env": REMEDY, "diagnosis": "imbalance"}
+
+
+def real(**changes: Any) -> Plan:
+    return parse_plan({**bundled_plan("m7c-125m"), **changes})
+
+
+def run(verdict: str = "GO", code: str = "completed", **fields: Any) -> Attempt:
+    outcome = Outcome(code=OutcomeCode(code), actor=Actor.TRAINER)
+    base = {"run": "run_1", "reason": RunReason.FIRST, "verdict": Verdict(verdict), "step": 300}
+    return Attempt(**{**base, "outcome": outcome, **fields})
+
+
+IDLE = run(
+    "CONDITIONAL_GO", diagnosis="imbalance", answerable=True, unmet=("utilisation", "balance")
+)
+
+
+def answer(verdict: str = "GO", code: str = "completed", **fields: Any) -> Attempt:
+    told = {"run": "run_2", "reason": RunReason.REMEDY, "change": CHANGE, **fields}
+    return run(verdict, code, **told)
+
+
+def after(*runs: Attempt, plan: Plan | None = None) -> Action:
+    return decide(plan or real(), "smoke", runs, now=10_000.0)
+
+
+def test_a_condition_that_a_known_failure_explains_is_answered_by_the_plan_s_remedy() -> None:
+    action = after(IDLE)
+    assert (action.kind, action.reason, action.record) == ("start_run", "remedy", False)
+    assert (action.change, action.resume, action.until) == (CHANGE, False, None)
+    assert action.text == "imbalance: remedy 1 of 2"
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [real(max_remedies=0), real(remedies={"out_of_memory": {"env": {"NSA_TB_DISABLE": "1"}}})],
+    ids=["none is allowed", "none is named"],
+)
+def test_without_a_remedy_it_is_the_condition_that_it_was(plan: Plan) -> None:
+    action = after(IDLE, plan=plan)
+    assert (action.kind, action.verdict, action.about) == (
+        "start_phase", "CONDITIONAL_GO", "run_1",
+    )  # fmt: skip
+
+
+def test_what_the_failure_does_not_explain_is_not_answered_by_its_remedy() -> None:
+    """A warning of an hour ago is no reason to train for two months once more."""
+    slow = run("CONDITIONAL_GO", diagnosis="imbalance", unmet=("throughput",))
+    assert after(slow).kind == "start_phase"
+
+
+def test_a_remedy_that_settles_the_condition_is_what_the_phase_is_about() -> None:
+    action = after(IDLE, answer())
+    assert (action.kind, action.verdict, action.about) == (
+        "start_phase", "CONDITIONAL_GO", "run_2",
+    )  # fmt: skip
+    assert action.history is not None
+    assert action.history.remedy is not None
+    assert action.history.remedy.diagnosis == "imbalance"
+
+
+def test_one_of_two_conditions_settled_is_better() -> None:
+    half = answer("CONDITIONAL_GO", unmet=("utilisation",))
+    assert after(IDLE, half).about == "run_2"
+
+
+VAIN = {
+    "no better": answer("CONDITIONAL_GO", diagnosis="imbalance", answerable=True, unmet=IDLE.unmet),
+    "another condition instead": answer("CONDITIONAL_GO", unmet=("steady_steps",)),
+    "a gate that refuses": answer("NO_GO"),
+    "a failure that is confirmed elsewhere": answer(
+        "NO_GO", "non_finite", detector=Detector.NON_FINITE, diagnosis="non_finite_loss"
+    ),
+    "a failure with a remedy of its own": answer("NO_GO", "oom", diagnosis="out_of_memory"),
+    "unclear": answer("INCONCLUSIVE"),
+}
+
+
+@pytest.mark.parametrize("vain", VAIN.values(), ids=VAIN)
+def test_a_remedy_that_helps_nothing_leaves_the_phase_as_it_was(vain: Attempt) -> None:
+    """It was tried for a condition: whatever becomes of it makes no failure of the phase."""
+    action = after(IDLE, vain)
+    assert (action.kind, action.verdict, action.about) == (
+        "start_phase", "CONDITIONAL_GO", "run_1",
+    )  # fmt: skip
+    assert action.history is None
+    assert action.text == ("smoke passed; the remedy of imbalance (run_2) settled no condition")
+    assert set_aside([IDLE, vain])[0] == [IDLE]
+
+
+def test_a_remedy_that_its_host_ended_is_made_again_and_is_no_second_one() -> None:
+    lost = answer("INCONCLUSIVE", "keeper_lost")
+    again = after(IDLE, lost)
+    assert (again.reason, again.resume, again.change) == ("remedy", True, CHANGE)
+    assert after(IDLE, lost, answer()).about == "run_2"
+    assert after(IDLE, lost, answer("NO_GO")).about == "run_1"
+
+
+def test_a_person_s_rerun_is_no_remedy_and_is_not_held_against_one() -> None:
+    rerun = run(reason=RunReason.RERUN, run="run_3")
+    action = after(IDLE, answer("NO_GO"), rerun)
+    assert (action.verdict, action.about) == ("GO", "run_3")
+
+
+def test_a_remedy_of_a_failure_is_not_set_aside_for_what_it_uncovers() -> None:
+    failed = run("NO_GO", "oom", diagnosis="out_of_memory")
+    of_it = {"train": {}, "diagnosis": "out_of_memory"}
+    sick = answer("NO_GO", "oom", change=of_it, diagnosis="out_of_memory")
+    assert set_aside([failed, sick]) == ([failed, sick], None)
+
+
+SLOW = {"id": "asked", "metric": "toks_per_s", "aggregate": "mean", "over_ranks": "min",
+        "severity": "conditional", "pass_above": 1e9}  # fmt: skip
+
+
+@pytest.mark.parametrize("metric", ["gpu_util", "gpu_util_ratio", "toks_per_s"])
+def test_a_judged_run_says_whether_its_diagnosis_explains_what_it_misses(metric: str) -> None:
+    record = record_of(
+        with_gate(order_of(), SLOW), findings=[finding(Detector.IMBALANCE, Severity.WARN)]
+    )
+    rules = build_rules(record.order)
+    facts = build_facts(record, rules)
+    asked = Criterion.model_validate({**SLOW, "metric": metric})
+    judgement = judge(facts, rules.model_copy(update={"gate": [asked]}))
+    own = build_attempt("run_1", RunReason.FIRST, facts, judgement)
+    assert (own.verdict, own.diagnosis, own.unmet) == ("CONDITIONAL_GO", "imbalance", ("asked",))
+    assert own.answerable is (metric != "toks_per_s")

@@ -1,0 +1,124 @@
+"""Ranks that were asked to leave: those that move are waited for, those that stand are ended."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.judge.watch import RankSnapshot
+from gonogo.rundir import RunDir
+from gonogo.supervise.end_request import (
+    HALT_LIMIT_S,
+    KILL_NAME,
+    EndRequest,
+    ask_halt,
+    asked_by,
+    load_request,
+)
+from gonogo.supervise.evidence.rounds import Evidence
+from gonogo.supervise.watcher.halting import Halting
+from gonogo.supervise.watcher.leaving import Leaving
+from gonogo.supervise.watcher.pace import Pace
+from gonogo.trainer.line_file import READ
+from tests.supervise.runs import build_test_order
+
+
+def standing(rank: int = 0, **said: Any) -> RankSnapshot:
+    """A rank in the backward pass of step 12."""
+    unknown: dict[str, Any] = {row.name: None for row in fields(RankSnapshot)}
+    at = {"step": 12, "completed": 11, "section": "backward", "section_seq": 40}
+    return RankSnapshot(**{**unknown, **at, "rank": rank, "done": False, **said})
+
+
+RANKS = {0: standing(), 1: standing(1)}
+LINE = {0: replace(RANKS[0], lines=99, msg="alive", heard_mono=70.0), 1: RANKS[1]}
+"""What a heartbeat thread goes on saying of a rank that hangs."""
+
+
+def test_ranks_stand_when_none_has_moved_for_as_long_as_leaving_takes() -> None:
+    leaving = Leaving()
+    assert not leaving.stand(RANKS, 100.0, 60.0)
+    assert not leaving.stand(LINE, 159.0, 60.0)
+    assert leaving.stand(LINE, 160.0, 60.0)
+
+
+@pytest.mark.parametrize(
+    "moved",
+    [{"section": "optimizer"}, {"section_seq": 41}, {"step": 13}, {"halt_seen": True},
+     {"done": True}],
+)  # fmt: skip
+def test_one_that_moves_gives_all_of_them_their_time_again(moved: dict[str, Any]) -> None:
+    leaving = Leaving()
+    leaving.stand(RANKS, 100.0, 60.0)
+    there = {**RANKS, 1: standing(1, **moved)}
+    assert not leaving.stand(there, 159.0, 60.0)
+    assert not leaving.stand(there, 218.0, 60.0)
+    assert leaving.stand(there, 219.0, 60.0)
+
+
+def test_one_that_writes_a_checkpoint_is_waited_for() -> None:
+    leaving = Leaving()
+    saving = {**RANKS, 0: standing(section="checkpoint")}
+    assert not leaving.stand(saving, 100.0, 60.0)
+    assert not leaving.stand(saving, 1000.0, 60.0)
+    assert leaving.stand(RANKS, 1001.0, 0.0)
+
+
+@pytest.fixture
+def halting(tmp_path: Path) -> Halting:
+    class Nobody:
+        def targets(self) -> dict[int, Any]:
+            return {}
+
+        def silent(self) -> dict[int, float]:
+            return {}
+
+        def may_be_victim(self, rank: int | None) -> bool:
+            return False
+
+    order = build_test_order("run_x")
+    pace = Pace(checkpoint_s=5.0)
+    pace.steps_s.append(10.0)
+    folder = RunDir(tmp_path)
+    return Halting(folder, order, pace, Evidence(folder), Nobody(), lambda _: 12)
+
+
+def ask(folder: Path) -> None:
+    """As the keeper does that was told to stop: five minutes."""
+    told = EndRequest(
+        reason="halted", ended_by="operator", at=time.time() - 1.0, leave_s=HALT_LIMIT_S
+    )
+    ask_halt(folder, told)
+
+
+def test_a_person_s_request_to_a_run_that_hangs_takes_no_five_minutes(
+    tmp_path: Path, halting: Halting
+) -> None:
+    ask(tmp_path)
+    halting.hurry(RANKS, 100.0)
+    halting.hurry(LINE, 129.0)
+    assert not (tmp_path / KILL_NAME).exists()
+    halting.hurry(LINE, 130.0)
+    found = load_request(tmp_path / KILL_NAME)
+    assert found is not None
+    assert (found.reason, found.ended_by, found.until_mono) == ("halted", "operator", None)
+    assert found.text == "asked to leave, the ranks have not moved for 30 s"
+    first = asked_by(tmp_path)
+    assert first is not None
+    assert first.text == ""
+
+
+def test_who_was_not_asked_and_who_cannot_read_it_is_not_hurried(
+    tmp_path: Path, halting: Halting
+) -> None:
+    for now in (0.0, 1000.0):
+        halting.hurry(RANKS, now)
+    ask(tmp_path)
+    (tmp_path / READ).touch()
+    for now in (2000.0, 3000.0):
+        halting.hurry(RANKS, now)
+    assert not (tmp_path / KILL_NAME).exists()
