@@ -274,7 +274,7 @@ def _grid(*calls: tuple[str, list[int], list[int]], world: int) -> dict[int, Dum
 
 def test_who_waits_for_one_that_waits_is_not_behind() -> None:
     """Two groups of tensors, two of data: rank 3 came to neither of its two."""
-    tensors = ("t0", [0, 1], []), ("t1", [2, 3], [2])
+    tensors: list[tuple[str, list[int], list[int]]] = [("t0", [0, 1], []), ("t1", [2, 3], [2])]
     data = ("d0", [0, 2], [0]), ("d1", [1, 3], [1])
     assert _found(_grid(*tensors, *data, world=4)).behind == [3]
 

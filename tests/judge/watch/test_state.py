@@ -28,7 +28,7 @@ def test_other_values_of_some_fields_make_the_next_state() -> None:
 
 def test_a_field_that_there_is_not_is_refused() -> None:
     with pytest.raises(TypeError, match="step"):
-        replace(Own(), step=1)  # type: ignore[call-arg]  # that is the point
+        replace(Own(), step=1)
 
 
 def _with_sample(own: Series, step: int, value: float, look: Look) -> Series:
