@@ -22,6 +22,8 @@ _BANNER = re.compile(
 _REMARK = re.compile(r"\[?[EWIF]\d{4} \d{2}:\d{2}:\d{2}\S* .*\belastic/")
 _STEP = re.compile(r"\b(?:step|iter|iteration)\b\W{0,3}\d.*\bloss\b", re.IGNORECASE)
 _RULE = re.compile(r"\W*$")
+FATAL = "Fatal Python error: "
+"""How a dying interpreter begins to show its threads: what it says after that is no word of why."""
 _UNTOLD_LINES = 10
 """Of a log without a traceback that are taken for the words at the end."""
 
@@ -57,7 +59,13 @@ def last_error(text: str, rank: int | None = None, steps: Sequence[re.Pattern[st
     ]
     lines = lines[steps_at[-1] + 1 :] if steps_at else lines
     begin = _begin_of_error(lines)
-    return "\n".join(lines[-_UNTOLD_LINES:] if begin is None else lines[begin:])
+    return "\n".join(_undumped(lines)[-_UNTOLD_LINES:] if begin is None else lines[begin:])
+
+
+def _undumped(lines: Sequence[str]) -> Sequence[str]:
+    """Return the lines up to where a dying interpreter shows its threads."""
+    ends = [at + 1 for at, line in enumerate(lines) if line.startswith(FATAL)]
+    return lines[: ends[-1]] if ends else lines
 
 
 def is_rule(line: str) -> bool:

@@ -67,3 +67,11 @@ def test_a_rank_s_own_lines_are_those_that_bear_its_number() -> None:
     assert own_lines(text, 0) == ["yours"]
     assert own_lines(text, 2) == ["both"]
     assert own_lines(text) == ["both", "mine", "yours"]
+
+
+def test_threads_that_a_dying_interpreter_shows_are_no_last_words() -> None:
+    error = "  what():  sizes differ. Is there a distributed collective mismatch in your code?"
+    frames = "".join(f'  File "a.py", line {row} in f\n' for row in range(20))
+    dump = f"Thread 0x7f (most recent call first):\n{frames}\nExtension modules: numpy (total: 1)"
+    said = last_error(f"step 6 begins\n{error}\nFatal Python error: Aborted\n\n{dump}\n")
+    assert said.splitlines()[-2:] == [error, "Fatal Python error: Aborted"]

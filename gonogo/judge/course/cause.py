@@ -13,7 +13,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.outcome import Detector, Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.records import RankExit
 from gonogo.judge.evidence.rounds import by_relevance, stack_rank
-from gonogo.last_words import is_rule, own_lines
+from gonogo.last_words import FATAL, is_rule, own_lines
 
 MOST_CHARS = 300
 """Of a quoted line."""
@@ -30,8 +30,6 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 _WARNING = re.compile(r"(?:\[rank\d+\]: ?)?\[?[WI]\d{4} \d")
 """How torch's C++ side begins a warning or a remark: it says nothing of why a process ended."""
 
-_FATAL = "Fatal Python error: "
-"""How a dying interpreter begins to show its threads: what it says after that is no word of why."""
 _WHAT = "what(): "
 """How C++ tells the exception that nobody caught, just before."""
 _NO_REASON = "terminate called without an active exception"
@@ -149,7 +147,7 @@ def last_line(text: str, rank: int | None = None) -> str | None:
 
 def _undumped(lines: list[str]) -> list[str]:
     """Return a log up to the fatal error that ended it; an uncaught exception says more yet."""
-    fatal = [at for at, line in enumerate(lines) if line.startswith(_FATAL)]
+    fatal = [at for at, line in enumerate(lines) if line.startswith(FATAL)]
     if not fatal:
         return [line for line in lines if not _DUMPED.match(line)] or lines
     end = fatal[-1]
