@@ -72,7 +72,15 @@ def _with_password(url: str, password: str | None) -> str:
 
 
 def _redis(url: str | None) -> str | None:
-    if url is not None and urlsplit(url).scheme not in ("redis", "rediss", "unix"):
+    """Return an address that a client of Redis can read, so that none fails with each message."""
+    if url is None:
+        return None
+    try:
+        _ = urlsplit(url).port  # raises where it is no number
+        known = url.startswith(("redis://", "rediss://", "unix://"))
+    except ValueError:
+        known = False
+    if not known:
         raise Rejected("REDIS_URL: expected redis://HOST…, rediss://HOST… or unix://PATH")
     return url
 

@@ -259,13 +259,11 @@ class Store:
                 job.topics = frozenset(session.info.get(_TOPICS, ()))
         except Exception as error:  # noqa: BLE001 - belongs to the caller, who gets it as it is
             failure = error
-        if (
-            alone
-            and failure is not None
-            and not isinstance(_first(failure), sqlite3.OperationalError)
-        ):
+        open_still = raw is not None and raw.in_transaction
+        weather = isinstance(_first(failure), sqlite3.OperationalError)
+        if alone and failure is not None and (open_still or not weather):
             raise _OwnFailure(failure)
-        if raw is None or not raw.in_transaction:
+        if not open_still:
             raise Unavailable(f"the database gave up a transaction: {_first(failure)}") from failure
         if failure is not None:
             job.done.set_exception(failure)

@@ -13,8 +13,11 @@ from typing import Any
 
 import httpx
 import pytest
+from redis import Redis
 
+from gonogo.contract.errors import Rejected
 from service.__main__ import main
+from service.settings import load_settings
 from tests.service.fake_worker import FakeWorker
 from tests.unit_socket import UnitSocket
 
@@ -133,3 +136,24 @@ def test_an_unknown_setting_is_refused_with_a_hint(
     monkeypatch.setenv("GONOGO_HOEM", "/tmp")
     assert main(["db", "current"]) == 2
     assert "did you mean GONOGO_HOME" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["host:6379", "http://host", "redis:host", "REDIS://host", "redis://h:port", "redis://[::1"],
+)
+def test_an_address_that_is_none_of_redis_is_refused(tmp_path: Path, url: str) -> None:
+    with pytest.raises(ValueError, match=r"URL|Port"):
+        Redis.from_url(url).close()
+    with pytest.raises(Rejected, match="REDIS_URL: expected redis://"):
+        load_settings({"GONOGO_HOME": str(tmp_path), "REDIS_URL": url})
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis://h", "redis://:p%40w@h:6379/0", "rediss://[::1]:1/2?db=3", "unix:///run/redis.sock"],
+)
+def test_an_address_of_redis_is_taken_as_it_is(tmp_path: Path, url: str) -> None:
+    Redis.from_url(url).close()
+    settings = load_settings({"GONOGO_HOME": str(tmp_path), "REDIS_URL": url})
+    assert settings.redis_url == url

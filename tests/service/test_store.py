@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import event, select, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, ProgrammingError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import Pool
 
@@ -52,6 +53,32 @@ def test_a_failing_transaction_leaves_nothing_and_harms_no_other(store: Store) -
     assert answers.count("refused") == 20
     names = store.read(lambda session: set(session.scalars(select(KeyRow.name))))
     assert names == {"same", *(f"k{n}" for n in range(60) if n % 3)}
+
+
+def test_a_write_alone_in_its_group_leaves_nothing_where_any_of_it_failed(store: Store) -> None:
+    store.write(lambda session: add_key(session, "same"))
+
+    def fail(session: Session, name: str, then: Callable[[Session], object]) -> None:
+        add_key(session, name)
+        session.flush()
+        then(session)
+
+    def ask_amiss(session: Session) -> object:
+        """Fail in a way that leaves SQLite's transaction open: an OperationalError of a query."""
+        return session.execute(text("INSERT INTO nowhere VALUES (1)"))
+
+    def stop(session: Session) -> object:
+        raise KeyError(session)
+
+    for told, then in (
+        ((Unavailable, ProgrammingError), ask_amiss),
+        (IntegrityError, lambda session: add_key(session, "same")),
+        (KeyError, stop),
+    ):
+        with pytest.raises(told):
+            store.write(partial(fail, name="half", then=then))
+        kept = store.write(lambda session: list(session.scalars(select(KeyRow.name))))
+        assert kept == ["same"]
 
 
 def test_read_modify_write_loses_nothing(store: Store) -> None:
