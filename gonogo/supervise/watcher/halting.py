@@ -166,7 +166,9 @@ class Halting:
         killed = (self._dir.path / KILL_NAME).exists()
         if request is None or killed or (self._dir.path / READ).exists():
             return
-        leaving_s = self._leaving_s()
+        # A step may once take many times as long as the last (a compilation, a shard of data): that
+        # is no hang before the plan calls it one.
+        leaving_s = max(self._leaving_s(), self._order.watch.stall.halt_s)
         if not self._leaving.stand(ranks, now, leaving_s):
             return
         text = f"asked to leave, the ranks have not moved for {leaving_s:.0f} s"

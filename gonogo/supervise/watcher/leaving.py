@@ -1,13 +1,14 @@
 """Do the ranks that were asked to leave still move? Those that stand are waited for no longer.
 
 Whoever asks may give much time: a checkpoint that nobody knows takes minutes to write. A rank that
-hangs writes none, and so is ended after the time that moving ranks need to leave.
+hangs writes none, and so is ended after the time that moving ranks need to leave. One of which
+nobody can tell that it hangs has all the time that it was given.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gonogo.contract.heartbeat import Section
+from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS
 from gonogo.judge.watch import RankSnapshot
 
 
@@ -22,7 +23,9 @@ class Leaving:
     def stand(self, ranks: Mapping[int, RankSnapshot], now: float, leaving_s: float) -> bool:
         """Say whether no rank has moved for as long as moving ranks take to leave.
 
-        A rank that writes a checkpoint says nothing of it before its end: it is waited for.
+        One that evaluates or writes a checkpoint says nothing before its end, and it need not say
+        that it saves, once it has seen that it is to leave: such a rank is waited for, as is one
+        that names nothing of what it does.
 
         Args:
             ranks: as they were last heard, after they were asked.
@@ -30,9 +33,16 @@ class Leaving:
             leaving_s: how long moving ranks may take.
         """
         place = tuple((rank, *_place(row)) for rank, row in sorted(ranks.items()))
-        if place != self.place or any(row.section == Section.CHECKPOINT for row in ranks.values()):
+        if place != self.place or any(_may_be_busy(row) for row in ranks.values()):
             self.place, self.since = place, now
         return now - self.since >= leaving_s
+
+
+def _may_be_busy(row: RankSnapshot) -> bool:
+    """Whether a rank that says nothing new may be at work for minutes."""
+    return not row.done and (
+        row.halt_seen or row.section is None or row.section in NON_TRAINING_SECTIONS
+    )
 
 
 def _place(row: RankSnapshot) -> tuple[object, ...]:

@@ -48,8 +48,7 @@ def test_ranks_stand_when_none_has_moved_for_as_long_as_leaving_takes() -> None:
 
 @pytest.mark.parametrize(
     "moved",
-    [{"section": "optimizer"}, {"section_seq": 41}, {"step": 13}, {"halt_seen": True},
-     {"done": True}],
+    [{"section": "optimizer"}, {"section_seq": 41}, {"step": 13}, {"done": True}],
 )  # fmt: skip
 def test_one_that_moves_gives_all_of_them_their_time_again(moved: dict[str, Any]) -> None:
     leaving = Leaving()
@@ -60,9 +59,14 @@ def test_one_that_moves_gives_all_of_them_their_time_again(moved: dict[str, Any]
     assert leaving.stand(there, 219.0, 60.0)
 
 
-def test_one_that_writes_a_checkpoint_is_waited_for() -> None:
+@pytest.mark.parametrize(
+    "busy",
+    [{"section": "checkpoint"}, {"section": "eval"}, {"section": None}, {"halt_seen": True}],
+    ids=["saves", "evaluates", "names nothing", "leaves"],
+)
+def test_one_that_may_be_at_work_unheard_is_waited_for(busy: dict[str, Any]) -> None:
     leaving = Leaving()
-    saving = {**RANKS, 0: standing(section="checkpoint")}
+    saving = {**RANKS, 0: standing(**busy)}
     assert not leaving.stand(saving, 100.0, 60.0)
     assert not leaving.stand(saving, 1000.0, 60.0)
     assert leaving.stand(RANKS, 1001.0, 0.0)
@@ -110,6 +114,21 @@ def test_a_person_s_request_to_a_run_that_hangs_takes_no_five_minutes(
     first = asked_by(tmp_path)
     assert first is not None
     assert first.text == ""
+
+
+def test_a_step_that_takes_long_once_is_no_hang_before_the_plan_calls_it_one(
+    tmp_path: Path, halting: Halting
+) -> None:
+    halting._pace.steps_s[0] = 0.05
+    halting._pace.checkpoint_s = 0.1
+    limit_s = halting._order.watch.stall.halt_s
+    assert limit_s > halting._pace.leaving_s()
+    ask(tmp_path)
+    halting.hurry(RANKS, 100.0)
+    halting.hurry(LINE, 100.0 + limit_s - 0.1)
+    assert not (tmp_path / KILL_NAME).exists()
+    halting.hurry(LINE, 100.0 + limit_s)
+    assert (tmp_path / KILL_NAME).exists()
 
 
 def test_who_was_not_asked_and_who_cannot_read_it_is_not_hurried(
