@@ -32,6 +32,17 @@ checking one can take."""
 UNSEALED = ("hash", "signature")
 """Fields that the hash of a version 2 decision does not cover: itself, and what is made of it."""
 
+WHOSE = ("run", "attempt")
+"""Fields of rules that say of whom evidence is owed, and not what is asked of it."""
+
+
+def rule_digest(rules: Json) -> str:
+    """Return by which rules was judged: the same for two runs of which the same was asked.
+
+    What it leaves out stands under the decision's hash like everything else.
+    """
+    return digest({name: row for name, row in rules.items() if name not in WHOSE})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedDecision:
@@ -67,13 +78,15 @@ class RecordedDecision:
             difference = first_difference(v1.as_recorded(self.document), self.document)
             if difference is not None:
                 return difference
+        rules = self.document.get("rules", {})
+        with_whose = digest(rules)  # as it was before it left that out
         for name, found in (
-            ("rule_digest", digest(self.document.get("rules", {}))),
+            ("rule_digest", rule_digest(rules)),
             ("facts_digest", digest(self.document.get("facts", {}))),
             ("hash", self.content_hash()),
         ):
             recorded = self.document.get(name)
-            if recorded != found:
+            if recorded != found and (name, recorded) != ("rule_digest", with_whose):
                 return Difference(path=name, recorded=recorded, found=found)
         return None
 

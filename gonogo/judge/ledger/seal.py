@@ -22,7 +22,7 @@ from gonogo.contract.facts import Facts
 from gonogo.contract.order import JUDGE_VERSION
 from gonogo.contract.rules import Rules
 from gonogo.judge.gate.verdict import Judgement
-from gonogo.judge.ledger.recorded import RecordedDecision, record_of
+from gonogo.judge.ledger.recorded import RecordedDecision, record_of, rule_digest
 from gonogo.judge.ledger.sign import Purpose, SigningKey
 
 SERVICE_ACTOR = "gonogo"
@@ -173,7 +173,7 @@ def append(
         diagnosis=entry.diagnosis,
         rules=dict(entry.rules),
         facts=dict(entry.facts),
-        rule_digest=digest(entry.rules),
+        rule_digest=rule_digest(entry.rules),
         facts_digest=digest(entry.facts),
         judge_version=entry.judge_version,
         prev_hash=place.prev_hash,

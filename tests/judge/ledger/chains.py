@@ -8,11 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gonogo.contract.canonical import digest
 from gonogo.contract.decision import Verdict
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.ledger.again import judge_again
 from gonogo.judge.ledger.chain import Authority
-from gonogo.judge.ledger.recorded import RecordedDecision, parse_decision, record_of
+from gonogo.judge.ledger.recorded import (
+    RecordedDecision,
+    parse_decision,
+    record_of,
+    rule_digest,
+)
 from gonogo.judge.ledger.seal import Entry, Place, append, by_person
 from gonogo.judge.ledger.sign import SigningKey, trusting
 from gonogo.judge.watch.registry import versions
@@ -98,10 +104,8 @@ def edited(recorded: RecordedDecision, **fields: Any) -> RecordedDecision:
 
 def resealed(recorded: RecordedDecision, **fields: Any) -> RecordedDecision:
     """A decision changed by somebody who can count digests but has no key."""
-    from gonogo.contract.canonical import digest
-
     document = {**recorded.document, **fields}
-    document["rule_digest"] = digest(document["rules"])
+    document["rule_digest"] = rule_digest(document["rules"])
     document["facts_digest"] = digest(document["facts"])
     document["hash"] = record_of(document).content_hash()
     return record_of(document)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gonogo.contract.canonical import digest
 from gonogo.contract.errors import Corrupt
 from gonogo.judge.ledger.chain import alone
 from gonogo.judge.ledger.recorded import RecordedDecision, parse_decision, record_of
@@ -41,6 +42,28 @@ def test_formatting_changes_nothing() -> None:
     again = parse_decision(text.encode())
     assert alone(again, AUTHORITY, ()) == []
     assert again.content_hash() == SIGNED.decision.hash
+
+
+def test_the_digest_of_rules_is_the_same_for_two_runs_of_which_the_same_was_asked() -> None:
+    rules = PRESENT.document["rules"]
+    other = resealed(PRESENT, rules={**rules, "run": "run_other", "attempt": 2})
+    assert rules["run"] is not None
+    assert other.seals() is None
+    assert other.decision.rule_digest == PRESENT.decision.rule_digest
+    assert other.decision.hash != PRESENT.decision.hash, "whose it is, is sealed"
+    longer = resealed(PRESENT, rules={**rules, "steps": rules["steps"] + 1})
+    assert longer.decision.rule_digest != PRESENT.decision.rule_digest
+
+
+def test_a_digest_of_rules_that_names_the_run_is_read_as_before_and_no_other_is() -> None:
+    rules = PRESENT.document["rules"]
+    before = record_of({**PRESENT.document, "rule_digest": digest(rules)})
+    sealed = record_of({**before.document, "hash": before.content_hash()})
+    assert sealed.seals() is None
+    edits = {"rules": {**rules, "run": "run_other"}, "rule_digest": digest({})}
+    found = record_of({**PRESENT.document, **edits}).seals()
+    assert found is not None
+    assert found.path == "rule_digest"
 
 
 @pytest.mark.parametrize("field", ["approved_by", "v3", "", "criteria "])
