@@ -278,6 +278,33 @@ def test_bundled_patterns_can_be_used() -> None:
     assert all("step" in re.compile(PATTERNS[name]).groupindex for name in GUESSED)
 
 
+def bar(done: int, of: int, loss: float | None = None) -> str:
+    return f"\r {done}/{of} [00:01<00:02, 9.9it/s{'' if loss is None else f', loss={loss}'}]"
+
+
+def test_a_bar_that_shows_a_number_again_and_again_counts_what_is_done(tmp_path: Path) -> None:
+    program = Program(tmp_path, PATTERNS["tqdm"])
+    shown = [bar(0, 80), *(bar(0, 80, 9.0 - n) for n in range(6))]
+    for done in range(7, 61, 7):
+        shown += [bar(done, 80, done + again / 10) for again in range(7)]
+    program.write("".join(shown) + "\n")
+    program.reader.close(0, asked=False)
+    assert program.steps() == [(done, float(done)) for done in range(7, 61, 7)]
+
+
+@pytest.mark.parametrize("stride", [1, 3, 20])
+def test_a_bar_of_each_epoch_is_added_to_the_last(tmp_path: Path, stride: int) -> None:
+    program = Program(tmp_path, PATTERNS["tqdm"], steps=180)
+    for _ in range(3):
+        shown = range(0, 61, stride)
+        program.write("".join(bar(n, 60, 2.0) + bar(n, 60, 1.5) for n in shown) + "\n")
+    program.reader.close(0, asked=False)
+    told = [step for step, loss in program.steps()]
+    assert told == list(range(stride, 181, stride))
+    assert [line.msg for line in program.told()].count("boot") == 1
+    assert program.told()[-1].msg == "done"
+
+
 def test_lines_that_come_together_lie_apart_and_never_before_the_last(tmp_path: Path) -> None:
     program = Program(tmp_path, STEP, heartbeat={"alive_every_s": 60})
     time.sleep(0.2)
