@@ -147,6 +147,7 @@ class OutputLines:
         told["tokens"] = _whole(found.get("tokens"))
         fields = {name: seen for name, seen in told.items() if seen is not None}
         if "step" not in found:
+            rank.numbered = False
             rank.note(rank.step + 1, fields)
             return
         printed = _whole(found.get("step"))
@@ -267,6 +268,8 @@ class _Rank:
         self._noted: list[Held] = []
         self._shown = 0
         self.count = Count()
+        self.numbered = True
+        """Whether every line has told its step; else lines were counted."""
         self.step = 0
 
     def boot(self, order: Mapping[str, Any]) -> None:
@@ -288,9 +291,11 @@ class _Rank:
     def knows_its_end(self, steps: int) -> bool:
         """Say whether the last step shown is the program's last, as far as its lines tell.
 
-        It is not where the next line that it owed, a stride later, would be beyond `steps`.
+        It is not where the next line that it owed, a stride later, would be beyond `steps`, nor
+        where lines were counted: of how many steps each is, nobody knows.
         """
-        return self.step >= steps or (self._shown > 1 and self.step + self.count.stride <= steps)
+        owed = self.numbered and self._shown > 1 and self.step + self.count.stride <= steps
+        return self.step >= steps or owed
 
     def flush(self) -> None:
         """Say what was noted, at equal distances since the last line."""

@@ -94,6 +94,18 @@ def test_without_a_step_group_each_match_is_a_step(tmp_path: Path) -> None:
     assert [str(loss) for _, loss in program.steps()[1:]] == ["nan", "inf"]
 
 
+def test_who_counts_lines_does_not_know_that_another_was_owed(tmp_path: Path) -> None:
+    said = "".join(f"{{'loss': {10 - n}}}\n" for n in range(10))  # of every fifth step
+    last = []
+    for steps in (10, 50):
+        folder = tmp_path / str(steps)
+        folder.mkdir()
+        program = Program(folder, PATTERNS["transformers"], steps=steps).write(said)
+        program.reader.close(0, asked=False)
+        last.append((program.told()[-1].msg == "done", program.told()[-1].step))
+    assert last == [(True, 10), (False, 10)]
+
+
 def test_numbers_and_colours(tmp_path: Path) -> None:
     pattern = (
         STEP
