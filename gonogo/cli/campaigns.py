@@ -132,9 +132,11 @@ def list_(
             Column(name="campaign", cells=[row.id for row in rows]),
             Column(name="name", cells=[escape(row.name) for row in rows], cut=True),
             Column(name="state", cells=[_state(row) for row in rows]),
-            Column(name="runs", cells=[f"{row.done} of {row.planned}" for row in rows]),
-            Column(name="result", cells=[escape(row.result_words) for row in rows]),
-            Column(name="submitted", cells=[ago(row.created_at) for row in rows]),
+            Column(
+                name="runs", cells=[f"{row.done} of {row.planned}" for row in rows], gives_way=2
+            ),
+            Column(name="result", cells=[escape(row.result_words) for row in rows], cut=True),
+            Column(name="submitted", cells=[ago(row.created_at) for row in rows], gives_way=3),
         ]
     )
 
@@ -213,7 +215,7 @@ def _print_campaign(view: CampaignView) -> None:
         metric = str(view.spec.metric)
         print_columns(
             [
-                Column(name="repeat", cells=[str(row.repeat) for row in view.members]),
+                Column(name="repeat", cells=[str(row.repeat) for row in view.members], gives_way=2),
                 Column(name="variant", cells=[row.variant for row in view.members], cut=True),
                 Column(name="experiment", cells=[row.experiment for row in view.members]),
                 Column(
@@ -222,6 +224,7 @@ def _print_campaign(view: CampaignView) -> None:
                         verdict_text(row.verdict) if row.verdict else str(row.state)
                         for row in view.members
                     ],
+                    gives_way=1,
                 ),
                 Column(
                     name=metric,

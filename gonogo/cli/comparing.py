@@ -126,7 +126,7 @@ def print_comparison(found: Comparison) -> None:
     print_columns(
         [
             Column(name="variant", cells=[escape(row.name) for row in rows], cut=True, cut_to=12),
-            Column(name="runs", cells=[str(len(row.runs)) for row in rows]),
+            Column(name="runs", cells=[str(len(row.runs)) for row in rows], gives_way=1),
             Column(name=found.metric, cells=[_number(row.value) for row in rows]),
             Column(
                 name="ratio", cells=["1" if row.answer is None else _ratio(row) for row in rows]

@@ -1,6 +1,7 @@
 """Which commands submit, show and steer experiments? Each is one call of the REST API."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,6 @@ from gonogo.cli.output import (
     print_fields,
     print_json,
     print_lines,
-    print_table,
     standing_text,
     verdict_text,
 )
@@ -26,9 +26,10 @@ from gonogo.cli.reach.completing import complete_experiments, complete_plans
 from gonogo.cli.reach.naming import origin_of
 from gonogo.cli.reach.plans import read_plan
 from gonogo.cli.reach.submitting import submit_plan
+from gonogo.cli.screen.table import Column, print_columns
 from gonogo.cli.standing import cause_lines, standing_lines
 from gonogo.cli.watching import watch_experiment
-from gonogo.contract.api import ExperimentView
+from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.decision import Cause, DecisionKind, Verdict
 from gonogo.contract.errors import Rejected
 from gonogo.contract.goodput import ExperimentGoodput
@@ -135,22 +136,7 @@ def show(experiment: Id, as_json: Json = False) -> None:
         runs = [client.run(run) for phase in view.phases for run in phase.runs]
         ended = [run for run in runs if run.outcome and run.outcome.code != "completed"]
         evidence = {run.id: describe_run(client, run.id) for run in ended}
-    print_table(
-        ("phase", "run", "attempt", "why", "state", "step", "outcome", "verdict"),
-        (
-            (
-                run.phase,
-                run.id,
-                str(run.attempt),
-                run.reason,
-                run.state,
-                f"{run.step}/{run.steps}",
-                run.outcome.code if run.outcome else "–",
-                verdict_text(run.verdict),
-            )
-            for run in runs
-        ),
-    )
+    _print_runs(runs)
     print_lines(
         f"{run.phase} #{run.attempt} ended as {run.outcome.code}, by {run.outcome.actor}: "
         f"{run.outcome.text}"
@@ -163,6 +149,25 @@ def show(experiment: Id, as_json: Json = False) -> None:
             out.print(f"{head}  {text}", highlight=False, markup=False)
     for decision in decisions:
         _print_decision(decision)
+
+
+def _print_runs(runs: Sequence[RunView]) -> None:
+    print_columns(
+        [
+            Column(name="phase", cells=[escape(run.phase) for run in runs], cut=True),
+            Column(name="run", cells=[run.id for run in runs]),
+            Column(name="attempt", cells=[str(run.attempt) for run in runs], gives_way=4),
+            Column(name="why", cells=[run.reason for run in runs], gives_way=3),
+            Column(name="state", cells=[run.state for run in runs], gives_way=5),
+            Column(name="step", cells=[f"{run.step}/{run.steps}" for run in runs], gives_way=2),
+            Column(
+                name="outcome",
+                cells=[run.outcome.code if run.outcome else "–" for run in runs],
+                gives_way=1,
+            ),
+            Column(name="verdict", cells=[verdict_text(run.verdict) for run in runs]),
+        ]
+    )
 
 
 def _print_decision(decision: dict[str, Any]) -> None:

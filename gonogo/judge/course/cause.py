@@ -29,6 +29,8 @@ ReadTail = Callable[[str], str]
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _WARNING = re.compile(r"(?:\[rank\d+\]: ?)?\[?[WI]\d{4} \d")
 """How torch's C++ side begins a warning or a remark: it says nothing of why a process ended."""
+_RENAMED = re.compile(r"Warning: Environment variable \w+ is deprecated")
+"""A word on the environment that it was started in, not on how it ended."""
 
 _WHAT = "what(): "
 """How C++ tells the exception that nobody caught, just before."""
@@ -138,11 +140,12 @@ def last_line(text: str, rank: int | None = None) -> str | None:
 
     Where several ranks wrote into it, the last of `rank`; a launcher's own report says nothing.
     Warnings of torch's C++ side, which follow whatever ended a process, count only when nothing
-    else was said.
+    else was said, and those of the names in its environment not even then.
     """
     lines = _undumped([said for line in own_lines(text, rank) if (said := _telling(line))])
     telling = [line for line in lines if not _WARNING.match(line)]
-    return next(reversed(telling or lines), None)
+    told = telling or [line for line in lines if not _RENAMED.search(line)]
+    return next(reversed(told), None)
 
 
 def _undumped(lines: list[str]) -> list[str]:

@@ -19,6 +19,7 @@ from gonogo.slots import gpus_of
 from gonogo.supervise.launch.launcher import choose_launcher
 from gonogo.supervise.launch.output_lines import check_patterns
 from gonogo.supervise.launch.place import NoPlace, Place
+from gonogo.supervise.launch.recorder import recorder_names
 from gonogo.supervise.processes import NODE_NAME, TOKEN_NAME
 from gonogo.supervise.release import own_python
 
@@ -179,8 +180,7 @@ def build_environment(
             **({} if order.get("command") else {"OMP_NUM_THREADS": "1"}),
             "PYTHONUNBUFFERED": "1",
             "PYTHONFAULTHANDLER": "1",
-            "TORCH_FR_BUFFER_SIZE": "2000",
-            "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+            **recorder_names(order, chosen.get("PATH")),
             "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
             "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(run_dir / "nccl_trace_rank_"),
             "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(run_dir / ".nccl_dump_rank_"),

@@ -10,7 +10,8 @@ A pattern is a regular expression with named groups `step loss lr grad_norm toke
 Without the group `step` each match is the next step. Where the first step told is 0, one is added
 to all: steps count from 1 here. A number that does not go on where the last one stopped counts only
 once the next one goes on from it (`Count`): a banner is no step, a counter that begins anew in each
-epoch is added up. A program that says its heartbeats itself is left alone, also when it begins
+epoch is added up. A progress bar (`8/80 [`) shows how many steps are done, again and again, and 0
+before the first. A program that says its heartbeats itself is left alone, also when it begins
 late.
 
 Lines that come together (the reader looks now and then, and many programs write in blocks) are
@@ -40,6 +41,8 @@ _LINE_BYTES = 16_384
 _READ_BYTES = 2**20
 _ENDS = ".;:)]}%'\""
 _END = re.compile(rb"[\r\n]")
+_BAR = re.compile(r"/\d+ \[")
+"""What follows the number of a progress bar."""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -128,10 +131,12 @@ class OutputLines:
             if match is not None:
                 if self._order.get("patterns_guessed") and pattern is not self._patterns[-1]:
                     self._patterns = [pattern]
-                self._say(match.groupdict())
+                told = match.groupdict()
+                end = match.end("step") if told.get("step") else len(text)
+                self._say(told, bar=_BAR.match(text, end) is not None)
                 return
 
-    def _say(self, found: Mapping[str, str | None]) -> None:
+    def _say(self, found: Mapping[str, str | None], *, bar: bool) -> None:
         number = _whole(found.get("rank")) or 0
         if not 0 <= number < MOST_RANKS:
             return
@@ -142,15 +147,16 @@ class OutputLines:
         told["tokens"] = _whole(found.get("tokens"))
         fields = {name: seen for name, seen in told.items() if seen is not None}
         if "step" not in found:
+            rank.numbered = False
             rank.note(rank.step + 1, fields)
             return
         printed = _whole(found.get("step"))
         if printed is None or not 0 <= printed <= MOST_STEPS:
             return
-        for change in rank.count.take(printed, fields):
+        for change in rank.count.take(printed, fields, bar=bar):
             if change is None:
                 rank.begin_anew(self._order)
-            else:
+            elif not bar or change[0] > rank.step:
                 rank.note(*change)
 
     def _open(self, number: int) -> "_Rank | None":
@@ -182,7 +188,8 @@ class Count:
     no step (`training to step 300`, `best loss at step 40`). Two in a row below the last are
     a counter that begins anew: from the first number ever (an epoch) they are added to what was
     counted; from a later one the program has gone back to a checkpoint. The same number `REPEATS`
-    times running names no steps: from then on each line is one.
+    times running names no steps: from then on each line is one. Of a bar it is still that step, and
+    0 is none.
     """
 
     def __init__(self) -> None:
@@ -196,8 +203,17 @@ class Count:
         self.step = 0
         """The last step that counted, from 1."""
 
-    def take(self, printed: int, fields: dict[str, Any]) -> Iterator[Held | None]:
-        """Take a printed number; yield the steps that now count, and None before a going back."""
+    def take(
+        self, printed: int, fields: dict[str, Any], *, bar: bool = False
+    ) -> Iterator[Held | None]:
+        """Take a printed number; yield the steps that now count, and None before a going back.
+
+        Args:
+            printed: the number.
+            fields: what else its line tells.
+            bar: whether it is how many steps of a progress bar are done.
+        """
+        begin = 0 if bar else 1
         held, self._held = self._held, None
         if self._first is None:
             if printed > 1 and (held is None or printed <= held[0]):
@@ -205,13 +221,13 @@ class Count:
                 return
             begun = held if held is not None and held[0] < printed else None
             self._first = self._last = begun[0] if begun else printed
-            self._base = 1 if self._first == 0 else 0
+            self._base = begin if self._first == 0 else 0
             if begun:
                 yield self._counted(*begun)
                 self.stride = printed - begun[0]
             yield self._counted(printed, fields)
         elif printed == self._last and (held is None or held[0] > self._first):
-            self._repeats += 1
+            self._repeats += 0 if bar else 1
             if self._repeats >= REPEATS:
                 self._base += 1
                 yield self._counted(printed, fields)
@@ -224,7 +240,7 @@ class Count:
             yield self._next(printed, fields)
         else:
             if held[0] <= self._first:
-                self._base = self.step + (1 if self._first == 0 else 0)
+                self._base = self.step + (begin if self._first == 0 else 0)
             else:
                 yield None
             self._last = held[0]
@@ -252,6 +268,8 @@ class _Rank:
         self._noted: list[Held] = []
         self._shown = 0
         self.count = Count()
+        self.numbered = True
+        """Whether every line has told its step; else lines were counted."""
         self.step = 0
 
     def boot(self, order: Mapping[str, Any]) -> None:
@@ -273,9 +291,11 @@ class _Rank:
     def knows_its_end(self, steps: int) -> bool:
         """Say whether the last step shown is the program's last, as far as its lines tell.
 
-        It is not where the next line that it owed, a stride later, would be beyond `steps`.
+        It is not where the next line that it owed, a stride later, would be beyond `steps`, nor
+        where lines were counted: of how many steps each is, nobody knows.
         """
-        return self.step >= steps or (self._shown > 1 and self.step + self.count.stride <= steps)
+        owed = self.numbered and self._shown > 1 and self.step + self.count.stride <= steps
+        return self.step >= steps or owed
 
     def flush(self) -> None:
         """Say what was noted, at equal distances since the last line."""

@@ -76,6 +76,21 @@ def test_the_list_keeps_the_verdict_at_any_width(
         assert "local admin" in first
 
 
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_an_experiment_s_runs_keep_id_and_verdict_at_any_width(
+    width: int, plane: Plane, gonogo: Gonogo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(out, "_width", width)
+    experiment, _ = one_decision(plane)
+    said = gonogo("show", experiment).out.splitlines()
+    begin = next(at for at, line in enumerate(said) if line.split()[:2] == ["phase", "run"])
+    heading, row = said[begin], said[begin + 1]
+    assert max(map(len, (heading.rstrip(), row.rstrip()))) <= width
+    assert heading.split()[-1] == "verdict"
+    assert row.split()[1].startswith("run_")
+    assert row.split()[-1] == "GO"
+
+
 def test_decisions_of_an_experiment_and_one_of_them(plane: Plane, gonogo: Gonogo) -> None:
     experiment, decision = one_decision(plane)
     said = gonogo("decisions", "decided").out

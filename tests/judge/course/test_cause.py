@@ -92,6 +92,11 @@ LOGS = [
     ("tab\tand\rreturn\n", "return"),
     ("Error: no\n[rank1]:[W1120 20:26:56.1 x.cpp:1] Warning: bye\n", "Error: no"),
     ("W1120 20:26:56.123 1 torch/x.py:1] closing\n", "W1120 20:26:56.123 1 torch/x.py:1] closing"),
+    (
+        "[W1122 08:11:37.786 Utils.hpp:137] Warning: Environment variable TORCH_NCCL_X is"
+        " deprecated; use TORCH_X instead (function operator())\n",
+        None,
+    ),
     # How a process that a C++ exception or a signal has ended shows its threads.
     (
         "terminate called after\n  what():  no match\n\nFatal Python error: Aborted\n\nThread 0x7f:"

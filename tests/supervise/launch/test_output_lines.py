@@ -94,6 +94,18 @@ def test_without_a_step_group_each_match_is_a_step(tmp_path: Path) -> None:
     assert [str(loss) for _, loss in program.steps()[1:]] == ["nan", "inf"]
 
 
+def test_who_counts_lines_does_not_know_that_another_was_owed(tmp_path: Path) -> None:
+    said = "".join(f"{{'loss': {10 - n}}}\n" for n in range(10))  # of every fifth step
+    last = []
+    for steps in (10, 50):
+        folder = tmp_path / str(steps)
+        folder.mkdir()
+        program = Program(folder, PATTERNS["transformers"], steps=steps).write(said)
+        program.reader.close(0, asked=False)
+        last.append((program.told()[-1].msg == "done", program.told()[-1].step))
+    assert last == [(True, 10), (False, 10)]
+
+
 def test_numbers_and_colours(tmp_path: Path) -> None:
     pattern = (
         STEP
@@ -276,6 +288,33 @@ def test_bundled_patterns_can_be_used() -> None:
     assert check_patterns(list(PATTERNS.values())) is None
     assert set(GUESSED) <= PATTERNS.keys()
     assert all("step" in re.compile(PATTERNS[name]).groupindex for name in GUESSED)
+
+
+def bar(done: int, of: int, loss: float | None = None) -> str:
+    return f"\r {done}/{of} [00:01<00:02, 9.9it/s{'' if loss is None else f', loss={loss}'}]"
+
+
+def test_a_bar_that_shows_a_number_again_and_again_counts_what_is_done(tmp_path: Path) -> None:
+    program = Program(tmp_path, PATTERNS["tqdm"])
+    shown = [bar(0, 80), *(bar(0, 80, 9.0 - n) for n in range(6))]
+    for done in range(7, 61, 7):
+        shown += [bar(done, 80, done + again / 10) for again in range(7)]
+    program.write("".join(shown) + "\n")
+    program.reader.close(0, asked=False)
+    assert program.steps() == [(done, float(done)) for done in range(7, 61, 7)]
+
+
+@pytest.mark.parametrize("stride", [1, 3, 20])
+def test_a_bar_of_each_epoch_is_added_to_the_last(tmp_path: Path, stride: int) -> None:
+    program = Program(tmp_path, PATTERNS["tqdm"], steps=180)
+    for _ in range(3):
+        shown = range(0, 61, stride)
+        program.write("".join(bar(n, 60, 2.0) + bar(n, 60, 1.5) for n in shown) + "\n")
+    program.reader.close(0, asked=False)
+    told = [step for step, loss in program.steps()]
+    assert told == list(range(stride, 181, stride))
+    assert [line.msg for line in program.told()].count("boot") == 1
+    assert program.told()[-1].msg == "done"
 
 
 def test_lines_that_come_together_lie_apart_and_never_before_the_last(tmp_path: Path) -> None:
