@@ -1,8 +1,8 @@
 """How is it recorded that conditions were due and had not been met? With what measured them.
 
-The last completed run of `evidence_from` saw them; its criterion and measure go into the decision,
-so that it can be evaluated again. Where no such run was, the decision holds none, and says no more
-than that they were due.
+The last completed run of `evidence_from` that counts saw them; its criterion and measure go into
+the decision, so that it can be evaluated again. Where no such run was, the decision holds none, and
+says no more than that they were due.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,14 @@ from gonogo.contract.decision import Condition, CriterionOutcome, CriterionResul
 from gonogo.contract.facts import Facts
 from gonogo.contract.outcome import OutcomeClass
 from gonogo.contract.rules import Rules
+from gonogo.judge.course.remedies import set_aside
 from gonogo.judge.gate.criteria import evaluate
 from gonogo.judge.ledger.recorded import RecordedDecision
 from gonogo.judge.ledger.settled import facts_of, rules_of
 from service.db.schema import AssessmentRow, ExperimentRow
 from service.experiments.decisions import record_conditions
 from service.experiments.lifecycle import Deed
-from service.queries.experiments import runs_of
+from service.queries.runs import load_attempts
 
 
 def record_missed(
@@ -64,11 +65,11 @@ def _load_measured(
     """Return rules and facts of the last completed run that measured a condition, if any did."""
     if condition.evidence_from is None:
         return None
-    for run in reversed(runs_of(deed.session, experiment.id, condition.evidence_from)):
-        row = deed.session.get(AssessmentRow, run.id)
-        outcome = run.outcome
-        if row is None or outcome is None or outcome.klass is not OutcomeClass.SUCCESS:
+    kept, _ = set_aside(load_attempts(deed.session, experiment.id, condition.evidence_from))
+    for run in reversed(kept):
+        if run.outcome.klass is not OutcomeClass.SUCCESS:
             continue
+        row = deed.session.get_one(AssessmentRow, run.run)
         facts = Facts.model_validate_json(row.facts)
         if condition.id in facts.measures:
             return Rules.model_validate_json(row.rules), facts

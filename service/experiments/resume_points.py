@@ -7,8 +7,8 @@ whole to verify them, which takes long: ask outside a transaction that writes.
 from collections.abc import Iterator
 
 from gonogo.contract.lifecycle import RunState
-from gonogo.contract.order import ResumePoint
-from gonogo.judge.course.remedies import set_aside
+from gonogo.contract.order import ResumePoint, RunReason
+from gonogo.judge.course.remedies import lost_answers, set_aside
 from service.db.schema import ExperimentRow
 from service.db.store import Session
 from service.experiments.checkpoints import (
@@ -21,6 +21,10 @@ from service.experiments.checkpoints import (
 from service.experiments.course import resolved_of
 from service.queries.experiments import load_experiment, runs_of
 from service.queries.runs import load_attempts, load_run
+
+_ANSWERS = (RunReason.CONFIRM, RunReason.REMEDY)
+"""What a run is for that begins anew on purpose where no checkpoint was given to it: so does the
+next attempt of it, though nothing of it is to be seen yet."""
 
 
 def load_resume_points(
@@ -74,28 +78,35 @@ def load_weights(
     """
     if init_from is None:
         return None
-    source = _lineage_checkpoint(session, experiment, init_from, without)
+    source = _lineage_checkpoint(session, experiment, init_from, without, over=True)
     return source and source.model_copy(update={"step": 0})
 
 
 def _lineage_checkpoint(
-    session: Session, experiment: ExperimentRow, phase: str, without: str | None = None
+    session: Session,
+    experiment: ExperimentRow,
+    phase: str,
+    without: str | None = None,
+    *,
+    over: bool = False,
 ) -> ResumePoint | None:
     """Return the newest durable checkpoint of a phase's last run, or of those it went on from.
 
-    A run that was set aside, and `without`, is not looked at.
+    A run that was set aside, and `without`, is not looked at; nor, where the phase is `over`, is a
+    remedy for a condition that came to no end: only its own next attempt goes on from it.
     What was taken over from another experiment (`origins`) is looked for there.
     """
     runs = runs_of(session, experiment.id, phase)
     if not runs and experiment.origin is not None:
         source = session.get(ExperimentRow, experiment.origin.experiment)
-        return None if source is None else _lineage_checkpoint(session, source, phase)
+        return None if source is None else _lineage_checkpoint(session, source, phase, over=over)
     attempts = runs_of(session, experiment.id)
     taken_over = host_of_origin(experiment)
     missing = found_missing(attempts, taken_over)
     told = load_attempts(session, experiment.id, phase)
     kept, _ = set_aside(told)
     aside = {row.run for row in told} - {row.run for row in kept} | {without}
+    aside |= lost_answers(told) if over else set()
     for run in reversed(runs):
         if run.id in aside:
             continue
@@ -105,7 +116,8 @@ def _lineage_checkpoint(
         began = run.resume_from
         if began is not None and began.step and is_durable(began, attempts, taken_over):
             return began  # a rerun may have begun before the newest of the run before it
-        if began is None and run.state == RunState.ENDED and run.dir is not None:
+        over_in_vain = run.state == RunState.ENDED and run.dir is not None
+        if began is None and (over_in_vain or run.reason in _ANSWERS):
             return None
     return None
 

@@ -22,7 +22,7 @@ from gonogo.contract.outcome import OutcomeClass
 from gonogo.contract.rules import Rules
 from gonogo.judge.course.decide import Action, Attempt, build_attempt, decide
 from gonogo.judge.course.met import met_by
-from gonogo.judge.course.remedies import set_aside
+from gonogo.judge.course.remedies import lost_answers, set_aside
 from gonogo.judge.gate.conditions import open_for
 from gonogo.judge.gate.history import with_history
 from gonogo.judge.gate.rules import build_rules
@@ -174,10 +174,11 @@ def find_beginning(session: Session, assessment: Assessment, now: float) -> Asse
     experiment = load_experiment(session, run.experiment)
     plan = resolved_of(experiment).parsed()
     attempts = [*load_attempts(session, run.experiment, run.phase), assessment.attempt]
-    if assessment.attempt not in set_aside(attempts)[0]:
+    action = decide(plan, run.phase, attempts, now=now)
+    lost = action.record and run.id in lost_answers(attempts)
+    if lost or assessment.attempt not in set_aside(attempts)[0]:
         points = load_resume_points(session, experiment, run.phase, without=run.id)
         return replace(assessment, resume=points)
-    action = decide(plan, run.phase, attempts, now=now)
     if action.resume_of is None:
         return assessment
     before = checkpoints_before(session, action.resume_of, action.before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from service.conductor.judge import Judging
 from service.conductor.leases import LEASE_S, TAKEOVER_AFTER_S, Leases
 from tests.service.conftest import Clock, Plane
+from tests.service.fake_run import save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats
 from tests.service.test_judging import stalled
 from tests.service.test_verbs import fail_halted, verb
@@ -81,6 +83,20 @@ def test_a_confirmation_whose_host_is_isolated_for_too_long_stays_one(
         clock.at += wait_s
     order = still.next_order(worker)
     assert (order.reason, order.attempt) == ("confirm", 3)
+
+
+def test_a_confirmation_from_step_1_is_taken_over_at_step_1(plane: Plane, tmp_path: Path) -> None:
+    """What the run that failed has saved is not for it, where it has saved nothing itself yet."""
+    worker = plane.worker(home=tmp_path / "runs")
+    experiment = plane.submit(set=CONFIRMED)
+    first = plane.next_order(worker)
+    save_checkpoint(tmp_path / "runs" / first.run, step=2)
+    stalled(plane, worker, first)
+    again = plane.next_order(worker)
+    assert (again.reason, again.resume_from) == ("confirm", None)
+    verb(plane, experiment, "takeover")
+    order = plane.next_order(plane.worker(name="w2", host="host-2", home=tmp_path / "others"))
+    assert (order.reason, order.attempt, order.resume_from) == ("confirm", 3, None)
 
 
 def test_a_remedy_that_is_halted_goes_on_with_its_patch(plane: Plane) -> None:

@@ -24,7 +24,14 @@ from gonogo.judge.course.confirmation import (
     history_of,
     next_confirmation,
 )
-from gonogo.judge.course.remedies import SAY_NOTHING, may_settle, next_remedy, remedied, set_aside
+from gonogo.judge.course.remedies import (
+    SAY_NOTHING,
+    may_settle,
+    never_ended,
+    next_remedy,
+    remedied,
+    set_aside,
+)
 from gonogo.judge.course.reruns import go_on
 from gonogo.judge.course.retries import decide_retry
 from gonogo.judge.gate.approval import ApprovalMeasure, ApprovalRule, has_expired
@@ -55,15 +62,17 @@ def decide(
     last = attempts[-1]
     if last.outcome.klass is OutcomeClass.OPERATOR:
         return _after_operator(last)
-    if last.outcome.klass is OutcomeClass.INFRA:
-        return decide_retry(plan, phase, attempts, now)
     kept, in_vain = set_aside(attempts)
+    if last.outcome.klass is OutcomeClass.INFRA:
+        again = decide_retry(plan, phase, attempts, now)
+        lost = never_ended(attempts) if again.record else None
+        if lost is None:
+            return again
+        in_vain = f"{lost}: {again.text}"
     runs = [row for row in kept if row.outcome.klass not in SAY_NOTHING]
     first, confirmations = confirmed_run(runs)
     if first.verdict is not Verdict.NO_GO:
-        if first.until is not None and first.verdict in (Verdict.GO, Verdict.CONDITIONAL_GO):
-            return go_on(plan, phase, first, "remedied: the phase goes on")
-        answer = next_remedy(plan, phase, first, attempts) if may_settle(first) else None
+        answer = _answer(plan, phase, first, attempts)
         if answer is not None:
             return answer
         action = _conclude(plan, phase, first, first.verdict, None, conditions)
@@ -81,6 +90,13 @@ def decide(
         if remedy is not None:
             return remedy
     return _conclude(plan, phase, first, verdict, history, conditions)
+
+
+def _answer(plan: Plan, phase: str, first: Attempt, attempts: Sequence[Attempt]) -> Action | None:
+    """Return what a run that did not fail is answered by before it concludes, if by anything."""
+    if first.until is not None and first.verdict in (Verdict.GO, Verdict.CONDITIONAL_GO):
+        return go_on(plan, phase, first, "remedied: the phase goes on")
+    return next_remedy(plan, phase, first, attempts) if may_settle(first) else None
 
 
 def _at_most_conditional(whole: Attempt) -> Verdict | None:

@@ -5,7 +5,7 @@ a condition open which that reason explains, as devices that idle do (R25); then
 a run that leaves no fewer conditions open is set aside, and the phase is what it was without it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gonogo.contract.decision import Verdict
@@ -65,16 +65,53 @@ def set_aside(runs: Sequence[Attempt]) -> tuple[list[Attempt], str | None]:
         runs: of a phase, in the order of their start.
     """
     kept: list[Attempt] = []
-    answered: Attempt | None = None
     told = None
-    for row in runs:
-        says = row.outcome.klass not in SAY_NOTHING
-        if says and answered and _answers(row, answered) and not _is_better(row, answered):
-            told = f"the remedy of {answered.diagnosis} ({row.run}) settled no condition"
-            continue
-        kept.append(row)
-        answered = row if says else answered
+    for row, answered in _answered(runs):
+        if answered is None or row.outcome.klass in SAY_NOTHING or _is_better(row, answered):
+            kept.append(row)
+        else:
+            failed = row.outcome.klass is not OutcomeClass.SUCCESS
+            how = f"ended as {row.outcome.code} and " if failed else ""
+            told = f"{_named(row, answered)} {how}settled no condition"
     return kept, told
+
+
+def never_ended(runs: Sequence[Attempt]) -> str | None:
+    """Return what to say of a remedy that was to settle a condition and has no end of its own.
+
+    None: the last of the runs is no such remedy.
+    """
+    row, answered = list(_answered(runs))[-1]
+    if answered is None or row.outcome.klass is not OutcomeClass.INFRA:
+        return None
+    return f"{_named(row, answered)} came to no end"
+
+
+def lost_answers(runs: Sequence[Attempt]) -> set[str]:
+    """Return the remedies for a condition that said nothing: what they left goes on nowhere else.
+
+    A retry of one goes on from it, and the phase after this one does not begin with it.
+    """
+    return {
+        row.run
+        for row, answered in _answered(runs)
+        if answered is not None and row.outcome.klass in SAY_NOTHING
+    }
+
+
+def _answered(runs: Iterable[Attempt]) -> Iterator[tuple[Attempt, Attempt | None]]:
+    """Yield each run with the one whose open condition it is the remedy for, if it is any's."""
+    before: Attempt | None = None
+    for row in runs:
+        answered = before if before is not None and _answers(row, before) else None
+        yield row, answered
+        says = row.outcome.klass not in SAY_NOTHING
+        if says and (answered is None or _is_better(row, answered)):
+            before = row
+
+
+def _named(row: Attempt, answered: Attempt) -> str:
+    return f"the remedy of {answered.diagnosis} ({row.run})"
 
 
 def _answers(row: Attempt, before: Attempt) -> bool:
@@ -85,8 +122,12 @@ def _answers(row: Attempt, before: Attempt) -> bool:
 
 
 def may_settle(row: Attempt) -> bool:
-    """Say whether a remedy may settle a condition that a run left open."""
-    return row.verdict is Verdict.CONDITIONAL_GO and row.answerable and row.until is None
+    """Say whether a remedy may settle a condition that a run left open.
+
+    Of a confirmation none is: what it was made for failed, and a remedy answers that.
+    """
+    conditional = row.verdict is Verdict.CONDITIONAL_GO and row.answerable
+    return conditional and row.until is None and row.reason is not RunReason.CONFIRM
 
 
 def _is_better(row: Attempt, before: Attempt) -> bool:

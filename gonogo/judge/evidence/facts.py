@@ -214,7 +214,7 @@ def not_observed(record: RunRecord, rules: Rules, measures: Mapping[str, Measure
         texts.append("preflight: nothing is recorded")
     if record.exit is None:
         texts.append("end: there is no exit.json, so nobody knows how the run ended")
-    texts += _unseen_nodes(record)
+    texts += [*_unseen_nodes(record), *_made_before(rules)]
     return list(dict.fromkeys([*texts, *_without_source(record, rules, measures)]))
 
 
@@ -226,6 +226,15 @@ def _unseen_nodes(record: RunRecord) -> Iterator[str]:
     for node in range(record.order.nodes) if record.exit.nodes is not None else ():
         if node not in seen:
             yield f"node {node}: its follower was never heard, so nobody looked at its processes"
+
+
+def _made_before(rules: Rules) -> Iterator[str]:
+    """Yield the steps that the run did not make: whatever they were like, its gate has not seen."""
+    if rules.known and rules.first_step > 1:
+        yield (
+            f"steps 1 to {rules.first_step - 1}: another run made them, before the checkpoint that"
+            " this one went on from; the gate saw those after them"
+        )
 
 
 def _without_source(

@@ -13,7 +13,7 @@ from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import Actor, Detector, Outcome, OutcomeCode
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.decide import Action, Attempt, build_attempt, decide
-from gonogo.judge.course.remedies import set_aside
+from gonogo.judge.course.remedies import lost_answers, set_aside
 from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
@@ -109,7 +109,9 @@ def test_a_remedy_that_helps_nothing_leaves_the_phase_as_it_was(vain: Attempt) -
         "start_phase", "CONDITIONAL_GO", "run_1",
     )  # fmt: skip
     assert action.history is None
-    assert action.text == ("smoke passed; the remedy of imbalance (run_2) settled no condition")
+    code = vain.outcome.code
+    how = "" if code is OutcomeCode.COMPLETED else f"ended as {code} and "
+    assert action.text == f"smoke passed; the remedy of imbalance (run_2) {how}settled no condition"
     assert set_aside([IDLE, vain])[0] == [IDLE]
 
 
@@ -119,6 +121,59 @@ def test_a_remedy_that_its_host_ended_is_made_again_and_is_no_second_one() -> No
     assert (again.reason, again.resume, again.change) == ("remedy", True, CHANGE)
     assert after(IDLE, lost, answer()).about == "run_2"
     assert after(IDLE, lost, answer("NO_GO")).about == "run_1"
+
+
+def test_a_remedy_that_its_host_never_lets_end_leaves_the_phase_as_it_was() -> None:
+    """Neither a restart storm of it nor its last retry is the end of a phase that had passed."""
+    lost = [
+        answer("INCONCLUSIVE", "keeper_lost", run=f"run_{n}", started_at=1000.0 * n)
+        for n in range(2, 6)
+    ]
+    runs, starts = [IDLE], 0
+    while (action := after(*runs)).kind == "start_run":
+        assert (action.reason, action.change) == ("remedy", CHANGE)
+        runs.append(lost[starts])
+        starts += 1
+    assert starts == 3
+    assert (action.kind, action.verdict, action.about) == (
+        "start_phase", "CONDITIONAL_GO", "run_1",
+    )  # fmt: skip
+    assert action.text.startswith(
+        "smoke passed; the remedy of imbalance (run_4) came to no end: restart_storm"
+    )
+    assert lost_answers(runs) == {"run_2", "run_3", "run_4"}
+
+
+def test_a_failure_whose_remedy_its_host_ended_has_not_passed() -> None:
+    failed = run("NO_GO", "oom", diagnosis="out_of_memory")
+    of_it = {"train": {}, "diagnosis": "out_of_memory"}
+    lost = [
+        answer("INCONCLUSIVE", "keeper_lost", run=f"run_{n}", started_at=1000.0 * n, change=of_it)
+        for n in range(2, 5)
+    ]
+    action = after(failed, *lost)
+    assert (action.kind, action.verdict) == ("finish", "NO_GO")
+    assert lost_answers([failed, *lost]) == set()
+
+
+def test_a_remedy_of_what_was_confirmed_is_tried_once_whatever_a_variant_left_open() -> None:
+    """A variant on other data shows where a failure lies; no remedy is held against it."""
+    synthetic = {"train": {"data": "synthetic"}}
+    plan = real(confirm={"on": ["slow"], "variants": [synthetic]})
+    slow = {"detector": Detector.SLOW, "diagnosis": "imbalance"}
+    runs = [run("NO_GO", "too_slow", **slow)]
+    while (action := after(*runs, plan=plan)).kind == "start_run" and len(runs) < 8:
+        told: dict[str, Any] = {
+            "run": f"run_{len(runs)}", "reason": action.reason, "change": action.change,
+            "until": action.until,
+        }  # fmt: skip
+        idles = {**told, "diagnosis": "imbalance", "answerable": True, "unmet": ("utilisation",)}
+        isolates = action.change == synthetic
+        runs.append(
+            run("CONDITIONAL_GO", **idles) if isolates else run("NO_GO", "too_slow", **slow, **told)
+        )
+    assert [row.reason for row in runs] == ["first", "confirm", "confirm", "remedy"]
+    assert (action.kind, action.verdict) == ("finish", "NO_GO")
 
 
 def test_a_person_s_rerun_is_no_remedy_and_is_not_held_against_one() -> None:
