@@ -1,7 +1,9 @@
 """What follows a failure of infrastructure? A retry from the last checkpoint, or no more (D25).
 
 A run that was preempted has not failed: its host was taken away. It goes on from its checkpoint,
-however often that happens, and counts neither as a retry nor towards a restart storm.
+however often that happens, and counts neither as a retry nor towards a restart storm. But where it
+is taken away again and again before it has saved anything, as by a time limit that is shorter than
+the way to its first checkpoint, a person is asked.
 """
 
 from collections.abc import Sequence
@@ -13,6 +15,9 @@ from gonogo.contract.outcome import OutcomeClass, OutcomeCode
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.action import Action, ActionKind, Attempt
 from gonogo.judge.watch.detectors.restart_storm import Start, is_storm
+
+IN_VAIN = 10
+"""So many preemptions running without a later checkpoint are not gone on from unasked."""
 
 
 def decide_retry(plan: Plan, phase: str, attempts: Sequence[Attempt], now: float) -> Action:
@@ -28,7 +33,8 @@ def decide_retry(plan: Plan, phase: str, attempts: Sequence[Attempt], now: float
             history=History(restart_storm=True),
             verdict=Verdict.NO_GO,
         )
-    if _was_preempted(last) or len(failed) <= plan.retry.infra:
+    in_vain = _was_preempted(last) and _gets_nowhere(attempts)
+    if not in_vain and (_was_preempted(last) or len(failed) <= plan.retry.infra):
         keeps = last.reason in (RunReason.CONFIRM, RunReason.REMEDY)
         return Action(
             kind=ActionKind.START_RUN,
@@ -41,12 +47,18 @@ def decide_retry(plan: Plan, phase: str, attempts: Sequence[Attempt], now: float
         )
     return Action(
         kind=ActionKind.AWAIT_DECISION,
-        text=f"{last.outcome.code} after {plan.retry.infra} retries",
+        text=_IN_VAIN if in_vain else f"{last.outcome.code} after {plan.retry.infra} retries",
         record=True,
         about=last.run,
         history=History(restart_storm=False),
         verdict=Verdict.INCONCLUSIVE,
     )
+
+
+_IN_VAIN = (
+    f"preempted {IN_VAIN} times without a later checkpoint: a longer time limit or checkpoints"
+    " more often, then resume"
+)
 
 
 def _why_again(plan: Plan, last: Attempt, failed: int) -> str:
@@ -57,6 +69,17 @@ def _why_again(plan: Plan, last: Attempt, failed: int) -> str:
 
 def _was_preempted(attempt: Attempt) -> bool:
     return attempt.outcome.code is OutcomeCode.PREEMPTED
+
+
+def _gets_nowhere(attempts: Sequence[Attempt]) -> bool:
+    """Say whether the last launched attempts were all preempted before they had got further."""
+    launched = [row for row in attempts if row.launched]
+    recent, before = launched[-IN_VAIN:], launched[:-IN_VAIN]
+    if len(recent) < IN_VAIN or not all(map(_was_preempted, recent)):
+        return False
+    return max(row.durable_step for row in recent) <= max(
+        (row.durable_step for row in before), default=0
+    )
 
 
 def _trailing_infra(attempts: Sequence[Attempt]) -> list[Attempt]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from gonogo.judge.course.decide import (
     decide_override,
     decide_promotion,
 )
+from gonogo.judge.course.retries import IN_VAIN
 from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.evidence.record import build_run_record
 from gonogo.judge.gate.conditions import build_conditions
@@ -165,7 +167,8 @@ def test_infrastructure_is_retried_from_the_last_checkpoint_and_decides_nothing(
 def test_a_preempted_run_goes_on_however_often_and_counts_as_no_retry() -> None:
     taken = attempt("preempted", "INCONCLUSIVE", durable_step=20, started_at=9_990.0)
     for plan in (plan_with(retry__infra=0), plan_with(retry__infra=2)):
-        action = after(*[taken] * 30, plan=plan)
+        rows = [replace(taken, durable_step=step) for step in range(30)]
+        action = after(*rows, plan=plan)
         assert (action.kind, action.reason, action.resume) == ("start_run", "resume", True)
         assert action.text == "preempted: it goes on from its last checkpoint"
     between = after(lost(20), taken, lost(21), taken, taken, plan=plan_with(retry__infra=2))
@@ -173,6 +176,18 @@ def test_a_preempted_run_goes_on_however_often_and_counts_as_no_retry() -> None:
     again = after(lost(20), taken, lost(21), taken, lost(22), plan=plan_with(retry__infra=3))
     assert again.text == "keeper_lost: retry 3 of 3"
     assert after(lost(20), taken, lost(21), taken, lost(22)).kind == "await_decision"
+
+
+def test_a_run_that_is_preempted_before_each_next_checkpoint_asks_a_person() -> None:
+    taken = attempt("preempted", "INCONCLUSIVE", durable_step=20)
+    first, unlaunched = replace(taken, durable_step=19), replace(taken, launched=False)
+    assert after(first, *[taken] * IN_VAIN, unlaunched).kind == "start_run"
+    action = after(first, *[taken] * (IN_VAIN + 1))
+    assert (action.kind, action.verdict) == ("await_decision", "INCONCLUSIVE")
+    assert "without a later checkpoint" in action.text
+    further = replace(taken, durable_step=21)
+    assert after(first, *[taken] * (IN_VAIN + 1), further).kind == "start_run"
+    assert after(*[replace(taken, durable_step=0)] * IN_VAIN).kind == "await_decision"
 
 
 def test_after_the_allowed_retries_it_is_inconclusive() -> None:
