@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gonogo.contract.decision import Verdict
+from gonogo.contract.ids import Kind, new_id
+from gonogo.contract.lifecycle import RunState
+from gonogo.contract.order import RunReason
+from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
+from gonogo.planning.source import bundled_plan
+from gonogo.rundir import RunDir, save_json
 from service.conductor.judge import Judging
 from service.conductor.leases import LEASE_S, TAKEOVER_AFTER_S, Leases
+from service.db.insert import insert_new
+from service.db.schema import AssessmentRow, ProgressRow, RunRow
+from service.db.store import Session
+from service.experiments.resume_points import load_resume_points
+from service.queries.experiments import load_experiment
 from tests.service.conftest import Clock, Plane
 from tests.service.fake_run import save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats
@@ -97,6 +110,53 @@ def test_a_confirmation_from_step_1_is_taken_over_at_step_1(plane: Plane, tmp_pa
     verb(plane, experiment, "takeover")
     order = plane.next_order(plane.worker(name="w2", host="host-2", home=tmp_path / "others"))
     assert (order.reason, order.attempt, order.resume_from) == ("confirm", 3, None)
+
+
+def test_the_next_phase_takes_no_weights_of_a_remedy_that_its_host_ended(
+    plane: Plane, tmp_path: Path
+) -> None:
+    """The phase is what it was without it: so is what the next one begins with."""
+    plan = bundled_plan("demo")
+    plan["phases"] = plan["phases"][:2]
+    plan["phases"][0]["checkpoint"] = {"every_steps": 1}
+    plan["phases"][1]["init_from"] = "sanity"
+    experiment = plane.submit(plan)
+    worker = plane.worker(home=tmp_path / "runs")
+    first = plane.next_order(worker)
+    save_checkpoint(tmp_path / "runs" / first.run, step=2)
+    worker.run_through(first)
+    plane.next_order(worker)
+    lost = Outcome(code=OutcomeCode.KEEPER_LOST, actor=Actor.INFRA)
+    change = {"env": {}, "diagnosis": "imbalance"}
+    name = new_id(Kind.RUN)
+    save_checkpoint(tmp_path / "runs" / name, step=1)
+    order = first.model_copy(update={"run": name})
+    save_json(RunDir(tmp_path / "runs" / name).order, order.document())
+
+    def is_lost(session: Session) -> None:
+        passed = session.get_one(AssessmentRow, first.run)
+        idle: dict[str, Any] = {"diagnosis": "imbalance", "answerable": True, "unmet": ("u",)}
+        attempt = replace(passed.attempt, verdict=Verdict.CONDITIONAL_GO, **idle)
+        passed.attempt = attempt
+        made: dict[str, Any] = {
+            "run": name, "reason": RunReason.REMEDY, "change": change, "outcome": lost,
+        }  # fmt: skip
+        run = RunRow(
+            id=name, experiment=experiment, phase="sanity", attempt=2,
+            reason=RunReason.REMEDY, state=RunState.ENDED, change=change, outcome=lost,
+            dir=str(tmp_path / "runs" / name), host="host-1", profile="cpu", gpus=0,
+            sizes={}, created_at=4e9, judged=True,
+        )  # fmt: skip
+        insert_new(session, [run, ProgressRow(run=run.id)])
+        told = replace(attempt, verdict=Verdict.INCONCLUSIVE, answerable=False, **made)
+        session.add(AssessmentRow(run=run.id, attempt=told, rules="{}", facts="{}"))
+
+    plane.context.store.write(is_lost)
+    found = plane.context.store.read(
+        lambda session: load_resume_points(session, load_experiment(session, experiment), "sanity")
+    )
+    assert Path(found["sanity"].path).parent.parent.name == name
+    assert Path(found[plan["phases"][1]["name"]].path).parent.parent.name == first.run
 
 
 def test_a_remedy_that_is_halted_goes_on_with_its_patch(plane: Plane) -> None:
