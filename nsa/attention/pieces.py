@@ -262,7 +262,9 @@ def span_backward(
     # Rows are narrower than what they see: the gate goes there, and `grad` is not rounded twice.
     dv.baddbmm_(p.transpose(1, 2), grad * gate)
     ds = torch.bmm(grad, v.transpose(1, 2)).mul_(p)
-    torch.sum(ds, -1, keepdim=True, out=dot)
+    # Over the sum of p, which rounding moves off 1 by as much as scores are large: sharp rows, whose
+    # gradient is a small difference, would keep little else.
+    torch.div(ds.sum(-1, keepdim=True), p.sum(-1, keepdim=True), out=dot)
     ds.addcmul_(p, dot, value=-1)
     ds[:, :lone] = 0
     dk.baddbmm_(ds.transpose(1, 2), q * gate)

@@ -79,6 +79,18 @@ def test_a_query_with_one_key_moves_neither_with_its_score(S, w, zero, dtype, sm
     assert inputs["v_sel"].grad.any()
 
 
+def test_scores_that_are_large_cost_gradients_little_of_their_precision(small, make_inputs):
+    """As they would where the recomputed shares of a sharp row are taken to add up to 1."""
+    inputs = make_inputs(150, D=64, dtype=torch.float32, q_factor=30.0)
+    grads = []
+    for dtype, backend in ((torch.float32, "torch"), (torch.float64, "reference")):
+        leaves = [x.detach().to(dtype).requires_grad_() for x in inputs.values()]
+        nsa_attention(*leaves, **small, backend=backend).sin().sum().backward()
+        grads.append([leaf.grad.double() for leaf in leaves])
+    off = max(float((a - b).norm() / b.norm()) for a, b in zip(*grads, strict=True))
+    assert off < 9e-6
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_output_may_be_written_to(dtype, small, make_inputs):
     inputs = make_inputs(33, dtype=dtype)
