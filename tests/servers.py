@@ -198,7 +198,7 @@ class PostgresServer:
         """Disconnect everyone, end the cluster (fast shutdown) and remove its files."""
         if self.process is not None:
             self.process.send_signal(signal.SIGINT)
-            self.process.wait(timeout=30)
+            self.process.wait(timeout=120)
             self.process = None
         shutil.rmtree(self.directory, ignore_errors=True)
 

@@ -9,9 +9,9 @@ from gonogo.contract.errors import Problem, Rejected
 from gonogo.contract.yaml_text import parse_yaml
 
 
-def connect() -> Client:
+def connect(timeout_s: float = TIMEOUT_S) -> Client:
     """Return a client of the service that the environment or its home names."""
-    return client_of(load_settings())
+    return client_of(load_settings(), timeout_s)
 
 
 def client_of(settings: Settings, timeout_s: float = TIMEOUT_S) -> Client:

@@ -34,6 +34,8 @@ from gonogo.contract.decision import Cause, DecisionKind, Verdict
 from gonogo.contract.errors import Rejected
 from gonogo.contract.goodput import ExperimentGoodput
 
+_DRAWN_S = 180.0
+"""How long a report is waited for: its pictures are drawn when it is asked for."""
 _PICTURE = re.compile(r"!\[[^\]]*\]\(([\w-]+\.png)\)")
 """A picture that a report in Markdown names."""
 
@@ -263,7 +265,7 @@ def report(
 ) -> None:
     """Print the report of an experiment as Markdown, or write it as one HTML file."""
     wanted = "html" if output is not None and output.suffix in (".html", ".htm") else "markdown"
-    with connect() as client:
+    with connect(_DRAWN_S) as client:
         view = client.experiment(experiment)
         path = f"/experiments/{view.id}/report"
         text = client.call("GET", path, params={"format": wanted}).text

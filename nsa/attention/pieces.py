@@ -262,8 +262,8 @@ def span_backward(
     # Rows are narrower than what they see: the gate goes there, and `grad` is not rounded twice.
     dv.baddbmm_(p.transpose(1, 2), grad * gate)
     ds = torch.bmm(grad, v.transpose(1, 2)).mul_(p)
-    # Over the sum of p, which rounding moves off 1 by as much as scores are large: sharp rows, whose
-    # gradient is a small difference, would keep little else.
+    # Over the sum of p, which rounding moves off 1 by as much as scores are large: of sharp rows,
+    # whose gradient is a small difference, little else would be left.
     torch.div(ds.sum(-1, keepdim=True), p.sum(-1, keepdim=True), out=dot)
     ds.addcmul_(p, dot, value=-1)
     ds[:, :lone] = 0

@@ -68,7 +68,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wait_until(waiting, what="an alive line while waiting for .GO")
     assert not any(line.step for line in lines_of(folder, 0))
     RunDir(folder).go.touch()
-    assert [rank.wait(timeout=30) for rank in ranks] == [0, 0]
+    assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
     return folder
 
 
@@ -107,7 +107,7 @@ def test_a_halt_ends_it_with_code_3_after_the_step(tmp_path: Path) -> None:
     write_order(tmp_path)
     RunDir(tmp_path).go.touch()
     RunDir(tmp_path).halt.touch()
-    assert start_rank(tmp_path, 0).wait(timeout=30) == 3
+    assert start_rank(tmp_path, 0).wait(timeout=120) == 3
     lines = lines_of(tmp_path, 0)
     assert lines[-1].msg == Msg.HALT_SEEN
     assert [line.step for line in lines if line.msg == Msg.STEP_END] == [1]
@@ -126,7 +126,7 @@ def test_the_real_keeper_and_watcher_supervise_it_to_its_end(tmp_path: Path) -> 
         assert keeper.wait(timeout=60) == 0
     finally:
         keeper.terminate()  # ends the run too; nothing happens to a keeper that has ended
-        keeper.wait(timeout=30)
+        keeper.wait(timeout=120)
     ended = ExitRecord.model_validate_json(RunDir(run).exit.read_bytes())
     assert (ended.reason, ended.ended_by, ended.code) == ("completed", "trainer", 0)
     assert RunDir(run).go.exists(), "the watcher did not find the identity it was ordered to expect"

@@ -119,7 +119,7 @@ def assert_again(plane: Plane, done: dict[str, Any]) -> None:
 
 def assert_shown(plane: Plane, done: dict[str, Any]) -> None:
     """The page tells the result, every run, and how to do it again."""
-    with httpx.Client(base_url=plane.context.url, timeout=30, trust_env=False) as pages:
+    with httpx.Client(base_url=plane.context.url, timeout=120, trust_env=False) as pages:
         pages.get(plane.call("POST", "/sign-in-links").json()["url"])
         page = pages.get(f"/campaigns/{done['id']}").text
         listed = pages.get("/campaigns").text

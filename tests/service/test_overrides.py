@@ -187,7 +187,7 @@ def test_an_earned_go_says_so_in_the_report(plane: Plane) -> None:
 def test_the_pages_do_not_colour_it_like_an_earned_go(
     plane: Plane, overridden: dict[str, Any]
 ) -> None:
-    with httpx.Client(base_url=plane.context.url, timeout=30, trust_env=False) as client:
+    with httpx.Client(base_url=plane.context.url, timeout=120, trust_env=False) as client:
         client.get(plane.call("POST", "/sign-in-links").json()["url"])
         for path in ("/", f"/experiments/{overridden['id']}"):
             answer = client.get(path)

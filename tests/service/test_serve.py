@@ -43,7 +43,7 @@ class Process:
         said = json.loads(self.child.stdout.readline())
         written = json.loads((self.home / "service.json").read_text())
         assert written == {"url": said["url"], "pid": self.child.pid}
-        return httpx.Client(base_url=said["url"], timeout=30, trust_env=False)
+        return httpx.Client(base_url=said["url"], timeout=120, trust_env=False)
 
     def end(self, how: signal.Signals) -> int:
         assert self.child is not None

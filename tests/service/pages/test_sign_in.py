@@ -19,7 +19,7 @@ def link_of(plane: Plane) -> str:
 
 
 def browser(plane: Plane) -> httpx.Client:
-    return httpx.Client(base_url=plane.context.url, timeout=30, trust_env=False)
+    return httpx.Client(base_url=plane.context.url, timeout=120, trust_env=False)
 
 
 def sees(client: httpx.Client, path: str = "/") -> bool:

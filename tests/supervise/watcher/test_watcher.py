@@ -81,7 +81,7 @@ def test_finding_that_was_not_recorded_before_the_watcher_died_is_recorded(
     run.dir.findings.write_bytes(b'{"v":1,"detector":"st')
     env = {k: v for k, v in os.environ.items() if not k.startswith("GONOGO_")}
     command = [sys.executable, "-m", "gonogo.supervise.watcher", str(run.path)]
-    subprocess.run(command, cwd=ROOT, env=env, check=True, timeout=30, capture_output=True)
+    subprocess.run(command, cwd=ROOT, env=env, check=True, timeout=120, capture_output=True)
     assert [finding.key for finding in run.halts()] == [finding.key for finding in before]
 
 

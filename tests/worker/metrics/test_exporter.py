@@ -101,7 +101,7 @@ def test_promtool_has_nothing_to_say_against_the_names(live: HostView) -> None:
         ["promtool", "check", "metrics"],
         input=generate_latest(registry),
         capture_output=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert (done.returncode, done.stdout + done.stderr) == (0, b"")
