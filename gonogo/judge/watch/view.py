@@ -17,7 +17,7 @@ from gonogo.contract.tick import ProcessState, Tick
 from gonogo.contract.watch import Watch
 from gonogo.judge.watch.line_record import LineRecord
 from gonogo.judge.watch.lines import Arrival
-from gonogo.judge.watch.processes import HELD, STOPPED_AFTER_S, Processes
+from gonogo.judge.watch.processes import HELD, STOPPED_AFTER_S, Process, Processes
 from gonogo.judge.watch.stream import RankStream
 
 
@@ -186,7 +186,8 @@ class View:
 
         A write to a slow disk, a page that comes back from swap, a debugger that looks: all hold a
         healthy process for a moment. Uninterruptible sleep says something once it has lasted as
-        long as silence must to be suspect.
+        long as silence must to be suspect; not where the rank had been silent for as long before it
+        fell asleep: its lines do not come through, and it may write a checkpoint.
         """
         process = self.processes.of(rank)
         if process.state not in HELD:
@@ -194,7 +195,16 @@ class View:
         least_s = self.run.watch.alive_lost.suspect_s
         if process.state is ProcessState.STOPPED:
             least_s = min(least_s, STOPPED_AFTER_S)
+        if process.state is ProcessState.UNINTERRUPTIBLE and self._unheard(rank, process, least_s):
+            return False
         return process.dead or process.held_s(mono) >= least_s
+
+    def _unheard(self, rank: int, process: Process, limit_s: float) -> bool:
+        """Whether a rank that speaks while it works was silent for long before it fell asleep."""
+        stream = self.streams.get(rank)
+        if stream is None or not stream.labelled or process.held_mono is None:
+            return False
+        return process.held_mono - stream.heard_mono > limit_s
 
     def all_silent_s(self, mono: float) -> float:
         """Return for how long all ranks have been silent at once, as only what stands still is.

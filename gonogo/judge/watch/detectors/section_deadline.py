@@ -7,7 +7,8 @@ that never names forward, backward or optimizer computes while it is in no secti
 step is D2's, and its later ones may take as long as D4 gives them. The first batch may take as long
 as the first step, unless the plan says less: texts are tokenised, batches skipped on resume. So may
 what stands in no section before the first step has ended; later it has three times what steps
-usually spend there, where that is longer (an agent's episodes, answers that are generated). After
+usually spend there, where that is longer (an agent's episodes, answers that are generated), and six
+times of the first three. After
 the last ordered step, being in no section has the limit of a checkpoint: what is left is to save.
 
 Two limits do not begin anew with each section. A rank that goes through sections without ending a
@@ -47,6 +48,9 @@ _FIRST = frozenset({Section.DATA, _APART})
 APART_X = 3.0
 """Times what steps usually spend in no section (or in one of a name of their own) that one may
 stand there: some play episodes or generate answers in every step, and name only the rest."""
+FEW_APART, FEW_APART_X = 3, 6.0
+"""Fewer times than these tell less, and the first is that of a start: so many times their median.
+"""
 CYCLE_X, AFTER_LAST_X = 2.0, 8.0
 """Times the sum of all limits in which a step has to end; after the last one evaluations remain."""
 
@@ -116,7 +120,8 @@ def limit_of(
         times_s = [max(statistics.median(saved_s), statistics.median(times_s or saved_s))]
     halt_x = deadline.halt_x
     if name == _APART:
-        times_s, halt_x = list(stream.apart_times), halt_x or APART_X
+        times_s = list(stream.apart_times)
+        halt_x = halt_x or (FEW_APART_X if len(times_s) < FEW_APART else APART_X)
     if halt_x is not None and times_s:
         adaptive_s = halt_x * statistics.median(times_s)
         if adaptive_s > deadline.halt_s:
@@ -242,7 +247,8 @@ class SectionDeadline(Detector[None]):
         "Halts when the rank behind has stood too long in data, checkpoint, evaluation, logging, "
         "or in no section at all; each has its own limit. In no section, or in one of a name of "
         "its own, it has the time of a start until its first step has ended, and then three times"
-        " what its steps usually spend there, where that is longer. In no section, a rank that "
+        " what its steps usually spend there (six times while fewer than three did), where that is"
+        " longer. In no section, a rank that "
         "never names its computing has at least the limits of the stall rule. A rank that goes "
         "from section to section without ending a step is halted after twice what all of them "
         "together may take (eight times after the last step). Where every rank is done and one "

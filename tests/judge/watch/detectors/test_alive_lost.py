@@ -198,13 +198,15 @@ def test_a_rank_that_waits_for_a_disk_has_the_time_of_its_section(section: str) 
         ("stopped", 4.75, []),
         ("stopped", 5.0, [60.0]),
         ("uninterruptible", 29.75, []),
-        ("uninterruptible", 30.0, [60.0]),
+        ("uninterruptible", 30.0, []),
+        ("uninterruptible", 30.25, [60.0]),
         ("dead", 0.0, [60.0]),
     ],
 )
 def test_a_lone_silent_rank_halts_once_it_has_been_held_for_a_while(
     state: str, held_s: float, found: list[float]
 ) -> None:
+    """One that had been silent for half a minute before it slept may write a checkpoint."""
     rank = standing("forward", for_s=70.0, heard_mono=NOW - 60.25)
     held = Processes(ranks={0: Process(state=ProcessState(state), held_mono=NOW - held_s)})
     order = order_of({}, steps=1000, world_size=1)
