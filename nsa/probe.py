@@ -3,6 +3,7 @@
 `peak_flops` is measured, not looked up: the best of repeated square matrix products, per device
 (bf16 on a GPU, fp32 on the CPU with all its threads), summed at the top level. It takes about half
 a second a device; `--no-collect-env` leaves out PyTorch's environment report, which takes longer.
+`--node` measures all devices together instead, under load (`nsa.node`).
 """
 
 import argparse
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from nsa.errors import BadConfig
+from nsa.node import check_node
 from nsa.settings import load_settings
 
 _MEASURE_S = 0.4
@@ -83,13 +85,18 @@ def main() -> int:
     """Print the probe; exit code 4 for an unknown `NSA_*` variable."""
     parser = argparse.ArgumentParser(prog="python -m nsa.probe", allow_abbrev=False)
     parser.add_argument("--no-collect-env", action="store_true")
+    parser.add_argument("--node", action="store_true")
     arguments = parser.parse_args()
     try:
         load_settings()
     except BadConfig as error:
         print(json.dumps({"error": str(error)}))
         return error.code
-    print(json.dumps(probe(collect_env=not arguments.no_collect_env), indent=1))
+    if arguments.node:
+        said = {"v": 1, "torch": torch.__version__, "node": check_node(list_devices())}
+    else:
+        said = probe(collect_env=not arguments.no_collect_env)
+    print(json.dumps(said, indent=1))
     return 0
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
-from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY, CheckOutcome, Preflight
+from gonogo.contract.records import NODE, PREFLIGHT_CHECKS, SANITY, CheckOutcome, Preflight
 from gonogo.contract.workload import is_ours
 from gonogo.rundir import RunDir, save_json
 from gonogo.slots import gpus_of, is_slice
@@ -20,6 +20,7 @@ from gonogo.supervise.preflight.code import load_branch
 from gonogo.supervise.preflight.peak import judge_peaks
 from gonogo.supervise.preflight.preflight import check_code, check_store, make_checks
 from worker.host.host_probe import Probe, ProbeStore
+from worker.host.node_check import NodeCheck
 from worker.host.sanity import Sanity
 
 
@@ -72,7 +73,11 @@ def run_preflight(
         "store": lambda: check_store(order, run_dir),
     }
     own = {} if sanity is None else {SANITY: sanity.result}
+    node_check = NodeCheck(store, order.profile, () if unfit else free)
+    if node_check.devices:
+        own[NODE] = node_check.result
     made = make_checks({check_id: rows[check_id] for check_id in PREFLIGHT_CHECKS} | own)
+    unfit |= node_check.unfit
     record = Preflight(
         passed=all(check.outcome is not CheckOutcome.FAIL for check in made),
         checks=made,

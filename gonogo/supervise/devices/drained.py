@@ -4,7 +4,8 @@
 started by the keeper when `exit.json` is written; the descriptors hold the devices' locks, and each
 is let go when nothing computes on its device and less than 512 MB of its memory are in use, after
 50 s at the latest: then the device is quarantined, with the reason. So is, until a reboot or a
-person's word, the device of a rank that ended its run as `hardware`.
+person's word, the device of a rank that ended its run as `hardware`. A device whose run failed, or
+that told an Xid, is to hold up anew before its next run (`gonogo.supervise.proven`).
 
 A driver that hangs is given up, too. Made-up devices are free at once. Exit code: 0.
 """
@@ -23,16 +24,21 @@ from pydantic import ValidationError
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
-from gonogo.contract.outcome import Detector, OutcomeCode
+from gonogo.contract.outcome import CLASS_OF, Detector, OutcomeClass, OutcomeCode
 from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, load_all_lines, load_record
 from gonogo.supervise.devices.choice import RunDevices, choose_devices_of
+from gonogo.supervise.devices.lines import parse_sample
 from gonogo.supervise.devices.protocol import DeviceCalls, DeviceUnreadable
 from gonogo.supervise.devices.scripted import BEFORE_THE_RUN
+from gonogo.supervise.proven import disprove
 from gonogo.supervise.quarantine import quarantine
 from gonogo.supervise.settings import load_devices_script
 
 LIMIT_S = 50.0
+_WELL = frozenset({OutcomeCode.PREEMPTED})
+_WELL_CLASSES = frozenset({OutcomeClass.SUCCESS, OutcomeClass.OPERATOR})
+"""Ends that say nothing against a device."""
 BUSY_MB = 512.0
 """What a driver keeps for itself is less."""
 _POLL_S = 0.5
@@ -113,6 +119,26 @@ def faulty_ranks(run_dir: RunDir) -> set[int | None]:
     }
 
 
+def shaken(run_dir: RunDir, devices: Sequence[str]) -> dict[str, str]:
+    """Return device → why it is to be checked under load before its next run.
+
+    Args:
+        run_dir: of the run that ended.
+        devices: those that it had.
+    """
+    try:
+        record = load_record(run_dir.exit, ExitRecord)
+        samples = load_all_lines(run_dir.devices)
+    except (OSError, GonogoError) as error:
+        return dict.fromkeys(devices, f"{run_dir.path.name}: {error}")
+    if record is None:
+        return dict.fromkeys(devices, f"{run_dir.path.name} left no exit.json")
+    if not (record.reason in _WELL or CLASS_OF[record.reason] in _WELL_CLASSES):
+        return dict.fromkeys(devices, f"{run_dir.path.name} ended as {record.reason}")
+    told = [row for line in samples if b"xids" in line and (row := parse_sample(line)) is not None]
+    return {row.uuid: f"it told Xid {row.xids}" for row in told if row.xids and row.uuid in devices}
+
+
 def _finding(line: bytes) -> Finding | None:
     try:
         return Finding.model_validate_json(line)
@@ -137,6 +163,8 @@ def main(argv: Sequence[str]) -> int:
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     held: dict[str, int] = dict(asked.held)
     run_dir = RunDir(asked.run_dir.absolute())
+    for device, why in shaken(run_dir, tuple(held)).items():
+        disprove(asked.home, device, why)
     devices = _devices_of(run_dir, tuple(held))
     if devices is None or devices.scripted:
         return 0

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from gonogo.rundir import save_json
 from gonogo.supervise.devices.drained import Draining, faulty_ranks
 from gonogo.supervise.devices.nvml import Nvml
 from gonogo.supervise.locks import DeviceLocks, is_locked, take_lock
+from gonogo.supervise.proven import load_proof, prove
 from gonogo.supervise.quarantine import load_quarantines
 from gonogo.supervise.start import start_draining
 from tests.supervise.devices.fake_nvml import FakeNvml, healthy
@@ -121,6 +123,7 @@ def test_the_gpus_of_a_lost_keeper_are_held_until_they_are_free(
     save_json(run_dir.path / "keeper.json", {"locks": ["cpu:0"]})
     assert start_draining(run_dir.path, **asked) is None
     save_json(run_dir.path / "keeper.json", {"locks": ["GPU-0"]})
+    prove(tmp_path, ["GPU-0"], "700 TFLOP/s", now=time.time())
     looking = start_draining(run_dir.path, **asked)
     assert looking is not None
     assert is_locked(locks.path("GPU-0"))
@@ -128,6 +131,7 @@ def test_the_gpus_of_a_lost_keeper_are_held_until_they_are_free(
     assert looking.wait(60) == 0
     assert not is_locked(locks.path("GPU-0"))
     assert load_quarantines(tmp_path, 0.0) == {}
+    assert load_proof(tmp_path, ["GPU-0"], time.time()) is None, "it has to hold up anew"
 
 
 def test_a_keeper_passes_its_gpu_on_to_who_proves_it_free(

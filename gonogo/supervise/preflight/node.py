@@ -1,0 +1,130 @@
+"""Do a host's devices hold up together, and compute the same? Judged by measurements; pure.
+
+What is measured is `python -m nsa.probe --node`'s: a sustained product on all devices at once, the
+bits of one product before and after it, and the ways between the devices.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median
+
+from pydantic import BaseModel, ConfigDict
+
+from gonogo.contract.records import CheckOutcome
+from gonogo.supervise.preflight.peak import Result, judge_peaks
+
+LEAST_LINK = 0.9
+"""Share of the devices' median below which the ways from one to the others are told of."""
+
+
+class DeviceLoad(BaseModel):
+    """What one device did under load."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    name: str
+    flops: float | None = None
+    """Sustained FLOP/s, all devices at once."""
+    checksums: tuple[str, ...] = ()
+    """Of the bits of one product, before the load and after it."""
+
+
+class NodeLoad(BaseModel):
+    """What the devices of a host did together, in the order in which they were given."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    devices: tuple[DeviceLoad, ...]
+    p2p_gb_s: tuple[tuple[float | None, ...], ...] = ()
+    all_reduce_gb_s: float | None = None
+
+
+def judge_node(
+    load: NodeLoad,
+    devices: Sequence[str],
+    *,
+    peak_flops: float | None,
+    floor_gb_s: float | None,
+) -> tuple[Result, dict[str, str]]:
+    """Say whether the devices hold up; and which do not, and why.
+
+    Devices of one kind that do not compute the same bits are told by the majority; where there is
+    none, no result of any can be trusted. Slow ways between devices warn: hosts are built lopsided.
+
+    Args:
+        load: what was measured.
+        devices: UUIDs in its order.
+        peak_flops: what the profile promises of one device, FLOP/s.
+        floor_gb_s: bus bandwidth of an all-reduce that the profile promises, GB/s.
+    """
+    if len(load.devices) != len(devices):
+        text = f"{len(load.devices)} of {len(devices)} devices were measured"
+        return (CheckOutcome.FAIL, text), {}
+    rows = dict(zip(devices, load.devices, strict=True))
+    kinds = {row.name for row in load.devices}
+    same = {d: row.flops for d, row in rows.items() if row.flops is not None}
+    result, unfit = judge_peaks(
+        {device: row.flops for device, row in rows.items()},
+        same if len(kinds) == 1 else {},
+        peak_flops,
+    )
+    unfit = {**unfit, **_odd_bits(rows)}
+    if unfit:
+        return (CheckOutcome.FAIL, "; ".join(f"{d} {why}" for d, why in unfit.items())), unfit
+    told = [result[1]] if result[0] is CheckOutcome.WARN else []
+    told += _slow_ways(load, devices)
+    bandwidth = load.all_reduce_gb_s
+    if floor_gb_s is not None and len(devices) > 1:
+        if bandwidth is None:
+            told.append("no all-reduce was measured")
+        elif bandwidth < floor_gb_s:
+            told.append(f"all-reduce {bandwidth:g} GB/s, the profile's floor is {floor_gb_s:g}")
+    if told:
+        return (CheckOutcome.WARN, "; ".join(told)), {}
+    summed = result[1].replace("measured", "sustained, all at once, equal bits")
+    return (CheckOutcome.PASS, summed + _reduced(bandwidth)), {}
+
+
+def _reduced(bandwidth: float | None) -> str:
+    return "" if bandwidth is None else f"; all-reduce {bandwidth:g} GB/s"
+
+
+def _odd_bits(rows: Mapping[str, DeviceLoad]) -> dict[str, str]:
+    """Return the devices whose products differ from their own before, or from their equals'."""
+    odd: dict[str, str] = {}
+    kinds: dict[str, dict[str, str]] = {}
+    for device, row in rows.items():
+        if len(row.checksums) < 2:
+            odd[device] = "the bits of its products were not compared"
+        elif len(set(row.checksums)) > 1:
+            odd[device] = "one product gives other bits after two seconds of load"
+        else:
+            kinds.setdefault(row.name, {})[device] = row.checksums[0]
+    for sums in kinds.values():
+        if len(set(sums.values())) <= 1:
+            continue
+        (most, votes), *_ = Counter(sums.values()).most_common()
+        trusted = most if 2 * votes > len(sums) else None
+        odd |= {
+            device: "one product gives other bits than on the devices beside it"
+            for device, checksum in sums.items()
+            if checksum != trusted
+        }
+    return odd
+
+
+def _slow_ways(load: NodeLoad, devices: Sequence[str]) -> list[str]:
+    """Return a sentence for each device whose ways to the others are slower than theirs."""
+    means = {
+        device: fmean(known)
+        for device, row in zip(devices, load.p2p_gb_s, strict=False)
+        if (known := [rate for rate in row if rate is not None])
+    }
+    if len(means) < 3:
+        return []
+    middle = median(means.values())
+    return [
+        f"{device}: {rate:.3g} GB/s to the devices beside it, their median is {middle:.3g}"
+        for device, rate in means.items()
+        if rate < LEAST_LINK * middle
+    ]

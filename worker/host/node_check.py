@@ -1,0 +1,95 @@
+"""Do the run's GPUs hold up under load? The longer check: `python -m nsa.probe --node`.
+
+It is made before the first run after a boot, after a run on a device failed or saw an Xid, and once
+a day; what held up is kept in `GONOGO_HOME/proven/` (`gonogo.supervise.proven`). It has the GPUs
+for itself for some ten seconds, so it comes after every other check.
+"""
+
+import json
+import logging
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+
+from gonogo.contract.hardware import hardware_profiles
+from gonogo.contract.records import CheckOutcome
+from gonogo.slots import is_slice
+from gonogo.supervise.preflight.node import NodeLoad, judge_node
+from gonogo.supervise.preflight.peak import Result
+from gonogo.supervise.proven import load_proof, prove
+from worker.host.host_probe import ProbeStore
+
+LIMIT_S = 180.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class NodeCheck:
+    """The longer check of a run's GPUs, made by `result` if it is due.
+
+    Args:
+        store: who starts programs of the workload.
+        profile: name of the order's hardware profile.
+        devices: what the run gets; slices of a GPU are left out, no profile promises them anything.
+        wall: returns Unix seconds.
+    """
+
+    store: ProbeStore
+    profile: str
+    devices: Sequence[str]
+    wall: Callable[[], float] = time.time
+    unfit: dict[str, str] = field(default_factory=dict)
+    """Device → why it is not fit for any run; filled by `result`."""
+
+    def __post_init__(self) -> None:
+        self.devices = tuple(device for device in self.devices if not is_slice(device))
+
+    def result(self) -> Result:
+        """Return what became of it; one that could not be made fails."""
+        now = self.wall()
+        known = load_proof(self.store.home, self.devices, now)
+        if known is not None:
+            return CheckOutcome.PASS, f"{known} (known)"
+        load, error = self._measured()
+        if load is None:
+            return CheckOutcome.FAIL, error
+        profile = hardware_profiles().get(self.profile)
+        result, self.unfit = judge_node(
+            load,
+            self.devices,
+            peak_flops=None if profile is None else profile.peak_flops,
+            floor_gb_s=None if profile is None else profile.all_reduce_gb_s,
+        )
+        if result[0] is not CheckOutcome.FAIL:
+            self._keep(result[1], now)
+        return result
+
+    def _measured(self) -> tuple[NodeLoad | None, str]:
+        """Run the program; what it measured, or why there is nothing."""
+        try:
+            process = self.store.run("nsa.probe", self.devices, "--node")
+        except OSError as error:
+            return None, f"nsa.probe --node cannot be started: {error}"
+        try:
+            out, err = process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            return None, f"nsa.probe --node did not answer within {LIMIT_S:g} s"
+        if process.returncode != 0:
+            last = (err or out).decode("utf-8", "replace").strip().splitlines()[-1:]
+            return None, f"nsa.probe --node ended with {process.returncode}: {' '.join(last)}"
+        try:
+            return NodeLoad.model_validate(json.loads(out)["node"]), ""
+        except (ValueError, KeyError, TypeError, ValidationError):
+            return None, "nsa.probe --node said something else"
+
+    def _keep(self, text: str, now: float) -> None:
+        try:
+            prove(self.store.home, self.devices, text, now=now)
+        except OSError as error:
+            _log.warning("no proof: %s", error, extra={"action": "proof_unsaved"})
