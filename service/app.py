@@ -17,6 +17,7 @@ from service.context import Context
 from service.http.auth import Service
 from service.http.limits import Limits
 from service.http.problems import DOCUMENTED, WireResponse, add_handlers
+from service.http.rates import Rates
 from service.http.short import ShortWays
 from service.http.streams import Streams
 from service.metrics import control_plane
@@ -111,6 +112,7 @@ def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
         ShortWays, context=context, ways=SHORT_WAYS, elsewhere=frozenset({"idempotency-key"})
     )
     app.add_middleware(Limits, context=context)
+    app.add_middleware(Rates)
     add_handlers(app)
     for router in API:
         app.include_router(router, prefix="/api/v1", responses=DOCUMENTED)
