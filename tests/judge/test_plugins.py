@@ -281,12 +281,12 @@ except Rejected as error:
 
 def test_settings_that_no_installed_detector_takes_are_refused(installed: Path) -> None:
     plan = deepcopy(bundled_plan("demo"))
-    plan["watch"]["plugins"] = {"low_los": {}, "low_loss": {"bellow": 1, "below": "much"}}
+    plan["watch"]["plugins"] = {"low_los": {}, "low_loss": {"belov": 1, "below": "much"}}
     found = json.loads(in_python(installed, REFUSED, json.dumps(wire_value(plan))))
     head = "watch.plugins.low_los"
-    assert sorted(found) == [head, f"{head}s.bellow", f"{head}s.below"]
+    assert sorted(found) == [head, f"{head}s.belov", f"{head}s.below"]
     assert "did you mean low_loss?" in found[head]
-    assert found[f"{head}s.bellow"] == "unknown key 'bellow'; did you mean below?"
+    assert found[f"{head}s.belov"] == "unknown key 'belov'; did you mean below?"
     assert found[f"{head}s.below"].startswith("found 'much'; Input should be")
 
 
