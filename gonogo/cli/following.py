@@ -23,7 +23,7 @@ class Following:
         self._offset = self._findings = 0
         self._began = self._told = time.monotonic()
         self._warned = False
-        self._pace = Pace()
+        self._remainder = Remainder()
 
     def look(self) -> None:
         """Show what is new."""
@@ -64,10 +64,10 @@ class Following:
         text = f"step {step}" + ("" if steps is None else f" of {steps}")
         loss = next((row.loss for row in ranks.values() if row.loss is not None), None)
         text += "" if loss is None else f", loss {loss:g}"
-        say(text + self._pace.tell(step, steps, now))
+        say(text + self._remainder.tell(step, steps, now))
 
 
-class Pace:
+class Remainder:
     """How long the rest takes, by the steps that were seen: what came before them was a start."""
 
     def __init__(self) -> None:

@@ -5,7 +5,8 @@ findings; `evidence` is all that a run left behind, and the facts that a gate ma
 the rules, and the verdict of facts under rules; `course` says what happens next; `ledger` seals
 what was decided and comes to the same digests again. No network, no database, no clock: `now` is an
 argument. `compare`, beside the gate, says which of several variants is better, and `comparing`
-reads its runs. `directory` judges a run directory; `catalogue` writes docs/detectors.md.
+reads its runs. `directory` judges a run directory for a command, and alone reads the wall clock;
+`catalogue` writes docs/detectors.md.
 
 What others may rely on stands here::
 

@@ -8,6 +8,8 @@ confirmation or a remedy may lay over it.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
 from gonogo.contract.canonical import digest
 from gonogo.contract.criterion import ADDED_CRITERIA
 from gonogo.contract.errors import Corrupt, Problem
@@ -15,6 +17,7 @@ from gonogo.contract.near_miss import hint, near
 from gonogo.contract.patch import Patch
 from gonogo.contract.plan import Phase, Plan
 from gonogo.judge.gate.diagnosis import DIAGNOSES
+from gonogo.judge.watch.registry import plugins
 from gonogo.listed_names import LISTED, SECRETIVE, referred
 from gonogo.planning.cadence import late_checkpoints
 from gonogo.planning.layers import OF_THE_PHASE, lay
@@ -38,6 +41,7 @@ def problems_in(
         *unknown_metrics(plan),
         *_taken_names(plan),
         *_unknown_remedies(plan),
+        *_refused_by_plugins(plan),
         *_said_elsewhere(plan),
         *_without_weights(plan),
         *_uneven(plan),
@@ -74,6 +78,37 @@ def _unknown_remedies(plan: Plan) -> Iterator[Problem]:
         if name not in known:
             message = f"unknown diagnosis {name!r}; {hint(name, known)}"
             yield Problem(path=f"remedies.{name}", message=message)
+
+
+def _refused_by_plugins(plan: Plan) -> Iterator[Problem]:
+    """Yield the settings that no installed detector has, or that it does not take."""
+    there = {str(row.name): row.Settings for row in plugins()} if plan.watch.plugins else {}
+    for name, said in plan.watch.plugins.items():
+        where = f"watch.plugins.{name}"
+        if name not in there:
+            message = f"no installed package brings a detector {name!r}; {hint(name, there)}"
+            yield Problem(path=where, message=message)
+            continue
+        settings = there[name]
+        yield from _refused_settings(where, settings, said)
+
+
+def _refused_settings(
+    where: str, settings: type[BaseModel] | None, said: Mapping[str, Any]
+) -> Iterator[Problem]:
+    takes = {} if settings is None else settings.model_fields
+    if settings is None or settings.model_config.get("extra") != "allow":
+        names = {row.alias or name for name, row in takes.items()} | set(takes)
+        for key in sorted(said.keys() - names):
+            yield Problem(path=f"{where}.{key}", message=f"unknown key {key!r}; {hint(key, takes)}")
+    try:
+        if settings is not None:
+            settings.model_validate(said)
+    except ValidationError as error:
+        for row in error.errors(include_url=False):
+            if row["type"] != "extra_forbidden":
+                path = ".".join([where, *map(str, row["loc"])])
+                yield Problem(path=path, message=f"found {row['input']!r}; {row['msg']}")
 
 
 def _said_elsewhere(plan: Plan) -> Iterator[Problem]:

@@ -23,7 +23,7 @@ OF_THE_PHASE = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Laid:
     """What a run is told of configuration, environment and start."""
 
     train: dict[str, Any]
@@ -40,7 +40,7 @@ def lay(
     change: Patch | None = None,
     *,
     schema: WorkloadSchema | None = None,
-) -> Told:
+) -> Laid:
     """Return what a run of a phase is told; unchanged parts are shared with `train`.
 
     Args:
@@ -64,7 +64,7 @@ def lay(
         if plan.ours and layer.workload.parallel is not None:
             found["parallel"] = layer.workload.parallel
     parallel = found["parallel"] if plan.ours else _parallel(plan, layers)
-    return Told(train=found, env=env, world_size=world_size, parallel=parallel, command=command)
+    return Laid(train=found, env=env, world_size=world_size, parallel=parallel, command=command)
 
 
 def merged(

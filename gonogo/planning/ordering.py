@@ -23,7 +23,7 @@ from gonogo.judge.gate.settling import SETTLED_BY_RUNS
 from gonogo.judge.watch.registry import versions
 from gonogo.planning.frozen import ResolvedPlan
 from gonogo.planning.gates import gate_of
-from gonogo.planning.layers import Told, lay
+from gonogo.planning.layers import Laid, lay
 from gonogo.planning.workloads.known import workload_schema
 
 FROZEN = ("git_sha", "torch", "device", "driver")
@@ -196,7 +196,7 @@ def _watch_of(plan: Plan, profile: HardwareProfile) -> tuple[Watch, list[str]]:
     return Watch.model_validate(said), ["slow.floor_tok_s"]
 
 
-def expected_identity(plan: Plan, phase: Phase, told: Told, frozen: Mapping[str, Any]) -> Identity:
+def expected_identity(plan: Plan, phase: Phase, told: Laid, frozen: Mapping[str, Any]) -> Identity:
     """Return the identity that a run must report."""
     kept = {name: frozen.get(name) for name in FROZEN}
     if not plan.ours:

@@ -11,13 +11,13 @@ from gonogo.contract.ids import Kind, is_id
 from service.db.schema import AlertRow, DeliveryRow, WebhookRow
 from service.queries.page import load_page
 
-Told = tuple[AlertRow, list[DeliveryRow]]
+AlertAndDeliveries = tuple[AlertRow, list[DeliveryRow]]
 """An alert and its deliveries."""
 
 
 def load_alerts(
     session: Session, *, limit: int, after: str | None
-) -> tuple[list[Told], str | None]:
+) -> tuple[list[AlertAndDeliveries], str | None]:
     """Return a page of alerts, newest first, each with its deliveries."""
     query = select(AlertRow)
     rows, cursor = load_page(

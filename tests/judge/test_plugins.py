@@ -266,3 +266,192 @@ def test_a_metric_that_is_none_or_takes_a_name_is_refused(
         "try:\n    plugins()\nexcept Rejected as error:\n    print(error)",
     )
     assert said in found
+
+
+REFUSED = """
+import json, sys
+from gonogo.contract.errors import Rejected
+from gonogo.planning.resolve import resolve_plan
+try:
+    resolve_plan(json.loads(sys.argv[1]))
+except Rejected as error:
+    print(json.dumps({row.path: row.message for row in error.problems}))
+"""
+
+
+def test_settings_that_no_installed_detector_takes_are_refused(installed: Path) -> None:
+    plan = deepcopy(bundled_plan("demo"))
+    plan["watch"]["plugins"] = {"low_los": {}, "low_loss": {"belov": 1, "below": "much"}}
+    found = json.loads(in_python(installed, REFUSED, json.dumps(wire_value(plan))))
+    head = "watch.plugins.low_los"
+    assert sorted(found) == [head, f"{head}s.belov", f"{head}s.below"]
+    assert "did you mean low_loss?" in found[head]
+    assert found[f"{head}s.belov"] == "unknown key 'belov'; did you mean below?"
+    assert found[f"{head}s.below"].startswith("found 'much'; Input should be")
+
+
+def test_without_its_package_a_detector_s_settings_are_refused() -> None:
+    plan = deepcopy(bundled_plan("demo"))
+    plan["watch"]["plugins"] = {"low_loss": {"below": 1}}
+    with pytest.raises(Rejected, match=r"watch\.plugins\.low_loss: no installed package brings"):
+        resolve_plan(plan)
+
+
+WAYS_TO_FAIL = ("begin", "line", "answer", "finding", "step", "tick")
+FAULTY = """
+from dataclasses import dataclass
+
+from gonogo.contract.finding import Severity
+from gonogo.contract.outcome import OutcomeCode
+from gonogo.judge.evidence.metrics import MetricRow
+from gonogo.judge.watch.detector import Detector
+from gonogo.judge.watch.view import found
+
+
+@dataclass(frozen=True)
+class Kept:
+    what: object = None
+
+
+class Faulty(Detector):
+    sentence = "Fails at one thing."
+    State = Kept
+    steps = ticks = True
+    lines = frozenset({"progress"})
+    code = OutcomeCode.TOO_SLOW
+
+    def fail(self, where):
+        if self.name == where:
+            raise RuntimeError(f"no such thing as {object()}")
+
+    def begin(self):
+        self.fail("begin")
+        return Kept(object() if self.name == "dump" else None)
+
+    def observe_line(self, own, beat, view):
+        self.fail("line")
+        return None if self.name == "answer" else (own, [0] if self.name == "finding" else [])
+
+    def observe_step(self, own, step, view):
+        self.fail("step")
+        if self.name == "ends" and step.step == 5:
+            return own, [found(view, self.name, Severity.HALT, episode="5", at=1.0, text="so")]
+        return own, []
+
+    def observe_tick(self, own, tick, view):
+        self.fail("tick")
+        return own, []
+
+    def armed(self, own, view):
+        self.fail("armed")
+        return True
+
+
+for name in ("begin", "line", "answer", "finding", "step", "tick", "armed", "dump", "ends"):
+    globals()[name] = type(name, (Faulty,), {"name": name})
+
+METRIC = MetricRow(samples=lambda steps, rules: {1: 1 / 0})
+"""
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A package whose detectors fail, each in its way, beside one that cannot be loaded."""
+    site = tmp_path_factory.mktemp("faulty")
+    (site / "faulty.py").write_text(FAULTY)
+    info = site / "faulty-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1.0\n")
+    names = (*WAYS_TO_FAIL, "armed", "dump", "ends")
+    points = "".join(f"{name} = faulty:{name}\n" for name in names)
+    metrics = "loss_fall = faulty:METRIC\ngone = not_there:It\n"
+    (info / "entry_points.txt").write_text(
+        f"[gonogo.detectors]\n{points}gone = not_there:It\n[gonogo.criteria]\n{metrics}"
+    )
+    return site
+
+
+def ended_under(folder: Path, *detectors: str) -> Path:
+    """A healthy run whose order names these detectors besides ours."""
+    order = make_runs.order_of()
+    named = {**order.detectors, **dict.fromkeys(detectors, 1)}
+    order = order.model_copy(update={"detectors": named})
+    ranks = make_runs.healthy_ranks(order)
+    make_runs.save_run(folder, order, ranks, make_runs.exit_of(ranks))
+    return folder
+
+
+def test_a_detector_that_fails_watches_no_more_and_nothing_passes(
+    faulty: Path, tmp_path: Path
+) -> None:
+    ended = ended_under(tmp_path / "ended", *WAYS_TO_FAIL)
+    said = in_python(faulty, JUDGE, str(ended))
+    found = json.loads(said)
+    assert found["verdict"] == "INCONCLUSIVE"
+    heads = {name: f"the detector {name!r} of another package failed: " for name in WAYS_TO_FAIL}
+    told = {row["detector"]: row for row in found["findings"]}
+    assert told.keys() == heads.keys()
+    for name, head in heads.items():
+        assert (told[name]["severity"], told[name]["text"][: len(head)]) == ("warn", head)
+        assert any(text.startswith(f"{name}: {head}") for text in found["not_observed"])
+    (tmp_path / "decision.json").write_text(said)
+    replayed = in_python(faulty, REPLAY, str(tmp_path / "decision.json"), str(ended))
+    assert json.loads(replayed)[0] is True, replayed
+
+
+def test_a_package_that_fails_harms_no_run_that_does_not_order_its_detectors(
+    faulty: Path, tmp_path: Path
+) -> None:
+    found = json.loads(in_python(faulty, JUDGE, str(ended_under(tmp_path / "ended"))))
+    assert found["verdict"] == "GO"
+
+
+def test_no_order_is_made_where_a_package_cannot_be_loaded(faulty: Path) -> None:
+    code = (
+        "from gonogo.contract.errors import Rejected\n"
+        "from gonogo.judge.watch.registry import versions\n"
+        "try:\n    versions()\nexcept Rejected as error:\n    print(error)"
+    )
+    found = in_python(faulty, code)
+    assert "gonogo.detectors: not_there:It cannot be loaded: ModuleNotFoundError" in found
+
+
+def test_a_failure_stays_in_the_snapshot_and_what_cannot_be_put_down_is_said(
+    faulty: Path, tmp_path: Path
+) -> None:
+    code = """
+import sys
+from pathlib import Path
+from gonogo.contract.errors import Corrupt
+from gonogo.judge.evidence.record import load_order
+from gonogo.judge.watch import armed, dump_state, load_state, refold
+from gonogo.rundir import RunDir
+folder = Path(sys.argv[1])
+whole = load_order(RunDir(folder))
+for name in ("step", "armed", "dump"):
+    state = refold(folder, order=whole.model_copy(update={"detectors": {name: 1}})).state
+    try:
+        again = load_state(state.run.order, dump_state(state))
+        print(again.failed == state.failed, list(state.failed), armed(again))
+    except Corrupt as error:
+        print(error)
+"""
+    said = in_python(faulty, code, str(ended_under(tmp_path / "ended"))).splitlines()
+    assert said[:2] == ["True ['step'] {'step': False}", "True [] {'armed': False}"]
+    assert said[2].startswith("the detector 'dump' of another package failed: ")
+
+
+def test_a_halt_of_another_package_ends_the_run_by_its_own_cause(
+    faulty: Path, tmp_path: Path
+) -> None:
+    folder = watch(World(order_of(detectors={"ends": 1})).boot().steps(10)).save(tmp_path / "run")
+    found = json.loads(in_python(faulty, JUDGE, str(folder)))
+    (row,) = (row for row in found["criteria"] if row["id"] == "completed")
+    assert (row["outcome"], row["observed"]) == ("fail", "too_slow")
+
+
+def test_a_metric_that_fails_tells_nothing_and_passes_nothing(faulty: Path, ended: Path) -> None:
+    found = json.loads(in_python(faulty, JUDGE, str(ended)))
+    assert criterion(found)["outcome"] == "inconclusive"
+    said = "loss_fall: the metric of another package failed: ZeroDivisionError: division by zero"
+    assert said in found["not_observed"]

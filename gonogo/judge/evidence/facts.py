@@ -21,7 +21,7 @@ from gonogo.contract.facts import (
     WatchFacts,
 )
 from gonogo.contract.finding import Finding, Severity
-from gonogo.contract.outcome import Actor, OutcomeCode, code_of
+from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import CheckOutcome
 from gonogo.contract.rules import Rules
 from gonogo.judge.evidence.contradictions import find_contradictions
@@ -32,6 +32,7 @@ from gonogo.judge.evidence.rank_facts import build_pace, build_rank_facts
 from gonogo.judge.evidence.record import RunRecord
 from gonogo.judge.evidence.signs import signs_at_end
 from gonogo.judge.evidence.steps import BootSteps, RankSteps
+from gonogo.judge.watch.registry import cause_of
 
 
 def build_facts(record: RunRecord, rules: Rules) -> Facts:
@@ -45,7 +46,8 @@ def build_facts(record: RunRecord, rules: Rules) -> Facts:
         facts of the rules' version; `judge(facts, rules)` needs nothing else.
     """
     ranks = record.ranks
-    measures = _measures(ranks, rules)
+    failures: list[str] = []
+    measures = _measures(ranks, rules, failures)
     return Facts(
         v=rules.facts_v,
         source="predecessor" if record.predecessor else "gonogo",
@@ -75,7 +77,7 @@ def build_facts(record: RunRecord, rules: Rules) -> Facts:
         contradictions=find_contradictions(record, rules),
         unrecorded=list(record.unrecorded),
         unreadable=list(record.unreadable),
-        not_observed=not_observed(record, rules, measures),
+        not_observed=[*not_observed(record, rules, measures), *dict.fromkeys(failures)],
     )
 
 
@@ -88,7 +90,7 @@ def outcome_of(record: RunRecord, rules: Rules) -> OutcomeFacts | None:
         return OutcomeFacts(code=record.exit.reason, actor=record.exit.ended_by)
     halt = next((row for row in record.findings if row.severity is Severity.HALT), None)
     if halt is not None:
-        return OutcomeFacts(code=code_of(halt.detector), actor=Actor.WATCHDOG)
+        return OutcomeFacts(code=cause_of(halt.detector), actor=Actor.WATCHDOG)
     done = [
         rank in record.ranks and record.ranks[rank].done_step is not None for rank in rules.ranks()
     ]
@@ -192,13 +194,15 @@ def _watch_facts(record: RunRecord) -> WatchFacts | None:
     )
 
 
-def _measures(ranks: Mapping[int, RankSteps], rules: Rules) -> dict[str, Measure]:
+def _measures(
+    ranks: Mapping[int, RankSteps], rules: Rules, failures: list[str]
+) -> dict[str, Measure]:
     """Return what each criterion sees: those of the gate by id, those of conditions by theirs."""
     if not rules.known:
         return {}
     wanted: dict[str, Criterion] = {row.id: row for row in rules.gate}
     wanted |= {row.condition.id: row.criterion for row in rules.conditions}
-    return {name: build_measure(row, ranks, rules) for name, row in wanted.items()}
+    return {name: build_measure(row, ranks, rules, failures) for name, row in wanted.items()}
 
 
 def not_observed(record: RunRecord, rules: Rules, measures: Mapping[str, Measure]) -> list[str]:

@@ -12,7 +12,14 @@ from gonogo.contract.canonical import rounded
 from gonogo.contract.criterion import Aggregate, Criterion
 from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.rules import Rules
-from gonogo.judge.evidence.metrics import MetricRow, Owed, metric_row, slope
+from gonogo.judge.evidence.metrics import (
+    METRICS,
+    MetricRow,
+    Owed,
+    failed_text,
+    metric_row,
+    slope,
+)
 from gonogo.judge.evidence.steps import RankSteps
 
 Pairs = Sequence[tuple[int, float]]
@@ -121,21 +128,39 @@ def needed_share(criterion: Criterion) -> float:
     return 1.0 if criterion.aggregate in FULL_COVERAGE else PARTIAL_SHARE
 
 
-def build_measure(criterion: Criterion, ranks: Mapping[int, RankSteps], rules: Rules) -> Measure:
-    """Return what a criterion sees, per rank that wrote anything; without its package, nothing."""
+def build_measure(
+    criterion: Criterion,
+    ranks: Mapping[int, RankSteps],
+    rules: Rules,
+    failures: list[str] | None = None,
+) -> Measure:
+    """Return what a criterion sees, per rank that wrote anything; without its package, nothing.
+
+    Args:
+        criterion: what is asked.
+        ranks: rank → its steps.
+        rules: of the run.
+        failures: is given a sentence where another package's metric raises an error, which then
+            tells nothing of any rank.
+    """
     row = metric_row(criterion.metric)
     window = rules.window(criterion)
     said = f"{window.start}..{window.stop - 1}" if window else "none"
     if row is None:
         return Measure(window=said, ranks={})
-    return Measure(
-        window=said,
-        ranks={
+    try:
+        measured = {
             str(rank): _measure_rank(criterion, row, ranks[rank], rules, window)
             for rank in sorted(ranks)
             if rank in rules.ranks()
-        },
-    )
+        }
+    except Exception as error:
+        if criterion.metric in METRICS:
+            raise
+        if failures is not None:
+            failures.append(failed_text(criterion.metric, error))
+        measured = {}
+    return Measure(window=said, ranks=measured)
 
 
 def _measure_rank(

@@ -20,6 +20,7 @@ from gonogo.contract.rules import Rules
 from gonogo.judge.evidence import samples
 from gonogo.judge.evidence.samples import Samples
 from gonogo.judge.evidence.steps import RankSteps
+from gonogo.judge.watch.guests import failure
 
 Statistic = Callable[[Sequence[tuple[int, float]], Rules], float]
 
@@ -199,26 +200,41 @@ PLUGINS = "gonogo.criteria"
 
 
 @cache
+def _brought() -> tuple[Mapping[str, MetricRow], tuple[str, ...]]:
+    """Return the metrics that installed packages bring, and what is wrong with the others."""
+    found: dict[str, MetricRow] = {}
+    wrong: list[str] = []
+    for point in sorted(entry_points(group=PLUGINS), key=lambda point: point.name):
+        try:
+            row = point.load()
+        except Exception as error:  # noqa: BLE001 - whatever a module does when it is imported
+            wrong.append(f"{point.value} cannot be loaded: {type(error).__name__}: {error}")
+            continue
+        if not isinstance(row, MetricRow):
+            wrong.append(f"{point.value} is no MetricRow")
+        elif point.name in found or point.name in METRICS:
+            wrong.append(f"there is a metric {point.name!r} already")
+        else:
+            found[point.name] = row
+    return found, tuple(f"entry point {PLUGINS}: {text}" for text in wrong)
+
+
 def plugins() -> Mapping[str, MetricRow]:
     """Return the metrics that installed packages bring: name → row.
 
     Raises:
-        Rejected: an entry point that is no `MetricRow`, or that takes a name that is taken.
+        Rejected: an entry point that cannot be loaded, is no `MetricRow`, or takes a name that is
+            taken.
     """
-    found: dict[str, MetricRow] = {}
-    for point in sorted(entry_points(group=PLUGINS), key=lambda point: point.name):
-        row = point.load()
-        if not isinstance(row, MetricRow):
-            raise Rejected(f"entry point {PLUGINS}: {point.value} is no MetricRow")
-        if point.name in found or point.name in METRICS:
-            raise Rejected(f"entry point {PLUGINS}: there is a metric {point.name!r} already")
-        found[point.name] = row
+    found, wrong = _brought()
+    if wrong:
+        raise Rejected(wrong[0])
     return found
 
 
 def metric_row(name: str) -> MetricRow | None:
     """Return how a metric is measured; None where no installed package brings it."""
-    return METRICS.get(name) or plugins().get(name)
+    return METRICS.get(name) or _brought()[0].get(name)
 
 
 def metric_names() -> list[str]:
@@ -229,3 +245,8 @@ def metric_names() -> list[str]:
 def absent_text(name: str) -> str:
     """Return the sentence about a metric that nothing here can measure."""
     return f"the metric {name!r} is of a package that is not installed here"
+
+
+def failed_text(name: str, error: Exception) -> str:
+    """Return the sentence about another package's metric that raised an error."""
+    return f"{name}: the metric of another package failed: {failure(error)}"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from gonogo.contract.finding import Severity
-from gonogo.judge.watch.registry import missing_text, versions
+from gonogo.judge.watch.registry import failed_text, missing_text, present
 
 Json = Mapping[str, Any]
 
@@ -47,8 +47,8 @@ def changed_rules(rules: Json) -> list[str]:
     named = rules.get("detectors")
     if not isinstance(named, Mapping):
         return []
-    present = versions()
-    return sorted(str(name) for name, version in named.items() if present.get(name) != version)
+    here = present()
+    return sorted(str(name) for name, version in named.items() if here.get(name) != version)
 
 
 def without_findings_of(
@@ -80,11 +80,11 @@ _FILE = ("findings.jsonl lacks {} (", "findings.jsonl has {} (")
 
 
 def _without_missing(facts: Json, names: Collection[str]) -> Any:
-    """Return the facts of the watch without the problem that these detectors are not installed."""
+    """Return the facts of the watch without the problems that these detectors were."""
     watch = facts.get("watch")
     if not isinstance(watch, Mapping):
         return watch
-    theirs = tuple(map(missing_text, names))
+    theirs = tuple(text(name) for name in names for text in (missing_text, failed_text))
     return {**watch, "problems": [row for row in _problems(facts) if not row.startswith(theirs)]}
 
 

@@ -6,7 +6,6 @@ snapshot). A detector is one module in `detectors/` and one row in `registry.REG
 
 from gonogo.judge.watch.byclock import has_arrived, watch_on
 from gonogo.judge.watch.fold import (
-    WatchState,
     armed,
     fold,
     fold_beats,
@@ -21,6 +20,7 @@ from gonogo.judge.watch.refold import Refold, not_observed, refold, replay_watch
 from gonogo.judge.watch.saved import dump_state, load_state
 from gonogo.judge.watch.snapshot import RankSnapshot, Snapshot, snapshot
 from gonogo.judge.watch.ticks import tick_digest
+from gonogo.judge.watch.watch_state import WatchState
 
 __all__ = [
     "BootRecord",

@@ -17,7 +17,8 @@ from gonogo.contract.order import Order
 from gonogo.contract.records import RankExit
 from gonogo.contract.tick import ProcessState, RankProbe, Tick
 from gonogo.judge.watch.clocks import Boot, Clocks
-from gonogo.judge.watch.fold import Sink, WatchState, fold, look, start
+from gonogo.judge.watch.fold import Sink, fold, look, start
+from gonogo.judge.watch.watch_state import WatchState
 from gonogo.rundir import RunDir, iter_lines, load_record
 
 INTERVAL_S = 0.25

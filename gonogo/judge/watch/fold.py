@@ -10,8 +10,6 @@ without lines would find, and changes nothing.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Finding, Severity
@@ -19,14 +17,12 @@ from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import LinesSeen, Tick
-from gonogo.judge.watch.detector import EVERY_LINE, Detector
 from gonogo.judge.watch.detectors import identity
+from gonogo.judge.watch.guests import begin, failure_finding, failure_of
 from gonogo.judge.watch.line_record import LineRecord, boots_in_front, by_seq
 from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.processes import seen_by
-from gonogo.judge.watch.registry import build_detectors
 from gonogo.judge.watch.step import Step
-from gonogo.judge.watch.steps import Steps
 from gonogo.judge.watch.stream import RankStream, absorb
 from gonogo.judge.watch.view import (
     SLEPT_S,
@@ -37,6 +33,7 @@ from gonogo.judge.watch.view import (
     View,
     is_late,
 )
+from gonogo.judge.watch.watch_state import WatchState
 
 FIRST_CHARS = 80
 """How much of the first unreadable line is kept."""
@@ -47,68 +44,6 @@ Sink = Callable[[int, Heartbeat, Arrival], None]
 """Is given every line that came for the first time: rank, line, and what it was to the stream."""
 
 
-@dataclass(slots=True, kw_only=True)
-class WatchState:
-    """All that the fold knows; opaque to everyone else."""
-
-    view: View
-    detectors: tuple[Detector[Any], ...]
-    own: dict[str, Any]
-    """Detector → its own state."""
-    steps: Steps = field(default_factory=Steps)
-    said: set[str] = field(default_factory=set)
-    """Keys of all findings so far."""
-    latched: Finding | None = None
-    """The first halt finding."""
-    _by_msg: dict[str, tuple[Detector[Any], ...]] = field(default_factory=dict)
-    _stepping: tuple[Detector[Any], ...] = ()
-    _ticking: tuple[Detector[Any], ...] = ()
-    _clocked: tuple[Detector[Any], ...] = ()
-
-    def __post_init__(self) -> None:
-        self._stepping = tuple(row for row in self.detectors if row.steps)
-        self._ticking = tuple(row for row in self.detectors if row.ticks)
-        self._clocked = tuple(row for row in self._ticking if row.observes is None)
-
-    @property
-    def run(self) -> Run:
-        """What was ordered."""
-        return self.view.run
-
-    @property
-    def watched(self) -> bool:
-        """Whether ticks are a watcher's."""
-        return self.view.watched
-
-    @property
-    def streams(self) -> dict[int, RankStream]:
-        """Rank → what its lines have told."""
-        return self.view.streams
-
-    def looking_at(self, msg: str) -> tuple[Detector[Any], ...]:
-        """Return the detectors that look at lines of a message."""
-        found = self._by_msg.get(msg)
-        if found is None:
-            found = tuple(d for d in self.detectors if msg in d.lines or d.lines is EVERY_LINE)
-            self._by_msg[msg] = found
-        return found
-
-    def looking_at_steps(self) -> tuple[Detector[Any], ...]:
-        """Return the detectors that look at whole steps."""
-        return self._stepping
-
-    def looking_at_tick(self, tick: Tick) -> tuple[Detector[Any], ...]:
-        """Return the detectors that look at a tick like this one."""
-        kinds = tick.observations
-        if not kinds:
-            return self._clocked
-        return tuple(
-            row
-            for row in self._ticking
-            if row.observes is None or not row.observes.isdisjoint(kinds)
-        )
-
-
 def start(order: Order, *, watched: bool = True) -> WatchState:
     """Return the state before the first tick.
 
@@ -117,12 +52,9 @@ def start(order: Order, *, watched: bool = True) -> WatchState:
         watched: False when ticks are made up from the lines themselves (no watch.jsonl).
     """
     run = Run(order=order, from_profile=frozenset(order.watch_from_profile))
-    detectors = build_detectors(run)
-    return WatchState(
-        view=View(run=run, watched=watched),
-        detectors=detectors,
-        own={row.name: row.begin() for row in detectors},
-    )
+    detectors, own, failed = begin(run)
+    view = View(run=run, watched=watched)
+    return WatchState(view=view, detectors=detectors, own=own, failed=failed)
 
 
 def fold(
@@ -194,9 +126,12 @@ def _probed(tick: Tick) -> bool:
 
 def look(state: WatchState, tick: Tick) -> list[Finding]:
     """Return what a tick without lines and probes would find now; the state stays as it is."""
-    findings = []
+    findings = list[Finding]()
     for row in state.looking_at_tick(tick):
-        findings += row.observe_tick(state.own[row.name], tick, state.view)[1]
+        try:
+            findings += row.observe_tick(state.own[row.name], tick, state.view)[1]
+        except Exception as error:  # noqa: BLE001
+            failure_of(row.name, error)  # a guest's: the tick itself will say so
     return [finding for finding in findings if finding.key not in state.said]
 
 
@@ -250,9 +185,12 @@ def _take(
         event, each = Beat(beat, arrival, tick), state.own
         for row in looking:
             name = row.name
-            each[name], found = row.observe_line(each[name], event, view)
-            if found:
-                _raise(state, found, findings)
+            try:
+                each[name], found = row.observe_line(each[name], event, view)
+                if found:
+                    _raise(state, found, findings)
+            except Exception as error:  # noqa: BLE001
+                state.leave_out({name: failure_of(name, error)})
     for step in state.steps.take(beat, stream, view, tick):
         _observe_step(state, step, findings)
 
@@ -261,9 +199,12 @@ def _observe_step(state: WatchState, step: Step, findings: list[Finding]) -> Non
     view, each = state.view, state.own
     for row in state.looking_at_steps():
         name = row.name
-        each[name], found = row.observe_step(each[name], step, view)
-        if found:
-            _raise(state, found, findings)
+        try:
+            each[name], found = row.observe_step(each[name], step, view)
+            if found:
+                _raise(state, found, findings)
+        except Exception as error:  # noqa: BLE001
+            state.leave_out({name: failure_of(name, error)})
 
 
 def _observe_tick(state: WatchState, tick: Tick, *, late: bool, findings: list[Finding]) -> None:
@@ -272,9 +213,15 @@ def _observe_tick(state: WatchState, tick: Tick, *, late: bool, findings: list[F
     for row in state.looking_at_tick(tick):
         if not (late and row.deadline):
             name = row.name
-            each[name], found = row.observe_tick(each[name], tick, view)
-            if found:
-                _raise(state, found, findings)
+            try:
+                each[name], found = row.observe_tick(each[name], tick, view)
+                if found:
+                    _raise(state, found, findings)
+            except Exception as error:  # noqa: BLE001
+                state.leave_out({name: failure_of(name, error)})
+    if state.failed:
+        rows = [failure_finding(name, text, tick, view) for name, text in state.failed.items()]
+        _raise(state, rows, findings)
 
 
 def _raise(state: WatchState, found: Iterable[Finding], findings: list[Finding]) -> None:
@@ -321,7 +268,13 @@ def latched(state: WatchState) -> Finding | None:
 
 def armed(state: WatchState) -> dict[str, bool]:
     """Return which detectors could find something now; a silent disarming is to be seen."""
-    return {row.name: row.armed(state.own[row.name], state.view) for row in state.detectors}
+    found = dict[str, bool].fromkeys((*(row.name for row in state.detectors), *state.failed), False)
+    for row in state.looking():
+        try:
+            found[row.name] = row.armed(state.own[row.name], state.view)
+        except Exception as error:  # noqa: BLE001
+            failure_of(row.name, error)  # a guest that cannot say so is not
+    return found
 
 
 def identity_ok(state: WatchState) -> bool | None:

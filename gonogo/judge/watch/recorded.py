@@ -25,10 +25,11 @@ from gonogo.contract.records import ExitRecord
 from gonogo.contract.tick import FileSeal, LinesSeen, Tick, WatchStart, parse_rank
 from gonogo.judge.watch.brought import ByBytes, BySeq
 from gonogo.judge.watch.device_rows import DeviceRows
-from gonogo.judge.watch.fold import Sink, WatchState, fold, start
+from gonogo.judge.watch.fold import Sink, fold, start
 from gonogo.judge.watch.line_record import LineRecord
 from gonogo.judge.watch.registry import missing_detectors
 from gonogo.judge.watch.ticks import TickChain
+from gonogo.judge.watch.watch_state import WatchState
 from gonogo.rundir import RunDir, iter_lines, load_record
 
 
@@ -206,7 +207,7 @@ class _Pass:
         reaches, chain = self._reaches(), self._chain
         if not reaches:
             chain.say("the ticks do not reach every line")
-        for text in missing_detectors(self.state.view.run):
+        for text in (*missing_detectors(self.state.view.run), *self.state.failed.values()):
             chain.say(text)
         self._count()
         record = WatchRecord(

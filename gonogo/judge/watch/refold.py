@@ -21,8 +21,10 @@ from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector
 from gonogo.contract.records import ExitRecord
 from gonogo.judge.watch.byclock import fold_by_clock
-from gonogo.judge.watch.fold import Sink, WatchState, armed
+from gonogo.judge.watch.fold import Sink, armed
+from gonogo.judge.watch.guests import failure_of
 from gonogo.judge.watch.recorded import WatchRecord, fold_recorded
+from gonogo.judge.watch.watch_state import WatchState
 from gonogo.rundir import RunDir, load_record
 
 
@@ -109,8 +111,11 @@ def not_observed(state: WatchState) -> list[str]:
         texts.append("slow: no floor is ordered, and there were too few steps for a baseline")
     if not ready.get(Detector.NON_FINITE, True):
         texts.append("non_finite: no line told a loss")
-    for row in state.detectors:
-        text = row.missing(state.own[row.name], state.view)
+    for row in state.looking():
+        try:
+            text = row.missing(state.own[row.name], state.view)
+        except Exception as error:  # noqa: BLE001
+            text = failure_of(row.name, error)
         if text is not None:
             texts.append(f"{row.name}: {text}")
-    return texts
+    return [*texts, *(f"{name}: {text}" for name, text in state.failed.items())]

@@ -1,7 +1,8 @@
 """Which detectors are there? D1 to D26 in order, and those that other packages bring.
 
 A new detector is one module in `detectors/` and one row here. Another package brings one by the
-entry point `gonogo.detectors`, whose value is a subclass of `Detector`.
+entry point `gonogo.detectors`, whose value is a subclass of `Detector`. One that cannot be had
+refuses every new order here, and harms no run that is watched or judged: it is not installed.
 """
 
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from gonogo.contract.errors import Rejected
+from gonogo.contract.outcome import OutcomeCode, code_of
 from gonogo.judge.watch.detector import Detector
 from gonogo.judge.watch.detectors.alive_lost import AliveLost
 from gonogo.judge.watch.detectors.checkpoint_overdue import CheckpointOverdue
@@ -90,30 +92,68 @@ PLUGINS = "gonogo.detectors"
 
 
 @cache
+def _brought() -> tuple[tuple[Kind, ...], tuple[str, ...]]:
+    """Return the detectors that installed packages bring, and what is wrong with the others."""
+    found: dict[str, Kind] = {}
+    wrong: list[str] = []
+    for point in sorted(entry_points(group=PLUGINS), key=lambda point: point.name):
+        try:
+            kind = point.load()
+        except Exception as error:  # noqa: BLE001 - whatever a module does when it is imported
+            wrong.append(f"{point.value} cannot be loaded: {type(error).__name__}: {error}")
+            continue
+        if not (isinstance(kind, type) and issubclass(kind, Detector)):
+            wrong.append(f"{point.value} is no Detector")
+        elif kind.name in found or kind.name in {row.name for row in REGISTRY}:
+            wrong.append(f"there is a detector {kind.name!r} already")
+        else:
+            found[kind.name] = kind
+    return tuple(found.values()), tuple(f"entry point {PLUGINS}: {text}" for text in wrong)
+
+
 def plugins() -> tuple[Kind, ...]:
     """Return the detectors that installed packages bring, by name.
 
     Raises:
-        Rejected: an entry point that is no detector, or that takes a name that is taken.
+        Rejected: an entry point that cannot be loaded, is no detector, or takes a name that is
+            taken.
     """
-    found: dict[str, Kind] = {}
-    for point in sorted(entry_points(group=PLUGINS), key=lambda point: point.name):
-        kind = point.load()
-        if not (isinstance(kind, type) and issubclass(kind, Detector)):
-            raise Rejected(f"entry point {PLUGINS}: {point.value} is no Detector")
-        if kind.name in found or kind.name in {row.name for row in REGISTRY}:
-            raise Rejected(f"entry point {PLUGINS}: there is a detector {kind.name!r} already")
-        found[kind.name] = kind
-    return tuple(found.values())
+    found, wrong = _brought()
+    if wrong:
+        raise Rejected(wrong[0])
+    return found
 
 
 def all_detectors() -> tuple[Kind, ...]:
-    """Return every detector: ours in the order of D1 to D26, then those of other packages."""
-    return (*REGISTRY, *plugins())
+    """Return every detector that can be had here: ours as D1 to D26, then other packages'."""
+    return (*REGISTRY, *_brought()[0])
+
+
+def is_ours(name: str) -> bool:
+    """Say whether a detector is one of D1 to D26."""
+    return any(row.name == name for row in REGISTRY)
+
+
+def cause_of(name: str) -> OutcomeCode:
+    """Return the cause that a halt of a detector names, another package's included."""
+    if not is_ours(name):
+        brought = next((row.code for row in _brought()[0] if row.name == name), None)
+        if brought is not None:
+            return brought
+    return code_of(name)
 
 
 def versions() -> dict[str, int]:
-    """Return what an order made now says: detector → version of its rule."""
+    """Return what an order made now says: detector → version of its rule.
+
+    Raises:
+        Rejected: as `plugins` does, so that no run is made without a detector that is meant.
+    """
+    return {str(row.name): row.version for row in (*REGISTRY, *plugins())}
+
+
+def present() -> dict[str, int]:
+    """Return what can be had here: detector → version of its rule."""
     return {str(row.name): row.version for row in all_detectors()}
 
 
@@ -134,17 +174,22 @@ def missing_text(name: str) -> str:
 
 def missing_detectors(run: Run) -> list[str]:
     """Return what the order names and is not here, one sentence each: detectors and versions."""
-    present = versions()
+    here = present()
     found = []
     for name, version in sorted(run.order.detectors.items()):
-        if name not in present:
+        if name not in here:
             found.append(missing_text(name))
-        elif not 1 <= version <= present[name]:
+        elif not 1 <= version <= here[name]:
             found.append(f"{missing_text(name)} in version {version}")
     return found
 
 
-def build_detectors(run: Run) -> tuple[Detector[Any], ...]:
+def failed_text(name: str) -> str:
+    """Return how the sentence begins about another package's detector that raised an error."""
+    return f"the detector {name[:64]!r} of another package failed"
+
+
+def ordered_detectors(run: Run) -> tuple[Kind, ...]:
     """Return the detectors that watch a run: those that its order names."""
     named = run.order.detectors or dict.fromkeys(RELEASE_0_1, 1)
-    return tuple(row(run) for row in all_detectors() if row.name in named)
+    return tuple(row for row in all_detectors() if row.name in named)

@@ -14,14 +14,17 @@ from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import JUDGE_VERSION, Order
-from gonogo.judge.watch.fold import WatchState, start
+from gonogo.judge.watch.detector import Detector
+from gonogo.judge.watch.fold import start
+from gonogo.judge.watch.guests import failure_of
 from gonogo.judge.watch.line_record import LineRecord
 from gonogo.judge.watch.processes import Processes
 from gonogo.judge.watch.step import RankStep
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Observed, Unreadable
+from gonogo.judge.watch.watch_state import WatchState
 
-SAVED_V = 4
+SAVED_V = 5
 
 
 @cache
@@ -47,7 +50,11 @@ def _identity(state: WatchState) -> dict[str, Any]:
 
 
 def dump_state(state: WatchState) -> dict[str, Any]:
-    """Return a state as a JSON document."""
+    """Return a state as a JSON document.
+
+    Raises:
+        Corrupt: the state of another package's detector cannot be put down.
+    """
     view, steps = state.view, state.steps
     return {
         "of": _identity(state),
@@ -63,13 +70,22 @@ def dump_state(state: WatchState) -> dict[str, Any]:
         "bare": _dump(dict[int, RankStep], steps.bare),
         "last_step": steps.last,
         "own": {
-            str(row.name): _dump(row.State, state.own[row.name])
-            for row in state.detectors
+            str(row.name): _dump_own(row, state.own[row.name])
+            for row in state.looking()
             if row.State is not None
         },
+        "failed": dict(state.failed),
         "said": sorted(state.said),
         "latched": None if state.latched is None else state.latched.wire(),
     }
+
+
+def _dump_own(row: Detector[Any], own: Any) -> Any:
+    """Return a detector's own state; one of ours can always be put down."""
+    try:
+        return _dump(row.State, own)
+    except Exception as error:
+        raise Corrupt(failure_of(row.name, error)) from error
 
 
 def load_state(order: Order, document: dict[str, Any]) -> WatchState:
@@ -100,7 +116,8 @@ def _fill(state: WatchState, document: dict[str, Any]) -> None:
     waiting = _adapter(dict[int, dict[int, RankStep]]).validate_python(document["waiting"])
     state.steps.waiting, state.steps.last = waiting, document["last_step"]
     state.steps.bare = _adapter(dict[int, RankStep]).validate_python(document["bare"])
-    for row in state.detectors:
+    state.leave_out(document["failed"])
+    for row in state.looking():
         if row.State is not None:
             saved = document["own"][str(row.name)]
             state.own[row.name] = _adapter(row.State).validate_python(saved)

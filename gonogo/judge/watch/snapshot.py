@@ -10,9 +10,9 @@ from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS
 from gonogo.contract.tick import ProcessState
 from gonogo.judge.watch.detectors.stall import limits
-from gonogo.judge.watch.fold import WatchState
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import View
+from gonogo.judge.watch.watch_state import WatchState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trend:
+class SlopeBound:
     """Slope of a series, in units of y per unit of x."""
 
     slope: float
@@ -24,7 +24,7 @@ class Trend:
     """One-sided lower 95 % bound; minus infinity when there are too few points for one."""
 
 
-def trend_of(points: Sequence[Point]) -> Trend:
+def trend_of(points: Sequence[Point]) -> SlopeBound:
     """Return the trend of points with rising x; at least two.
 
     Raises:
@@ -37,7 +37,7 @@ def trend_of(points: Sequence[Point]) -> Trend:
     spread = Z_95 * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
     place = math.floor((len(slopes) - spread) / 2)
     lower = slopes[place] if place >= 0 else -math.inf
-    return Trend(slope=statistics.median(slopes), lower=lower)
+    return SlopeBound(slope=statistics.median(slopes), lower=lower)
 
 
 def thinned(points: Sequence[Point], most: int) -> Sequence[Point]:

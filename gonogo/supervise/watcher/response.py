@@ -13,7 +13,8 @@ from enum import StrEnum
 from gonogo.contract.agent import Command, CommandKind
 from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.order import Order
-from gonogo.contract.outcome import Actor, Detector, OutcomeCode, code_of
+from gonogo.contract.outcome import Actor, Detector, OutcomeCode
+from gonogo.judge.watch.registry import cause_of
 from gonogo.supervise.end_request import HALT_LIMIT_S, EndRequest
 
 _CANNOT_MOVE = frozenset(
@@ -95,7 +96,7 @@ def answer_finding(
         now: Unix seconds.
         now_mono: monotonic seconds.
     """
-    code = code_of(finding.detector)
+    code = cause_of(finding.detector)
     by_itself = finding.detector == Detector.PROCESS_DEATH
     way = Way.KILL if finding.detector in _CANNOT_MOVE else Way.LEAVE
     leave_s = None if way is Way.KILL else min(leaving_s, HALT_LIMIT_S)

@@ -91,7 +91,11 @@ class Snapshots:
     def start(self, state: WatchState, place: Bookmark, now: float) -> None:
         """Put the state down; it may move on as soon as this returns."""
         self._lines, self._next_at = 0, now + EVERY_S
-        document = {"place": place.model_dump(mode="json"), "state": dump_state(state)}
+        try:
+            document = {"place": place.model_dump(mode="json"), "state": dump_state(state)}
+        except Corrupt as error:  # what another package remembers: the fold goes on all the same
+            _log.warning("no snapshot: %s", error, extra={"action": "snapshot_unwritten"})
+            return
         self._thread = threading.Thread(
             target=_save, args=(self._path, document), name="snapshot", daemon=True
         )

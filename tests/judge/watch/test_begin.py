@@ -11,7 +11,7 @@ from gonogo.judge.watch.detector import Detector
 from gonogo.judge.watch.registry import REGISTRY, Kind
 
 MODULES = [found.name for found in pkgutil.iter_modules(detectors.__path__)]
-NOT_NOTHING = {"frozen.Run.longest": 1}
+NOT_NOTHING = {"frozen.EqualValues.longest": 1}
 """No run of equal values is shorter than one."""
 
 

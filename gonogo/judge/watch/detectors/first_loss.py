@@ -16,7 +16,7 @@ from gonogo.judge.watch.view import Beat, Run, View, found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class ToldOnce:
     """Whether the first loss has been told."""
 
     told: bool = False
@@ -30,7 +30,7 @@ def expected_loss(run: Run) -> float | None:
     return math.log(vocab) if vocab else None
 
 
-class FirstLoss(Detector[Told]):
+class FirstLoss(Detector[ToldOnce]):
     """D26: is the first loss that of a model that has learnt nothing?"""
 
     name = Name.FIRST_LOSS
@@ -40,10 +40,10 @@ class FirstLoss(Detector[Told]):
     )
     version = 2
     """2: a loss of zero or below does not warn."""
-    State = Told
+    State = ToldOnce
     lines = frozenset({Msg.PROGRESS})
 
-    def observe_line(self, own: Told, event: Beat, view: View) -> Seen[Told]:
+    def observe_line(self, own: ToldOnce, event: Beat, view: View) -> Seen[ToldOnce]:
         """Observe the line that carries the loss of step 1."""
         if own.told:
             return own, []
@@ -52,8 +52,8 @@ class FirstLoss(Detector[Told]):
             return own, []
         tolerance = view.run.watch.first_loss.tolerance
         if not math.isfinite(line.loss) or abs(line.loss - expected) <= tolerance:
-            return Told(told=True), []
-        return Told(told=True), [
+            return ToldOnce(told=True), []
+        return ToldOnce(told=True), [
             found(
                 view,
                 Name.FIRST_LOSS,
@@ -69,6 +69,6 @@ class FirstLoss(Detector[Told]):
             )
         ]
 
-    def armed(self, own: Told, view: View) -> bool:
+    def armed(self, own: ToldOnce, view: View) -> bool:
         """Whether the first loss is still to come."""
         return not own.told and expected_loss(view.run) is not None

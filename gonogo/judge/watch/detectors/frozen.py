@@ -34,7 +34,7 @@ ROUND_ERROR_RATIO = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class EqualValues:
     """Equal values of one number, one after the other."""
 
     value: float | None = None
@@ -58,13 +58,13 @@ class Run:
     halted: bool = False
     """Whether this run of equal values was found to be a halt."""
 
-    def after(self, value: float | None, step: Step) -> "Run":
+    def after(self, value: float | None, step: Step) -> "EqualValues":
         """Return the run with the next step's number; what is unknown changes nothing."""
         if value is None or not math.isfinite(value):
             return self
         if value == self.value:
             return replace(self, count=self.count + 1)
-        return Run(
+        return EqualValues(
             value=value,
             count=1,
             since_step=step.step,
@@ -77,7 +77,7 @@ class Run:
             unrounded=self.unrounded or round(value, FEW_DECIMALS) != value,
         )
 
-    def interrupted(self) -> "Run":
+    def interrupted(self) -> "EqualValues":
         """Return the run after a restart: the count begins anew, what was learnt stays."""
         longest = max(self.longest, self.count)
         return replace(self, value=None, count=0, since_step=0, longest=longest)
@@ -86,7 +86,7 @@ class Run:
         """Whether a number that used to move has stood still for `limit` and for its own way."""
         return self.moved and self.count >= max(limit, HALT_LONGEST_X * self.longest)
 
-    def moves(self, other: "Run", limit: int) -> bool:
+    def moves(self, other: "EqualValues", limit: int) -> bool:
         """Whether this number has gone on changing while `other` stood still."""
         return self.since_step > other.since_step and self.count < limit
 
@@ -101,8 +101,8 @@ class Still:
     """How long loss and gradient norm have stood still."""
 
     last_step: int = 0
-    loss: Run = Run()
-    grad_norm: Run = Run()
+    loss: EqualValues = EqualValues()
+    grad_norm: EqualValues = EqualValues()
 
 
 class Frozen(Detector[Still]):
@@ -150,11 +150,13 @@ class Frozen(Detector[Still]):
             own, findings = replace(own, grad_norm=norm_run), findings + more
         return own, findings
 
-    def _telling(self, norm: Run) -> bool:
+    def _telling(self, norm: EqualValues) -> bool:
         """Whether an equal gradient norm says anything."""
         return norm.moved and not norm.cut_off and norm.value != clip_of(self.run.order.train)
 
-    def _loss_grown(self, loss: Run, norm: Run, telling: bool, step: Step, view: View) -> Seen[Run]:
+    def _loss_grown(
+        self, loss: EqualValues, norm: EqualValues, telling: bool, step: Step, view: View
+    ) -> Seen[EqualValues]:
         """Return the run of losses, and the finding where it has reached one of its limits."""
         suspect, halt = self._limits(loss, "loss")
         corroborated = telling and norm.stands(halt)
@@ -177,7 +179,9 @@ class Frozen(Detector[Still]):
             return loss, [self._finding(loss, "loss", Severity.SUSPECT, suspect, step, view)]
         return loss, []
 
-    def _norm_grown(self, norm: Run, loss: Run, step: Step, view: View) -> Seen[Run]:
+    def _norm_grown(
+        self, norm: EqualValues, loss: EqualValues, step: Step, view: View
+    ) -> Seen[EqualValues]:
         """Return the run of norms, and the finding where it has reached one of its limits."""
         suspect, halt = self._limits(norm, "grad_norm")
         printed = view.reads_output() and not norm.unrounded
@@ -197,14 +201,14 @@ class Frozen(Detector[Still]):
         halt_x: float = self.settings.halt_x
         return math.ceil(least * halt_x)
 
-    def _limits(self, run: Run, number: str) -> tuple[int, int]:
+    def _limits(self, run: EqualValues, number: str) -> tuple[int, int]:
         """Return after how many equal values a number is suspect, and halts."""
         least: int = getattr(self.settings, f"{number}_steps")
         suspect = max(least, SUSPECT_LONGEST_X * run.longest)
         return suspect, max(self._least_halt(number), HALT_LONGEST_X * run.longest)
 
     def _finding(
-        self, run: Run, number: str, severity: Severity, limit: int, step: Step, view: View
+        self, run: EqualValues, number: str, severity: Severity, limit: int, step: Step, view: View
     ) -> Finding:
         path = f"frozen.{number}_steps"
         adaptive = limit > self._least_halt(number)
