@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from gonogo.cli.ledger import Keys
 from gonogo.cli.output import out, print_json, print_lines
 from gonogo.cli.reach.completing import complete_runs
 from gonogo.cli.reach.variants import Reach, read_variants, units_of
@@ -77,6 +78,7 @@ def compare(
             help="Metric that every variant must tell as the baseline does, within this share.",
         ),
     ] = None,
+    key: Keys = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Say which of several variants is better: winner, tie or inconclusive, and what differed."""
@@ -92,7 +94,7 @@ def compare(
         shown_by=shown_by or (),
         alike_in=dict(map(_share, alike_in or ())),
     )
-    reach = Reach(settings=load_settings(), question=question)
+    reach = Reach(settings=load_settings(), question=question, keys=key)
     try:
         units = units_of(read_variants(variants), reach.unit, paired=not unpaired)
     finally:

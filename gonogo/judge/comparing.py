@@ -66,6 +66,7 @@ def unit_of_decision(
     question: Question,
     *,
     order: Order | None = None,
+    doubt: str | None = None,
 ) -> Unit | NoUnit:
     """Return what a recorded decision brings.
 
@@ -75,8 +76,11 @@ def unit_of_decision(
         run_dir: directory of its run, where it is at hand; None where it is not.
         question: what is asked.
         order: the run's order, where that is known without its directory.
+        doubt: why nobody vouches for it; None where it needs nobody, or somebody does.
     """
     why = _unreadable(recorded)
+    if why is None and doubt is not None:
+        why = f"{recorded.id} may not be as it was recorded: signature: {doubt}"
     if why is not None:
         return NoUnit(name=name, why=why)
     facts = Facts.model_validate(recorded.document["facts"])

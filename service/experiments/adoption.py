@@ -2,18 +2,21 @@
 
 The first start of a release that signs makes the key, and with it the one adoption record: the
 head of every chain of unsigned decisions that is whole. Nothing is adopted at any later time, so a
-decision that is put there afterwards is not taken for an old one.
+decision that is put there afterwards is not taken for an old one. Where anything is signed already,
+this is no first start: both halves of the key are gone, and another key would adopt what was put
+there since.
 """
 
 import fcntl
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
-from gonogo.contract.errors import Corrupt
+from gonogo.contract.errors import Corrupt, Rejected
 from gonogo.judge.ledger.adoption import ADOPTED_FILE, Head, adopt, heads_of
 from gonogo.judge.ledger.chain import check_chain
 from gonogo.judge.ledger.recorded import RecordedDecision, parse_decision
@@ -21,6 +24,7 @@ from gonogo.judge.ledger.sign import SigningKey, Trust
 from gonogo.judge.ledger.verify import load_shelf
 from gonogo.rundir import save_json
 from gonogo.signing import (
+    KEY_FILE,
     create_signing_key,
     load_signing_key,
     save_public_key,
@@ -32,13 +36,14 @@ from service.queries.decisions import load_all_documents
 from service.settings import Settings
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 
 def home_key(settings: Settings, now: float) -> SigningKey:
     """Return the home's signing key; at the first start, make it and adopt what is there.
 
     Raises:
-        Rejected: the key is there and cannot be used.
+        Rejected: the key is there and cannot be used, or decisions are signed and it is gone.
     """
     settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (settings.home / ".signing.lock").open("w") as lock:
@@ -47,6 +52,7 @@ def home_key(settings: Settings, now: float) -> SigningKey:
         if key is not None:
             save_public_key(settings.home, key.public)
             return key
+        _check_never_signed(settings)
         key = create_signing_key()
         heads = find_heads(settings)
         if heads:
@@ -56,16 +62,36 @@ def home_key(settings: Settings, now: float) -> SigningKey:
         return save_signing_key(settings.home, key)  # last: until it is there, this is done again
 
 
+def _check_never_signed(settings: Settings) -> None:
+    """Refuse to begin with a new key where one has signed, in the home or in its database."""
+    folder = settings.decisions
+    rows = load_shelf(folder, Trust()).rows.values() if folder.is_dir() else ()
+    if any(row.signed for row in rows):
+        where = f"decisions in {folder}"
+    elif _read(settings, _has_signed):
+        where = "decisions in the database"
+    else:
+        return
+    raise Rejected(
+        f"{settings.home / KEY_FILE} is not there, and {where} are signed: bring the key from a"
+        " backup, or from the home that signed them"
+    )
+
+
+def _read(settings: Settings, load: Callable[[Session], _T]) -> _T:
+    store = Store(settings.database_url)
+    try:
+        return store.read(load)
+    finally:
+        store.close()
+
+
 def find_heads(settings: Settings) -> dict[str, Head]:
     """Return the head of every unsigned chain in the database and in `decisions/`, if it is whole.
 
     Where both have an experiment, the database has the word.
     """
-    store = Store(settings.database_url)
-    try:
-        stored = store.read(_load_unsigned)
-    finally:
-        store.close()
+    stored = _read(settings, _load_unsigned)
     filed = _load_filed(settings.decisions)
     return {**_heads_of_whole(filed), **_heads_of_whole(stored)}
 
@@ -73,13 +99,21 @@ def find_heads(settings: Settings) -> dict[str, Head]:
 def _load_unsigned(session: Session) -> list[RecordedDecision]:
     found = []
     for decision, document in load_all_documents(session):
-        if "signature" in json.loads(document):
+        if _is_signed(document):
             continue
         try:
             found.append(parse_decision(document))
         except Corrupt as error:
             _log.warning("%s: %s", decision, error, extra={"action": "decision_unreadable"})
     return found
+
+
+def _has_signed(session: Session) -> bool:
+    return any(_is_signed(document) for _, document in load_all_documents(session))
+
+
+def _is_signed(document: str) -> bool:
+    return "signature" in json.loads(document)
 
 
 def _load_filed(folder: Path) -> list[RecordedDecision]:

@@ -11,10 +11,13 @@ import pytest
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.order import Order
 from gonogo.judge.directory import judge_directory
+from gonogo.judge.ledger.recorded import record_of
 from gonogo.rundir import save_json
+from gonogo.signing import save_signing_key
 from tests.cli.conftest import Gonogo
 from tests.cli.test_output_schemas import fits
 from tests.data.make_runs import exit_of, healthy_ranks, order_of, save_run
+from tests.judge.ledger.chains import KEY, resealed
 from tests.service.conftest import Plane
 from tests.service.fake_worker import beats
 
@@ -235,6 +238,41 @@ def test_a_decision_that_was_changed_is_left_out(
     file.write_text(json.dumps(document))
     said = gonogo("compare", str(file), slow[1], "--metric", "loss")
     assert "is not as it was recorded: facts_digest does not fit" in said.out
+
+
+@pytest.mark.parametrize("how", ["another signature", "unsigned", "nobody's key"])
+def test_a_decision_for_which_nobody_vouches_is_left_out(
+    how: str, tmp_path: Path, slow: list[str], fast: list[str], gonogo: Gonogo
+) -> None:
+    """Whoever edits the facts can make the digests and the hash anew, and no signature."""
+    home, away = tmp_path / "signs", tmp_path / "away"
+    away.mkdir()
+    save_signing_key(home, KEY)
+    files = []
+    for path in (slow[0], fast[0]):
+        document = judge_directory(Path(path), key=KEY)
+        files.append(home / "decisions" / f"{document['id']}.json")
+        save_json(files[-1], document)
+    asked = ("compare", *map(str, files), "--metric", "loss", "--json")
+    assert gonogo(*asked).json()["left_out"] == []
+    if how == "nobody's key":
+        for name in ("signing.key", "signing.pub"):
+            (home / name).rename(away / name)
+        assert gonogo(*asked, "--key", str(away / "signing.pub")).json()["left_out"] == []
+    else:
+        rows = document["facts"]["measures"]["finite"]["ranks"].values()
+        for row in rows:
+            row["blocks"] = [0.1 * value for value in row["blocks"]]
+        edited = resealed(record_of(document), facts=document["facts"])
+        document = dict(edited.document)
+        if how == "unsigned":
+            document = {**document, "key_id": None}
+            del document["signature"]
+            document["hash"] = record_of(document).content_hash()
+        save_json(files[-1], document)
+    left_out = gonogo(*asked).json()["left_out"]
+    assert files[-1].stem in {Path(row["name"]).stem for row in left_out}
+    assert all("may not be as it was recorded: signature: " in row["why"] for row in left_out)
 
 
 def test_the_service_knows_runs_and_experiments(plane: Plane, gonogo: Gonogo) -> None:

@@ -135,6 +135,24 @@ def test_a_home_without_old_decisions_adopts_nothing(settings: Settings) -> None
     assert load_signing_key(settings.home) == key
 
 
+@pytest.mark.parametrize("left", ["files", "rows"])
+def test_a_home_that_lost_both_halves_of_its_key_starts_no_more(plane: Plane, left: str) -> None:
+    """Another key would adopt whatever was put there since, and the chain would have two."""
+    for row in decisions_of(plane):
+        plane.wait((plane.home / "decisions" / f"{row['id']}.json").exists, row["id"])
+    settings = plane.context.settings
+    if left == "rows":
+        settings = Settings(home=plane.home / "another", database_url=settings.database_url)
+    for name in ("signing.key", "signing.pub"):
+        (plane.home / name).rename(plane.home / f"{name}.away")
+    with pytest.raises(Rejected, match="are signed: bring the key from a backup"):
+        open_context(settings)
+    assert not (settings.home / "signing.key").exists()
+    for name in ("signing.key", "signing.pub"):
+        (plane.home / f"{name}.away").rename(settings.home / name)
+    open_context(settings).store.close()
+
+
 def test_unsigned_rows_of_the_database_are_adopted_and_outrank_files(
     plane: Plane, tmp_path: Path
 ) -> None:

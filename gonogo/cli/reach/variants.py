@@ -14,7 +14,7 @@ from typing import Any
 
 from gonogo.cli.client import Client
 from gonogo.cli.connection import client_of
-from gonogo.cli.ledger import find_decision
+from gonogo.cli.ledger import find_decision, home_of, look_around, trusted
 from gonogo.cli.reach.naming import resolve_run
 from gonogo.cli.settings import Settings
 from gonogo.contract.decision import DecisionKind
@@ -24,7 +24,9 @@ from gonogo.judge.compare.question import Question
 from gonogo.judge.compare.unit import NoUnit, Unit
 from gonogo.judge.comparing import unit_of_decision, unit_of_directory
 from gonogo.judge.evidence.record import load_order
-from gonogo.judge.ledger.recorded import load_decision, record_of
+from gonogo.judge.ledger.recorded import RecordedDecision, load_decision, record_of
+from gonogo.judge.ledger.replay import doubt_about
+from gonogo.judge.ledger.sign import Trust
 from gonogo.rundir import RunDir
 
 _NAMED = re.compile(r"([A-Za-z0-9][\w.-]{0,63})=(.+)")
@@ -88,6 +90,8 @@ class Reach:
 
     settings: Settings
     question: Question
+    keys: Sequence[Path] | None = None
+    """Files of the public keys to trust; none: those of the homes."""
     _client: Client | None = field(default=None, repr=False)
 
     def close(self) -> None:
@@ -125,10 +129,19 @@ class Reach:
 
     def _of_decision_file(self, name: str, path: Path) -> Unit | NoUnit:
         recorded = load_decision(path)
+        path = Path(os.path.abspath(path))
         run = recorded.decision.run
         beside = path.resolve().parent.parent / "runs" / run if run else None
         run_dir = beside if beside is not None and beside.is_dir() else self._run_dir(run)
-        return unit_of_decision(name, recorded, run_dir, self.question)
+        doubt = None
+        if recorded.seals() is None:
+            doubt = doubt_about(recorded, look_around(recorded, path, self._trust(recorded, path)))
+        return unit_of_decision(name, recorded, run_dir, self.question, doubt=doubt)
+
+    def _trust(self, recorded: RecordedDecision, path: Path) -> Trust:
+        """Return the keys for a decision: those named, its home's, else of a signed one ours."""
+        own = home_of(path)
+        return trusted(self.keys, *((own, self.settings.home) if recorded.signed else (own,)))
 
     def _of_service(self, name: str) -> Unit | NoUnit:
         """Return what the service knows: by the directory where it lies here, else the decision."""

@@ -36,6 +36,7 @@ from gonogo.judge.ledger.since import changed_rules, not_installed, without_find
 
 Json = Mapping[str, Any]
 
+NO_KEY = "not verified: no public key is there to check it with"
 _PASSING = (Verdict.GO, Verdict.CONDITIONAL_GO)
 
 
@@ -140,17 +141,31 @@ def _first_wrong(
 
 def _signature(recorded: RecordedDecision, around: Surroundings, log: _Log) -> Difference | None:
     """A signature that can be checked is; one that cannot is for `_unchecked`."""
-    authority = around.authority
     if _no_key(recorded, around):
         log.not_verified.append("who recorded it: its signature: no public key is there")
         return None
-    if authority is None:
+    if around.authority is None:
         log.not_verified.append("who recorded it: it is not signed")
         return None
     log.checked.append("signature")
-    led = led_to_head([recorded, *(around.siblings or ())], authority)
-    text = signature_problem(recorded, authority, led)
+    text = doubt_about(recorded, around)
     return None if text is None else _unsigned(recorded, text)
+
+
+def doubt_about(recorded: RecordedDecision, around: Surroundings) -> str | None:
+    """Return why nobody who is trusted vouches for a decision; None where nothing there signs.
+
+    Args:
+        recorded: its seals are whole.
+        around: what lies around it.
+    """
+    if _no_key(recorded, around):
+        return NO_KEY
+    authority = around.authority
+    if authority is None:
+        return None
+    led = led_to_head([recorded, *(around.siblings or ())], authority)
+    return signature_problem(recorded, authority, led)
 
 
 def _no_key(recorded: RecordedDecision, around: Surroundings) -> bool:
@@ -165,7 +180,7 @@ def _unchecked(recorded: RecordedDecision, around: Surroundings) -> Difference |
     """
     if not _no_key(recorded, around):
         return None
-    return _unsigned(recorded, "not verified: no public key is there to check it with")
+    return _unsigned(recorded, NO_KEY)
 
 
 def _unsigned(recorded: RecordedDecision, text: str) -> Difference:
