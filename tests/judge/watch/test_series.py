@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gonogo.judge.watch.series import AGREE, SCALES, Look, Series, slope_of
+from gonogo.judge.watch.trend import thinned, trend_of
 
 LOOK = Look(after=0, least=16, most=64, rise_ratio=0.05)
 
@@ -168,3 +169,21 @@ def test_the_smaller_slope_of_all_samples_and_of_the_later_half_counts() -> None
     slower = tuple((float(x), 100.0 + (3 * x if x < 32 else x + 64)) for x in range(64))
     assert slope_of(slower, 0.05) == pytest.approx(1.0)
     assert 1.0 < slope_of(faster, 0.05) < 3.0
+
+
+@pytest.mark.parametrize(("before", "found"), [(0.0, False), (0.1, True)])
+def test_a_bound_of_zero_is_above_zero_no_more(before: float, found: bool) -> None:
+    """28 of 120 slopes are zero, and 16 below: the 42nd is Sen's bound."""
+    values = [100.0 + before * x for x in range(8)] + [95.0 + 3.0 * x for x in range(8)]
+    samples = tuple((float(x), y) for x, y in enumerate(values))
+    assert (slope_of(samples, 0.05) > 0) is found
+
+
+@pytest.mark.parametrize(("count", "points"), [(64, 64), (65, 32)])
+def test_a_slope_is_taken_of_64_points_and_of_medians_where_there_are_more(
+    count: int, points: int
+) -> None:
+    samples = tuple((float(x), 100.0 + x**1.5) for x in range(count))
+    taken = thinned(samples, 64)
+    assert slope_of(samples, 0.05) == trend_of(taken).slope
+    assert len(taken) == points
