@@ -24,9 +24,21 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import Phase, settings
 
 import gonogo.contract
 from bench.mutations import ROOT
+
+PROFILE = "first_failure"
+"""One drawn case that fails tells enough: nobody asks for the smallest."""
+settings.register_profile(
+    PROFILE,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    phases=(Phase.explicit, Phase.generate),
+    report_multiple_bugs=False,
+)
 
 
 def import_libraries() -> None:
@@ -144,6 +156,7 @@ def collected(
     asked = ["-s", "-q", "--assert=plain", "--no-header", "--tb=no", "-m", "not long and not gpu"]
     for name in ("cacheprovider", "xdist"):
         asked += ["-p", f"no:{name}"]
+    asked += ["--hypothesis-profile", PROFILE]
     asked += ["-o", "tmp_path_retention_policy=none", *map(str, files)]
     pytest.main(asked, plugins=[plugin, *more])
     return plugin.said

@@ -96,6 +96,13 @@ def load_results(mutants: Sequence[Mutant]) -> dict[str, str]:
     return found
 
 
+def load_noticed() -> dict[str, str]:
+    """Return name → id of the test that noticed a mutant the last time that one did."""
+    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
+    rows = (json.loads(line) for line in lines)
+    return {row["name"]: row["by"] for row in rows if row["by"]}
+
+
 def load_reasons() -> dict[str, str]:
     """Return name → why a survivor makes no difference."""
     return yaml.safe_load(REASONS.read_text()) or {} if REASONS.exists() else {}
@@ -155,12 +162,16 @@ def _run_each(
     notice: Callable[[Mutant, Sequence[str], float], str | None],
 ) -> None:
     noticed: dict[str, int] = {}
+    before = load_noticed()
     for number, mutant in enumerate(mutants, start=1):
         if time.monotonic() >= until:
             print("time is up; the same command goes on from here")
             return
         place = f"{mutant.module}:{mutant.scope} "
-        wanted = sorted(choose(mutant), key=lambda test: -noticed.get(place + test, 0))
+        by_last = before.get(mutant.name)
+        wanted = sorted(
+            choose(mutant), key=lambda test: (test != by_last, -noticed.get(place + test, 0))
+        )
         by = notice(mutant, wanted, limit_s(wanted, measured)) if wanted else ""
         result = TIMED_OUT if by is None else KILLED if by else SURVIVED
         if by == AFRESH:

@@ -248,7 +248,7 @@ class Divergence(Detector[Trend]):
         """Tell of losses far above the usual ones, and warn where they do not recover."""
         if len(own.window) < self.settings.window_steps // 2:
             return own, []
-        spike, usual, least = False, 0.0, self.settings.spike_least
+        spike, least = False, self.settings.spike_least
         if loss > min(own.window) + least:  # no median lies lower, and medians are dear
             usual = statistics.median(own.window)
             spike = loss > usual + least and (
@@ -267,6 +267,7 @@ class Divergence(Detector[Trend]):
         if not (begins or warns):
             return own, []
         own = replace(own, spikes_warned=own.spikes_warned or warns)
+        usual = statistics.median(own.window)
         return own, [
             found(
                 view,
@@ -276,7 +277,7 @@ class Divergence(Detector[Trend]):
                 at=step.tick.ts,
                 step=step.step,
                 value=loss,
-                threshold=usual + self.settings.spike_least,
+                threshold=usual + least,
                 source=self.run.source("divergence.spike_least"),
                 since=step.tick.ts,
                 text=f"{sum(own.spikes)} of the last {len(own.spikes)} losses lie far above their"

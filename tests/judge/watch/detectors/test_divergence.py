@@ -159,14 +159,24 @@ def test_spikes_that_last_warn_once_a_run() -> None:
     assert [f for f in fed.of(WARN) if "losses lie" in f.text] == fed.of(WARN)[:1]
 
 
-@pytest.mark.parametrize(("second", "severity"), [(0.95, INFO), (1.6, WARN)])
+@pytest.mark.parametrize("last", [3.0, 7.0], ids=["a usual loss", "a spike"])
+def test_spikes_that_last_are_held_against_their_median_whatever_the_last_loss_is(
+    last: float,
+) -> None:
+    """In a window of 32 they last once they have for eight steps."""
+    ran = losses((16, 3.0), (3, 7.0), (6, 7.0), (1, last), window_steps=32, spike_count=3)
+    (warned,) = [f for f in feed(Divergence, ran).of(WARN) if "losses lie" in f.text]
+    assert (warned.step, warned.value, warned.threshold) == (26, last, 3.5)
+    assert "above their median of 3; " in warned.text
+
+
+@pytest.mark.parametrize(("second", "severity"), [(1.5, INFO), (1.75, WARN)])
 def test_a_rise_warns_again_only_if_it_is_thrice_as_high(second: float, severity: Severity) -> None:
     def loss(n: int) -> float:
         return -1.0 + (0.5 if 300 < n <= 500 else second if 800 < n <= 1000 else 0.0)
 
-    fed = run(loss, 1200, alpha=0.5)
-    assert [s for s, _ in fed.severities if s is not INFO][:1] == [WARN]
-    assert len([f for f in fed.of(severity) if "halts" not in f.text]) >= 1
+    fed = run(loss, 1200, alpha=1.0)
+    assert [f.severity for f in rises(fed)] == [WARN, severity]
 
 
 def test_a_warm_restart_makes_no_spikes() -> None:
@@ -475,9 +485,12 @@ def test_the_best_counts_once_the_mean_is_of_enough() -> None:
     assert told(feed(Divergence, ran))[0][1] == "1"
 
 
+@pytest.mark.parametrize("dip", [1.0, 0.5], ids=["all alike", "one lower"])
 @pytest.mark.parametrize(("loss", "spikes"), [(1.5, 0), (1.75, 1)])
-def test_a_spike_lies_above_its_least(loss: float, spikes: int) -> None:
-    ran = losses((16, 1.0), (1, loss), window_steps=16, spike_count=1, spike_of=1)
+def test_a_spike_lies_above_its_least(loss: float, spikes: int, dip: float) -> None:
+    ran = losses(
+        (8, 1.0), (1, dip), (7, 1.0), (1, loss), window_steps=16, spike_count=1, spike_of=1
+    )
     assert len(feed(Divergence, ran).of(INFO)) == spikes
 
 

@@ -20,6 +20,7 @@ from tests.judge.watch.streams import World, order_of, watch
         (math.log(256) + 1.0, False),
         (6.6, True),
         (4.5, True),
+        (0.1, True),
     ],
 )
 def test_the_first_loss_warns_outside_the_tolerance(loss: float, warns: bool) -> None:

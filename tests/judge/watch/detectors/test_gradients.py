@@ -151,6 +151,18 @@ def test_five_of_eight_spikes_warn_and_four_do_not() -> None:
     assert feed(Gradients, spiky(20.0, {200, 201, 203, 205, 207})).findings == []
 
 
+def test_a_norm_of_twenty_times_the_median_is_no_spike_where_one_was_lower() -> None:
+    def dipped(factor: float) -> Ran:
+        ran = Ran()
+        for number in range(1, 300):
+            spike = number in {200, 201, 203, 205, 207}
+            ran.step(grad_norm=factor if spike else 0.5 if number == 190 else 1.0)
+        return ran
+
+    assert feed(Gradients, dipped(20.0)).findings == []
+    assert feed(Gradients, dipped(20.25)).severities == [(WARN, 207)]
+
+
 def test_spikes_warn_again_only_after_they_have_ceased() -> None:
     at = set(range(150, 160)) | set(range(200, 205))
     assert [f.step for f in feed(Gradients, spiky(50.0, at)).findings] == [154, 204]

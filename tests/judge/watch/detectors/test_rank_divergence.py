@@ -5,18 +5,22 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.tick import Tick
+from gonogo.contract.finding import Severity
+from gonogo.contract.outcome import Detector as Name
+from gonogo.contract.tick import ProcessState, Tick
 from gonogo.judge.watch import fold, start
 from gonogo.judge.watch.detectors.rank_divergence import (
     RankDivergence,
     acts_for_all,
+    blame_who_left,
     freed_mono,
     late_text,
     name_culprit,
     stray_text,
 )
+from gonogo.judge.watch.processes import Process, Processes
 from gonogo.judge.watch.stream import RankStream
-from gonogo.judge.watch.view import Run, View
+from gonogo.judge.watch.view import Run, View, found
 from tests.judge.watch.standing import NOW, standing
 from tests.judge.watch.streams import EPOCH, T0, Rank, order_of
 
@@ -414,3 +418,63 @@ def test_a_rank_may_have_waited_for_a_peer_of_its_step_or_the_next(step: int, fr
     peer = standing("backward", for_s=1.0, rank=1, step=step, left_mono=7.5)
     assert freed_mono(culprit, [culprit, peer]) == freed
     assert freed_mono(culprit, [culprit]) == 0.0
+
+
+LEFT = {"done": True, "completed": 40}
+"""Of a rank that said `done` after step 40; the other waits in step 41."""
+
+
+def blamed(
+    *left: RankStream, last: int | None = 1000, dead: bool = False, waits: bool = True
+) -> tuple[int | None, str]:
+    """Return whom a finding of rank 0, which stands in step 41, blames in the end, and its text."""
+    first = standing("backward", for_s=70.0, done=not waits)
+    streams = {row.rank: row for row in (first, *left)}
+    order = order_of(world_size=len(streams)).model_copy(update={"steps": last})
+    processes = Processes(ranks={1: Process(state=ProcessState.DEAD)} if dead else {})
+    view = View(run=Run(order=order), streams=streams, processes=processes)
+    finding = found(
+        view, Name.STALL, Severity.HALT, episode="e", at=EPOCH, stream=first, value=1.0, text="t"
+    )
+    told = blame_who_left(view, finding)
+    return told.rank, told.text
+
+
+@pytest.mark.parametrize(
+    ("fields", "known", "rank"),
+    [
+        ({}, {}, 1),
+        ({"done": False}, {}, 0),
+        ({"halt_seen": True}, {}, 0),
+        ({}, {"dead": True}, 0),
+        ({"completed": 39}, {}, 0),
+        ({"completed": 41}, {}, 0),
+        ({}, {"last": None}, 1),
+        ({}, {"last": 41}, 1),
+        ({}, {"last": 40}, 0),
+        ({}, {"waits": False}, 0),
+    ],
+    ids=[
+        "it left",
+        "not done",
+        "it was asked to",
+        "it died",
+        "two steps before",
+        "in the same step",
+        "without a last step",
+        "a step too early",
+        "after its last step",
+        "nobody is left",
+    ],
+)
+def test_who_said_done_a_step_before_those_who_stand_is_the_culprit(
+    fields: dict[str, Any], known: dict[str, Any], rank: int
+) -> None:
+    told, text = blamed(standing(None, for_s=1.0, rank=1, **{**LEFT, **fields}), **known)
+    assert told == rank
+    assert ("rank 1 was done after step 40, and rank 0 waits for it" in text) is (rank == 1)
+
+
+def test_of_two_that_left_the_first_is_named() -> None:
+    gone = [standing(None, for_s=1.0, rank=rank, **LEFT) for rank in (2, 1)]
+    assert blamed(*gone)[0] == 1

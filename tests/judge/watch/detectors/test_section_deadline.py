@@ -456,3 +456,14 @@ def test_a_peer_that_died_before_it_was_done_does_not_excuse_who_lingers() -> No
     found = look(SectionDeadline, [first, died], processes=processes)
     assert {finding.rank for finding in found} == {0}
     assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    ("section", "rank"), [("log", 1), (None, 1), ("checkpoint", 0), ("data", 0)]
+)
+def test_one_that_left_is_to_blame_where_the_others_may_wait_for_it(
+    section: str | None, rank: int
+) -> None:
+    gone = standing(None, for_s=1.0, rank=1, done=True, completed=40)
+    (*_, halt) = look(SectionDeadline, [standing(section, for_s=2000.0), gone])
+    assert (halt.severity, halt.rank) == (Severity.HALT, rank)
