@@ -20,6 +20,7 @@ def advise(
     *,
     read: bool,
     planned: bool,
+    fits: Sequence[str] = (),
 ) -> list[str]:
     """Return what would tell more, the most useful first.
 
@@ -29,15 +30,26 @@ def advise(
         heard: ranks of which any line came.
         read: whether the program is known by its output alone.
         planned: whether a plan says how many steps and ranks there are.
+        fits: names of bundled patterns that would have found steps in its output.
     """
     open_ = {row["id"] for row in criteria if row["outcome"] == CriterionOutcome.INCONCLUSIVE}
-    return list(_advice(order, open_, heard, read, planned)) if open_ else []
+    return list(_advice(order, open_, heard, read, planned, fits)) if open_ else []
 
 
 def _advice(
-    order: Order, open_: Collection[str], heard: Collection[int], read: bool, planned: bool
+    order: Order,
+    open_: Collection[str],
+    heard: Collection[int],
+    read: bool,
+    planned: bool,
+    fits: Sequence[str],
 ) -> Iterator[str]:
-    if read and not heard:
+    if read and not heard and fits:
+        yield (
+            "no pattern that was tried fits a line of its output, but --pattern"
+            f" {fits[0]} does: run it with that, or attach it"
+        )
+    elif read and not heard:
         yield f"no line of its output fits a pattern: give one ({_EXAMPLE}), or attach it"
     elif read and len(heard) < order.world_size and not planned:
         ranks = ", ".join(map(str, sorted(heard)))

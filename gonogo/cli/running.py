@@ -6,6 +6,7 @@ lives in a session of its own: this process may die, and the run goes on to its 
 """
 
 import logging
+import re
 import shutil
 import signal
 import subprocess
@@ -28,9 +29,9 @@ from gonogo.cli.settings import Settings, load_settings
 from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.contract.order import Order
-from gonogo.contract.patterns import PATTERNS
+from gonogo.contract.patterns import PATTERNS, fitting
 from gonogo.judge.directory import judge_directory
-from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, RunDir, save_json
+from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, RunDir, read_tail, save_json
 from gonogo.signing import own_signing_key
 from gonogo.slots import choose_together
 from gonogo.supervise.devices.choice import has_devices
@@ -51,6 +52,8 @@ from gonogo.trainer.line_file import ATTACHED
 
 LAUNCH_WAIT_S = 60.0
 _POLL_S = 0.1
+_LOG_BYTES = 2**18
+"""Of the log's end: enough to tell how a program prints its steps."""
 
 
 def run(
@@ -118,7 +121,8 @@ def run(
     if not as_json and document["verdict"] != Verdict.NO_GO:
         heard, read = run_dir.ranks(), not (folder / ATTACHED).exists()
         rows = document["criteria"]
-        for text in advise(order, rows, heard, read=read, planned=plan is not None):
+        fits = fitting(_printed(run_dir)) if read and not heard else []
+        for text in advise(order, rows, heard, read=read, planned=plan is not None, fits=fits):
             say(text)
     if interrupted:
         raise typer.Exit(Exit.INTERRUPTED)
@@ -197,6 +201,11 @@ def _follow(
                 both = {signal.SIGINT, signal.SIGTERM}
                 keeper.send_signal((both - {number}).pop())  # beside the first: its second
                 say("ending it now")
+
+
+def _printed(run_dir: RunDir) -> list[str]:
+    """Return what the program printed last, a bar's states too; nothing where it has no log."""
+    return re.split(r"[\r\n]+", read_tail(run_dir.rank_log(0), _LOG_BYTES))
 
 
 def _last_line(path: Path) -> str:

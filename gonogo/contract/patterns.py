@@ -3,11 +3,20 @@
 Named groups: step, loss, lr, grad_norm, tokens, toks_per_s, rank (`supervise.launch.output_lines`).
 """
 
+import re
+from collections import Counter
+from collections.abc import Iterable
+
 _NUMBER = r"[-+]?(?:(?:\d+(?:[,_]\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|inf|NaN|Inf)"
 _STEP = r"(?P<step>\d{1,3}(?:,\d{3})+|\d+)"
 _OTHERS = ("best", "val", "valid", "validation", "eval", "evaluation", "test")
 _NOT_OTHERS = "".join(rf"(?<!\b{word}{gap})" for word in _OTHERS for gap in (" ", "/", "-", "."))
 """A loss that is not the one that is trained on: no sign of how training goes."""
+_TRAIN_LOSS = rf"(?i:(?=[tl]){_NOT_OTHERS}\b(?:train(?:ing)?[_ ])?loss(?:_step)?\b)"
+_BETWEEN = r".{0,400}?"
+"""Bounded: a line may be long, and hold its first word a thousand times."""
+_BAR = r"\d/\d+ \[\d+:\d"
+"""What every bar of tqdm shows, with and without a loss."""
 
 PATTERNS: dict[str, str] = {
     "torchtitan": (
@@ -26,15 +35,44 @@ PATTERNS: dict[str, str] = {
     "nanogpt": rf"iter (?P<step>\d+): loss (?P<loss>{_NUMBER})",
     "plain": (
         r"(?i:\b(?:global[_ ])?(?:step|iter|iteration)\b)\W{0,3}"
-        rf"{_STEP}\b.*?(?i:{_NOT_OTHERS}\b(?:train[_ ])?loss\b)\W{{1,3}}(?P<loss>{_NUMBER})"
+        rf"{_STEP}\b{_BETWEEN}{_TRAIN_LOSS}\W{{1,3}}?(?P<loss>{_NUMBER})"
     ),
     "transformers": (
         rf"'loss': '?(?P<loss>{_NUMBER})'?(?:, 'grad_norm': '?(?P<grad_norm>{_NUMBER})'?)?"
         rf"(?:, 'learning_rate': '?(?P<lr>{_NUMBER})'?)?"
     ),
-    "tqdm": rf"\b(?P<step>\d+)/\d+ \[\d+:\d(?:[^\]]*?\bloss[=:] ?(?P<loss>{_NUMBER}))?",
+    "epoch": (
+        rf"(?:(?i:\bepoch\b)(?!{_BETWEEN}{_BAR}){_BETWEEN}|^\[\d+, +\d+\] "
+        rf"|^(?=loss: \S+ +\[ *\d+/\d+\])){_TRAIN_LOSS}\W{{1,3}}?(?P<loss>{_NUMBER})"
+    ),
+    "tqdm": (
+        rf"^(?=.*?{_TRAIN_LOSS}[=: ]{{1,3}}(?P<loss>{_NUMBER})|)"
+        rf"(?:.*?\D)?(?P<step>\d+)/\d+ \[\d+:\d"
+    ),
 }
 """Name → pattern."""
 
-GUESSED = ("torchtitan", "megatron", "llm.c", "modded-nanogpt", "nanogpt", "plain")
-"""What is tried where nobody names a pattern: each tells its step, and can hardly be meant else."""
+GUESSED = (
+    "torchtitan",
+    "megatron",
+    "llm.c",
+    "modded-nanogpt",
+    "nanogpt",
+    "plain",
+    "transformers",
+    "epoch",
+)
+"""What is tried where nobody names a pattern, the most exact first. The last two tell no step:
+their lines are counted, where no line tells one. A bar may be of anything (a download, too)."""
+
+_FITTING_LINES = 2
+"""So many lines are no accident."""
+
+
+def fitting(lines: Iterable[str]) -> list[str]:
+    """Return the names of the patterns that fit several of these lines, the most lines first."""
+    compiled = {name: re.compile(text) for name, text in PATTERNS.items()}
+    found: Counter[str] = Counter()
+    for line in lines:
+        found.update(name for name, pattern in compiled.items() if pattern.search(line))
+    return [name for name, number in found.most_common() if number >= _FITTING_LINES]

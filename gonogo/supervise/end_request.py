@@ -36,6 +36,8 @@ class EndRequest:
     until_mono: float | None = None
     leave_s: float | None = None
     """The same as seconds from when a keeper reads it: on another node, clocks are others."""
+    moving_s: float | None = None
+    """How much of it ranks have that neither evaluate nor save; the watcher ends them then."""
     grace_s: float = 1.0
     dump: bool = True
 

@@ -15,6 +15,7 @@ def advice(
     ranks: int = 1,
     heard: tuple[int, ...] = (0,),
     waive: tuple[str, ...] = (),
+    fits: tuple[str, ...] = (),
     **flags: bool,
 ) -> list[str]:
     order = build_command_order(
@@ -23,13 +24,14 @@ def advice(
     )  # fmt: skip
     rows: list[dict[str, Any]] = [{"id": name, "outcome": "inconclusive"} for name in open_]
     rows.append({"id": "preflight", "outcome": "pass"})
-    return advise(order, rows, heard, **{"read": True, "planned": False, **flags})
+    return advise(order, rows, heard, **{"read": True, "planned": False, "fits": fits, **flags})
 
 
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (advice("completed", heard=()), ["--pattern"]),
+        (advice("completed", heard=()), ["--pattern 'iter"]),
+        (advice("completed", heard=(), fits=("tqdm", "epoch")), ["--pattern tqdm does"]),
         (advice("completed", "identity", ranks=2), ["--world-size", "--waive identity"]),
         (advice("completed", steps=None), ["--steps N"]),
         (advice("identity", "coverage"), ["--waive identity --waive coverage"]),

@@ -51,9 +51,9 @@ class OutputLines:
 
     Args:
         folder: the run directory.
-        order: the order as data: `patterns` (of guessed ones the first that fits is kept, but for
-            the last: that one fits nearly any line, an evaluation's too, and gives way to a more
-            exact one that fits later), `run`, `attempt`, `heartbeat`.
+        order: the order as data: `patterns` (of guessed ones the first that fits is kept, and gives
+            way to one before it, which is more exact, that fits later: a loose one fits an
+            evaluation's line, too), `run`, `attempt`, `heartbeat`.
         log: the file that the program writes.
         pid: of the program.
     """
@@ -126,11 +126,11 @@ class OutputLines:
         return chunk
 
     def _tell(self, text: str) -> None:
-        for pattern in self._patterns:
+        for number, pattern in enumerate(self._patterns, start=1):
             match = pattern.search(text)
             if match is not None:
-                if self._order.get("patterns_guessed") and pattern is not self._patterns[-1]:
-                    self._patterns = [pattern]
+                if self._order.get("patterns_guessed"):
+                    self._patterns = self._patterns[:number]
                 told = match.groupdict()
                 end = match.end("step") if told.get("step") else len(text)
                 self._say(told, bar=_BAR.match(text, end) is not None)
@@ -153,6 +153,9 @@ class OutputLines:
         printed = _whole(found.get("step"))
         if printed is None or not 0 <= printed <= MOST_STEPS:
             return
+        if not rank.numbered and self._order.get("patterns_guessed"):
+            rank.begin_anew(self._order)  # what was counted so far were no steps
+            rank.numbered = True
         for change in rank.count.take(printed, fields, bar=bar):
             if change is None:
                 rank.begin_anew(self._order)

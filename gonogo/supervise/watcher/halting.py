@@ -166,13 +166,20 @@ class Halting:
         killed = (self._dir.path / KILL_NAME).exists()
         if request is None or killed or (self._dir.path / READ).exists():
             return
-        # A step may once take many times as long as the last (a compilation, a shard of data): that
-        # is no hang before the plan calls it one.
-        leaving_s = max(self._leaving_s(), self._order.watch.stall.halt_s)
-        if not self._leaving.stand(ranks, now, leaving_s):
+        if request.moving_s is not None:
+            over = self._leaving.is_over(ranks, now, request.moving_s)
+            text = f"asked to leave, the ranks did not within {request.moving_s:.0f} s"
+        else:
+            # A step may once take many times as long as the last (a compilation, a shard of data):
+            # that is no hang before the plan calls it one.
+            leaving_s = max(self._leaving_s(), self._order.watch.stall.halt_s)
+            over = self._leaving.stand(ranks, now, leaving_s)
+            text = f"asked to leave, the ranks have not moved for {leaving_s:.0f} s"
+        if not over:
             return
-        text = f"asked to leave, the ranks have not moved for {leaving_s:.0f} s"
-        ended = replace(request, at=time.time(), text=text, until_mono=None, leave_s=None)
+        ended = replace(
+            request, at=time.time(), text=text, until_mono=None, leave_s=None, moving_s=None
+        )
         self._request(Response(way=Way.KILL, request=ended))
 
     def advance(self, now: float) -> None:

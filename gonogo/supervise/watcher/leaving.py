@@ -19,6 +19,8 @@ class Leaving:
     place: tuple[object, ...] | None = None
     since: float = 0.0
     """Monotonic seconds at which a rank was last seen to move."""
+    idle_since: float | None = None
+    """Monotonic seconds since which no rank has evaluated or saved, at the earliest the asking."""
 
     def stand(self, ranks: Mapping[int, RankSnapshot], now: float, leaving_s: float) -> bool:
         """Say whether no rank has moved for as long as moving ranks take to leave.
@@ -37,12 +39,29 @@ class Leaving:
             self.place, self.since = place, now
         return now - self.since >= leaving_s
 
+    def is_over(self, ranks: Mapping[int, RankSnapshot], now: float, moving_s: float) -> bool:
+        """Say whether no rank has evaluated or saved for as long as moving ranks take to leave.
+
+        A run that is halted in the middle of an evaluation leaves after it, with its checkpoint.
+
+        Args:
+            ranks: as they were last heard, after they were asked.
+            now: monotonic seconds.
+            moving_s: how long ranks may take that move.
+        """
+        if self.idle_since is None or any(_says_it_is_busy(row) for row in ranks.values()):
+            self.idle_since = now
+        return now - self.idle_since >= moving_s
+
+
+def _says_it_is_busy(row: RankSnapshot) -> bool:
+    """Whether a rank evaluates, saves, or has seen that it is to leave, and may be saving."""
+    return not row.done and (row.halt_seen or row.section in NON_TRAINING_SECTIONS)
+
 
 def _may_be_busy(row: RankSnapshot) -> bool:
     """Whether a rank that says nothing new may be at work for minutes."""
-    return not row.done and (
-        row.halt_seen or row.section is None or row.section in NON_TRAINING_SECTIONS
-    )
+    return _says_it_is_busy(row) or (not row.done and row.section is None)
 
 
 def _place(row: RankSnapshot) -> tuple[object, ...]:

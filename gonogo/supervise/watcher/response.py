@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TypedDict
 
 from gonogo.contract.agent import Command, CommandKind
 from gonogo.contract.finding import Act, Finding, Severity
@@ -43,6 +44,17 @@ _CODE_OF_COMMAND = {
     CommandKind.SUPERSEDE: OutcomeCode.SUPERSEDED,
 }
 _SUPERSEDED_LIMIT_S = 10.0
+
+
+class _Time(TypedDict):
+    """How long the ranks have, as an `EndRequest` says it."""
+
+    until_mono: float | None
+    leave_s: float | None
+    moving_s: float | None
+
+
+_NO_TIME = _Time(until_mono=None, leave_s=None, moving_s=None)
 
 
 class Way(StrEnum):
@@ -84,6 +96,21 @@ def patience_s(finding: Finding, order: Order, *, leaving_s: float) -> float:
     return min(max(0.0, AT_CHECKPOINT_SHARE * left_s - leaving_s), AT_CHECKPOINT_LIMIT_S)
 
 
+def _time_to_leave(leaving_s: float, now_mono: float, limit_s: float | None = None) -> _Time:
+    """Return how long the ranks have: what moving ones need, and more while they evaluate or save.
+
+    Args:
+        leaving_s: how long moving ranks may take to leave; 0 where none can be asked.
+        now_mono: monotonic seconds.
+        limit_s: the most that any rank has, whatever it does.
+    """
+    moving_s = min(leaving_s, HALT_LIMIT_S)
+    if limit_s is not None or moving_s == 0.0:
+        leave_s = moving_s if limit_s is None else min(moving_s, limit_s)
+        return _Time(until_mono=now_mono + leave_s, leave_s=leave_s, moving_s=None)
+    return _Time(until_mono=now_mono + HALT_LIMIT_S, leave_s=HALT_LIMIT_S, moving_s=moving_s)
+
+
 def answer_finding(
     finding: Finding, *, leaving_s: float, grace_s: float, now: float, now_mono: float
 ) -> Response:
@@ -99,16 +126,15 @@ def answer_finding(
     code = cause_of(finding.detector)
     by_itself = finding.detector == Detector.PROCESS_DEATH
     way = Way.KILL if finding.detector in _CANNOT_MOVE else Way.LEAVE
-    leave_s = None if way is Way.KILL else min(leaving_s, HALT_LIMIT_S)
+    time_s = _NO_TIME if way is Way.KILL else _time_to_leave(leaving_s, now_mono)
     request = EndRequest(
         reason=code.value,
         ended_by=(Actor.TRAINER if by_itself else Actor.WATCHDOG).value,
         at=now,
         text=finding.text,
         key=finding.key,
-        until_mono=None if leave_s is None else now_mono + leave_s,
-        leave_s=leave_s,
         grace_s=grace_s,
+        **time_s,
     )
     return Response(way=way, request=request)
 
@@ -118,16 +144,15 @@ def answer_command(
 ) -> Response:
     """Return what an operator's command asks for: to leave with a checkpoint."""
     superseded = command.kind is CommandKind.SUPERSEDE
-    limit_s = _SUPERSEDED_LIMIT_S if superseded else HALT_LIMIT_S
+    limit_s = _SUPERSEDED_LIMIT_S if superseded else None
     said = ": ".join(part for part in (command.actor, command.reason) if part)
     request = EndRequest(
         reason=_CODE_OF_COMMAND[command.kind].value,
         ended_by=(Actor.INFRA if superseded else Actor.OPERATOR).value,
         at=now,
         text=said,
-        until_mono=now_mono + min(leaving_s, limit_s),
-        leave_s=min(leaving_s, limit_s),
         grace_s=grace_s,
+        **_time_to_leave(leaving_s, now_mono, limit_s),
     )
     return Response(way=Way.LEAVE, request=request)
 
@@ -141,9 +166,8 @@ def answer_isolation(
         ended_by=Actor.INFRA.value,
         at=now,
         text=f"nothing was acknowledged for {silent_s:.0f} s",
-        until_mono=now_mono + min(leaving_s, HALT_LIMIT_S),
-        leave_s=min(leaving_s, HALT_LIMIT_S),
         grace_s=grace_s,
+        **_time_to_leave(leaving_s, now_mono),
     )
     return Response(way=Way.LEAVE, request=request)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
-from gonogo.contract.patterns import GUESSED, PATTERNS
+from gonogo.contract.patterns import GUESSED, PATTERNS, fitting
 from gonogo.rundir import RunDir, load_all_lines
 from gonogo.supervise.launch.output_lines import Count, OutputLines, check_patterns
 from gonogo.trainer.line_file import ATTACHED, LineFile
@@ -145,6 +145,17 @@ def test_an_evaluation_that_comes_first_hides_no_steps(tmp_path: Path) -> None:
     assert program.steps()[1:] == [(2, 3.9), (3, 0.5)]
 
 
+def test_lines_of_epochs_are_counted_until_a_line_tells_a_step(tmp_path: Path) -> None:
+    program = Program(tmp_path, *(PATTERNS[name] for name in GUESSED), patterns_guessed=True)
+    program.write("Epoch 1: loss 3\nEpoch 2: loss 2\n")
+    assert program.steps() == [(1, 3.0), (2, 2.0)]
+    program.write("step 1 loss 9\nstep 2 loss 8\nEpoch 3: loss 1\n{'loss': 1}\nstep 3 loss 7\n")
+    assert program.steps()[2:] == [(1, 9.0), (2, 8.0), (3, 7.0)]
+    assert [line.msg for line in program.told()].count("boot") == 2
+    program.reader.close(0, asked=False)
+    assert program.told()[-1].msg == "done", "it tells its steps now"
+
+
 def test_several_chosen_patterns_all_count(tmp_path: Path) -> None:
     program = Program(tmp_path, STEP, r"it (?P<step>\d+)").write("it 1\nstep 2 loss 2\nit 3\n")
     assert [step for step, _ in program.steps()] == [1, 2, 3]
@@ -269,7 +280,18 @@ def test_a_pattern_that_cannot_be_used_is_named(pattern: str, said: str) -> None
         ("plain", "step 1 best loss inf train loss 2.0", {"step": "1", "loss": "2.0"}),
         ("plain", "step 1 | val loss: nan | train loss: 2.0", {"step": "1", "loss": "2.0"}),
         ("plain", "Step 3: Eval Loss 9, loss 2.0", {"step": "3", "loss": "2.0"}),
+        ("plain", "step 3, loss: -0.5", {"step": "3", "loss": "-0.5"}),
         ("tqdm", " 9%| | 8/80 [00:03<00:07,  9.9it/s, loss=nan]", {"step": "8", "loss": "nan"}),
+        ("tqdm", "loss 0.75:  9%| | 8/80 [00:03<00:07]", {"step": "8", "loss": "0.75"}),
+        ("tqdm", "Epoch 0: | 8/80 [00:03<00:07, train_loss=2.5]", {"step": "8", "loss": "2.5"}),
+        ("tqdm", "Epoch 0, val loss 3: | 8/80 [00:03<00:07]", {"step": "8"}),
+        ("epoch", "Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.300039", {"loss": "2.300039"}),
+        ("epoch", "Epoch: [0][ 10/99]\tTime 0.2 (0.2)\tLoss 6.9e+00 (7.0)", {"loss": "6.9e+00"}),
+        ("epoch", "Epoch: [0]  [ 10/99]  eta: 0:12:34  loss: 6.9 (7.0)", {"loss": "6.9"}),
+        ("epoch", "| epoch   1 |   200/ 2983 batches | loss  7.63 | ppl 2057", {"loss": "7.63"}),
+        ("epoch", "Epoch 3/10: train_loss=0.5, val_loss=0.6", {"loss": "0.5"}),
+        ("epoch", "[1,  2000] loss: 2.173", {"loss": "2.173"}),
+        ("epoch", "loss: 2.303494  [   64/60000]", {"loss": "2.303494"}),
     ],
 )
 def test_well_known_trainers(name: str, line: str, told: dict[str, str]) -> None:
@@ -279,15 +301,32 @@ def test_well_known_trainers(name: str, line: str, told: dict[str, str]) -> None
     assert found == told
 
 
-@pytest.mark.parametrize("line", ["step 3 | val loss: nan", "step 3 best loss inf"])
-def test_a_loss_that_is_not_trained_on_is_none(line: str) -> None:
-    assert re.search(PATTERNS["plain"], line) is None
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("plain", "step 3 | val loss: nan"),
+        ("plain", "step 3 best loss inf"),
+        ("epoch", "| end of epoch   1 | time:  1.23s | valid loss  5.5 |"),
+        ("epoch", "Epoch 0, loss 3: | 8/80 [00:03<00:07]"),  # a bar shows each step again and again
+        ("epoch", "Test set: Average loss: 0.0500, Accuracy: 9840/10000 (98%)"),
+    ],
+)
+def test_a_loss_that_is_not_trained_on_is_none(name: str, line: str) -> None:
+    assert re.search(PATTERNS[name], line) is None
+
+
+def test_patterns_that_fit_several_lines_are_named_the_best_first() -> None:
+    printed = ["step 3 loss 2", "Epoch 1 loss 2", *(f"{n}/80 [00:03<00:07]" for n in range(3))]
+    assert fitting(printed) == ["tqdm"]
+    assert fitting([*printed, *printed]) == ["tqdm", "plain", "epoch"]
+    assert fitting(["working"] * 9) == []
 
 
 def test_bundled_patterns_can_be_used() -> None:
     assert check_patterns(list(PATTERNS.values())) is None
     assert set(GUESSED) <= PATTERNS.keys()
-    assert all("step" in re.compile(PATTERNS[name]).groupindex for name in GUESSED)
+    tell = ["step" in re.compile(PATTERNS[name]).groupindex for name in GUESSED]
+    assert tell == sorted(tell, reverse=True), "lines are counted where none tells a step"
 
 
 def bar(done: int, of: int, loss: float | None = None) -> str:

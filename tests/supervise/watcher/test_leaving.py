@@ -91,12 +91,34 @@ def halting(tmp_path: Path) -> Halting:
     return Halting(folder, order, pace, Evidence(folder), Nobody(), lambda _: 12)
 
 
-def ask(folder: Path) -> None:
-    """As the keeper does that was told to stop: five minutes."""
+def ask(folder: Path, moving_s: float | None = None) -> None:
+    """As the keeper does that was told to stop: five minutes; or as the watcher does."""
     told = EndRequest(
-        reason="halted", ended_by="operator", at=time.time() - 1.0, leave_s=HALT_LIMIT_S
+        reason="halted",
+        ended_by="operator",
+        at=time.time() - 1.0,
+        leave_s=HALT_LIMIT_S,
+        moving_s=moving_s,
     )
     ask_halt(folder, told)
+
+
+@pytest.mark.parametrize(
+    "busy", [{"section": "eval"}, {"section": "checkpoint"}, {"halt_seen": True}]
+)
+def test_a_run_that_is_halted_while_it_evaluates_or_saves_has_its_time_after_that(
+    tmp_path: Path, halting: Halting, busy: dict[str, Any]
+) -> None:
+    ask(tmp_path, moving_s=4.0)
+    for now in (100.0, 110.0, 200.0):
+        halting.hurry({**RANKS, 1: standing(1, **busy)}, now)
+    halting.hurry({0: standing(step=13), 1: standing(1, step=13)}, 203.9)
+    assert not (tmp_path / KILL_NAME).exists()
+    halting.hurry({0: standing(step=14), 1: standing(1, step=14)}, 204.0)
+    found = load_request(tmp_path / KILL_NAME)
+    assert found is not None, "steps that go on are no way to leave"
+    assert found.text == "asked to leave, the ranks did not within 4 s"
+    assert (found.reason, found.leave_s, found.moving_s) == ("halted", None, None)
 
 
 def test_a_person_s_request_to_a_run_that_hangs_takes_no_five_minutes(

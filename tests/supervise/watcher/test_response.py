@@ -104,9 +104,12 @@ def test_a_halt_waits_for_a_checkpoint_half_of_the_time_that_is_left(
 
 
 def test_leaving_is_limited_by_the_pace_and_by_the_limit() -> None:
-    assert answer_finding(halt(Detector.SLOW), **NOW).request.until_mono == 70.0
-    slow = answer_finding(halt(Detector.SLOW), **{**NOW, "leaving_s": 9e9})
-    assert slow.request.until_mono == 50.0 + HALT_LIMIT_S
+    for leaving_s, moving_s in ((20.0, 20.0), (9e9, HALT_LIMIT_S)):
+        asked = answer_finding(halt(Detector.SLOW), **{**NOW, "leaving_s": leaving_s}).request
+        assert asked.moving_s == moving_s
+        assert asked.until_mono == 50.0 + HALT_LIMIT_S, "for those that evaluate or save"
+    deaf = answer_finding(halt(Detector.SLOW), **{**NOW, "leaving_s": 0.0}).request
+    assert (deaf.until_mono, deaf.moving_s) == (50.0, None), "a program that is read is not asked"
 
 
 @pytest.mark.parametrize(
