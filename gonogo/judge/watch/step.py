@@ -31,6 +31,8 @@ class RankStep:
     """Its progress line: loss, grad_norm, lr, toks_per_s, dt_fetch_s, memory, gates, skipped."""
     end: Heartbeat
     """Its step_end line: tokens, step_sections."""
+    between_s: float = 0.0
+    """Seconds of `dt_s` before the rank said that the step began."""
 
     @property
     def sections(self) -> StepSections | None:

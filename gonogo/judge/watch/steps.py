@@ -107,4 +107,5 @@ def _rank_step(beat: Heartbeat, stream: RankStream) -> RankStep:
         dt_s=pace.times_s[-1] if timed else None,
         progress=progress,
         end=beat,
+        between_s=stream.between_s if stream.opened == beat.step else 0.0,
     )

@@ -106,6 +106,9 @@ class RankStream:
     """The last step whose end told a number of collectives, and that number."""
     opened: int = 0
     """The step whose start it told in order."""
+    between_s: float = 0.0
+    """Seconds from the end of the step before to that start, on its own clock; no checkpoint or
+    evaluation is in them."""
     halt_seen: bool = False
     loss: float | None = None
     grad_norm: float | None = None
@@ -231,6 +234,7 @@ def _advance(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     if steps_on or starts:  # a step may start anew, after an evaluation that fell into it
         stream.step_section_seq = section_seq if starts else stream.section_seq
         stream.opened = step if starts else 0
+        stream.between_s = _since_step_end_s(stream, beat) if starts else 0.0
     _place(stream, beat, mono, resets=ends or steps_on)
     stream.step = step
     if stream.started_mono is None and step > stream.from_step:
@@ -249,6 +253,14 @@ def _advance(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     if ends:
         _count_step(stream, beat)
     _remember(stream, beat, mono)
+
+
+def _since_step_end_s(stream: RankStream, beat: Heartbeat) -> float:
+    """Return how long ago the step before ended that this line follows; 0.0 where none did."""
+    pace = stream.pace
+    if pace.last_step != beat.step - 1:
+        return 0.0
+    return max(0.0, beat.mono - pace.last_mono - pace.excluded_s)
 
 
 def _learn(stream: RankStream, beat: Heartbeat) -> None:

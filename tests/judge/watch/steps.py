@@ -64,6 +64,8 @@ class Ran:
         late_s: float = 0.0,
         receipt_s: float | None = None,
         tokens: int | None = None,
+        between_s: float = 0.0,
+        stopwatch_s: float | None = None,
         silent: Sequence[int] = (),
         each: Sequence[Mapping[str, Any]] | None = None,
         **told: Any,
@@ -76,6 +78,8 @@ class Ran:
             late_s: how late the tick was that brought it.
             receipt_s: seconds that pass on the watcher's clock; default: as on the ranks'.
             tokens: of `step_end`.
+            between_s: seconds of the step before the rank said that it began.
+            stopwatch_s: `dt_step_s` of `step_end`.
             silent: ranks that write no progress line.
             each: what each rank's progress line says besides `told`.
             **told: what every progress line says.
@@ -104,6 +108,7 @@ class Ran:
                 rank,
                 "step_end",
                 tokens=tokens,
+                dt_step_s=stopwatch_s,
                 step_sections=None if own is None else StepSections(**own),
             )
             rows[rank] = RankStep(
@@ -113,6 +118,7 @@ class Ran:
                 dt_s=times[rank],
                 progress=progress,
                 end=end,
+                between_s=between_s,
             )
         self.steps.append(Step(step=self.number, ranks=rows, tick=tick, whole=True))
         return self

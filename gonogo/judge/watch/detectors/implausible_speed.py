@@ -3,10 +3,11 @@
 Recomputed is what the ends of the steps say: the ordered tokens over the time between them, and
 more or fewer where the tokens that a step's end tells have changed since the first steps.
 Trainers report honestly in many ways (means over any window, the best so far, without the time of
-data and logging), and none of them can exceed the fastest that the run has ever been. So a report
-above that ends the run, and one below warns: it makes nothing look better than it is. A rank's own
-clock, on which all of this rests, is held against the watcher's. Of a program whose printed lines
-are read nobody knows when its steps ended, so nothing of this is said.
+data and logging, or of what they do between two steps), and none of them can exceed the fastest
+that the run has ever been. So a report above that ends the run, and one below warns: it makes
+nothing look better than it is. A rank's own clock, on which all of this rests, is held against the
+watcher's. Of a program whose printed lines are read nobody knows when its steps ended, so nothing
+of this is said.
 """
 
 import math
@@ -59,7 +60,8 @@ class Speeds:
     """Whether the trainer told its tokens/s of any step, be it one that nobody could time."""
     told: tuple[float, ...] = ()
     kind: tuple[float, ...] = ()
-    """Recomputed in the trainer's favour: without data time and `BETWEEN_S`."""
+    """Recomputed in the trainer's favour: without data time, `BETWEEN_S` and what lies between
+    two steps."""
     plain: tuple[float, ...] = ()
     """Recomputed over whole steps."""
     began: tuple[float, ...] = ()
@@ -88,7 +90,8 @@ class ImplausibleSpeed(Detector[Speeds]):
         "The tokens/s that the trainer reports (median of `over_steps`) are more than"
         " `differ_ratio` above the fastest that the run has been in any `over_steps` steps"
         " (recomputed from its step ends and how the tokens they tell have grown, upper quartile,"
-        " without data time and 20 ms a step, so that averages and other windows are no lie), and"
+        " without data time, 20 ms a step and what lies before the step's start as its own length"
+        " leaves it, so that averages and other windows are no lie), and"
         " above its fastest single step or for"
         " three times `over_steps`: halt; as far below the slowest (pauses counted): warn. Six"
         " operations a parameter (embeddings aside) and token exceed `mfu` of the matrix-product"
@@ -332,11 +335,17 @@ def _slowest(known: float | None, plain: tuple[float, ...]) -> float:
 
 
 def _kind_s(step: Step) -> float | None:
-    """Return the shortest time that the step may have taken: without data and logging."""
+    """Return the shortest time that the step may have taken: without data, logging, and what lies
+    between two steps."""
     times = [_kind_rank_s(row, row.dt_s) for row in step.ranks.values() if row.dt_s is not None]
     return min(times, default=None)
 
 
 def _kind_rank_s(row: RankStep, step_s: float) -> float:
-    fetch_s = fetched_s(row) or 0.0
-    return max(step_s - max(0.0, fetch_s) - BETWEEN_S, LEAST_SHARE * step_s)
+    fetch_s, told_s = max(0.0, fetched_s(row) or 0.0), row.end.dt_step_s
+    between_s, least_s = min(row.between_s, step_s), LEAST_SHARE * step_s
+    if told_s is not None and told_s >= 0.0:
+        # as far as its own stopwatch says: who writes all lines of a step at its end began before
+        between_s = min(between_s, max(0.0, step_s - told_s))
+        least_s = LEAST_SHARE * (step_s - between_s)
+    return max(step_s - between_s - fetch_s - BETWEEN_S, least_s)

@@ -78,10 +78,10 @@ def _effective(
 def corroborated(view: View, streams: list[RankStream], mono: float) -> bool:
     """Whether something besides the clock says that the run stands.
 
-    A rank is held or silent while others speak; or two readings of every stack are the same, at
-    most half of the ranks stand elsewhere than in the collective (of two ranks one, for which the
-    other waits), and their main threads use no CPU. The same stacks alone say nothing (a GC pause,
-    every rank in `.item()`).
+    A rank is held, or silent while others speak and stand, too; or two readings of every stack are
+    the same, at most half of the ranks stand elsewhere than in the collective (of two ranks one,
+    for which the other waits), and their main threads use no CPU. The same stacks alone say nothing
+    (a GC pause, every rank in `.item()`).
     """
     if any(view.held(stream.rank, mono) for stream in streams):
         return True
@@ -89,7 +89,8 @@ def corroborated(view: View, streams: list[RankStream], mono: float) -> bool:
         return False  # one may write a checkpoint while the others wait: neither says so
     telling = [stream for stream in streams if not view.cut_off(stream, mono)]
     fresh = view.fresh(telling, mono)
-    if fresh and len(fresh) < len(telling) and all(stream.labelled for stream in streams):
+    silent = bool(fresh) and len(fresh) < len(telling) and not _left_behind(telling)
+    if silent and all(stream.labelled for stream in streams):
         return True
     processes = view.processes
     if not all(processes.stands(stream.rank, stream.advanced_mono) for stream in streams):
@@ -99,6 +100,16 @@ def corroborated(view: View, streams: list[RankStream], mono: float) -> bool:
     if None in waits.values() or not apart or 2 * len(apart) > len(streams):
         return False
     return all(processes.idles(stream.rank) for stream in apart)
+
+
+def _left_behind(streams: list[RankStream]) -> bool:
+    """Whether ranks have gone on without the last of them, by more than lockstep lets them.
+
+    Then its lines do not come through (a shared disk that tells of them late), or nobody waits for
+    it: the run does not stand, and that rank's silence is D3's.
+    """
+    steps = [stream.step for stream in streams]
+    return max(steps) > min(steps) + 1
 
 
 def _stood_s(culprit: RankStream, streams: list[RankStream], mono: float) -> float:

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from gonogo.contract.finding import Severity, Source
 from gonogo.contract.heartbeat import Identity
 from gonogo.judge.watch.detectors.implausible_speed import ImplausibleSpeed, limit_tok_s
+from gonogo.judge.watch.registry import versions
 from gonogo.judge.watch.view import Run
 from tests.judge.watch.steps import Ran, feed
-from tests.judge.watch.streams import EPOCH, order_of
+from tests.judge.watch.streams import EPOCH, World, order_of, watch
 
 WARN, HALT = Severity.WARN, Severity.HALT
 TOKENS = 2048
@@ -80,6 +81,32 @@ def test_an_average_that_counts_pauses_is_not_too_low() -> None:
         ran.step(dt_s=41.0 if number % 20 == 0 else 1.0, toks_per_s=TOKENS / 3.0)
     assert feed(ImplausibleSpeed, ran).findings == []
     assert len(feed(ImplausibleSpeed, Ran().many(60, toks_per_s=TOKENS / 3.0)).findings) == 1
+
+
+@pytest.mark.parametrize("stopwatch_s", [None, 0.5])
+@pytest.mark.parametrize(("factor", "found"), [(1.0, []), (1.2, [HALT])])
+def test_what_lies_between_two_steps_may_be_left_out_of_a_report(
+    stopwatch_s: float | None, factor: float, found: list[Severity]
+) -> None:
+    """A trainer that plays its episodes, or fetches its batch, before it says `step_start`."""
+    told = {"between_s": 1.5, "stopwatch_s": stopwatch_s, "toks_per_s": factor * TOKENS / 0.5}
+    fed = feed(ImplausibleSpeed, Ran(dt_s=2.0).many(60, **told))
+    assert [f.severity for f in fed.findings] == found
+
+
+@pytest.mark.parametrize("stopwatch_s", [None, 1.0, float("nan")])
+def test_a_step_does_not_begin_where_its_lines_are_written(stopwatch_s: float | None) -> None:
+    """All of them at the end: nothing before that was between two steps."""
+    ran = Ran().many(60, between_s=1.0, stopwatch_s=stopwatch_s, toks_per_s=25 * TOKENS)
+    assert [f.severity for f in feed(ImplausibleSpeed, ran).findings] == [HALT]
+
+
+@pytest.mark.parametrize(("factor", "found"), [(1.0, []), (25.0, ["implausible_speed"])])
+def test_the_lines_say_what_lies_between_two_steps(factor: float, found: list[str]) -> None:
+    world = World(order_of({}, steps=100, detectors=versions())).boot()
+    for _ in range(40):
+        world.steps(1, step_s=1.0, toks_per_s=factor * TOKENS / 1.0).pause(None, 0.5)
+    assert [f.detector for f in watch(world).halts] == found
 
 
 def test_what_was_believed_again_is_a_new_episode() -> None:

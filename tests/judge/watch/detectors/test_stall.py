@@ -13,7 +13,7 @@ from gonogo.judge.watch.processes import Process, Processes, Stack
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Run, View
 from tests.judge.watch.standing import NOW, halts, look, standing, suspects
-from tests.judge.watch.streams import DEMO, EPOCH, T0, World, order_of, watch
+from tests.judge.watch.streams import DEMO, EPOCH, T0, Said, World, order_of, watch
 
 
 def hung(
@@ -283,6 +283,31 @@ def test_a_rank_whose_alive_line_is_lost_corroborates() -> None:
         rank.spend(100.0)
     (halt,) = watch(world).halts
     assert (halt.detector, halt.threshold, halt.rank) == ("stall", 15.0, 1)
+
+
+@pytest.mark.parametrize(("ranks", "step_s"), [(2, 0.5), (2, 8.0), (4, 2.0)])
+def test_lines_of_one_rank_that_come_late_are_no_stall_of_a_run_that_takes_steps(
+    ranks: int, step_s: float
+) -> None:
+    """A disk that others share tells of them every minute or so."""
+    world = World(order_of({}, steps=2000, world_size=ranks), alive_every_s=5.0).boot()
+    world.steps(40, step_s=step_s)
+    since = world.mono + 0.5 * step_s
+    world.steps(int(80.0 / step_s), step_s=step_s)
+    rank = world.ranks[1]
+    late = [since + 55.0 if since < s.mono < since + 55.0 else s.mono for s in rank.lines]
+    rank.lines = [Said(mono, s.raw) for mono, s in zip(late, rank.lines, strict=True)]
+    assert watch(world, interval_s=1.0).halted() == []
+
+
+def test_a_rank_that_is_never_heard_again_is_lost_while_its_peers_take_steps() -> None:
+    world = World(order_of({}, steps=2000), alive_every_s=5.0).boot().steps(40, step_s=8.0)
+    since = world.mono + 6.0
+    world.steps(12, step_s=8.0)
+    world.ranks[1].lines = [said for said in world.ranks[1].lines if said.mono < since]
+    (halt,) = watch(world, interval_s=1.0).halts
+    assert (halt.detector, halt.rank) == ("alive_lost", 1)
+    assert halt.at - EPOCH + T0 - since < 65.0
 
 
 def test_a_late_tick_raises_no_stall_and_the_next_one_does() -> None:
