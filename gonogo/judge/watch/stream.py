@@ -273,7 +273,9 @@ def _learn(stream: RankStream, beat: Heartbeat) -> None:
 def _end_step(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     """Let a line end its step."""
     if not stream.completed_steps and stream.started_mono is not None:
-        stream.first_s = mono - stream.started_mono
+        # the end may be all that is told of it: then it began after the start of the process
+        began = stream.first_mono if stream.started_mono == mono else stream.started_mono
+        stream.first_s = mono - began
     stream.completed = beat.step
     stream.completed_steps += 1
     stream.pace.end(beat.step, beat.mono)

@@ -461,16 +461,16 @@ def test_a_rank_that_stands_there_for_far_longer_is_halted() -> None:
     world.ranks[1].enter("backward")
     world.meet()
     for rank in world.ranks:
-        rank.spend(75.0)
+        rank.spend(200.0)
     (halt,) = watch(world, interval_s=1.0).halts
     assert (halt.detector, halt.rank, halt.section) == ("section_deadline", 0, "rollout")
-    assert halt.threshold == pytest.approx(75.0, rel=0.05)
+    assert halt.threshold == pytest.approx(200.0, rel=0.05)
 
 
-def test_what_lies_between_boot_and_the_first_step_has_the_time_of_a_boot() -> None:
+def test_what_lies_between_boot_and_the_first_step_has_the_time_of_a_first_step() -> None:
     world = world_of()
     for rank in world.ranks:
-        rank.spend(200.0)
+        rank.spend(800.0)
     assert watch(world.steps(3, step_s=10.0), interval_s=1.0).halted() == []
     for rank in world.ranks:
         rank.enter(None)
@@ -485,6 +485,28 @@ def test_the_second_step_may_take_what_the_first_one_took() -> None:
     world.hang(0, "forward", 700.0)
     (halt,) = watch(world, interval_s=1.0).halts
     assert (halt.detector, halt.threshold) == ("stall", pytest.approx(600.0, rel=0.02))
+
+
+@pytest.mark.parametrize(("seconds", "halts"), [(290.0, 0), (310.0, 1)])
+def test_what_comes_for_the_first_time_between_two_steps_has_the_early_limit(
+    seconds: float, halts: int
+) -> None:
+    """Samples are drawn, a model is exported: nobody knows yet whether each step does so."""
+    world = world_of().steps(1, step_s=2.0).pause("sampling", seconds)
+    assert len(halted(world.steps(5, step_s=2.0))) == halts
+
+
+@pytest.mark.parametrize(("step_s", "halts"), [(400.0, 0), (700.0, 1)])
+def test_the_ends_of_steps_alone_tell_how_long_they_take(step_s: float, halts: int) -> None:
+    """A trainer that writes one line a step: the second may take what the first did, and half."""
+    world = world_of()
+    for seconds in (400.0, step_s, 400.0, 400.0):
+        for rank in world.ranks:
+            rank.spend(seconds)
+            rank.step += 1
+            rank.say("step_end")
+    found = halted(world)
+    assert [row[0] for row in found] == ["section_deadline"] * halts
 
 
 def test_who_said_done_before_the_others_is_who_they_wait_for() -> None:

@@ -6,10 +6,11 @@ optimizer to D4. Being in no section, or in one with an unknown name, has a dead
 that never names forward, backward or optimizer computes while it is in no section: there its first
 step is D2's, and its later ones may take as long as D4 gives them. The first batch may take as long
 as the first step, unless the plan says less: texts are tokenised, batches skipped on resume. So may
-what stands in no section before the first step has ended; later it has three times what steps
-usually spend there, where that is longer (an agent's episodes, answers that are generated), and six
-times of the first three. After
-the last ordered step, being in no section has the limit of a checkpoint: what is left is to save.
+what stands in no section before the first step has ended; until the second has, what comes between
+them for the first time has the early limit of D4. Later it has eight times what steps usually spend
+there, where that is longer (an agent's episodes, answers that are generated). After the last
+ordered step, being in no section, or in one of a name of its own, has the limit of a checkpoint:
+what is left is to save.
 
 Two limits do not begin anew with each section. A rank that goes through sections without ending a
 step (fetching for ever, evaluating again and again) has twice what all its sections together may
@@ -27,6 +28,7 @@ from gonogo.contract.watch import Deadline
 from gonogo.contract.watch import SectionDeadline as SectionDeadlineSettings
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.detectors import stall
+from gonogo.judge.watch.detectors.no_first_heartbeat import first_step_limit
 from gonogo.judge.watch.detectors.rank_divergence import (
     Culprit,
     blame_who_left,
@@ -34,7 +36,7 @@ from gonogo.judge.watch.detectors.rank_divergence import (
     late_text,
     name_culprit,
 )
-from gonogo.judge.watch.stream import RankStream
+from gonogo.judge.watch.stream import NAMED_SECTIONS, RankStream
 from gonogo.judge.watch.view import Limit, Run, View, found
 
 _NAMES: tuple[str | None, ...] = (
@@ -45,12 +47,12 @@ _MAY_WAIT = frozenset({Section.LOG, None})
 _APART = "out_of_section"
 _FIRST = frozenset({Section.DATA, _APART})
 """Deadlines that a start may miss: texts are tokenised, engines built, episodes played."""
-APART_X = 3.0
+APART_X = 8.0
 """Times what steps usually spend in no section (or in one of a name of their own) that one may
-stand there: some play episodes or generate answers in every step, and name only the rest."""
-FEW_APART, FEW_APART_X = 3, 6.0
-"""Fewer times than these tell less, and the first is that of a start: so many times their median.
-"""
+stand there: some play episodes or generate answers in every step, and name only the rest. Such
+times spread as steps do, which have as many (D4)."""
+FEW_STEPS = 2
+"""Before so many have ended nobody knows what lies between two of them."""
 CYCLE_X, AFTER_LAST_X = 2.0, 8.0
 """Times the sum of all limits in which a step has to end; after the last one evaluations remain."""
 
@@ -85,7 +87,8 @@ def deadline_of(settings: SectionDeadlineSettings, section: str | None) -> tuple
 def section_of(run: Run, stream: RankStream) -> str | None:
     """Return the section whose deadline counts: after the last ordered step, a checkpoint's."""
     ended = run.order.steps is not None and stream.completed >= run.order.last_step
-    return Section.CHECKPOINT if ended and stream.section is None else stream.section
+    unnamed = stream.section not in NAMED_SECTIONS
+    return Section.CHECKPOINT if ended and unnamed else stream.section
 
 
 def since(stream: RankStream) -> float:
@@ -107,10 +110,11 @@ def limit_of(
     saved_s = [took_s for row in view.streams.values() for took_s in row.saved_s]
     source = run.source(f"section_deadline.{name}.halt_s")
     if name in _FIRST and not stream.completed_steps and source is Source.DEFAULT:
-        start = run.watch.no_first_heartbeat
-        waits = name == Section.DATA or stream.started_mono is not None
-        first_s = start.first_step_s if waits else start.boot_s
+        first_s = first_step_limit(run).seconds  # it may be in it: some tell only a step's end
         return Limit(seconds=max(first_s, deadline.halt_s), source=source)
+    if name == _APART and stream.completed_steps < FEW_STEPS and source is Source.DEFAULT:
+        early_s = run.watch.stall.early_s
+        deadline = deadline.model_copy(update={"halt_s": max(early_s, deadline.halt_s)})
     if _may_compute(stream):
         computing = stall.limits(run, stream, m)[1]
         if computing.seconds > deadline.halt_s:
@@ -121,7 +125,7 @@ def limit_of(
     halt_x = deadline.halt_x
     if name == _APART:
         times_s = list(stream.apart_times)
-        halt_x = halt_x or (FEW_APART_X if len(times_s) < FEW_APART else APART_X)
+        halt_x = halt_x or APART_X
     if halt_x is not None and times_s:
         adaptive_s = halt_x * statistics.median(times_s)
         if adaptive_s > deadline.halt_s:
@@ -246,9 +250,9 @@ class SectionDeadline(Detector[None]):
     sentence = (
         "Halts when the rank behind has stood too long in data, checkpoint, evaluation, logging, "
         "or in no section at all; each has its own limit. In no section, or in one of a name of "
-        "its own, it has the time of a start until its first step has ended, and then three times"
-        " what its steps usually spend there (six times while fewer than three did), where that is"
-        " longer. In no section, a rank that "
+        "its own, it has the time of a start until its first step has ended, the early limit of the"
+        " stall rule until its second has, and then eight times what its steps usually spend there,"
+        " where that is longer. In no section, a rank that "
         "never names its computing has at least the limits of the stall rule. A rank that goes "
         "from section to section without ending a step is halted after twice what all of them "
         "together may take (eight times after the last step). Where every rank is done and one "

@@ -7,6 +7,7 @@ the loader has come back. m is the run's median step.
 """
 
 from gonogo.contract.finding import Finding, Severity, Source
+from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch.detector import Detector, Seen
@@ -24,7 +25,8 @@ from gonogo.judge.watch.view import Limit, Run, View, found
 
 UNNAMED_X = 6.0
 """A rank that names no sections has this multiple of the early limit, where nobody chose another:
-it may be evaluating, and nobody knows how many steps lie between its first lines."""
+it may be evaluating, and nobody knows how many steps lie between its first lines. One that tells
+every tenth step or so has it for as long as the early limit counts: that is hundreds of steps."""
 AS_BEFORE_X = 1.5
 """A step is neither suspect nor halted before it has taken this multiple of the one before: a run
 that moves, however slowly, is D8's, and evidence at every step would slow it further."""
@@ -36,7 +38,8 @@ def limits(run: Run, stream: RankStream, m: float | None) -> tuple[Limit, Limit]
     if m is None or stream.completed_steps < stall.min_steps:
         expected = run.expected_step_s() or m or 0.0
         expected *= stream.pace.stride
-        least_s = stall.early_s if stream.labelled or m is not None else UNNAMED_X * stall.early_s
+        known = stream.labelled or (m is not None and stream.pace.stride == 1)
+        least_s = stall.early_s if known else UNNAMED_X * stall.early_s
         if m is None:  # the first step is no sample, but all there is
             expected = max(expected, AS_BEFORE_X * stream.first_s / stall.early_x)
         early = _larger(run, "stall.early_s", least_s, stall.early_x * expected)
@@ -89,7 +92,7 @@ def corroborated(view: View, streams: list[RankStream], mono: float) -> bool:
         return False  # one may write a checkpoint while the others wait: neither says so
     telling = [stream for stream in streams if not view.cut_off(stream, mono)]
     fresh = view.fresh(telling, mono)
-    silent = bool(fresh) and len(fresh) < len(telling) and not _left_behind(telling)
+    silent = bool(fresh) and len(fresh) < len(telling) and not _goes_on(telling, fresh)
     if silent and all(stream.labelled for stream in streams):
         return True
     processes = view.processes
@@ -102,14 +105,17 @@ def corroborated(view: View, streams: list[RankStream], mono: float) -> bool:
     return all(processes.idles(stream.rank) for stream in apart)
 
 
-def _left_behind(streams: list[RankStream]) -> bool:
-    """Whether ranks have gone on without the last of them, by more than lockstep lets them.
+def _goes_on(streams: list[RankStream], fresh: list[RankStream]) -> bool:
+    """Whether the run goes on though one of its ranks is silent.
 
-    Then its lines do not come through (a shared disk that tells of them late), or nobody waits for
-    it: the run does not stand, and that rank's silence is D3's.
+    Others have ended steps that lockstep would not let them end without it, or save or evaluate:
+    then its lines do not come through (a shared disk that tells of them late), or nobody waits for
+    it, and its silence is D3's.
     """
     steps = [stream.step for stream in streams]
-    return max(steps) > min(steps) + 1
+    if max(steps) > min(steps) + 1:
+        return True
+    return any(stream.section in NON_TRAINING_SECTIONS for stream in fresh)
 
 
 def _stood_s(culprit: RankStream, streams: list[RankStream], mono: float) -> float:

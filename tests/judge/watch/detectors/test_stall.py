@@ -300,6 +300,23 @@ def test_lines_of_one_rank_that_come_late_are_no_stall_of_a_run_that_takes_steps
     assert watch(world, interval_s=1.0).halted() == []
 
 
+@pytest.mark.parametrize("section", ["checkpoint", "eval"])
+def test_lines_that_come_late_are_no_stall_while_another_rank_acts_for_all(section: str) -> None:
+    world = World(order_of({}, steps=2000), alive_every_s=5.0).boot().steps(40, step_s=2.0)
+    since = world.mono + 1.2
+    world.steps(1, step_s=2.0)
+    acting, late = world.ranks
+    acting.enter(section)
+    acting.spend(120.0)
+    acting.enter(None)
+    world.meet()
+    world.steps(5, step_s=2.0)
+    late.lines = [
+        Said(max(s.mono, since + 55.0), s.raw) if s.mono > since else s for s in late.lines
+    ]
+    assert watch(world, interval_s=1.0).halted() == []
+
+
 def test_a_rank_that_is_never_heard_again_is_lost_while_its_peers_take_steps() -> None:
     world = World(order_of({}, steps=2000), alive_every_s=5.0).boot().steps(40, step_s=8.0)
     since = world.mono + 6.0
@@ -584,6 +601,8 @@ def test_each_limit_has_to_be_passed(
         ({}, {"steps": 3}, None, 150.0, 300.0),
         ({}, {"steps": 3, "labelled": False}, None, 900.0, 1800.0),
         ({}, {"steps": 3, "labelled": False}, 1.0, 150.0, 300.0),
+        ({}, {"steps": 3, "labelled": False, "stride": 10}, 1.0, 900.0, 1800.0),
+        ({}, {"steps": 3, "stride": 10}, 1.0, 150.0, 300.0),
         ({"early_s": 2.0}, {"steps": 3}, None, 1.0, 2.0),
         ({"early_s": 2.0}, {"steps": 3}, 1.0, 5.0, 10.0),
     ],
@@ -597,6 +616,8 @@ def test_each_limit_has_to_be_passed(
         "early",
         "early, names nothing",
         "early, names nothing, but steps are known",
+        "early, names nothing, and tells every tenth step",
+        "early, tells every tenth step",
         "early as the plan says",
         "early follows the median",
     ],
@@ -608,7 +629,9 @@ def test_the_limits_of_a_rank(
     suspect_s: float,
     halt_s: float,
 ) -> None:
+    stride = told.pop("stride", 1)
     rank = standing("forward", for_s=0.0, **told)
+    rank.pace.stride = stride
     found = limits(Run(order=order_of({"stall": settings})), rank, m)
     assert [limit.seconds for limit in found] == [suspect_s, halt_s]
 
