@@ -24,6 +24,7 @@ class Kind(StrEnum):
     DISK = "disk"
     CHECKPOINTS = "checkpoints"
     HOST_MEMORY = "host_memory"
+    HOSTS_MEMORY = "hosts_memory"
     PREFLIGHT_PEAK = "preflight_peak"
 
 
@@ -79,6 +80,7 @@ class PreflightPeak(Recorded):
 
 _M = TypeVar("_M", bound=BaseModel)
 _CHECKPOINTS = TypeAdapter(list[CheckpointSeen])
+_HOSTS = TypeAdapter(list[HostMemory])
 
 
 def disk_in(tick: Tick) -> DiskSeen | None:
@@ -97,6 +99,18 @@ def disk_of(payload: Any) -> DiskSeen | None:
 def host_memory_in(tick: Tick) -> HostMemory | None:
     """Return what a tick says of the host's memory, or None."""
     return _one(tick, Kind.HOST_MEMORY, HostMemory)
+
+
+def hosts_memory_in(tick: Tick) -> list[HostMemory]:
+    """Return what a tick says of the memory of each host: of several, where it tells them all."""
+    payload = tick.observations.get(Kind.HOSTS_MEMORY)
+    if payload is not None:
+        try:
+            return _HOSTS.validate_python(payload)
+        except ValidationError:
+            return []
+    host = host_memory_in(tick)
+    return [] if host is None else [host]
 
 
 def checkpoints_in(tick: Tick) -> list[CheckpointSeen] | None:

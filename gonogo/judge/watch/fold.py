@@ -101,8 +101,9 @@ def fold_beats(
     if tick.late_s > SLEPT_S:
         for stream in view.streams.values():
             stream.rearm(tick.mono, tick.late_s)
-        view.processes = view.processes.rearmed(tick.mono)
-        view.started_mono = tick.mono
+        view.processes = view.processes.passed_over(tick.late_s, tick.mono)
+        started_mono = tick.mono if view.started_mono is None else view.started_mono + tick.late_s
+        view.started_mono = min(tick.mono, started_mono)
     for rank in sorted(beats):
         _read(state, tick, rank, beats[rank], sink, findings)
     _observe_tick(state, tick, late=late, findings=findings)

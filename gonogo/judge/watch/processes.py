@@ -75,10 +75,10 @@ class Processes:
         """Return what is known of a rank's process."""
         return self.ranks.get(rank, _NEVER_PROBED)
 
-    def rearmed(self, mono: float) -> "Processes":
-        """Return the same, with the clocks of what is held beginning at `mono`."""
+    def passed_over(self, seconds: float, mono: float) -> "Processes":
+        """Return the same, the clocks of what is held having stood still for `seconds`."""
         held = {
-            rank: replace(known, held_mono=mono)
+            rank: replace(known, held_mono=min(mono, known.held_mono + seconds))
             for rank, known in self.ranks.items()
             if known.held_mono is not None
         }

@@ -67,6 +67,8 @@ class RankStream:
     left_mono: float = 0.0
     """When it last left a checkpoint or an evaluation, for which its peers may have waited."""
     collective_seq: int = 0
+    tells_collectives: bool = False
+    """Whether a line has told how many it has entered, none included."""
     labelled: bool = False
     """Whether this rank names its sections at all."""
     computes: bool = False
@@ -74,6 +76,8 @@ class RankStream:
     advanced_mono: float = 0.0
     still_mono: float = 0.0
     """As `advanced_mono`, but for the time in which the watcher was away."""
+    rearmed: bool = False
+    """Whether its deadlines began anew on this step, since the watcher was away."""
     advanced_ts: float | None = None
     """The last line that advanced the step, in Unix seconds."""
     started_mono: float | None = None
@@ -136,10 +140,17 @@ class RankStream:
         return self.collective_seq - (number if step == self.completed else 0)
 
     def rearm(self, mono: float, away_s: float = 0.0) -> None:
-        """Let every deadline's clock begin at `mono`; the longest stood still for `away_s`.
+        """Let every deadline's clock begin at `mono`, once a step; the longest stood still.
 
-        A limit of an hour or more would never pass under a watcher that is away now and then.
+        A limit would never pass under a watcher that is away again and again: what it has seen
+        stand since it came back the first time counts, only its absence (`away_s`) does not.
         """
+        if self.rearmed:
+            self.pass_over(away_s, mono)
+            self.still_mono = min(mono, self.still_mono + away_s)
+            self.done_mono = min(mono, self.done_mono + away_s)
+            return
+        self.rearmed = True
         self.still_mono = min(mono, self.still_mono + away_s)
         self.done_mono = min(mono, self.done_mono + away_s)
         self.first_mono = self.heard_mono = self.section_mono = self.advanced_mono = mono
@@ -206,6 +217,7 @@ def _booted(rank: int, beat: Heartbeat, mono: float) -> RankStream:
         section_mono=mono,
         section_began=beat.mono,
         collective_seq=beat.collective_seq or 0,
+        tells_collectives=beat.collective_seq is not None,
         labelled=beat.section is not None or beat.section_seq > 0,
         computes=_names_compute(beat),
         advanced_mono=mono,
@@ -242,14 +254,16 @@ def _advance(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     ts = beat.ts
     if steps_on or ends:
         stream.advanced_mono = stream.still_mono = mono
+        stream.rearmed = False
         stream.advanced_ts = ts
     if ends:
         _end_step(stream, beat, mono)
     stream.pid, stream.msg, stream.own_mono = beat.pid, msg, own_mono
     stream.heard_mono, stream.heard_ts, stream.heard_seq = mono, ts, beat.seq
     collective_seq = beat.collective_seq
-    if collective_seq is not None and collective_seq > stream.collective_seq:
-        stream.collective_seq = collective_seq
+    if collective_seq is not None:
+        stream.tells_collectives = True
+        stream.collective_seq = max(stream.collective_seq, collective_seq)
     if ends:
         _count_step(stream, beat)
     _remember(stream, beat, mono)

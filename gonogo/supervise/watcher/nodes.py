@@ -242,7 +242,7 @@ class NodesProber:
         return next((row for row in told if row.state is not ProcessState.DEAD), None)
 
     def _memory(self, told: set[int]) -> dict[str, Any]:
-        """Return the fullest host's memory with its own ranks', once for each time it tells it.
+        """Return what hosts told, and the fullest one's, once for each time it tells it.
 
         Another host's ranks hold nothing of it, and what another tells makes it no fuller.
         """
@@ -251,12 +251,15 @@ class NodesProber:
             for node in self._nodes
             if node.memory is not None and node.state in (None, NodeState.HEARD)
         }
-        if not known:
+        told = told & known.keys()
+        if not told:
             return {}
+        each = [known[number].wire() for number in sorted(told)]
+        seen: dict[str, Any] = {Kind.HOSTS_MEMORY.value: each}
         fullest = min(known, key=lambda number: _left_mb(known[number]))
-        if fullest not in told:
-            return {}
-        return {Kind.HOST_MEMORY.value: known[fullest].wire()}
+        if fullest in told:
+            seen[Kind.HOST_MEMORY.value] = known[fullest].wire()
+        return seen
 
 
 def _left_mb(memory: HostMemory) -> float:

@@ -53,7 +53,9 @@ def test_a_run_that_stands_behind_a_cut_is_halted_and_nobody_is_named(step_s: fl
     world.open_step()
     world.hang(1, "backward", 120.0)
     cut(world, since + 3.0, since + 1000.0)
-    assert watch(world, interval_s=1.0).halted()[0][:2] == ("stall", None)
+    found = watch(world, interval_s=1.0)
+    assert found.halted()[0][:2] == ("stall", None)
+    assert "nothing is heard of node 1" in found.halts[0].text
 
 
 def test_a_rank_that_is_seen_is_silent_as_before() -> None:

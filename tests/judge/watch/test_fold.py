@@ -318,6 +318,37 @@ def test_a_watcher_that_never_comes_in_time_still_halts_a_run_that_stands(
     assert dump_state(load_state(world.order, whole)) == whole
 
 
+@pytest.mark.parametrize(
+    ("section", "limit_s"), [("backward", 60.0), ("log", 60.0), ("data", 300.0)]
+)
+def test_a_watcher_that_is_away_again_and_again_halts_what_it_saw_standing(
+    section: str, limit_s: float
+) -> None:
+    """Of each minute it sleeps for 20 s: the limit begins anew once, then what it sees counts."""
+    world = World(order_of({})).boot().steps(40, step_s=1.0)
+    since = world.mono
+    world.open_step()
+    world.hang(1, section, 1200.0)
+
+    def sleepy(end: float) -> Iterable[tuple[float, float]]:
+        mono = T0
+        while mono < end:
+            away_s = 20.0 if (mono - T0) % 60.0 < 1.0 else 0.0
+            mono += 1.0 + away_s
+            yield mono, away_s
+
+    (halt,) = watch(world, ticking=sleepy).halts
+    assert (halt.rank, halt.section) == (1, section)
+    waited_s = halt.at - (EPOCH + since - T0)
+    assert limit_s < waited_s < 1.5 * limit_s + 90.0
+
+
+def test_a_watcher_that_is_away_again_and_again_halts_no_run_that_goes_on() -> None:
+    world = World(order_of({}, steps=2000)).boot().steps(60, step_s=25.0)
+    sleepy = [(T0 + 50.0 * number, 20.0) for number in range(int((world.mono - T0) / 50.0))]
+    assert watch(world, ticking=lambda end: sleepy).halts == []
+
+
 def test_ticks_that_are_late_now_and_then_call_no_deadline_missed() -> None:
     view = start(order_of({})).view
     for number in range(2000):

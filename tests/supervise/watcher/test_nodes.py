@@ -187,8 +187,10 @@ def test_memory_is_the_fullest_hosts_and_that_of_its_own_ranks(followers: Follow
     prober = followers.prober()
     tell_memory(followers, 0, 20.0)
     tell_memory(followers, 1, 90.0)
-    seen = prober.look(0.2, ending=False).observations["host_memory"]
+    told = prober.look(0.2, ending=False).observations
+    seen = told["host_memory"]
     assert (seen["used_mb"], seen["ranks"]) == (90.0, {"1": 10.0})
+    assert [row["used_mb"] for row in told["hosts_memory"]] == [20.0, 90.0]
 
 
 def test_what_one_host_told_of_its_memory_once_counts_once(followers: Followers) -> None:
@@ -198,7 +200,9 @@ def test_what_one_host_told_of_its_memory_once_counts_once(followers: Followers)
         looked = prober.look(float(second), ending=False)
         seen.append(looked.observations)
         tell_memory(followers, 0, 20.0)
-    assert [bool(row) for row in seen] == [True, False, False, False]
+    assert ["host_memory" in row for row in seen] == [True, False, False, False]
+    each = [[host["used_mb"] for host in row["hosts_memory"]] for row in seen]
+    assert each == [[95.0], [20.0], [20.0], [20.0]]
     tell_memory(followers, 1, 10.0)
     prober.look(5.0, ending=False)
     tell_memory(followers, 0, 20.0)

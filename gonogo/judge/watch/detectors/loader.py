@@ -19,6 +19,8 @@ STALLS_OF = 16
 LOOKS = 8
 """Looks per window: a share over a whole window moves slowly."""
 FEW_STEPS = 16
+ALIKE_SHARE = 0.5
+"""Where another rank waits at least this part of the longest share, none of them is named."""
 
 Row = tuple[tuple[float, float], ...]
 """Of one step, in order of rank: seconds of fetching, seconds of the step."""
@@ -53,8 +55,9 @@ class Loader(Detector[Waits]):
     name = outcome.Detector.LOADER
     sentence = (
         "Over `window_steps` steps (or the last 16 and more that fill `over_s`), a rank's loader"
-        " took more than `warn_share` of the rank's step time: warn, naming the rank; more than"
-        " `halt_share` for `over_s` seconds of training: halt. One fetch in sixteen, the longest,"
+        " took more than `warn_share` of the rank's step time: warn; more than `halt_share` for"
+        " `over_s` seconds of training: halt. The rank is named where no other waits half as long."
+        " One fetch in sixteen, the longest,"
         " is left out of both sums, so that no single stall and no handful of them is starvation."
     )
     State = Waits
@@ -91,12 +94,15 @@ class Loader(Detector[Waits]):
         """Compare the hungriest rank's share with both limits."""
         shares = [_share([row[place] for row in own.rows]) for place in range(len(own.ranks))]
         share = max(shares)
-        rank, findings = own.ranks[shares.index(share)], []
+        rank, findings = own.ranks[shares.index(share)], list[Finding]()
+        alike = len(shares) > 1 and sum(each >= ALIKE_SHARE * share for each in shares) > 1
+        accused = None if alike else rank
+        who = "more than one rank" if alike else f"rank {rank}"
         warn, starved = share > self.settings.warn_share, share > self.settings.halt_share
         if warn and not own.warned:
-            text = f"rank {rank} spends {share:.0%} of its time waiting for data"
+            text = f"{who} spends {share:.0%} of its time waiting for data"
             findings.append(
-                self._finding(Severity.WARN, rank, share, text, step.tick.ts, step, view)
+                self._finding(Severity.WARN, accused, share, text, step.tick.ts, step, view)
             )
         own = replace(own, warned=warn)
         if not starved:
@@ -112,18 +118,16 @@ class Loader(Detector[Waits]):
         held_s = own.trained_s - own.since_s
         if held_s >= self.settings.over_s and not own.halted:
             own = replace(own, halted=True)
-            text = (
-                f"rank {rank} has spent {share:.0%} of its time waiting for data for {held_s:.0f} s"
-            )
+            text = f"{who} has spent {share:.0%} of its time waiting for data for {held_s:.0f} s"
             findings.append(
-                self._finding(Severity.HALT, rank, share, text, own.since_ts, step, view)
+                self._finding(Severity.HALT, accused, share, text, own.since_ts, step, view)
             )
         return own, findings
 
     def _finding(
         self,
         severity: Severity,
-        rank: int,
+        rank: int | None,
         share: float,
         text: str,
         since: float,

@@ -9,8 +9,9 @@ Limits: the plan's `limit_mb` (for one rank), else what the control group or hos
 of them; on the device `memory_limit.reserved_mb`, else the device's memory. Without one nothing is
 projected and nothing found. A halt waits for a checkpoint, at most as long as its `value` says.
 
-What the host has left shrinks only where its used memory rises too: a rank whose resident memory
-rises while the host's does not has mapped files, whose pages the kernel takes back.
+Each host has its own figures, and its ranks no other's. What a host has left shrinks only where its
+used memory rises too: a rank whose resident memory rises while the host's does not has mapped
+files, whose pages the kernel takes back.
 """
 
 import math
@@ -20,9 +21,9 @@ from typing import Any
 
 from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.heartbeat import Heartbeat
-from gonogo.contract.observation import Kind, host_memory_in
+from gonogo.contract.observation import HostMemory, Kind, hosts_memory_in
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.tick import Tick
+from gonogo.contract.tick import Tick, parse_rank
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.series import Look, Series
 from gonogo.judge.watch.state import replace
@@ -41,18 +42,34 @@ LONG_RUN_STRIDE = 4
 """In a run of more steps than that, memory is sampled at every so many."""
 
 
+_NOTHING = Series(boot="")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """What one host told of its memory."""
+
+    used_mb: float
+    limit_mb: float | None
+    used: Series = _NOTHING
+    """Its used memory, step by step."""
+    tellings: int = 0
+    """Counted up to `USED_TELLINGS`."""
+
+    def told(self, said: HostMemory) -> "Host":
+        """Return the same after another telling."""
+        tellings = min(USED_TELLINGS, self.tellings + 1)
+        return replace(self, used_mb=said.used_mb, limit_mb=said.limit_mb, tellings=tellings)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Growth:
     """What is known of memory: its course by kind and rank, and its limits."""
 
     series: Mapping[str, Series] = field(default_factory=dict)
     """`host/0`, `device/1`, …"""
-    used: Series | None = None
-    """The host's used memory."""
-    used_mb: float | None = None
-    used_tellings: int = 0
-    """Counted up to `USED_TELLINGS`."""
-    host_limit_mb: float | None = None
+    hosts: Mapping[str, Host] = field(default_factory=dict)
+    """Node → its host."""
     device_mb: Mapping[str, float] = field(default_factory=dict)
     """Rank → memory of its device."""
     warned: tuple[str, ...] = ()
@@ -92,7 +109,7 @@ class MemoryLeak(Detector[Growth]):
     State = Growth
     steps = True
     ticks = True
-    observes = frozenset({"devices", Kind.HOST_MEMORY})
+    observes = frozenset({"devices", Kind.HOST_MEMORY, Kind.HOSTS_MEMORY})
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
@@ -107,18 +124,23 @@ class MemoryLeak(Detector[Growth]):
 
     def observe_tick(self, own: Growth, tick: Tick, view: View) -> Seen[Growth]:
         """Observe the limits that probes tell."""
-        host = host_memory_in(tick)
-        if host is not None:
-            own = replace(
-                own,
-                used_mb=host.used_mb,
-                used_tellings=min(USED_TELLINGS, own.used_tellings + 1),
-                host_limit_mb=host.limit_mb,
-            )
+        for said in hosts_memory_in(tick):
+            node = self._node_of(said)
+            if node is not None:
+                known = own.hosts.get(node, Host(used_mb=said.used_mb, limit_mb=said.limit_mb))
+                own = replace(own, hosts={**own.hosts, node: known.told(said)})
         devices = _device_mb(tick.observations.get("devices"))
         if devices:
             own = replace(own, device_mb={**own.device_mb, **devices})
         return own, []
+
+    def _node_of(self, said: HostMemory) -> str | None:
+        """Return the node that a host is: of several the one that its ranks are on."""
+        if self.run.order.nodes < 2:
+            return "0"
+        ranks = (parse_rank(name) for name in said.ranks)
+        known = [rank for rank in ranks if rank is not None and rank < self.run.order.world_size]
+        return str(self.run.order.node_of(min(known))) if known else None
 
     def observe_step(self, own: Growth, step: Step, view: View) -> Seen[Growth]:
         """Observe one step's memory, and project where it leads."""
@@ -134,10 +156,13 @@ class MemoryLeak(Detector[Growth]):
                         before = Series(boot=boot)
                     series[name] = before.with_sample(step.step, mb, self._look)
                     looked = looked or series[name].looks > before.looks
-        if own.used_mb is not None:
-            used = own.used or Series(boot="")
-            own = replace(own, used=used.with_sample(step.step, own.used_mb, self._used_look))
-        own = replace(own, series=series)
+        hosts = {
+            node: replace(
+                host, used=host.used.with_sample(step.step, host.used_mb, self._used_look)
+            )
+            for node, host in own.hosts.items()
+        }
+        own = replace(own, series=series, hosts=hosts)
         return self._judged(own, step, view) if looked else (own, [])
 
     def _judged(self, own: Growth, step: Step, view: View) -> Seen[Growth]:
@@ -166,14 +191,11 @@ class MemoryLeak(Detector[Growth]):
             for name, series in own.series.items()
             if series.slope > 0 and name.startswith(f"{kind}/")
         }
-        together = sum(series.slope for series in rising.values())
-        of_host = together
-        if own.used is not None and own.used_tellings >= USED_TELLINGS:
-            of_host = min(together, own.used.slope)
         leaks = []
         for rank, series in sorted(rising.items()):
             left_mb, shared = self._left_mb(own, kind, rank, series.last)
-            if left_mb is None or (shared and not of_host):
+            slope = self._slope_of_host(own, rank, rising) if shared else series.slope
+            if left_mb is None or not slope:
                 continue
             leaks.append(
                 Leak(
@@ -182,7 +204,7 @@ class MemoryLeak(Detector[Growth]):
                     slope=series.slope,
                     now_mb=series.last,
                     limit_mb=series.last + left_mb,
-                    steps_left=max(0.0, left_mb) / (of_host if shared else series.slope),
+                    steps_left=max(0.0, left_mb) / slope,
                     steady=series.steady,
                 )
             )
@@ -191,6 +213,17 @@ class MemoryLeak(Detector[Growth]):
             return None
         alike = sum(leak.slope >= ALIKE_SHARE * worst.slope for leak in leaks)
         return worst if alike == 1 else replace(worst, rank=None)
+
+    def _slope_of_host(self, own: Growth, rank: int, rising: Mapping[int, Series]) -> float:
+        """Return how fast a rank's host fills: as its ranks do, and no faster than it tells."""
+        node = self.run.order.node_of(rank)
+        together = sum(
+            series.slope for row, series in rising.items() if self.run.order.node_of(row) == node
+        )
+        host = own.hosts.get(str(node))
+        if host is None or host.tellings < USED_TELLINGS:
+            return together
+        return min(together, host.used.slope)
 
     def _left_mb(
         self, own: Growth, kind: str, rank: int, now_mb: float
@@ -205,9 +238,9 @@ class MemoryLeak(Detector[Growth]):
             return (min(said) - now_mb if said else None), False
         limit_mb = self.settings.limit_mb
         planned_mb = math.inf if limit_mb is None else limit_mb - now_mb
-        host_mb = math.inf
-        if own.host_limit_mb is not None and own.used_mb is not None:
-            host_mb = own.host_limit_mb - own.used_mb
+        host, host_mb = own.hosts.get(str(self.run.order.node_of(rank))), math.inf
+        if host is not None and host.limit_mb is not None:
+            host_mb = host.limit_mb - host.used_mb
         left_mb = min(planned_mb, host_mb)
         return (None if left_mb == math.inf else left_mb), host_mb <= planned_mb
 
@@ -248,7 +281,8 @@ class MemoryLeak(Detector[Growth]):
 
     def missing(self, own: Growth, view: View) -> str | None:
         """Say when memory was told and no limit to project it to."""
-        if own.host_limit_mb is not None or self.settings.limit_mb is not None:
+        known = any(host.limit_mb is not None for host in own.hosts.values())
+        if known or self.settings.limit_mb is not None:
             return None
         if not any(name.startswith(HOST) for name in own.series):
             return None

@@ -1,6 +1,7 @@
 """D6: which rank is the culprit? The one behind; it names the culprit of D2 to D5.
 
-A held (stopped, uninterruptible) rank is the culprit by its state; else a rank that alone entered a
+A held (stopped, uninterruptible) rank is the culprit by its state, unless the one behind stood long
+before that; else a rank that alone entered a
 collective while every other stands in another, as the flight recorders tell; else the lowest (step,
 collectives, sections of the step), by more than these differ by when all is well; but one rank may
 save or evaluate for all, and is waited for. In DDP's
@@ -21,11 +22,15 @@ from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS
 from gonogo.contract.outcome import Detector as Name
 from gonogo.judge.watch.detector import Detector
+from gonogo.judge.watch.processes import STOPPED_AFTER_S
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import View
 
 COLLECTIVES = "collectives"
 """Kind of the observation: `gonogo.contract.collectives.Standing`."""
+STOOD_X = 1.5
+"""Times the median step that a rank behind has stood when another is held: then the latter is not
+why. Within less the two may have gone on side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +40,16 @@ class Culprit:
     stream: RankStream
     named: bool
     """Whether it may be named."""
+    unheard: tuple[int, ...] = ()
+    """Nodes that are cut off: what is waited for may be there."""
 
     def __str__(self) -> str:
-        return f"rank {self.stream.rank}" if self.named else "a rank that nothing tells apart"
+        if self.named:
+            return f"rank {self.stream.rank}"
+        if not self.unheard:
+            return "a rank that nothing tells apart"
+        nodes = ", ".join(map(str, self.unheard))
+        return f"a rank that nothing tells apart (nothing is heard of node {nodes})"
 
 
 def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culprit | None:
@@ -48,10 +60,11 @@ def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culpri
         among: ranks of which one is behind.
         mono: the watcher's clock, for who has fallen silent.
     """
-    cut = any(view.cut_off(stream, mono) for stream in view.active())
+    gone = [stream.rank for stream in view.active() if view.cut_off(stream, mono)]
+    cut = tuple(sorted({view.run.order.node_of(rank) for rank in gone}))
     if len(among) < 2:
-        return Culprit(among[0], named=not cut) if among else None
-    held = [stream for stream in among if view.held(stream.rank, mono)]
+        return Culprit(among[0], named=not cut, unheard=cut) if among else None
+    held = _held(view, among, mono)
     strayed = None if held else stray(view, among)
     if strayed is not None:
         return Culprit(strayed, named=True)
@@ -64,7 +77,27 @@ def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culpri
     if named:
         return Culprit(min(tied, key=lambda stream: stream.rank), named=True)
     # Of several that nothing tells apart the one that moved last has the most time left.
-    return Culprit(max(tied, key=lambda row: (row.section_mono, -row.rank)), named=False)
+    last = max(tied, key=lambda row: (row.section_mono, -row.rank))
+    return Culprit(last, named=False, unheard=cut)
+
+
+def _held(view: View, among: Sequence[RankStream], mono: float) -> list[RankStream]:
+    """Return the ranks that are held and may be why the others stand.
+
+    Who waits in a collective may be stopped there, by a debugger that is to tell why the run
+    stands: the culprit remains the rank behind it, which had stood for long by then.
+    """
+    held = [stream for stream in among if view.held(stream.rank, mono)]
+    m = view.median_step_s() if held else None
+    if m is None:
+        return held
+    behind = _behind(among)
+    if any(stream in held for stream in behind):
+        return held
+    since_mono = max(max(stream.section_mono, stream.advanced_mono) for stream in behind)
+    least_s = min(STOPPED_AFTER_S, view.run.watch.stall.suspect_s)
+    stood_mono = since_mono + max(least_s, STOOD_X * m)
+    return [s for s in held if (view.processes.of(s.rank).held_mono or 0.0) <= stood_mono]
 
 
 def _behind(among: Sequence[RankStream]) -> list[RankStream]:
@@ -86,8 +119,11 @@ def _behind(among: Sequence[RankStream]) -> list[RankStream]:
 def _counts_collectives(stream: RankStream, among: Sequence[RankStream]) -> bool:
     """Whether a rank tells its collectives: it told one, or the others did not in each step.
 
-    Before its first step it may be on its way to the first one.
+    Before its first step has ended it may be on its way to the first one, if it says that it has
+    entered none; and if it says nothing, before its first step.
     """
+    if stream.tells_collectives and not stream.completed_steps:
+        return True
     most = max(row.collective_seq for row in among)
     return stream.collective_seq > 0 or most <= (stream.completed_steps if stream.step else 1)
 
@@ -278,11 +314,12 @@ class RankDivergence(Detector[None]):
     sentence = (
         "Names the culprit of the deadlines: the rank that is furthest behind (by step, then "
         "collectives, then sections, and by more than these differ by in steps that all have "
-        "ended), held, alone in a collective, or, as the flight recorders of all ranks tell, the "
-        "one that has not come to where the others stand; where nothing tells the ranks apart, "
-        "none is named. One that saves or evaluates while the others are in no section may act for"
-        " all, and has its time; those who may have waited for it have stood since it came back. "
-        "One that said `done` a step before those who stand is the culprit."
+        "ended), held (where the one behind had not stood for 1.5 median steps by then), alone in "
+        "a collective, or, as the flight recorders of all ranks tell, the one that has not come to "
+        "where the others stand; where nothing tells the ranks apart, none is named. One that "
+        "saves or evaluates while the others are in no section may act for all, and has its time; "
+        "those who may have waited for it have stood since it came back. One that said `done` a "
+        "step before those who stand is the culprit."
     )
 
     def armed(self, own: None, view: View) -> bool:

@@ -47,5 +47,7 @@ def checkpoint(step: int, *, mb: float = 1_000.0, text: str = "") -> dict[str, A
     }
 
 
-def memory(used_mb: float, limit_mb: float | None) -> dict[str, Any]:
-    return {"used_mb": used_mb, "limit_mb": limit_mb, "ranks": {}}
+def memory(
+    used_mb: float, limit_mb: float | None, ranks: dict[str, float] | None = None
+) -> dict[str, Any]:
+    return {"used_mb": used_mb, "limit_mb": limit_mb, "ranks": ranks or {}}

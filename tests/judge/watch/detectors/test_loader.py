@@ -32,7 +32,7 @@ def test_a_starving_run_is_warned_of_and_halted_after_300_seconds() -> None:
     assert 0.60 < halt.value <= 0.70
     assert halt.since is not None
     assert 300.0 <= halt.at - halt.since <= 330.0
-    assert (halt.rank, halt.source) == (0, Source.DEFAULT)
+    assert (halt.rank, halt.source) == (None, Source.DEFAULT), "both ranks wait alike"
     assert halt.key.startswith("run_1/1/loader/halt/step")
 
 
@@ -94,6 +94,17 @@ def test_recovery_begins_anew_and_a_second_episode_is_another_finding() -> None:
 def test_the_hungriest_rank_is_named_and_its_peers_wait_is_not_fetching() -> None:
     ran = Ran(ranks=2).many(100, dt_s=1.0, each=[{"dt_fetch_s": 0.01}, {"dt_fetch_s": 0.5}])
     assert [f.rank for f in feed(Loader, ran).findings] == [1]
+    assert [f.rank for f in feed(Loader, starve(Ran(ranks=1), 100, 0.5)).findings] == [0]
+
+
+@pytest.mark.parametrize(("other", "rank"), [(0.24, 1), (0.25, None), (0.5, None)])
+def test_where_another_rank_waits_half_as_long_none_is_named(
+    other: float, rank: int | None
+) -> None:
+    fetches = [{"dt_fetch_s": other}, {"dt_fetch_s": 0.5}]
+    findings = feed(Loader, Ran(ranks=2).many(100, dt_s=1.0, each=fetches)).findings
+    assert [f.rank for f in findings] == [rank]
+    assert ("rank 1" in findings[0].text) == (rank is not None)
 
 
 def test_the_time_of_the_data_section_will_do() -> None:

@@ -279,6 +279,7 @@ class Grown:
         last: the last step of the run.
         step_s: how long a step takes; None: nobody knows.
         ranks: how many.
+        nodes: how many they are on.
     """
 
     def __init__(
@@ -288,11 +289,12 @@ class Grown:
         last: int = 1_000,
         step_s: float | None = 1.0,
         ranks: int = 1,
+        nodes: int = 1,
     ) -> None:
         leak = {"min_samples": 8, "window_samples": 16, **(watch or {})}
         device = {"reserved_mb": leak.pop("reserved_mb", None)}
         settings = {"memory_leak": leak, "memory_limit": device, "slow": {"warmup_steps": 0}}
-        run = Run(order=order(settings, steps=last, world_size=ranks))
+        run = Run(order=order(settings, steps=last, world_size=ranks, nodes=nodes))
         paced = {} if step_s is None else {0: standing(None, for_s=0.0, step_s=step_s)}
         self.view = View(run=run, streams=paced)
         self.detector = MemoryLeak(run)
@@ -486,3 +488,34 @@ def test_the_time_that_is_left_is_told_as_a_person_says_it(step_s: float, told: 
     """At step 8 one step's 8 MB are left."""
     grown = Grown({"limit_mb": 1_072}, step_s=step_s).rise(8, 8.0)
     assert f" in about {told}, before" in grown.of(Severity.WARN)[0].text
+
+
+def hosts(*used_mb: float, limit_mb: float = 5_000.0) -> list[dict[str, Any]]:
+    """What each of several hosts tells, of which each has one rank."""
+    return [memory(mb, limit_mb, {str(node): 1_000.0}) for node, mb in enumerate(used_mb)]
+
+
+def test_a_host_that_stands_still_hides_no_leak_of_another() -> None:
+    """The rank leaks on the host that has more left: of the fullest one alone it was none."""
+    grown = Grown(ranks=2, nodes=2)
+    for step in range(12):
+        said = hosts(4_500.0, 2_000.0 + 8 * step)
+        grown.tell(hosts_memory=said, host_memory=said[0]).rise(1, 0.0, 8.0)
+    (warning,) = grown.of(Severity.WARN)
+    assert (warning.rank, warning.value) == (1, (3_000.0 - 7 * 8) / 8)
+
+
+def test_a_rank_does_not_fill_the_host_of_another() -> None:
+    """Rank 0 maps files, its host stands still; the host of rank 1 is filled by somebody else."""
+    grown = Grown(ranks=2, nodes=2)
+    for step in range(16):
+        grown.tell(hosts_memory=hosts(4_000.0, 4_000.0 + 8 * step)).rise(1, 8.0, 0.0)
+    assert grown.found == []
+
+
+def test_hosts_that_cannot_be_told_apart_or_read_say_nothing() -> None:
+    for said in ([memory(4_000.0, 4_100.0, {})], [memory(4_000.0, 4_100.0, {"9": 1.0})], [{}], 7):
+        grown = Grown(ranks=2, nodes=2)
+        for _ in range(12):
+            grown.tell(hosts_memory=said).rise(1, 8.0, 8.0)
+        assert grown.found == []

@@ -24,7 +24,7 @@ from gonogo.judge.watch.view import Run, View, found
 from tests.judge.watch.standing import NOW, standing
 from tests.judge.watch.streams import EPOCH, T0, Rank, order_of
 
-Position = tuple[int, int, int]
+Position = tuple[int, int, int | None]
 
 
 def view_of(positions: list[Position], **probes: Any) -> View:
@@ -47,7 +47,7 @@ def view_of(positions: list[Position], **probes: Any) -> View:
         ([(5, 9, 9), (4, 9, 9)], 1),
         ([(4, 8, 9), (4, 9, 9)], 0),
         ([(4, 8, 9), (4, 9, 1)], 1),
-        ([(4, 8, 1), (4, 9, 0)], 0),
+        ([(4, 8, 1), (4, 9, None)], 0),
         ([(4, 9, 3), (4, 9, 2)], 1),
         ([(4, 9, 3), (4, 9, 3), (4, 9, 2), (5, 0, 0)], 2),
     ],
@@ -215,6 +215,42 @@ def test_a_held_rank_is_the_culprit_whatever_its_collective() -> None:
     found = name_culprit(view, view.active(), T0 + 5.0)
     assert found is not None
     assert found.stream.rank == 1
+
+
+@pytest.mark.parametrize(
+    ("step_s", "later_s", "culprit"),
+    [(1.0, 5.0, 2), (1.0, 5.5, 1), (10.0, 15.0, 2), (10.0, 15.5, 1)],
+    ids=["at once", "while it stood", "within long steps", "after a long step and a half"],
+)
+def test_who_is_stopped_after_another_had_stood_for_long_is_not_why(
+    step_s: float, later_s: float, culprit: int
+) -> None:
+    """Rank 1 stands in its forward; rank 2 waits a step ahead, and somebody looks at it."""
+    since = NOW - 60.0
+    streams = [
+        standing("backward", for_s=60.0, rank=0, step_s=step_s),
+        standing("forward", for_s=60.0, rank=1, step=40, step_s=step_s),
+        standing("backward", for_s=60.0, rank=2, step_s=step_s),
+    ]
+    held = Process(state=ProcessState.STOPPED, held_mono=since + later_s)
+    view = View(run=Run(order=order_of({}, world_size=3)), processes=Processes(ranks={2: held}))
+    view.streams = {row.rank: row for row in streams}
+    found = name_culprit(view, streams, NOW)
+    assert found is not None
+    assert (found.stream.rank, found.named) == (culprit, True)
+    tied = [streams[0], streams[2]]
+    beside = name_culprit(view, tied, NOW)
+    assert beside is not None
+    assert beside.stream.rank == 2, "of equal ranks the one that is held is the culprit"
+
+
+def test_before_its_first_step_has_ended_a_rank_that_entered_no_collective_is_behind() -> None:
+    first = {"step": 1, "completed": 0, "completed_steps": 0}
+    untold = standing("backward", for_s=9.0, rank=1, **first)
+    told = standing("backward", for_s=9.0, rank=1, tells_collectives=True, **first)
+    peer = standing("backward", for_s=9.0, collective_seq=3, tells_collectives=True, **first)
+    assert of_streams(peer, untold)[1] is False
+    assert of_streams(peer, told) == (1, True)
 
 
 def in_step(
