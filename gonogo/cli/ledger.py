@@ -6,7 +6,7 @@ a whole home or of a folder. Neither believes a decision about itself.
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -254,7 +254,8 @@ def verify_place(place: Path, keys: Sequence[Path] | None, home: Path) -> Verifi
         raise NotFound(f"{place}: no such home, folder or decision")
     homes = [row for row in (place, *sorted(place.glob("demo/*"))) if (row / "decisions").is_dir()]
     if homes:
-        return _together(_verify_home(row, keys, place) for row in homes)
+        parts = {row / "decisions": _verify_home(row, keys, place) for row in homes}
+        return _together({**parts, place: _verify_beside(place, keys, home)})
     if list(place.glob("*.json")):
         return verify_folder(place, trusted(keys, Path(os.path.abspath(place)).parent, home))
     if (place / PUBLIC_FILE).exists():
@@ -274,11 +275,32 @@ def _verify_home(home: Path, keys: Sequence[Path] | None, root: Path) -> Verifie
     return found if foreign is None else replace(found, not_verified=[foreign])
 
 
-def _together(parts: Iterable[Verified]) -> Verified:
-    rows = list(parts)
+def _verify_beside(place: Path, keys: Sequence[Path] | None, home: Path) -> Verified:
+    """Return what is wrong with decisions that lie beside `decisions/`, where nobody looks."""
+    try:
+        trust = trusted(keys, place, Path(os.path.abspath(place)).parent, home)
+    except Corrupt:
+        trust = Trust()  # told of the home itself
+    return verify_folder(place, trust, among_others=True)
+
+
+def _together(parts: Mapping[Path, Verified]) -> Verified:
+    """Return what several folders came to; what stands in two of them is the end of neither."""
+    rows = list(parts.values())
+    first: dict[str, Path] = {}
+    again = [
+        Wrong(
+            decision=None,
+            path=str(folder),
+            text=f"the decision with the hash {hash_[:16]}… stands in {first[hash_]}, too",
+        )
+        for folder, row in parts.items()
+        for hash_ in sorted(set(row.hashes))
+        if first.setdefault(hash_, folder) != folder
+    ]
     return Verified(
         decisions=sum(row.decisions for row in rows),
-        problems=[problem for row in rows for problem in row.problems],
+        problems=[*(problem for row in rows for problem in row.problems), *again],
         not_verified=[text for row in rows for text in row.not_verified],
         hashes=tuple(hash_ for row in rows for hash_ in row.hashes),
     )

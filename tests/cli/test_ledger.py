@@ -119,6 +119,34 @@ def test_a_decision_of_a_demo_is_told_from_one_of_the_home(home: Path) -> None:
     assert typed(home, "replay", chain()[3].id).returncode == 1
 
 
+def test_what_lies_beside_a_folder_of_decisions_is_verified_too(home: Path, tmp_path: Path) -> None:
+    """Whoever lays a `decisions/` of true ones into an export turns no look away from the rest."""
+    folder, key = save_chain(tmp_path / "exported", chain()), str(home / "signing.pub")
+    shutil.copytree(home / "decisions", folder / "decisions")
+    for row in chain()[3:]:
+        (folder / "decisions" / f"{row.id}.json").unlink()
+    edited = folder / f"{chain()[1].id}.json"
+    edited.write_text(edited.read_text().replace('"actor": "gonogo"', '"actor": "bob"'))
+    edited.rename(folder / "smoke.json")
+    (folder / "notes.json").write_text("{}")
+    found = told(typed(home, "verify", str(folder), "--key", key, "--json"))
+    assert found["decisions"] == 3 + 6
+    (edit,) = [row for row in found["problems"] if row["path"] == str(folder / "smoke.json")]
+    assert edit["text"].startswith("hash:")
+    assert not any("notes.json" in row["path"] for row in found["problems"])
+
+
+def test_the_end_of_a_chain_that_was_moved_into_a_demo_is_not_where_it_was(home: Path) -> None:
+    demo, last = home / "demo" / "20260101", chain()[-1]
+    shutil.copytree(home / "decisions", demo / "decisions")
+    shutil.copy(home / "signing.pub", demo / "signing.pub")
+    (home / "decisions" / f"{last.id}.json").unlink()
+    done = typed(home, "verify", "--anchor", last.decision.hash, "--json")
+    assert done.returncode == 1
+    assert all("stands in" in row["text"] for row in told(done)["problems"])
+    assert len(told(done)["problems"]) == len(chain()) - 1
+
+
 @pytest.mark.parametrize("what", ["decision", "decisions"])
 def test_trust_is_taken_from_the_home_that_was_asked_not_from_where_a_link_leads(
     what: str, home: Path, tmp_path: Path

@@ -124,18 +124,24 @@ def load_adoption(folder: Path, trust: Trust) -> tuple[Adoption | None, Problem 
     return None, Problem(decision=None, path=str(path), text=text)
 
 
-def verify_folder(folder: Path, trust: Trust) -> Verified:
+def verify_folder(folder: Path, trust: Trust, *, among_others: bool = False) -> Verified:
     """Return what is wrong with the decisions in a folder.
 
     Args:
         folder: of a home (`decisions/`), or of exported decisions.
         trust: the keys that may have signed.
+        among_others: pass over files that neither hold a decision nor are named like one.
 
     Raises:
         NotFound: no such folder.
     """
     shelf = load_shelf(folder, trust)
-    problems = list(shelf.problems)
+    ours = (*shelf.rows, folder / ADOPTED_FILE)
+    problems = [
+        row
+        for row in shelf.problems
+        if not among_others or row.decision is not None or Path(row.path) in ours
+    ]
     authority = Authority(trust=trust, adopted=shelf.adopted)
     for experiment in sorted({row.decision.experiment for row in shelf.rows.values()}):
         problems += _told(check_chain(shelf.of(experiment).values(), authority), shelf)

@@ -21,7 +21,7 @@ from gonogo.supervise.processes import NODE_NAME, TOKEN_NAME, ProcessRef
 from gonogo.supervise.release import own_python
 
 LIMIT_S = 5.0
-_SCAN = Path(__file__).with_name("environ_scan.py").read_text()
+_SCAN = Path(__file__).with_name("environ_scan.py").read_text("ascii")
 """The helper's program: read as the keeper starts, since its folder may be gone at the end."""
 
 _log = logging.getLogger("gonogo.supervise.keeper")
