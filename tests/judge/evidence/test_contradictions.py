@@ -278,7 +278,14 @@ def test_a_ranks_own_clock_goes_as_the_watchers(own_s: float, heard_s: float, di
 
 @pytest.mark.parametrize(
     ("start_s", "heard_s", "differ"),
-    [(0.0, 8.0, True), (4.9, 8.0, True), (5.1, 8.0, False), (10.0, 8.0, False), (10.0, 24.0, True)],
+    [
+        (0.0, 8.0, True),
+        (4.9, 8.0, True),
+        (5.1, 8.0, False),
+        (10.0, 8.0, False),
+        (10.0, 24.0, True),
+        (18.0, 8.0, False),
+    ],
 )
 def test_a_start_that_a_late_watcher_did_not_hear_contradicts_nothing(
     start_s: float, heard_s: float, differ: bool
