@@ -9,15 +9,16 @@ import pytest
 
 from gonogo.contract.facts import ProcessExit
 from gonogo.contract.heartbeat import Heartbeat
+from gonogo.contract.node import NodeExit, Refusal
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
-from gonogo.contract.records import ExitRecord, ModelRecord, RankExit
+from gonogo.contract.records import ExitRecord, ModelRecord, PartSeals, RankExit
 from gonogo.judge.evidence.contradictions import find_contradictions
 from gonogo.judge.evidence.record import RunRecord
 from gonogo.judge.evidence.steps import RankSteps, build_rank_steps
 from gonogo.judge.gate.rules import build_rules
 from tests.data.make_runs import STEPS, order_of
-from tests.judge.runs import exit_record, finding, watch_of
+from tests.judge.runs import SEAL, exit_record, finding, watch_of
 
 ORDER = order_of()
 GONE = ProcessExit(code=0)
@@ -166,6 +167,62 @@ def test_a_run_of_which_a_node_never_said_how_it_ended_did_not_complete(
     ]
 
 
+TWO_NODES = ORDER.model_copy(update={"nodes": 2})
+SEALED = PartSeals(exit=SEAL, watch=SEAL)
+BADLY = "node 1 ended badly by exit_node1.json, and exit.json says that the run completed"
+
+
+def part(number: int, **said: Any) -> NodeExit:
+    known = {"node": number, "host": "h", "boot_id": "b", "ended_at": 1.0}
+    ends = {"run": ORDER.run, "agent": RankExit(code=0, at=1.0)}
+    return NodeExit(**{**known, **ends, **said})
+
+
+def of_parts(
+    *,
+    reason: OutcomeCode = OutcomeCode.COMPLETED,
+    nodes: tuple[str, ...] | None = ("0", "1"),
+    unheard: tuple[int, ...] = (),
+    order: Order | None = TWO_NODES,
+    **said: Any,
+) -> list[str]:
+    """What is said of a run of which node 1 said this of its part."""
+    sealed = None if nodes is None else dict.fromkeys(nodes, SEALED)
+    known = exit_record(reason).model_copy(update={"nodes": sealed, "unheard": list(unheard)})
+    return told({}, order, exit=known, parts={0: part(0), 1: part(1, **said)})
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ({}, []),
+        ({"agent": None}, []),
+        ({"agent": RankExit(code=1, at=1.0)}, [BADLY]),
+        ({"agent": RankExit(signal=9, at=1.0)}, [BADLY]),
+        ({"refused": Refusal(reason="x", ended_by="infra", text="")}, [BADLY]),
+        ({"reason": OutcomeCode.STALLED, "agent": RankExit(code=1, at=1.0)}, []),
+        ({"node": 0}, [f"exit_node1.json is of node 0 of run {ORDER.run}"]),
+        ({"run": "run_9"}, ["exit_node1.json is of node 1 of run run_9"]),
+        (
+            {"ranks": {"1": RankExit(code=1, at=1.0), "x": RankExit(code=1, at=1.0)}},
+            ["rank 1 ended with code 0 by exit.json, with code 1 by exit_node1.json"],
+        ),
+        ({"nodes": ("0",)}, ["exit.json says nothing of how node 1 ended"]),
+        ({"nodes": ("0",), "unheard": (1,), "reason": OutcomeCode.STALLED}, []),
+        ({"nodes": None, "run": "run_9"}, []),
+        ({"order": None, "run": "run_9"}, []),
+    ],
+)
+def test_a_part_ends_as_exit_json_says_that_the_run_did(
+    said: dict[str, Any], found: list[str]
+) -> None:
+    assert of_parts(**said) == found
+
+
+def test_without_exit_json_no_part_contradicts_it() -> None:
+    assert told({}, TWO_NODES, parts={1: part(0, run="run_9")}) == []
+
+
 def ended(reason: OutcomeCode, agent: dict[str, int] | None) -> ExitRecord:
     said = None if agent is None else RankExit(at=1.0, **agent)
     return exit_record(reason).model_copy(update={"agent": said})
@@ -278,7 +335,14 @@ def test_a_ranks_own_clock_goes_as_the_watchers(own_s: float, heard_s: float, di
 
 @pytest.mark.parametrize(
     ("start_s", "heard_s", "differ"),
-    [(0.0, 8.0, True), (4.9, 8.0, True), (5.1, 8.0, False), (10.0, 8.0, False), (10.0, 24.0, True)],
+    [
+        (0.0, 8.0, True),
+        (4.9, 8.0, True),
+        (5.1, 8.0, False),
+        (10.0, 8.0, False),
+        (10.0, 24.0, True),
+        (18.0, 8.0, False),
+    ],
 )
 def test_a_start_that_a_late_watcher_did_not_hear_contradicts_nothing(
     start_s: float, heard_s: float, differ: bool

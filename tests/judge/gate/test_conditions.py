@@ -122,7 +122,11 @@ def test_without_a_criterion_a_measure_or_the_number_of_ranks_nothing_is_met() -
     (row,) = rows
     assert settle([replace(row, criterion=None)], facts, rules) == []
     assert settle(rows, facts.model_copy(update={"measures": {}}), rules) == []
-    assert settle(rows, facts, rules.model_copy(update={"world_size": None})) == []
+    unknown = rules.model_copy(update={"world_size": None})
+    assert settle(rows, facts, unknown) == []
+    alone = {"built_in": []}
+    assert settle(rows, facts, unknown.model_copy(update=alone)) == []
+    assert len(settle(rows, facts, rules.model_copy(update=alone))) == 1
 
 
 @pytest.mark.parametrize("lacking", ["watch", "exit"])

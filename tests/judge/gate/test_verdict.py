@@ -179,6 +179,8 @@ def test_a_gate_proves_nothing_where_nobody_said_how_many_ranks_there_are() -> N
         "pass",
         "inconclusive",
     ]
+    waived = [row.model_copy(update={"waive": ["speed"]}) for row in (rules, unknown)]
+    assert [evaluate_gate(facts, row)[-1].severity for row in waived] == ["required", "conditional"]
 
 
 @pytest.mark.parametrize("version", [FIRST_VERSION - 1, JUDGE_VERSION + 1])

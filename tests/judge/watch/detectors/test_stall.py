@@ -605,6 +605,8 @@ def test_each_limit_has_to_be_passed(
         ({}, {"steps": 3, "stride": 10}, 1.0, 150.0, 300.0),
         ({"early_s": 2.0}, {"steps": 3}, None, 1.0, 2.0),
         ({"early_s": 2.0}, {"steps": 3}, 1.0, 5.0, 10.0),
+        ({}, {"steps": 1, "first_s": 400.0}, None, 300.0, 600.0),
+        ({}, {"steps": 3, "first_s": 400.0}, 1.0, 150.0, 300.0),
     ],
     ids=[
         "fixed",
@@ -620,6 +622,8 @@ def test_each_limit_has_to_be_passed(
         "early, tells every tenth step",
         "early as the plan says",
         "early follows the median",
+        "the first step is all there is",
+        "the first step is no sample",
     ],
 )
 def test_the_limits_of_a_rank(
