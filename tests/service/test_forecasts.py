@@ -86,6 +86,20 @@ def test_a_phase_that_begins_goes_on_from_what_the_last_one_measured(plane: Plan
     assert (found["deadline_s"], found["late"]) == (None, False)
 
 
+def test_what_a_run_took_to_evaluate_counts_for_the_phases_after_it(plane: Plane) -> None:
+    experiment = plane.submit(set={"phases.0.steps": 40})
+    worker = plane.worker()
+    order = plane.next_order(worker)
+    worker.run_through(order, eval_s=39.0)
+    following = plane.next_order(worker)
+    to_come = following.steps + sum(phase.steps for phase in following.phases_after)
+    found = forecast(plane, experiment)
+    assert found["step_s"] == pytest.approx(0.2 + 39.0 / 39)
+    assert found["seconds_p50"] == pytest.approx(to_come * found["step_s"], rel=1e-3)
+    shown = plane.call("GET", f"/experiments/{experiment}/report").text
+    assert f"at {found['step_s']:.3g} s each" in shown
+
+
 @pytest.mark.parametrize(("step_s", "late"), [(0.001, False), (30.0, True)])
 def test_a_deadline_that_cannot_be_met_is_told_once_while_the_run_is_on(
     plane: Plane, step_s: float, late: bool
