@@ -67,7 +67,7 @@ class _End:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Living:
-    """The run that goes on."""
+    """The run that goes on, or has ended and is not judged yet: its phase is not over."""
 
     row: RunRow
     order: Order | None
@@ -130,6 +130,8 @@ def load_forecast(
 
 def _load_living(session: Session, runs: Sequence[RunRow]) -> _Living | None:
     row = next((run for run in runs if run.state != RunState.ENDED), None)
+    if row is None and runs and load_facts_text(session, runs[-1].id) is None:
+        row = runs[-1]
     if row is None:
         return None
     queued = row.state == RunState.QUEUED  # then nothing was heard of it
@@ -239,6 +241,8 @@ def _next_checkpoint_s(session: Session, living: _Living, step_s: float) -> floa
     """Return the seconds until the living run's next checkpoint; None before its first step."""
     order, last, first = living.order, living.last, living.first
     if order is None or order.steps is None or last is None or first is None:
+        return None
+    if living.row.state == RunState.ENDED:
         return None
     saved = next(load_newest_beats(session, living.row.id, 0, (Msg.CHECKPOINT,)), None)
     since = saved.ts if saved else first.at

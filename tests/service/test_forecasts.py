@@ -61,6 +61,25 @@ def test_the_rest_is_told_while_it_goes_on_with_the_starts_to_come(still: Plane)
     assert found["cost_p50"] is None
 
 
+def test_a_run_that_has_ended_leaves_nothing_of_its_phase_before_it_is_judged(
+    still: Plane,
+) -> None:
+    experiment = still.submit(set={"phases.0.steps": 10})
+    worker = still.worker()
+    order = worker.claim()
+    assert order is not None
+    claimed_before(still, order, 9.0)
+    worker.start(order)
+    lines = {rank: beats(order, rank, step_s=2.0) for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    going = forecast(still, experiment)
+    assert worker.end(order, lines).status_code == 200
+    assert still.get(f"/experiments/{experiment}")["phases"][0]["state"] == "active"
+    found = forecast(still, experiment)
+    assert found["seconds_p50"] == going["seconds_p50"]
+    assert found["next_checkpoint_s"] is None
+
+
 def second(plane: Plane, **sets: Any) -> tuple[str, FakeWorker, Order]:
     """An experiment whose second phase has been claimed."""
     experiment = plane.submit(**sets)
