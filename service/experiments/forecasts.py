@@ -67,7 +67,7 @@ class _End:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Living:
-    """The run that goes on."""
+    """The run that goes on, or has ended and is not judged yet: its phase is not over."""
 
     row: RunRow
     order: Order | None
@@ -130,15 +130,14 @@ def load_forecast(
 
 def _load_living(session: Session, runs: Sequence[RunRow]) -> _Living | None:
     row = next((run for run in runs if run.state != RunState.ENDED), None)
+    if row is None and runs and load_facts_text(session, runs[-1].id) is None:
+        row = runs[-1]
     if row is None:
         return None
     queued = row.state == RunState.QUEUED  # then nothing was heard of it
     progress = None if queued else session.get(ProgressRow, row.id)
     first, last, gaps_s = (None, None, []) if queued else _load_ends(session, row.id)
-    mean_s = steps = 0.0
-    if first and last and first.boot == last.boot and last.step > first.step:
-        steps = last.step - first.step
-        mean_s = (last.mono - first.mono) / steps
+    mean_s, steps = _mean_of(first, last)
     return _Living(
         row=row,
         order=Order.model_validate(row.order) if row.order else None,
@@ -146,7 +145,7 @@ def _load_living(session: Session, runs: Sequence[RunRow]) -> _Living | None:
         heard_at=progress.heartbeat_at if progress else None,
         first=first,
         last=last,
-        measured=measure_living(gaps_s, mean_s, max(int(steps), len(gaps_s)), _start_s(row, first)),
+        measured=measure_living(gaps_s, mean_s, max(steps, len(gaps_s)), _start_s(row, first)),
     )
 
 
@@ -160,12 +159,32 @@ def _load_ended(session: Session, runs: Sequence[RunRow]) -> list[Measured]:
         if text is None:
             continue
         pace = _PACE.validate_python(json.loads(text)["pace"])  # all else of the facts is large
-        measured = measure_pace(pace, _start_s(run, _load_first(session, run.id)))
+        first = _load_first(session, run.id)
+        measured = measure_pace(pace, _start_s(run, first), _mean_since(session, run.id, first))
         if measured is not None:
             found.append(measured)
         if len(found) == _RUNS:
             break
     return found[::-1]
+
+
+def load_mean_s(session: Session, run: str) -> float | None:
+    """Return the mean seconds of a run's steps, pauses included; None where they are not known."""
+    return _mean_since(session, run, _load_first(session, run))
+
+
+def _mean_since(session: Session, run: str, first: _End | None) -> float | None:
+    newest = list(islice(load_newest_beats(session, run, 0, _ENDS), 2))
+    mean_s, steps = _mean_of(first, next(reversed(_ends(newest[::-1])), None))
+    return mean_s if steps else None
+
+
+def _mean_of(first: _End | None, last: _End | None) -> tuple[float, int]:
+    """Return the mean seconds from step end to step end, and how many it rests on; 0, 0 = none."""
+    if first is None or last is None or first.boot != last.boot or last.step <= first.step:
+        return 0.0, 0
+    steps = last.step - first.step
+    return (last.mono - first.mono) / steps, steps
 
 
 def _load_first(session: Session, run: str) -> _End | None:
@@ -222,6 +241,8 @@ def _next_checkpoint_s(session: Session, living: _Living, step_s: float) -> floa
     """Return the seconds until the living run's next checkpoint; None before its first step."""
     order, last, first = living.order, living.last, living.first
     if order is None or order.steps is None or last is None or first is None:
+        return None
+    if living.row.state == RunState.ENDED:
         return None
     saved = next(load_newest_beats(session, living.row.id, 0, (Msg.CHECKPOINT,)), None)
     since = saved.ts if saved else first.at

@@ -24,6 +24,7 @@ from service.db.store import Session
 from service.evidence.artifacts import list_artifacts, load_artifact, reachable_dir
 from service.evidence.logs import load_log
 from service.experiments.course import resolved_of
+from service.experiments.forecasts import load_mean_s
 from service.instants import stamp
 from service.queries.decisions import load_decisions
 from service.queries.events import load_events
@@ -185,7 +186,8 @@ def _forecast_after(
     if not ahead:
         return None
     facts = _load_facts(session, run)
-    measured = None if facts is None else measure_pace(facts.pace)
+    mean_s = load_mean_s(session, run)
+    measured = None if facts is None else measure_pace(facts.pace, mean_s=mean_s)
     slow = max(ranks, key=lambda rank: rank.median_step_s or 0.0, default=None)
     if measured is None and slow is not None and slow.median_step_s is not None:
         step_s = slow.median_step_s

@@ -23,9 +23,18 @@ from tests.service.fake_run import BOOT_TS, PREFLIGHT, save_run
 
 
 def beats(
-    order: Order, rank: int, *, upto: int | None = None, step_s: float = 0.2, done: bool = True
+    order: Order,
+    rank: int,
+    *,
+    upto: int | None = None,
+    step_s: float = 0.2,
+    eval_s: float = 0.0,
+    done: bool = True,
 ) -> list[str]:
-    """Heartbeat lines of one rank that runs its order from its resume point to step `upto`."""
+    """Heartbeat lines of one rank that runs its order from its resume point to step `upto`.
+
+    It evaluates once, for `eval_s`, in the middle.
+    """
     lines: list[str] = []
     clock = BOOT_TS
     boot = f"boot{rank}{order.attempt}"
@@ -67,6 +76,10 @@ def beats(
         every = order.train.get("eval", {}).get("every_steps")
         if every and step % every == 0:
             say("eval", step, "eval", val_loss=3.0)
+        if eval_s and step == (first + last) // 2:
+            say("section", step, "eval")
+            clock += eval_s
+            say("eval", step, None, val_loss=3.0)
     if last == order.steps and done:
         say("done", last, None)
     return lines
@@ -186,10 +199,10 @@ class FakeWorker:
             self.post(f"/runs/{order.run}/records", body)
         return files, records
 
-    def run_through(self, order: Order) -> None:
+    def run_through(self, order: Order, eval_s: float = 0.0) -> None:
         """A healthy run from its claim to its end."""
         self.start(order)
-        lines = {rank: beats(order, rank) for rank in range(order.world_size)}
+        lines = {rank: beats(order, rank, eval_s=eval_s) for rank in range(order.world_size)}
         self.ship(order, lines)
         answer = self.end(order, lines)
         assert answer.status_code == 200, answer.text

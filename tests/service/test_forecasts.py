@@ -61,6 +61,25 @@ def test_the_rest_is_told_while_it_goes_on_with_the_starts_to_come(still: Plane)
     assert found["cost_p50"] is None
 
 
+def test_a_run_that_has_ended_leaves_nothing_of_its_phase_before_it_is_judged(
+    still: Plane,
+) -> None:
+    experiment = still.submit(set={"phases.0.steps": 10})
+    worker = still.worker()
+    order = worker.claim()
+    assert order is not None
+    claimed_before(still, order, 9.0)
+    worker.start(order)
+    lines = {rank: beats(order, rank, step_s=2.0) for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    going = forecast(still, experiment)
+    assert worker.end(order, lines).status_code == 200
+    assert still.get(f"/experiments/{experiment}")["phases"][0]["state"] == "active"
+    found = forecast(still, experiment)
+    assert found["seconds_p50"] == going["seconds_p50"]
+    assert found["next_checkpoint_s"] is None
+
+
 def second(plane: Plane, **sets: Any) -> tuple[str, FakeWorker, Order]:
     """An experiment whose second phase has been claimed."""
     experiment = plane.submit(**sets)
@@ -84,6 +103,20 @@ def test_a_phase_that_begins_goes_on_from_what_the_last_one_measured(plane: Plan
     assert 0 <= found["next_checkpoint_s"] <= (order.steps - 8) * found["step_s"] + 1e-6
     assert found["cost_p50"] == pytest.approx(found["seconds_p50"] / 3600 * 2 * 1800, rel=1e-6)
     assert (found["deadline_s"], found["late"]) == (None, False)
+
+
+def test_what_a_run_took_to_evaluate_counts_for_the_phases_after_it(plane: Plane) -> None:
+    experiment = plane.submit(set={"phases.0.steps": 40})
+    worker = plane.worker()
+    order = plane.next_order(worker)
+    worker.run_through(order, eval_s=39.0)
+    following = plane.next_order(worker)
+    to_come = following.steps + sum(phase.steps for phase in following.phases_after)
+    found = forecast(plane, experiment)
+    assert found["step_s"] == pytest.approx(0.2 + 39.0 / 39)
+    assert found["seconds_p50"] == pytest.approx(to_come * found["step_s"], rel=1e-3)
+    shown = plane.call("GET", f"/experiments/{experiment}/report").text
+    assert f"at {found['step_s']:.3g} s each" in shown
 
 
 @pytest.mark.parametrize(("step_s", "late"), [(0.001, False), (30.0, True)])

@@ -59,12 +59,15 @@ def seconds_at_speed(*, steps: int, tokens_per_step: int, tok_s: float) -> float
     return steps * tokens_per_step / tok_s
 
 
-def measure_pace(pace: Mapping[str, PaceFacts], start_s: float | None = None) -> Measured | None:
+def measure_pace(
+    pace: Mapping[str, PaceFacts], start_s: float | None = None, mean_s: float | None = None
+) -> Measured | None:
     """Return how fast a run was that has ended, by its slowest rank; None where a rank is unknown.
 
     Args:
-        pace: rank → its pace, from the facts.
+        pace: rank → its pace, from the facts: of its usual blocks, in which a rare pause is none.
         start_s: seconds from its claim to the end of its first step.
+        mean_s: mean of all its gaps between steps, the rare pauses included.
     """
     ranks = [row for row in pace.values() if row.steps]
     usual = [value for row in ranks if (value := row.block_p50_s or row.median_step_s)]
@@ -72,7 +75,7 @@ def measure_pace(pace: Mapping[str, PaceFacts], start_s: float | None = None) ->
     if not ranks or len(usual) < len(ranks) or len(slow) < len(ranks):
         return None
     steps = max(row.steps for row in ranks)
-    step_s = max(usual)
+    step_s = max(*usual, mean_s or 0.0)
     return Measured(step_s=step_s, late_s=max(step_s, *slow), steps=steps, start_s=start_s)
 
 

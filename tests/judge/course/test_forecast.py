@@ -65,6 +65,9 @@ def test_a_run_that_ended_is_as_fast_as_its_slowest_rank_pauses_included() -> No
     slowest = measure_pace({"0": pace(1.0), "1": pace(1.5)})
     assert slowest is not None
     assert slowest.step_s == 1.5
+    paused = measure_pace({"0": pace(1.0), "1": pace(1.5)}, mean_s=4.0)
+    assert paused is not None
+    assert (paused.step_s, paused.late_s) == (4.0, 4.0), "a pause too rare for a block is one"
 
 
 @pytest.mark.parametrize("ranks", [{}, {"0": pace(None)}, {"0": pace(1.0), "1": pace(None)}])
