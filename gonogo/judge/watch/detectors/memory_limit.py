@@ -50,7 +50,8 @@ class MemoryLimit(Detector[Over]):
     name = Name.MEMORY_LIMIT
     sentence = (
         "Halts when a rank's device memory is above the plan's limit on 3 samples running, or when "
-        "the ranks fill over 90 % of the memory that the control group (or host) has."
+        "over 90 % of the memory that the control group (or host) has is in use on 3 looks running,"
+        " cached files apart, and the ranks hold half of it or more; where others do, it warns."
     )
     State = Over
     lines = frozenset({Msg.PROGRESS})
