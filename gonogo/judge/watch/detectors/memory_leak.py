@@ -42,16 +42,13 @@ LONG_RUN_STRIDE = 4
 """In a run of more steps than that, memory is sampled at every so many."""
 
 
-_NOTHING = Series(boot="")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Host:
     """What one host told of its memory."""
 
     used_mb: float
     limit_mb: float | None
-    used: Series = _NOTHING
+    used: Series
     """Its used memory, step by step."""
     tellings: int = 0
     """Counted up to `USED_TELLINGS`."""
@@ -127,7 +124,9 @@ class MemoryLeak(Detector[Growth]):
         for said in hosts_memory_in(tick):
             node = self._node_of(said)
             if node is not None:
-                known = own.hosts.get(node, Host(used_mb=said.used_mb, limit_mb=said.limit_mb))
+                known = own.hosts.get(node)
+                if known is None:
+                    known = Host(used_mb=said.used_mb, limit_mb=said.limit_mb, used=Series(boot=""))
                 own = replace(own, hosts={**own.hosts, node: known.told(said)})
         devices = _device_mb(tick.observations.get("devices"))
         if devices:
