@@ -431,6 +431,30 @@ def test_who_does_not_wake_at_all_has_its_limit_from_then(hangs_in: str | None) 
     assert found.value == pytest.approx(limit_s, abs=2.0)
 
 
+def test_who_waited_for_an_evaluation_may_wake_later_where_not_every_step_is_told() -> None:
+    """Of the steps in between only `alive` lines tell, and those come now and then."""
+    world = world_of()
+    for _ in range(4):
+        for rank in world.ranks:
+            rank.step += 9
+            rank.spend(9.0)
+        world.steps(1, step_s=1.0)
+    acting, waiting = world.ranks
+    for rank in world.ranks:
+        rank.step += 5
+        rank.spend(6.0)
+    acting.enter("eval")
+    acting.spend(300.0)
+    acting.enter(None)
+    waiting.spend(acting.mono - waiting.mono - 0.5)
+    acting.step += 4
+    acting.say("alive", section_age_s=0.1)
+    acting.spend(4.0)
+    waiting.step += 4
+    waiting.spend(4.5)
+    assert halted(world.steps(1, step_s=1.0)) == []
+
+
 def with_episodes(section: str | None, seconds: float, count: int) -> World:
     """Each step plays episodes first, in no section or in one of its own, and then computes."""
     world = world_of()

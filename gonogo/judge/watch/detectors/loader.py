@@ -21,6 +21,8 @@ LOOKS = 8
 FEW_STEPS = 16
 ALIKE_SHARE = 0.5
 """Where another rank waits at least this part of the longest share, none of them is named."""
+CLEARED_SHARE = 0.8
+"""A run whose share lies about the limit warns once, until it is below this part of it."""
 
 Row = tuple[tuple[float, float], ...]
 """Of one step, in order of rank: seconds of fetching, seconds of the step."""
@@ -55,10 +57,10 @@ class Loader(Detector[Waits]):
     name = outcome.Detector.LOADER
     sentence = (
         "Over `window_steps` steps (or the last 16 and more that fill `over_s`), a rank's loader"
-        " took more than `warn_share` of the rank's step time: warn; more than `halt_share` for"
-        " `over_s` seconds of training: halt. The rank is named where no other waits half as long."
-        " One fetch in sixteen, the longest,"
-        " is left out of both sums, so that no single stall and no handful of them is starvation."
+        " took more than `warn_share` of the rank's step time: warn, and again once it has been below"
+        " four fifths of that; more than `halt_share` for `over_s` seconds of training: halt. The"
+        " rank is named where no other waits half as long. One fetch in sixteen, the longest, is"
+        " left out of both sums, so that no single stall and no handful of them is starvation."
     )
     State = Waits
     steps = True
@@ -104,7 +106,8 @@ class Loader(Detector[Waits]):
             findings.append(
                 self._finding(Severity.WARN, accused, share, text, step.tick.ts, step, view)
             )
-        own = replace(own, warned=warn)
+        still = own.warned and share > CLEARED_SHARE * self.settings.warn_share
+        own = replace(own, warned=warn or still)
         if not starved:
             return replace(own, starved=False, halted=False), findings
         if not own.starved:

@@ -4,16 +4,17 @@ Three clocks: from the watcher's first look to a rank's first line, in the boot 
 first step. A rank that names no sections has the first clock only: how long it boots, or how many
 steps lie between its lines, it does not say. Where nobody watched, nobody knows when a rank
 without a line was started: the first clock stands still, the others go by the lines. It stands
-still, too, for a command that nobody wrote for us, unless the plan sets it.
+still, too, for a command that nobody wrote for us, unless the plan sets it. A rank of another node
+that no probe has seen may not have been started when the first was: it has the time of a boot.
 """
 
 from collections.abc import Mapping
 from operator import attrgetter
 
-from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.heartbeat import Section
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.tick import Tick
+from gonogo.contract.tick import ProcessState, Tick
 from gonogo.contract.workload import OURS
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.detectors.rank_divergence import Culprit, name_culprit
@@ -38,6 +39,21 @@ def _without_line(view: View) -> list[int]:
     ]
 
 
+def _exec_limit(view: View, rank: int) -> Limit:
+    """Return how long a rank may take to its first line.
+
+    A rank of another node that nobody has seen yet may be started later than the first of all; it
+    has the time of a boot.
+    """
+    run = view.run
+    settings = run.watch.no_first_heartbeat
+    source = run.source("no_first_heartbeat.exec_s")
+    unseen = run.order.nodes > 1 and view.processes.of(rank).state is ProcessState.UNKNOWN
+    if unseen and source is Source.DEFAULT:
+        return Limit(seconds=max(settings.exec_s, settings.boot_s), source=source)
+    return Limit(seconds=settings.exec_s, source=source)
+
+
 def _may_be_mute(run: Run) -> bool:
     """Whether it is unknown that the program ever says a line: nobody wrote it for us."""
     said = "exec_s" in run.watch.no_first_heartbeat.model_fields_set
@@ -45,7 +61,7 @@ def _may_be_mute(run: Run) -> bool:
 
 
 def _never_spoke(view: View, tick: Tick, rank: int, elapsed_s: float) -> Finding:
-    exec_s = view.run.watch.no_first_heartbeat.exec_s
+    limit = _exec_limit(view, rank)
     return found(
         view,
         Name.NO_FIRST_HEARTBEAT,
@@ -54,10 +70,10 @@ def _never_spoke(view: View, tick: Tick, rank: int, elapsed_s: float) -> Finding
         at=tick.ts,
         rank=rank,
         value=elapsed_s,
-        threshold=exec_s,
-        source=view.run.source("no_first_heartbeat.exec_s"),
+        threshold=limit.seconds,
+        source=limit.source,
         text=f"rank {rank} has not written a line {elapsed_s:.0f} s after its start"
-        f" (limit {exec_s:g} s){_advice(view.run)}",
+        f" (limit {limit.seconds:g} s){_advice(view.run)}",
     )
 
 
@@ -130,7 +146,8 @@ class NoFirstHeartbeat(Detector[None]):
 
     name = Name.NO_FIRST_HEARTBEAT
     sentence = (
-        "Halts when a rank has not written a line two minutes after its start, boots for "
+        "Halts when a rank has not written a line two minutes after its start (five where it is on"
+        " another node and nobody has seen its process), boots for "
         "over five minutes, or takes over fifteen for its first step (thirty when the "
         "model is compiled). A command that never says a line is not halted, unless the plan sets"
         " `exec_s`: nobody knows whether it can."
@@ -152,7 +169,7 @@ class NoFirstHeartbeat(Detector[None]):
         exec_s = view.run.watch.no_first_heartbeat.exec_s
         elapsed_s = _since_exec_s(view, tick)
         if view.watched and elapsed_s > exec_s and not _may_be_mute(view.run):
-            missing = _without_line(view)
+            missing = [r for r in _without_line(view) if elapsed_s > _exec_limit(view, r).seconds]
             if missing:
                 return own, [_never_spoke(view, tick, missing[0], elapsed_s)]
         if all(stream.completed_steps for stream in view.streams.values()):

@@ -91,6 +91,14 @@ def test_recovery_begins_anew_and_a_second_episode_is_another_finding() -> None:
     assert [f.severity for f in longer.findings] == [WARN, HALT] * 2
 
 
+@pytest.mark.parametrize(("low", "warned"), [(0.28, 1), (0.2, 3)])
+def test_a_share_that_swings_about_the_limit_warns_once(low: float, warned: int) -> None:
+    ran = Ran(dt_s=0.5)
+    for number in range(600):
+        ran.step(dt_fetch_s=0.5 * (low if number // 100 % 2 else 0.32))
+    assert [f.severity for f in feed(Loader, ran).findings] == [WARN] * warned
+
+
 def test_the_hungriest_rank_is_named_and_its_peers_wait_is_not_fetching() -> None:
     ran = Ran(ranks=2).many(100, dt_s=1.0, each=[{"dt_fetch_s": 0.01}, {"dt_fetch_s": 0.5}])
     assert [f.rank for f in feed(Loader, ran).findings] == [1]

@@ -27,6 +27,30 @@ def test_a_rank_that_never_speaks_halts_after_the_limit_of_exec() -> None:
     assert 120.0 < finding.at - EPOCH <= 122.0
 
 
+@pytest.mark.parametrize(
+    ("settings", "seen", "limit_s"),
+    [
+        ({}, False, 300.0),
+        ({}, True, 120.0),
+        ({"no_first_heartbeat": {"exec_s": 150.0}}, False, 150.0),
+    ],
+)
+def test_a_rank_of_another_node_may_be_started_later_until_somebody_sees_it(
+    settings: dict[str, Any], seen: bool, limit_s: float
+) -> None:
+    world = World(order_of(settings, nodes=2))
+    world.ranks[0].mono += 3.0
+    world.ranks[0].say("boot", **world.order.identity.model_dump(exclude_none=True))
+    if seen:
+        world.probe(1, "alive")
+    world.ranks[0].enter("data")
+    world.ranks[0].spend(320.0)
+    (finding,) = watch(world, interval_s=1.0).halts
+    assert (finding.detector, finding.rank) == ("no_first_heartbeat", 1)
+    assert finding.threshold == limit_s
+    assert limit_s < (finding.value or 0) <= limit_s + 2.0
+
+
 def test_nothing_at_all_is_told_by_the_number_of_ticks() -> None:
     world = World(order_of({}))
     world.ranks[0].mono += 130.0
