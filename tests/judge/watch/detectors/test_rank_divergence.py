@@ -241,6 +241,30 @@ def test_who_is_stopped_after_another_had_stood_for_long_is_not_why(
     assert beside.stream.rank == 2, "of equal ranks the one that is held is the culprit"
 
 
+def test_what_is_long_is_less_where_the_plan_suspects_sooner() -> None:
+    for later_s, culprit in ((2.0, 1), (2.5, 0)):
+        streams = [
+            standing("forward", for_s=60.0, step=40),
+            standing("backward", for_s=60.0, rank=1),
+        ]
+        held = Process(state=ProcessState.STOPPED, held_mono=NOW - 60.0 + later_s)
+        order = order_of({"stall": {"suspect_s": 2}})
+        view = View(run=Run(order=order), processes=Processes(ranks={1: held}))
+        view.streams = {row.rank: row for row in streams}
+        found = name_culprit(view, streams, NOW)
+        assert found is not None
+        assert found.stream.rank == culprit
+
+
+def test_a_stop_that_outlasts_a_sleep_of_the_watcher_lasts_as_long_as_it_was_seen() -> None:
+    stopped = Process(state=ProcessState.STOPPED, held_mono=100.0)
+    known = Processes(ranks={0: stopped, 1: Process(state=ProcessState.ALIVE)})
+    later = known.passed_over(50.0, 153.0)
+    assert later.of(0).held_s(153.0) == 3.0
+    assert later.of(1) == known.of(1)
+    assert known.passed_over(60.0, 153.0).of(0).held_s(153.0) == 0.0
+
+
 def test_before_its_first_step_has_ended_a_rank_that_entered_no_collective_is_behind() -> None:
     first = {"step": 1, "completed": 0, "completed_steps": 0}
     untold = standing("backward", for_s=9.0, rank=1, **first)
