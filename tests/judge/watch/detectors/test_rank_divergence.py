@@ -70,7 +70,15 @@ def test_where_nothing_tells_the_ranks_apart_no_rank_is_named() -> None:
     assert found is not None
     assert not found.named
     assert found.stream.position() == (4, 9, 3)
-    assert "rank 0" not in str(found)
+    assert str(found) == "one of ranks 0, 1"
+    alike = name_culprit(view, view.active()[:2], T0)
+    assert str(alike) == "a rank that nothing tells apart", "no other is known to be well"
+
+
+@pytest.mark.parametrize(("behind", "told"), [(8, "one of ranks 0, 1, 2, 3, 4, 5, 6, 7"), (9, "a")])
+def test_few_ranks_that_are_behind_alike_are_listed(behind: int, told: str) -> None:
+    view = view_of([(4, 9, 3)] * behind + [(5, 1, 4)])
+    assert str(name_culprit(view, view.active(), T0)).startswith(told)
 
 
 def test_on_a_tie_the_rank_that_fell_silent_is_the_culprit() -> None:
