@@ -28,6 +28,8 @@ from gonogo.judge.watch.view import View
 
 COLLECTIVES = "collectives"
 """Kind of the observation: `gonogo.contract.collectives.Standing`."""
+MOST_TIED = 8
+"""Ranks that are listed where one of them is the culprit."""
 STOOD_X = 1.5
 """Times the median step that a rank behind has stood when another is held: then the latter is not
 why. Within less the two may have gone on side by side."""
@@ -42,14 +44,17 @@ class Culprit:
     """Whether it may be named."""
     unheard: tuple[int, ...] = ()
     """Nodes that are cut off: what is waited for may be there."""
+    tied: tuple[int, ...] = ()
+    """The ranks that nothing tells apart, where others are known to be none of them."""
 
     def __str__(self) -> str:
         if self.named:
             return f"rank {self.stream.rank}"
-        if not self.unheard:
-            return "a rank that nothing tells apart"
+        who = "a rank that nothing tells apart"
+        if 0 < len(self.tied) <= MOST_TIED:
+            who = f"one of ranks {', '.join(map(str, self.tied))}"
         nodes = ", ".join(map(str, self.unheard))
-        return f"a rank that nothing tells apart (nothing is heard of node {nodes})"
+        return f"{who} (nothing is heard of node {nodes})" if nodes else who
 
 
 def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culprit | None:
@@ -78,7 +83,8 @@ def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culpri
         return Culprit(min(tied, key=lambda stream: stream.rank), named=True)
     # Of several that nothing tells apart the one that moved last has the most time left.
     last = max(tied, key=lambda row: (row.section_mono, -row.rank))
-    return Culprit(last, named=False, unheard=cut)
+    fewer = sorted(row.rank for row in tied) if len(tied) < len(among) else []
+    return Culprit(last, named=False, unheard=cut, tied=tuple(fewer))
 
 
 def _held(view: View, among: Sequence[RankStream], mono: float) -> list[RankStream]:

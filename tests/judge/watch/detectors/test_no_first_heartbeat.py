@@ -185,6 +185,22 @@ def test_a_late_tick_misses_no_deadline(late_s: float, found: int) -> None:
     assert len(watch(world, ticking=lambda end: ticks).halts) == found
 
 
+@pytest.mark.parametrize(("seen_s", "found"), [(120.0, 0), (121.0, 1)])
+def test_a_watcher_that_sleeps_again_and_again_counts_what_it_was_awake(
+    seen_s: float, found: int
+) -> None:
+    """Rank 1 never says a line; of each hundred seconds the watcher sleeps fifty."""
+    world = World(order_of({}))
+    world.ranks[0].say("boot")
+    world.ranks[0].spend(2.0 * seen_s)
+    world.ranks = world.ranks[:1]
+    ticks = [(T0, 0.0)]
+    ticks += [(T0 + 100.0 * number, 50.0) for number in range(1, int(seen_s // 50.0) + 1)]
+    ticks.append((ticks[-1][0] + seen_s % 50.0, 0.0))
+    halted = watch(world, ticking=lambda end: ticks).halts
+    assert [(row.detector, row.rank) for row in halted] == [("no_first_heartbeat", 1)] * found
+
+
 @pytest.mark.parametrize(("section", "where"), [("forward", "forward"), (None, "no section")])
 def test_it_says_where_the_rank_stands(section: str | None, where: str) -> None:
     rank = standing(section, for_s=1.0, steps=0)

@@ -73,7 +73,15 @@ def test_where_nothing_tells_the_ranks_apart_no_rank_is_named() -> None:
     assert found is not None
     assert not found.named
     assert found.stream.position() == (4, 9, 3)
-    assert "rank 0" not in str(found)
+    assert str(found) == "one of ranks 0, 1"
+    alike = name_culprit(view, view.active()[:2], T0)
+    assert str(alike) == "a rank that nothing tells apart", "no other is known to be well"
+
+
+@pytest.mark.parametrize(("behind", "told"), [(8, "one of ranks 0, 1, 2, 3, 4, 5, 6, 7"), (9, "a")])
+def test_few_ranks_that_are_behind_alike_are_listed(behind: int, told: str) -> None:
+    view = view_of([(4, 9, 3)] * behind + [(5, 1, 4)])
+    assert str(name_culprit(view, view.active(), T0)).startswith(told)
 
 
 def test_on_a_tie_the_rank_that_fell_silent_is_the_culprit() -> None:
@@ -242,6 +250,30 @@ def test_who_is_stopped_after_another_had_stood_for_long_is_not_why(
     beside = name_culprit(view, tied, NOW)
     assert beside is not None
     assert beside.stream.rank == 2, "of equal ranks the one that is held is the culprit"
+
+
+def test_what_is_long_is_less_where_the_plan_suspects_sooner() -> None:
+    for later_s, culprit in ((2.0, 1), (2.5, 0)):
+        streams = [
+            standing("forward", for_s=60.0, step=40),
+            standing("backward", for_s=60.0, rank=1),
+        ]
+        held = Process(state=ProcessState.STOPPED, held_mono=NOW - 60.0 + later_s)
+        order = order_of({"stall": {"suspect_s": 2}})
+        view = View(run=Run(order=order), processes=Processes(ranks={1: held}))
+        view.streams = {row.rank: row for row in streams}
+        found = name_culprit(view, streams, NOW)
+        assert found is not None
+        assert found.stream.rank == culprit
+
+
+def test_a_stop_that_outlasts_a_sleep_of_the_watcher_lasts_as_long_as_it_was_seen() -> None:
+    stopped = Process(state=ProcessState.STOPPED, held_mono=100.0)
+    known = Processes(ranks={0: stopped, 1: Process(state=ProcessState.ALIVE)})
+    later = known.passed_over(50.0, 153.0)
+    assert later.of(0).held_s(153.0) == 3.0
+    assert later.of(1) == known.of(1)
+    assert known.passed_over(60.0, 153.0).of(0).held_s(153.0) == 0.0
 
 
 def test_before_its_first_step_has_ended_a_rank_that_entered_no_collective_is_behind() -> None:
