@@ -1,6 +1,6 @@
 """Which processes carry a run's token in their environment? A program of its own, which may hang.
 
-`python -I -S environ_scan.py MARK SIGNAL PASSES PID ...` reads `/proc/*/environ` of every process but
+`python -I -S environ_scan.py MARK SIGNAL PASSES [PID]` reads `/proc/*/environ` of every process but
 those named, PASSES times at most, as long as it finds none; SIGNAL goes to each that carries MARK
 as soon as it is read, since one that forks for ever is elsewhere a moment later (0: to none).
 On stdout a line each: `? PID` before a process is read, `! PID START_TICKS` where it carries the
