@@ -46,14 +46,18 @@ def quantile(values: Sequence[float], q: float) -> float:
 
 def _quantile_bounds(q: float) -> Callable[[Pairs, int, int], Bounds]:
     def bounds(pairs: Pairs, missing: int, last_step: int) -> Bounds:
-        values = [value for _, value in pairs]
+        values = sorted(value for _, value in pairs)
         value = quantile(values, q)
         if not missing:
             return Bounds(value=value, low=value, high=value)
+        # whatever is missing may lie below all that is there, or above it
         place = q * (len(values) + missing - 1)
-        low = sorted([-math.inf] * missing + values)[math.floor(place)]
-        high = sorted(values + [math.inf] * missing)[math.ceil(place)]
-        return Bounds(value=value, low=low, high=high)
+        below, above = math.floor(place) - missing, math.ceil(place)
+        return Bounds(
+            value=value,
+            low=values[below] if below >= 0 else -math.inf,
+            high=values[above] if above < len(values) else math.inf,
+        )
 
     return bounds
 

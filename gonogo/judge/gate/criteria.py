@@ -91,6 +91,9 @@ def _read(criterion: Criterion, rows: list[MeasureRow]) -> Reading:
         text = absent_text(criterion.metric)
         return Reading(outcome=INCONCLUSIVE, observed=None, evidence=text, zone=Zone.NOWHERE)
     what = f"{criterion.aggregate.value} of {criterion.metric}"
+    if "profile" in (criterion.pass_above, criterion.pass_below):
+        text = f"{what}: it must reach the profile's floor, and the order does not say what that is"
+        return Reading(outcome=INCONCLUSIVE, observed=None, evidence=text)
     bad = sum(row.non_finite for row in rows)
     if bad:
         fails = criterion.aggregate is Aggregate.ALL_FINITE or criterion.on_nan == "fail"

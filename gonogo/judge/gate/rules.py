@@ -45,6 +45,19 @@ def _eval_every_steps(order: Order) -> int | None:
     raise Rejected(f"order.json: train.eval.every_steps: {str(every)[:40]!r} is no number of steps")
 
 
+def _gate_of(order: Order) -> list[Criterion]:
+    """Return the criteria of an order.
+
+    Raises:
+        Rejected: two have one id: one would be judged by what the other one measures.
+    """
+    ids = [row.id for row in order.gate]
+    again = next((name for name in ids if ids.count(name) > 1), None)
+    if again is not None:
+        raise Rejected(f"order.json: gate.{again}: two criteria have the same id")
+    return order.gate
+
+
 def build_rules(
     order: Order | None,
     conditions: Iterable[OpenCondition] = (),
@@ -57,6 +70,9 @@ def build_rules(
         order: the run's order; None when nobody recorded what was ordered.
         conditions: open conditions of the experiment whose `evidence_from` is this phase.
         judge_version: of the judge; an earlier one derives the rules of a recorded decision again.
+
+    Raises:
+        Rejected: the order's gate, or its evaluations, make no sense.
     """
     facts_v = FACTS_OF.get(judge_version, FACTS_V)
     if order is None:
@@ -84,7 +100,7 @@ def build_rules(
         params_tolerance_ratio=order.watch.identity.params_tolerance_ratio,
         allow_drift=sorted(order.allow_drift),
         built_in=list(BUILT_IN_CRITERIA),
-        gate=order.gate,
+        gate=_gate_of(order),
         left_out=order.left_out,
         phases_after=order.phases_after,
         conditions=[

@@ -47,6 +47,14 @@ def flat(value: float, steps: int = 10) -> dict[int, float]:
     return dict.fromkeys(range(1, steps + 1), value)
 
 
+@pytest.mark.parametrize("more", [{}, {"fail_below": 1.0}, {"severity": "advisory"}])
+def test_a_floor_that_nobody_filled_in_passes_nothing(more: dict[str, Any]) -> None:
+    """An order by hand may name the profile's floor; the one that a plan gives holds its number."""
+    found = said({0: flat(5.0)}, metric="toks_per_s", pass_above="profile", **more)
+    assert (found.outcome, found.observed) == ("inconclusive", None)
+    assert "the order does not say what that is" in found.evidence
+
+
 THRESHOLDS = [
     ("pass_above is inclusive", {"pass_above": 5.0}, 5.0, "pass"),
     ("one threshold has no grey zone", {"pass_above": 5.0}, 4.999, "fail"),

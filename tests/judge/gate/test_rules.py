@@ -13,6 +13,7 @@ from gonogo.contract.facts import FACTS_V
 from gonogo.contract.order import MOST_STEPS, Order
 from gonogo.judge.gate.rules import OpenCondition, build_rules
 from tests.data.make_runs import order_of
+from tests.judge.runs import with_gate
 
 
 def order_with(evals: Any) -> Order:
@@ -46,6 +47,17 @@ def test_what_an_order_says_too_long_is_told_short() -> None:
     with pytest.raises(Rejected) as found:
         build_rules(order_with({"every_steps": "x" * 99}))
     assert f": '{'x' * 40}' is no" in str(found.value)
+
+
+def test_two_criteria_of_one_id_are_no_gate() -> None:
+    """The first one would be judged by what the second one measures."""
+    order = with_gate(
+        order_of(),
+        {"id": "good", "metric": "loss", "pass_below": 0.1},
+        {"id": "good", "metric": "fetch_share", "pass_below": 0.9},
+    )
+    with pytest.raises(Rejected, match=r"order\.json: gate\.good: two criteria have the same id"):
+        build_rules(order)
 
 
 def test_a_run_measures_the_conditions_that_a_number_can_settle() -> None:
