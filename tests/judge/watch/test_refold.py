@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.watch import Watch
 from gonogo.judge.watch import (
     boots_of,
     dump_state,
@@ -22,6 +24,8 @@ from gonogo.judge.watch import (
     start,
 )
 from gonogo.rundir import save_json
+from tests.data.make_runs import exit_of, healthy_ranks, save_run
+from tests.data.make_runs import order_of as ordered_by_hand
 from tests.judge.watch.streams import EPOCH, T0, World, order_of, watch
 from tests.judge.watch.test_fold import faulty, healthy, noisy
 
@@ -243,3 +247,16 @@ def test_a_snapshot_of_another_run_is_refused() -> None:
     document = dump_state(watch(healthy(1)).state)
     with pytest.raises(Corrupt):
         load_state(order_of(attempt=2), document)
+
+
+@pytest.mark.parametrize(
+    "setting", [{"frozen": {"halt_x": 1e308}}, {"divergence": {"alpha": 5e-324}}]
+)
+def test_the_largest_and_the_smallest_number_of_a_setting_end_no_watch(
+    setting: dict[str, Any], tmp_path: Path
+) -> None:
+    whole = ordered_by_hand()
+    order = whole.model_copy(update={"watch": Watch.model_validate(setting)})
+    ranks = healthy_ranks(order)
+    save_run(tmp_path / "run", order, ranks, exit_of(ranks))
+    assert replay_watch(tmp_path / "run") == []

@@ -120,7 +120,7 @@ class Divergence(Detector[Trend]):
         weight = max(self.settings.alpha, 1.0 / steps)
         smooth = own.smooth + weight * (loss - own.smooth)
         best = own.best
-        if steps >= min(math.ceil(1.0 / self.settings.alpha), self.settings.after_step):
+        if steps >= min(1.0 / self.settings.alpha, self.settings.after_step):
             warm = own.warm and steps <= self.settings.after_step
             best = smooth if best is None else max(best, smooth) if warm else min(best, smooth)
         window = (*own.window, loss)[-self.settings.window_steps :]

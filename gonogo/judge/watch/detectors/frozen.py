@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from gonogo.contract import outcome
 from gonogo.contract.finding import Finding, Severity, Source
+from gonogo.contract.order import MOST_STEPS
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.detectors.gradients import clip_of
 from gonogo.judge.watch.state import replace
@@ -199,7 +200,7 @@ class Frozen(Detector[Still]):
     def _least_halt(self, number: str) -> int:
         least: int = getattr(self.settings, f"{number}_steps")
         halt_x: float = self.settings.halt_x
-        return math.ceil(least * halt_x)
+        return math.ceil(min(least * halt_x, MOST_STEPS))
 
     def _limits(self, run: EqualValues, number: str) -> tuple[int, int]:
         """Return after how many equal values a number is suspect, and halts."""
