@@ -342,14 +342,12 @@ def test_a_metric_of_the_gate_that_nothing_tells_is_said() -> None:
     assert [text for text in facts.not_observed if text.startswith("gpu_util: nothing")] == []
 
 
-@pytest.mark.parametrize("resumed", [None, 0, 7])
+@pytest.mark.parametrize("resumed", [None, 0, 1, 7])
 def test_a_run_that_goes_on_says_which_steps_its_gate_has_not_seen(resumed: int | None) -> None:
     facts = facts_with([beat(1, 1.0, "progress", 9, loss=1.0)], order_of(resume_step=resumed))
     told = [text for text in facts.not_observed if text.startswith("steps 1 to ")]
-    assert told == (
-        ["steps 1 to 7: another run made them, before the checkpoint that this one went on from; "
-         "the gate saw those after them"] if resumed else []
-    )  # fmt: skip
+    text = f"steps 1 to {resumed}: another run made them, before the checkpoint that this one went"
+    assert told == ([f"{text} on from; the gate saw those after them"] if resumed else [])
 
 
 def test_a_finding_is_a_fact_without_its_times_and_texts() -> None:
