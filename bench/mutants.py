@@ -129,8 +129,10 @@ def main() -> int:
     mutants = all_mutants([part for part in asked.only.split(",") if part])
     known = load_results(mutants)
     again = {row.name for row in mutants if asked.again and known.get(row.name) == SURVIVED}
-    again -= load_reasons().keys()
+    reasons = load_reasons()
+    again -= reasons.keys()
     left = [row for row in mutants if row.name in again or known.get(row.name) in (None, AFRESH)]
+    left.sort(key=lambda row: row.name in reasons)  # what is expected to survive takes longest
     if not asked.list and left:
         part, parts = map(int, asked.part.split("/"))
         _run(left[part - 1 :: parts], time.monotonic() + 60 * asked.minutes, asked.seconds)

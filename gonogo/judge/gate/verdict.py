@@ -6,7 +6,7 @@ of its outcome alone; its gate is evaluated and shown, and does not decide.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import Condition, CriterionOutcome, CriterionResult, Verdict
@@ -43,9 +43,9 @@ class Judgement:
     criteria: list[CriterionResult]
     conditions: list[Condition]
     diagnosis: str | None
-    answerable: bool = False
+    answerable: bool
     """Whether the diagnosis explains why a condition is open, so that its remedy may settle it."""
-    weakened: list[str] = field(default_factory=list)
+    weakened: list[str]
     """Watch settings that may blunt a detector, one sentence each; they change no verdict."""
 
 

@@ -14,7 +14,7 @@ from gonogo.contract.canonical import canonical_bytes, digest
 from gonogo.contract.decision import Decision
 from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Finding, Severity
-from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
+from gonogo.contract.heartbeat import Heartbeat, StepSections, parse_heartbeat
 from gonogo.contract.order import Order, RunReason
 from gonogo.contract.outcome import Detector
 from gonogo.contract.records import Check, CheckOutcome, Preflight
@@ -121,6 +121,25 @@ def test_the_pace_is_that_of_blocks_of_eight_steps_with_their_pauses(
 ) -> None:
     pace = facts_with(ends(*monos)).pace["0"]
     assert (pace.block_p50_s, pace.block_p90_s) == (p50, p90)
+
+
+@pytest.mark.parametrize(
+    ("told", "medians"),
+    [
+        ([], {}),
+        ([4.0], {"data": 4.0, "forward": 1.0, "backward": 0.0, "optimizer": 0.0, "wait": 0.0}),
+        ([4.0, 6.0], {"data": 5.0, "forward": 1.0, "backward": 0.0, "optimizer": 0.0, "wait": 0.0}),
+    ],
+    ids=["told by no step", "told by one of three", "told by two of three"],
+)
+def test_sections_take_the_median_of_the_steps_that_told_them(
+    told: list[float], medians: dict[str, float]
+) -> None:
+    steps = ends(1.0, 2.0, 3.0)
+    for number, data_s in enumerate(told):
+        sections = StepSections(data=data_s, forward=1.0)
+        steps[number] = steps[number].model_copy(update={"step_sections": sections})
+    assert facts_with(steps).pace["0"].sections_s == medians
 
 
 def test_no_block_reaches_from_one_process_into_the_next() -> None:
@@ -342,14 +361,12 @@ def test_a_metric_of_the_gate_that_nothing_tells_is_said() -> None:
     assert [text for text in facts.not_observed if text.startswith("gpu_util: nothing")] == []
 
 
-@pytest.mark.parametrize("resumed", [None, 0, 7])
+@pytest.mark.parametrize("resumed", [None, 0, 1, 7])
 def test_a_run_that_goes_on_says_which_steps_its_gate_has_not_seen(resumed: int | None) -> None:
     facts = facts_with([beat(1, 1.0, "progress", 9, loss=1.0)], order_of(resume_step=resumed))
     told = [text for text in facts.not_observed if text.startswith("steps 1 to ")]
-    assert told == (
-        ["steps 1 to 7: another run made them, before the checkpoint that this one went on from; "
-         "the gate saw those after them"] if resumed else []
-    )  # fmt: skip
+    text = f"steps 1 to {resumed}: another run made them, before the checkpoint that this one went"
+    assert told == ([f"{text} on from; the gate saw those after them"] if resumed else [])
 
 
 def test_a_finding_is_a_fact_without_its_times_and_texts() -> None:

@@ -46,6 +46,7 @@ def test_a_run_begins_with_nothing_told() -> None:
     own = Trend()
     assert (own.last_step, own.steps, own.over, own.up, own.spike_steps) == (0, 0, 0, 0, 0)
     assert (own.smooth, own.jitter, own.height, own.risen_by) == (0.0, 0.0, 0.0, 0.0)
+    assert (own.since_step, own.since_ts, own.up_step, own.up_ts) == (0, 0.0, 0, 0.0)
     assert {own.was_armed, own.told, own.ends, own.warm, own.spikes_warned} == {False}
 
 
