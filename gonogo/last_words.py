@@ -21,6 +21,8 @@ _BANNER = re.compile(
 )
 _REMARK = re.compile(r"\[?[EWIF]\d{4} \d{2}:\d{2}:\d{2}\S* .*\belastic/")
 _STEP = re.compile(r"\b(?:step|iter|iteration)\b\W{0,3}\d.*\bloss\b", re.IGNORECASE)
+_BAR = re.compile(r"\b(\d+)/(\d+) \[\d+:\d")
+"""What a progress bar shows: how much of how much is done."""
 _RULE = re.compile(r"\W*$")
 FATAL = "Fatal Python error: "
 """How a dying interpreter begins to show its threads: what it says after that is no word of why."""
@@ -35,7 +37,7 @@ def own_lines(text: str, rank: int | None = None) -> list[str]:
         text: the end of a log.
         rank: whose words are wanted; where some lines say that they are its, only those.
     """
-    lines = _without_report(text.splitlines())
+    lines = _without_closed_bars(_without_report(text.splitlines()))
     if rank is None:
         return [_OF_RANK.sub("", line, count=1) for line in lines]
     whose = [_OF_RANK.match(line) for line in lines]
@@ -57,7 +59,9 @@ def last_error(text: str, rank: int | None = None, steps: Sequence[re.Pattern[st
     steps_at = [
         at for at, line in enumerate(lines) if any(row.search(line) for row in (_STEP, *steps))
     ]
-    lines = lines[steps_at[-1] + 1 :] if steps_at else lines
+    if steps_at:
+        last = steps_at[-1]  # a bar ends in no new line: a traceback may begin behind it
+        lines = lines[last if lines[last].endswith(_TRACEBACK) else last + 1 :]
     begin = _begin_of_error(lines)
     return "\n".join(_undumped(lines)[-_UNTOLD_LINES:] if begin is None else lines[begin:])
 
@@ -79,6 +83,23 @@ def _begin_of_error(lines: Sequence[str]) -> int | None:
     while len(begins) > 1 and any(map(_CHAINED.match, lines[begins[-2] : begins[-1]])):
         begins.pop()
     return begins[-1] if begins else None
+
+
+def _without_closed_bars(lines: list[str]) -> list[str]:
+    """Return a log without the bars that a program shows once more when an error has ended it.
+
+    One that goes on behind the error is of a program that has survived it.
+    """
+    begin = _begin_of_error(lines)
+    if begin is None:
+        return lines
+    shown: dict[str, set[str]] = {}
+    for line in lines[begin + 1 :]:
+        for done, whole in _BAR.findall(line):
+            shown.setdefault(whole, set()).add(done)
+    if any(len(states) > 1 for states in shown.values()):
+        return lines
+    return [line for at, line in enumerate(lines) if at <= begin or not _BAR.search(line)]
 
 
 def _without_report(lines: list[str]) -> list[str]:

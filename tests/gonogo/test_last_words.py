@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from gonogo.contract.patterns import PATTERNS
 from gonogo.last_words import last_error, own_lines
 
 OOM = """Traceback (most recent call last):
@@ -35,6 +36,21 @@ Root Cause (first observed failure):
   error_file: <N/A>
 =====
 """
+
+
+BAR = " 50%|#####     | {}/12 [00:02<00:02,  2.52it/s]"
+
+
+@pytest.mark.parametrize("before", ["", "step 3 loss 2.5\n", f"\r{BAR.format(5)}"])
+def test_a_bar_that_is_shown_once_more_is_no_last_word_and_no_step(before: str) -> None:
+    ended = f"{before}{OOM}\r{BAR.format(6)}\n"
+    assert "\n".join(own_lines(ended)).rstrip().endswith("Tried to allocate 2 GiB")
+    steps = [re.compile(PATTERNS["tqdm"])]
+    for text in (ended, f"{before}{OOM}\r{BAR.format(6)}\n\r{BAR.replace('12', '3').format(1)}\n"):
+        assert "CUDA out of memory" in last_error(text, steps=steps)
+    went_on = f"{before}{OOM}\r{BAR.format(6)}\r{BAR.format(7)}\ngiving up\n"
+    assert last_error(went_on, steps=steps) == "giving up"
+    assert own_lines(BAR.format(6)) == [BAR.format(6)], "of a run that hangs it tells where"
 
 
 @pytest.mark.parametrize(
