@@ -67,7 +67,7 @@ class HostMemory(Recorded):
     limit_mb: Megabytes | None = None
     """None = nothing says."""
     ranks: dict[str, Megabytes] = Field(default_factory=dict)
-    """Rank → resident memory of its process."""
+    """Rank → memory that its process holds: resident, mapped files apart."""
 
 
 class PreflightPeak(Recorded):

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+from collections import Counter
+from pathlib import Path
+
 import pytest
 
+import gonogo
 from gonogo.contract.finding import Source
 from gonogo.contract.ids import Kind, is_id, new_id
 from gonogo.contract.outcome import (
@@ -67,3 +72,23 @@ def test_every_watch_value_says_where_it_came_from() -> None:
     assert {path.partition(".")[0] for path in values} == {
         name for name in Watch.model_fields if name != "rank_divergence"
     }
+
+
+JUDGE = Path(gonogo.__file__).parent / "judge"
+
+
+def test_each_detector_has_a_module_and_nothing_else_stands_beside_them() -> None:
+    modules = {path.stem for path in (JUDGE / "watch" / "detectors").glob("*.py")}
+    assert modules == {"__init__", *map(str, Detector)}
+
+
+def test_no_two_classes_of_the_judge_have_one_name() -> None:
+    told = Counter(
+        node.name
+        for floor in ("watch", "evidence", "gate", "course", "ledger")
+        for path in (JUDGE / floor).rglob("*.py")
+        if path.parent.name != "v1"
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert [name for name, count in told.items() if count > 1] == []

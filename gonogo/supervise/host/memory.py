@@ -2,8 +2,9 @@
 
 Of all limits that hold for this process (its control group, that group's parents, the host) the one
 with the least room is told. Cached pages of files count as free, since the kernel takes them back:
-a run that reads much data fills the rest of the memory with them and lacks nothing. Both versions
-of control groups are read. Not counted to a rank: its children.
+a run that reads much data fills the rest of the memory with them and lacks nothing. So do a rank's
+pages of mapped files (a data set), which are resident and not held. Both versions of control groups
+are read. Not counted to a rank: its children.
 """
 
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from gonogo.supervise.rank_record import RankRecords
 MB = 2**20
 _UNLIMITED_BYTES = 2**60
 _CACHED = ("inactive_file", "active_file")
+_HELD = ("RssAnon:", "RssShmem:")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +62,7 @@ class HostMemoryProbe:
         """
         levels = [self._host_level(), *self._group_levels()]
         tightest = min(levels, key=lambda level: level.limit - level.used)
-        ranks = {
-            str(rank): mb for rank in self._ranks if (mb := self._resident_mb(rank)) is not None
-        }
+        ranks = {str(rank): mb for rank in self._ranks if (mb := self._held_mb(rank)) is not None}
         return HostMemory(
             used_mb=round(tightest.used / MB, 1),
             limit_mb=round(tightest.limit / MB, 1),
@@ -92,8 +92,11 @@ class HostMemoryProbe:
                 names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
                 yield from _levels(self._cgroups / "memory", path, *names, prefix="total_")
 
-    def _resident_mb(self, rank: int) -> float | None:
-        """Return the resident memory of a rank's process; None when it does not run."""
+    def _held_mb(self, rank: int) -> float | None:
+        """Return the memory that a rank's process holds; None when it does not run.
+
+        That is its resident memory without mapped files, where the kernel tells them apart.
+        """
         try:
             record = self._records.of(rank)
             if record is None or not record.ref.is_alive():
@@ -101,7 +104,9 @@ class HostMemoryProbe:
             text = (self._proc / str(record.ref.pid) / "status").read_text(encoding="utf-8")
         except OSError:
             return None
-        kib = _named_numbers(text).get("VmRSS:")
+        told = _named_numbers(text)
+        held = [told[name] for name in _HELD if name in told]
+        kib = sum(held) if len(held) == len(_HELD) else told.get("VmRSS:")
         return None if kib is None else round(kib / 1024, 1)
 
 

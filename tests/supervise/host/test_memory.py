@@ -128,7 +128,7 @@ def test_no_meminfo_is_an_error_of_the_probe(kernel: Kernel) -> None:
         kernel.look()
 
 
-def test_ranks_that_run_are_told_with_their_resident_memory(tmp_path: Path) -> None:
+def test_ranks_that_run_are_told_with_the_memory_that_they_hold(tmp_path: Path) -> None:
     own = load_stat(os.getpid())
     assert own is not None
     told = {"pid": own.pid, "start_ticks": own.start_ticks, "wrapper": 1}
@@ -141,3 +141,20 @@ def test_ranks_that_run_are_told_with_their_resident_memory(tmp_path: Path) -> N
     assert 10 < seen.ranks["0"] < 10_000
     assert seen.limit_mb is not None
     assert 0 < seen.used_mb < seen.limit_mb
+
+
+@pytest.mark.parametrize(
+    ("status", "held_mb"),
+    [
+        ("VmRSS: 40960 kB\nRssAnon: 2048 kB\nRssFile: 36864 kB\nRssShmem: 2048 kB\n", 4.0),
+        ("VmRSS: 40960 kB\n", 40.0),
+    ],
+)
+def test_pages_of_mapped_files_are_not_held(kernel: Kernel, status: str, held_mb: float) -> None:
+    own = load_stat(os.getpid())
+    assert own is not None
+    told = {"pid": own.pid, "start_ticks": own.start_ticks, "wrapper": 1}
+    (kernel.folder / ".rank0.json").write_text(json.dumps(told))
+    (kernel.proc / str(own.pid)).mkdir()
+    (kernel.proc / str(own.pid) / "status").write_text(status)
+    assert kernel.look().ranks == {"0": held_mb}
