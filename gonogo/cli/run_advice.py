@@ -25,13 +25,21 @@ def advise(
 
     Args:
         order: what was run.
-        criteria: rows of the decision: `id`, `outcome`.
+        criteria: rows of the decision: `id`, `outcome`, and of a plan's own `window`, `samples`.
         heard: ranks of which any line came.
         read: whether the program is known by its output alone.
         planned: whether a plan says how many steps and ranks there are.
     """
     open_ = {row["id"] for row in criteria if row["outcome"] == CriterionOutcome.INCONCLUSIVE}
-    return list(_advice(order, open_, heard, read, planned)) if open_ else []
+    if not open_:
+        return []
+    sparse = [row["id"] for row in criteria if row["id"] in open_ and _is_sparse(row)]
+    return list(_advice(order, open_, heard, read, planned)) + [
+        f"{name} is owed a sample of every step, and the lines tell some: print each step, or go"
+        f" without: --waive {name} (in a plan: waive: [{name}])"
+        for name in sparse
+        if read and heard and name not in order.waive
+    ]
 
 
 def _advice(
@@ -55,3 +63,9 @@ def _advice(
             f"an unchanged program cannot tell {' and '.join(lacking)}: attach it (three lines,"
             f" docs/your-trainer.md), or go without: {waivers}"
         )
+
+
+def _is_sparse(row: Mapping[str, Any]) -> bool:
+    """Say whether a plan's criterion saw samples of some steps of its window alone."""
+    first, _, last = (row.get("window") or "").partition("..")
+    return bool(last) and 0 < (row.get("samples") or 0) <= int(last) - int(first)

@@ -47,3 +47,21 @@ def test_what_lacks_is_named_with_the_option_that_gives_it(
     assert len(found) == len(said)
     for text, part in zip(found, said, strict=True):
         assert part in text
+
+
+@pytest.mark.parametrize(
+    ("window", "samples", "is_named"),
+    [("1..200", 20, True), ("1..200", 200, False), ("1..200", 0, False), (None, 0, False),
+     ("none", 0, False)],
+)  # fmt: skip
+def test_a_criterion_that_saw_some_of_its_steps_alone_is_named(
+    window: str | None, samples: int, is_named: bool
+) -> None:
+    row = {"id": "finite", "outcome": "inconclusive", "window": window, "samples": samples}
+    order = build_command_order(
+        ["x"], experiment="e", run="r", cwd="/", world_size=1, steps=200,
+        watch=Watch(), waive=(), preflight=[],
+    )  # fmt: skip
+    said = advise(order, [row], {0}, read=True, planned=True)
+    assert ["--waive finite" in text for text in said] == [True] * is_named
+    assert advise(order, [row], {0}, read=False, planned=True) == []
