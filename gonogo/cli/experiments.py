@@ -37,7 +37,7 @@ from gonogo.contract.goodput import ExperimentGoodput
 _DRAWN_S = 180.0
 """How long a report is waited for: its pictures are drawn when it is asked for."""
 _PICTURE = re.compile(r"!\[[^\]]*\]\(([\w-]+\.png)\)")
-_FORMATS = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markdown"}
+_FORMATS = {".html": "html", ".htm": "html", ".md": "markdown", "": "markdown"}
 """A picture that a report in Markdown names."""
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
