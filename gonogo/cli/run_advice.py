@@ -42,10 +42,27 @@ def advise(
     ]
 
 
+def advise_ranks(order: Order, heard: Collection[int], *, planned: bool) -> list[str]:
+    """Return how many ranks to order, where more were heard, whatever the verdict is.
+
+    Args:
+        order: what was run.
+        heard: ranks of which any line came.
+        planned: whether a plan says how many ranks there are.
+    """
+    many = max(heard, default=-1) + 1
+    if many <= order.world_size:
+        return []
+    what = "correct workload.world_size in the plan" if planned else f"say --world-size {many}"
+    return [f"{many} ranks were heard and {order.world_size} ordered: {what}"]
+
+
 def _advice(
     order: Order, open_: Collection[str], heard: Collection[int], read: bool, planned: bool
 ) -> Iterator[str]:
-    if read and not heard:
+    if read and not heard and not order.patterns_guessed:
+        yield "no line of its output (rank0.log) fits --pattern: correct it, or leave it out"
+    elif read and not heard:
         yield f"no line of its output fits a pattern: give one ({_EXAMPLE}), or attach it"
     elif read and len(heard) < order.world_size and not planned:
         ranks = ", ".join(map(str, sorted(heard)))
