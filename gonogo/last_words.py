@@ -3,11 +3,14 @@
 Pure, on the end of a log. Several ranks may have written into one log: torch begins the lines of
 an exception with `[rank1]: `, and torchrun, accelerate and their like end with a report of their
 own, which tells of a rank and is none of its words. An error that a program survived ended
-nothing: only the last one counts, and none that steps follow.
+nothing: only the last one counts, and none that steps follow. Where nobody says whose words are
+wanted, they are those of the rank that failed, not of who lost it and failed after it.
 """
 
 import re
 from collections.abc import Sequence
+
+from gonogo.signs import OF_VICTIMS, signs_in
 
 _OF_RANK = re.compile(r"\[(?:rank|default)(\d+)\]: ?")
 _TRACEBACK = "Traceback (most recent call last):"
@@ -26,6 +29,9 @@ _BAR = re.compile(r"\b(\d+)/(\d+) \[\d+:\d")
 _RULE = re.compile(r"\W*$")
 FATAL = "Fatal Python error: "
 """How a dying interpreter begins to show its threads: what it says after that is no word of why."""
+_MOST_STEPS_OF_PEERS = 2
+"""Lines of steps that the others may still write: they miss who failed at their next collective.
+More follow only where a launcher has started it again."""
 _UNTOLD_LINES = 10
 """Of a log without a traceback that are taken for the words at the end."""
 
@@ -35,15 +41,37 @@ def own_lines(text: str, rank: int | None = None) -> list[str]:
 
     Args:
         text: the end of a log.
-        rank: whose words are wanted; where some lines say that they are its, only those.
+        rank: whose words are wanted; where some lines say that they are its, only those. None:
+            of the rank that failed first, where the lines tell which; else of all.
     """
     lines = _without_closed_bars(_without_report(text.splitlines()))
-    if rank is None:
-        return [_OF_RANK.sub("", line, count=1) for line in lines]
-    whose = [_OF_RANK.match(line) for line in lines]
-    mine = [line for line, said in zip(lines, whose, strict=True) if said and int(said[1]) == rank]
-    kept = mine or [line for line, said in zip(lines, whose, strict=True) if said is None]
-    return [_OF_RANK.sub("", line, count=1) for line in kept]
+    whose = [int(said[1]) if (said := _OF_RANK.match(line)) else None for line in lines]
+    plain = [_OF_RANK.sub("", line, count=1) for line in lines]
+    wanted = _failed_first(plain, whose) if rank is None else rank
+    if wanted is None:
+        return plain
+    mine = [line for line, said in zip(plain, whose, strict=True) if said == wanted]
+    return mine or [line for line, said in zip(plain, whose, strict=True) if said is None]
+
+
+def _failed_first(lines: Sequence[str], whose: Sequence[int | None]) -> int | None:
+    """Return the rank whose uncaught error was the first and no word of a lost peer.
+
+    Args:
+        lines: without what says whose they are.
+        whose: the rank that each says it is of.
+    """
+    steps = [said is None and _STEP.search(line) for line, said in zip(lines, whose, strict=True)]
+    first: tuple[int, int] | None = None
+    for rank in {said for said in whose if said is not None}:
+        its = [at for at, said in enumerate(whose) if said == rank]
+        begin = _begin_of_error([lines[at] for at in its])
+        if begin is None or sum(map(bool, steps[its[begin] :])) > _MOST_STEPS_OF_PEERS:
+            continue
+        error = "\n".join(lines[at] for at in its[begin:])
+        if not signs_in(error) & OF_VICTIMS:
+            first = min(first or (its[begin], rank), (its[begin], rank))
+    return None if first is None else first[1]
 
 
 def last_error(text: str, rank: int | None = None, steps: Sequence[re.Pattern[str]] = ()) -> str:

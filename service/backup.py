@@ -18,7 +18,7 @@ import shutil
 import sqlite3
 import tarfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -67,6 +67,7 @@ def make_backup(settings: Settings, target: Path, now: float, *, runs: bool) -> 
     Raises:
         Conflict: there is such a file already.
         NotFound: this home has no database yet.
+        Rejected: a file cannot be written, or read.
     """
     if target.exists():
         raise Conflict(f"{target} is there already; a backup is never written over")
@@ -104,10 +105,18 @@ def make_backup(settings: Settings, target: Path, now: float, *, runs: bool) -> 
             stream.flush()
             os.fsync(stream.fileno())
         part.rename(target)
+    except OSError as error:
+        raise Rejected(f"no backup: {error.filename or target}: {error.strerror}") from error
     finally:
-        part.unlink(missing_ok=True)
-        copy.unlink(missing_ok=True)
+        _clear(part, copy)
     return {**_summary(listed), "file": str(target), "bytes": target.stat().st_size}
+
+
+def _clear(*paths: Path) -> None:
+    """Remove what is half done; where there is no such folder, there is nothing."""
+    for path in paths:
+        with suppress(OSError):
+            path.unlink()
 
 
 def restore_backup(settings: Settings, source: Path) -> dict[str, Any]:
@@ -123,7 +132,7 @@ def restore_backup(settings: Settings, source: Path) -> dict[str, Any]:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     taken = [name for name in (DATABASE, *_KEYS, *_FOLDERS) if _is_taken(home / name)]
     if taken:
-        raise Conflict(f"{home} has {', '.join(taken)}; restore into a GONOGO_HOME without")
+        raise Conflict(f"{home} has {', '.join(taken)}; restore into a GONOGO_HOME without them")
     waiting = home / ".restore"
     shutil.rmtree(waiting, ignore_errors=True)
     waiting.mkdir(mode=0o700)

@@ -37,6 +37,7 @@ from gonogo.contract.goodput import ExperimentGoodput
 _DRAWN_S = 180.0
 """How long a report is waited for: its pictures are drawn when it is asked for."""
 _PICTURE = re.compile(r"!\[[^\]]*\]\(([\w-]+\.png)\)")
+_FORMATS = {".html": "html", ".htm": "html", ".md": "markdown", "": "markdown"}
 """A picture that a report in Markdown names."""
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
@@ -264,7 +265,7 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Print the report of an experiment as Markdown, or write it as one HTML file."""
-    wanted = "html" if output is not None and output.suffix in (".html", ".htm") else "markdown"
+    wanted = "markdown" if output is None else _format_of(output)
     with connect(_DRAWN_S) as client:
         view = client.experiment(experiment)
         path = f"/experiments/{view.id}/report"
@@ -282,6 +283,19 @@ def report(
         print(text)
     else:
         out.print(str(output))
+
+
+def _format_of(output: Path) -> str:
+    """Return the format that a file's name asks for.
+
+    Raises:
+        Rejected: it asks for none that a report has.
+    """
+    if (wanted := _FORMATS.get(output.suffix.lower())) is None:
+        raise Rejected(
+            f"--output: found {output.name!r}; expected a name that ends in .html or .md"
+        )
+    return wanted
 
 
 def register(app: typer.Typer) -> None:

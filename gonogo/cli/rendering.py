@@ -74,7 +74,6 @@ def register(app: typer.Typer) -> None:
         name="render",
         cls=Commands,
         help="Write what a cluster needs; nothing is applied.",
-        no_args_is_help=True,
         rich_markup_mode=None,
     )
     group.callback()(lambda: None)

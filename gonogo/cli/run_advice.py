@@ -26,14 +26,37 @@ def advise(
 
     Args:
         order: what was run.
-        criteria: rows of the decision: `id`, `outcome`.
+        criteria: rows of the decision: `id`, `outcome`, and of a plan's own `window`, `samples`.
         heard: ranks of which any line came.
         read: whether the program is known by its output alone.
         planned: whether a plan says how many steps and ranks there are.
         fits: names of bundled patterns that would have found steps in its output.
     """
     open_ = {row["id"] for row in criteria if row["outcome"] == CriterionOutcome.INCONCLUSIVE}
-    return list(_advice(order, open_, heard, read, planned, fits)) if open_ else []
+    if not open_:
+        return []
+    sparse = [row["id"] for row in criteria if row["id"] in open_ and _is_sparse(row)]
+    return list(_advice(order, open_, heard, read, planned, fits)) + [
+        f"{name} is owed a sample of every step, and the lines tell some: print each step, or go"
+        f" without: --waive {name} (in a plan: waive: [{name}])"
+        for name in sparse
+        if read and heard and name not in order.waive
+    ]
+
+
+def advise_ranks(order: Order, heard: Collection[int], *, planned: bool) -> list[str]:
+    """Return how many ranks to order, where more were heard, whatever the verdict is.
+
+    Args:
+        order: what was run.
+        heard: ranks of which any line came.
+        planned: whether a plan says how many ranks there are.
+    """
+    many = max(heard, default=-1) + 1
+    if many <= order.world_size:
+        return []
+    what = "correct workload.world_size in the plan" if planned else f"say --world-size {many}"
+    return [f"{many} ranks were heard and {order.world_size} ordered: {what}"]
 
 
 def _advice(
@@ -49,6 +72,8 @@ def _advice(
             "no pattern that was tried fits a line of its output, but --pattern"
             f" {fits[0]} does: run it with that, or attach it"
         )
+    elif read and not heard and not order.patterns_guessed:
+        yield "no line of its output (rank0.log) fits --pattern: correct it, or leave it out"
     elif read and not heard:
         yield f"no line of its output fits a pattern: give one ({_EXAMPLE}), or attach it"
     elif read and len(heard) < order.world_size and not planned:
@@ -67,3 +92,9 @@ def _advice(
             f"an unchanged program cannot tell {' and '.join(lacking)}: attach it (three lines,"
             f" docs/your-trainer.md), or go without: {waivers}"
         )
+
+
+def _is_sparse(row: Mapping[str, Any]) -> bool:
+    """Say whether a plan's criterion saw samples of some steps of its window alone."""
+    first, _, last = (row.get("window") or "").partition("..")
+    return bool(last) and 0 < (row.get("samples") or 0) <= int(last) - int(first)

@@ -23,7 +23,7 @@ from gonogo.cli.interrupts import interrupt_on_signals
 from gonogo.cli.judging import print_judged
 from gonogo.cli.output import print_json, say
 from gonogo.cli.reach.completing import complete_plans
-from gonogo.cli.run_advice import advise
+from gonogo.cli.run_advice import advise, advise_ranks
 from gonogo.cli.run_order import check_waivers, order_of, under_plan
 from gonogo.cli.settings import Settings, load_settings
 from gonogo.contract.decision import Verdict
@@ -118,11 +118,14 @@ def run(
     say(f"{order.run} in {folder}")
     interrupted = _supervise(order, run_dir, settings, quiet=as_json)
     document = _judge(run_dir, settings.home, as_json)
-    if not as_json and document["verdict"] != Verdict.NO_GO:
+    if not as_json:
         heard, read = run_dir.ranks(), not (folder / ATTACHED).exists()
         rows = document["criteria"]
         fits = fitting(_printed(run_dir)) if read and not heard else []
-        for text in advise(order, rows, heard, read=read, planned=plan is not None, fits=fits):
+        said = advise_ranks(order, heard, planned=plan is not None)
+        if document["verdict"] != Verdict.NO_GO:
+            said += advise(order, rows, heard, read=read, planned=plan is not None, fits=fits)
+        for text in said:
             say(text)
     if interrupted:
         raise typer.Exit(Exit.INTERRUPTED)

@@ -67,7 +67,8 @@ def write_report(context: Context, experiment: str) -> Written:
 
 
 def _title(view: ReportView) -> str:
-    return f"{view.experiment.name}: {view.experiment.verdict or view.experiment.state}"
+    experiment = view.experiment
+    return f"{experiment.verdict_words or experiment.state}: {experiment.name}"
 
 
 def _pictures(view: ReportView, folder: Path) -> dict[str, bytes]:

@@ -90,3 +90,33 @@ def test_the_one_that_fails_is_named_with_what_it_said(tmp_path: Path, command: 
         ("process_death", 1)
     ]
     assert "a bad batch" in ran.decision()["cause"]["line"]
+
+
+PRINTS = """
+import os
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+for step in range(1, 31):
+    if (os.environ["RANK"], step) == ("1", 25):
+        raise ValueError("a bad sample")
+    dist.all_reduce(torch.ones(1))
+    if os.environ["RANK"] == "0" and step % 10 == 0:
+        print(f"Epoch [1/1] Step [{step}/30] Loss: {1 / step:.4f}")
+"""
+
+
+@pytest.mark.long
+def test_the_error_of_a_rank_that_prints_nothing_else_is_quoted_and_no_victim_s(
+    tmp_path: Path,
+) -> None:
+    """Rank 0 prints for all, so `--world-size` is left out: torchrun ends rank 0 by SIGTERM."""
+    (tmp_path / "ddp.py").write_text(PRINTS)
+    launch = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "ddp.py")
+    ran = Ran(tmp_path, "--steps", "30", "--json", "--", sys.executable, "-m", *launch)
+    assert ran.code == Exit.NO_GO, ran.err
+    cause = ran.decision()["cause"]
+    assert "the command ended with exit code 1" in cause["text"]
+    assert cause["line"] == "ValueError: a bad sample"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gonogo.cli.main import app
+from gonogo.cli.exits import Exit
+from gonogo.cli.main import app, run
 from gonogo.kubernetes.cluster import Cluster
 from gonogo.kubernetes.manifests import build_manifests
 
@@ -20,6 +22,15 @@ def test_without_a_folder_the_manifests_are_on_stdout() -> None:
     done = RUNNER.invoke(app, ["render", "k8s"])
     assert done.exit_code == 0
     assert [row["kind"] for row in yaml.safe_load_all(done.stdout)] == KINDS
+
+
+def test_without_a_kind_of_cluster_one_line_says_what_lacks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["render"]) == Exit.BAD_INPUT
+    assert capsys.readouterr().err == (
+        "gonogo render: missing command (see gonogo render --help)\n"
+    )
 
 
 def test_files_are_written_and_named_and_json_is_one_object(tmp_path: Path) -> None:

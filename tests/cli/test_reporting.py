@@ -27,3 +27,6 @@ def test_a_report_is_written_whole(plane: Plane, gonogo: Gonogo, tmp_path: Path)
     refused = gonogo("report", "mine", "-o", str(tmp_path / "no" / "x.html"))
     assert refused.code == Exit.BAD_INPUT
     assert "No such file or directory" in refused.err
+    refused = gonogo("report", "mine", "-o", str(tmp_path / "x.pdf"))
+    assert (refused.code, "expected a name that ends in .html or .md" in refused.err) == (2, True)
+    assert not (tmp_path / "x.pdf").exists()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.cli.run_advice import advise
+from gonogo.cli.run_advice import advise, advise_ranks
 from gonogo.contract.watch import Watch
 from gonogo.planning.resolve import build_command_order
 
@@ -16,12 +16,13 @@ def advice(
     heard: tuple[int, ...] = (0,),
     waive: tuple[str, ...] = (),
     fits: tuple[str, ...] = (),
+    guessed: bool = True,
     **flags: bool,
 ) -> list[str]:
     order = build_command_order(
         ["x"], experiment="e", run="r", cwd="/", world_size=ranks, steps=steps,
         watch=Watch(), waive=waive, preflight=[],
-    )  # fmt: skip
+    ).model_copy(update={"patterns": ["x"], "patterns_guessed": guessed})  # fmt: skip
     rows: list[dict[str, Any]] = [{"id": name, "outcome": "inconclusive"} for name in open_]
     rows.append({"id": "preflight", "outcome": "pass"})
     return advise(order, rows, heard, **{"read": True, "planned": False, "fits": fits, **flags})
@@ -30,7 +31,8 @@ def advice(
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (advice("completed", heard=()), ["--pattern 'iter"]),
+        (advice("completed", heard=()), ["give one (--pattern"]),
+        (advice("completed", heard=(), guessed=False), ["fits --pattern: correct it"]),
         (advice("completed", heard=(), fits=("tqdm", "epoch")), ["--pattern tqdm does"]),
         (advice("completed", "identity", ranks=2), ["--world-size", "--waive identity"]),
         (advice("completed", steps=None), ["--steps N"]),
@@ -49,3 +51,44 @@ def test_what_lacks_is_named_with_the_option_that_gives_it(
     assert len(found) == len(said)
     for text, part in zip(found, said, strict=True):
         assert part in text
+
+
+@pytest.mark.parametrize(
+    ("window", "samples", "is_named"),
+    [("1..200", 20, True), ("1..200", 200, False), ("1..200", 0, False), (None, 0, False),
+     ("none", 0, False)],
+)  # fmt: skip
+def test_a_criterion_that_saw_some_of_its_steps_alone_is_named(
+    window: str | None, samples: int, is_named: bool
+) -> None:
+    row = {"id": "finite", "outcome": "inconclusive", "window": window, "samples": samples}
+    order = build_command_order(
+        ["x"], experiment="e", run="r", cwd="/", world_size=1, steps=200,
+        watch=Watch(), waive=(), preflight=[],
+    )  # fmt: skip
+    said = advise(order, [row], {0}, read=True, planned=True)
+    assert ["--waive finite" in text for text in said] == [True] * is_named
+    assert advise(order, [row], {0}, read=False, planned=True) == []
+
+
+@pytest.mark.parametrize(
+    ("heard", "planned", "said"),
+    [
+        ({0, 1}, False, ["2 ranks were heard and 1 ordered: say --world-size 2"]),
+        (
+            {0, 1},
+            True,
+            ["2 ranks were heard and 1 ordered: correct workload.world_size in the plan"],
+        ),
+        ({0}, False, []),
+        (set(), False, []),
+    ],
+)
+def test_more_ranks_than_were_ordered_say_how_many_to_order(
+    heard: set[int], planned: bool, said: list[str]
+) -> None:
+    order = build_command_order(
+        ["x"], experiment="e", run="r", cwd="/", world_size=1, steps=200,
+        watch=Watch(), waive=(), preflight=[],
+    )  # fmt: skip
+    assert advise_ranks(order, heard, planned=planned) == said

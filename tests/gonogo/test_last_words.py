@@ -85,6 +85,37 @@ def test_a_rank_s_own_lines_are_those_that_bear_its_number() -> None:
     assert own_lines(text) == ["both", "mine", "yours"]
 
 
+BAD = "[rank1]: Traceback (most recent call last):\n[rank1]: ValueError: a bad sample\n"
+VICTIM = (
+    "[rank0]: Traceback (most recent call last):\n"
+    "[rank0]: RuntimeError: [third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by"
+    " peer [127.0.0.1]:17301. This is typically caused by a remote worker crashing.\n"
+)
+LATER = BAD.replace("rank1", "rank3").replace("bad", "later")
+STEP = "Epoch [2/3] Step [50/100] Loss: 0.1394\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        (f"{STEP}{BAD}{STEP}{VICTIM}{TORCHRUN}", "ValueError: a bad sample"),
+        (f"{STEP}{VICTIM}{BAD}", "ValueError: a bad sample"),
+        (f"{BAD}{LATER}", "ValueError: a bad sample"),
+        (f"{BAD}W1122 [rank0]: warned\n{STEP}", "ValueError: a bad sample"),
+        (VICTIM, VICTIM.splitlines()[-1].removeprefix("[rank0]: ")),
+        (f"{BAD}{STEP * 3}killed", "killed"),
+        ("[rank1]: a remark\nboth", "both"),
+    ],
+    ids=["a victim after it", "before it", "two that fail", "others go on", "nobody else",
+         "started again", "no error"],
+)  # fmt: skip
+def test_where_nobody_says_whose_the_words_are_those_of_the_rank_that_failed_first(
+    text: str, last: str
+) -> None:
+    assert own_lines(text)[-1] == last
+    assert last_error(text).splitlines()[-1] == last
+
+
 def test_threads_that_a_dying_interpreter_shows_are_no_last_words() -> None:
     error = "  what():  sizes differ. Is there a distributed collective mismatch in your code?"
     frames = "".join(f'  File "a.py", line {row} in f\n' for row in range(20))

@@ -166,6 +166,15 @@ def test_nothing_is_written_over(first: Settings, kept: Path) -> None:
         restore_backup(first, kept)
 
 
+@pytest.mark.parametrize("place", ["none/b.tar", "file/b.tar"])
+def test_a_place_that_cannot_be_written_to_is_named(
+    first: Settings, tmp_path: Path, place: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Rejected, match=r"b\.tar\.part: (No such file|Not a) ?(or )?directory"):
+        make_backup(first, tmp_path / place, 0.0, runs=False)
+
+
 def test_what_is_not_there_is_said(kept: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="has no database yet"):
         make_backup(home_at(tmp_path / "none"), tmp_path / "c.tar", 0.0, runs=False)

@@ -77,7 +77,8 @@ def describe_cause(
         outcome is not None and outcome.klass not in (OutcomeClass.SUCCESS, OutcomeClass.OPERATOR)
     )
     rank = guilty_rank(findings, exits or {}) if failed else None
-    log, line = _last_words(rank, read_tail) if failed else (None, None)
+    alone = len(exits or {}) == 1
+    log, line = _last_words(rank, read_tail, alone=alone) if failed else (None, None)
     unknown = diagnosis is None and outcome is not None and outcome.code in SYMPTOMS
     return Cause(
         text=cause_of(findings, outcome, criteria),
@@ -102,11 +103,19 @@ def cause_of(
         text = f": {outcome.text}" if outcome.text else ""
         return f"{outcome.code.value} by {outcome.actor.value}{text}"
     deciding = [row for row in criteria if row.severity is not GateSeverity.ADVISORY]
-    worst = next((row for row in deciding if row.outcome is CriterionOutcome.FAIL), None)
-    worst = worst or next((row for row in deciding if row.outcome != "pass"), None)
+    bad = [row for row in deciding if row.outcome is not CriterionOutcome.PASS]
+    worst = min(bad, key=_weight, default=None)
     if worst is not None:
         return f"criterion {worst.id} {worst.outcome.value}: {worst.evidence}"
     return "it has not ended" if outcome is None else outcome.code.value
+
+
+def _weight(row: CriterionResult) -> tuple[bool, bool]:
+    """Return what a criterion that did not pass is ordered by, as the gate weighs it.
+
+    What bars stands before what leaves a condition: the waived explain no INCONCLUSIVE.
+    """
+    return row.severity is not GateSeverity.REQUIRED, row.outcome is not CriterionOutcome.FAIL
 
 
 def guilty_rank(findings: Sequence[Finding], exits: Mapping[str, RankExit]) -> int | None:
@@ -122,13 +131,21 @@ def _halt(findings: Sequence[Finding]) -> Finding | None:
     return next((row for row in findings if row.severity is Severity.HALT), None)
 
 
-def _last_words(rank: int | None, read_tail: ReadTail) -> tuple[str | None, str | None]:
-    """Return the log that says most, and the last line of it that says something."""
+def _last_words(
+    rank: int | None, read_tail: ReadTail, *, alone: bool
+) -> tuple[str | None, str | None]:
+    """Return the log that says most, and the last line of it that says something.
+
+    Args:
+        rank: whose log; None: nobody knows.
+        read_tail: the end of a log.
+        alone: whether one exit is all that was told: of a command, it may be that of many ranks.
+    """
     names = dict.fromkeys(
         [*([] if rank is None else [f"rank{rank}.log"]), TORCHRUN_LOG, SHARED_LOG]
     )
     for name in names:
-        shared = rank if name == SHARED_LOG else None
+        shared = rank if name == SHARED_LOG and not alone else None
         line = last_line(read_tail(name), shared)
         if line is not None:
             return name, line

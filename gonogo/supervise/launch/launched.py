@@ -8,6 +8,10 @@ rank, and its stack tells nothing. A rank is, of the command's descendants alone
 - else, for a command that is no Python, its only Python: `bash -c "python train.py | tee log"`.
   That one is asked for its stack, and for nothing else.
 
+Where a launcher starts more ranks than were ordered (`--world-size` was left out, since rank 0
+prints for all), the command stands for all of them: rank 0 may be a victim of one that nobody asks
+for, so how it ended says nothing, and how the command ended is told.
+
 How a rank ended only its parent is told. It is read here from what is left of the process in the
 moment before the parent asks. A parent that waits for it may be quicker: then Linux tells from 6.15
 on; before, it is not known, and not said. Standard library only.
@@ -49,6 +53,7 @@ _INFO_EXIT = 8
 _GET_INFO = 0xC040FF0B
 _LINE_BYTES = 16_384
 _NAMES = frozenset((b"RANK", b"LOCAL_RANK"))
+_COUNT = b"WORLD_SIZE"
 
 
 class Launched:
@@ -69,6 +74,7 @@ class Launched:
         self._ends = Ends()
         self._look_at = float("-inf")
         self._speakers = 0
+        self._are_more = False
 
     def look(self, now: float) -> None:
         """Look for ranks that are not known, or have gone, when it is time.
@@ -103,9 +109,13 @@ class Launched:
     def save_ends(self) -> frozenset[int]:
         """Write how each rank ended, as far as it was seen; return the ranks that are known.
 
+        Of more than were ordered none is: see above.
+
         Raises:
             OSError: the disk refuses.
         """
+        if self._are_more:
+            return frozenset()
         for rank, ref in sorted(self._ranks.items(), reverse=True):  # rank 0's stamp ends the wait
             ended = self._ends.of(ref)
             if ended is not None:
@@ -145,7 +155,8 @@ class Launched:
 
     def _by_environment(self, below: Collection[int]) -> dict[int, int]:
         """Return rank → the topmost process whose environment names it, where only one does."""
-        names = {pid: _names_in(load_environ(pid)) for pid in below}
+        environs = {pid: load_environ(pid) for pid in below}
+        names = {pid: _names_in(environ) for pid, environ in environs.items()}
         told: dict[int, list[int]] = {}
         for pid, said in names.items():
             rank = said.get(b"RANK")
@@ -154,6 +165,7 @@ class Launched:
             parent = load_stat(pid)
             if parent is not None and names.get(parent.ppid) != said:
                 told.setdefault(int(rank), []).append(pid)
+                self._are_more |= _count_in(environs[pid]) > self._world_size
         return {
             rank: pids[0]
             for rank, pids in told.items()
@@ -237,6 +249,14 @@ def _names_in(environ: bytes) -> dict[bytes, bytes]:
     """Return those of `_NAMES` that an environment has."""
     rows = (row.partition(b"=") for row in environ.split(b"\0"))
     return {name: text for name, _, text in rows if name in _NAMES}
+
+
+def _count_in(environ: bytes) -> int:
+    """Return how many ranks an environment says there are; 0 where it does not."""
+    rows = (row.partition(b"=") for row in environ.split(b"\0"))
+    return max(
+        (int(text) for name, _, text in rows if name == _COUNT and text.isdigit()), default=0
+    )
 
 
 def _is_python(pid: int) -> bool:

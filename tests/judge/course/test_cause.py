@@ -33,9 +33,12 @@ def outcome(code: str = "stalled", by: str = "watchdog", text: str = "") -> Outc
     return Outcome(code=OutcomeCode(code), actor=Actor(by), text=text)
 
 
-def result(name: str, said: str) -> CriterionResult:
+def result(name: str, said: str, severity: str = "required") -> CriterionResult:
     return CriterionResult(
-        id=name, severity=GateSeverity.REQUIRED, outcome=CriterionOutcome(said), evidence="because"
+        id=name,
+        severity=GateSeverity(severity),
+        outcome=CriterionOutcome(said),
+        evidence="because",
     )
 
 
@@ -60,6 +63,16 @@ CAUSES = [
      "criterion b fail: because"),
     ([], outcome("completed", "trainer"), [result("a", "pass"), result("b", "error")],
      "criterion b error: because"),
+    ([], outcome("completed", "trainer"),
+     [result("waived", "inconclusive", "conditional"), result("bars", "inconclusive")],
+     "criterion bars inconclusive: because"),
+    ([], outcome("completed", "trainer"),
+     [result("grey", "fail", "conditional"), result("bars", "inconclusive")],
+     "criterion bars inconclusive: because"),
+    ([], outcome("completed", "trainer"),
+     [result("waived", "inconclusive", "conditional"), result("grey", "fail", "conditional"),
+      result("shown", "fail", "advisory")],
+     "criterion grey fail: because"),
     ([], None, [], "it has not ended"),
 ]  # fmt: skip
 
@@ -233,13 +246,23 @@ Root Cause (first observed failure):
         (0, "RuntimeError: closed by peer"),
         (1, "ValueError: no such word"),
         (2, "step 3 loss 2.5"),
-        (None, "RuntimeError: closed by peer"),
+        (None, "ValueError: no such word"),
     ],
 )
 def test_a_launcher_s_report_is_nobodys_last_word(rank: int | None, line: str) -> None:
     logs = {"rank0.log": TORCHRUN}
     found = described(finding(rank=rank), read_tail=lambda name: logs.get(name, ""))
     assert (found.log, found.line) == ("rank0.log", line)
+
+
+def test_of_a_command_that_stands_for_all_its_ranks_the_words_are_those_of_who_failed() -> None:
+    logs = {"rank0.log": TORCHRUN}
+    found = described(
+        finding(rank=0),
+        exits={"0": RankExit(code=1, signal=None, at=9.0)},
+        read_tail=lambda name: logs.get(name, ""),
+    )
+    assert (found.rank, found.line) == (0, "ValueError: no such word")
 
 
 @pytest.mark.parametrize("code", ["completed", "non_finite"])

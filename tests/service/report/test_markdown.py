@@ -16,6 +16,7 @@ from gonogo.contract.order import LeftOut, ResumePoint
 from gonogo.contract.workload import OURS
 from service.report.evidence import Excerpt
 from service.report.markdown import build_report
+from service.report.writing import _title
 from tests.service.report.views import (
     EXPERIMENT,
     RUN,
@@ -172,7 +173,9 @@ def test_a_word_by_hand_is_recommended_as_what_it_says(said: str, advice: str) -
         decision="dec_1", phase="smoke", verdict=Verdict(said), evidence=Verdict.GO,
         actor="ann", reason="seen", at="2026-01-01T00:00:00.000+00:00",
     )  # fmt: skip
-    text = build_report(report_view(run_report(), verdict=Verdict(said), overrides=[word]))
+    view = report_view(run_report(), verdict=Verdict(said), overrides=[word])
+    assert _title(view).startswith(f"{said} by hand: "), "of the page, too"
+    text = build_report(view)
     assert f"**Recommendation.** A person decided, not the evidence; {advice}." in text
 
 

@@ -22,7 +22,7 @@ from tests.supervise.runs import ROOT, wait_until
 
 LAUNCHER = """
 import os, subprocess, sys, time
-names = [dict(zip(("RANK", "LOCAL_RANK"), row.split(":"))) for row in sys.argv[2:]]
+names = [dict(zip(("RANK", "LOCAL_RANK", "WORLD_SIZE"), row.split(":"))) for row in sys.argv[2:]]
 ranks = [
     subprocess.Popen([sys.executable, "-c", sys.argv[1]], env={**os.environ, **row})
     for row in names
@@ -103,6 +103,21 @@ def test_how_each_rank_ended_is_seen_though_it_is_no_child(tmp_path: Path, launc
     ended = json.loads((tmp_path / "exit_rank1.json").read_text())
     assert (ended["code"], ended["signal"]) == (None, 9)
     assert not (tmp_path / "exit_rank0.json").exists(), "it lives"
+
+
+def test_of_more_ranks_than_were_ordered_the_command_tells_the_end(
+    tmp_path: Path, launch: Any
+) -> None:
+    """Rank 0 may be a victim of the one that nobody asks for."""
+    launcher = launch(sys.executable, "-c", LAUNCHER, SLEEPER, "0:0:2", "1:1:2")
+    launched = Launched(tmp_path, {"world_size": 1}, launcher.pid)
+    (pid,) = look_until(launched, [0], tmp_path).values()
+    assert pid in children(launcher), "its stack is asked for all the same"
+    os.kill(launcher.pid, signal.SIGSTOP)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not find_process(pid), "the end")
+    assert launched.save_ends() == frozenset()
+    assert not (tmp_path / "exit_rank0.json").exists()
 
 
 def test_a_rank_that_is_started_again_is_another_process(tmp_path: Path, launch: Any) -> None:
