@@ -63,7 +63,7 @@ def simulate_part(part: Part) -> Tally:
         if sick is not None and _settled(training, watcher, sick):
             break
     if sick is not None:
-        return Tally(answers=(_answer(part, sick, training, watcher.findings),))
+        return Tally(answers=(_answer(part, sick, training.onset, watcher),))
     if not watcher.halted:
         training.finish(watcher.probe)
         watcher.look_until(training.known_until)
@@ -171,15 +171,16 @@ def _due(finding: Finding, sick: Sickness) -> bool:
     return finding.severity is sick.severity and finding.detector in sick.by
 
 
-def _answer(part: Part, sick: Sickness, training: Training, findings: list[Finding]) -> Answer:
+def _answer(part: Part, sick: Sickness, onset: float | None, watcher: Watcher) -> Answer:
     """Return what a sick run got: the first finding that halts, or that is due, is the answer."""
-    telling = [f for f in findings if f.severity is Severity.HALT or _due(f, sick)]
+    seen = zip(watcher.findings, watcher.found_mono, strict=True)
+    telling = [row for row in seen if row[0].severity is Severity.HALT or _due(row[0], sick)]
     if not telling:
         return Answer(
             sick=sick.name, by=sick.by[0], latency_s=None, wrong="nothing", seed=part.seed
         )
-    found, onset = telling[0], training.onset
-    latency_s = None if onset is None else found.at - training.wall.at(onset)
+    found, found_mono = telling[0]
+    latency_s = None if onset is None else found_mono - onset
     wrong = _difference(found, sick)
     if wrong is None and (latency_s is None or latency_s < -1.0):
         wrong = "found before the onset"

@@ -69,6 +69,8 @@ class Watcher:
         self._rounds: list[float] = []
         """When stacks are to be read."""
         self.findings: list[Finding] = []
+        self.found_mono: list[float] = []
+        """Clock at each of them; the wall clock may have been set since the onset."""
         self.lines = 0
 
     def probe(self, now: float, rank: int, state: ProcessState, **fields: Any) -> None:
@@ -148,6 +150,7 @@ class Watcher:
         self._state, found = fold_beats(self._state, tick, beats)
         if found:
             self.findings += found
+            self.found_mono += [now] * len(found)
             if any(finding.severity is Severity.SUSPECT for finding in found):
                 self._rounds = self._rounds or [now, now + SECOND_ROUND_S]
 

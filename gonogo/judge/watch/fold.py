@@ -3,7 +3,7 @@
 Guarantees: no clock and no file, so the same lines and ticks come to the same findings anywhere; a
 tick that brings nothing, is not late and finds nothing leaves the state equal, so it need not be
 recorded; a finding is returned once for each key. A late tick raises no deadline; a watcher that
-slept (> `SLEPT_S`) re-arms them all.
+slept (> `SLEPT_S`) re-arms them all, once a step; the next times only its absence is left out.
 
 A state moves on in place: what `fold` was given is used up. `look` is the question what a tick
 without lines would find, and changes nothing.

@@ -68,7 +68,7 @@ LATE_WAY_S = 1800.0
 """Seconds of nothing but late ticks, after which one as late as they may call a deadline missed."""
 _PLACES = frozenset({Section.BOOT, Section.DATA, Section.CHECKPOINT, Section.EVAL})
 SLEPT_S = 15.0
-"""A watcher that comes so late was stopped, or its host was: every deadline begins anew."""
+"""A watcher that comes so late was stopped, or its host was: deadlines begin anew, once a step."""
 
 
 def is_late(tick: Tick) -> bool:

@@ -19,6 +19,7 @@ from gonogo.judge.simulate import (
     simulate_part,
 )
 from gonogo.judge.simulate.plan import MANY_STEPS, cells_of, pool_cells, sick_rows
+from gonogo.judge.simulate.ranks import EPOCH, Wall
 from gonogo.judge.simulate.recorded import simulate_recorded
 from gonogo.rundir import RunDir, load_all_lines, load_record
 
@@ -56,6 +57,13 @@ def test_a_sick_run_is_answered_with_culprit_and_section(name: str) -> None:
     (answer,) = simulate_part(sick_part(name)).answers
     assert answer.wrong is None
     assert answer.latency_s is not None
+
+
+def test_an_answer_is_timed_whatever_the_wall_clock_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    (clean,) = simulate_part(sick_part("zero_gradients")).answers
+    monkeypatch.setattr(Wall, "at", lambda _, now: EPOCH - 10.0 * now)
+    (set_back,) = simulate_part(sick_part("zero_gradients")).answers
+    assert set_back == clean
 
 
 def test_the_same_part_gives_the_same_tally() -> None:
