@@ -59,8 +59,8 @@ class Loader(Detector[Waits]):
         "Over `window_steps` steps (or the last 16 and more that fill `over_s`), a rank's loader"
         " took more than `warn_share` of the rank's step time: warn, and again once it has been"
         " below four fifths of that; more than `halt_share` for `over_s` seconds of training: halt."
-        " The rank is named where no other waits half as long. One fetch in sixteen, the longest, is"
-        " left out of both sums, so that no single stall and no handful of them is starvation."
+        " The rank is named where no other waits half as long. One fetch in sixteen, the longest,"
+        " is left out of both sums, so that no single stall and no handful of them is starvation."
     )
     State = Waits
     steps = True
