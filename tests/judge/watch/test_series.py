@@ -187,3 +187,7 @@ def test_a_slope_is_taken_of_64_points_and_of_medians_where_there_are_more(
     taken = thinned(samples, 64)
     assert slope_of(samples, 0.05) == trend_of(taken).slope
     assert len(taken) == points
+
+
+def test_where_nothing_fell_a_small_rise_counts_as_well() -> None:
+    assert slope_of(with_rise(0.5, 0.25, 0.0), 0.05) > 0.0
