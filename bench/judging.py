@@ -1,10 +1,11 @@
-"""What does judging a long run cost? CPU and memory beside parsing the same lines.
+"""What does judging a long run cost? CPU and memory beside parsing the same lines; and a restart.
 
     python -m bench.judging                      # 1.2 million lines: 50 000 steps, 8 ranks
     python -m bench.judging --steps 5000         # a tenth of it
 
 Writes a run directory with heartbeats and the watcher's ticks, judges it in a process of its own,
-and parses the same lines with `model_validate_json` in another; prints the ratio of CPU times.
+and parses the same lines with `model_validate_json` in another; prints the ratio of CPU times. A
+third goes on as a watcher does that was killed as long after its last snapshot as can be.
 """
 
 import argparse
@@ -21,9 +22,12 @@ from gonogo.contract.canonical import wire_line
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
 from gonogo.contract.tick import Tick, WatchStart
-from gonogo.judge.watch import fold, lines_seen, start, tick_digest
+from gonogo.judge.watch import WatchState, fold, lines_seen, start, tick_digest
 from gonogo.judge.watch.registry import versions
-from gonogo.rundir import RunDir, file_seal, iter_lines, save_json
+from gonogo.rundir import RunDir, file_seal, iter_lines, load_record, save_json
+from gonogo.supervise.watcher.journal import Journal
+from gonogo.supervise.watcher.pace import Pace
+from gonogo.supervise.watcher.snapshots import EVERY_LINES, Bookmark, Snapshots, load_snapshot
 
 STEP_S = 1.0
 EPOCH = 1_760_000_000.0
@@ -71,9 +75,32 @@ def write_run(folder: Path, *, steps: int, ranks: int) -> int:
             )
             previous = tick_digest(tick)
             ticks.write(wire_line(tick.model_dump(mode="json", exclude_defaults=True)))
+            if step == max(0, steps - EVERY_LINES // (3 * ranks)):
+                offsets = {rank: files[rank].tell() for rank in beats}
+                _put_down(run_dir, state, tick, ticks.tell(), offsets)
     for file in files.values():
         file.close()
     return lines
+
+
+def _put_down(
+    run_dir: RunDir, state: WatchState, tick: Tick, watch_bytes: int, offsets: dict[int, int]
+) -> None:
+    """Write the snapshot of a fold that has come so far."""
+    place = Bookmark(
+        watch_bytes=watch_bytes,
+        last=tick_digest(tick),
+        number=tick.n + 1,
+        mono=tick.mono,
+        offsets=offsets,
+        findings=[],
+        files={},
+        pace=Pace().document(),
+        unreadable=0,
+    )
+    snapshots = Snapshots(run_dir)
+    snapshots.start(state, place, tick.mono)
+    snapshots.join()
 
 
 def _lines(rank: int, step: int) -> list[bytes]:
@@ -122,6 +149,19 @@ def judge_all(folder: Path) -> None:
     judge_directory(folder)
 
 
+def restart(folder: Path) -> None:
+    """Take the watch up as a watcher does that is started anew."""
+    run_dir = RunDir(folder)
+    order = load_record(run_dir.order, Order)
+    if order is None or load_snapshot(run_dir, order) is None:
+        raise SystemExit("there is no snapshot to go on from")
+    pace = Pace()
+    Journal(run_dir).recover(order, pace.observe, pace.resume)
+
+
+PARTS = {"parse": parse_all, "judge": judge_all, "restart": restart}
+
+
 def measured(what: str, folder: Path) -> tuple[float, float]:
     """Return CPU seconds and peak memory (MiB) of one part in a process of its own."""
     command = [sys.executable, "-m", "bench.judging", "--only", what, "--folder", str(folder)]
@@ -135,12 +175,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.judging")
     parser.add_argument("--steps", type=int, default=50_000)
     parser.add_argument("--ranks", type=int, default=8)
-    parser.add_argument("--only", choices=("parse", "judge"))
+    parser.add_argument("--only", choices=PARTS)
     parser.add_argument("--folder", type=Path)
     asked = parser.parse_args()
     if asked.only:
         before = time.process_time()
-        (parse_all if asked.only == "parse" else judge_all)(asked.folder)
+        PARTS[asked.only](asked.folder)
         peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(json.dumps([time.process_time() - before, peak_mb]))
         return
@@ -148,6 +188,7 @@ def main() -> None:
         lines = write_run(Path(folder), steps=asked.steps, ranks=asked.ranks)
         parse_s, parse_mb = measured("parse", Path(folder))
         judge_s, judge_mb = measured("judge", Path(folder))
+        restart_s, restart_mb = measured("restart", Path(folder))
     print(f"{lines} lines")
     print(
         f"parse   {parse_s:7.1f} s CPU  {1e6 * parse_s / lines:6.1f} µs a line  {parse_mb:5.0f} MiB"
@@ -156,6 +197,8 @@ def main() -> None:
         f"judge   {judge_s:7.1f} s CPU  {1e6 * judge_s / lines:6.1f} µs a line  {judge_mb:5.0f} MiB"
     )
     print(f"ratio   {judge_s / parse_s:7.2f}")
+    behind = f"{min(EVERY_LINES, lines)} lines after a snapshot"
+    print(f"restart {restart_s:7.2f} s CPU  {behind}  {restart_mb:5.0f} MiB")
 
 
 if __name__ == "__main__":
