@@ -20,6 +20,7 @@ from gonogo.judge.compare.question import Question
 from gonogo.judge.compare.ran import Ran, build_ran
 from gonogo.judge.evidence.measure import MAX_BLOCKS, PARTIAL_SHARE
 from gonogo.judge.evidence.metrics import metric_row
+from gonogo.judge.watch.mean import mean_of
 
 SMALLEST, LARGEST = 1e-100, 1e100
 """Of a value that is compared: nothing of a training run lies beyond, and ratios stay finite."""
@@ -224,7 +225,7 @@ def _over_ranks(series: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
     """Return the mean of each block over the ranks; nothing where they have other blocks."""
     if len({len(blocks) for blocks in series}) != 1:
         return ()
-    return tuple(rounded(math.fsum(row) / len(row)) for row in zip(*series, strict=True))
+    return tuple(rounded(mean_of(row)) for row in zip(*series, strict=True))
 
 
 def _later(window: str, more: int, row: MeasureRow) -> str:

@@ -21,6 +21,7 @@ from gonogo.judge.evidence.metrics import (
     slope,
 )
 from gonogo.judge.evidence.steps import RankSteps
+from gonogo.judge.watch.mean import mean_of
 
 Pairs = Sequence[tuple[int, float]]
 
@@ -96,7 +97,7 @@ def _count(pairs: Pairs, missing: int, last_step: int) -> Bounds:
 
 
 def _mean(pairs: Pairs) -> float:
-    return math.fsum(value for _, value in pairs) / len(pairs)
+    return mean_of([value for _, value in pairs])
 
 
 AGGREGATES: dict[Aggregate, Callable[[Pairs, int, int], Bounds]] = {
@@ -201,7 +202,7 @@ def block_means(values: Sequence[float]) -> list[float]:
     """
     size = max(1, math.ceil(len(values) / MAX_BLOCKS))
     blocks = (values[first : first + size] for first in range(0, len(values), size))
-    return [rounded(math.fsum(block) / len(block)) for block in blocks]
+    return [rounded(mean_of(block)) for block in blocks]
 
 
 def _owed(

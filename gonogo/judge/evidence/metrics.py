@@ -21,6 +21,7 @@ from gonogo.judge.evidence import samples
 from gonogo.judge.evidence.samples import Samples
 from gonogo.judge.evidence.steps import RankSteps
 from gonogo.judge.watch.guests import failure
+from gonogo.judge.watch.mean import mean_of
 
 Statistic = Callable[[Sequence[tuple[int, float]], Rules], float]
 
@@ -50,19 +51,30 @@ class MetricRow:
 
 
 def slope(pairs: Sequence[tuple[int, float]]) -> float:
-    """Return the least-squares slope of value over step; 0 for fewer than two steps."""
+    """Return the least-squares slope of value over step; 0 for fewer than two steps.
+
+    NaN where no double holds what it is made of.
+    """
     if len(pairs) < 2:
         return 0.0
     mean_x = math.fsum(x for x, _ in pairs) / len(pairs)
-    mean_y = math.fsum(y for _, y in pairs) / len(pairs)
-    over = math.fsum((x - mean_x) * (y - mean_y) for x, y in pairs)
+    mean_y = mean_of([y for _, y in pairs])
+    try:
+        over = math.fsum((x - mean_x) * (y - mean_y) for x, y in pairs)
+    except (OverflowError, ValueError):  # the latter of infinities of both signs
+        return math.nan
+    if not math.isfinite(over):
+        return math.nan
     return over / math.fsum((x - mean_x) ** 2 for x, _ in pairs)
 
 
 def _variation(pairs: Sequence[tuple[int, float]], rules: Rules) -> float:
     values = [value for _, value in pairs]
-    mean = math.fsum(values) / len(values)
-    return statistics.pstdev(values, mean) / mean
+    mean = mean_of(values)
+    try:
+        return statistics.pstdev(values, mean) / mean
+    except OverflowError:
+        return math.nan
 
 
 def _slope(pairs: Sequence[tuple[int, float]], rules: Rules) -> float:

@@ -11,6 +11,7 @@ import math
 import statistics
 from dataclasses import dataclass
 
+from gonogo.judge.watch.mean import mean_of
 from gonogo.judge.watch.state import replace
 
 QUIET_SHARE, STEADY_SHARE = 0.05, 0.02
@@ -184,7 +185,7 @@ class Heat:
         if rate is None or not math.isfinite(rate) or rate < 0.0:
             return self, False
         kept = (*self.rates, rate)[-RATES_KEPT:]
-        mean = math.fsum(kept) / len(kept)
+        mean = mean_of(kept)
         own = replace(self, told=True, rates=kept)
         fallen = self.told and self.low < self.top
         if fallen and mean >= max(REHEATS_X * self.low, REHEATS_SHARE * self.top):
