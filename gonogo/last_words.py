@@ -8,11 +8,13 @@ wanted, they are those of the rank that failed, not of who lost it and failed af
 """
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from gonogo.signs import OF_VICTIMS, signs_in
 
-_OF_RANK = re.compile(r"\[(?:rank|default)(\d+)\]: ?")
+_OF_RANK = re.compile(r"(?:\[(?:rank|default)(\d+)\]: ?)+")
+"""Once by torch in an exception, and before each line where torchrun tees what ranks print."""
 _TRACEBACK = "Traceback (most recent call last):"
 _CHAINED = re.compile(r"(?:During handling of|The above exception was the direct cause)")
 _REPORTED = re.compile(r"(?:[\w.]+\.)?(?:ChildFailedError|SignalException): ?")
@@ -23,15 +25,15 @@ _BANNER = re.compile(
     r"|traceback) *:.*|  <NO_OTHER_FAILURES>|\s*"
 )
 _REMARK = re.compile(r"\[?[EWIF]\d{4} \d{2}:\d{2}:\d{2}\S* .*\belastic/")
-_STEP = re.compile(r"\b(?:step|iter|iteration)\b\W{0,3}\d.*\bloss\b", re.IGNORECASE)
+_STEP = re.compile(r"\b(?:step|iter|iteration)\b\W{0,3}\d.*?\bloss\b", re.IGNORECASE)
 _BAR = re.compile(r"\b(\d+)/(\d+) \[\d+:\d")
 """What a progress bar shows: how much of how much is done."""
 _RULE = re.compile(r"\W*$")
 FATAL = "Fatal Python error: "
 """How a dying interpreter begins to show its threads: what it says after that is no word of why."""
 _MOST_STEPS_OF_PEERS = 2
-"""Lines of steps that the others may still write: they miss who failed at their next collective.
-More follow only where a launcher has started it again."""
+"""That each of the others may still tell: it misses who failed at its next collective. More follow
+only where a launcher has started it again. Told by several in one log, a step is one."""
 _UNTOLD_LINES = 10
 """Of a log without a traceback that are taken for the words at the end."""
 
@@ -61,12 +63,16 @@ def _failed_first(lines: Sequence[str], whose: Sequence[int | None]) -> int | No
         lines: without what says whose they are.
         whose: the rank that each says it is of.
     """
-    steps = [said is None and _STEP.search(line) for line, said in zip(lines, whose, strict=True)]
+    found = ((at, line, _STEP.search(line)) for at, line in enumerate(lines))
+    steps = [(at, line[: step.end()]) for at, line, step in found if step is not None]
     first: tuple[int, int] | None = None
     for rank in {said for said in whose if said is not None}:
         its = [at for at, said in enumerate(whose) if said == rank]
         begin = _begin_of_error([lines[at] for at in its])
-        if begin is None or sum(map(bool, steps[its[begin] :])) > _MOST_STEPS_OF_PEERS:
+        if begin is None:
+            continue
+        went_on = {(whose[at], step) for at, step in steps if at > its[begin]}
+        if max(Counter(said for said, _ in went_on).values(), default=0) > _MOST_STEPS_OF_PEERS:
             continue
         error = "\n".join(lines[at] for at in its[begin:])
         if not signs_in(error) & OF_VICTIMS:

@@ -15,6 +15,12 @@ _NOT_OTHERS = "".join(rf"(?<!\b{word}{gap})" for word in _OTHERS for gap in (" "
 _TRAIN_LOSS = rf"(?i:(?=[tl]){_NOT_OTHERS}\b(?:train(?:ing)?[_ ])?loss(?:_step)?\b)"
 _BETWEEN = r".{0,400}?"
 """Bounded: a line may be long, and hold its first word a thousand times."""
+_OF_OTHERS = (
+    rf"(?i:\b(?:{'|'.join(_OTHERS[1:])})\b(?!\W{{0,3}}(?:acc|auc|err|f1|perp|ppl|score|time|top)))"
+)
+"""What makes a line one of an evaluation; not so where only a measure of it stands beside."""
+_TRAINS = rf"(?:(?!{_OF_OTHERS}).){{0,400}}?"
+_OF_NO_OTHERS = "".join(rf"(?<!\b{word}{gap})" for word in _OTHERS[1:] for gap in (" ", ": ", "] "))
 _BAR = r"\d/\d+ \[\d+:\d"
 """What every bar of tqdm shows, with and without a loss."""
 
@@ -42,7 +48,8 @@ PATTERNS: dict[str, str] = {
         rf"(?:, 'learning_rate': '?(?P<lr>{_NUMBER})'?)?"
     ),
     "epoch": (
-        rf"(?:(?i:\bepoch\b)(?!{_BETWEEN}{_BAR}){_BETWEEN}|^\[\d+, +\d+\] "
+        rf"(?:(?i:{_OF_NO_OTHERS}\bepoch\b)(?!{_BETWEEN}{_BAR})"
+        rf"(?:{_TRAINS}|{_BETWEEN}(?i:(?=\btrain)))|^\[\d+, +\d+\] "
         rf"|^(?=loss: \S+ +\[ *\d+/\d+\])){_TRAIN_LOSS}\W{{1,3}}?(?P<loss>{_NUMBER})"
     ),
     "tqdm": (

@@ -24,6 +24,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ from gonogo.trainer.line_file import ATTACHED, READ, LineFile, Taken
 
 GROUPS = frozenset(("step", "loss", "lr", "grad_norm", "tokens", "toks_per_s", "rank"))
 MOST_RANKS = 1024
+MOST_BETWEEN = 2
+"""Lines of the kept pattern between two of one that takes its place: more, and those come rarely
+(`saved the checkpoint of step 500, loss 2.1`)."""
 MOST_STEPS = 10**9
 """A number beyond is no step, and would hide all that follow."""
 JUMP_X = 10
@@ -52,8 +56,9 @@ class OutputLines:
     Args:
         folder: the run directory.
         order: the order as data: `patterns` (of guessed ones the first that fits is kept, and gives
-            way to one before it, which is more exact, that fits later: a loose one fits an
-            evaluation's line, too), `run`, `attempt`, `heartbeat`.
+            way to one before it, which is more exact, that fits about as often: a loose one fits an
+            evaluation's line, too, and one that fits now and then is of a line beside the steps; to
+            one behind it only before it has fitted twice), `run`, `attempt`, `heartbeat`.
         log: the file that the program writes.
         pid: of the program.
     """
@@ -63,6 +68,8 @@ class OutputLines:
         self._patterns = [re.compile(text) for text in order.get("patterns") or ()]
         cadence = order.get("heartbeat") or {}
         self._alive_every_s = float(cadence.get("alive_every_s") or 5.0)
+        self._kept: re.Pattern[str] | None = None
+        self._rival: _Rival | None = None
         self._ranks: dict[int, _Rank] = {}
         self._offset = log.stat().st_size if log.exists() else 0
         self._rest = b""
@@ -126,15 +133,45 @@ class OutputLines:
         return chunk
 
     def _tell(self, text: str) -> None:
-        for number, pattern in enumerate(self._patterns, start=1):
-            match = pattern.search(text)
-            if match is not None:
-                if self._order.get("patterns_guessed"):
-                    self._patterns = self._patterns[:number]
-                told = match.groupdict()
-                end = match.end("step") if told.get("step") else len(text)
-                self._say(told, bar=_BAR.match(text, end) is not None)
-                return
+        fits = (match for row in self._patterns if (match := row.search(text)) is not None)
+        match = next(fits, None)
+        if match is None:
+            return
+        guessed = bool(self._order.get("patterns_guessed"))
+        for found in self._chosen(match, fits) if guessed else [match]:
+            told = found.groupdict()
+            end = found.end("step") if told.get("step") else len(found.string)
+            self._say(told, bar=_BAR.match(found.string, end) is not None)
+
+    def _chosen(
+        self, match: re.Match[str], others: Iterator[re.Match[str]]
+    ) -> Sequence[re.Match[str]]:
+        """Return what of guessed patterns' matches is told: it may be that of an earlier line.
+
+        Args:
+            match: of the most exact pattern that fits a line.
+            others: of those behind it.
+        """
+        rival, kept = self._rival, self._kept
+        if kept is None:
+            self._kept = match.re
+            return [match]
+        if match.re is kept:
+            if rival is not None:
+                rival.between += 1
+            self._keep(kept, rival)
+            return [match]
+        own = next((row for row in others if row.re is kept), None)
+        if rival is not None and rival.match.re is match.re and rival.between <= MOST_BETWEEN:
+            self._keep(match.re, None)
+            return [match] if rival.told else [rival.match, match]
+        self._rival = _Rival(match=match, told=own is not None)
+        return [] if own is None else [own]
+
+    def _keep(self, pattern: re.Pattern[str], rival: "_Rival | None") -> None:
+        """Keep a pattern that has fitted twice: what is behind it is not tried any more."""
+        self._patterns = self._patterns[: self._patterns.index(pattern) + 1]
+        self._kept, self._rival = pattern, rival
 
     def _say(self, found: Mapping[str, str | None], *, bar: bool) -> None:
         number = _whole(found.get("rank")) or 0
@@ -181,6 +218,17 @@ class OutputLines:
 
 
 Held = tuple[int, dict[str, Any]]
+
+
+@dataclass(slots=True)
+class _Rival:
+    """A more exact pattern than the one that is kept."""
+
+    match: re.Match[str]
+    told: bool
+    """Whether the kept one fits that line, too: it has been told."""
+    between: int = 0
+    """Lines since that only the kept one fits."""
 
 
 class Count:

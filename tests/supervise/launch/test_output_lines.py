@@ -145,6 +145,36 @@ def test_an_evaluation_that_comes_first_hides_no_steps(tmp_path: Path) -> None:
     assert program.steps()[1:] == [(2, 3.9), (3, 0.5)]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "epoch 001 | valid on 'valid' subset | loss 9.3 | nll_loss 8",
+        "Epoch(val)  [1][  50/117]  loss: 9.3",
+        "Epoch 1 [val] loss=9",
+        "Epoch 1 Test set: Average loss: 9",
+        "Validation epoch 1: loss 9",
+        "Test: Epoch: [0][ 1/50] Time 0.5 Loss 9.1 (9.1)",
+        "epoch 1 evaluation | loss 9",
+        "{'epoch': 1, 'split': 'val', 'loss': 9}",
+    ],
+)
+def test_an_evaluation_of_an_epoch_is_no_step(line: str) -> None:
+    assert re.search(PATTERNS["epoch"], line) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[test.py:35] Epoch 1 [train] loss: 3",
+        "Epoch 1 Train Loss: 3 Val Loss: 9",
+        "Epoch 1 Val Loss: 9 Train Loss: 3",
+        "Epoch 1 | Val Acc 0.9 | Test Acc: 0.8 | Loss 3",
+    ],
+)
+def test_a_line_of_an_epoch_that_tells_of_both_is_a_step(line: str) -> None:
+    assert re.search(PATTERNS["epoch"], line)["loss"] == "3"  # type: ignore[index]
+
+
 def test_lines_of_epochs_are_counted_until_a_line_tells_a_step(tmp_path: Path) -> None:
     program = Program(tmp_path, *(PATTERNS[name] for name in GUESSED), patterns_guessed=True)
     program.write("Epoch 1: loss 3\nEpoch 2: loss 2\n")
@@ -154,6 +184,23 @@ def test_lines_of_epochs_are_counted_until_a_line_tells_a_step(tmp_path: Path) -
     assert [line.msg for line in program.told()].count("boot") == 2
     program.reader.close(0, asked=False)
     assert program.told()[-1].msg == "done", "it tells its steps now"
+
+
+@pytest.mark.parametrize("line", ["Epoch 1 [640/60000] Loss: {}\n", "{{'loss': {}, 'epoch': 1}}\n"])
+@pytest.mark.parametrize("beside", ["saved step 900 (loss 0.3)\n", "Eval at step 9: loss 0.3\n"])
+def test_a_rare_line_that_names_a_step_hides_none_of_those_that_are_counted(
+    line: str, beside: str, tmp_path: Path
+) -> None:
+    program = Program(tmp_path, *(PATTERNS[name] for name in GUESSED), patterns_guessed=True)
+    for _ in range(3):
+        program.write(beside + "".join(line.format(loss) for loss in (4, 3, 2)))
+    assert program.steps() == list(enumerate([4, 3, 2] * 3, start=1))
+
+
+def test_steps_that_are_told_as_often_as_epochs_are_counted_are_steps(tmp_path: Path) -> None:
+    program = Program(tmp_path, *(PATTERNS[name] for name in GUESSED), patterns_guessed=True)
+    program.write("Epoch 0: loss 9\nstep 1 loss 8\nEpoch 1: loss 7\nstep 2 loss 6\n")
+    assert program.steps() == [(1, 9.0), (2, 7.0), (1, 8.0), (2, 6.0)]
 
 
 def test_several_chosen_patterns_all_count(tmp_path: Path) -> None:
