@@ -37,7 +37,8 @@ class NodeCheck:
     Args:
         store: who starts programs of the workload.
         profile: name of the order's hardware profile.
-        devices: what the run gets; slices of a GPU are left out, no profile promises them anything.
+        devices: what the run gets; slices of a GPU are left out, no profile promises them anything,
+            and so is the GPU that is but the place of a run on profile `cpu`.
         env: what the order sets: the names of NCCL count.
         wall: returns Unix seconds.
     """
@@ -51,7 +52,9 @@ class NodeCheck:
     """Device → why it is not fit for any run; filled by `result`."""
 
     def __post_init__(self) -> None:
-        self.devices = tuple(device for device in self.devices if not is_slice(device))
+        profile = hardware_profiles().get(self.profile)
+        owed = self.devices if profile is not None and profile.has_devices else ()
+        self.devices = tuple(device for device in owed if not is_slice(device))
 
     def result(self) -> Result:
         """Return what became of it; one that could not be made fails."""

@@ -124,6 +124,11 @@ def test_slices_are_left_out(store: ProbeStore) -> None:
     assert NodeCheck(store, "h200", ("MIG-1", "GPU-0")).devices == ("GPU-0",)
 
 
+def test_a_run_that_uses_no_gpu_has_none_checked(store: ProbeStore) -> None:
+    """A laptop's old or small GPU stops no demo, and what a CPU computed proves no GPU."""
+    assert NodeCheck(store, "cpu", ("GPU-0",)).devices == ()
+
+
 @pytest.mark.parametrize(
     ("reason", "actor", "due"),
     [
