@@ -111,8 +111,9 @@ class ProbeStore:
             if kept is not None and kept.measured.issuperset(_whole(slots)):
                 return kept
             self.start(slots)
+            others = self._measuring != _whole(slots)
             probe = self._finish()
-            if probe.error is not None:
+            if probe.error is not None and not others:
                 return probe
         return probe
 

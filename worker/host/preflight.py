@@ -14,6 +14,7 @@ from gonogo.contract.records import NODE, PREFLIGHT_CHECKS, SANITY, CheckOutcome
 from gonogo.contract.workload import is_ours
 from gonogo.rundir import RunDir, save_json
 from gonogo.slots import gpus_of, is_slice
+from gonogo.supervise.devices.choice import has_devices
 from gonogo.supervise.devices.look import Look, look_at_devices
 from gonogo.supervise.preflight import checks
 from gonogo.supervise.preflight.code import load_branch
@@ -54,7 +55,8 @@ def run_preflight(
         (folder / "nvidia_smi.xml").write_bytes(smi)
     fitness = None if devices is None else checks.judge_fitness(order, devices, look, smi)
     unfit = {} if fitness is None else dict(fitness.unfit)
-    free = () if unfit or look is None or look.scripted else gpus_of(devices or ())
+    computes = has_devices(order) and not unfit and look is not None and not look.scripted
+    free = gpus_of(devices or ()) if computes else ()  # on profile cpu a GPU is but the place
     sanity = Sanity(store, order, run_dir, free) if is_ours(order.entry, order.command) else None
     if sanity is not None and not unfit:
         sanity.start()

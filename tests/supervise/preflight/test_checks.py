@@ -267,6 +267,28 @@ def test_a_gpu_profile_runs_on_scripted_devices_only_where_the_plan_allows_fault
             assert {row["driver"] for row in record.devices} == {"scripted"}
 
 
+def test_a_gpu_that_is_but_the_place_of_a_run_is_not_measured_for_it(tmp_path: Path) -> None:
+    """A laptop's GPU that this torch has no kernels for stops no run on profile cpu."""
+    (tmp_path / "nsa").mkdir()
+    (tmp_path / "nsa" / "__init__.py").touch()
+    (tmp_path / "nsa" / "probe.py").write_text(
+        "import os\n"
+        "assert not os.environ['CUDA_VISIBLE_DEVICES'], 'no kernel image for this device'\n"
+        'print(\'{"peak_flops": 1e11, "devices": [{"device": "cpu"}], "torch": "2"}\')\n'
+    )
+    store = ProbeStore(tmp_path, tmp_path, {})
+    store.start(("GPU-0",))  # as a worker that starts
+    order = make_order(profile="cpu")
+    run_dir = RunDir(tmp_path / "runs" / order.run)
+    run_dir.path.mkdir(parents=True)
+    record = run_preflight(order, run_dir, devices=("GPU-0",), store=store)
+    told = {check.id: check for check in record.checks}
+    assert told["environment"].outcome is WARN, told["environment"].text  # no collect_env
+    assert told["peak"].text == "0.100 TFLOP/s measured"
+    assert "node" not in told
+    assert store.result(("GPU-0",)).error is not None, "a run that computes there is told"
+
+
 def test_a_probe_is_kept_for_this_boot_and_commit_only(tmp_path: Path) -> None:
     probe = {"peak_flops": 7.0, "torch": "2", "collect_env": "x", "devices": []}
     kept = {"v": 1, "boot_id": boot_id(), "git_sha": None, "probe": probe}
