@@ -313,6 +313,15 @@ class Kept:
     what: object = None
 
 
+@dataclass
+class Moody:
+    what: str = "begun"
+
+    def __post_init__(self):
+        if self.what == "put down":
+            raise RuntimeError("taken up")
+
+
 class Faulty(Detector):
     sentence = "Fails at one thing."
     State = Kept
@@ -326,6 +335,10 @@ class Faulty(Detector):
 
     def begin(self):
         self.fail("begin")
+        if self.name == "load":
+            own = Moody()
+            own.what = "put down"
+            return own
         return Kept(object() if self.name == "dump" else None)
 
     def observe_line(self, own, beat, view):
@@ -347,8 +360,9 @@ class Faulty(Detector):
         return True
 
 
-for name in ("begin", "line", "answer", "finding", "step", "tick", "armed", "dump", "ends"):
-    globals()[name] = type(name, (Faulty,), {"name": name})
+for name in ("begin", "line", "answer", "finding", "step", "tick", "armed", "dump", "ends", "load"):
+    state = Moody if name == "load" else Kept
+    globals()[name] = type(name, (Faulty,), {"name": name, "State": state})
 
 METRIC = MetricRow(samples=lambda steps, rules: {1: 1 / 0})
 """
@@ -362,7 +376,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     info = site / "faulty-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1.0\n")
-    names = (*WAYS_TO_FAIL, "armed", "dump", "ends")
+    names = (*WAYS_TO_FAIL, "armed", "dump", "ends", "load")
     points = "".join(f"{name} = faulty:{name}\n" for name in names)
     metrics = "loss_fall = faulty:METRIC\ngone = not_there:It\n"
     (info / "entry_points.txt").write_text(
@@ -416,7 +430,7 @@ def test_no_order_is_made_where_a_package_cannot_be_loaded(faulty: Path) -> None
     assert "gonogo.detectors: not_there:It cannot be loaded: ModuleNotFoundError" in found
 
 
-def test_a_failure_stays_in_the_snapshot_and_what_cannot_be_put_down_is_said(
+def test_a_failure_stays_in_the_snapshot_and_what_cannot_be_put_down_or_taken_up_is_said(
     faulty: Path, tmp_path: Path
 ) -> None:
     code = """
@@ -428,7 +442,7 @@ from gonogo.judge.watch import armed, dump_state, load_state, refold
 from gonogo.rundir import RunDir
 folder = Path(sys.argv[1])
 whole = load_order(RunDir(folder))
-for name in ("step", "armed", "dump"):
+for name in ("step", "armed", "dump", "load"):
     state = refold(folder, order=whole.model_copy(update={"detectors": {name: 1}})).state
     try:
         again = load_state(state.run.order, dump_state(state))
@@ -439,6 +453,7 @@ for name in ("step", "armed", "dump"):
     said = in_python(faulty, code, str(ended_under(tmp_path / "ended"))).splitlines()
     assert said[:2] == ["True ['step'] {'step': False}", "True [] {'armed': False}"]
     assert said[2].startswith("the detector 'dump' of another package failed: ")
+    assert said[3] == "the detector 'load' of another package failed: RuntimeError: taken up"
 
 
 def test_a_halt_of_another_package_ends_the_run_by_its_own_cause(

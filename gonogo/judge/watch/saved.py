@@ -88,6 +88,14 @@ def _dump_own(row: Detector[Any], own: Any) -> Any:
         raise Corrupt(failure_of(row.name, error)) from error
 
 
+def _load_own(row: Detector[Any], saved: Any) -> Any:
+    """Return a detector's own state; what a guest makes of it may be any error."""
+    try:
+        return _adapter(row.State).validate_python(saved)
+    except Exception as error:
+        raise Corrupt(failure_of(row.name, error)) from error
+
+
 def load_state(order: Order, document: dict[str, Any]) -> WatchState:
     """Return the state that a document holds.
 
@@ -119,8 +127,7 @@ def _fill(state: WatchState, document: dict[str, Any]) -> None:
     state.leave_out(document["failed"])
     for row in state.looking():
         if row.State is not None:
-            saved = document["own"][str(row.name)]
-            state.own[row.name] = _adapter(row.State).validate_python(saved)
+            state.own[row.name] = _load_own(row, document["own"][str(row.name)])
     state.said = set(document["said"])
     latched = document["latched"]
     state.latched = None if latched is None else Finding.model_validate(latched)
