@@ -4,6 +4,7 @@ Pure: an order, the decision's criteria and which ranks were heard. Nothing here
 own run but what the plan can change.
 """
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ def advise(
     read: bool,
     planned: bool,
     fits: Sequence[str] = (),
+    counted: bool = False,
 ) -> list[str]:
     """Return what would tell more, the most useful first.
 
@@ -31,17 +33,33 @@ def advise(
         read: whether the program is known by its output alone.
         planned: whether a plan says how many steps and ranks there are.
         fits: names of bundled patterns that would have found steps in its output.
+        counted: whether its lines tell no step, and were counted (`counts_lines`).
     """
     open_ = {row["id"] for row in criteria if row["outcome"] == CriterionOutcome.INCONCLUSIVE}
     if not open_:
         return []
     sparse = [row["id"] for row in criteria if row["id"] in open_ and _is_sparse(row)]
-    return list(_advice(order, open_, heard, read, planned, fits)) + [
+    said = list(_advice(order, open_, heard, read, planned, fits))
+    if counted and order.steps is not None and "completed" in open_:
+        what = "steps in the plan" if planned else "--steps"
+        said.insert(
+            0,
+            f"its lines tell no step and were counted: {what} must be how many such lines a whole"
+            " run prints (where it prints every tenth step, a tenth)",
+        )
+    return said + [
         f"{name} is owed a sample of every step, and the lines tell some: print each step, or go"
         f" without: --waive {name} (in a plan: waive: [{name}])"
         for name in sparse
         if read and heard and name not in order.waive
     ]
+
+
+def counts_lines(patterns: Sequence[str], lines: Sequence[str]) -> bool:
+    """Say whether the pattern that fits most of a program's lines tells no step."""
+    compiled = [re.compile(text) for text in patterns]
+    fits = [sum(row.search(line) is not None for line in lines) for row in compiled]
+    return max(fits, default=0) > 0 and "step" not in compiled[fits.index(max(fits))].groupindex
 
 
 def advise_ranks(order: Order, heard: Collection[int], *, planned: bool) -> list[str]:

@@ -23,7 +23,7 @@ from gonogo.cli.interrupts import interrupt_on_signals
 from gonogo.cli.judging import print_judged
 from gonogo.cli.output import print_json, say
 from gonogo.cli.reach.completing import complete_plans
-from gonogo.cli.run_advice import advise, advise_ranks
+from gonogo.cli.run_advice import advise, advise_ranks, counts_lines
 from gonogo.cli.run_order import check_waivers, order_of, under_plan
 from gonogo.cli.settings import Settings, load_settings
 from gonogo.contract.decision import Verdict
@@ -121,10 +121,15 @@ def run(
     if not as_json:
         heard, read = run_dir.ranks(), not (folder / ATTACHED).exists()
         rows = document["criteria"]
-        fits = fitting(_printed(run_dir)) if read and not heard else []
+        printed = _printed(run_dir) if read else []
+        fits = [] if heard else fitting(printed)
+        counted = bool(heard) and counts_lines(order.patterns, printed)
         said = advise_ranks(order, heard, planned=plan is not None)
         if document["verdict"] != Verdict.NO_GO:
-            said += advise(order, rows, heard, read=read, planned=plan is not None, fits=fits)
+            planned = plan is not None
+            said += advise(
+                order, rows, heard, read=read, planned=planned, fits=fits, counted=counted
+            )
         for text in said:
             say(text)
     if interrupted:

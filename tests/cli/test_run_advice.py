@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from gonogo.cli.run_advice import advise, advise_ranks
+from gonogo.cli.run_advice import advise, advise_ranks, counts_lines
+from gonogo.contract.patterns import GUESSED, PATTERNS
 from gonogo.contract.watch import Watch
 from gonogo.planning.resolve import build_command_order
 
@@ -17,7 +18,7 @@ def advice(
     waive: tuple[str, ...] = (),
     fits: tuple[str, ...] = (),
     guessed: bool = True,
-    **flags: bool,
+    **flags: bool,  # read, planned, counted
 ) -> list[str]:
     order = build_command_order(
         ["x"], experiment="e", run="r", cwd="/", world_size=ranks, steps=steps,
@@ -25,7 +26,8 @@ def advice(
     ).model_copy(update={"patterns": ["x"], "patterns_guessed": guessed})  # fmt: skip
     rows: list[dict[str, Any]] = [{"id": name, "outcome": "inconclusive"} for name in open_]
     rows.append({"id": "preflight", "outcome": "pass"})
-    return advise(order, rows, heard, **{"read": True, "planned": False, "fits": fits, **flags})
+    given: dict[str, Any] = {"read": True, "planned": False, "fits": fits, **flags}
+    return advise(order, rows, heard, **given)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +38,10 @@ def advice(
         (advice("completed", heard=(), fits=("tqdm", "epoch")), ["--pattern tqdm does"]),
         (advice("completed", "identity", ranks=2), ["--world-size", "--waive identity"]),
         (advice("completed", steps=None), ["--steps N"]),
+        (advice("completed", counted=True), ["--steps must be how many such lines"]),
+        (advice("completed", counted=True, planned=True), ["steps in the plan must be"]),
+        (advice("completed", steps=None, counted=True), ["--steps N"]),
+        (advice("coverage", waive=("coverage",), counted=True), []),
         (advice("identity", "coverage"), ["--waive identity --waive coverage"]),
         (advice("coverage"), ["go without: --waive coverage"]),
         (advice("identity", "coverage", waive=("coverage",)), ["go without: --waive identity"]),
@@ -92,3 +98,12 @@ def test_more_ranks_than_were_ordered_say_how_many_to_order(
         watch=Watch(), waive=(), preflight=[],
     )  # fmt: skip
     assert advise_ranks(order, heard, planned=planned) == said
+
+
+def test_lines_are_counted_where_the_pattern_that_fits_most_of_them_tells_no_step() -> None:
+    patterns = [PATTERNS[name] for name in GUESSED]
+    logged = ["{'loss': 2, 'epoch': 1}", "saved step 9 (loss 2)", "{'loss': 1, 'epoch': 2}"]
+    assert counts_lines(patterns, logged)
+    assert not counts_lines(patterns, ["Epoch 1: loss 3", "step 1 loss 2", "step 2 loss 2"])
+    assert not counts_lines(patterns, ["nothing"])
+    assert not counts_lines(patterns, [])
