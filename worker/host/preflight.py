@@ -55,9 +55,10 @@ def run_preflight(
         (folder / "nvidia_smi.xml").write_bytes(smi)
     fitness = None if devices is None else checks.judge_fitness(order, devices, look, smi)
     unfit = {} if fitness is None else dict(fitness.unfit)
-    computes = has_devices(order) and not unfit and look is not None and not look.scripted
-    free = gpus_of(devices or ()) if computes else ()  # on profile cpu a GPU is but the place
-    sanity = Sanity(store, order, run_dir, free) if is_ours(order.entry, order.command) else None
+    ours = is_ours(order.entry, order.command)  # on profile cpu a GPU is but the place of these
+    seen = not unfit and look is not None and not look.scripted
+    free = gpus_of(devices or ()) if seen and (has_devices(order) or not ours) else ()
+    sanity = Sanity(store, order, run_dir, free) if ours else None
     if sanity is not None and not unfit:
         sanity.start()
     probe = store.result(free)

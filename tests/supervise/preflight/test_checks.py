@@ -286,7 +286,10 @@ def test_a_gpu_that_is_but_the_place_of_a_run_is_not_measured_for_it(tmp_path: P
     assert told["environment"].outcome is WARN, told["environment"].text  # no collect_env
     assert told["peak"].text == "0.100 TFLOP/s measured"
     assert "node" not in told
-    assert store.result(("GPU-0",)).error is not None, "a run that computes there is told"
+    foreign = make_order(profile="cpu", command=["python", "train.py"])
+    record = run_preflight(foreign, run_dir, devices=("GPU-0",), store=store)
+    told = {check.id: check for check in record.checks}
+    assert told["environment"].outcome is FAIL, "another program may compute on its GPU"
 
 
 def test_a_probe_is_kept_for_this_boot_and_commit_only(tmp_path: Path) -> None:
