@@ -43,8 +43,8 @@ def load_signing_key(home: Path) -> SigningKey | None:
     except FileNotFoundError:
         if public.exists():
             raise Rejected(
-                f"{public} is there without {KEY_FILE}: bring the key back from a backup, or move"
-                " the public half away to begin with a new key"
+                f"{public} is there without {KEY_FILE}: bring the key back from a backup; where it"
+                " is lost for good, begin with another GONOGO_HOME and database"
             ) from None
         return None
     except OSError as error:

@@ -1,7 +1,7 @@
 """Which devices of this home have held up under load since this boot? Standard library only.
 
-`GONOGO_HOME/proven/{uuid}.json` is `{v, device, together, boot_id, at, text}`, written by the
-longer node check of the devices `together`. It holds for a day, until the host boots anew, and
+`GONOGO_HOME/proven/{uuid}.json` is `{v, device, together, boot_id, at, outcome, text}`, written by
+the longer node check of the devices `together`. It holds for a day, until the host boots anew, and
 until a run on the device fails or sees an Xid: then it is taken away, and the next preflight checks
 the device again.
 """
@@ -15,23 +15,26 @@ from gonogo.supervise.durable import save_json
 from gonogo.supervise.processes import boot_id
 
 HOLDS_S = 86_400.0
+_HELD = frozenset({"pass", "warn"})
 
 _log = logging.getLogger(__name__)
 
 
-def prove(home: Path, devices: Sequence[str], text: str, *, now: float) -> None:
+def prove(home: Path, devices: Sequence[str], outcome: str, text: str, *, now: float) -> None:
     """Record that devices held up, all together.
 
     Args:
         home: GONOGO_HOME.
         devices: their UUIDs.
+        outcome: `pass` or `warn`; who was warned once is warned as long as it holds.
         text: what was measured, for people.
         now: Unix seconds.
 
     Raises:
         OSError: the disk does not take it.
     """
-    said = {"together": list(devices), "boot_id": boot_id(), "at": now, "text": text}
+    said = {"together": list(devices), "boot_id": boot_id(), "at": now}
+    said |= {"outcome": outcome, "text": text}
     for device in devices:
         path = _path(home, device)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -47,24 +50,28 @@ def disprove(home: Path, device: str, reason: str) -> None:
         _log.error("%s: stays proven: %s", device, error, extra={"action": "stays_proven"})
 
 
-def load_proof(home: Path, devices: Sequence[str], now: float) -> str | None:
-    """Return what was measured of devices together, where that still holds of each.
+def load_proof(home: Path, devices: Sequence[str], now: float) -> tuple[str, str] | None:
+    """Return outcome and text of what was measured of devices together, where that still holds.
 
     Args:
         home: GONOGO_HOME.
         devices: their UUIDs.
         now: Unix seconds.
     """
-    texts = [_load(home, device, frozenset(devices), now) for device in devices]
-    return None if None in texts else next(iter(texts), None)
+    rows = [_load(home, device, frozenset(devices), now) for device in devices]
+    known = [row for row in rows if row is not None]
+    if not known or len(known) < len(rows):
+        return None
+    return next((row for row in known if row[0] != "pass"), known[0])
 
 
-def _load(home: Path, device: str, together: frozenset[str], now: float) -> str | None:
+def _load(home: Path, device: str, together: frozenset[str], now: float) -> tuple[str, str] | None:
     try:
         found = json.loads(_path(home, device).read_bytes())
-        at, text, boot = float(found["at"]), str(found["text"]), found["boot_id"]
-        holds = boot == boot_id() and 0 <= now - at < HOLDS_S
-        return text if holds and together <= set(found["together"]) else None
+        at, boot = float(found["at"]), found["boot_id"]
+        said = str(found["outcome"]), str(found["text"])
+        holds = said[0] in _HELD and boot == boot_id() and 0 <= now - at < HOLDS_S
+        return said if holds and together <= set(found["together"]) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -74,7 +74,8 @@ def _check_never_signed(settings: Settings) -> None:
         return
     raise Rejected(
         f"{settings.home / KEY_FILE} is not there, and {where} are signed: bring the key from a"
-        " backup, or from the home that signed them"
+        " backup, or from the home that signed them; where it is lost for good, begin with another"
+        " GONOGO_HOME and database"
     )
 
 

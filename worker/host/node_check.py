@@ -2,20 +2,21 @@
 
 It is made before the first run after a boot, after a run on a device failed or saw an Xid, and once
 a day; what held up is kept in `GONOGO_HOME/proven/` (`gonogo.supervise.proven`). It has the GPUs
-for itself for some ten seconds, so it comes after every other check.
+for itself for some ten seconds, so it comes after every other check. NCCL does there what the order
+has it do: a host may reach its own GPUs only with `NCCL_P2P_DISABLE=1`.
 """
 
 import json
 import logging
+import re
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-
-from pydantic import ValidationError
 
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.records import CheckOutcome
+from gonogo.listed_names import LISTED
 from gonogo.slots import is_slice
 from gonogo.supervise.preflight.node import NodeLoad, judge_node
 from gonogo.supervise.preflight.peak import Result
@@ -23,6 +24,8 @@ from gonogo.supervise.proven import load_proof, prove
 from worker.host.host_probe import ProbeStore
 
 LIMIT_S = 180.0
+_ANSWER = re.compile(r"^\{", re.MULTILINE)
+"""Where the program's answer begins: NCCL prints what `/etc/nccl.conf` asks for around it."""
 
 _log = logging.getLogger(__name__)
 
@@ -34,26 +37,31 @@ class NodeCheck:
     Args:
         store: who starts programs of the workload.
         profile: name of the order's hardware profile.
-        devices: what the run gets; slices of a GPU are left out, no profile promises them anything.
+        devices: what the run gets; slices of a GPU are left out, no profile promises them anything,
+            and so is the GPU that is but the place of a run on profile `cpu`.
+        env: what the order sets: the names of NCCL count.
         wall: returns Unix seconds.
     """
 
     store: ProbeStore
     profile: str
     devices: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
     wall: Callable[[], float] = time.time
     unfit: dict[str, str] = field(default_factory=dict)
     """Device → why it is not fit for any run; filled by `result`."""
 
     def __post_init__(self) -> None:
-        self.devices = tuple(device for device in self.devices if not is_slice(device))
+        profile = hardware_profiles().get(self.profile)
+        owed = self.devices if profile is not None and profile.has_devices else ()
+        self.devices = tuple(device for device in owed if not is_slice(device))
 
     def result(self) -> Result:
         """Return what became of it; one that could not be made fails."""
         now = self.wall()
         known = load_proof(self.store.home, self.devices, now)
         if known is not None:
-            return CheckOutcome.PASS, f"{known} (known)"
+            return CheckOutcome(known[0]), f"{known[1]} (known)"
         load, error = self._measured()
         if load is None:
             return CheckOutcome.FAIL, error
@@ -65,13 +73,14 @@ class NodeCheck:
             floor_gb_s=None if profile is None else profile.all_reduce_gb_s,
         )
         if result[0] is not CheckOutcome.FAIL:
-            self._keep(result[1], now)
+            self._keep(result, now)
         return result
 
     def _measured(self) -> tuple[NodeLoad | None, str]:
         """Run the program; what it measured, or why there is nothing."""
+        ours = {name: said for name, said in self.env.items() if name in LISTED and _is_nccl(name)}
         try:
-            process = self.store.run("nsa.probe", self.devices, "--node")
+            process = self.store.run("nsa.probe", self.devices, "--node", env=ours)
         except OSError as error:
             return None, f"nsa.probe --node cannot be started: {error}"
         try:
@@ -84,12 +93,27 @@ class NodeCheck:
             last = (err or out).decode("utf-8", "replace").strip().splitlines()[-1:]
             return None, f"nsa.probe --node ended with {process.returncode}: {' '.join(last)}"
         try:
-            return NodeLoad.model_validate(json.loads(out)["node"]), ""
-        except (ValueError, KeyError, TypeError, ValidationError):
+            return _parse(out.decode("utf-8", "replace")), ""
+        except (ValueError, KeyError, TypeError):
             return None, "nsa.probe --node said something else"
 
-    def _keep(self, text: str, now: float) -> None:
+    def _keep(self, result: Result, now: float) -> None:
         try:
-            prove(self.store.home, self.devices, text, now=now)
+            prove(self.store.home, self.devices, *result, now=now)
         except OSError as error:
             _log.warning("no proof: %s", error, extra={"action": "proof_unsaved"})
+
+
+def _is_nccl(name: str) -> bool:
+    return name.startswith("NCCL_") and not name.startswith("NCCL_DEBUG")
+
+
+def _parse(said: str) -> NodeLoad:
+    """Return what the program measured.
+
+    Raises:
+        ValueError, KeyError, TypeError: it said something else.
+    """
+    begins = _ANSWER.search(said)
+    found, _ = json.JSONDecoder().raw_decode(said, begins.start() if begins else 0)
+    return NodeLoad.model_validate(found["node"])

@@ -73,7 +73,7 @@ def run_preflight(
         "store": lambda: check_store(order, run_dir),
     }
     own = {} if sanity is None else {SANITY: sanity.result}
-    node_check = NodeCheck(store, order.profile, () if unfit else free)
+    node_check = NodeCheck(store, order.profile, () if unfit else free, order.env)
     if node_check.devices:
         own[NODE] = node_check.result
     made = make_checks({check_id: rows[check_id] for check_id in PREFLIGHT_CHECKS} | own)

@@ -4,6 +4,7 @@ A plan's own criteria, evaluated from what was measured: certain failure first, 
 missing, then the thresholds. The built-in ones are in `built_in`.
 """
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -113,6 +114,9 @@ def _read(criterion: Criterion, rows: list[MeasureRow]) -> Reading:
         text = f"{what}: every sample is finite"
         return Reading(outcome=PASS, observed=value, evidence=text)
     assert value is not None  # no shortfall: every rank has a value
+    if math.isnan(value):
+        text = f"{what}: of the numbers of some rank it is none that a double holds"
+        return Reading(outcome=INCONCLUSIVE, observed=None, evidence=text)
     return _compare(criterion, value, what)
 
 
@@ -129,8 +133,8 @@ def _value(criterion: Criterion, rows: list[MeasureRow]) -> float | None:
 
 
 def _over_ranks(criterion: Criterion, values: list[float]) -> float:
-    if not values:
-        return float("nan")
+    if not values or any(map(math.isnan, values)):
+        return float("nan")  # what is unknown of one rank is so of all
     if criterion.over_ranks == "min":
         return min(values)
     if criterion.over_ranks == "max":

@@ -54,9 +54,10 @@ def fold_by_clock(
     state, findings = start(order, watched=False), list[Finding]()
     last: _Line | None = None
     number = 0
+    state.view.goes_on = True
     for number, group in _groups(_merged(run_dir)):
         if last is not None:
-            findings += _pass_time(state, last.clock, group[-1], number)
+            findings += _pass_between(state, last.clock, group[-1], number)
         beats: dict[int, list[bytes]] = {}
         for line in group:
             beats.setdefault(line.rank, []).append(line.raw)
@@ -64,6 +65,7 @@ def fold_by_clock(
         tick = Tick(n=number, mono=last.clock, ts=last.ts, interval_s=INTERVAL_S)
         state, found = fold(state, tick, beats, sink)
         findings += found
+    state.view.goes_on = False
     if last is None:
         return state, findings
     end = ended_at if ended_at is not None else None if has_arrived(state) else now
@@ -116,6 +118,16 @@ def _groups(lines: Iterator[_Line]) -> Iterator[tuple[int, list[_Line]]]:
 
     for number, group in groupby(everything(), lambda row: int((row.clock - origin) / INTERVAL_S)):
         yield number + 1, list(group)
+
+
+def _pass_between(state: WatchState, since: float, until: _Line, number: int) -> list[Finding]:
+    """Let time pass up to the next line: what was due before all fell silent is not unknown."""
+    clock = since + state.run.watch.alive_lost.suspect_s - INTERVAL_S
+    if clock >= until.clock:
+        return _pass_time(state, since, until, number)
+    silent = _Line(clock, until.ts - (until.clock - clock), 0, b"")
+    findings = _pass_time(state, since, silent, number)
+    return findings + _pass_time(state, clock, until, number)
 
 
 def _pass_time(state: WatchState, since: float, until: _Line, number: int) -> list[Finding]:

@@ -66,6 +66,8 @@ class RankStream:
     section_mono: float = 0.0
     left_mono: float = 0.0
     """When it last left a checkpoint or an evaluation, for which its peers may have waited."""
+    left_step: int = 0
+    """The step at which it was in there."""
     collective_seq: int = 0
     tells_collectives: bool = False
     """Whether a line has told how many it has entered, none included."""
@@ -340,7 +342,7 @@ def _place(stream: RankStream, beat: Heartbeat, mono: float, *, resets: bool) ->
         took_s = max(0.0, own_mono - own_tail_s - stream.section_began)
         kept = stream.section_times[1 - SECTION_SAMPLES :]
         stream.section_times = (*kept, (str(stream.section), took_s))
-        stream.left_mono = mono - tail_s
+        stream.left_mono, stream.left_step = mono - tail_s, stream.step
     stream.section, stream.section_seq = section, section_seq
     stream.section_mono = mono - tail_s
     stream.section_began = own_mono - own_tail_s

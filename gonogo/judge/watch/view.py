@@ -115,6 +115,8 @@ class View:
     processes: Processes = field(default_factory=Processes)
     watched: bool = True
     """Whether ticks are a watcher's (live or recorded), not made up from the lines themselves."""
+    goes_on: bool = False
+    """Where nobody watched: whether more lines are known to follow."""
     latched: bool = False
     """Whether a halt was found already."""
     started_mono: float | None = None
@@ -213,7 +215,9 @@ class View:
         once no step has ended for as long as such silence may last: then the run stands.
         """
         active = self.active()
-        if not self.watched or not active or not all(stream.labelled for stream in active):
+        if not active or not all(stream.labelled for stream in active):
+            return 0.0
+        if not self.watched and not self.goes_on:
             return 0.0
         silent_s = mono - max(stream.heard_mono for stream in active)
         stood_s = mono - max(stream.still_mono for stream in active)
@@ -249,12 +253,15 @@ class View:
         culprit held or every rank's stack standing still. What never comes back is not the
         transport: a native call that holds the interpreter for ever leaves the processes alive, and
         where no stack can be read their silence speaks after a quarter of an hour. Where nobody
-        watched, the files are all there is, and their silence is the ranks' own. While the file
+        watched, the files are all there is: their silence is the ranks' own, unless all go silent
+        at once and a rank is heard again before that quarter is over. While the file
         system takes no lines, silence is its own, for as long as that lasts, and one rank's too:
         another may still have room in its last block.
         """
-        if not self.watched or self.held(culprit.rank, mono):
+        if self.held(culprit.rank, mono):
             return True
+        if not self.watched:
+            return self.all_silent_s(mono) == 0.0
         if self.lines_are_refused():
             return False
         if self.fresh(streams, mono):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.finding import Source
+from gonogo.contract.order import Order
 from gonogo.contract.records import PREFLIGHT_CHECKS
 from gonogo.contract.rules import WatchValue
 from gonogo.judge.gate.ceilings import (
@@ -107,8 +108,15 @@ def test_a_floor_below_the_profiles_is_listed(floor: float | None, listed: bool)
     assert evaluate_ceilings(rules) is None
 
 
+def with_package(name: str, settings: dict[str, Any]) -> Order:
+    """An order from where a package brought a detector that is not installed here."""
+    order = order_of()
+    watch = order.watch.model_copy(update={"plugins": {name: settings}})
+    return order.model_copy(update={"watch": watch})
+
+
 def test_what_a_plan_sets_for_another_packages_detector_is_listed() -> None:
-    rules = build_rules(order_of(sets={"watch.plugins": {"low_loss": {"below": 0.0}}}))
+    rules = build_rules(with_package("low_loss", {"below": 0.0}))
     (said,) = (text for text in weakened(rules) if text.startswith("plugins."))
     assert said == "plugins.low_loss.below is 0.0; what loosens it is not known here"
     assert evaluate_ceilings(rules) is None
@@ -151,7 +159,7 @@ def test_no_multiple_of_a_median_is_tighter_than_any() -> None:
 
 def test_of_another_packages_setting_sixty_characters_are_told() -> None:
     long = {"words": "x" * 99}
-    rules = build_rules(order_of(sets={"watch.plugins": {"low_loss": {"names": long}}}))
+    rules = build_rules(with_package("low_loss", {"names": long}))
     (said,) = (text for text in weakened(rules) if text.startswith("plugins."))
     assert said.partition(" is ")[2].partition(";")[0] == json.dumps(long)[:60]
 

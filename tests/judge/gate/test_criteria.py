@@ -117,6 +117,17 @@ def test_ranks_are_joined_as_the_criterion_says(over: str, value: float) -> None
     assert found.observed == value
 
 
+@pytest.mark.parametrize("wild", [0, 1])
+@pytest.mark.parametrize("over", ["min", "max", "mean", "sum"])
+def test_a_slope_that_is_unknown_of_one_rank_passes_nothing(over: str, wild: int) -> None:
+    largest = dict(zip(range(1, 11), 5 * (1.7e308, -1.7e308), strict=True))
+    losses = {wild: largest, 1 - wild: flat(2.0)}
+    for bound in ({"pass_above": -1.0}, {"pass_below": 1.0, "grey": "conditional"}):
+        found = said(losses, world_size=2, aggregate="slope", over_ranks=over, **bound)
+        assert (found.outcome, found.severity) == ("inconclusive", "required")
+        assert found.observed is None
+
+
 def test_the_window_is_the_last_steps_after_warm_up() -> None:
     losses = {step: float(step) for step in range(1, 11)}
     found = said({0: losses}, aggregate="min", warmup_steps=4, pass_above=0.0)

@@ -10,7 +10,7 @@ import pytest
 from gonogo.judge.watch import refold, snapshot
 from gonogo.judge.watch.registry import versions
 from gonogo.judge.watch.series import Look, Series
-from tests.judge.watch.streams import Said, Watched, World, order_of, watch
+from tests.judge.watch.streams import EPOCH, T0, Said, Watched, World, order_of, watch
 
 
 def world_of(steps: int = 400) -> World:
@@ -429,6 +429,44 @@ def test_who_does_not_wake_at_all_has_its_limit_from_then(hangs_in: str | None) 
     limit_s = 300.0 if hangs_in == "data" else 60.0
     assert (found.rank, found.section, found.threshold) == (1, hangs_in, limit_s)
     assert found.value == pytest.approx(limit_s, abs=2.0)
+
+
+def waited_for_an_evaluation(seconds: float) -> tuple[World, float]:
+    """Rank 0 evaluates while rank 1 waits in no section; half a second later their steps go on."""
+    world = world_of().steps(40, step_s=0.5)
+    acting = world.ranks[0]
+    acting.enter("eval")
+    acting.spend(seconds)
+    acting.enter(None)
+    world.meet()
+    return world, world.mono + 0.5
+
+
+def test_lines_that_come_late_after_an_evaluation_are_no_deadline_of_who_waited_for_it() -> None:
+    """A disk that others share tells of the waiting rank a minute later: its peer is far ahead."""
+    world, since = waited_for_an_evaluation(90.0)
+    world.steps(200, step_s=0.5)
+    late = world.ranks[1]
+    late.lines = [
+        Said(max(s.mono, since + 50.0), s.raw) if s.mono > since - 1.0 else s for s in late.lines
+    ]
+    assert halted(world) == []
+
+
+def test_who_does_not_wake_where_nobody_waits_for_it_has_its_limit_from_then() -> None:
+    world, back = waited_for_an_evaluation(90.0)
+    runs_on, hanging = world.ranks
+    for _ in range(200):
+        runs_on.step += 1
+        runs_on.say("step_start")
+        runs_on.enter("backward")
+        runs_on.spend(0.5)
+        runs_on.enter(None)
+        runs_on.say("step_end")
+    hanging.spend(runs_on.mono - hanging.mono)
+    (found,) = watch(world, interval_s=1.0).halts
+    assert (found.detector, found.rank, found.section) == ("section_deadline", 1, None)
+    assert found.at - EPOCH + T0 - back == pytest.approx(60.0, abs=3.0)
 
 
 def test_who_waited_for_an_evaluation_may_wake_later_where_not_every_step_is_told() -> None:

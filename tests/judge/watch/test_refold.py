@@ -125,17 +125,71 @@ def test_without_a_watcher_time_passes_until_the_directory_is_looked_at(
         assert stalls[0].value == pytest.approx(5.0, abs=0.5)
 
 
-def test_without_a_watcher_a_gap_in_the_lines_is_found_when_it_was_due(tmp_path: Path) -> None:
+def fallen_silent(spoke_s: float, silent_s: float) -> World:
+    """A run whose ranks all compute, speak for a while, and then not until they go on."""
     world = World(order_of()).boot().steps(19)
     world.open_step()
     for rank in world.ranks:
         rank.enter("backward")
-        rank.spend(1.5)
-        rank.mono += 60.0
-        rank.say("alive", section_age_s=61.5)
+        rank.spend(spoke_s)
+        rank.mono += silent_s
+        rank.say("alive", section_age_s=spoke_s + silent_s)
+    return world
+
+
+def test_without_a_watcher_a_gap_in_one_ranks_lines_is_found_when_it_was_due(
+    tmp_path: Path,
+) -> None:
+    world = fallen_silent(1.5, 0.0)
+    world.ranks[0].spend(60.0)
+    world.ranks[1].mono += 60.0
+    world.ranks[1].say("alive", section_age_s=61.5)
     found = replay_watch(unwatched(world, tmp_path))
+    first = next(f for f in found if f.severity is Severity.HALT)
+    assert (first.detector, first.rank) == ("stall", 1)
+    assert first.value == pytest.approx(5.0, abs=0.5)
+
+
+def test_without_a_watcher_what_was_due_before_all_fell_silent_is_found(tmp_path: Path) -> None:
+    found = replay_watch(unwatched(fallen_silent(4.0, 60.0), tmp_path))
     (halt,) = [f for f in found if f.severity is Severity.HALT]
     assert halt.value == pytest.approx(5.0, abs=0.5)
+
+
+@pytest.mark.parametrize(("silent_s", "halted"), [(60.0, []), (800.0, []), (1000.0, ["stall"])])
+def test_without_a_watcher_a_silence_of_all_that_is_over_is_unknown_as_to_a_watcher(
+    silent_s: float, halted: list[str], tmp_path: Path
+) -> None:
+    world = fallen_silent(1.5, silent_s)
+    world.compute()
+    world.close_step()
+    found = replay_watch(unwatched(world.steps(20).finish(), tmp_path))
+    assert [f.detector for f in found if f.severity is Severity.HALT] == halted
+
+
+def test_without_a_watcher_a_silence_of_all_between_steps_that_is_over_is_unknown(
+    tmp_path: Path,
+) -> None:
+    world = World(order_of()).boot().steps(20)
+    for rank in world.ranks:
+        rank.mono += 100.0
+    found = replay_watch(unwatched(world.steps(20).finish(), tmp_path))
+    assert [f.detector for f in found if f.severity is Severity.HALT] == []
+
+
+def test_without_a_watcher_ranks_that_are_started_anew_may_be_silent_till_then(
+    tmp_path: Path,
+) -> None:
+    world = World(order_of()).boot().steps(20)
+    world.open_step()
+    world.hang(1, "backward", 1.0)
+    for rank in world.ranks:
+        rank.mono += 120.0
+        rank.boot, rank.section, rank.section_since = f"again{rank.rank}", "boot", rank.mono
+        rank.seq = rank.section_seq = rank.collective_seq = rank.step = 0
+        rank.in_step = False
+    found = replay_watch(unwatched(world.boot().steps(40).finish(), tmp_path))
+    assert [f.detector for f in found if f.severity is Severity.HALT] == []
 
 
 def test_ranks_without_a_shared_clock_are_merged_by_wall_time(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_the_gpus_of_a_lost_keeper_are_held_until_they_are_free(
     save_json(run_dir.path / "keeper.json", {"locks": ["cpu:0"]})
     assert start_draining(run_dir.path, **asked) is None
     save_json(run_dir.path / "keeper.json", {"locks": ["GPU-0"]})
-    prove(tmp_path, ["GPU-0"], "700 TFLOP/s", now=time.time())
+    prove(tmp_path, ["GPU-0"], "pass", "700 TFLOP/s", now=time.time())
     looking = start_draining(run_dir.path, **asked)
     assert looking is not None
     assert is_locked(locks.path("GPU-0"))

@@ -18,7 +18,7 @@ from tests.supervise.orders import completed, make_order, make_run_dir
 from worker.host.host_probe import ProbeStore
 from worker.host.node_check import NodeCheck
 
-PASS, FAIL = CheckOutcome.PASS, CheckOutcome.FAIL
+PASS, WARN, FAIL = CheckOutcome.PASS, CheckOutcome.WARN, CheckOutcome.FAIL
 GPUS = ("GPU-0", "GPU-1")
 
 
@@ -56,7 +56,7 @@ def test_what_held_up_is_asked_again_after_a_failed_run_a_boot_and_a_day(
     now = [1000.0]
 
     def check(*devices: str) -> CheckOutcome:
-        return NodeCheck(store, "h200", devices, lambda: now[0]).result()[0]
+        return NodeCheck(store, "h200", devices, wall=lambda: now[0]).result()[0]
 
     assert check(*GPUS) is PASS
     assert check(*GPUS) is check("GPU-1") is PASS
@@ -72,9 +72,9 @@ def test_what_held_up_is_asked_again_after_a_failed_run_a_boot_and_a_day(
 
 
 def test_devices_that_were_not_measured_together_are(store: ProbeStore) -> None:
-    prove(store.home, ["GPU-0"], "alone", now=1.0)
-    prove(store.home, ["GPU-1"], "alone", now=1.0)
-    assert load_proof(store.home, ["GPU-0"], 1.0) == "alone"
+    prove(store.home, ["GPU-0"], "pass", "alone", now=1.0)
+    prove(store.home, ["GPU-1"], "pass", "alone", now=1.0)
+    assert load_proof(store.home, ["GPU-0"], 1.0) == ("pass", "alone")
     assert load_proof(store.home, GPUS, 1.0) is None
 
 
@@ -92,6 +92,28 @@ def test_only_its_word_passes(store: ProbeStore, said: str) -> None:
     assert NodeCheck(store, "h200", GPUS).result()[0] is FAIL
 
 
+def test_who_was_warned_is_warned_as_long_as_it_holds(store: ProbeStore) -> None:
+    says(store, flops=620e12)
+    first, known = (NodeCheck(store, "h200", GPUS).result() for _ in range(2))
+    assert (first[0], known) == (WARN, (WARN, f"{first[1]} (known)"))
+    assert asked(store) == "GPU-0,GPU-1;"
+
+
+def test_nccl_does_what_the_order_has_it_do(store: ProbeStore) -> None:
+    """A host whose GPUs reach each other with `NCCL_P2P_DISABLE=1` alone hangs without it."""
+    says(store)
+    probe = store.root / "nsa" / "probe.py"
+    probe.write_text(
+        "import os\n"
+        "assert os.environ['NCCL_P2P_DISABLE'] == '1'\n"
+        "assert not {'NCCL_DEBUG', 'NCCL_NET_PLUGIN', 'TOKEN'} & set(os.environ)\n"
+        "print('node0:17:17 [0] NCCL INFO NET: {none}')\n" + probe.read_text() + "print('bye')\n"
+    )
+    order = {"NCCL_P2P_DISABLE": "1", "NCCL_DEBUG": "INFO", "NCCL_NET_PLUGIN": "x", "TOKEN": "y"}
+    outcome, text = NodeCheck(store, "h200", GPUS, order).result()
+    assert (outcome, text[:9]) == (PASS, "1400.000 "), text
+
+
 def test_a_program_that_dies_says_why(store: ProbeStore) -> None:
     outcome, text = NodeCheck(store, "h200", GPUS).result()
     assert outcome is FAIL
@@ -100,6 +122,11 @@ def test_a_program_that_dies_says_why(store: ProbeStore) -> None:
 
 def test_slices_are_left_out(store: ProbeStore) -> None:
     assert NodeCheck(store, "h200", ("MIG-1", "GPU-0")).devices == ("GPU-0",)
+
+
+def test_a_run_that_uses_no_gpu_has_none_checked(store: ProbeStore) -> None:
+    """A laptop's old or small GPU stops no demo, and what a CPU computed proves no GPU."""
+    assert NodeCheck(store, "cpu", ("GPU-0",)).devices == ()
 
 
 @pytest.mark.parametrize(

@@ -236,8 +236,9 @@ def freed_mono(culprit: RankStream, among: Sequence[RankStream]) -> float:
     """Return when the last of its peers left a checkpoint or an evaluation; it may have waited.
 
     Who waits for one rank that saves or evaluates for all goes on a moment later than that one.
-    Peers that are further ahead than by one step do not run in lockstep with it; of ranks that tell
-    every tenth step or so, than by as many.
+    Peers that are further ahead than by one step do not run in lockstep with it, or its lines come
+    late: then what they did at its own step counts. Ranks that tell every tenth step or so are
+    abreast within as many.
     """
     return max(
         (row.left_mono for row in among if row is not culprit and _abreast(row, culprit)),
@@ -246,7 +247,8 @@ def freed_mono(culprit: RankStream, among: Sequence[RankStream]) -> float:
 
 
 def _abreast(stream: RankStream, culprit: RankStream) -> bool:
-    return culprit.step <= stream.step <= culprit.step + culprit.pace.stride
+    upto = culprit.step + culprit.pace.stride
+    return any(culprit.step <= step <= upto for step in (stream.step, stream.left_step))
 
 
 def stray(view: View, among: Sequence[RankStream]) -> RankStream | None:
