@@ -19,7 +19,7 @@ from gonogo.contract.criterion import Metric
 from gonogo.contract.errors import Rejected
 from gonogo.contract.facts import PaceFacts
 from gonogo.contract.heartbeat import Heartbeat, Msg
-from gonogo.contract.lifecycle import PhaseState, RunState
+from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.order import Order
 from gonogo.judge.course.forecast import (
     Ahead,
@@ -108,6 +108,8 @@ def load_forecast(
         whole: with the time to the next checkpoint, for which all lines may have to be looked at.
     """
     claimed = _number(experiment.labels, CLAIMED_LABEL)
+    if experiment.state == ExperimentState.STOPPING:  # its ranks leave: nobody makes these steps
+        return Forecast(basis="it is being stopped", claimed_seconds=claimed)
     living = _load_living(session, runs)
     ahead = [_ahead(phase, living) for phase in phases if phase.state in _TO_COME]
     ended = _load_ended(session, runs)

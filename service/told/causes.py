@@ -4,12 +4,14 @@ from gonogo.contract.decision import Cause
 from gonogo.contract.records import ExitRecord
 from gonogo.judge.course.cause import TORCHRUN_LOG, describe_cause, last_line
 from gonogo.judge.gate.verdict import Judgement
+from gonogo.rundir import TAIL_BYTES
 from service.db.schema import RunRow
 from service.db.store import Session
 from service.evidence.logs import load_log
 from service.queries.findings import load_findings
 
-TAIL_LINES = 60
+_MOST_LINES = 100_000
+"""No bound of its own: of the log's end that counts, however many ranks wrote into it."""
 
 
 def load_cause(session: Session, run: RunRow, judgement: Judgement) -> Cause | None:
@@ -28,9 +30,15 @@ def load_cause(session: Session, run: RunRow, judgement: Judgement) -> Cause | N
 
 def load_last_line(session: Session, run: str, rank: int | None) -> str | None:
     """Return the last line that a rank's log holds so far, if any."""
-    return last_line(load_log(session, run, rank, TAIL_LINES, 0).text)
+    return last_line(_load_end(session, run, rank))
 
 
 def _load_tail(session: Session, run: str, name: str) -> str:
     rank = None if name == TORCHRUN_LOG else int(name.removeprefix("rank").removesuffix(".log"))
-    return load_log(session, run, rank, TAIL_LINES, 0).text
+    return _load_end(session, run, rank)
+
+
+def _load_end(session: Session, run: str, rank: int | None) -> str:
+    """Return as much of a log's end as who judges the run's directory reads."""
+    text = load_log(session, run, rank, _MOST_LINES, 0).text
+    return text.encode()[-TAIL_BYTES:].decode(errors="replace")

@@ -80,6 +80,18 @@ def test_a_run_that_has_ended_leaves_nothing_of_its_phase_before_it_is_judged(
     assert found["next_checkpoint_s"] is None
 
 
+def test_a_run_that_is_being_stopped_has_no_rest(still: Plane) -> None:
+    experiment = still.submit(set={"phases.0.steps": 10}, labels={"claimed_seconds": "60"})
+    worker = still.worker()
+    order = worker.claim()
+    assert order is not None
+    train(still, worker, order, 5, 2.0)
+    still.call("POST", f"/experiments/{experiment}/halt", json={"reason": "enough"})
+    found = forecast(still, experiment)
+    assert (found["basis"], found["claimed_seconds"]) == ("it is being stopped", 60.0)
+    assert (found["seconds_p50"], found["next_checkpoint_s"]) == (None, None)
+
+
 def second(plane: Plane, **sets: Any) -> tuple[str, FakeWorker, Order]:
     """An experiment whose second phase has been claimed."""
     experiment = plane.submit(**sets)
