@@ -19,7 +19,10 @@ from gonogo.contract.errors import Conflict, Problem, Rejected
 from gonogo.contract.lifecycle import ExperimentState, PhaseState
 from gonogo.contract.near_miss import hint
 from gonogo.contract.order import ResumePoint
+from gonogo.contract.plan import Plan
+from gonogo.judge.course.decide import asks_approval
 from gonogo.judge.course.reruns import keeps_checkpoints
+from gonogo.judge.gate.approval import is_approval
 from gonogo.planning.resolve import ResolvedPlan, build_order
 from service.db.schema import ExperimentRow, PhaseRow
 from service.experiments.checkpoints import (
@@ -100,6 +103,7 @@ def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
     old = resolved_of(source)
     problems = [
         *_not_shown(session, source, before, there),
+        *_not_approved(session, source, plan, phase, there),
         *_ordered_otherwise(old, resolved, before),
     ]
     if problems:
@@ -166,6 +170,30 @@ def _not_shown(
             unmet = condition.state in (ConditionState.OPEN, ConditionState.MISSED)
             if unmet and condition.id.partition(":")[0] == phase:
                 yield f"condition {condition.id} is {condition.state} in {source.id}; {again}"
+
+
+def _not_approved(
+    session: Session, source: ExperimentRow, plan: Plan, phase: str, there: Mapping[str, PhaseRow]
+) -> Iterator[str]:
+    """Yield that the phase waited for an approval there, if it did and nobody gave it.
+
+    One that began there had it, or needed none.
+    """
+    names = [row.name for row in plan.phases]
+    last = there.get(names[max(0, names.index(phase) - 1)])
+    if last is None or last.name == phase or runs_of(session, source.id, phase):
+        return
+    given = any(
+        is_approval(row.condition)
+        and row.condition.due == phase
+        and row.condition.state in (ConditionState.MET, ConditionState.WAIVED)
+        for row in load_conditions(session, source.id)
+    )
+    if asks_approval(plan, last.name, last.verdict) and not given:
+        yield (
+            f"{phase} waits for an approval after {last.name}, and nobody gave it in {source.id};"
+            f" begin with it: {source.id}:{last.name}"
+        )
 
 
 def _ordered_otherwise(

@@ -128,6 +128,6 @@ def _waive(deed: Deed, experiment: ExperimentRow, said: Override) -> RecordedDec
         actor=deed.actor,
         reason=said.reason,
     )
-    if experiment.state == ExperimentState.FINISHED:
-        experiment.verdict = total_verdict(deed.session, experiment)
+    if experiment.state == ExperimentState.FINISHED and experiment.verdict is not None:
+        experiment.verdict = total_verdict(deed.session, experiment)  # a cancelled one has none
     return decision

@@ -139,6 +139,39 @@ def test_too_late_is_too_late_even_before_the_conductor_looked(
     assert ask(plane, experiment, "promote").status_code == 409
 
 
+def test_waiving_an_expired_approval_gives_a_cancelled_experiment_no_verdict(
+    asking: tuple[Plane, str], wall: Clock
+) -> None:
+    plane, experiment = asking
+    wall.at += LIMIT_S
+    Approvals(plane.context).run_once()
+    assert ask(plane, experiment, "cancel", reason="no time").status_code == 202
+    word = {"verdict": "CONDITIONAL_GO", "reason": "too late", "condition": APPROVAL}
+    assert ask(plane, experiment, "decisions", **word).status_code == 201
+    view = plane.experiment(experiment)
+    assert (view["state"], view["verdict"]) == ("finished", None)
+    assert view["conditions"][0]["state"] == "waived"
+
+
+def test_what_waits_for_an_approval_does_not_begin_elsewhere_without_it(
+    asking: tuple[Plane, str],
+) -> None:
+    plane, experiment = asking
+    ask(plane, experiment, "cancel", reason="goes on elsewhere")
+    plan = bundled_plan("demo")
+    body = {
+        "plan": {**plan, "phases": plan["phases"][:2]},
+        "set": {"phases.sanity.approve": "always"},
+        "origin": f"{experiment}:synthetic",
+    }
+    refused = plane.call("POST", "/experiments", json=body)
+    assert refused.status_code == 422, refused.text
+    said = f"synthetic waits for an approval after sanity, and nobody gave it in {experiment}"
+    assert said in refused.json()["detail"]
+    body["origin"] = f"{experiment}:sanity"
+    assert plane.call("POST", "/experiments", json=body).status_code == 201
+
+
 @pytest.mark.long
 def test_after_it_expired_a_person_can_go_on_by_hand_and_it_is_shown_so(
     asking: tuple[Plane, str], wall: Clock

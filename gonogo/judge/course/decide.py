@@ -173,11 +173,7 @@ def _with_approval(
     plan: Plan, name: str, verdict: Verdict, action: Action, *, by_variant: bool
 ) -> Action:
     """Return the promotion, or the wait for a person where the plan (or a variant) asks for one."""
-    approve = plan.phase(name).approve
-    asked = approve == "always" or (
-        approve == "on_conditional" and verdict is Verdict.CONDITIONAL_GO
-    )
-    if not asked and not by_variant:
+    if not asks_approval(plan, name, verdict) and not by_variant:
         return action
     return Action(
         kind=ActionKind.AWAIT_APPROVAL,
@@ -185,6 +181,14 @@ def _with_approval(
         phase=action.phase,
         missed=action.missed,
         expires_s=plan.approval_limit_s(name),
+    )
+
+
+def asks_approval(plan: Plan, phase: str, verdict: Verdict | None) -> bool:
+    """Say whether the plan lets what follows a phase of this verdict wait for a person."""
+    approve = plan.phase(phase).approve
+    return approve == "always" or (
+        approve == "on_conditional" and verdict is Verdict.CONDITIONAL_GO
     )
 
 
