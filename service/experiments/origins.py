@@ -180,8 +180,9 @@ def _not_approved(
     One that began there had it, or needed none.
     """
     names = [row.name for row in plan.phases]
-    last = there.get(names[max(0, names.index(phase) - 1)])
-    if last is None or last.name == phase or runs_of(session, source.id, phase):
+    before = names[: names.index(phase)]
+    last = there.get(before[-1]) if before else None
+    if last is None or last.state not in _TAKEN_OVER or runs_of(session, source.id, phase):
         return
     given = any(
         is_approval(row.condition)
