@@ -71,10 +71,10 @@ def slope(pairs: Sequence[tuple[int, float]]) -> float:
 def _variation(pairs: Sequence[tuple[int, float]], rules: Rules) -> float:
     values = [value for _, value in pairs]
     mean = mean_of(values)
-    try:
-        return statistics.pstdev(values, mean) / mean
-    except OverflowError:
+    widest = max(abs(value - mean) for value in values)
+    if math.isinf(widest * widest):  # `pstdev` sums squares, and fails where no double holds one
         return math.nan
+    return statistics.pstdev(values, mean) / mean
 
 
 def _slope(pairs: Sequence[tuple[int, float]], rules: Rules) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from typing import Any
 
@@ -92,6 +93,15 @@ def test_step_time_and_its_variation() -> None:
     assert measured(ranks, "dt_step_s", aggregate="max").value == pytest.approx(max(times))
     cv = statistics.pstdev(times) / statistics.mean(times)
     assert measured(ranks, "step_cv").value == pytest.approx(cv)
+
+
+def test_the_variation_of_times_whose_squares_no_double_holds_is_unknown() -> None:
+    ranks = healthy_ranks(order_of())
+    for line in ranks[0].lines:
+        line["mono"] *= 1e200
+    value = measured(ranks, "step_cv").value
+    assert value is not None
+    assert math.isnan(value)
 
 
 @pytest.mark.parametrize(
