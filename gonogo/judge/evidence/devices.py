@@ -9,13 +9,13 @@ asked for it gets nothing. The clock of samples and steps is the host's monotoni
 where the trainer itself does not say: of every step one value, or none.
 """
 
-import statistics
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from gonogo.contract.criterion import Metric
 from gonogo.judge.evidence.steps import RankSteps
+from gonogo.judge.watch.mean import mean_of
 
 STALE_S = 15.0
 """A sample says nothing about a step that ended so long after it."""
@@ -80,7 +80,7 @@ def utilisation_by_step(samples: Iterable[Sample], windows: Windows) -> ByStep:
         samples: device samples of the run; those without a rank or a utilisation are left out.
         windows: when each rank's steps began and ended.
     """
-    return _by_step(samples, windows, lambda row: row.util, min, statistics.fmean)
+    return _by_step(samples, windows, lambda row: row.util, min, mean_of)
 
 
 def memory_by_step(samples: Iterable[Sample], windows: Windows) -> ByStep:
