@@ -246,6 +246,17 @@ def freed_mono(culprit: RankStream, among: Sequence[RankStream]) -> float:
     )
 
 
+def waited_mono(view: View, culprit: RankStream, among: Sequence[RankStream], mono: float) -> float:
+    """Return until when a silent rank may have waited for one that acts for all; else 0.0.
+
+    Both have saved or evaluated before, and only its silence tells it from who waits: its lines may
+    come late. It may have waited when it was last heard, and from then on has its limit.
+    """
+    if view.fresh([culprit], mono) or view.held(culprit.rank, mono):
+        return 0.0
+    return 0.0 if acts_for_all(among, [culprit]) is None else culprit.heard_mono
+
+
 def _abreast(stream: RankStream, culprit: RankStream) -> bool:
     upto = culprit.step + culprit.pace.stride
     return any(culprit.step <= step <= upto for step in (stream.step, stream.left_step))
