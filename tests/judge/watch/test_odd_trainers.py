@@ -491,6 +491,23 @@ def test_lines_of_who_waits_that_come_late_during_an_evaluation_are_no_deadline(
     assert halted(world) == []
 
 
+@pytest.mark.parametrize(("section", "seconds"), [("eval", 20.0), ("checkpoint", 40.0)])
+def test_lines_that_come_late_while_every_fifth_step_is_evaluated_are_no_deadline(
+    section: str, seconds: float
+) -> None:
+    """The last evaluation of the peer is of a later step, and one that waited had waited before."""
+    world = world_of().steps(60, step_s=0.5)
+    cut, late = world.mono + seconds - 1.0, world.ranks[1]
+    for _ in range(6):
+        world.ranks[0].enter(section)
+        world.ranks[0].spend(seconds)
+        world.ranks[0].enter(None)
+        world.meet()
+        world.steps(5, step_s=0.5)
+    late.lines = [Said(max(s.mono, cut + 50.0), s.raw) if s.mono > cut else s for s in late.lines]
+    assert halted(world) == []
+
+
 @pytest.mark.parametrize("spoke_s", [0.6, 20.0, 90.0])
 def test_who_falls_silent_for_good_during_an_evaluation_is_lost_a_minute_later(
     spoke_s: float,

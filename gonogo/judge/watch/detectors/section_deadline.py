@@ -35,7 +35,6 @@ from gonogo.judge.watch.detectors.rank_divergence import (
     freed_mono,
     late_text,
     name_culprit,
-    waited_mono,
 )
 from gonogo.judge.watch.stream import NAMED_SECTIONS, RankStream
 from gonogo.judge.watch.view import Limit, Run, View, found
@@ -295,8 +294,8 @@ class SectionDeadline(Detector[None]):
             return own, _cycling(view, tick, culprit, streams)
         section = section_of(view.run, stream)
         name, deadline = deadline_of(view.run.watch.section_deadline, section)
-        waited = waited_mono(view, stream, streams, tick.mono)
-        elapsed_s = tick.mono - max(since(stream), freed_mono(stream, streams), waited)
+        freed = freed_mono(view, stream, streams, tick.mono)
+        elapsed_s = tick.mono - max(since(stream), freed)
         findings = []
         if deadline.suspect_s is not None and elapsed_s > deadline.suspect_s:
             source = view.run.source(f"section_deadline.{name}.suspect_s")
