@@ -1,8 +1,9 @@
 """What would a watcher have seen of lines that nobody watched? The fold by the ranks' own clocks.
 
 Lines are merged by their monotonic clocks, with one offset for each boot (`clocks`): a wall clock
-that is set while the run goes on moves nothing. Time passes between lines, so that a deadline is
-found at the moment it was due; what the exit records tell stands for the probes that nobody made.
+that is set while the run goes on moves nothing, nor does a line that was copied or moved within its
+file. Time passes between lines, so that a deadline is found at the moment it was due; what the exit
+records tell stands for the probes that nobody made.
 """
 
 import heapq
@@ -19,7 +20,7 @@ from gonogo.contract.tick import ProcessState, RankProbe, Tick
 from gonogo.judge.watch.clocks import Boot, Clocks
 from gonogo.judge.watch.fold import Sink, fold, look, start
 from gonogo.judge.watch.watch_state import WatchState
-from gonogo.rundir import RunDir, iter_lines, load_record
+from gonogo.rundir import RunDir, iter_lines, load_record, open_file
 
 INTERVAL_S = 0.25
 MAX_SEARCHES = 1000
@@ -78,31 +79,62 @@ def fold_by_clock(
 
 def _merged(run_dir: RunDir) -> Iterator[_Line]:
     """Yield the lines of all ranks in the order of one clock."""
-    clocks = Clocks()
+    clocks, moved = Clocks(), set[int]()
     for rank in run_dir.ranks():
+        last: dict[str, tuple[int, float]] = {}
         for raw in iter_lines(run_dir.heartbeat(rank)):
             try:
-                clocks.add(parse_heartbeat(raw))
+                beat = parse_heartbeat(raw)
             except Corrupt:
                 continue
+            clocks.add(beat)
+            seq, mono = last.get(beat.boot, (beat.seq, beat.mono))
+            if beat.seq < seq and beat.mono < mono:
+                moved.add(rank)
+            last[beat.boot] = (beat.seq, beat.mono)
     offsets = clocks.offsets()
-    ranks = [_stamped(run_dir, rank, offsets) for rank in run_dir.ranks()]
+    ranks = [
+        _sorted(run_dir, rank, offsets) if rank in moved else _stamped(run_dir, rank, offsets)
+        for rank in run_dir.ranks()
+    ]
     return heapq.merge(*ranks, key=lambda line: line.clock)
 
 
 def _stamped(run_dir: RunDir, rank: int, offsets: Mapping[Boot, float]) -> Iterator[_Line]:
     """Yield one rank's lines with their clock; an unreadable one goes with the one before it."""
+    latest = float("-inf")
+    for line, _ in _clocked(run_dir, rank, offsets):
+        latest = max(latest, line.clock)
+        yield _Line(latest, line.ts, rank, line.raw)
+
+
+def _sorted(run_dir: RunDir, rank: int, offsets: Mapping[Boot, float]) -> Iterator[_Line]:
+    """Yield the same of a file whose lines were moved: where each begins is kept, and no line."""
+    rows = sorted(
+        (line.clock, at, len(line.raw), line.ts) for line, at in _clocked(run_dir, rank, offsets)
+    )
+    with open_file(run_dir.heartbeat(rank)) as stream:
+        for clock, at, size, ts in rows:
+            stream.seek(at)
+            yield _Line(clock, ts, rank, stream.read(size))
+
+
+def _clocked(
+    run_dir: RunDir, rank: int, offsets: Mapping[Boot, float]
+) -> Iterator[tuple[_Line, int]]:
+    """Yield one rank's lines as they stand, and at which byte each begins."""
     clock = ts = float("-inf")
+    end = 0
     for raw in iter_lines(run_dir.heartbeat(rank)):
+        begin, end = end, end + len(raw)
         try:
             beat = parse_heartbeat(raw)
         except Corrupt:
             if clock == float("-inf"):
                 continue
         else:
-            offset = offsets.get((beat.rank, beat.boot), 0.0)
-            clock, ts = max(clock, beat.mono + offset), beat.ts
-        yield _Line(clock, ts, rank, raw)
+            clock, ts = beat.mono + offsets.get((beat.rank, beat.boot), 0.0), beat.ts
+        yield _Line(clock, ts, rank, raw), begin
 
 
 def _groups(lines: Iterator[_Line]) -> Iterator[tuple[int, list[_Line]]]:

@@ -469,6 +469,63 @@ def test_who_does_not_wake_where_nobody_waits_for_it_has_its_limit_from_then() -
     assert found.at - EPOCH + T0 - back == pytest.approx(60.0, abs=3.0)
 
 
+def one_evaluates_for_both() -> tuple[World, float]:
+    """Both have evaluated before; now rank 0 does alone, for two minutes, and nothing counts it."""
+    world = world_of().steps(40, step_s=0.5).pause("eval", 5.0).steps(20, step_s=0.5)
+    world.ranks[0].enter("eval")
+    world.ranks[0].spend(120.0)
+    world.ranks[0].enter(None)
+    return world, world.ranks[1].mono
+
+
+@pytest.mark.parametrize("cut_after_s", [5.0, 20.0, 45.0])
+def test_lines_of_who_waits_that_come_late_during_an_evaluation_are_no_deadline(
+    cut_after_s: float,
+) -> None:
+    """Only its silence tells it from one that waits: it has its limit from when it was heard."""
+    world, since = one_evaluates_for_both()
+    world.meet()
+    world.steps(60, step_s=0.5)
+    cut, late = since + cut_after_s, world.ranks[1]
+    late.lines = [Said(max(s.mono, cut + 58.0), s.raw) if s.mono > cut else s for s in late.lines]
+    assert halted(world) == []
+
+
+@pytest.mark.parametrize(("section", "seconds"), [("eval", 20.0), ("checkpoint", 40.0)])
+def test_lines_that_come_late_while_every_fifth_step_is_evaluated_are_no_deadline(
+    section: str, seconds: float
+) -> None:
+    """The last evaluation of the peer is of a later step, and one that waited had waited before."""
+    world = world_of().steps(60, step_s=0.5)
+    cut, late = world.mono + seconds - 1.0, world.ranks[1]
+    for _ in range(6):
+        world.ranks[0].enter(section)
+        world.ranks[0].spend(seconds)
+        world.ranks[0].enter(None)
+        world.meet()
+        world.steps(5, step_s=0.5)
+    late.lines = [Said(max(s.mono, cut + 50.0), s.raw) if s.mono > cut else s for s in late.lines]
+    assert halted(world) == []
+
+
+@pytest.mark.parametrize("spoke_s", [0.6, 20.0, 90.0])
+def test_who_falls_silent_for_good_during_an_evaluation_is_lost_a_minute_later(
+    spoke_s: float,
+) -> None:
+    world, since = one_evaluates_for_both()
+    silent = world.ranks[1]
+    silent.spend(spoke_s)
+    heard = silent.lines[-1].mono
+    silent.mono = world.mono
+    silent.stopped = True
+    world.ranks[0].spend(60.0)
+    found = watch(world, interval_s=1.0).halts
+    assert {row.rank for row in found} == {1}
+    assert "alive_lost" in {row.detector for row in found}
+    assert heard >= since
+    assert found[0].at - EPOCH + T0 - heard == pytest.approx(61.0, abs=1.5)
+
+
 def test_who_waited_for_an_evaluation_may_wake_later_where_not_every_step_is_told() -> None:
     """Of the steps in between only `alive` lines tell, and those come now and then."""
     world = world_of()

@@ -125,6 +125,25 @@ def test_without_a_watcher_time_passes_until_the_directory_is_looked_at(
         assert stalls[0].value == pytest.approx(5.0, abs=0.5)
 
 
+@pytest.mark.parametrize("kind", [None, "hang", "nan"])
+@pytest.mark.parametrize("seed", range(3))
+def test_without_a_watcher_lines_that_one_ranks_file_doubles_or_moves_change_nothing(
+    kind: str | None, seed: int, tmp_path: Path
+) -> None:
+    """A copy of a late line in front held the rank's clock there: silence to the end of the run."""
+    world = faulty(kind) if kind else World(order_of()).boot().steps(40, step_s=2.0).finish()
+    folder = unwatched(world, tmp_path)
+    before = replay_watch(folder)
+    path, random = folder / "heartbeat_rank1.jsonl", Random(seed)
+    lines = path.read_bytes().splitlines(keepends=True)
+    for line in random.sample(lines, len(lines) // 5):
+        lines.insert(random.randrange(1, len(lines)), line)
+    for _ in range(len(lines) // 5):
+        lines.insert(random.randrange(1, len(lines)), lines.pop(random.randrange(1, len(lines))))
+    path.write_bytes(b"".join(lines))
+    assert wired(replay_watch(folder)) == wired(before)
+
+
 def fallen_silent(spoke_s: float, silent_s: float) -> World:
     """A run whose ranks all compute, speak for a while, and then not until they go on."""
     world = World(order_of()).boot().steps(19)

@@ -232,18 +232,30 @@ def _may_wait(acting: RankStream, behind: Sequence[RankStream]) -> bool:
     )
 
 
-def freed_mono(culprit: RankStream, among: Sequence[RankStream]) -> float:
+def freed_mono(view: View, culprit: RankStream, among: Sequence[RankStream], mono: float) -> float:
     """Return when the last of its peers left a checkpoint or an evaluation; it may have waited.
 
     Who waits for one rank that saves or evaluates for all goes on a moment later than that one.
     Peers that are further ahead than by one step do not run in lockstep with it, or its lines come
     late: then what they did at its own step counts. Ranks that tell every tenth step or so are
-    abreast within as many.
+    abreast within as many. Of a silent rank that may have waited when it was heard last, the time
+    since then is all that counts.
     """
-    return max(
-        (row.left_mono for row in among if row is not culprit and _abreast(row, culprit)),
-        default=0.0,
-    )
+    waited = [culprit.heard_mono] if _waited(view, culprit, among, mono) else []
+    left = [row.left_mono for row in among if row is not culprit and _abreast(row, culprit)]
+    return max([*waited, *left], default=0.0)
+
+
+def _waited(view: View, culprit: RankStream, among: Sequence[RankStream], mono: float) -> bool:
+    """Whether only the silence of a rank tells it from one that waits: its lines may come late.
+
+    A peer acts for all, or has ended steps that lockstep would not let it end without the rank.
+    """
+    if view.fresh([culprit], mono) or view.held(culprit.rank, mono):
+        return False
+    if max(row.step for row in among) > culprit.step + culprit.pace.stride:
+        return True
+    return acts_for_all(among, [culprit]) is not None
 
 
 def _abreast(stream: RankStream, culprit: RankStream) -> bool:

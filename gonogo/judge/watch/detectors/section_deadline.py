@@ -294,7 +294,8 @@ class SectionDeadline(Detector[None]):
             return own, _cycling(view, tick, culprit, streams)
         section = section_of(view.run, stream)
         name, deadline = deadline_of(view.run.watch.section_deadline, section)
-        elapsed_s = tick.mono - max(since(stream), freed_mono(stream, streams))
+        freed = freed_mono(view, stream, streams, tick.mono)
+        elapsed_s = tick.mono - max(since(stream), freed)
         findings = []
         if deadline.suspect_s is not None and elapsed_s > deadline.suspect_s:
             source = view.run.source(f"section_deadline.{name}.suspect_s")

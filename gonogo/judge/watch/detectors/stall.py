@@ -118,7 +118,7 @@ def _goes_on(streams: list[RankStream], fresh: list[RankStream]) -> bool:
     return any(stream.section in NON_TRAINING_SECTIONS for stream in fresh)
 
 
-def _stood_s(culprit: RankStream, streams: list[RankStream], mono: float) -> float:
+def _stood_s(view: View, culprit: RankStream, streams: list[RankStream], mono: float) -> float:
     """Return for how long the step has stood, in seconds of the culprit's computing.
 
     A rank that waited in its backward for a peer's loader has computed for as long as that took.
@@ -126,7 +126,7 @@ def _stood_s(culprit: RankStream, streams: list[RankStream], mono: float) -> flo
     waited in log, at least as long. Nor from before a peer went on to the next step, for which it
     had needed the culprit, nor from before one came back that had saved or evaluated for all.
     """
-    stood_s = min(culprit.computed_s(mono), mono - freed_mono(culprit, streams))
+    stood_s = min(culprit.computed_s(mono), mono - freed_mono(view, culprit, streams, mono))
     for stream in streams:
         if stream.step == culprit.step + 1:
             stood_s = min(stood_s, mono - stream.advanced_mono)
@@ -225,7 +225,7 @@ class Stall(Detector[None]):
         culprit = name_culprit(view, streams, tick.mono)
         if culprit is None or culprit.stream.completed_steps == 0:
             return own, []
-        elapsed_s = _stood_s(culprit.stream, streams, tick.mono)
+        elapsed_s = _stood_s(view, culprit.stream, streams, tick.mono)
         m = view.median_step_s()
         suspect, halt = limits(view.run, culprit.stream, m)
         findings = []

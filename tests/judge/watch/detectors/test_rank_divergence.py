@@ -484,8 +484,28 @@ def test_usual_steps_are_those_of_which_every_rank_told() -> None:
 def test_a_rank_may_have_waited_for_a_peer_of_its_step_or_the_next(step: int, freed: float) -> None:
     culprit = standing("backward", for_s=1.0, left_mono=9.0)
     peer = standing("backward", for_s=1.0, rank=1, step=step, left_mono=7.5)
-    assert freed_mono(culprit, [culprit, peer]) == freed
-    assert freed_mono(culprit, [culprit]) == 0.0
+    view = View(run=Run(order=order_of({})))
+    assert freed_mono(view, culprit, [culprit, peer], NOW) == freed
+    assert freed_mono(view, culprit, [culprit], NOW) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "ahead", "state", "freed"),
+    [
+        (40.0, 2, "alive", NOW - 40.0),
+        (40.0, 1, "alive", 0.0),
+        (20.0, 2, "alive", 0.0),
+        (40.0, 2, "stopped", 0.0),
+    ],
+)
+def test_of_a_silent_rank_whose_peers_go_on_the_time_since_it_was_heard_counts(
+    silent_s: float, ahead: int, state: str, freed: float
+) -> None:
+    culprit = standing(None, for_s=100.0, heard_mono=NOW - silent_s)
+    peer = standing("backward", for_s=1.0, rank=1, step=culprit.step + ahead)
+    held = Process(state=ProcessState(state), held_mono=NOW - 90.0)
+    view = View(run=Run(order=order_of({})), processes=Processes(ranks={culprit.rank: held}))
+    assert freed_mono(view, culprit, [culprit, peer], NOW) == freed
 
 
 LEFT = {"done": True, "completed": 40}
