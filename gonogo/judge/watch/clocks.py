@@ -9,6 +9,9 @@ other by the ends of the steps that they took together.
 Of a restart's two places, on the earlier process's clock or by a wall clock that may have been set
 meanwhile, it gets the one that leaves the shorter gap: no deadline is missed by a doubt.
 
+No line is placed before 0.0, which detectors hold for the moment before anything happened: where a
+rank's own clock counts from below zero, all offsets are larger by as much.
+
 Example: rank 1 runs on another host, whose clock reads 5 000 s more at the end of each common
 step: its offset is -5 000 s.
 """
@@ -41,6 +44,7 @@ class _Told:
     last_ahead_s: float = 0.0
     first_mono: float = 0.0
     last_mono: float = 0.0
+    least_mono: float = 0.0
     ends: dict[int, float] = field(default_factory=dict)
     """Step → its own clock at the end, of the first steps."""
 
@@ -64,6 +68,7 @@ class Clocks:
         told.last_ahead_s = beat.ts - beat.mono
         told.first_mono = told.first_mono if told.ahead_s else beat.mono
         told.last_mono = max(told.last_mono, beat.mono)
+        told.least_mono = min(told.least_mono, beat.mono) if told.ahead_s else beat.mono
         if len(told.ahead_s) < FIRST_LINES:
             told.ahead_s.append(told.last_ahead_s)
         if beat.msg == Msg.STEP_END and len(told.ends) < STEPS_KEPT:
@@ -81,7 +86,8 @@ class Clocks:
                     offset = self._of_earlier(boot, before)
                 placed[boot] = 0.0 if offset is None else offset
             before = dict(placed)
-        return placed
+        least = min((self._told[boot].least_mono + placed[boot] for boot in placed), default=0.0)
+        return {boot: offset - min(least, 0.0) for boot, offset in placed.items()}
 
     def _of_peers(
         self, boot: Boot, generation: Iterable[Boot], placed: Mapping[Boot, float]

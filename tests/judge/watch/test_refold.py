@@ -101,6 +101,22 @@ def test_without_a_watcher_the_lines_own_clocks_tell_the_same(kind: str, tmp_pat
     assert halts[0].at == pytest.approx(live.at, abs=1.0)
 
 
+@pytest.mark.parametrize("back_s", [1e3, 1e6])
+def test_without_a_watcher_a_clock_that_counts_from_below_zero_tells_the_same(
+    back_s: float, tmp_path: Path
+) -> None:
+    folder = unwatched(faulty("hang"), tmp_path)
+    (wanted,) = [f for f in replay_watch(folder) if f.severity is Severity.HALT]
+    for path in sorted(folder.glob("heartbeat_rank*.jsonl")):
+        lines = [json.loads(raw) for raw in path.read_text().splitlines()]
+        moved = [line | {"mono": line["mono"] - T0 - back_s} for line in lines]
+        path.write_text("".join(json.dumps(line) + "\n" for line in moved))
+    (halt,) = [f for f in replay_watch(folder) if f.severity is Severity.HALT]
+    assert halt.key == wanted.key
+    assert (halt.rank, halt.section) == (wanted.rank, wanted.section)
+    assert halt.at == pytest.approx(wanted.at, abs=1.0)
+
+
 def test_without_a_watcher_a_healthy_run_is_silent_and_says_what_it_did_not_see(
     tmp_path: Path,
 ) -> None:
