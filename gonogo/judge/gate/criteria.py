@@ -113,7 +113,9 @@ def _read(criterion: Criterion, rows: list[MeasureRow]) -> Reading:
     if criterion.aggregate is Aggregate.ALL_FINITE:
         text = f"{what}: every sample is finite"
         return Reading(outcome=PASS, observed=value, evidence=text)
-    assert value is not None  # no shortfall: every rank has a value
+    if value is None:  # recorded facts that were edited: samples, and nothing that they come to
+        text = f"{what}: samples of some rank are there, and no value of them"
+        return Reading(outcome=INCONCLUSIVE, observed=None, evidence=text)
     if math.isnan(value):
         text = f"{what}: of the numbers of some rank it is none that a double holds"
         return Reading(outcome=INCONCLUSIVE, observed=None, evidence=text)

@@ -217,6 +217,9 @@ def _judged_again(document: Json) -> Difference | None:
             path="judge_version", recorded=document.get("judge_version"),
             found=rules["judge_version"],
         )  # fmt: skip
+    named, ordered = document.get("phase"), rules.get("phase")
+    if None not in (named, ordered) and named != ordered:  # a GO of one phase is none of another
+        return Difference(path="phase", recorded=named, found=ordered)
     again = judge_again(facts, rules)
     recorded = {name: document.get(name) for name in again}
     return first_difference(recorded, again)

@@ -197,6 +197,16 @@ def test_an_emptied_part_is_named(part: str, empty: Any) -> None:
         assert (result.equal, bool(result.path)) == (False, True)
 
 
+def test_samples_that_come_to_no_value_are_named_and_no_crash() -> None:
+    facts = copy.deepcopy(dict(PRESENT.document["facts"]))
+    for row in facts["measures"]["fetch_share"]["ranks"].values():
+        row.update(samples=row["owed"] + 10, value=None)
+    forged = resealed(PRESENT, facts=facts)
+    result = replay_decision(forged, facts_only=True)
+    assert (result.equal, result.path) == (False, "criteria.7.evidence")
+    assert "and no value of them" in result.text
+
+
 @pytest.mark.parametrize("tolerance", ["NaN", "2 %", None, [], True, {}])
 def test_a_tolerance_that_is_no_number_is_named(tolerance: Any) -> None:
     rules = {**OLD.document["rules"], "params_tolerance_ratio": tolerance}

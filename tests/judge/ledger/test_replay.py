@@ -209,6 +209,7 @@ DECISION_FIELDS = [
     ({"diagnosis": "gremlins"}, "diagnosis"),
     ({"criteria": []}, "criteria.0"),
     ({"judge_version": 2}, "judge_version"),
+    ({"phase": "production"}, "phase"),
 ]
 
 
