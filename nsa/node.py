@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import distributed
 
 LOAD_S = 2.0
 _SIZES = {"cpu": 512, "cuda": 8192}
@@ -145,8 +146,10 @@ def _rate(source: torch.Tensor, target: torch.Tensor) -> float:
 
 
 def _all_reduce(devices: Sequence[torch.device]) -> float | None:
-    """Return the bus bandwidth of an all-reduce over all GPUs, GB/s; None without several."""
+    """Return the bus bandwidth of an all-reduce, GB/s; None without several GPUs, or NCCL."""
     if len(devices) < 2 or any(device.type != "cuda" for device in devices):
+        return None
+    if not (distributed.is_available() and distributed.is_nccl_available()):
         return None
     from torch.cuda import nccl
 

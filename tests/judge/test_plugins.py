@@ -297,7 +297,7 @@ def test_without_its_package_a_detector_s_settings_are_refused() -> None:
         resolve_plan(plan)
 
 
-WAYS_TO_FAIL = ("begin", "line", "answer", "finding", "step", "tick")
+WAYS_TO_FAIL = ("begin", "line", "answer", "finding", "step", "tick", "exits", "mute")
 FAULTY = """
 from dataclasses import dataclass
 
@@ -320,6 +320,11 @@ class Moody:
     def __post_init__(self):
         if self.what == "put down":
             raise RuntimeError("taken up")
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no word")
 
 
 class Faulty(Detector):
@@ -347,6 +352,10 @@ class Faulty(Detector):
 
     def observe_step(self, own, step, view):
         self.fail("step")
+        if self.name == "exits":
+            raise SystemExit(3)
+        if self.name == "mute":
+            raise Mute
         if self.name == "ends" and step.step == 5:
             return own, [found(view, self.name, Severity.HALT, episode="5", at=1.0, text="so")]
         return own, []
@@ -360,7 +369,8 @@ class Faulty(Detector):
         return True
 
 
-for name in ("begin", "line", "answer", "finding", "step", "tick", "armed", "dump", "ends", "load"):
+names = "begin line answer finding step tick exits mute armed dump ends load"
+for name in names.split():
     state = Moody if name == "load" else Kept
     globals()[name] = type(name, (Faulty,), {"name": name, "State": state})
 
@@ -377,8 +387,9 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1.0\n")
     names = (*WAYS_TO_FAIL, "armed", "dump", "ends", "load")
-    points = "".join(f"{name} = faulty:{name}\n" for name in names)
-    metrics = "loss_fall = faulty:METRIC\ngone = not_there:It\n"
+    (site / "quits.py").write_text("raise SystemExit(3)\n")
+    points = "".join(f"{name} = faulty:{name}\n" for name in names) + "quits = quits:It\n"
+    metrics = "loss_fall = faulty:METRIC\ngone = not_there:It\nquits = quits:It\n"
     (info / "entry_points.txt").write_text(
         f"[gonogo.detectors]\n{points}gone = not_there:It\n[gonogo.criteria]\n{metrics}"
     )

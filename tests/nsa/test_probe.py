@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from nsa.node import check_node
+from nsa.node import _all_reduce, check_node
 
 CPU = torch.device("cpu")
 
@@ -35,6 +35,12 @@ def test_other_bits_give_another_checksum(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(torch, "mm", sick)
     assert check_node([CPU], load_s=0.01)["devices"][0]["checksums"][0] != before
+
+
+def test_without_nccl_no_all_reduce_is_measured() -> None:
+    if torch.distributed.is_nccl_available():
+        pytest.skip("this PyTorch has NCCL")
+    assert _all_reduce([torch.device("cuda", 0), torch.device("cuda", 1)]) is None
 
 
 def test_a_kernel_that_fails_on_one_device_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,13 +122,8 @@ class ProbeStore:
         process, self._process = self._process, None
         if process is None:
             return Probe(error="nsa.probe cannot be started")
-        try:
-            out, err = process.communicate(timeout=PROBE_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            return Probe(error=f"nsa.probe did not answer within {PROBE_LIMIT_S:g} s")
-        return self._keep(process.returncode, out, err)
+        out, error = answer_of(process, "nsa.probe", PROBE_LIMIT_S)
+        return Probe(error=error) if out is None else self._keep(out)
 
     def stop(self) -> None:
         """End a measurement that is still under way."""
@@ -137,10 +132,7 @@ class ProbeStore:
             self._process.communicate()
             self._process = None
 
-    def _keep(self, code: int, out: bytes, err: bytes) -> Probe:
-        if code != 0:
-            said = (err or out).decode("utf-8", "replace").strip().splitlines()
-            return Probe(error=f"nsa.probe ended with {code}: {said[-1] if said else 'no word'}")
+    def _keep(self, out: bytes) -> Probe:
         try:
             said_now = Probe.model_validate_json(out)
         except ValidationError:
@@ -161,6 +153,28 @@ class ProbeStore:
             return None
         current = kept.boot_id == boot_id() and kept.git_sha == load_git_sha(self.root)
         return kept.probe if current else None
+
+
+def answer_of(
+    process: "subprocess.Popen[bytes]", program: str, limit_s: float
+) -> tuple[bytes | None, str]:
+    """Wait for a program of the workload; what it printed, or None and why there is nothing.
+
+    Args:
+        process: started by `ProbeStore.run`; it is ended when the time is up.
+        program: how it is called in that sentence.
+        limit_s: for how long to wait, in seconds.
+    """
+    try:
+        out, err = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return None, f"{program} did not answer within {limit_s:g} s"
+    if process.returncode == 0:
+        return out, ""
+    said = (err or out).decode("utf-8", "replace").strip().splitlines()
+    return None, f"{program} ended with {process.returncode}: {said[-1] if said else 'no word'}"
 
 
 def _whole(slots: Sequence[str]) -> tuple[str, ...]:

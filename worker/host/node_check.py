@@ -9,7 +9,6 @@ has it do: a host may reach its own GPUs only with `NCCL_P2P_DISABLE=1`.
 import json
 import logging
 import re
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from gonogo.slots import is_slice
 from gonogo.supervise.preflight.node import NodeLoad, judge_node
 from gonogo.supervise.preflight.peak import Result
 from gonogo.supervise.proven import load_proof, prove
-from worker.host.host_probe import ProbeStore
+from worker.host.host_probe import ProbeStore, answer_of
 
 LIMIT_S = 180.0
 _ANSWER = re.compile(r"^\{", re.MULTILINE)
@@ -81,17 +80,11 @@ class NodeCheck:
         ours = {name: said for name, said in self.env.items() if name in LISTED and _is_nccl(name)}
         try:
             process = self.store.run("nsa.probe", self.devices, "--node", env=ours)
-        except OSError as error:
-            return None, f"nsa.probe --node cannot be started: {error}"
-        try:
-            out, err = process.communicate(timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            return None, f"nsa.probe --node did not answer within {LIMIT_S:g} s"
-        if process.returncode != 0:
-            last = (err or out).decode("utf-8", "replace").strip().splitlines()[-1:]
-            return None, f"nsa.probe --node ended with {process.returncode}: {' '.join(last)}"
+        except OSError as failed:
+            return None, f"nsa.probe --node cannot be started: {failed}"
+        out, error = answer_of(process, "nsa.probe --node", LIMIT_S)
+        if out is None:
+            return None, error
         try:
             return _parse(out.decode("utf-8", "replace")), ""
         except (ValueError, KeyError, TypeError):

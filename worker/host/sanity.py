@@ -18,7 +18,7 @@ from gonogo.rundir import RunDir, save_json
 from gonogo.slots import gpus_of
 from gonogo.supervise.preflight.code import load_git_sha
 from gonogo.supervise.processes import boot_id
-from worker.host.host_probe import ProbeStore
+from worker.host.host_probe import ProbeStore, answer_of
 
 LIMIT_S = 120.0
 _REMEMBERED = 32
@@ -83,16 +83,9 @@ class Sanity:
         process, self._process = self._process, None
         if process is None:
             return None
-        try:
-            out, err = process.communicate(timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            self._error = f"nsa.sanity did not answer within {LIMIT_S:g} s"
-            return None
-        if process.returncode != 0:
-            last = (err or out).decode("utf-8", "replace").strip().splitlines()[-1:]
-            self._error = f"nsa.sanity ended with {process.returncode}: {' '.join(last)}"
+        out, error = answer_of(process, "nsa.sanity", LIMIT_S)
+        if out is None:
+            self._error = error
             return None
         try:
             found = json.loads(out)

@@ -22,6 +22,7 @@ from gonogo.judge.evidence.metrics import (
 )
 from gonogo.judge.evidence.steps import RankSteps
 from gonogo.judge.watch.mean import mean_of
+from gonogo.judge.watch.packages import ERRORS
 
 Pairs = Sequence[tuple[int, float]]
 
@@ -159,7 +160,7 @@ def build_measure(
             for rank in sorted(ranks)
             if rank in rules.ranks()
         }
-    except Exception as error:
+    except ERRORS as error:
         if criterion.metric in METRICS:
             raise
         if failures is not None:

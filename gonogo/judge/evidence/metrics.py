@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from importlib.metadata import entry_points
 
 from gonogo.contract.criterion import Metric
 from gonogo.contract.errors import Rejected
@@ -20,8 +19,8 @@ from gonogo.contract.rules import Rules
 from gonogo.judge.evidence import samples
 from gonogo.judge.evidence.samples import Samples
 from gonogo.judge.evidence.steps import RankSteps
-from gonogo.judge.watch.guests import failure
 from gonogo.judge.watch.mean import mean_of
+from gonogo.judge.watch.packages import failure, load_points
 
 Statistic = Callable[[Sequence[tuple[int, float]], Rules], float]
 
@@ -216,18 +215,15 @@ def _brought() -> tuple[Mapping[str, MetricRow], tuple[str, ...]]:
     """Return the metrics that installed packages bring, and what is wrong with the others."""
     found: dict[str, MetricRow] = {}
     wrong: list[str] = []
-    for point in sorted(entry_points(group=PLUGINS), key=lambda point: point.name):
-        try:
-            row = point.load()
-        except Exception as error:  # noqa: BLE001 - whatever a module does when it is imported
-            wrong.append(f"{point.value} cannot be loaded: {type(error).__name__}: {error}")
-            continue
-        if not isinstance(row, MetricRow):
-            wrong.append(f"{point.value} is no MetricRow")
-        elif point.name in found or point.name in METRICS:
-            wrong.append(f"there is a metric {point.name!r} already")
+    for name, value, row, failed in load_points(PLUGINS):
+        if failed is not None:
+            wrong.append(f"{value} {failed}")
+        elif not isinstance(row, MetricRow):
+            wrong.append(f"{value} is no MetricRow")
+        elif name in found or name in METRICS:
+            wrong.append(f"there is a metric {name!r} already")
         else:
-            found[point.name] = row
+            found[name] = row
     return found, tuple(f"entry point {PLUGINS}: {text}" for text in wrong)
 
 
@@ -259,6 +255,6 @@ def absent_text(name: str) -> str:
     return f"the metric {name!r} is of a package that is not installed here"
 
 
-def failed_text(name: str, error: Exception) -> str:
+def failed_text(name: str, error: BaseException) -> str:
     """Return the sentence about another package's metric that raised an error."""
     return f"{name}: the metric of another package failed: {failure(error)}"

@@ -10,6 +10,7 @@ without lines would find, and changes nothing.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Finding, Severity
@@ -17,10 +18,12 @@ from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import LinesSeen, Tick
+from gonogo.judge.watch.detector import Seen
 from gonogo.judge.watch.detectors import identity
 from gonogo.judge.watch.guests import begin, failure_finding, failure_of
 from gonogo.judge.watch.line_record import LineRecord, boots_in_front, by_seq
 from gonogo.judge.watch.lines import Arrival
+from gonogo.judge.watch.packages import ERRORS
 from gonogo.judge.watch.processes import seen_by
 from gonogo.judge.watch.step import Step
 from gonogo.judge.watch.stream import RankStream, absorb
@@ -131,7 +134,7 @@ def look(state: WatchState, tick: Tick) -> list[Finding]:
     for row in state.looking_at_tick(tick):
         try:
             findings += row.observe_tick(state.own[row.name], tick, state.view)[1]
-        except Exception as error:  # noqa: BLE001
+        except ERRORS as error:
             failure_of(row.name, error)  # a guest's: the tick itself will say so
     return [finding for finding in findings if finding.key not in state.said]
 
@@ -183,45 +186,42 @@ def _take(
     stream = view.streams[rank] = absorb(stream, beat, mono, arrival)
     looking = state.looking_at(beat.msg)
     if looking:
-        event, each = Beat(beat, arrival, tick), state.own
+        event = Beat(beat, arrival, tick)
         for row in looking:
-            name = row.name
-            try:
-                each[name], found = row.observe_line(each[name], event, view)
-                if found:
-                    _raise(state, found, findings)
-            except Exception as error:  # noqa: BLE001
-                state.leave_out({name: failure_of(name, error)})
+            _ask(state, row.name, row.observe_line, event, findings)
     for step in state.steps.take(beat, stream, view, tick):
         _observe_step(state, step, findings)
 
 
+def _ask(
+    state: WatchState,
+    name: str,
+    observe: Callable[[Any, Any, View], Seen[Any]],
+    event: Beat | Step | Tick,
+    findings: list[Finding],
+) -> None:
+    """Have a detector observe an event; a guest that raises an error is left out from here on."""
+    try:
+        state.own[name], found = observe(state.own[name], event, state.view)
+        if found:
+            _raise(state, found, findings)
+    except ERRORS as error:
+        state.leave_out({name: failure_of(name, error)})
+
+
 def _observe_step(state: WatchState, step: Step, findings: list[Finding]) -> None:
-    view, each = state.view, state.own
     for row in state.looking_at_steps():
-        name = row.name
-        try:
-            each[name], found = row.observe_step(each[name], step, view)
-            if found:
-                _raise(state, found, findings)
-        except Exception as error:  # noqa: BLE001
-            state.leave_out({name: failure_of(name, error)})
+        _ask(state, row.name, row.observe_step, step, findings)
 
 
 def _observe_tick(state: WatchState, tick: Tick, *, late: bool, findings: list[Finding]) -> None:
     """Let the detectors look; those with deadlines only when the tick is not late."""
-    view, each = state.view, state.own
     for row in state.looking_at_tick(tick):
         if not (late and row.deadline):
-            name = row.name
-            try:
-                each[name], found = row.observe_tick(each[name], tick, view)
-                if found:
-                    _raise(state, found, findings)
-            except Exception as error:  # noqa: BLE001
-                state.leave_out({name: failure_of(name, error)})
+            _ask(state, row.name, row.observe_tick, tick, findings)
     if state.failed:
-        rows = [failure_finding(name, text, tick, view) for name, text in state.failed.items()]
+        failed = state.failed.items()
+        rows = [failure_finding(name, text, tick, state.view) for name, text in failed]
         _raise(state, rows, findings)
 
 
@@ -273,7 +273,7 @@ def armed(state: WatchState) -> dict[str, bool]:
     for row in state.looking():
         try:
             found[row.name] = row.armed(state.own[row.name], state.view)
-        except Exception as error:  # noqa: BLE001
+        except ERRORS as error:
             failure_of(row.name, error)  # a guest that cannot say so is not
     return found
 

@@ -5,18 +5,14 @@ out from there on, by the same event live and offline, its own warning tells of 
 ordered to watch was not watched, so nothing passes.
 """
 
-import re
 from typing import Any
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch.detector import Detector
+from gonogo.judge.watch.packages import ERRORS, failure
 from gonogo.judge.watch.registry import failed_text, is_ours, ordered_detectors
 from gonogo.judge.watch.view import Run, View, found
-
-_ADDRESS = re.compile("0x[0-9a-f]+")
-_MOST = 200
-"""Characters of an error that are told."""
 
 
 def begin(run: Run) -> tuple[tuple[Detector[Any], ...], dict[str, Any], dict[str, str]]:
@@ -27,28 +23,22 @@ def begin(run: Run) -> tuple[tuple[Detector[Any], ...], dict[str, Any], dict[str
         try:
             row = kind(run)
             own[name] = row.begin()
-        except Exception as error:  # noqa: BLE001
+        except ERRORS as error:
             failed[name] = failure_of(name, error)
         else:
             detectors.append(row)
     return tuple(detectors), own, failed
 
 
-def failure_of(name: str, error: Exception) -> str:
+def failure_of(name: str, error: BaseException) -> str:
     """Return the sentence about a guest's error.
 
     Raises:
-        Exception: the error itself, where the detector is ours.
+        BaseException: the error itself, where the detector is ours.
     """
     if is_ours(name):
         raise error
     return f"{failed_text(name)}: {failure(error)}"
-
-
-def failure(error: Exception) -> str:
-    """Return an error in words that are the same on every host: one line, without an address."""
-    words = _ADDRESS.sub("0x", str(error).partition("\n")[0])[:_MOST]
-    return f"{type(error).__name__}: {words}"
 
 
 def failure_finding(name: str, text: str, tick: Tick, view: View) -> Finding:

@@ -23,6 +23,7 @@ from gonogo.contract.records import ExitRecord
 from gonogo.judge.watch.byclock import fold_by_clock
 from gonogo.judge.watch.fold import Sink, armed
 from gonogo.judge.watch.guests import failure_of
+from gonogo.judge.watch.packages import ERRORS
 from gonogo.judge.watch.recorded import WatchRecord, fold_recorded
 from gonogo.judge.watch.watch_state import WatchState
 from gonogo.rundir import RunDir, load_record
@@ -114,7 +115,7 @@ def not_observed(state: WatchState) -> list[str]:
     for row in state.looking():
         try:
             text = row.missing(state.own[row.name], state.view)
-        except Exception as error:  # noqa: BLE001
+        except ERRORS as error:
             text = failure_of(row.name, error)
         if text is not None:
             texts.append(f"{row.name}: {text}")

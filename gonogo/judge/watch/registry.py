@@ -7,7 +7,6 @@ refuses every new order here, and harms no run that is watched or judged: it is 
 
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any
 
 from gonogo.contract.errors import Rejected
@@ -39,6 +38,7 @@ from gonogo.judge.watch.detectors.slow import Slow
 from gonogo.judge.watch.detectors.stall import Stall
 from gonogo.judge.watch.detectors.straggler import Straggler
 from gonogo.judge.watch.detectors.watcher import WatcherAway
+from gonogo.judge.watch.packages import load_points
 from gonogo.judge.watch.view import Run
 
 Kind = type[Detector[Any]]
@@ -96,14 +96,11 @@ def _brought() -> tuple[tuple[Kind, ...], tuple[str, ...]]:
     """Return the detectors that installed packages bring, and what is wrong with the others."""
     found: dict[str, Kind] = {}
     wrong: list[str] = []
-    for point in sorted(entry_points(group=PLUGINS), key=lambda point: point.name):
-        try:
-            kind = point.load()
-        except Exception as error:  # noqa: BLE001 - whatever a module does when it is imported
-            wrong.append(f"{point.value} cannot be loaded: {type(error).__name__}: {error}")
-            continue
-        if not (isinstance(kind, type) and issubclass(kind, Detector)):
-            wrong.append(f"{point.value} is no Detector")
+    for _, value, kind, failed in load_points(PLUGINS):
+        if failed is not None:
+            wrong.append(f"{value} {failed}")
+        elif not (isinstance(kind, type) and issubclass(kind, Detector)):
+            wrong.append(f"{value} is no Detector")
         elif kind.name in found or kind.name in {row.name for row in REGISTRY}:
             wrong.append(f"there is a detector {kind.name!r} already")
         else:

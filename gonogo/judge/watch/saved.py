@@ -18,6 +18,7 @@ from gonogo.judge.watch.detector import Detector
 from gonogo.judge.watch.fold import start
 from gonogo.judge.watch.guests import failure_of
 from gonogo.judge.watch.line_record import LineRecord
+from gonogo.judge.watch.packages import ERRORS
 from gonogo.judge.watch.processes import Processes
 from gonogo.judge.watch.step import RankStep
 from gonogo.judge.watch.stream import RankStream
@@ -84,7 +85,7 @@ def _dump_own(row: Detector[Any], own: Any) -> Any:
     """Return a detector's own state; one of ours can always be put down."""
     try:
         return _dump(row.State, own)
-    except Exception as error:
+    except ERRORS as error:
         raise Corrupt(failure_of(row.name, error)) from error
 
 
@@ -92,7 +93,7 @@ def _load_own(row: Detector[Any], saved: Any) -> Any:
     """Return a detector's own state; what a guest makes of it may be any error."""
     try:
         return _adapter(row.State).validate_python(saved)
-    except Exception as error:
+    except ERRORS as error:
         raise Corrupt(failure_of(row.name, error)) from error
 
 

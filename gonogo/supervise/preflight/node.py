@@ -14,7 +14,7 @@ from gonogo.contract.records import CheckOutcome
 from gonogo.supervise.preflight.peak import Result, judge_peaks
 
 LEAST_LINK = 0.9
-"""Share of the devices' median below which the ways from one to the others are told of."""
+"""Share of the devices' median below which the ways to one are told of."""
 
 
 class DeviceLoad(BaseModel):
@@ -25,6 +25,8 @@ class DeviceLoad(BaseModel):
     name: str
     flops: float | None = None
     """Sustained FLOP/s, all devices at once."""
+    h2d_gb_s: float | None = None
+    """Copies from the host's memory, GB/s."""
     checksums: tuple[str, ...] = ()
     """Of the bits of one product, before the load and after it."""
 
@@ -73,6 +75,10 @@ def judge_node(
         return (CheckOutcome.FAIL, "; ".join(f"{d} {why}" for d, why in unfit.items())), unfit
     told = [result[1]] if result[0] is CheckOutcome.WARN else []
     told += _slow_ways(load, devices)
+    told += _slower(
+        {device: row.h2d_gb_s for device, row in rows.items() if row.h2d_gb_s is not None},
+        "from the host",
+    )
     bandwidth = load.all_reduce_gb_s
     if floor_gb_s is not None and len(devices) > 1:
         if bandwidth is None:
@@ -120,11 +126,16 @@ def _slow_ways(load: NodeLoad, devices: Sequence[str]) -> list[str]:
         for device, row in zip(devices, load.p2p_gb_s, strict=False)
         if (known := [rate for rate in row if rate is not None])
     }
-    if len(means) < 3:
+    return _slower(means, "to the devices beside it")
+
+
+def _slower(rates: Mapping[str, float], where: str) -> list[str]:
+    """Return a sentence for each of three devices and more that is slower than their median."""
+    if len(rates) < 3:
         return []
-    middle = median(means.values())
+    middle = median(rates.values())
     return [
-        f"{device}: {rate:.3g} GB/s to the devices beside it, their median is {middle:.3g}"
-        for device, rate in means.items()
+        f"{device}: {rate:.3g} GB/s {where}, the devices' median is {middle:.3g}"
+        for device, rate in rates.items()
         if rate < LEAST_LINK * middle
     ]

@@ -18,7 +18,7 @@ PEAK = 989e12
 
 def load(count: int = 4, **changes: Any) -> NodeLoad:
     """What healthy devices say; `changes` holds for the last of them."""
-    row = {"name": "NVIDIA H100", "flops": 700e12, "checksums": ["a1", "a1"]}
+    row = {"name": "NVIDIA H100", "flops": 700e12, "checksums": ["a1", "a1"], "h2d_gb_s": 50.0}
     rows = [dict(row) for _ in range(count)]
     rows[-1] |= {name: value for name, value in changes.items() if name in row}
     ways = [[None if a == b else 300.0 for a in range(count)] for b in range(count)]
@@ -72,6 +72,9 @@ def test_one_that_is_missing_fails_without_a_culprit() -> None:
 def test_slow_ways_warn() -> None:
     assert judged(load(4, all_reduce_gb_s=340.0)) == (WARN, set())
     assert judged(load(4, all_reduce_gb_s=None)) == (WARN, set())
+    assert judged(load(4, h2d_gb_s=40.0)) == (WARN, set())
+    assert judged(load(4, h2d_gb_s=46.0)) == (PASS, set())
+    assert judged(load(4, h2d_gb_s=None)) == (PASS, set())
     slow = [[None if a == b else 300.0 if b != 2 else 200.0 for a in range(4)] for b in range(4)]
     found = load(4, p2p_gb_s=slow)
     (outcome, text), unfit = judge_node(found, GPUS, peak_flops=PEAK, floor_gb_s=None)
