@@ -119,11 +119,15 @@ def _attention_backend(config: TrainConfig, device: torch.device) -> str:
 
 
 def _compile(model: LanguageModel, device: torch.device) -> None:
-    """Compile the feed-forward parts; attention is made of kernels of its own."""
+    """Compile whole layers; where documents are apart, whose lengths are data, their feed-forward.
+
+    A layer's `forward`, not its call: hooks (sharding, profiles) stay outside of the graph.
+    """
     if device.type == "cpu" and not any(map(shutil.which, ("c++", "g++", "clang++"))):
         raise BadConfig("engine.compile needs a C++ compiler on CPUs")
     for block in model.layers():
-        block.ffn.compile()
+        part = block.ffn if model.documents_apart else block
+        part.forward = torch.compile(part.forward)  # type: ignore[method-assign]
 
 
 def _open_checkpoint(launch: Launch, config: TrainConfig, model: nn.Module) -> Snapshot | None:

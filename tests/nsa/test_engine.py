@@ -105,8 +105,15 @@ def test_compiled_it_takes_the_same_steps(
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     plain = train_here("plain", train={"steps": 3})
+    from torch._dynamo import reset, utils
+
+    reset()
+    utils.counters.clear()
     compiled = train_here("compiled", train={"steps": 3, "engine": {**ENGINE, "compile": True}})
     assert _losses(compiled) == pytest.approx(_losses(plain), rel=1e-4)
+    assert not utils.counters["graph_break"]
+    # Of all layers, in training and in evaluation.
+    assert 1 <= utils.counters["stats"]["unique_graphs"] <= 3
 
 
 def test_without_a_compiler_compile_is_bad_configuration(
