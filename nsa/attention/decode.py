@@ -22,6 +22,7 @@ from nsa.attention import selection_rule
 from nsa.attention.cache import NsaCache, Sizes
 from nsa.attention.compressed import compressed_logits
 from nsa.attention.operation import nsa_attention
+from nsa.attention.precision import native_bf16
 from nsa.attention.ranges import positions_in, ranges_v1, ranges_v2
 from nsa.attention.tensors import Tensors
 
@@ -158,19 +159,23 @@ def _decode(
     compressed = torch.bmm(p_NRC, v_NCD).view(q_BGRD.shape)
     ids_NX = _select(p_NRC, t // sizes.l_sel + 1, sizes)
 
+    # As in the batched operation: bf16 loses nothing in bf16 products with fp32 sums.
+    read = q.dtype if native_bf16(q.dtype, q.device) else exact
     if reading == "blocks":
-        k_sel, v_sel = _whole_blocks(ids_NX, cache, exact)
+        k_sel, v_sel = _whole_blocks(ids_NX, cache, read)
     else:
-        k_sel, v_sel = _token_by_token(ids_NX, cache, exact, reading)
-    selected = scaled_dot_product_attention(q_BGRD, k_sel, v_sel, scale=factor)
+        k_sel, v_sel = _token_by_token(ids_NX, cache, read, reading)
+    queries = q_BGRD if read == exact else q.reshape(B, G, H // G, D)
+    selected = scaled_dot_product_attention(queries, k_sel, v_sel, scale=factor)
     k_win, v_win = cache.k_ring, cache.v_ring
     if t + 1 < k_win.shape[2]:
         k_win, v_win = k_win.narrow(2, 0, t + 1), v_win.narrow(2, 0, t + 1)
-    k_win, v_win = _as(k_win, exact), _as(v_win, exact)
-    window = scaled_dot_product_attention(q_BGRD, k_win, v_win, scale=factor)
+    k_win, v_win = _as(k_win, read), _as(v_win, read)
+    window = scaled_dot_product_attention(queries, k_win, v_win, scale=factor)
 
     gate = _as(gates.reshape(B, G, H // G, 3, 1), exact).unbind(3)
-    out = (compressed * gate[0]).addcmul_(selected, gate[1]).addcmul_(window, gate[2])
+    out = (compressed * gate[0]).addcmul_(_as(selected, exact), gate[1])
+    out = out.addcmul_(_as(window, exact), gate[2])
     return _as(out.view(B, 1, H, D), q.dtype), ids_NX.view(B, 1, G, -1)
 
 
