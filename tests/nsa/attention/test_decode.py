@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -161,6 +163,20 @@ def test_a_cache_keeps_nothing_of_what_it_is_given(small, make_inputs):
         _append(other, token)
     assert torch.equal(cache.k_blocks, other.k_blocks)
     assert torch.equal(cache.v_blocks, other.v_blocks)
+
+
+def test_a_copied_cache_goes_on_by_itself(small, make_inputs):
+    inputs = {name: x.detach() for name, x in make_inputs(100).items()}
+    out, _ = nsa_attention(**inputs, **small, return_selection=True)
+    cache = _cache(inputs, small)
+    _append(cache, {name: x[:, :90] for name, x in inputs.items()})
+    other = copy.deepcopy(cache)
+    for t in range(90, 100):  # the first one goes another way meanwhile
+        _append(cache, {name: -x for name, x in _step(inputs, t).items()})
+        token = _step(inputs, t)
+        _append(other, token)
+        step, _ = decode(token["q"], token["gates"], other)
+        torch.testing.assert_close(step[:, 0], out[:, t], rtol=1e-12, atol=1e-12)
 
 
 def test_a_prompt_leaves_its_last_tokens_and_not_itself(small, make_inputs):
