@@ -312,9 +312,15 @@ def _count_step(stream: RankStream, beat: Heartbeat) -> None:
 
 
 def _end_before(stream: RankStream, beat: Heartbeat) -> None:
-    """Let the start of a step end the one before it, for a trainer that says no `step_end`."""
+    """Let the start of a step end the one before it, for a trainer that says no `step_end`.
+
+    The first step that a process opens ends none: one that resumes may have said step 0 until then.
+    """
     if stream.labelled and beat.step - 1 > stream.completed:
         stream.completed = beat.step - 1
+        if stream.started_mono is None:
+            stream.from_step = stream.completed
+            return
         stream.completed_steps += 1
         stream.pace.end(beat.step - 1, beat.mono)
 
