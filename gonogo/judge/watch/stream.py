@@ -243,7 +243,7 @@ def _advance(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     ends = step > stream.completed and _ends_step(msg, stream.labelled)
     steps_on = step > stream.step
     starts = msg == _STEP_START
-    if steps_on and starts and not stream.ends_steps:
+    if starts and not stream.ends_steps:
         _end_before(stream, beat)
     if steps_on or starts:  # a step may start anew, after an evaluation that fell into it
         stream.step_section_seq = section_seq if starts else stream.section_seq
@@ -312,7 +312,10 @@ def _count_step(stream: RankStream, beat: Heartbeat) -> None:
 
 
 def _end_before(stream: RankStream, beat: Heartbeat) -> None:
-    """Let the start of a step end the one before it, for a trainer that says no `step_end`."""
+    """Let the start of a step end the one before it, for a trainer that says no `step_end`.
+
+    Its section line may have named the new step already.
+    """
     if stream.labelled and beat.step - 1 > stream.completed:
         stream.completed = beat.step - 1
         stream.completed_steps += 1

@@ -72,6 +72,32 @@ def test_a_trainer_that_says_no_step_end_ends_a_step_where_it_starts_the_next() 
     assert snapshot(found.state).median_step_s == pytest.approx(1.01, rel=0.05)
 
 
+def with_the_section_first(world: World) -> World:
+    """No step's end is told, and a section line names the next step ahead of its start."""
+    for rank in world.ranks:
+        told: list[Said] = []
+        for said in rank.lines:
+            if b'"step_start"' in said.raw:
+                told.append(Said(said.mono, said.raw.replace(b'"step_start"', b'"section"')))
+            if b'"step_end"' not in said.raw:
+                told.append(said)
+        rank.lines = told
+    return rewritten(world, lambda raw: raw)
+
+
+def test_a_section_line_ahead_of_its_start_keeps_no_step_from_ending() -> None:
+    found = watch(with_the_section_first(world_of(60).steps(40, step_s=60.0)))
+    assert found.halts == []
+    assert snapshot(found.state).median_step_s == pytest.approx(60.0, rel=0.05)
+
+
+def test_nor_does_it_make_a_hang_one_of_the_first_step() -> None:
+    world = world_of().steps(40, step_s=1.0)
+    world.open_step()
+    world.hang(1, "forward", 120.0)
+    assert halted(with_the_section_first(world))[0][:2] == ("stall", 1)
+
+
 def torn_restart(mono_off: float) -> Watched:
     """Rank 1 starts anew in place, and its boot line is torn; its clock goes on from `mono_off`."""
     world = world_of().steps(30, step_s=1.0)
