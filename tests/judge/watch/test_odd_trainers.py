@@ -407,6 +407,31 @@ def test_what_is_left_after_the_last_step_has_the_time_of_a_checkpoint() -> None
         assert len(halted(world.finish())) == halts
 
 
+def done_after_evaluating_alone(left_in: str | None, wakes_s: float) -> World:
+    """After the last step rank 0 evaluates alone and is done; rank 1 wakes so much later."""
+    world = world_of(40).steps(40, step_s=1.0)
+    acting, waiting = world.ranks
+    acting.enter("eval")
+    acting.spend(700.0)
+    acting.enter(left_in)
+    acting.say("done")
+    waiting.spend(acting.mono - waiting.mono + wakes_s)
+    waiting.say("done")
+    return world
+
+
+@pytest.mark.parametrize("left_in", [None, "eval"])
+def test_who_wakes_after_the_one_that_evaluated_is_done_has_not_stood_meanwhile(
+    left_in: str | None,
+) -> None:
+    assert halted(done_after_evaluating_alone(left_in, 5.0)) == []
+
+
+def test_who_does_not_wake_after_that_one_is_done_has_the_time_of_a_checkpoint() -> None:
+    found = halted(done_after_evaluating_alone(None, 700.0))
+    assert found == [("section_deadline", 1, None)]
+
+
 @pytest.mark.parametrize("waits_in", [None, "log", "data", "backward"])
 @pytest.mark.parametrize(("section", "seconds"), [("checkpoint", 590.0), ("eval", 1750.0)])
 def test_who_wakes_later_than_the_one_that_acted_for_all_has_not_stood_meanwhile(
