@@ -236,10 +236,10 @@ def freed_mono(view: View, culprit: RankStream, among: Sequence[RankStream], mon
     """Return when the last of its peers left a checkpoint or an evaluation; it may have waited.
 
     Who waits for one rank that saves or evaluates for all goes on a moment later than that one,
-    which may be done by then. Peers that are further ahead than by one step do not run in lockstep with it, or its lines come
-    late: then what they did at its own step counts. Ranks that tell every tenth step or so are
-    abreast within as many. Of a silent rank that may have waited when it was heard last, the time
-    since then is all that counts.
+    which may be done by then. Peers that are further ahead than by one step do not run in lockstep
+    with it, or its lines come late: then what they did at its own step counts. Ranks that tell
+    every tenth step or so are abreast within as many. Of a silent rank that may have waited when it
+    was heard last, the time since then is all that counts.
     """
     waited = [culprit.heard_mono] if _waited(view, culprit, among, mono) else []
     peers = [*among, *(row for row in view.streams.values() if row.done)]
@@ -248,7 +248,7 @@ def freed_mono(view: View, culprit: RankStream, among: Sequence[RankStream], mon
 
 
 def _left_mono(stream: RankStream) -> float:
-    """Return when a rank last left a checkpoint or an evaluation, by its next section or its end."""
+    """Return when a rank last left a checkpoint or an evaluation, or was done in one."""
     ended = stream.done and stream.section in NON_TRAINING_SECTIONS
     return stream.done_mono if ended else stream.left_mono
 
