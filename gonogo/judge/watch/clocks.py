@@ -107,10 +107,10 @@ class Clocks:
             return None
         return placed[peers[0]] + own.first_ahead_s - self._told[peers[0]].first_ahead_s
 
-    def _of_earlier(self, boot: Boot, before: Mapping[Boot, float]) -> float | None:
-        """Return the offset by boots of an earlier generation, this rank's first."""
+    def _of_earlier(self, boot: Boot, before: dict[Boot, float]) -> float | None:
+        """Return the offset by boots of earlier generations: this rank's first, the latest first."""
         own = self._told[boot]
-        earlier = sorted(before, key=lambda row: (row[0] != boot[0], row))
+        earlier = sorted(reversed(before), key=lambda row: row[0] != boot[0])
         for row in earlier:
             if abs(own.first_ahead_s - self._told[row].last_ahead_s) <= SAME_CLOCK_S:
                 return before[row]

@@ -179,6 +179,8 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -
         _time_late(stream, beat)
         if beat.msg == _STEP_START and beat.step == stream.step:
             stream.step_section_seq = beat.section_seq
+            if not stream.ends_steps:
+                _end_before(stream, beat)
         return stream
     if beat.boot != stream.boot:
         booted = _booted(stream.rank, beat, mono)

@@ -310,6 +310,17 @@ def test_a_save_for_all_that_never_ends_is_named_with_its_own_limit() -> None:
     assert found.threshold == 600.0
 
 
+def test_a_start_that_comes_late_ends_the_step_before_it_where_no_end_is_told() -> None:
+    """So who waits for the evaluation is known to have ended what the one that evaluates has."""
+    world = with_the_section_first(saves_alone(world_of().steps(40, step_s=2.0), "eval", 200.0))
+    told = world.ranks[1].lines
+    at = max(number for number, said in enumerate(told) if b'"step_start"' in said.raw)
+    late = told.pop(at)
+    upto = next(n for n, said in enumerate(told) if said.mono > late.mono + 0.5)
+    told.insert(upto + 1, Said(told[upto].mono, late.raw))
+    assert halted(world) == []
+
+
 @pytest.mark.parametrize(("seconds", "halts"), [(300.0, 0), (1000.0, 1)])
 def test_who_has_saved_before_and_does_not_come_to_save_has_the_time_of_a_save(
     seconds: float, halts: int
