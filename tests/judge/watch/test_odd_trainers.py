@@ -317,7 +317,7 @@ def test_a_start_that_comes_late_ends_the_step_before_it_where_no_end_is_told() 
     at = max(number for number, said in enumerate(told) if b'"step_start"' in said.raw)
     late = told.pop(at)
     upto = next(n for n, said in enumerate(told) if said.mono > late.mono + 0.5)
-    told.insert(upto + 1, Said(told[upto].mono, late.raw))
+    told.insert(upto + 1, Said(told[upto].mono + 0.5, late.raw))
     assert halted(world) == []
 
 
