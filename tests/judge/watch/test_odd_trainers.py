@@ -443,6 +443,27 @@ def test_who_does_not_wake_after_that_one_is_done_has_the_time_of_a_checkpoint()
     assert found == [("section_deadline", 1, None)]
 
 
+@pytest.mark.parametrize("stays", [False, True])
+@pytest.mark.parametrize("later_s", [0.3, 4.0, 9.0])
+def test_ranks_that_fall_silent_together_corroborate_no_stall(later_s: float, stays: bool) -> None:
+    """One was heard a little later: it is not silent yet when the other is. One that stays is."""
+    world = world_of().steps(40, step_s=2.4)
+    world.open_step()
+    for rank in world.ranks:
+        rank.enter("forward")
+        rank.spend(1.1)
+    second = world.ranks[1]
+    second.spend(later_s)
+    second.say("alive")
+    if stays:
+        second.spend(45.0)
+    world.ranks[0].mono = second.mono = second.mono + 45.0
+    world.compute(step_s=2.4)
+    world.close_step()
+    found = halted(world.steps(10, step_s=2.4))
+    assert [row[:2] for row in found[:1]] == ([("stall", 0)] if stays else [])
+
+
 @pytest.mark.parametrize("waits_in", [None, "log", "data", "backward"])
 @pytest.mark.parametrize(("section", "seconds"), [("checkpoint", 590.0), ("eval", 1750.0)])
 def test_who_wakes_later_than_the_one_that_acted_for_all_has_not_stood_meanwhile(
