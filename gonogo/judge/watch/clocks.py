@@ -108,7 +108,7 @@ class Clocks:
         return placed[peers[0]] + own.first_ahead_s - self._told[peers[0]].first_ahead_s
 
     def _of_earlier(self, boot: Boot, before: dict[Boot, float]) -> float | None:
-        """Return the offset by boots of earlier generations: this rank's first, the latest first."""
+        """Return the offset by earlier boots: this rank's first, the latest of them first."""
         own = self._told[boot]
         earlier = sorted(reversed(before), key=lambda row: row[0] != boot[0])
         for row in earlier:
