@@ -131,3 +131,11 @@ def test_a_second_restart_is_placed_by_the_process_before_it(names: str, set_s: 
         (0, second): pytest.approx(60.0),
         (0, third): pytest.approx(100.0),
     }
+
+
+@pytest.mark.parametrize("apart_s", [0.0, 3.0, -3.0])
+def test_ranks_that_count_from_starts_seconds_apart_are_laid_over_by_their_steps(
+    apart_s: float,
+) -> None:
+    placed = fit_clocks(lines(0) + lines(1, offset=apart_s))
+    assert placed == {(0, "a"): 0.0, (1, "a"): pytest.approx(-apart_s)}
