@@ -1,7 +1,8 @@
 """A real Slurm of two nodes on this machine, for tests: a controller here, each node in namespaces.
 
 Every slurmd stands in a network and a host-name namespace of its own, behind a bridge; processes
-and files are this machine's. Nothing in /etc changes. Needs root, `ip`, and Debian's packages
+and files are this machine's. Each node tells a boot id of its own, so it is another host to all who
+ask. Nothing in /etc changes. Needs root, `ip`, and Debian's packages
 slurmctld, slurmd, munge, slurm-client; no systemd and no control groups. Found out by trying:
 
 - one munged serves all (its socket is a path); it runs as user munge in a folder that it may enter;
@@ -24,6 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import uuid4
 
 NODES = (1, 2)
 _CONF = """ClusterName={name}
@@ -118,6 +120,7 @@ class Lab:
         inside = (
             f"hostname node{node} && mount --bind {self.dir}/hosts /etc/hosts"
             f" && mount --bind {self.dir}/resolv.conf /etc/resolv.conf"
+            f" && mount --bind {self.dir}/boot_id{node} /proc/sys/kernel/random/boot_id"
             f" && exec slurmd -D -f {self.dir}/slurm.conf"
         )
         namespace = f"--net=/run/netns/{self.name}-node{node}"
@@ -138,6 +141,24 @@ class Lab:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+
+    def power_off(self, node: int) -> None:
+        """End all that runs on a node, which says no more to anybody."""
+        self.link(node, "down")
+        for pid in self.pids(node):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.processes.pop(f"slurmd{node}").wait()
+
+    def power_on(self, node: int) -> None:
+        """Start a node whose power was off: it has booted anew."""
+        self.boot(node)
+        self.link(node, "up")
+        self.start_node(node)
+
+    def boot(self, node: int) -> None:
+        """Give a node the boot id of a new start."""
+        (self.dir / f"boot_id{node}").write_text(f"{uuid4()}\n")
 
     def kill(self, name: str) -> None:
         """End one of the lab's own processes as a crash would."""
@@ -207,6 +228,8 @@ def _write(lab: Lab, slurmd_timeout: int) -> None:
     hosts += [f"{lab.net}.{10 + node} node{node}" for node in NODES]
     (lab.dir / "hosts").write_text("\n".join(hosts) + "\n")
     (lab.dir / "resolv.conf").write_text("")
+    for node in NODES:
+        lab.boot(node)
 
 
 def _start_network(lab: Lab) -> None:

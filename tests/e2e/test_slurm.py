@@ -100,6 +100,7 @@ def demo_on(engine: str, slurm: Slurm) -> tuple[ExperimentView, list[dict[str, A
     return view, sorted(decisions, key=lambda row: str(row["at"]))
 
 
+@pytest.mark.timeout(2400)
 def test_the_whole_demo_is_go_on_two_nodes_by_the_rules_of_one_host(slurm: Slurm) -> None:
     there, by_slurm = demo_on("slurm", slurm)
     assert there.verdict is Verdict.GO, there
@@ -242,7 +243,7 @@ def next_attempt(lab: Lab, experiment: str, run: RunView) -> RunView:
 
 @pytest.mark.parametrize(
     ("node", "code"),
-    [(0, OutcomeCode.KEEPER_LOST), (1, OutcomeCode.NODE_LOST)],
+    [(0, OutcomeCode.KEEPER_LOST), (1, OutcomeCode.ISOLATED)],
     ids=["of the first node", "of the second node"],
 )
 def test_a_keeper_that_is_killed_costs_an_attempt_and_no_more(

@@ -36,6 +36,8 @@ SILENT_S = 10.0
 """A follower is seen every second."""
 FIRST_S = 60.0
 """The same before it was seen for the first time."""
+QUIET_S = 2.0
+"""Who has missed one look may fall silent: what its ranks seem to do waits for that."""
 AWAY_S = 3.0
 """Who has not looked for so long was away itself: every node has its time anew."""
 PROOF_EVERY_S = 1.0
@@ -153,6 +155,13 @@ class NodesProber:
             for node in self._nodes
             if node.state is NodeState.SILENT
         }
+
+    def is_quiet(self) -> bool:
+        """Say whether a node was not heard just now, and may fall silent any moment."""
+        return any(
+            node.state is NodeState.HEARD and self._looked - node.heard >= QUIET_S
+            for node in self._nodes
+        )
 
     def lost(self) -> dict[int, str]:
         """Return node → why it is certain that it has ended unsaid."""

@@ -126,7 +126,22 @@ def test_keeper_that_is_killed_ends_the_run_and_leaves_nothing(
         assert not run.dir.exit.exists()
         return
     record = run.record()
-    assert (record.reason, record.ended_by) == (OutcomeCode.NODE_LOST, Actor.INFRA), record.text
+    assert (record.reason, record.ended_by) == (OutcomeCode.ISOLATED, Actor.INFRA), record.text
+    assert record.unheard == [1], "no host can tell of another's processes"
+
+
+def test_node_that_loses_its_power_is_no_fault_of_the_program(submitted: Submit, lab: Lab) -> None:
+    run, _ = submitted(steps=4000)
+    run.wait_for_step(3, LIMIT_S)
+    lab.power_off(2)
+    wait_for_end(run)
+    record = run.record()
+    assert (record.reason, record.ended_by) == (OutcomeCode.ISOLATED, Actor.INFRA), record.text
+    assert record.unheard == [1]
+    leave_nothing(run)
+    lab.power_on(2)
+    wait_for_job(lab)
+    lab.wait_for_idle(LIMIT_S)
 
 
 @ON_EITHER
