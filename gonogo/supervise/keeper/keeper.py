@@ -168,7 +168,8 @@ class Keeper:
         tried = self._weather.tried
         while True:
             now = time.monotonic()
-            if tried("the other nodes", partial(nodes.are_over, now), False):
+            are_over = partial(nodes.are_over, now, stopped=bool(self._stops))
+            if tried("the other nodes", are_over, False):
                 break
             tried("a limit", partial(self._limit, now - started), None)
             if self._stops.is_told_twice():

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -28,12 +27,16 @@ from gonogo.contract.tick import (
 )
 from gonogo.rundir import RunDir, load_lines
 from gonogo.supervise.evidence.of_rank import Target
-from gonogo.supervise.node_record import alive_path, exit_path, proof_of_loss, watch_path
+from gonogo.supervise.node_record import (
+    SILENT_S,
+    exit_path,
+    load_sign,
+    proof_of_loss,
+    watch_path,
+)
 from gonogo.supervise.watcher.probes import Probes, ended_by_us
 from gonogo.supervise.weather import Weather
 
-SILENT_S = 10.0
-"""A follower is seen every second."""
 FIRST_S = 60.0
 """The same before it was seen for the first time."""
 QUIET_S = 2.0
@@ -214,8 +217,8 @@ class NodesProber:
 
     def _settle(self, node: Node, now: float) -> bool:
         """Say what is known of a node now; True when that is news."""
-        path = alive_path(self._dir.path, node.number)
-        sign = self._weather.tried(f"the sign of node {node.number}", partial(_text, path), "")
+        load = partial(load_sign, self._dir.path, node.number)
+        sign = self._weather.tried(f"the sign of node {node.number}", load, "")
         token = sign.partition(" ")[0]
         if sign != node.sign and token == str(self._order.token):
             node.heard, node.limit_s = max(node.heard, now), SILENT_S
@@ -282,10 +285,3 @@ def _unknown(node: Node) -> dict[int, RankProbe]:
         for rank, row in node.ranks.items()
         if row.state is not ProcessState.DEAD
     }
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except FileNotFoundError:
-        return ""

@@ -13,13 +13,14 @@ from gonogo.rundir import RunDir
 from gonogo.supervise import node_record
 from gonogo.supervise.durable import save_json
 from gonogo.supervise.node_record import (
+    SILENT_S,
     alive_path,
     exit_path,
     gone_path,
     proof_of_loss,
     watch_path,
 )
-from gonogo.supervise.watcher.nodes import AWAY_S, FIRST_S, QUIET_S, SILENT_S, NodesProber
+from gonogo.supervise.watcher.nodes import AWAY_S, FIRST_S, QUIET_S, NodesProber
 from tests.supervise.runs import build_test_order
 
 
