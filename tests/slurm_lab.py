@@ -1,9 +1,10 @@
 """A real Slurm of two nodes on this machine, for tests: a controller here, each node in namespaces.
 
 Every slurmd stands in a network and a host-name namespace of its own, behind a bridge; processes
-and files are this machine's. Each node tells a boot id of its own, so it is another host to all who
-ask. Nothing in /etc changes. Needs root, `ip`, and Debian's packages
-slurmctld, slurmd, munge, slurm-client; no systemd and no control groups. Found out by trying:
+and files are this machine's. Each node tells a boot id of its own and has a monotonic clock of its
+own, so it is another host to all who ask. Nothing in /etc changes. Needs root, `ip`, and Debian's
+packages slurmctld, slurmd, munge, slurm-client; no systemd and no control groups. Found out by
+trying:
 
 - one munged serves all (its socket is a path); it runs as user munge in a folder that it may enter;
 - glibc asks DNS for v4-mapped names, and torch asks for them: an empty resolv.conf, or each
@@ -28,6 +29,8 @@ from pathlib import Path
 from uuid import uuid4
 
 NODES = (1, 2)
+CLOCK_APART_S = 1_000_000
+"""How far the nodes' monotonic clocks are apart: each counts from its own start."""
 _CONF = """ClusterName={name}
 SlurmctldHost={host}({net}.1)
 SlurmctldPort={port}
@@ -125,7 +128,11 @@ class Lab:
         )
         namespace = f"--net=/run/netns/{self.name}-node{node}"
         self.processes[f"slurmd{node}"] = subprocess.Popen(
-            ["nsenter", namespace, "unshare", "--uts", "--mount", "sh", "-c", inside],
+            [
+                *("nsenter", namespace),
+                *("unshare", "--uts", "--mount", "--time", f"--monotonic={node * CLOCK_APART_S}"),
+                *("sh", "-c", inside),
+            ],
             env={**os.environ, **self.environ},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
