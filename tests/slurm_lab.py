@@ -118,8 +118,13 @@ class Lab:
             assert time.monotonic() < give_up, (self.dir / "slurmctld.log").read_text()[-2000:]
             time.sleep(0.2)
 
-    def start_node(self, node: int) -> None:
-        """Start a node's slurmd, in namespaces of its own."""
+    def start_node(self, node: int, *, up_s: float | None = None) -> None:
+        """Start a node's slurmd, in namespaces of its own.
+
+        Args:
+            node: which.
+            up_s: since when the node is up, by what its slurmd tells; None: as long as this host.
+        """
         inside = (
             f"hostname node{node} && mount --bind {self.dir}/hosts /etc/hosts"
             f" && mount --bind {self.dir}/resolv.conf /etc/resolv.conf"
@@ -127,10 +132,13 @@ class Lab:
             f" && exec slurmd -D -f {self.dir}/slurm.conf"
         )
         namespace = f"--net=/run/netns/{self.name}-node{node}"
+        later_s = 0.0 if up_s is None else time.clock_gettime(time.CLOCK_BOOTTIME) - up_s
+        boot = [f"--boottime={-round(later_s)}"] if later_s > 0.0 else []
         self.processes[f"slurmd{node}"] = subprocess.Popen(
             [
                 *("nsenter", namespace),
                 *("unshare", "--uts", "--mount", "--time", f"--monotonic={node * CLOCK_APART_S}"),
+                *boot,
                 *("sh", "-c", inside),
             ],
             env={**os.environ, **self.environ},
@@ -161,7 +169,7 @@ class Lab:
         """Start a node whose power was off: it has booted anew."""
         self.boot(node)
         self.link(node, "up")
-        self.start_node(node)
+        self.start_node(node, up_s=5.0)
 
     def boot(self, node: int) -> None:
         """Give a node the boot id of a new start."""
