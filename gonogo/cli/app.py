@@ -3,7 +3,6 @@
 With which code a command ends stands in `screen/exit_words.py`.
 """
 
-import sys
 from collections.abc import Sequence
 
 import typer
@@ -107,15 +106,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return Exit.INTERRUPTED
 
 
-def main() -> None:
-    """Run the command line of this process."""
-    try:
-        sys.exit(run())
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(Exit.UNEXPECTED)
-
-
 def print_error(error: GonogoError) -> None:
     """Print an error on stderr, with what is allowed, or every problem, where that is known."""
     text = f"gonogo: {error.detail}"
@@ -128,7 +118,3 @@ def print_error(error: GonogoError) -> None:
     else:
         text = f"gonogo: {refusal_text(error)}"
     err.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,46 @@
+"""Where does the `gonogo` command begin? Here, with next to nothing, until Ctrl-C is one line.
+
+What the command line loads takes up to a second, in which an interrupt would show a reader where
+Python stood. The commands are in `app`.
+"""
+
+import os
+import signal
+import sys
+from contextlib import suppress
+from types import FrameType
+from typing import NoReturn
+
+_INTERRUPTED = 130
+"""`exits.Exit.INTERRUPTED`, whose module would have to be loaded first."""
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if heeded:  # a shell's background job ignores it
+        signal.signal(signal.SIGINT, _leave)
+    from gonogo.cli.app import run  # after the handler: this is what takes long
+
+    try:
+        if heeded:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        code = run()
+    except KeyboardInterrupt:
+        _leave(signal.SIGINT, None)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+    sys.exit(code)
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    """End this process: nothing has begun that would have to be ended in order."""
+    del number, frame
+    with suppress(OSError):
+        os.write(2, b"interrupted\n")
+    os._exit(_INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()
