@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 
+from bench.on_gpu.failures import first_line, is_fatal
 from bench.on_gpu.figures import spread
 from nsa.attention.gpu.trial import timings_ms
 
@@ -64,17 +65,8 @@ def time_both_ways(step: Step, device: torch.device, repeats: int) -> dict[str, 
     try:
         told["graph"] = spread(measure(as_graph(step), device, repeats))
     except RuntimeError as error:
+        if is_fatal(error) and "captur" not in str(error):
+            raise
         told["graph"] = None
         told["graph_error"] = first_line(error)
     return told
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, in one line."""
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:300]
-
-
-def is_fatal(error: BaseException) -> bool:
-    """Whether a CUDA context is of no use after this: every later call would fail as well."""
-    words = ("CUDA error", "illegal memory access", "misaligned address", "device-side assert")
-    return any(word in str(error) for word in words)

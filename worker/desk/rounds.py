@@ -119,7 +119,7 @@ def build_stop(now: float, *, by_person: bool) -> EndRequest:
 def _try_round(desk: Desk) -> list[str] | None:
     """Make a round; None when it could not be made now."""
     try:
-        return desk.run_round()
+        return desk.weather.tried("a round", desk.run_round, [])
     except Exception:  # noqa: BLE001 - the loop's edge: the next round may do better
         _log.exception("the round broke", extra={"action": "round_broke"})
         return []
