@@ -140,8 +140,9 @@ def patch_of(
 ) -> RecordedPatch | None:
     """Return the patch under which a run is made, all in all; None where nothing is changed."""
     found: dict[str, Any] = {}
-    for row in [*(carried or ()), *([] if change is None else [change])]:
-        found = laid_over(found, row.patch if isinstance(row, CarriedRemedy) else row)
+    for row in carried or ():
+        found = laid_over(found, row.patch)
+    found = laid_over(found, change or {})
     return RecordedPatch.model_validate(found) if found else None
 
 
