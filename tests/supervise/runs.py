@@ -160,6 +160,7 @@ class SupervisedRun:
         assert again.watch.problems == ()
         assert again.watch.chained
         assert again.watch.reaches
+        assert "exit.json" in json.loads(load_all_lines(self.dir.watch)[-1])["files"], "cut unseen"
         for start in again.watch.starts:
             assert (start.run, start.attempt) == (self.order.run, self.order.attempt)
         seen = {name: seal.sha256 for name, seal in again.watch.files.items()}
