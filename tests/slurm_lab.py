@@ -1,8 +1,10 @@
 """A real Slurm of two nodes on this machine, for tests: a controller here, each node in namespaces.
 
 Every slurmd stands in a network and a host-name namespace of its own, behind a bridge; processes
-and files are this machine's. Nothing in /etc changes. Needs root, `ip`, and Debian's packages
-slurmctld, slurmd, munge, slurm-client; no systemd and no control groups. Found out by trying:
+and files are this machine's. Each node tells a boot id of its own and has a monotonic clock of its
+own, so it is another host to all who ask. Nothing in /etc changes. Needs root, `ip`, and Debian's
+packages slurmctld, slurmd, munge, slurm-client; no systemd and no control groups. Found out by
+trying:
 
 - one munged serves all (its socket is a path); it runs as user munge in a folder that it may enter;
 - glibc asks DNS for v4-mapped names, and torch asks for them: an empty resolv.conf, or each
@@ -24,8 +26,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import uuid4
 
 NODES = (1, 2)
+CLOCK_APART_S = 1_000_000
+"""How far the nodes' monotonic clocks are apart: each counts from its own start."""
 _CONF = """ClusterName={name}
 SlurmctldHost={host}({net}.1)
 SlurmctldPort={port}
@@ -113,16 +118,29 @@ class Lab:
             assert time.monotonic() < give_up, (self.dir / "slurmctld.log").read_text()[-2000:]
             time.sleep(0.2)
 
-    def start_node(self, node: int) -> None:
-        """Start a node's slurmd, in namespaces of its own."""
+    def start_node(self, node: int, *, up_s: float | None = None) -> None:
+        """Start a node's slurmd, in namespaces of its own.
+
+        Args:
+            node: which.
+            up_s: since when the node is up, by what its slurmd tells; None: as long as this host.
+        """
         inside = (
             f"hostname node{node} && mount --bind {self.dir}/hosts /etc/hosts"
             f" && mount --bind {self.dir}/resolv.conf /etc/resolv.conf"
+            f" && mount --bind {self.dir}/boot_id{node} /proc/sys/kernel/random/boot_id"
             f" && exec slurmd -D -f {self.dir}/slurm.conf"
         )
         namespace = f"--net=/run/netns/{self.name}-node{node}"
+        later_s = 0.0 if up_s is None else time.clock_gettime(time.CLOCK_BOOTTIME) - up_s
+        boot = [f"--boottime={-round(later_s)}"] if later_s > 0.0 else []
         self.processes[f"slurmd{node}"] = subprocess.Popen(
-            ["nsenter", namespace, "unshare", "--uts", "--mount", "sh", "-c", inside],
+            [
+                *("nsenter", namespace),
+                *("unshare", "--uts", "--mount", "--time", f"--monotonic={node * CLOCK_APART_S}"),
+                *boot,
+                *("sh", "-c", inside),
+            ],
             env={**os.environ, **self.environ},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -138,6 +156,24 @@ class Lab:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+
+    def power_off(self, node: int) -> None:
+        """End all that runs on a node, which says no more to anybody."""
+        self.link(node, "down")
+        for pid in self.pids(node):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.processes.pop(f"slurmd{node}").wait()
+
+    def power_on(self, node: int) -> None:
+        """Start a node whose power was off: it has booted anew."""
+        self.boot(node)
+        self.link(node, "up")
+        self.start_node(node, up_s=5.0)
+
+    def boot(self, node: int) -> None:
+        """Give a node the boot id of a new start."""
+        (self.dir / f"boot_id{node}").write_text(f"{uuid4()}\n")
 
     def kill(self, name: str) -> None:
         """End one of the lab's own processes as a crash would."""
@@ -207,6 +243,8 @@ def _write(lab: Lab, slurmd_timeout: int) -> None:
     hosts += [f"{lab.net}.{10 + node} node{node}" for node in NODES]
     (lab.dir / "hosts").write_text("\n".join(hosts) + "\n")
     (lab.dir / "resolv.conf").write_text("")
+    for node in NODES:
+        lab.boot(node)
 
 
 def _start_network(lab: Lab) -> None:

@@ -51,8 +51,17 @@ def as_graph(step: Step) -> Step:
     return replay
 
 
-def time_both_ways(step: Step, device: torch.device, repeats: int) -> dict[str, object]:
+def time_both_ways(
+    step: Step, device: torch.device, repeats: int, *, waits: bool = False
+) -> dict[str, object]:
     """Eager and graph timings and peak memory; what cannot be captured says why.
+
+    Args:
+        step: What is timed.
+        device: Where.
+        repeats: Timed calls.
+        waits: Whether it is known to wait for the GPU: then no capture is tried, since one that
+            fails may leave PyTorch's allocator as within a capture, for all that comes after.
 
     Raises:
         RuntimeError: The call itself fails.
@@ -62,6 +71,8 @@ def time_both_ways(step: Step, device: torch.device, repeats: int) -> dict[str, 
     torch.cuda.reset_peak_memory_stats(device)
     told: dict[str, object] = {"eager": spread(measure(step, device, repeats))}
     told["peak_gib"] = round(torch.cuda.max_memory_allocated(device) / 2**30, 3)
+    if waits:
+        return {**told, "graph": None, "graph_error": "not tried: it waits for the GPU"}
     try:
         told["graph"] = spread(measure(as_graph(step), device, repeats))
     except RuntimeError as error:

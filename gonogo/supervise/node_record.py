@@ -16,6 +16,8 @@ from gonogo.supervise.durable import load_json
 from gonogo.supervise.processes import ProcessRef, boot_id, load_stat
 
 MET_NAME = ".met.json"
+SILENT_S = 10.0
+"""After so long without a sign a node is silent: its follower gives one every second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,18 @@ def exit_path(run_dir: Path, node: int) -> Path:
 def alive_path(run_dir: Path, node: int) -> Path:
     """Return what a node's follower writes anew every second."""
     return run_dir / f".alive_node{node}"
+
+
+def load_sign(run_dir: Path, node: int) -> str:
+    """Return the newest sign of a node's follower; another one is another sign of life.
+
+    Raises:
+        OSError: it cannot be read just now.
+    """
+    try:
+        return alive_path(run_dir, node).read_text()
+    except FileNotFoundError:
+        return ""
 
 
 def watch_path(run_dir: Path, node: int) -> Path:

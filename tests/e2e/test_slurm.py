@@ -17,7 +17,7 @@ from gonogo.cli.settings import load_settings
 from gonogo.cli.stack import Stack
 from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.decision import Verdict
-from gonogo.contract.lifecycle import RunState
+from gonogo.contract.lifecycle import ExperimentState, RunState
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeClass, OutcomeCode
 from gonogo.contract.records import ExitRecord
@@ -100,6 +100,7 @@ def demo_on(engine: str, slurm: Slurm) -> tuple[ExperimentView, list[dict[str, A
     return view, sorted(decisions, key=lambda row: str(row["at"]))
 
 
+@pytest.mark.timeout(2400)
 def test_the_whole_demo_is_go_on_two_nodes_by_the_rules_of_one_host(slurm: Slurm) -> None:
     there, by_slurm = demo_on("slurm", slurm)
     assert there.verdict is Verdict.GO, there
@@ -114,9 +115,11 @@ def test_the_whole_demo_is_go_on_two_nodes_by_the_rules_of_one_host(slurm: Slurm
     assert here.verdict is there.verdict
 
 
-def halt_of(lab: Lab, slurm: Slurm, spec: str) -> tuple[dict[str, Any], OutcomeCode]:
+def halt_of(
+    lab: Lab, slurm: Slurm, spec: str, **sets: object
+) -> tuple[dict[str, Any], OutcomeCode]:
     """Return what ended a run with a fault, and as what; nothing of it is left on any node."""
-    experiment = lab.submit(one_phase_plan(), fault=spec, **ON_TWO)
+    experiment = lab.submit(one_phase_plan(), fault=spec, **ON_TWO, **sets)
     assert lab.wait_for_end(experiment).verdict is Verdict.NO_GO
     run = lab.run_of(experiment)
     assert run is not None
@@ -127,7 +130,10 @@ def halt_of(lab: Lab, slurm: Slurm, spec: str) -> tuple[dict[str, Any], OutcomeC
     return halts[0], run.outcome.code
 
 
-@pytest.mark.parametrize("rank", [0, 1], ids=["on the first node", "on the second node"])
+EITHER = pytest.mark.parametrize("rank", [0, 1], ids=["on the first node", "on the second node"])
+
+
+@EITHER
 @pytest.mark.parametrize(
     ("spec", "detectors", "code"),
     [
@@ -135,8 +141,12 @@ def halt_of(lab: Lab, slurm: Slurm, spec: str) -> tuple[dict[str, Any], OutcomeC
         ("hang:step=12,section=data", {"section_deadline", "stall"}, OutcomeCode.STALLED),
         ("freeze:step=9", {"alive_lost", "stall"}, OutcomeCode.STALLED),
         ("crash:step=8", {"process_death"}, OutcomeCode.NONZERO_EXIT),
+        ("exit:code=3,step=8", {"process_death"}, OutcomeCode.NONZERO_EXIT),
+        ("desync:step=12", {"stall"}, OutcomeCode.STALLED),
+        ("leak:mb_per_step=50,from=10", {"memory_leak"}, OutcomeCode.RESOURCE_LIMIT),
+        ("xid:code=79,step=12", {"hardware"}, OutcomeCode.HARDWARE),
     ],
-    ids=["hang", "loader", "freeze", "crash"],
+    ids=["hang", "loader", "freeze", "crash", "exit", "desync", "leak", "xid"],
 )
 def test_a_fault_on_either_node_is_no_go_and_names_rank_and_node(
     lab: Lab, slurm: Slurm, spec: str, detectors: set[str], code: OutcomeCode, rank: int
@@ -146,9 +156,67 @@ def test_a_fault_on_either_node_is_no_go_and_names_rank_and_node(
     assert f"on node {rank}" in finding["text"]
 
 
-def test_a_loss_that_is_nan_on_two_nodes_is_no_go(lab: Lab, slurm: Slurm) -> None:
-    finding, ended = halt_of(lab, slurm, "nan:step=15")
-    assert (finding["detector"], ended) == ("non_finite", OutcomeCode.NON_FINITE)
+@pytest.mark.parametrize(
+    ("spec", "detector", "code"),
+    [
+        ("nan:step=15", "non_finite", OutcomeCode.NON_FINITE),
+        ("wrong-config", "identity", OutcomeCode.CONFIG_MISMATCH),
+        ("slow:factor=5,from=20", "slow", OutcomeCode.TOO_SLOW),
+        ("diverge:from=20", "divergence", OutcomeCode.DIVERGED),
+        ("frozen:from=20", "frozen", OutcomeCode.DIVERGED),
+        ("starve:share=0.7,from=10", "loader", OutcomeCode.TOO_SLOW),
+        ("disk:step=12", "disk", OutcomeCode.RESOURCE_LIMIT),
+        ("boast:factor=25,from=10", "implausible_speed", OutcomeCode.CONFIG_MISMATCH),
+    ],
+    ids=lambda value: str(value).partition(":")[0],
+)
+def test_a_fault_of_the_whole_run_on_two_nodes_is_no_go(
+    lab: Lab, slurm: Slurm, spec: str, detector: str, code: OutcomeCode
+) -> None:
+    # What is slow must not pass the demo's stall limit on a machine that has to share.
+    sets = {"watch.stall.halt_s": 60} if spec.startswith("slow") else {}
+    finding, ended = halt_of(lab, slurm, spec, **sets)
+    assert (finding["detector"], ended) == (detector, code), finding
+
+
+@EITHER
+@pytest.mark.parametrize(
+    ("spec", "detector"),
+    [
+        ("straggle:factor=2,from=10", "straggler"),
+        ("imbalance:util=30,from=10", "imbalance"),
+    ],
+    ids=["straggler", "imbalance"],
+)
+def test_a_rank_that_is_only_slower_is_named_with_its_node_and_the_run_goes_on(
+    lab: Lab, slurm: Slurm, spec: str, detector: str, rank: int
+) -> None:
+    experiment = lab.submit(one_phase_plan(), fault=f"{spec},rank={rank}", **ON_TWO)
+    assert lab.wait_for_end(experiment).state is ExperimentState.FINISHED
+    run = lab.run_of(experiment)
+    assert run is not None
+    assert run.outcome is not None
+    found = findings_of(lab, run.id)
+    assert [row["text"] for row in found if row["severity"] == "halt"] == []
+    assert run.outcome.code is OutcomeCode.COMPLETED
+    named = [row for row in found if row["detector"] == detector]
+    assert {row["rank"] for row in named} == {rank}
+    assert all(f"on node {rank}" in row["text"] for row in named)
+    lab.wait(lambda: not slurm.ask("squeue", "--noheader").strip(), 60)
+
+
+def test_a_checkpoint_of_two_nodes_that_does_not_hold_is_told(lab: Lab, slurm: Slurm) -> None:
+    experiment = lab.submit(one_phase_plan(), fault="truncate:step=12", **ON_TWO)
+    assert lab.wait_for_end(experiment).state is ExperimentState.FINISHED
+    run = lab.run_of(experiment)
+    assert run is not None
+    assert run.outcome is not None
+    assert run.outcome.code is OutcomeCode.COMPLETED
+    found = findings_of(lab, run.id)
+    told = [row for row in found if row["detector"] == "checkpoint_overdue"]
+    assert {row["severity"] for row in told} == {"warn"}
+    assert "does not hold" in told[0]["text"]
+    lab.wait(lambda: not slurm.ask("squeue", "--noheader").strip(), 60)
 
 
 def test_a_run_that_waits_for_slurm_is_cancelled_and_a_partition_that_is_not_there_is_told(
@@ -242,7 +310,7 @@ def next_attempt(lab: Lab, experiment: str, run: RunView) -> RunView:
 
 @pytest.mark.parametrize(
     ("node", "code"),
-    [(0, OutcomeCode.KEEPER_LOST), (1, OutcomeCode.NODE_LOST)],
+    [(0, OutcomeCode.KEEPER_LOST), (1, OutcomeCode.ISOLATED)],
     ids=["of the first node", "of the second node"],
 )
 def test_a_keeper_that_is_killed_costs_an_attempt_and_no_more(

@@ -153,7 +153,8 @@ class Desk:
             retry = self._retries.get(run.run, RETRY)
             if run.keeper is not None or now < retry.not_before:
                 continue
-            reaped = self.weather.tried(run.run, partial(self._settle, run), False)
+            unseen: bool | None = False
+            reaped = self.weather.tried(run.run, partial(self._settle, run), unseen)
             if reaped:
                 self._retries.pop(run.run, None)
                 self._book.forget(run.run)

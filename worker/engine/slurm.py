@@ -9,8 +9,9 @@ trainers do not die of it (`--shield`).
 
 What Slurm says is read with care: NODE_FAIL is not *stopped*, for a node that is cut off goes on
 until its link returns, and nor is CANCELLED. A job has ended only when its state says so **and**
-every node of it answers its controller: the nodes that Slurm tells, and those that the run
-directory says the attempt was kept on, for a job that Slurm queued again behind our back (a
+every node of it answers its controller, or has booted since it began; after NODE_FAIL one must
+have, for which node failed is not told. The nodes meant are those that Slurm tells, and those that
+the run directory says the attempt was kept on, for a job that Slurm queued again behind our back (a
 controller that crashed) has no nodes any more.
 """
 
@@ -20,6 +21,7 @@ import shlex
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from gonogo.contract.cluster import SlurmCluster
@@ -36,6 +38,8 @@ NAME = "slurm"
 TERM_BEFORE_S = 120
 """Slurm may send the signal up to a minute earlier; leaving takes a step and a checkpoint."""
 COMMAND_LIMIT_S = 30.0
+CLOCKS_APART = timedelta(seconds=30)
+"""A node that booted so long after a job began did so by any clock of the cluster."""
 _GONE = re.compile(r"[Ii]nvalid job id")
 _LATER = re.compile(r"Unable to contact|Connection|timed out|temporarily|SubmitLimit|submit limit")
 """What sbatch says when it may take the same job another time."""
@@ -115,13 +119,13 @@ class Slurm:
             if done.returncode != 0:
                 return Unknown(text=f"scontrol: {done.stderr.strip()}")
             job = parse_fields(done.stdout)
-            nodes = self._nodes_of(job, handle)
+            rows = self._nodes_of(job, handle)
         except Unavailable as error:
             return Unknown(text=error.detail)
         except OSError as error:
             return Unknown(text=f"{run_dir}: {error}")
-        found = judge_job(handle, job, nodes)
-        if isinstance(found, Ended) and began and not nodes:
+        found = judge_job(handle, job, rows)
+        if isinstance(found, Ended) and began and not rows:
             return Unknown(text=f"{found.proof}, and tells no node of those that it ran on")
         if not isinstance(found, Running) or not found.waits:
             return found
@@ -134,8 +138,8 @@ class Slurm:
         if done.returncode != 0 and not _GONE.search(done.stderr):
             raise Unavailable(f"scancel: {done.stderr.strip()}")
 
-    def _nodes_of(self, job: Mapping[str, str], handle: Handle) -> dict[str, str]:
-        """Return node → state, of the nodes that a job had.
+    def _nodes_of(self, job: Mapping[str, str], handle: Handle) -> list[dict[str, str]]:
+        """Return what Slurm tells of each node that a job had.
 
         Raises:
             Unavailable: Slurm does not tell, or knows no node of a name that the run tells.
@@ -144,10 +148,9 @@ class Slurm:
         if listed in ("", "(null)"):
             listed = ",".join(kept_on(self._runs / handle.run, handle.token))
         if not listed:
-            return {}
+            return []
         rows = self._ask("scontrol", "show", "node", "--oneliner", listed).splitlines()
-        found = [parse_fields(row) for row in rows if row.strip()]
-        return {row.get("NodeName", "?"): row.get("State", "UNKNOWN") for row in found}
+        return [parse_fields(row) for row in rows if row.strip()]
 
     def _ask(self, *command: str) -> str:
         done = self._run(command)
@@ -243,13 +246,28 @@ def parse_fields(line: str) -> dict[str, str]:
     return {name: value for name, _, value in rows}
 
 
-def judge_job(handle: Handle, job: Mapping[str, str], nodes: Mapping[str, str]) -> Found:
+def has_booted_since(job: Mapping[str, str], node: Mapping[str, str]) -> bool:
+    """Say whether a node started anew after a job had begun: nothing of the job is left there.
+
+    Args:
+        job: fields of `scontrol show job`.
+        node: fields of `scontrol show node`.
+    """
+    try:
+        began = datetime.fromisoformat(job["StartTime"])
+        booted = datetime.fromisoformat(node["BootTime"])
+    except (KeyError, ValueError):  # `Unknown`, `None`
+        return False
+    return booted - began >= CLOCKS_APART
+
+
+def judge_job(handle: Handle, job: Mapping[str, str], nodes: Sequence[Mapping[str, str]]) -> Found:
     """Return what a job's state and those of its nodes come to.
 
     Args:
         handle: the attempt.
         job: fields of `scontrol show job`.
-        nodes: node → state, of the nodes that it had.
+        nodes: fields of `scontrol show node` of each node that it had.
     """
     state, reason = job.get("JobState", ""), job.get("Reason", "None")
     if job.get("JobName") != job_name(handle.run, handle.token):
@@ -260,9 +278,14 @@ def judge_job(handle: Handle, job: Mapping[str, str], nodes: Mapping[str, str]) 
         return Running(text=f"Slurm: {state} on {job.get('NodeList', '?')}")
     if not state:
         return Unknown(text=f"Slurm tells no state of job {handle.name}")
-    unwell = sorted(name for name, told in nodes.items() if _UNWELL.search(told))
-    if state == "NODE_FAIL" or unwell:
+    states = {row.get("NodeName", "?"): row.get("State", "UNKNOWN") for row in nodes}
+    anew = {row.get("NodeName", "?") for row in nodes if has_booted_since(job, row)}
+    answer = sorted(name for name, told in states.items() if not _UNWELL.search(told))
+    unwell = sorted(states.keys() - anew - set(answer))
+    if unwell or (state == "NODE_FAIL" and not anew):
         who = ", ".join(unwell) or job.get("NodeList", "a node")
         return Unknown(text=f"Slurm: {state}, but {who} does not answer and may train on")
-    where = ", ".join(sorted(nodes)) or "no node"
-    return Ended(proof=f"Slurm: job {handle.name} is {state}, and {where} answers")
+    where = ", ".join(sorted(set(answer) - anew)) or ("" if anew else "no node")
+    told = [f"{where} answers"] if where else []
+    told += [f"{', '.join(sorted(anew))} has booted since it began"] if anew else []
+    return Ended(proof=f"Slurm: job {handle.name} is {state}, and {', '.join(told)}")

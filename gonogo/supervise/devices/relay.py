@@ -10,12 +10,13 @@ replaced. What comes late, or never, is unknown, and unknown ends no run.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gonogo.contract.device import DeviceSample
 from gonogo.contract.order import Order
-from gonogo.rundir import RunDir, load_lines
+from gonogo.rundir import RunDir, complete_bytes, load_lines
 from gonogo.supervise.devices.lines import LOOK_BYTES, parse_sample
 from gonogo.supervise.launch.place import Place
 
@@ -36,12 +37,10 @@ class Relay:
     """Takes over the lines of the other nodes; a node without a file has said nothing.
 
     Args:
-        nodes: their files.
-        known: rank → `ts` of its newest line in devices.jsonl: what a sampler that died took over.
+        nodes: their files, each read on from where it was taken over.
     """
 
     nodes: list[_Node]
-    known: dict[int, float] = field(default_factory=dict)
     waiting: list[DeviceSample] = field(default_factory=list)
     """Read, and not written yet; oldest first."""
 
@@ -58,11 +57,8 @@ class Relay:
             node.offset = part.offset
             for line in part.lines:
                 sample = parse_sample(line)
-                if sample is not None and sample.rank in node.ranks and not self._has(sample):
+                if sample is not None and sample.rank in node.ranks:
                     self.waiting.append(sample)
-
-    def _has(self, sample: DeviceSample) -> bool:
-        return sample.rank is not None and sample.ts <= self.known.get(sample.rank, float("-inf"))
 
 
 def build_relay(run_dir: RunDir, order: Order, place: Place) -> Relay:
@@ -77,19 +73,52 @@ def build_relay(run_dir: RunDir, order: Order, place: Place) -> Relay:
         return Relay(nodes=[])
     others = [Place.of(order.document(), node) for node in range(1, place.nodes)]
     nodes = [_Node(run_dir.path / row.own("devices.jsonl"), row.ranks) for row in others]
-    return Relay(nodes=nodes, known=_newest(run_dir.devices) if nodes else {})
+    for row in nodes:
+        row.offset = _end_of_taken(run_dir.devices, row)
+    return Relay(nodes=nodes)
 
 
-def _newest(path: Path) -> dict[int, float]:
-    """Return rank → `ts` of its newest line, of those at the end of a file."""
-    found: dict[int, float] = {}
+def _end_of_taken(taken: Path, node: _Node) -> int:
+    """Return where in a node's file the last line ends that a sampler before this one took over.
+
+    Lines are told apart by what they say, not by which is newer: a node's clock may be set back.
+    """
     try:
-        start = max(0, path.stat().st_size - LOOK_BYTES)
-        lines = load_lines(path, start, start + LOOK_BYTES).lines
-    except OSError:
-        return found
-    for line in lines:
-        sample = parse_sample(line)
-        if sample is not None and sample.rank is not None:
-            found[sample.rank] = max(sample.ts, found.get(sample.rank, sample.ts))
-    return found
+        last = _find_last(taken, lambda row: row.rank in node.ranks)
+        if last is None:
+            return 0
+        known = _key(last[0])
+        found = _find_last(node.path, lambda row: _key(row) == known)
+    except OSError as error:
+        _log.warning("%s: %s", node.path.name, error, extra={"action": "unobserved"})
+        return 0
+    return 0 if found is None else found[1]
+
+
+def _key(sample: DeviceSample) -> tuple[int | None, str, float]:
+    return sample.rank, sample.uuid, sample.ts
+
+
+def _find_last(
+    path: Path, wanted: Callable[[DeviceSample], bool]
+) -> tuple[DeviceSample, int] | None:
+    """Return the last sample of a file that is wanted, and where its line ends.
+
+    Raises:
+        OSError: the file is there and cannot be read.
+    """
+    end = complete_bytes(path)
+    while end > 0:
+        start = max(0, end - LOOK_BYTES)
+        with path.open("rb") as stream:
+            stream.seek(start)
+            data = stream.read(end - start)
+        cut = 0 if start == 0 else data.find(b"\n") + 1  # the rest of a line that began before
+        at = end
+        for line in reversed(data[cut:].splitlines(keepends=True)):
+            sample = parse_sample(line)
+            if sample is not None and wanted(sample):
+                return sample, at
+            at -= len(line)
+        end = at if at < end else start
+    return None

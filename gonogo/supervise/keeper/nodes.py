@@ -4,7 +4,9 @@ Each node's keeper ends its own processes and says so (`exit_node{K}.json`). Nod
 them and then writes `exit.json`. A part that failed, while nobody has asked the run to end, gets
 SETTLE_S for the watcher to find out whose fault it is; then the run is ended from here. After a
 request to end, a node has its limit; of one that has not spoken by then (and is not proven gone)
-`exit.json` says so: `unheard`.
+`exit.json` says so: `unheard`. Where this keeper was itself told to stop it has no more time (a
+scheduler that takes a job down for one dead node kills what is left of it): it waits for no node
+whose follower is silent.
 """
 
 import time
@@ -23,7 +25,13 @@ from gonogo.supervise.end_request import (
 from gonogo.supervise.exit_record import Ended, ended_of, seal_file, seal_lines
 from gonogo.supervise.keeper.kill import UNKILLABLE_S
 from gonogo.supervise.launch.place import Place
-from gonogo.supervise.node_record import exit_path, proof_of_loss, watch_path
+from gonogo.supervise.node_record import (
+    SILENT_S,
+    exit_path,
+    load_sign,
+    proof_of_loss,
+    watch_path,
+)
 
 SETTLE_S = 20.0
 """How long the watcher has for its own finding after a part of the run has failed."""
@@ -47,6 +55,8 @@ class Nodes:
         self._dir, self._order, self._place, self._grace_s = run_dir, order, place, grace_s
         self._failed_at: float | None = None
         self._asked: dict[str, float] = {}
+        self._signs: dict[int, tuple[str, float]] = {}
+        """Node → the newest sign of its follower, and when it was new (monotonic seconds)."""
         self.ends: dict[int, dict[str, Any]] = {}
         """Node → what it said of its end."""
         self.lost: dict[int, str] = {}
@@ -57,11 +67,12 @@ class Nodes:
         """Nodes that have not said how they ended."""
         return [node for node in range(self._place.nodes) if node not in self.ends]
 
-    def are_over(self, now: float) -> bool:
+    def are_over(self, now: float, *, stopped: bool) -> bool:
         """Say whether every node has ended, is proven gone, or has had its time; ends the rest.
 
         Args:
             now: monotonic seconds.
+            stopped: whether this keeper was told to stop.
 
         Raises:
             OSError: the directory cannot be read or written just now.
@@ -72,7 +83,8 @@ class Nodes:
                 self.ends[node] = found
             elif node not in self.lost and (proof := proof_of_loss(self._dir, node)):
                 self.lost[node] = proof
-        if all(node in self.lost for node in self.unheard):
+        silent = self._silent(now)
+        if all(node in self.lost or (stopped and node in silent) for node in self.unheard):
             return True
         if self._has_failed():
             self._failed_at = now if self._failed_at is None else self._failed_at
@@ -122,6 +134,14 @@ class Nodes:
     def _has_failed(self) -> bool:
         parts = [row.get("agent") or {} for row in self.ends.values()]
         return bool(self.lost) or any(part.get("code") != 0 for part in parts)
+
+    def _silent(self, now: float) -> set[int]:
+        """Return the nodes that have not said their end, and whose followers give no sign."""
+        for node in self.unheard:
+            sign = load_sign(self._dir, node)
+            if node not in self._signs or self._signs[node][0] != sign:
+                self._signs[node] = (sign, now)
+        return {node for node in self.unheard if now - self._signs[node][1] >= SILENT_S}
 
     def _end_rest(self) -> None:
         """Ask the others to end: a part of the run is gone, and nobody has asked yet."""

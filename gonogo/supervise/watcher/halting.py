@@ -62,6 +62,9 @@ class Processes(Protocol):
     def silent(self) -> Mapping[int, float]:
         """Return node → seconds since it was heard, of those that are silent."""
 
+    def is_quiet(self) -> bool:
+        """Say whether a node was not heard just now, and may fall silent any moment."""
+
     def may_be_victim(self, rank: int | None) -> bool:
         """Say whether a dead rank may have died of another node's silence."""
 
@@ -215,6 +218,8 @@ class Halting:
         silent = self._processes.silent()
         if now < self._settled_at and not silent:
             return
+        if pending.detector in _STANDING and not silent and self._processes.is_quiet():
+            return  # a node that is gone has ranks that stand, too
         if not self.asked():
             answer = answer_finding(pending, **self._circumstances(now))
             self._request(blame_silence(answer, silent))

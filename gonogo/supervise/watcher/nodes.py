@@ -10,7 +10,6 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -28,14 +27,20 @@ from gonogo.contract.tick import (
 )
 from gonogo.rundir import RunDir, load_lines
 from gonogo.supervise.evidence.of_rank import Target
-from gonogo.supervise.node_record import alive_path, exit_path, proof_of_loss, watch_path
+from gonogo.supervise.node_record import (
+    SILENT_S,
+    exit_path,
+    load_sign,
+    proof_of_loss,
+    watch_path,
+)
 from gonogo.supervise.watcher.probes import Probes, ended_by_us
 from gonogo.supervise.weather import Weather
 
-SILENT_S = 10.0
-"""A follower is seen every second."""
 FIRST_S = 60.0
 """The same before it was seen for the first time."""
+QUIET_S = 2.0
+"""Who has missed one look may fall silent: what its ranks seem to do waits for that."""
 AWAY_S = 3.0
 """Who has not looked for so long was away itself: every node has its time anew."""
 PROOF_EVERY_S = 1.0
@@ -154,6 +159,13 @@ class NodesProber:
             if node.state is NodeState.SILENT
         }
 
+    def is_quiet(self) -> bool:
+        """Say whether a node was not heard just now, and may fall silent any moment."""
+        return any(
+            node.state is NodeState.HEARD and self._looked - node.heard >= QUIET_S
+            for node in self._nodes
+        )
+
     def lost(self) -> dict[int, str]:
         """Return node → why it is certain that it has ended unsaid."""
         return {node.number: node.text for node in self._nodes if node.state is NodeState.LOST}
@@ -205,8 +217,8 @@ class NodesProber:
 
     def _settle(self, node: Node, now: float) -> bool:
         """Say what is known of a node now; True when that is news."""
-        path = alive_path(self._dir.path, node.number)
-        sign = self._weather.tried(f"the sign of node {node.number}", partial(_text, path), "")
+        load = partial(load_sign, self._dir.path, node.number)
+        sign = self._weather.tried(f"the sign of node {node.number}", load, "")
         token = sign.partition(" ")[0]
         if sign != node.sign and token == str(self._order.token):
             node.heard, node.limit_s = max(node.heard, now), SILENT_S
@@ -273,10 +285,3 @@ def _unknown(node: Node) -> dict[int, RankProbe]:
         for rank, row in node.ranks.items()
         if row.state is not ProcessState.DEAD
     }
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except FileNotFoundError:
-        return ""

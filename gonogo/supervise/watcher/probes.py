@@ -104,6 +104,10 @@ class Prober:
         """Return the nodes that are silent: this one is here."""
         return {}
 
+    def is_quiet(self) -> bool:
+        """Say whether another node may fall silent: there is no other."""
+        return False
+
     def lost(self) -> dict[int, str]:
         """Return the nodes that are proven to have ended unsaid: this one has not."""
         return {}

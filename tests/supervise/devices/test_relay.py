@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from gonogo.contract.device import DeviceSample
 from gonogo.rundir import RunDir, load_all_lines
+from gonogo.supervise.devices import relay
 from gonogo.supervise.devices.choice import RunDevices
 from gonogo.supervise.devices.lines import DeviceLines
 from gonogo.supervise.devices.nvml import Nvml
@@ -83,12 +86,32 @@ def test_a_sampler_that_comes_after_another_takes_nothing_over_twice(tmp_path: P
     assert [row.ts for row in lines(tmp_path) if row.rank == 1] == [1.0, 2.0, 3.0]
 
 
+@pytest.mark.parametrize("look_bytes", [1000, 262_144], ids=["in pieces", "in one"])
+def test_a_sampler_that_comes_after_another_drops_nothing_of_a_clock_that_was_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look_bytes: int
+) -> None:
+    monkeypatch.setattr(relay, "LOOK_BYTES", look_bytes)
+    clock = Clock()
+    say(tmp_path, *(sample(float(ts)) for ts in (100, 101, 60)))
+    head = sampler_of_head(tmp_path, clock)
+    for _ in range(4):
+        head.poll()
+    say(tmp_path, sample(61.0, xids=[79]))
+    with (tmp_path / "devices_node1.jsonl").open("a") as stream:
+        stream.write('{"torn": \n')
+    after = sampler_of_head(tmp_path, clock)
+    for _ in range(4):
+        after.poll()
+    told = [(row.ts, row.xids) for row in lines(tmp_path) if row.rank == 1]
+    assert told == [(100.0, None), (101.0, None), (60.0, None), (61.0, [79])]
+
+
 def test_only_node_0_takes_over_and_the_others_write_their_own(tmp_path: Path) -> None:
     second = Place.of(ORDER.document(), 1)
     assert build_relay(RunDir(tmp_path), ORDER, second).nodes == []
     devices = RunDevices(calls=Nvml(load=FakeNvml), slots=("GPU-1",), scripted=False)
-    relay = build_relay(RunDir(tmp_path), ORDER, second)
-    Sampler(RunDir(tmp_path), devices, second, relay, clock=Clock()).poll()
+    none = build_relay(RunDir(tmp_path), ORDER, second)
+    Sampler(RunDir(tmp_path), devices, second, none, clock=Clock()).poll()
     own = load_all_lines(tmp_path / "devices_node1.jsonl")
     assert [DeviceSample.model_validate_json(row).rank for row in own] == [1]
     assert not RunDir(tmp_path).devices.exists()

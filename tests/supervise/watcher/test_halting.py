@@ -58,13 +58,16 @@ class NodesOnPaper:
 
     def __init__(self) -> None:
         self.silence: dict[int, float] = {}
-        self.victims = False
+        self.victims = self.quiet = False
 
     def targets(self) -> dict[int, Target]:
         return {}
 
     def silent(self) -> dict[int, float]:
         return self.silence
+
+    def is_quiet(self) -> bool:
+        return self.quiet
 
     def may_be_victim(self, rank: int | None) -> bool:
         return self.victims
@@ -420,6 +423,32 @@ def test_rank_that_missed_a_silent_node_is_a_matter_of_infrastructure(
     nodes.silence = {1: 10.0}
     halting.advance(8.0)
     assert reason_of(tmp_path) == "isolated"
+
+
+@pytest.mark.parametrize(
+    ("silence", "reason"),
+    [({}, "stalled"), ({1: 10.0}, "isolated")],
+    ids=["that is heard again", "that falls silent"],
+)
+def test_ranks_that_stand_wait_for_what_becomes_of_a_node_that_is_quiet(
+    tmp_path: Path, halting: Halting, nodes: NodesOnPaper, silence: dict[int, float], reason: str
+) -> None:
+    nodes.quiet = True
+    halting.observe(finding(rank=1), 0.0)
+    halting.advance(8.0)
+    assert reason_of(tmp_path) is None
+    nodes.quiet, nodes.silence = False, silence
+    halting.advance(9.0)
+    assert reason_of(tmp_path) == reason
+
+
+def test_what_a_rank_has_told_itself_waits_for_no_quiet_node(
+    tmp_path: Path, halting: Halting, nodes: NodesOnPaper
+) -> None:
+    nodes.quiet = True
+    halting.observe(finding(detector=Detector.IDENTITY), 0.0)
+    halting.advance(EVIDENCE_WAIT_S)
+    assert reason_of(tmp_path) == "config_mismatch"
 
 
 def test_lost_node_is_told_once_and_never_over_another_request(

@@ -81,6 +81,9 @@ def halting(tmp_path: Path) -> Halting:
         def silent(self) -> dict[int, float]:
             return {}
 
+        def is_quiet(self) -> bool:
+            return False
+
         def may_be_victim(self, rank: int | None) -> bool:
             return False
 

@@ -13,13 +13,14 @@ from gonogo.rundir import RunDir
 from gonogo.supervise import node_record
 from gonogo.supervise.durable import save_json
 from gonogo.supervise.node_record import (
+    SILENT_S,
     alive_path,
     exit_path,
     gone_path,
     proof_of_loss,
     watch_path,
 )
-from gonogo.supervise.watcher.nodes import AWAY_S, FIRST_S, SILENT_S, NodesProber
+from gonogo.supervise.watcher.nodes import AWAY_S, FIRST_S, QUIET_S, NodesProber
 from tests.supervise.runs import build_test_order
 
 
@@ -99,6 +100,21 @@ def test_node_that_is_heard_again_is_no_longer_silent(followers: Followers) -> N
     assert states(found) == {1: NodeState.HEARD}
     assert found.ranks[0].state is ProcessState.ALIVE
     assert prober.silent() == {}
+
+
+def test_node_that_missed_a_look_is_quiet_until_it_is_heard_or_counts_as_silent(
+    followers: Followers,
+) -> None:
+    prober = heard(followers)
+    assert not prober.is_quiet()
+    look_on(followers, prober, 1.0 + QUIET_S, 0)
+    assert prober.is_quiet()
+    followers.be_seen(0, 1)
+    prober.look(2.0 + QUIET_S, ending=False)
+    assert not prober.is_quiet()
+    look_on(followers, prober, 12.0 + QUIET_S, 0)
+    assert list(prober.silent()) == [1]
+    assert not prober.is_quiet()
 
 
 def test_watcher_that_was_away_itself_calls_nobody_silent(followers: Followers) -> None:

@@ -13,7 +13,7 @@ from gonogo.rundir import save_json
 from tests.slurm_lab import Lab, slurm_lab
 from tests.supervise.nodes.cluster import ClusterRun, starting_cluster
 from tests.supervise.runs import KEEPER, ROOT, TRAINER, wait_until
-from worker.engine.engine import Ended, Handle
+from worker.engine.engine import Handle
 from worker.engine.slurm import Slurm
 
 Submit = Callable[..., tuple[ClusterRun, Handle]]
@@ -47,7 +47,7 @@ def engine(lab: Lab, home: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
 
 
 @pytest.fixture
-def submitted(engine: Slurm, home: Path) -> Iterator[Submit]:
+def submitted(engine: Slurm, lab: Lab, home: Path) -> Iterator[Submit]:
     """Factory `submitted(**order parts)` → the run and its handle."""
     handles: list[Handle] = []
     with starting_cluster(home / "runs") as new:
@@ -61,4 +61,4 @@ def submitted(engine: Slurm, home: Path) -> Iterator[Submit]:
         yield submit
         for handle in handles:
             engine.stop(handle)
-            wait_until(lambda h=handle: isinstance(engine.find(h), Ended), "the end of a job", 60)
+        wait_until(lambda: not lab.ask("squeue", "--noheader").strip(), "an empty queue", 60)

@@ -34,6 +34,14 @@ NAME = job_name(ORDER.run, 7)
 WELL = {"node1": "IDLE", "node2": "IDLE"}
 
 
+def rows(states: dict[str, str], **booted: str) -> list[dict[str, str]]:
+    """Return what `scontrol show node` tells of nodes; `booted` is node → BootTime."""
+    boot = {name: booted.get(name, "2026-01-01T00:00:00") for name in states}
+    return [
+        {"NodeName": name, "State": state, "BootTime": boot[name]} for name, state in states.items()
+    ]
+
+
 def job(state: str, **more: str) -> dict[str, str]:
     return {"JobId": "12", "JobName": NAME, "JobState": state, "NodeList": "node[1-2]", **more}
 
@@ -50,7 +58,7 @@ def test_a_line_of_scontrol_is_taken_apart() -> None:
 
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED"])
 def test_job_whose_nodes_answer_has_ended(state: str) -> None:
-    found = judge_job(HANDLE, job(state), WELL)
+    found = judge_job(HANDLE, job(state), rows(WELL))
     assert isinstance(found, Ended)
     assert "node1, node2 answers" in found.proof
 
@@ -66,7 +74,43 @@ def test_job_whose_nodes_answer_has_ended(state: str) -> None:
     ],
 )
 def test_job_of_a_node_that_may_train_on_is_unknown(state: str, nodes: dict[str, str]) -> None:
-    assert isinstance(judge_job(HANDLE, job(state), nodes), Unknown)
+    assert isinstance(judge_job(HANDLE, job(state), rows(nodes)), Unknown)
+
+
+BEGAN = "2026-03-01T10:00:00"
+
+
+@pytest.mark.parametrize(
+    ("states", "booted", "proven"),
+    [
+        pytest.param(WELL, {"node2": "2026-03-01T10:05:00"}, True, id="it booted, and answers"),
+        pytest.param(
+            {**WELL, "node2": "DOWN*"}, {"node2": "2026-03-01T10:05:00"}, True, id="it booted"
+        ),
+        pytest.param(
+            {**WELL, "node1": "IDLE*"},
+            {"node2": "2026-03-01T10:05:00"},
+            False,
+            id="another is away",
+        ),
+        pytest.param(WELL, {"node2": "2026-03-01T10:00:20"}, False, id="two clocks say so"),
+        pytest.param(WELL, {"node2": "2026-03-01T09:00:00"}, False, id="it booted before"),
+        pytest.param(WELL, {"node2": "None"}, False, id="nobody knows"),
+    ],
+)
+def test_node_that_failed_is_dead_once_it_has_booted_since_the_job_began(
+    states: dict[str, str], booted: dict[str, str], proven: bool
+) -> None:
+    found = judge_job(HANDLE, job("NODE_FAIL", StartTime=BEGAN), rows(states, **booted))
+    assert isinstance(found, Ended if proven else Unknown)
+    if isinstance(found, Ended):
+        assert "node1 answers, node2 has booted since it began" in found.proof
+
+
+def test_job_that_never_began_has_no_node_that_booted_since() -> None:
+    late = rows(WELL, node1="2026-03-01T10:05:00", node2="2026-03-01T10:05:00")
+    found = judge_job(HANDLE, job("NODE_FAIL", StartTime="Unknown"), late)
+    assert isinstance(found, Unknown)
 
 
 @pytest.mark.parametrize(
@@ -74,14 +118,14 @@ def test_job_of_a_node_that_may_train_on_is_unknown(state: str, nodes: dict[str,
     [("PENDING", True), ("RUNNING", False), ("COMPLETING", False), ("SUSPENDED", False)],
 )
 def test_job_that_waits_or_runs_is_there_and_says_why(state: str, waits: bool) -> None:
-    found = judge_job(HANDLE, job(state, Reason="Priority"), {})
+    found = judge_job(HANDLE, job(state, Reason="Priority"), [])
     assert isinstance(found, Running)
     assert found.waits is waits
     assert not waits or "Priority" in found.text
 
 
 def test_another_job_of_the_same_number_is_not_taken_for_ours() -> None:
-    found = judge_job(HANDLE, {**job("COMPLETED"), "JobName": "someone's"}, WELL)
+    found = judge_job(HANDLE, {**job("COMPLETED"), "JobName": "someone's"}, rows(WELL))
     assert isinstance(found, Unknown)
 
 

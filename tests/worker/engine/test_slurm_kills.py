@@ -126,7 +126,27 @@ def test_keeper_that_is_killed_ends_the_run_and_leaves_nothing(
         assert not run.dir.exit.exists()
         return
     record = run.record()
-    assert (record.reason, record.ended_by) == (OutcomeCode.NODE_LOST, Actor.INFRA), record.text
+    assert (record.reason, record.ended_by) == (OutcomeCode.ISOLATED, Actor.INFRA), record.text
+    assert record.unheard == [1], "no host can tell of another's processes"
+
+
+def test_node_that_loses_its_power_is_no_fault_of_the_program(
+    submitted: Submit, engine: Slurm, lab: Lab
+) -> None:
+    run, handle = submitted(steps=4000)
+    run.wait_for_step(3, LIMIT_S)
+    lab.power_off(2)
+    wait_for_end(run)
+    record = run.record()
+    assert (record.reason, record.ended_by) == (OutcomeCode.ISOLATED, Actor.INFRA), record.text
+    assert record.unheard == [1]
+    leave_nothing(run)
+    wait_for_job(lab)
+    assert isinstance(engine.find(handle), Unknown), "NODE_FAIL alone proves nothing"
+    lab.power_on(2)
+    lab.wait_for_idle(LIMIT_S)
+    found = wait_until(lambda: isinstance(row := engine.find(handle), Ended) and row, "the proof")
+    assert "node2 has booted since" in found.proof
 
 
 @ON_EITHER

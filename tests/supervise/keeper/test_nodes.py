@@ -1,0 +1,47 @@
+"""How long node 0's keeper waits for the others' word, when it is itself told to stop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gonogo.supervise.durable import save_json
+from gonogo.supervise.keeper.nodes import Nodes
+from gonogo.supervise.launch.place import Place
+from gonogo.supervise.node_record import SILENT_S, alive_path, exit_path, gone_path
+from tests.supervise.orders import make_order
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Nodes:
+    """The parts of nodes 0 and 2 have ended; node 1 has said nothing of its own."""
+    order = make_order(world_size=3, nodes=3).document()
+    save_json(exit_path(tmp_path, 0), {"v": 1, "agent": {"code": 0, "signal": None, "at": 1.0}})
+    save_json(exit_path(tmp_path, 2), {"v": 1, "agent": {"code": 0, "signal": None, "at": 1.0}})
+    return Nodes(tmp_path, order, Place.of(order, 0), 1.0)
+
+
+def test_who_is_told_to_stop_waits_only_for_nodes_that_give_signs(
+    tmp_path: Path, nodes: Nodes
+) -> None:
+    sign = alive_path(tmp_path, 1)
+    for second in range(0, 30, 5):
+        sign.write_text(f"1 {second}\n")
+        assert not nodes.are_over(float(second), stopped=True)
+    assert not nodes.are_over(25.0 + SILENT_S - 0.5, stopped=True)
+    assert nodes.are_over(25.0 + SILENT_S, stopped=True)
+    assert nodes.unheard == [1]
+
+
+def test_who_is_not_told_to_stop_waits_for_a_silent_node_as_well(nodes: Nodes) -> None:
+    assert not nodes.are_over(0.0, stopped=False)
+    assert not nodes.are_over(SILENT_S * 2, stopped=False)
+    assert nodes.are_over(SILENT_S * 2, stopped=True)
+
+
+def test_a_node_that_is_proven_gone_is_waited_for_no_longer(tmp_path: Path, nodes: Nodes) -> None:
+    assert not nodes.are_over(0.0, stopped=False)
+    save_json(gone_path(tmp_path, 1), {"by": "Slurm", "text": "job 7 is CANCELLED"})
+    assert nodes.are_over(0.1, stopped=False)
+    assert list(nodes.lost) == [1]
