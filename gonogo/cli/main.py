@@ -7,9 +7,6 @@ Python stood. The commands are in `app`.
 import os
 import signal
 import sys
-from contextlib import suppress
-from types import FrameType
-from typing import NoReturn
 
 _INTERRUPTED = 130
 """`exits.Exit.INTERRUPTED`, whose module would have to be loaded first."""
@@ -22,6 +19,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, _leave)
     from gonogo.cli.app import run  # after the handler: this is what takes long
 
+    code = _INTERRUPTED
     try:
         if heeded:
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -34,12 +32,13 @@ def main() -> None:
     sys.exit(code)
 
 
-def _leave(number: int, frame: FrameType | None) -> NoReturn:
+def _leave(number: int, frame: object) -> None:
     """End this process: nothing has begun that would have to be ended in order."""
     del number, frame
-    with suppress(OSError):
+    try:
         os.write(2, b"interrupted\n")
-    os._exit(_INTERRUPTED)
+    finally:
+        os._exit(_INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -100,8 +100,8 @@ def _add_verb(verb: str, summary: str) -> None:
 
 
 for _verb, _summary in (
-    ("halt", "Stop with a checkpoint; evidence is kept and a decision awaited."),
-    ("cancel", "Stop and finish without a verdict."),
+    ("halt", "Stop with a checkpoint, asked again at once; then a decision is awaited."),
+    ("cancel", "Stop, asked again at once, and finish without a verdict."),
     ("resume", "Go on with the undecided phase from its last durable checkpoint."),
     ("promote", "Approve the next phase."),
     ("rerun", "Run the undecided phase again from its start."),
