@@ -180,15 +180,19 @@ def test_processes_of_a_run_without_a_keeper_are_ended(
     assert marked[1].wait(60) == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("whose", ["another-home", "a-living-keeper"])
+@pytest.mark.parametrize("whose", ["another-home", "a-living-keeper", "a-node-of-several"])
 def test_other_runs_are_left_alone(
     tmp_path: Path, marked: tuple[str, subprocess.Popen[bytes]], whose: str
 ) -> None:
-    if whose == "a-living-keeper":
+    if whose != "another-home":
         stat = load_stat(os.getpid())
         assert stat is not None
         keeper = {"pid": os.getpid(), "start_ticks": stat.start_ticks, "boot_id": boot_id()}
-        save_json(tmp_path / marked[0] / "keeper.json", keeper)
+        name = "keeper_node1.json" if whose == "a-node-of-several" else "keeper.json"
+        save_json(tmp_path / marked[0] / name, keeper)
+    if whose == "a-node-of-several":
+        elsewhere = {"pid": os.getpid(), "start_ticks": 1, "boot_id": "another"}
+        save_json(tmp_path / marked[0] / "keeper.json", elsewhere)
     assert checks.check_orphans(new_id(Kind.RUN), tmp_path)[0] is PASS
     assert marked[1].poll() is None
 
