@@ -9,12 +9,14 @@ PyYAML are enough, and a C compiler, which Triton asks for:
 
 Every row goes to `$OUT/gpu.jsonl` (else `./gpu.jsonl`, or `--out FOLDER`) the moment it is
 measured, so who ends this early keeps what there is. The stages stand in order of value, each is a
-process of its own with a deadline of its own (bench/on_gpu/plan.py): the machine and its ceilings
+process of its own with a deadline of its own (bench/on_gpu/plan.py), and begins again with what
+comes next where a kernel took it down: the machine and its ceilings
 (copy, bf16 product); all bf16 kernels compiled at once; correctness against the plain equations,
 against the torch backend at 8k, 32k and 64k, and bit by bit against itself; attention forward and
 forward + backward at 2k to 64k, eager and as a CUDA graph, beside FLASH_ATTENTION and cuDNN, with
 the break-even; a table of kernels; real steps of the trainer at 2 and 32 sequences; tiles around
-those of the table; and the proofs that `backend="auto"` goes by.
+those of the table; and the proofs that `backend="auto"` goes by. After every stage `gpu.md` beside
+it is written anew: the same as tables, with what failed and what there was no time for.
 
 The exit code is about correctness alone: 0 when every planned comparison held, 1 when one did not
 or was not made, 3 when there is no GPU: then nothing was measured. Without the stage `correctness`
@@ -31,7 +33,10 @@ import secrets
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from bench.on_gpu.plan import GRACE_S, NO_GPU, STAGES, TOTAL_S, Stage, allowance_s, exit_code
 
@@ -44,7 +49,7 @@ def _run_stage(name: str, device: str, file: Path, run: str, limit_s: float) -> 
     began = time.monotonic()
     import torch
 
-    from bench.on_gpu.rows import Context
+    from bench.on_gpu.rows import Context, begun, read_rows
 
     torch.manual_seed(0)
     if device == "cpu":
@@ -54,6 +59,7 @@ def _run_stage(name: str, device: str, file: Path, run: str, limit_s: float) -> 
         file=file,
         run=run,
         left_s=lambda: limit_s - (time.monotonic() - began),
+        begun=frozenset(begun(read_rows(file, run))),
     )
     importlib.import_module(f"bench.on_gpu.{name}").run(context)
 
@@ -64,7 +70,7 @@ def _command(stage: Stage, given: argparse.Namespace, run: str, limit_s: float) 
     return [*command, "--out", str(given.out)]
 
 
-def _start(stage: Stage, given: argparse.Namespace, run: str, limit_s: float) -> dict[str, object]:
+def _start(stage: Stage, given: argparse.Namespace, run: str, limit_s: float) -> dict[str, Any]:
     """Have a stage done by a process of its own; how it ended."""
     began = time.monotonic()
     process = subprocess.Popen(_command(stage, given, run, limit_s), cwd=_ROOT)
@@ -77,6 +83,24 @@ def _start(stage: Stage, given: argparse.Namespace, run: str, limit_s: float) ->
             process.wait(_KILL_S)  # one that the GPU's driver holds is left behind
     seconds = round(time.monotonic() - began, 1)
     return {"stage": stage.name, "limit_s": round(limit_s, 1), "seconds": seconds, "code": code}
+
+
+def _do(stage: Stage, given: argparse.Namespace, file: Path, spent_s: Callable[[], float]) -> None:
+    """Have a stage done, by another process again where one broke down at something of it."""
+    from bench.on_gpu.rows import append_row, begun, read_rows
+
+    before = len(begun(read_rows(file, given.run)))
+    while limit_s := allowance_s(stage, spent_s(), given.total):
+        ended = _start(stage, given, given.run, limit_s)
+        done = begun(read_rows(file, given.run))
+        broke_at = done[-1] if ended["code"] != 0 and len(done) > before else None
+        append_row(file, given.run, "stage", left_out=False, **ended, broke_at=broke_at)
+        if broke_at is None or ended["code"] is None:
+            return
+        print(f"Stage {stage.name} broke down at: {broke_at}. It goes on without that.", flush=True)
+        before = len(done)
+        stage = replace(stage, limit_s=limit_s - float(ended["seconds"]))
+    append_row(file, given.run, "stage", stage=stage.name, left_out=True)
 
 
 def _planned(device: str) -> list[str]:
@@ -120,6 +144,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     import torch
 
+    from bench.on_gpu.report import report
     from bench.on_gpu.rows import append_row, read_rows
 
     if given.device != "cpu" and not torch.cuda.is_available():
@@ -127,13 +152,17 @@ def main(arguments: list[str] | None = None) -> int:
         return NO_GPU
     given.out.mkdir(parents=True, exist_ok=True)
     stages = _stages(given.only, given.device)
+    compared = any(stage.name == "correctness" for stage in stages)
+    planned = _planned(given.device) if compared else []
+    text = "Nothing was measured."
     for stage in stages:
-        limit_s = allowance_s(stage, time.monotonic() - began, given.total)
-        ended = _start(stage, given, given.run, limit_s) if limit_s else {"stage": stage.name}
-        append_row(file, given.run, "stage", left_out=not limit_s, **ended)
-    if all(stage.name != "correctness" for stage in stages):
+        _do(stage, given, file, lambda: time.monotonic() - began)
+        text = report(read_rows(file, given.run), planned)
+        file.with_suffix(".md").write_text(text + "\n", encoding="utf-8")
+    print(text, flush=True)
+    if not compared:
         return 0
-    code = exit_code(read_rows(file, given.run), _planned(given.device))
+    code = exit_code(read_rows(file, given.run), planned)
     append_row(file, given.run, "end", seconds=round(time.monotonic() - began, 1), code=code)
     return code
 

@@ -35,8 +35,9 @@ def check_node(devices: Sequence[torch.device], *, load_s: float = LOAD_S) -> di
         load_s: how long they multiply, in seconds.
 
     Returns:
-        `devices`: per device its `flops` (sustained, FLOP/s), two `checksums` of one product and
-        `h2d_gb_s`; `p2p_gb_s`: from row to column, GB/s, null on the diagonal; `all_reduce_gb_s`.
+        `devices`: per device its kind (`name`, of a GPU `sms` and `memory_mb`, too), its `flops`
+        (sustained, FLOP/s), two `checksums` of one product and `h2d_gb_s`; `p2p_gb_s`: from row to
+        column, GB/s, null on the diagonal; `all_reduce_gb_s`.
     """
     works = [_Work(device) for device in devices]
     before = [work.checksum() for work in works]
@@ -45,7 +46,7 @@ def check_node(devices: Sequence[torch.device], *, load_s: float = LOAD_S) -> di
     rows = [
         {
             "device": str(work.device),
-            "name": _name(work.device),
+            **_kind(work.device),
             "flops": round(flops[index]),
             "checksums": [before[index], after[index]],
             "h2d_gb_s": _from_host(work.device),
@@ -170,5 +171,13 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _name(device: torch.device) -> str:
-    return str(torch.cuda.get_device_name(device)) if device.type == "cuda" else "cpu"
+def _kind(device: torch.device) -> dict[str, Any]:
+    """Return what tells a device's equals: cards of one name may have fewer units, or memory."""
+    if device.type == "cpu":
+        return {"name": "cpu"}
+    known = torch.cuda.get_device_properties(device)
+    return {
+        "name": str(known.name),
+        "sms": known.multi_processor_count,
+        "memory_mb": known.total_memory // 2**20,
+    }

@@ -60,6 +60,7 @@ def measure_device(device: torch.device) -> dict[str, Any]:
     return {
         "device": str(device),
         "name": properties.name if properties else platform.processor() or platform.machine(),
+        "sms": properties.multi_processor_count if properties else None,
         "memory_mb": properties.total_memory // 2**20 if properties else None,
         "dtype": str(dtype).removeprefix("torch."),
         "peak_flops": round(2 * size**3 / fastest_s),

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from nsa.attention.backends import BackendUnavailableError, choose_backend
+from nsa.attention.kernels import asked_kernels
 from nsa.checkpoint import Snapshot, load_checkpoint, newest_checkpoint
 from nsa.config import TrainConfig, config_mapping
 from nsa.data import BatchPlan
@@ -85,7 +86,7 @@ def build_rig(
         model.gradient_checkpointing = False
     engine, loss_scale = config.engine, LossScale(config.dtype, device, settings)
     if engine is not None and engine.compile:
-        _compile(model, device)
+        _compile(model, device, attention_backend)
     snapshot = _open_checkpoint(launch, config, model)
     net = ranks.wrap(model)
     fused = None if engine is None else engine.fused_adamw
@@ -118,12 +119,19 @@ def _attention_backend(config: TrainConfig, device: torch.device) -> str:
         raise BadConfig(str(error)) from error
 
 
-def _compile(model: LanguageModel, device: torch.device) -> None:
-    """Compile the feed-forward parts; attention is made of kernels of its own."""
+def _compile(model: LanguageModel, device: torch.device, attention_backend: str) -> None:
+    """Compile whole layers, or their feed-forward parts where attention is no single operator.
+
+    That is where documents are apart, whose lengths are data, and where a kernel of PyTorch's or
+    of others may serve: within a graph the torch backend calls none.
+    A layer's `forward`, not its call: hooks (sharding, profiles) stay outside of the graph.
+    """
     if device.type == "cpu" and not any(map(shutil.which, ("c++", "g++", "clang++"))):
         raise BadConfig("engine.compile needs a C++ compiler on CPUs")
+    foreign = asked_kernels().chosen or (attention_backend == "torch" and device.type == "cuda")
     for block in model.layers():
-        block.ffn.compile()
+        part = block.ffn if model.documents_apart or foreign else block
+        part.forward = torch.compile(part.forward)  # type: ignore[method-assign]
 
 
 def _open_checkpoint(launch: Launch, config: TrainConfig, model: nn.Module) -> Snapshot | None:

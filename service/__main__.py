@@ -72,7 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         elif arguments.command == "keys":
             _keys(settings, arguments)
         else:
-            from service.backup import make_backup, restore_backup
+            from service.backup import make_backup
+            from service.restore import restore_backup
 
             if arguments.command == "backup":
                 done = make_backup(settings, arguments.file, time.time(), runs=arguments.runs)

@@ -17,7 +17,7 @@ from service.context import Context
 from service.http.auth import Service
 from service.http.limits import Limits
 from service.http.problems import DOCUMENTED, WireResponse, add_handlers
-from service.http.rates import Rates
+from service.http.rates import Rates, living_keys_of
 from service.http.short import ShortWays
 from service.http.streams import Streams
 from service.metrics import control_plane
@@ -112,7 +112,7 @@ def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
         ShortWays, context=context, ways=SHORT_WAYS, elsewhere=frozenset({"idempotency-key"})
     )
     app.add_middleware(Limits, context=context)
-    app.add_middleware(Rates)
+    app.add_middleware(Rates, load_living=living_keys_of(context))
     add_handlers(app)
     for router in API:
         app.include_router(router, prefix="/api/v1", responses=DOCUMENTED)

@@ -7,16 +7,16 @@ of value: forward + backward of one sequence, forward, then as many sequences as
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from bench.on_gpu.figures import break_even, pairs
-from bench.on_gpu.rows import Context
-from bench.on_gpu.stopwatch import REPEATS, Step, first_line, is_fatal, time_both_ways
+from bench.on_gpu.figures import break_even_rows, pairs
+from bench.on_gpu.rows import Context, read_rows
+from bench.on_gpu.stopwatch import REPEATS, Step, time_both_ways
 from nsa.attention.gpu.trial import Case, forward_backward
 
 DTYPE = torch.bfloat16
@@ -77,33 +77,26 @@ def _builders(
 
 def run(context: Context) -> None:
     """Rows `attention`, then `break_even` of what was measured."""
-    found: dict[tuple[bool, bool, str, str], dict[int, float]] = {}
+    repeats = 3 if context.tiny else REPEATS
     for case, backward in shapes(tiny=context.tiny):
         direction = "forward + backward" if backward else "forward"
+        gflop = round(_dense_gflop(case, backward=backward), 1)
         for name, build in _builders(case, context.device, backward=backward).items():
-            what = f"{direction} {name} {case.B}x{case.S}"
-            if not context.has_time(f"attention {what}", needed_s=2.0):
-                continue
-            told = _time(context, build)
-            context.tell(
-                "attention", kernel=name, direction=direction, B=case.B, S=case.S,
-                gflop_dense=round(_dense_gflop(case, backward=backward), 1), **told,
+            # A kernel that this GPU or build does not have, or no memory, is an error of its row.
+            context.measure(
+                "attention", f"attention {direction} {name} {case.B}x{case.S}",
+                functools.partial(_time, build, context.device, repeats, waits=name == "torch"),
+                needed_s=2.0, kernel=name, direction=direction, B=case.B, S=case.S,
+                gflop_dense=gflop,
             )  # fmt: skip
-            for way in ("eager", "graph"):
-                if told.get(way):
-                    key = (backward, case.B == 1, way, name)
-                    found.setdefault(key, {})[case.S] = told[way]["ms"]
-    for row in break_even_rows(found):
+    for row in break_even_rows(read_rows(context.file, context.run)):
         context.tell("break_even", **row)
 
 
-def _time(context: Context, build: Callable[[], Step]) -> dict[str, Any]:
-    try:
-        return time_both_ways(build(), context.device, 3 if context.tiny else REPEATS)
-    except RuntimeError as error:  # a kernel that this GPU or build does not have, or no memory
-        if is_fatal(error):
-            raise
-        return {"error": first_line(error)}
+def _time(
+    build: Callable[[], Step], device: torch.device, repeats: int, *, waits: bool
+) -> dict[str, object]:
+    return time_both_ways(build(), device, repeats, waits=waits)
 
 
 def _dense_gflop(case: Case, *, backward: bool) -> float:
@@ -111,31 +104,3 @@ def _dense_gflop(case: Case, *, backward: bool) -> float:
     sizes = {name: getattr(case, name) for name in ("l", "d", "l_sel", "n_sel", "w")}
     products = 7 if backward else 2
     return 2 * products * case.D * case.H * case.B * pairs(case.S, **sizes)["dense"] / 1e9
-
-
-def break_even_rows(
-    found: Mapping[tuple[bool, bool, str, str], Mapping[int, float]],
-) -> list[dict[str, Any]]:
-    """Each of our backends against each dense kernel, by direction, batch and way of launching.
-
-    Args:
-        found: Median milliseconds by length, by (backward, one sequence, way, kernel).
-    """
-    rows = []
-    for (backward, one, way, ours), times in found.items():
-        if ours in _DENSE:
-            continue
-        for dense in _DENSE:
-            others = found.get((backward, one, way, dense), {})
-            ratios = {S: others[S] / times[S] for S in sorted(times.keys() & others.keys())}
-            if ratios:
-                rows.append(
-                    {
-                        "of": ours, "against": dense, "way": way,
-                        "direction": "forward + backward" if backward else "forward",
-                        "batch": "1" if one else "64k tokens",
-                        "ratios": {S: round(ratio, 3) for S, ratio in ratios.items()},
-                        **break_even(ratios),
-                    }
-                )  # fmt: skip
-    return rows

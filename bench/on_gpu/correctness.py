@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from bench.on_gpu.rows import Context
-from bench.on_gpu.stopwatch import first_line, is_fatal
 from nsa.attention.gpu.trial import ON_GPU, Case, compare, forward_backward, sample_rows
 
 LENGTHS = (8192, 32768, 65536)
@@ -63,13 +62,10 @@ def comparisons(device: torch.device) -> dict[str, Comparison]:
 def run(context: Context) -> None:
     """A row `correctness` of each comparison; one that cannot be made is not right."""
     for name, compare_now in comparisons(context.device).items():
-        if not context.has_time(f"correctness {name}"):
-            continue
-        try:
-            told = compare_now()
-        except RuntimeError as error:
-            context.tell("correctness", name=name, right=False, error=first_line(error))
-            if is_fatal(error):
-                raise
-        else:
-            context.tell("correctness", **{**told, "name": name})
+        context.measure(
+            "correctness",
+            f"correctness {name}",
+            lambda name=name, compare_now=compare_now: {**compare_now(), "name": name},  # type: ignore[misc]
+            name=name,
+            right=False,
+        )

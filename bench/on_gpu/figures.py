@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from nsa.attention.selection_rule import RULE
 
+DENSE = ("flash", "cudnn", "math")
+"""Kernels of dense attention."""
 PRODUCTS: Mapping[str, int] = {
     "band_forward": 2,
     "band_dq": 3,
@@ -52,6 +55,45 @@ def break_even(ratios: Mapping[int, float]) -> dict[str, object]:
     share = -from_log / (to_log - from_log)
     at = round(math.exp(math.log(below) + share * math.log(above / below)))
     return {"at": at, "words": f"faster from about {at} on"}
+
+
+def measured_ms(
+    rows: Iterable[Mapping[str, Any]],
+) -> dict[tuple[str, str, str], dict[str, dict[int, float]]]:
+    """Median milliseconds of the rows `attention`: by (direction, batch, way), kernel and length.
+
+    The batch is "1" or "64k tokens", the way of launching "eager" or "graph".
+    """
+    found: dict[tuple[str, str, str], dict[str, dict[int, float]]] = {}
+    for row in rows:
+        if row["row"] != "attention":
+            continue
+        for way in ("eager", "graph"):
+            if row.get(way):
+                batch = "1" if row["B"] == 1 else "64k tokens"
+                of_kernel = found.setdefault((row["direction"], batch, way), {})
+                of_kernel.setdefault(row["kernel"], {})[row["S"]] = row[way]["ms"]
+    return found
+
+
+def break_even_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Each of our backends against each dense kernel, by direction, batch and way of launching."""
+    told = []
+    for (direction, batch, way), kernels in measured_ms(rows).items():
+        for ours in sorted(kernels.keys() - set(DENSE)):
+            for dense in sorted(kernels.keys() & set(DENSE)):
+                times, others = kernels[ours], kernels[dense]
+                ratios = {S: others[S] / times[S] for S in sorted(times.keys() & others.keys())}
+                if ratios:
+                    told.append(
+                        {
+                            "of": ours, "against": dense, "way": way, "direction": direction,
+                            "batch": batch,
+                            "ratios": {S: round(ratio, 3) for S, ratio in ratios.items()},
+                            **break_even(ratios),
+                        }
+                    )  # fmt: skip
+    return told
 
 
 def pairs(S: int, *, l: int, d: int, l_sel: int, n_sel: int, w: int) -> dict[str, int]:  # noqa: E741

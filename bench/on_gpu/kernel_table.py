@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 import torch
@@ -47,11 +48,14 @@ def counted_flop(case: Case) -> Mapping[str, int]:
 
 def run(context: Context) -> None:
     """Rows `kernels`, at 8k and 32k and at the trainer's shape."""
-    cases = (_TINY,) if context.tiny else (Case(S=8192), Case(S=32768), Case(S=2048, B=32))
-    for case in cases:
-        if not context.has_time(f"kernels at {case.B}x{case.S}", needed_s=2.0):
-            continue
-        backend = "torch" if context.tiny else "triton"
+    backend = "torch" if context.tiny else "triton"
+
+    def table(case: Case) -> dict[str, object]:
         step = forward_backward(case, backend, torch.bfloat16, context.device)
-        table = kernel_rows(times_us(step, context.device), counted_flop(case))
-        context.tell("kernels", B=case.B, S=case.S, table=table)
+        return {"table": kernel_rows(times_us(step, context.device), counted_flop(case))}
+
+    for case in (_TINY,) if context.tiny else (Case(S=8192), Case(S=32768), Case(S=2048, B=32)):
+        context.measure(
+            "kernels", f"kernels at {case.B}x{case.S}", functools.partial(table, case),
+            needed_s=2.0, B=case.B, S=case.S,
+        )  # fmt: skip

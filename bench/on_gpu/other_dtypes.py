@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import asdict
 
 import torch
@@ -13,8 +14,12 @@ from nsa.attention.proof import DTYPES, TRIAL_LIMIT_S, device_proof
 
 def run(context: Context) -> None:
     """A row `proof` of each dtype; kept where `auto` looks for it."""
+
+    def prove(name: str) -> dict[str, object]:
+        limit_s = min(TRIAL_LIMIT_S, context.left_s())
+        proof = device_proof(context.device, getattr(torch, name), limit_s=limit_s)
+        return {"auto": choose_by_proof(proof), **asdict(proof)}
+
     for name in DTYPES:
-        if context.has_time(f"proof in {name}", needed_s=100.0):
-            limit_s = min(TRIAL_LIMIT_S, context.left_s())
-            proof = device_proof(context.device, getattr(torch, name), limit_s=limit_s)
-            context.tell("proof", auto=choose_by_proof(proof), **asdict(proof))
+        unit = functools.partial(prove, name)
+        context.measure("proof", f"proof in {name}", unit, needed_s=100.0, dtype=name)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+
+from bench.on_gpu.failures import first_line, is_fatal
 
 
 def append_row(file: Path, run: str, row: str, **values: Any) -> None:
@@ -52,12 +54,14 @@ class Context:
         file: Where rows go.
         run: Of which command they are.
         left_s: Seconds until its own deadline.
+        begun: What processes before this one began: they measured it, or broke down at it.
     """
 
     device: torch.device
     file: Path
     run: str
     left_s: Callable[[], float]
+    begun: frozenset[str] = frozenset()
 
     @property
     def tiny(self) -> bool:
@@ -68,9 +72,45 @@ class Context:
         """Append a row."""
         append_row(self.file, self.run, row, **values)
 
-    def has_time(self, what: str, needed_s: float = 1.0) -> bool:
-        """Whether there is time for this; a row says so where there is not."""
-        if self.left_s() >= needed_s:
-            return True
-        self.tell("left_out", what=what, needed_s=needed_s, left_s=round(self.left_s(), 1))
-        return False
+    def measure(
+        self,
+        row: str,
+        what: str,
+        unit: Callable[[], Mapping[str, Any]],
+        *,
+        needed_s: float = 1.0,
+        **known: Any,
+    ) -> None:
+        """Append the row of one thing that is measured, or why there is none.
+
+        Args:
+            row: Its kind.
+            what: Its name, no other's: told before it begins, for whoever finds this process dead.
+            unit: Measures; any error of it becomes a row, since a kernel that does not compile or
+                fit must not take the others with it.
+            needed_s: Left out where less time is left; a row says so.
+            known: Values of the row whatever comes of it.
+
+        Raises:
+            Exception: An error after which nothing more can be measured in this process.
+        """
+        if what in self.begun:
+            return
+        if self.left_s() < needed_s:
+            left_s = round(self.left_s(), 1)
+            self.tell("left_out", what=what, needed_s=needed_s, left_s=left_s)
+            return
+        self.tell("begin", what=what)
+        try:
+            told = unit()
+        except Exception as error:
+            self.tell(row, **known, error=first_line(error))
+            if is_fatal(error):
+                raise
+        else:
+            self.tell(row, **{**known, **told})
+
+
+def begun(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What was begun, in order."""
+    return [row["what"] for row in rows if row["row"] == "begin"]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 
+from bench.on_gpu.failures import first_line, is_fatal
 from bench.on_gpu.figures import spread
 from nsa.attention.gpu.trial import timings_ms
 
@@ -50,8 +51,17 @@ def as_graph(step: Step) -> Step:
     return replay
 
 
-def time_both_ways(step: Step, device: torch.device, repeats: int) -> dict[str, object]:
+def time_both_ways(
+    step: Step, device: torch.device, repeats: int, *, waits: bool = False
+) -> dict[str, object]:
     """Eager and graph timings and peak memory; what cannot be captured says why.
+
+    Args:
+        step: What is timed.
+        device: Where.
+        repeats: Timed calls.
+        waits: Whether it is known to wait for the GPU: then no capture is tried, since one that
+            fails may leave PyTorch's allocator as within a capture, for all that comes after.
 
     Raises:
         RuntimeError: The call itself fails.
@@ -61,20 +71,13 @@ def time_both_ways(step: Step, device: torch.device, repeats: int) -> dict[str, 
     torch.cuda.reset_peak_memory_stats(device)
     told: dict[str, object] = {"eager": spread(measure(step, device, repeats))}
     told["peak_gib"] = round(torch.cuda.max_memory_allocated(device) / 2**30, 3)
+    if waits:
+        return {**told, "graph": None, "graph_error": "not tried: it waits for the GPU"}
     try:
         told["graph"] = spread(measure(as_graph(step), device, repeats))
     except RuntimeError as error:
+        if is_fatal(error) and "captur" not in str(error):
+            raise
         told["graph"] = None
         told["graph_error"] = first_line(error)
     return told
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, in one line."""
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:300]
-
-
-def is_fatal(error: BaseException) -> bool:
-    """Whether a CUDA context is of no use after this: every later call would fail as well."""
-    words = ("CUDA error", "illegal memory access", "misaligned address", "device-side assert")
-    return any(word in str(error) for word in words)

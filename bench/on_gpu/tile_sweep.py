@@ -7,6 +7,7 @@ not compile or fit says so. Nothing is chosen here: a person does, and the trial
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,9 +16,9 @@ import torch
 
 from bench.on_gpu.figures import spread
 from bench.on_gpu.rows import Context
-from bench.on_gpu.stopwatch import Step, first_line, is_fatal, measure
+from bench.on_gpu.stopwatch import Step, measure
 from nsa.attention.gpu import launch
-from nsa.attention.gpu.compilation import compile_together, rehearse
+from nsa.attention.gpu.compilation import compile_each, rehearse
 from nsa.attention.gpu.tiles import Tile, Tiles, tiles_for
 from nsa.attention.gpu.trial import HEAD_DIM, Case, forward_backward
 
@@ -58,27 +59,25 @@ def using(tiles: Tiles) -> Iterator[None]:
 
 
 def run(context: Context) -> None:
-    """Rows `tile`: forward + backward of a layer at 8k, with one kernel's tile changed."""
+    """Rows `tile`: forward + backward of a layer at 8k, with one kernel's tile changed.
+
+    The first, of no kernel, is of the table as it is.
+    """
     table = tiles_for(DTYPE, HEAD_DIM)
     step = forward_backward(_CASE, "triton", DTYPE, context.device)
-    base = spread(measure(step, context.device))
-    context.tell("tile", kernel=None, S=_CASE.S, B=_CASE.B, **base)
+
+    def measure_with(tiles: Tiles) -> dict[str, float]:
+        with using(tiles):
+            return spread(measure(step, context.device))
+
+    unit = functools.partial(measure_with, table)
+    context.measure("tile", "tiles of the table", unit, kernel=None, S=_CASE.S, B=_CASE.B)
     tried = [(kernel, tile) for kernel in SWEPT for tile in candidates(getattr(table, kernel))]
     _compile_all(tried, table, step)
     for kernel, tile in tried:
         row = as_row(kernel, tile)
-        if not context.has_time(row, needed_s=4.0):
-            return
-        with using(dataclasses.replace(table, **{kernel: tile})):
-            try:
-                told = spread(measure(step, context.device))
-            except Exception as error:
-                context.tell("tile", kernel=kernel, tile=row, error=first_line(error))
-                if is_fatal(error):
-                    raise
-            else:
-                gain = round(base["ms"] / told["ms"], 4)
-                context.tell("tile", kernel=kernel, tile=row, gain=gain, **told)
+        unit = functools.partial(measure_with, dataclasses.replace(table, **{kernel: tile}))
+        context.measure("tile", row, unit, needed_s=4.0, kernel=kernel, tile=row)
 
 
 def _compile_all(tried: Iterable[tuple[str, Tile]], table: Tiles, step: Step) -> None:
@@ -87,7 +86,4 @@ def _compile_all(tried: Iterable[tuple[str, Tile]], table: Tiles, step: Step) ->
     for kernel, tile in tried:
         with using(dataclasses.replace(table, **{kernel: tile})):
             launches |= {found.key(): found for found in rehearse([step])}
-    try:
-        compile_together(list(launches.values()))
-    except Exception as error:  # noqa: BLE001 - the compiler raises kinds of its own
-        print(f"a candidate does not compile: {first_line(error)}", flush=True)
+    compile_each(list(launches.values()))

@@ -8,6 +8,7 @@ compilation) are left out.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import statistics
 import tempfile
@@ -18,7 +19,6 @@ from typing import Any
 import torch
 
 from bench.on_gpu.rows import Context
-from bench.on_gpu.stopwatch import first_line, is_fatal
 from nsa.config import AS_IF_ABSENT, TrainConfig, build_config, load_config
 from nsa.launch import Launch
 from nsa.model import build_model
@@ -106,20 +106,18 @@ def run_once(config: TrainConfig, device: torch.device) -> dict[str, Any]:
 
 def run(context: Context) -> None:
     """Rows `trainer`, one a variant."""
-    for variant in variants(tiny=context.tiny):
-        needed_s = 1.0 if context.tiny else 45.0 if variant["compiled"] else 12.0
-        if not context.has_time(f"trainer {variant}", needed_s):
-            continue
+
+    def measure(variant: Mapping[str, Any]) -> dict[str, Any]:
         steps = LEFT_OUT + (2 if context.tiny else 8 if variant["sequences"] > 2 else 20)
         config = build(**variant, steps=steps, tiny=context.tiny)
-        try:
-            told = run_once(config, context.device)
-        except RuntimeError as error:
-            context.tell("trainer", **variant, error=first_line(error))
-            if is_fatal(error):
-                raise
-        else:
-            speed = None if context.tiny else round(told["tok_s"] / FIELD_TOK_S, 1)
-            context.tell("trainer", **variant, params=config.params, times_the_field=speed, **told)
+        told = run_once(config, context.device)
+        speed = None if context.tiny else round(told["tok_s"] / FIELD_TOK_S, 1)
+        return {"params": config.params, "times_the_field": speed, **told}
+
+    for variant in variants(tiny=context.tiny):
+        needed_s = 1.0 if context.tiny else 45.0 if variant["compiled"] else 12.0
+        what = f"trainer {', '.join(f'{name} {value}' for name, value in variant.items())}"
+        unit = functools.partial(measure, variant)
+        context.measure("trainer", what, unit, needed_s=needed_s, **variant)
         if not context.tiny:
             torch.cuda.empty_cache()

@@ -16,6 +16,8 @@ import gonogo
 from gonogo.contract.errors import Rejected
 from gonogo.judge.simulate import Part, Tally
 
+FOLDERS = ("contract", "judge/watch", "judge/simulate")
+"""What a simulated run goes through; a verdict is not asked for."""
 _TALLY = TypeAdapter(Tally)
 
 
@@ -66,8 +68,6 @@ def _code_digest() -> str:
     """Return the SHA-256 of every module that has a say in what is found."""
     found = hashlib.sha256()
     root = Path(gonogo.__file__).parent
-    for path in sorted(
-        path for name in ("contract", "judge") for path in (root / name).rglob("*.py")
-    ):
+    for path in sorted(path for name in FOLDERS for path in (root / name).rglob("*.py")):
         found.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
     return found.hexdigest()

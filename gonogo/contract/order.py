@@ -6,7 +6,7 @@ An order lies in its run directory, so that a run directory judges itself.
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from gonogo.contract.cluster import ClusterRequest
 from gonogo.contract.criterion import Criterion
@@ -55,6 +55,21 @@ class LeftOut(Recorded):
 
     id: str
     why: str
+
+
+class CarriedRemedy(Recorded):
+    """A remedy that helped in an earlier phase, and is laid over every run of this one too."""
+
+    diagnosis: str
+    """The failure that it answered."""
+    patch: dict[str, JsonValue]
+    """What it changes."""
+    since: str
+    """Phase in which it helped."""
+
+    def told(self) -> str:
+        """Return what it is and whence, as a part of a sentence."""
+        return f"the remedy of {self.diagnosis} from {self.since}: {self.patch}"
 
 
 class PhaseAhead(Recorded):
@@ -110,6 +125,9 @@ class Order(Recorded):
     left_out: list[LeftOut] = Field(default_factory=list)
     waive: list[str] = Field(default_factory=list)
     """Criteria that the plan lets stay unobserved, by id."""
+    carried: list[CarriedRemedy] = Field(default_factory=list)
+    """Remedies of earlier phases that lie over the phase, the oldest first; `train`, `env` and
+    the rest hold them already."""
     phases_after: list[PhaseAhead] = Field(default_factory=list)
     """What the plan goes on with: conditions name these phases, forecasts count their steps."""
     watch: Watch = Watch()
@@ -161,6 +179,8 @@ class Order(Recorded):
         document = self.model_dump(mode="json")
         if self.nodes == 1:
             del document["nodes"]
+        if not self.carried:
+            del document["carried"]
         if self.cluster is None:
             del document["cluster"]
         else:

@@ -154,6 +154,8 @@ class Plan(Submitted):
     """Diagnosis → what is changed before the phase is tried again."""
     max_remedies: Annotated[int, Field(ge=0, le=10)] = 0
     """How many remedies one phase may try."""
+    carry_remedies: bool = True
+    """Whether a remedy that helped in one phase lies over the phases after it too."""
     allow_drift: list[Literal["git_sha", "torch", "device", "driver"]] = []
     """What may differ from the experiment's first run; it is shown, and makes CONDITIONAL_GO."""
     limits: Limits = Limits()

@@ -15,7 +15,7 @@ from gonogo.contract.criterion import Criterion
 from gonogo.contract.decision import Condition
 from gonogo.contract.facts import SaidIdentity
 from gonogo.contract.finding import Source
-from gonogo.contract.order import LeftOut, PhaseAhead
+from gonogo.contract.order import CarriedRemedy, LeftOut, PhaseAhead
 from gonogo.contract.wire import Recorded
 
 
@@ -76,6 +76,8 @@ class Rules(Recorded):
     """Whether faults and scripted devices were allowed; left out when false. Version 3."""
     fault: str | None = None
     """The fault that was put in on purpose; left out when null. Version 3."""
+    carried: list[CarriedRemedy] = Field(default_factory=list)
+    """Remedies of earlier phases under which the run was made; left out when empty."""
     facts_v: int = 1
 
     @property
@@ -125,7 +127,7 @@ class Rules(Recorded):
     def document(self) -> dict[str, Any]:
         """Return the JSON document that a decision records, in the form of its version."""
         found: dict[str, Any] = wire_value(self.model_dump(mode="json"))
-        for name in ("settles", "waive", "programs", "allow_faults", "fault"):
+        for name in ("settles", "waive", "programs", "allow_faults", "fault", "carried"):
             if not found[name]:
                 del found[name]
         if self.v > 1:

@@ -5,7 +5,7 @@ configuration gets the phase's steps and data and the workload's `parallel` firs
 may change data and parallel, but never the steps that a gate counts.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,7 @@ def lay(
     train: Mapping[str, Any],
     change: Patch | None = None,
     *,
+    carried: Sequence[Patch] = (),
     schema: WorkloadSchema | None = None,
 ) -> Laid:
     """Return what a run of a phase is told; unchanged parts are shared with `train`.
@@ -48,9 +49,10 @@ def lay(
         phase: which phase of it.
         train: the plan's whole training configuration.
         change: a variant's, remedy's or campaign's patch, over the phase's own.
+        carried: remedies of earlier phases, over the phase's own and under `change`.
         schema: tells what the absence of a section amounts to.
     """
-    layers = [phase] if change is None else [phase, change]
+    layers = [phase, *carried] if change is None else [phase, *carried, change]
     found = dict(train)
     if plan.ours:
         found.update(steps=phase.steps, data=phase.data, parallel=plan.workload.parallel)

@@ -12,8 +12,16 @@ from gonogo.contract.facts import FACTS_V
 from gonogo.contract.fault import parse_fault
 from gonogo.contract.hardware import HardwareProfile, hardware_profiles
 from gonogo.contract.heartbeat import Identity
-from gonogo.contract.order import HaltGrace, LeftOut, Order, PhaseAhead, ResumePoint, RunReason
-from gonogo.contract.patch import Patch
+from gonogo.contract.order import (
+    CarriedRemedy,
+    HaltGrace,
+    LeftOut,
+    Order,
+    PhaseAhead,
+    ResumePoint,
+    RunReason,
+)
+from gonogo.contract.patch import Patch, RecordedPatch
 from gonogo.contract.patterns import GUESSED, PATTERNS
 from gonogo.contract.plan import Phase, Plan
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
@@ -44,6 +52,7 @@ def build_order(
     frozen: Mapping[str, Any] | None = None,
     change: Patch | None = None,
     until: int | None = None,
+    carried: Sequence[CarriedRemedy] = (),
 ) -> Order:
     """Return the order of one run.
 
@@ -59,6 +68,7 @@ def build_order(
         change: a variant's, remedy's or campaign's patch, over the phase's own.
         until: last step of a rerun that only answers whether a failure comes again; the phase's
             gate is for the run that goes on. None: the phase's own last step.
+        carried: remedies of earlier phases, over the phase's own settings and under `change`.
 
     Raises:
         NotFound: the plan has no such phase.
@@ -68,7 +78,8 @@ def build_order(
     phase = plan.phase(phase_name)
     profile = hardware_profiles()[plan.profile]
     schema = workload_schema(plan.workload.program)
-    told = lay(plan, phase, resolved.train, change, schema=schema)
+    kept = [RecordedPatch.model_validate(row.patch) for row in carried]
+    told = lay(plan, phase, resolved.train, change, carried=kept, schema=schema)
     watch, from_profile = _watch_of(plan, profile)
     gate, left_out = gate_of(phase, profile, plan.profile)
     if until is not None:
@@ -104,6 +115,7 @@ def build_order(
         gate=gate,
         left_out=left_out,
         waive=list(plan.waive),
+        carried=list(carried),
         phases_after=_phases_after(plan, phase),
         watch=watch,
         watch_from_profile=from_profile,

@@ -11,6 +11,7 @@ may open; where that cannot be used they lie in the home, as those of CPU slots 
 `runs/{run}/.keeper.lock` held by the run's keeper (or by whoever ends a run whose keeper is lost).
 """
 
+import errno
 import fcntl
 import os
 import stat
@@ -45,15 +46,17 @@ def _open(path: Path) -> int:
     """Open a lock file, made if it is not there.
 
     In a folder that all users share the kernel refuses O_CREAT on another's file
-    (fs.protected_regular), so it is made only where there is none.
+    (fs.protected_regular), so it is made only where there is none. One that is there can be held on
+    a file system that takes no writes.
     """
     for flags in (os.O_RDWR, os.O_RDONLY):
         try:
             return os.open(path, flags | os.O_CLOEXEC)
         except FileNotFoundError:
             break
-        except PermissionError:
-            continue
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:

@@ -43,6 +43,8 @@ class NsaCache:
         blocks: Compressed pairs so far.
         k_blocks: Compressed keys [B * G, n, D], the first `blocks` of them filled; v_blocks alike.
         k_sel: Keys of the selected branch [B, G, n, D], whole selection blocks; v_sel alike.
+        selectable: Those of both as rows, a row a block: [2 * B * G * J, l_sel * D].
+        first_blocks: Where the blocks of each head's keys and values begin there: [2, B * G, 1].
         k_ring: Keys of the last w tokens [B, G, w, D], token t at t % w; v_ring alike.
     """
 
@@ -83,13 +85,18 @@ class NsaCache:
         self.blocks = 0
         most_blocks = compressed_length(capacity, sizes.l, sizes.d)
         self.k_blocks, self.v_blocks = (x.flatten(0, 1) for x in room(most_blocks))
-        selectable = -(-capacity // sizes.l_sel)
-        self.k_sel, self.v_sel = room(selectable * sizes.l_sel)
+        J = -(-capacity // sizes.l_sel)
+        both = torch.zeros(2, B, G, J * sizes.l_sel, D, dtype=dtype, device=device)
+        self.k_sel, self.v_sel = both.unbind()
+        self.selectable = both.view(-1, sizes.l_sel * D)
+        self.first_blocks = torch.arange(2 * B * G, device=device).view(2, -1, 1) * J
         self.k_ring, self.v_ring = room(min(sizes.w, capacity))
-        # Where the selection blocks of each head begin among those of all, [B * G, 1].
-        self.first_blocks = torch.arange(B * G, device=device)[:, None] * selectable
-        # The tokens that blocks still to come will hold, as they came: fewer than l.
-        self._open: list[tuple[Tensor, Tensor]] = []
+        # The same memory in the order in which tokens come.
+        self._of_tokens = [
+            x.transpose(1, 2) for x in (self.k_sel, self.v_sel, self.k_ring, self.v_ring)
+        ]
+        # The tokens that blocks still to come will hold, as they came: fewer than l of room for l.
+        self._open: tuple[Tensor, ...] = ()
         self._open_tokens = 0
         self.compression = compression or MeanCompression(sizes.l, sizes.d)
         self.turn_blocks = turn_blocks
@@ -112,29 +119,46 @@ class NsaCache:
         n = k_sel.shape[1]
         if self.length + n > self.capacity:
             raise ValueError(f"the cache holds {self.capacity} tokens, not {self.length + n}")
-        after = self.length + n
-        self.k_sel[:, :, self.length : after] = k_sel.transpose(1, 2)
-        self.v_sel[:, :, self.length : after] = v_sel.transpose(1, 2)
-        ring = self.k_ring.shape[2]
-        kept = min(n, ring)
+        # One operation for all copies: a token costs as many microseconds as it takes operations.
+        *selected, k_ring, v_ring = self._of_tokens
+        to, new = [x.narrow(1, self.length, n) for x in selected], [k_sel, v_sel]
+        ring = k_ring.shape[1]
         # The newest of them, up to the end of the ring and on from its beginning.
-        place, kept_before = (after - kept) % ring, n - kept
+        kept = min(n, ring)
+        place = (self.length + n - kept) % ring
         until_end = min(kept, ring - place)
-        for to, new in ((self.k_ring, k_win), (self.v_ring, v_win)):
-            new = new[:, kept_before:].transpose(1, 2)
-            to[:, :, place : place + until_end] = new[:, :, :until_end]
+        for of_ring, tokens in ((k_ring, k_win), (v_ring, v_win)):
+            to.append(of_ring.narrow(1, place, until_end))
+            new.append(tokens if until_end == n else tokens.narrow(1, n - kept, until_end))
             if until_end < kept:
-                to[:, :, : kept - until_end] = new[:, :, until_end:]
-        self.length = after
+                to.append(of_ring.narrow(1, 0, kept - until_end))
+                new.append(tokens.narrow(1, n - kept + until_end, kept - until_end))
+        held = self._open_tokens + n <= self.sizes.l
+        if held:
+            to += [x.narrow(1, self._open_tokens, n) for x in self._open_like(k_cmp, v_cmp)]
+            new += [k_cmp, v_cmp]
+        torch._foreach_copy_(to, new)
+        self.length += n
+        if not held:
+            opened = [x.narrow(1, 0, self._open_tokens) for x in self._open_like(k_cmp, v_cmp)]
+            more = zip(opened, (k_cmp, v_cmp), strict=True)
+            k_cmp, v_cmp = (torch.cat(parts, dim=1) for parts in more)
+            self._complete_blocks(k_cmp, v_cmp)
+            return
         self._open_tokens += n
-        if self._open_tokens < self.sizes.l:
-            self._open.append((k_cmp.clone(), v_cmp.clone()))
-        else:
-            self._open.append((k_cmp, v_cmp))
-            self._complete_blocks()
+        if self._open_tokens == self.sizes.l:
+            self._complete_blocks(*self._open)
 
-    def _complete_blocks(self) -> None:
-        k_open, v_open = (torch.cat(parts, dim=1) for parts in zip(*self._open, strict=True))
+    def _open_like(self, k_cmp: Tensor, v_cmp: Tensor) -> tuple[Tensor, ...]:
+        """Room for l open tokens of these dtypes, [B, l, G, D]."""
+        if not self._open:
+            self._open = tuple(
+                x.new_empty(x.shape[0], self.sizes.l, *x.shape[2:]) for x in (k_cmp, v_cmp)
+            )
+        return self._open
+
+    def _complete_blocks(self, k_open: Tensor, v_open: Tensor) -> None:
+        """Compress open tokens, l or more, and keep those that blocks still to come will hold."""
         k, v = self.compression(k_open, v_open)
         new = k.shape[1]
         if self.turn_blocks is not None:
@@ -142,7 +166,9 @@ class NsaCache:
         self.k_blocks[:, self.blocks : self.blocks + new] = k.transpose(1, 2).flatten(0, 1)
         self.v_blocks[:, self.blocks : self.blocks + new] = v.transpose(1, 2).flatten(0, 1)
         self.blocks += new
-        rest = new * self.sizes.d
-        # Copies: views would keep all that was compressed, a whole prompt.
-        self._open = [(k_open[:, rest:].clone(), v_open[:, rest:].clone())]
-        self._open_tokens -= rest
+        done = new * self.sizes.d
+        rest = k_open.shape[1] - done
+        for room, tokens in zip(self._open, (k_open, v_open), strict=True):
+            # A copy between: room may be what the tokens lie in.
+            room.narrow(1, 0, rest).copy_(tokens.narrow(1, done, rest).clone())
+        self._open_tokens = rest

@@ -11,20 +11,19 @@ J selection blocks, X tokens read.
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import avg_pool2d, pad, scaled_dot_product_attention
 
 from nsa.attention import selection_rule
 from nsa.attention.cache import NsaCache, Sizes
-from nsa.attention.compressed import block_scores, compressed_logits
+from nsa.attention.compressed import compressed_logits
 from nsa.attention.operation import nsa_attention
+from nsa.attention.precision import native_bf16
 from nsa.attention.ranges import positions_in, ranges_v1, ranges_v2
-from nsa.attention.selection_rule import SelectionRule
 from nsa.attention.tensors import Tensors
 
 # How the selected tokens are read: whole blocks, which is fastest, or as ranges of tokens that are
@@ -32,10 +31,21 @@ from nsa.attention.tensors import Tensors
 Reading = Literal["blocks", "v1", "v2"]
 
 
-@functools.cache
-def _forced(rule: SelectionRule, device: torch.device) -> Tensor:
-    """The blocks that are selected by rule, those at the end counted from there."""
-    return torch.tensor([*range(rule.first), *range(-rule.recent, 0)], device=device)
+def _last_scores(p_NRC: Tensor, sizes: Sizes) -> Tensor:
+    """Block scores [N, J'] of one query in few operations, of the blocks that it has seen whole.
+
+    Eq. 9 and 10 are two sums one after the other: over the heads and the l / d compressed blocks
+    that a stride of d tokens is in, then over the strides of a selection block. Every sum is added
+    up in the same order, so equal probabilities give exactly equal scores.
+    """
+    a, r = sizes.l_sel // sizes.d, sizes.l // sizes.d
+    beside = min(r - 1, r // 2)  # as many zeros on either side as pooling adds by itself
+    if beside < r - 1:
+        p_NRC = pad(p_NRC, (r - 1 - beside, r - 1 - beside))
+    of_strides = avg_pool2d(
+        p_NRC, (p_NRC.shape[1], r), stride=1, padding=(0, beside), divisor_override=1
+    )
+    return avg_pool2d(of_strides, (1, a), stride=(1, a), divisor_override=1).squeeze(1)
 
 
 def _select(p_NRC: Tensor, blocks: int, sizes: Sizes) -> Tensor:
@@ -43,11 +53,16 @@ def _select(p_NRC: Tensor, blocks: int, sizes: Sizes) -> Tensor:
     if sizes.n_sel >= blocks:
         every = torch.arange(blocks, device=p_NRC.device).expand(len(p_NRC), blocks)
         return pad(every, (0, sizes.n_sel - blocks), value=-1)
-    forced = _forced(selection_rule.RULE, p_NRC.device)
-    scores_NTJ = block_scores(p_NRC[:, None], blocks, sizes.l, sizes.d, sizes.l_sel)
-    rank = scores_NTJ[:, 0].index_fill_(1, forced, torch.inf)
+    rule = selection_rule.RULE
+    free = blocks - rule.first - rule.recent
+    # What is forced stands above every score.
+    rank = pad(
+        _last_scores(p_NRC, sizes).narrow(1, rule.first, free),
+        (rule.first, rule.recent),
+        value=torch.inf,
+    )
     order = rank.sort(dim=-1, descending=True, stable=True).indices
-    return order[:, : sizes.n_sel].sort(dim=-1).values
+    return order.narrow(1, 0, sizes.n_sel).sort(dim=-1).values
 
 
 def _as(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -58,18 +73,15 @@ def _whole_blocks(ids_NX: Tensor, cache: NsaCache, dtype: torch.dtype) -> tuple[
     """Keys and values [B, G, X, D] of the selected tokens, block by block."""
     l_sel, t = cache.sizes.l_sel, cache.length - 1
     if ids_NX.shape[-1] > t // l_sel:  # every block there is
-        k, v = cache.k_sel[:, :, : t + 1], cache.v_sel[:, :, : t + 1]
+        k, v = (x.narrow(2, 0, t + 1) for x in (cache.k_sel, cache.v_sel))
         return _as(k, dtype), _as(v, dtype)
-    rows = (ids_NX + cache.first_blocks).flatten()
     # The query's own block stands last, and ends with the query.
     real = (ids_NX.shape[-1] - 1) * l_sel + t % l_sel + 1
-
+    rows = (ids_NX + cache.first_blocks).view(-1)
     B, G, _, D = cache.k_sel.shape
-    k, v = (
-        x.view(-1, l_sel * D).index_select(0, rows).view(B, G, -1, D)[:, :, :real]
-        for x in (cache.k_sel, cache.v_sel)
-    )
-    return _as(k, dtype), _as(v, dtype)
+    both = cache.selectable.index_select(0, rows).view(2, B, G, -1, D).narrow(3, 0, real)
+    k, v = _as(both, dtype).unbind()
+    return k, v
 
 
 def _ranges(ids_BGX: Tensor, t: int, l_sel: int, version: Reading) -> Tensor:
@@ -123,6 +135,8 @@ def decode(
     if cache.length == 0:
         raise ValueError("decode needs the token's keys and values in the cache: append them first")
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    if not torch.is_autocast_enabled(q.device.type):
+        return _decode(q, gates, cache, factor, reading)
     # Scores and statistics keep their precision: autocast would round them.
     with torch.autocast(q.device.type, enabled=False):
         return _decode(q, gates, cache, factor, reading)
@@ -137,25 +151,31 @@ def _decode(
     exact = torch.float64 if q.dtype == torch.float64 else torch.float32
     q_BGRD = _as(q.reshape(B, G, H // G, D), exact)
 
-    k_NCD, v_NCD = (_as(x[:, : cache.blocks], exact) for x in (cache.k_blocks, cache.v_blocks))
+    k_NCD, v_NCD = (
+        _as(x.narrow(1, 0, cache.blocks), exact) for x in (cache.k_blocks, cache.v_blocks)
+    )
     # Equal products get equal shares, to the last bit: ties stay ties, as in the batched operation.
     p_NRC = compressed_logits(q_BGRD.flatten(0, 1), k_NCD, factor).softmax(-1)
     compressed = torch.bmm(p_NRC, v_NCD).view(q_BGRD.shape)
     ids_NX = _select(p_NRC, t // sizes.l_sel + 1, sizes)
 
+    # As in the batched operation: bf16 loses nothing in bf16 products with fp32 sums.
+    read = q.dtype if native_bf16(q.dtype, q.device) else exact
     if reading == "blocks":
-        k_sel, v_sel = _whole_blocks(ids_NX, cache, exact)
+        k_sel, v_sel = _whole_blocks(ids_NX, cache, read)
     else:
-        k_sel, v_sel = _token_by_token(ids_NX, cache, exact, reading)
-    selected = scaled_dot_product_attention(q_BGRD, k_sel, v_sel, scale=factor)
+        k_sel, v_sel = _token_by_token(ids_NX, cache, read, reading)
+    queries = q_BGRD if read == exact else q.reshape(B, G, H // G, D)
+    selected = scaled_dot_product_attention(queries, k_sel, v_sel, scale=factor)
     k_win, v_win = cache.k_ring, cache.v_ring
     if t + 1 < k_win.shape[2]:
-        k_win, v_win = k_win[:, :, : t + 1], v_win[:, :, : t + 1]
-    k_win, v_win = _as(k_win, exact), _as(v_win, exact)
-    window = scaled_dot_product_attention(q_BGRD, k_win, v_win, scale=factor)
+        k_win, v_win = k_win.narrow(2, 0, t + 1), v_win.narrow(2, 0, t + 1)
+    k_win, v_win = _as(k_win, read), _as(v_win, read)
+    window = scaled_dot_product_attention(queries, k_win, v_win, scale=factor)
 
     gate = _as(gates.reshape(B, G, H // G, 3, 1), exact).unbind(3)
-    out = (compressed * gate[0]).addcmul_(selected, gate[1]).addcmul_(window, gate[2])
+    out = (compressed * gate[0]).addcmul_(_as(selected, exact), gate[1])
+    out = out.addcmul_(_as(window, exact), gate[2])
     return _as(out.view(B, 1, H, D), q.dtype), ids_NX.view(B, 1, G, -1)
 
 

@@ -26,7 +26,7 @@ from nsa.attention.cache import NsaCache, Sizes
 from nsa.attention.checks import check_sizes
 from nsa.attention.compression import build_compression
 from nsa.attention.decode import Reading, decode, prefill
-from nsa.attention.operation import nsa_attention
+from nsa.attention.operation import never_compiled, nsa_attention
 from nsa.attention.packing import attend_documents, document_lengths
 from nsa.attention.projection import project
 from nsa.attention.rotary import rotate, rotation_table
@@ -189,12 +189,10 @@ class NativeSparseAttention(nn.Module):
         table: Tensor,
     ) -> tuple[Tensor, ...]:
         """Output `[B, S, H, D]` of un-rotated heads, and block ids with `keep_selection`."""
-        B, S, _, _ = each[0].shape
-        here = table[:, :S]
+        here = table[:, : each[0].shape[1]]
         tensors = _rotated(Tensors(*each), here)
         if self.sequential and not self.training:
-            cache = self.start_cache(B, S, like=tensors.q, table=here)
-            return (self._prefill(tensors, cache, batched=False),)
+            return (self._attend_sequentially(tensors, here),)
         k_blocks, v_blocks = self.compression(tensors.k_cmp, tensors.v_cmp)
         sizes = self.sizes
         attend = functools.partial(
@@ -213,6 +211,13 @@ class NativeSparseAttention(nn.Module):
             return out, ids
         return (attend(),)
 
+    @never_compiled
+    def _attend_sequentially(self, tensors: Tensors, table: Tensor) -> Tensor:
+        B, S, _, _ = tensors.q.shape
+        cache = self.start_cache(B, S, like=tensors.q, table=table)
+        return self._prefill(tensors, cache, batched=False)
+
+    @never_compiled
     def _extend(self, x: Tensor, cache: NsaCache, table: Tensor | None) -> Tensor:
         """Attend for the tokens after those in the cache."""
         B, S, _ = x.shape

@@ -2,7 +2,8 @@
 
 This is the truth that our fast backends are compared with, so it shares no code with them, only the
 rule of forced blocks, which is data. It builds the full S x S scores of every head: use it for
-short sequences only. Any floating dtype and device; gradients come from autograd.
+short sequences only. Any floating dtype and device; gradients come from autograd, of any order, and
+nothing is written in place that `torch.func` could not follow.
 
 Shape legend: B batch, S tokens, H query heads, G key/value groups, D head width, C compressed
 blocks, J selection blocks, N selected blocks per query.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from nsa.attention import selection_rule
 from nsa.attention.tensors import Tensors
@@ -29,7 +31,7 @@ def _logits(q_BSHD: Tensor, k_BCHD: Tensor) -> Tensor:
     B, S, H, D = q_BSHD.shape
     total = q_BSHD.new_zeros(B, S, H, k_BCHD.shape[1])
     for x in range(D):
-        total += q_BSHD[..., x, None] * k_BCHD[..., x].transpose(1, 2)[:, None]
+        total = total + q_BSHD[..., x, None] * k_BCHD[..., x].transpose(1, 2)[:, None]
     return total
 
 
@@ -73,7 +75,7 @@ def select(scores_BSGJ: Tensor, l_sel: int, n_sel: int, rows: Tensor | None = No
     Returns:
         Block ids [B, S, G, n_sel], int64, ascending, -1 padded at the end.
     """
-    B, S, G, J = scores_BSGJ.shape
+    S, J = scores_BSGJ.shape[1], scores_BSGJ.shape[-1]
     t = (torch.arange(S, device=scores_BSGJ.device) if rows is None else rows)[:, None]
     j = torch.arange(J, device=scores_BSGJ.device)[None, :]
     c, rule = t // l_sel, selection_rule.RULE
@@ -83,9 +85,7 @@ def select(scores_BSGJ: Tensor, l_sel: int, n_sel: int, rows: Tensor | None = No
     rank = rank.masked_fill((j > c)[:, None], -torch.inf)
     order = rank.sort(dim=-1, descending=True, stable=True).indices[..., :n_sel]
     order = order.masked_fill(order > c[:, None], J)
-    chosen = torch.full((B, S, G, n_sel), J, dtype=torch.int64, device=scores_BSGJ.device)
-    chosen[..., : order.shape[-1]] = order
-    chosen = chosen.sort(dim=-1).values
+    chosen = pad(order, (0, n_sel - order.shape[-1]), value=J).sort(dim=-1).values
     return chosen.masked_fill(chosen == J, -1)
 
 
@@ -143,8 +143,8 @@ def nsa_attention_reference(
         sel = select(block_scores(p_cmp, G, blocks, l, d, l_sel), l_sel, n_sel, rows)
 
     # A padding id -1 marks the extra column J, which no token belongs to.
-    marked = torch.zeros(B, len(positions), G, blocks + 1, dtype=torch.bool, device=q.device)
-    marked.scatter_(-1, sel.where(sel >= 0, blocks), True)
+    none = torch.zeros(B, len(positions), G, blocks + 1, dtype=torch.bool, device=q.device)
+    marked = none.scatter(-1, sel.where(sel >= 0, blocks), True)
     in_selection = marked[..., s[0] // l_sel] & (s <= t)[:, None]
     in_selection = in_selection.repeat_interleave(H // G, dim=2)
     out_sel = mix(_softmax_where(logits(per_head(k_sel)), in_selection), per_head(v_sel))

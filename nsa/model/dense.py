@@ -9,10 +9,15 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from nsa.attention import dense_attention
 from nsa.attention.module import Documents
+from nsa.attention.operation import never_compiled
 from nsa.attention.packing import attend_documents, document_lengths
 from nsa.attention.projection import project
 from nsa.attention.rotary import rotate, rotation_table
 from nsa.config import ModelConfig
+
+# A compiler's graph ends before it and begins anew behind it: which kernel serves is asked for, and
+# counted, at every call.
+_attend = never_compiled(dense_attention)
 
 
 class DenseCache:
@@ -72,7 +77,7 @@ class DenseAttention(nn.Module):
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor]:
             here = table[:, : q.shape[1]]
-            return (dense_attention(rotate(q, here), rotate(k, here), v),)
+            return (_attend(rotate(q, here), rotate(k, here), v),)
 
         if doc_ids is None:
             (out,) = attend(*read)

@@ -9,7 +9,7 @@ import hmac
 import os
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -72,6 +72,12 @@ class Principal:
 def hash_key(key: str) -> str:
     """Return what is stored of a key."""
     return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
+
+
+def bearer_key(headers: Mapping[str, str]) -> str | None:
+    """Return the key that a request brings, valid or not; None where it brings none."""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() or None if scheme.lower() == "bearer" else None
 
 
 def find_principal(session: Session, key: str) -> Principal | None:

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gonogo.contract.api import ProblemBody
 from gonogo.contract.errors import GonogoError
 from service.context import Context
-from service.http.auth import find_principal
+from service.http.auth import bearer_key, find_principal
 from service.http.problems import NoKey, problem_of_error, problem_response
 
 UNKNOWN_BYTES = 64 * 2**10
@@ -67,10 +67,10 @@ class Limits:
 
     def _knows(self, request: Request) -> bool:
         """Say whether the caller has a valid key."""
-        scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not key:
+        key = bearer_key(request.headers)
+        if key is None:
             return False
-        found = self._context.store.read(lambda session: find_principal(session, key.strip()))
+        found = self._context.store.read(lambda session: find_principal(session, key))
         return found is not None
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, limit: int) -> None:

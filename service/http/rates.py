@@ -2,28 +2,35 @@
 
 Each address has a bucket of `BURST` failures that fills up again by `PER_S` a second; a request
 whose key is not valid (401), or a sign-in that fails, takes one. While it is empty, requests from
-there are answered 429 and nothing of them is read, but for those with a key that was valid a short
-time ago: a worker beside whoever tries keys goes on.
+there are answered 429 and nothing of them is read, but for those with a living key: a worker beside
+whoever tries keys goes on, and begins, too. Which keys live is read from the database once every
+`FRESH_S` at most while somebody is held up, and never for a single request.
 """
 
-import hashlib
+import asyncio
 import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gonogo.contract.api import ProblemBody
+from gonogo.contract.errors import Unavailable
+from service.context import Context
+from service.http.auth import bearer_key, hash_key
 from service.http.problems import problem_response
+from service.queries.keys import load_living_hashes
 
 BURST = 200.0
 PER_S = 10.0
 ADDRESSES = 10_000
 """Buckets that are kept, those used last; an address that was forgotten has a full one."""
-KNOWN_KEYS = 10_000
+FRESH_S = 5.0
+"""How long what was read of the living keys is held for true, while somebody is held up."""
 _API = "/api/"
 _SIGN_IN = "/sign-in"
 
@@ -68,18 +75,50 @@ class Failures:
         bucket.at = now
 
 
+class LivingKeys:
+    """Which keys live, as a guard may ask at any rate; used from the event loop.
+
+    Args:
+        load: reads the hashes of the living keys; raises Unavailable.
+        clock: returns monotonic seconds.
+    """
+
+    def __init__(self, load: Callable[[], frozenset[str]], clock: Callable[[], float]) -> None:
+        self._load, self._clock = load, clock
+        self._hashes: frozenset[str] = frozenset()
+        self._asked_at = -math.inf
+        self._reading = asyncio.Lock()
+
+    async def has(self, hashed: str) -> bool:
+        """Say whether a key lives, as of the last reading; one reading at a time is waited for."""
+        if not self._reading.locked() and self._clock() - self._asked_at >= FRESH_S:
+            async with self._reading:
+                self._asked_at = self._clock()
+                try:
+                    self._hashes = await run_in_threadpool(self._load)
+                except Unavailable:
+                    pass  # what was known is all that can be known now
+        return hashed in self._hashes
+
+
 class Rates:
     """ASGI middleware that lets nobody try keys without end.
 
     Args:
         app: what the rest goes to.
+        load_living: reads the hashes of the living keys; raises Unavailable.
         clock: returns monotonic seconds.
     """
 
-    def __init__(self, app: ASGIApp, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        load_living: Callable[[], frozenset[str]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._app = app
         self._failures = Failures(clock)
-        self._known: OrderedDict[bytes, None] = OrderedDict()
+        self._living = LivingKeys(load_living, clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -88,37 +127,27 @@ class Rates:
             await self._app(scope, receive, send)
             return
         address = (scope.get("client") or ("",))[0]
-        key = _key_of(scope)
         wait_s = self._failures.wait_s(address)
-        if wait_s > 0 and key not in self._known:
+        if wait_s > 0 and not await self._lives(bearer_key(Request(scope).headers)):
             await _refuse(scope, wait_s)(scope, receive, send)
             return
 
         async def look(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._note(address, key, message["status"], path)
+                status = message["status"]
+                if status == 401 or (status == 403 and path == _SIGN_IN):
+                    self._failures.count(address)
             await send(message)
 
         await self._app(scope, receive, look)
 
-    def _note(self, address: str, key: bytes | None, status: int, path: str) -> None:
-        if status == 401 or (status == 403 and path == _SIGN_IN):
-            self._failures.count(address)
-            if key is not None:
-                self._known.pop(key, None)
-        elif key is not None and 200 <= status < 300 and path.startswith(_API):
-            self._known[key] = None  # every call of the API asks for a key: this one is valid
-            self._known.move_to_end(key)
-            if len(self._known) > KNOWN_KEYS:
-                self._known.popitem(last=False)
+    async def _lives(self, key: str | None) -> bool:
+        return key is not None and await self._living.has(hash_key(key))
 
 
-def _key_of(scope: Scope) -> bytes | None:
-    """Return a digest of what stands for a key in a request."""
-    for name, value in scope["headers"]:
-        if name == b"authorization":
-            return hashlib.sha256(value).digest()
-    return None
+def living_keys_of(context: Context) -> Callable[[], frozenset[str]]:
+    """Return what reads the living keys of a service's database."""
+    return lambda: context.store.read(load_living_hashes)
 
 
 def _refuse(scope: Scope, wait_s: float) -> ASGIApp:

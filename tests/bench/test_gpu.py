@@ -14,7 +14,8 @@ import torch
 from bench import gpu
 from bench.on_gpu.figures import break_even, kernel_flop, kernel_rows, pairs, spread
 from bench.on_gpu.plan import GRACE_S, LEAST_S, STAGES, TOTAL_S, Stage, allowance_s, exit_code
-from bench.on_gpu.rows import Context, append_row, read_rows
+from bench.on_gpu.report import report
+from bench.on_gpu.rows import Context, append_row, begun, read_rows
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
@@ -147,6 +148,123 @@ def test_a_stage_that_hangs_is_killed_and_the_next_one_runs(
     assert gpu.main([*arguments, "correctness"]) == 1  # nothing was compared
 
 
+BREAKS_DOWN_AT_B = """
+import json, os, sys
+file, run = sys.argv[1:]
+lines = open(file).read().splitlines() if os.path.exists(file) else []
+begun = {json.loads(line).get("what") for line in lines}
+for what in "abc":
+    if what not in begun:
+        with open(file, "a") as stream:
+            stream.write(json.dumps({"run": run, "row": "begin", "what": what}) + "\\n")
+        if what == "b":
+            os.abort()
+        with open(file, "a") as stream:
+            row = {"run": run, "row": "correctness", "name": what, "right": True}
+            stream.write(json.dumps(row) + "\\n")
+"""
+
+
+def test_a_stage_that_a_kernel_takes_down_goes_on_with_what_comes_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "gpu.jsonl"
+    command = [sys.executable, "-c", BREAKS_DOWN_AT_B, str(file), "r"]
+    monkeypatch.setattr(gpu, "_command", lambda *_: command)
+    monkeypatch.setattr(gpu, "_planned", lambda _device: ["a", "b", "c"])
+    arguments = ["--device", "cpu", "--out", str(tmp_path), "--run", "r", "--only", "correctness"]
+    assert gpu.main(arguments) == 1  # b was not compared
+    rows = read_rows(file, "r")
+    assert [row["name"] for row in rows if row["row"] == "correctness"] == ["a", "c"]
+    assert [(row["code"], row["broke_at"]) for row in rows if row["row"] == "stage"] == [
+        (-6, "b"), (0, None)
+    ]  # fmt: skip
+    assert "Stage correctness broke down at: b. It goes on without that." in capsys.readouterr().out
+    told = file.with_suffix(".md").read_text()
+    assert "2 of 3 comparisons held, 0 did not, 1 were not made." in told
+    assert "- stage correctness ended with -6 at: b" in told
+
+
+def test_an_error_of_one_thing_is_a_row_and_the_next_is_measured(tmp_path: Path) -> None:
+    file = tmp_path / "gpu.jsonl"
+
+    def context(**options: Any) -> Context:
+        return Context(device=CPU, file=file, run="r", left_s=lambda: 9.0, **options)
+
+    def fails(error: Exception) -> Callable[[], dict[str, Any]]:
+        def unit() -> dict[str, Any]:
+            raise error
+
+        return unit
+
+    here = context()
+    # Triton's errors are no RuntimeErrors.
+    here.measure("x", "one", fails(KeyError("out of resources")), right=False)
+    here.measure("x", "two", lambda: {"right": True}, right=False)
+    here.measure("x", "three", lambda: {}, needed_s=10.0)
+    with pytest.raises(ValueError, match="illegal memory access"):
+        here.measure("x", "four", fails(ValueError("an illegal memory access was")), right=False)
+    context(begun=frozenset(begun(read_rows(file, "r")))).measure("x", "four", lambda: {})
+    told = [{k: v for k, v in row.items() if k != "run"} for row in read_rows(file, "r")]
+    assert told == [
+        {"row": "begin", "what": "one"},
+        {"row": "x", "right": False, "error": "KeyError: 'out of resources'"},
+        {"row": "begin", "what": "two"},
+        {"row": "x", "right": True},
+        {"row": "left_out", "what": "three", "needed_s": 10.0, "left_s": 9.0},
+        {"row": "begin", "what": "four"},
+        {"row": "x", "right": False, "error": "ValueError: an illegal memory access was"},
+    ]
+
+
+def test_the_report_tells_what_was_measured_what_failed_and_what_was_left_out() -> None:
+    def timed(kernel: str, S: int, ms: float, **more: Any) -> dict[str, Any]:
+        return {
+            "row": "attention", "kernel": kernel, "direction": "forward", "B": 1, "S": S,
+            "eager": {"ms": ms}, "graph": None, **more,
+        }  # fmt: skip
+
+    rows = [
+        {"row": "environment", "device": "a GPU", "torch": "2.13", "gpus": [{"driver": "570"}]},
+        {"row": "ceiling", "of": "copy", "gb_s": 4000},
+        {"row": "compiled", "failed": [{"kernel": "band_dq", "error": "PTXASError: no"}]},
+        _row("a", True), {**_row("b", False), "out": 0.5, "gradients": 0.25},
+        {**_row("c", False), "error": "OutOfResources: shared memory"},
+        timed("triton", 2048, 2.0), timed("flash", 2048, 1.0), timed("cudnn", 2048, 4.0),
+        timed("torch", 2048, 8.0),
+        timed("triton", 8192, 3.0), timed("flash", 8192, 12.0),
+        {"row": "attention", "kernel": "cudnn", "direction": "forward", "B": 1, "S": 8192,
+         "error": "RuntimeError: no kernel"},
+        {"row": "tile", "kernel": None, "ms": 2.0},
+        {"row": "tile", "kernel": "dkdv", "tile": "dkdv=Tile()", "ms": 1.0},
+        {"row": "tile", "kernel": "dkdv", "tile": "other", "error": "does not fit"},
+        {"row": "left_out", "what": "trainer dense"},
+        {"row": "stage", "stage": "tile_sweep", "left_out": True},
+    ]  # fmt: skip
+    told = report(rows, ["a", "b", "c", "d"]).splitlines()
+    for line in (
+        "device a GPU, torch 2.13",
+        "driver 570",
+        "copy: 4000 GB/s",
+        "1 of 4 comparisons held, 2 did not, 1 were not made.",
+        "- WRONG b: out 0.5, gradients 0.25",
+        "- WRONG c: OutOfResources: shared memory",
+        "- not made: d",
+        "- does not compile: band_dq: PTXASError: no",
+        "- attention cudnn forward 1 8192: RuntimeError: no kernel",
+        "| S | triton | torch | cudnn | flash | dense / NSA |",
+        "| 2048 | 2.0 | 8.0 | 4.0 | 1.0 | 0.50 |",
+        "| 8192 | 3.0 | – | – | 12.0 | 4.00 |",
+        "- triton against flash, forward, batch 1, eager: faster from about 3251 on",
+        "The table's: 2.0 ms; 1 of 1 others were faster.",
+        "- 2.000 x: `dkdv=Tile()`",
+        "- trainer dense",
+        "- stage tile_sweep",
+    ):
+        assert line in told, line
+    assert report([], []).endswith("Nothing was compared.")
+
+
 def test_a_stage_that_there_is_not_is_named(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="no stage speed; there are machine, compiling"):
         gpu.main(["--device", "cpu", "--out", str(tmp_path), "--only", "speed"])
@@ -173,7 +291,7 @@ def stage(tmp_path: Path) -> Iterator[Callable[..., list[dict[str, Any]]]]:
         file = tmp_path / "gpu.jsonl"
         context = Context(device=CPU, file=file, run=name, left_s=lambda: left_s)
         importlib.import_module(f"bench.on_gpu.{name}").run(context)
-        return read_rows(file, name)
+        return [row for row in read_rows(file, name) if row["row"] != "begin"]
 
     yield run_here
     torch.set_num_threads(threads)
@@ -219,6 +337,29 @@ def test_a_wrong_backend_is_found_and_fails_the_command(
     rows = stage("correctness")
     assert exit_code(rows, comparisons(CPU)) == 1
     assert not any(row["right"] for row in rows if row.get("against"))
+
+
+@needs_triton
+def test_a_kernel_that_does_not_fit_takes_no_other_comparison_with_it(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from triton.runtime.errors import OutOfResources
+
+    from nsa.attention.gpu import trial
+
+    right = trial.BACKENDS["torch"]
+
+    def large_ones_fail(tensors: Any, **options: Any) -> Any:
+        if tensors.q.shape[1] == 150:
+            raise OutOfResources(300_000, 232_448, "shared memory")
+        return right(tensors, **options)
+
+    monkeypatch.setitem(trial.BACKENDS, "torch", large_ones_fail)
+    rows = {row["name"]: row for row in stage("correctness")}
+    failed = [name for name, row in rows.items() if "error" in row]
+    assert failed == ["reference B=2 S=150 H=6 G=2", "itself B=2 S=150 H=6 G=2"]
+    assert rows[failed[0]]["error"].startswith("OutOfResources: out of resource: shared memory")
+    assert all(row["right"] is (name not in failed) for name, row in rows.items())
 
 
 @needs_triton
@@ -311,3 +452,8 @@ def test_the_whole_command_runs_its_stages_in_turn(tmp_path: Path) -> None:
     ended = [(row["stage"], row["code"]) for row in rows if row["row"] == "stage"]
     assert ended == [(stage.name, 0) for stage in STAGES if stage.without_gpu]
     assert (rows[-1]["row"], rows[-1]["code"]) == ("end", 0)
+    told = (tmp_path / "gpu.md").read_text()
+    for heading in ("Correctness", "Attention, forward", "Kernels", "Steps of the trainer"):
+        assert f"\n## {heading}" in told
+    assert "What failed" not in told
+    assert told.strip() in done.stdout

@@ -1,11 +1,13 @@
 """A simulation that is gone on with comes to what it would have come to at once."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from gonogo.cli.simulated_parts import DoneParts
+from gonogo.cli.simulated_parts import FOLDERS, DoneParts
 from gonogo.contract.errors import Rejected
 from gonogo.judge.simulate import Part, Tally, simulate_part
 
@@ -44,3 +46,19 @@ def test_parts_that_other_code_has_judged_are_refused(first: str, tmp_path: Path
     file.write_text(first + "\n")
     with pytest.raises(Rejected, match="not begun by this code"):
         DoneParts(file)
+
+
+def test_what_a_simulated_run_goes_through_is_what_the_digest_covers() -> None:
+    script = (
+        "import sys\n"
+        "from gonogo.judge.simulate import plan_parts, simulate_part\n"
+        "from gonogo.judge.simulate.plan import cells_of\n"
+        "part, *_ = plan_parts(cells_of(0.01, [1.0], [2]), seed=1, noise='standard',"
+        " healthy_only=True)\n"
+        "simulate_part(part)\n"
+        "print(*(name for name in sys.modules if name.split('.')[0] == 'gonogo'))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    covered = tuple("gonogo." + name.replace("/", ".") for name in FOLDERS)
+    beside = {name for name in ran.stdout.split() if not name.startswith(covered)}
+    assert beside == {"gonogo", "gonogo.judge", "gonogo.rundir"}, "names and paths alone"

@@ -147,6 +147,33 @@ def test_a_lost_line_gives_the_same_decision_wherever_the_others_stand(
         assert decided(folder) == (verdict, criteria, facts), seed
 
 
+NO_HEARTBEATS: dict[str, Line] = {
+    "of another rank": {"v": 1, "ts": 1.0, "mono": 1.0, "pid": 7, "rank": 7, "boot": "b", "seq": 1,
+                        "step": 1, "msg": "alive"},
+    "torn": {"v": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("places", [(0,), (20,), (-1,), (5, 6, 30)], ids=str)
+@pytest.mark.parametrize("what", NO_HEARTBEATS)
+def test_what_is_no_line_of_a_rank_changes_no_fact_wherever_the_others_stand(
+    what: str, places: tuple[int, ...], tmp_path: Path
+) -> None:
+    ranks = restarted_ranks(order_of())
+    for place in places:
+        ranks[0].lines.insert(place, {**NO_HEARTBEATS[what], "mono": ranks[0].lines[place]["mono"]})
+    folder = saved(tmp_path / "run", ranks)
+    verdict, criteria, facts = decided(folder)
+    assert verdict == "GO"
+    assert [row.detector for row in facts.findings if row.rank == 0]
+    untouched = {file: file.read_bytes() for file in folder.glob("heartbeat*")}
+    for seed in range(3):
+        for file, raw in untouched.items():
+            file.write_bytes(raw)
+        moved(folder, seed)
+        assert decided(folder) == (verdict, criteria, facts), seed
+
+
 def test_what_a_run_with_a_lost_line_comes_to_is_what_its_watcher_found(tmp_path: Path) -> None:
     folder = never_written(20)(tmp_path / "run")
     assert load_run(folder).unrecorded == ()

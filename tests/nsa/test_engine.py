@@ -105,8 +105,59 @@ def test_compiled_it_takes_the_same_steps(
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     plain = train_here("plain", train={"steps": 3})
+    from torch._dynamo import reset, utils
+
+    reset()
+    utils.counters.clear()
     compiled = train_here("compiled", train={"steps": 3, "engine": {**ENGINE, "compile": True}})
     assert _losses(compiled) == pytest.approx(_losses(plain), rel=1e-4)
+    assert not utils.counters["graph_break"]
+    # Of all layers, in training and in evaluation.
+    assert 1 <= utils.counters["stats"]["unique_graphs"] <= 3
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile on CPUs needs g++")
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_dense_attention_is_counted_as_it_is_otherwise(
+    train_here: TrainHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    dense = {"steps": 3, "attention": {**tiny["attention"], "kind": "dense"}}
+    rows = []
+    for name in ("plain", "compiled"):
+        counters.clear()
+        lines = train_here(name, train={**dense, "engine": {**ENGINE, "compile": name != "plain"}})
+        rows.append((_losses(lines), counters.snapshot()))
+    assert rows[1][0] == pytest.approx(rows[0][0], rel=1e-4)
+    assert rows[1][1] == rows[0][1]
+    assert {row.operation for row in rows[1][1]} == {"dense"}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile on CPUs needs g++")
+@pytest.mark.parametrize(
+    ("environ", "apart", "whole"),
+    [({}, False, True), ({"NSA_USE_FA2": "1"}, False, False), ({}, True, False)],
+    ids=["alone", "a toggle", "documents apart"],
+)
+def test_a_layer_is_compiled_whole_where_its_attention_is_one_operator(
+    environ: dict[str, str],
+    apart: bool,
+    whole: bool,
+    make_order: Callable[..., Path],
+    helpers: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nsa.attention.kernels._asked", Kernels())  # the toggle is put back
+    engine, packing = {**ENGINE, "compile": True}, {"documents_apart": apart}
+    order = make_order(train={"steps": 1, "engine": engine, "packing": packing})
+    trainer = helpers.build_trainer(order, environ)
+    trainer._boot()
+    for block in trainer.rig.model.layers():
+        assert ("forward" in vars(block), "forward" in vars(block.ffn)) == (whole, not whole)
+    trainer.at_end.close()
+    trainer.stacks.close()
+    trainer.heart.close()
 
 
 def test_without_a_compiler_compile_is_bad_configuration(

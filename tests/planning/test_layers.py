@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gonogo.contract.canonical import digest
-from gonogo.contract.order import Order, RunReason
+from gonogo.contract.order import CarriedRemedy, Order, RunReason
 from gonogo.contract.patch import Patch
 from gonogo.planning.layers import merged
 from gonogo.planning.resolve import build_order, resolve_plan
@@ -48,6 +48,24 @@ def test_fsdp_answers_where_ddp_failed(change: dict[str, Any]) -> None:
     order = ordered(change)
     assert order.train["parallel"] == order.identity.parallel == "fsdp"
     assert order.identity.config_digest == digest(order.train)
+
+
+def test_what_helped_in_an_earlier_phase_lies_under_what_a_rerun_changes() -> None:
+    carried = CarriedRemedy(
+        diagnosis="ddp_marked_ready_twice",
+        patch={"workload": {"parallel": "fsdp"}, "env": {"NSA_TB_DISABLE": "0"}},
+        since="smoke",
+    )
+    resolved = resolve_plan(bundled_plan("m7c-125m"), {})
+    told = {"experiment": "e", "run": "r", "token": 1, "carried": [carried]}
+    order = build_order(resolved, "production", **told)
+    assert order.train["parallel"] == order.identity.parallel == "fsdp"
+    assert order.identity.config_digest == digest(order.train)
+    assert (order.env["NSA_TB_DISABLE"], order.carried) == ("0", [carried])
+    change = Patch.model_validate({"env": {"NSA_TB_DISABLE": None}})
+    rerun = build_order(resolved, "production", change=change, **told)
+    assert rerun.train["parallel"] == "fsdp"
+    assert "NSA_TB_DISABLE" not in rerun.env
 
 
 def test_synthetic_data_isolates_the_loader() -> None:

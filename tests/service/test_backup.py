@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
+import sqlite3
 import tarfile
+import threading
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +19,17 @@ from typing import Any
 import pytest
 
 from gonogo.contract.errors import Conflict, Corrupt, NotFound, Rejected
+from gonogo.contract.ids import Kind, new_id
 from gonogo.judge.ledger.sign import Trust
 from gonogo.judge.ledger.verify import verify_folder
+from gonogo.rundir import save_json
 from gonogo.signing import load_public_key
-from service.backup import LIST, make_backup, restore_backup
+from service import backup
+from service.backup import LIST, make_backup
 from service.context import open_context
 from service.db.migrate import migrate
 from service.http.auth import load_local_keys
+from service.restore import restore_backup
 from service.settings import Settings
 from tests.servers import PostgresServer
 from tests.service.conftest import Plane, serving
@@ -79,6 +89,132 @@ def test_a_restored_home_goes_on(plane: Plane, tmp_path: Path) -> None:
         again.wait(lambda: len(list(there.decisions.glob("dec_*.json"))) == 3, "its file")
     trust = Trust([load_public_key(there.home / "signing.pub")])
     assert verify_folder(there.decisions, trust).problems == []
+
+
+@contextmanager
+def busy(*works: Callable[[], object]) -> Iterator[None]:
+    """Do things again and again, each in a thread of its own; what one raises fails the test."""
+    over = threading.Event()
+
+    def repeat(work: Callable[[], object]) -> None:
+        while not over.is_set():
+            work()
+
+    with ThreadPoolExecutor(len(works)) as pool:
+        doing = [pool.submit(repeat, work) for work in works]
+        try:
+            yield
+        finally:
+            over.set()
+        for done in doing:
+            done.result(120)
+
+
+def test_a_backup_made_while_everything_is_written_holds_one_moment(
+    plane: Plane, tmp_path: Path
+) -> None:
+    """Submissions, telemetry, ends, judgements, and run directories that grow, shrink and go."""
+    acknowledged: list[str] = []
+    worker = plane.worker(devices=("cpu:0",))
+    run = plane.home / "runs" / new_id(Kind.RUN)
+    run.mkdir(parents=True)
+    log, record, gone = (run / name for name in ("rank0.log", "order.json", "gone"))
+    for path in (log, record, gone):
+        path.write_bytes(b"{}")
+
+    def work() -> None:
+        order = worker.claim()
+        if order is not None:
+            worker.run_through(order)
+
+    def write() -> None:
+        with log.open("r+b") as stream:  # as a log whose middle is let go
+            stream.truncate(0)
+            stream.write(b"x" * 2**21)
+        save_json(record, {"n": time.monotonic()})
+        gone.unlink()
+        gone.touch()
+
+    files = [tmp_path / f"{n}.tar" for n in range(2)]
+    settings, before = plane.context.settings, []
+    with busy(lambda: acknowledged.append(plane.submit()), work, write):
+        for n, file in enumerate(files):
+            plane.wait(lambda n=n: len(list(settings.decisions.glob("dec_*"))) > 2 * n, "work", 60)
+            before.append(len(acknowledged))
+            make_backup(settings, file, time.time(), runs=True)
+    for n, file in enumerate(files):
+        there = home_at(tmp_path / f"there{n}")
+        restore_backup(there, file)
+        restored = there.home / "runs" / run.name
+        json.loads((restored / record.name).read_bytes())
+        assert set((restored / log.name).read_bytes()) <= set(b"x{}")
+        with closing(sqlite3.connect(there.home / "gonogo.db")) as database:
+            database.row_factory = lambda _, row: row[0] if len(row) == 1 else row
+            ask = database.execute
+            assert ask("PRAGMA integrity_check").fetchall() == ["ok"]
+            assert ask("PRAGMA foreign_key_check").fetchall() == []
+            experiments = set(ask("SELECT id FROM experiments"))
+            assert set(acknowledged[: before[n]]) <= experiments, "nothing acknowledged is missing"
+            counts = "SELECT count(*) = max(seq) AND min(seq) = 1 FROM events GROUP BY experiment"
+            assert set(ask(counts)) == {1}, "an experiment's events have no gap"
+            decided = set(ask("SELECT id FROM decisions"))
+        written = {path.stem for path in there.decisions.glob("dec_*.json")}
+        assert written <= decided, "no decision of after the moment"
+        trust = Trust([load_public_key(there.home / "signing.pub")])
+        assert decided
+        migrate(there.database_url)
+        context = open_context(there)
+        load_local_keys(context)
+        with serving(context) as http:
+            again = Plane(context=context, http=http, home=there.home)
+            again.wait(
+                lambda have=there, of=decided: (
+                    of <= {path.stem for path in have.decisions.glob("dec_*.json")}
+                ),
+                "every decision's file",
+                60,
+            )
+            assert len(again.get("/experiments")["items"]) > 0
+        assert verify_folder(there.decisions, trust).problems == []
+
+
+def test_a_log_whose_middle_is_let_go_while_it_is_read_is_begun_anew(
+    first: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = home_at(tmp_path / "home")
+    shutil.copytree(first.home, home.home)
+    log, after = (home.home / "runs" / "run_1" / name for name in ("a.log", "b.json"))
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"x" * 2**20)
+    after.write_bytes(b"{}")
+    real = backup._Listed.read
+
+    def read(self: backup._Listed, size: int) -> bytes:
+        piece = real(self, size)
+        if piece.startswith(b"x") and log.stat().st_size == 2**20:
+            log.write_bytes(b"y" * 100)
+        return piece
+
+    monkeypatch.setattr(backup._Listed, "read", read)
+    make_backup(home, tmp_path / "b.tar", 0.0, runs=True)
+    there = home_at(tmp_path / "there")
+    restore_backup(there, tmp_path / "b.tar")
+    for path in (log, after):
+        restored = there.home / path.relative_to(home.home)
+        assert restored.read_bytes() == path.read_bytes()
+
+
+def test_a_file_that_grows_shorter_all_the_time_is_named(
+    first: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backup._Listed, "read", lambda self, size: shrink())
+
+    def shrink() -> bytes:
+        raise backup._ShrunkError
+
+    with pytest.raises(Rejected, match="grew shorter 5 times"):
+        make_backup(first, tmp_path / "b.tar", 0.0, runs=False)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_postgresql_database_comes_back_with_its_home(

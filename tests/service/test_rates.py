@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gonogo.contract.errors import Unavailable
 from service.http import rates
-from service.http.rates import BURST, PER_S, Failures, Rates
+from service.http.auth import hash_key
+from service.http.rates import BURST, FRESH_S, PER_S, Failures, LivingKeys, Rates
 from tests.service.conftest import Plane
 
 GOOD = "Bearer good"
@@ -26,7 +29,7 @@ async def _keyed(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["path"] == "/sign-in":
         status = 403
     elif request.headers.get("authorization") == GOOD:
-        status = 200 if scope["path"] != "/api/nothing" else 404
+        status = 200
     else:
         status = 401
     await PlainTextResponse("", status)(scope, receive, send)
@@ -38,7 +41,16 @@ class Caller:
     def __init__(self, app: ASGIApp = _keyed) -> None:
         self.now = 0.0
         self.asked: list[str] = []
-        self._app = Rates(app, lambda: self.now)
+        self.readings = 0
+        self.living = {hash_key("good")}
+        self.answers = True
+        self._app = Rates(app, self._read, lambda: self.now)
+
+    def _read(self) -> frozenset[str]:
+        self.readings += 1
+        if not self.answers:
+            raise Unavailable("no database")
+        return frozenset(self.living)
 
     def ask(self, path: str = "/api/x", *, key: str | None = None, of: str = "9.9.9.9") -> int:
         """Return the status of the answer."""
@@ -73,20 +85,65 @@ def test_who_tries_keys_is_held_up_before_anything_is_read_and_may_try_again_lat
     assert [caller.ask() for _ in range(int(PER_S) + 1)] == [401] * int(PER_S) + [429]
 
 
-def test_others_and_known_keys_go_on_and_pages_too() -> None:
+def test_others_and_who_has_a_living_key_go_on_and_pages_too() -> None:
+    """One that this process has never seen, too: it may have been started anew a moment ago."""
     caller = Caller()
-    assert caller.ask(key=GOOD) == 200
     caller.exhaust()
     assert caller.ask(of="8.8.8.8") == 401
     assert {caller.ask(key=GOOD) for _ in range(500)} == {200}
     assert caller.ask("/static/x.css") == 401, "not the API's"
 
 
-def test_a_valid_key_that_never_was_seen_waits_with_its_address() -> None:
+def test_the_keys_are_read_while_somebody_is_held_up_and_seldom() -> None:
     caller = Caller()
-    assert caller.ask("/api/nothing", key=GOOD) == 404, "says nothing of the key"
+    assert {caller.ask(key=f"Bearer {n}") for n in range(int(BURST))} == {401}
+    assert caller.readings == 0
+    assert {caller.ask(key=f"Bearer {n}") for n in range(500)} == {429}
+    assert caller.ask() == 429
+    assert caller.readings == 1
+
+
+def test_a_key_made_or_revoked_meanwhile_is_known_soon() -> None:
+    caller = Caller()
     caller.exhaust()
+    caller.living = {hash_key("made")}
+    assert caller.ask(key="Bearer made") == 429
+    caller.now += FRESH_S
+    for _ in range(int(PER_S * FRESH_S)):
+        caller.ask()
+    assert caller.ask(key="Bearer made") == 401, "it reaches the service, which looks itself"
     assert caller.ask(key=GOOD) == 429
+
+
+def test_while_the_database_does_not_answer_what_was_known_holds() -> None:
+    caller = Caller()
+    caller.exhaust()
+    caller.answers = False
+    caller.now += FRESH_S
+    for _ in range(int(PER_S * FRESH_S)):
+        caller.ask()
+    assert caller.ask(key="Bearer nobody") == 429
+    assert caller.ask(key=GOOD) == 200
+
+
+def test_who_comes_while_the_keys_are_read_waits_for_nobody() -> None:
+    """A database that hangs piles nothing up."""
+    begun, answer = threading.Event(), threading.Event()
+
+    def load() -> frozenset[str]:
+        begun.set()
+        assert answer.wait(60)
+        return frozenset({"h"})
+
+    async def ask() -> tuple[bool, bool]:
+        living = LivingKeys(load, lambda: 0.0)
+        first = asyncio.create_task(living.has("h"))
+        await asyncio.to_thread(begun.wait, 60)
+        second = await living.has("h")
+        answer.set()
+        return await first, second
+
+    assert asyncio.run(ask()) == (True, False)
 
 
 def test_sign_ins_that_fail_count_too() -> None:
@@ -127,4 +184,5 @@ def test_the_service_holds_up_who_has_no_key(plane: Plane, monkeypatch: pytest.M
     assert [row.status_code for row in said] == [401, 401, 401, 429]
     assert said[-1].headers["content-type"] == "application/problem+json"
     assert said[-1].json()["code"] == "too_many"
+    assert plane.call("GET", "/plans").status_code == 200, "this key lives"
     assert plane.http.get("/healthz").status_code == 200

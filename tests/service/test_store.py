@@ -55,6 +55,26 @@ def test_a_failing_transaction_leaves_nothing_and_harms_no_other(store: Store) -
     assert names == {"same", *(f"k{n}" for n in range(60) if n % 3)}
 
 
+def test_what_is_committed_is_on_the_disk_and_nothing_waits_for_ever(store: Store) -> None:
+    """Power may fail after an answer; a statement, a lock or a transaction may hang."""
+
+    def ask(session: Session) -> list[str]:
+        if store.sqlite:
+            return [str(session.execute(text(f"PRAGMA {name}")).scalar()) for name in PRAGMAS]
+        return [str(session.execute(text(f"SHOW {name}")).scalar()) for name in LIMITS]
+
+    for said in (store.write(ask), store.read(ask)):
+        if store.sqlite:
+            assert said == list(PRAGMAS.values())
+        else:
+            assert all(limit not in ("0", "") for limit in said)
+
+
+PRAGMAS = {"synchronous": "2", "foreign_keys": "1", "journal_mode": "wal"}
+"""2 is FULL: a commit is synced."""
+LIMITS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+
+
 def test_a_write_alone_in_its_group_leaves_nothing_where_any_of_it_failed(store: Store) -> None:
     store.write(lambda session: add_key(session, "same"))
 

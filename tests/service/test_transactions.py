@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 from anyio.to_thread import current_default_thread_limiter
+from sqlalchemy.orm import Session
 
 from service.app import create_app
 from service.context import Context, open_context
@@ -54,3 +57,46 @@ def test_more_readers_than_threads_and_connections_all_get_their_answer(
     finally:
         context.store.sqlite = True
         context.store.close()
+
+
+def test_health_answers_while_the_writer_hangs_and_every_thread_waits_for_it(
+    context: Context,
+) -> None:
+    """Who restarts what does not answer would make a full disk worse."""
+    key = (context.settings.home / "key").read_text().strip()
+    app = create_app(context, conduct=False)
+    hold, held = threading.Event(), threading.Event()
+
+    def hang(session: Session) -> None:
+        held.set()
+        assert hold.wait(120)
+
+    async def ask() -> tuple[int, list[int]]:
+        current_default_thread_limiter().total_tokens = THREADS
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app),
+            base_url="http://here",
+            headers={"Authorization": f"Bearer {key}"},
+        ) as http:
+            hooks = [{"url": f"http://192.0.2.1/{n}", "types": []} for n in range(AT_ONCE)]
+            asked = [asyncio.create_task(http.post("/api/v1/webhooks", json=h)) for h in hooks]
+            while context.store.waiting < THREADS:
+                await asyncio.sleep(0.01)
+            health = await asyncio.wait_for(http.get("/healthz"), 60.0)
+            assert not any(task.done() for task in asked)
+            hold.set()
+            return health.status_code, [answer.status_code for answer in await gathered(asked)]
+
+    with ThreadPoolExecutor(1) as pool:
+        hanging = pool.submit(context.store.write, hang)
+        try:
+            assert held.wait(60)
+            assert asyncio.run(asyncio.wait_for(ask(), 120)) == (200, [201] * AT_ONCE)
+        finally:
+            hold.set()
+            hanging.result(60)
+            context.store.close()
+
+
+async def gathered(tasks: list[asyncio.Task[httpx.Response]]) -> list[httpx.Response]:
+    return list(await asyncio.gather(*tasks))

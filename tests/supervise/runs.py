@@ -84,6 +84,8 @@ class SupervisedRun:
     keeper: subprocess.Popen[bytes] | None = None
     environ: dict[str, str] = field(default_factory=dict)
     module: str = KEEPER
+    root: Path = ROOT
+    """Folder of the release that supervises it."""
 
     @property
     def dir(self) -> RunDir:
@@ -96,7 +98,7 @@ class SupervisedRun:
         with (self.path / "keeper.log").open("ab") as log:
             self.keeper = subprocess.Popen(
                 (sys.executable, "-m", self.module, str(self.path), *options, *ALLOWED),
-                cwd=ROOT,
+                cwd=self.root,
                 env={**kept, **self.environ},
                 stdout=log,
                 stderr=log,
@@ -158,6 +160,7 @@ class SupervisedRun:
         assert again.watch.problems == ()
         assert again.watch.chained
         assert again.watch.reaches
+        assert "exit.json" in json.loads(load_all_lines(self.dir.watch)[-1])["files"], "cut unseen"
         for start in again.watch.starts:
             assert (start.run, start.attempt) == (self.order.run, self.order.attempt)
         seen = {name: seal.sha256 for name, seal in again.watch.files.items()}
@@ -186,10 +189,10 @@ NewRun = Callable[..., SupervisedRun]
 
 
 @contextmanager
-def starting(folder: Path, module: str = KEEPER) -> Iterator[NewRun]:
+def starting(folder: Path, module: str = KEEPER, root: Path = ROOT) -> Iterator[NewRun]:
     """Yield `new_run(*keeper options, environ=…, **order parts)` → a run that was started.
 
-    Runs are cleaned up whatever happens. `module` is the keeper.
+    Runs are cleaned up whatever happens. `module` is the keeper, `root` the folder of its release.
     """
     started: list[SupervisedRun] = []
 
@@ -198,7 +201,7 @@ def starting(folder: Path, module: str = KEEPER) -> Iterator[NewRun]:
     ) -> SupervisedRun:
         path = folder / new_id(Kind.RUN)  # the token: two sessions of tests must not share it
         order = build_test_order(path.name, **changes)
-        run = SupervisedRun(path=path, order=order, environ=environ or {}, module=module)
+        run = SupervisedRun(path=path, order=order, environ=environ or {}, module=module, root=root)
         started.append(run)
         return run.start(*options)
 

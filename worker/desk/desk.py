@@ -1,7 +1,9 @@
 """How does a run come to this host? One round: reap, claim over HTTP, launch (`launching`).
 
 Guarantees: a round may be made at any moment, any number of times, by any number of workers of a
-home; one at a time holds the launch lock.
+home; one at a time holds the launch lock. A run whose directory the file system does not give holds
+no other back. Where the disk takes nothing no run is asked for, and one that was claimed all the
+same is given back with the reason.
 """
 
 import logging
@@ -10,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from gonogo import __version__
 from gonogo.contract.agent import MOST_WAIT_TEXT, MOST_WAITS, ClaimAnswer, ClaimRequest
@@ -19,10 +22,12 @@ from gonogo.rundir import RunDir
 from gonogo.supervise.locks import holding, launch_lock
 from gonogo.supervise.processes import boot_id
 from gonogo.supervise.start import start_draining
+from gonogo.supervise.weather import Weather
 from worker.backoff import Backoff
 from worker.client import ControlPlane
 from worker.desk.launching import KEEPER_MODULE, Launch, Launching
 from worker.desk.reaper import reap
+from worker.desk.refusing import build_refused, try_room
 from worker.desk.submitting import Submitting
 from worker.engine.submission import load_submission
 from worker.host.claim_book import ClaimBook
@@ -63,6 +68,7 @@ class Desk:
     """The clock of the records that this worker writes."""
     offered: int = 0
     """How many devices the last claim offered; when more are free now, it is time for another."""
+    weather: Weather = field(default_factory=lambda: Weather(_log))
     _inventory: Inventory = field(init=False)
     _book: ClaimBook = field(init=False)
     _called_stale: dict[str, float] = field(default_factory=dict)
@@ -91,18 +97,40 @@ class Desk:
                 claim = self._claim()
                 if claim is None or claim.order is None:
                     break
-                if self.submitting is not None:
-                    if self.submitting.accept(claim.order, claim.secret, self._shipper):
+                try:
+                    if self._begin(claim.order, claim.secret):
                         started.append(claim.order.run)
-                    continue
-                launch = self._launch(claim.order, claim.secret)
-                if launch.keeper is not None:
-                    self._rest = REST
-                    self._children.append(launch.keeper)
-                    started.append(claim.order.run)
-                elif launch.host_unfit:
-                    self._take_a_rest()
+                except OSError as error:
+                    self._give_back(claim.order, claim.secret, error)
         return started
+
+    def _begin(self, order: Order, secret: str | None) -> bool:
+        """Start a claimed run, or hand it to the engine; say whether it is on its way.
+
+        Raises:
+            OSError: its directory could not be made or written to; nothing was started.
+        """
+        if self.submitting is not None:
+            return self.submitting.accept(order, secret, self._shipper)
+        launch = self._launch(order, secret)
+        if launch.keeper is not None:
+            self._rest = REST
+            self._children.append(launch.keeper)
+        elif launch.host_unfit:
+            self._take_a_rest("not fit")
+        return launch.keeper is not None
+
+    def _give_back(self, order: Order, secret: str | None, error: OSError) -> None:
+        """End a run that the disk did not take, by word alone, so that another host may have it."""
+        text = f"the run's directory cannot be written to on {self.settings.host}: {error}"
+        _log.error("%s: %s", order.run, text, extra={"action": "run_given_back"})
+        self._take_a_rest("its disk takes no run")
+        key = self.settings.key()
+        try:
+            with ControlPlane(self.settings.url, key, secret_of=lambda run: secret) as client:
+                client.post_state(order.run, build_refused(order, text, self.wall()))
+        except (Unavailable, Rejected) as unsaid:  # it is given out again, and given back then
+            _log.warning("%s: %s", order.run, unsaid, extra={"action": "give_back_waits"})
 
     def free(self) -> tuple[str, ...]:
         """Return the devices that no keeper holds and that are fit; none while the host rests."""
@@ -125,17 +153,26 @@ class Desk:
             retry = self._retries.get(run.run, RETRY)
             if run.keeper is not None or now < retry.not_before:
                 continue
-            if load_submission(run.path) is not None:
-                reaped = self.submitting is not None and self.submitting.settle(run, self._shipper)
-                if not reaped and not run.ended:
-                    continue  # it goes on, or is of an engine that this worker cannot ask
-            else:
-                reaped = self._reap(run)
+            unseen: bool | None = False
+            reaped = self.weather.tried(run.run, partial(self._settle, run), unseen)
             if reaped:
                 self._retries.pop(run.run, None)
                 self._book.forget(run.run)
-            else:
+            elif reaped is not None:
                 self._retries[run.run] = retry.later(time.monotonic())
+
+    def _settle(self, run: OpenRun) -> bool | None:
+        """Look after a run without a keeper; True when nothing is left to do, None: it goes on.
+
+        Raises:
+            OSError: its directory can be neither read nor written just now.
+        """
+        if load_submission(run.path) is None:
+            return self._reap(run)
+        reaped = self.submitting is not None and self.submitting.settle(run, self._shipper)
+        if not reaped and not run.ended:
+            return None  # it goes on, or is of an engine that this worker cannot ask
+        return reaped
 
     def _reap(self, run: OpenRun) -> bool:
         """End and ship what has no keeper, and have the GPUs that it held proven free."""
@@ -157,11 +194,22 @@ class Desk:
             return None
         return Shipper(run_dir, order.run, order.token, client, called_stale=self._called_stale)
 
-    def _take_a_rest(self) -> None:
+    def _take_a_rest(self, why: str) -> None:
         """Take nothing for a while, so that a sick host does not fail every run of the queue."""
         self._rest = self._rest.later(time.monotonic())
-        text = "not fit: takes nothing for %g s"
-        _log.error(text, self._rest.pause_s, extra={"action": "host_rests"})
+        text = "%s: takes nothing for %g s"
+        _log.error(text, why, self._rest.pause_s, extra={"action": "host_rests"})
+
+    def _offer(self) -> tuple[str, ...]:
+        """Return what is free for a claim: nothing where the disk would not take the run."""
+        free = self.free()
+        if free:
+            try:
+                try_room(self.settings.home, self.settings.runs)
+            except OSError as error:
+                self._take_a_rest(f"its disk takes no run ({error})")
+                return ()
+        return free
 
     def _launch(self, order: Order, secret: str | None) -> Launch:
         """Start what was claimed, on the devices that are free."""
@@ -178,7 +226,7 @@ class Desk:
 
     def _claim(self) -> ClaimAnswer | None:
         """Offer what is free; return a claim or None (nothing to do, or nobody to ask)."""
-        free = self.free()
+        free = self._offer()
         self.offered = len(free)
         client = self._connect()
         if client is None:

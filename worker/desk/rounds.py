@@ -9,11 +9,13 @@ import signal
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from types import FrameType
 
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.supervise.end_request import HALT_LIMIT_S, EndRequest, ask_halt, until_after
+from gonogo.supervise.processes import ProcessRef
 from worker.desk.desk import Desk
 from worker.engine.submission import load_submission
 from worker.host.inventory import Inventory, OpenRun
@@ -73,20 +75,16 @@ def end_runs(desk: Desk, stopping: Stopping, *, now: float) -> None:
     """
     desk.draining = True
     inventory = Inventory(desk.settings.runs, desk.machine)
-    keepers = set()
-    for run in _own_runs(inventory):
-        if run.keeper is None:
-            continue
-        # A keeper lives a little longer than its run is open: its last act is to say so.
-        keepers.add(run.keeper)
-        if not run.ended:
-            ask_halt(run.path, build_stop(now, by_person=stopping.asked_by_person))
-            _log.info("%s asked to leave", run.run, extra={"action": "run_halt_asked"})
+    asked = build_stop(now, by_person=stopping.asked_by_person)
+    keepers = _own_keepers(inventory)
+    for run in keepers.values():
+        desk.weather.tried("a request to leave", partial(_ask, run, asked), None)
     deadline = time.monotonic() + END_LIMIT_S
     next_at = time.monotonic()
     while time.monotonic() < deadline and stopping.times < 2:
         desk.settings.notifier.live(time.monotonic())
-        keepers |= {run.keeper for run in _own_runs(inventory) if run.keeper is not None}
+        # A keeper lives a little longer than its run is open: its last act is to say so.
+        keepers |= _own_keepers(inventory)
         if not any(keeper.is_alive() for keeper in keepers):
             break
         if time.monotonic() >= next_at:
@@ -97,9 +95,24 @@ def end_runs(desk: Desk, stopping: Stopping, *, now: float) -> None:
         _try_round(desk)  # ships what the watchers left
 
 
-def _own_runs(inventory: Inventory) -> list[OpenRun]:
-    """Return the open runs that this host has started itself."""
-    return [run for run in inventory.open_runs() if load_submission(run.path) is None]
+def _ask(run: OpenRun, asked: EndRequest) -> None:
+    """Ask a run to leave.
+
+    Raises:
+        OSError: its directory takes no request; it goes on, as it does without a worker.
+    """
+    if not run.ended:
+        ask_halt(run.path, asked)
+        _log.info("%s asked to leave", run.run, extra={"action": "run_halt_asked"})
+
+
+def _own_keepers(inventory: Inventory) -> dict[ProcessRef, OpenRun]:
+    """Return the living keepers of the runs that this host has started itself."""
+    return {
+        run.keeper: run
+        for run in inventory.open_runs()
+        if run.keeper is not None and load_submission(run.path) is None
+    }
 
 
 def build_stop(now: float, *, by_person: bool) -> EndRequest:
@@ -118,8 +131,9 @@ def build_stop(now: float, *, by_person: bool) -> EndRequest:
 
 def _try_round(desk: Desk) -> list[str] | None:
     """Make a round; None when it could not be made now."""
+    nothing: list[str] | None = []
     try:
-        return desk.run_round()
+        return desk.weather.tried("a round", desk.run_round, nothing)
     except Exception:  # noqa: BLE001 - the loop's edge: the next round may do better
         _log.exception("the round broke", extra={"action": "round_broke"})
         return []

@@ -65,14 +65,21 @@ class Submitting:
     """Run → for what it waits, in the engine's words; those that have begun are left out."""
 
     def accept(self, order: Order, secret: str | None, ship: ShipperOf) -> bool:
-        """Make the run's directory and submit it; False where it is not ours to begin."""
+        """Make the run's directory and submit it; False where it is not ours to begin.
+
+        Raises:
+            OSError: the directory cannot be made; nothing was submitted.
+        """
         mark = partial(save_submission, engine=self.name)
         moved = move_in(
             order, secret, ship, runs=self.runs, book=self.book, machine=self.machine, mark=mark
         )
         if moved is None:
             return False
-        self._submit(moved[0], order)
+        try:
+            self._submit(moved[0], order)
+        except OSError as error:  # the engine may have it: it is asked again by the attempt's name
+            _log.warning("%s: %s", order.run, error, extra={"action": "submit_unwritten"})
         return True
 
     def settle(self, run: OpenRun, ship: ShipperOf) -> bool:

@@ -41,14 +41,29 @@ class Inventory:
     _shipped: set[str] = field(default_factory=set)
 
     def open_runs(self) -> list[OpenRun]:
-        """Return the open runs, oldest id first."""
+        """Return the open runs, oldest id first; one that cannot be looked at just now is open."""
         found = []
         for path in sorted(self._candidates()):
-            if (path / SHIPPED_NAME).exists():
-                self._shipped.add(path.name)
-            elif (path / "order.json").exists() and not self._is_foreign(path):
-                found.append(OpenRun(run=path.name, path=path, keeper=living_keeper(path)))
+            try:
+                run = self._look(path)
+            except OSError:
+                run = OpenRun(run=path.name, path=path, keeper=None)
+            if run is not None:
+                found.append(run)
         return found
+
+    def _look(self, path: Path) -> OpenRun | None:
+        """Return a run that is open.
+
+        Raises:
+            OSError: the file system does not say.
+        """
+        if (path / SHIPPED_NAME).exists():
+            self._shipped.add(path.name)
+            return None
+        if not (path / "order.json").exists() or self._is_foreign(path):
+            return None
+        return OpenRun(run=path.name, path=path, keeper=living_keeper(path))
 
     def _is_foreign(self, path: Path) -> bool:
         return self.machine is not None and is_foreign(path, self.machine)

@@ -14,7 +14,7 @@ from gonogo.contract.records import NODE, PREFLIGHT_CHECKS, SANITY, CheckOutcome
 from gonogo.contract.workload import is_ours
 from gonogo.rundir import RunDir, save_json
 from gonogo.slots import gpus_of, is_slice
-from gonogo.supervise.devices.choice import has_devices
+from gonogo.supervise.devices.choice import may_use_gpus
 from gonogo.supervise.devices.look import Look, look_at_devices
 from gonogo.supervise.preflight import checks
 from gonogo.supervise.preflight.code import load_branch
@@ -55,9 +55,9 @@ def run_preflight(
         (folder / "nvidia_smi.xml").write_bytes(smi)
     fitness = None if devices is None else checks.judge_fitness(order, devices, look, smi)
     unfit = {} if fitness is None else dict(fitness.unfit)
-    ours = is_ours(order.entry, order.command)  # on profile cpu a GPU is but the place of these
+    ours = is_ours(order.entry, order.command)
     seen = not unfit and look is not None and not look.scripted
-    free = gpus_of(devices or ()) if seen and (has_devices(order) or not ours) else ()
+    free = gpus_of(devices or ()) if seen and may_use_gpus(order) else ()
     sanity = Sanity(store, order, run_dir, free) if ours else None
     if sanity is not None and not unfit:
         sanity.start()
@@ -111,13 +111,18 @@ def _judge_peak(
     profile = hardware_profiles().get(order.profile)
     if whole and profile is not None and profile.has_devices:
         rows = {str(row.get("uuid")): row for row in probe.devices}
-        names = {rows[uuid].get("name") for uuid in whole if uuid in rows}
-        node = {u: f for u, row in rows.items() if row.get("name") in names and (f := _flops(row))}
+        kinds = {_kind(rows[uuid]) for uuid in whole if uuid in rows}
+        node = {u: f for u, row in rows.items() if _kind(row) in kinds and (f := _flops(row))}
         measured = {uuid: _flops(rows.get(uuid, {})) for uuid in whole}
         return judge_peaks(measured, node, profile.peak_flops)
     if probe.peak_flops is None:
         return (CheckOutcome.WARN, "no matrix product was measured"), {}
     return (CheckOutcome.PASS, f"{probe.peak_flops / 1e12:.3f} TFLOP/s measured"), {}
+
+
+def _kind(row: Mapping[str, object]) -> tuple[object, object]:
+    """Return what cards that compute equally fast have in common."""
+    return row.get("name"), row.get("sms")
 
 
 def _flops(row: Mapping[str, object]) -> float | None:

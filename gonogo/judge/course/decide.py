@@ -11,13 +11,14 @@ from dataclasses import replace
 
 from gonogo.contract.decision import Condition, Verdict
 from gonogo.contract.facts import History
-from gonogo.contract.order import RunReason
+from gonogo.contract.order import CarriedRemedy, RunReason
 from gonogo.contract.outcome import OutcomeClass, OutcomeCode
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.action import Action as Action
 from gonogo.judge.course.action import ActionKind as ActionKind
 from gonogo.judge.course.action import Attempt as Attempt
 from gonogo.judge.course.action import build_attempt as build_attempt
+from gonogo.judge.course.carrying import left_by_run
 from gonogo.judge.course.confirmation import (
     completion_of,
     confirmed_run,
@@ -48,6 +49,7 @@ def decide(
     *,
     now: float,
     conditions: Sequence[OpenCondition] = (),
+    carried: Sequence[CarriedRemedy] = (),
 ) -> Action:
     """Return what follows the end of the last of a phase's runs.
 
@@ -58,6 +60,7 @@ def decide(
         now: Unix seconds.
         conditions: every condition of the experiment in its present state, those that the last
             run met and those that its decision makes included.
+        carried: remedies of earlier phases that lie over all these runs.
     """
     last = attempts[-1]
     if last.outcome.klass is OutcomeClass.OPERATOR:
@@ -72,7 +75,7 @@ def decide(
     runs = [row for row in kept if row.outcome.klass not in SAY_NOTHING]
     first, confirmations = confirmed_run(runs)
     if first.verdict is not Verdict.NO_GO:
-        answer = _answer(plan, phase, first, attempts)
+        answer = _answer(plan, phase, first, attempts, carried)
         if answer is not None:
             return answer
         action = _conclude(plan, phase, first, first.verdict, None, conditions)
@@ -86,17 +89,23 @@ def decide(
         return _conclude(plan, phase, whole, _at_most_conditional(whole), history, conditions)
     verdict = confirmed_verdict(history, Verdict.NO_GO)
     if verdict is Verdict.NO_GO:
-        remedy = next_remedy(plan, phase, first, runs)
+        remedy = next_remedy(plan, phase, first, runs, carried)
         if remedy is not None:
             return remedy
     return _conclude(plan, phase, first, verdict, history, conditions)
 
 
-def _answer(plan: Plan, phase: str, first: Attempt, attempts: Sequence[Attempt]) -> Action | None:
+def _answer(
+    plan: Plan,
+    phase: str,
+    first: Attempt,
+    attempts: Sequence[Attempt],
+    carried: Sequence[CarriedRemedy],
+) -> Action | None:
     """Return what a run that did not fail is answered by before it concludes, if by anything."""
     if first.until is not None and first.verdict in (Verdict.GO, Verdict.CONDITIONAL_GO):
         return go_on(plan, phase, first, "remedied: the phase goes on")
-    return next_remedy(plan, phase, first, attempts) if may_settle(first) else None
+    return next_remedy(plan, phase, first, attempts, carried) if may_settle(first) else None
 
 
 def _at_most_conditional(whole: Attempt) -> Verdict | None:
@@ -135,6 +144,9 @@ def _conclude(
         action = decide_promotion(plan, phase, conditions)
         if action.kind is ActionKind.START_PHASE:
             action = _with_approval(plan, phase, verdict, action, by_variant=changed)
+        left = None if action.phase is None else left_by_run(plan, phase, first)
+        if left is not None:
+            action = replace(action, text=f"{action.text}; {left.diagnosis}'s remedy is carried on")
     elif verdict is Verdict.NO_GO:
         action = Action(kind=ActionKind.FINISH, text=f"{phase} is NO_GO")
     else:

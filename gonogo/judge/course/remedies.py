@@ -10,7 +10,7 @@ from typing import Any
 
 from gonogo.contract.decision import Verdict
 from gonogo.contract.facts import Remedy
-from gonogo.contract.order import RunReason
+from gonogo.contract.order import CarriedRemedy, RunReason
 from gonogo.contract.outcome import OutcomeClass
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.action import Action, Attempt
@@ -30,11 +30,17 @@ def remedied(first: Attempt) -> Remedy | None:
     return Remedy(diagnosis=first.change.get("diagnosis") or "unknown", patch=patch)
 
 
-def next_remedy(plan: Plan, phase: str, failed: Attempt, runs: Sequence[Attempt]) -> Action | None:
+def next_remedy(
+    plan: Plan,
+    phase: str,
+    failed: Attempt,
+    runs: Sequence[Attempt],
+    carried: Sequence[CarriedRemedy] = (),
+) -> Action | None:
     """Return the rerun with the plan's remedy for the diagnosis, while any is left.
 
     A remedy that uncovers another failure is kept, and the next one is laid over it; one that
-    leaves the failure as it was is the last.
+    leaves the failure as it was is the last, also where an earlier phase left it (`carried`).
     """
     used = _remedies_of(runs)
     name = failed.diagnosis or ""
@@ -42,6 +48,8 @@ def next_remedy(plan: Plan, phase: str, failed: Attempt, runs: Sequence[Attempt]
     if patch is None or len(used) >= plan.max_remedies:
         return None
     if any(row.get("diagnosis") == name for row in used):
+        return None
+    if any(row.diagnosis == name for row in carried):
         return None
     before = failed.change if failed.reason is RunReason.REMEDY else None
     change: Mapping[str, Any] = laid_over(before or {}, patch.document())

@@ -13,10 +13,11 @@ from typing import Any, Literal
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import CriterionOutcome, CriterionResult, Verdict
 from gonogo.contract.facts import Confirmation, Facts, History, Rerun
-from gonogo.contract.order import Order, RunReason
+from gonogo.contract.order import CarriedRemedy, Order, RunReason
 
 REPRODUCED = "reproduced"
 REMEDIED = "remedied"
+CARRIED = "remedy_carried"
 WHOLE_PHASE = "whole_phase"
 """Id of the criterion of a rerun that only answers: the phase needs the run that goes on."""
 
@@ -100,6 +101,18 @@ def history_criteria(history: History | None) -> list[CriterionResult]:
         text = f"this run was made with the remedy of {remedy.diagnosis}: {remedy.patch}"
         results.append(_conditional(REMEDIED, CriterionOutcome.FAIL, remedy.patch, text))
     return results
+
+
+def carried_criteria(carried: Sequence[CarriedRemedy]) -> list[CriterionResult]:
+    """Return what it adds to the gate table that remedies of earlier phases were carried on.
+
+    The phase passes as it was ordered, and not as the plan has it: that is a condition.
+    """
+    if not carried:
+        return []
+    told = "; ".join(row.told() for row in carried)
+    observed = [row.diagnosis for row in carried]
+    return [_conditional(CARRIED, CriterionOutcome.FAIL, observed, f"carried on: {told}")]
 
 
 def _rerun_criteria(rerun: Rerun | None) -> Iterator[CriterionResult]:

@@ -118,6 +118,7 @@ def build_rules(
         programs=None if order.command is None else 1,
         allow_faults=order.allow_faults and judge_version >= MADE_UP,
         fault=order.fault if judge_version >= MADE_UP else None,
+        carried=order.carried,
         facts_v=facts_v,
     )
 

@@ -45,6 +45,12 @@ class Noise:
     compile_s: tuple[float, float] = (60.0, 600.0)
     restart_rate: float = 0.05
     """Restarts in place, of the whole run."""
+    gone_s: tuple[float, float] = (2.0, 60.0)
+    """How long no process is there then."""
+    terse_share: float = 0.3
+    """Runs whose trainer tells less than ours: see `telling`."""
+    last_alone_share: float = 0.2
+    """Runs in which rank 0 evaluates after the last step while the others wait."""
     clock_step_rate: float = 0.05
     """Steps of the wall clock of the host, up to an hour either way."""
     disk_rate: float = 3.0
@@ -86,7 +92,7 @@ class Noise:
     long_cut_s: float = 600.0
     standstill_rate: float = 0.05
     """Times that all ranks stand still together, and write nothing: their hosts, or a disk."""
-    standstill_s: tuple[float, float] = (2.0, 25.0)
+    standstill_s: tuple[float, float] = (2.0, 55.0)
     other_loss_share: float = 0.2
     """Runs whose loss does not only fall: see `losses`."""
     spike_rate_steps: float = 1 / 3000

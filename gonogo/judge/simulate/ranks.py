@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from gonogo.contract.heartbeat import Heartbeat
+from gonogo.contract.heartbeat import Heartbeat, Msg
+from gonogo.judge.simulate.telling import WHOLE, Telling
 
 Probe = Callable[..., None]
 """Tells the watcher how a rank's process is found: when, which rank, its state."""
@@ -21,7 +22,6 @@ Probe = Callable[..., None]
 M = TypeVar("M", bound=BaseModel)
 EPOCH = 1_760_000_000.0
 ANNOUNCE_AFTER_S = 1.0
-ALIVE_EVERY_S = 5.0
 
 
 @dataclass(slots=True)
@@ -91,10 +91,13 @@ class Rank:
         "since",
         "step",
         "stood",
+        "telling",
     )
 
-    def __init__(self, rank: int, *, now: float, offset: float, wall: Wall) -> None:
-        self.rank, self.now, self.offset = rank, now, offset
+    def __init__(
+        self, rank: int, *, now: float, offset: float, wall: Wall, telling: Telling = WHOLE
+    ) -> None:
+        self.rank, self.now, self.offset, self.telling = rank, now, offset, telling
         self._wall = wall
         self.rss_mb = 2000.0
         self.mute = False
@@ -116,19 +119,27 @@ class Rank:
         self.in_step = False
         self._announced = True
         self.since = self.last_write = self.now
+        if self.telling.own_clock:
+            self.offset = 1.0 - self.now
 
     def say(self, msg: str, **fields: Any) -> None:
         """Write one line, unless the process cannot."""
+        telling, now = self.telling, self.now
         if self.mute:
             return
+        if telling is not WHOLE:
+            if not telling.tells(msg, self.step):
+                return
+            for name in telling.fields_left_out:
+                fields.pop(name, None)
         self.seq += 1
-        now = self.now
         if not self.counts:
             fields.pop("collective_seq", None)
         fields["ts"] = self._wall.at(now)
         fields["mono"] = now + self.offset
         fields["seq"], fields["step"], fields["msg"] = self.seq, self.step, msg
-        fields["section"], fields["section_seq"] = self.section, self.section_seq
+        if telling.sections:
+            fields["section"], fields["section_seq"] = self.section, self.section_seq
         self.last_write = now
         self.lines.append((now, like(self._proto, fields)))
 
@@ -144,8 +155,8 @@ class Rank:
     def spend(self, seconds: float) -> None:
         """Let time pass in the present section; the rank's thread speaks meanwhile."""
         end = self.now + seconds
-        while not self.mute:
-            due = self.last_write + ALIVE_EVERY_S
+        while not self.mute and Msg.ALIVE not in self.telling.messages_left_out:
+            due = self.last_write + self.telling.alive_every_s
             if not self._announced:
                 due = min(due, self.since + ANNOUNCE_AFTER_S)
             if due >= end:

@@ -88,7 +88,7 @@ SICK: tuple[Sickness, ...] = (
     Sickness(name="mute", by=STALLS, rank=1, section="forward", hang=True, silent=True),
     Sickness(
         name="mute_together", by=(Name.STALL,), rank=1, section="forward", hang=True, silent=True,
-        together=True,
+        together=True, within_s=2400.0,  # a quarter of an hour, anew once if the watcher was away
     ),
     Sickness(
         name="rounds", by=(Name.SECTION_DEADLINE,), rounds=True, tie=True, within_s=9000.0,

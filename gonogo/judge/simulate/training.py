@@ -17,6 +17,7 @@ from gonogo.judge.simulate.noise import Noise
 from gonogo.judge.simulate.ranks import Probe, Rank, Wall
 from gonogo.judge.simulate.series import Series
 from gonogo.judge.simulate.sick import Sickness
+from gonogo.judge.simulate.telling import WHOLE, telling_of
 
 CHECKPOINT_STEPS, CHECKPOINT_S = 200, 900.0
 EVAL_STEPS, EVAL_S = 500, 3600.0
@@ -51,8 +52,10 @@ class Training:
         self._compiles = bool(order.train["engine"]["compile"])
         self.next_checkpoint = self.next_eval = 0.0
         offset = dice.uniform(1e4, 1e5) if dice.random() < OTHER_HOST_SHARE else 0.0
+        telling = WHOLE if sick is not None else telling_of(noise, dice)
         self.ranks = [
-            Rank(rank, now=now, offset=offset, wall=self.wall) for rank in range(order.world_size)
+            Rank(rank, now=now, offset=offset, wall=self.wall, telling=telling)
+            for rank in range(order.world_size)
         ]
         self._series = Series(
             noise,
@@ -100,7 +103,7 @@ class Training:
             self.onset = self.ranks[0].now
         for rank in self.ranks:
             rank.begin(f"boot{self._boots}.{rank.rank}", first_seq=first_seq)
-            rank.step = self.saved_step
+            rank.step = 0 if rank.telling.boots_at_zero else self.saved_step
             probe(rank.now + 0.5, rank.rank, ProcessState.ALIVE)
             if fault == "absent" and rank.rank == 1:
                 rank.mute = True
@@ -123,7 +126,7 @@ class Training:
 
     def restart(self, probe: Probe) -> None:
         """All processes are replaced, and go on after the last checkpoint; seq begins at 0."""
-        gone_s = self.dice.uniform(2.0, 30.0)
+        gone_s = self.dice.uniform(*self.noise.gone_s)
         now = max(rank.now for rank in self.ranks)
         for rank in self.ranks:
             rank.now = now + gone_s
@@ -343,7 +346,9 @@ class Training:
             self.restart(probe)
 
     def finish(self, probe: Probe) -> None:
-        """All ranks are done and exit with 0, in any order."""
+        """All ranks are done and exit with 0, in any order; rank 0 may evaluate before."""
+        if self.dice.random() < self.noise.last_alone_share:
+            interludes.alone(self, "eval", self.dice.uniform(*self.noise.eval_s))
         for rank in self.ranks:
             rank.say("done")
             probe(rank.now + self.dice.uniform(0.0, 2.0), rank.rank, ProcessState.DEAD, code=0)

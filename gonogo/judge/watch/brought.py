@@ -118,9 +118,11 @@ class BySeq:
         """Return rank → the lines that a tick brought; each is given once."""
         found = {}
         for rank, lines in self._ranks.items():
-            seen = tick.lines.get(str(rank))
+            seen, upto = tick.lines.get(str(rank)), tick.upto.get(str(rank), 0)
             if seen is not None:
-                found[rank] = lines.read_up_to(seen, tick.upto.get(str(rank), 0))
+                found[rank] = lines.read_up_to(seen, upto)
+            if loose := lines.read_loose(upto):
+                found[rank] = found.get(rank, []) + loose
         return found
 
     def rest(self) -> Iterator[dict[int, list[bytes]]]:
@@ -138,7 +140,8 @@ class _Sorted:
     """One rank's lines by boot and seq: where each begins, and nothing else, is kept.
 
     What is no line of this rank stands where the first line is missing, and so does what is gone of
-    the bytes: a line that was torn is both.
+    the bytes: a line that was torn is both. Where none is missing, it comes as soon as a tick had
+    read so many bytes more than there are in the lines up to then.
     """
 
     def __init__(self, path: Path, rank: int, named: Iterable[str], upto: int) -> None:
@@ -173,6 +176,8 @@ class _Sorted:
         for index in range(len(rows) if hole is None else hole, len(rows)):
             self._end[index] += gone
         self._next = 0
+        self._loose = sorted(torn, key=lambda row: -row[2]) if hole is None else []
+        self._loose_bytes = 0
 
     def read_up_to(self, seen: LinesSeen, upto: int) -> list[bytes]:
         place = self._places.get(seen.boot)
@@ -186,18 +191,38 @@ class _Sorted:
                 end += 1
         return self._read(end)
 
+    def read_loose(self, upto: int) -> list[bytes]:
+        """Return what is no line of this rank and was read, besides its lines, up to a byte."""
+        if not self._loose:
+            return []
+        left = upto - self._loose_bytes - (self._end[self._next - 1] if self._next else 0)
+        found, kept = [], []
+        for row in self._loose:
+            if row[2] <= left:
+                left -= row[2]
+                found.append(row)
+            else:
+                kept.append(row)
+        self._loose, self._loose_bytes = kept, self._loose_bytes + sum(row[2] for row in found)
+        return self._lines_at(row[1] for row in found)
+
     def read_part(self) -> list[bytes]:
         return self._read(min(len(self._seq), self._next + 4096))
 
     def _read(self, end: int) -> list[bytes]:
+        lines = self._lines_at(self._start[index] for index in range(self._next, end))
+        self._next = end
+        return lines
+
+    def _lines_at(self, offsets: Iterable[int]) -> list[bytes]:
+        places = list(offsets)
         lines: list[bytes] = []
-        if end == self._next:
+        if not places:
             return lines
         with open_file(self._path) as stream:
-            for index in range(self._next, end):
-                stream.seek(self._start[index])
+            for offset in places:
+                stream.seek(offset)
                 lines.append(stream.readline())
-        self._next = end
         return lines
 
 

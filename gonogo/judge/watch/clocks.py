@@ -27,6 +27,9 @@ SAME_CLOCK_S = 5.0
 SOON_S = 900.0
 """Where the wall clock says that a process started before the earlier one's last line, both share
 their own clock if that says that it was so soon after it."""
+EQUAL_S = 0.01
+"""Within so much nobody need ask the steps. Processes that count from their own starts, seconds
+apart, are further from each other than that."""
 FIRST_LINES = 16
 STEPS_KEPT = 256
 STEPS_NEEDED = 3
@@ -95,22 +98,26 @@ class Clocks:
         """Return the offset by a peer that is placed: one that shares a clock, or steps."""
         own = self._told[boot]
         peers = [peer for peer in generation if peer in placed]
+        ahead_s = {p: abs(own.first_ahead_s - self._told[p].first_ahead_s) for p in peers}
         for peer in peers:
-            if abs(own.first_ahead_s - self._told[peer].first_ahead_s) <= SAME_CLOCK_S:
+            if ahead_s[peer] <= EQUAL_S:
                 return placed[peer]
         for peer in peers:
             ends = self._told[peer].ends
             apart = [ends[step] - mono for step, mono in own.ends.items() if step in ends]
             if len(apart) >= STEPS_NEEDED:
                 return placed[peer] + statistics.median(apart)
+        for peer in peers:
+            if ahead_s[peer] <= SAME_CLOCK_S:
+                return placed[peer]
         if not peers:
             return None
         return placed[peers[0]] + own.first_ahead_s - self._told[peers[0]].first_ahead_s
 
-    def _of_earlier(self, boot: Boot, before: Mapping[Boot, float]) -> float | None:
-        """Return the offset by boots of an earlier generation, this rank's first."""
+    def _of_earlier(self, boot: Boot, before: dict[Boot, float]) -> float | None:
+        """Return the offset by earlier boots: this rank's first, the latest of them first."""
         own = self._told[boot]
-        earlier = sorted(before, key=lambda row: (row[0] != boot[0], row))
+        earlier = sorted(reversed(before), key=lambda row: row[0] != boot[0])
         for row in earlier:
             if abs(own.first_ahead_s - self._told[row].last_ahead_s) <= SAME_CLOCK_S:
                 return before[row]

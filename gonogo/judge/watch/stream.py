@@ -179,6 +179,8 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -
         _time_late(stream, beat)
         if beat.msg == _STEP_START and beat.step == stream.step:
             stream.step_section_seq = beat.section_seq
+            if not stream.ends_steps:
+                _end_before(stream, beat)
         return stream
     if beat.boot != stream.boot:
         booted = _booted(stream.rank, beat, mono)
@@ -243,7 +245,7 @@ def _advance(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     ends = step > stream.completed and _ends_step(msg, stream.labelled)
     steps_on = step > stream.step
     starts = msg == _STEP_START
-    if steps_on and starts and not stream.ends_steps:
+    if starts and not stream.ends_steps:
         _end_before(stream, beat)
     if steps_on or starts:  # a step may start anew, after an evaluation that fell into it
         stream.step_section_seq = section_seq if starts else stream.section_seq
@@ -312,9 +314,16 @@ def _count_step(stream: RankStream, beat: Heartbeat) -> None:
 
 
 def _end_before(stream: RankStream, beat: Heartbeat) -> None:
-    """Let the start of a step end the one before it, for a trainer that says no `step_end`."""
+    """Let the start of a step end the one before it, for a trainer that says no `step_end`.
+
+    Its section line may have named the new step already. The first step that a process opens ends
+    none: one that resumes may have said step 0 until then.
+    """
     if stream.labelled and beat.step - 1 > stream.completed:
         stream.completed = beat.step - 1
+        if stream.started_mono is None:
+            stream.from_step = stream.completed
+            return
         stream.completed_steps += 1
         stream.pace.end(beat.step - 1, beat.mono)
 

@@ -189,7 +189,8 @@ class View:
         A write to a slow disk, a page that comes back from swap, a debugger that looks: all hold a
         healthy process for a moment. Uninterruptible sleep says something once it has lasted as
         long as silence must to be suspect; not where the rank had been silent for as long before it
-        fell asleep: its lines do not come through, and it may write a checkpoint.
+        fell asleep: its lines do not come through, and it may write a checkpoint. Nor, before a
+        checkpoint has had its time, where it names no sections.
         """
         process = self.processes.of(rank)
         if process.state not in HELD:
@@ -197,8 +198,12 @@ class View:
         least_s = self.run.watch.alive_lost.suspect_s
         if process.state is ProcessState.STOPPED:
             least_s = min(least_s, STOPPED_AFTER_S)
-        if process.state is ProcessState.UNINTERRUPTIBLE and self._unheard(rank, process, least_s):
-            return False
+        if process.state is ProcessState.UNINTERRUPTIBLE:
+            if self._unheard(rank, process, least_s):
+                return False
+            stream = self.streams.get(rank)
+            if stream is not None and not stream.labelled:
+                least_s = max(least_s, self.run.watch.section_deadline.checkpoint.halt_s)
         return process.dead or process.held_s(mono) >= least_s
 
     def _unheard(self, rank: int, process: Process, limit_s: float) -> bool:

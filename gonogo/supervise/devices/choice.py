@@ -2,7 +2,9 @@
 
 A fault of devices brings its own script; `GONOGO_DEVICES_SCRIPT` stands for the host's devices
 where the plan allows faults, and nowhere else; a run that holds GPUs or slices, or whose profile
-owes it some, has the driver's; every other run has none. The ranks get their devices in order.
+owes it some, has the driver's; every other run has none. So has our workload on a profile without
+devices: it computes on the CPU, and a GPU that it holds is but its place, sick or busy or not. The
+ranks get their devices in order.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +14,7 @@ from pathlib import Path
 from gonogo.contract.device import DevicesScript
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
+from gonogo.contract.workload import is_ours
 from gonogo.slots import gpus_of
 from gonogo.supervise.devices.made_up import build_fault_script
 from gonogo.supervise.devices.nvml import Nvml
@@ -67,7 +70,7 @@ def choose_devices_of(
     Raises:
         DeviceUnreadable: the script cannot be read.
     """
-    slots = gpus_of(held)
+    slots = gpus_of(held) if may_use_gpus(order) else ()
     of_fault = _fault_script(order)
     if of_fault is not None:
         calls = Scripted(of_fault, elapsed_s, step)
@@ -89,3 +92,8 @@ def has_devices(order: Order) -> bool:
     """Say whether the run's profile owes it devices."""
     profile = hardware_profiles().get(order.profile)
     return profile is not None and profile.has_devices
+
+
+def may_use_gpus(order: Order) -> bool:
+    """Say whether a run may compute on a GPU that it holds: programs that are not ours may."""
+    return has_devices(order) or not is_ours(order.entry, order.command)

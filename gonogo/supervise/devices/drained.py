@@ -5,7 +5,9 @@ started by the keeper when `exit.json` is written; the descriptors hold the devi
 is let go when nothing computes on its device and less than 512 MB of its memory are in use, after
 50 s at the latest: then the device is quarantined, with the reason. So is, until a reboot or a
 person's word, the device of a rank that ended its run as `hardware`. A device whose run failed, or
-that told an Xid, is to hold up anew before its next run (`gonogo.supervise.proven`).
+that told an Xid, is to hold up anew before its next run (`gonogo.supervise.proven`). A GPU that was
+but the place of a run on the CPU is free at once: the run says nothing of it, and it nothing of the
+run.
 
 A driver that hangs is given up, too. Made-up devices are free at once. Exit code: 0.
 """
@@ -27,7 +29,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.outcome import CLASS_OF, Detector, OutcomeClass, OutcomeCode
 from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, load_all_lines, load_record
-from gonogo.supervise.devices.choice import RunDevices, choose_devices_of
+from gonogo.supervise.devices.choice import RunDevices, choose_devices_of, may_use_gpus
 from gonogo.supervise.devices.lines import parse_sample
 from gonogo.supervise.devices.protocol import DeviceCalls, DeviceUnreadable
 from gonogo.supervise.devices.scripted import BEFORE_THE_RUN
@@ -163,9 +165,12 @@ def main(argv: Sequence[str]) -> int:
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     held: dict[str, int] = dict(asked.held)
     run_dir = RunDir(asked.run_dir.absolute())
+    order = _load_order(run_dir)
+    if order is not None and not may_use_gpus(order):
+        return 0
     for device, why in shaken(run_dir, tuple(held)).items():
         disprove(asked.home, device, why)
-    devices = _devices_of(run_dir, tuple(held))
+    devices = None if order is None else _devices_of(order, tuple(held))
     if devices is None or devices.scripted:
         return 0
     faulty = faulty_ranks(run_dir)
@@ -185,12 +190,17 @@ def main(argv: Sequence[str]) -> int:
     os._exit(0)  # a thread inside a dead driver cannot be waited for
 
 
-def _devices_of(run_dir: RunDir, held: Sequence[str]) -> RunDevices | None:
+def _load_order(run_dir: RunDir) -> Order | None:
+    try:
+        return load_record(run_dir.order, Order)
+    except GonogoError as error:
+        _log.error("%s", error, extra={"action": "bad_order"})
+        return None
+
+
+def _devices_of(order: Order, held: Sequence[str]) -> RunDevices | None:
     """Return the devices of the run, which has ended."""
     try:
-        order = load_record(run_dir.order, Order)
-        if order is None:
-            return None
         return choose_devices_of(
             order,
             held,
@@ -199,7 +209,7 @@ def _devices_of(run_dir: RunDir, held: Sequence[str]) -> RunDevices | None:
             step=lambda: 0,
         )
     except (GonogoError, DeviceUnreadable) as error:
-        _log.error("%s", error, extra={"action": "bad_order"})
+        _log.error("%s", error, extra={"action": "no_devices"})
         return None
 
 

@@ -27,6 +27,7 @@ _LOOK_EVERY_S = 1.0
 _JITTER = 0.25
 _SCRIPT_NAME = "GONOGO_DEVICES_SCRIPT"
 _FAULTS_OF_DEVICES = ("xid", "imbalance")
+_OURS, _CPU = "nsa.train", "cpu"
 
 _log = logging.getLogger("gonogo.supervise.keeper")
 
@@ -35,7 +36,9 @@ def is_wanted(order: Mapping[str, Any], slots: Collection[str], environ: Mapping
     """Say whether a run may have devices: its own, scripted ones, or those of a fault."""
     kind = str(order.get("fault") or "").partition(":")[0]
     scripted = bool(environ.get(_SCRIPT_NAME)) and bool(order.get("allow_faults"))
-    return bool(gpus_of(slots)) or scripted or kind in _FAULTS_OF_DEVICES
+    on_cpu = (order.get("profile"), order.get("entry"), order.get("command")) == (_CPU, _OURS, None)
+    held = bool(gpus_of(slots)) and not on_cpu  # there a GPU is but the place of a run of ours
+    return held or scripted or kind in _FAULTS_OF_DEVICES
 
 
 def build_sampler_command(run_dir: Path, slots: Collection[str], node: int) -> list[str]:

@@ -16,6 +16,8 @@ from gonogo.supervise.preflight.peak import Result, judge_peaks
 LEAST_LINK = 0.9
 """Share of the devices' median below which the ways to one are told of."""
 
+_MEMORY_MB = 4096
+
 
 class DeviceLoad(BaseModel):
     """What one device did under load."""
@@ -23,12 +25,24 @@ class DeviceLoad(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     name: str
+    sms: int | None = None
+    """Streaming multiprocessors."""
+    memory_mb: int | None = None
     flops: float | None = None
     """Sustained FLOP/s, all devices at once."""
     h2d_gb_s: float | None = None
     """Copies from the host's memory, GB/s."""
     checksums: tuple[str, ...] = ()
     """Of the bits of one product, before the load and after it."""
+
+    @property
+    def kind(self) -> tuple[str, int | None, int | None]:
+        """What equal cards have in common: one name is sold with fewer units, or half the memory.
+
+        Memory counts to `_MEMORY_MB`: of that of equal cards drivers keep a little more or less.
+        """
+        memory = None if self.memory_mb is None else round(self.memory_mb / _MEMORY_MB)
+        return self.name, self.sms, memory
 
 
 class NodeLoad(BaseModel):
@@ -63,7 +77,7 @@ def judge_node(
         text = f"{len(load.devices)} of {len(devices)} devices were measured"
         return (CheckOutcome.FAIL, text), {}
     rows = dict(zip(devices, load.devices, strict=True))
-    kinds = {row.name for row in load.devices}
+    kinds = {row.kind for row in load.devices}
     same = {d: row.flops for d, row in rows.items() if row.flops is not None}
     result, unfit = judge_peaks(
         {device: row.flops for device, row in rows.items()},
@@ -98,14 +112,14 @@ def _reduced(bandwidth: float | None) -> str:
 def _odd_bits(rows: Mapping[str, DeviceLoad]) -> dict[str, str]:
     """Return the devices whose products differ from their own before, or from their equals'."""
     odd: dict[str, str] = {}
-    kinds: dict[str, dict[str, str]] = {}
+    kinds: dict[tuple[str, int | None, int | None], dict[str, str]] = {}
     for device, row in rows.items():
         if len(row.checksums) < 2:
             odd[device] = "the bits of its products were not compared"
         elif len(set(row.checksums)) > 1:
             odd[device] = "one product gives other bits after two seconds of load"
         else:
-            kinds.setdefault(row.name, {})[device] = row.checksums[0]
+            kinds.setdefault(row.kind, {})[device] = row.checksums[0]
     for sums in kinds.values():
         if len(set(sums.values())) <= 1:
             continue

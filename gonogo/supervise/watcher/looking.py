@@ -7,6 +7,7 @@ else. Each look names what came since the one before.
 import logging
 import time
 from dataclasses import dataclass
+from functools import partial
 
 from gonogo import __version__
 from gonogo.contract.order import Order
@@ -84,18 +85,19 @@ class Looking:
         self._number = memory.ticks
         self._due = now if memory.mono is None else memory.mono + INTERVAL_S
 
-    def look(self, now: float, *, ending: bool) -> Look | None:
+    def look(self, now: float, *, ending: bool, last: bool = False) -> Look | None:
         """Look once; None when all have left and nothing is owed.
 
         Args:
             now: monotonic seconds.
             ending: whether the run has been asked to end.
+            last: whether this look is to close the watch, by sealing exit.json.
         """
         late_s = max(0.0, now - self._due)
         probes = self.processes.look(now, ending=ending)
         beats = self._tails.read()
         none: dict[str, FileSeal] = {}
-        files = self._weather.tried("records", self._seals.take, none)
+        files = self._weather.tried("records", partial(self._seals.take, last=last), none)
         self._went = self._went or self._weather.tried(".GO", self._dir.go.exists, False)
         left = ending and not beats and not files and self.processes.all_gone()
         observed = self._observations.take(now, only_owed=left)
@@ -120,6 +122,11 @@ class Looking:
         )
         self._number += 1
         return Look(tick=tick, beats=beats)
+
+    @property
+    def closed(self) -> bool:
+        """Whether a tick has sealed exit.json."""
+        return self._seals.closed
 
     def owes(self) -> bool:
         """Say whether a later look will tell what was there when the run ended."""

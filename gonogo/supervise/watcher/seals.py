@@ -5,7 +5,8 @@ what a process that starts anew in place writes again (model.json, its exit reco
 again; any other record that changes, and all that changes once exit.json is sealed, changes behind
 the watcher's back, so that its seal stays the first one. A record that cannot be read is not
 sealed, and tried again. A record that no tick sealed counts as added behind the watcher's back, so
-exit.json, which is written last, is looked at first: what came before it is there by then.
+exit.json, which is written last, is looked at first: what came before it is there by then. It is
+sealed by the last tick of all: where that is missing, the end was not seen.
 """
 
 import hashlib
@@ -63,13 +64,13 @@ class Seals:
             self._known.pop(name, None)
             self._looked.pop(name, None)
 
-    def take(self) -> dict[str, FileSeal]:
-        """Return the seals that no tick holds yet."""
+    def take(self, *, last: bool) -> dict[str, FileSeal]:
+        """Return the seals that no tick holds yet, that of exit.json only for the `last` tick."""
         if self.closed:
             return {}
         fresh = {}
         for name, path in self._paths.items():
-            if name in self._known and name not in self._again:
+            if (name in self._known and name not in self._again) or (name == EXIT and not last):
                 continue
             seal = self._look(name, path)
             if seal is not None and seal != self._known.get(name):

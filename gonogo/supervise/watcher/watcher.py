@@ -2,8 +2,8 @@
 
 It holds nothing that the run directory cannot give back: killed at any moment, the next one goes on
 from a snapshot of the fold and from what was recorded since. It asks nobody before it ends a run,
-and shipping never delays a tick. After `exit.json` it folds what is left and records that it saw
-the end.
+and shipping never delays a tick. After `exit.json` it folds what is left and records, by its last
+tick, that it saw the end.
 
 Guarantees: a tick that brought anything is recorded before its findings, those before anything is
 done; `.GO` is written only when every rank's identity equals the order; what the fold sees is what
@@ -102,12 +102,25 @@ class Watcher:
                 look_until = look_until or now + self._last_look_s()
                 owes = now < look_until + OWED_S and self._looking.owes()
                 if now >= look_until and not brought and not owes:
-                    self._recording.close()
+                    self._close(clock, sleep, until=look_until + OWED_S)
                     return
             else:
                 tried("a request", partial(self._act, now), None)
                 tried("the keeper", partial(self._stand_in.tend, now), None)
             sleep(max(0.0, now + INTERVAL_S - clock()))
+
+    def _close(
+        self, clock: Callable[[], float], sleep: Callable[[float], None], until: float
+    ) -> None:
+        """Record the last tick, which seals exit.json; try until then where that fails."""
+        while not self._looking.closed:
+            now = clock()
+            self._weather.tried("a look", partial(self.tick, now, last=True), False)
+            self._signs.give(now)
+            if now >= until:
+                break
+            sleep(max(0.0, now + INTERVAL_S - clock()))
+        self._recording.close()
 
     def _last_look_s(self) -> float:
         """Return how long to look on after exit.json: until every kind of end is judged."""
@@ -116,14 +129,15 @@ class Watcher:
             return 0.0
         return self._order.watch.process_death.settle_s + 2 * INTERVAL_S
 
-    def tick(self, now: float) -> bool:
+    def tick(self, now: float, *, last: bool = False) -> bool:
         """Look once; True when the ranks had written something.
 
         Args:
             now: monotonic seconds.
+            last: whether this tick is to close the watch.
         """
         asked = self._halting.asked()
-        look = self._looking.look(now, ending=asked)
+        look = self._looking.look(now, ending=asked, last=last)
         if look is None:
             return False
         tick, beats = look.tick, look.beats

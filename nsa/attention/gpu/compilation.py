@@ -68,14 +68,12 @@ def rehearse(calls: Sequence[Callable[[], object]]) -> list[Launch]:
     return list({launch.key(): launch for launch in launches}.values())
 
 
-def compile_together(launches: Sequence[Launch], threads: int | None = None) -> list[Any]:
+def compile_each(launches: Sequence[Launch], threads: int | None = None) -> list[Any]:
     """Compile launches in threads, as many as there are processors unless told.
 
     Returns:
-        Triton's compiled kernels, in the order of the launches.
-
-    Raises:
-        Exception: What the compiler raised for the first that failed.
+        Triton's compiled kernels, in the order of the launches; where one does not compile, the
+        exception that the compiler raised.
     """
     device = torch.cuda.current_device() if torch.cuda.is_available() else None
 
@@ -86,4 +84,17 @@ def compile_together(launches: Sequence[Launch], threads: int | None = None) -> 
 
     workers = threads or len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(max_workers=workers) as pool:
-        return [future.result() for future in [pool.submit(compile_one, x) for x in launches]]
+        compiling = [pool.submit(compile_one, launch) for launch in launches]
+        return [future.exception() or future.result() for future in compiling]
+
+
+def compile_together(launches: Sequence[Launch], threads: int | None = None) -> list[Any]:
+    """As `compile_each`, of launches that all have to compile.
+
+    Raises:
+        Exception: What the compiler raised for the first that failed.
+    """
+    compiled = compile_each(launches, threads)
+    if failed := next((x for x in compiled if isinstance(x, BaseException)), None):
+        raise failed
+    return compiled

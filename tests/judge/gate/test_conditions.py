@@ -24,7 +24,7 @@ from gonogo.judge.gate.conditions import (
     settle,
     waived,
 )
-from gonogo.judge.gate.history import REMEDIED, REPRODUCED, WHOLE_PHASE
+from gonogo.judge.gate.history import CARRIED, REMEDIED, REPRODUCED, WHOLE_PHASE
 from gonogo.judge.gate.made_up import MADE_UP
 from gonogo.judge.gate.rules import OpenCondition, build_rules
 from gonogo.judge.gate.verdict import judge
@@ -241,5 +241,5 @@ def test_no_criterion_of_a_plan_settles_what_the_judge_adds_under_the_same_name(
 
 
 def test_every_criterion_that_the_judge_adds_is_named() -> None:
-    added = {DRIFT, CEILING, MADE_UP, REPRODUCED, REMEDIED, WHOLE_PHASE}
+    added = {DRIFT, CEILING, MADE_UP, REPRODUCED, REMEDIED, CARRIED, WHOLE_PHASE}
     assert set(ADDED_CRITERIA) == added

@@ -116,3 +116,26 @@ def test_a_wall_clock_that_is_set_before_a_restart_moves_nothing(set_s: float) -
 def test_a_restart_on_another_host_is_placed_by_the_wall_clock(offset: float) -> None:
     again = lines(0, boot="b", at=130.0, first_step=21, offset=offset)
     assert fit_clocks(lines(0) + again)[(0, "b")] == pytest.approx(-offset)
+
+
+@pytest.mark.parametrize("set_s", [0.0, 3600.0, -3600.0])
+@pytest.mark.parametrize("names", ["abc", "cba"])
+def test_a_second_restart_is_placed_by_the_process_before_it(names: str, set_s: float) -> None:
+    """Each process counts from its own start, and the wall clock is set while the second runs."""
+    first, second, third = names
+    beats = lines(0, boot=first, at=100.0, offset=-100.0, steps=50)
+    beats += lines(0, boot=second, at=160.0, offset=-160.0, jump_at=18, jump_s=set_s)
+    beats += lines(0, boot=third, at=200.0, offset=-200.0, wall_s=set_s)
+    assert fit_clocks(beats) == {
+        (0, first): 0.0,
+        (0, second): pytest.approx(60.0),
+        (0, third): pytest.approx(100.0),
+    }
+
+
+@pytest.mark.parametrize("apart_s", [0.0, 3.0, -3.0])
+def test_ranks_that_count_from_starts_seconds_apart_are_laid_over_by_their_steps(
+    apart_s: float,
+) -> None:
+    placed = fit_clocks(lines(0) + lines(1, offset=apart_s))
+    assert placed == {(0, "a"): 0.0, (1, "a"): pytest.approx(-apart_s)}

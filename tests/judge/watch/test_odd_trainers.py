@@ -72,6 +72,32 @@ def test_a_trainer_that_says_no_step_end_ends_a_step_where_it_starts_the_next() 
     assert snapshot(found.state).median_step_s == pytest.approx(1.01, rel=0.05)
 
 
+def with_the_section_first(world: World) -> World:
+    """No step's end is told, and a section line names the next step ahead of its start."""
+    for rank in world.ranks:
+        told: list[Said] = []
+        for said in rank.lines:
+            if b'"step_start"' in said.raw:
+                told.append(Said(said.mono, said.raw.replace(b'"step_start"', b'"section"')))
+            if b'"step_end"' not in said.raw:
+                told.append(said)
+        rank.lines = told
+    return rewritten(world, lambda raw: raw)
+
+
+def test_a_section_line_ahead_of_its_start_keeps_no_step_from_ending() -> None:
+    found = watch(with_the_section_first(world_of(60).steps(40, step_s=60.0)))
+    assert found.halts == []
+    assert snapshot(found.state).median_step_s == pytest.approx(60.0, rel=0.05)
+
+
+def test_nor_does_it_make_a_hang_one_of_the_first_step() -> None:
+    world = world_of().steps(40, step_s=1.0)
+    world.open_step()
+    world.hang(1, "forward", 120.0)
+    assert halted(with_the_section_first(world))[0][:2] == ("stall", 1)
+
+
 def torn_restart(mono_off: float) -> Watched:
     """Rank 1 starts anew in place, and its boot line is torn; its clock goes on from `mono_off`."""
     world = world_of().steps(30, step_s=1.0)
@@ -284,6 +310,17 @@ def test_a_save_for_all_that_never_ends_is_named_with_its_own_limit() -> None:
     assert found.threshold == 600.0
 
 
+def test_a_start_that_comes_late_ends_the_step_before_it_where_no_end_is_told() -> None:
+    """So who waits for the evaluation is known to have ended what the one that evaluates has."""
+    world = with_the_section_first(saves_alone(world_of().steps(40, step_s=2.0), "eval", 200.0))
+    told = world.ranks[1].lines
+    at = max(number for number, said in enumerate(told) if b'"step_start"' in said.raw)
+    late = told.pop(at)
+    upto = next(n for n, said in enumerate(told) if said.mono > late.mono + 0.5)
+    told.insert(upto + 1, Said(told[upto].mono + 0.5, late.raw))
+    assert halted(world) == []
+
+
 @pytest.mark.parametrize(("seconds", "halts"), [(300.0, 0), (1000.0, 1)])
 def test_who_has_saved_before_and_does_not_come_to_save_has_the_time_of_a_save(
     seconds: float, halts: int
@@ -379,6 +416,52 @@ def test_what_is_left_after_the_last_step_has_the_time_of_a_checkpoint() -> None
         for rank in world.ranks:
             rank.spend(seconds)
         assert len(halted(world.finish())) == halts
+
+
+def done_after_evaluating_alone(left_in: str | None, wakes_s: float) -> World:
+    """After the last step rank 0 evaluates alone and is done; rank 1 wakes so much later."""
+    world = world_of(40).steps(40, step_s=1.0)
+    acting, waiting = world.ranks
+    acting.enter("eval")
+    acting.spend(700.0)
+    acting.enter(left_in)
+    acting.say("done")
+    waiting.spend(acting.mono - waiting.mono + wakes_s)
+    waiting.say("done")
+    return world
+
+
+@pytest.mark.parametrize("left_in", [None, "eval"])
+def test_who_wakes_after_the_one_that_evaluated_is_done_has_not_stood_meanwhile(
+    left_in: str | None,
+) -> None:
+    assert halted(done_after_evaluating_alone(left_in, 5.0)) == []
+
+
+def test_who_does_not_wake_after_that_one_is_done_has_the_time_of_a_checkpoint() -> None:
+    found = halted(done_after_evaluating_alone(None, 700.0))
+    assert found == [("section_deadline", 1, None)]
+
+
+@pytest.mark.parametrize("stays", [False, True])
+@pytest.mark.parametrize("later_s", [0.3, 4.0, 9.0])
+def test_ranks_that_fall_silent_together_corroborate_no_stall(later_s: float, stays: bool) -> None:
+    """One was heard a little later: it is not silent yet when the other is. One that stays is."""
+    world = world_of().steps(40, step_s=2.4)
+    world.open_step()
+    for rank in world.ranks:
+        rank.enter("forward")
+        rank.spend(1.1)
+    second = world.ranks[1]
+    second.spend(later_s)
+    second.say("alive")
+    if stays:
+        second.spend(45.0)
+    world.ranks[0].mono = second.mono = second.mono + 45.0
+    world.compute(step_s=2.4)
+    world.close_step()
+    found = halted(world.steps(10, step_s=2.4))
+    assert [row[:2] for row in found[:1]] == ([("stall", 0)] if stays else [])
 
 
 @pytest.mark.parametrize("waits_in", [None, "log", "data", "backward"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -41,6 +43,45 @@ def test_every_position_equals_the_batched_result(dtype, tolerance, reading, sma
         step, ids = decode(token["q"], token["gates"], cache, reading=reading)
         assert torch.equal(ids[:, 0], sel[:, t]), t
         torch.testing.assert_close(step[:, 0], out[:, t], rtol=tolerance, atol=tolerance)
+
+
+SIZES = (
+    {"l": 32, "d": 4, "l_sel": 4, "n_sel": 5, "w": 9},
+    {"l": 8, "d": 8, "l_sel": 24, "n_sel": 3, "w": 20},
+    {"l": 12, "d": 4, "l_sel": 8, "n_sel": 4, "w": 1},
+    {"l": 1, "d": 1, "l_sel": 3, "n_sel": 6, "w": 200},
+)
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_blocks_of_any_size_are_attended_as_by_the_equations(sizes, make_inputs):
+    inputs = make_inputs(110, H=6, G=2)
+    out, sel = nsa_attention(**inputs, backend="reference", return_selection=True, **sizes)
+    cache = _cache(inputs, sizes)
+    for t in range(110):
+        token = _step(inputs, t)
+        _append(cache, token)
+        step, ids = decode(token["q"], token["gates"], cache)
+        assert torch.equal(ids[:, 0], sel[:, t]), t
+        torch.testing.assert_close(step[:, 0], out[:, t], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("sizes", [SIZES[0], SIZES[2], {**SIZES[1], "n_sel": 6}], ids=str)
+def test_repeated_text_selects_the_lowest_blocks(sizes, dtype, make_inputs):
+    inputs = make_inputs(24, B=1, H=6, G=1, D=16, dtype=dtype)
+    again = {name: x.detach().repeat(1, 14, *[1] * (x.dim() - 2)) for name, x in inputs.items()}
+    cache = _cache(again, sizes)
+    prefill(**again, cache=cache)
+    _, ids = decode(again["q"][:, -1:], again["gates"][:, -1:], cache)
+    # Of blocks that are a period apart, and whose compressed blocks all exist, the earliest.
+    period, own = 24 // sizes["l_sel"], 336 // sizes["l_sel"] - 1
+    whole = -(-(sizes["l"] // sizes["d"] - 1) // (sizes["l_sel"] // sizes["d"]))
+    free = [block for block in ids.flatten().tolist() if 0 < block < own - 1]
+    assert len(free) == sizes["n_sel"] - 3
+    for block in free:
+        earlier = set(range(block - period, max(whole, 1) - 1, -period))
+        assert earlier <= set(free), block
 
 
 @pytest.mark.parametrize("S", [1, 7, 8, 65, 130])
@@ -122,6 +163,20 @@ def test_a_cache_keeps_nothing_of_what_it_is_given(small, make_inputs):
         _append(other, token)
     assert torch.equal(cache.k_blocks, other.k_blocks)
     assert torch.equal(cache.v_blocks, other.v_blocks)
+
+
+def test_a_copied_cache_goes_on_by_itself(small, make_inputs):
+    inputs = {name: x.detach() for name, x in make_inputs(100).items()}
+    out, _ = nsa_attention(**inputs, **small, return_selection=True)
+    cache = _cache(inputs, small)
+    _append(cache, {name: x[:, :90] for name, x in inputs.items()})
+    other = copy.deepcopy(cache)
+    for t in range(90, 100):  # the first one goes another way meanwhile
+        _append(cache, {name: -x for name, x in _step(inputs, t).items()})
+        token = _step(inputs, t)
+        _append(other, token)
+        step, _ = decode(token["q"], token["gates"], other)
+        torch.testing.assert_close(step[:, 0], out[:, t], rtol=1e-12, atol=1e-12)
 
 
 def test_a_prompt_leaves_its_last_tokens_and_not_itself(small, make_inputs):

@@ -347,7 +347,7 @@ def test_the_machine_names_versions_dtype_and_every_source_of_the_kernels(monkey
     shutil.copytree(Path(proofs.__file__).parent, copy)
     monkeypatch.setattr(proofs, "__file__", str(copy / "proof.py"))
     assert describe_machine(device, torch.bfloat16) == machine
-    for name in ("gpu/gathered.py", "selection.py"):
+    for name in ("gpu/gathered.py", "selection.py", "selection_rule.py"):
         before = describe_machine(device, torch.bfloat16)["sources"]
         with (copy / name).open("a") as source:
             source.write("\n")

@@ -259,6 +259,7 @@ def test_kernels_are_rehearsed_once_each_and_compiled_in_threads(tmp_path):
     assert len(told["cubins"]) == 3
     assert min(told["cubins"]) > 1000
     assert not told["anew"]
+    assert told["broken"] == [True, False]
 
 
 def test_without_a_gpu_the_backend_says_what_it_needs(small, make_inputs):

@@ -5,6 +5,7 @@ A program of its own, as triton_launches.py, whose GPU on paper it takes. Prints
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ def _cached(kernel: JITFunction) -> int:
 
 if __name__ == "__main__":
     from nsa.attention.gpu import gates, gathered
-    from nsa.attention.gpu.compilation import compile_together, rehearse
+    from nsa.attention.gpu.compilation import compile_each, compile_together, rehearse
     from nsa.attention.gpu.trial import Case, forward_backward
 
     torch.set_num_threads(1)
@@ -36,6 +37,8 @@ if __name__ == "__main__":
     again = rehearse(steps[:1])
     cheap = [launch for launch in launches if launch.kernel.__name__ in CHEAP]
     compiled = compile_together(cheap, threads=2)
+    broken = dataclasses.replace(cheap[0], options=())
+    mixed = compile_each([broken, cheap[0]], threads=2)
     before = [_cached(kernel) for kernel in (gates.mix, gates.dots, gathered.add_dq)]
     # As the real call launches it, with tensors: found compiled.
     out = [torch.empty(1, 2112, 12, 64, dtype=dtype) for _ in range(4)]
@@ -46,6 +49,7 @@ if __name__ == "__main__":
         "names": sorted(launch.kernel.__name__ for launch in launches),
         "of_one_length": len(again),
         "cubins": [len(kernel.asm["cubin"]) for kernel in compiled],
+        "broken": [isinstance(x, Exception) for x in mixed],
         "anew": [_cached(k) for k in (gates.mix, gates.dots, gathered.add_dq)] != before,
     }
     print(json.dumps(told))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gonogo.contract.workload import OURS
 from gonogo.supervise.devices.choice import RunDevices, choose_devices_of
 from gonogo.supervise.devices.look import look_at_devices
 from gonogo.supervise.devices.made_up import build_fault_script
@@ -54,6 +55,15 @@ def test_a_run_on_gpus_has_the_drivers() -> None:
     assert found is not None
     assert isinstance(found.calls, Nvml)
     assert (found.slots, found.scripted) == (("GPU-10", "MIG-2"), False)
+
+
+def test_a_gpu_is_but_the_place_of_a_run_of_ours_on_the_cpu() -> None:
+    assert chosen(("GPU-0",), None, entry=OURS) is None
+    assert look_at_devices(make_order(entry=OURS), ("GPU-0",), None) is None
+    assert chosen(("GPU-0",), None, entry=OURS, profile="h200") is not None
+    foreign = [{"entry": "train.py"}, {"entry": None, "command": ["python", "train.py"]}]
+    for program in foreign:
+        assert chosen(("GPU-0",), None, **program) is not None, "it may compute on that GPU"
 
 
 def test_a_script_is_honoured_only_where_the_plan_allows_faults(script: Path) -> None:
@@ -131,6 +141,11 @@ def test_a_run_without_devices_is_not_looked_at() -> None:
     [
         (("cpu:0",), {}, {}),
         (("GPU-0",), {"profile": "h200"}, {}),
+        (("GPU-0",), {"profile": "h200", "entry": OURS}, {}),
+        (("GPU-0",), {"entry": OURS}, {}),
+        (("GPU-0",), {"entry": OURS, "fault": XID, "allow_faults": True}, {}),
+        (("GPU-0",), {"entry": "train.py"}, {}),
+        (("GPU-0",), {"entry": None, "command": ["nsa.train"]}, {}),
         (("cpu:0",), {"fault": XID, "allow_faults": True}, {}),
         (("cpu:0",), {"fault": "imbalance:rank=0", "allow_faults": True}, {}),
         (("cpu:0",), {"fault": "hang:rank=1", "allow_faults": True}, {}),

@@ -151,6 +151,43 @@ def test_a_run_on_a_full_disk_can_be_ended(tmp_path: Path, small_disk: Path) -> 
         assert run.living() == []
 
 
+@pytest.fixture
+def real_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of the kind that goes read-only when its disk fails."""
+    image, folder = tmp_path / "image", tmp_path / "real"
+    folder.mkdir()
+    with image.open("wb") as stream:
+        stream.truncate(32 * 2**20)
+    commands = [["mkfs.ext4", "-q", str(image)], ["mount", "-o", "loop", str(image), str(folder)]]
+    for command in commands:
+        try:
+            done = subprocess.run(command, check=False, capture_output=True, text=True)
+        except FileNotFoundError:
+            pytest.skip(f"there is no {command[0]} here")
+        if done.returncode != 0:
+            pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.long
+def test_a_disk_that_the_kernel_makes_read_only_ends_no_run(
+    tmp_path: Path, real_disk: Path
+) -> None:
+    """As ext4 does on an error, with every file open: nothing can be written there any more."""
+    with starting(real_disk) as new_run:
+        run = start_script(new_run, tmp_path, steps=150)
+        run.wait_for_step(10)
+        failed = ["mount", "-o", "remount,abort", str(real_disk)]
+        subprocess.run(failed, check=False, capture_output=True)
+        with pytest.raises(OSError, match="Read-only file system"):
+            (run.path / "probe").touch()
+        assert told(tmp_path) < 150
+        wait_until(lambda: told(tmp_path) == 150, "its last step")
+        wait_until(lambda: run.living() == [], "its end")
+        assert run.halts() == []
+
+
 WEATHERS = [errno.EIO, errno.ESTALE, errno.EROFS, errno.EDQUOT]
 
 

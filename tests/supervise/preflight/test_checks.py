@@ -289,6 +289,8 @@ def test_a_gpu_that_is_but_the_place_of_a_run_is_not_measured_for_it(tmp_path: P
     told = {check.id: check for check in record.checks}
     assert told["environment"].outcome is WARN, told["environment"].text  # no collect_env
     assert told["peak"].text == "0.100 TFLOP/s measured"
+    assert told["devices"].outcome is PASS, "whatever its driver says"
+    assert record.unfit == {}
     assert "node" not in told
     foreign = make_order(profile="cpu", command=["python", "train.py"])
     record = run_preflight(foreign, run_dir, devices=("GPU-0",), store=store)

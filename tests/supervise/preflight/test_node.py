@@ -56,13 +56,27 @@ def test_of_two_that_disagree_none_is_trusted() -> None:
     assert judged(load(2, checksums=["b", "b"]), GPUS[:2]) == (FAIL, {"GPU-0", "GPU-1"})
 
 
-def test_devices_of_two_kinds_are_not_compared() -> None:
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        ({"name": "H200"}, (PASS, set())),
+        ({"sms": 114}, (PASS, set())),
+        ({"memory_mb": 40_960}, (PASS, set())),
+        ({}, (FAIL, {"GPU-0", "GPU-1"})),
+        ({"memory_mb": 81_243}, (FAIL, {"GPU-0", "GPU-1"})),
+    ],
+)
+def test_devices_of_two_kinds_are_not_compared(
+    other: dict[str, Any], expected: tuple[CheckOutcome, set[str]]
+) -> None:
+    """Cards of one name may differ in units and memory; a few megabytes make no other card."""
+    kind = {"name": "H100", "sms": 132, "memory_mb": 81_559}
     rows = [
-        {"name": name, "flops": flops, "checksums": [bits, bits]}
-        for name, flops, bits in (("H100", 700e12, "a"), ("H200", 900e12, "b"))
+        {**kind, "flops": 700e12, "checksums": ["a", "a"]},
+        {**kind, **other, "flops": 900e12, "checksums": ["b", "b"]},
     ]
     found = NodeLoad.model_validate({"devices": rows, "all_reduce_gb_s": 400.0})
-    assert judged(found, GPUS[:2]) == (PASS, set())
+    assert judged(found, GPUS[:2]) == expected
 
 
 def test_one_that_is_missing_fails_without_a_culprit() -> None:

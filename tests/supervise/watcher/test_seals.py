@@ -25,72 +25,72 @@ def seal(path: Path) -> FileSeal:
 
 def test_record_is_sealed_once_when_it_is_first_seen(run_dir: RunDir) -> None:
     seals = Seals(run_dir, 2, {})
-    assert seals.take() == {"order.json": seal(run_dir.order)}
-    assert seals.take() == {}
+    assert seals.take(last=False) == {"order.json": seal(run_dir.order)}
+    assert seals.take(last=False) == {}
     save_json(run_dir.preflight, {"v": 1, "passed": True})
     save_json(run_dir.rank_exit(1), {"code": 0})
-    assert set(seals.take()) == {"preflight/preflight.json", "exit_rank1.json"}
-    assert seals.take() == {}
+    assert set(seals.take(last=False)) == {"preflight/preflight.json", "exit_rank1.json"}
+    assert seals.take(last=False) == {}
 
 
 def test_torn_record_waits_until_it_is_whole(run_dir: RunDir) -> None:
     seals = Seals(run_dir, 1, {})
-    seals.take()
+    seals.take(last=False)
     run_dir.model.write_bytes(b'{"v": 1,')
-    assert seals.take() == {}
+    assert seals.take(last=False) == {}
     run_dir.model.write_bytes(b'{"v": 1, "dim": 64}')
-    assert seals.take() == {"model.json": seal(run_dir.model)}
+    assert seals.take(last=False) == {"model.json": seal(run_dir.model)}
 
 
 def test_record_that_a_new_process_writes_again_is_sealed_again(run_dir: RunDir) -> None:
     seals = Seals(run_dir, 1, {})
     save_json(run_dir.model, {"dim": 64})
-    seals.take()
+    seals.take(last=False)
     save_json(run_dir.model, {"dim": 64})
-    assert seals.take() == {}
+    assert seals.take(last=False) == {}
     save_json(run_dir.model, {"dim": 65})
-    assert seals.take() == {"model.json": seal(run_dir.model)}
+    assert seals.take(last=False) == {"model.json": seal(run_dir.model)}
 
 
 def test_record_that_no_process_writes_again_keeps_its_first_seal(run_dir: RunDir) -> None:
     seals = Seals(run_dir, 1, {})
     save_json(run_dir.preflight, {"passed": False})
     first = seal(run_dir.preflight)
-    seals.take()
+    seals.take(last=False)
     save_json(run_dir.preflight, {"passed": True})
     save_json(run_dir.order, {"v": 2})
-    assert seals.take() == {}
+    assert seals.take(last=False) == {}
     assert seals.known["preflight/preflight.json"] == first
 
 
 def test_nothing_is_sealed_after_the_end(run_dir: RunDir) -> None:
     seals = Seals(run_dir, 1, {})
     save_json(run_dir.exit, {"code": 0})
-    assert "exit.json" in seals.take()
+    assert "exit.json" in seals.take(last=True)
     assert seals.closed
     save_json(run_dir.exit, {"code": 1})
     save_json(run_dir.order, {"v": 2})
-    assert seals.take() == {}
-    assert Seals(run_dir, 1, seals.known).take() == {}
+    assert seals.take(last=True) == {}
+    assert Seals(run_dir, 1, seals.known).take(last=True) == {}
 
 
 def test_watcher_that_starts_again_seals_only_what_no_tick_holds(run_dir: RunDir) -> None:
     first = Seals(run_dir, 1, {})
-    first.take()
+    first.take(last=False)
     save_json(run_dir.model, {"dim": 64})
-    assert Seals(run_dir, 1, first.known).take() == {"model.json": seal(run_dir.model)}
+    assert Seals(run_dir, 1, first.known).take(last=False) == {"model.json": seal(run_dir.model)}
 
 
 def test_seal_whose_tick_could_not_be_recorded_is_given_again(run_dir: RunDir) -> None:
     seals = Seals(run_dir, 1, {})
-    taken = seals.take()
+    taken = seals.take(last=False)
     seals.forget(taken)
-    assert seals.take() == taken
+    assert seals.take(last=False) == taken
 
 
 def test_folder_in_place_of_a_record_is_no_record(run_dir: RunDir) -> None:
     run_dir.model.mkdir()
-    assert set(Seals(run_dir, 1, {}).take()) == {"order.json"}
+    assert set(Seals(run_dir, 1, {}).take(last=False)) == {"order.json"}
 
 
 def test_what_was_written_before_exit_json_is_sealed_with_it(
@@ -98,7 +98,7 @@ def test_what_was_written_before_exit_json_is_sealed_with_it(
 ) -> None:
     """Were exit.json looked at last, what comes between two looks would never be sealed."""
     seals = Seals(run_dir, 1, {})
-    seals.take()
+    seals.take(last=False)
     looked = Seals._look
 
     def look(self: Seals, name: str, path: Path) -> FileSeal | None:
@@ -109,6 +109,16 @@ def test_what_was_written_before_exit_json_is_sealed_with_it(
         return found
 
     monkeypatch.setattr(Seals, "_look", look)
-    found = {**seals.take(), **seals.take()}
+    found = {**seals.take(last=True), **seals.take(last=True)}
     assert set(found) == {"exit_rank0.json", "exit.json"}
     assert seals.closed
+
+
+def test_the_end_is_sealed_by_the_last_tick_alone(run_dir: RunDir) -> None:
+    """What came between it and exit.json could be cut off unseen."""
+    seals = Seals(run_dir, 1, {})
+    save_json(run_dir.exit, {"code": 0})
+    save_json(run_dir.rank_exit(0), {"code": 0})
+    assert set(seals.take(last=False)) == {"order.json", "exit_rank0.json"}
+    assert not seals.closed
+    assert set(seals.take(last=True)) == {"exit.json"}

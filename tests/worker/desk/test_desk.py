@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gonogo.contract.lifecycle import RunEvent
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.records import Check, CheckOutcome, Preflight
@@ -144,6 +147,91 @@ def test_a_run_that_lacks_its_checkpoint_says_nothing_of_the_host(
     desk.run_round()
     assert plane.claims[-1].free == ["cpu:0"]
     assert list(load_quarantines(desk.settings.home, 51.0)) == ["GPU-a"]
+
+
+@pytest.fixture
+def small_home(tmp_path: Path) -> Iterator[Path]:
+    """Where the desk's home is a file system of its own, of one megabyte."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    if mounted.returncode != 0:
+        pytest.skip(f"nothing can be mounted here: {mounted.stderr.strip()}")
+    yield tmp_path
+    subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+
+
+def change(folder: Path, state: str) -> None:
+    """Make a small home full, or read-only, or as it was."""
+    filler = folder / "filler"
+    if state == "full":
+        with filler.open("wb", buffering=0) as stream, contextlib.suppress(OSError):
+            while stream.write(b"\0" * 4096):
+                pass
+    elif state == "read-only":
+        subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+    else:
+        subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True)
+        filler.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("state", ["full", "read-only"])
+def test_a_home_that_takes_no_file_asks_for_no_run_and_is_heard(
+    small_home: Path,
+    desk: Desk,
+    plane: FakeControlPlane,
+    monkeypatch: pytest.MonkeyPatch,
+    state: str,
+) -> None:
+    monkeypatch.setattr(launching, "run_preflight", lambda *_, **__: Preflight(passed=True))
+    begun: list[object] = []
+    monkeypatch.setattr(launching, "start_keeper", lambda *_, **__: begun.append(1))
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    desk.run_round()
+    order = make_order()
+    plane.orders.append(order)
+    change(small_home, state)
+    assert desk.run_round() == []
+    assert plane.orders == [order], "it waits in the queue for whoever can take it"
+    assert plane.claims[-1].free == []
+    assert desk.free() == ()
+    change(small_home, "well")
+    now[0] += 11.0
+    desk.run_round()
+    assert plane.orders == []
+    assert begun
+
+
+def test_a_run_whose_directory_cannot_be_made_is_given_back(
+    desk: Desk, plane: FakeControlPlane
+) -> None:
+    order, other = make_order(), make_order()
+    plane.orders += [order, other]
+    desk.settings.runs.mkdir()
+    (desk.settings.runs / order.run).touch()
+    assert desk.run_round() == []
+    (end,) = plane.runs[order.run].states
+    assert end.exit is not None
+    assert (end.event, end.exit.reason) == (RunEvent.END, OutcomeCode.PREFLIGHT_FAILED)
+    assert "cannot be written to" in end.exit.text
+    assert (end.sizes, end.files, end.records) == ({}, {}, {}), "nothing is waited for"
+    assert plane.orders == [other]
+    assert desk.free() == (), "the host rests"
+
+
+def test_a_directory_that_cannot_be_read_holds_no_other_run_back(
+    desk: Desk, plane: FakeControlPlane
+) -> None:
+    strange, well = sorted((make_order(), make_order()), key=lambda order: order.run)
+    for order in (strange, well):
+        ended(desk, order)
+    plane.runs[well.run] = RunStore(token=1)
+    (desk.settings.runs / strange.run / "keeper.json").mkdir()
+    desk.run_round()
+    assert plane.runs[well.run].events()[-1] == "end"
+    assert plane.claims[-1].active == [strange.run]
 
 
 @pytest.mark.parametrize("run", ["../../etc", "run_1", "exp_01ARZ3NDEKTSV4RRFFQ69G5FAV"])

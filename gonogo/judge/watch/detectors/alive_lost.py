@@ -63,7 +63,7 @@ def limit_of_silence(view: View, stream: RankStream, mono: float) -> Limit:
     elif stream.section in MAY_BE_SILENT:
         name, deadline = deadline_of(run.watch.section_deadline, stream.section)
         allowed = limit_of(view, stream, name, deadline, view.median_step_s())
-    elif stream.completed_steps == 0 and stream.started_mono is not None:
+    elif stream.completed_steps == 0:  # some tell no start of a step, only its end
         allowed = first_step_limit(run)
     elif _restarts(view, stream):
         allowed = boot_limit(run)

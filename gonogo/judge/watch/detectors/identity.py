@@ -178,10 +178,14 @@ class IdentityEqual(Detector[Identities]):
     ticks = True
 
     def observe_line(self, own: Identities, beat: Beat, view: View) -> Seen[Identities]:
-        """Observe a boot line."""
-        rank = beat.line.rank
-        own = replace(own, by_rank={**own.by_rank, rank: beat.line.identity()})
-        return own, _findings(own, beat.tick, view, rank)
+        """Observe a boot line; ranks boot in any order, and each is held against the lowest."""
+        rank, known = beat.line.rank, own.by_rank
+        own = replace(own, by_rank={**known, rank: beat.line.identity()})
+        findings = _findings(own, beat.tick, view, rank)
+        lowest = min(known, default=rank)
+        if rank < lowest:
+            findings += _findings(own, beat.tick, view, lowest)
+        return own, findings
 
     def observe_tick(self, own: Identities, tick: Tick, view: View) -> Seen[Identities]:
         """Observe a tick that brought a process's environment."""

@@ -3,6 +3,10 @@
 The share of a rank's own time that its own loader took, over a window of steps. The longest fetches
 of the window are left out of both sums: a loader that stalls once, however long, starves nobody
 (D5 limits the single stall). Checkpoints and evaluations count on neither side.
+
+Ranks in lockstep wait for whoever is fed last, now one, now another: of eight that are starved for
+78 % of each step, each has waited for its own loader for 58 % of it only. So a halt asks for how
+much of a step the slowest fetch took, once one of the ranks is hungry by itself.
 """
 
 from dataclasses import dataclass
@@ -17,7 +21,7 @@ from gonogo.judge.watch.view import View, found
 STALLS_OF = 16
 """One fetch in so many is left out, and one at least."""
 LOOKS = 8
-"""Looks per window: a share over a whole window moves slowly."""
+"""Looks per window, and per `over_s` where steps are long: a share over a window moves slowly."""
 FEW_STEPS = 16
 ALIKE_SHARE = 0.5
 """Where another rank waits at least this part of the longest share, none of them is named."""
@@ -42,6 +46,8 @@ class Waits:
     """Steps since the last look."""
     trained_s: float = 0.0
     """Training seconds so far."""
+    looked_s: float = 0.0
+    """`trained_s` at the last look."""
     warned: bool = False
     starved: bool = False
     since_step: int = 0
@@ -58,7 +64,8 @@ class Loader(Detector[Waits]):
     sentence = (
         "Over `window_steps` steps (or the last 16 and more that fill `over_s`), a rank's loader"
         " took more than `warn_share` of the rank's step time: warn, and again once it has been"
-        " below four fifths of that; more than `halt_share` for `over_s` seconds of training: halt."
+        " below four fifths of that; and the slowest loader of each step more than `halt_share`"
+        " for `over_s` seconds of training: halt."
         " The rank is named where no other waits half as long. One fetch in sixteen, the longest,"
         " is left out of both sums, so that no single stall and no handful of them is starvation."
     )
@@ -82,9 +89,11 @@ class Loader(Detector[Waits]):
             due=own.due + 1,
             trained_s=own.trained_s + max(took_s for _, took_s in row),
         )
-        if own.due < max(1, self.settings.window_steps // LOOKS) or not self._enough(own):
+        by_time = own.trained_s - own.looked_s >= self.settings.over_s / LOOKS
+        by_steps = own.due >= max(1, self.settings.window_steps // LOOKS)
+        if not (by_time or by_steps) or not self._enough(own):
             return own, []
-        return self._looked(replace(own, due=0), step, view)
+        return self._looked(replace(own, due=0, looked_s=own.trained_s), step, view)
 
     def _enough(self, own: Waits) -> bool:
         if len(own.rows) >= self.settings.window_steps:
@@ -93,14 +102,14 @@ class Loader(Detector[Waits]):
         return len(own.rows) >= FEW_STEPS and total_s >= self.settings.over_s
 
     def _looked(self, own: Waits, step: Step, view: View) -> Seen[Waits]:
-        """Compare the hungriest rank's share with both limits."""
+        """Compare the hungriest rank's share, and that of the slowest fetches, with the limits."""
         shares = [_share([row[place] for row in own.rows]) for place in range(len(own.ranks))]
         share = max(shares)
         rank, findings = own.ranks[shares.index(share)], list[Finding]()
         alike = len(shares) > 1 and sum(each >= ALIKE_SHARE * share for each in shares) > 1
         accused = None if alike else rank
         who = "more than one rank" if alike else f"rank {rank}"
-        warn, starved = share > self.settings.warn_share, share > self.settings.halt_share
+        warn = share > self.settings.warn_share
         if warn and not own.warned:
             text = f"{who} spends {share:.0%} of its time waiting for data"
             findings.append(
@@ -108,7 +117,8 @@ class Loader(Detector[Waits]):
             )
         still = own.warned and share > CLEARED_SHARE * self.settings.warn_share
         own = replace(own, warned=warn or still)
-        if not starved:
+        slowest = _share([max(row) for row in own.rows]) if warn else share
+        if slowest <= self.settings.halt_share:
             return replace(own, starved=False, halted=False), findings
         if not own.starved:
             own = replace(
@@ -121,9 +131,9 @@ class Loader(Detector[Waits]):
         held_s = own.trained_s - own.since_s
         if held_s >= self.settings.over_s and not own.halted:
             own = replace(own, halted=True)
-            text = f"{who} has spent {share:.0%} of its time waiting for data for {held_s:.0f} s"
+            text = f"{who} has kept {slowest:.0%} of the time waiting for data for {held_s:.0f} s"
             findings.append(
-                self._finding(Severity.HALT, accused, share, text, own.since_ts, step, view)
+                self._finding(Severity.HALT, accused, slowest, text, own.since_ts, step, view)
             )
         return own, findings
 

@@ -235,15 +235,22 @@ def _may_wait(acting: RankStream, behind: Sequence[RankStream]) -> bool:
 def freed_mono(view: View, culprit: RankStream, among: Sequence[RankStream], mono: float) -> float:
     """Return when the last of its peers left a checkpoint or an evaluation; it may have waited.
 
-    Who waits for one rank that saves or evaluates for all goes on a moment later than that one.
-    Peers that are further ahead than by one step do not run in lockstep with it, or its lines come
-    late: then what they did at its own step counts. Ranks that tell every tenth step or so are
-    abreast within as many. Of a silent rank that may have waited when it was heard last, the time
-    since then is all that counts.
+    Who waits for one rank that saves or evaluates for all goes on a moment later than that one,
+    which may be done by then. Peers that are further ahead than by one step do not run in lockstep
+    with it, or its lines come late: then what they did at its own step counts. Ranks that tell
+    every tenth step or so are abreast within as many. Of a silent rank that may have waited when it
+    was heard last, the time since then is all that counts.
     """
     waited = [culprit.heard_mono] if _waited(view, culprit, among, mono) else []
-    left = [row.left_mono for row in among if row is not culprit and _abreast(row, culprit)]
+    peers = [*among, *(row for row in view.streams.values() if row.done)]
+    left = [_left_mono(row) for row in peers if row is not culprit and _abreast(row, culprit)]
     return max([*waited, *left], default=0.0)
+
+
+def _left_mono(stream: RankStream) -> float:
+    """Return when a rank last left a checkpoint or an evaluation, or was done in one."""
+    ended = stream.done and stream.section in NON_TRAINING_SECTIONS
+    return stream.done_mono if ended else stream.left_mono
 
 
 def _waited(view: View, culprit: RankStream, among: Sequence[RankStream], mono: float) -> bool:

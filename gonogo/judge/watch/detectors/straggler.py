@@ -84,8 +84,10 @@ class Straggler(Detector[Shares]):
         best, ratio = min(medians), self.settings.ratio
         slow = [place for place, median in enumerate(medians) if median > ratio * best]
         level = tuple(
-            before if place in slow else min(median, before or median)
-            for place, (median, before) in enumerate(zip(medians, own.level, strict=True))
+            before if place in slow else min(usual, before or usual)
+            for place, (usual, before) in enumerate(
+                zip(_kept_up(own, medians, ratio), own.level, strict=True)
+            )
         )
         if 2 * len(slow) > len(medians):
             slow = []
@@ -134,6 +136,23 @@ class Straggler(Detector[Shares]):
         if len(own.ranks) > 1 and not own.waited:
             return "No rank told how long it waited in collectives: stragglers were not observed."
         return None
+
+
+def _kept_up(own: Shares, medians: list[float], ratio: float) -> list[float]:
+    """Return what each rank took while it kept up: of a window in one half of which it was behind,
+    the median of the other. One that falls behind within its first window would else be its own
+    measure for ever.
+    """
+    middle, kept = len(own.rows) // 2, [list[float]() for _ in medians]
+    for half in filter(None, (own.rows[:middle], own.rows[middle:])):
+        times_s = [statistics.median(times) for times in zip(*half, strict=True)]
+        for place, median in enumerate(times_s):
+            if median <= ratio * min(times_s):
+                kept[place].append(median)
+    return [
+        halves[0] if len(halves) == 1 else whole
+        for halves, whole in zip(kept, medians, strict=True)
+    ]
 
 
 def _own_times(ordered: list[RankStep]) -> tuple[float, ...] | None:

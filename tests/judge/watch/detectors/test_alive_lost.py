@@ -246,6 +246,25 @@ def test_a_rank_that_compiles_in_silence_has_the_deadline_of_the_first_step() ->
     assert halt.rank == 0
 
 
+@pytest.mark.parametrize(
+    ("seconds", "stopped", "halts"),
+    [(600.0, False, set()), (600.0, True, {0}), (1000.0, False, {0})],
+)
+def test_so_has_one_that_tells_only_the_ends_of_its_steps(
+    seconds: float, stopped: bool, halts: set[int]
+) -> None:
+    """It stands in no section and in no step meanwhile; a stopped process has a minute there."""
+    world = World(order_of({}, steps=100), alive_every_s=5.0).boot()
+    if stopped:
+        world.probe(0, "stopped")
+    world.ranks[0].mono += seconds
+    world.ranks[1].spend(seconds)
+    for rank in world.ranks:
+        rank.step = 1
+        rank.say("step_end")
+    assert {halt.rank for halt in watch(world, interval_s=1.0).halts} == halts
+
+
 @pytest.mark.parametrize(("waits_s", "halts"), [(8.0, False), (400.0, True)])
 def test_a_rank_whose_peer_was_restarted_first_has_the_time_of_a_start(
     waits_s: float, halts: bool
@@ -270,7 +289,8 @@ def test_a_rank_whose_peer_was_restarted_first_has_the_time_of_a_start(
         ("forward", {"steps": 0}, 900.0),
         ("boot", {"steps": 0, "started_mono": None}, 300.0),
         ("boot", {}, 60.0),
-        (None, {"steps": 0, "started_mono": None}, 60.0),
+        (None, {}, 60.0),
+        (None, {"steps": 0, "started_mono": None}, 900.0),
         ("log", {}, 60.0),
         ("data", {}, 300.0),
         ("data", {"steps": 0}, 900.0),

@@ -1,5 +1,6 @@
 """D22: what runs is what was ordered."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -49,13 +50,36 @@ def test_parameters_may_differ_by_two_percent(params: int, halts: bool) -> None:
     assert bool(booted({"params": params}).halts) is halts
 
 
-def test_ranks_that_differ_from_each_other_halt() -> None:
-    world = World(order_of(identity=Identity(dim=256)))
-    world.ranks[0].say("boot", dim=256, dataset="local_text")
-    world.ranks[1].say("boot", dim=256, dataset="synthetic")
-    (halt,) = watch(world).halts
-    assert "rank 1" in halt.text
-    assert "dataset" in halt.text
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+@pytest.mark.parametrize("odd", range(3))
+def test_ranks_that_differ_from_each_other_halt_in_whatever_order_they_boot(
+    order: tuple[int, ...], odd: int
+) -> None:
+    found = watch(booting(order, odd))
+    (halt,) = found.halts
+    assert "runs dataset" in halt.text
+    assert f"rank {odd} " in halt.text
+    assert identity_ok(found.state) is False
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_ranks_that_are_alike_are_let_go_in_whatever_order_they_boot(
+    order: tuple[int, ...],
+) -> None:
+    found = watch(booting(order, None))
+    assert found.halts == []
+    assert identity_ok(found.state) is True
+
+
+def booting(order: tuple[int, ...], odd: int | None) -> World:
+    """Three ranks of which one may run something else that the order leaves open."""
+    world = World(order_of(world_size=3, identity=Identity(dim=256)))
+    for later, number in enumerate(order):
+        rank = world.ranks[number]
+        rank.spend(2.0 * later)
+        dataset = "synthetic" if number == odd else "local_text"
+        rank.say("boot", dim=256, world_size=3, dataset=dataset)
+    return world
 
 
 def test_what_the_order_does_not_say_is_not_checked() -> None:

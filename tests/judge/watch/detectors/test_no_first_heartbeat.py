@@ -224,3 +224,34 @@ def test_who_never_speaks_and_is_not_ours_may_never_have_attached(
     seen = look(NoFirstHeartbeat, [], order=order, started_mono=NOW - 121.0)
     (finding,) = seen
     assert ("add gonogo.trainer.attach(), or run it as `command`" in finding.text) is advised
+
+
+def resumed() -> World:
+    """Goes on after step 500; up to its first step the ranks say that they are at step 0."""
+    world = World(order_of({}, steps=540), alive_every_s=5.0).boot()
+    for rank in world.ranks:
+        rank.step = 500
+    return world
+
+
+def test_the_first_step_after_a_resume_may_take_as_long_as_any_first_step() -> None:
+    """Boot lines say step 0 before the first one: no step ended between that and step 501."""
+    compiled = watch(resumed().steps(1, step_s=600.0).steps(10))
+    skipped = watch(resumed().steps(1, data_s=600.0).steps(10))
+    assert compiled.halts == skipped.halts == []
+    stream = compiled.state.view.streams[0]
+    assert (stream.from_step, stream.completed, stream.completed_steps) == (500, 511, 11)
+
+
+def test_a_rank_that_hangs_in_the_first_step_after_a_resume_is_named() -> None:
+    world = resumed()
+    world.open_step()
+    found = watch(world.hang(1, "forward", 1000.0))
+    assert found.halted() == [("no_first_heartbeat", 1, "forward")]
+
+
+def test_the_second_step_after_a_resume_has_the_early_limit() -> None:
+    world = resumed().steps(1)
+    world.open_step()
+    found = watch(world.hang(1, "forward", 400.0))
+    assert found.halted() == [("stall", 1, "forward")]

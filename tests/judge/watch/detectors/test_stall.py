@@ -175,6 +175,23 @@ def test_a_program_that_names_nothing_may_be_silent_for_an_hour(
     assert halts(look(Stall, [rank], order=order, processes=alive)) == found
 
 
+@pytest.mark.parametrize(
+    ("state", "held_s", "found"),
+    [
+        (ProcessState.UNINTERRUPTIBLE, 599.75, []),
+        (ProcessState.UNINTERRUPTIBLE, 600.0, [15.0]),
+        (ProcessState.STOPPED, 5.0, [15.0]),
+    ],
+)
+def test_who_names_no_sections_may_write_a_checkpoint_in_uninterruptible_sleep(
+    state: ProcessState, held_s: float, found: list[float]
+) -> None:
+    rank = standing(None, for_s=700.0, labelled=False)
+    held = Processes(ranks={0: Process(state=state, held_mono=NOW - held_s)})
+    order = order_of({}, steps=1000, world_size=1)
+    assert halts(look(Stall, [rank], order=order, processes=held)) == found
+
+
 def held_in_a_step(state: str, free_s: float, held_s: float) -> World:
     world = World(order_of({}, steps=200), alive_every_s=5.0).boot().steps(40)
     world.open_step()

@@ -91,6 +91,28 @@ def test_the_best_of_its_own_windows_counts_and_not_the_last() -> None:
     assert len(fed.findings) == 1
 
 
+@pytest.mark.parametrize("before", [31, 32, 40])
+def test_a_rank_that_falls_behind_within_its_first_window_is_named(before: int) -> None:
+    """The median of a window that is half of each kind lies between them."""
+    dice, ran = random.Random(before), Ran(ranks=2)
+    for number in range(1 + 5 * 64):
+        slow = 1.5 if number > before else 1.0
+        lockstep(ran, [dice.lognormvariate(0, 0.05), slow * dice.lognormvariate(0, 0.05)])
+    assert [f.rank for f in feed(Straggler, ran).findings] == [1]
+
+
+@pytest.mark.parametrize("before", [32, 40])
+def test_a_peer_that_got_faster_within_the_first_window_makes_no_straggler(before: int) -> None:
+    ran = steps(Ran(ranks=2), 1 + before, 1.0, 1.0)
+    assert feed(Straggler, steps(ran, 5 * 64, 0.7, 1.0)).findings == []
+
+
+def test_a_rank_that_was_late_to_come_up_to_speed_is_no_straggler() -> None:
+    """Slow for half of its first window, sound since: nothing to tell, then and later."""
+    ran = steps(steps(Ran(ranks=2), 1 + 32, 1.0, 1.5), 5 * 64, 1.0, 1.0)
+    assert feed(Straggler, ran).findings == []
+
+
 def test_all_ranks_slower_is_no_straggler() -> None:
     ran = steps(steps(Ran(ranks=2), 65, 1.0, 1.0), 400, 3.0, 3.0)
     assert feed(Straggler, ran).findings == []

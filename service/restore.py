@@ -1,0 +1,129 @@
+"""How is a home brought back? From the file of a backup: `gonogo restore FILE`.
+
+Guarantees: every member's size and SHA-256 is looked at before anything is put into the home, and
+only one that has no database yet is restored into. A service that starts on a restored home begins
+a new epoch, so that it hands out no token that an attempt of after the backup already has.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tarfile
+from pathlib import Path
+from typing import IO, Any
+
+from alembic.script import ScriptDirectory
+from sqlalchemy import make_url
+
+from gonogo.contract.errors import Conflict, Corrupt, NotFound, Rejected
+from service.backup import DATABASE, FOLDERS, KEYS, LIST, V, summary
+from service.db.engine import is_sqlite
+from service.db.migrate import build_config
+from service.settings import Settings
+
+_LISTED = {"made_at", "version", "revision", "database", "files"}
+_PIECE = 2**20
+
+
+def restore_backup(settings: Settings, source: Path) -> dict[str, Any]:
+    """Put a backup into the home, which has no database yet, and return what was in it.
+
+    Raises:
+        NotFound: there is no such file.
+        Corrupt: it is not whole.
+        Conflict: the home has something that a backup would bring.
+        Rejected: it was made by a newer gonogo, or with a database of another kind.
+    """
+    home = settings.home
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    taken = [name for name in (DATABASE, *KEYS, *FOLDERS) if _is_taken(home / name)]
+    if taken:
+        raise Conflict(f"{home} has {', '.join(taken)}; restore into a GONOGO_HOME without them")
+    waiting = home / ".restore"
+    shutil.rmtree(waiting, ignore_errors=True)
+    waiting.mkdir(mode=0o700)
+    try:
+        listed = _unpack(source, waiting)
+        _check_fits(settings, listed)
+        # The database last: a home that has one is whole.
+        names = sorted({Path(name).parts[0] for name in listed["files"]}, key=_is_database)
+        for name in names:
+            if (home / name).is_dir():
+                (home / name).rmdir()
+            (waiting / name).rename(home / name)
+    finally:
+        shutil.rmtree(waiting, ignore_errors=True)
+    return {**summary(listed), "home": str(home)}
+
+
+def _is_database(name: str) -> bool:
+    return name == DATABASE
+
+
+def _is_taken(path: Path) -> bool:
+    return any(path.iterdir()) if path.is_dir() else path.exists()
+
+
+def _unpack(source: Path, folder: Path) -> dict[str, Any]:
+    """Write every member into `folder`, and return the list that they all agree with."""
+    found: dict[str, dict[str, Any]] = {}
+    listed: dict[str, Any] | None = None
+    try:
+        with tarfile.open(source, mode="r:") as archive:
+            for member in archive:
+                stream = archive.extractfile(member)
+                if stream is None or listed is not None or not _is_ours(member.name):
+                    raise Corrupt(f"{source}: {member.name!r} has no place in a backup")
+                if member.name == LIST:
+                    listed = json.load(stream)
+                else:
+                    found[member.name] = _write(folder / member.name, stream, member.mode & 0o700)
+    except FileNotFoundError as error:
+        raise NotFound(f"no such backup: {source}") from error
+    except (tarfile.TarError, OSError, ValueError, EOFError) as error:
+        raise Corrupt(f"{source}: not a whole backup: {error}") from error
+    if not isinstance(listed, dict) or listed.get("v") != V or not listed.keys() >= _LISTED:
+        raise Corrupt(f"{source}: not a whole backup: {LIST} is missing or of another version")
+    if listed["files"] != found:
+        wrong = sorted(
+            name
+            for name in listed["files"].keys() | found.keys()
+            if listed["files"].get(name) != found.get(name)
+        )
+        raise Corrupt(f"{source}: not as it was made: {', '.join(wrong[:5])}")
+    return listed
+
+
+def _is_ours(name: str) -> bool:
+    """Say whether a member's name is one of a backup's, which no `..` leads out of."""
+    parts = name.split("/")
+    if len(parts) == 1:
+        return name in (LIST, DATABASE, *KEYS)
+    return parts[0] in FOLDERS and not {"", ".", ".."} & set(parts)
+
+
+def _write(path: Path, stream: IO[bytes], mode: int) -> dict[str, Any]:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    digest, size = hashlib.sha256(), 0
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode | 0o600)
+    with os.fdopen(descriptor, "wb") as target:
+        while piece := stream.read(_PIECE):
+            digest.update(piece)
+            size += len(piece)
+            target.write(piece)
+        target.flush()
+        os.fsync(target.fileno())
+    return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def _check_fits(settings: Settings, listed: dict[str, Any]) -> None:
+    """Refuse a backup that this version, or these settings, cannot go on with."""
+    held = listed["database"] == "sqlite"
+    if held and Path(make_url(settings.database_url).database or "") != settings.home / DATABASE:
+        raise Rejected("the backup holds a SQLite database; unset GONOGO_DATABASE_URL")
+    if not held and is_sqlite(settings.database_url):
+        raise Rejected("the backup's database was PostgreSQL; set GONOGO_DATABASE_URL")
+    known = {row.revision for row in ScriptDirectory.from_config(build_config()).walk_revisions()}
+    if listed["revision"] not in known:
+        raise Rejected(f"the backup was made by gonogo {listed['version']}, newer than this one")
