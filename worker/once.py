@@ -129,7 +129,8 @@ def check_host(
 ) -> tuple[str, ...] | None:
     """Return the devices for this node's part; None where the host is not fit, which is told."""
     devices = choose_devices(order, slots.free())
-    store = ProbeStore(settings.home, checkout_root(), settings.inherited)
+    host = os.uname().nodename
+    store = ProbeStore(settings.home, checkout_root(), settings.inherited, host=host)
     record = run_preflight(
         order,
         run_dir,

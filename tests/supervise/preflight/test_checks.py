@@ -304,6 +304,8 @@ def test_a_probe_is_kept_for_this_boot_and_commit_only(tmp_path: Path) -> None:
     save_json(tmp_path / "probe.json", kept)
     assert ProbeStore(tmp_path, tmp_path, {}).result().peak_flops == 7.0
     save_json(tmp_path / "probe.json", {**kept, "boot_id": "another"})
+    save_json(tmp_path / "hosts" / "node2" / "probe.json", kept)
+    assert ProbeStore(tmp_path, tmp_path, {}, host="node2").result().peak_flops == 7.0
     found = ProbeStore(tmp_path, tmp_path, dict(os.environ)).result()
     assert found.error is not None  # there is no nsa.probe in that folder
     assert json.loads((tmp_path / "probe.json").read_text())["boot_id"] == "another"
