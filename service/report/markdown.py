@@ -27,7 +27,7 @@ from service.report.phases import (
     profile_parts,
     unseen_of,
 )
-from service.report.pictures import Plot, overview_pictures, phase_pictures
+from service.report.pictures import overview_pictures, phase_pictures
 from service.report.repeat import repeat_parts
 from service.report.sections import (
     artifact_parts,
@@ -38,6 +38,7 @@ from service.report.sections import (
     step_table,
     took_s,
 )
+from service.report.shapes import Plot
 from service.report.text import NONE, anchor, block, code, duration, inline, table
 from service.report.timeline import moments_of, timeline_table
 from service.report.timeline_picture import Timeline, timeline_picture

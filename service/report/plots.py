@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gonogo.contract.goodput import Part
 from service.report.goodput import WORDS, TimeBars
-from service.report.pictures import Chart, Curve, Histogram, Style
+from service.report.shapes import Chart, Curve, Histogram, Style
 from service.report.timeline import What
 from service.report.timeline_picture import Timeline, Tone
 

@@ -7,7 +7,9 @@ import re
 from dataclasses import dataclass
 
 from gonogo.contract.agent import MAX_RECORD_BYTES, RECORD_PATH, RecordReport
+from gonogo.contract.errors import Rejected, StaleToken
 from gonogo.rundir import RunDir
+from worker.client import ControlPlane
 
 _RECORD = re.compile(RECORD_PATH)
 _PATTERNS = ("*.json", "preflight/*.json", ".HALT", ".kill")
@@ -47,3 +49,45 @@ def load_small_records(run_dir: RunDir) -> list[SmallRecord]:
             continue
         found.append(SmallRecord(path=name, content=content))
     return found
+
+
+class SentRecords:
+    """The small records of one run that the control plane has.
+
+    Args:
+        run_dir: the run's directory.
+        run: the run.
+        token: the token that it was claimed with.
+        client: the control plane.
+    """
+
+    def __init__(self, run_dir: RunDir, run: str, token: int, client: ControlPlane) -> None:
+        self._dir, self._run, self._token, self._client = run_dir, run, token, client
+        self._sent: dict[str, str] = {}
+
+    def send(self) -> dict[str, str]:
+        """Upload what is new or has changed; return path → digest of those that were taken.
+
+        Raises:
+            StaleToken, Unavailable: see `ControlPlane`.
+        """
+        records = load_small_records(self._dir)
+        for record in records:
+            if self._sent.get(record.path) != record.sha256:
+                self._send(record)
+        return {
+            record.path: record.sha256
+            for record in records
+            if self._sent.get(record.path) == record.sha256
+        }
+
+    def _send(self, record: SmallRecord) -> None:
+        """Upload a record; one that is refused is not promised and keeps no run from its end."""
+        try:
+            self._client.post_record(self._run, record.report(self._token))
+        except StaleToken:
+            raise
+        except Rejected as error:
+            _log.warning("%s: %s", record.path, error, extra={"action": "record_refused"})
+            return
+        self._sent[record.path] = record.sha256

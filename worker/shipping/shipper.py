@@ -17,8 +17,6 @@ import time
 from collections.abc import Callable
 
 from gonogo.contract.agent import (
-    Command,
-    CommandKind,
     FindingsReport,
     StateReport,
     Telemetry,
@@ -31,9 +29,10 @@ from worker.backoff import Backoff
 from worker.client import ControlPlane
 from worker.shipping.acknowledged import Reported, load_reported
 from worker.shipping.evidence import build_evidence, pending_evidence
+from worker.shipping.fencing import Fence, superseded
 from worker.shipping.growing import GrowingFiles, brings
 from worker.shipping.parts import stream_sizes
-from worker.shipping.records import SmallRecord, load_small_records
+from worker.shipping.records import SentRecords
 from worker.shipping.reports import (
     build_end,
     build_report,
@@ -42,8 +41,6 @@ from worker.shipping.reports import (
     load_findings,
 )
 
-STALE_AGAIN_S = 5.0
-"""How much later the control plane must say again that a token is stale."""
 STALE_PAUSE_S = 1.0
 RENEW_S = 1.0
 """An empty message at least this often: it renews the lease and brings commands."""
@@ -75,20 +72,27 @@ class Shipper:
         *,
         called_stale: dict[str, float] | None = None,
     ) -> None:
-        self._called_stale = {} if called_stale is None else called_stale
+        self._fence = Fence(run_id, token, called_stale)
         self._dir = run_dir
         self._run = run_id
         self._token = token
         self._client = client
         self._growing = GrowingFiles(run_dir, token)
-        self._recorded: dict[str, str] = {}
+        self._records = SentRecords(run_dir, run_id, token, client)
         self._reported: Reported = load_reported(run_dir.path)
         self._outage = OUTAGE
         self._not_before = float("-inf")
         self._last_call = float("-inf")
-        self.fenced = False
-        """Whether the control plane called the token stale, twice and `STALE_AGAIN_S` apart: a
-        newer attempt owns the run."""
+
+    @property
+    def fenced(self) -> bool:
+        """Whether a newer attempt owns the run: the control plane has said so twice."""
+        return self._fence.fenced
+
+    @property
+    def stale(self) -> bool:
+        """Whether the control plane's last word was that the token is stale."""
+        return self._fence.stale
 
     @property
     def backlog_lines(self) -> int:
@@ -102,14 +106,14 @@ class Shipper:
         with a growing pause). A stale token comes back as a `supersede` command.
         """
         if self.fenced:
-            return _superseded()
+            return superseded()
         if now_mono < self._not_before:
             return None
         try:
             return self._ship(now_mono, suspect)
         except StaleToken as error:
             self._note_stale(error, now_mono)
-            return _superseded() if self.fenced else None
+            return superseded() if self.fenced else None
         except (Unavailable, Rejected) as error:
             self._back_off(now_mono, error)
             return None
@@ -203,38 +207,15 @@ class Shipper:
                 str(rank): complete_bytes(self._dir.heartbeat(rank)) for rank in self._dir.ranks()
             },
             files=stream_sizes(self._dir),
-            records=self._send_records(),
+            records=self._records.send(),
         )
         self._once(end)
         return True
 
-    def _send_records(self) -> dict[str, str]:
-        """Upload the small records; returns path → digest of those that were taken."""
-        records = load_small_records(self._dir)
-        for record in records:
-            if self._recorded.get(record.path) != record.sha256:
-                self._send_record(record)
-        return {
-            record.path: record.sha256
-            for record in records
-            if self._recorded.get(record.path) == record.sha256
-        }
-
-    def _send_record(self, record: SmallRecord) -> None:
-        """Upload a record; one that is refused is not promised and keeps no run from its end."""
-        try:
-            self._client.post_record(self._run, record.report(self._token))
-        except StaleToken:
-            raise
-        except Rejected as error:
-            _log.warning("%s: %s", record.path, error, extra={"action": "record_refused"})
-            return
-        self._recorded[record.path] = record.sha256
-
     def _send_telemetry(self, telemetry: Telemetry) -> tuple[TelemetryAck, bool]:
         """Send one message; return the answer, and whether more is acknowledged than before."""
         ack = self._client.post_telemetry(self._run, telemetry)
-        self._called_stale.pop(self._run, None)
+        self._fence.note_accepted()
         moved = self._growing.take_over(telemetry, ack)
         if self._reported.stepped_at is None and (at := first_step_at(telemetry)) is not None:
             self._reported.stepped_at = at
@@ -294,31 +275,11 @@ class Shipper:
         self._outage = self._outage.later(now_mono)
         self._not_before = self._outage.not_before
 
-    @property
-    def stale(self) -> bool:
-        """Whether the control plane's last word was that the token is stale."""
-        return self.fenced or self._run in self._called_stale
-
     def _note_stale(self, error: StaleToken, now_mono: float) -> None:
-        """Believe that a newer attempt owns the run when it is said a second time, later.
-
-        Once may be a control plane in the middle of a restore, or an answer to somebody else.
-        """
-        if error.newer <= self._token:
+        if self._fence.note_stale(error, now_mono):
+            self._not_before = now_mono + STALE_PAUSE_S
+        else:
             self._back_off(now_mono, error)
-            return
-        if self._run not in self._called_stale:
-            _log.warning("called stale: %s", error, extra={"action": "called_stale"})
-        if now_mono - self._called_stale.setdefault(self._run, now_mono) >= STALE_AGAIN_S:
-            _log.error("fenced off: %s", error, extra={"action": "fenced"})
-            self.fenced = True
-        self._not_before = now_mono + STALE_PAUSE_S
 
     def _save(self) -> None:
         self._reported.save(self._dir.path)
-
-
-def _superseded() -> TelemetryAck:
-    """Return the answer that stands for a stale token."""
-    command = Command(kind=CommandKind.SUPERSEDE, reason="the run's token is stale")
-    return TelemetryAck(command=command)

@@ -9,17 +9,9 @@ import pytest
 from gonogo.contract.order import LeftOut
 from gonogo.contract.watch import Watch
 from service.report.distribution import Bin
-from service.report.pictures import (
-    MAX_RANKS,
-    Chart,
-    Curve,
-    Histogram,
-    Mark,
-    overview_pictures,
-    phase_pictures,
-    spread_out,
-)
+from service.report.pictures import MAX_RANKS, overview_pictures, phase_pictures, spread_out
 from service.report.plots import draw
+from service.report.shapes import Chart, Curve, Histogram, Mark
 from service.report.view import RunReport
 from tests.service.report.views import attempt, halt_finding, order_of, report_view, run_report
 

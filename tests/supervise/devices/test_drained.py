@@ -17,7 +17,7 @@ from gonogo.contract.workload import OURS
 from gonogo.rundir import save_json
 from gonogo.supervise.devices.drained import Draining, faulty_ranks
 from gonogo.supervise.devices.nvml import Nvml
-from gonogo.supervise.locks import DeviceLocks, is_locked, take_lock
+from gonogo.supervise.locks import DeviceLocks, is_locked, open_host_folder, take_lock
 from gonogo.supervise.proven import load_proof, prove
 from gonogo.supervise.quarantine import load_quarantines
 from gonogo.supervise.start import start_draining
@@ -140,16 +140,20 @@ def test_a_keeper_passes_its_gpu_on_to_who_proves_it_free(
 ) -> None:
     script, environ = driver
     script.write_text(json.dumps([healthy("GPU-0", used_mb=900)]))
-    home = tmp_path / "home"
-    lock = DeviceLocks(home=home).path("GPU-0")
+    home, shared = tmp_path / "home", open_host_folder(tmp_path / "host")
+    lock = DeviceLocks(home=home, shared=shared).path("GPU-0")
+    other = DeviceLocks(home=tmp_path / "other", shared=shared)
+    assert other.free(("GPU-0",)) == ("GPU-0",)
     options = ("--home", str(home), "--lock", str(lock))
     run = new_run(*options, environ=environ, world_size=1, steps=3)
+    run.wait_for_step(1)
+    assert other.free(("GPU-0",)) == (), "another home of this host sees it taken"
     assert run.wait_for_exit().reason is OutcomeCode.COMPLETED
     assert run.keeper is not None
     assert run.keeper.wait(60) == 0
-    assert is_locked(lock), "its memory is held"
+    assert other.free(("GPU-0",)) == (), "its memory is held"
     script.write_text(json.dumps([healthy("GPU-0")]))
-    wait_until(lambda: not is_locked(lock), "the device")
+    wait_until(lambda: other.free(("GPU-0",)), "the device")
     assert load_quarantines(home, 0.0) == {}
 
 

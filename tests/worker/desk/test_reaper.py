@@ -166,7 +166,7 @@ def test_a_run_taken_over_elsewhere_is_given_up(
     ship: ShipperOf,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("worker.shipping.shipper.STALE_AGAIN_S", 0.05)
+    monkeypatch.setattr("worker.shipping.fencing.STALE_AGAIN_S", 0.05)
     plane.runs[ORDER.run].token = 4
     assert not reap(only(tmp_path), ship, now=500.0)
     assert not (lost.path / ".shipped").exists()

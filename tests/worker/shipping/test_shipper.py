@@ -24,7 +24,8 @@ from tests.supervise.orders import (
 from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
 from worker.client import ControlPlane
 from worker.shipping import growing, parts
-from worker.shipping.shipper import STALE_AGAIN_S, Shipper
+from worker.shipping.fencing import STALE_AGAIN_S
+from worker.shipping.shipper import Shipper
 
 ORDER = make_order(token=7)
 NewShipper = Callable[[], Shipper]
