@@ -27,6 +27,7 @@ from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import CheckOutcome
 from gonogo.planning.resolve import checkout_root
 from gonogo.rundir import RunDir, load_record
+from gonogo.slots import gpus_of
 from gonogo.supervise.end_request import EndRequest, ask_halt, until_after
 from gonogo.supervise.keeper.part import save_refusal
 from gonogo.supervise.launch.place import NoPlace, Place, told_node
@@ -34,7 +35,7 @@ from gonogo.supervise.locks import DeviceLocks
 from gonogo.supervise.release import own_python
 from worker.host.host_probe import ProbeStore
 from worker.host.preflight import run_preflight
-from worker.host.slots import Slots, choose_devices, find_slots
+from worker.host.slots import Slots, choose_devices, find_places, find_slots
 from worker.settings import Settings, keeper_environ, load_settings
 
 KEEPER_MODULE = "worker.keeper"
@@ -65,14 +66,7 @@ def main(argv: Sequence[str]) -> int:
         run_dir = RunDir(settings.runs / Path(asked.run).name)
         order = wait_for_order(run_dir)
         place = Place.of(order.document(), told_node(order.document(), settings.inherited))
-        slots = find_slots(
-            settings.home,
-            wanted=settings.devices,
-            environ=settings.inherited,
-            script=settings.devices_script,
-            locks=settings.locks,
-        )
-        slots = replace(slots, locks=locks_of_host(slots, settings.home))
+        slots = find_own_slots(settings)
     except (Rejected, Unavailable) as error:
         _log.error("%s", error.detail)
         return _BAD
@@ -105,6 +99,25 @@ def ask_to_leave(run_dir: RunDir, order: Order) -> None:
     ask_halt(run_dir.path, request)
 
 
+def find_own_slots(settings: Settings) -> Slots:
+    """Return the slots of this node: without a GPU, as many as a scheduler may send runs.
+
+    Raises:
+        Rejected: the settings name what is not here.
+        Unavailable: the driver does not say which devices there are.
+    """
+    slots = find_slots(
+        settings.home,
+        wanted=settings.devices,
+        environ=settings.inherited,
+        script=settings.devices_script,
+        locks=settings.locks,
+    )
+    if settings.devices is None and not gpus_of(slots.names):
+        slots = find_places(settings.home, None)
+    return replace(slots, locks=locks_of_host(slots, settings.home))
+
+
 def locks_of_host(slots: Slots, home: Path) -> DeviceLocks:
     """Return where devices of this host are locked: nodes share the home, and no CPU slots."""
     return DeviceLocks(home=home / "hosts" / os.uname().nodename, shared=slots.locks.shared)
@@ -129,7 +142,8 @@ def check_host(
 ) -> tuple[str, ...] | None:
     """Return the devices for this node's part; None where the host is not fit, which is told."""
     devices = choose_devices(order, slots.free())
-    store = ProbeStore(settings.home, checkout_root(), settings.inherited)
+    host = os.uname().nodename
+    store = ProbeStore(settings.home, checkout_root(), settings.inherited, host=host)
     record = run_preflight(
         order,
         run_dir,

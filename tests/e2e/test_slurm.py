@@ -351,6 +351,7 @@ def test_a_network_that_is_cut_for_twenty_seconds_ends_no_healthy_run(
     slurm.wait_for_idle()
 
 
+@pytest.mark.timeout(1800)  # a silent node is given its time, and then there is another attempt
 @pytest.mark.parametrize(
     ("deaf", "code"),
     [(False, OutcomeCode.STALLED), (True, OutcomeCode.ISOLATED)],

@@ -1,7 +1,8 @@
 """What are this host's devices and software? `python -m nsa.probe`, run once a boot and commit.
 
 It takes seconds (torch is loaded, a matrix product is measured), so it starts with the worker and
-its answer is kept in `GONOGO_HOME/probe.json`. Only nsa imports torch, hence the other process.
+its answer is kept in `GONOGO_HOME/probe.json` (of a node that shares its home with others in
+`hosts/{name}/probe.json`). Only nsa imports torch, hence the other process.
 """
 
 import json
@@ -60,6 +61,8 @@ class ProbeStore:
     home: Path
     root: Path
     environ: Mapping[str, str] = field(repr=False)
+    host: str | None = None
+    """Name of the host, where several share the home; None: it is this host's alone."""
     _process: subprocess.Popen[bytes] | None = None
     _measuring: tuple[str, ...] = ()
 
@@ -140,15 +143,21 @@ class ProbeStore:
         probe = _added(self._kept(), said_now, self._measuring)
         kept = {"v": 1, "boot_id": boot_id(), "git_sha": load_git_sha(self.root)}
         try:
-            save_json(self.home / "probe.json", {**kept, "probe": probe.model_dump(mode="json")})
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            save_json(self._path, {**kept, "probe": probe.model_dump(mode="json")})
         except OSError as error:
             _log.warning("no probe.json: %s", error, extra={"action": "probe_unsaved"})
         return probe
 
+    @property
+    def _path(self) -> Path:
+        folder = self.home if self.host is None else self.home / "hosts" / self.host
+        return folder / "probe.json"
+
     def _kept(self) -> Probe | None:
         """Return the kept probe, when it is of this boot and commit."""
         try:
-            kept = _Kept.model_validate_json((self.home / "probe.json").read_bytes())
+            kept = _Kept.model_validate_json(self._path.read_bytes())
         except (OSError, ValidationError, json.JSONDecodeError):
             return None
         current = kept.boot_id == boot_id() and kept.git_sha == load_git_sha(self.root)

@@ -1,4 +1,4 @@
-"""Does a run's keeper live? The process that `keeper.json` names: pid, start time and boot."""
+"""Does a run's keeper live? The process that its state names: pid, start time and boot."""
 
 from pathlib import Path
 
@@ -7,8 +7,17 @@ from gonogo.supervise.processes import ProcessRef, boot_id
 
 
 def living_keeper(run_dir: Path) -> ProcessRef | None:
-    """Return the keeper of a run, when it lives."""
-    record = load_json(run_dir / "keeper.json") or {}
+    """Return the keeper of a run, node 0's where it has several, when it lives on this host."""
+    return _living(run_dir / "keeper.json")
+
+
+def is_kept_here(run_dir: Path) -> bool:
+    """Say whether a keeper of a run, of whichever of its nodes, lives on this host."""
+    return any(_living(path) is not None for path in run_dir.glob("keeper*.json"))
+
+
+def _living(state: Path) -> ProcessRef | None:
+    record = load_json(state) or {}
     pid, start_ticks = record.get("pid"), record.get("start_ticks")
     if not isinstance(pid, int) or not isinstance(start_ticks, int):
         return None

@@ -18,7 +18,7 @@ from gonogo.contract.records import CheckOutcome, Manifest
 from gonogo.rundir import load_record
 from gonogo.supervise.devices.look import Look
 from gonogo.supervise.keeper.kill import end_marked
-from gonogo.supervise.keeper.living import living_keeper
+from gonogo.supervise.keeper.living import is_kept_here
 from gonogo.supervise.keeper.marked import find_marked
 from gonogo.supervise.preflight.fitness import Fitness, judge_devices
 from gonogo.supervise.preflight.smi import complaints
@@ -185,8 +185,8 @@ def load_nvidia_smi() -> bytes | None:
 
 
 def _is_orphaned(run_dir: Path) -> bool:
-    """Say whether a run of this home has no keeper any more."""
-    return run_dir.is_dir() and living_keeper(run_dir) is None
+    """Say whether a run of this home has no keeper on this host any more."""
+    return run_dir.is_dir() and not is_kept_here(run_dir)
 
 
 def _is_mapped(path: Path) -> bool:

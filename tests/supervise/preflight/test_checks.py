@@ -180,15 +180,19 @@ def test_processes_of_a_run_without_a_keeper_are_ended(
     assert marked[1].wait(60) == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("whose", ["another-home", "a-living-keeper"])
+@pytest.mark.parametrize("whose", ["another-home", "a-living-keeper", "a-node-of-several"])
 def test_other_runs_are_left_alone(
     tmp_path: Path, marked: tuple[str, subprocess.Popen[bytes]], whose: str
 ) -> None:
-    if whose == "a-living-keeper":
+    if whose != "another-home":
         stat = load_stat(os.getpid())
         assert stat is not None
         keeper = {"pid": os.getpid(), "start_ticks": stat.start_ticks, "boot_id": boot_id()}
-        save_json(tmp_path / marked[0] / "keeper.json", keeper)
+        name = "keeper_node1.json" if whose == "a-node-of-several" else "keeper.json"
+        save_json(tmp_path / marked[0] / name, keeper)
+    if whose == "a-node-of-several":
+        elsewhere = {"pid": os.getpid(), "start_ticks": 1, "boot_id": "another"}
+        save_json(tmp_path / marked[0] / "keeper.json", elsewhere)
     assert checks.check_orphans(new_id(Kind.RUN), tmp_path)[0] is PASS
     assert marked[1].poll() is None
 
@@ -300,6 +304,8 @@ def test_a_probe_is_kept_for_this_boot_and_commit_only(tmp_path: Path) -> None:
     save_json(tmp_path / "probe.json", kept)
     assert ProbeStore(tmp_path, tmp_path, {}).result().peak_flops == 7.0
     save_json(tmp_path / "probe.json", {**kept, "boot_id": "another"})
+    save_json(tmp_path / "hosts" / "node2" / "probe.json", kept)
+    assert ProbeStore(tmp_path, tmp_path, {}, host="node2").result().peak_flops == 7.0
     found = ProbeStore(tmp_path, tmp_path, dict(os.environ)).result()
     assert found.error is not None  # there is no nsa.probe in that folder
     assert json.loads((tmp_path / "probe.json").read_text())["boot_id"] == "another"

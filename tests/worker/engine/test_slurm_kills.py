@@ -85,7 +85,8 @@ def test_controller_that_forgot_what_it_had_started_starts_nothing_twice(
 ) -> None:
     """Killed before its state is saved it ends the steps, and queues the job again."""
     run, handle = submitted(steps=400)
-    wait_until(lambda: load_keeping(run.path, 1), "both keepers", LIMIT_S)
+    for node in (0, 1):
+        wait_until(lambda node=node: load_keeping(run.path, node), "both keepers", LIMIT_S)
     keepers = [load_keeping(run.path, node) for node in (0, 1)]
     lab.kill("slurmctld")
     lab.start_controller()

@@ -54,6 +54,16 @@ def test_run_on_two_nodes_is_judged_and_its_job_has_ended(
     assert not any(lab.pids(node) & set(run.living()) for node in (1, 2))
 
 
+def test_run_that_comes_to_the_nodes_of_another_leaves_it_alone(submitted: Submit) -> None:
+    first, _ = submitted(steps=500)
+    first.wait_for_step(3, LIMIT_S)
+    second, _ = submitted(steps=10)
+    for run in (second, first):
+        wait_for_end(run)
+        assert run.record().reason is OutcomeCode.COMPLETED, run.record().text
+        assert run.findings() == []
+
+
 @pytest.mark.parametrize("rank", [0, 1], ids=["on node1", "on node2"])
 def test_hanging_rank_is_named_on_either_node(submitted: Submit, rank: int) -> None:
     run, _ = submitted(fault=f"hang:rank={rank},step=12,section=backward")
