@@ -10,7 +10,7 @@ PyYAML are enough, and a C compiler, which Triton asks for:
 Every row goes to `$OUT/gpu.jsonl` (else `./gpu.jsonl`, or `--out FOLDER`) the moment it is
 measured, so who ends this early keeps what there is. The stages stand in order of value, each is a
 process of its own with a deadline of its own (bench/on_gpu/plan.py), and begins again with what
-comes next where a kernel took it down: the machine and its ceilings
+comes next where a kernel took it down or hangs: the machine and its ceilings
 (copy, bf16 product); all bf16 kernels compiled at once; correctness against the plain equations,
 against the torch backend at 8k, 32k and 64k, and bit by bit against itself; attention forward and
 forward + backward at 2k to 64k, eager and as a CUDA graph, beside FLASH_ATTENTION and cuDNN, with
@@ -38,10 +38,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench.on_gpu.plan import GRACE_S, NO_GPU, STAGES, TOTAL_S, Stage, allowance_s, exit_code
+from bench.on_gpu.plan import (
+    GRACE_S,
+    NO_GPU,
+    STAGES,
+    TOTAL_S,
+    Stage,
+    allowance_s,
+    exit_code,
+    hangs,
+)
 
 _ROOT = Path(__file__).parents[1]
 _KILL_S = 2.0
+_LOOK_S = 1.0
 
 
 def _run_stage(name: str, device: str, file: Path, run: str, limit_s: float) -> None:
@@ -70,19 +80,34 @@ def _command(stage: Stage, given: argparse.Namespace, run: str, limit_s: float) 
     return [*command, "--out", str(given.out)]
 
 
-def _start(stage: Stage, given: argparse.Namespace, run: str, limit_s: float) -> dict[str, Any]:
+def _start(stage: Stage, given: argparse.Namespace, file: Path, limit_s: float) -> dict[str, Any]:
     """Have a stage done by a process of its own; how it ended."""
     began = time.monotonic()
-    process = subprocess.Popen(_command(stage, given, run, limit_s), cwd=_ROOT)
-    try:
-        code: int | None = process.wait(limit_s + GRACE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        code = None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_KILL_S)  # one that the GPU's driver holds is left behind
+    process = subprocess.Popen(_command(stage, given, given.run, limit_s), cwd=_ROOT)
+    code = _await(process, file, given.run, began + limit_s + GRACE_S)
     seconds = round(time.monotonic() - began, 1)
     return {"stage": stage.name, "limit_s": round(limit_s, 1), "seconds": seconds, "code": code}
+
+
+def _await(process: subprocess.Popen[bytes], file: Path, run: str, deadline: float) -> int | None:
+    """Its exit code; killed at the deadline (None) or at that of the thing that it measures."""
+    from bench.on_gpu.rows import read_rows
+
+    seen, since = -1, time.monotonic()
+    while (left_s := deadline - time.monotonic()) > 0:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(min(_LOOK_S, left_s))
+        rows = read_rows(file, run)
+        if len(rows) != seen:
+            seen, since = len(rows), time.monotonic()
+        if hangs(rows[-1] if rows else None, time.monotonic() - since):
+            break
+    process.kill()
+    # One that the GPU's driver holds is left behind.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        code = process.wait(_KILL_S)
+        return code if left_s > 0 else None
+    return None
 
 
 def _do(stage: Stage, given: argparse.Namespace, file: Path, spent_s: Callable[[], float]) -> None:
@@ -91,7 +116,7 @@ def _do(stage: Stage, given: argparse.Namespace, file: Path, spent_s: Callable[[
 
     before = len(begun(read_rows(file, given.run)))
     while limit_s := allowance_s(stage, spent_s(), given.total):
-        ended = _start(stage, given, given.run, limit_s)
+        ended = _start(stage, given, file, limit_s)
         done = begun(read_rows(file, given.run))
         broke_at = done[-1] if ended["code"] != 0 and len(done) > before else None
         append_row(file, given.run, "stage", left_out=False, **ended, broke_at=broke_at)

@@ -34,7 +34,7 @@ def restore_backup(settings: Settings, source: Path) -> dict[str, Any]:
         NotFound: there is no such file.
         Corrupt: it is not whole.
         Conflict: the home has something that a backup would bring.
-        Rejected: it was made by a newer gonogo, or with a database of another kind.
+        Rejected: it is no backup, was made by a newer gonogo, or with a database of another kind.
     """
     home = settings.home
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -74,17 +74,16 @@ def _unpack(source: Path, folder: Path) -> dict[str, Any]:
     found: dict[str, dict[str, Any]] = {}
     listed: dict[str, Any] | None = None
     try:
-        with tarfile.open(source, mode="r:") as archive:
+        with _open_archive(source) as archive:
             for member in archive:
                 stream = archive.extractfile(member)
                 if stream is None or listed is not None or not _is_ours(member.name):
-                    raise Corrupt(f"{source}: {member.name!r} has no place in a backup")
+                    text = f"{source}: {member.name!r} has no place in a backup"
+                    raise Corrupt(text) if found or listed else Rejected(text)
                 if member.name == LIST:
                     listed = json.load(stream)
                 else:
                     found[member.name] = _write(folder / member.name, stream, member.mode & 0o700)
-    except FileNotFoundError as error:
-        raise NotFound(f"no such backup: {source}") from error
     except (tarfile.TarError, OSError, ValueError, EOFError) as error:
         raise Corrupt(f"{source}: not a whole backup: {error}") from error
     if not isinstance(listed, dict) or listed.get("v") != V or not listed.keys() >= _LISTED:
@@ -97,6 +96,23 @@ def _unpack(source: Path, folder: Path) -> dict[str, Any]:
         )
         raise Corrupt(f"{source}: not as it was made: {', '.join(wrong[:5])}")
     return listed
+
+
+def _open_archive(source: Path) -> tarfile.TarFile:
+    """Return a file that may be a backup, open.
+
+    Raises:
+        NotFound: there is no such file.
+        Rejected: it cannot be read, or is no archive at all.
+    """
+    try:
+        return tarfile.open(source, mode="r:")
+    except FileNotFoundError as error:
+        raise NotFound(f"no such backup: {source}") from error
+    except OSError as error:
+        raise Rejected(f"{source}: {error.strerror}") from error
+    except (tarfile.TarError, EOFError) as error:
+        raise Rejected(f"{source} is no backup: {error}") from error
 
 
 def _is_ours(name: str) -> bool:

@@ -17,7 +17,9 @@ from nsa.attention.gpu.trial import ON_GPU, Case, forward_backward
 
 def run(context: Context) -> None:
     """Row `compiled`: how many kernels in how many seconds, what they need, and which fail."""
-    context.measure("compiled", "compiling", lambda: _compile_all(context.device))
+    context.measure(
+        "compiled", "compiling", lambda: _compile_all(context.device), limit_s=context.left_s()
+    )
 
 
 def _compile_all(device: torch.device) -> dict[str, object]:

@@ -22,4 +22,11 @@ def run(context: Context) -> None:
 
     for name in DTYPES:
         unit = functools.partial(prove, name)
-        context.measure("proof", f"proof in {name}", unit, needed_s=100.0, dtype=name)
+        context.measure(
+            "proof",
+            f"proof in {name}",
+            unit,
+            needed_s=100.0,
+            limit_s=TRIAL_LIMIT_S + 10,
+            dtype=name,
+        )  # fmt: skip

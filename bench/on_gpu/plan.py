@@ -16,6 +16,9 @@ LEAST_S = 6.0
 GRACE_S = 5.0
 """After its own deadline a stage is given so long to come to its end before it is killed."""
 
+ROW_LIMIT_S = 45.0
+"""One thing that is measured takes a few seconds; what takes so long hangs, and is ended."""
+
 RIGHT, WRONG, NO_GPU = 0, 1, 3
 
 
@@ -57,6 +60,16 @@ def allowance_s(stage: Stage, spent_s: float, total_s: float = TOTAL_S) -> float
     """
     left_s = min(stage.limit_s, total_s - spent_s - GRACE_S)
     return left_s if left_s >= LEAST_S else 0.0
+
+
+def hangs(last: Mapping[str, Any] | None, silent_s: float) -> bool:
+    """Whether the thing that was begun last is over its own deadline.
+
+    Args:
+        last: The last row of the run, None where there is none.
+        silent_s: For how long it has been the last.
+    """
+    return last is not None and last.get("row") == "begin" and silent_s > last["limit_s"]
 
 
 def exit_code(rows: Iterable[Mapping[str, Any]], planned: Iterable[str]) -> int:

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import torch
 
 from bench.on_gpu.failures import first_line, is_fatal
+from bench.on_gpu.plan import ROW_LIMIT_S
 
 
 def append_row(file: Path, run: str, row: str, **values: Any) -> None:
@@ -79,6 +80,7 @@ class Context:
         unit: Callable[[], Mapping[str, Any]],
         *,
         needed_s: float = 1.0,
+        limit_s: float = ROW_LIMIT_S,
         **known: Any,
     ) -> None:
         """Append the row of one thing that is measured, or why there is none.
@@ -89,6 +91,8 @@ class Context:
             unit: Measures; any error of it becomes a row, since a kernel that does not compile or
                 fit must not take the others with it.
             needed_s: Left out where less time is left; a row says so.
+            limit_s: Its own deadline: whoever waits for this process ends it then, and another one
+                goes on with what comes next.
             known: Values of the row whatever comes of it.
 
         Raises:
@@ -100,7 +104,7 @@ class Context:
             left_s = round(self.left_s(), 1)
             self.tell("left_out", what=what, needed_s=needed_s, left_s=left_s)
             return
-        self.tell("begin", what=what)
+        self.tell("begin", what=what, limit_s=limit_s)
         try:
             told = unit()
         except Exception as error:

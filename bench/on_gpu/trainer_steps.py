@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from bench.on_gpu.plan import ROW_LIMIT_S
 from bench.on_gpu.rows import Context
 from nsa.config import AS_IF_ABSENT, TrainConfig, build_config, load_config
 from nsa.launch import Launch
@@ -29,6 +30,7 @@ from nsa.trainer import Trainer
 FIELD_TOK_S = 38.0
 """What the two A100 of the field report made of this model."""
 LEFT_OUT = 4
+_COMPILED_LIMIT_S = 120.0
 _SHRUNKEN = {
     "model": {"dim": 32, "layers": 2, "heads": 4, "groups": 2, "head_dim": 8, "seq_len": 64,
               "ffn_width": 48},
@@ -118,6 +120,7 @@ def run(context: Context) -> None:
         needed_s = 1.0 if context.tiny else 45.0 if variant["compiled"] else 12.0
         what = f"trainer {', '.join(f'{name} {value}' for name, value in variant.items())}"
         unit = functools.partial(measure, variant)
-        context.measure("trainer", what, unit, needed_s=needed_s, **variant)
+        limit_s = _COMPILED_LIMIT_S if variant["compiled"] else ROW_LIMIT_S
+        context.measure("trainer", what, unit, needed_s=needed_s, limit_s=limit_s, **variant)
         if not context.tiny:
             torch.cuda.empty_cache()

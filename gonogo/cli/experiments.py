@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,6 +34,7 @@ from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.decision import Cause, DecisionKind, Verdict
 from gonogo.contract.errors import Rejected
 from gonogo.contract.goodput import ExperimentGoodput
+from gonogo.contract.lifecycle import ExperimentState
 
 _DRAWN_S = 180.0
 """How long a report is waited for: its pictures are drawn when it is asked for."""
@@ -219,11 +221,16 @@ def _verb(verb: str, text: str) -> Any:
     def act(experiment: Id, reason: Reason = "", as_json: Json = False) -> None:
         with connect() as client:
             view = client.experiment(experiment)
-            answer = client.post(f"/experiments/{view.id}/{verb}", {"reason": reason})
+            path = f"/experiments/{view.id}/{verb}"
+            response = client.call("POST", path, body={"reason": reason})
+        answer = response.json()
         if as_json:
             print_json(answer)
-        else:
-            out.print(f"{view.id}: {verb} accepted; state {answer.get('state', view.state)}")
+            return
+        word = "accepted" if response.status_code == HTTPStatus.ACCEPTED else "was asked before"
+        if verb == "halt" and word == "accepted" and view.state is ExperimentState.STOPPING:
+            word = "asked again, it ends at once"
+        out.print(f"{view.id}: {verb} {word}; state {answer.get('state', view.state)}")
 
     act.__doc__ = text
     return act
@@ -304,8 +311,11 @@ def register(app: typer.Typer) -> None:
     app.command("list")(list_)
     app.command()(show)
     for verb, text in (
-        ("halt", "Pause: stop with a checkpoint, keep the evidence, wait for your decision."),
-        ("cancel", "Stop for good, without a verdict."),
+        (
+            "halt",
+            "Stop with a checkpoint, asked again at once; then wait for your decision.",
+        ),
+        ("cancel", "Stop for good, without a verdict; with a checkpoint, asked again at once."),
         ("resume", "Go on with the undecided phase from its last checkpoint."),
         ("promote", "Approve what waits for approval, so that the next phase begins."),
         ("rerun", "Run the undecided phase again, from its start."),

@@ -1,133 +1,45 @@
-"""What can be typed? The `gonogo` command; `gonogo COMMAND --help` explains each.
+"""Where does the `gonogo` command begin? Here, with next to nothing, until Ctrl-C is one line.
 
-With which code a command ends stands in `screen/exit_words.py`.
+What the command line loads takes up to a second, in which an interrupt would show a reader where
+Python stood. The commands are in `app`.
 """
 
+import os
+import signal
 import sys
-from collections.abc import Sequence
+from contextlib import suppress
+from types import FrameType
+from typing import NoReturn
 
-import typer
-
-from gonogo import __version__
-from gonogo.cli import (
-    administer,
-    campaigns,
-    comparing,
-    database,
-    demo,
-    experiments,
-    judging,
-    ledger,
-    processes,
-    pruning,
-    rendering,
-    running,
-    simulating,
-    watching,
-)
-from gonogo.cli.exits import Exit, exit_of_error
-from gonogo.cli.look import artifacts, lists, page, status
-from gonogo.cli.output import err
-from gonogo.cli.reach.naming import Ambiguous
-from gonogo.cli.screen.group import Commands, UsageError, usage_text
-from gonogo.cli.screen.refusals import refusal_text
-from gonogo.contract.errors import Conflict, GonogoError
-
-app = typer.Typer(
-    name="gonogo",
-    cls=Commands,
-    help=(
-        "Run training experiments in phases, watch every rank, and write down a verdict that"
-        " anyone can check."
-    ),
-    invoke_without_command=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-
-MODULES = (
-    processes,
-    demo,
-    experiments,
-    watching,
-    running,
-    judging,
-    comparing,
-    campaigns,
-    ledger,
-    simulating,
-    administer,
-    database,
-    pruning,
-    rendering,
-    status,
-    lists,
-    artifacts,
-    page,
-)
-for module in MODULES:
-    module.register(app)
-
-
-def _version(value: bool) -> None:
-    if value:
-        typer.echo(f"gonogo {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    context: typer.Context,
-    version: bool = typer.Option(
-        False, "--version", help="Print the version.", callback=_version, is_eager=True
-    ),
-) -> None:
-    """Hold the options that stand before a command; without any, show the help."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-
-
-def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code; every foreseen error is one line.
-
-    Args:
-        arguments: what follows `gonogo`; default: this process's.
-    """
-    given = None if arguments is None else list(arguments)
-    try:
-        return int(app(args=given, prog_name="gonogo", standalone_mode=False) or Exit.OK)
-    except UsageError as error:
-        err.print(usage_text(error), markup=False, highlight=False, soft_wrap=True)
-        return Exit.BAD_INPUT
-    except GonogoError as error:
-        print_error(error)
-        return exit_of_error(error)
-    except (KeyboardInterrupt, typer.Abort):
-        err.print("interrupted")
-        return Exit.INTERRUPTED
+_INTERRUPTED = 130
+"""`exits.Exit.INTERRUPTED`, whose module would have to be loaded first."""
 
 
 def main() -> None:
     """Run the command line of this process."""
+    heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if heeded:  # a shell's background job ignores it
+        signal.signal(signal.SIGINT, _leave)
+    from gonogo.cli.app import run  # after the handler: this is what takes long
+
     try:
-        sys.exit(run())
+        if heeded:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        code = run()
+    except KeyboardInterrupt:
+        _leave(signal.SIGINT, None)
     except BrokenPipeError:
         sys.stderr.close()
-        sys.exit(Exit.UNEXPECTED)
+        sys.exit(1)
+    sys.exit(code)
 
 
-def print_error(error: GonogoError) -> None:
-    """Print an error on stderr, with what is allowed, or every problem, where that is known."""
-    text = f"gonogo: {error.detail}"
-    if isinstance(error, Conflict) and error.allowed:
-        text += f" (allowed now: {', '.join(error.allowed)})"
-    elif isinstance(error, Ambiguous):
-        rows = [f"  {row.path}  {row.message}" for row in error.problems]
-        err.print("\n".join([text, *rows]), markup=False, highlight=False, soft_wrap=True)
-        return
-    else:
-        text = f"gonogo: {refusal_text(error)}"
-    err.print(text, markup=False, highlight=False, soft_wrap=True)
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    """End this process: nothing has begun that would have to be ended in order."""
+    del number, frame
+    with suppress(OSError):
+        os.write(2, b"interrupted\n")
+    os._exit(_INTERRUPTED)
 
 
 if __name__ == "__main__":

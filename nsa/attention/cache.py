@@ -152,9 +152,10 @@ class NsaCache:
     def _open_like(self, k_cmp: Tensor, v_cmp: Tensor) -> tuple[Tensor, ...]:
         """Room for l open tokens of these dtypes, [B, l, G, D]."""
         if not self._open:
-            self._open = tuple(
-                x.new_empty(x.shape[0], self.sizes.l, *x.shape[2:]) for x in (k_cmp, v_cmp)
-            )
+            with torch.inference_mode(False):  # written to in that mode and without it
+                self._open = tuple(
+                    x.new_empty(x.shape[0], self.sizes.l, *x.shape[2:]) for x in (k_cmp, v_cmp)
+                )
         return self._open
 
     def _complete_blocks(self, k_open: Tensor, v_open: Tensor) -> None:

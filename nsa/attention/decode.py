@@ -160,12 +160,13 @@ def _decode(
     ids_NX = _select(p_NRC, t // sizes.l_sel + 1, sizes)
 
     # As in the batched operation: bf16 loses nothing in bf16 products with fp32 sums.
-    read = q.dtype if native_bf16(q.dtype, q.device) else exact
+    native = native_bf16(q.dtype, q.device) and cache.k_sel.dtype == q.dtype
+    read = q.dtype if native else exact
     if reading == "blocks":
         k_sel, v_sel = _whole_blocks(ids_NX, cache, read)
     else:
         k_sel, v_sel = _token_by_token(ids_NX, cache, read, reading)
-    queries = q_BGRD if read == exact else q.reshape(B, G, H // G, D)
+    queries = q.reshape(B, G, H // G, D) if native else q_BGRD
     selected = scaled_dot_product_attention(queries, k_sel, v_sel, scale=factor)
     k_win, v_win = cache.k_ring, cache.v_ring
     if t + 1 < k_win.shape[2]:

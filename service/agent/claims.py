@@ -16,9 +16,10 @@ from gonogo.contract.errors import Conflict, NameTaken
 from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, RunEvent, RunState
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.contract.patch import RecordedPatch
 from gonogo.planning.resolve import build_order
 from service.agent.fence import bind_key, hash_claim
-from service.agent.fitting import UNREADABLE, fitting, recorded_patch
+from service.agent.fitting import UNREADABLE, fitting
 from service.db.documents import ClaimKept
 from service.db.insert import insert_if_new
 from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
@@ -214,6 +215,7 @@ def _build_order(experiment: ExperimentRow, run: RunRow, token: int) -> Order:
         reason=run.reason,
         resume_from=run.resume_from,
         frozen=experiment.frozen,
-        change=recorded_patch(run.change),
+        change=None if run.change is None else RecordedPatch.model_validate(run.change),
         until=run.until,
+        carried=run.carried or [],
     )

@@ -4,7 +4,6 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from sqlalchemy import ColumnElement, Select, or_, select, tuple_
 from sqlalchemy.orm import Session
@@ -22,7 +21,7 @@ from gonogo.slots import most_ranks
 from service.db.documents import ClaimKept
 from service.db.schema import ExperimentRow, RunRow, WorkerRow
 from service.experiments.checkpoints import host_of, host_of_origin, is_unfit
-from service.experiments.course import gpus_of, resolved_of
+from service.experiments.course import gpus_of, patch_of, resolved_of
 from service.experiments.lifecycle import Deed
 from service.experiments.takers import SILENT_S
 from service.queries.experiments import runs_of
@@ -73,11 +72,6 @@ class Offer:
         return most_ranks(self.free) if self.engine is EngineName.LOCAL else MOST_RANKS
 
 
-def recorded_patch(change: Mapping[str, Any] | None) -> RecordedPatch | None:
-    """Return the patch under which a run is made, if any."""
-    return None if change is None else RecordedPatch.model_validate(change)
-
-
 def fitting(
     deed: Deed, request: ClaimRequest, unreadable: Callable[[str, Exception], None]
 ) -> Iterator[str]:
@@ -109,7 +103,7 @@ def fitting(
                 continue
             run, experiment = row
             try:
-                plan, change = resolved_of(experiment).parsed(), recorded_patch(run.change)
+                plan, change = resolved_of(experiment).parsed(), patch_of(run.change, run.carried)
                 fits = offer.fits(plan, change)
             except UNREADABLE as error:
                 unreadable(run.id, error)

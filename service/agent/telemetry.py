@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from sqlalchemy import Connection, Table, bindparam, delete, insert, select, update
 
+from gonogo.asked_again import asked_again
 from gonogo.contract.agent import (
     Command,
     CommandKind,
@@ -245,4 +246,5 @@ def _command_of(run: RunColumns) -> Command | None:
     stop = run.command
     if stop is None:
         return None
-    return Command(kind=CommandKind(stop.kind), reason=stop.reason, actor=stop.actor)
+    reason = asked_again(stop.reason) if stop.again else stop.reason
+    return Command(kind=CommandKind(stop.kind), reason=reason, actor=stop.actor)

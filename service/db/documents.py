@@ -35,6 +35,10 @@ class Stop(Asked):
     """An operator's word that an experiment stops."""
 
     kind: StopKind
+    asked_at: float | None = None
+    """Unix seconds; null in one of before."""
+    again: bool = False
+    """Whether it was asked a second time: the run is waited for no longer."""
 
 
 class AwaitedKind(StrEnum):

@@ -16,7 +16,7 @@ from service.db.engine import TEXTS, is_sqlite
 if TYPE_CHECKING:  # its import takes longer than to find that there is nothing to migrate
     from alembic.config import Config
 
-HEAD = "0012"
+HEAD = "0013"
 """The newest revision."""
 _LOCK = 0x676F6E6F67
 _ROOT = Path(__file__).resolve().parents[2]

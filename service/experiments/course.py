@@ -6,7 +6,7 @@ person.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -23,10 +23,12 @@ from gonogo.contract.lifecycle import (
     RunEvent,
     RunState,
 )
-from gonogo.contract.order import ResumePoint, RunReason
+from gonogo.contract.order import CarriedRemedy, ResumePoint, RunReason
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
+from gonogo.judge.course.carrying import left_by
+from gonogo.judge.course.reruns import laid_over
 from gonogo.planning.resolve import ResolvedPlan
 from service.db.documents import Awaited, ServiceEnd
 from service.db.insert import insert_new
@@ -34,6 +36,7 @@ from service.db.schema import ExperimentRow, PhaseRow, ProgressRow, RunRow
 from service.db.store import Topic, ring
 from service.experiments.lifecycle import Deed, move_experiment, move_phase, move_run, record_event
 from service.queries.experiments import phases_of, runs_of
+from service.queries.runs import load_attempts
 from service.told.awaited import is_owed
 
 
@@ -85,9 +88,33 @@ def start_phase(
     phase: PhaseRow,
     point: ResumePoint | None = None,
 ) -> RunRow:
-    """Activate a phase and queue its first run, which begins with `point` or goes on from it."""
+    """Activate a phase and queue its first run, which begins with `point` or goes on from it.
+
+    It is run under the remedies that helped in the phases before.
+    """
+    carried = _carried_to(deed, experiment, phase)
     move_phase(deed, experiment, phase, PhaseEvent.ACTIVATE)
-    return queue_first_run(deed, experiment, phase, point)
+    if carried:
+        record_event(
+            deed,
+            experiment,
+            "phase.carried",
+            phase=phase.name,
+            text="; ".join(row.told() for row in carried),
+        )
+    return queue_first_run(deed, experiment, phase, point, carried=carried)
+
+
+def _carried_to(deed: Deed, experiment: ExperimentRow, phase: PhaseRow) -> list[CarriedRemedy]:
+    """Return the remedies that the phase before was run under, and the one that helped in it."""
+    rows = phases_of(deed.session, experiment.id)
+    before = next((row for row in rows if row.position == phase.position - 1), None)
+    runs = [] if before is None else runs_of(deed.session, experiment.id, before.name)
+    if before is None or not runs:
+        return []  # the first phase of all, or one after what was taken over
+    plan = resolved_of(experiment).parsed()
+    left = left_by(plan, before.name, load_attempts(deed.session, experiment.id, before.name))
+    return [*(runs[-1].carried or []), *([left] if left is not None else [])]
 
 
 def queue_first_run(
@@ -97,12 +124,26 @@ def queue_first_run(
     point: ResumePoint | None = None,
     *,
     new: bool = False,
+    carried: Sequence[CarriedRemedy] = (),
 ) -> RunRow:
     """Queue the first run of a phase; of a `new` experiment, which has none, none is looked for."""
     reason = RunReason.FIRST if experiment.campaign is None else RunReason.CAMPAIGN
     if point is not None and point.step:
         reason = RunReason.RESUME
-    return queue_run(deed, experiment, phase.name, reason, resume_from=point, new=new)
+    return queue_run(
+        deed, experiment, phase.name, reason, resume_from=point, new=new, carried=carried
+    )
+
+
+def patch_of(
+    change: Mapping[str, Any] | None, carried: Sequence[CarriedRemedy] | None
+) -> RecordedPatch | None:
+    """Return the patch under which a run is made, all in all; None where nothing is changed."""
+    found: dict[str, Any] = {}
+    for row in carried or ():
+        found = laid_over(found, row.patch)
+    found = laid_over(found, change or {})
+    return RecordedPatch.model_validate(found) if found else None
 
 
 def gpus_of(plan: Plan, change: RecordedPatch | None = None) -> int:
@@ -128,8 +169,11 @@ def queue_run(
     change: Mapping[str, Any] | None = None,
     until: int | None = None,
     new: bool = False,
+    carried: Sequence[CarriedRemedy] = (),
 ) -> RunRow:
     """Queue the next attempt of a phase, which goes to step `until` or to the phase's last.
+
+    Of a phase's first one `carried` are remedies of earlier phases; all others keep them.
 
     Raises:
         Conflict: an attempt of it has not ended.
@@ -137,6 +181,7 @@ def queue_run(
     before = [] if new else runs_of(deed.session, experiment.id, phase)
     if any(run.state != RunState.ENDED for run in before):
         raise Conflict(f"phase {phase} has a run that has not ended", state=experiment.state)
+    kept = list(before[-1].carried or []) if before else list(carried)
     plan = resolved_of(experiment).parsed()
     run = RunRow(
         id=new_id(Kind.RUN),
@@ -147,9 +192,10 @@ def queue_run(
         state=RunState.QUEUED,
         resume_from=resume_from,
         change=dict(change) if change else None,
+        carried=kept or None,
         until=until,
         profile=plan.profile,
-        gpus=gpus_of(plan, RecordedPatch.model_validate(change) if change else None),
+        gpus=gpus_of(plan, patch_of(change, kept)),
         foreign=not plan.ours,
         labels=canonical_bytes(plan.workload.labels).decode() if plan.workload.labels else None,
         sizes={},

@@ -2,8 +2,8 @@
 
 Each verb answers whether it changed anything: asked again it changes nothing (200), asked in a
 state that does not allow it it is a `Conflict` that names what is allowed (409). `halt` stops with
-a checkpoint and waits for a decision; `cancel` stops for good; `takeover` says, on a person's word,
-that a silent attempt is dead.
+a checkpoint and waits for a decision; `cancel` stops for good; either asked a second time no longer
+waits for a run that is leaving. `takeover` says, on a person's word, that a silent attempt is dead.
 """
 
 from collections.abc import Callable
@@ -37,6 +37,8 @@ from service.told.awaited import verbs_of
 _ENDS_AS = {StopKind.HALT: OutcomeCode.HALTED, StopKind.CANCEL: OutcomeCode.CANCELLED}
 Points = dict[str, ResumePoint]
 Verb = Callable[[Deed, ExperimentRow, str, Points], bool]
+AGAIN_AFTER_S = 2.0
+"""So soon after the first, the same word is the same one: a double click, a message sent twice."""
 _TAKEN_OVER = (OutcomeCode.SUPERSEDED, OutcomeCode.ISOLATED)
 _ANSWERS = (RunReason.CONFIRM, RunReason.REMEDY)
 """What a run is for that answers the failure of one before it."""
@@ -65,10 +67,10 @@ def require(deed: Deed, experiment: ExperimentRow, verb: str) -> None:
 
 
 def halt(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) -> bool:
-    """Stop with a checkpoint; then a decision is awaited."""
+    """Stop with a checkpoint, asked again at once; then a decision is awaited."""
     stopped = experiment.state in (ExperimentState.STOPPING, ExperimentState.AWAITING_DECISION)
     if stopped and _stop_of(experiment) is StopKind.HALT:
-        return False
+        return _stop_at_once(deed, experiment, reason)
     require(deed, experiment, "halt")
     _stop(deed, experiment, StopKind.HALT, reason)
     return True
@@ -77,7 +79,7 @@ def halt(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) -> 
 def cancel(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) -> bool:
     """Stop and finish without a verdict."""
     if _stop_of(experiment) is StopKind.CANCEL:
-        return False
+        return _stop_at_once(deed, experiment, reason)
     require(deed, experiment, "cancel")
     if experiment.state == ExperimentState.AWAITING_DECISION:
         _note_stop(deed, experiment, StopKind.CANCEL, reason)
@@ -92,8 +94,25 @@ def _stop_of(experiment: ExperimentRow) -> StopKind | None:
 
 
 def _note_stop(deed: Deed, experiment: ExperimentRow, kind: StopKind, reason: str) -> None:
-    experiment.stop = Stop(kind=kind, reason=reason, actor=deed.actor)
+    experiment.stop = Stop(kind=kind, reason=reason, actor=deed.actor, asked_at=round(deed.now, 3))
     record_event(deed, experiment, "experiment.stop", kind=kind.value, reason=reason)
+
+
+def _stop_at_once(deed: Deed, experiment: ExperimentRow, reason: str) -> bool:
+    """Have a run that was asked to leave waited for no longer: whoever asks again means it.
+
+    Returns:
+        Whether that is new, and there is a run to be ended.
+    """
+    stop, run = experiment.stop, current_run(deed, experiment)
+    if stop is None or stop.again or run is None or run.command is None:
+        return False
+    if stop.asked_at is not None and deed.now - stop.asked_at < AGAIN_AFTER_S:
+        return False
+    told = Stop(kind=stop.kind, reason=reason or stop.reason, actor=deed.actor, again=True)
+    experiment.stop = run.command = told
+    record_event(deed, experiment, "experiment.stop", kind=f"{stop.kind} at once", reason=reason)
+    return True
 
 
 def _stop(deed: Deed, experiment: ExperimentRow, kind: StopKind, reason: str) -> None:

@@ -174,7 +174,7 @@ def find_beginning(session: Session, assessment: Assessment, now: float) -> Asse
     experiment = load_experiment(session, run.experiment)
     plan = resolved_of(experiment).parsed()
     attempts = [*load_attempts(session, run.experiment, run.phase), assessment.attempt]
-    action = decide(plan, run.phase, attempts, now=now)
+    action = decide(plan, run.phase, attempts, now=now, carried=run.carried or [])
     lost = action.record and run.id in lost_answers(attempts)
     if lost or assessment.attempt not in set_aside(attempts)[0]:
         points = load_resume_points(session, experiment, run.phase, without=run.id)
@@ -207,11 +207,14 @@ def conclude(deed: Deed, assessment: Assessment) -> list[RecordedDecision] | Non
     attempts = load_attempts(deed.session, experiment.id, run.phase)
     plan = resolved_of(experiment).parsed()
     made: list[RecordedDecision] = []
-    action = decide(plan, run.phase, attempts, now=deed.now)
+    carried = run.carried or []
+    action = decide(plan, run.phase, attempts, now=deed.now, carried=carried)
     if action.record:
         made = _record(deed, experiment, run, action, assessment)
         conditions = load_conditions(deed.session, experiment.id)
-        action = decide(plan, run.phase, attempts, now=deed.now, conditions=conditions)
+        action = decide(
+            plan, run.phase, attempts, now=deed.now, conditions=conditions, carried=carried
+        )
     record_event(
         deed,
         experiment,

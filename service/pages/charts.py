@@ -28,7 +28,9 @@ class Line:
     kind: str = "a"
 
 
-def line_chart(title: str, lines: Sequence[Line], *, unit: str = "", zero: bool = False) -> Markup:
+def line_chart(
+    title: str, lines: Sequence[Line], *, unit: str = "", zero: bool = False, over: bool = False
+) -> Markup:
     """Return a chart of curves over the step; without two points it says so.
 
     Args:
@@ -36,11 +38,13 @@ def line_chart(title: str, lines: Sequence[Line], *, unit: str = "", zero: bool 
         lines: the curves; non-finite values are left out.
         unit: of the values.
         zero: whether the value axis begins at 0.
+        over: whether no more values can come.
     """
     finite = [[p for p in line.points if math.isfinite(p[1])] for line in lines]
     values = [value for points in finite for _, value in points]
     if len(values) < 2:
-        return Markup('<p class="quiet">No curve yet.</p>')
+        told = "No curve: fewer than two values came." if over else "No curve yet."
+        return Markup('<p class="quiet">{}</p>').format(told)
     steps = [step for points in finite for step, _ in points]
     low, high, ticks = nice_ticks(0.0 if zero else min(values), max(values))
     first, last = min(steps), max(max(steps), min(steps) + 1)

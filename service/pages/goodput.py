@@ -12,7 +12,7 @@ WIDTH, HEIGHT = 1000, 28
 def goodput_bar(goodput: Goodput) -> Markup:
     """Return the bar; a sentence where no time has passed."""
     if goodput.wall_s <= 0:
-        return Markup('<p class="quiet">No time has passed yet.</p>')
+        return Markup('<p class="quiet">No time has passed.</p>')
     parts, x = [], 0.0
     for part, seconds in _spent(goodput):
         width = WIDTH * seconds / goodput.wall_s

@@ -20,6 +20,7 @@ UNSEEN = (
     RunRow.promised,
     RunRow.sizes,
     RunRow.change,
+    RunRow.carried,
 )
 """Documents of a run that are large and of which an experiment's view says nothing."""
 

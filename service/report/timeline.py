@@ -151,6 +151,10 @@ def _asked(verb: str) -> Callable[[Mapping[str, Any], RunReport | None], tuple[W
     return told
 
 
+def _carried(data: Mapping[str, Any], run: RunReport | None) -> tuple[What, str]:
+    return What.REMEDY, f"runs under {inline(str(data.get('text')))}"
+
+
 _TELLERS: dict[str, Callable[[Mapping[str, Any], RunReport | None], tuple[What, str]]] = {
     "experiment.state": _experiment,
     "experiment.stop": _asked("stop"),
@@ -158,6 +162,7 @@ _TELLERS: dict[str, Callable[[Mapping[str, Any], RunReport | None], tuple[What, 
     "experiment.rerun": _asked("rerun"),
     "experiment.takeover": _asked("takeover"),
     "phase.state": _phase,
+    "phase.carried": _carried,
     "phase.approved": _asked("approval given; the next phase"),
     "run.state": _run,
     "decision.made": _decision,

@@ -79,8 +79,10 @@ def verbs_of(
     if state in (ExperimentState.QUEUED, ExperimentState.RUNNING):
         return ("halt", "cancel", *with_worker)
     if state == ExperimentState.STOPPING:
-        halts = experiment.stop is not None and experiment.stop.kind is StopKind.HALT
-        return (*(("cancel",) if halts else ()), *with_worker)
+        stop = experiment.stop
+        halts = stop is not None and stop.kind is StopKind.HALT
+        again = (stop.kind.value,) if held and stop is not None and not stop.again else ()
+        return (*again, *(("cancel",) if halts else ()), *with_worker)
     if state == ExperimentState.FINISHED:
         return ("override",)
     if experiment.awaiting is not None and experiment.awaiting.kind is AwaitedKind.APPROVAL:

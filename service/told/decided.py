@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from gonogo.contract.api import OverrideView
 from gonogo.contract.decision import Cause, Decision, DecisionKind
+from gonogo.contract.lifecycle import RunState
 from gonogo.contract.outcome import OutcomeClass
 from gonogo.judge.course.by_hand import Said, overrides_of, said_of
 from gonogo.judge.course.cause import cause_of
@@ -16,6 +17,8 @@ from gonogo.judge.ledger.recorded import parse_decision
 from service.db.schema import RunRow
 from service.db.store import Session
 from service.queries.decisions import Outline, load_documents, load_outlines
+
+_TRAINS = (RunState.RUNNING, RunState.HALTING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +83,15 @@ def standing_cause(decided: Decided, runs: Sequence[RunRow]) -> Cause | None:
     """Return what the evidence says against an experiment, its phase named; None: nothing.
 
     That is the cause of the last phase whose last automatic decision is not GO; before a decision
-    the end of a newer run that failed.
+    the end of a newer run that failed. What ended the attempts before one that trains now is
+    nothing against the experiment any more: how that one ends says what is.
     """
-    bad = [row for row in decided.judged if row.cause is not None]
-    latest = max((row.at for row in decided.judged), default=float("-inf"))
+    tried = runs[-1].phase if runs and runs[-1].state in _TRAINS else None
+    judged = [row for row in decided.judged if row.phase != tried]
+    bad = [row for row in judged if row.cause is not None]
+    latest = max((row.at for row in judged), default=float("-inf"))
     ended = [run for run in runs if run.outcome and (run.ended_at or 0.0) > latest]
-    if ended and runs[-1].phase == ended[-1].phase:
+    if ended and ended[-1].phase == runs[-1].phase != tried:
         outcome = ended[-1].outcome
         if outcome is not None and outcome.klass is not OutcomeClass.SUCCESS:
             return Cause(text=f"{ended[-1].phase}: {cause_of([], outcome, [])}")

@@ -23,6 +23,7 @@ _RANK_LOG = re.compile(r"rank(?P<rank>\d+)\.log")
 _OWN = "PLAN"
 """What stands for a plan of a person's own."""
 _THROUGH = (PhaseState.PASSED, PhaseState.INHERITED)
+_AT_ONCE = "asked again: end it at once, and wait for no checkpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,8 @@ class Place:
     experiment: str
     state: ExperimentState
     verbs: Sequence[str]
+    stopping: str | None
+    """How an operator stops it, while that is under way."""
     phase: str | None
     """The phase that was judged, while a person is awaited."""
     following: str | None
@@ -84,6 +87,7 @@ def place_of(
         experiment=experiment.id,
         state=experiment.state,
         verbs=verbs_of(experiment, phases, runs),
+        stopping=experiment.stop.kind if experiment.stop is not None else None,
         phase=phase,
         following=after[0] if after else None,
         runs=runs,
@@ -154,9 +158,11 @@ def _under_way(place: Place) -> Iterator[NextStep]:
             yield _worker(place)
     yield _step(place, "follow it", "watch")
     if "halt" in place.verbs and not queued:
-        yield _why(place, "stop it with a checkpoint", "halt")
+        text = _AT_ONCE if place.stopping == "halt" else "stop it with a checkpoint"
+        yield _why(place, text, "halt")
     if "cancel" in place.verbs:
-        yield _why(place, "stop it for good", "cancel")
+        text = _AT_ONCE if place.stopping == "cancel" else "stop it for good"
+        yield _why(place, text, "cancel")
 
 
 def _worker(place: Place) -> NextStep:

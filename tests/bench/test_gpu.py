@@ -13,7 +13,16 @@ import torch
 
 from bench import gpu
 from bench.on_gpu.figures import break_even, kernel_flop, kernel_rows, pairs, spread
-from bench.on_gpu.plan import GRACE_S, LEAST_S, STAGES, TOTAL_S, Stage, allowance_s, exit_code
+from bench.on_gpu.plan import (
+    GRACE_S,
+    LEAST_S,
+    STAGES,
+    TOTAL_S,
+    Stage,
+    allowance_s,
+    exit_code,
+    hangs,
+)
 from bench.on_gpu.report import report
 from bench.on_gpu.rows import Context, append_row, begun, read_rows
 
@@ -66,6 +75,14 @@ def _row(name: str, right: object) -> dict[str, object]:
 )  # fmt: skip
 def test_the_exit_code_is_about_correctness_alone(rows: list[dict[str, object]], code: int) -> None:
     assert exit_code(rows, ["a", "b"]) == code
+
+
+def test_only_what_was_begun_last_and_is_late_hangs() -> None:
+    begin = {"row": "begin", "what": "a", "limit_s": 45.0}
+    assert hangs(begin, 45.1)
+    assert not hangs(begin, 44.9)
+    assert not hangs({"row": "correctness", "name": "a"}, 1000.0)
+    assert not hangs(None, 1000.0)
 
 
 def test_break_even_is_where_the_ratio_last_rises_through_one() -> None:
@@ -149,40 +166,48 @@ def test_a_stage_that_hangs_is_killed_and_the_next_one_runs(
 
 
 BREAKS_DOWN_AT_B = """
-import json, os, sys
-file, run = sys.argv[1:]
+import json, os, sys, time
+limits = {"a": 300, "b": 0.5, "c": 300}
+file, run, how = sys.argv[1:]
 lines = open(file).read().splitlines() if os.path.exists(file) else []
 begun = {json.loads(line).get("what") for line in lines}
 for what in "abc":
     if what not in begun:
         with open(file, "a") as stream:
-            stream.write(json.dumps({"run": run, "row": "begin", "what": what}) + "\\n")
+            row = {"run": run, "row": "begin", "what": what, "limit_s": limits[what]}
+            stream.write(json.dumps(row) + "\\n")
         if what == "b":
-            os.abort()
+            os.abort() if how == "dies" else time.sleep(300)
         with open(file, "a") as stream:
             row = {"run": run, "row": "correctness", "name": what, "right": True}
             stream.write(json.dumps(row) + "\\n")
 """
 
 
-def test_a_stage_that_a_kernel_takes_down_goes_on_with_what_comes_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("how", "code"), [("dies", -6), ("hangs", -9)])
+def test_a_stage_that_a_kernel_takes_down_or_holds_goes_on_with_what_comes_next(
+    how: str,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     file = tmp_path / "gpu.jsonl"
-    command = [sys.executable, "-c", BREAKS_DOWN_AT_B, str(file), "r"]
+    command = [sys.executable, "-c", BREAKS_DOWN_AT_B, str(file), "r", how]
     monkeypatch.setattr(gpu, "_command", lambda *_: command)
+    monkeypatch.setattr(gpu, "_KILL_S", 60.0)
     monkeypatch.setattr(gpu, "_planned", lambda _device: ["a", "b", "c"])
     arguments = ["--device", "cpu", "--out", str(tmp_path), "--run", "r", "--only", "correctness"]
     assert gpu.main(arguments) == 1  # b was not compared
     rows = read_rows(file, "r")
     assert [row["name"] for row in rows if row["row"] == "correctness"] == ["a", "c"]
     assert [(row["code"], row["broke_at"]) for row in rows if row["row"] == "stage"] == [
-        (-6, "b"), (0, None)
+        (code, "b"), (0, None)
     ]  # fmt: skip
     assert "Stage correctness broke down at: b. It goes on without that." in capsys.readouterr().out
     told = file.with_suffix(".md").read_text()
     assert "2 of 3 comparisons held, 0 did not, 1 were not made." in told
-    assert "- stage correctness ended with -6 at: b" in told
+    assert f"- stage correctness ended with {code} at: b" in told
 
 
 def test_an_error_of_one_thing_is_a_row_and_the_next_is_measured(tmp_path: Path) -> None:
@@ -202,17 +227,18 @@ def test_an_error_of_one_thing_is_a_row_and_the_next_is_measured(tmp_path: Path)
     here.measure("x", "one", fails(KeyError("out of resources")), right=False)
     here.measure("x", "two", lambda: {"right": True}, right=False)
     here.measure("x", "three", lambda: {}, needed_s=10.0)
+    unit = fails(ValueError("an illegal memory access was"))
     with pytest.raises(ValueError, match="illegal memory access"):
-        here.measure("x", "four", fails(ValueError("an illegal memory access was")), right=False)
+        here.measure("x", "four", unit, limit_s=5.0, right=False)
     context(begun=frozenset(begun(read_rows(file, "r")))).measure("x", "four", lambda: {})
     told = [{k: v for k, v in row.items() if k != "run"} for row in read_rows(file, "r")]
     assert told == [
-        {"row": "begin", "what": "one"},
+        {"row": "begin", "what": "one", "limit_s": 45.0},
         {"row": "x", "right": False, "error": "KeyError: 'out of resources'"},
-        {"row": "begin", "what": "two"},
+        {"row": "begin", "what": "two", "limit_s": 45.0},
         {"row": "x", "right": True},
         {"row": "left_out", "what": "three", "needed_s": 10.0, "left_s": 9.0},
-        {"row": "begin", "what": "four"},
+        {"row": "begin", "what": "four", "limit_s": 5.0},
         {"row": "x", "right": False, "error": "ValueError: an illegal memory access was"},
     ]
 
@@ -337,6 +363,21 @@ def test_a_wrong_backend_is_found_and_fails_the_command(
     rows = stage("correctness")
     assert exit_code(rows, comparisons(CPU)) == 1
     assert not any(row["right"] for row in rows if row.get("against"))
+
+
+@needs_triton
+def test_a_stage_that_is_begun_again_measures_what_was_not_begun(tmp_path: Path) -> None:
+    from bench.on_gpu.correctness import comparisons
+
+    file, (first, *others) = tmp_path / "gpu.jsonl", comparisons(CPU)
+    append_row(file, "r", "begin", what=f"correctness {first}", limit_s=1.0)
+    append_row(file, "another", "begin", what=f"correctness {others[0]}", limit_s=1.0)
+    threads = torch.get_num_threads()
+    gpu._run_stage("correctness", "cpu", file, "r", 300.0)
+    torch.set_num_threads(threads)
+    rows = [row for row in read_rows(file, "r") if row["row"] == "correctness"]
+    assert [row["name"] for row in rows] == others
+    assert all(row["right"] for row in rows)
 
 
 @needs_triton

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.cli.main import run
+from gonogo.cli.app import run
 from service.context import open_context
 from service.db.migrate import migrate
 from service.http.auth import load_local_keys

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from gonogo.cli.app import app
 from gonogo.cli.evidence import describe_directory
-from gonogo.cli.main import app
 from gonogo.judge.gate.diagnosis import diagnosis_named
 
 RUNS = Path(__file__).parents[1] / "data" / "runs"

@@ -14,9 +14,9 @@ import jsonschema
 import pytest
 import typer.main
 
+from gonogo.cli.app import app
 from gonogo.cli.client import Client
 from gonogo.cli.demo import build_result
-from gonogo.cli.main import app
 from gonogo.contract.output import OUTPUTS
 from gonogo.contract.schemas import schema
 from tests.cli.conftest import Gonogo

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from gonogo.cli.app import app, run
 from gonogo.cli.exits import Exit
-from gonogo.cli.main import app, run
 from gonogo.kubernetes.cluster import Cluster
 from gonogo.kubernetes.manifests import build_manifests
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gonogo.cli import running
+from gonogo.cli.app import run
 from gonogo.cli.exits import Exit
-from gonogo.cli.main import run
 from gonogo.supervise.devices.listing import DeviceListed, Listing
 from gonogo.supervise.locks import DeviceLocks, holding
 from tests.data import make_runs

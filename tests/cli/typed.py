@@ -13,7 +13,7 @@ from io import StringIO
 from pathlib import Path
 from unittest import mock
 
-from gonogo.cli.main import run
+from gonogo.cli.app import run
 
 
 def typed(home: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from gonogo.cli.main import app
+from gonogo.cli.app import app
 from gonogo.cli.screen.exit_words import EXIT_WORDS
 from gonogo.contract import lifecycle
 from gonogo.contract.fault import KINDS

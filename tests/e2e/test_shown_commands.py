@@ -23,7 +23,7 @@ import pytest
 import typer.main
 import yaml
 
-from gonogo.cli.main import app
+from gonogo.cli.app import app
 from tests.contract.test_docs import PAGES, ROOT, command_lines
 from tests.e2e.lab import Lab, Spoken, clean_environ, one_phase_plan
 

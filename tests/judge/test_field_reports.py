@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from gonogo.cli.main import app
+from gonogo.cli.app import app
 from gonogo.judge.directory import judge_directory
 from gonogo.planning.source import bundled_plan
 from tests.data.field_reports import FIELD_REPORTS, PHASE, PLAN

@@ -348,6 +348,32 @@ def test_what_is_not_there_is_said(kept: Path, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "none").iterdir()] == []
 
 
+NO_BACKUPS = {
+    "text": "is no backup",
+    "empty": "is no backup",
+    "folder": "Is a directory",
+    "another archive": "'etc/hosts' has no place in a backup",
+}
+
+
+@pytest.mark.parametrize(("what", "says"), NO_BACKUPS.items(), ids=NO_BACKUPS)
+def test_what_is_no_backup_is_a_wrong_argument_and_no_damage(
+    tmp_path: Path, what: str, says: str
+) -> None:
+    file = tmp_path / "file"
+    if what == "folder":
+        file.mkdir()
+    elif what == "another archive":
+        with tarfile.open(file, mode="w") as archive:
+            archive.addfile(tarfile.TarInfo("etc/hosts"))
+    else:
+        file.write_text("" if what == "empty" else "a letter\n" * 200)
+    there = home_at(tmp_path / "there")
+    with pytest.raises(Rejected, match=says):
+        restore_backup(there, file)
+    assert list(there.home.iterdir()) == []
+
+
 def rewritten(kept: Path, change: str) -> bytes:
     """The bytes of a backup that something has happened to."""
     if change == "cut":

@@ -15,8 +15,8 @@ from click.testing import Result
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
+from gonogo.cli.app import app
 from gonogo.cli.exits import Exit, exit_of_experiment
-from gonogo.cli.main import app
 from gonogo.contract.api import ExperimentView, Override
 from gonogo.contract.decision import Verdict
 from gonogo.planning.source import bundled_plan

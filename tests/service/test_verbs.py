@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.lifecycle import EXPERIMENT_TRANSITIONS, ExperimentState
+from service.experiments import verbs
 from tests.service.conftest import Plane
 from tests.service.fake_worker import FakeWorker, beats
 
@@ -35,7 +36,8 @@ def test_halt_reaches_the_watcher_and_ends_awaiting_a_decision(plane: Plane) -> 
     experiment, order = running(plane, worker)
     assert verb(plane, experiment, "halt").status_code == 202
     assert verb(plane, experiment, "halt").status_code == 200
-    assert worker.telemetry(order).json()["command"]["kind"] == "halt"
+    told = worker.telemetry(order).json()["command"]
+    assert (told["kind"], told["reason"]) == ("halt", "test")
     fail_halted(worker, order)
     view = plane.wait_state(experiment, "awaiting_decision")
     assert view["verdict"] == "INCONCLUSIVE"
@@ -87,6 +89,43 @@ def test_a_run_that_completes_while_it_is_halted_starts_nothing_more(plane: Plan
     assert plane.next_order(worker).phase == "synthetic"
 
 
+def offered(plane: Plane, experiment: str, name: str) -> list[str]:
+    steps = plane.experiment(experiment)["next"]
+    return [row["text"] for row in steps if f" {name} " in row["command"]]
+
+
+@pytest.mark.parametrize("name", ["halt", "cancel"])
+def test_who_asks_twice_has_the_run_waited_for_no_longer(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    worker = plane.worker()
+    experiment, order = running(plane, worker)
+    verb(plane, experiment, name)
+    monkeypatch.setattr(verbs, "AGAIN_AFTER_S", 3600.0)
+    assert verb(plane, experiment, name).status_code == 200, "a double click is one word"
+    assert offered(plane, experiment, name) == [
+        "asked again: end it at once, and wait for no checkpoint"
+    ]
+    monkeypatch.setattr(verbs, "AGAIN_AFTER_S", 0.0)
+    assert verb(plane, experiment, name).status_code == 202
+    told = worker.telemetry(order).json()["command"]
+    assert (told["kind"], told["reason"]) == (name, "asked again, to end at once: test")
+    assert verb(plane, experiment, name).status_code == 200
+    assert offered(plane, experiment, name) == []
+
+
+def test_a_cancel_of_what_is_being_halted_is_no_second_word(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = plane.worker()
+    experiment, order = running(plane, worker)
+    monkeypatch.setattr(verbs, "AGAIN_AFTER_S", 0.0)
+    verb(plane, experiment, "halt")
+    assert verb(plane, experiment, "cancel").status_code == 202
+    told = worker.telemetry(order).json()["command"]
+    assert (told["kind"], told["reason"]) == ("cancel", "test")
+
+
 @pytest.mark.parametrize("name", ["rerun", "resume"])
 def test_a_halted_phase_is_started_again(plane: Plane, name: str) -> None:
     worker = plane.worker()
@@ -99,7 +138,12 @@ def test_a_halted_phase_is_started_again(plane: Plane, name: str) -> None:
     again = plane.next_order(worker)
     assert (again.attempt, again.reason, again.phase) == (2, name, order.phase)
     assert again.token > order.token
-    worker.run_through(again)
+    assert plane.experiment(experiment)["cause"]["text"].startswith("sanity: halted")
+    worker.start(again)
+    assert plane.experiment(experiment)["cause"] is None, "it trains: nothing is against it"
+    lines = {rank: beats(again, rank) for rank in range(again.world_size)}
+    worker.ship(again, lines)
+    worker.end(again, lines)
     assert plane.next_order(worker).phase == "synthetic"
 
 

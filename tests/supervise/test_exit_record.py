@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import ExitRecord
-from gonogo.supervise.end_request import EndRequest
+from gonogo.supervise.end_request import EndRequest, ask_kill
 from gonogo.supervise.exit_record import Ended, build_binding, build_exit, build_refusal, seal_lines
 
 ORDER = {"world_size": 2, "steps": 10}
@@ -132,6 +133,19 @@ def test_failure_while_an_operator_waits_is_the_trainers_own(tmp_path: Path) -> 
     ranks = {0: ended(3), 1: ended(1)}
     record = build(tmp_path, ranks, request("halted", "operator"))
     assert (record.reason, record.ended_by) == (OutcomeCode.NONZERO_EXIT, Actor.TRAINER)
+
+
+def test_a_rank_that_a_second_word_ended_did_not_fail_and_the_reason_says_both(
+    tmp_path: Path,
+) -> None:
+    first = replace(request("halted", "operator"), at=0.5)
+    ask_kill(tmp_path, replace(first, at=2.0, text="ann: asked again, to end at once"))
+    ranks = {0: ended(3, at=1.0), 1: ended(143, at=2.5)}
+    record = build(tmp_path, ranks, first)
+    assert (record.reason, record.ended_by) == (OutcomeCode.HALTED, Actor.OPERATOR)
+    assert record.text == "why; ann: asked again, to end at once"
+    died = build(tmp_path, {**ranks, 1: ended(1, at=1.5)}, first)
+    assert died.reason is OutcomeCode.NONZERO_EXIT
 
 
 def test_failure_of_a_rank_that_the_watchdog_ended_changes_no_cause(tmp_path: Path) -> None:

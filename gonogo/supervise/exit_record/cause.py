@@ -1,11 +1,12 @@
 """Why did a run end? Who asked first, else the rank that failed first. Stdlib only."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gonogo.signs import OF_VICTIMS, signs_in
-from gonogo.supervise.end_request import EndRequest
+from gonogo.supervise.end_request import KILL_NAME, EndRequest, load_request
 from gonogo.supervise.exit_record.ended import HALTED_CODE, Ended
 from gonogo.supervise.exit_record.last_lines import (
     has_all_steps,
@@ -60,8 +61,8 @@ def why(
         text = f"it ended with 0, and its output does not show step {order['steps']} of every rank"
         return "completed", "trainer", text
     asked = request is not None and request.reason != ENDED_BY_ITSELF
-    if request is not None and asked and not _died_on_the_way(request, ranks):
-        return request.reason, request.ended_by, request.text
+    if request is not None and asked and not _died_on_the_way(run_dir, request, ranks):
+        return request.reason, request.ended_by, _told(run_dir, request)
     if clean:
         return ENDED_BY_ITSELF, "trainer", "every rank ended with 0 before the last ordered step"
     if cause is not None and was_killed_for_memory(ranks[cause], oom_at):
@@ -78,21 +79,31 @@ def why(
     return ENDED_BY_ITSELF, "trainer", text
 
 
+def _told(run_dir: Path, request: EndRequest) -> str:
+    """Return why the end was asked for; an operator's with what became of the leaving."""
+    kill = load_request(run_dir / KILL_NAME)
+    if kill is None or request.ended_by != "operator" or kill.ended_by != "operator":
+        return request.text
+    return "; ".join(dict.fromkeys(text for text in (request.text, kill.text) if text))
+
+
 def count_programs(order: Mapping[str, Any]) -> int:
     """Return how many programs are started, each behind a wrapper: a command is one for all."""
     return 1 if order.get("command") else int(order["world_size"])
 
 
-def _died_on_the_way(request: EndRequest, ranks: Mapping[int, Ended]) -> bool:
+def _died_on_the_way(run_dir: Path, request: EndRequest, ranks: Mapping[int, Ended]) -> bool:
     """Say whether an operator's halt met a rank that failed by itself.
 
     A rank that the watchdog asked to leave was sick already: whatever it does then, the cause
-    stays.
+    stays. So it does of one that was ended because it had not left.
     """
     if request.ended_by != "operator":
         return False
+    kill = load_request(run_dir / KILL_NAME)
+    until = math.inf if kill is None or kill.at <= request.at else kill.at
     return any(
-        ended.code not in (0, HALTED_CODE, None) and ended.at >= request.at
+        ended.code not in (0, HALTED_CODE, None) and request.at <= ended.at < until
         for ended in ranks.values()
     )
 

@@ -101,7 +101,7 @@ class Ending:
             return
         request = load_request(self._dir / KILL_NAME)
         if request is None and at_once:
-            request = self.end_now("the keeper was told to stop now")
+            request = self.end_now("the keeper was told again, to end at once")
         if request is None and self._has_run_out(now):
             request = self.end_now("asked to leave, the ranks did not")
         if request is None and self._has_ended_elsewhere(now):

@@ -3,8 +3,8 @@
 The first halt finding that is due decides; it waits at most EVIDENCE_WAIT_S for a round of evidence
 and is then acted upon, once: what stands in `.HALT` or `.kill` is never written again, so a watcher
 that died in between completes what the one before it had decided. Ranks that were asked to leave
-and stand are ended (`leaving`). A finding that acts at a
-checkpoint becomes due when one has been verified, or when it can wait no longer; one that pages
+and stand are ended (`leaving`), and so are all where an operator asks again. A finding that acts at
+a checkpoint becomes due when one has been verified, or when it can wait no longer; one that pages
 ends nothing.
 """
 
@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
+from gonogo.asked_again import is_asked_again
 from gonogo.contract.agent import Command
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
@@ -34,6 +35,7 @@ from gonogo.supervise.watcher.response import (
     answer_finding,
     answer_isolation,
     answer_lost_node,
+    answer_second_command,
     blame_silence,
     ends_run,
     patience_s,
@@ -97,10 +99,15 @@ class Halting:
         self._second_round_at: float | None = None
         self._suspicion: Finding | None = None
         self._leaving = Leaving()
+        self._second: Response | None = None
+        self._second_at = 0.0
 
     def asked(self) -> bool:
         """Say whether the run has been asked to end, by whomever."""
-        return self._dir.halt.exists() or (self._dir.path / KILL_NAME).exists()
+        return self._dir.halt.exists() or self._is_killed()
+
+    def _is_killed(self) -> bool:
+        return (self._dir.path / KILL_NAME).exists()
 
     def observe(self, finding: Finding, now: float) -> Finding:
         """Take evidence for a new finding, decide on it, and return it with its evidence.
@@ -143,9 +150,17 @@ class Halting:
             self._deferred_until = float("-inf")
 
     def obey(self, command: Command, now: float) -> None:
-        """Do what the control plane asks, unless the run is ending already."""
+        """Do what the control plane asks; of a run that is leaving already only what hurries it.
+
+        Who asks again means it: a round of evidence, and nothing more is waited for.
+        """
         if not self.asked():
             self._request(answer_command(command, **self._circumstances(now)))
+        elif is_asked_again(command.reason) and self._second is None and not self._is_killed():
+            targets = self._processes.targets()
+            self._evidence.start_round(command.kind, targets, now, halts=True)
+            self._second = answer_second_command(command, **self._circumstances(now))
+            self._second_at = now + EVIDENCE_WAIT_S
 
     def isolate(self, silent_s: float, now: float) -> None:
         """End the run because nobody has answered for too long."""
@@ -166,8 +181,7 @@ class Halting:
             now: monotonic seconds.
         """
         request = load_request(self._dir.halt)
-        killed = (self._dir.path / KILL_NAME).exists()
-        if request is None or killed or (self._dir.path / READ).exists():
+        if request is None or self._is_killed() or (self._dir.path / READ).exists():
             return
         if request.moving_s is not None:
             over = self._leaving.is_over(ranks, now, request.moving_s)
@@ -186,7 +200,11 @@ class Halting:
         self._request(Response(way=Way.KILL, request=ended))
 
     def advance(self, now: float) -> None:
-        """Act on what is due: a second round, or the decision."""
+        """Act on what is due: an operator's second word, a second round, or the decision."""
+        if self._second is not None and self._is_due(now, self._second_at):
+            if not self._is_killed():
+                self._request(self._second)
+            self._second = None  # only now, as below
         if self._second_round_at is not None and now >= self._second_round_at:
             self._second_round_at = None
             self._look_again(now)
@@ -195,8 +213,7 @@ class Halting:
         pending = self._pending
         if pending is None:
             return
-        last = self._evidence.last
-        if now < self._act_at and last is not None and last.is_running():
+        if not self._is_due(now, self._act_at):
             return
         silent = self._processes.silent()
         if now < self._settled_at and not silent:
@@ -207,6 +224,11 @@ class Halting:
             answer = answer_finding(pending, **self._circumstances(now))
             self._request(blame_silence(answer, silent))
         self._pending = None  # only now: a request that no disk took is made again
+
+    def _is_due(self, now: float, at: float) -> bool:
+        """Say whether it is time, or the evidence that it was put off for is there."""
+        last = self._evidence.last
+        return now >= at or last is None or not last.is_running()
 
     def _decide(self, finding: Finding, now: float, act_at: float) -> None:
         """Take a halt as the one that ends the run, now or at a checkpoint, unless one has been."""

@@ -157,6 +157,16 @@ def answer_command(
     return Response(way=Way.LEAVE, request=request)
 
 
+def answer_second_command(
+    command: Command, *, leaving_s: float, grace_s: float, now: float, now_mono: float
+) -> Response:
+    """Return what an operator asks for who asks again: nothing is waited for any longer."""
+    first = answer_command(
+        command, leaving_s=leaving_s, grace_s=grace_s, now=now, now_mono=now_mono
+    )
+    return Response(way=Way.KILL, request=replace(first.request, **_NO_TIME))
+
+
 def answer_isolation(
     silent_s: float, *, leaving_s: float, grace_s: float, now: float, now_mono: float
 ) -> Response:

@@ -29,6 +29,7 @@ from gonogo.contract.lifecycle import (
     RunState,
 )
 from gonogo.contract.order import (
+    CarriedRemedy,
     ResumePoint,
     RunReason,
 )
@@ -137,6 +138,8 @@ class RunRow(Table):
     resume_from: Mapped[ResumePoint | None]
     change: Mapped[dict[str, Any] | None]
     """`env` and `train` patch of a confirmation's variant or of a remedy."""
+    carried: Mapped[list[CarriedRemedy] | None]
+    """Remedies of earlier phases, over which `change` lies; null: none, or a row of before."""
     until: Mapped[int | None] = mapped_column(Integer)
     """Last step that is ordered, where that is not the phase's own."""
     profile: Mapped[str | None] = mapped_column(String(64))

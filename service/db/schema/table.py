@@ -28,6 +28,7 @@ from gonogo.contract.lifecycle import (
     RunState,
 )
 from gonogo.contract.order import (
+    CarriedRemedy,
     ResumePoint,
     RunReason,
 )
@@ -73,6 +74,7 @@ _KINDS: dict[Any, Any] = {
     **dict.fromkeys((dict[str, Any], dict[str, str], list[str]), JSON(none_as_null=True)),
     **{words: OneOf(words) for words in WORDS},
     **{model: Held(model) for model in DOCUMENTS},
+    list[CarriedRemedy]: Held(list[CarriedRemedy]),
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.cli.main import run
+from gonogo.cli.app import run
 from gonogo.cli.reach.plans import placed, read_plan
 from gonogo.cli.screen.refusals import refusal_text
 from gonogo.contract.errors import NotFound, Problem, Rejected

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from gonogo.cli.app import app
 from gonogo.cli.exits import Exit
-from gonogo.cli.main import app
 from gonogo.cli.screen.exit_words import EXIT_WORDS
 from gonogo.cli.screen.group import MEANT, TOPICS
 from tests.cli.conftest import Gonogo

@@ -165,6 +165,18 @@ def test_a_cache_keeps_nothing_of_what_it_is_given(small, make_inputs):
     assert torch.equal(cache.v_blocks, other.v_blocks)
 
 
+def test_a_cache_is_filled_in_inference_mode_and_without_it(small, make_inputs):
+    inputs = {name: x.detach() for name, x in make_inputs(60).items()}
+    out, _ = nsa_attention(**inputs, **small, return_selection=True)
+    cache = _cache(inputs, small)
+    for t in range(60):
+        token = _step(inputs, t)
+        with torch.inference_mode(t % 7 < 3):
+            _append(cache, token)
+            step, _ = decode(token["q"], token["gates"], cache)
+        torch.testing.assert_close(step[:, 0].clone(), out[:, t], rtol=1e-12, atol=1e-12)
+
+
 def test_a_copied_cache_goes_on_by_itself(small, make_inputs):
     inputs = {name: x.detach() for name, x in make_inputs(100).items()}
     out, _ = nsa_attention(**inputs, **small, return_selection=True)

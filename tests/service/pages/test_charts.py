@@ -61,6 +61,8 @@ def test_what_is_not_finite_is_left_out() -> None:
 @pytest.mark.parametrize("points", [[], [(1, 1.0)], [(1, math.nan), (2, math.inf)]])
 def test_no_curve_is_said(points: list[tuple[int, float]]) -> None:
     assert "No curve yet" in line_chart("Loss", [Line(name="loss", points=points)])
+    over = line_chart("Loss", [Line(name="loss", points=points)], over=True)
+    assert over == '<p class="quiet">No curve: fewer than two values came.</p>'
 
 
 @given(NUMBERS, NUMBERS)

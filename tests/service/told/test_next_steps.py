@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import typer
 
-from gonogo.cli.main import app
+from gonogo.cli.app import app
 from gonogo.contract.api import NextStep
 from gonogo.contract.decision import Cause, Condition, ConditionState, Verdict
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gonogo.asked_again import asked_again
 from gonogo.contract.agent import Command, CommandKind
 from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.outcome import Detector
@@ -332,6 +333,44 @@ def test_run_that_is_ending_is_not_asked_again(tmp_path: Path, halting: Halting)
     found = load_request(tmp_path / HALT_NAME)
     assert found is not None
     assert found.reason == "halted"
+    assert not (tmp_path / KILL_NAME).exists()
+
+
+AGAIN = Command(kind=CommandKind.HALT, actor="ann", reason=asked_again("a wrong rate"))
+
+
+def test_an_operator_who_asks_again_ends_a_run_that_is_leaving_after_its_evidence(
+    tmp_path: Path, halting: Halting, evidence: EvidenceOnPaper
+) -> None:
+    halting.obey(Command(kind=CommandKind.HALT, actor="ann"), 0.0)
+    evidence.running = True
+    for now in (10.0, 10.5):  # every answer of the control plane says it
+        halting.obey(AGAIN, now)
+        halting.advance(now)
+    assert evidence.rounds == ["halt"]
+    assert not (tmp_path / KILL_NAME).exists()
+    halting.advance(10.0 + EVIDENCE_WAIT_S)
+    found = load_request(tmp_path / KILL_NAME)
+    assert found is not None
+    assert (found.reason, found.ended_by, found.until_mono) == ("halted", "operator", None)
+    assert found.text == "ann: asked again, to end at once: a wrong rate"
+
+
+def test_the_second_word_does_not_wait_for_evidence_that_is_there(
+    tmp_path: Path, halting: Halting
+) -> None:
+    halting.obey(Command(kind=CommandKind.HALT), 0.0)
+    halting.obey(AGAIN, 10.0)
+    halting.advance(10.0)
+    assert (tmp_path / KILL_NAME).exists()
+
+
+def test_a_run_that_never_heard_the_first_word_is_asked_to_leave_before_it_is_ended(
+    tmp_path: Path, halting: Halting
+) -> None:
+    halting.obey(AGAIN, 0.0)
+    halting.advance(0.0)
+    assert (tmp_path / HALT_NAME).exists()
     assert not (tmp_path / KILL_NAME).exists()
 
 

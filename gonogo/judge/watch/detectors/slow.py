@@ -4,6 +4,7 @@ Recomputed from the ranks' own clock: Δsteps × tokens per step / Δmono, check
 out, the first `warmup_steps` not counted. A single slow step says nothing, nor do a few: the hard
 floor asks that each of the last steps was below it (the median of five would halt a healthy run of
 eight ranks that pauses three times) for half a minute, the other rules ask the median of a window.
+A line that ends ten steps is one of those: a single checkpoint may have taken most of its time.
 Sustained means seconds of training in which the condition held at every step end. The baseline is
 frozen: a moving one would follow a run that gets slower bit by bit; a restart in place keeps it,
 and what has lasted until then, for a run that restarts every few minutes is slow in between: its
@@ -47,6 +48,9 @@ class Speed:
     tokens: TokenGrowth = field(default_factory=TokenGrowth)
     window: tuple[float, ...] = ()
     """Seconds of steps, each as if it carried the tokens of the first."""
+    told: tuple[float, ...] = ()
+    """The same since the last restart in place, for the hard floor: one of each line that ends a
+    step, be it one of ten steps, of which a single one may have taken all the time."""
     baseline: tuple[float, ...] = ()
     """Collected until there are enough; then only `baseline_s` counts."""
     baseline_s: float | None = None
@@ -64,15 +68,19 @@ class Speed:
         It is asked again only of steps after the restart: a restart may have mended the run.
         """
         since = {name: row for name, row in self.since.items() if name in _LASTS}
-        return replace(self, boot=boot, counted_step=0, after_baseline=0, fresh=0, since=since)
+        return replace(
+            self, boot=boot, counted_step=0, after_baseline=0, fresh=0, told=(), since=since
+        )
 
 
 def _timed(own: Speed, step_s: float, stride: int, count: int, slow: SlowSettings) -> Speed:
     """Return the speed with the mean time of `stride` steps, counted `count` times."""
-    keep = max(slow.window_steps, slow.over_steps or 0, slow.hard_floor_over_steps)
-    samples = (step_s / max(1.0, own.tokens.ratio),) * min(count, keep)
+    keep = max(slow.window_steps, slow.over_steps or 0)
+    hard, sample_s = slow.hard_floor_over_steps, step_s / max(1.0, own.tokens.ratio)
+    samples = (sample_s,) * min(count, keep)
     own = replace(
         own,
+        told=(*own.told, sample_s)[-hard:] if hard else (),
         window=(*own.window, *samples)[-keep:],
         trained_s=own.trained_s + step_s * stride,
         fresh=min(keep, own.fresh + len(samples)),
@@ -156,8 +164,7 @@ def _absolute(own: Speed, event: Beat, view: View) -> tuple[Speed, list[Finding]
     if slow.floor_tok_s is None or not tokens:
         return own, []
     findings = []
-    hard = own.window[-slow.hard_floor_over_steps :] if slow.hard_floor_over_steps else ()
-    hard = hard if own.fresh >= len(hard) else ()
+    hard = own.told
     if hard and len(hard) == slow.hard_floor_over_steps:
         tok_s = tokens / min(hard)
         limit = slow.hard_floor_ratio * slow.floor_tok_s

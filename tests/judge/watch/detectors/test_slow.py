@@ -293,12 +293,14 @@ class Timed:
         self.view.streams[rank] = stream
         return self
 
-    def ends(self, seconds: Sequence[float], rank: int = 0, told: int = 1) -> "Timed":
-        """End one step after the other, each told by so many lines."""
+    def ends(
+        self, seconds: Sequence[float], rank: int = 0, told: int = 1, stride: int = 1
+    ) -> "Timed":
+        """End so many steps after the other, the last of them told by so many lines."""
         stream = self.view.streams[rank]
         for step_s in seconds:
             self._mono += step_s
-            step = (stream.pace.last_step or 0) + 1
+            step = (stream.pace.last_step or 0) + stride
             stream.pace.end(step, self._mono)
             for _ in range(told):
                 self._tell(stream, step)
@@ -443,6 +445,18 @@ def test_steps_below_the_hard_floor_have_to_fill_half_a_minute(step_s: float, at
     timed = Timed(floor_tok_s=4096.0, hard_floor_over_steps=5, floor_over_s=1e9, warn_over_s=1e9)
     found = timed.ends([0.75] * 10).ends([step_s] * 30).found
     assert [row for row in found if row[2] == "step15"] == [(HALT, 10 + at, "step15")]
+
+
+@pytest.mark.parametrize(("lines", "found"), [(4, []), (5, [(HALT, 250, "step250")])])
+def test_of_ten_steps_that_one_line_ends_a_single_one_may_have_been_slow(
+    lines: int, found: list[tuple[Severity, int, str]]
+) -> None:
+    """A program that tells every tenth step saved a checkpoint, and was halted at its next line."""
+    lasts = {"floor_over_s": 1e9, "warn_over_s": 1e9, "over_s": 1e9}
+    timed = Timed(20480, floor_tok_s=4096.0, hard_floor_over_steps=5, **lasts)
+    timed.view.streams[0].labelled = False
+    timed.ends([75.0] * 20, stride=10).ends([125.0] * lines, stride=10)
+    assert timed.found == found
 
 
 def test_an_episode_below_the_hard_floor_begins_below_it_not_at_it() -> None:

@@ -1,0 +1,41 @@
+"""Where the command begins: whenever Ctrl-C comes, it is one line and 130."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+WHILE_LOADING = """
+import os, signal, sys
+
+class Interrupter:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupter())
+sys.argv = ["gonogo", "plans"]
+from gonogo.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "pydantic", "rich.table", "gonogo.cli.watching"])
+def test_an_interrupt_while_the_command_line_is_loaded_is_one_line(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WHILE_LOADING.format(module=module)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr, done.stdout) == (130, "interrupted\n", "")
+
+
+def test_an_interrupt_that_is_ignored_from_outside_stays_ignored() -> None:
+    ignoring = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n{WHILE_LOADING}"
+    done = subprocess.run(
+        [sys.executable, "-c", ignoring.format(module="typer")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "demo" in done.stdout

@@ -1,0 +1,108 @@
+"""What helped in one phase lies over every run of the next: order, report and verdict say so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gonogo.contract.order import Order
+from service.db.schema import RunRow
+from tests.service.conftest import Plane
+from tests.service.fake_worker import FakeWorker
+from tests.service.test_judging import events, stalled
+from tests.service.test_verbs import fail_halted, verb
+
+FSDP = {"workload": {"parallel": "fsdp"}}
+REMEDIED = {"remedies": {"hang_in_compute": FSDP}, "max_remedies": 1}
+
+
+def cured(plane: Plane, worker: FakeWorker, **more: Any) -> str:
+    """An experiment whose first phase has passed with the remedy of its hang."""
+    experiment = plane.submit(set={**REMEDIED, **more})
+    stalled(plane, worker, plane.next_order(worker))
+    patched = plane.next_order(worker)
+    assert (patched.reason, patched.carried) == ("remedy", [])
+    worker.run_through(patched)
+    return experiment
+
+
+def decisions(plane: Plane, experiment: str, phase: str) -> list[dict[str, Any]]:
+    found = plane.get(f"/experiments/{experiment}/decisions")["items"]
+    return [row for row in found if row["phase"] == phase and row["kind"] == "auto"]
+
+
+def is_carried(order: Order) -> bool:
+    told = [(row.diagnosis, row.patch, row.since) for row in order.carried]
+    assert told in ([], [("hang_in_compute", FSDP, "sanity")])
+    assert order.identity.parallel == order.train["parallel"] == ("fsdp" if told else "ddp")
+    return bool(told)
+
+
+def test_the_next_phases_begin_with_what_helped_and_say_so(plane: Plane) -> None:
+    worker = plane.worker()
+    experiment = cured(plane, worker)
+    order = plane.next_order(worker)
+    assert (order.phase, order.reason, is_carried(order)) == ("synthetic", "first", True)
+    (decided,) = decisions(plane, experiment, "sanity")
+    assert decided["reason"] == "sanity passed; hang_in_compute's remedy is carried on"
+    worker.run_through(order)
+    third = plane.next_order(worker)
+    assert (third.phase, is_carried(third)) == ("smoke", True)
+    (decided,) = decisions(plane, experiment, "synthetic")
+    assert decided["verdict"] == "CONDITIONAL_GO"
+    assert [row["id"] for row in decided["conditions"]] == ["synthetic:remedy_carried"]
+    told = next(row for row in events(plane, experiment) if row["type"] == "phase.carried")
+    assert told["phase"] == "synthetic"
+    assert told["data"]["text"] == f"the remedy of hang_in_compute from sanity: {FSDP}"
+
+
+@pytest.mark.parametrize("name", ["resume", "rerun"])
+def test_whoever_starts_the_phase_again_keeps_what_helped(plane: Plane, name: str) -> None:
+    worker = plane.worker()
+    experiment = cured(plane, worker)
+    order = plane.next_order(worker)
+    worker.start(order)
+    verb(plane, experiment, "halt")
+    fail_halted(worker, order)
+    plane.wait_state(experiment, "awaiting_decision")
+    verb(plane, experiment, name)
+    again = plane.next_order(worker)
+    assert (again.phase, again.reason, is_carried(again)) == ("synthetic", name, True)
+
+
+def test_a_phase_that_needed_an_approval_begins_with_what_helped(plane: Plane) -> None:
+    worker = plane.worker()
+    experiment = cured(plane, worker, **{"phases.sanity.approve": "always"})
+    plane.wait_state(experiment, "awaiting_decision")
+    verb(plane, experiment, "promote")
+    assert is_carried(plane.next_order(worker))
+
+
+def test_the_same_failure_under_it_ends_the_phase_without_another_try(plane: Plane) -> None:
+    worker = plane.worker()
+    experiment = cured(plane, worker)
+    stalled(plane, worker, plane.next_order(worker))
+    plane.wait_state(experiment, "finished")
+    (decided,) = decisions(plane, experiment, "synthetic")
+    assert decided["verdict"] == "NO_GO"
+
+
+def test_a_plan_may_want_each_phase_as_it_says(plane: Plane) -> None:
+    worker = plane.worker()
+    cured(plane, worker, carry_remedies=False)
+    assert not is_carried(plane.next_order(worker))
+
+
+def test_what_it_asks_of_a_host_counts_for_the_phases_that_it_lies_over(plane: Plane) -> None:
+    """A remedy of fewer ranks: the next phase is not kept waiting for as many as the plan says."""
+    worker = plane.worker()
+    alone = {"workload": {"world_size": 1}}
+    experiment = plane.submit(set={"remedies": {"hang_in_compute": alone}, "max_remedies": 1})
+    stalled(plane, worker, plane.next_order(worker))
+    worker.run_through(plane.next_order(worker))
+    order = plane.next_order(worker)
+    assert (order.phase, order.world_size) == ("synthetic", 1)
+    row = plane.context.store.read(lambda session: session.get_one(RunRow, order.run))
+    assert row.carried == order.carried
+    assert experiment == order.experiment
