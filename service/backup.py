@@ -25,6 +25,7 @@ from sqlalchemy.orm import Session
 
 from gonogo import __version__
 from gonogo.contract.errors import Conflict, NotFound, Rejected
+from gonogo.rundir import sync_folder
 from gonogo.signing import KEY_FILE, PUBLIC_FILE
 from service.db.engine import is_sqlite
 from service.db.migrate import current_revision
@@ -107,6 +108,7 @@ def make_backup(settings: Settings, target: Path, now: float, *, runs: bool) -> 
             stream.flush()
             os.fsync(stream.fileno())
         part.rename(target)
+        sync_folder(target.parent)
     except OSError as error:
         raise Rejected(f"no backup: {error.filename or target}: {error.strerror}") from error
     finally:

@@ -17,6 +17,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import make_url
 
 from gonogo.contract.errors import Conflict, Corrupt, NotFound, Rejected
+from gonogo.rundir import sync_folder
 from service.backup import DATABASE, FOLDERS, KEYS, LIST, V, summary
 from service.db.engine import is_sqlite
 from service.db.migrate import build_config
@@ -46,12 +47,15 @@ def restore_backup(settings: Settings, source: Path) -> dict[str, Any]:
     try:
         listed = _unpack(source, waiting)
         _check_fits(settings, listed)
+        for folder in (path for path in waiting.rglob("*") if path.is_dir()):
+            sync_folder(folder)
         # The database last: a home that has one is whole.
         names = sorted({Path(name).parts[0] for name in listed["files"]}, key=_is_database)
         for name in names:
             if (home / name).is_dir():
                 (home / name).rmdir()
             (waiting / name).rename(home / name)
+            sync_folder(home)
     finally:
         shutil.rmtree(waiting, ignore_errors=True)
     return {**summary(listed), "home": str(home)}

@@ -63,12 +63,20 @@ def start_keeper(
             start_new_session=True,
         )
     deadline = time.monotonic() + READY_LIMIT_S
-    while living_keeper(run_dir) is None and process.poll() is None:
+    while not _is_ready(run_dir) and process.poll() is None:
         if time.monotonic() > deadline:
             _log.warning("%s: its keeper is slow", run_dir.name, extra={"action": "keeper_slow"})
             break
         time.sleep(_POLL_S)
     return process
+
+
+def _is_ready(run_dir: Path) -> bool:
+    """Say whether the keeper has its devices; where nobody can look just now it may have."""
+    try:
+        return living_keeper(run_dir) is not None
+    except OSError:
+        return False
 
 
 def start_draining(

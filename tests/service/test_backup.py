@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import sqlite3
 import tarfile
@@ -300,6 +301,31 @@ def test_nothing_is_written_over(first: Settings, kept: Path) -> None:
         make_backup(first, kept, 0.0, runs=False)
     with pytest.raises(Conflict, match=r"has gonogo\.db, key, worker_key"):
         restore_backup(first, kept)
+
+
+def test_power_may_fail_after_either(
+    first: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file's own sync does not cover its name: the folders are synced, too."""
+    home = home_at(tmp_path / "home")
+    shutil.copytree(first.home, home.home)
+    (home.home / "runs" / "run_1").mkdir(parents=True)
+    (home.home / "runs" / "run_1" / "order.json").write_text("{}")
+    synced: set[int] = set()
+    real = os.fsync
+
+    def sync(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    file = tmp_path / "kept" / "b.tar"
+    file.parent.mkdir()
+    make_backup(home, file, 0.0, runs=True)
+    there = home_at(tmp_path / "there")
+    restore_backup(there, file)
+    brought = [there.home, *there.home.rglob("*")]
+    assert {path.stat().st_ino for path in [file, file.parent, *brought]} <= synced
 
 
 @pytest.mark.parametrize("place", ["none/b.tar", "file/b.tar"])
