@@ -433,6 +433,21 @@ def test_a_report_has_to_pass_its_limits(told: float, found: list[tuple[Severity
     assert feed(ImplausibleSpeed, ran).severities == found
 
 
+@pytest.mark.parametrize(
+    ("stopwatch_s", "kind_s"),
+    [(None, 0.1), (0.0, 0.03), (0.4, 0.38), (0.9, 0.88)],
+    ids=["no stopwatch", "one that stood", "less than half a step", "nearly all of it"],
+)
+def test_a_stopwatch_says_how_much_of_a_step_may_lie_before_it(
+    stopwatch_s: float | None, kind_s: float
+) -> None:
+    """Of a second, 0.95 s lie before the step's start: 0.03 s are left, and a tenth of the rest."""
+    for told, found in ((0.99, []), (1.01, [(HALT, 5)])):
+        speed = told * 1.1 * (TOKENS / kind_s)
+        ran = few().many(40, toks_per_s=speed, between_s=0.95, stopwatch_s=stopwatch_s)
+        assert feed(ImplausibleSpeed, ran).severities == found
+
+
 @pytest.mark.parametrize("told", [1.5 * TOKENS, 1.1 * (TOKENS / 0.48)])
 def test_a_report_that_one_step_allows_is_found_after_three_windows(told: float) -> None:
     ran = few(over_steps=8).step(toks_per_s=told).step(dt_s=0.5, toks_per_s=told)

@@ -289,3 +289,19 @@ def test_of_few_steps_one_fetch_is_left_out() -> None:
     order = order_of({"loader": {"window_steps": 4}})
     ran = starve(starve(Ran(order=order), 2, 0.0), 2, 1.0)
     assert feed(Loader, ran).severities == [(WARN, 4)]
+
+
+def test_a_look_comes_once_an_eighth_of_the_seconds_has_passed() -> None:
+    """The first look comes at step 16, where the one fetch that took long is left out."""
+    order = order_of({"loader": {"over_s": 80.0, "warn_share": 0.05}})
+    ran = starve(starve(Ran(order=order), 15, 0.0, 10.0), 3, 0.9, 10.0)
+    assert feed(Loader, ran).severities == [(WARN, 17)]
+
+
+@pytest.mark.parametrize(("low", "found"), [(0.25, [4, 16]), (0.2578125, [4])])
+def test_four_fifths_of_the_limit_have_to_be_passed_for_no_second_warning(
+    low: float, found: list[int]
+) -> None:
+    order = order_of({"loader": {"window_steps": 4, "warn_share": 0.3125}})
+    ran = starve(starve(starve(Ran(order=order), 6, 0.5), 8, low), 8, 0.5)
+    assert feed(Loader, ran).severities == [(WARN, step) for step in found]

@@ -446,6 +446,19 @@ def test_a_limit_of_the_device_arms_nothing_of_the_host() -> None:
     assert grown.detector.armed(grown.own, grown.view)
 
 
+def test_host_memory_is_held_against_no_limit_of_the_device() -> None:
+    assert Grown({"reserved_mb": 2_000}).rise(8, 8.0).found == []
+    grown = Grown().tell(host_memory=memory(4_000, 5_000)).rise(8, 8.0, name="gpu_mem_reserved")
+    assert grown.found == []
+
+
+def test_a_rank_that_stands_still_hits_no_limit_before_those_that_grow() -> None:
+    """At step 8 the plan leaves 90 MB to each that grows, and the host 100 MB to all."""
+    grown = Grown({"limit_mb": 1_154}, ranks=3).tell(host_memory=memory(4_000, 4_100))
+    (warning,) = grown.rise(8, 8.0, 8.0, 0.0).of(Severity.WARN)
+    assert warning.value == 90 / 8
+
+
 def test_memory_that_is_no_amount_is_no_sample() -> None:
     grown = Grown()
     for mb in (0.0, -1.0, math.inf, math.nan, None, 0.5, 1.0):
@@ -514,8 +527,12 @@ def test_a_rank_does_not_fill_the_host_of_another() -> None:
 
 
 def test_hosts_that_cannot_be_told_apart_or_read_say_nothing() -> None:
-    for said in ([memory(4_000.0, 4_100.0, {})], [memory(4_000.0, 4_100.0, {"9": 1.0})], [{}], 7):
+    unknown = [
+        [memory(4_000.0, 4_100.0, dict.fromkeys(ranks, 1.0))] for ranks in ("", "9", "2", "x")
+    ]
+    for said in (*unknown, [{}], 7):
         grown = Grown(ranks=2, nodes=2)
         for _ in range(12):
             grown.tell(hosts_memory=said).rise(1, 8.0, 8.0)
         assert grown.found == []
+        assert grown.own.hosts == {}

@@ -10,6 +10,7 @@ from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import ProcessState, Tick
 from gonogo.judge.watch import fold, start
 from gonogo.judge.watch.detectors.rank_divergence import (
+    Culprit,
     RankDivergence,
     acts_for_all,
     blame_who_left,
@@ -82,6 +83,11 @@ def test_where_nothing_tells_the_ranks_apart_no_rank_is_named() -> None:
 def test_few_ranks_that_are_behind_alike_are_listed(behind: int, told: str) -> None:
     view = view_of([(4, 9, 3)] * behind + [(5, 1, 4)])
     assert str(name_culprit(view, view.active(), T0)).startswith(told)
+
+
+def test_one_rank_that_is_behind_is_told_where_another_node_may_be_what_it_waits_for() -> None:
+    culprit = Culprit(standing("backward", for_s=1.0), named=False, unheard=(1,), tied=(0,))
+    assert str(culprit) == "one of ranks 0 (nothing is heard of node 1)"
 
 
 def test_on_a_tie_the_rank_that_fell_silent_is_the_culprit() -> None:
@@ -466,6 +472,11 @@ def test_a_rank_that_told_no_collective_counts_them_where_there_was_at_most_one_
     """Else its sections tell."""
     ranks = (in_step(0, 2, 4, others, **told), in_step(1, 3, 4, 0, **told))
     assert of_streams(*ranks) == (culprit, True)
+
+
+def test_a_rank_that_told_one_collective_counts_them() -> None:
+    """It has ended forty steps, and the other has entered more than one in each."""
+    assert of_streams(in_step(0, 2, 4, 90), in_step(1, 3, 4, 1)) == (1, True)
 
 
 def test_a_rank_that_names_no_section_in_usual_steps_is_not_behind_by_one() -> None:

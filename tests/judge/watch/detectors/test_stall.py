@@ -334,6 +334,16 @@ def test_lines_that_come_late_are_no_stall_while_another_rank_acts_for_all(secti
     assert watch(world, interval_s=1.0).halted() == []
 
 
+@pytest.mark.parametrize(("ahead", "said"), [(0, True), (1, True), (2, False)])
+def test_a_silent_rank_corroborates_while_its_peers_are_no_two_steps_ahead(
+    ahead: int, said: bool
+) -> None:
+    silent = standing("backward", for_s=70.0, heard_mono=NOW - 60.0)
+    peer = standing("backward", for_s=70.0, rank=1, step=silent.step + ahead)
+    view = View(run=Run(order=order_of({})), streams={0: silent, 1: peer})
+    assert corroborated(view, [silent, peer], NOW) is said
+
+
 def test_a_rank_that_is_never_heard_again_is_lost_while_its_peers_take_steps() -> None:
     world = World(order_of({}, steps=2000), alive_every_s=5.0).boot().steps(40, step_s=8.0)
     since = world.mono + 6.0
