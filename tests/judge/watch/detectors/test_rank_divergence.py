@@ -500,6 +500,16 @@ def test_a_rank_may_have_waited_for_a_peer_of_its_step_or_the_next(step: int, fr
     assert freed_mono(view, culprit, [culprit], NOW) == 0.0
 
 
+@pytest.mark.parametrize(("section", "freed"), [("checkpoint", 8.5), ("log", 7.5), (None, 7.5)])
+def test_a_peer_that_is_done_in_a_checkpoint_leaves_it_then(
+    section: str | None, freed: float
+) -> None:
+    culprit = standing("backward", for_s=1.0)
+    gone = standing(section, for_s=1.0, rank=1, done=True, done_mono=8.5, left_mono=7.5)
+    view = View(run=Run(order=order_of({})), streams={1: gone})
+    assert freed_mono(view, culprit, [culprit], NOW) == freed
+
+
 @pytest.mark.parametrize(
     ("silent_s", "ahead", "state", "freed"),
     [

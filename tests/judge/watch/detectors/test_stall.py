@@ -192,6 +192,19 @@ def test_who_names_no_sections_may_write_a_checkpoint_in_uninterruptible_sleep(
     assert halts(look(Stall, [rank], order=order, processes=held)) == found
 
 
+@pytest.mark.parametrize("spoke", [True, False])
+def test_uninterruptible_sleep_lasts_no_less_than_suspect_silence(spoke: bool) -> None:
+    """Whatever a checkpoint has; nor more where nobody knows whether the rank names sections."""
+    run = Run(
+        order=order_of({"section_deadline": {"checkpoint": {"halt_s": 20.0}}} if spoke else {})
+    )
+    streams = {0: standing(None, for_s=70.0, labelled=False)} if spoke else {}
+    for held_s, held in ((29.75, False), (30.0, True)):
+        sleeps = Process(state=ProcessState.UNINTERRUPTIBLE, held_mono=NOW - held_s)
+        view = View(run=run, streams=streams, processes=Processes(ranks={0: sleeps}))
+        assert view.held(0, NOW) is held
+
+
 def held_in_a_step(state: str, free_s: float, held_s: float) -> World:
     world = World(order_of({}, steps=200), alive_every_s=5.0).boot().steps(40)
     world.open_step()

@@ -113,6 +113,21 @@ def test_a_rank_that_was_late_to_come_up_to_speed_is_no_straggler() -> None:
     assert feed(Straggler, ran).findings == []
 
 
+@pytest.mark.parametrize(
+    ("first", "found"),
+    [((1.5, 1.5, 1.0, 1.0), 0), ((1.5625, 1.5625, 1.0, 1.0), 1), ((1.75, 1.0, 1.0, 1.25), 0)],
+    ids=["at the ratio it kept up", "above it it did not", "halves are of two steps each"],
+)
+def test_where_it_kept_up_in_both_halves_a_window_counts_as_a_whole(
+    first: tuple[float, ...], found: int
+) -> None:
+    """Of the first window 1.25, 1.0 and 1.125 count; from then on it takes 1.625."""
+    ran = Ran(order=order_of({"straggler": {"ratio": 1.5, "window_steps": 4}}), ranks=2)
+    for own_s in (1.0, *first):
+        lockstep(ran, (1.0, own_s))
+    assert len(feed(Straggler, steps(ran, 12, 1.0, 1.625)).findings) == found
+
+
 def test_all_ranks_slower_is_no_straggler() -> None:
     ran = steps(steps(Ran(ranks=2), 65, 1.0, 1.0), 400, 3.0, 3.0)
     assert feed(Straggler, ran).findings == []
