@@ -85,9 +85,9 @@ def test_controller_that_forgot_what_it_had_started_starts_nothing_twice(
 ) -> None:
     """Killed before its state is saved it ends the steps, and queues the job again."""
     run, handle = submitted(steps=400)
-    for node in (0, 1):
-        wait_until(lambda node=node: load_keeping(run.path, node), "both keepers", LIMIT_S)
-    keepers = [load_keeping(run.path, node) for node in (0, 1)]
+    both = (0, 1)
+    wait_until(lambda: all(load_keeping(run.path, node) for node in both), "both keepers", LIMIT_S)
+    keepers = [load_keeping(run.path, node) for node in both]
     lab.kill("slurmctld")
     lab.start_controller()
     wait_for_end(run)
@@ -102,7 +102,7 @@ def test_controller_that_forgot_what_it_had_started_starts_nothing_twice(
         return not lab.ask("squeue", "--noheader").strip()
 
     wait_until(is_over, "an empty queue", LIMIT_S)
-    assert [load_keeping(run.path, node) for node in (0, 1)] == keepers
+    assert [load_keeping(run.path, node) for node in both] == keepers
     for node in (1, 2):
         if "drain" in lab.ask("sinfo", "-h", "-N", "-n", f"node{node}", "-o", "%T"):
             lab.ask("scontrol", "update", f"NodeName=node{node}", "State=RESUME")
