@@ -135,6 +135,7 @@ def test_compiled_dense_attention_is_counted_as_it_is_otherwise(
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile on CPUs needs g++")
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("environ", "apart", "whole"),
     [({}, False, True), ({"NSA_USE_FA2": "1"}, False, False), ({}, True, False)],
