@@ -74,9 +74,12 @@ class Watcher:
         self.lines = 0
 
     def probe(self, now: float, rank: int, state: ProcessState, **fields: Any) -> None:
-        """From `now` on a rank's process is found like this."""
+        """From `now` on a rank's process is found like this.
+
+        An end is told by a record beside the lines: it is read no sooner than they are.
+        """
         row = RankProbe(rank=rank, pid=1000 + rank, state=state, **fields)
-        if self._cut.unknown(rank, now):
+        if self._cut.unknown(rank, now) or (row.code is not None and self._cut.off(rank, now)):
             now = self._cut.until
         self._probes = sorted([*self._probes, (now, row)], key=lambda entry: entry[0])
 

@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from gonogo.contract.order import Order
+from gonogo.contract.tick import ProcessState
 from gonogo.judge.simulate import STANDARD, Part, Tally, simulate_part
 from gonogo.judge.simulate.around import Cut, Load, cut_at
 from gonogo.judge.simulate.noise import NOISES
+from gonogo.judge.simulate.ranks import Rank, Wall
+from gonogo.judge.simulate.watcher import Watcher
 from tests.judge.watch.streams import order_of
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -79,3 +82,14 @@ def test_of_a_cut_nodes_processes_nothing_is_known() -> None:
     assert [cut.off(1, now) for now in (4.0, 5.0, 8.0, 9.0)] == [False, True, True, False]
     assert (cut.off(0, 6.0), cut.unknown(1, 6.0)) == (False, True)
     assert not replace(cut, node=False).unknown(1, 6.0)
+
+
+def test_how_a_rank_ended_is_read_no_sooner_than_its_lines() -> None:
+    wall, noise = Wall(), replace(STANDARD, messy_share=0.0)
+    rank = Rank(0, now=0.0, offset=0.0, wall=wall)
+    order, dice = order_of(world_size=1), random.Random(1)
+    watcher = Watcher(order, [rank], noise=noise, wall=wall, dice=dice, now=0.0)
+    watcher._cut = Cut(since=0.0, until=100.0, ranks=frozenset({0}))
+    watcher.probe(5.0, 0, ProcessState.UNINTERRUPTIBLE)
+    watcher.probe(10.0, 0, ProcessState.DEAD, code=0)
+    assert [at for at, _ in watcher._probes] == [5.0, 100.0]
