@@ -52,8 +52,7 @@ def telling_of(noise: Noise, dice: random.Random) -> Telling:
     if dice.random() >= noise.terse_share:
         return WHOLE
     sections = dice.random() < 0.7
-    kept = dice.choice(((), (Msg.STEP_START,), (Msg.STEP_END,)))
-    left_out = set[str](kept)
+    left_out = set[str](dice.choice(((), (Msg.STEP_START,), (Msg.STEP_END,))))
     if not sections:
         left_out.add(Msg.SECTION)
         left_out.update(dice.choice(((), (Msg.ALIVE,))))

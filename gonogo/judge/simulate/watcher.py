@@ -74,14 +74,10 @@ class Watcher:
         self.lines = 0
 
     def probe(self, now: float, rank: int, state: ProcessState, **fields: Any) -> None:
-        """From `now` on a rank's process is found like this.
-
-        An end is told by a record beside the lines: it is read no sooner than they are.
-        """
+        """From `now` on a rank's process is found like this."""
         row = RankProbe(rank=rank, pid=1000 + rank, state=state, **fields)
-        if self._cut.unknown(rank, now) or (row.code is not None and self._cut.off(rank, now)):
-            now = self._cut.until
-        self._probes = sorted([*self._probes, (now, row)], key=lambda entry: entry[0])
+        at = _read_at(self._cut, now, row)
+        self._probes = sorted([*self._probes, (at, row)], key=lambda entry: entry[0])
 
     @property
     def halted(self) -> bool:
@@ -131,7 +127,7 @@ class Watcher:
         """From now on the lines of some ranks do not come; of a node, nor do their probes."""
         numbers = [rank.rank for rank in self._ranks]
         cut = cut_at(self._now, self._order, numbers, self._noise, self._dice)
-        later = [(cut.until if cut.unknown(row.rank, at) else at, row) for at, row in self._probes]
+        later = [(_read_at(cut, at, row), row) for at, row in self._probes]
         self._cut, self._probes = cut, []
         if cut.node:
             for rank in sorted(cut.ranks):
@@ -229,3 +225,12 @@ class Watcher:
                 digest = f"stands/{stand.since}"
                 probes.append(StackProbe(rank=rank, digest=digest, waiting=False, cpu_s=cpu_s))
         return probes
+
+
+def _read_at(cut: Cut, at: float, row: RankProbe) -> float:
+    """Return when it is read what was so at `at`.
+
+    How a process ended is told by a record beside its lines: it comes no sooner than they do.
+    """
+    late = cut.unknown(row.rank, at) or (row.code is not None and cut.off(row.rank, at))
+    return cut.until if late else at

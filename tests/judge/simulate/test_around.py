@@ -12,6 +12,7 @@ from gonogo.judge.simulate import STANDARD, Part, Tally, simulate_part
 from gonogo.judge.simulate.around import Cut, Load, cut_at
 from gonogo.judge.simulate.noise import NOISES
 from gonogo.judge.simulate.ranks import Rank, Wall
+from gonogo.judge.simulate.telling import Telling
 from gonogo.judge.simulate.watcher import Watcher
 from tests.judge.watch.streams import order_of
 
@@ -93,3 +94,44 @@ def test_how_a_rank_ended_is_read_no_sooner_than_its_lines() -> None:
     watcher.probe(5.0, 0, ProcessState.UNINTERRUPTIBLE)
     watcher.probe(10.0, 0, ProcessState.DEAD, code=0)
     assert [at for at, _ in watcher._probes] == [5.0, 100.0]
+
+
+def test_an_end_that_is_still_to_be_read_waits_for_a_cut_that_begins_before() -> None:
+    noise = replace(STANDARD, cut_s=(60.0, 60.0), long_cut_share=0.0)
+    order, dice, wall = order_of(world_size=1), random.Random(1), Wall()
+    rank = Rank(0, now=0.0, offset=0.0, wall=wall)
+    watcher = Watcher(order, [rank], noise=noise, wall=wall, dice=dice, now=0.0)
+    watcher.probe(5.0, 0, ProcessState.UNINTERRUPTIBLE)
+    watcher.probe(10.0, 0, ProcessState.DEAD, code=0)
+    watcher._cut_off()
+    assert [at for at, _ in watcher._probes] == [5.0, 60.0]
+
+
+def test_a_rank_writes_no_line_that_its_trainer_does_not_tell() -> None:
+    telling = Telling(
+        messages_left_out=frozenset({"step_end"}),
+        fields_left_out=frozenset({"lr"}),
+        sections=False,
+        every_steps=10,
+    )
+    rank = Rank(0, now=50.0, offset=0.0, wall=Wall(), telling=telling)
+    for rank.step in (9, 10):
+        for msg in ("step_start", "progress", "step_end"):
+            rank.say(msg, lr=0.1, loss=2.0)
+    lines = [line for _, line in rank.lines]
+    assert [(line.step, line.msg, line.seq) for line in lines] == [
+        (10, "step_start", 1),
+        (10, "progress", 2),
+    ]
+    assert {(line.section, line.section_seq, line.lr, line.loss) for line in lines} == {
+        (None, 0, None, 2.0)
+    }
+
+
+def test_a_clock_of_its_own_counts_from_the_start_of_each_process() -> None:
+    rank = Rank(0, now=50.0, offset=7.0, wall=Wall(), telling=Telling(own_clock=True))
+    rank.say("boot")
+    rank.now = 500.0
+    rank.begin("again", first_seq=1)
+    rank.say("boot")
+    assert [line.mono for _, line in rank.lines] == [1.0, 1.0]
