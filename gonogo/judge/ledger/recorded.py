@@ -29,6 +29,9 @@ MAX_DEPTH = 200
 """Objects and lists inside each other: far beyond any decision, and within what every step of
 checking one can take."""
 
+MAX_BYTES = 256 * 2**20
+"""No decision comes near this; a file that does is none."""
+
 UNSEALED = ("hash", "signature")
 """Fields that the hash of a version 2 decision does not cover: itself, and what is made of it."""
 
@@ -160,11 +163,13 @@ def load_decision(path: Path) -> RecordedDecision:
         raise Corrupt(f"{path}: it is a symbolic link; a decision is a file of its own")
     try:
         with open_file(path) as stream:
-            raw = stream.read()
+            raw = stream.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
         raise NotFound(f"{path}: no such decision") from error
     except OSError as error:
         raise Corrupt(f"{path}: {error.strerror}") from error
+    if len(raw) > MAX_BYTES:
+        raise Corrupt(f"{path}: it is larger than {MAX_BYTES} bytes")
     try:
         recorded = parse_decision(raw)
     except Corrupt as error:

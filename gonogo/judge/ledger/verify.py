@@ -14,7 +14,7 @@ from pathlib import Path
 from gonogo.contract.errors import Corrupt, NotFound, Rejected
 from gonogo.judge.ledger.adoption import ADOPTED_FILE, Adoption, parse_adoption
 from gonogo.judge.ledger.chain import Authority, Wrong, check_chain
-from gonogo.judge.ledger.recorded import RecordedDecision, load_decision
+from gonogo.judge.ledger.recorded import MAX_BYTES, RecordedDecision, load_decision
 from gonogo.judge.ledger.sign import Trust
 from gonogo.rundir import load_bytes, open_file
 
@@ -104,9 +104,10 @@ def load_shelf(folder: Path, trust: Trust, *, containing: str = "") -> Shelf:
 def _has(path: Path, text: str) -> bool:
     try:
         with open_file(path) as stream:
-            return text.encode() in stream.read()
+            raw = stream.read(MAX_BYTES + 1)
     except OSError:
         return True  # reading it will say why
+    return len(raw) > MAX_BYTES or text.encode() in raw
 
 
 def _named(path: Path) -> str | None:

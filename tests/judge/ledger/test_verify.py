@@ -132,6 +132,7 @@ SPOILED: list[tuple[str, Spoil, str]] = [
     ("one is {}", lambda folder: _at(folder, 1).write_bytes(b"{}"), "not a decision"),
     ("one stands under another's name", lambda f: _at(f, 4).replace(_at(f, 5)), "another decision"),
     ("one is a pipe", lambda f: os.mkfifo(f / "dec_x.json"), "no regular file"),
+    ("one is larger than any", lambda f: os.truncate(_at(f, 1), 2**40), "it is larger than"),
     ("one is a link", lambda f: (f / "x.json").symlink_to("/dev/zero"), "symbolic link"),
     ("the adoption record is a pipe", lambda f: os.mkfifo(f / "adopted.json"), "no regular file"),
     ("another file is there", lambda f: (f / "x.json").write_text("[]"), "a JSON list"),
