@@ -12,10 +12,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from gonogo.contract.device import DeviceSample
+from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.rundir import RunDir, load_lines
 
-LOOK_BYTES = 262_144
-"""Bounds the line of watch.jsonl that a tick becomes."""
+LOOK_BYTES = 2 * MAX_LINE_BYTES
+"""Bounds the line of watch.jsonl that a tick becomes: readers take one of twice as much as whole,
+and what the tick says of its ranks has to find room beside what was read at one look."""
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gonogo.rundir import RunDir
+from gonogo.contract.canonical import wire_line
+from gonogo.contract.tick import LinesSeen, ProcessState, RankProbe, Tick
+from gonogo.rundir import RunDir, iter_lines
 from gonogo.supervise.devices import lines
 from gonogo.supervise.devices.lines import DeviceLines, find_offset
 
@@ -26,6 +28,28 @@ def clocks(payload: list[dict[str, Any]] | None) -> list[float]:
 
 def test_without_a_file_there_is_nothing_to_see(tmp_path: Path) -> None:
     assert DeviceLines(RunDir(tmp_path)).look(0.0) is None
+
+
+def test_what_came_while_the_watcher_was_away_makes_ticks_that_are_read_as_whole(
+    tmp_path: Path,
+) -> None:
+    """A tick in two pieces is no tick, and a run of which one cannot be read is inconclusive."""
+    run, ranks = RunDir(tmp_path), range(256)
+    run.devices.write_bytes(b"".join(line(0.001 * number) for number in range(9_000)))
+    source = DeviceLines(run)
+    told = 0
+    while payload := source.look(0.0):
+        told += len(payload)
+        seen = {str(rank): LinesSeen(boot="b" * 32, seq=10**6, digest="d" * 64) for rank in ranks}
+        tick = Tick(
+            n=9, mono=1.0, ts=1.0, observations={"devices": payload},
+            upto={str(rank): 10**9 for rank in ranks}, lines=seen,
+            ranks=[RankProbe(rank=rank, pid=10**6, state=ProcessState.ALIVE) for rank in ranks],
+        )  # fmt: skip
+        raw = wire_line(tick.model_dump(mode="json", exclude_defaults=True))
+        run.watch.write_bytes(raw)
+        assert list(iter_lines(run.watch)) == [raw]
+    assert told == 9_000
 
 
 def test_each_sample_is_seen_once_and_a_torn_line_waits_for_its_end(tmp_path: Path) -> None:
