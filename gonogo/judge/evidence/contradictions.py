@@ -226,7 +226,7 @@ def _clocks(record: RunRecord, rules: Rules) -> Iterator[str]:
         own_s = _own_seconds(steps)
         heard_s = watch.heard[rank][1] - watch.heard[rank][0]
         if len(steps.boots) > 1 and own_s < heard_s:
-            heard_s = max(own_s, watch.heard_alone_s.get(rank, 0.0))
+            heard_s = max(own_s, watch.heard_alone_s.get(rank, own_s))
         apart_s = max(heard_s - own_s, own_s - _start_seconds(steps) - heard_s)
         if apart_s > max(CLOCKS_DIFFER_S, CLOCKS_DIFFER_RATIO * max(own_s, heard_s)):
             own = f"rank {rank} ran for {own_s:.0f} s by its own clock"
