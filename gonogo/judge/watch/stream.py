@@ -25,6 +25,8 @@ STEP_COUNTS = 64
 NAMED_SECTIONS = frozenset(Section)
 _MOVES_STEP = frozenset({Msg.STEP_START, Msg.STEP_END})
 """Messages whose step may not run backwards; a thread's `alive` line may lag by one."""
+_FOLLOWS_STEP = frozenset({Msg.STEP_START, Msg.PROGRESS})
+"""Messages of a step that only come when the one before is over."""
 _NON_TRAINING = frozenset({Msg.CHECKPOINT, Msg.EVAL})
 _STEP_START, _STEP_END, _PROGRESS = Msg.STEP_START, Msg.STEP_END, Msg.PROGRESS
 _DONE, _HALT_SEEN, _CHECKPOINT = Msg.DONE, Msg.HALT_SEEN, Msg.CHECKPOINT
@@ -177,9 +179,10 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -
     """Return the stream after one line, received at `mono`: the same one, or a restarted rank's."""
     if arrival is _LATE:
         _time_late(stream, beat)
-        if beat.msg == _STEP_START and beat.step == stream.step:
-            stream.step_section_seq = beat.section_seq
-            if not stream.ends_steps:
+        if beat.step == stream.step:
+            if beat.msg == _STEP_START:
+                stream.step_section_seq = beat.section_seq
+            if not stream.ends_steps and beat.msg in _FOLLOWS_STEP:
                 _end_before(stream, beat)
         return stream
     if beat.boot != stream.boot:
@@ -245,7 +248,7 @@ def _advance(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     ends = step > stream.completed and _ends_step(msg, stream.labelled)
     steps_on = step > stream.step
     starts = msg == _STEP_START
-    if starts and not stream.ends_steps:
+    if not stream.ends_steps and msg in _FOLLOWS_STEP:
         _end_before(stream, beat)
     if steps_on or starts:  # a step may start anew, after an evaluation that fell into it
         stream.step_section_seq = section_seq if starts else stream.section_seq
@@ -314,7 +317,7 @@ def _count_step(stream: RankStream, beat: Heartbeat) -> None:
 
 
 def _end_before(stream: RankStream, beat: Heartbeat) -> None:
-    """Let the start of a step end the one before it, for a trainer that says no `step_end`.
+    """Let the start of a step, or its progress, end the one before, where no `step_end` is said.
 
     Its section line may have named the new step already. The first step that a process opens ends
     none: one that resumes may have said step 0 until then.

@@ -72,6 +72,32 @@ def test_a_trainer_that_says_no_step_end_ends_a_step_where_it_starts_the_next() 
     assert snapshot(found.state).median_step_s == pytest.approx(1.01, rel=0.05)
 
 
+def with_progress_alone(world: World) -> World:
+    """Sections are told, and of steps their progress alone."""
+    return rewritten(
+        world,
+        lambda raw: None if b'"step_start"' in raw or b'"step_end"' in raw else raw,
+    )
+
+
+def test_a_labelled_trainer_that_says_progress_alone_ends_a_step_in_the_next_ones() -> None:
+    found = watch(with_progress_alone(world_of(2000).steps(1000, step_s=1.0)))
+    assert found.halts == []
+    assert snapshot(found.state).median_step_s == pytest.approx(1.01, rel=0.05)
+
+
+def test_its_hang_is_a_stall_and_not_a_first_step() -> None:
+    world = world_of().steps(40, step_s=1.0)
+    world.open_step()
+    world.hang(1, "forward", 120.0)
+    assert halted(with_progress_alone(world))[0][:2] == ("stall", 1)
+
+
+def test_its_slowing_down_is_found() -> None:
+    world = world_of(2000).steps(300, step_s=1.0).steps(500, step_s=2.0)
+    assert halted(with_progress_alone(world))[0][0] == "slow"
+
+
 def with_the_section_first(world: World) -> World:
     """No step's end is told, and a section line names the next step ahead of its start."""
     for rank in world.ranks:

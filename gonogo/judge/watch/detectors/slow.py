@@ -247,17 +247,20 @@ class Slow(Detector[Speed]):
         if own.rank is not None and own.rank != line.rank:
             return own, []
         stream = view.streams[line.rank]
-        if stream.pace.last_step != line.step or not stream.pace.times_s:
+        ended = stream.pace.last_step  # of a trainer that tells no `step_end`, the step before
+        if ended is None or not stream.pace.times_s:
             return own, []
         if own.rank is None:
             own = Speed(rank=line.rank, boot=stream.boot)
         elif own.boot != stream.boot:
             own = own.rebooted(stream.boot)
-        if line.step <= own.counted_step:
+        if line.step in (ended, own.counted_step):  # its progress may have ended it already
+            own = replace(own, tokens=own.tokens.after(line.tokens))
+        if ended <= own.counted_step:
             return own, []
-        own = replace(own, counted_step=line.step, tokens=own.tokens.after(line.tokens))
+        own = replace(own, counted_step=ended)
         slow = view.run.watch.slow
-        if line.step - stream.from_step <= slow.warmup_steps:
+        if ended - stream.from_step <= slow.warmup_steps:
             return own, []
         # A rank that names its sections ends every step: where ends are missing, nobody knows which
         # of the steps took the time, and the mean of them is one sample.

@@ -357,6 +357,16 @@ def test_a_silent_rank_corroborates_while_its_peers_are_no_two_steps_ahead(
     assert corroborated(view, [silent, peer], NOW) is said
 
 
+@pytest.mark.parametrize(("later_s", "said"), [(10.0, False), (10.25, True)])
+def test_ranks_that_fell_silent_together_corroborate_nothing(later_s: float, said: bool) -> None:
+    heard = NOW - 35.0  # silent for 30 s is suspect, half of that is together
+    order = order_of({"alive_lost": {"suspect_s": 20.0}})
+    silent = standing("backward", for_s=40.0, heard_mono=heard)
+    peer = standing("backward", for_s=40.0, rank=1, heard_mono=heard + later_s)
+    view = View(run=Run(order=order), streams={0: silent, 1: peer})
+    assert corroborated(view, [silent, peer], heard + later_s + 15.0) is said
+
+
 def test_a_rank_that_is_never_heard_again_is_lost_while_its_peers_take_steps() -> None:
     world = World(order_of({}, steps=2000), alive_every_s=5.0).boot().steps(40, step_s=8.0)
     since = world.mono + 6.0
