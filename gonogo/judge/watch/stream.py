@@ -183,7 +183,7 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -
             if beat.msg == _STEP_START:
                 stream.step_section_seq = beat.section_seq
             if not stream.ends_steps and beat.msg in _FOLLOWS_STEP:
-                _end_before(stream, beat)
+                _end_before(stream, beat, mono)
         return stream
     if beat.boot != stream.boot:
         booted = _booted(stream.rank, beat, mono)
@@ -249,7 +249,7 @@ def _advance(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     steps_on = step > stream.step
     starts = msg == _STEP_START
     if not stream.ends_steps and msg in _FOLLOWS_STEP:
-        _end_before(stream, beat)
+        _end_before(stream, beat, mono)
     if steps_on or starts:  # a step may start anew, after an evaluation that fell into it
         stream.step_section_seq = section_seq if starts else stream.section_seq
         stream.opened = step if starts else 0
@@ -316,7 +316,7 @@ def _count_step(stream: RankStream, beat: Heartbeat) -> None:
         stream.step_counts = (*kept, (beat.step, sections, collectives))
 
 
-def _end_before(stream: RankStream, beat: Heartbeat) -> None:
+def _end_before(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     """Let the start of a step, or its progress, end the one before, where no `step_end` is said.
 
     Its section line may have named the new step already. The first step that a process opens ends
@@ -327,6 +327,8 @@ def _end_before(stream: RankStream, beat: Heartbeat) -> None:
         if stream.started_mono is None:
             stream.from_step = stream.completed
             return
+        if not stream.completed_steps:
+            stream.first_s = mono - stream.started_mono
         stream.completed_steps += 1
         stream.pace.end(beat.step - 1, beat.mono)
 

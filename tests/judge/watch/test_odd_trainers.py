@@ -67,9 +67,11 @@ def test_a_trainer_that_says_no_step_end_ends_a_step_where_it_starts_the_next() 
     def without_ends(raw: bytes) -> bytes | None:
         return None if b'"step_end"' in raw else raw
 
-    found = watch(rewritten(world_of(2000).steps(1000, step_s=1.0), without_ends))
+    world = world_of(2000).steps(1, step_s=40.0).steps(1000, step_s=1.0)
+    found = watch(rewritten(world, without_ends))
     assert found.halts == []
     assert snapshot(found.state).median_step_s == pytest.approx(1.01, rel=0.05)
+    assert found.state.streams[0].first_s == pytest.approx(40.0, abs=1.0)
 
 
 def with_progress_alone(world: World) -> World:

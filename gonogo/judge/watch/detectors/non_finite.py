@@ -3,7 +3,9 @@
 bf16 and fp32: any of an applied step halts on its line. fp16 skips steps on overflow by design:
 several running, or a share of the last hundred, halt. `skipped` steps were not applied. Mixed
 precision keeps its weights in fp32: there a step that the trainer calls skipped is excused as in
-fp16, and no other. A validation loss that is not finite is a warning: the set may be empty.
+fp16, and one of which it tells the loss scale, a finite loss and a norm that is not, for then a
+scaler has skipped it, which does not say so; no other. A validation loss that is not finite is a
+warning: the set may be empty.
 """
 
 import math
@@ -46,13 +48,14 @@ def is_fp16(view: View) -> bool:
 
 
 def _scales_loss(view: View, line: Heartbeat) -> bool:
-    """Whether the line tells of a scaled loss (mixed precision), and calls its overflow skipped."""
+    """Whether the line tells of a scaled loss (mixed precision), whose overflow was skipped."""
     if line.loss_scale is None and line.skipped is None:
         return False
     dtype = _dtype(view)
     if dtype in ("bf16", "bfloat16"):
         return False
-    return line.skipped is True or _bad_number(line)[0] is None
+    bad = _bad_number(line)[0]
+    return line.skipped is True or bad is None or (line.skipped is None and bad == "grad_norm")
 
 
 def _bad_number(line: Heartbeat) -> tuple[str | None, float | None]:

@@ -127,6 +127,9 @@ def test_fp16_steps_that_do_not_lower_the_scale_are_three_at_most() -> None:
         ("fp32", None, False, 1),
         ("bf16", 65536.0, True, 1),
         (None, 65536.0, False, 1),
+        (None, 65536.0, None, 0),
+        ("fp32", 65536.0, None, 0),
+        ("bf16", 65536.0, None, 1),
         (None, None, None, 1),
     ],
 )
@@ -143,9 +146,16 @@ def test_in_mixed_precision_an_overflow_is_excused_where_it_was_skipped(
     assert min(1, len(watch(world).halts)) == halts
 
 
-def test_mixed_precision_that_only_overflows_is_halted() -> None:
-    told = {"grad_norm": "NaN", "skipped": True, "loss_scale": 1.0}
+@pytest.mark.parametrize("skipped", [{"skipped": True}, {}])
+def test_mixed_precision_that_only_overflows_is_halted(skipped: dict[str, Any]) -> None:
+    told = {"grad_norm": "NaN", "loss_scale": 1.0, **skipped}
     assert watch(run_of(None).steps(5, loss_scale=1.0).steps(4, **told)).halts != []
+
+
+def test_a_loss_that_is_not_finite_is_excused_by_no_scale() -> None:
+    world = run_of(None).steps(5, loss_scale=1.0).steps(1, loss="NaN", loss_scale=0.5)
+    (halt,) = watch(world).halts
+    assert halt.step == 6
 
 
 def test_a_validation_loss_that_is_not_finite_is_told_and_halts_nothing() -> None:
