@@ -313,6 +313,16 @@ def test_a_record_that_cannot_be_read_is_named_and_no_crash(
     assert name.rpartition("/")[2] in found.text
 
 
+@pytest.mark.parametrize("name", ["heartbeat_rank1.jsonl", "findings.jsonl"])
+def test_lines_of_release_1_that_cannot_be_read_are_a_difference(name: str, copied: Copied) -> None:
+    recorded, folder = copied("go", 3)
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to("/proc/self/mem")
+    found = replay_decision(recorded, Surroundings(run_dir=folder))
+    assert not found.equal
+    assert "cannot be read: Input/output error" in found.text
+
+
 @pytest.mark.parametrize("step", [1, 25, 50])
 def test_one_loss_changed_by_hand_is_named_with_its_rank_and_step(
     step: int, copied: Copied

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.contract.errors import NotFound, Rejected
+from gonogo.contract.errors import Corrupt, NotFound, Rejected
 from gonogo.judge.ledger.adoption import Head, adopt, heads_of
 from gonogo.judge.ledger.recorded import record_of
 from gonogo.judge.ledger.seal import append, by_person
@@ -25,6 +26,7 @@ from gonogo.judge.ledger.sign import (
 from gonogo.judge.ledger.v1.document import as_recorded, content_hash
 from gonogo.judge.ledger.verify import check_anchors, verify_file, verify_folder
 from gonogo.rundir import save_json
+from gonogo.signing import has_signed
 from tests.judge.ledger.chains import (
     KEY,
     OTHER_KEY,
@@ -257,6 +259,24 @@ def test_a_removed_end_shows_only_against_an_anchor_outside(tmp_path: Path) -> N
     for bad in ("", "abc", "g" * 64, "a" * 65):
         with pytest.raises(Rejected):
             check_anchors(found, [bad], folder)
+
+
+def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_chain(tmp_path, chain())
+
+    def refuse(path: object) -> list[str]:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    for among_others in (False, True):
+        found = verify_folder(folder, TRUST, among_others=among_others)
+        assert [(row.path, row.text) for row in found.problems] == [
+            (str(folder), "it cannot be listed: Permission denied")
+        ]
+    with pytest.raises(Corrupt, match="Permission denied"):
+        has_signed(folder)
 
 
 def test_a_folder_that_is_not_there_is_not_found(tmp_path: Path) -> None:
