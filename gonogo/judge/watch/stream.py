@@ -98,7 +98,8 @@ class RankStream:
     apart_times: tuple[float, ...] = ()
     """The same of the last steps that ended."""
     first_s: float = 0.0
-    """Watcher's seconds that the first step of this boot took; 0 before its end."""
+    """Watcher's seconds that the first step took, of this boot or an earlier one, whichever took
+    longer; an evaluation before it is not in them. 0 before its end."""
     section_times: tuple[tuple[str, float], ...] = ()
     """Durations of the last checkpoint and eval sections, on the rank's own clock."""
     saved_s: tuple[float, ...] = ()
@@ -189,6 +190,7 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -
         booted = _booted(stream.rank, beat, mono)
         if stream.boot is not None:
             gained = stream.completed > stream.top_step
+            booted.first_s = stream.first_s
             booted.top_step = max(stream.top_step, stream.completed)
             booted.idle_boots = 0 if gained else stream.idle_boots + 1
         return booted
@@ -296,10 +298,15 @@ def _end_step(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     if not stream.completed_steps and stream.started_mono is not None:
         # the end may be all that is told of it: then it began after the start of the process
         began = stream.first_mono if stream.started_mono == mono else stream.started_mono
-        stream.first_s = mono - began
+        _time_first(stream, began, mono)
     stream.completed = beat.step
     stream.completed_steps += 1
     stream.pace.end(beat.step, beat.mono)
+
+
+def _time_first(stream: RankStream, began: float, mono: float) -> None:
+    """Keep how long the first step took, without what was evaluated before it."""
+    stream.first_s = max(stream.first_s, mono - max(began, stream.left_mono))
 
 
 def _count_step(stream: RankStream, beat: Heartbeat) -> None:
@@ -328,7 +335,7 @@ def _end_before(stream: RankStream, beat: Heartbeat, mono: float) -> None:
             stream.from_step = stream.completed
             return
         if not stream.completed_steps:
-            stream.first_s = mono - stream.started_mono
+            _time_first(stream, stream.started_mono, mono)
         stream.completed_steps += 1
         stream.pace.end(beat.step - 1, beat.mono)
 

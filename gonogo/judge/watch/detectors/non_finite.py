@@ -4,8 +4,9 @@ bf16 and fp32: any of an applied step halts on its line. fp16 skips steps on ove
 several running, or a share of the last hundred, halt. `skipped` steps were not applied. Mixed
 precision keeps its weights in fp32: there a step that the trainer calls skipped is excused as in
 fp16, and one of which it tells the loss scale, a finite loss and a norm that is not, for then a
-scaler has skipped it, which does not say so; no other. A validation loss that is not finite is a
-warning: the set may be empty.
+scaler has skipped it, which does not say so; no other. Of a program whose printed lines are read
+nobody knows whether it took the step: a norm beside a finite loss counts as in fp16. A validation
+loss that is not finite is a warning: the set may be empty.
 """
 
 import math
@@ -48,8 +49,11 @@ def is_fp16(view: View) -> bool:
 
 
 def _scales_loss(view: View, line: Heartbeat) -> bool:
-    """Whether the line tells of a scaled loss (mixed precision), whose overflow was skipped."""
-    if line.loss_scale is None and line.skipped is None:
+    """Whether the line tells of a scaled loss (mixed precision), whose overflow was skipped.
+
+    What a program prints tells neither scale nor skipped steps.
+    """
+    if line.loss_scale is None and line.skipped is None and not view.reads_output():
         return False
     dtype = _dtype(view)
     if dtype in ("bf16", "bfloat16"):
@@ -148,7 +152,9 @@ class NonFinite(Detector[Overflows]):
     sentence = (
         "Halts at the first loss or gradient norm that is not finite; in fp16 and mixed "
         "precision, at several skipped steps running (more while they lower the loss scale) or "
-        "too many of the last hundred. Warns of a validation loss that is not finite."
+        "too many of the last hundred. A program that is only read may be such a one, unless the"
+        " order says bf16: a norm that is not finite counts so, a loss halts. Warns of a"
+        " validation loss that is not finite."
     )
     version = 2
     """2: outside fp16 `skipped` excuses nothing; in fp16 it counts without numbers too."""

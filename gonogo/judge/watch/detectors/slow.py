@@ -182,6 +182,13 @@ def _absolute(own: Speed, event: Beat, view: View) -> tuple[Speed, list[Finding]
     return own, findings
 
 
+def _tokens(line: Heartbeat, view: View) -> int | None:
+    """Return the tokens that a step's end tells; where its rank tells none, a peer's last ones."""
+    if line.tokens is not None:
+        return line.tokens
+    return max((row.tokens for row in view.streams.values() if row.tokens), default=None)
+
+
 def tokens_per_step(view: View, line: Heartbeat) -> int | None:
     """Return the ordered tokens per step; what the line says only where nothing is ordered."""
     return view.run.order.identity.tokens_per_step or line.tokens
@@ -255,7 +262,7 @@ class Slow(Detector[Speed]):
         elif own.boot != stream.boot:
             own = own.rebooted(stream.boot)
         if line.step in (ended, own.counted_step):  # its progress may have ended it already
-            own = replace(own, tokens=own.tokens.after(line.tokens))
+            own = replace(own, tokens=own.tokens.after(_tokens(line, view)))
         if ended <= own.counted_step:
             return own, []
         own = replace(own, counted_step=ended)

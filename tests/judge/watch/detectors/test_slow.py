@@ -153,6 +153,24 @@ def test_sequences_that_grow_are_silent_and_equal_tokens_that_slow_down_are_not(
     assert boiled(grows=False) == {"slow"}
 
 
+@pytest.mark.parametrize("telling", [0, 1])
+@pytest.mark.parametrize(("grows", "halted"), [(2, set()), (1, {"slow"})])
+def test_one_rank_may_tell_the_tokens_of_all(telling: int, grows: int, halted: set[str]) -> None:
+    """A pipeline's last rank, or the first one."""
+    world = run_of({})
+    for step in range(1_000):
+        growth = 1 if step < 300 else 2
+        world.open_step()
+        world.compute(step_s=1.0 * growth)
+        for rank in world.ranks:
+            tokens = {"tokens": 1024 * min(growth, grows)} if rank.rank == telling else {}
+            rank.say("progress", loss=5.0)
+            rank.enter(None)
+            rank.say("step_end", **tokens)
+            rank.in_step = False
+    assert watch(world, interval_s=2.0).named(Severity.HALT) == halted
+
+
 def test_short_steps_that_tell_fewer_tokens_are_not_slow() -> None:
     world = told(run_of({}), 300, step_s=1.0, tokens=2048)
     assert watch(told(world, 900, step_s=0.9, tokens=256), interval_s=2.0).findings == []
