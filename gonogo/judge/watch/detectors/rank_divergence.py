@@ -10,9 +10,9 @@ else tells the ranks apart: one that is silent while its peers speak, the one of
 recorders of all ranks say that it has not come to the collective that the others stand in, or the
 native stack of the one that does not wait in a collective. Where nothing does, no rank is named: to
 accuse the lowest number would send a person to the wrong host. One rank alone in a section that
-those behind are not known to enter (it logs, it reads for all) tells nothing either. Nor is one while a node is cut off:
-it may be what the others wait for. Who said `done` before the others, and lives on, is who they
-wait for.
+those behind are not known to enter (it logs, it reads for all) tells nothing either. Nor is one
+named while a node is cut off: it may be what the others wait for. Who said `done` before the
+others, and lives on, is who they wait for.
 """
 
 import statistics
