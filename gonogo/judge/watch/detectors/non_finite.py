@@ -182,8 +182,8 @@ class NonFinite(Detector[Overflows]):
     sentence = (
         "Halts at the first loss or gradient norm that is not finite; in fp16 and mixed "
         "precision, at several skipped steps running (more while they lower the loss scale) or "
-        "too many of the last hundred; in bf16, at `fp16_window_steps` skipped steps running. Warns "
-        "of a validation loss that is not finite."
+        "too many of the last hundred; in bf16, at `fp16_window_steps` skipped steps running. "
+        "Warns of a validation loss that is not finite."
     )
     version = 2
     """2: outside fp16 `skipped` excuses nothing; in fp16 it counts without numbers too."""

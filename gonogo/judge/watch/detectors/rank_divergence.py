@@ -121,14 +121,14 @@ def _behind(among: Sequence[RankStream]) -> list[RankStream]:
         of = RankStream.collectives if len(ended) == 1 else _all_collectives
         tied = _lowest(among, tied, [of(stream) for stream in tied], 2)
     sections = [stream.section_seq - stream.step_section_seq for stream in tied]
-    lowest = _lowest(among, tied, sections, 1)
-    known = {stream.rank for stream in lowest}
+    behind = _lowest(among, tied, sections, 1)
+    known = {stream.rank for stream in behind}
     apart = [
         stream
         for stream in tied
-        if stream.rank not in known and not all(_comes_to(row, stream) for row in lowest)
+        if stream.rank not in known and not all(_comes_to(row, stream) for row in behind)
     ]
-    return [*lowest, *apart]
+    return [*behind, *apart]
 
 
 def _comes_to(stream: RankStream, ahead: RankStream) -> bool:

@@ -466,7 +466,8 @@ def test_a_trainer_that_tells_every_tenth_step_is_judged_by_its_steps(labelled: 
     timed.view.streams[0].labelled = labelled
     timed.ends([10.0] * 60, stride=10).ends([40.0] * 25, stride=10)
     (step,) = {row[1] for row in timed.found if row[0] is HALT}
-    assert step is not None and 600 + 150 <= step <= 600 + 150 + 80
+    assert step is not None
+    assert 600 + 150 <= step <= 600 + 150 + 80
 
 
 def test_where_lines_are_missing_their_steps_are_one_sample() -> None:
