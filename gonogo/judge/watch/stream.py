@@ -20,6 +20,7 @@ from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.pace import StepPace
 
 SECTION_SAMPLES = 32
+MOST_PLACES = 16
 STEP_COUNTS = 64
 """Steps whose sections and collectives are kept."""
 NAMED_SECTIONS = frozenset(Section)
@@ -77,6 +78,8 @@ class RankStream:
     """Whether this rank names its sections at all."""
     computes: bool = False
     """Whether it has ever named forward, backward or optimizer."""
+    places: tuple[str, ...] = ()
+    """Sections in which it has been, as its lines say; of more than `MOST_PLACES` the last."""
     advanced_mono: float = 0.0
     still_mono: float = 0.0
     """As `advanced_mono`, but for the time in which the watcher was away."""
@@ -229,6 +232,7 @@ def _booted(rank: int, beat: Heartbeat, mono: float) -> RankStream:
         tells_collectives=beat.collective_seq is not None,
         labelled=beat.section is not None or beat.section_seq > 0,
         computes=_names_compute(beat),
+        places=() if beat.section is None else (beat.section,),
         advanced_mono=mono,
         still_mono=mono,
         advanced_ts=beat.ts,
@@ -364,6 +368,8 @@ def _place(stream: RankStream, beat: Heartbeat, mono: float, *, resets: bool) ->
         kept = stream.section_times[1 - SECTION_SAMPLES :]
         stream.section_times = (*kept, (str(stream.section), took_s))
         stream.left_mono, stream.left_step = mono - tail_s, stream.step
+    if section is not None and section not in stream.places:
+        stream.places = (*stream.places[1 - MOST_PLACES :], section)
     stream.section, stream.section_seq = section, section_seq
     stream.section_mono = mono - tail_s
     stream.section_began = own_mono - own_tail_s

@@ -61,6 +61,8 @@ class Speed:
 
     fresh: int = 0
     """Steps in the window since the last restart in place."""
+    stride: int = 1
+    """Steps between the last two lines that ended one."""
 
     def rebooted(self, boot: str | None) -> "Speed":
         """Return the speed at a restart in place: what is usual stays, and what lasted goes on.
@@ -269,10 +271,11 @@ class Slow(Detector[Speed]):
         slow = view.run.watch.slow
         if ended - stream.from_step <= slow.warmup_steps:
             return own, []
-        # A rank that names its sections ends every step: where ends are missing, nobody knows which
-        # of the steps took the time, and the mean of them is one sample.
-        samples = 1 if stream.labelled else stream.pace.stride
-        own = _timed(own, stream.pace.times_s[-1], stream.pace.stride, samples, slow)
+        # Of a rank that names its sections and ends every step, lines are missing: nobody knows
+        # which of the steps took the time, and their mean is one sample. Some tell every tenth.
+        stride = stream.pace.stride
+        samples = 1 if stream.labelled and stride != own.stride else stride
+        own = _timed(replace(own, stride=stride), stream.pace.times_s[-1], stride, samples, slow)
         own, findings = _relative(own, event, view)
         own, absolute = _absolute(own, event, view)
         return own, absolute + findings

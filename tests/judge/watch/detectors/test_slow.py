@@ -500,6 +500,26 @@ def test_of_ten_steps_that_one_line_ends_a_single_one_may_have_been_slow(
     assert timed.found == found
 
 
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_trainer_that_tells_every_tenth_step_is_judged_by_its_steps(labelled: bool) -> None:
+    """Of one that names its sections each line counted as one step: windows took hours."""
+    timed = Timed(warmup_steps=20, baseline_steps=100, window_steps=64, over_s=600.0)
+    timed.view.streams[0].labelled = labelled
+    timed.ends([10.0] * 60, stride=10).ends([40.0] * 25, stride=10)
+    (step,) = {row[1] for row in timed.found if row[0] is HALT}
+    assert step is not None
+    assert 600 + 150 <= step <= 600 + 150 + 80
+
+
+def test_where_lines_are_missing_their_steps_are_one_sample() -> None:
+    """Which of thirty steps took the time nobody knows: they fill no window by themselves."""
+    timed = Timed(warmup_steps=1, baseline_steps=8, window_steps=16, warn_over_s=1.0)
+    timed.ends([1.0] * 40).ends([90.0], stride=30)
+    assert len(timed.own.window) == 16
+    assert timed.own.window.count(3.0) == 1
+    assert timed.ends([1.0] * 8).found == []
+
+
 def test_an_episode_below_the_hard_floor_begins_below_it_not_at_it() -> None:
     timed = Timed(
         65536, floor_tok_s=4096.0, hard_floor_ratio=0.5, hard_floor_over_steps=2, floor_over_s=1e9
