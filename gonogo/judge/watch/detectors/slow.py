@@ -61,7 +61,7 @@ class Speed:
 
     fresh: int = 0
     """Steps in the window since the last restart in place."""
-    stride: int = 1
+    stride: int = 0
     """Steps between the last two lines that ended one."""
 
     def rebooted(self, boot: str | None) -> "Speed":
