@@ -53,8 +53,8 @@ stand there: some play episodes or generate answers in every step, and name only
 times spread as steps do, which have as many (D4)."""
 FEW_STEPS = 2
 """Before so many have ended nobody knows what lies between two of them."""
-CYCLE_X, AFTER_LAST_X = 2.0, 8.0
-"""Times the sum of all limits in which a step has to end; after the last one evaluations remain."""
+CYCLE_X = 2.0
+"""Times the sum of all limits in which a step has to end."""
 
 
 def has_deadline(stream: RankStream) -> bool:
@@ -166,7 +166,7 @@ def limit_of_cycle(view: View, stream: RankStream, m: float | None) -> Limit:
         start = run.watch.no_first_heartbeat
         each += [start.boot_s, start.first_step_s, start.first_step_compile_s]
     ended = run.order.steps is not None and stream.completed >= run.order.last_step
-    times = AFTER_LAST_X if ended else CYCLE_X
+    times = stall.AFTER_LAST_X if ended else CYCLE_X
     return Limit(seconds=times * sum(each), source=Source.ADAPTIVE)
 
 

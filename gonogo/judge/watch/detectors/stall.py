@@ -3,7 +3,10 @@
 Counted is only the time since the last step end that the culprit (D6: the rank behind) spent in
 forward, backward or optimizer; boot and the first step belong to D2, every other section to D5. So
 a peer that waits in its backward for a slow loader stalls nobody, neither while it waits nor when
-the loader has come back. m is the run's median step.
+the loader has come back. m is the run's median step. What the first step did, a later one may do
+again: a model is compiled anew for the last, smaller batch of an epoch or a longer sequence. So,
+unless the plan says how long a step may take, it has 1.5 times what the first one took, up to the
+early limit.
 """
 
 from gonogo.contract.finding import Finding, Severity, Source
@@ -30,6 +33,9 @@ every tenth step or so has it for as long as the early limit counts: that is hun
 TOGETHER_SHARE = 0.5
 """Of `alive_lost.suspect_s`: ranks whose last lines are no further apart fell silent together. A
 rank that lives speaks within that time."""
+AFTER_LAST_X = 8.0
+"""Times a limit after the last ordered step: what is left to do, evaluations, an export, is known
+to nobody."""
 AS_BEFORE_X = 1.5
 """A step is neither suspect nor halted before it has taken this multiple of the one before: a run
 that moves, however slowly, is D8's, and evidence at every step would slow it further."""
@@ -49,12 +55,27 @@ def limits(run: Run, stream: RankStream, m: float | None) -> tuple[Limit, Limit]
         return Limit(seconds=early.seconds / 2, source=early.source), early
     m *= stream.pace.stride
     as_before_s = AS_BEFORE_X * stream.pace.last_s
-    untold = not stream.labelled and run.source("stall.halt_s") is Source.DEFAULT
-    halt_s = max(stall.halt_s, UNNAMED_X * stall.early_s) if untold else stall.halt_s
+    suspect_s = max(stall.suspect_x * m, as_before_s)
+    adaptive_s = max(stall.halt_x * m, as_before_s)
+    halt_s = stall.halt_s
+    if run.source("stall.halt_s") is Source.DEFAULT:
+        adaptive_s = max(adaptive_s, min(AS_BEFORE_X * stream.first_s, stall.early_s))
+        halt_s = halt_s if stream.labelled else max(halt_s, UNNAMED_X * stall.early_s)
     return (
-        _larger(run, "stall.suspect_s", stall.suspect_s, max(stall.suspect_x * m, as_before_s)),
-        _larger(run, "stall.halt_s", halt_s, max(stall.halt_x * m, as_before_s)),
+        _larger(run, "stall.suspect_s", stall.suspect_s, suspect_s),
+        _larger(run, "stall.halt_s", halt_s, adaptive_s),
     )
+
+
+def _limits(run: Run, stream: RankStream, m: float | None) -> tuple[Limit, Limit]:
+    """Return the same, or far longer ones where the rank names nothing and no step is owed."""
+    suspect, halt = limits(run, stream, m)
+    if not _ended(run, stream):
+        return suspect, halt
+    path, least_s = "section_deadline.eval.halt_s", run.watch.section_deadline.eval.halt_s
+    after = AFTER_LAST_X * max(least_s, halt.seconds)
+    source = run.source(path) if least_s >= halt.seconds else halt.source
+    return Limit(seconds=after / 2, source=source), Limit(seconds=after, source=source)
 
 
 def _larger(run: Run, path: str, fixed_s: float, adaptive_s: float) -> Limit:
@@ -176,8 +197,18 @@ def _may_be_over(view: View, mono: float) -> bool:
     return False
 
 
-def _finished(view: View, stream: RankStream) -> bool:
-    return stream.halt_seen or (not stream.labelled and stream.step >= view.run.order.last_step)
+def _ended(run: Run, stream: RankStream) -> bool:
+    """Whether a rank that names no sections has taken its last step, and says nothing of the rest.
+
+    One that names them is in no section then, which is D5's.
+    """
+    return not stream.labelled and stream.step >= run.order.last_step
+
+
+def _running(view: View) -> list[RankStream]:
+    """Return the ranks that have steps to take; where none has, those that have not left."""
+    streams = [stream for stream in view.active() if not stream.halt_seen]
+    return [stream for stream in streams if not _ended(view.run, stream)] or streams
 
 
 def _astray(view: View, streams: list[RankStream], finding: Finding) -> Finding:
@@ -223,12 +254,14 @@ class Stall(Detector[None]):
         " not. Where all ranks are silent at once, which may be the transport, this and the "
         "other deadlines wait until a probe tells, or until fifteen times `alive_lost.halt_s` "
         "(at least a quarter of an hour) while their processes are seen alive: four times as "
-        "long for a program that names no sections."
+        "long for a program that names no sections, which has after its last step eight times its "
+        "limit or that of an evaluation, whichever is longer. Unless the plan sets `halt_s`, a step"
+        " may take 1.5 times as long as the first one, which may compile, up to `early_s`."
     )
     version = 2
-    """2: no halt before 1.5 times the last step, nor for waiting that a peer's loader caused; no
-    rank is named on a tie; a rank that names no sections may evaluate for half an hour, unless the
-    plan says how long a step may take."""
+    """2: no halt before 1.5 times the last step or (up to the early limit) the first one, nor for
+    waiting that a peer's loader caused; no rank is named on a tie; a rank that names no sections
+    may evaluate for half an hour, unless the plan says how long a step may take."""
     ticks = True
     deadline = True
 
@@ -236,14 +269,13 @@ class Stall(Detector[None]):
         """Observe a tick: how long the rank behind has computed on its present step."""
         if not _may_be_over(view, tick.mono):
             return own, []
-        running = [stream for stream in view.active() if not _finished(view, stream)]
-        streams = view.known(running, tick.mono)
+        streams = view.known(_running(view), tick.mono)
         culprit = name_culprit(view, streams, tick.mono)
         if culprit is None or culprit.stream.completed_steps == 0:
             return own, []
         elapsed_s = _stood_s(view, culprit.stream, streams, tick.mono)
         m = view.median_step_s()
-        suspect, halt = limits(view.run, culprit.stream, m)
+        suspect, halt = _limits(view.run, culprit.stream, m)
         findings = []
         if elapsed_s > suspect.seconds:
             findings.append(_finding(view, tick, culprit, Severity.SUSPECT, elapsed_s, suspect))

@@ -73,6 +73,38 @@ def test_boot_has_its_own_limit() -> None:
 
 
 @pytest.mark.parametrize(
+    ("world_size", "silent", "steps", "rank"),
+    [(2, (1,), 0, 1), (2, (0,), 0, 0), (4, (2,), 0, 2), (4, (1, 2), 0, None), (2, (1,), 1, None)],
+    ids=["rank 1", "rank 0", "one of four", "two of four", "in the first step"],
+)
+def test_who_waits_in_boot_for_a_rank_without_a_line_is_not_the_culprit(
+    world_size: int, silent: tuple[int, ...], steps: int, rank: int | None
+) -> None:
+    """A command may be mute, so no limit of its first line ends it; the others wait for `.GO`."""
+    order = order_of({}, world_size=world_size, command=["torchrun", "train.py"], entry="train")
+    world = World(order)
+    speaking = [row for row in world.ranks if row.rank not in silent]
+    for row in speaking:
+        row.mono += 3.0
+        row.say("boot", **order.identity.model_dump(exclude_none=True))
+        for _ in range(steps):
+            row.step += 1
+            row.enter("forward")
+            row.say("step_start")
+        row.spend(310.0 + 600.0 * steps)
+    (finding,) = watch(world, interval_s=1.0).halts
+    assert (finding.detector, finding.rank) == ("no_first_heartbeat", rank)
+    ranks = ", ".join(map(str, silent))
+    assert f"; nothing was ever heard of rank {ranks}: unless it hangs" in finding.text
+
+
+def test_who_boots_for_too_long_while_all_have_spoken_is_named_alone() -> None:
+    (finding,) = look(NoFirstHeartbeat, [standing("boot", for_s=301.0, steps=0, started_mono=None)])
+    assert (finding.rank, finding.section) == (0, "boot")
+    assert finding.text.endswith("rank 0 stands in boot")
+
+
+@pytest.mark.parametrize(
     ("train", "limit_s", "first_step_s"),
     [
         ({}, 900.0, 950.0),
@@ -224,6 +256,53 @@ def test_who_never_speaks_and_is_not_ours_may_never_have_attached(
     seen = look(NoFirstHeartbeat, [], order=order, started_mono=NOW - 121.0)
     (finding,) = seen
     assert ("add gonogo.trainer.attach(), or run it as `command`" in finding.text) is advised
+
+
+def evaluated_first(
+    eval_s: float, first_s: float, *, alone: bool = False, reopens: bool = True
+) -> World:
+    """A run that evaluates before its first step; `alone`: rank 0 for all."""
+    world = World(order_of({}), alive_every_s=5.0).boot()
+    for rank in world.ranks:
+        rank.step = 1
+        rank.say("step_start")
+        if rank.rank == 0 or not alone:
+            rank.enter("eval")
+            rank.spend(eval_s)
+            rank.say("eval", val_loss=5.5)
+            rank.enter(None)
+    world.meet()
+    for rank in world.ranks:
+        if reopens:
+            rank.say("step_start")
+        rank.in_step = True
+        rank.enter("forward")
+        rank.spend(first_s)
+    world.close_step()
+    return world.steps(3)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("reopens", [False, True])
+def test_an_evaluation_before_the_first_step_is_no_part_of_it(alone: bool, reopens: bool) -> None:
+    world = evaluated_first(1_200.0, 600.0, alone=alone, reopens=reopens)
+    found = watch(world, interval_s=1.0)
+    assert found.halts == []
+    assert found.state.streams[0].first_s == pytest.approx(600.0, abs=5.0)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_first_step_that_hangs_after_an_evaluation_has_its_own_limit(alone: bool) -> None:
+    (halt,) = watch(evaluated_first(1_200.0, 1_000.0, alone=alone), interval_s=1.0).halts
+    assert (halt.detector, halt.section) == ("no_first_heartbeat", "forward")
+    assert halt.value == pytest.approx(900.0, abs=5.0)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_an_evaluation_before_the_first_step_has_its_own_limit(alone: bool) -> None:
+    (halt,) = watch(evaluated_first(2_000.0, 1.0, alone=alone), interval_s=1.0).halts
+    assert (halt.detector, halt.rank) == ("section_deadline", 0 if alone else None)
+    assert (halt.section, halt.threshold) == ("eval", 1_800.0)
 
 
 def resumed() -> World:
