@@ -43,12 +43,14 @@ def unit_of_directory(name: str, path: Path, question: Question) -> Unit | NoUni
     """
     check_not_pruned(path)
     run_dir = RunDir(path)
-    if not run_dir.ranks() and not run_dir.order.exists():
-        raise NotFound(f"{path}: neither heartbeat_rank{{N}}.jsonl nor order.json is there")
     try:
+        if not run_dir.ranks() and not run_dir.order.exists():
+            raise NotFound(f"{path}: neither heartbeat_rank{{N}}.jsonl nor order.json is there")
         record = load_run(path)
     except Corrupt as error:
         return NoUnit(name=name, why=error.detail)
+    except OSError as error:
+        return NoUnit(name=name, why=f"{path.name} cannot be read: {error.strerror}")
     rules = build_rules(record.order)
     facts = build_facts(record, rules)
     measures = {

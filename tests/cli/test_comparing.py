@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -10,6 +12,9 @@ import pytest
 
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.order import Order
+from gonogo.judge.compare.question import ask
+from gonogo.judge.compare.unit import NoUnit
+from gonogo.judge.comparing import unit_of_directory
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.ledger.recorded import record_of
 from gonogo.rundir import save_json
@@ -307,3 +312,14 @@ def test_a_share_that_is_none_is_one_line(text: str, gonogo: Gonogo) -> None:
     said = gonogo("compare", "a", "b", "--alike-in", text)
     assert said.code == 2
     assert "expected METRIC=SHARE" in said.err
+
+
+def test_a_directory_that_cannot_be_listed_brings_nothing_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: object) -> list[str]:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    found = unit_of_directory("a", tmp_path, ask("dt_step_s"))
+    assert found == NoUnit(name="a", why=f"{tmp_path.name} cannot be read: Permission denied")
