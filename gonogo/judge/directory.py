@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.contract.errors import Corrupt, NotFound, Rejected
-from gonogo.contract.facts import History, Remedy
+from gonogo.contract.facts import Facts, History, Remedy
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.ids import Kind, new_id
@@ -32,6 +32,8 @@ from gonogo.pruned import check_not_pruned, pruned_text
 from gonogo.rundir import RunDir, read_tail
 
 ACTOR = "gonogo judge"
+BETWEEN_RATIO = 1.25
+"""How far apart steps may end, of how long they last, before it is said."""
 
 
 def judge_directory(
@@ -96,6 +98,7 @@ def judge_directory(
         "not_observed": [
             *facts.not_observed,
             *_not_compared(order),
+            *_between_steps(facts),
             *_unread(record),
             *_gone(path),
         ],
@@ -157,6 +160,24 @@ def _not_compared(order: Order | None) -> Iterator[str]:
     left_open = [name for name in Identity.model_fields if known.get(name) and name not in said]
     if left_open:
         yield f"identity: {', '.join(left_open)}: configured, and not among what the order compares"
+
+
+def _between_steps(facts: Facts) -> Iterator[str]:
+    """Yield how far apart steps end, where that is clearly more than they last.
+
+    Of the rank where it is most; evaluations and checkpoints may lie between two steps by right.
+    """
+    apart = [
+        (pace.block_p50_s / pace.median_step_s, pace.block_p50_s, pace.median_step_s, rank)
+        for rank, pace in facts.pace.items()
+        if pace.block_p50_s and pace.median_step_s
+    ]
+    ratio, every_s, step_s, rank = max(apart, default=(0.0, 0.0, 0.0, ""))
+    if ratio > BETWEEN_RATIO:
+        yield (
+            f"speed: the steps of rank {rank} last {step_s:.3g} s and end {every_s:.3g} s apart;"
+            " what lies between two steps is in no speed and no step time"
+        )
 
 
 def _unread(record: RunRecord) -> Iterator[str]:

@@ -197,6 +197,27 @@ def test_a_run_that_was_made_with_a_remedy_is_conditional(tmp_path: Path) -> Non
     assert [row["criterion"] for row in found["conditions"]] == ["remedied"]
 
 
+@pytest.mark.parametrize(("between_s", "said"), [(0.0, False), (0.05, False), (2.0, True)])
+def test_what_lies_between_two_steps_and_in_no_speed_is_told(
+    between_s: float, said: bool, tmp_path: Path
+) -> None:
+    order = make_runs.order_of()
+    ranks = [make_runs.Rank(number, order) for number in range(order.world_size)]
+    for rank in ranks:
+        rank.boot()
+        for step in range(1, order.last_step + 1):
+            rank.step(step)
+            rank.mono += between_s
+        rank.done()
+    make_runs.save_run(tmp_path / "run", order, ranks, make_runs.exit_of(ranks))
+    found = [
+        text
+        for text in judge_directory(tmp_path / "run")["not_observed"]
+        if text.startswith("speed: the steps of rank")
+    ]
+    assert len(found) == said
+
+
 RERUNS = [
     ("first", False, "GO", []),
     ("resume", False, "GO", []),

@@ -117,7 +117,8 @@ METRICS: Mapping[str, MetricRow] = {
         samples=samples.toks_per_s,
         unit="tokens/s",
         meaning="The ordered tokens of a step, over all ranks (`tokens` of the line where"
-        " the order says none), over its seconds. Never what the trainer reports.",
+        " the order says none), over its seconds. Never what the trainer reports. What lies between"
+        " two steps is in none: `step_start` belongs right behind the `step_end` before it.",
     ),
     Metric.DT_STEP_S: MetricRow(
         samples=samples.step_times,
