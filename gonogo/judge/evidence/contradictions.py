@@ -8,6 +8,7 @@ lines only the reported speed has a second witness: the distance between them.
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 
+from gonogo.contract.canonical import added
 from gonogo.contract.facts import ProcessExit
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.order import Order, RunReason
@@ -242,7 +243,7 @@ def _start_seconds(steps: RankSteps) -> float:
 
 
 def _own_seconds(steps: RankSteps) -> float:
-    return sum(boot.ended_mono - boot.began_mono for boot in steps.boots)
+    return added(boot.ended_mono - boot.began_mono for boot in steps.boots)
 
 
 def _model(record: RunRecord, rules: Rules) -> Iterator[str]:

@@ -20,6 +20,7 @@ evaluation; past that of a checkpoint it is said.
 
 import statistics
 
+from gonogo.contract.canonical import added
 from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.heartbeat import COMPUTE_SECTIONS, Section
 from gonogo.contract.outcome import Detector as Name
@@ -167,7 +168,7 @@ def limit_of_cycle(view: View, stream: RankStream, m: float | None) -> Limit:
         each += [start.boot_s, start.first_step_s, start.first_step_compile_s]
     ended = run.order.steps is not None and stream.completed >= run.order.last_step
     times = stall.AFTER_LAST_X if ended else CYCLE_X
-    return Limit(seconds=times * sum(each), source=Source.ADAPTIVE)
+    return Limit(seconds=times * added(each), source=Source.ADAPTIVE)
 
 
 def _least_s(settings: SectionDeadlineSettings) -> float:
