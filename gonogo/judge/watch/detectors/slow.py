@@ -10,6 +10,8 @@ frozen: a moving one would follow a run that gets slower bit by bit; a restart i
 and what has lasted until then, for a run that restarts every few minutes is slow in between: its
 steps go on filling the window, of which those since the restart have to be as slow.
 
+The lines of a program that is only read may come in blocks; each block is timed as a whole.
+
 Steps that tell more tokens than the first did (a batch ramp, longer sequences) may take longer in
 proportion. Of steps that tell fewer nothing is asked: short ones cost more a token.
 """
@@ -63,6 +65,11 @@ class Speed:
     """Steps in the window since the last restart in place."""
     stride: int = 0
     """Steps between the last two lines that ended one."""
+    read_n: int = -1
+    """Of a program that is only read: the tick that brought the last line that was timed."""
+    read_mono: float | None = None
+    """When that line was printed, on the reader's clock; None before any of this process."""
+    read_step: int = 0
 
     def rebooted(self, boot: str | None) -> "Speed":
         """Return the speed at a restart in place: what is usual stays, and what lasted goes on.
@@ -71,7 +78,14 @@ class Speed:
         """
         since = {name: row for name, row in self.since.items() if name in _LASTS}
         return replace(
-            self, boot=boot, counted_step=0, after_baseline=0, fresh=0, told=(), since=since
+            self,
+            boot=boot,
+            counted_step=0,
+            after_baseline=0,
+            fresh=0,
+            told=(),
+            since=since,
+            read_mono=None,
         )
 
 
@@ -93,6 +107,22 @@ def _timed(own: Speed, step_s: float, stride: int, count: int, slow: SlowSetting
     if len(baseline) < slow.baseline_steps:
         return replace(own, baseline=baseline)
     return replace(own, baseline=(), baseline_s=statistics.median(baseline))
+
+
+def _read(own: Speed, event: Beat) -> tuple[Speed, float, int]:
+    """Return the mean time of the steps since the last line that was timed, and how many they are.
+
+    Of lines that come together nobody knows when each was printed: the first one stands for them,
+    and the others take no time at all (0 steps).
+    """
+    line = event.line
+    if event.tick.n == own.read_n:
+        return own, 0.0, 0
+    before_mono, steps = own.read_mono, line.step - own.read_step
+    own = replace(own, read_n=event.tick.n, read_mono=line.mono, read_step=line.step)
+    if before_mono is None or steps <= 0 or line.mono <= before_mono:
+        return own, 0.0, 0
+    return own, (line.mono - before_mono) / steps, steps
 
 
 def _median_s(own: Speed, slow: SlowSettings) -> float | None:
@@ -269,13 +299,16 @@ class Slow(Detector[Speed]):
             return own, []
         own = replace(own, counted_step=ended)
         slow = view.run.watch.slow
-        if ended - stream.from_step <= slow.warmup_steps:
+        warms_up = ended - stream.from_step <= slow.warmup_steps
+        step_s, stride = stream.pace.times_s[-1], stream.pace.stride
+        if view.reads_output():
+            own, step_s, stride = _read(own, event)
+        if warms_up or not stride:
             return own, []
         # Of a rank that names its sections and ends every step, lines are missing: nobody knows
         # which of the steps took the time, and their mean is one sample. Some tell every tenth.
-        stride = stream.pace.stride
         samples = 1 if stream.labelled and stride != own.stride else stride
-        own = _timed(replace(own, stride=stride), stream.pace.times_s[-1], stride, samples, slow)
+        own = _timed(replace(own, stride=stride), step_s, stride, samples, slow)
         own, findings = _relative(own, event, view)
         own, absolute = _absolute(own, event, view)
         return own, absolute + findings

@@ -176,6 +176,38 @@ def test_short_steps_that_tell_fewer_tokens_are_not_slow() -> None:
     assert watch(told(world, 900, step_s=0.9, tokens=256), interval_s=2.0).findings == []
 
 
+def in_blocks(blocks: Sequence[tuple[int, float]]) -> World:
+    """A program that is only read, and whose lines come in blocks: so many, after so many seconds.
+
+    Its reader says that it lives, and spreads a block over the time since it last did.
+    """
+    order = order_of({}, world_size=1, steps=100_000)
+    world = World(order.model_copy(update={"patterns": ["x"], "command": ["x"]}))
+    (rank,) = world.ranks
+    rank.section, rank.section_seq = None, 0
+    for number, (lines, seconds) in enumerate(blocks):
+        end, alive_s = rank.mono + seconds, (0.5, 4.5, 2.0)[number % 3]
+        while rank.mono + 5.0 < end - alive_s:
+            rank.mono += 5.0
+            rank.say("alive")
+        began = rank.mono = end - alive_s
+        rank.say("alive")
+        for line in range(1, lines + 1):
+            rank.mono = began + alive_s * line / lines
+            rank.step += 1
+            rank.say("progress", loss=5.0 - 0.0001 * rank.step)
+            rank.lines[-1] = Said(end, rank.lines[-1].raw)
+    return world
+
+
+def test_lines_that_come_in_blocks_are_timed_by_the_block() -> None:
+    block = (60, 600.0)
+    seen = watch(in_blocks([block] * 20), interval_s=1.0)
+    assert (seen.halts, seen.named(Severity.WARN)) == ([], set())
+    slower = watch(in_blocks([block] * 12 + [(60, 1_500.0)] * 6), interval_s=1.0)
+    assert slower.named(Severity.HALT) == {"slow"}
+
+
 def restarted(world: World) -> World:
     """Every rank starts anew in place."""
     for rank in world.ranks:
