@@ -26,6 +26,8 @@ STEP_COUNTS = 64
 NAMED_SECTIONS = frozenset(Section)
 _MOVES_STEP = frozenset({Msg.STEP_START, Msg.STEP_END})
 """Messages whose step may not run backwards; a thread's `alive` line may lag by one."""
+_FOLLOWS_STEP = frozenset({Msg.STEP_START, Msg.PROGRESS})
+"""Messages of a step that only come when the one before is over."""
 _NON_TRAINING = frozenset({Msg.CHECKPOINT, Msg.EVAL})
 _STEP_START, _STEP_END, _PROGRESS = Msg.STEP_START, Msg.STEP_END, Msg.PROGRESS
 _DONE, _HALT_SEEN, _CHECKPOINT = Msg.DONE, Msg.HALT_SEEN, Msg.CHECKPOINT
@@ -99,7 +101,8 @@ class RankStream:
     apart_times: tuple[float, ...] = ()
     """The same of the last steps that ended."""
     first_s: float = 0.0
-    """Watcher's seconds that the first step of this boot took; 0 before its end."""
+    """Watcher's seconds that the first step took, of this boot or an earlier one, whichever took
+    longer; an evaluation before it is not in them. 0 before its end."""
     section_times: tuple[tuple[str, float], ...] = ()
     """Durations of the last checkpoint and eval sections, on the rank's own clock."""
     saved_s: tuple[float, ...] = ()
@@ -180,15 +183,17 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -
     """Return the stream after one line, received at `mono`: the same one, or a restarted rank's."""
     if arrival is _LATE:
         _time_late(stream, beat)
-        if beat.msg == _STEP_START and beat.step == stream.step:
-            stream.step_section_seq = beat.section_seq
-            if not stream.ends_steps:
-                _end_before(stream, beat)
+        if beat.step == stream.step:
+            if beat.msg == _STEP_START:
+                stream.step_section_seq = beat.section_seq
+            if not stream.ends_steps and beat.msg in _FOLLOWS_STEP:
+                _end_before(stream, beat, mono)
         return stream
     if beat.boot != stream.boot:
         booted = _booted(stream.rank, beat, mono)
         if stream.boot is not None:
             gained = stream.completed > stream.top_step
+            booted.first_s = stream.first_s
             booted.top_step = max(stream.top_step, stream.completed)
             booted.idle_boots = 0 if gained else stream.idle_boots + 1
         return booted
@@ -249,8 +254,8 @@ def _advance(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     ends = step > stream.completed and _ends_step(msg, stream.labelled)
     steps_on = step > stream.step
     starts = msg == _STEP_START
-    if starts and not stream.ends_steps:
-        _end_before(stream, beat)
+    if not stream.ends_steps and msg in _FOLLOWS_STEP:
+        _end_before(stream, beat, mono)
     if steps_on or starts:  # a step may start anew, after an evaluation that fell into it
         stream.step_section_seq = section_seq if starts else stream.section_seq
         stream.opened = step if starts else 0
@@ -297,10 +302,15 @@ def _end_step(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     if not stream.completed_steps and stream.started_mono is not None:
         # the end may be all that is told of it: then it began after the start of the process
         began = stream.first_mono if stream.started_mono == mono else stream.started_mono
-        stream.first_s = mono - began
+        _time_first(stream, began, mono)
     stream.completed = beat.step
     stream.completed_steps += 1
     stream.pace.end(beat.step, beat.mono)
+
+
+def _time_first(stream: RankStream, began: float, mono: float) -> None:
+    """Keep how long the first step took, without what was evaluated before it."""
+    stream.first_s = max(stream.first_s, mono - max(began, stream.left_mono))
 
 
 def _count_step(stream: RankStream, beat: Heartbeat) -> None:
@@ -317,8 +327,8 @@ def _count_step(stream: RankStream, beat: Heartbeat) -> None:
         stream.step_counts = (*kept, (beat.step, sections, collectives))
 
 
-def _end_before(stream: RankStream, beat: Heartbeat) -> None:
-    """Let the start of a step end the one before it, for a trainer that says no `step_end`.
+def _end_before(stream: RankStream, beat: Heartbeat, mono: float) -> None:
+    """Let the start of a step, or its progress, end the one before, where no `step_end` is said.
 
     Its section line may have named the new step already. The first step that a process opens ends
     none: one that resumes may have said step 0 until then.
@@ -328,6 +338,8 @@ def _end_before(stream: RankStream, beat: Heartbeat) -> None:
         if stream.started_mono is None:
             stream.from_step = stream.completed
             return
+        if not stream.completed_steps:
+            _time_first(stream, stream.started_mono, mono)
         stream.completed_steps += 1
         stream.pace.end(beat.step - 1, beat.mono)
 

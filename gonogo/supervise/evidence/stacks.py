@@ -30,6 +30,11 @@ _WAITING = re.compile(
     r"|stream_?synchronize",
     re.IGNORECASE,
 )
+_COMPILING = re.compile(
+    r"torch/_dynamo/convert_frame|torch/_inductor/(?:async_compile|graph|scheduler)\.py"
+    r"|triton/compiler/|jax/_src/compiler"
+)
+"""Code that runs while a model is compiled, and never otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +149,8 @@ def build_probe(
     """Return what detectors use of a reading: where the main thread stands.
 
     The digest is of Python frames alone, so that readings of both kinds compare. That a thread
-    does not wait in a collective can only be told from native frames.
+    does not wait in a collective can only be told from native frames. A thread that has a model
+    compiled waits for other processes, idle and where it was, and does not stand: no digest.
     """
     main = [thread for thread in threads if thread.get("os_thread_id") == pid]
     main = main or [thread for thread in threads if thread.get("thread_name") == "MainThread"]
@@ -174,6 +180,8 @@ def render(threads: Sequence[dict[str, Any]]) -> str:
 
 
 def _digest(frames: Sequence[dict[str, Any]]) -> str | None:
+    if any(_COMPILING.search(str(frame.get("filename", ""))) for frame in frames):
+        return None
     places = [_place(frame) for frame in frames if _is_python(frame)]
     return hashlib.sha256("\n".join(places).encode()).hexdigest() if places else None
 

@@ -152,6 +152,19 @@ def test_readings_with_and_without_native_frames_compare() -> None:
     assert first.digest == second.digest
 
 
+def test_who_has_a_model_compiled_does_not_stand() -> None:
+    torch = "/opt/venv/lib/python3.12/site-packages/torch"
+    running = [frame("forward", "model.py"), frame("run", f"{torch}/_dynamo/eval_frame.py")]
+    compiling = [frame("wait", f"{torch}/_inductor/async_compile.py"), *running]
+    probes = [
+        build_probe(
+            [{"os_thread_id": 7, "frames": frames}], pid=7, rank=0, round_number=1, native=True
+        )
+        for frames in (running, compiling)
+    ]
+    assert [probe is not None and probe.digest is not None for probe in probes] == [True, False]
+
+
 def test_address_without_a_name_is_no_frame_worth_showing() -> None:
     threads = [{"os_thread_id": 7, "frames": [frame("0x7f00"), frame("epoll_wait")]}]
     probe = build_probe(threads, pid=7, rank=0, round_number=1, native=True)

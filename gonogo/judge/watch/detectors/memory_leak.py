@@ -9,6 +9,11 @@ Limits: the plan's `limit_mb` (for one rank), else what the control group or hos
 of them; on the device `memory_limit.reserved_mb`, else the device's memory. Without one nothing is
 projected and nothing found. A halt waits for a checkpoint, at most as long as its `value` says.
 
+A device's allocator keeps what the largest step so far took, and gives it back when it needs it. So
+steps that carry more tokens than any before (longer sequences, a batch that grows) begin its course
+anew, and where what is allocated at the end of a step is told and does not rise, a rise warns only:
+longer batches that come by chance, or memory in pieces, and nothing that is kept.
+
 Each host has its own figures, and its ranks no other's. What a host has left shrinks only where its
 used memory rises too: a rank whose resident memory rises while the host's does not has mapped
 files, whose pages the kernel takes back.
@@ -30,7 +35,7 @@ from gonogo.judge.watch.state import replace
 from gonogo.judge.watch.step import Step
 from gonogo.judge.watch.view import Run, View, found
 
-HOST, DEVICE = "host", "device"
+HOST, DEVICE, ALLOCATED = "host", "device", "allocated"
 WHAT = {HOST: "host memory", DEVICE: "reserved device memory"}
 ALIKE_SHARE = 0.5
 USED_TELLINGS = 3
@@ -64,7 +69,9 @@ class Growth:
     """What is known of memory: its course by kind and rank, and its limits."""
 
     series: Mapping[str, Series] = field(default_factory=dict)
-    """`host/0`, `device/1`, …"""
+    """`host/0`, `device/1`, … and what a device has allocated, `allocated/1`."""
+    tokens: int = 0
+    """The most of a step when the courses of the devices began."""
     hosts: Mapping[str, Host] = field(default_factory=dict)
     """Node → its host."""
     device_mb: Mapping[str, float] = field(default_factory=dict)
@@ -100,7 +107,9 @@ class MemoryLeak(Detector[Growth]):
     sentence = (
         "Warns when a rank's host memory or reserved device memory rises steadily and will hit its"
         " limit before the last step, with the time that is left; halts at the next checkpoint when"
-        " that is under an hour. Where the limit is the host's and its used memory is told as well,"
+        " that is under an hour, but not for device memory that is reserved and not allocated at"
+        " the ends of steps, where both are told. Steps of more tokens than any before begin device"
+        " memory's course anew. Where the limit is the host's and its used memory is told as well,"
         " no rank's memory is projected to rise faster than that does."
     )
     State = Growth
@@ -145,8 +154,9 @@ class MemoryLeak(Detector[Growth]):
         """Observe one step's memory, and project where it leads."""
         if step.step % self._stride:
             return own, []
+        own = _grown(own, step, self.settings.rise_ratio)
         series, looked = dict(own.series), False
-        for kind, read in ((HOST, _host_mb), (DEVICE, _reserved_mb)):
+        for kind, read in ((HOST, _host_mb), (ALLOCATED, _allocated_mb), (DEVICE, _reserved_mb)):
             for rank, mb in step.values(read).items():
                 if math.isfinite(mb) and mb > 0:
                     name, boot = f"{kind}/{rank}", step.ranks[rank].boot
@@ -204,7 +214,7 @@ class MemoryLeak(Detector[Growth]):
                     now_mb=series.last,
                     limit_mb=series.last + left_mb,
                     steps_left=max(0.0, left_mb) / slope,
-                    steady=series.steady,
+                    steady=series.steady and (kind == HOST or _is_kept(own, rank)),
                 )
             )
         worst = min(leaks, key=lambda leak: (leak.steps_left, -leak.slope), default=None)
@@ -274,7 +284,9 @@ class MemoryLeak(Detector[Growth]):
         """Whether a rank has told enough of its memory, and a limit of it is known."""
         for name, series in own.series.items():
             kind, _, rank = name.partition("/")
-            if series.looks and self._left_mb(own, kind, int(rank), series.last)[0] is not None:
+            if kind not in WHAT or not series.looks:
+                continue
+            if self._left_mb(own, kind, int(rank), series.last)[0] is not None:
                 return True
         return False
 
@@ -288,12 +300,31 @@ class MemoryLeak(Detector[Growth]):
         return "nothing says how much host memory there is"
 
 
+def _grown(own: Growth, step: Step, by_ratio: float) -> Growth:
+    """Return the same, without the courses of devices where a step is larger than any before."""
+    tokens = max((row.end.tokens or 0 for row in step.ranks.values()), default=0)
+    if tokens <= (1.0 + by_ratio) * own.tokens:
+        return own
+    kept = {name: row for name, row in own.series.items() if name.startswith(f"{HOST}/")}
+    return replace(own, tokens=tokens, series=kept if own.tokens else own.series)
+
+
+def _is_kept(own: Growth, rank: int) -> bool:
+    """Whether what a rank's device has allocated at the ends of steps rises, or nobody tells it."""
+    allocated = own.series.get(f"{ALLOCATED}/{rank}")
+    return allocated is None or allocated.slope > 0
+
+
 def _host_mb(line: Heartbeat) -> float | None:
     return line.host_rss_mb
 
 
 def _reserved_mb(line: Heartbeat) -> float | None:
     return line.gpu_mem_reserved
+
+
+def _allocated_mb(line: Heartbeat) -> float | None:
+    return line.gpu_mem_alloc
 
 
 def _device_mb(payload: Any) -> dict[str, float]:

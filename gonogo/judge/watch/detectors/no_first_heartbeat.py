@@ -5,7 +5,9 @@ first step. A rank that names no sections has the first clock only: how long it 
 steps lie between its lines, it does not say. Where nobody watched, nobody knows when a rank
 without a line was started: the first clock stands still, the others go by the lines. It stands
 still, too, for a command that nobody wrote for us, unless the plan sets it. A rank of another node
-that no probe has seen may not have been started when the first was: it has the time of a boot.
+that no probe has seen may not have been started when the first was: it has the time of a boot. An
+evaluation before the first step is D5's, and the step begins when it is over, for those who waited
+for it, too.
 
 Whoever waits in boot for a rank without a line is not why; nor need be one in its first step.
 """
@@ -14,12 +16,17 @@ from collections.abc import Mapping
 from operator import attrgetter
 
 from gonogo.contract.finding import Finding, Severity, Source
-from gonogo.contract.heartbeat import Section
+from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS, Section
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import ProcessState, Tick
 from gonogo.contract.workload import OURS
 from gonogo.judge.watch.detector import Detector, Seen
-from gonogo.judge.watch.detectors.rank_divergence import MOST_TIED, Culprit, name_culprit
+from gonogo.judge.watch.detectors.rank_divergence import (
+    MOST_TIED,
+    Culprit,
+    freed_mono,
+    name_culprit,
+)
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Limit, Run, View, found
 
@@ -115,8 +122,11 @@ def _slow_start(
     view: View, tick: Tick, culprit: Culprit, streams: list[RankStream]
 ) -> list[Finding]:
     stream = culprit.stream
+    if stream.section in NON_TRAINING_SECTIONS:
+        return []
     if stream.started_mono is not None:
-        what, elapsed_s = "first step", tick.mono - stream.started_mono
+        freed = max(stream.left_mono, freed_mono(view, stream, streams, tick.mono))
+        what, elapsed_s = "first step", tick.mono - max(stream.started_mono, freed)
         limit = first_step_limit(view.run)
     elif stream.section == Section.BOOT:
         what, elapsed_s = "boot", tick.mono - stream.section_mono

@@ -3,7 +3,10 @@
 bf16 and fp32: any of an applied step halts on its line. fp16 skips steps on overflow by design:
 several running, or a share of the last hundred, halt. `skipped` steps were not applied. Mixed
 precision keeps its weights in fp32: there a step that the trainer calls skipped is excused as in
-fp16, and no other. A validation loss that is not finite is a warning: the set may be empty.
+fp16, and one of which it tells the loss scale, a finite loss and a norm that is not, for then a
+scaler has skipped it, which does not say so; no other. Of a program whose printed lines are read
+nobody knows whether it took the step: a norm beside a finite loss counts as in fp16. A validation
+loss that is not finite is a warning: the set may be empty.
 
 In bf16 a trainer may leave updates out by a rule of its own, and say `skipped` beside numbers that
 are finite. That is its way, unless it does nothing else any more: then nothing is learnt.
@@ -62,13 +65,17 @@ def is_fp16(view: View) -> bool:
 
 
 def _scales_loss(view: View, line: Heartbeat) -> bool:
-    """Whether the line tells of a scaled loss (mixed precision), and calls its overflow skipped."""
-    if line.loss_scale is None and line.skipped is None:
+    """Whether the line tells of a scaled loss (mixed precision), whose overflow was skipped.
+
+    What a program prints tells neither scale nor skipped steps.
+    """
+    if line.loss_scale is None and line.skipped is None and not view.reads_output():
         return False
     dtype = _dtype(view)
     if dtype in ("bf16", "bfloat16"):
         return False
-    return line.skipped is True or _bad_number(line)[0] is None
+    bad = _bad_number(line)[0]
+    return line.skipped is True or bad is None or (line.skipped is None and bad == "grad_norm")
 
 
 def _bad_number(line: Heartbeat) -> tuple[str | None, float | None]:
@@ -182,8 +189,9 @@ class NonFinite(Detector[Overflows]):
     sentence = (
         "Halts at the first loss or gradient norm that is not finite; in fp16 and mixed "
         "precision, at several skipped steps running (more while they lower the loss scale) or "
-        "too many of the last hundred; in bf16, at `fp16_window_steps` skipped steps running. "
-        "Warns of a validation loss that is not finite."
+        "too many of the last hundred; in bf16, at `fp16_window_steps` skipped steps running. A"
+        " program that is only read may be such a one, unless the order says bf16: a norm that is"
+        " not finite counts so, a loss halts. Warns of a validation loss that is not finite."
     )
     version = 2
     """2: outside fp16 `skipped` excuses nothing; in fp16 it counts without numbers too."""

@@ -61,7 +61,7 @@ class Speed:
 
     fresh: int = 0
     """Steps in the window since the last restart in place."""
-    stride: int = 1
+    stride: int = 0
     """Steps between the last two lines that ended one."""
 
     def rebooted(self, boot: str | None) -> "Speed":
@@ -184,6 +184,13 @@ def _absolute(own: Speed, event: Beat, view: View) -> tuple[Speed, list[Finding]
     return own, findings
 
 
+def _tokens(line: Heartbeat, view: View) -> int | None:
+    """Return the tokens that a step's end tells; where its rank tells none, a peer's last ones."""
+    if line.tokens is not None:
+        return line.tokens
+    return max((row.tokens for row in view.streams.values() if row.tokens), default=None)
+
+
 def tokens_per_step(view: View, line: Heartbeat) -> int | None:
     """Return the ordered tokens per step; what the line says only where nothing is ordered."""
     return view.run.order.identity.tokens_per_step or line.tokens
@@ -249,17 +256,20 @@ class Slow(Detector[Speed]):
         if own.rank is not None and own.rank != line.rank:
             return own, []
         stream = view.streams[line.rank]
-        if stream.pace.last_step != line.step or not stream.pace.times_s:
+        ended = stream.pace.last_step  # of a trainer that tells no `step_end`, the step before
+        if ended is None or not stream.pace.times_s:
             return own, []
         if own.rank is None:
             own = Speed(rank=line.rank, boot=stream.boot)
         elif own.boot != stream.boot:
             own = own.rebooted(stream.boot)
-        if line.step <= own.counted_step:
+        if line.step in (ended, own.counted_step):  # its progress may have ended it already
+            own = replace(own, tokens=own.tokens.after(_tokens(line, view)))
+        if ended <= own.counted_step:
             return own, []
-        own = replace(own, counted_step=line.step, tokens=own.tokens.after(line.tokens))
+        own = replace(own, counted_step=ended)
         slow = view.run.watch.slow
-        if line.step - stream.from_step <= slow.warmup_steps:
+        if ended - stream.from_step <= slow.warmup_steps:
             return own, []
         # Of a rank that names its sections and ends every step, lines are missing: nobody knows
         # which of the steps took the time, and their mean is one sample. Some tell every tenth.

@@ -3,7 +3,10 @@
 Counted is only the time since the last step end that the culprit (D6: the rank behind) spent in
 forward, backward or optimizer; boot and the first step belong to D2, every other section to D5. So
 a peer that waits in its backward for a slow loader stalls nobody, neither while it waits nor when
-the loader has come back. m is the run's median step.
+the loader has come back. m is the run's median step. What the first step did, a later one may do
+again: a model is compiled anew for the last, smaller batch of an epoch or a longer sequence. So,
+unless the plan says how long a step may take, it has 1.5 times what the first one took, up to the
+early limit.
 """
 
 from gonogo.contract.finding import Finding, Severity, Source
@@ -52,11 +55,15 @@ def limits(run: Run, stream: RankStream, m: float | None) -> tuple[Limit, Limit]
         return Limit(seconds=early.seconds / 2, source=early.source), early
     m *= stream.pace.stride
     as_before_s = AS_BEFORE_X * stream.pace.last_s
-    untold = not stream.labelled and run.source("stall.halt_s") is Source.DEFAULT
-    halt_s = max(stall.halt_s, UNNAMED_X * stall.early_s) if untold else stall.halt_s
+    suspect_s = max(stall.suspect_x * m, as_before_s)
+    adaptive_s = max(stall.halt_x * m, as_before_s)
+    halt_s = stall.halt_s
+    if run.source("stall.halt_s") is Source.DEFAULT:
+        adaptive_s = max(adaptive_s, min(AS_BEFORE_X * stream.first_s, stall.early_s))
+        halt_s = halt_s if stream.labelled else max(halt_s, UNNAMED_X * stall.early_s)
     return (
-        _larger(run, "stall.suspect_s", stall.suspect_s, max(stall.suspect_x * m, as_before_s)),
-        _larger(run, "stall.halt_s", halt_s, max(stall.halt_x * m, as_before_s)),
+        _larger(run, "stall.suspect_s", stall.suspect_s, suspect_s),
+        _larger(run, "stall.halt_s", halt_s, adaptive_s),
     )
 
 
@@ -248,12 +255,13 @@ class Stall(Detector[None]):
         "other deadlines wait until a probe tells, or until fifteen times `alive_lost.halt_s` "
         "(at least a quarter of an hour) while their processes are seen alive: four times as "
         "long for a program that names no sections, which has after its last step eight times its "
-        "limit or that of an evaluation, whichever is longer."
+        "limit or that of an evaluation, whichever is longer. Unless the plan sets `halt_s`, a step"
+        " may take 1.5 times as long as the first one, which may compile, up to `early_s`."
     )
     version = 2
-    """2: no halt before 1.5 times the last step, nor for waiting that a peer's loader caused; no
-    rank is named on a tie; a rank that names no sections may evaluate for half an hour, unless the
-    plan says how long a step may take."""
+    """2: no halt before 1.5 times the last step or (up to the early limit) the first one, nor for
+    waiting that a peer's loader caused; no rank is named on a tie; a rank that names no sections
+    may evaluate for half an hour, unless the plan says how long a step may take."""
     ticks = True
     deadline = True
 

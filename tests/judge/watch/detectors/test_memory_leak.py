@@ -75,6 +75,47 @@ def test_a_leak_that_hits_the_limit_warns_with_the_time_that_is_left() -> None:
     assert "rank 1 grows by 5 MB a step" in warning.text
 
 
+def on_device(
+    count: int, reserved: Callable[[int], float], allocated: float, tokens: Callable[[int], int]
+) -> Watched:
+    """A run of 2000 steps whose device has 40 GB; `allocated` is MB kept by each step."""
+    world = World(order({"memory_limit": {"reserved_mb": 40_000}})).boot()
+    for _ in range(count):
+        world.open_step()
+        world.compute(step_s=0.5)
+        for rank in world.ranks:
+            told = {"gpu_mem_reserved": reserved(rank.step)}
+            told["gpu_mem_alloc"] = 4_000 + allocated * rank.step
+            rank.say("progress", loss=5.0, grad_norm=1.0, **told)
+            rank.enter(None)
+            rank.say("step_end", tokens=tokens(rank.step))
+            rank.in_step = False
+    return watch(world, stop_at_halt=False)
+
+
+def test_device_memory_that_grows_with_the_sequences_is_no_leak() -> None:
+    longer = on_device(150, lambda step: 10_000 + 60.0 * step, 20.0, lambda step: 512 + 16 * step)
+    assert leaks(longer) == []
+    assert longer.halts == []
+
+
+def test_once_the_sequences_are_as_long_as_they_get_a_leak_is_one() -> None:
+    tokens = [min(1_024, 8 * step) for step in range(221)]
+    seen = on_device(220, lambda step: 10_000 + 60.0 * step, 20.0, tokens.__getitem__)
+    (halt,) = seen.halts
+    assert (halt.detector, halt.act) == ("memory_leak", Act.AT_CHECKPOINT)
+    assert halt.step is not None
+    assert halt.step > 128 + 64
+
+
+@pytest.mark.parametrize(("allocated", "halts"), [(0.0, 0), (20.0, 1)])
+def test_device_memory_that_is_reserved_and_not_kept_warns_only(
+    allocated: float, halts: int
+) -> None:
+    seen = on_device(120, lambda step: 10_000 + 60.0 * step, allocated, lambda _: 2_048)
+    assert (len(leaks(seen)), len(seen.halts)) == (1, halts)
+
+
 def test_a_leak_that_the_last_step_comes_before_is_none() -> None:
     world = World(order(steps=400)).boot()
     tell(world, host_memory=memory(4_000, 12_000))

@@ -258,6 +258,53 @@ def test_who_never_speaks_and_is_not_ours_may_never_have_attached(
     assert ("add gonogo.trainer.attach(), or run it as `command`" in finding.text) is advised
 
 
+def evaluated_first(
+    eval_s: float, first_s: float, *, alone: bool = False, reopens: bool = True
+) -> World:
+    """A run that evaluates before its first step; `alone`: rank 0 for all."""
+    world = World(order_of({}), alive_every_s=5.0).boot()
+    for rank in world.ranks:
+        rank.step = 1
+        rank.say("step_start")
+        if rank.rank == 0 or not alone:
+            rank.enter("eval")
+            rank.spend(eval_s)
+            rank.say("eval", val_loss=5.5)
+            rank.enter(None)
+    world.meet()
+    for rank in world.ranks:
+        if reopens:
+            rank.say("step_start")
+        rank.in_step = True
+        rank.enter("forward")
+        rank.spend(first_s)
+    world.close_step()
+    return world.steps(3)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("reopens", [False, True])
+def test_an_evaluation_before_the_first_step_is_no_part_of_it(alone: bool, reopens: bool) -> None:
+    world = evaluated_first(1_200.0, 600.0, alone=alone, reopens=reopens)
+    found = watch(world, interval_s=1.0)
+    assert found.halts == []
+    assert found.state.streams[0].first_s == pytest.approx(600.0, abs=5.0)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_first_step_that_hangs_after_an_evaluation_has_its_own_limit(alone: bool) -> None:
+    (halt,) = watch(evaluated_first(1_200.0, 1_000.0, alone=alone), interval_s=1.0).halts
+    assert (halt.detector, halt.section) == ("no_first_heartbeat", "forward")
+    assert halt.value == pytest.approx(900.0, abs=5.0)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_an_evaluation_before_the_first_step_has_its_own_limit(alone: bool) -> None:
+    (halt,) = watch(evaluated_first(2_000.0, 1.0, alone=alone), interval_s=1.0).halts
+    assert (halt.detector, halt.rank) == ("section_deadline", 0 if alone else None)
+    assert (halt.section, halt.threshold) == ("eval", 1_800.0)
+
+
 def resumed() -> World:
     """Goes on after step 500; up to its first step the ranks say that they are at step 0."""
     world = World(order_of({}, steps=540), alive_every_s=5.0).boot()

@@ -171,6 +171,9 @@ def test_fp16_steps_that_do_not_lower_the_scale_are_three_at_most() -> None:
         ("fp32", None, False, 1),
         ("bf16", 65536.0, True, 1),
         (None, 65536.0, False, 1),
+        (None, 65536.0, None, 0),
+        ("fp32", 65536.0, None, 0),
+        ("bf16", 65536.0, None, 1),
         (None, None, None, 1),
     ],
 )
@@ -187,9 +190,47 @@ def test_in_mixed_precision_an_overflow_is_excused_where_it_was_skipped(
     assert min(1, len(watch(world).halts)) == halts
 
 
-def test_mixed_precision_that_only_overflows_is_halted() -> None:
-    told = {"grad_norm": "NaN", "skipped": True, "loss_scale": 1.0}
+@pytest.mark.parametrize("skipped", [{"skipped": True}, {}])
+def test_mixed_precision_that_only_overflows_is_halted(skipped: dict[str, Any]) -> None:
+    told = {"grad_norm": "NaN", "loss_scale": 1.0, **skipped}
     assert watch(run_of(None).steps(5, loss_scale=1.0).steps(4, **told)).halts != []
+
+
+def test_a_loss_that_is_not_finite_is_excused_by_no_scale() -> None:
+    world = run_of(None).steps(5, loss_scale=1.0).steps(1, loss="NaN", loss_scale=0.5)
+    (halt,) = watch(world).halts
+    assert halt.step == 6
+
+
+def printed(dtype: str | None, *numbers: tuple[float | str, float | str]) -> list[Finding]:
+    """What is found of a program that is only read, and prints loss and norm every tenth step."""
+    order = order_of(identity=Identity(dtype=dtype), steps=400, world_size=1)
+    order = order.model_copy(update={"patterns": ["x"], "command": ["x"]})
+    world = World(order)
+    (rank,) = world.ranks
+    for loss, norm in numbers:
+        rank.mono += 5.0
+        rank.step += 10
+        rank.section, rank.section_seq = None, 0
+        rank.say("progress", loss=loss, grad_norm=norm)
+    return watch(world).halts
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lines", "halts"),
+    [
+        (None, [(5.5, "Infinity"), (5.4, 2.0), (5.3, "NaN"), (5.2, 1.5)], 0),
+        (None, [(5.5, 2.0), (5.4, "NaN"), (5.3, "NaN"), (5.2, "NaN")], 1),
+        (None, [(5.5, 2.0), ("NaN", 1.0)], 1),
+        (None, [(5.5, 2.0), ("NaN", "NaN")], 1),
+        ("bf16", [(5.5, 2.0), (5.4, "Infinity")], 1),
+    ],
+    ids=["overflows", "nothing but overflows", "the loss", "both", "bf16"],
+)
+def test_a_norm_that_a_program_prints_may_be_of_a_step_that_fp16_skipped(
+    dtype: str | None, lines: list[tuple[float | str, float | str]], halts: int
+) -> None:
+    assert len(printed(dtype, *lines)) == halts
 
 
 def test_a_validation_loss_that_is_not_finite_is_told_and_halts_nothing() -> None:

@@ -1,5 +1,6 @@
 """D8: tokens a second, recomputed, against the floor and the run's own baseline."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from gonogo.judge.watch.detectors.slow import Slow
 from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Beat, Run, View
-from tests.judge.watch.streams import EPOCH, World, order_of, watch
+from tests.judge.watch.streams import EPOCH, Said, World, order_of, watch
 
 
 def run_of(watch_settings: dict[str, Any] | None = None, **fields: Any) -> World:
@@ -118,6 +119,28 @@ def test_steps_of_more_tokens_may_take_as_much_longer(floor: float | None) -> No
     assert watch(world, interval_s=2.0).named(Severity.HALT) == {"slow"}
 
 
+def without_sections(said: Said) -> Said:
+    line = json.loads(said.raw)
+    msg = "alive" if line["msg"] == "section" else line["msg"]
+    told = {name: value for name, value in line.items() if not name.startswith("section")}
+    return Said(said.mono, json.dumps({**told, "msg": msg}).encode())
+
+
+def test_tokens_told_after_the_line_that_ended_the_step_count() -> None:
+    """A rank that names no sections ends a step by its progress; `step_end` tells the tokens."""
+
+    def grown(tokens: int) -> set[str]:
+        world = run_of({"slow": {"floor_tok_s": 1900.0}})
+        world = told(world, 300, step_s=1.0, tokens=1024)
+        told(world, 400, step_s=2.0, tokens=tokens)
+        for rank in world.ranks:
+            rank.lines = [without_sections(said) for said in rank.lines]
+        return watch(world, interval_s=2.0).named(Severity.HALT)
+
+    assert grown(2048) == set()
+    assert grown(1024) == {"slow"}
+
+
 def test_sequences_that_grow_are_silent_and_equal_tokens_that_slow_down_are_not() -> None:
     def boiled(grows: bool) -> set[str]:
         world = run_of({})
@@ -128,6 +151,24 @@ def test_sequences_that_grow_are_silent_and_equal_tokens_that_slow_down_are_not(
 
     assert boiled(grows=True) == set()
     assert boiled(grows=False) == {"slow"}
+
+
+@pytest.mark.parametrize("telling", [0, 1])
+@pytest.mark.parametrize(("grows", "halted"), [(2, set()), (1, {"slow"})])
+def test_one_rank_may_tell_the_tokens_of_all(telling: int, grows: int, halted: set[str]) -> None:
+    """A pipeline's last rank, or the first one."""
+    world = run_of({})
+    for step in range(1_000):
+        growth = 1 if step < 300 else 2
+        world.open_step()
+        world.compute(step_s=1.0 * growth)
+        for rank in world.ranks:
+            tokens = {"tokens": 1024 * min(growth, grows)} if rank.rank == telling else {}
+            rank.say("progress", loss=5.0)
+            rank.enter(None)
+            rank.say("step_end", **tokens)
+            rank.in_step = False
+    assert watch(world, interval_s=2.0).named(Severity.HALT) == halted
 
 
 def test_short_steps_that_tell_fewer_tokens_are_not_slow() -> None:

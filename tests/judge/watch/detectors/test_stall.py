@@ -72,6 +72,24 @@ def test_a_run_that_has_become_slow_is_suspect_once_not_at_every_step() -> None:
     assert [(f.severity, f.step) for f in found.findings] == [(Severity.SUSPECT, 16)]
 
 
+@pytest.mark.parametrize("named", [True, False], ids=["names its computing", "names its loader"])
+@pytest.mark.parametrize(("again_s", "limit_s"), [(90.0, None), (200.0, 180.0)])
+def test_a_step_may_compile_anew_for_as_long_as_the_first_one_did(
+    named: bool, again_s: float, limit_s: float | None
+) -> None:
+    world = World(order_of({}, steps=200), alive_every_s=5.0).boot()
+    for compiled_s in (120.0, *[0.0] * 40, again_s, 0.0):
+        world.open_step()
+        for rank in world.ranks:
+            rank.enter("forward" if named else None)
+            rank.spend(0.5 + compiled_s)
+        world.close_step()
+    halts = watch(world, interval_s=1.0).halts
+    due = [] if limit_s is None else [pytest.approx(limit_s, abs=3.0)]
+    assert [halt.threshold for halt in halts] == due
+    assert {halt.detector for halt in halts} <= {"stall" if named else "section_deadline"}
+
+
 def test_slow_steps_have_a_limit_that_follows_them() -> None:
     (halt,) = watch(hung({}, steps=40, step_s=20.0, for_s=200.0), interval_s=1.0).halts
     assert halt.source is Source.ADAPTIVE
@@ -355,6 +373,16 @@ def test_a_silent_rank_corroborates_while_its_peers_are_no_two_steps_ahead(
     peer = standing("backward", for_s=70.0, rank=1, step=silent.step + ahead)
     view = View(run=Run(order=order_of({})), streams={0: silent, 1: peer})
     assert corroborated(view, [silent, peer], NOW) is said
+
+
+@pytest.mark.parametrize(("later_s", "said"), [(10.0, False), (10.25, True)])
+def test_ranks_that_fell_silent_together_corroborate_nothing(later_s: float, said: bool) -> None:
+    heard = NOW - 35.0  # silent for 30 s is suspect, half of that is together
+    order = order_of({"alive_lost": {"suspect_s": 20.0}})
+    silent = standing("backward", for_s=40.0, heard_mono=heard)
+    peer = standing("backward", for_s=40.0, rank=1, heard_mono=heard + later_s)
+    view = View(run=Run(order=order), streams={0: silent, 1: peer})
+    assert corroborated(view, [silent, peer], heard + later_s + 15.0) is said
 
 
 def test_a_rank_that_is_never_heard_again_is_lost_while_its_peers_take_steps() -> None:
@@ -647,6 +675,11 @@ def test_each_limit_has_to_be_passed(
         ({"early_s": 2.0}, {"steps": 3}, 1.0, 5.0, 10.0),
         ({}, {"steps": 1, "first_s": 400.0}, None, 300.0, 600.0),
         ({}, {"steps": 3, "first_s": 400.0}, 1.0, 150.0, 300.0),
+        ({}, {"first_s": 40.0}, 1.0, 10.0, 60.0),
+        ({}, {"first_s": 120.0}, 1.0, 10.0, 180.0),
+        ({}, {"first_s": 120.0, "step_s": 32.0}, 32.0, 96.0, 256.0),
+        ({}, {"first_s": 400.0}, 1.0, 10.0, 300.0),
+        ({"halt_s": 60.0}, {"first_s": 120.0}, 1.0, 10.0, 60.0),
     ],
     ids=[
         "fixed",
@@ -664,6 +697,11 @@ def test_each_limit_has_to_be_passed(
         "early follows the median",
         "the first step is all there is",
         "the first step is no sample",
+        "the first step took less",
+        "the first step took more",
+        "the first step took less than eight medians",
+        "the first step took more than the early limit",
+        "the first step took more, and the plan says how long",
     ],
 )
 def test_the_limits_of_a_rank(
