@@ -4,12 +4,16 @@ The share of a rank's own time that its own loader took, over a window of steps.
 of the window are left out of both sums: a loader that stalls once, however long, starves nobody
 (D5 limits the single stall). Checkpoints and evaluations count on neither side.
 
+What stalls again and again is starved: of a loader of sixteen workers one fetch in sixteen waits
+for all of them. So half an hour is looked at, too, of which none is left out, and the end of it.
+
 Ranks in lockstep wait for whoever is fed last, now one, now another: of eight that are starved for
 78 % of each step, each has waited for its own loader for 58 % of it only. So a halt asks for how
 much of a step the slowest fetch took, once one of the ranks is hungry by itself.
 """
 
 from dataclasses import dataclass
+from functools import reduce
 
 from gonogo.contract import outcome
 from gonogo.contract.canonical import added
@@ -17,7 +21,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.state import replace
 from gonogo.judge.watch.step import RankStep, Step
-from gonogo.judge.watch.view import View, found
+from gonogo.judge.watch.view import Run, View, found
 
 STALLS_OF = 16
 """One fetch in so many is left out, and one at least."""
@@ -29,8 +33,32 @@ ALIKE_SHARE = 0.5
 CLEARED_SHARE = 0.8
 """A run whose share lies about the limit warns once, until it is below this part of it."""
 
+LONG_S, LONG_X = 1800.0, 6.0
+"""Seconds of training, and times `over_s`, of which no fetch is left out, the larger counts: three
+of the longest that D5 allows are less than the share that halts."""
+
 Row = tuple[tuple[float, float], ...]
 """Of one step, in order of rank: seconds of fetching, seconds of the step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Steps that follow each other; behind the ranks stands the slowest fetch of each step."""
+
+    began_ts: float
+    sums: Row
+    """Of all of them."""
+    steps: int = 0
+    trained_s: float = 0.0
+
+    def after(self, row: Row) -> "Block":
+        """Return the block with one more step."""
+        return replace(
+            self,
+            sums=_added(self.sums, (*row, max(row))),
+            steps=self.steps + 1,
+            trained_s=self.trained_s + max(took_s for _, took_s in row),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +71,8 @@ class Waits:
     told: bool = False
     ranks: tuple[int, ...] = ()
     rows: tuple[Row, ...] = ()
+    blocks: tuple[Block, ...] = ()
+    """The steps of a long time, the last block still growing."""
     due: int = 0
     """Steps since the last look."""
     trained_s: float = 0.0
@@ -68,10 +98,17 @@ class Loader(Detector[Waits]):
         " below four fifths of that; and the slowest loader of each step more than `halt_share`"
         " for `over_s` seconds of training: halt."
         " The rank is named where no other waits half as long. One fetch in sixteen, the longest,"
-        " is left out of both sums, so that no single stall and no handful of them is starvation."
+        " is left out of both sums, so that no single stall and no handful of them is starvation;"
+        " over half an hour (and six times `over_s`) none is, so that a loader that stalls again"
+        " and again starves."
     )
     State = Waits
     steps = True
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._warn: float = self.settings.warn_share
+        self._halt: float = self.settings.halt_share
 
     def observe_step(self, own: Waits, step: Step, view: View) -> Seen[Waits]:
         """Observe how long each rank fetched, and how long its step took."""
@@ -87,6 +124,7 @@ class Loader(Detector[Waits]):
             own,
             told=True,
             rows=(*own.rows, row)[-self.settings.window_steps :],
+            blocks=self._summed(own.blocks, row, step),
             due=own.due + 1,
             trained_s=own.trained_s + max(took_s for _, took_s in row),
         )
@@ -102,24 +140,64 @@ class Loader(Detector[Waits]):
         total_s = added(row[0][1] for row in own.rows)
         return len(own.rows) >= FEW_STEPS and total_s >= self.settings.over_s
 
+    def _summed(self, blocks: tuple[Block, ...], row: Row, step: Step) -> tuple[Block, ...]:
+        """Return the blocks with one more step, as few of them as fill the long time."""
+        if not blocks or blocks[-1].trained_s >= self.settings.over_s / LOOKS:
+            none = ((0.0, 0.0),) * (len(row) + 1)
+            fresh = Block(began_ts=step.tick.ts, sums=none)
+            blocks = (*(blocks[1:] if self._is_long(blocks[1:]) else blocks), fresh)
+        return (*blocks[:-1], blocks[-1].after(row))
+
+    def _is_long(self, blocks: tuple[Block, ...]) -> bool:
+        if sum(block.steps for block in blocks) < self.settings.window_steps:
+            return False
+        trained_s = sum(block.trained_s for block in blocks)
+        return bool(trained_s >= max(LONG_S, LONG_X * self.settings.over_s))
+
+    def _again(self, own: Waits) -> list[float]:
+        """Return the share of each rank, and of the slowest fetch of each step, over a long time.
+
+        It has to go on: where the end of that time has less, that counts.
+        """
+        if not self._is_long(own.blocks):
+            return [0.0] * (len(own.ranks) + 1)
+        return list(map(min, _shares(own.blocks), _shares(self._latest(own.blocks))))
+
+    def _latest(self, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+        """Return the last blocks that fill `over_s`."""
+        steps, trained_s = 0, 0.0
+        for place in range(len(blocks) - 1, 0, -1):
+            steps, trained_s = steps + blocks[place].steps, trained_s + blocks[place].trained_s
+            if steps >= FEW_STEPS and trained_s >= self.settings.over_s:
+                return blocks[place:]
+        return blocks
+
     def _looked(self, own: Waits, step: Step, view: View) -> Seen[Waits]:
         """Compare the hungriest rank's share, and that of the slowest fetches, with the limits."""
         shares = [_share([row[place] for row in own.rows]) for place in range(len(own.ranks))]
+        *again, again_slowest = self._again(own)
+        slowest = max(shares)
+        if slowest > self._warn:
+            slowest = _share([max(row) for row in own.rows])
+        lasts = slowest <= self._halt < again_slowest and max(again) > self._warn
+        if lasts:
+            slowest = again_slowest
+        if max(again) > max(shares):
+            shares = again
         share = max(shares)
         rank, findings = own.ranks[shares.index(share)], list[Finding]()
         alike = len(shares) > 1 and sum(each >= ALIKE_SHARE * share for each in shares) > 1
         accused = None if alike else rank
         who = "more than one rank" if alike else f"rank {rank}"
-        warn = share > self.settings.warn_share
+        warn = share > self._warn
         if warn and not own.warned:
             text = f"{who} spends {share:.0%} of its time waiting for data"
             findings.append(
                 self._finding(Severity.WARN, accused, share, text, step.tick.ts, step, view)
             )
-        still = own.warned and share > CLEARED_SHARE * self.settings.warn_share
+        still = own.warned and share > CLEARED_SHARE * self._warn
         own = replace(own, warned=warn or still)
-        slowest = _share([max(row) for row in own.rows]) if warn else share
-        if slowest <= self.settings.halt_share:
+        if slowest <= self._halt:
             return replace(own, starved=False, halted=False), findings
         if not own.starved:
             own = replace(
@@ -129,6 +207,10 @@ class Loader(Detector[Waits]):
                 since_ts=step.tick.ts,
                 since_s=own.trained_s,
             )
+        if lasts:
+            began_s = own.trained_s - sum(block.trained_s for block in own.blocks)
+            began_ts = min(own.since_ts, own.blocks[0].began_ts)
+            own = replace(own, since_s=min(own.since_s, began_s), since_ts=began_ts)
         held_s = own.trained_s - own.since_s
         if held_s >= self.settings.over_s and not own.halted:
             own = replace(own, halted=True)
@@ -193,6 +275,18 @@ def fetched_s(row: RankStep) -> float | None:
     if row.progress is not None and row.progress.dt_fetch_s is not None:
         return row.progress.dt_fetch_s
     return None if row.sections is None else row.sections.data
+
+
+def _added(sums: Row, row: Row) -> Row:
+    return tuple(
+        (fetch_s + more_s, took_s + longer_s)
+        for (fetch_s, took_s), (more_s, longer_s) in zip(sums, row, strict=True)
+    )
+
+
+def _shares(blocks: tuple[Block, ...]) -> list[float]:
+    """Return the share of fetching of each rank over blocks, then that of the slowest fetches."""
+    return [fetch_s / took_s for fetch_s, took_s in reduce(_added, (row.sums for row in blocks))]
 
 
 def _share(times: list[tuple[float, float]]) -> float:

@@ -245,8 +245,7 @@ def test_where_no_rank_is_hungry_by_itself_nothing_is_said() -> None:
 def test_of_long_steps_each_is_looked_at() -> None:
     ran = starve(starve(Ran(), 64, 0.01, 60.0), 60, 0.8, 300.0)
     (halt,) = feed(Loader, ran).halts
-    assert halt.since is not None
-    assert halt.at - halt.since == 300.0
+    assert halt.step == 89, "at no multiple of eight"
 
 
 @pytest.mark.parametrize(("over_s", "halt"), [(10.0, 14), (10.5, 15)])
@@ -305,3 +304,53 @@ def test_four_fifths_of_the_limit_have_to_be_passed_for_no_second_warning(
     order = order_of({"loader": {"window_steps": 4, "warn_share": 0.3125}})
     ran = starve(starve(starve(Ran(order=order), 6, 0.5), 8, low), 8, 0.5)
     assert feed(Loader, ran).severities == [(WARN, step) for step in found]
+
+
+def stalls(every: int, stall_s: float, count: int, step_s: float = 1.0) -> Ran:
+    """Steps of which every so many-th waits for its batch, on every rank."""
+    ran = Ran()
+    for number in range(1, count + 1):
+        late_s = stall_s * (number % every == 0)
+        ran.step(dt_s=step_s + late_s, dt_fetch_s=late_s)
+    return ran
+
+
+@pytest.mark.parametrize(("every", "stall_s"), [(16, 60.0), (32, 64.0), (20, 60.0)], ids=str)
+def test_a_loader_of_many_workers_that_stalls_again_and_again_starves_the_run(
+    every: int, stall_s: float
+) -> None:
+    """One fetch in sixteen waits for all the workers: none is left out of half an hour."""
+    warning, halt = feed(Loader, stalls(every, stall_s, 1000)).findings
+    assert (warning.severity, halt.severity) == (WARN, HALT)
+    assert (warning.rank, halt.rank) == (None, None)
+    assert halt.value is not None
+    assert 0.60 < halt.value <= 1.05 * stall_s / (stall_s + every)
+    assert halt.since is not None
+    assert 1800.0 <= halt.at - halt.since <= 1950.0
+
+
+@pytest.mark.parametrize(
+    ("every", "stall_s", "found"),
+    [(16, 24.0, [WARN]), (16, 6.5, []), (300, 250.0, [WARN])],
+    ids=["more than half of the time", "less than a third", "a few long ones"],
+)
+def test_stalls_that_leave_the_run_its_time_halt_nothing(
+    every: int, stall_s: float, found: list[Severity]
+) -> None:
+    assert [row.severity for row in feed(Loader, stalls(every, stall_s, 1500)).findings] == found
+
+
+def test_a_loader_that_no_longer_stalls_starves_nobody() -> None:
+    """A cache that was cold for twenty minutes: by the time that they would count it is warm."""
+    ran = stalls(16, 60.0, 300)
+    assert feed(Loader, starve(ran, 900, 0.01)).findings == []
+
+
+def test_the_rank_whose_loader_stalls_again_and_again_is_named() -> None:
+    ran = Ran()
+    for number in range(1, 1000):
+        late_s = 60.0 * (number % 16 == 0)
+        each = [{"dt_fetch_s": 0.001}, {"dt_fetch_s": late_s}]
+        ran.step(dt_s=1.0 + late_s, each=each)
+    warning, halt = feed(Loader, ran).findings
+    assert (warning.rank, halt.rank) == (1, 1)
