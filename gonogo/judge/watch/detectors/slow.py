@@ -65,7 +65,7 @@ class Speed:
     """Steps in the window since the last restart in place."""
     stride: int = 0
     """Steps between the last two lines that ended one."""
-    read_n: int = -1
+    read_n: int | None = None
     """Of a program that is only read: the tick that brought the last line that was timed."""
     read_mono: float | None = None
     """When that line was printed, on the reader's clock; None before any of this process."""
