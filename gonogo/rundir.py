@@ -7,6 +7,7 @@ a path out of the directory.
 
 import errno
 import hashlib
+import io
 import json
 import os
 import re
@@ -14,7 +15,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -22,6 +23,9 @@ from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Corrupt, Rejected
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.tick import FileSeal
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 _HEARTBEAT = re.compile(r"heartbeat_rank(0|[1-9][0-9]{0,5})\.jsonl")
 _RANK_EXIT = re.compile(r"exit_rank(0|[1-9][0-9]{0,5})\.json")
@@ -171,6 +175,41 @@ def open_file(path: Path) -> IO[bytes]:
     Raises:
         OSError: it cannot be opened, or it is no regular file (a pipe, a device, a folder).
     """
+    return os.fdopen(_open_regular(path), "rb")
+
+
+def open_lines(path: Path) -> IO[bytes]:
+    """Open a file of lines for reading; it ends where it cannot be read any more.
+
+    Raises:
+        OSError: as `open_file`.
+    """
+    return io.BufferedReader(_UpToAnError(_open_regular(path)))
+
+
+def check_whole(path: Path) -> None:
+    """Read a file of lines to its end.
+
+    Raises:
+        OSError: it cannot be opened, is no regular file, or some of it cannot be read.
+    """
+    with open_file(path) as stream:
+        while stream.read(_CHUNK_BYTES):
+            pass
+
+
+class _UpToAnError(io.FileIO):
+    """A file that ends at a bad sector, or where the host that has it is gone."""
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int | None:
+        """Read what there is; nothing where that fails."""
+        try:
+            return super().readinto(buffer)
+        except OSError:
+            return 0
+
+
+def _open_regular(path: Path) -> int:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         mode = os.fstat(descriptor).st_mode
@@ -178,10 +217,10 @@ def open_file(path: Path) -> IO[bytes]:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
-        return os.fdopen(descriptor, "rb")
     except OSError:
         os.close(descriptor)
         raise
+    return descriptor
 
 
 def load_bytes(path: Path) -> bytes:
@@ -249,10 +288,11 @@ def load_all_lines(path: Path, end: int | None = None) -> list[bytes]:
 def iter_lines(path: Path) -> Iterator[bytes]:
     """Yield the complete lines of a file, newline included; none of a file that cannot be opened.
 
-    A line that outgrows the protocol's limit comes in pieces, each of which its parser refuses.
+    They end where it cannot be read any more. A line that outgrows the protocol's limit comes in
+    pieces, each of which its parser refuses.
     """
     try:
-        stream = open_file(path)
+        stream = open_lines(path)
     except OSError:
         return
     with stream:

@@ -19,6 +19,7 @@ KEY_FILE = "signing.key"
 PUBLIC_FILE = "signing.pub"
 
 
+_DECISION = re.compile(r"dec_.*\.json", re.DOTALL)
 _SIGNED = re.compile(rb'"signature":\s*"')
 _CHUNK, _OVERLAP = 2**20, 64
 
@@ -85,9 +86,15 @@ def has_signed(folder: Path) -> bool:
     """Say whether any decision in a folder carries a signature, whoever made it.
 
     Raises:
-        Corrupt: one of them cannot be read, or is a link, so nobody can say.
+        Corrupt: the folder or one of them cannot be read, or is a link, so nobody can say.
     """
-    return any(map(_is_signed, sorted(folder.glob("dec_*.json"))))
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise Corrupt(f"{folder}: {error.strerror}") from error
+    return any(_is_signed(folder / name) for name in sorted(filter(_DECISION.fullmatch, names)))
 
 
 def _is_signed(path: Path) -> bool:

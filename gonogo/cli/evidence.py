@@ -25,7 +25,10 @@ def describe_directory(directory: Path, findings: Iterable[dict[str, Any]]) -> l
     if not rounds:
         return []
     texts = {}
-    told = sorted(path for path in rounds[-1].iterdir() if is_told(path.name))
+    try:
+        told = sorted(path for path in rounds[-1].iterdir() if is_told(path.name))
+    except OSError:
+        return []
     for path in told[:MAX_FILES]:
         if path.is_symlink() or not path.is_file():
             continue

@@ -252,15 +252,46 @@ def verify_place(place: Path, keys: Sequence[Path] | None, home: Path) -> Verifi
         return verify_file(place, trusted(keys, home_of(place), home))
     if not place.is_dir():
         raise NotFound(f"{place}: no such home, folder or decision")
-    homes = [row for row in (place, *sorted(place.glob("demo/*"))) if (row / "decisions").is_dir()]
-    if homes:
+    homes, hidden = _homes_in(place)
+    if homes or hidden:
         parts = {row / "decisions": _verify_home(row, keys, place) for row in homes}
-        return _together({**parts, place: _verify_beside(place, keys, home)})
-    if list(place.glob("*.json")):
+        parts[place] = _verify_beside(place, keys, home)
+        found = _together(parts)
+        found = replace(found, problems=[*hidden, *found.problems])
+    elif list(place.glob("*.json")):
         return verify_folder(place, trusted(keys, Path(os.path.abspath(place)).parent, home))
-    if (place / PUBLIC_FILE).exists():
-        return Verified(decisions=0)  # a home that has decided nothing yet
-    raise NotFound(f"{place}: no decision is there, and it is no home")
+    elif not (place / PUBLIC_FILE).exists():
+        raise NotFound(f"{place}: no decision is there, and it is no home")
+    else:
+        found = Verified(decisions=0)
+    if (place / PUBLIC_FILE).exists() and not os.path.lexists(place / "decisions"):
+        found = replace(found, not_verified=[_NONE_THERE.format(place), *found.not_verified])
+    return found
+
+
+_NONE_THERE = (
+    "{}: no decisions/ is there: that nothing was decided in this home only an anchor can show"
+)
+
+
+def _homes_in(place: Path) -> tuple[list[Path], list[Wrong]]:
+    """Return the home and the demos in it that hold decisions, and what nobody can look into."""
+    hidden: list[Wrong] = []
+    demos = _names_in(place / "demo", hidden) or []
+    rows = (place, *(place / "demo" / name for name in sorted(demos)))
+    return [row for row in rows if _names_in(row / "decisions", hidden) is not None], hidden
+
+
+def _names_in(folder: Path, hidden: list[Wrong]) -> list[str] | None:
+    """Return what is in a folder; None, and why, where it cannot be seen. One not there is none."""
+    try:
+        return os.listdir(folder)
+    except OSError as error:
+        gone = isinstance(error, FileNotFoundError | NotADirectoryError)
+        if not gone or os.path.lexists(folder):
+            text = f"it cannot be listed: {error.strerror}"
+            hidden.append(Wrong(decision=None, path=str(folder), text=text))
+        return None
 
 
 def _verify_home(home: Path, keys: Sequence[Path] | None, root: Path) -> Verified:

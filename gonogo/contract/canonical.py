@@ -4,10 +4,12 @@ Digests are SHA-256 over RFC 8785 JSON (JCS). JSON has no non-finite numbers, so
 strings "NaN", "Infinity" and "-Infinity" first, on the wire as well as under a digest.
 """
 
+import functools
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Iterable, Mapping
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -143,3 +145,12 @@ def rounded(value: float, digits: int = SIGNIFICANT_DIGITS) -> float:
     if value == 0 or not math.isfinite(value):
         return value
     return float(f"{value:.{digits}g}")
+
+
+def added(values: Iterable[float]) -> float:
+    """Return the sum of numbers, each added to those before it: equal in every version of Python.
+
+    The built-in `sum` makes up for rounding from Python 3.12 on, so a share that lies on its
+    threshold could be judged differently on two machines.
+    """
+    return functools.reduce(operator.add, values, 0.0)

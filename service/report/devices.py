@@ -4,7 +4,6 @@ The file is in the database as it was shipped, wherever the run was. Of one that
 `MAX_BYTES` every so many stretches of lines are read: enough for a curve and a median.
 """
 
-import json
 import math
 import statistics
 from collections.abc import Iterable, Iterator
@@ -80,7 +79,7 @@ def read_samples(lines: Iterable[bytes], every: int = 1) -> Iterator[DeviceSampl
     for number, line in enumerate(lines):
         if (number // _STRETCH) % every == 0:
             try:
-                yield DeviceSample.model_validate(json.loads(line))
+                yield DeviceSample.model_validate_json(line)
             except ValueError:
                 continue
 

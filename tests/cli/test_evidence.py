@@ -32,6 +32,16 @@ def stalled(tmp_path: Path) -> Path:
     return run
 
 
+def test_a_round_that_cannot_be_listed_has_nothing_to_say(
+    stalled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> list[Path]:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert describe_directory(stalled, HALT) == []
+
+
 def test_the_last_round_is_told_with_the_named_rank_first(stalled: Path) -> None:
     assert describe_directory(stalled, HALT) == [
         "rank 1 did not come",

@@ -72,6 +72,34 @@ def test_verify_takes_a_folder_of_exported_decisions_and_a_key(home: Path, tmp_p
     assert "not trusted" in done.stdout
 
 
+@pytest.mark.parametrize("name", ["decisions", "demo"])
+@pytest.mark.parametrize("there", ["a link to nowhere", "a file"])
+def test_decisions_that_nobody_can_look_into_are_a_problem(
+    there: str, name: str, home: Path
+) -> None:
+    (home / "demo").mkdir()
+    (home / name).rename(home / "elsewhere")
+    if there == "a file":
+        (home / name).touch()
+    else:
+        (home / name).symlink_to(home / "unmounted")
+    done = typed(home, "verify", "--json")
+    assert done.returncode == 1
+    (row,) = told(done)["problems"]
+    assert row["path"] == str(home / name)
+    assert row["text"].startswith("it cannot be listed: ")
+
+
+def test_a_home_without_decisions_says_that_only_an_anchor_can_show_more(home: Path) -> None:
+    last = chain()[-1]
+    (home / "decisions").rename(home / "elsewhere")
+    done = typed(home, "verify", "--anchor", last.decision.hash, "--json")
+    assert done.returncode == 1
+    (text,) = told(done)["not_verified"]
+    assert "no decisions/ is there" in text
+    assert told(typed(home, "verify", "--json"))["not_verified"] == [text]
+
+
 def test_an_anchor_shows_that_the_end_was_removed(home: Path) -> None:
     last = chain()[-1]
     (home / "decisions" / f"{last.id}.json").unlink()

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gonogo.contract.canonical import (
+    added,
     canonical_bytes,
     canonical_number,
     digest,
@@ -125,3 +126,9 @@ def test_numbers_are_printed_as_ecmascript_prints_them(value: float, text: str) 
 def test_half_a_surrogate_pair_has_no_bytes() -> None:
     with pytest.raises(Corrupt):
         canonical_bytes({"a": "\ud800"})
+
+
+def test_numbers_add_up_as_they_did_before_sums_made_up_for_rounding() -> None:
+    assert added([0.1] * 10) == 0.9999999999999999
+    assert added([1e308, 1e308]) == math.inf
+    assert added([]) == 0.0

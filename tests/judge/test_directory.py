@@ -250,6 +250,19 @@ def test_a_rerun_whose_history_was_taken_out_of_its_decision_is_named(
     assert (found.equal, (found.path or "").rpartition(".")[0]) == (False, "facts.history")
 
 
+def test_a_confirmation_that_calls_itself_another_rerun_is_named(tmp_path: Path) -> None:
+    folder = save_rerun(tmp_path / "run", "confirm", bounded=False)
+    record = load_run(folder)
+    history = History.model_validate({"rerun": {"reason": "remedy"}})
+    facts = with_history(build_facts(record, rules := build_rules(record.order)), history)
+    verdict = judge(facts, rules)
+    assert verdict.verdict == "GO"
+    place = Place(id=new_id(Kind.DECISION), experiment="", phase=None, run=rules.run, at="")
+    forged = append(judged(verdict, rules, facts), place, None)
+    found = replay_decision(forged, Surroundings(run_dir=folder))
+    assert (found.equal, found.path) == (False, "facts.history.rerun")
+
+
 def test_no_history_makes_a_phase_of_a_rerun_that_ends_before_it(tmp_path: Path) -> None:
     folder = save_rerun(tmp_path / "run", "confirm", bounded=True)
     record = load_run(folder)

@@ -988,6 +988,50 @@ def test_no_other_process_tells_of_steps(kind: str, tmp_path: Path) -> None:
     assert verdict_of(tmp_path / "run") == "INCONCLUSIVE"
 
 
+class Told(dict[str, Any]):
+    """A line that came when its process wrote it, whatever its own clock says."""
+
+    came: float
+
+    def __getitem__(self, name: str) -> Any:
+        return self.came if name == "mono" else super().__getitem__(name)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize(("slow_x", "verdict"), [(1.0, "GO"), (4.0, "INCONCLUSIVE")])
+def test_a_clock_that_goes_too_slowly_makes_no_speed_of_a_restarted_rank_either(
+    slow_x: float, verdict: str, restarted: bool, tmp_path: Path
+) -> None:
+    """All that the trainer tells fits together; only the ticks know when its lines came."""
+    order = order_of()
+    ranks = [Rank(number, order) for number in range(order.world_size)]
+    for rank in ranks:
+        rank.boot()
+        for step in order_steps(order):
+            rank.step(step, dt_s=2.0)
+            if restarted and step == 6:
+                rank.mono += 3.0
+                rank.restart(step)
+        rank.done()
+        told = [Told(line) for line in rank.lines]
+        began = rank.lines[0]["mono"]
+        for line in told:
+            line.came = dict(line)["mono"]
+            line["mono"] = began + (line.came - began) / slow_x
+            if "dt_step_s" in line:
+                line.update(dt_step_s=2.0 / slow_x)
+            if "toks_per_s" in line:
+                line.update(toks_per_s=line["toks_per_s"] * slow_x)
+        rank.lines[:] = told
+    save_run(tmp_path / "run", order, ranks, exit_of(ranks))
+    assert verdict_of(tmp_path / "run") == verdict
+
+
+def order_steps(order: Order) -> range:
+    """The steps that an order names."""
+    return range(1, order.last_step + 1)
+
+
 def sealed_anew(folder: Path, ticks: Iterable[Tick]) -> None:
     """Write other ticks as a whole chain, under an exit record that seals all but the last."""
     lines: list[bytes] = []

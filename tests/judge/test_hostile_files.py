@@ -55,6 +55,23 @@ def test_what_is_no_record_counts_as_missing(name: str, run: Path) -> None:
     assert judge_directory(run)["verdict"] not in ("GO", "CONDITIONAL_GO")
 
 
+@pytest.mark.parametrize("watched", [True, False])
+@pytest.mark.parametrize(
+    "name", ["heartbeat_rank0.jsonl", "heartbeat_rank1.jsonl", "watch.jsonl", "devices.jsonl"]
+)
+def test_a_file_of_lines_that_opens_and_cannot_be_read_is_named(
+    name: str, watched: bool, run: Path
+) -> None:
+    """As a bad sector, or a file whose host is gone: each read of it is an EIO."""
+    if not watched:
+        (run / "watch.jsonl").unlink()
+    (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to("/proc/self/mem")
+    found = judge_directory(run)
+    assert found["verdict"] not in ("GO", "CONDITIONAL_GO")
+    assert f"{name} cannot be read: Input/output error" in found["facts"]["unreadable"]
+
+
 @pytest.mark.parametrize("at", ["1e300", "NaN", "-1e12", "true", '"now"'])
 @pytest.mark.parametrize("what", ["all", "checkpoints"])
 def test_a_moment_of_no_day_in_pruned_json_makes_nobody_fail(what: str, at: str, run: Path) -> None:

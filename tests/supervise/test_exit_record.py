@@ -102,6 +102,15 @@ def test_a_program_that_is_read_left_early_where_its_lines_say_so(
     assert build(tmp_path, {0: ended(0)}, order=order).reason is reason
 
 
+def test_last_line_that_is_nested_beyond_measure_says_nothing(tmp_path: Path) -> None:
+    write_last_step(tmp_path, 10)
+    for rank in (0, 1):
+        with (tmp_path / f"heartbeat_rank{rank}.jsonl").open("ab") as stream:
+            stream.write(b"\n" + b"[" * 9_000 + b"\n")
+    assert build(tmp_path, {0: ended(0), 1: ended(0)}).reason is OutcomeCode.COMPLETED
+    assert build(tmp_path, {0: ended(1), 1: ended(1)}).reason is OutcomeCode.NONZERO_EXIT
+
+
 def test_missing_rank_is_no_completion(tmp_path: Path) -> None:
     write_last_step(tmp_path, 10)
     assert build(tmp_path, {0: ended(0)}).reason is OutcomeCode.NONZERO_EXIT

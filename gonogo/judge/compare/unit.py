@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gonogo.contract.canonical import rounded
+from gonogo.contract.canonical import added, rounded
 from gonogo.contract.criterion import Metric
 from gonogo.contract.facts import Facts, Measure, MeasureRow
 from gonogo.contract.order import Order
@@ -104,7 +104,7 @@ def build_unit(
     told = [value for value in values if value is not None]
     if len(told) < len(values):
         return NoUnit(name=name, why=_too_short(question))
-    value = sum(told) / len(told) if max(told) > LARGEST else math.fsum(told) / len(told)
+    value = added(told) / len(told) if max(told) > LARGEST else math.fsum(told) / len(told)
     if question.per_device:
         value /= len(told)
     if not SMALLEST <= value <= LARGEST:

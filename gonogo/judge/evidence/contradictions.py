@@ -8,6 +8,7 @@ lines only the reported speed has a second witness: the distance between them.
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 
+from gonogo.contract.canonical import added
 from gonogo.contract.facts import ProcessExit
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.order import Order, RunReason
@@ -216,17 +217,18 @@ def _negative(record: RunRecord, rules: Rules) -> Iterator[str]:
 def _clocks(record: RunRecord, rules: Rules) -> Iterator[str]:
     """Compare how long a rank's own clock says that it ran with how long it was heard.
 
-    A rank that was not heard while it started, since its watcher began later, is no contradiction.
+    A rank that was not heard while it started, since its watcher began later, is no contradiction,
+    and what lies between two processes of a rank is nobody's.
     """
-    heard = record.watch.heard if record.watch is not None else {}
+    watch = record.watch
     for rank, steps in sorted(record.ranks.items()):
-        if rank not in heard:
+        if watch is None or rank not in watch.heard:
             continue
         own_s = _own_seconds(steps)
-        heard_s = heard[rank][1] - heard[rank][0]
-        apart_s = max(heard_s - own_s, own_s - _start_seconds(steps) - heard_s)
+        heard_s = watch.heard[rank][1] - watch.heard[rank][0]
         if len(steps.boots) > 1 and own_s < heard_s:
-            continue  # what lies between two processes is nobody's
+            heard_s = max(own_s, watch.heard_alone_s.get(rank, 0.0))
+        apart_s = max(heard_s - own_s, own_s - _start_seconds(steps) - heard_s)
         if apart_s > max(CLOCKS_DIFFER_S, CLOCKS_DIFFER_RATIO * max(own_s, heard_s)):
             own = f"rank {rank} ran for {own_s:.0f} s by its own clock"
             yield f"{own}, and was heard for {heard_s:.0f} s"
@@ -241,7 +243,7 @@ def _start_seconds(steps: RankSteps) -> float:
 
 
 def _own_seconds(steps: RankSteps) -> float:
-    return sum(boot.ended_mono - boot.began_mono for boot in steps.boots)
+    return added(boot.ended_mono - boot.began_mono for boot in steps.boots)
 
 
 def _model(record: RunRecord, rules: Rules) -> Iterator[str]:

@@ -18,7 +18,14 @@ from gonogo.contract.errors import Corrupt
 from gonogo.contract.records import ExitRecord
 from gonogo.contract.tick import FileSeal
 from gonogo.judge.watch.ticks import TOLD_BYTES
-from gonogo.rundir import RunDir, iter_lines, load_bytes, load_record, open_file
+from gonogo.rundir import (
+    RunDir,
+    check_whole,
+    iter_lines,
+    load_bytes,
+    load_record,
+    open_file,
+)
 
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -129,6 +136,10 @@ def read_devices(run_dir: RunDir, told: bytes, unreadable: list[str]) -> DeviceL
     seen: set[bytes] = set()
     path = run_dir.path / DEVICES
     if path.is_file():
+        try:
+            check_whole(path)
+        except OSError as error:
+            unreadable.append(unreadable_text(DEVICES, error))
         bad = 0
         for raw in filter(bytes.strip, iter_lines(path)):  # a blank line tells nothing
             try:

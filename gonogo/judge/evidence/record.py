@@ -37,7 +37,7 @@ from gonogo.judge.watch import has_arrived, refold, watch_on
 from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.recorded import BootRecord, WatchRecord, boots_of
 from gonogo.pruned import check_not_pruned
-from gonogo.rundir import RunDir, iter_lines, load_record, open_file
+from gonogo.rundir import RunDir, check_whole, iter_lines, load_record
 
 BY_MONOTONIC = 3
 """Version of facts since which no wall clock says in which order processes came."""
@@ -184,15 +184,15 @@ class _Small:
 
 
 def _is_file(path: Path, unreadable: list[str]) -> bool:
-    """Say whether a growing file can be opened; one that is there and cannot be is named."""
+    """Say whether a growing file can be opened; one that cannot be read to its end is named."""
     if not lexists(path):
         return False
     try:
-        with open_file(path):
-            return True
+        check_whole(path)
     except OSError as error:
         unreadable.append(unreadable_text(path.name, error))
         return False
+    return True
 
 
 def _present(rows: Mapping[int, RankExit | None]) -> dict[int, RankExit]:

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gonogo.contract.canonical import rounded
+from gonogo.contract.canonical import added, rounded
 from gonogo.contract.criterion import Aggregate, Criterion, GateSeverity, Grey
 from gonogo.contract.decision import CriterionOutcome, CriterionResult
 from gonogo.contract.facts import Measure, MeasureRow
@@ -141,7 +141,7 @@ def _over_ranks(criterion: Criterion, values: list[float]) -> float:
         return min(values)
     if criterion.over_ranks == "max":
         return max(values)
-    total = sum(sorted(values))
+    total = added(sorted(values))
     return total / len(values) if criterion.over_ranks == "mean" else total
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from gonogo.contract.canonical import added
 from gonogo.contract.criterion import Metric
 from gonogo.contract.facts import Facts, FindingFacts
 from gonogo.contract.heartbeat import COMPUTE_SECTIONS
@@ -156,7 +157,7 @@ def _slow_in_attention(facts: Facts, rules: Rules) -> bool:
         sections = pace.sections_s
         known = [value for value in sections.values() if value]
         compute = (sections.get("forward") or 0) + (sections.get("backward") or 0)
-        if known and compute < 0.9 * sum(known):
+        if known and compute < 0.9 * added(known):
             return False
     return bool(facts.pace)
 

@@ -138,6 +138,13 @@ def read_again(path: Path, recorded: Json, history: Json | None) -> Again:
         NotFound: it was pruned.
     """
     check_not_pruned(path)
+    try:
+        return _read(path, recorded, history)
+    except OSError as error:
+        raise Corrupt(f"{path.name} cannot be read: {error.strerror}") from error
+
+
+def _read(path: Path, recorded: Json, history: Json | None) -> Again:
     conditions = recorded.get("conditions", [])
     if is_v1(recorded):
         return _read_v1(path, conditions, history)

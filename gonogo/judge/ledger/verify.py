@@ -5,6 +5,7 @@ its decision and its file. No run directory is needed: that the evidence comes t
 again is `gonogo replay`'s to say.
 """
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -78,7 +79,12 @@ def load_shelf(folder: Path, trust: Trust, *, containing: str = "") -> Shelf:
         raise NotFound(f"{folder}: no such folder")
     rows: dict[Path, RecordedDecision] = {}
     problems: list[Problem] = []
-    for path in sorted(folder.glob("*.json")):
+    try:
+        files = sorted(folder / name for name in os.listdir(folder) if name.endswith(".json"))
+    except OSError as error:  # an empty folder and one that nobody can look into are not the same
+        text = f"it cannot be listed: {error.strerror}"
+        problems, files = [Problem(decision=None, path=str(folder), text=text)], []
+    for path in files:
         if path.name == ADOPTED_FILE or path.name.startswith(".") or not _has(path, containing):
             continue
         try:
@@ -136,7 +142,7 @@ def verify_folder(folder: Path, trust: Trust, *, among_others: bool = False) -> 
         NotFound: no such folder.
     """
     shelf = load_shelf(folder, trust)
-    ours = (*shelf.rows, folder / ADOPTED_FILE)
+    ours = (*shelf.rows, folder / ADOPTED_FILE, folder)
     problems = [
         row
         for row in shelf.problems

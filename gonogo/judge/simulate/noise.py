@@ -49,6 +49,9 @@ class Noise:
     """How long no process is there then."""
     terse_share: float = 0.3
     """Runs whose trainer tells less than ours: see `telling`."""
+    habit_share: float = 0.1
+    """Runs that have each of the habits of `habits`."""
+    lag_s: tuple[float, float] = (2.0, 20.0)
     last_alone_share: float = 0.2
     """Runs in which rank 0 evaluates after the last step while the others wait."""
     clock_step_rate: float = 0.05

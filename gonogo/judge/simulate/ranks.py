@@ -128,7 +128,7 @@ class Rank:
         if self.mute:
             return
         if telling is not WHOLE:
-            if not telling.tells(msg, self.step):
+            if not telling.tells(msg, self.step, self.rank):
                 return
             for name in telling.fields_left_out:
                 fields.pop(name, None)

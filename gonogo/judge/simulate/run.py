@@ -13,6 +13,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order
 from gonogo.contract.watch import Watch
+from gonogo.judge.simulate.habits import PLAIN, habits_of
 from gonogo.judge.simulate.losses import LOSSES, Loss
 from gonogo.judge.simulate.noise import NOISES, Noise
 from gonogo.judge.simulate.plan import Part
@@ -44,6 +45,7 @@ def simulate_part(part: Part) -> Tally:
     outside = sick is None and dice.random() < noise.outside_share
     outside_x = dice.uniform(*noise.outside_x) if outside else 0.0
     order = _order(part, step_s + outside_x * part.step_s, vocab, sick, dice)
+    habits = PLAIN if sick is not None else habits_of(noise, dice, order.last_step)
     training = Training(
         order,
         noise=noise,
@@ -53,8 +55,17 @@ def simulate_part(part: Part) -> Tally:
         now=T0,
         outside_x=outside_x,
         other_loss=other_loss,
+        habits=habits,
     )
-    watcher = Watcher(order, training.ranks, noise=noise, wall=training.wall, dice=dice, now=T0)
+    watcher = Watcher(
+        order,
+        training.ranks,
+        noise=noise,
+        wall=training.wall,
+        dice=dice,
+        now=T0,
+        lag_s=habits.lag_s,
+    )
     training.boot(watcher.probe)
     watcher.look_until(training.known_until)
     while not watcher.halted and training.step < order.last_step:

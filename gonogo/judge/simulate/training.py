@@ -6,12 +6,14 @@ to which every rank's lines have been written.
 """
 
 import random
+from dataclasses import replace
 
 from gonogo.contract.heartbeat import StepSections
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState
 from gonogo.judge.simulate import faults, interludes
 from gonogo.judge.simulate.around import Load
+from gonogo.judge.simulate.habits import PLAIN, Habits
 from gonogo.judge.simulate.losses import Loss
 from gonogo.judge.simulate.noise import Noise
 from gonogo.judge.simulate.ranks import Probe, Rank, Wall
@@ -42,6 +44,7 @@ class Training:
         now: float,
         outside_x: float = 0.0,
         other_loss: Loss | None = None,
+        habits: Habits = PLAIN,
     ) -> None:
         self.order, self.noise, self.dice, self.step_s = order, noise, dice, step_s
         self.sick = sick
@@ -66,6 +69,7 @@ class Training:
             other=other_loss,
         )
         self._load = Load(noise, dice)
+        self._habits = habits if telling.tokens else replace(habits, grows_at=())
         self._outside_x = outside_x
         """Median time between two steps, in step times."""
         self._apart_s = 0.0
@@ -121,6 +125,8 @@ class Training:
                 rank.enter(None)
             self.meet()
         self.step = self.saved_step
+        if self._habits.first_eval_s:
+            interludes.outside(self, "eval", self._habits.first_eval_s)
         now = self.ranks[0].now
         self.next_checkpoint, self.next_eval = now + CHECKPOINT_S, now + EVAL_S
 
@@ -180,6 +186,7 @@ class Training:
             0.0, noise.drift_sigma * (2.0 / noise.drift_steps) ** 0.5
         )
         common_s = self.step_s * dice.lognormvariate(self._drift, noise.sigma)
+        common_s *= self._habits.grown_x(self.step)
         ill = sick is not None and self.onset is not None
         if sick is not None and ill:
             common_s *= sick.step_x
@@ -241,14 +248,19 @@ class Training:
         if self._compiles:
             times = [times[0] + dice.uniform(*self.noise.compile_s)] * len(times)
             self._compiles = False
+        habits, epoch_s, compile_s = self._habits, 0.0, 0.0
+        if habits.epoch_steps and step > 1 and step % habits.epoch_steps == 1:
+            epoch_s = dice.uniform(*habits.epoch_s)
+        if step in habits.recompiles_at:
+            compile_s = dice.uniform(*habits.recompile_s)
         fetched: list[float] = []
         for rank, own_s in zip(self.ranks, times, strict=True):
             self.open_step(rank, step)
-            fetched.append(self._fetch_s(own_s))
+            fetched.append(self._fetch_s(own_s) + epoch_s)
             rank.spend(fetched[-1])
             if paused == "data":
                 self._pause(rank, own_s)
-            self._section(rank, "forward", FORWARD * own_s, paused)
+            self._section(rank, "forward", FORWARD * own_s + compile_s, paused)
             self._section(rank, "backward", BACKWARD * own_s, paused)
             self._wait_for_disk(rank, own_s, probe)
             rank.collective_seq += 1
@@ -278,7 +290,7 @@ class Training:
     ) -> None:
         """Every rank writes its progress and the end of its step."""
         numbers = self._series.of_step(self.step)
-        tokens = self.order.identity.tokens_per_step or 0
+        tokens = round((self.order.identity.tokens_per_step or 0) * self._habits.grown_x(self.step))
         claim_x = self.sick.claim_x if self.sick is not None and self.onset is not None else 1.0
         for rank, own_s, fetch_s, wait_s in zip(self.ranks, times, fetched, waits, strict=True):
             rank.rss_mb = self._series.rss_mb(rank.rss_mb, self.step)

@@ -5,6 +5,7 @@ tick later than those behind them. A tick that brings nothing changes nothing un
 passed, and no deadline is shorter than seconds: of such ticks every second one or so is folded.
 """
 
+import math
 import random
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -52,7 +53,10 @@ class Watcher:
         wall: Wall,
         dice: random.Random,
         now: float,
+        lag_s: float = 0.0,
     ) -> None:
+        self._lag_s = lag_s
+        """Lines are read in blocks of so many seconds."""
         self._ranks, self._noise, self._dice, self._wall = ranks, noise, dice, wall
         self._order, self._cut = order, Cut()
         self._interval_s = dice.choice((0.2, 0.25, 0.5, 1.0))
@@ -76,7 +80,7 @@ class Watcher:
     def probe(self, now: float, rank: int, state: ProcessState, **fields: Any) -> None:
         """From `now` on a rank's process is found like this."""
         row = RankProbe(rank=rank, pid=1000 + rank, state=state, **fields)
-        at = _read_at(self._cut, now, row)
+        at = _read_at(self._cut, now if row.code is None else self._readable(now), row)
         self._probes = sorted([*self._probes, (at, row)], key=lambda entry: entry[0])
 
     @property
@@ -105,7 +109,7 @@ class Watcher:
         if self._held:
             return self._now
         times = [self._folded + IDLE_TICK_S - ROUNDING_S]
-        times += [rank.lines[0][0] for rank in self._ranks if rank.lines]
+        times += [self._readable(rank.lines[0][0]) for rank in self._ranks if rank.lines]
         if self._probes:
             times.append(self._probes[0][0])
         if self._rounds:
@@ -162,11 +166,14 @@ class Watcher:
                 continue
             if not lines or lines[0][0] > now:
                 continue
+            until = now - now % self._lag_s if self._lag_s else now
             count = 0
             for written, _ in lines:
-                if written > now:
+                if written > until:
                     break
                 count += 1
+            if not count:
+                continue
             beats[rank.rank] = [beat for _, beat in lines[:count]]
             del lines[:count]
             self.lines += count
@@ -194,6 +201,10 @@ class Watcher:
                 dice.shuffle(lines)
             mixed[rank] = lines
         return mixed
+
+    def _readable(self, written: float) -> float:
+        """Return when a line can be read that is written then."""
+        return math.ceil(written / self._lag_s) * self._lag_s if self._lag_s else written
 
     def _probed(self, now: float) -> dict[str, Any]:
         """Return what probes see at this tick: processes that changed, stacks where suspect."""

@@ -17,7 +17,7 @@ from gonogo.contract.errors import Corrupt
 from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
 from gonogo.contract.tick import LinesSeen, Tick
 from gonogo.judge.watch.boots import boots_in_order
-from gonogo.rundir import RunDir, iter_lines, open_file
+from gonogo.rundir import RunDir, iter_lines, open_lines
 
 _PART = 2**20
 
@@ -52,7 +52,7 @@ class _Tail:
         self._offset = self._size = 0
         self._torn = b""
         with contextlib.suppress(OSError):
-            self._stream = open_file(path)
+            self._stream = open_lines(path)
 
     def __del__(self) -> None:
         self._stream.close()
@@ -69,9 +69,11 @@ class _Tail:
 
     def _measure(self) -> int:
         """Return how many bytes there are to read, whatever a tick says."""
-        self._stream.seek(0, io.SEEK_END)
-        size = self._stream.tell()
-        self._stream.seek(self._offset)
+        try:
+            size = self._stream.seek(0, io.SEEK_END)
+            self._stream.seek(self._offset)
+        except OSError:
+            return self._offset
         return size
 
     def _whole(self, data: bytes) -> list[bytes]:
@@ -219,7 +221,7 @@ class _Sorted:
         lines: list[bytes] = []
         if not places:
             return lines
-        with open_file(self._path) as stream:
+        with open_lines(self._path) as stream:
             for offset in places:
                 stream.seek(offset)
                 lines.append(stream.readline())

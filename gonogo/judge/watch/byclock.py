@@ -20,7 +20,7 @@ from gonogo.contract.tick import ProcessState, RankProbe, Tick
 from gonogo.judge.watch.clocks import Boot, Clocks
 from gonogo.judge.watch.fold import Sink, fold, look, start
 from gonogo.judge.watch.watch_state import WatchState
-from gonogo.rundir import RunDir, iter_lines, load_record, open_file
+from gonogo.rundir import RunDir, iter_lines, load_record, open_lines
 
 INTERVAL_S = 0.25
 MAX_SEARCHES = 1000
@@ -113,7 +113,7 @@ def _sorted(run_dir: RunDir, rank: int, offsets: Mapping[Boot, float]) -> Iterat
     rows = sorted(
         (line.clock, at, len(line.raw), line.ts) for line, at in _clocked(run_dir, rank, offsets)
     )
-    with open_file(run_dir.heartbeat(rank)) as stream:
+    with open_lines(run_dir.heartbeat(rank)) as stream:
         for clock, at, size, ts in rows:
             stream.seek(at)
             yield _Line(clock, ts, rank, stream.read(size))

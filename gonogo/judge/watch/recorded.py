@@ -72,6 +72,8 @@ class WatchRecord:
     """How a tick saw torchrun end."""
     heard: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     """Rank → clock of the first and of the last tick that brought lines of it."""
+    heard_alone_s: Mapping[int, float] = field(default_factory=dict)
+    """Rank → seconds in which its processes were heard, without what lies between two of them."""
     boots: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """Rank → its boots in the order in which the ticks name them."""
     problems: tuple[str, ...] = ()
@@ -115,6 +117,7 @@ class _Pass:
         """Rank → bytes that the ticks say were read of its file."""
         self._chain = TickChain()
         self._heard: dict[int, tuple[float, float]] = {}
+        self._heard_boots: dict[tuple[int, str], tuple[float, float]] = {}
         self._seen: dict[tuple[str, str], int] = {}
         self._agrees = True
         self._unwatched = 0
@@ -169,6 +172,8 @@ class _Pass:
                 self._agrees = False
             if rank is not None:
                 self._last_seen[rank] = seen
+                first = self._heard_boots.get((rank, seen.boot), (tick.mono, 0.0))[0]
+                self._heard_boots[rank, seen.boot] = first, tick.mono
                 self.named.setdefault(rank, {})[seen.boot] = None
             self._seen[name, seen.boot] = max(self._seen.get((name, seen.boot), -1), seen.seq)
 
@@ -224,12 +229,19 @@ class _Pass:
             looked=frozenset(chain.looked),
             agent=chain.agent,
             heard=self._heard,
+            heard_alone_s=self._heard_alone_s(),
             boots={rank: tuple(boots) for rank, boots in self.named.items()},
             problems=tuple(chain.problems),
             devices_said=chain.device_rows,
             devices=bytes(chain.devices),
         )
         return self.state, self.findings, record
+
+    def _heard_alone_s(self) -> dict[int, float]:
+        found: dict[int, float] = {}
+        for (rank, _), (first, last) in self._heard_boots.items():
+            found[rank] = found.get(rank, 0.0) + last - first
+        return found
 
     def _count(self) -> None:
         """Hold the number of lines against what the ticks and exit.json say there were."""

@@ -2,9 +2,9 @@
 
 A step that not every rank ends (its line was lost) is passed over when a later one is whole. A rank
 that names its sections ends a step with `step_end`, or, where it never says so, with the start of
-the next; one that names none, with `progress`. Numbers
-that come after `step_end` belong to its step as well, so a step without any waits for what its rank
-says next.
+the next, or, where it tells no starts either, with the next one's `progress`; one that names none,
+with `progress`. Numbers that come after `step_end` belong to its step as well, so a step without
+any waits for what its rank says next.
 """
 
 from dataclasses import dataclass, field, replace
@@ -17,6 +17,8 @@ from gonogo.judge.watch.view import View
 
 _BOOT, _DONE, _PROGRESS = Msg.BOOT, Msg.DONE, Msg.PROGRESS
 _STEP_START, _STEP_END = Msg.STEP_START, Msg.STEP_END
+_GOES_ON = frozenset({_STEP_START, _PROGRESS, _DONE})
+"""Lines that show that a step is over of which nothing but its progress was told."""
 MOST_OPEN = 256
 """Steps that wait for a rank; the oldest are given up beyond that."""
 
@@ -27,7 +29,8 @@ class Steps:
 
     waiting: dict[int, dict[int, RankStep]] = field(default_factory=dict)
     bare: dict[int, RankStep] = field(default_factory=dict)
-    """Rank → the step that it has ended without telling a number of it, until it goes on."""
+    """Rank → the step that it has ended without telling a number of it, until it goes on; or whose
+    progress is all that it has told of it."""
     last: int = 0
     """Highest step that was whole."""
 
@@ -41,9 +44,10 @@ class Steps:
         if end is None or end.boot != stream.boot or end.step <= self.last:
             return made
         row = _rank_step(end, stream)
-        if row.progress is None:
+        if row.progress is None or (end.msg == _PROGRESS and stream.labelled):
             self.bare[beat.rank] = row
             return made
+        self.bare.pop(beat.rank, None)
         return [*made, *self._add(row, stream, view, tick)]
 
     def _complete(self, beat: Heartbeat, stream: RankStream, view: View, tick: Tick) -> list[Step]:
@@ -54,9 +58,13 @@ class Steps:
         told = beat.msg == _PROGRESS and beat.step == row.end.step
         if not told and beat.step <= row.end.step and beat.msg != _DONE:
             return []
+        if row.progress is not None and (told or beat.msg not in _GOES_ON):
+            return []
         del self.bare[beat.rank]
         if row.end.step <= self.last:
             return []
+        if row.progress is not None:
+            return self._add(replace(row, dt_s=_dt_s(row.end, stream)), stream, view, tick)
         return self._add(replace(row, progress=beat) if told else row, stream, view, tick)
 
     def _add(self, row: RankStep, stream: RankStream, view: View, tick: Tick) -> list[Step]:
@@ -86,9 +94,13 @@ class Steps:
 def _end_of(beat: Heartbeat, stream: RankStream) -> Heartbeat | None:
     """Return the line as the end of a step, if it is one.
 
-    The start of a step ends the one before where a trainer never says `step_end`.
+    The start of a step ends the one before where a trainer never says `step_end`. Where it has not
+    said that the step began either, its progress may be all that it says: until it goes on, nobody
+    knows.
     """
     if beat.msg == (_STEP_END if stream.labelled else _PROGRESS):
+        return beat
+    if beat.msg == _PROGRESS and not stream.ends_steps and stream.opened != beat.step:
         return beat
     if beat.msg != _STEP_START or stream.ends_steps or stream.completed != beat.step - 1:
         return None
@@ -96,16 +108,22 @@ def _end_of(beat: Heartbeat, stream: RankStream) -> Heartbeat | None:
 
 
 def _rank_step(beat: Heartbeat, stream: RankStream) -> RankStep:
-    progress, pace = stream.progress, stream.pace
+    progress = stream.progress
     if progress is not None and (progress.step != beat.step or progress.boot != beat.boot):
         progress = None
-    timed = pace.sampled_step == beat.step and pace.stride == 1 and bool(pace.times_s)
     return RankStep(
         rank=beat.rank,
         boot=beat.boot,
         mono=beat.mono,
-        dt_s=pace.times_s[-1] if timed else None,
+        dt_s=_dt_s(beat, stream),
         progress=progress,
         end=beat,
         between_s=stream.between_s if stream.opened == beat.step else 0.0,
     )
+
+
+def _dt_s(end: Heartbeat, stream: RankStream) -> float | None:
+    """Return the seconds of the step that a line ends, once the next line of steps has timed it."""
+    pace = stream.pace
+    timed = pace.sampled_step == end.step and pace.stride == 1 and bool(pace.times_s)
+    return pace.times_s[-1] if timed else None

@@ -20,11 +20,14 @@ from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.pace import StepPace
 
 SECTION_SAMPLES = 32
+MOST_PLACES = 16
 STEP_COUNTS = 64
 """Steps whose sections and collectives are kept."""
 NAMED_SECTIONS = frozenset(Section)
 _MOVES_STEP = frozenset({Msg.STEP_START, Msg.STEP_END})
 """Messages whose step may not run backwards; a thread's `alive` line may lag by one."""
+_FOLLOWS_STEP = frozenset({Msg.STEP_START, Msg.PROGRESS})
+"""Messages of a step that only come when the one before is over."""
 _NON_TRAINING = frozenset({Msg.CHECKPOINT, Msg.EVAL})
 _STEP_START, _STEP_END, _PROGRESS = Msg.STEP_START, Msg.STEP_END, Msg.PROGRESS
 _DONE, _HALT_SEEN, _CHECKPOINT = Msg.DONE, Msg.HALT_SEEN, Msg.CHECKPOINT
@@ -75,6 +78,8 @@ class RankStream:
     """Whether this rank names its sections at all."""
     computes: bool = False
     """Whether it has ever named forward, backward or optimizer."""
+    places: tuple[str, ...] = ()
+    """Sections in which it has been, as its lines say; of more than `MOST_PLACES` the last."""
     advanced_mono: float = 0.0
     still_mono: float = 0.0
     """As `advanced_mono`, but for the time in which the watcher was away."""
@@ -178,9 +183,10 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -
     """Return the stream after one line, received at `mono`: the same one, or a restarted rank's."""
     if arrival is _LATE:
         _time_late(stream, beat)
-        if beat.msg == _STEP_START and beat.step == stream.step:
-            stream.step_section_seq = beat.section_seq
-            if not stream.ends_steps:
+        if beat.step == stream.step:
+            if beat.msg == _STEP_START:
+                stream.step_section_seq = beat.section_seq
+            if not stream.ends_steps and beat.msg in _FOLLOWS_STEP:
                 _end_before(stream, beat, mono)
         return stream
     if beat.boot != stream.boot:
@@ -226,6 +232,7 @@ def _booted(rank: int, beat: Heartbeat, mono: float) -> RankStream:
         tells_collectives=beat.collective_seq is not None,
         labelled=beat.section is not None or beat.section_seq > 0,
         computes=_names_compute(beat),
+        places=() if beat.section is None else (beat.section,),
         advanced_mono=mono,
         still_mono=mono,
         advanced_ts=beat.ts,
@@ -247,7 +254,7 @@ def _advance(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     ends = step > stream.completed and _ends_step(msg, stream.labelled)
     steps_on = step > stream.step
     starts = msg == _STEP_START
-    if starts and not stream.ends_steps:
+    if not stream.ends_steps and msg in _FOLLOWS_STEP:
         _end_before(stream, beat, mono)
     if steps_on or starts:  # a step may start anew, after an evaluation that fell into it
         stream.step_section_seq = section_seq if starts else stream.section_seq
@@ -321,7 +328,7 @@ def _count_step(stream: RankStream, beat: Heartbeat) -> None:
 
 
 def _end_before(stream: RankStream, beat: Heartbeat, mono: float) -> None:
-    """Let the start of a step end the one before it, for a trainer that says no `step_end`.
+    """Let the start of a step, or its progress, end the one before, where no `step_end` is said.
 
     Its section line may have named the new step already. The first step that a process opens ends
     none: one that resumes may have said step 0 until then.
@@ -361,6 +368,8 @@ def _place(stream: RankStream, beat: Heartbeat, mono: float, *, resets: bool) ->
         kept = stream.section_times[1 - SECTION_SAMPLES :]
         stream.section_times = (*kept, (str(stream.section), took_s))
         stream.left_mono, stream.left_step = mono - tail_s, stream.step
+    if section is not None and section not in stream.places:
+        stream.places = (*stream.places[1 - MOST_PLACES :], section)
     stream.section, stream.section_seq = section, section_seq
     stream.section_mono = mono - tail_s
     stream.section_began = own_mono - own_tail_s

@@ -42,7 +42,7 @@ def _highest(run_dir: RunDir, rank: int) -> int:
 def _step_of(line: bytes) -> int:
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return 0
     step = found.get("step") if isinstance(found, dict) else None
     return step if isinstance(step, int) and not isinstance(step, bool) else 0

@@ -45,7 +45,7 @@ def _reached_end(run_dir: Path, rank: int, steps: int) -> bool:
     for line in load_tail(run_dir / f"heartbeat_rank{rank}.jsonl").splitlines():
         try:
             found = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if not isinstance(found, dict):
             continue
@@ -60,7 +60,7 @@ def last_error_line(run_dir: Path, rank: int) -> Mapping[str, Any] | None:
     *_, last = [b"", *load_tail(run_dir / f"heartbeat_rank{rank}.jsonl").splitlines()]
     try:
         found = json.loads(last)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and found.get("msg") == "error" else None
 

@@ -148,7 +148,7 @@ class Launched:
         *_, last = [b"", *load_tail(path, _LINE_BYTES).splitlines()[-2:]]
         try:
             found = json.loads(last)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         pid = found.get("pid") if isinstance(found, dict) else None
         return pid if isinstance(pid, int) else None

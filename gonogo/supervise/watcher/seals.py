@@ -86,7 +86,7 @@ class Seals:
                 return None
             content = path.read_bytes()
             json.loads(content)
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
         self._looked[name] = signature
         return FileSeal(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())

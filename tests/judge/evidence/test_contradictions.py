@@ -365,6 +365,15 @@ def test_the_time_between_two_processes_is_nobodys(heard_s: float, differ: bool)
     assert len(found) == differ
 
 
+@pytest.mark.parametrize(("alone_s", "differ"), [(19.0, False), (25.0, False), (25.1, True)])
+def test_how_long_processes_were_heard_one_by_one_counts(alone_s: float, differ: bool) -> None:
+    again = [beat(1, 40.0, boot="c", pid=2), beat(2, 50.0, boot="c", pid=2)]
+    watch = replace(watch_of(ORDER), heard={0: (0.0, 60.0)}, heard_alone_s={0: alone_s})
+    found = told({0: [beat(1, 0.0), beat(2, 10.0), *again]}, watch=watch)
+    text = f"rank 0 ran for 20 s by its own clock, and was heard for {alone_s:.0f} s"
+    assert found == [text] * differ
+
+
 def test_the_model_is_what_the_ranks_say_that_they_are() -> None:
     lines = {0: [beat(1, msg="boot", step=0, dim=64, layers=2)], 1: [beat(1, pid=2)]}
     assert told(lines, model=ModelRecord(dim=64, heads=4)) == []

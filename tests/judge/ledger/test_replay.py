@@ -221,6 +221,15 @@ def test_a_decision_that_its_facts_do_not_come_to_is_named_even_when_sealed_agai
     assert (found.equal, found.path) == (False, path)
 
 
+@pytest.mark.parametrize("built_in", [[], ["completed"]])
+def test_rules_without_a_built_in_criterion_are_named_from_recorded_facts_alone(
+    built_in: list[str],
+) -> None:
+    recorded = judged_anew(release("hang")[2], rules=hang_rules(built_in=built_in))
+    found = replay_decision(recorded, facts_only=True)
+    assert (found.equal, found.path) == (False, "rules.built_in")
+
+
 # Rules that the forger chose for himself (the decision says what they come to, and is resealed).
 
 
@@ -311,6 +320,16 @@ def test_a_record_that_cannot_be_read_is_named_and_no_crash(
     found = replay_decision(recorded, Surroundings(run_dir=folder))
     assert not found.equal
     assert name.rpartition("/")[2] in found.text
+
+
+@pytest.mark.parametrize("name", ["heartbeat_rank1.jsonl", "findings.jsonl"])
+def test_lines_of_release_1_that_cannot_be_read_are_a_difference(name: str, copied: Copied) -> None:
+    recorded, folder = copied("go", 3)
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to("/proc/self/mem")
+    found = replay_decision(recorded, Surroundings(run_dir=folder))
+    assert not found.equal
+    assert "cannot be read: Input/output error" in found.text
 
 
 @pytest.mark.parametrize("step", [1, 25, 50])
@@ -571,8 +590,9 @@ def test_a_condition_that_its_measure_does_not_meet_is_named(
 
 @pytest.mark.parametrize("facts", [{}, {"measures": {}}, {"measures": {"smoke:fast": None}}])
 def test_a_condition_without_its_measure_is_not_met(facts: dict[str, Any]) -> None:
-    found = replay_decision(resealed(met(), facts=facts))
+    found = replay_decision(resealed(met(), facts=facts, criteria=[]))
     assert not found.equal
+    assert found.path != "signature", "which nothing here can check"
 
 
 def missed_by(value: float) -> RecordedDecision:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import errno
 import json
 import os
 import shutil
@@ -10,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.contract.errors import NotFound, Rejected
+from gonogo.contract.errors import Corrupt, NotFound, Rejected
 from gonogo.judge.ledger.adoption import Head, adopt, heads_of
 from gonogo.judge.ledger.recorded import record_of
-from gonogo.judge.ledger.seal import append, by_person
+from gonogo.judge.ledger.seal import Place, append, by_person
 from gonogo.judge.ledger.sign import (
     PublicKey,
     Purpose,
@@ -25,6 +27,7 @@ from gonogo.judge.ledger.sign import (
 from gonogo.judge.ledger.v1.document import as_recorded, content_hash
 from gonogo.judge.ledger.verify import check_anchors, verify_file, verify_folder
 from gonogo.rundir import save_json
+from gonogo.signing import has_signed
 from tests.judge.ledger.chains import (
     KEY,
     OTHER_KEY,
@@ -97,6 +100,20 @@ def _twice(folder: Path) -> None:
     shutil.copy(_at(folder, 1), folder / "dec_copy.json")
 
 
+def _respelt(folder: Path) -> None:
+    """Change bits of the last base64 sign that no byte of the signature takes."""
+    file = _at(folder, 1)
+    document = json.loads(file.read_bytes())
+    said = document["signature"]
+    document["signature"] = next(
+        text
+        for sign in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+        if (text := f"{said[:85]}{sign}==") != said
+        and base64.b64decode(text) == base64.b64decode(said)
+    )
+    file.write_text(json.dumps(document))
+
+
 SPOILED: list[tuple[str, Spoil, str]] = [
     ("a verdict is changed", _edit(1, verdict="NO_GO"), "hash"),
     ("a verdict is changed and sealed again", _reseal(1, verdict="NO_GO"), "signature"),
@@ -105,6 +122,7 @@ SPOILED: list[tuple[str, Spoil, str]] = [
     ("a signature is another's", _edit(1, signature="A" * 86 + "=="), "not that of the key"),
     ("a signature is no text", _edit(1, signature=7), "not a decision"),
     ("a signature is spelt otherwise", _edit(1, signature=" "), "not that of the key"),
+    ("a signature has other bits that say nothing", _respelt, "not that of the key"),
     ("the key is another's", _edit(1, key_id="00"), "hash"),
     ("one is removed", lambda folder: _at(folder, 2).unlink(), "not verified: decision 3 of"),
     ("the first is removed", lambda folder: _at(folder, 0).unlink(), "not verified: decision 1"),
@@ -257,6 +275,48 @@ def test_a_removed_end_shows_only_against_an_anchor_outside(tmp_path: Path) -> N
     for bad in ("", "abc", "g" * 64, "a" * 65):
         with pytest.raises(Rejected):
             check_anchors(found, [bad], folder)
+
+
+def test_a_signed_decision_replaces_the_last_one_about_its_phase_and_no_other(
+    tmp_path: Path,
+) -> None:
+    *rows, last = chain()
+    first = next(row for row in rows if row.decision.phase != last.decision.phase)
+    person = by_person("NO_GO", actor="ana", reason="seen")  # type: ignore[arg-type]
+    for supersedes in (None, first.id):
+        at = place(rows, last.decision.phase, last.decision.run, supersedes=supersedes)
+        folder = save_chain(tmp_path / str(supersedes), [*rows, append(person, at, KEY)])
+        (problem,) = verify_folder(folder, TRUST).problems
+        assert problem.text.startswith("supersedes: ")
+
+
+def test_one_id_of_two_experiments_decisions_is_a_problem(tmp_path: Path) -> None:
+    folder, row = save_chain(tmp_path, chain()), chain()[0]
+    entry = by_person("NO_GO", actor="ana", reason="seen")  # type: ignore[arg-type]
+    other = Place(
+        id=row.id, experiment="exp_01M7WY6TXP5J58NAZ77ZFKP9EA", phase=None, run=None, at=""
+    )
+    save_json(folder / "other.json", dict(append(entry, other, KEY).document))
+    (problem,) = verify_folder(folder, TRUST).problems
+    assert problem.text == f"the id stands in {row.id}.json, too"
+
+
+def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_chain(tmp_path, chain())
+
+    def refuse(path: object) -> list[str]:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    for among_others in (False, True):
+        found = verify_folder(folder, TRUST, among_others=among_others)
+        assert [(row.path, row.text) for row in found.problems] == [
+            (str(folder), "it cannot be listed: Permission denied")
+        ]
+    with pytest.raises(Corrupt, match="Permission denied"):
+        has_signed(folder)
 
 
 def test_a_folder_that_is_not_there_is_not_found(tmp_path: Path) -> None:

@@ -7,9 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from gonogo.contract.heartbeat import parse_heartbeat
+from gonogo.contract.tick import Tick
 from gonogo.judge.watch import refold, snapshot
+from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.registry import versions
 from gonogo.judge.watch.series import Look, Series
+from gonogo.judge.watch.steps import Steps
+from gonogo.judge.watch.stream import RankStream, absorb
+from gonogo.judge.watch.view import Run, View
 from tests.judge.watch.streams import EPOCH, T0, Said, Watched, World, order_of, watch
 
 
@@ -72,6 +78,52 @@ def test_a_trainer_that_says_no_step_end_ends_a_step_where_it_starts_the_next() 
     assert found.halts == []
     assert snapshot(found.state).median_step_s == pytest.approx(1.01, rel=0.05)
     assert found.state.streams[0].first_s == pytest.approx(40.0, abs=1.0)
+
+
+def with_progress_alone(world: World) -> World:
+    """Sections are told, and of steps their progress alone."""
+    return rewritten(
+        world,
+        lambda raw: None if b'"step_start"' in raw or b'"step_end"' in raw else raw,
+    )
+
+
+def test_a_labelled_trainer_that_says_progress_alone_ends_a_step_in_the_next_ones() -> None:
+    found = watch(with_progress_alone(world_of(2000).steps(1000, step_s=1.0)))
+    assert found.halts == []
+    assert snapshot(found.state).median_step_s == pytest.approx(1.01, rel=0.05)
+
+
+def test_its_hang_is_a_stall_and_not_a_first_step() -> None:
+    world = world_of().steps(40, step_s=1.0)
+    world.open_step()
+    world.hang(1, "forward", 120.0)
+    assert halted(with_progress_alone(world))[0][:2] == ("stall", 1)
+
+
+def test_its_slowing_down_is_found() -> None:
+    world = world_of(2000).steps(300, step_s=1.0).steps(500, step_s=2.0)
+    assert halted(with_progress_alone(world))[0][0] == "slow"
+
+
+def test_what_it_tells_of_its_steps_is_watched() -> None:
+    """Step by step, each with its own numbers and its own time, its last one with the end."""
+    world = with_progress_alone(world_of(300).steps(60, step_s=1.0).steps(240, loss=9.0))
+    seen = []
+    steps, run = Steps(), Run(order=world.order)
+    tick = Tick(n=1, mono=0.0, ts=0.0, interval_s=1.0)
+    streams: dict[int, RankStream] = {}
+    for said in sorted(
+        (said for rank in world.finish().ranks for said in rank.lines), key=lambda said: said.mono
+    ):
+        beat = parse_heartbeat(said.raw)
+        own = streams.get(beat.rank) or RankStream(rank=beat.rank)
+        streams[beat.rank] = absorb(own, beat, said.mono, Arrival.NEW)
+        view = View(run=run, streams=streams)
+        seen += steps.take(beat, streams[beat.rank], view, tick)
+    assert [step.step for step in seen] == list(range(1, 301))
+    assert {step.loss() for step in seen[60:]} == {9.0}
+    assert seen[30].median_s() == pytest.approx(1.01, rel=0.05)
 
 
 def with_the_section_first(world: World) -> World:

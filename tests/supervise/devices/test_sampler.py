@@ -211,6 +211,7 @@ def line(step: object) -> bytes:
         (line(3) + line(4), 4),
         (line(3) + line(4)[:-1], 3),
         (line(3) + b"nonsense\n" + line(2), 3),
+        (line(3) + b"[" * 9_000 + b"\n", 3),
         (line("9") + line(True) + line(None) + b"[5]\n", 0),
         (line(900) + line(7) * (TAIL_BYTES // len(line(7)) + 2), 7),
     ],

@@ -227,3 +227,8 @@ def test_an_end_that_the_parent_was_told_first_is_seen_where_linux_tells() -> No
         assert _told_status(descriptor) == 9
         os.close(descriptor)
     assert _told_status(0) is None
+
+
+def test_a_last_line_that_is_nested_beyond_measure_names_no_process(tmp_path: Path) -> None:
+    (tmp_path / "heartbeat_rank0.jsonl").write_bytes(b"[" * 3_000 + b"\n")
+    assert Launched(tmp_path, {"world_size": 1}, os.getpid())._named(0) is None

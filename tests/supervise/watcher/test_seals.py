@@ -42,6 +42,13 @@ def test_torn_record_waits_until_it_is_whole(run_dir: RunDir) -> None:
     assert seals.take(last=False) == {"model.json": seal(run_dir.model)}
 
 
+def test_record_that_is_nested_beyond_measure_is_none(run_dir: RunDir) -> None:
+    seals = Seals(run_dir, 1, {})
+    seals.take(last=False)
+    run_dir.model.write_bytes(b"[" * 9_000 + b"]" * 9_000)
+    assert seals.take(last=False) == {}
+
+
 def test_record_that_a_new_process_writes_again_is_sealed_again(run_dir: RunDir) -> None:
     seals = Seals(run_dir, 1, {})
     save_json(run_dir.model, {"dim": 64})

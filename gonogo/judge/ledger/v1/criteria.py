@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gonogo.contract.canonical import rounded
+from gonogo.contract.canonical import added, rounded
 from gonogo.judge.ledger.v1.built_in import ERROR, FAIL, INCONCLUSIVE, PASS, result
 from gonogo.judge.ledger.v1.measure import needed_share
 from gonogo.judge.ledger.v1.rules import Criterion, Json
@@ -86,7 +86,7 @@ def _over_ranks(criterion: Criterion, values: list[float]) -> float:
         return min(values)
     if criterion.over_ranks == "max":
         return max(values)
-    total = sum(sorted(values))
+    total = added(sorted(values))
     return total / len(values) if criterion.over_ranks == "mean" else total
 
 

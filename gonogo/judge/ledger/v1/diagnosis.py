@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from gonogo.contract.canonical import added
 from gonogo.judge.ledger.v1.rules import Json
 
 
@@ -52,7 +53,7 @@ def _slow_in_attention(facts: Json) -> bool:
         sections = pace["sections_s"]
         known = [value for value in sections.values() if value]
         compute = (sections.get("forward") or 0) + (sections.get("backward") or 0)
-        if known and compute < 0.9 * sum(known):
+        if known and compute < 0.9 * added(known):
             return False
     return bool(facts["pace"])
 

@@ -15,6 +15,7 @@ is never.
 
 from dataclasses import dataclass, replace
 
+from gonogo.contract.canonical import added
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Section
 from gonogo.contract.observation import CheckpointSeen, checkpoints_in
@@ -232,7 +233,7 @@ def _is_saving(view: View) -> bool:
 def _evaluated_s(view: View) -> float:
     """Return seconds spent in evaluations, by the rank that spent most: none comes there."""
     spent = (
-        sum(took_s for name, took_s in stream.section_times if name == Section.EVAL)
+        added(took_s for name, took_s in stream.section_times if name == Section.EVAL)
         for stream in view.streams.values()
     )
     return max(spent, default=0.0)

@@ -12,6 +12,7 @@ much of a step the slowest fetch took, once one of the ranks is hungry by itself
 from dataclasses import dataclass
 
 from gonogo.contract import outcome
+from gonogo.contract.canonical import added
 from gonogo.contract.finding import Finding, Severity
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.state import replace
@@ -98,7 +99,7 @@ class Loader(Detector[Waits]):
     def _enough(self, own: Waits) -> bool:
         if len(own.rows) >= self.settings.window_steps:
             return True
-        total_s = sum(row[0][1] for row in own.rows)
+        total_s = added(row[0][1] for row in own.rows)
         return len(own.rows) >= FEW_STEPS and total_s >= self.settings.over_s
 
     def _looked(self, own: Waits, step: Step, view: View) -> Seen[Waits]:
@@ -198,5 +199,5 @@ def _share(times: list[tuple[float, float]]) -> float:
     """Return the share of fetching, without the steps of the longest fetches."""
     times.sort()
     kept = times[: len(times) - max(1, len(times) // STALLS_OF)]
-    total_s = sum(took_s for _, took_s in kept)
-    return sum(fetch_s for fetch_s, _ in kept) / total_s if total_s else 0.0
+    total_s = added(took_s for _, took_s in kept)
+    return added(fetch_s for fetch_s, _ in kept) / total_s if total_s else 0.0

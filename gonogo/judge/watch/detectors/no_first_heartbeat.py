@@ -8,6 +8,8 @@ still, too, for a command that nobody wrote for us, unless the plan sets it. A r
 that no probe has seen may not have been started when the first was: it has the time of a boot. An
 evaluation before the first step is D5's, and the step begins when it is over, for those who waited
 for it, too.
+
+Whoever waits in boot for a rank without a line is not why; nor need be one in its first step.
 """
 
 from collections.abc import Mapping
@@ -19,7 +21,12 @@ from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import ProcessState, Tick
 from gonogo.contract.workload import OURS
 from gonogo.judge.watch.detector import Detector, Seen
-from gonogo.judge.watch.detectors.rank_divergence import Culprit, freed_mono, name_culprit
+from gonogo.judge.watch.detectors.rank_divergence import (
+    MOST_TIED,
+    Culprit,
+    freed_mono,
+    name_culprit,
+)
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Limit, Run, View, found
 
@@ -128,6 +135,9 @@ def _slow_start(
         return []
     if elapsed_s <= limit.seconds or not view.testified(streams, stream, tick.mono):
         return []
+    missing = _without_line(view)
+    # in boot all wait for it: none is let begin before every rank has spoken
+    blamed = missing[0] if len(missing) == 1 and what == "boot" else None
     return [
         found(
             view,
@@ -135,15 +145,26 @@ def _slow_start(
             Severity.HALT,
             episode=f"rank{stream.rank}/{stream.boot}/{what.replace(' ', '_')}",
             at=tick.ts,
-            stream=stream,
-            named=culprit.named,
+            stream=None if blamed is not None else stream,
+            rank=blamed,
+            named=culprit.named and not missing,
             value=elapsed_s,
             threshold=limit.seconds,
             source=limit.source,
+            since=stream.advanced_ts,
             text=f"the {what} has lasted {elapsed_s:.0f} s (limit {limit.seconds:g} s):"
-            f" {culprit} stands in {stream.section or 'no section'}",
+            f" {culprit} stands in {stream.section or 'no section'}{_missing_text(view, missing)}",
         )
     ]
+
+
+def _missing_text(view: View, missing: list[int]) -> str:
+    """Return what a finding says of ranks without a line, for which the others may wait."""
+    if not missing:
+        return ""
+    more = " and others" if len(missing) > MOST_TIED else ""
+    ranks = ", ".join(map(str, missing[:MOST_TIED]))
+    return f"; nothing was ever heard of rank {ranks}{more}{_advice(view.run)}"
 
 
 class NoFirstHeartbeat(Detector[None]):

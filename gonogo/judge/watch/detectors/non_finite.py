@@ -7,6 +7,9 @@ fp16, and one of which it tells the loss scale, a finite loss and a norm that is
 scaler has skipped it, which does not say so; no other. Of a program whose printed lines are read
 nobody knows whether it took the step: a norm beside a finite loss counts as in fp16. A validation
 loss that is not finite is a warning: the set may be empty.
+
+In bf16 a trainer may leave updates out by a rule of its own, and say `skipped` beside numbers that
+are finite. That is its way, unless it does nothing else any more: then nothing is learnt.
 """
 
 import math
@@ -31,12 +34,25 @@ from 2**32, where some begin, to 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """Updates that one rank, the first that told of one, left out running: bf16."""
+
+    rank: int
+    boot: str
+    step: int = 0
+    """The last step that it told."""
+    running: int = 0
+    told: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Overflows:
     """What has happened so far; `bad_from` is the step of the episode that was raised."""
 
     bad_from: int | None = None
     steps: tuple[tuple[int, bool, float | None], ...] = ()
     """fp16: the last steps, whether each overflowed or was skipped, and its loss scale."""
+    left_out: LeftOut | None = None
 
 
 def _dtype(view: View) -> Any:
@@ -114,6 +130,27 @@ def _falls(scales: list[float | None]) -> bool:
     )
 
 
+def _observe_left_out(own: Overflows, event: Beat, view: View) -> tuple[Overflows, list[Finding]]:
+    """Count the updates that are left out running beside finite numbers."""
+    line, known = event.line, own.left_out
+    if known is None and line.skipped is not True:
+        return own, []
+    if known is None or (line.rank == known.rank and line.boot != known.boot):
+        known = LeftOut(rank=line.rank, boot=line.boot)
+    if line.rank != known.rank or line.step <= known.step:
+        return own, []
+    if line.skipped is not True:
+        return replace(own, left_out=LeftOut(rank=line.rank, boot=line.boot, step=line.step)), []
+    known = replace(known, step=line.step, running=known.running + 1)
+    limit = view.run.watch.non_finite.fp16_window_steps
+    tells = known.running >= limit and not known.told
+    own = replace(own, left_out=replace(known, told=known.told or tells))
+    if not tells:
+        return own, []
+    text = f"{known.running} steps running were skipped: the weights have not moved"
+    return own, [_finding(view, event, line.step, float(known.running), text)]
+
+
 def _of_validation(event: Beat, view: View) -> list[Finding]:
     value = event.line.val_loss
     if value is None or math.isfinite(value):
@@ -152,9 +189,9 @@ class NonFinite(Detector[Overflows]):
     sentence = (
         "Halts at the first loss or gradient norm that is not finite; in fp16 and mixed "
         "precision, at several skipped steps running (more while they lower the loss scale) or "
-        "too many of the last hundred. A program that is only read may be such a one, unless the"
-        " order says bf16: a norm that is not finite counts so, a loss halts. Warns of a"
-        " validation loss that is not finite."
+        "too many of the last hundred; in bf16, at `fp16_window_steps` skipped steps running. A"
+        " program that is only read may be such a one, unless the order says bf16: a norm that is"
+        " not finite counts so, a loss halts. Warns of a validation loss that is not finite."
     )
     version = 2
     """2: outside fp16 `skipped` excuses nothing; in fp16 it counts without numbers too."""
@@ -169,13 +206,12 @@ class NonFinite(Detector[Overflows]):
             return own, _of_validation(event, view)
         if msg == _PROGRESS and (is_fp16(view) or _scales_loss(view, line)):
             return _observe_fp16(own, event, view)
-        if line.loss is None and line.grad_norm is None:
-            return own, []
         name, value = _bad_number(line)
         if name is None:
-            if own.bad_from is not None and line.step > own.bad_from:
+            told = line.loss is not None or line.grad_norm is not None
+            if told and own.bad_from is not None and line.step > own.bad_from:
                 own = replace(own, bad_from=None)
-            return own, []
+            return _observe_left_out(own, event, view) if msg == _PROGRESS else (own, [])
         if own.bad_from is not None:
             return own, []
         text = f"{name} is {value} at step {line.step}"

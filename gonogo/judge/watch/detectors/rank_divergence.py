@@ -9,17 +9,19 @@ backward the innocent rank's Python stack shows no collective, hence the counter
 else tells the ranks apart: one that is silent while its peers speak, the one of which the flight
 recorders of all ranks say that it has not come to the collective that the others stand in, or the
 native stack of the one that does not wait in a collective. Where nothing does, no rank is named: to
-accuse the lowest number would send a person to the wrong host. Nor is one while a node is cut off:
-it may be what the others wait for. Who said `done` before the others, and lives on, is who they
-wait for.
+accuse the lowest number would send a person to the wrong host. One rank alone in a section that
+those behind are not known to enter (it logs, it reads for all) tells nothing either. Nor is one
+named while a node is cut off: it may be what the others wait for. Who said `done` before the
+others, and lives on, is who they wait for.
 """
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gonogo.contract.finding import Finding
-from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS
+from gonogo.contract.heartbeat import COMPUTE_SECTIONS, NON_TRAINING_SECTIONS, Section
 from gonogo.contract.outcome import Detector as Name
 from gonogo.judge.watch.detector import Detector
 from gonogo.judge.watch.processes import STOPPED_AFTER_S
@@ -119,7 +121,33 @@ def _behind(among: Sequence[RankStream]) -> list[RankStream]:
         of = RankStream.collectives if len(ended) == 1 else _all_collectives
         tied = _lowest(among, tied, [of(stream) for stream in tied], 2)
     sections = [stream.section_seq - stream.step_section_seq for stream in tied]
-    return _lowest(among, tied, sections, 1)
+    behind = _lowest(among, tied, sections, 1)
+    known = {stream.rank for stream in behind}
+    apart = [
+        stream
+        for stream in tied
+        if stream.rank not in known and not all(_comes_to(row, stream) for row in behind)
+    ]
+    return [*behind, *apart]
+
+
+def _comes_to(stream: RankStream, ahead: RankStream) -> bool:
+    """Whether a rank is known to come to where one is that has been in more sections of the step.
+
+    It stands in a section itself, has been where the other is, or usually has as many in a step.
+    Else the other may be there alone: one rank logs, or reads for all, and either may stand. In a
+    first step only where the other stands in such a section, and the rank has named none yet. Who
+    saves or evaluates may act for all (`acts_for_all`).
+    """
+    section = ahead.section
+    if stream.section is not None or section in NON_TRAINING_SECTIONS or section in stream.places:
+        return True
+    if not stream.completed_steps:
+        named = any(name != Section.BOOT for name in stream.places)
+        return named or section is None or section in COMPUTE_SECTIONS
+    count = ahead.section_seq - ahead.step_section_seq
+    usual = [row[1] for row in stream.step_counts]
+    return bool(usual) and statistics.median(usual) >= count
 
 
 def _counts_collectives(stream: RankStream, among: Sequence[RankStream]) -> bool:

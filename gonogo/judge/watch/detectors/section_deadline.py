@@ -20,6 +20,7 @@ evaluation; past that of a checkpoint it is said.
 
 import statistics
 
+from gonogo.contract.canonical import added
 from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.heartbeat import COMPUTE_SECTIONS, Section
 from gonogo.contract.outcome import Detector as Name
@@ -53,8 +54,8 @@ stand there: some play episodes or generate answers in every step, and name only
 times spread as steps do, which have as many (D4)."""
 FEW_STEPS = 2
 """Before so many have ended nobody knows what lies between two of them."""
-CYCLE_X, AFTER_LAST_X = 2.0, 8.0
-"""Times the sum of all limits in which a step has to end; after the last one evaluations remain."""
+CYCLE_X = 2.0
+"""Times the sum of all limits in which a step has to end."""
 
 
 def has_deadline(stream: RankStream) -> bool:
@@ -166,8 +167,8 @@ def limit_of_cycle(view: View, stream: RankStream, m: float | None) -> Limit:
         start = run.watch.no_first_heartbeat
         each += [start.boot_s, start.first_step_s, start.first_step_compile_s]
     ended = run.order.steps is not None and stream.completed >= run.order.last_step
-    times = AFTER_LAST_X if ended else CYCLE_X
-    return Limit(seconds=times * sum(each), source=Source.ADAPTIVE)
+    times = stall.AFTER_LAST_X if ended else CYCLE_X
+    return Limit(seconds=times * added(each), source=Source.ADAPTIVE)
 
 
 def _least_s(settings: SectionDeadlineSettings) -> float:

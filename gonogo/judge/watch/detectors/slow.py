@@ -68,6 +68,8 @@ class Speed:
     read_mono: float | None = None
     """When that line was printed, on the reader's clock; None before any of this process."""
     read_step: int = 0
+    stride: int = 0
+    """Steps between the last two lines that ended one."""
 
     def rebooted(self, boot: str | None) -> "Speed":
         """Return the speed at a restart in place: what is usual stays, and what lasted goes on.
@@ -284,26 +286,29 @@ class Slow(Detector[Speed]):
         if own.rank is not None and own.rank != line.rank:
             return own, []
         stream = view.streams[line.rank]
-        if stream.pace.last_step != line.step or not stream.pace.times_s:
+        ended = stream.pace.last_step  # of a trainer that tells no `step_end`, the step before
+        if ended is None or not stream.pace.times_s:
             return own, []
         if own.rank is None:
             own = Speed(rank=line.rank, boot=stream.boot)
         elif own.boot != stream.boot:
             own = own.rebooted(stream.boot)
-        if line.step <= own.counted_step:
+        if line.step in (ended, own.counted_step):  # its progress may have ended it already
+            own = replace(own, tokens=own.tokens.after(_tokens(line, view)))
+        if ended <= own.counted_step:
             return own, []
-        own = replace(own, counted_step=line.step, tokens=own.tokens.after(_tokens(line, view)))
+        own = replace(own, counted_step=ended)
         slow = view.run.watch.slow
-        warms_up = line.step - stream.from_step <= slow.warmup_steps
+        warms_up = ended - stream.from_step <= slow.warmup_steps
         step_s, stride = stream.pace.times_s[-1], stream.pace.stride
         if view.reads_output():
             own, step_s, stride = _read(own, event)
         if warms_up or not stride:
             return own, []
-        # A rank that names its sections ends every step: where ends are missing, nobody knows which
-        # of the steps took the time, and the mean of them is one sample.
-        samples = 1 if stream.labelled else stride
-        own = _timed(own, step_s, stride, samples, slow)
+        # Of a rank that names its sections and ends every step, lines are missing: nobody knows
+        # which of the steps took the time, and their mean is one sample. Some tell every tenth.
+        samples = 1 if stream.labelled and stride != own.stride else stride
+        own = _timed(replace(own, stride=stride), step_s, stride, samples, slow)
         own, findings = _relative(own, event, view)
         own, absolute = _absolute(own, event, view)
         return own, absolute + findings

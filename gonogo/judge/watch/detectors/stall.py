@@ -33,6 +33,9 @@ every tenth step or so has it for as long as the early limit counts: that is hun
 TOGETHER_SHARE = 0.5
 """Of `alive_lost.suspect_s`: ranks whose last lines are no further apart fell silent together. A
 rank that lives speaks within that time."""
+AFTER_LAST_X = 8.0
+"""Times a limit after the last ordered step: what is left to do, evaluations, an export, is known
+to nobody."""
 AS_BEFORE_X = 1.5
 """A step is neither suspect nor halted before it has taken this multiple of the one before: a run
 that moves, however slowly, is D8's, and evidence at every step would slow it further."""
@@ -62,6 +65,17 @@ def limits(run: Run, stream: RankStream, m: float | None) -> tuple[Limit, Limit]
         _larger(run, "stall.suspect_s", stall.suspect_s, suspect_s),
         _larger(run, "stall.halt_s", halt_s, adaptive_s),
     )
+
+
+def _limits(run: Run, stream: RankStream, m: float | None) -> tuple[Limit, Limit]:
+    """Return the same, or far longer ones where the rank names nothing and no step is owed."""
+    suspect, halt = limits(run, stream, m)
+    if not _ended(run, stream):
+        return suspect, halt
+    path, least_s = "section_deadline.eval.halt_s", run.watch.section_deadline.eval.halt_s
+    after = AFTER_LAST_X * max(least_s, halt.seconds)
+    source = run.source(path) if least_s >= halt.seconds else halt.source
+    return Limit(seconds=after / 2, source=source), Limit(seconds=after, source=source)
 
 
 def _larger(run: Run, path: str, fixed_s: float, adaptive_s: float) -> Limit:
@@ -183,8 +197,18 @@ def _may_be_over(view: View, mono: float) -> bool:
     return False
 
 
-def _finished(view: View, stream: RankStream) -> bool:
-    return stream.halt_seen or (not stream.labelled and stream.step >= view.run.order.last_step)
+def _ended(run: Run, stream: RankStream) -> bool:
+    """Whether a rank that names no sections has taken its last step, and says nothing of the rest.
+
+    One that names them is in no section then, which is D5's.
+    """
+    return not stream.labelled and stream.step >= run.order.last_step
+
+
+def _running(view: View) -> list[RankStream]:
+    """Return the ranks that have steps to take; where none has, those that have not left."""
+    streams = [stream for stream in view.active() if not stream.halt_seen]
+    return [stream for stream in streams if not _ended(view.run, stream)] or streams
 
 
 def _astray(view: View, streams: list[RankStream], finding: Finding) -> Finding:
@@ -230,8 +254,9 @@ class Stall(Detector[None]):
         " not. Where all ranks are silent at once, which may be the transport, this and the "
         "other deadlines wait until a probe tells, or until fifteen times `alive_lost.halt_s` "
         "(at least a quarter of an hour) while their processes are seen alive: four times as "
-        "long for a program that names no sections. Unless the plan sets `halt_s`, a step may take"
-        " 1.5 times as long as the first one, which may compile, up to `early_s`."
+        "long for a program that names no sections, which has after its last step eight times its "
+        "limit or that of an evaluation, whichever is longer. Unless the plan sets `halt_s`, a step"
+        " may take 1.5 times as long as the first one, which may compile, up to `early_s`."
     )
     version = 2
     """2: no halt before 1.5 times the last step or (up to the early limit) the first one, nor for
@@ -244,14 +269,13 @@ class Stall(Detector[None]):
         """Observe a tick: how long the rank behind has computed on its present step."""
         if not _may_be_over(view, tick.mono):
             return own, []
-        running = [stream for stream in view.active() if not _finished(view, stream)]
-        streams = view.known(running, tick.mono)
+        streams = view.known(_running(view), tick.mono)
         culprit = name_culprit(view, streams, tick.mono)
         if culprit is None or culprit.stream.completed_steps == 0:
             return own, []
         elapsed_s = _stood_s(view, culprit.stream, streams, tick.mono)
         m = view.median_step_s()
-        suspect, halt = limits(view.run, culprit.stream, m)
+        suspect, halt = _limits(view.run, culprit.stream, m)
         findings = []
         if elapsed_s > suspect.seconds:
             findings.append(_finding(view, tick, culprit, Severity.SUSPECT, elapsed_s, suspect))

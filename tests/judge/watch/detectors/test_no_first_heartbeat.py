@@ -73,6 +73,38 @@ def test_boot_has_its_own_limit() -> None:
 
 
 @pytest.mark.parametrize(
+    ("world_size", "silent", "steps", "rank"),
+    [(2, (1,), 0, 1), (2, (0,), 0, 0), (4, (2,), 0, 2), (4, (1, 2), 0, None), (2, (1,), 1, None)],
+    ids=["rank 1", "rank 0", "one of four", "two of four", "in the first step"],
+)
+def test_who_waits_in_boot_for_a_rank_without_a_line_is_not_the_culprit(
+    world_size: int, silent: tuple[int, ...], steps: int, rank: int | None
+) -> None:
+    """A command may be mute, so no limit of its first line ends it; the others wait for `.GO`."""
+    order = order_of({}, world_size=world_size, command=["torchrun", "train.py"], entry="train")
+    world = World(order)
+    speaking = [row for row in world.ranks if row.rank not in silent]
+    for row in speaking:
+        row.mono += 3.0
+        row.say("boot", **order.identity.model_dump(exclude_none=True))
+        for _ in range(steps):
+            row.step += 1
+            row.enter("forward")
+            row.say("step_start")
+        row.spend(310.0 + 600.0 * steps)
+    (finding,) = watch(world, interval_s=1.0).halts
+    assert (finding.detector, finding.rank) == ("no_first_heartbeat", rank)
+    ranks = ", ".join(map(str, silent))
+    assert f"; nothing was ever heard of rank {ranks}: unless it hangs" in finding.text
+
+
+def test_who_boots_for_too_long_while_all_have_spoken_is_named_alone() -> None:
+    (finding,) = look(NoFirstHeartbeat, [standing("boot", for_s=301.0, steps=0, started_mono=None)])
+    assert (finding.rank, finding.section) == (0, "boot")
+    assert finding.text.endswith("rank 0 stands in boot")
+
+
+@pytest.mark.parametrize(
     ("train", "limit_s", "first_step_s"),
     [
         ({}, 900.0, 950.0),

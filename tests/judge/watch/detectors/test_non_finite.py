@@ -45,6 +45,50 @@ def test_outside_fp16_a_step_that_was_not_applied_is_no_excuse() -> None:
     assert halt.step == 4
 
 
+@pytest.mark.parametrize(
+    ("numbers", "found"),
+    [({}, [103]), ({"loss": None, "grad_norm": None}, [103]), ({"skipped": False}, [])],
+    ids=["finite", "none told", "applied"],
+)
+def test_bf16_updates_that_are_all_left_out_halt_once(
+    numbers: dict[str, Any], found: list[int]
+) -> None:
+    """A rule of the trainer's own, against spikes, that lets no step pass any more."""
+    world = run_of("bf16").steps(3, skipped=False).steps(130, **{"skipped": True, **numbers})
+    halts = watch(world, interval_s=1.0, stop_at_halt=False).halts
+    assert [halt.step for halt in halts] == found
+    assert all("100 steps running were skipped" in halt.text for halt in halts)
+
+
+def test_bf16_may_leave_out_most_updates_and_begins_anew_after_a_restart() -> None:
+    world = run_of("bf16")
+    for _ in range(2):
+        world.steps(99, skipped=True).steps(1)
+    assert watch(world, interval_s=1.0).halts == []
+    world.steps(60, skipped=True)
+    for rank in world.ranks:
+        rank.boot, rank.seq, rank.step, rank.section = f"again{rank.rank}", 0, 200, "boot"
+    world.boot().steps(1)
+    for rank in world.ranks:
+        rank.step = 200
+    assert watch(world.steps(60, skipped=True), interval_s=1.0).halts == []
+
+
+def test_one_rank_alone_may_tell_what_was_left_out() -> None:
+    world = run_of("bf16")
+    for step in range(1, 102):
+        world.open_step()
+        world.compute(step_s=0.5)
+        for rank in world.ranks:
+            told = {"skipped": True} if rank.rank else {}
+            rank.say("progress", loss=5.0, grad_norm=1.0, **told)
+            rank.say("step_end", tokens=2048)
+            rank.in_step = False
+        assert rank.step == step
+    (halt,) = watch(world, interval_s=1.0).halts
+    assert halt.step == 100
+
+
 def test_fp16_may_skip_its_first_steps_while_the_scale_is_sought_but_not_for_ever() -> None:
     assert watch(run_of("fp16").steps(6, skipped=True).steps(9)).halts == []
     assert watch(run_of("fp16").steps(20, skipped=True)).halts != []

@@ -377,7 +377,7 @@ SAVED = (("checkpoint", 9.0),)
     [
         ("checkpoint", 40, (), True, True),
         ("eval", 40, (), True, True),
-        ("log", 40, (), False, True),
+        ("log", 40, (), None, False),
         ("checkpoint", 39, (), False, True),
         ("checkpoint", 40, SAVED, True, False),
         ("eval", 40, SAVED, True, True),
@@ -385,15 +385,71 @@ SAVED = (("checkpoint", 9.0),)
     ids=["saves", "evaluates", "logs", "another step", "all have saved", "others have saved"],
 )
 def test_one_rank_may_save_or_evaluate_for_all(
-    section: str, completed: int, times_s: tuple[tuple[str, float], ...], acts: bool, named: bool
+    section: str,
+    completed: int,
+    times_s: tuple[tuple[str, float], ...],
+    acts: bool | None,
+    named: bool,
 ) -> None:
     saver = standing(section, for_s=1.0, completed=completed, section_seq=1)
     waiting = standing(None, for_s=1.0, rank=1, section_times=times_s)
-    assert (acts_for_all([saver, waiting], [waiting]) is saver) is acts
+    assert (acts_for_all([saver, waiting], [waiting]) is saver) is bool(acts)
     view = view_of([(1, 0, 0)])
     found = name_culprit(view, [saver, waiting], T0)
     assert found is not None
-    assert (found.stream.rank, found.named) == (0 if acts else 1, named)
+    if named:
+        assert (found.stream.rank, found.named) == (0 if acts else 1, True)
+    assert found.named is named
+
+
+AWAY = {"section_seq": 8}
+"""Of a rank that is in more sections of its step than its peers."""
+LOGS = {"places": ("boot", "log"), "step_counts": ((40, 0, -1),)}
+
+
+@pytest.mark.parametrize(
+    ("alone", "peer", "named"),
+    [
+        (standing("log", for_s=70.0, **AWAY), {}, False),
+        (standing("data", for_s=70.0, **AWAY), {}, False),
+        (standing(None, for_s=70.0, **AWAY), {}, False),
+        (standing(None, for_s=70.0, **AWAY), {"step_counts": ((40, 8, -1),)}, True),
+        (standing(None, for_s=70.0, **AWAY), {"step_counts": ((39, 8, -1), (40, 7, -1))}, False),
+        (standing("log", for_s=70.0, **AWAY), LOGS, True),
+        (standing("data", for_s=70.0, **AWAY), LOGS, False),
+        (standing("data", for_s=70.0, steps=0, **AWAY), {"steps": 0}, False),
+        (standing("data", for_s=70.0, steps=0, **AWAY), {"steps": 0, "places": ("boot",)}, False),
+        (standing("log", for_s=70.0, steps=0, **AWAY), {"steps": 0, "places": ("data",)}, True),
+        (standing("forward", for_s=70.0, steps=0, **AWAY), {"steps": 0}, True),
+        (standing(None, for_s=70.0, steps=0, **AWAY), {"steps": 0}, True),
+        (standing("log", for_s=70.0, **AWAY), {"section": "forward"}, True),
+    ],
+    ids=[
+        "logs alone",
+        "reads for all",
+        "came back from it",
+        "comes back from it in every step",
+        "in some steps",
+        "the peer logs, too",
+        "the peer logs, and reads not",
+        "reads for all in the first step",
+        "the peer has booted",
+        "the peer has read",
+        "computes in the first step",
+        "has read in the first step",
+        "the peer computes",
+    ],
+)
+def test_a_section_that_one_rank_may_be_in_alone_puts_it_ahead_of_nobody(
+    alone: RankStream, peer: dict[str, Any], named: bool
+) -> None:
+    """`if rank == 0:` a metric is sent, and the line hangs: who waits for it is no culprit."""
+    fields = dict(peer)
+    waits = standing(fields.pop("section", None), for_s=70.0, rank=1, **fields)
+    view = View(run=Run(order=order_of({})), streams={0: alone, 1: waits})
+    found = name_culprit(view, [alone, waits], NOW)
+    assert found is not None
+    assert (found.named, found.stream.rank if named else 1) == (named, 1)
 
 
 @pytest.mark.parametrize(("section", "acts"), [(None, True), ("optimizer", False)])

@@ -1,5 +1,6 @@
 """D8: tokens a second, recomputed, against the floor and the run's own baseline."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -116,6 +117,28 @@ def test_steps_of_more_tokens_may_take_as_much_longer(floor: float | None) -> No
     assert watch(world, interval_s=2.0).findings == []
     told(world, 200, step_s=9.0, tokens=4096)
     assert watch(world, interval_s=2.0).named(Severity.HALT) == {"slow"}
+
+
+def without_sections(said: Said) -> Said:
+    line = json.loads(said.raw)
+    msg = "alive" if line["msg"] == "section" else line["msg"]
+    told = {name: value for name, value in line.items() if not name.startswith("section")}
+    return Said(said.mono, json.dumps({**told, "msg": msg}).encode())
+
+
+def test_tokens_told_after_the_line_that_ended_the_step_count() -> None:
+    """A rank that names no sections ends a step by its progress; `step_end` tells the tokens."""
+
+    def grown(tokens: int) -> set[str]:
+        world = run_of({"slow": {"floor_tok_s": 1900.0}})
+        world = told(world, 300, step_s=1.0, tokens=1024)
+        told(world, 400, step_s=2.0, tokens=tokens)
+        for rank in world.ranks:
+            rank.lines = [without_sections(said) for said in rank.lines]
+        return watch(world, interval_s=2.0).named(Severity.HALT)
+
+    assert grown(2048) == set()
+    assert grown(1024) == {"slow"}
 
 
 def test_sequences_that_grow_are_silent_and_equal_tokens_that_slow_down_are_not() -> None:
@@ -507,6 +530,26 @@ def test_of_ten_steps_that_one_line_ends_a_single_one_may_have_been_slow(
     timed.view.streams[0].labelled = False
     timed.ends([75.0] * 20, stride=10).ends([125.0] * lines, stride=10)
     assert timed.found == found
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_trainer_that_tells_every_tenth_step_is_judged_by_its_steps(labelled: bool) -> None:
+    """Of one that names its sections each line counted as one step: windows took hours."""
+    timed = Timed(warmup_steps=20, baseline_steps=100, window_steps=64, over_s=600.0)
+    timed.view.streams[0].labelled = labelled
+    timed.ends([10.0] * 60, stride=10).ends([40.0] * 25, stride=10)
+    (step,) = {row[1] for row in timed.found if row[0] is HALT}
+    assert step is not None
+    assert 600 + 150 <= step <= 600 + 150 + 80
+
+
+def test_where_lines_are_missing_their_steps_are_one_sample() -> None:
+    """Which of thirty steps took the time nobody knows: they fill no window by themselves."""
+    timed = Timed(warmup_steps=1, baseline_steps=8, window_steps=16, warn_over_s=1.0)
+    timed.ends([1.0] * 40).ends([90.0], stride=30)
+    assert len(timed.own.window) == 16
+    assert timed.own.window.count(3.0) == 1
+    assert timed.ends([1.0] * 8).found == []
 
 
 def test_an_episode_below_the_hard_floor_begins_below_it_not_at_it() -> None:

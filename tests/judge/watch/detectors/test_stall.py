@@ -375,6 +375,16 @@ def test_a_silent_rank_corroborates_while_its_peers_are_no_two_steps_ahead(
     assert corroborated(view, [silent, peer], NOW) is said
 
 
+@pytest.mark.parametrize(("later_s", "said"), [(10.0, False), (10.25, True)])
+def test_ranks_that_fell_silent_together_corroborate_nothing(later_s: float, said: bool) -> None:
+    heard = NOW - 35.0  # silent for 30 s is suspect, half of that is together
+    order = order_of({"alive_lost": {"suspect_s": 20.0}})
+    silent = standing("backward", for_s=40.0, heard_mono=heard)
+    peer = standing("backward", for_s=40.0, rank=1, heard_mono=heard + later_s)
+    view = View(run=Run(order=order), streams={0: silent, 1: peer})
+    assert corroborated(view, [silent, peer], heard + later_s + 15.0) is said
+
+
 def test_a_rank_that_is_never_heard_again_is_lost_while_its_peers_take_steps() -> None:
     world = World(order_of({}, steps=2000), alive_every_s=5.0).boot().steps(40, step_s=8.0)
     since = world.mono + 6.0
@@ -821,14 +831,39 @@ def test_a_step_has_stood_since_the_last_rank_was_fed(peer: RankStream, value: f
 
 
 @pytest.mark.parametrize(
-    ("labelled", "step", "found"),
-    [(False, 999, [1800.0]), (False, 1000, []), (True, 999, [60.0]), (True, 1000, [60.0])],
+    ("for_s", "labelled", "step", "found"),
+    [
+        (2000.0, False, 999, [1800.0]),
+        (2000.0, False, 1000, []),
+        (14_400.0, False, 1000, []),
+        (14_401.0, False, 1000, [14_400.0]),
+        (2000.0, True, 999, [60.0]),
+        (2000.0, True, 1000, [60.0]),
+    ],
 )
-def test_at_the_last_step_only_a_rank_that_names_nothing_has_finished(
-    labelled: bool, step: int, found: list[float]
+def test_after_the_last_step_a_rank_that_names_nothing_has_hours_and_no_more(
+    for_s: float, labelled: bool, step: int, found: list[float]
 ) -> None:
-    rank = standing("forward", for_s=2000.0, step=step, labelled=labelled)
+    """It may evaluate or save, and says neither; a process that never exits holds its devices."""
+    rank = standing("forward", for_s=for_s, step=step, labelled=labelled)
     assert halts(look(Stall, [rank])) == found
+
+
+def test_after_the_last_step_long_steps_and_long_evaluations_make_the_limit_longer() -> None:
+    slow = standing(None, for_s=70_000.0, step=1000, step_s=1000.0, labelled=False)
+    assert halts(look(Stall, [slow])) == [64_000.0]
+    long = {"section_deadline": {"eval": {"halt_s": 3600}}, "stall": {"halt_s": 100}}
+    quick = standing(None, for_s=29_000.0, step=1000, labelled=False)
+    assert halts(look(Stall, [quick], long)) == [28_800.0]
+
+
+def test_a_rank_that_names_nothing_and_has_taken_its_last_step_is_no_peer_of_one_that_has_not() -> (
+    None
+):
+    behind = standing(None, for_s=2000.0, step=999, labelled=False)
+    ended = standing(None, for_s=2000.0, step=1000, rank=1, labelled=False)
+    (halt,) = [row for row in look(Stall, [behind, ended]) if row.severity is Severity.HALT]
+    assert (halt.rank, halt.threshold) == (0, 1800.0)
 
 
 def test_of_a_run_with_few_steps_an_early_limit_below_all_others_counts() -> None:
