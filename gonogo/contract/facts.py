@@ -25,7 +25,7 @@ from gonogo.contract.records import CheckOutcome
 from gonogo.contract.tick import FileSeal, WatchStart
 from gonogo.contract.wire import Number, Recorded
 
-FACTS_V = 3
+FACTS_V = 4
 """Version of the facts that are made today."""
 
 

@@ -15,7 +15,7 @@ from gonogo.contract.plan import CheckpointCadence, HeartbeatCadence, Limits
 from gonogo.contract.watch import Watch
 from gonogo.contract.wire import Recorded
 
-JUDGE_VERSION = 3
+JUDGE_VERSION = 4
 """Version of the rules; raised by any change that alters a recorded decision."""
 
 

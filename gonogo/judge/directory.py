@@ -176,7 +176,7 @@ def _between_steps(facts: Facts) -> Iterator[str]:
     if ratio > BETWEEN_RATIO:
         yield (
             f"speed: the steps of rank {rank} last {step_s:.3g} s and end {every_s:.3g} s apart;"
-            " what lies between two steps is in no speed and no step time"
+            " what lies between two steps is in its speed and in no step time"
         )
 
 

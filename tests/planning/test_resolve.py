@@ -181,7 +181,7 @@ def test_one_rank_alone_cannot_be_out_of_step_with_others() -> None:
 
 def test_an_order_carries_the_judge_s_version_and_the_plan_s_digest() -> None:
     found = order_of()
-    assert found.judge_version == found.facts_v == 3
+    assert found.judge_version == found.facts_v == 4
     assert found.preflight == [*PREFLIGHT_CHECKS, SANITY]
     assert found.detectors == versions()
     assert len(found.plan_digest) == 64

@@ -117,8 +117,9 @@ METRICS: Mapping[str, MetricRow] = {
         samples=samples.toks_per_s,
         unit="tokens/s",
         meaning="The ordered tokens of a step, over all ranks (`tokens` of the line where"
-        " the order says none), over its seconds. Never what the trainer reports. What lies between"
-        " two steps is in none: `step_start` belongs right behind the `step_end` before it.",
+        " the order says none), over its seconds and what the run spends between two steps by its"
+        " way: the mean of those times without evaluations, checkpoints and the longest twentieth."
+        " Never what the trainer reports.",
     ),
     Metric.DT_STEP_S: MetricRow(
         samples=samples.step_times,
@@ -172,11 +173,11 @@ METRICS: Mapping[str, MetricRow] = {
         meaning="Numbers that `seq` leaves out.",
     ),
     Metric.FORECAST_S: MetricRow(
-        samples=samples.mean_step_times,
+        samples=samples.whole_step_times,
         statistic=_rest_s,
         unit="s",
-        meaning="Median step time times the steps of the phases after this one (in the last"
-        " phase: its own).",
+        meaning="Median step time, with what lies between two steps, times the steps of the"
+        " phases after this one (in the last phase: its own).",
     ),
     Metric.COST: MetricRow(
         samples=samples.device_hours,

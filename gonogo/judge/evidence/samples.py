@@ -12,6 +12,8 @@ from gonogo.contract.rules import Rules
 from gonogo.judge.evidence.steps import RankSteps
 from gonogo.judge.evidence.table import NEVER
 
+WHOLE_STEPS = 4
+"""Version of the facts since which speeds are of whole steps."""
 Samples = Mapping[int, float]
 Source = Callable[[RankSteps, Rules], Samples]
 
@@ -34,7 +36,7 @@ def toks_per_s(steps: RankSteps, rules: Rules) -> Samples:
     """Global tokens of a step over its seconds; the ordered tokens where the order says them."""
     table = steps.steps
     found = {}
-    for step, dt_s in steps.mean_step_times().items():
+    for step, dt_s in whole_step_times(steps, rules).items():
         row = table.rows.get(step)
         tokens = rules.tokens_per_step or (NEVER if row is None else table.tokens[row])
         if tokens != NEVER:
@@ -42,9 +44,14 @@ def toks_per_s(steps: RankSteps, rules: Rules) -> Samples:
     return found
 
 
-def mean_step_times(steps: RankSteps, rules: Rules) -> Samples:
-    """The same, of several steps at once where not every end is told."""
-    return steps.mean_step_times()
+def whole_step_times(steps: RankSteps, rules: Rules) -> Samples:
+    """Seconds that a step costs the run: its own, and what lies between two steps by its way.
+
+    Of several steps at once where not every end is told. Facts before version 4 were made without
+    what lies between.
+    """
+    between_s = steps.between_steps_s() if rules.facts_v >= WHOLE_STEPS else 0.0
+    return {step: dt_s + between_s for step, dt_s in steps.mean_step_times().items()}
 
 
 def fetch_share(steps: RankSteps, rules: Rules) -> Samples:

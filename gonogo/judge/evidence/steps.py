@@ -5,16 +5,21 @@ come: processes are ordered as the ticks name them, else by their first stamp on
 (`watch.boots`), lines within one by `seq`.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gonogo.contract.heartbeat import Heartbeat, Identity, Msg
+from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS, Heartbeat, Identity, Msg
 from gonogo.judge.evidence.signs import signs_of
 from gonogo.judge.evidence.spacing import Spacing
 from gonogo.judge.evidence.table import STEP_MESSAGES, StepTable
 from gonogo.judge.watch.boots import boots_in_order
 
 MAX_PIDS = 4
+_APART = frozenset({Msg.EVAL, Msg.CHECKPOINT})
+LEFT_OUT_OF = 20
+"""Of the times between steps one in so many, the longest, counts as no way of the run: what it does
+there now and then, and does not name."""
 _STEP_MESSAGES = frozenset(msg.value for msg in STEP_MESSAGES)
 
 
@@ -37,6 +42,8 @@ class BootSteps:
     """Step → seq and validation loss of its `eval` line."""
     eval_s: dict[int, float] = field(default_factory=dict)
     """Step → the seconds that its `eval` line tells."""
+    apart: set[int] = field(default_factory=set)
+    """Steps at which it evaluated or saved."""
     began_ts: float = float("inf")
     began_mono: float = float("inf")
     ended_mono: float = float("-inf")
@@ -84,6 +91,8 @@ class BootSteps:
                 self.stepped_mono = mono
             self.steps.take(beat)
         else:
+            if beat.section in NON_TRAINING_SECTIONS or beat.msg in _APART:
+                self.apart.add(beat.step)
             self._take_other(beat)
 
     def _take_other(self, beat: Heartbeat) -> None:
@@ -242,6 +251,19 @@ class RankSteps:
         Good for sums and speeds; how steps differ from each other it does not show.
         """
         return self.step_times() if self.spacing is None else dict(self.spacing.step_s)
+
+    def between_steps_s(self) -> float:
+        """Return the mean seconds from the end of a step to the start of the next.
+
+        Evaluations, checkpoints and the longest twentieth of the others are not in it: what is left
+        a run spends on every step, say for its batch. 0.0 of steps timed from line to line.
+        """
+        if self.spacing is not None:
+            return 0.0
+        apart = {at for boot in self.boots for step in boot.apart for at in (step, step + 1)}
+        gaps = sorted(gap for step, gap in self.steps.gaps().items() if step not in apart)
+        kept = gaps[: len(gaps) - max(1, len(gaps) // LEFT_OUT_OF)]
+        return math.fsum(kept) / len(kept) if kept else 0.0
 
     def samples(self, name: str) -> dict[int, float]:
         """Return step → a number of the progress lines that told it."""

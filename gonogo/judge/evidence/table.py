@@ -183,3 +183,13 @@ class StepTable:
             if self.end_mono[row] > self.start_mono[row]:
                 found[step] = self.start_mono[row], self.end_mono[row]
         return found
+
+    def gaps(self) -> dict[int, float]:
+        """Return step → seconds since the end of the step before, where one process took both."""
+        windows, found = self.windows(), {}
+        for step, (start, _) in windows.items():
+            before = windows.get(step - 1)
+            boots = (self.start_boot[self.rows[at]] for at in (step - 1, step) if at in self.rows)
+            if before is not None and len(set(boots)) == 1:
+                found[step] = max(0.0, start - before[1])
+        return found

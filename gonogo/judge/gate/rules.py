@@ -17,7 +17,7 @@ from gonogo.contract.order import JUDGE_VERSION, MOST_STEPS, Order
 from gonogo.contract.rules import RuleCondition, Rules, WatchValue
 
 RULES_V = 2
-FACTS_OF = {2: 2}
+FACTS_OF = {2: 2, 3: 3}
 """Version of an earlier judge → version of the facts that it was given."""
 MADE_UP = 3
 """Version of the judge since which rules say what may have been made up on purpose."""

@@ -14,6 +14,7 @@ from gonogo.contract.facts import MeasureRow
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
 from gonogo.judge.evidence.devices import lay_over
+from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.evidence.measure import build_measure, needed_share
 from gonogo.judge.evidence.metrics import METRICS, slope
 from gonogo.judge.evidence.spacing import Spacing
@@ -38,7 +39,11 @@ def step_times(rank: Rank) -> list[float]:
     return [ends[step] - starts[step] for step in sorted(ends)]
 
 
-def test_speed_is_tokens_over_the_time_between_start_and_end_whatever_is_reported() -> None:
+BETWEEN_S = 0.01
+"""Seconds between the end of a step and the start of the next, in the runs that tests make."""
+
+
+def test_speed_is_tokens_over_the_time_of_whole_steps_whatever_is_reported() -> None:
     ranks = healthy_ranks(order_of())
     for rank in ranks:
         for line in rank.lines:
@@ -46,8 +51,56 @@ def test_speed_is_tokens_over_the_time_between_start_and_end_whatever_is_reporte
                 line["toks_per_s"] = 847_000.0
             if line["msg"] == "step_end":
                 line["dt_step_s"] = 0.001
-    expected = statistics.median(TOKENS / dt_s for dt_s in step_times(ranks[0]))
+    expected = statistics.median(TOKENS / (dt_s + BETWEEN_S) for dt_s in step_times(ranks[0]))
     assert measured(ranks, "toks_per_s").value == pytest.approx(expected, rel=1e-8)
+
+
+def spread(ranks: list[Rank], every: int, seconds: float, section: str | None = None) -> None:
+    """Let every rank spend time between a step and the next, after each so many steps."""
+    for rank in ranks:
+        lines, later_s = [], 0.0
+        for line in rank.lines:
+            line["mono"] += later_s
+            lines.append(line)
+            if line["msg"] == "step_end" and line["step"] % every == 0:
+                if section is not None:
+                    lines.append({**line, "msg": "section", "section": section})
+                later_s += seconds
+        for seq, line in enumerate(lines, start=lines[0]["seq"]):
+            line["seq"] = seq
+        rank.lines = lines
+
+
+@pytest.mark.parametrize(
+    ("every", "seconds", "section", "mean_s"),
+    [
+        (1, 2.0, None, 2.0),
+        (1, 2.0, "data", 2.0),
+        (1, 2.0, "eval", 0.0),
+        (5, 3.0, "checkpoint", 0.0),
+        (2, 2.0, None, 1.0),
+        (STEPS - 1, 60.0, None, 0.0),
+    ],
+    ids=["a batch", "in data", "evaluation", "checkpoint", "every second", "once, unnamed"],
+)
+def test_what_a_run_spends_between_its_steps_makes_it_slower(
+    every: int, seconds: float, section: str | None, mean_s: float
+) -> None:
+    ranks = healthy_ranks(order_of())
+    dt_s = statistics.median(step_times(ranks[0]))
+    spread(ranks, every, seconds, section)
+    speed = measured(ranks, "toks_per_s").value
+    assert speed == pytest.approx(TOKENS / (dt_s + mean_s), rel=0.12)
+
+
+def test_facts_of_version_3_leave_it_out() -> None:
+    ranks = healthy_ranks(order_of())
+    dt_s = statistics.median(TOKENS / dt_s for dt_s in step_times(ranks[0]))
+    spread(ranks, 1, 2.0)
+    order = with_gate(order_of(), {"id": "c", "metric": "toks_per_s", "pass_above": 0.0})
+    rules = build_rules(order, judge_version=3)
+    facts = build_facts(record_of(order, ranks), rules)
+    assert facts.measures["c"].ranks["0"].value == pytest.approx(dt_s, rel=1e-8)
 
 
 def test_speed_counts_the_ordered_tokens_not_those_that_are_claimed() -> None:
@@ -163,7 +216,8 @@ def test_every_evaluation_that_is_due_is_owed() -> None:
 
 def test_the_forecast_counts_the_steps_of_the_phases_to_come() -> None:
     ranks = healthy_ranks(order_of())
-    expected = statistics.median(step_times(ranks[0])) * 2 * STEPS  # extended and production
+    step_s = statistics.median(step_times(ranks[0])) + BETWEEN_S
+    expected = step_s * 2 * STEPS  # extended and production
     assert measured(ranks, "forecast_s").value == pytest.approx(expected)
 
 

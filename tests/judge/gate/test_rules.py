@@ -76,7 +76,7 @@ def test_rules_carry_their_version_with_and_without_an_order() -> None:
     assert build_rules(order_of()).v == build_rules(None).v == 2
 
 
-@pytest.mark.parametrize(("judge_version", "facts_v"), [(2, 2), (3, FACTS_V)])
+@pytest.mark.parametrize(("judge_version", "facts_v"), [(2, 2), (3, 3), (4, FACTS_V)])
 def test_an_earlier_judge_is_given_the_facts_of_its_time(judge_version: int, facts_v: int) -> None:
     for order in (order_of(), None):
         assert build_rules(order, judge_version=judge_version).facts_v == facts_v
