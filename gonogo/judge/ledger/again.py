@@ -51,6 +51,8 @@ class Again:
     """Whether exit.json is there."""
     reason: str | None
     """Why the run was started, by its order."""
+    experiment: str | None
+    """Whose run it is, by its order."""
     rerun: dict[str, Any] | None = None
     """What the order tells of a confirmation or a remedy, as a history would."""
 
@@ -166,6 +168,7 @@ def _read(path: Path, recorded: Json, history: Json | None) -> Again:
         facts=with_history(facts, past).document(),
         ended=run_dir.exit.exists(),
         reason=None if order is None else order.reason.value,
+        experiment=None if order is None else order.experiment,
         rerun=_rerun_of(order),
     )
 
@@ -200,4 +203,5 @@ def _read_v1(path: Path, conditions: Iterable[Json], history: Json | None) -> Ag
         facts={**facts, "history": dict(history)} if history else facts,
         ended=run_dir.exit.exists(),
         reason=None if record.order is None else record.order.reason,
+        experiment=None if record.order is None else record.order.experiment,
     )

@@ -267,6 +267,9 @@ def _derived(
         if rules.get("steps") is None:
             return None
         return Difference(path="rules", recorded=shortened(rules), found="(no order.json)")
+    named = recorded.document.get("experiment")
+    if named and named != again.experiment:  # a GO of one experiment is none of another
+        return Difference(path="experiment", recorded=named, found=again.experiment)
     name = "judge_version"  # before all else: an older judge than ordered has fewer rules
     difference = first_difference(rules.get(name), again.rules.get(name), f"rules.{name}")
     difference = difference or first_difference(rules, _as_far(rules, again.rules), "rules")

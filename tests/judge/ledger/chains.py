@@ -61,19 +61,23 @@ def chain(home: str = "go", *, key: SigningKey | None = KEY) -> list[RecordedDec
     """The decisions of a release's home as the present release would have recorded them, signed;
     then the word of a person about the last phase."""
     rows: list[RecordedDecision] = []
+    whose = release(home)[0].decision.experiment
     told = [*((entry_of(row), row) for row in release(home))]
     for entry, row in told:
-        rows.append(append(entry, place(rows, row.decision.phase, row.decision.run), key))
+        at = place(rows, row.decision.phase, row.decision.run, experiment=whose)
+        rows.append(append(entry, at, key))
     person = by_person(Verdict.NO_GO, actor="ana", reason="the loss is too good")
     last = rows[-1]
-    at = place(rows, last.decision.phase, last.decision.run, supersedes=last.id)
+    phase, run = last.decision.phase, last.decision.run
+    at = place(rows, phase, run, supersedes=last.id, experiment=whose)
     return [*rows, append(person, at, key)]
 
 
 def present(name: str) -> RecordedDecision:
     """The signed decision that the present judge makes about one of the example runs."""
     found = record_of(judge_directory(HERE / "runs" / name))
-    at = place([], found.decision.phase, found.decision.run)
+    whose = found.decision.experiment
+    at = place([], found.decision.phase, found.decision.run, experiment=whose)
     entry = replace(entry_of(found), weakened=found.decision.weakened)
     return append(entry, at, KEY)
 
@@ -83,12 +87,13 @@ def place(
     phase: str | None,
     run: str | None,
     supersedes: str | None = None,
+    experiment: str = EXPERIMENT,
 ) -> Place:
     """The next place of a chain."""
     return Place(
         id=f"dec_01K000000000000000000000{len(rows):02}",
         seq=len(rows) + 1,
-        experiment=EXPERIMENT,
+        experiment=experiment,
         phase=phase,
         run=run,
         at="2026-01-01T00:00:00Z",

@@ -221,6 +221,14 @@ def test_a_decision_that_its_facts_do_not_come_to_is_named_even_when_sealed_agai
     assert (found.equal, found.path) == (False, path)
 
 
+def test_a_decision_about_a_run_of_another_experiment_differs() -> None:
+    recorded = release("hang")[2]
+    around = Surroundings(run_dir=RELEASE / "hang" / "runs" / str(recorded.decision.run))
+    found = replay_decision(resealed(recorded, experiment="exp_another"), around)
+    assert (found.equal, found.path) == (False, "experiment")
+    assert found.found == recorded.decision.experiment
+
+
 @pytest.mark.parametrize("built_in", [[], ["completed"]])
 def test_rules_without_a_built_in_criterion_are_named_from_recorded_facts_alone(
     built_in: list[str],
