@@ -15,7 +15,8 @@ from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.order import Order
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch import armed, not_observed
-from gonogo.judge.watch.detectors.memory_leak import Growth, MemoryLeak
+from gonogo.judge.watch.detectors.memory_leak import Growth, MemoryLeak, _grown, _is_kept
+from gonogo.judge.watch.series import SCALES, Series
 from gonogo.judge.watch.view import Run, View
 from gonogo.planning.source import bundled_plan
 from tests.judge.watch.detectors.host import host_order, memory, tell
@@ -577,3 +578,35 @@ def test_hosts_that_cannot_be_told_apart_or_read_say_nothing() -> None:
             grown.tell(hosts_memory=said).rise(1, 8.0, 8.0)
         assert grown.found == []
         assert grown.own.hosts == {}
+
+
+@pytest.mark.parametrize(
+    ("before", "told", "tokens", "kept"),
+    [
+        (0, None, 0, True),
+        (0, 100, 100, True),
+        (1000, 1050, 1000, True),
+        (1000, 1051, 1051, False),
+        (1000, 900, 1000, True),
+        (1000, None, 1000, True),
+    ],
+    ids=["untold", "the first", "just as large", "larger", "smaller", "told no more"],
+)
+def test_a_step_of_more_tokens_than_any_begins_the_devices_course(
+    before: int, told: int | None, tokens: int, kept: bool
+) -> None:
+    (step,) = Ran().step(tokens=told).steps
+    own = Growth(tokens=before, series={"host/0": Series(boot=""), "device/0": Series(boot="")})
+    after = _grown(own, step, 0.05)
+    assert (after is own) == (tokens == before)
+    assert after.tokens == tokens
+    assert ("device/0" in after.series) is kept
+    assert "host/0" in after.series
+
+
+@pytest.mark.parametrize(
+    ("slope", "kept"), [(None, True), (0.0, False), (0.5, True), (-0.5, False)]
+)
+def test_what_is_allocated_has_to_rise_or_to_be_untold(slope: float | None, kept: bool) -> None:
+    told = {} if slope is None else {"allocated/0": Series(boot="", slopes=(slope,) * len(SCALES))}
+    assert _is_kept(Growth(series=told), 0) is kept
