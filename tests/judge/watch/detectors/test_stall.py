@@ -365,6 +365,52 @@ def test_lines_that_come_late_are_no_stall_while_another_rank_acts_for_all(secti
     assert watch(world, interval_s=1.0).halted() == []
 
 
+def waited_for(what: str, *, step_s: float = 0.5) -> World:
+    """Rank 0 is fed, evaluates or saves for 84 s; rank 1 has opened its step, and waits for it."""
+    world = World(order_of({}, steps=2000), alive_every_s=5.0).boot().steps(40, step_s=step_s)
+    acting = world.ranks[0]
+    if what == "data":
+        world.open_step(data_s=[84.0, 0.01])
+        return world
+    acting.enter(what)
+    acting.spend(84.0)
+    acting.enter(None)
+    world.open_step()
+    return world
+
+
+@pytest.mark.parametrize("what", ["data", "eval", "checkpoint"])
+@pytest.mark.parametrize(("step_s", "later_s"), [(0.5, 2.0), (5.0, 12.0)])
+def test_whose_lines_come_late_has_not_stood_while_it_waited_for_a_peer_that_is_ahead_since(
+    what: str, step_s: float, later_s: float
+) -> None:
+    """Those of another node are heard a moment later, when the peer is two steps further."""
+    world = waited_for(what, step_s=step_s)
+    world.compute(step_s=step_s)
+    world.close_step()
+    world.steps(8, step_s=step_s)
+    world.ranks[1].lines = [Said(s.mono + later_s, s.raw) for s in world.ranks[1].lines]
+    assert watch(world).halts == []
+
+
+@pytest.mark.parametrize("what", ["data", "eval", "checkpoint"])
+def test_who_hangs_has_stood_since_the_peer_came_back_that_went_on_alone(what: str) -> None:
+    world = waited_for(what)
+    goes_on, hangs = world.ranks
+    hangs.enter("backward")
+    hangs.spend(200.0)
+    while goes_on.mono < hangs.mono:
+        goes_on.enter("forward")
+        goes_on.spend(2.0)
+        goes_on.enter(None)
+        goes_on.say("step_end", tokens=512)
+        goes_on.step += 1
+        goes_on.say("step_start")
+    (halt,) = watch(world).halts
+    assert (halt.detector, halt.rank, halt.section) == ("stall", 1, "backward")
+    assert 60.0 < (halt.value or 0) <= 62.0
+
+
 @pytest.mark.parametrize(("ahead", "said"), [(0, True), (1, True), (2, False)])
 def test_a_silent_rank_corroborates_while_its_peers_are_no_two_steps_ahead(
     ahead: int, said: bool
