@@ -110,11 +110,17 @@ def test_once_the_sequences_are_as_long_as_they_get_a_leak_is_one() -> None:
 
 
 @pytest.mark.parametrize(("allocated", "halts"), [(0.0, 0), (20.0, 1)])
-def test_device_memory_that_is_reserved_and_not_kept_warns_only(
+def test_device_memory_that_is_reserved_in_pieces_and_not_kept_warns_only(
     allocated: float, halts: int
 ) -> None:
-    seen = on_device(120, lambda step: 10_000 + 60.0 * step, allocated, lambda _: 2_048)
+    seen = on_device(120, lambda step: 10_000 + 120.0 * (step // 2), allocated, lambda _: 2_048)
     assert (len(leaks(seen)), len(seen.halts)) == (1, halts)
+
+
+def test_reserved_memory_that_rises_in_every_step_is_a_leak_whatever_is_allocated() -> None:
+    seen = on_device(120, lambda step: 10_000 + 60.0 * step, 0.0, lambda _: 2_048)
+    (halt,) = seen.halts
+    assert (halt.detector, halt.act) == ("memory_leak", Act.AT_CHECKPOINT)
 
 
 def test_a_leak_that_the_last_step_comes_before_is_none() -> None:
