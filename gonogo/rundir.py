@@ -38,6 +38,8 @@ SHIPPED_NAME = ".shipped"
 """Says that nothing of the run waits to be shipped: a worker leaves it alone."""
 NO_SERVICE = "no service knows"
 """What `.shipped` says of a run that needs no service, and of no other."""
+PIECE_BYTES = 4 * MAX_LINE_BYTES
+"""What no newline ends comes in pieces of so many bytes, each of which its parser refuses."""
 _CHUNK_BYTES = 8 * 2**20
 _TAIL_BYTES = 131_072
 _M = TypeVar("_M", bound=BaseModel)
@@ -296,8 +298,8 @@ def iter_lines(path: Path) -> Iterator[bytes]:
     except OSError:
         return
     with stream:
-        while raw := stream.readline(MAX_LINE_BYTES * 4):
-            if not raw.endswith(b"\n") and len(raw) < MAX_LINE_BYTES * 4:
+        while raw := stream.readline(PIECE_BYTES):
+            if not raw.endswith(b"\n") and len(raw) < PIECE_BYTES:
                 return
             yield raw
 

@@ -4,6 +4,7 @@ What the command line loads takes up to a second, in which an interrupt would sh
 Python stood. The commands are in `app`.
 """
 
+import io
 import os
 import signal
 import sys
@@ -17,6 +18,8 @@ def main() -> None:
     heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heeded:  # a shell's background job ignores it
         signal.signal(signal.SIGINT, _leave)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may be no text of the terminal's
+        sys.stdout.reconfigure(errors="backslashreplace")
     from gonogo.cli.app import run  # after the handler: this is what takes long
 
     code = _INTERRUPTED

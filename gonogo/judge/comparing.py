@@ -2,7 +2,8 @@
 
 A directory is folded once, and measured by the judge's own measure of the metric that is asked for,
 whether or not its gate looks at it: nothing recorded changes by it. A decision brings what its
-facts hold; where they hold no such metric and the run's directory is at hand, that is measured.
+facts hold; where they hold no such metric, or one that was measured otherwise then, and the run's
+directory is at hand, that is measured.
 Either counts only where the criteria pass that no plan waives: what did not complete, or was not
 watched to its end, wins nothing.
 """
@@ -18,7 +19,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.plan import NEVER_WAIVED
 from gonogo.contract.rules import Rules
 from gonogo.judge.compare.question import Question
-from gonogo.judge.compare.unit import NoUnit, Unit, build_unit, measure_of
+from gonogo.judge.compare.unit import NoUnit, Unit, build_unit, is_of_today, measure_of
 from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.evidence.measure import build_measure
 from gonogo.judge.evidence.record import load_order, load_run
@@ -89,7 +90,8 @@ def unit_of_decision(
     rules = Rules.model_validate(recorded.document["rules"])
     found = measure_of(facts, rules, question.metric, question.warmup_steps)
     here = run_dir is not None and _is_of(run_dir, rules)
-    if found is None and here and run_dir is not None:
+    anew = found is None or not is_of_today(facts.v, question.metric)
+    if anew and here and run_dir is not None:
         return unit_of_directory(name, run_dir, question)
     if order is None and here and run_dir is not None:
         order = load_order(RunDir(run_dir))

@@ -13,10 +13,10 @@ import pytest
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.order import Order
 from gonogo.judge.compare.question import ask
-from gonogo.judge.compare.unit import NoUnit
-from gonogo.judge.comparing import unit_of_directory
+from gonogo.judge.compare.unit import NoUnit, Unit
+from gonogo.judge.comparing import unit_of_decision, unit_of_directory
 from gonogo.judge.directory import judge_directory
-from gonogo.judge.ledger.recorded import record_of
+from gonogo.judge.ledger.recorded import load_decision, record_of
 from gonogo.rundir import save_json
 from gonogo.signing import save_signing_key
 from tests.cli.conftest import Gonogo
@@ -323,3 +323,19 @@ def test_a_directory_that_cannot_be_listed_brings_nothing_and_says_why(
     monkeypatch.setattr(os, "listdir", refuse)
     found = unit_of_directory("a", tmp_path, ask("dt_step_s"))
     assert found == NoUnit(name="a", why=f"{tmp_path.name} cannot be read: Permission denied")
+
+
+@pytest.mark.parametrize(("metric", "version"), [("toks_per_s", 4), ("loss", 3)])
+def test_a_speed_of_an_earlier_release_is_measured_anew_where_its_directory_is(
+    metric: str, version: int, tmp_path: Path
+) -> None:
+    recorded = load_decision(RUNS.parent / "decisions" / "v3_conditional.json")
+    order = order_of()
+    ranks = healthy_ranks(order)
+    save_run(tmp_path / "run", order, ranks, exit_of(ranks))
+    question = ask(metric, warmup_steps=5)
+    there = unit_of_decision("a", recorded, tmp_path / "run", question)
+    alone = unit_of_decision("a", recorded, None, question)
+    assert isinstance(there, Unit)
+    assert isinstance(alone, Unit)
+    assert (there.facts_v, alone.facts_v) == (version, 3)

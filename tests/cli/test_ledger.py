@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,21 @@ def test_verify_names_each_problem_with_decision_and_file(home: Path) -> None:
     }
     assert found["problems"][0]["text"].startswith("hash:")
     assert "1 problem" in typed(home, "verify", str(home)).stdout
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)], ids=["text", "json"])
+def test_a_file_whose_name_is_no_text_is_named_all_the_same(
+    more: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "decisions").mkdir()
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/decisions/dec_\xff.json")).write_text("{}")
+    done = subprocess.run(
+        [sys.executable, "-m", "gonogo.cli.main", "verify", str(tmp_path / "decisions"), *more],
+        env={**os.environ, "GONOGO_HOME": str(tmp_path), "PYTHONIOENCODING": "utf-8:strict"},
+        check=False, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "dec_\\udcff" in done.stdout
 
 
 def test_verify_takes_a_folder_of_exported_decisions_and_a_key(home: Path, tmp_path: Path) -> None:

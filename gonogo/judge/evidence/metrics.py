@@ -43,6 +43,8 @@ class MetricRow:
     """When set, the metric is one number over the window and the criterion's aggregate is moot."""
     excused: Callable[[RankSteps, Rules], frozenset[int]] = lambda steps, rules: frozenset()
     """Steps that rightly have no sample."""
+    since: int = 1
+    """Version of the facts since which it is measured as it is now."""
     unit: str = ""
     """Of its samples; empty: a plain number."""
     meaning: str = ""
@@ -115,6 +117,7 @@ METRICS: Mapping[str, MetricRow] = {
     ),
     Metric.TOKS_PER_S: MetricRow(
         samples=samples.toks_per_s,
+        since=samples.WHOLE_STEPS,
         unit="tokens/s",
         meaning="The ordered tokens of a step, over all ranks (`tokens` of the line where"
         " the order says none), over its seconds and what the run spends between two steps by its"
@@ -174,6 +177,7 @@ METRICS: Mapping[str, MetricRow] = {
     ),
     Metric.FORECAST_S: MetricRow(
         samples=samples.whole_step_times,
+        since=samples.WHOLE_STEPS,
         statistic=_rest_s,
         unit="s",
         meaning="Median step time, with what lies between two steps, times the steps of the"

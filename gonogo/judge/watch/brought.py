@@ -17,7 +17,7 @@ from gonogo.contract.errors import Corrupt
 from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
 from gonogo.contract.tick import LinesSeen, Tick
 from gonogo.judge.watch.boots import boots_in_order
-from gonogo.rundir import RunDir, iter_lines, open_lines
+from gonogo.rundir import PIECE_BYTES, RunDir, iter_lines, open_lines
 
 _PART = 2**20
 
@@ -224,7 +224,7 @@ class _Sorted:
         with open_lines(self._path) as stream:
             for offset in places:
                 stream.seek(offset)
-                lines.append(stream.readline())
+                lines.append(stream.readline(PIECE_BYTES))  # no more than was found there
         return lines
 
 

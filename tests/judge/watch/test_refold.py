@@ -23,7 +23,8 @@ from gonogo.judge.watch import (
     replay_watch,
     start,
 )
-from gonogo.rundir import save_json
+from gonogo.judge.watch.brought import BySeq
+from gonogo.rundir import PIECE_BYTES, RunDir, save_json
 from tests.data.make_runs import exit_of, healthy_ranks, save_run
 from tests.data.make_runs import order_of as ordered_by_hand
 from tests.judge.watch.streams import EPOCH, T0, World, order_of, watch
@@ -210,6 +211,19 @@ def test_without_a_watcher_a_silence_of_all_between_steps_that_is_over_is_unknow
         rank.mono += 100.0
     found = replay_watch(unwatched(world.steps(20).finish(), tmp_path))
     assert [f.detector for f in found if f.severity is Severity.HALT] == []
+
+
+def test_a_tail_that_no_newline_ends_is_read_once_where_a_line_is_lost(tmp_path: Path) -> None:
+    """As a host that lost its power leaves it: each piece of it was read to the end of the file."""
+    order = ordered_by_hand()
+    ranks = healthy_ranks(order)
+    save_run(tmp_path / "run", order, ranks, exit_of(ranks))
+    file = tmp_path / "run" / "heartbeat_rank0.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([*lines[:5], *lines[6:], bytes(8 * PIECE_BYTES)]))
+    parts = BySeq(RunDir(tmp_path / "run"), {0: ["boot0"]}, {}).rest()
+    read = sum(len(line) for part in parts for line in part.get(0, []))
+    assert read == file.stat().st_size
 
 
 def test_without_a_watcher_ranks_that_are_started_anew_may_be_silent_till_then(
