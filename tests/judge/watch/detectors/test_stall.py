@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.finding import Severity, Source
+from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.outcome import Detector
 from gonogo.contract.tick import ProcessState, StackProbe
 from gonogo.judge.watch import armed
@@ -901,6 +901,17 @@ def test_after_the_last_step_long_steps_and_long_evaluations_make_the_limit_long
     long = {"section_deadline": {"eval": {"halt_s": 3600}}, "stall": {"halt_s": 100}}
     quick = standing(None, for_s=29_000.0, step=1000, labelled=False)
     assert halts(look(Stall, [quick], long)) == [28_800.0]
+
+
+def test_half_of_those_hours_are_suspect_and_a_limit_that_the_plan_sets_is_the_plans() -> None:
+    def seen(for_s: float) -> list[Finding]:
+        rank = standing("forward", for_s=for_s, step=1000, labelled=False)
+        return look(Stall, [rank], {"section_deadline": {"eval": {"halt_s": 1800}}})
+
+    assert suspects(seen(7199.0)) == []
+    assert suspects(seen(7201.0)) == [7200.0]
+    (halt,) = [row for row in seen(14_401.0) if row.severity is Severity.HALT]
+    assert halt.source is Source.PLAN
 
 
 def test_a_rank_that_names_nothing_and_has_taken_its_last_step_is_no_peer_of_one_that_has_not() -> (
