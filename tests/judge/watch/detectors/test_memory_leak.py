@@ -611,8 +611,15 @@ def test_a_step_of_more_tokens_than_any_begins_the_devices_course(
 
 
 @pytest.mark.parametrize(
-    ("slope", "kept"), [(None, True), (0.0, False), (0.5, True), (-0.5, False)]
+    ("slope", "moves", "kept"),
+    [(None, 0, True), (0.0, 8, False), (0.0, 9, True), (0.5, 0, True), (-0.5, 8, False)],
 )
-def test_what_is_allocated_has_to_rise_or_to_be_untold(slope: float | None, kept: bool) -> None:
-    told = {} if slope is None else {"allocated/0": Series(boot="", slopes=(slope,) * len(SCALES))}
+def test_what_is_allocated_has_to_rise_or_to_be_untold_or_memory_changes_from_step_to_step(
+    slope: float | None, moves: int, kept: bool
+) -> None:
+    """Nine of ten changes are those of nearly every step."""
+    values = [float(min(step, moves)) for step in range(11)]
+    told = {"device/0": Series(boot="", newest=tuple(enumerate(values)))}
+    if slope is not None:
+        told["allocated/0"] = Series(boot="", slopes=(slope,) * len(SCALES))
     assert _is_kept(Growth(series=told), 0) is kept
