@@ -10,6 +10,7 @@ of the later half both have a lower 95 % bound above zero. The smaller of the tw
 import math
 import statistics
 from dataclasses import dataclass
+from itertools import pairwise
 
 from gonogo.judge.watch.state import replace
 from gonogo.judge.watch.trend import Point, thinned, trend_of
@@ -74,6 +75,13 @@ class Series:
         """The latest sample (0 before the first)."""
         latest = self.newest or self.scales[0]
         return latest[-1][1] if latest else 0.0
+
+    @property
+    def moves_share(self) -> float:
+        """Share of the latest samples that differ from the one before (0 of fewer than two)."""
+        values = [value for _, value in (*self.scales[0], *self.newest)]
+        moves = sum(value != before for before, value in pairwise(values))
+        return moves / max(1, len(values) - 1)
 
     def with_sample(self, step: int, value: float, look: Look) -> "Series":
         """Return the series with one more sample, looked at where that is due."""

@@ -30,6 +30,7 @@ _FOLLOWS_STEP = frozenset({Msg.STEP_START, Msg.PROGRESS})
 """Messages of a step that only come when the one before is over."""
 _NON_TRAINING = frozenset({Msg.CHECKPOINT, Msg.EVAL})
 _STEP_START, _STEP_END, _PROGRESS = Msg.STEP_START, Msg.STEP_END, Msg.PROGRESS
+_DATA = Section.DATA
 _DONE, _HALT_SEEN, _CHECKPOINT = Msg.DONE, Msg.HALT_SEEN, Msg.CHECKPOINT
 _LATE = Arrival.LATE
 """Names of our own: to ask an enum for a member is dear where it is done of each line."""
@@ -71,6 +72,10 @@ class RankStream:
     """When it last left a checkpoint or an evaluation, for which its peers may have waited."""
     left_step: int = 0
     """The step at which it was in there."""
+    fed_mono: float = 0.0
+    """When it last came from its loader after longer than a median step: peers may have waited."""
+    fed_step: int = 0
+    """The step at which it was there."""
     collective_seq: int = 0
     tells_collectives: bool = False
     """Whether a line has told how many it has entered, none included."""
@@ -368,6 +373,10 @@ def _place(stream: RankStream, beat: Heartbeat, mono: float, *, resets: bool) ->
         kept = stream.section_times[1 - SECTION_SAMPLES :]
         stream.section_times = (*kept, (str(stream.section), took_s))
         stream.left_mono, stream.left_step = mono - tail_s, stream.step
+    elif stream.section == _DATA:
+        took_s = own_mono - own_tail_s - stream.section_began
+        if took_s > (stream.pace.median_s or 0.0):
+            stream.fed_mono, stream.fed_step = mono - tail_s, stream.step
     if section is not None and section not in stream.places:
         stream.places = (*stream.places[1 - MOST_PLACES :], section)
     stream.section, stream.section_seq = section, section_seq

@@ -214,3 +214,70 @@ def test_a_step_without_a_progress_line_told_no_number() -> None:
     table = StepTable()
     table.take(beat(1, "step_start", 1.0))
     assert {table.number(name, table.rows[1]) for name in NUMBERS} == {None}
+
+
+def spaced(gaps: dict[int, float], count: int, **others: dict[str, Any]) -> RankSteps:
+    """Steps of one second, each a tenth after the one before but where a gap is given.
+
+    A line of `others` comes right behind the end of its step.
+    """
+    lines, mono = [], 10.0
+    for step in range(1, count + 1):
+        mono += gaps.get(step, 0.1)
+        lines.append(beat(len(lines), "step_start", mono=mono, step=step))
+        mono += 1.0
+        lines.append(beat(len(lines), "step_end", mono=mono, step=step))
+        lines += [
+            beat(len(lines), mono=mono, **{"step": step, **line})
+            for line in others.values()
+            if line["step"] == step
+        ]
+    return build_rank_steps(lines)
+
+
+@pytest.mark.parametrize(
+    ("gaps", "count", "others", "mean_s"),
+    [
+        ({}, 9, {}, 0.1),
+        (dict.fromkeys(range(2, 42), 3.0), 41, {}, 3.0),
+        ({5: 60.0, 9: 70.0}, 41, {}, 0.1),
+        ({5: 60.0, 9: 70.0, 12: 50.0}, 41, {}, (37 * 0.1 + 50.0) / 38),
+        ({5: 60.0}, 20, {}, 0.1),
+        ({5: 60.0, 9: 3.0}, 20, {"saved": {"step": 4, "msg": "checkpoint"}}, 0.1),
+        ({5: 60.0, 9: 3.0}, 20, {"saves": {"step": 4, "section": "checkpoint"}}, 0.1),
+        ({5: 60.0, 9: 3.0}, 20, {"ahead": {"step": 5, "msg": "eval"}}, 0.1),
+        ({5: 60.0, 9: 3.0}, 20, {"other": {"step": 3, "msg": "eval"}}, (15 * 0.1 + 3.0) / 16),
+        ({}, 1, {}, 0.0),
+        ({}, 2, {}, 0.0),
+        ({2: 4.0}, 3, {}, 0.1),
+    ],
+)
+def test_what_lies_between_steps_is_what_most_of_them_spend_there(
+    gaps: dict[int, float], count: int, others: dict[str, Any], mean_s: float
+) -> None:
+    assert spaced(gaps, count, **others).between_steps_s() == pytest.approx(mean_s)
+
+
+def test_what_lies_between_two_processes_is_between_no_steps() -> None:
+    lines = [
+        beat(number, msg, mono=at, step=step, boot=boot)
+        for number, (msg, at, step, boot) in enumerate(
+            [
+                ("step_start", 1.0, 1, "b"),
+                ("step_end", 2.0, 1, "b"),
+                ("step_start", 2.5, 2, "b"),
+                ("step_end", 3.0, 2, "b"),
+                ("step_start", 90.0, 3, "c"),
+                ("step_end", 91.0, 3, "c"),
+                ("step_start", 91.25, 4, "c"),
+                ("step_end", 92.0, 4, "c"),
+            ]
+        )
+    ]
+    assert build_rank_steps(lines).steps.gaps() == {2: 0.5, 4: 0.25}
+
+
+def test_steps_timed_from_line_to_line_have_nothing_between_them() -> None:
+    steps = spaced({}, 9)
+    steps.spacing = Spacing(step_s={}, reported_tok_s=None)
+    assert steps.between_steps_s() == 0.0

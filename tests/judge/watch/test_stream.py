@@ -69,3 +69,20 @@ def test_a_late_end_is_no_sample_once_a_checkpoint_was_taken_out() -> None:
         beat(8, 3, "step_end", 25.0),
     )
     assert list(stream.pace.times_s) == [2.0]
+
+
+@pytest.mark.parametrize(("came", "fed"), [(6.0, (3.0, 2)), (6.25, (6.25, 4))], ids=str)
+def test_a_wait_for_data_is_kept_that_is_longer_than_a_median_step_or_before_there_is_one(
+    came: float, fed: tuple[float, int]
+) -> None:
+    stream, _ = told(
+        *FIRST,
+        beat(4, 2, "step_end", 3.0),
+        beat(5, 3, "step_start", 3.0, "data"),
+        beat(6, 3, "section", 3.5, "forward"),
+        beat(7, 3, "step_end", 4.0),
+        beat(8, 4, "step_start", 4.5, "data"),
+        beat(9, 4, "section", came, "forward"),
+    )
+    assert stream.pace.median_s == 1.5
+    assert (stream.fed_mono, stream.fed_step) == fed

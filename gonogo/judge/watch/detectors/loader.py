@@ -151,7 +151,7 @@ class Loader(Detector[Waits]):
     def _is_long(self, blocks: tuple[Block, ...]) -> bool:
         if sum(block.steps for block in blocks) < self.settings.window_steps:
             return False
-        trained_s = sum(block.trained_s for block in blocks)
+        trained_s = added(block.trained_s for block in blocks)
         return bool(trained_s >= max(LONG_S, LONG_X * self.settings.over_s))
 
     def _again(self, own: Waits) -> list[float]:
@@ -208,7 +208,7 @@ class Loader(Detector[Waits]):
                 since_s=own.trained_s,
             )
         if lasts:
-            began_s = own.trained_s - sum(block.trained_s for block in own.blocks)
+            began_s = own.trained_s - added(block.trained_s for block in own.blocks)
             began_ts = min(own.since_ts, own.blocks[0].began_ts)
             own = replace(own, since_s=min(own.since_s, began_s), since_ts=began_ts)
         held_s = own.trained_s - own.since_s

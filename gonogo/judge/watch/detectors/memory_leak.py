@@ -11,8 +11,9 @@ projected and nothing found. A halt waits for a checkpoint, at most as long as i
 
 A device's allocator keeps what the largest step so far took, and gives it back when it needs it. So
 steps that carry more tokens than any before (longer sequences, a batch that grows) begin its course
-anew, and where what is allocated at the end of a step is told and does not rise, a rise warns only:
-longer batches that come by chance, or memory in pieces, and nothing that is kept.
+anew, and where what is allocated at the end of a step is told and does not rise, a rise that most
+steps have no part in warns only: longer batches that come by chance, or memory in pieces, and
+nothing that is kept. What rises step by step is kept by somebody, whoever counts it.
 
 Each host has its own figures, and its ranks no other's. What a host has left shrinks only where its
 used memory rises too: a rank whose resident memory rises while the host's does not has mapped
@@ -38,6 +39,9 @@ from gonogo.judge.watch.view import Run, View, found
 HOST, DEVICE, ALLOCATED = "host", "device", "allocated"
 WHAT = {HOST: "host memory", DEVICE: "reserved device memory"}
 ALIKE_SHARE = 0.5
+MOVES_SHARE = 0.9
+"""Of the latest samples: reserved memory that is another in so many of them is not taken in pieces
+now and then."""
 USED_TELLINGS = 3
 """After so many the host's used memory has a course; one figure has none."""
 
@@ -107,9 +111,10 @@ class MemoryLeak(Detector[Growth]):
     sentence = (
         "Warns when a rank's host memory or reserved device memory rises steadily and will hit its"
         " limit before the last step, with the time that is left; halts at the next checkpoint when"
-        " that is under an hour, but not for device memory that is reserved and not allocated at"
-        " the ends of steps, where both are told. Steps of more tokens than any before begin device"
-        " memory's course anew. Where the limit is the host's and its used memory is told as well,"
+        " that is under an hour, but not for device memory that is reserved in pieces, now and"
+        " then, and not allocated at the ends of steps, where both are told. Steps of more tokens"
+        " than any before begin device memory's course anew. Where the limit is the host's and its"
+        " used memory is told as well,"
         " no rank's memory is projected to rise faster than that does."
     )
     State = Growth
@@ -310,9 +315,15 @@ def _grown(own: Growth, step: Step, by_ratio: float) -> Growth:
 
 
 def _is_kept(own: Growth, rank: int) -> bool:
-    """Whether what a rank's device has allocated at the ends of steps rises, or nobody tells it."""
+    """Whether what a rank's device has allocated at the ends of steps rises, or nobody tells it.
+
+    Or whether what is reserved changes from step to step: an allocator takes memory in pieces, and
+    most steps find enough of it.
+    """
     allocated = own.series.get(f"{ALLOCATED}/{rank}")
-    return allocated is None or allocated.slope > 0
+    if allocated is None or allocated.slope > 0:
+        return True
+    return own.series[f"{DEVICE}/{rank}"].moves_share >= MOVES_SHARE
 
 
 def _host_mb(line: Heartbeat) -> float | None:

@@ -261,9 +261,10 @@ def _may_wait(acting: RankStream, behind: Sequence[RankStream]) -> bool:
 
 
 def freed_mono(view: View, culprit: RankStream, among: Sequence[RankStream], mono: float) -> float:
-    """Return when the last of its peers left a checkpoint or an evaluation; it may have waited.
+    """Return when the last of its peers left what it may have waited for.
 
-    Who waits for one rank that saves or evaluates for all goes on a moment later than that one,
+    That is a checkpoint or an evaluation, or a loader that took longer than a step. Who waits for
+    one rank that saves or evaluates for all, or is fed late, goes on a moment later than that one,
     which may be done by then. Peers that are further ahead than by one step do not run in lockstep
     with it, or its lines come late: then what they did at its own step counts. Ranks that tell
     every tenth step or so are abreast within as many. Of a silent rank that may have waited when it
@@ -272,7 +273,8 @@ def freed_mono(view: View, culprit: RankStream, among: Sequence[RankStream], mon
     waited = [culprit.heard_mono] if _waited(view, culprit, among, mono) else []
     peers = [*among, *(row for row in view.streams.values() if row.done)]
     left = [_left_mono(row) for row in peers if row is not culprit and _abreast(row, culprit)]
-    return max([*waited, *left], default=0.0)
+    fed = [s.fed_mono for s in peers if s is not culprit and _waits_at(s.fed_step, culprit)]
+    return max([*waited, *left, *fed], default=0.0)
 
 
 def _left_mono(stream: RankStream) -> float:
@@ -295,7 +297,15 @@ def _waited(view: View, culprit: RankStream, among: Sequence[RankStream], mono: 
 
 def _abreast(stream: RankStream, culprit: RankStream) -> bool:
     upto = culprit.step + culprit.pace.stride
-    return any(culprit.step <= step <= upto for step in (stream.step, stream.left_step))
+    return culprit.step <= stream.step <= upto or _waits_at(stream.left_step, culprit)
+
+
+def _waits_at(step: int, culprit: RankStream) -> bool:
+    """Whether what a peer did at this step is what a rank may have waited for.
+
+    It may have opened its next step already, where the peer is between the two.
+    """
+    return culprit.step - 1 <= step <= culprit.step + culprit.pace.stride
 
 
 def stray(view: View, among: Sequence[RankStream]) -> RankStream | None:

@@ -26,6 +26,7 @@ from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.watch import Slow as SlowSettings
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.state import replace
+from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.tokens import TokenGrowth
 from gonogo.judge.watch.view import Beat, View, found
 
@@ -214,11 +215,10 @@ def _absolute(own: Speed, event: Beat, view: View) -> tuple[Speed, list[Finding]
     return own, findings
 
 
-def _tokens(line: Heartbeat, view: View) -> int | None:
-    """Return the tokens that a step's end tells; where its rank tells none, a peer's last ones."""
-    if line.tokens is not None:
-        return line.tokens
-    return max((row.tokens for row in view.streams.values() if row.tokens), default=None)
+def _tokens(stream: RankStream, view: View) -> int | None:
+    """Return the tokens that a rank told last; where it tells none, the most of its peers."""
+    told = [row.tokens for row in view.streams.values() if row.tokens]
+    return stream.tokens or max(told, default=None)
 
 
 def tokens_per_step(view: View, line: Heartbeat) -> int | None:
@@ -293,11 +293,9 @@ class Slow(Detector[Speed]):
             own = Speed(rank=line.rank, boot=stream.boot)
         elif own.boot != stream.boot:
             own = own.rebooted(stream.boot)
-        if line.step in (ended, own.counted_step):  # its progress may have ended it already
-            own = replace(own, tokens=own.tokens.after(_tokens(line, view)))
         if ended <= own.counted_step:
             return own, []
-        own = replace(own, counted_step=ended)
+        own = replace(own, counted_step=ended, tokens=own.tokens.after(_tokens(stream, view)))
         slow = view.run.watch.slow
         warms_up = ended - stream.from_step <= slow.warmup_steps
         step_s, stride = stream.pace.times_s[-1], stream.pace.stride

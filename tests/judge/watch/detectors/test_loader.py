@@ -1,13 +1,15 @@
 """D17: steps that wait for data are found; single stalls, however long, are not."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gonogo.contract.finding import Severity, Source
-from gonogo.judge.watch.detectors.loader import Loader
+from gonogo.contract.finding import Finding, Severity, Source
+from gonogo.judge.watch.detectors.loader import Block, Loader, Waits
+from gonogo.judge.watch.view import Run
 from gonogo.planning.source import bundled_plan
 from tests.judge.watch.steps import Ran, feed
 from tests.judge.watch.streams import order_of
@@ -354,3 +356,95 @@ def test_the_rank_whose_loader_stalls_again_and_again_is_named() -> None:
         ran.step(dt_s=1.0 + late_s, each=each)
     warning, halt = feed(Loader, ran).findings
     assert (warning.rank, halt.rank) == (1, 1)
+
+
+def block(steps: int, trained_s: float, *shares: float) -> Block:
+    """So many steps of one rank; of several shares the last is that of the slowest fetches."""
+    told = shares or (0.7, 0.7)
+    sums = tuple((share * trained_s, trained_s) for share in told)
+    return Block(began_ts=5.0, sums=sums, steps=steps, trained_s=trained_s)
+
+
+def loader(**settings: float) -> Loader:
+    return Loader(Run(order=order_of({"loader": settings})))
+
+
+@pytest.mark.parametrize(
+    ("steps", "trained_s", "long"),
+    [(64, 1800.0, True), (63, 1800.0, False), (64, 1799.0, False)],
+    ids=["just long", "too few steps", "too short"],
+)
+def test_half_an_hour_and_a_window_of_steps_are_a_long_time(
+    steps: int, trained_s: float, long: bool
+) -> None:
+    half = block(32, 900.0)
+    assert loader()._is_long((half, block(steps - 32, trained_s - 900.0))) is long
+
+
+@pytest.mark.parametrize(
+    ("blocks", "kept"),
+    [
+        ([(90, 900.0), (16, 300.0)], 1),
+        ([(90, 900.0), (1, 10.0), (15, 300.0)], 2),
+        ([(90, 900.0), (1, 10.0), (16, 299.6)], 2),
+        ([(90, 900.0), (8, 150.0), (8, 150.0)], 2),
+        ([(90, 900.0), (15, 290.0)], 2),
+    ],
+    ids=["just enough", "a step short", "seconds short", "two of them", "all there are"],
+)
+def test_the_end_of_a_long_time_is_the_last_steps_that_fill_the_seconds(
+    blocks: list[tuple[int, float]], kept: int
+) -> None:
+    rows = tuple(block(*row) for row in blocks)
+    assert loader()._latest(rows) == rows[-kept:]
+
+
+@pytest.mark.parametrize(("grown_s", "blocks"), [(37.0, 1), (37.5, 2)])
+def test_a_block_grows_for_an_eighth_of_the_seconds(grown_s: float, blocks: int) -> None:
+    (step,) = Ran(ranks=1).step(dt_s=2.0).steps
+    found = loader()._summed((block(3, grown_s, 0.0, 0.0),), ((1.0, 2.0),), step)
+    assert len(found) == blocks
+    new = found[-1]
+    assert new.sums[0] == new.sums[-1] == (1.0, 2.0 + grown_s * (blocks == 1))
+    assert len(new.sums) == 2
+    assert new.steps == 1 + 3 * (blocks == 1)
+
+
+def looked(share: float, *blocks: Block, ranks: int = 1) -> list[Finding]:
+    """What one look finds of a window of such a share, and of these blocks."""
+    ran = Ran(ranks=ranks, number=900).step(dt_s=1.0)
+    own = Waits(
+        ranks=tuple(range(ranks)),
+        rows=(((share, 1.0), *((0.01, 1.0),) * (ranks - 1)),) * 64,
+        blocks=blocks,
+        trained_s=5000.0,
+    )
+    detector = loader(warn_share=0.25, halt_share=0.5)
+    return detector._looked(own, ran.steps[0], ran.view())[1]
+
+
+@pytest.mark.parametrize(
+    ("share", "long", "found"),
+    [
+        (0.5, (0.7, 0.7), [WARN, HALT]),
+        (0.1, (0.25, 0.7), []),
+        (0.1, (0.26, 0.7), [WARN, HALT]),
+        (0.1, (0.7, 0.5), [WARN]),
+    ],
+    ids=["the window at its limit", "no rank hungry", "one just hungry", "at the limit"],
+)
+def test_the_edges_of_a_long_time(
+    share: float, long: tuple[float, float], found: list[Severity]
+) -> None:
+    assert [row.severity for row in looked(share, block(900, 2000.0, *long))] == found
+
+
+def test_a_window_that_starves_behind_a_long_time_that_did_not_is_halted() -> None:
+    ran = starve(starve(Ran(), 1000, 0.4, 2.0), 400, 0.8)
+    assert [row.severity for row in feed(Loader, ran).findings] == [WARN, HALT]
+
+
+def test_of_equal_shares_that_of_the_window_names_the_rank() -> None:
+    long = Block(began_ts=5.0, sums=((200.0, 2000.0), (750.0, 2000.0), (750.0, 2000.0)), steps=900)
+    (warning,) = looked(0.375, replace(long, trained_s=2000.0), ranks=2)
+    assert (warning.severity, warning.rank) == (WARN, 0)

@@ -15,7 +15,8 @@ from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.order import Order
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch import armed, not_observed
-from gonogo.judge.watch.detectors.memory_leak import Growth, MemoryLeak
+from gonogo.judge.watch.detectors.memory_leak import Growth, MemoryLeak, _grown, _is_kept
+from gonogo.judge.watch.series import SCALES, Series
 from gonogo.judge.watch.view import Run, View
 from gonogo.planning.source import bundled_plan
 from tests.judge.watch.detectors.host import host_order, memory, tell
@@ -109,11 +110,17 @@ def test_once_the_sequences_are_as_long_as_they_get_a_leak_is_one() -> None:
 
 
 @pytest.mark.parametrize(("allocated", "halts"), [(0.0, 0), (20.0, 1)])
-def test_device_memory_that_is_reserved_and_not_kept_warns_only(
+def test_device_memory_that_is_reserved_in_pieces_and_not_kept_warns_only(
     allocated: float, halts: int
 ) -> None:
-    seen = on_device(120, lambda step: 10_000 + 60.0 * step, allocated, lambda _: 2_048)
+    seen = on_device(120, lambda step: 10_000 + 120.0 * (step // 2), allocated, lambda _: 2_048)
     assert (len(leaks(seen)), len(seen.halts)) == (1, halts)
+
+
+def test_reserved_memory_that_rises_in_every_step_is_a_leak_whatever_is_allocated() -> None:
+    seen = on_device(120, lambda step: 10_000 + 60.0 * step, 0.0, lambda _: 2_048)
+    (halt,) = seen.halts
+    assert (halt.detector, halt.act) == ("memory_leak", Act.AT_CHECKPOINT)
 
 
 def test_a_leak_that_the_last_step_comes_before_is_none() -> None:
@@ -577,3 +584,42 @@ def test_hosts_that_cannot_be_told_apart_or_read_say_nothing() -> None:
             grown.tell(hosts_memory=said).rise(1, 8.0, 8.0)
         assert grown.found == []
         assert grown.own.hosts == {}
+
+
+@pytest.mark.parametrize(
+    ("before", "told", "tokens", "kept"),
+    [
+        (0, None, 0, True),
+        (0, 100, 100, True),
+        (1000, 1050, 1000, True),
+        (1000, 1051, 1051, False),
+        (1000, 900, 1000, True),
+        (1000, None, 1000, True),
+    ],
+    ids=["untold", "the first", "just as large", "larger", "smaller", "told no more"],
+)
+def test_a_step_of_more_tokens_than_any_begins_the_devices_course(
+    before: int, told: int | None, tokens: int, kept: bool
+) -> None:
+    (step,) = Ran().step(tokens=told).steps
+    own = Growth(tokens=before, series={"host/0": Series(boot=""), "device/0": Series(boot="")})
+    after = _grown(own, step, 0.05)
+    assert (after is own) == (tokens == before)
+    assert after.tokens == tokens
+    assert ("device/0" in after.series) is kept
+    assert "host/0" in after.series
+
+
+@pytest.mark.parametrize(
+    ("slope", "moves", "kept"),
+    [(None, 0, True), (0.0, 8, False), (0.0, 9, True), (0.5, 0, True), (-0.5, 8, False)],
+)
+def test_what_is_allocated_has_to_rise_or_to_be_untold_or_memory_changes_from_step_to_step(
+    slope: float | None, moves: int, kept: bool
+) -> None:
+    """Nine of ten changes are those of nearly every step."""
+    values = [float(min(step, moves)) for step in range(11)]
+    told = {"device/0": Series(boot="", newest=tuple(enumerate(values)))}
+    if slope is not None:
+        told["allocated/0"] = Series(boot="", slopes=(slope,) * len(SCALES))
+    assert _is_kept(Growth(series=told), 0) is kept

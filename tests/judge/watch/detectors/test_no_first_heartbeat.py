@@ -7,7 +7,8 @@ import pytest
 from gonogo.contract.finding import Source
 from gonogo.contract.outcome import Detector
 from gonogo.judge.watch import armed
-from gonogo.judge.watch.detectors.no_first_heartbeat import NoFirstHeartbeat
+from gonogo.judge.watch.detectors.no_first_heartbeat import NoFirstHeartbeat, _missing_text
+from gonogo.judge.watch.view import Run, View
 from gonogo.planning.resolve import load_train_config, resolve_plan
 from gonogo.planning.source import bundled_plan
 from tests.judge.watch.standing import NOW, halts, look, standing
@@ -334,3 +335,14 @@ def test_the_second_step_after_a_resume_has_the_early_limit() -> None:
     world.open_step()
     found = watch(world.hang(1, "forward", 400.0))
     assert found.halted() == [("stall", 1, "forward")]
+
+
+@pytest.mark.parametrize(("missing", "more"), [(1, False), (8, False), (9, True)])
+def test_eight_ranks_without_a_line_are_listed_and_more_are_others(
+    missing: int, more: bool
+) -> None:
+    view = View(run=Run(order=order_of({}, world_size=16)))
+    text = _missing_text(view, list(range(missing)))
+    assert (" and others" in text) is more
+    assert ("rank 0, 1, 2, 3, 4, 5, 6, 7" in text) is (missing >= 8)
+    assert "8" not in text

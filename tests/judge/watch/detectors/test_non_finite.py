@@ -40,6 +40,13 @@ def test_an_episode_is_told_once_and_a_new_one_again() -> None:
     assert [halt.step for halt in found.halts] == [4, 10]
 
 
+@pytest.mark.parametrize("told", ["loss", "grad_norm"])
+def test_one_finite_number_ends_an_episode(told: str) -> None:
+    numbers = {"loss": None, "grad_norm": None, told: 1.0}
+    world = run_of().steps(3).steps(3, loss="NaN").steps(3, **numbers).steps(2, loss="NaN")
+    assert [halt.step for halt in watch(world, stop_at_halt=False).halts] == [4, 10]
+
+
 def test_outside_fp16_a_step_that_was_not_applied_is_no_excuse() -> None:
     (halt,) = watch(run_of("bf16").steps(3).steps(1, loss="NaN", skipped=True).steps(3)).halts
     assert halt.step == 4
@@ -72,6 +79,19 @@ def test_bf16_may_leave_out_most_updates_and_begins_anew_after_a_restart() -> No
     for rank in world.ranks:
         rank.step = 200
     assert watch(world.steps(60, skipped=True), interval_s=1.0).halts == []
+
+
+def test_a_step_that_is_told_twice_was_left_out_once() -> None:
+    world = run_of("bf16")
+    for _ in range(60):
+        world.open_step()
+        world.compute(step_s=0.5)
+        for rank in world.ranks:
+            for _ in range(2):
+                rank.say("progress", loss=5.0, grad_norm=1.0, skipped=True)
+            rank.say("step_end", tokens=2048)
+            rank.in_step = False
+    assert watch(world, interval_s=1.0).halts == []
 
 
 def test_one_rank_alone_may_tell_what_was_left_out() -> None:

@@ -556,6 +556,21 @@ def test_a_rank_may_have_waited_for_a_peer_of_its_step_or_the_next(step: int, fr
     assert freed_mono(view, culprit, [culprit], NOW) == 0.0
 
 
+@pytest.mark.parametrize(
+    ("at", "freed"), [(39, 0.0), (40, 7.5), (41, 7.5), (42, 7.5), (43, 0.0)], ids=str
+)
+@pytest.mark.parametrize("what", ["left", "fed"])
+def test_a_rank_may_have_waited_for_what_a_peer_did_beside_its_step(
+    what: str, at: int, freed: float
+) -> None:
+    """The peer is far ahead since; what it did between two steps is of the one before."""
+    culprit = standing("backward", for_s=1.0, fed_mono=9.0, fed_step=41)
+    did = {f"{what}_mono": 7.5, f"{what}_step": at}
+    peer = standing("backward", for_s=1.0, rank=1, step=50, **did)
+    view = View(run=Run(order=order_of({})))
+    assert freed_mono(view, culprit, [culprit, peer], NOW) == freed
+
+
 @pytest.mark.parametrize(("section", "freed"), [("checkpoint", 8.5), ("log", 7.5), (None, 7.5)])
 def test_a_peer_that_is_done_in_a_checkpoint_leaves_it_then(
     section: str | None, freed: float

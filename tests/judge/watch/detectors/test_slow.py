@@ -11,7 +11,7 @@ from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.outcome import Detector
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch import armed
-from gonogo.judge.watch.detectors.slow import Slow
+from gonogo.judge.watch.detectors.slow import Slow, Speed, _read
 from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Beat, Run, View
@@ -597,3 +597,39 @@ def test_a_restart_that_mends_a_slow_run_ends_what_lasted() -> None:
 def test_what_lasts_over_a_restart_is_asked_of_eight_steps_since() -> None:
     timed = Timed(window_steps=16, warn_over_s=20.0).ends([1.0] * 4).ends([2.0] * 20)
     assert timed.boot(0, "second").ends([2.0] * 10).found == [(WARN, 8, "step16")]
+
+
+def read_at(tick: int, step: int, mono: float) -> Beat:
+    """A line of a program that is only read, as one tick brought it."""
+    line = Heartbeat(
+        ts=0.0, mono=mono, pid=1, rank=0, boot="boot", seq=1, step=step, msg="progress"
+    )
+    return Beat(
+        line=line, arrival=Arrival.NEW, tick=Tick(n=tick, mono=mono, ts=0.0, interval_s=1.0)
+    )
+
+
+READ = Speed(rank=0, boot="boot", read_n=3, read_mono=50.0, read_step=10)
+
+
+@pytest.mark.parametrize(
+    ("own", "line", "timed"),
+    [
+        (READ, (4, 14, 58.0), (2.0, 4)),
+        (READ, (4, 11, 50.5), (0.5, 1)),
+        (READ, (3, 14, 58.0), (0.0, 0)),
+        (READ, (4, 10, 58.0), (0.0, 0)),
+        (READ, (4, 9, 58.0), (0.0, 0)),
+        (READ, (4, 14, 50.0), (0.0, 0)),
+        (Speed(rank=0, boot="boot"), (0, 14, 58.0), (0.0, 0)),
+    ],
+    ids=["steps", "one step", "same tick", "same step", "back", "no time", "first line"],
+)
+def test_lines_that_are_read_are_timed_from_block_to_block(
+    own: Speed, line: tuple[int, int, float], timed: tuple[float, int]
+) -> None:
+    after, *found = _read(own, read_at(*line))
+    assert tuple(found) == timed
+    tick, step, mono = line
+    taken = (tick, mono, step) if tick != own.read_n else (3, 50.0, 10)
+    assert (after.read_n, after.read_mono, after.read_step) == taken

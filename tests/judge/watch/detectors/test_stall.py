@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.finding import Severity, Source
+from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.outcome import Detector
 from gonogo.contract.tick import ProcessState, StackProbe
 from gonogo.judge.watch import armed
@@ -363,6 +363,52 @@ def test_lines_that_come_late_are_no_stall_while_another_rank_acts_for_all(secti
         Said(max(s.mono, since + 55.0), s.raw) if s.mono > since else s for s in late.lines
     ]
     assert watch(world, interval_s=1.0).halted() == []
+
+
+def waited_for(what: str, *, step_s: float = 0.5) -> World:
+    """Rank 0 is fed, evaluates or saves for 84 s; rank 1 has opened its step, and waits for it."""
+    world = World(order_of({}, steps=2000), alive_every_s=5.0).boot().steps(40, step_s=step_s)
+    acting = world.ranks[0]
+    if what == "data":
+        world.open_step(data_s=[84.0, 0.01])
+        return world
+    acting.enter(what)
+    acting.spend(84.0)
+    acting.enter(None)
+    world.open_step()
+    return world
+
+
+@pytest.mark.parametrize("what", ["data", "eval", "checkpoint"])
+@pytest.mark.parametrize(("step_s", "later_s"), [(0.5, 2.0), (5.0, 12.0)])
+def test_whose_lines_come_late_has_not_stood_while_it_waited_for_a_peer_that_is_ahead_since(
+    what: str, step_s: float, later_s: float
+) -> None:
+    """Those of another node are heard a moment later, when the peer is two steps further."""
+    world = waited_for(what, step_s=step_s)
+    world.compute(step_s=step_s)
+    world.close_step()
+    world.steps(8, step_s=step_s)
+    world.ranks[1].lines = [Said(s.mono + later_s, s.raw) for s in world.ranks[1].lines]
+    assert watch(world).halts == []
+
+
+@pytest.mark.parametrize("what", ["data", "eval", "checkpoint"])
+def test_who_hangs_has_stood_since_the_peer_came_back_that_went_on_alone(what: str) -> None:
+    world = waited_for(what)
+    goes_on, hangs = world.ranks
+    hangs.enter("backward")
+    hangs.spend(200.0)
+    while goes_on.mono < hangs.mono:
+        goes_on.enter("forward")
+        goes_on.spend(2.0)
+        goes_on.enter(None)
+        goes_on.say("step_end", tokens=512)
+        goes_on.step += 1
+        goes_on.say("step_start")
+    (halt,) = watch(world).halts
+    assert (halt.detector, halt.rank, halt.section) == ("stall", 1, "backward")
+    assert 60.0 < (halt.value or 0) <= 62.0
 
 
 @pytest.mark.parametrize(("ahead", "said"), [(0, True), (1, True), (2, False)])
@@ -855,6 +901,17 @@ def test_after_the_last_step_long_steps_and_long_evaluations_make_the_limit_long
     long = {"section_deadline": {"eval": {"halt_s": 3600}}, "stall": {"halt_s": 100}}
     quick = standing(None, for_s=29_000.0, step=1000, labelled=False)
     assert halts(look(Stall, [quick], long)) == [28_800.0]
+
+
+def test_half_of_those_hours_are_suspect_and_a_limit_that_the_plan_sets_is_the_plans() -> None:
+    def seen(for_s: float) -> list[Finding]:
+        rank = standing("forward", for_s=for_s, step=1000, labelled=False)
+        return look(Stall, [rank], {"section_deadline": {"eval": {"halt_s": 1800}}})
+
+    assert suspects(seen(7199.0)) == []
+    assert suspects(seen(7201.0)) == [7200.0]
+    (halt,) = [row for row in seen(14_401.0) if row.severity is Severity.HALT]
+    assert halt.source is Source.PLAN
 
 
 def test_a_rank_that_names_nothing_and_has_taken_its_last_step_is_no_peer_of_one_that_has_not() -> (
