@@ -28,6 +28,8 @@ NEVER_NEGATIVE = (
 CLOCKS_DIFFER_RATIO = 0.2
 CLOCKS_DIFFER_S = 5.0
 """Receipts lag by a tick or two: shorter differences say nothing."""
+FOUND_LATE = 4
+"""Version of the facts since which lines that a late tick brought may be older than that."""
 OVERLAP_S = 1.0
 """How long two processes of a rank may seem to run at once: a heartbeat thread's last breath."""
 MOST = 20
@@ -218,7 +220,8 @@ def _clocks(record: RunRecord, rules: Rules) -> Iterator[str]:
     """Compare how long a rank's own clock says that it ran with how long it was heard.
 
     A rank that was not heard while it started, since its watcher began later, is no contradiction,
-    and what lies between two processes of a rank is nobody's.
+    nor are last lines that a late watcher found there (facts before version 4 were made without
+    that), and what lies between two processes of a rank is nobody's.
     """
     watch = record.watch
     for rank, steps in sorted(record.ranks.items()):
@@ -226,12 +229,18 @@ def _clocks(record: RunRecord, rules: Rules) -> Iterator[str]:
             continue
         own_s = _own_seconds(steps)
         heard_s = watch.heard[rank][1] - watch.heard[rank][0]
+        late_s = watch.heard_late_s.get(rank, 0.0) if rules.facts_v >= FOUND_LATE else 0.0
         if len(steps.boots) > 1 and own_s < heard_s:
-            heard_s = max(own_s, watch.heard_alone_s.get(rank, own_s))
-        apart_s = max(heard_s - own_s, own_s - _start_seconds(steps) - heard_s)
-        if apart_s > max(CLOCKS_DIFFER_S, CLOCKS_DIFFER_RATIO * max(own_s, heard_s)):
+            heard_s, late_s = max(own_s, watch.heard_alone_s.get(rank, own_s)), 0.0
+        least_s = heard_s - late_s
+        more_s, less_s = least_s - own_s, own_s - _start_seconds(steps) - heard_s
+        if _differs(more_s, own_s, least_s) or _differs(less_s, own_s, heard_s):
             own = f"rank {rank} ran for {own_s:.0f} s by its own clock"
             yield f"{own}, and was heard for {heard_s:.0f} s"
+
+
+def _differs(apart_s: float, own_s: float, heard_s: float) -> bool:
+    return apart_s > max(CLOCKS_DIFFER_S, CLOCKS_DIFFER_RATIO * max(own_s, heard_s))
 
 
 def _start_seconds(steps: RankSteps) -> float:

@@ -32,7 +32,7 @@ from gonogo.judge.evidence.findings import by_time, compare_findings
 from gonogo.judge.evidence.lines import RankLines, read_lines
 from gonogo.judge.evidence.nodes import load_parts
 from gonogo.judge.evidence.predecessor import is_predecessor, read_predecessor
-from gonogo.judge.evidence.steps import RankSteps, build_rank_steps
+from gonogo.judge.evidence.steps import RankSteps, build_rank_steps, share_apart
 from gonogo.judge.watch import has_arrived, refold, watch_on
 from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.recorded import BootRecord, WatchRecord, boots_of
@@ -223,6 +223,7 @@ def _fold_run(
     named = folded.watch.boots if folded.watch is not None else {}
     for rank, row in steps.items():
         row.order_by(named.get(rank, ()), wall=facts_v < BY_MONOTONIC)
+    share_apart(steps)
     if folded.watch is not None:
         lay_over(steps, folded.watch.devices_said)
     record = RunRecord(
@@ -274,6 +275,7 @@ def build_run_record(
     small = _Small(exit=exit, rank_exits=rank_exits or {}, preflight=preflight, model=model)
     read = {rank: read_lines(rank, lines[rank]) for rank in sorted(lines)}
     record = _of_lines(order, read, small)
+    share_apart(record.ranks)
     if watch is not None:
         lay_over(record.ranks, watch.devices_said)
     return replace(record, findings=by_time(findings), watch=watch)

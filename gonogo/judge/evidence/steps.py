@@ -141,6 +141,8 @@ class RankSteps:
         """Metric → step → value, of what the rank's lines cannot say; `lay_over` fills it."""
         self.spacing: Spacing | None = None
         """The distances between its lines; of the predecessor's only, which time no step."""
+        self.apart_of_peers: frozenset[int] = frozenset()
+        """Steps at which any rank evaluated or saved; `share_apart` fills it."""
 
     def take(self, beat: Heartbeat) -> None:
         """Take one line; each distinct line once."""
@@ -255,12 +257,14 @@ class RankSteps:
     def between_steps_s(self) -> float:
         """Return the mean seconds from the end of a step to the start of the next.
 
-        Evaluations, checkpoints and the longest twentieth of the others are not in it: what is left
-        a run spends on every step, say for its batch. 0.0 of steps timed from line to line.
+        Evaluations, checkpoints (a peer's, too, for which it may wait) and the longest twentieth
+        of the others are not in it: what is left a run spends on every step, say for its batch.
+        0.0 of steps timed from line to line.
         """
         if self.spacing is not None:
             return 0.0
-        apart = {at for boot in self.boots for step in boot.apart for at in (step, step + 1)}
+        told = self.apart_of_peers.union(*(boot.apart for boot in self.boots))
+        apart = {at for step in told for at in (step, step + 1)}
         gaps = sorted(gap for step, gap in self.steps.gaps().items() if step not in apart)
         kept = gaps[: len(gaps) - max(1, len(gaps) // LEFT_OUT_OF)]
         return math.fsum(kept) / len(kept) if kept else 0.0
@@ -288,3 +292,10 @@ def build_rank_steps(beats: Iterable[Heartbeat]) -> RankSteps:
     for beat in beats:
         found.take(beat)
     return found
+
+
+def share_apart(ranks: Mapping[int, RankSteps]) -> None:
+    """Tell every rank at which steps one of them evaluated or saved: the others may have waited."""
+    found = {step for row in ranks.values() for boot in row.boots for step in boot.apart}
+    for row in ranks.values():
+        row.apart_of_peers = frozenset(found)

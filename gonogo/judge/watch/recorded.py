@@ -72,8 +72,10 @@ class WatchRecord:
     """How a tick saw torchrun end."""
     heard: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     """Rank → clock of the first and of the last tick that brought lines of it."""
+    heard_late_s: Mapping[int, float] = field(default_factory=dict)
+    """Rank → how late the last of them was: its lines may have lain there for as long."""
     heard_alone_s: Mapping[int, float] = field(default_factory=dict)
-    """Rank → seconds in which its processes were heard, without what lies between two of them."""
+    """Rank → seconds in which its processes were surely heard, without what lies between two."""
     boots: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """Rank → its boots in the order in which the ticks name them."""
     problems: tuple[str, ...] = ()
@@ -117,6 +119,7 @@ class _Pass:
         """Rank → bytes that the ticks say were read of its file."""
         self._chain = TickChain()
         self._heard: dict[int, tuple[float, float]] = {}
+        self._heard_late_s: dict[int, float] = {}
         self._heard_boots: dict[tuple[int, str], tuple[float, float]] = {}
         self._seen: dict[tuple[str, str], int] = {}
         self._agrees = True
@@ -150,6 +153,7 @@ class _Pass:
         for rank, lines in beats.items():
             if lines:
                 self._heard[rank] = self._heard.get(rank, (tick.mono, 0.0))[0], tick.mono
+                self._heard_late_s[rank] = tick.late_s
         self._fold(tick, beats)
 
     def _fold(self, tick: Tick, beats: Mapping[int, Sequence[bytes]]) -> None:
@@ -173,7 +177,7 @@ class _Pass:
             if rank is not None:
                 self._last_seen[rank] = seen
                 first = self._heard_boots.get((rank, seen.boot), (tick.mono, 0.0))[0]
-                self._heard_boots[rank, seen.boot] = first, tick.mono
+                self._heard_boots[rank, seen.boot] = first, max(first, tick.mono - tick.late_s)
                 self.named.setdefault(rank, {})[seen.boot] = None
             self._seen[name, seen.boot] = max(self._seen.get((name, seen.boot), -1), seen.seq)
 
@@ -229,6 +233,7 @@ class _Pass:
             looked=frozenset(chain.looked),
             agent=chain.agent,
             heard=self._heard,
+            heard_late_s=self._heard_late_s,
             heard_alone_s=self._heard_alone_s(),
             boots={rank: tuple(boots) for rank, boots in self.named.items()},
             problems=tuple(chain.problems),

@@ -357,6 +357,31 @@ def test_a_start_that_a_late_watcher_did_not_hear_contradicts_nothing(
     assert (text in told({0: lines}, watch=watch)) is differ
 
 
+@pytest.mark.parametrize(
+    ("late_s", "facts_v", "differ"),
+    [(60.0, 4, False), (53.0, 4, False), (52.9, 4, True), (60.0, 3, True)],
+)
+def test_last_lines_that_a_late_watcher_found_contradict_nothing(
+    late_s: float, facts_v: int, differ: bool
+) -> None:
+    """It was stopped, or started anew, when the run came to its end."""
+    watch = replace(watch_of(ORDER), heard={0: (0.0, 68.0)}, heard_late_s={0: late_s})
+    record = RunRecord(
+        order=ORDER, ranks={0: build_rank_steps([beat(1, 7.0), beat(2, 17.0)])}, watch=watch
+    )
+    rules = build_rules(ORDER).model_copy(update={"facts_v": facts_v})
+    text = "rank 0 ran for 10 s by its own clock, and was heard for 68 s"
+    assert find_contradictions(record, rules) == [text] * differ
+
+
+@pytest.mark.parametrize("late_s", [60.0, 3.0])
+def test_a_late_watcher_makes_no_clock_slow_that_runs_ahead(late_s: float) -> None:
+    watch = replace(watch_of(ORDER), heard={0: (0.0, 8.0)}, heard_late_s={0: late_s})
+    found = told({0: [beat(1, 7.0), beat(2, 17.0)]}, watch=watch)
+    assert found == []
+    assert len(told({0: [beat(1, 7.0), beat(2, 27.0)]}, watch=watch)) == 1
+
+
 @pytest.mark.parametrize(("heard_s", "differ"), [(60.0, False), (15.0, False), (14.9, True)])
 def test_the_time_between_two_processes_is_nobodys(heard_s: float, differ: bool) -> None:
     again = [beat(1, 40.0, boot="c", pid=2), beat(2, 50.0, boot="c", pid=2)]
@@ -369,6 +394,7 @@ def test_the_time_between_two_processes_is_nobodys(heard_s: float, differ: bool)
 def test_how_long_processes_were_heard_one_by_one_counts(alone_s: float, differ: bool) -> None:
     again = [beat(1, 40.0, boot="c", pid=2), beat(2, 50.0, boot="c", pid=2)]
     watch = replace(watch_of(ORDER), heard={0: (0.0, 60.0)}, heard_alone_s={0: alone_s})
+    watch = replace(watch, heard_late_s={0: 9.0})  # left out of that already
     found = told({0: [beat(1, 0.0), beat(2, 10.0), *again]}, watch=watch)
     text = f"rank 0 ran for 20 s by its own clock, and was heard for {alone_s:.0f} s"
     assert found == [text] * differ

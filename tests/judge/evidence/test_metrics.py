@@ -93,6 +93,18 @@ def test_what_a_run_spends_between_its_steps_makes_it_slower(
     assert speed == pytest.approx(TOKENS / (dt_s + mean_s), rel=0.12)
 
 
+@pytest.mark.parametrize(("section", "mean_s"), [("eval", 0.0), ("checkpoint", 0.0), ("log", 2.0)])
+def test_a_rank_that_waits_while_a_peer_evaluates_or_saves_is_no_slower(
+    section: str, mean_s: float
+) -> None:
+    ranks = healthy_ranks(order_of())
+    dt_s = statistics.median(step_times(ranks[0]))
+    spread(ranks[:1], 1, 2.0)
+    spread(ranks[1:], 1, 2.0, section)
+    speed = measured(ranks, "toks_per_s").value
+    assert speed == pytest.approx(TOKENS / (dt_s + mean_s), rel=0.12)
+
+
 def test_facts_of_version_3_leave_it_out() -> None:
     ranks = healthy_ranks(order_of())
     dt_s = statistics.median(TOKENS / dt_s for dt_s in step_times(ranks[0]))

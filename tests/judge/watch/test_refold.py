@@ -363,3 +363,22 @@ def test_the_largest_and_the_smallest_number_of_a_setting_end_no_watch(
     ranks = healthy_ranks(order)
     save_run(tmp_path / "run", order, ranks, exit_of(ranks))
     assert replay_watch(tmp_path / "run") == []
+
+
+def test_how_late_the_ticks_were_that_found_the_last_lines_of_a_process_is_told(
+    tmp_path: Path,
+) -> None:
+    world = World(order_of({}, steps=20)).boot().steps(20).finish()
+    own_s = world.mono - world.ranks[0].lines[0].mono
+
+    def ticking(end: float) -> list[tuple[float, float]]:
+        return [*((T0 + 0.25 * number, 0.0) for number in range(32)), (end + 60.0, 60.0)]
+
+    live = watch(world, ticking=ticking)
+    assert live.halts == []
+    record = refold(live.save(tmp_path)).watch
+    assert record is not None
+    first, last = record.heard[0]
+    assert last - first > own_s + 50.0
+    assert record.heard_late_s == {0: 60.0, 1: 60.0}
+    assert abs(record.heard_alone_s[0] - own_s) < 2.0
