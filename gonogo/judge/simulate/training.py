@@ -242,7 +242,11 @@ class Training:
         began, times = self.known_until, self._times()
         paused = dice.choice(("data", "forward", "backward", "optimizer"))
         if self.sick is None and self._chance(self.noise.standstill_rate, self.step_s):
-            seconds = dice.uniform(*self.noise.standstill_s)
+            # lines that come late as well are no reason to stand beyond the minute of D5
+            seconds = min(
+                dice.uniform(*self.noise.standstill_s),
+                self.noise.standstill_s[1] - self._habits.lag_s,
+            )
             for rank in self.ranks:
                 rank.freeze(seconds, busy=False)
         if self._compiles:
