@@ -5,7 +5,6 @@ come: processes are ordered as the ticks name them, else by their first stamp on
 (`watch.boots`), lines within one by `seq`.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -14,6 +13,7 @@ from gonogo.judge.evidence.signs import signs_of
 from gonogo.judge.evidence.spacing import Spacing
 from gonogo.judge.evidence.table import STEP_MESSAGES, StepTable
 from gonogo.judge.watch.boots import boots_in_order
+from gonogo.judge.watch.mean import mean_of
 
 MAX_PIDS = 4
 _APART = frozenset({Msg.EVAL, Msg.CHECKPOINT})
@@ -267,7 +267,7 @@ class RankSteps:
         apart = {at for step in told for at in (step, step + 1)}
         gaps = sorted(gap for step, gap in self.steps.gaps().items() if step not in apart)
         kept = gaps[: len(gaps) - max(1, len(gaps) // LEFT_OUT_OF)]
-        return math.fsum(kept) / len(kept) if kept else 0.0
+        return mean_of(kept) if kept else 0.0
 
     def samples(self, name: str) -> dict[int, float]:
         """Return step → a number of the progress lines that told it."""

@@ -189,7 +189,8 @@ class StepTable:
         windows, found = self.windows(), {}
         for step, (start, _) in windows.items():
             before = windows.get(step - 1)
-            boots = (self.start_boot[self.rows[at]] for at in (step - 1, step) if at in self.rows)
-            if before is not None and len(set(boots)) == 1:
+            if before is None:
+                continue
+            if self.start_boot[self.rows[step - 1]] == self.start_boot[self.rows[step]]:
                 found[step] = max(0.0, start - before[1])
         return found

@@ -277,6 +277,15 @@ def test_what_lies_between_two_processes_is_between_no_steps() -> None:
     assert build_rank_steps(lines).steps.gaps() == {2: 0.5, 4: 0.25}
 
 
+def test_clocks_beyond_any_run_add_up_to_no_error() -> None:
+    lines = []
+    for step in range(1, 9):
+        for msg, at in (("step_start", 0.0), ("step_end", 1.0)):
+            mono = at if step % 2 else 1.7e308 + at * 1e306
+            lines.append(beat(len(lines), msg, mono=mono, step=step))
+    assert build_rank_steps(lines).between_steps_s() > 1e307
+
+
 def test_steps_timed_from_line_to_line_have_nothing_between_them() -> None:
     steps = spaced({}, 9)
     steps.spacing = Spacing(step_s={}, reported_tok_s=None)
