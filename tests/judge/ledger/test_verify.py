@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Corrupt, NotFound, Rejected
 from gonogo.judge.ledger.adoption import Head, adopt, heads_of
 from gonogo.judge.ledger.recorded import record_of
@@ -52,7 +53,7 @@ def adopted_home(folder: Path) -> Path:
     record = adopt(heads(), KEY, "2026-01-01T00:00:00Z")
     save_json(decisions / "adopted.json", record.model_dump(mode="json"))
     rows = release("go")
-    entry = by_person("NO_GO", actor="ana", reason="seen")  # type: ignore[arg-type]
+    entry = by_person(Verdict.NO_GO, actor="ana", reason="seen")
     last = append(entry, place(rows, "production", None, supersedes=rows[-1].id), KEY)
     document = {**last.document, "experiment": rows[0].decision.experiment}
     document["hash"] = record_of(document).content_hash()
@@ -283,7 +284,7 @@ def test_a_signed_decision_replaces_the_last_one_about_its_phase_and_no_other(
 ) -> None:
     *rows, last = chain()
     first = next(row for row in rows if row.decision.phase != last.decision.phase)
-    person = by_person("NO_GO", actor="ana", reason="seen")  # type: ignore[arg-type]
+    person = by_person(Verdict.NO_GO, actor="ana", reason="seen")
     for supersedes in (None, first.id):
         at = place(rows, last.decision.phase, last.decision.run, supersedes=supersedes)
         folder = save_chain(tmp_path / str(supersedes), [*rows, append(person, at, KEY)])
@@ -293,7 +294,7 @@ def test_a_signed_decision_replaces_the_last_one_about_its_phase_and_no_other(
 
 def test_one_id_of_two_experiments_decisions_is_a_problem(tmp_path: Path) -> None:
     folder, row = save_chain(tmp_path, chain()), chain()[0]
-    entry = by_person("NO_GO", actor="ana", reason="seen")  # type: ignore[arg-type]
+    entry = by_person(Verdict.NO_GO, actor="ana", reason="seen")
     other = Place(
         id=row.id, experiment="exp_01M7WY6TXP5J58NAZ77ZFKP9EA", phase=None, run=None, at=""
     )
