@@ -218,10 +218,10 @@ def acts_for_all(among: Sequence[RankStream], behind: Sequence[RankStream]) -> R
     """Return the rank that saves or evaluates for all, while those behind it wait, if one does.
 
     Its section puts it ahead of ranks that never enter one of this name: `if rank == 0: save()`,
-    then a barrier; or beside them, where it goes there from a section that they leave, too. Who has entered such a section before is expected to again, and is behind,
-    unless it has entered a collective since, in which it waits for the one that acts, or may have
-    (not every trainer counts them all): it stands in no section. Then the one that acts has its
-    time.
+    then a barrier; or beside them, where it goes there straight from a section that they leave,
+    too. Who has entered such a section before is expected to again, and is behind, unless it has
+    entered a collective since, in which it waits for the one that acts, or may have (not every
+    trainer counts them all): it stands in no section. Then the one that acts has its time.
     """
     for stream in among:
         rest = [row for row in behind if row is not stream]

@@ -406,7 +406,7 @@ def test_one_rank_may_save_or_evaluate_for_all(
     ("place", "peer", "acts"),
     [
         ({}, {}, True),
-        ({"section_times": SAVED + (("eval", 3.0),)}, {}, True),
+        ({"section_times": (*SAVED, ("eval", 3.0))}, {}, True),
         ({"section": "log"}, {}, False),
         ({}, {"section": "forward"}, False),
         ({}, {"section_times": (("eval", 3.0),)}, False),
