@@ -45,6 +45,8 @@ from gonogo.supervise.rank_record import RankRecord, save_rank_record
 LOOK_EVERY_S = 0.5
 RARELY_S = 5.0
 """When all are known and live."""
+SETTLE_S = 10.0
+"""For ends that came with the command's own: they are at hand, and only this process may be slow."""
 LEAST_REST_X = 50
 """A look through every process takes long on a large host: it rests so many times as long."""
 _INFO = struct.Struct("=QQ11Ii")
@@ -116,6 +118,7 @@ class Launched:
         """
         if self._are_more:
             return frozenset()
+        self._ends.settle(SETTLE_S)
         for rank, ref in sorted(self._ranks.items(), reverse=True):  # rank 0's stamp ends the wait
             ended = self._ends.of(ref)
             if ended is not None:
@@ -192,6 +195,7 @@ class Ends:
 
     def __init__(self) -> None:
         self._poll = select.epoll()
+        self._noted = threading.Condition()
         self._refs: dict[int, ProcessRef] = {}
         self._ended: dict[ProcessRef, Ended] = {}
         self._thread: threading.Thread | None = None
@@ -205,7 +209,8 @@ class Ends:
         if not ref.is_alive():
             os.close(descriptor)
             return
-        self._refs[descriptor] = ref
+        with self._noted:
+            self._refs[descriptor] = ref
         self._poll.register(descriptor, select.EPOLLIN)
         if self._thread is None:
             self._thread = threading.Thread(target=self._wait, name="ends", daemon=True)
@@ -215,16 +220,28 @@ class Ends:
         """Return how a process ended; None where nobody saw it."""
         return self._ended.get(ref)
 
+    def settle(self, limit_s: float) -> None:
+        """Wait until the thread has looked at every process that is gone by now.
+
+        The last rank of all ends with its launcher: who asks right then must not be quicker.
+        """
+        with self._noted:
+            gone = {ref for ref in self._refs.values() if not ref.is_alive()}
+            self._noted.wait_for(lambda: gone.isdisjoint(self._refs.values()), limit_s)
+
     def _wait(self) -> None:
         while True:
             for descriptor, _ in self._poll.poll():
-                ref = self._refs.pop(descriptor)
+                ref = self._refs[descriptor]
                 status = load_exit_status(ref)
                 if status is None:
                     status = _told_status(descriptor)
-                if status is not None:
-                    self._ended[ref] = _ended(status)
                 self._poll.unregister(descriptor)
+                with self._noted:
+                    if status is not None:
+                        self._ended[ref] = _ended(status)
+                    del self._refs[descriptor]
+                    self._noted.notify_all()
                 os.close(descriptor)
 
 
