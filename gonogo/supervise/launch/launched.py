@@ -14,7 +14,8 @@ for, so how it ended says nothing, and how the command ended is told.
 
 How a rank ended only its parent is told. It is read here from what is left of the process in the
 moment before the parent asks. A parent that waits for it may be quicker: then Linux tells from 6.15
-on; before, it is not known, and not said. Standard library only.
+on; before, it is not known, and not said: 0 where the launcher left with 0, but not where a shell
+stands between. Standard library only.
 """
 
 import fcntl
@@ -46,7 +47,7 @@ LOOK_EVERY_S = 0.5
 RARELY_S = 5.0
 """When all are known and live."""
 SETTLE_S = 10.0
-"""For ends that came with the command's own: they are at hand, and only this process may be slow."""
+"""For the thread to look at ends that came with the command's own."""
 LEAST_REST_X = 50
 """A look through every process takes long on a large host: it rests so many times as long."""
 _INFO = struct.Struct("=QQ11Ii")
@@ -56,6 +57,7 @@ _GET_INFO = 0xC040FF0B
 _LINE_BYTES = 16_384
 _NAMES = frozenset((b"RANK", b"LOCAL_RANK"))
 _COUNT = b"WORLD_SIZE"
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "busybox", "fish", "tcsh"})
 
 
 class Launched:
@@ -137,8 +139,18 @@ class Launched:
         self._ends.watch(ref)
 
     def _save(self, rank: int, ref: ProcessRef) -> None:
-        record = RankRecord(ref=ref, wrapper=os.getpid(), launched=True)
+        shell = self._is_by_shell(ref.pid)
+        record = RankRecord(ref=ref, wrapper=os.getpid(), launched=True, by_shell=shell)
         save_rank_record(self._folder, rank, record, time.time())
+
+    def _is_by_shell(self, pid: int) -> bool:
+        """Say whether a shell stands between a process and the wrapper, the command included."""
+        while pid not in (self._program, 0):
+            stat = load_stat(pid)
+            pid = 0 if stat is None else stat.ppid
+            if load_program(pid) in _SHELLS:
+                return True
+        return False
 
     def _by_heartbeats(self, below: Collection[int]) -> dict[int, int]:
         """Return rank → the process that its last line names, where that descends from ours."""

@@ -147,6 +147,25 @@ def test_of_more_ranks_than_were_ordered_the_command_tells_the_end(
     assert not (tmp_path / "exit_rank0.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("command", "by_shell"),
+    [
+        (["bash", "-c", f"RANK=0 LOCAL_RANK=0 {sys.executable} -c '{SLEEPER}' | cat"], True),
+        ([sys.executable, "-c", LAUNCHER, SLEEPER, "0:0"], False),
+        (["bash", "-c", f"{sys.executable} -c '{LAUNCHER}' '{SLEEPER}' 0:0; true"], True),
+    ],
+    ids=["behind a pipe", "a launcher", "a launcher below a shell"],
+)
+def test_a_shell_on_the_way_to_a_rank_is_told(
+    command: list[str], by_shell: bool, tmp_path: Path, launch: Any
+) -> None:
+    launcher = launch(*command)
+    look_until(Launched(tmp_path, {"world_size": 1}, launcher.pid), [0], tmp_path)
+    record = load_rank_record(tmp_path, 0)
+    assert record is not None
+    assert record.by_shell is by_shell
+
+
 def test_a_rank_that_is_started_again_is_another_process(tmp_path: Path, launch: Any) -> None:
     program = "for n in 1 2; do RANK=0 LOCAL_RANK=0 sleep 60; done; sleep 60"
     launcher = launch("bash", "-c", program)
