@@ -54,6 +54,17 @@ class CallbackBeat:
         run_dir = load_settings().run_dir
         return None if run_dir is None else load_run_dir(run_dir).resume_from
 
+    @property
+    def steps(self) -> int | None:
+        """The last step that was ordered, if one was; known before the loop begins."""
+        run_dir = load_settings().run_dir
+        return None if run_dir is None else load_run_dir(run_dir).steps
+
+    @property
+    def ended(self) -> int:
+        """The last step that has ended; 0 where nothing is written."""
+        return self.beat.ended if isinstance(self.beat, SupervisedBeat) else 0
+
     def begin(
         self, model: Any, *, rank: int, world_size: int, step: int, last_step: int | None
     ) -> None:
