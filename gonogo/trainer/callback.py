@@ -40,6 +40,7 @@ class CallbackBeat:
     ) -> None:
         self._config, self._identity = config, identity
         self.beat = Beat()
+        self._is_over = False
         if load_settings().rank is not None:
             self.beat = open_beat(None, config, identity)
 
@@ -68,7 +69,10 @@ class CallbackBeat:
     def begin(
         self, model: Any, *, rank: int, world_size: int, step: int, last_step: int | None
     ) -> None:
-        """Say what runs and wait until it may.
+        """Say what runs and wait until it may; of a process's first training alone.
+
+        What it trains after that (the next stage, a fold) is its own: nothing says whose the
+        ordered steps would be.
 
         Args:
             model: torch module.
@@ -81,6 +85,8 @@ class CallbackBeat:
             ValueError: the order names a checkpoint, and the loop begins elsewhere: whatever it
                 trains would not be what was ordered.
         """
+        if self._is_over:
+            return
         if not self.speaks:
             self.beat = open_beat(
                 None, self._config, self._identity, rank=rank, world_size=world_size
@@ -126,12 +132,13 @@ class CallbackBeat:
             self.beat.checkpoint(path)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Say `done`, or what ended it.
+        """Say `done`, or what ended it; from then on nothing is told, and nothing is ended.
 
         Raises:
             SystemExit: 3, the run was halted.
         """
-        self.beat.__exit__(None if error is None else type(error), error, None)
+        beat, self.beat, self._is_over = self.beat, Beat(), True
+        beat.__exit__(None if error is None else type(error), error, None)
 
 
 def _elsewhere(beat: Beat, step: int) -> str:
