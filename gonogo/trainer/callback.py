@@ -56,6 +56,12 @@ class CallbackBeat:
         return None if run_dir is None else load_run_dir(run_dir).resume_from
 
     @property
+    def resume_step(self) -> int:
+        """The step to go on after, 0 for one that starts afresh; known before the loop begins."""
+        run_dir = load_settings().run_dir
+        return 0 if run_dir is None else load_run_dir(run_dir).resumed_step
+
+    @property
     def steps(self) -> int | None:
         """The last step that was ordered, if one was; known before the loop begins."""
         run_dir = load_settings().run_dir

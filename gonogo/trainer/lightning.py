@@ -64,6 +64,19 @@ class GonogoCallback(Callback):
         folder = self._told.resume_from
         return None if folder is None else folder / CHECKPOINT
 
+    @property
+    def resume_step(self) -> int:
+        """The step to go on after; 0 for a run that starts afresh, or with `resume_from`'s weights.
+
+        It is known before the loop begins.
+        """
+        return self._told.resume_step
+
+    @property
+    def steps(self) -> int | None:
+        """The last step that is ordered, if one is; known before the loop begins."""
+        return self._told.steps
+
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Under an ordered number of steps, remember how far the script itself would go."""
         if self._max_steps is None and trainer.max_steps > 0 and self._told.steps is not None:

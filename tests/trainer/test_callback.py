@@ -21,12 +21,15 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_checkpoint_is_known_before_the_loop_says_which_rank_it_is(run: Path) -> None:
-    assert CallbackBeat(None, None).resume_from == run / "checkpoints/step_000002"
+    told = CallbackBeat(None, None)
+    assert told.resume_from == run / "checkpoints/step_000002"
+    assert (told.resume_step, told.steps) == (2, 4), "of four steps"
 
 
 def test_outside_gonogo_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GONOGO_RUN_DIR", raising=False)
-    assert CallbackBeat(None, None).resume_from is None
+    told = CallbackBeat(None, None)
+    assert (told.resume_from, told.resume_step, told.steps) == (None, 0, None)
 
 
 @pytest.mark.parametrize(
