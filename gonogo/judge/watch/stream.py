@@ -373,24 +373,28 @@ def _place(stream: RankStream, beat: Heartbeat, mono: float, *, resets: bool) ->
     _set_apart(stream, section, own_mono, own_tail_s, over=over)
     if not moved:
         return
-    if stream.section in NON_TRAINING_SECTIONS:
-        took_s = max(0.0, own_mono - own_tail_s - stream.section_began)
-        kept = stream.section_times[1 - SECTION_SAMPLES :]
-        stream.section_times = (*kept, (str(stream.section), took_s))
-        if stream.section == _EVAL:
-            stream.evaluated_s += took_s
-        stream.left_mono, stream.left_step = mono - tail_s, stream.step
-        if not stream.completed_steps:
-            stream.first_began = own_mono - own_tail_s
-    elif stream.section == _DATA:
-        took_s = own_mono - own_tail_s - stream.section_began
-        if took_s > (stream.pace.median_s or 0.0):
-            stream.fed_mono, stream.fed_step = mono - tail_s, stream.step
+    _leave(stream, left_mono=mono - tail_s, own_left=own_mono - own_tail_s)
     if section is not None and section not in stream.places:
         stream.places = (*stream.places[1 - MOST_PLACES :], section)
     stream.section, stream.section_seq = section, section_seq
     stream.section_mono = mono - tail_s
     stream.section_began = own_mono - own_tail_s
+
+
+def _leave(stream: RankStream, *, left_mono: float, own_left: float) -> None:
+    """Keep what the section took that a rank leaves, by the watcher's clock and its own."""
+    took_s = own_left - stream.section_began
+    if stream.section in NON_TRAINING_SECTIONS:
+        took_s = max(0.0, took_s)
+        kept = stream.section_times[1 - SECTION_SAMPLES :]
+        stream.section_times = (*kept, (str(stream.section), took_s))
+        if stream.section == _EVAL:
+            stream.evaluated_s += took_s
+        stream.left_mono, stream.left_step = left_mono, stream.step
+        if not stream.completed_steps:
+            stream.first_began = own_left
+    elif stream.section == _DATA and took_s > (stream.pace.median_s or 0.0):
+        stream.fed_mono, stream.fed_step = left_mono, stream.step
 
 
 def _remember(stream: RankStream, beat: Heartbeat, mono: float) -> None:
