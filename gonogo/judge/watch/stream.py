@@ -44,7 +44,10 @@ class RankStream:
     rank: int
     step_section_seq: int = 0
     """Section count at the start of the present step: sections that one rank enters alone
-    (a checkpoint, an evaluation) put it ahead of nobody in the steps that follow."""
+    (a checkpoint, an evaluation) put it ahead of nobody in the steps that follow, nor in the one
+    that it opens anew after them."""
+    paused_seq: int | None = None
+    """Section count before the checkpoint or evaluation that it was in last in this step."""
     ends_steps: bool = False
     """Whether it has ever said `step_end`."""
     boot: str | None = None
@@ -192,7 +195,7 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -
         _time_late(stream, beat)
         if beat.step == stream.step:
             if beat.msg == _STEP_START:
-                stream.step_section_seq = beat.section_seq
+                stream.step_section_seq = _sections_before(stream, beat.section_seq, steps_on=False)
             if not stream.ends_steps and beat.msg in _FOLLOWS_STEP:
                 _end_before(stream, beat)
         return stream
@@ -265,7 +268,9 @@ def _advance(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     if not stream.ends_steps and msg in _FOLLOWS_STEP:
         _end_before(stream, beat)
     if steps_on or starts:  # a step may start anew, after an evaluation that fell into it
-        stream.step_section_seq = section_seq if starts else stream.section_seq
+        sections_before = _sections_before(stream, section_seq, steps_on=steps_on)
+        stream.step_section_seq = sections_before if starts else stream.section_seq
+        stream.paused_seq = None
         stream.opened = step if starts else 0
         stream.between_s = _since_step_end_s(stream, beat) if starts else 0.0
     _place(stream, beat, mono, resets=ends or steps_on)
@@ -290,6 +295,18 @@ def _advance(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     if ends:
         _count_step(stream, beat)
     _remember(stream, beat, mono)
+
+
+def _sections_before(stream: RankStream, section_seq: int, *, steps_on: bool) -> int:
+    """Return the section count from which those of a step are counted that starts with this line.
+
+    One that starts anew goes on with what it had counted before its checkpoint or evaluation: the
+    peers, who wait for that one, count on, too.
+    """
+    paused_seq = stream.paused_seq
+    if steps_on or paused_seq is None or not stream.step_section_seq <= paused_seq < section_seq:
+        return section_seq
+    return stream.step_section_seq + section_seq - paused_seq
 
 
 def _since_step_end_s(stream: RankStream, beat: Heartbeat) -> float:
@@ -382,6 +399,8 @@ def _place(stream: RankStream, beat: Heartbeat, mono: float, *, resets: bool) ->
         took_s = own_mono - own_tail_s - stream.section_began
         if took_s > (stream.pace.median_s or 0.0):
             stream.fed_mono, stream.fed_step = mono - tail_s, stream.step
+    if section in NON_TRAINING_SECTIONS and stream.section not in NON_TRAINING_SECTIONS:
+        stream.paused_seq = section_seq - 1
     if section is not None and section not in stream.places:
         stream.places = (*stream.places[1 - MOST_PLACES :], section)
     stream.section, stream.section_seq = section, section_seq

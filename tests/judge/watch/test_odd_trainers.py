@@ -357,6 +357,39 @@ def test_who_waits_while_one_rank_saves_or_evaluates_for_all_is_not_behind(
     assert halted(opens_at_once(opened, 10)) == []
 
 
+def asks_each_step(world: World, count: int) -> World:
+    """A plain script, attached: it names nothing, and all ranks agree after a step to go on."""
+    for _ in range(count):
+        for rank in world.ranks:
+            rank.in_step, rank.step = True, max(1, rank.step)
+            rank.spend(0.5)
+            rank.say("progress", loss=world.loss(rank.step))
+            rank.say("step_end", tokens=2048)
+            rank.step += 1
+            rank.say("step_start")
+            rank.collective_seq += 1
+            rank.enter("log")
+            rank.spend(0.01)
+            rank.enter(None)
+    return world
+
+
+def test_who_waits_again_and_again_for_one_rank_that_saves_is_not_behind() -> None:
+    """What all have logged in the step that rank 0 opens anew is no difference between them."""
+    world = world_of()
+    for _ in range(3):
+        evaluates(asks_each_step(world, 40), 0, 120.0)
+    assert halted(asks_each_step(world, 10)) == []
+
+
+def test_a_hang_after_one_rank_has_saved_names_not_that_one() -> None:
+    world = asks_each_step(world_of(), 40)
+    evaluates(world, 0, 5.0)
+    for rank in world.ranks:
+        rank.spend(400.0)
+    assert [row[1] for row in halted(world)] == [None]
+
+
 def test_a_save_for_all_that_never_ends_is_named_with_its_own_limit() -> None:
     world = saves_alone(world_of().steps(40, step_s=1.0), "checkpoint", 1000.0)
     (found,) = watch(world).halts
