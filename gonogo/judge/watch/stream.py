@@ -388,17 +388,7 @@ def _place(stream: RankStream, beat: Heartbeat, mono: float, *, resets: bool) ->
     _set_apart(stream, section, own_mono, own_tail_s, over=over)
     if not moved:
         return
-    if stream.section in NON_TRAINING_SECTIONS:
-        took_s = max(0.0, own_mono - own_tail_s - stream.section_began)
-        kept = stream.section_times[1 - SECTION_SAMPLES :]
-        stream.section_times = (*kept, (str(stream.section), took_s))
-        stream.left_mono, stream.left_step = mono - tail_s, stream.step
-        if not stream.completed_steps:
-            stream.first_began = own_mono - own_tail_s
-    elif stream.section == _DATA:
-        took_s = own_mono - own_tail_s - stream.section_began
-        if took_s > (stream.pace.median_s or 0.0):
-            stream.fed_mono, stream.fed_step = mono - tail_s, stream.step
+    _leave(stream, mono - tail_s, own_mono - own_tail_s)
     if section in NON_TRAINING_SECTIONS and stream.section not in NON_TRAINING_SECTIONS:
         stream.paused_seq = section_seq - 1
     if section is not None and section not in stream.places:
@@ -406,6 +396,21 @@ def _place(stream: RankStream, beat: Heartbeat, mono: float, *, resets: bool) ->
     stream.section, stream.section_seq = section, section_seq
     stream.section_mono = mono - tail_s
     stream.section_began = own_mono - own_tail_s
+
+
+def _leave(stream: RankStream, mono: float, own_mono: float) -> None:
+    """Keep what peers may have waited for in the section that ends: at `mono`, or `own_mono`."""
+    if stream.section in NON_TRAINING_SECTIONS:
+        took_s = max(0.0, own_mono - stream.section_began)
+        kept = stream.section_times[1 - SECTION_SAMPLES :]
+        stream.section_times = (*kept, (str(stream.section), took_s))
+        stream.left_mono, stream.left_step = mono, stream.step
+        if not stream.completed_steps:
+            stream.first_began = own_mono
+    elif stream.section == _DATA:
+        took_s = own_mono - stream.section_began
+        if took_s > (stream.pace.median_s or 0.0):
+            stream.fed_mono, stream.fed_step = mono, stream.step
 
 
 def _remember(stream: RankStream, beat: Heartbeat, mono: float) -> None:
