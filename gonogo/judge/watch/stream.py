@@ -23,6 +23,9 @@ SECTION_SAMPLES = 32
 MOST_PLACES = 16
 STEP_COUNTS = 64
 """Steps whose sections and collectives are kept."""
+LONG_WAIT_S, LONG_WAITS = 10.0, 8
+"""So many are kept of what peers may have waited for that took so long: who waited may be heard
+when the rank has saved, evaluated or fetched again."""
 NAMED_SECTIONS = frozenset(Section)
 _MOVES_STEP = frozenset({Msg.STEP_START, Msg.STEP_END})
 """Messages whose step may not run backwards; a thread's `alive` line may lag by one."""
@@ -75,6 +78,8 @@ class RankStream:
     """When it last left a checkpoint or an evaluation, for which its peers may have waited."""
     left_step: int = 0
     """The step at which it was in there."""
+    long_waits: tuple[tuple[int, float], ...] = ()
+    """Of both, the last that took longer than `LONG_WAIT_S`: step, and when it left."""
     fed_mono: float = 0.0
     """When it last came from its loader after longer than a median step: peers may have waited."""
     fed_step: int = 0
@@ -400,17 +405,19 @@ def _place(stream: RankStream, beat: Heartbeat, mono: float, *, resets: bool) ->
 
 def _leave(stream: RankStream, mono: float, own_mono: float) -> None:
     """Keep what peers may have waited for in the section that ends: at `mono`, or `own_mono`."""
-    if stream.section in NON_TRAINING_SECTIONS:
-        took_s = max(0.0, own_mono - stream.section_began)
+    took_s = max(0.0, own_mono - stream.section_began)
+    pauses = stream.section in NON_TRAINING_SECTIONS
+    if took_s > LONG_WAIT_S and (pauses or stream.section == _DATA):
+        waits = (*stream.long_waits, (stream.step, mono))
+        stream.long_waits = waits[-LONG_WAITS:]
+    if pauses:
         kept = stream.section_times[1 - SECTION_SAMPLES :]
         stream.section_times = (*kept, (str(stream.section), took_s))
         stream.left_mono, stream.left_step = mono, stream.step
         if not stream.completed_steps:
             stream.first_began = own_mono
-    elif stream.section == _DATA:
-        took_s = own_mono - stream.section_began
-        if took_s > (stream.pace.median_s or 0.0):
-            stream.fed_mono, stream.fed_step = mono, stream.step
+    elif stream.section == _DATA and took_s > (stream.pace.median_s or 0.0):
+        stream.fed_mono, stream.fed_step = mono, stream.step
 
 
 def _remember(stream: RankStream, beat: Heartbeat, mono: float) -> None:

@@ -678,6 +678,26 @@ def test_lines_that_come_late_while_every_fifth_step_is_evaluated_are_no_deadlin
     assert halted(world) == []
 
 
+@pytest.mark.parametrize("loads", [False, True], ids=["it saved", "it waited for its loader"])
+def test_lines_that_come_late_after_a_long_pause_are_no_deadline_where_a_short_one_follows(
+    loads: bool,
+) -> None:
+    """What rank 0 did last is of a step of which rank 1 is yet to be heard."""
+    world = world_of().steps(40, step_s=0.5)
+    for seconds in (200.0, 1.0):
+        if loads:
+            world.open_step(data_s=[seconds, 0.01])
+            world.compute()
+            world.close_step()
+        else:
+            saves_alone(world, "checkpoint", seconds)
+        world.steps(5, step_s=0.5)
+    world.steps(40, step_s=0.5)
+    late = world.ranks[1]
+    late.lines = [Said(said.mono + 8.0, said.raw) for said in late.lines]
+    assert halted(world) == []
+
+
 @pytest.mark.parametrize("spoke_s", [0.6, 20.0, 90.0])
 def test_who_falls_silent_for_good_during_an_evaluation_is_lost_a_minute_later(
     spoke_s: float,
