@@ -390,6 +390,43 @@ def test_a_hang_after_one_rank_has_saved_names_not_that_one() -> None:
     assert [row[1] for row in halted(world)] == [None]
 
 
+def ends_with(world: World, count: int, rank: int, section: str, seconds: float) -> World:
+    """Steps at whose end one rank saves or evaluates, having computed: none opens anew."""
+    for _ in range(count):
+        world.open_step()
+        world.compute()
+        for row in world.ranks:
+            row.enter(None)
+        one = world.ranks[rank]
+        one.enter(section)
+        one.say("section")
+        one.spend(seconds)
+        one.enter(None)
+        one.say("section")
+        world.meet()
+        world.close_step()
+    return world
+
+
+@pytest.mark.parametrize(("section", "seconds"), [("eval", 400.0), ("checkpoint", 200.0)])
+def test_who_waits_within_a_step_for_one_rank_that_saves_is_not_behind(
+    section: str, seconds: float
+) -> None:
+    """Sections that rank 1 entered alone are a usual difference, which hides who is ahead."""
+    world = ends_with(world_of().steps(40, step_s=0.5), 1, 1, "checkpoint", 1.0)
+    assert halted(ends_with(world, 2, 0, section, seconds).steps(10)) == []
+
+
+def test_who_never_comes_back_from_there_has_the_time_of_its_section() -> None:
+    world = ends_with(world_of().steps(40, step_s=0.5), 1, 1, "checkpoint", 1.0)
+    (found,) = watch(ends_with(world, 1, 0, "checkpoint", 1000.0)).halts
+    assert (found.detector, found.section, found.threshold) == (
+        "section_deadline",
+        "checkpoint",
+        600.0,
+    )
+
+
 def test_a_save_for_all_that_never_ends_is_named_with_its_own_limit() -> None:
     world = saves_alone(world_of().steps(40, step_s=1.0), "checkpoint", 1000.0)
     (found,) = watch(world).halts

@@ -83,8 +83,12 @@ def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culpri
     named = bool(held) or (len(tied) == 1 and not cut)
     if named:
         return Culprit(min(tied, key=lambda stream: stream.rank), named=True)
-    # Of several that nothing tells apart the one that moved last has the most time left.
-    last = max(tied, key=lambda row: (row.section_mono, -row.rank))
+    # Of several that nothing tells apart one that saves or evaluates may be waited for, and else
+    # the one that moved last has the most time left.
+    last = max(
+        tied,
+        key=lambda row: (row.section in NON_TRAINING_SECTIONS, row.section_mono, -row.rank),
+    )
     fewer = sorted(row.rank for row in tied) if len(tied) < len(among) else []
     return Culprit(last, named=False, unheard=cut, tied=tuple(fewer))
 
