@@ -526,6 +526,21 @@ def test_a_run_of_more_than_20_000_steps_is_sampled_at_every_fourth(last: int, t
     assert Grown(last=last).rise(20, 8.0).own.series["host/0"].taken == taken
 
 
+@pytest.mark.parametrize(
+    ("first", "every", "taken"), [(1, 10, 39), (10, 10, 40), (2, 50, 39), (4, 4, 40), (1, 2, 19)]
+)
+def test_what_is_told_now_and_then_is_sampled_whatever_the_steps(
+    first: int, every: int, taken: int
+) -> None:
+    """Who counts from 0 and logs every tenth step tells of the steps 1, 11, 21."""
+    grown = Grown({"limit_mb": 2_000.0}, last=50_000)
+    for step in range(1, first + 40 * every):
+        told = step >= first and (step - first) % every == 0
+        grown.step(1_000.0 + step * 40.0 / every if told else None)
+    assert grown.own.series["host/0"].taken == taken
+    assert [row.rank for row in grown.of(Severity.HALT)] == [0]
+
+
 def test_what_is_left_counts_when_memory_is_looked_at() -> None:
     """With sixteen samples at least, a look comes at every second one."""
     grown = Grown({"min_samples": 16}).tell(host_memory=memory(4_000, 1e6)).rise(16, 8.0)
