@@ -262,8 +262,8 @@ def test_losing_a_sample_of_complete_evidence_never_makes_a_criterion_pass(
 @pytest.mark.parametrize(
     ("losses", "fields", "text"),
     [
-        (flat(5.0), {"pass_below": 3.0}, "last of loss is 5; ≤ 3 was asked"),
-        (flat(5.0), {"pass_above": 6.5, "fail_below": 6.0}, "last of loss is 5; ≥ 6.5 was asked"),
+        (flat(5.0), {"pass_below": 3.0}, "median of loss is 5; ≤ 3 was asked"),
+        (flat(5.0), {"pass_above": 6.5, "fail_below": 6.0}, "median of loss is 5; ≥ 6.5 was asked"),
         (
             flat(5.0, steps=8),
             {"pass_below": 3.0, "aggregate": "max"},
