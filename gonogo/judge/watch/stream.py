@@ -33,7 +33,7 @@ _FOLLOWS_STEP = frozenset({Msg.STEP_START, Msg.PROGRESS})
 """Messages of a step that only come when the one before is over."""
 _NON_TRAINING = frozenset({Msg.CHECKPOINT, Msg.EVAL})
 _STEP_START, _STEP_END, _PROGRESS = Msg.STEP_START, Msg.STEP_END, Msg.PROGRESS
-_DATA = Section.DATA
+_DATA, _EVAL = Section.DATA, Section.EVAL
 _DONE, _HALT_SEEN, _CHECKPOINT = Msg.DONE, Msg.HALT_SEEN, Msg.CHECKPOINT
 _LATE = Arrival.LATE
 """Names of our own: to ask an enum for a member is dear where it is done of each line."""
@@ -120,6 +120,8 @@ class RankStream:
     the rank's own clock; an evaluation before it is not in them. 0 before its end."""
     section_times: tuple[tuple[str, float], ...] = ()
     """Durations of the last checkpoint and eval sections, on the rank's own clock."""
+    evaluated_s: float = 0.0
+    """Seconds of all evaluations that have ended, on the rank's own clock; earlier boots' too."""
     saved_s: tuple[float, ...] = ()
     """What the last checkpoints took as their lines say it: writing goes on beside later steps."""
     section_began: float = 0.0
@@ -208,7 +210,7 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -
         booted = _booted(stream.rank, beat, mono)
         if stream.boot is not None:
             gained = stream.completed > stream.top_step
-            booted.first_s = stream.first_s
+            booted.first_s, booted.evaluated_s = stream.first_s, stream.evaluated_s
             booted.top_step = max(stream.top_step, stream.completed)
             booted.idle_boots = 0 if gained else stream.idle_boots + 1
         return booted
@@ -413,6 +415,8 @@ def _leave(stream: RankStream, mono: float, own_mono: float) -> None:
     if pauses:
         kept = stream.section_times[1 - SECTION_SAMPLES :]
         stream.section_times = (*kept, (str(stream.section), took_s))
+        if stream.section == _EVAL:
+            stream.evaluated_s += took_s
         stream.left_mono, stream.left_step = mono, stream.step
         if not stream.completed_steps:
             stream.first_began = own_mono

@@ -78,7 +78,8 @@ def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culpri
     tied = _behind(held or among)
     acting = None if held else acts_for_all(among, tied)
     if acting is not None:
-        return _acting(view, acting, tied, mono)
+        rest = [stream for stream in tied if stream is not acting]
+        return _acting(view, acting, rest, mono)
     tied = _told_apart(view, tied, mono)
     named = bool(held) or (len(tied) == 1 and not cut)
     if named:
@@ -226,17 +227,21 @@ def acts_for_all(among: Sequence[RankStream], behind: Sequence[RankStream]) -> R
     """Return the rank that saves or evaluates for all, while those behind it wait, if one does.
 
     Its section puts it ahead of ranks that never enter one of this name: `if rank == 0: save()`,
-    then a barrier. Who has entered such a section before is expected to again, and is behind,
-    unless it has entered a collective since, in which it waits for the one that acts, or may have
-    (not every trainer counts them all): it stands in no section. Then the one that acts has its
-    time.
+    then a barrier; or beside them, where it goes there straight from a section that they leave,
+    too. Who has entered such a section before is expected to again, and is behind, unless it has
+    entered a collective since, in which it waits for the one that acts, or may have (not every
+    trainer counts them all): it stands in no section. Then the one that acts has its time.
     """
     for stream in among:
-        if stream in behind or stream.section not in NON_TRAINING_SECTIONS:
+        rest = [row for row in behind if row is not stream]
+        if not rest or stream.section not in NON_TRAINING_SECTIONS:
             continue
-        if not all(_has_ended(row, stream) for row in behind):
+        if not all(_has_ended(row, stream) for row in rest):
             continue
-        if not _expected(stream, behind) or _wait(stream, behind) or _may_wait(stream, behind):
+        if len(rest) < len(behind):  # in as many sections: it came there straight from another
+            if not _expected(stream, rest) and _may_wait(stream, rest):
+                return stream
+        elif not _expected(stream, rest) or _wait(stream, rest) or _may_wait(stream, rest):
             return stream
     return None
 
