@@ -417,6 +417,23 @@ def test_who_waits_within_a_step_for_one_rank_that_saves_is_not_behind(
     assert halted(ends_with(world, 2, 0, section, seconds).steps(10)) == []
 
 
+@pytest.mark.parametrize("fed_last", [0, 1])
+@pytest.mark.parametrize(("seconds", "halts"), [(110.0, []), (400.0, [("data", 300.0)])])
+def test_who_waits_for_a_peers_loader_has_not_computed_where_nothing_tells_them_apart(
+    fed_last: int, seconds: float, halts: list[tuple[str, float]]
+) -> None:
+    world = ends_with(world_of().steps(40, step_s=0.5), 1, 1, "checkpoint", 1.0).steps(5)
+    world.open_step(data_s=[seconds if rank == fed_last else 0.01 for rank in (0, 1)])
+    world.compute()
+    world.close_step()
+    for rank in world.steps(10).ranks:  # the script does not count its collectives
+        rank.lines = [
+            Said(said.mono, re.sub(rb', "collective_seq": \d+', b"", said.raw))
+            for said in rank.lines
+        ]
+    assert [(row.section, row.threshold) for row in watch(world).halts] == halts
+
+
 def test_who_never_comes_back_from_there_has_the_time_of_its_section() -> None:
     world = ends_with(world_of().steps(40, step_s=0.5), 1, 1, "checkpoint", 1.0)
     (found,) = watch(ends_with(world, 1, 0, "checkpoint", 1000.0)).halts

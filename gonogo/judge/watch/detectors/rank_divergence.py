@@ -84,14 +84,19 @@ def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culpri
     named = bool(held) or (len(tied) == 1 and not cut)
     if named:
         return Culprit(min(tied, key=lambda stream: stream.rank), named=True)
-    # Of several that nothing tells apart one that saves or evaluates may be waited for, and else
-    # the one that moved last has the most time left.
-    last = max(
-        tied,
-        key=lambda row: (row.section in NON_TRAINING_SECTIONS, row.section_mono, -row.rank),
-    )
+    last = max(tied, key=_time_left)
     fewer = sorted(row.rank for row in tied) if len(tied) < len(among) else []
     return Culprit(last, named=False, unheard=cut, tied=tuple(fewer))
+
+
+def _time_left(stream: RankStream) -> tuple[bool, bool, float, int]:
+    """Return what sorts ranks that nothing tells apart: the one with the most time left comes last.
+
+    One that saves, evaluates or fetches may be what the others wait for; else who moved last.
+    """
+    section = stream.section
+    pauses, fetches = section in NON_TRAINING_SECTIONS, section == Section.DATA
+    return pauses, fetches, stream.section_mono, -stream.rank
 
 
 def _held(view: View, among: Sequence[RankStream], mono: float) -> list[RankStream]:

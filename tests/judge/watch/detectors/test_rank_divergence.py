@@ -403,25 +403,28 @@ def test_one_rank_may_save_or_evaluate_for_all(
 
 
 @pytest.mark.parametrize(
-    ("place", "peer", "acts"),
+    ("place", "peer", "named", "leads"),
     [
-        ({}, {}, True),
-        ({"section_times": (*SAVED, ("eval", 3.0))}, {}, True),
-        ({"section": "log"}, {}, False),
-        ({}, {"section": "forward"}, False),
-        ({}, {"section_times": (("eval", 3.0),)}, False),
+        ({}, {}, True, 0),
+        ({"section_times": (*SAVED, ("eval", 3.0))}, {}, True, 0),
+        ({"section": "log"}, {}, False, 1),
+        ({}, {"section": "forward"}, False, 0),
+        ({}, {"section_times": (("eval", 3.0),)}, False, 0),
     ],
     ids=["evaluates", "again", "logs", "the peer computes", "the peer evaluates, too"],
 )
 def test_one_that_goes_to_evaluate_straight_from_its_log_may_act_for_all(
-    place: dict[str, Any], peer: dict[str, Any], acts: bool
+    place: dict[str, Any], peer: dict[str, Any], named: bool, leads: int
 ) -> None:
-    """Its peers left theirs for no section: all have been in as many, and came there last."""
+    """Its peers left theirs for no section: all have been in as many, and came there last.
+
+    Where nobody is named, the time of an evaluation counts that one of them is in.
+    """
     saver = standing(**{"section": "eval", "for_s": 70.0, "section_seq": 5, **place})
     waits = standing(**{"section": None, "for_s": 69.0, "rank": 1, "section_seq": 5, **peer})
     found = name_culprit(view_of([(1, 0, 0)]), [saver, waits], NOW)
     assert found is not None
-    assert (found.named, found.stream.rank) == (acts, 0 if acts else 1)
+    assert (found.named, found.stream.rank) == (named, leads)
 
 
 AWAY = {"section_seq": 8}
