@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gonogo.contract.canonical import added
 from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.observation import HostMemory, Kind, hosts_memory_in
@@ -236,7 +237,7 @@ class MemoryLeak(Detector[Growth]):
     def _slope_of_host(self, own: Growth, rank: int, rising: Mapping[int, Series]) -> float:
         """Return how fast a rank's host fills: as its ranks do, and no faster than it tells."""
         node = self.run.order.node_of(rank)
-        together = sum(
+        together = added(
             series.slope for row, series in rising.items() if self.run.order.node_of(row) == node
         )
         host = own.hosts.get(str(node))
