@@ -123,13 +123,16 @@ def _behind(among: Sequence[RankStream]) -> list[RankStream]:
 
     A count tells ranks apart by no less than what it differs by when all is well: the ranks of a
     pipeline enter other collectives, and one rank may name a section (a log) that others do not.
+    Who was started anew counts collectives anew: it has entered fewer than its peers for ever.
     """
     lowest = min(stream.step for stream in among)
     tied = [stream for stream in among if stream.step == lowest]
     if all(_counts_collectives(stream, tied) for stream in tied):
         ended = {stream.ended_at[0] for stream in tied}
-        of = RankStream.collectives if len(ended) == 1 else _all_collectives
-        tied = _lowest(among, tied, [of(stream) for stream in tied], 2)
+        since_end = len(ended) == 1 and 0 not in ended
+        if since_end or len({stream.from_step for stream in tied}) == 1:
+            of = RankStream.collectives if since_end else _all_collectives
+            tied = _lowest(among, tied, [of(stream) for stream in tied], 2)
     sections = [stream.section_seq - stream.step_section_seq for stream in tied]
     behind = _lowest(among, tied, sections, 1)
     known = {stream.rank for stream in behind}

@@ -320,6 +320,16 @@ def test_of_ranks_that_nothing_tells_apart_the_last_that_moved_counts() -> None:
     assert of_streams(late, in_step(1, 3, 5, section_mono=NOW - 5.0)) == (1, False)
 
 
+def test_a_rank_that_was_started_anew_alone_is_not_behind_by_its_collectives() -> None:
+    """It counts them from 0 again, and may tell them between its steps' ends alone."""
+    peer, anew = in_step(0, 3, 4, 900), in_step(1, 3, 4, 5, from_step=30)
+    assert of_streams(peer, anew)[1] is False
+    assert of_streams(in_step(0, 1, 4, 900), anew) == (0, True)
+    assert of_streams(peer, in_step(1, 3, 4, 5)) == (1, True)
+    ended = in_step(0, 3, 4, 900, ended_at=(40, 896)), in_step(1, 3, 4, 5, ended_at=(40, 2))
+    assert of_streams(ended[0], replace(ended[1], from_step=30)) == (1, True)
+
+
 def test_collectives_are_counted_from_the_last_step_that_told_them() -> None:
     """A rank of a pipeline enters other collectives, so their sum says nothing."""
     stage0 = in_step(0, 3, 4, 900, ended_at=(40, 896))
