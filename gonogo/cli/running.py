@@ -126,7 +126,7 @@ def run(
         fits = [] if heard else fitting(printed)
         counted = bool(heard) and counts_lines(order.patterns, printed)
         said = advise_ranks(order, heard, planned=plan is not None)
-        if document["verdict"] != Verdict.NO_GO:
+        if document["verdict"] != Verdict.NO_GO and not interrupted:  # that is what it lacks
             planned = plan is not None
             said += advise(
                 order,

@@ -84,8 +84,12 @@ def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culpri
     named = bool(held) or (len(tied) == 1 and not cut)
     if named:
         return Culprit(min(tied, key=lambda stream: stream.rank), named=True)
-    # Of several that nothing tells apart the one that moved last has the most time left.
-    last = max(tied, key=lambda row: (row.section_mono, -row.rank))
+    # Of several that nothing tells apart one that saves or evaluates may be waited for, and else
+    # the one that moved last has the most time left.
+    last = max(
+        tied,
+        key=lambda row: (row.section in NON_TRAINING_SECTIONS, row.section_mono, -row.rank),
+    )
     fewer = sorted(row.rank for row in tied) if len(tied) < len(among) else []
     return Culprit(last, named=False, unheard=cut, tied=tuple(fewer))
 
@@ -271,15 +275,18 @@ def freed_mono(view: View, culprit: RankStream, among: Sequence[RankStream], mon
     That is a checkpoint or an evaluation, or a loader that took longer than a step. Who waits for
     one rank that saves or evaluates for all, or is fed late, goes on a moment later than that one,
     which may be done by then. Peers that are further ahead than by one step do not run in lockstep
-    with it, or its lines come late: then what they did at its own step counts. Ranks that tell
+    with it, or its lines come late: then what they did at its own step counts, be it not the last
+    that they did. Ranks that tell
     every tenth step or so are abreast within as many. Of a silent rank that may have waited when it
     was heard last, the time since then is all that counts.
     """
     waited = [culprit.heard_mono] if _waited(view, culprit, among, mono) else []
     peers = [*among, *(row for row in view.streams.values() if row.done)]
     left = [_left_mono(row) for row in peers if row is not culprit and _abreast(row, culprit)]
-    fed = [s.fed_mono for s in peers if s is not culprit and _waits_at(s.fed_step, culprit)]
-    return max([*waited, *left, *fed], default=0.0)
+    others = [row for row in peers if row is not culprit]
+    fed = [row.fed_mono for row in others if _waits_at(row.fed_step, culprit)]
+    long = [at for row in others for step, at in row.long_waits if _waits_at(step, culprit)]
+    return max([*waited, *left, *fed, *long], default=0.0)
 
 
 def _left_mono(stream: RankStream) -> float:

@@ -238,6 +238,24 @@ def test_a_restarted_rank_begins_anew() -> None:
     assert leaks(seen, Severity.HALT) == []
 
 
+@pytest.mark.parametrize("how", [{"signal": 9}, {"code": 0}], ids=["killed", "leaves early"])
+def test_a_rank_that_dies_while_a_leak_waits_for_its_checkpoint_is_a_finding(
+    how: dict[str, int],
+) -> None:
+    """Its peers stand in a collective: else they would be called a stall."""
+    world = World(order()).boot()
+    tell(world, host_memory=memory(4_000, 8_000))
+    grow(world, 120, of_rank(0, 10.0))
+    world.probe(1, "dead", **how)
+    world.ranks[0].spend(5.0)
+    leak, death = watch(world, stop_at_halt=False).halts
+    assert (leak.detector, leak.act) == ("memory_leak", Act.AT_CHECKPOINT)
+    assert (death.detector, death.rank, death.act) == ("process_death", 1, Act.NOW)
+    world.probe(0, "dead", signal=9)
+    world.ranks[0].spend(5.0)
+    assert len(watch(world, stop_at_halt=False).halts) == 2
+
+
 def test_a_healthy_demo_whose_caches_fill_up_is_silent() -> None:
     world = World(host_order(DEMO)).boot()
     tell(world, host_memory=memory(4_000, 12_000))
