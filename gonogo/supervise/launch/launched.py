@@ -78,7 +78,9 @@ class Launched:
         self._ends = Ends()
         self._look_at = float("-inf")
         self._speakers = 0
+        self._calm = False
         self._are_more = False
+        self._named_by_itself: set[int] = set()
 
     def look(self, now: float) -> None:
         """Look for ranks that are not known, or have gone, when it is time.
@@ -86,13 +88,18 @@ class Launched:
         Args:
             now: monotonic seconds.
         """
-        if now < self._look_at and not self._is_told_of_another():
+        if now < self._look_at and not self._is_told_of_another() and not self._has_lost_one():
             return
         self._seek()
         whole = len(self._ranks) == self._world_size
-        calm = whole and all(ref.is_alive() for ref in self._ranks.values())
+        self._calm = whole and all(ref.is_alive() for ref in self._ranks.values())
         took_s = time.monotonic() - now
-        self._look_at = now + max(RARELY_S if calm else LOOK_EVERY_S, LEAST_REST_X * took_s)
+        rest_s = RARELY_S if self._calm else LOOK_EVERY_S
+        self._look_at = now + max(rest_s, LEAST_REST_X * took_s)
+
+    def _has_lost_one(self) -> bool:
+        """Say whether a rank has ended since all lived: another process may be it now."""
+        return self._calm and not all(ref.is_alive() for ref in self._ranks.values())
 
     def _is_told_of_another(self) -> bool:
         """Say whether another rank has begun to write heartbeats since the last call."""
@@ -104,9 +111,11 @@ class Launched:
         below = find_descendants(self._program)
         if not below:
             return
-        found = {**self._by_environment(below), **self._by_heartbeats(below)}
+        spoken = self._by_heartbeats(below)
+        found = {**self._by_environment(below), **spoken}
         for rank, pid in sorted(found.items()):
             self._take(rank, pid)
+        self._named_by_itself |= spoken.keys()
         if not found and not self._ranks:
             self._guess(below)
 
@@ -123,11 +132,15 @@ class Launched:
         self._ends.settle(SETTLE_S)
         for rank, ref in sorted(self._ranks.items(), reverse=True):  # rank 0's stamp ends the wait
             ended = self._ends.of(ref)
-            if ended is not None:
+            if ended is not None and not self._is_another_by_now(rank, ref):
                 missed = lost_a_peer(self._folder, self._order, rank, ended)
                 ended = replace(ended, lost_peer=missed)
                 save_json(self._folder / f"exit_rank{rank}.json", ended.document())
         return frozenset(self._ranks)
+
+    def _is_another_by_now(self, rank: int, ref: ProcessRef) -> bool:
+        """Say whether a rank's last line is another process's, of whose end nobody knows."""
+        return rank in self._named_by_itself and self._named(rank) not in (None, ref.pid)
 
     def _take(self, rank: int, pid: int) -> None:
         """Record that a rank is this process."""

@@ -175,6 +175,45 @@ def test_a_rank_that_is_started_again_is_another_process(tmp_path: Path, launch:
     wait_until(lambda: look_until(launched, [0], tmp_path)[0] != first, "another process")
 
 
+def test_another_process_of_a_rank_is_looked_for_as_soon_as_one_has_gone(
+    tmp_path: Path, launch: Any
+) -> None:
+    launcher = launch("bash", "-c", "for n in 1 2; do RANK=0 LOCAL_RANK=0 sleep 60; done; sleep 60")
+    launched = Launched(tmp_path, {"world_size": 1}, launcher.pid)
+    first = look_until(launched, [0], tmp_path)[0]
+    launched.look(at := time.monotonic() + 3600)  # all are known and live: the next look is far
+    os.kill(first, signal.SIGKILL)
+
+    def is_up() -> bool:
+        environs = [Path(f"/proc/{pid}/environ") for pid in children(launcher) - {first}]
+        return any(b"\0RANK=0\0" in path.read_bytes() for path in environs)
+
+    wait_until(is_up, "another process")
+    launched.look(at)
+    record = load_rank_record(tmp_path, 0)
+    assert record is not None
+    assert record.ref.pid != first
+
+
+def test_how_an_earlier_process_of_a_rank_ended_is_not_how_the_rank_did(
+    tmp_path: Path, launch: Any
+) -> None:
+    """The last line names a process that was gone before anybody looked."""
+    launcher = launch("bash", "-c", "sleep 60; sleep 60")
+    wait_until(lambda: children(launcher), "the child")
+    (pid,) = children(launcher)
+    lines = tmp_path / "heartbeat_rank0.jsonl"
+    lines.write_text(json.dumps({"pid": pid}) + "\n")
+    launched = Launched(tmp_path, {"world_size": 1}, launcher.pid)
+    assert look_until(launched, [0], tmp_path) == {0: pid}
+    lines.write_text(json.dumps({"pid": pid}) + "\n" + json.dumps({"pid": 2**22 + 1}) + "\n")
+    os.kill(launcher.pid, signal.SIGSTOP)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not find_process(pid), "the end")
+    assert launched.save_ends() == {0}
+    assert not (tmp_path / "exit_rank0.json").exists()
+
+
 def test_what_a_heartbeat_names_is_a_rank_only_below_the_command(
     tmp_path: Path, launch: Any
 ) -> None:
