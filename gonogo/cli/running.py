@@ -30,8 +30,9 @@ from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.contract.order import Order
 from gonogo.contract.patterns import PATTERNS, fitting
+from gonogo.contract.records import ExitRecord
 from gonogo.judge.directory import judge_directory
-from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, RunDir, read_tail, save_json
+from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, RunDir, load_record, read_tail, save_json
 from gonogo.signing import own_signing_key
 from gonogo.slots import choose_together
 from gonogo.supervise.devices.choice import has_devices
@@ -128,7 +129,14 @@ def run(
         if document["verdict"] != Verdict.NO_GO and not interrupted:  # that is what it lacks
             planned = plan is not None
             said += advise(
-                order, rows, heard, read=read, planned=planned, fits=fits, counted=counted
+                order,
+                rows,
+                heard,
+                read=read,
+                planned=planned,
+                fits=fits,
+                counted=counted,
+                unseen=_unseen(run_dir),
             )
         for text in said:
             say(text)
@@ -136,6 +144,15 @@ def run(
         raise typer.Exit(Exit.INTERRUPTED)
     verdict = document["verdict"]
     raise typer.Exit(exit_of_verdict(Verdict(verdict) if verdict else None))
+
+
+def _unseen(run_dir: RunDir) -> list[int]:
+    """Return the ranks of a command that left with 0 of whose own end nobody knows."""
+    told = load_record(run_dir.exit, ExitRecord)
+    if told is None or told.agent is None or told.agent.code != 0:
+        return []
+    ends = told.ranks.items()
+    return [int(rank) for rank, end in ends if end.code is None and end.signal is None]
 
 
 def _supervise(order: Order, run_dir: RunDir, settings: Settings, *, quiet: bool) -> bool:

@@ -186,7 +186,7 @@ class GonogoCallback(Callback):
         self._begun, self._global_step = True, trainer.global_step
         self._claimed = _written(trainer)
         self._told.begin(
-            pl_module,
+            pl_module if trainer.model is None else trainer.model,  # its wrapper knows of shards
             rank=trainer.global_rank,
             world_size=trainer.world_size,
             step=trainer.global_step if self._restored is None else self._restored,

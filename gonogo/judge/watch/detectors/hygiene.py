@@ -24,18 +24,41 @@ UNREADABLE_LINES = 3
 """A rank that writes so many lines that are no heartbeats, or nothing else, is named: a warning,
 once they have been counted for `UNREADABLE_AFTER_S`."""
 OFF_LASTS_S = 4.0
-"""A wall clock is off that has been for so long: a line that was written before the host's clock
-was set, and read after it, is off by as much, and the next one is not; nor are those that come
-after lines of another host which were on their way for long."""
+OFF_LINES = 20
+"""A wall clock is off that has been for so long, in so many lines running, and by more than they
+differ among themselves: a line that was written before the host's clock was set, and read after it,
+is off by as much, and the next one is not; and where lines can be read every 20 s only, each looks
+as old as it waited."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skew:
+    """Lines of one process running whose wall clock differs from the watcher's."""
+
+    boot: str
+    since_mono: float
+    """The watcher's clock when the first of them came."""
+    lines: int
+    least_s: float
+    most_s: float
+    """By how much they differ, the lowest and the highest; seconds, below 0 where behind."""
+
+    def lasts(self, mono: float) -> bool:
+        """Whether it has been so for long, at `mono`."""
+        return mono - self.since_mono >= OFF_LASTS_S and self.lines >= OFF_LINES
+
+    def sure(self, limit_s: float) -> bool:
+        """Whether it is the clock that is off, rather than lines that waited."""
+        nearest_s = min(abs(self.least_s), abs(self.most_s))
+        return nearest_s - (self.most_s - self.least_s) > limit_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skews:
     """Whose wall clock is off."""
 
-    since: dict[int, tuple[str, float]] = field(default_factory=dict)
-    """Rank → its boot, and the watcher's clock when the first came of the lines running that were
-    off."""
+    of: dict[int, Skew] = field(default_factory=dict)
+    """By rank."""
 
 
 def _count_findings(view: View, tick: Tick, rank: int, record: LineRecord) -> list[Finding]:
@@ -126,14 +149,22 @@ def _looked(own: Skews, view: View, event: Beat) -> tuple[Skews, float | None]:
     skew_s = line.ts - tick.ts
     ahead_s = (line.ts - line.mono) - (tick.ts - tick.mono)
     if abs(skew_s) <= limit_s or abs(ahead_s) <= limit_s:
-        if line.rank in own.since:
-            own = replace(own, since={k: v for k, v in own.since.items() if k != line.rank})
+        if line.rank in own.of:
+            own = replace(own, of={k: v for k, v in own.of.items() if k != line.rank})
         return own, None
-    boot, since_mono = own.since.get(line.rank, ("", 0.0))
-    if boot != line.boot:
-        since_mono = tick.mono
-        own = replace(own, since={**own.since, line.rank: (line.boot, since_mono)})
-    return own, skew_s if tick.mono - since_mono >= OFF_LASTS_S else None
+    skew = _grown(own.of.get(line.rank), line.boot, tick.mono, skew_s)
+    off = skew.lasts(tick.mono)
+    if off and not skew.sure(limit_s):
+        skew, off = _grown(None, line.boot, tick.mono, skew_s), False
+    return replace(own, of={**own.of, line.rank: skew}), skew_s if off else None
+
+
+def _grown(skew: Skew | None, boot: str, mono: float, skew_s: float) -> Skew:
+    """Return what is known after one more line; of another process it begins anew."""
+    if skew is None or skew.boot != boot:
+        return Skew(boot=boot, since_mono=mono, lines=1, least_s=skew_s, most_s=skew_s)
+    least_s, most_s = min(skew.least_s, skew_s), max(skew.most_s, skew_s)
+    return replace(skew, lines=skew.lines + 1, least_s=least_s, most_s=most_s)
 
 
 def _clock_findings(view: View, event: Beat, skew_s: float) -> list[Finding]:
@@ -175,7 +206,7 @@ class Hygiene(Detector[Skews]):
     def observe_line(self, own: Skews, beat: Beat, view: View) -> Seen[Skews]:
         """Observe a line's clock."""
         near = abs(beat.line.ts - beat.tick.ts) <= self.settings.skew_s
-        if near and beat.line.rank not in own.since:
+        if near and beat.line.rank not in own.of:
             return own, []
         own, skew_s = _looked(own, view, beat)
         return own, [] if skew_s is None else _clock_findings(view, beat, skew_s)

@@ -402,6 +402,28 @@ def test_one_rank_may_save_or_evaluate_for_all(
     assert found.named is named
 
 
+@pytest.mark.parametrize(
+    ("place", "peer", "acts"),
+    [
+        ({}, {}, True),
+        ({"section_times": (*SAVED, ("eval", 3.0))}, {}, True),
+        ({"section": "log"}, {}, False),
+        ({}, {"section": "forward"}, False),
+        ({}, {"section_times": (("eval", 3.0),)}, False),
+    ],
+    ids=["evaluates", "again", "logs", "the peer computes", "the peer evaluates, too"],
+)
+def test_one_that_goes_to_evaluate_straight_from_its_log_may_act_for_all(
+    place: dict[str, Any], peer: dict[str, Any], acts: bool
+) -> None:
+    """Its peers left theirs for no section: all have been in as many, and came there last."""
+    saver = standing(**{"section": "eval", "for_s": 70.0, "section_seq": 5, **place})
+    waits = standing(**{"section": None, "for_s": 69.0, "rank": 1, "section_seq": 5, **peer})
+    found = name_culprit(view_of([(1, 0, 0)]), [saver, waits], NOW)
+    assert found is not None
+    assert (found.named, found.stream.rank) == (acts, 0 if acts else 1)
+
+
 AWAY = {"section_seq": 8}
 """Of a rank that is in more sections of its step than its peers."""
 LOGS = {"places": ("boot", "log"), "step_counts": ((40, 0, -1),)}

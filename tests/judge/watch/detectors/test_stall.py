@@ -74,8 +74,9 @@ def test_a_run_that_has_become_slow_is_suspect_once_not_at_every_step() -> None:
 
 @pytest.mark.parametrize("named", [True, False], ids=["names its computing", "names its loader"])
 @pytest.mark.parametrize(("again_s", "limit_s"), [(90.0, None), (200.0, 180.0)])
+@pytest.mark.parametrize("away", [False, True], ids=["watched", "the watcher away at first"])
 def test_a_step_may_compile_anew_for_as_long_as_the_first_one_did(
-    named: bool, again_s: float, limit_s: float | None
+    named: bool, again_s: float, limit_s: float | None, away: bool
 ) -> None:
     world = World(order_of({}, steps=200), alive_every_s=5.0).boot()
     for compiled_s in (120.0, *[0.0] * 40, again_s, 0.0):
@@ -84,7 +85,12 @@ def test_a_step_may_compile_anew_for_as_long_as_the_first_one_did(
             rank.enter("forward" if named else None)
             rank.spend(0.5 + compiled_s)
         world.close_step()
-    halts = watch(world, interval_s=1.0).halts
+
+    def ticking(end: float) -> list[tuple[float, float]]:
+        seconds = [s for s in range(int(end - T0) + 2) if not (away and 10 < s < 110)]
+        return [(T0 + s, 99.0 if away and s == 110 else 0.0) for s in seconds]
+
+    halts = watch(world, ticking=ticking).halts
     due = [] if limit_s is None else [pytest.approx(limit_s, abs=3.0)]
     assert [halt.threshold for halt in halts] == due
     assert {halt.detector for halt in halts} <= {"stall" if named else "section_deadline"}
