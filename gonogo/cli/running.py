@@ -96,7 +96,7 @@ def run(
     settings = load_settings()
     logging.getLogger("gonogo").addHandler(logging.NullHandler())  # what matters is said below
     if shutil.which(command[0], path=settings.inherited.get("PATH")) is None:
-        raise Rejected(f"{command[0]}: no such program can be started here")
+        raise Rejected(f"{command[0]}: no such program can be started here{_meant(command[0])}")
     order = order_of(command, pattern or [], world_size, name, steps, stall_s, waive or [])
     if (plan is None) != (phase is None):
         raise Rejected("--plan and --phase go together")
@@ -226,6 +226,13 @@ def _follow(
                 both = {signal.SIGINT, signal.SIGTERM}
                 keeper.send_signal((both - {number}).pop())  # beside the first: its second
                 say("ending it now")
+
+
+def _meant(word: str) -> str:
+    """Return what somebody may have meant whose command cannot be started."""
+    if word.endswith(".py") and Path(word).is_file():
+        return f"; did you mean python {word}?"
+    return "; did you mean it without quotes?" if " " in word else ""
 
 
 def _printed(run_dir: RunDir) -> list[str]:
