@@ -75,7 +75,8 @@ class RankStream:
     section_seq: int = 0
     section_mono: float = 0.0
     left_mono: float = 0.0
-    """When it last left a checkpoint or an evaluation, for which its peers may have waited."""
+    """When it last left a checkpoint or an evaluation, for which its peers may have waited; or was
+    started anew, which ends whatever they waited for."""
     left_step: int = 0
     """The step at which it was in there."""
     long_waits: tuple[tuple[int, float], ...] = ()
@@ -211,6 +212,7 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -
         if stream.boot is not None:
             gained = stream.completed > stream.top_step
             booted.first_s, booted.evaluated_s = stream.first_s, stream.evaluated_s
+            booted.left_mono, booted.left_step = mono, stream.step
             booted.top_step = max(stream.top_step, stream.completed)
             booted.idle_boots = 0 if gained else stream.idle_boots + 1
         return booted
