@@ -510,6 +510,19 @@ def test_who_evaluates_may_have_ended_a_step_whose_last_line_is_on_its_way(
     assert (acts_for_all([saver, *waiting], waiting) is saver) is acts
 
 
+@pytest.mark.parametrize(("late", "saved"), [(39, 40), (40, 39)])
+def test_who_has_opened_the_step_of_one_that_evaluates_has_ended_the_one_before(
+    late: int, saved: int
+) -> None:
+    """Our library opens a step at once; the end of the one before may be read after that."""
+    saver = standing("eval", for_s=1.0, completed=saved, step=41, section_seq=1)
+    waiting = standing(None, for_s=1.0, rank=1, completed=late, step=41)
+    assert acts_for_all([saver, waiting], [waiting]) is saver
+    in_the_step = standing("log", for_s=1.0, rank=1, completed=39, step=40)
+    saver.completed = 40
+    assert acts_for_all([saver, in_the_step], [in_the_step]) is None
+
+
 def test_a_stack_of_another_moment_accuses_nobody() -> None:
     """Both have evaluated before; an old round of stacks saw one of them outside a collective."""
     saver = standing("eval", for_s=1.0, section_seq=1, section_times=SAVED)
