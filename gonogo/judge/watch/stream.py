@@ -203,7 +203,10 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -
         _time_late(stream, beat)
         if beat.step == stream.step:
             if beat.msg == _STEP_START:
-                stream.step_section_seq = _sections_before(stream, beat.section_seq, steps_on=False)
+                before = _sections_before(stream, beat.section_seq, steps_on=False)
+                if before != beat.section_seq:  # what it stands in now came after this start
+                    stream.paused_seq = beat.section_seq
+                stream.step_section_seq = before
             if not stream.ends_steps and beat.msg in _FOLLOWS_STEP:
                 _end_before(stream, beat)
         return stream
