@@ -203,10 +203,7 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -
         _time_late(stream, beat)
         if beat.step == stream.step:
             if beat.msg == _STEP_START:
-                before = _sections_before(stream, beat.section_seq, steps_on=False)
-                if before != beat.section_seq:  # what it stands in now came after this start
-                    stream.paused_seq = beat.section_seq
-                stream.step_section_seq = before
+                _start_late(stream, beat.section_seq)
             if not stream.ends_steps and beat.msg in _FOLLOWS_STEP:
                 _end_before(stream, beat)
         return stream
@@ -319,6 +316,14 @@ def _sections_before(stream: RankStream, section_seq: int, *, steps_on: bool) ->
     if steps_on or paused_seq is None or not stream.step_section_seq <= paused_seq < section_seq:
         return section_seq
     return stream.step_section_seq + section_seq - paused_seq
+
+
+def _start_late(stream: RankStream, section_seq: int) -> None:
+    """Let the present step have started at this section count, of a line that came late."""
+    before = _sections_before(stream, section_seq, steps_on=False)
+    if before != section_seq:  # anew, after a pause; the one that it stands in came after that
+        stream.paused_seq = section_seq
+    stream.step_section_seq = before
 
 
 def _since_step_end_s(stream: RankStream, beat: Heartbeat) -> float:
