@@ -149,7 +149,7 @@ SICK: tuple[Sickness, ...] = (
     _script("forward", Name.STALL, replace(_ALONE, names_computing=True)),
     _script("backward", Name.SECTION_DEADLINE, rank=None, tie=True),  # it names no computing
     _script("log", Name.SECTION_DEADLINE, replace(_ALONE, logs_every=1)),
-    _script("eval", Name.SECTION_DEADLINE, rank=0, within_s=3000.0),
+    _script("eval", Name.SECTION_DEADLINE, rank=0, within_s=4200.0),  # anew, if nobody watched
     _script("checkpoint", Name.SECTION_DEADLINE, rank=0),
     Sickness(
         name="first_loss", by=(Name.FIRST_LOSS,), severity=Severity.WARN, numbers="first_loss",
