@@ -45,7 +45,7 @@ def simulate_part(part: Part) -> Tally:
     if sick is not None:
         noise = replace(noise, cut_rate=0.0)
     vocab, other_loss = _loss(noise, dice) if sick is None else (VOCAB, None)
-    script = _script(noise, dice, sick)
+    script = _script(noise, dice, sick, part.step_s)
     outside = sick is None and dice.random() < noise.outside_share
     outside_x = dice.uniform(*noise.outside_x) if outside else 0.0
     if script is not None and script.flows:
@@ -91,11 +91,13 @@ def simulate_part(part: Part) -> Tally:
     return _healthy(part, training, watcher)
 
 
-def _script(noise: Noise, dice: random.Random, sick: Sickness | None) -> Script | None:
+def _script(
+    noise: Noise, dice: random.Random, sick: Sickness | None, step_s: float
+) -> Script | None:
     """Return what the run's script calls of our library, if it attached."""
     if sick is not None:
         return sick.script
-    return script_of(dice) if dice.random() < noise.attached_share else None
+    return script_of(dice, step_s) if dice.random() < noise.attached_share else None
 
 
 def expected_step_s(noise: Noise, step_s: float, ranks: int) -> float:

@@ -65,8 +65,19 @@ UNNAMED_STALL_S = 20.0
 """The longest that a loader stalls of which nothing tells: to D4 it computes."""
 
 
-def script_of(dice: random.Random) -> Script:
-    """Return what a healthy run's script calls."""
+PAUSED_SHARE = 0.5
+"""Times the training that evaluations may take, and checkpoints: longer ones come more rarely."""
+
+
+def script_of(dice: random.Random, step_s: float) -> Script:
+    """Return what the script of a healthy run of such steps calls."""
+
+    def pause(every: tuple[int, ...], longest_s: tuple[float, ...], who: tuple[Who, ...]) -> Pause:
+        steps, seconds = dice.choice(every), dice.choice(longest_s)
+        if steps:
+            steps = max(steps, round(seconds / (PAUSED_SHARE * step_s)))
+        return Pause(every=steps, seconds=seconds, who=dice.choice(who))
+
     kind = dice.choice(("plain", "plain", "loader", "named", "flows"))
     flows = kind == "flows"
     evals = (Who.ALL,) if flows else tuple(Who)
@@ -80,14 +91,6 @@ def script_of(dice: random.Random) -> Script:
         asks=flows or dice.random() < 0.8,
         tells_tokens=dice.random() < 0.8,
         when=When.AFTER_ASKING if flows else dice.choice(tuple(When)),
-        evaluates=Pause(
-            every=dice.choice((0, 10, 50, 200)),
-            seconds=dice.choice((1.0, 20.0, 200.0, 1200.0)),
-            who=dice.choice(evals),
-        ),
-        saves=Pause(
-            every=dice.choice((0, 20, 50, 200)),
-            seconds=dice.choice((1.0, 20.0, 90.0, 400.0)),
-            who=dice.choice(saves),
-        ),
+        evaluates=pause((0, 10, 50, 200), (1.0, 20.0, 200.0, 1200.0), evals),
+        saves=pause((0, 20, 50, 200), (1.0, 20.0, 90.0, 400.0), saves),
     )

@@ -179,10 +179,12 @@ def said(line: Heartbeat) -> set[str]:
 
 def test_each_script_is_one_that_somebody_writes() -> None:
     dice = random.Random(1)
-    scripts = [script_of(dice) for _ in range(300)]
+    scripts = [script_of(dice, 2.4) for _ in range(300)]
     assert {script.when for script in scripts} == set(When)
     assert {script.saves.who for script in scripts} == set(Who)
     assert all(script.names_data for script in scripts if script.names_computing)
+    pauses = [pause for script in scripts for pause in (script.evaluates, script.saves)]
+    assert all(pause.seconds <= 0.51 * 2.4 * pause.every for pause in pauses if pause.every)
     assert all(script.evaluates.who is Who.ALL for script in scripts if script.flows)
 
 
