@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 FORWARD, BACKWARD, OPTIMIZER = 0.3, 0.6, 0.1
 """Shares of a step's computing."""
+EPOCH_SHARE = 0.3
+"""Of the time between two epochs that a loader may take to start anew: more is starving (D17)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,7 @@ def draw(run: "Training") -> Drawn:
         run.compiles = False
     epoch_s = compile_s = 0.0
     if habits.epoch_steps and step > 1 and step % habits.epoch_steps == 1:
-        epoch_s = dice.uniform(*habits.epoch_s)
+        epoch_s = min(dice.uniform(*habits.epoch_s), EPOCH_SHARE * habits.epoch_steps * run.step_s)
     if step in habits.recompiles_at:
         compile_s = dice.uniform(*habits.recompile_s)
     return Drawn(times=each, paused=paused, epoch_s=epoch_s, compile_s=compile_s)
