@@ -97,7 +97,10 @@ def test_the_hot_block_was_chosen_by_many(interpreted, name):
 def _signature(kernel, number):
     """Types by the kernels' naming rule, and constants for the paper's sizes with six heads."""
     in_fp32 = ("lse", "dot", "dq", "dk", "dv", "part_lse", "part_dk", "part_dv", "score")
-    in_int32 = ("entry", "entry_first", "portion_block", "portion_first", "chosen")
+    in_int32 = (
+        "entry", "entry_first", "portion_block", "portion_first", "chosen",
+        "tile", "sequence", "of_block", "token",
+    )  # fmt: skip
     others = {**dict.fromkeys(in_fp32, "*fp32"), **dict.fromkeys(in_int32, "*i32"), "word": "*i64"}
     types = {}
     for name in kernel.arg_names:
@@ -126,6 +129,9 @@ def _kernels():
     }  # fmt: skip
 
 
+_OF_PACKED = ("tile_ptr", "sequence_ptr", "of_block_ptr", "token_ptr")
+
+
 def _compile(kernel, tile, number, capability, **others):
     import triton
     from triton.backends.compiler import GPUTarget
@@ -135,11 +141,13 @@ def _compile(kernel, tile, number, capability, **others):
         "R": 6, "D": 64, "DP": 64, "F": 14, "FREE": 13, "L": 32, "STEP": 16, "L_SEL": 64, "JP": 128,
         "FIRST": 1, "RECENT": 2,
         "ALIGN": 1, "BACK": 511, "STRIDE": 1, "REACH": 0, "BRANCH": 1, "ADD": True, "TILES": 32,
-        "BLOCK": 0, "WORDS": True,
+        "BLOCK": 0, "WORDS": True, "KEYS": 0, "PACKED": False, "TILE": 0,
         "PRECISION": "ieee", "M": tile.rows if tile else 32, "N": tile.keys if tile else 64,
     }  # fmt: skip
     values |= others
     constants = {n: values[n] for n in kernel.arg_names if n in values}
+    if not values["PACKED"]:
+        constants |= {n: None for n in kernel.arg_names if n in _OF_PACKED}
     if not values["BLOCK"] and "BLOCK" in constants:
         constants["word_ptr"] = None
     types = _signature(kernel, number) | dict.fromkeys(constants, "constexpr")
