@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nsa.attention.compression import Compression
 from nsa.attention.rotary import rotate
-from nsa.attention.sequences import block_counts, compress_sequences, positions
+from nsa.attention.sequences import compress_sequences, places_of
 from nsa.attention.serving import Prepared
 from nsa.attention.tensors import Tensors
 
@@ -37,11 +37,11 @@ def attend_at_once(
     l, d = prepared.sizes["l"], prepared.sizes["d"]  # noqa: E741
     lengths = [length for item in documents for length in item]
     flat = Tensors(*(x.flatten(0, 1) for x in read))
-    here = table.index_select(1, positions(lengths, device))
+    places = places_of(lengths, device, l, d)
+    here = table.index_select(1, places.position)
     q, k_sel, k_win = (rotate(x[None], here)[0] for x in (flat.q, flat.k_sel, flat.k_win))
     k_blocks, v_blocks = compress_sequences(compression, flat.k_cmp, flat.v_cmp, lengths, l, d)
-    starts = positions(block_counts(lengths, l, d), device) * d
-    k_blocks = rotate(k_blocks[None], table.index_select(1, starts))[0]
+    k_blocks = rotate(k_blocks[None], table.index_select(1, places.block * d))[0]
     tensors = flat._replace(q=q, k_sel=k_sel, k_win=k_win)
     with torch.autocast(device.type, enabled=False):
         parts = prepared.attend_sequences(tensors, lengths, (k_blocks, v_blocks))

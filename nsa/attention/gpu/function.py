@@ -41,7 +41,7 @@ from nsa.attention.gpu.packed import pack
 from nsa.attention.gpu.shapes import Band, Shape
 from nsa.attention.gpu.tiles import tiles_for
 from nsa.attention.selection import ids_at, prefix_length, selected_ids
-from nsa.attention.sequences import positions
+from nsa.attention.sequences import places_of
 from nsa.attention.tensors import Tensors
 
 MOST_BLOCKS_AS_BITS = 32  # 64 fit into a word
@@ -304,5 +304,5 @@ def attend_packed(
             return out[0], None
         free = chosen[..., selection_rule.RULE.first :].transpose(0, 1)
         free = free.reshape(shape.late, G, shape.free).long()
-        at = positions(lengths, q.device)
-        return out[0], ids_at(at, packed.token_of_late.long(), free, l_sel, n_sel)
+        position = places_of(lengths, q.device, l, d).position
+        return out[0], ids_at(position, packed.token_of_late.long(), free, l_sel, n_sel)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from nsa.attention.gpu.tiles import Tiles
+from nsa.attention.sequences import block_counts, copied, spread, stream_of, within
 
 # Triton compiles another kernel for a pointer that is not at a multiple of 16 bytes.
 _ALIGNED = 4
@@ -56,19 +57,11 @@ class Packed:
     token_of_late: Tensor
 
 
-def _spread(values: Tensor, counts: Tensor) -> Tensor:
-    return torch.repeat_interleave(values, counts, dim=0)
-
-
-def _within(counts: Tensor) -> Tensor:
-    """0, 1, … up to each of the counts, one after another."""
-    return torch.arange(int(counts.sum())) - _spread(counts.cumsum(0) - counts, counts)
-
-
 def _tiles(counts: Tensor, size: int) -> Tensor:
     """Sequence and number within it of every tile."""
     each = -(-counts // size)
-    return torch.stack((_spread(torch.arange(len(counts)), each), _within(each)), dim=1)
+    number = torch.arange(len(counts), device="cpu")
+    return torch.stack((spread(number, each), within(each)), dim=1)
 
 
 def _last_first(tiles: Tensor) -> Tensor:
@@ -98,27 +91,26 @@ def pack(
         heads: Heads of a group.
         tiles: Of the kernels.
     """
-    # Copied on a stream that those of another one would not wait for.
-    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-    return _pack(tuple(lengths), device, stream, l, d, l_sel, start, heads, tiles)
+    return _pack(tuple(lengths), device, stream_of(device), l, d, l_sel, start, heads, tiles)
 
 
 @functools.lru_cache(maxsize=8)
+@torch.inference_mode(False)
 def _pack(
     lengths: tuple[int, ...], device: torch.device, _stream: int, l: int, d: int, l_sel: int,  # noqa: E741
     start: int, heads: int, tiles: Tiles,
 ) -> Packed:  # fmt: skip
-    counts = torch.tensor(lengths)
+    counts = torch.tensor(lengths, device="cpu")
     late, blocks = (counts - start).clamp_min(0), -(-counts // l_sel)
-    compressed = ((counts - l) // d + 1).clamp_min(0)
+    compressed = block_counts(counts, l, d)
     tokens, compressed_blocks, chosen, first_block = (
         x.cumsum(0) - x for x in (counts, compressed, late, blocks)
     )
     choosing = _tiles(late, tiles.scores.rows)
     choosing[:, 1] = start + choosing[:, 1] * tiles.scores.rows
     per_block = torch.stack((tokens, tokens + start - chosen, tokens + counts), dim=1)
-    of_block = _spread(per_block, blocks)
-    of_block[:, 0] += _within(blocks) * l_sel
+    of_block = spread(per_block, blocks)
+    of_block[:, 0] += within(blocks) * l_sel
     tables = _moved(
         {
             "sequences": torch.stack((tokens, counts, compressed_blocks, compressed, chosen), 1),
@@ -128,8 +120,8 @@ def _pack(
             "block_keys": _tiles(compressed, tiles.dkdv.keys),
             "scores": choosing,
             "of_block": of_block,
-            "block_of_late": _spread(first_block, late),
-            "token_of_late": _spread(tokens + start, late) + _within(late),
+            "block_of_late": spread(first_block, late),
+            "token_of_late": spread(tokens + start, late) + within(late),
         },
         device,
     )
@@ -142,7 +134,7 @@ def _moved(tables: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]
     """All tables by one copy that nobody waits for."""
     flat = [x.flatten().to(torch.int32) for x in tables.values()]
     padded = [torch.nn.functional.pad(x, (0, -len(x) % _ALIGNED)) for x in flat]
-    parts = torch.cat(padded).to(device, non_blocking=True).split([len(x) for x in padded])
+    parts = copied(torch.cat(padded), device).split([len(x) for x in padded])
     return {
         name: part[: table.numel()].view(table.shape)
         for (name, table), part in zip(tables.items(), parts, strict=True)
