@@ -49,13 +49,13 @@ class Case:
         return {name: getattr(self, name) for name in names} | {"scale": self.D**-0.5}
 
 
-def packed(*lengths: int, **sizes: int) -> Case:
+def packed(*lengths: int, **sizes: Any) -> Case:
     """Sequences of some lengths end to end."""
     return replace(Case(S=sum(lengths), **sizes), lengths=lengths)
 
 
-_SMALL = {"l": 8, "d": 4, "l_sel": 16, "n_sel": 4, "w": 20}
-_ODD = {"H": 3, "G": 1, "D": 40, "l": 8, "d": 4, "l_sel": 12, "n_sel": 4, "w": 7}
+_SMALL: dict[str, Any] = {"l": 8, "d": 4, "l_sel": 16, "n_sel": 4, "w": 20}
+_ODD: dict[str, Any] = {"H": 3, "G": 1, "D": 40, "l": 8, "d": 4, "l_sel": 12, "n_sel": 4, "w": 7}
 # Beyond 32 blocks the selected branch takes its other form.
 ON_GPU: dict[torch.dtype, tuple[Case, ...]] = {
     torch.bfloat16: (
