@@ -44,5 +44,5 @@ def attend_at_once(
     k_blocks = rotate(k_blocks[None], table.index_select(1, places.block * d))[0]
     tensors = flat._replace(q=q, k_sel=k_sel, k_win=k_win)
     with torch.autocast(device.type, enabled=False):
-        parts = prepared.attend_sequences(tensors, lengths, (k_blocks, v_blocks))
+        parts = prepared.attend_at_once(tensors, lengths, (k_blocks, v_blocks))
     return tuple(part.unflatten(0, read.q.shape[:2]) for part in parts)

@@ -45,7 +45,7 @@ from nsa.attention.settings import cache_folder
 
 logger = logging.getLogger(__name__)
 
-# A trial compiles some forty kernels at once. A watcher gives a rank 300 s until its first
+# A trial compiles some sixty kernels at once. A watcher gives a rank 300 s until its first
 # heartbeat.
 TRIAL_LIMIT_S = 180.0
 RETRY_AFTER_S = 600.0

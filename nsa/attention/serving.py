@@ -87,30 +87,29 @@ class Prepared:
         )  # fmt: skip
         return (out, ids) if self.want_ids else (out,)
 
-    def attend_sequences(
-        self,
-        tensors: Tensors,
-        lengths: Sequence[int],
-        compressed: tuple[Tensor, Tensor] | None = None,
-    ) -> tuple[Tensor, ...]:
+    def attend_sequences(self, tensors: Tensors, lengths: Sequence[int]) -> tuple[Tensor, ...]:
         """Attend sequences that lie end to end in [T, ...], each as if it were alone.
 
         Args:
             tensors: All [T, ...].
             lengths: Tokens of each sequence, none of them 0.
-            compressed: Keys and values [C, G, D] of the blocks of all of them, for a backend that
-                takes them at once.
         """
         if self.backend not in _ONE_PASS:
             return attend_sequences(self.attend, tensors, lengths)
+        l, d = self.sizes["l"], self.sizes["d"]  # noqa: E741
+        compression = self.compression or MeanCompression(l, d)
+        blocks = compress_sequences(compression, tensors.k_cmp, tensors.v_cmp, lengths, l, d)
+        return self.attend_at_once(tensors, lengths, blocks)
+
+    def attend_at_once(
+        self, tensors: Tensors, lengths: Sequence[int], compressed: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, ...]:
+        """As `attend_sequences`, by a backend that takes sequences of all lengths at once.
+
+        `compressed` are the keys and values [C, G, D] of the blocks of all of them.
+        """
         from nsa.attention.gpu.function import attend_packed  # as in _triton
 
-        if compressed is None:
-            l, d = self.sizes["l"], self.sizes["d"]  # noqa: E741
-            compression = self.compression or MeanCompression(l, d)
-            compressed = compress_sequences(
-                compression, tensors.k_cmp, tensors.v_cmp, lengths, l, d
-            )
         out, ids = attend_packed(
             tensors, rounded(compressed, tensors.q.dtype), lengths,
             scale=self.scale, want_ids=self.want_ids, **self.sizes,

@@ -33,6 +33,7 @@ CASES = {
     "scores of one tile at a time": {
         "lengths": (120, 1, 100, 64, 65), "H": 4, "G": 2, "score_bytes": 1,
     },
+    "keys summed in parts": {"lengths": (100, 9, 70), "H": 2, "G": 1, "chunk": 32},
     "fp16": {"lengths": (100, 9, 70), "H": 6, "G": 1, "dtype": "float16"},
 }  # fmt: skip
 
@@ -54,12 +55,14 @@ def _off(got, wanted):
     return (got.double() - wanted).norm().item() / size
 
 
-def run(*, lengths, H=6, G=2, D=8, dtype="float32", mlp=False, score_bytes=64 << 20, **sizes):
+def run(
+    *, lengths, H=6, G=2, D=8, dtype="float32", mlp=False, score_bytes=64 << 20, chunk=256, **sizes
+):  # fmt: skip
     """Relative errors of output and gradients, those of a compression last, and the ids."""
     from nsa.attention import MlpCompression, nsa_attention, nsa_attention_varlen
-    from nsa.attention.gpu import launch
+    from nsa.attention.gpu import launch, shapes
 
-    launch._SCORE_BYTES = score_bytes
+    launch._SCORE_BYTES, shapes._CHUNK_QUERIES = score_bytes, chunk
     sizes = SIZES | sizes
     inputs, grad, edges = _draw(lengths, H, G, D)
     inputs = [x.to(getattr(torch, dtype)) for x in inputs]
