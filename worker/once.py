@@ -35,7 +35,7 @@ from gonogo.supervise.locks import DeviceLocks
 from gonogo.supervise.release import own_python
 from worker.host.host_probe import ProbeStore
 from worker.host.preflight import run_preflight
-from worker.host.slots import Slots, choose_devices, find_places, find_slots
+from worker.host.slots import Slots, choose_devices, find_places, find_slots, keep_away
 from worker.settings import Settings, keeper_environ, load_settings
 
 KEEPER_MODULE = "worker.keeper"
@@ -154,6 +154,9 @@ def check_host(
     )
     if record.passed and devices is not None:
         return devices
+    # slots without a GPU bear the same names on every node that shares the home
+    gpus = {name: reason for name, reason in record.unfit.items() if gpus_of([name])}
+    keep_away(settings.home, gpus, time.time())
     failed = [row for row in record.checks if row.outcome is CheckOutcome.FAIL]
     text = "; ".join(f"{row.id}: {row.text}" for row in failed)
     _log.error("%s: %s", order.run, text, extra={"action": "preflight_failed"})

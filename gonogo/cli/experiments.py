@@ -240,21 +240,31 @@ def override(
     experiment: Id,
     verdict: Annotated[Verdict, typer.Argument(help="The verdict that a person takes.")],
     reason: Annotated[str, typer.Option("--reason", help="Why; required.")],
-    condition: Annotated[str | None, typer.Option(help="Waive this condition instead.")] = None,
-    as_json: Json = False,
+    condition: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Waive this condition instead; may be repeated: each is a decision of its own."
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object on stdout: the last decision.")
+    ] = False,
 ) -> None:
-    """Decide by hand: take a verdict, or waive a condition."""
+    """Decide by hand: take a verdict, or waive conditions."""
     with connect() as client:
         view = client.experiment(experiment)
-        response = client.call("GET", f"/experiments/{view.id}")
-        etag = response.headers.get("ETag", "*")
-        body = {"verdict": verdict.value, "reason": reason, "condition": condition}
-        answer = client.post(f"/experiments/{view.id}/decisions", body, **{"If-Match": etag})
+        answers = []
+        for name in dict.fromkeys(condition) if condition else [None]:
+            response = client.call("GET", f"/experiments/{view.id}")
+            etag = response.headers.get("ETag", "*")
+            body = {"verdict": verdict.value, "reason": reason, "condition": name}
+            answer = client.post(f"/experiments/{view.id}/decisions", body, **{"If-Match": etag})
+            answers.append(answer)
         after = client.experiment(view.id)
     if as_json:
-        print_json(answer)
+        print_json(answers[-1])
         return
-    print_lines([f"{answer['id']}: {answer['verdict']} by hand, {answer['actor']}"])
+    print_lines([f"{row['id']}: {row['verdict']} by hand, {row['actor']}" for row in answers])
     out.print(f"{after.id}: {after.state} {standing_text(after)}")
     print_lines(standing_lines(after))
 

@@ -23,6 +23,7 @@ def advise(
     planned: bool,
     fits: Sequence[str] = (),
     counted: bool = False,
+    unseen: Collection[int] = (),
 ) -> list[str]:
     """Return what would tell more, the most useful first.
 
@@ -34,6 +35,7 @@ def advise(
         planned: whether a plan says how many steps and ranks there are.
         fits: names of bundled patterns that would have found steps in its output.
         counted: whether its lines tell no step, and were counted (`counts_lines`).
+        unseen: ranks of whose end nobody knows, though the command left with 0.
     """
     open_ = {row["id"] for row in criteria if row["outcome"] == CriterionOutcome.INCONCLUSIVE}
     if not open_:
@@ -46,6 +48,12 @@ def advise(
             0,
             f"its lines tell no step and were counted: {what} must be how many such lines a whole"
             " run prints (where it prints every tenth step, a tenth)",
+        )
+    if unseen and "completed" in open_:
+        ranks = ", ".join(map(str, sorted(unseen)))
+        said.append(
+            f"how rank {ranks} ended only the shell knows that started it: write exec before the"
+            " trainer's command there, or start it without a shell (docs/run.md)"
         )
     return said + [
         f"{name} is owed a sample of every step, and the lines tell some: print each step, or go"

@@ -30,8 +30,9 @@ from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.contract.order import Order
 from gonogo.contract.patterns import PATTERNS, fitting
+from gonogo.contract.records import ExitRecord
 from gonogo.judge.directory import judge_directory
-from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, RunDir, read_tail, save_json
+from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, RunDir, load_record, read_tail, save_json
 from gonogo.signing import own_signing_key
 from gonogo.slots import choose_together
 from gonogo.supervise.devices.choice import has_devices
@@ -95,7 +96,7 @@ def run(
     settings = load_settings()
     logging.getLogger("gonogo").addHandler(logging.NullHandler())  # what matters is said below
     if shutil.which(command[0], path=settings.inherited.get("PATH")) is None:
-        raise Rejected(f"{command[0]}: no such program can be started here")
+        raise Rejected(f"{command[0]}: no such program can be started here{_meant(command[0])}")
     order = order_of(command, pattern or [], world_size, name, steps, stall_s, waive or [])
     if (plan is None) != (phase is None):
         raise Rejected("--plan and --phase go together")
@@ -125,10 +126,17 @@ def run(
         fits = [] if heard else fitting(printed)
         counted = bool(heard) and counts_lines(order.patterns, printed)
         said = advise_ranks(order, heard, planned=plan is not None)
-        if document["verdict"] != Verdict.NO_GO:
+        if document["verdict"] != Verdict.NO_GO and not interrupted:  # that is what it lacks
             planned = plan is not None
             said += advise(
-                order, rows, heard, read=read, planned=planned, fits=fits, counted=counted
+                order,
+                rows,
+                heard,
+                read=read,
+                planned=planned,
+                fits=fits,
+                counted=counted,
+                unseen=_unseen(run_dir),
             )
         for text in said:
             say(text)
@@ -136,6 +144,15 @@ def run(
         raise typer.Exit(Exit.INTERRUPTED)
     verdict = document["verdict"]
     raise typer.Exit(exit_of_verdict(Verdict(verdict) if verdict else None))
+
+
+def _unseen(run_dir: RunDir) -> list[int]:
+    """Return the ranks of a command that left with 0 of whose own end nobody knows."""
+    told = load_record(run_dir.exit, ExitRecord)
+    if told is None or told.agent is None or told.agent.code != 0:
+        return []
+    ends = told.ranks.items()
+    return [int(rank) for rank, end in ends if end.code is None and end.signal is None]
 
 
 def _supervise(order: Order, run_dir: RunDir, settings: Settings, *, quiet: bool) -> bool:
@@ -209,6 +226,13 @@ def _follow(
                 both = {signal.SIGINT, signal.SIGTERM}
                 keeper.send_signal((both - {number}).pop())  # beside the first: its second
                 say("ending it now")
+
+
+def _meant(word: str) -> str:
+    """Return what somebody may have meant whose command cannot be started."""
+    if word.endswith(".py") and Path(word).is_file():
+        return f"; did you mean python {word}?"
+    return "; did you mean it without quotes?" if " " in word else ""
 
 
 def _printed(run_dir: RunDir) -> list[str]:

@@ -27,6 +27,8 @@ class RankRecord:
     launched: bool = False
     """Whether the command started it: how it ended, and whether it begins anew, is the command's
     business as long as that lives."""
+    by_shell: bool = False
+    """Whether a shell stands between: that leaves with 0 whatever became of what it started."""
 
 
 def save_rank_record(folder: Path, rank: int, record: RankRecord, at: float) -> None:
@@ -48,6 +50,7 @@ def save_rank_record(folder: Path, rank: int, record: RankRecord, at: float) -> 
         "wrapper": record.wrapper,
         "at": at,
         **({"launched": True} if record.launched else {}),
+        **({"by_shell": True} if record.by_shell else {}),
     }
     save_json(_path(folder, rank), document)
 
@@ -60,6 +63,7 @@ def load_rank_record(folder: Path, rank: int) -> RankRecord | None:
             ref=ProcessRef(pid=int(found["pid"]), start_ticks=int(found["start_ticks"])),
             wrapper=int(found["wrapper"]),
             launched=bool(found.get("launched")),
+            by_shell=bool(found.get("by_shell")),
         )
     except (KeyError, TypeError, ValueError):
         return None

@@ -40,6 +40,7 @@ class CallbackBeat:
     ) -> None:
         self._config, self._identity = config, identity
         self.beat = Beat()
+        self._is_over = False
         if load_settings().rank is not None:
             self.beat = open_beat(None, config, identity)
 
@@ -54,10 +55,30 @@ class CallbackBeat:
         run_dir = load_settings().run_dir
         return None if run_dir is None else load_run_dir(run_dir).resume_from
 
+    @property
+    def resume_step(self) -> int:
+        """The step to go on after, 0 for one that starts afresh; known before the loop begins."""
+        run_dir = load_settings().run_dir
+        return 0 if run_dir is None else load_run_dir(run_dir).resumed_step
+
+    @property
+    def steps(self) -> int | None:
+        """The last step that was ordered, if one was; known before the loop begins."""
+        run_dir = load_settings().run_dir
+        return None if run_dir is None else load_run_dir(run_dir).steps
+
+    @property
+    def ended(self) -> int:
+        """The last step that has ended; 0 where nothing is written."""
+        return self.beat.ended if isinstance(self.beat, SupervisedBeat) else 0
+
     def begin(
         self, model: Any, *, rank: int, world_size: int, step: int, last_step: int | None
     ) -> None:
-        """Say what runs and wait until it may.
+        """Say what runs and wait until it may; of a process's first training alone.
+
+        What it trains after that (the next stage, a fold) is its own: nothing says whose the
+        ordered steps would be.
 
         Args:
             model: torch module.
@@ -70,6 +91,8 @@ class CallbackBeat:
             ValueError: the order names a checkpoint, and the loop begins elsewhere: whatever it
                 trains would not be what was ordered.
         """
+        if self._is_over:
+            return
         if not self.speaks:
             self.beat = open_beat(
                 None, self._config, self._identity, rank=rank, world_size=world_size
@@ -115,12 +138,13 @@ class CallbackBeat:
             self.beat.checkpoint(path)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Say `done`, or what ended it.
+        """Say `done`, or what ended it; from then on nothing is told, and nothing is ended.
 
         Raises:
             SystemExit: 3, the run was halted.
         """
-        self.beat.__exit__(None if error is None else type(error), error, None)
+        beat, self.beat, self._is_over = self.beat, Beat(), True
+        beat.__exit__(None if error is None else type(error), error, None)
 
 
 def _elsewhere(beat: Beat, step: int) -> str:

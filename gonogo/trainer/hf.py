@@ -47,6 +47,19 @@ class GonogoCallback(TrainerCallback):
         """The checkpoint that the order names, for `train(resume_from_checkpoint=…)`."""
         return self._told.resume_from
 
+    @property
+    def resume_step(self) -> int:
+        """The step to go on after; 0 for a run that starts afresh, or with `resume_from`'s weights.
+
+        It is known before the loop begins.
+        """
+        return self._told.resume_step
+
+    @property
+    def steps(self) -> int | None:
+        """The last step that is ordered, if one is; known before the loop begins."""
+        return self._told.steps
+
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:

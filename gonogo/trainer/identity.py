@@ -14,9 +14,10 @@ from typing import Any
 from gonogo.trainer.plain import digest
 
 _DRIVER_VERSION = Path("/sys/module/nvidia/version")
+_FSDP_1 = "FullyShardedDataParallel"
 _PARALLEL = {
     "DistributedDataParallel": "DDP",
-    "FullyShardedDataParallel": "FSDP",
+    _FSDP_1: "FSDP",
     "FSDPModule": "FSDP",
 }
 
@@ -24,21 +25,50 @@ _PARALLEL = {
 def count_model(model: Any) -> dict[str, Any]:
     """Return what a torch module shows: `params`, `trainable`, `device`, `driver`, `backend`.
 
-    Pass a model before FSDP version 1 wraps it: its flat parameters show one shard only.
+    Of a model that is sharded, all of it; where a release of torch hides that, neither number.
 
     Raises:
         AttributeError: no such module.
     """
     parameters = list(model.parameters())
-    told: dict[str, Any] = {
-        "params": sum(row.numel() for row in parameters),
-        "trainable": sum(row.numel() for row in parameters if row.requires_grad),
-    }
+    told: dict[str, Any] = {}
+    whole = _whole_sizes(model)
+    if whole is not None:
+        sizes = [(whole.get(id(row)) or _size(row), row.requires_grad) for row in parameters]
+        told["params"] = sum(size for size, _ in sizes)
+        told["trainable"] = sum(size for size, trains in sizes if trains)
     if parameters:
         told |= _device(parameters[0].device)
     names = [kind.__name__ for kind in type(model).__mro__]
     backend = next((_PARALLEL[name] for name in names if name in _PARALLEL), None)
     return told if backend is None else {**told, "backend": backend}
+
+
+def _size(parameter: Any) -> int:
+    """Return the elements of a parameter; ZeRO stage 3 leaves it empty, and its size beside it."""
+    return int(getattr(parameter, "ds_numel", None) or parameter.numel())
+
+
+def _whole_sizes(model: Any) -> dict[int, int] | None:
+    """Return id of a parameter of which FSDP version 1 shows one shard → elements of all shards.
+
+    None where that cannot be seen: each rank has another part, and none is what runs.
+    """
+    sizes: dict[int, int] = {}
+    for module in getattr(model, "modules", list)():
+        if _FSDP_1 not in (kind.__name__ for kind in type(module).__mro__):
+            continue
+        try:
+            handle = module._handle
+            flat = None if handle is None else handle.flat_param
+            numels = [] if flat is None else [shape.numel() for shape in flat._shapes]
+            if flat is not None and flat._params is None:
+                sizes[id(flat)] = sum(numels)
+            elif flat is not None:
+                sizes |= zip(map(id, flat._params), numels, strict=True)
+        except (AttributeError, TypeError, ValueError):
+            return None
+    return sizes
 
 
 def count_environment(nsa_env: Mapping[str, str], world_size: int) -> dict[str, Any]:

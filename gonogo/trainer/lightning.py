@@ -6,10 +6,12 @@ It changes nothing of the training but checkpoints and end: it saves when the or
 the run directory, besides what ModelCheckpoint does), stops at the ordered number of steps, and on
 a halt saves and ends the process with code 3. Outside gonogo it does nothing.
 
-A step is a batch after which the optimizer has stepped. What is told: the mean loss of its batches
-as `training_step` returns it, `val_loss` where it is logged, tokens where the batch has
-`input_ids` or `count_tokens` counts them, and sections data, forward, backward, optimizer, eval,
-checkpoint.
+A step is a batch after which an optimizer has stepped, however many have: Lightning's own count
+has each of them, and under an ordered number of steps its `max_steps` is raised by what it counts
+beyond. What is told: the mean loss of its batches as `training_step` returns it, or else the sum
+of what a batch gave to `manual_backward`; `val_loss` where it is logged, tokens where the batch
+has `input_ids` or `count_tokens` counts them, and sections data, forward, backward, optimizer,
+eval, checkpoint.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,6 +24,8 @@ from lightning.pytorch.callbacks import Callback
 from gonogo.trainer.callback import CallbackBeat
 
 CHECKPOINT = "lightning.ckpt"
+_STEP = "gonogo_step"
+"""Key of a checkpoint: the step after which it was written."""
 
 
 class GonogoCallback(Callback):
@@ -47,6 +51,9 @@ class GonogoCallback(Callback):
         self._val_loss = val_loss
         self._begun = False
         self._global_step = 0
+        self._max_steps: int | None = None
+        self._restored: int | None = None
+        self._backed: list[Any] = []
         self._losses: list[Any] = []
         self._tokens: int | None = None
         self._claimed: set[str] = set()
@@ -56,6 +63,32 @@ class GonogoCallback(Callback):
         """The checkpoint that the order names, for `fit(ckpt_path=…)`."""
         folder = self._told.resume_from
         return None if folder is None else folder / CHECKPOINT
+
+    @property
+    def resume_step(self) -> int:
+        """The step to go on after; 0 for a run that starts afresh, or with `resume_from`'s weights.
+
+        It is known before the loop begins.
+        """
+        return self._told.resume_step
+
+    @property
+    def steps(self) -> int | None:
+        """The last step that is ordered, if one is; known before the loop begins."""
+        return self._told.steps
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Under an ordered number of steps, remember how far the script itself would go."""
+        if self._max_steps is None and trainer.max_steps > 0 and self._told.steps is not None:
+            self._max_steps = trainer.max_steps
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Go on after the step that it was written after."""
+        self._restored = checkpoint.get(_STEP)
+        if self._restored is not None:
+            self._let_go_on(trainer, checkpoint["global_step"] - self._restored)
 
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Boot before the first look at validation data."""
@@ -75,6 +108,8 @@ class GonogoCallback(Callback):
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Any) -> None:
         """The loss is there."""
+        if not pl_module.automatic_optimization:
+            self._backed.append(loss.detach())
         self._told.beat.enter("backward")
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -102,6 +137,7 @@ class GonogoCallback(Callback):
         loss = sum(map(float, losses)) / len(losses) if losses else None
         rate = trainer.optimizers[0].param_groups[0]["lr"] if trainer.optimizers else None
         follows = self._told.end_step(loss, tokens, lr=rate)
+        self._let_go_on(trainer, trainer.global_step - self._told.ended)
         if follows.save:
             self._save(trainer)
         if follows.halt:
@@ -125,6 +161,8 @@ class GonogoCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """A checkpoint is about to be written; it lasts until the next call."""
+        if self._told.speaks:
+            checkpoint[_STEP] = self._told.ended
         self._told.beat.enter("checkpoint")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -148,18 +186,29 @@ class GonogoCallback(Callback):
         self._begun, self._global_step = True, trainer.global_step
         self._claimed = _written(trainer)
         self._told.begin(
-            pl_module,
+            pl_module if trainer.model is None else trainer.model,  # its wrapper knows of shards
             rank=trainer.global_rank,
             world_size=trainer.world_size,
-            step=trainer.global_step,
+            step=trainer.global_step if self._restored is None else self._restored,
             last_step=trainer.max_steps if trainer.max_steps > 0 else None,
         )
+
+    def _let_go_on(self, trainer: Trainer, beyond: int) -> None:
+        """Let the ordered steps be reached where Lightning has counted more than we have.
+
+        Its `max_steps` ends the loop by the steps of each optimizer, ours are those of all.
+        """
+        if beyond > 0 and self._max_steps is not None:
+            trainer.fit_loop.epoch_loop.max_steps = self._max_steps + beyond
 
     def _add(self, outputs: Any, batch: Any, parts: int) -> None:
         """Take what a batch shows."""
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        backed, self._backed = self._backed, []
         if loss is not None:
             self._losses.append(loss.detach() * parts)
+        elif backed:
+            self._losses.append(sum(backed))
         tokens = self._count_tokens(batch)
         if tokens is not None:
             self._tokens = (self._tokens or 0) + tokens

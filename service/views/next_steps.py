@@ -193,9 +193,11 @@ def _awaiting(place: Place) -> Iterator[NextStep]:
     yield _why(place, "end it without a verdict", "cancel")
 
 
-def _waiver(place: Place, condition: Condition) -> NextStep:
-    words = ("override", "CONDITIONAL_GO", "--condition", condition.id)
-    return _why(place, f"accept it by hand: {condition.text}", *words)
+def _waiver(place: Place, *conditions: Condition) -> NextStep:
+    """Return how conditions are waived that say the same."""
+    named = [word for row in conditions for word in ("--condition", row.id)]
+    words = ("override", "CONDITIONAL_GO", *named)
+    return _why(place, f"accept it by hand: {conditions[0].text}", *words)
 
 
 def _finished(place: Place) -> Iterator[NextStep]:
@@ -206,9 +208,12 @@ def _finished(place: Place) -> Iterator[NextStep]:
     if place.campaign is not None:
         command = f"gonogo campaign show {place.campaign}"
         yield NextStep(command=command, text="what its campaign has come to")
+    alike: dict[str, list[Condition]] = {}
     for row in place.conditions:
         if row.state is ConditionState.OPEN and row.evidence_from is None:
-            yield _waiver(place, row)
+            alike.setdefault(row.text, []).append(row)  # a remedy that is carried on: one a phase
+    for rows in alike.values():
+        yield _waiver(place, *rows)
     if place.unpassed is not None:
         again = shlex.join(["gonogo", "submit", place.plan, "--from"])
         last = next((run for run in reversed(place.runs) if run.phase == place.unpassed), None)

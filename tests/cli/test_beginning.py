@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from gonogo.cli import judging
+from tests.cli.conftest import Gonogo
 
 WHILE_LOADING = """
 import os, signal, sys
@@ -42,3 +46,14 @@ def test_an_interrupt_that_is_ignored_from_outside_stays_ignored() -> None:
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert "demo" in done.stdout
+
+
+def test_an_interrupt_within_a_command_is_one_line(
+    gonogo: Gonogo, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(judging, "judge_directory", interrupted)
+    said = gonogo("judge", str(tmp_path))
+    assert (said.code, said.err, said.out) == (130, "interrupted\n", "")

@@ -18,6 +18,7 @@ def advice(
     waive: tuple[str, ...] = (),
     fits: tuple[str, ...] = (),
     guessed: bool = True,
+    unseen: tuple[int, ...] = (),
     **flags: bool,  # read, planned, counted
 ) -> list[str]:
     order = build_command_order(
@@ -26,7 +27,13 @@ def advice(
     ).model_copy(update={"patterns": ["x"], "patterns_guessed": guessed})  # fmt: skip
     rows: list[dict[str, Any]] = [{"id": name, "outcome": "inconclusive"} for name in open_]
     rows.append({"id": "preflight", "outcome": "pass"})
-    given: dict[str, Any] = {"read": True, "planned": False, "fits": fits, **flags}
+    given: dict[str, Any] = {
+        "read": True,
+        "planned": False,
+        "fits": fits,
+        "unseen": unseen,
+        **flags,
+    }
     return advise(order, rows, heard, **given)
 
 
@@ -48,6 +55,13 @@ def advice(
         (advice("identity", waive=("identity",)), []),
         (advice("completed", ranks=2, planned=True), []),
         (advice("identity", read=False), []),
+        (
+            advice("completed", unseen=(0, 1), read=False),
+            [
+                "how rank 0, 1 ended",
+            ],
+        ),
+        (advice("coverage", unseen=(0,), read=False), []),
         (advice(), []),
     ],
 )

@@ -287,6 +287,18 @@ def test_an_identity_that_a_plan_orders_counts(folder: Path) -> None:
     assert ran.criteria()["completed"] == "fail"
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("train.py", "did you mean python train.py?"),
+     ("python train.py", "did you mean it without quotes?")],
+)  # fmt: skip
+def test_what_somebody_may_have_meant_is_suggested(folder: Path, word: str, meant: str) -> None:
+    (folder / "train.py").touch()
+    ran = Ran(folder, "--", word)
+    assert ran.code == Exit.BAD_INPUT
+    assert ran.err == f"gonogo: {word}: no such program can be started here; {meant}\n"
+
+
 def test_a_program_that_is_not_there_says_so(folder: Path) -> None:
     ran = Ran(folder, "--steps", "3", "--", "no-such-program")
     assert ran.code == Exit.BAD_INPUT

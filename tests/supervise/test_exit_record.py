@@ -324,6 +324,25 @@ def test_of_a_launchers_ranks_each_has_its_own_words_in_the_log_of_all(tmp_path:
 
 
 @pytest.mark.parametrize(
+    ("command", "agent", "reason"),
+    [
+        (["bash"], 0, OutcomeCode.COMPLETED),
+        (["bash"], 1, OutcomeCode.NONZERO_EXIT),
+        (None, 0, OutcomeCode.NONZERO_EXIT),
+    ],
+    ids=["a command that left with 0", "one that did not", "torchrun of ours"],
+)
+def test_an_end_that_nobody_saw_fails_no_run_whose_command_left_with_0(
+    command: list[str] | None, agent: int, reason: OutcomeCode, tmp_path: Path
+) -> None:
+    write_last_step(tmp_path, 10)
+    order = {**COMMAND, "command": command}
+    record = build(tmp_path, {0: ended(0), 1: ended()}, order=order, agent=ended(agent))
+    assert record.reason is reason
+    assert record.ranks["1"].code is None, "and it is not made up"
+
+
+@pytest.mark.parametrize(
     ("said", "text"),
     [
         ({}, "the command ended with code 1, and nobody saw which rank failed"),

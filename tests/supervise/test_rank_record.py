@@ -15,17 +15,15 @@ from gonogo.supervise.rank_record import (
 )
 
 
-def record(pid: int, *, launched: bool = False) -> RankRecord:
-    return RankRecord(
-        ref=ProcessRef(pid=pid, start_ticks=pid + 1), wrapper=pid + 2, launched=launched
-    )
+def record(pid: int, **said: bool) -> RankRecord:
+    return RankRecord(ref=ProcessRef(pid=pid, start_ticks=pid + 1), wrapper=pid + 2, **said)
 
 
-@pytest.mark.parametrize("launched", [False, True])
-def test_a_record_comes_back_as_it_was(tmp_path: Path, launched: bool) -> None:
-    save_rank_record(tmp_path, 3, record(7, launched=launched), at=1.5)
+@pytest.mark.parametrize("said", [{}, {"launched": True}, {"launched": True, "by_shell": True}])
+def test_a_record_comes_back_as_it_was(tmp_path: Path, said: dict[str, bool]) -> None:
+    save_rank_record(tmp_path, 3, record(7, **said), at=1.5)
     save_rank_record(tmp_path, 12, record(8), at=1.5)
-    assert load_rank_record(tmp_path, 3) == record(7, launched=launched)
+    assert load_rank_record(tmp_path, 3) == record(7, **said)
     assert list(recorded_ranks(tmp_path)) == [3, 12]
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from gonogo.trainer.callback import CallbackBeat
-from tests.trainer.runs import write_order
+from tests.trainer.runs import lines_of, write_order
 
 
 @pytest.fixture
@@ -20,12 +21,15 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_checkpoint_is_known_before_the_loop_says_which_rank_it_is(run: Path) -> None:
-    assert CallbackBeat(None, None).resume_from == run / "checkpoints/step_000002"
+    told = CallbackBeat(None, None)
+    assert told.resume_from == run / "checkpoints/step_000002"
+    assert (told.resume_step, told.steps) == (2, 4), "of four steps"
 
 
 def test_outside_gonogo_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GONOGO_RUN_DIR", raising=False)
-    assert CallbackBeat(None, None).resume_from is None
+    told = CallbackBeat(None, None)
+    assert (told.resume_from, told.resume_step, told.steps) == (None, 0, None)
 
 
 @pytest.mark.parametrize(
@@ -41,3 +45,21 @@ def test_a_loop_that_begins_elsewhere_than_ordered_is_refused(
     with pytest.raises(ValueError, match=said) as refused:
         told.begin(None, rank=0, world_size=1, step=step, last_step=4)
     told.end(refused.value)
+
+
+def test_a_second_training_of_a_process_is_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GONOGO_RUN_DIR", str(write_order(tmp_path / "run", steps=1)))
+    monkeypatch.delenv("RANK", raising=False)
+    model = torch.nn.Linear(1, 1)
+    told = CallbackBeat(None, None)
+    told.begin(model, rank=0, world_size=1, step=0, last_step=None)
+    assert told.end_step(1.0, None).stop
+    told.end()
+    said = lines_of(tmp_path / "run")
+    assert said[-1].msg == "done"
+    told.begin(model, rank=0, world_size=1, step=0, last_step=None)
+    assert not told.end_step(1.0, None).stop, "nobody ordered how long it is"
+    told.end()
+    assert lines_of(tmp_path / "run") == said

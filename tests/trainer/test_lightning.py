@@ -115,3 +115,23 @@ def test_what_ends_the_training_is_said_with_its_section(tmp_path: Path) -> None
     last = lines_of(tmp_path)[-1]
     assert (last.msg, last.type, last.text) == ("error", "RuntimeError", "raised on purpose")
     assert (last.step, last.section) == (2, "forward")
+
+
+def test_a_batch_in_which_two_optimizers_step_is_one_step(tmp_path: Path) -> None:
+    assert train(tmp_path, {"pair": True}) == 0
+    lines = lines_of(tmp_path)
+    assert steps_of(lines, "step_end") == STEPS
+    assert (lines[-1].msg, lines[-1].step) == ("done", 6)
+    told = [line.loss for line in said(lines, "progress")]
+    losses = json.loads((tmp_path / "losses0.json").read_text())
+    assert told == pytest.approx(losses, rel=1e-6), "of both, though nothing is returned"
+
+
+def test_a_run_of_two_optimizers_is_resumed_after_its_own_step(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert train(first, {"pair": True, "halt_at": 4}) == 3
+    resume = {"path": str(first / "checkpoints" / "step_000004"), "step": 4}
+    assert train(second, {"pair": True}, resume_from=resume) == 0
+    lines = lines_of(second)
+    assert steps_of(lines, "step_end") == [5, 6]
+    assert (lines[-1].msg, lines[-1].step) == ("done", 6)

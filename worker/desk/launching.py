@@ -22,13 +22,12 @@ from gonogo.rundir import RunDir, load_record, save_json
 from gonogo.supervise.locks import DeviceLocks
 from gonogo.supervise.lost import build_infra_exit
 from gonogo.supervise.processes import boot_id
-from gonogo.supervise.quarantine import quarantine
 from gonogo.supervise.start import start_keeper
 from worker.desk.reaper import ShipperOf
 from worker.host.claim_book import ClaimBook, mark_claimed
 from worker.host.host_probe import ProbeStore
 from worker.host.preflight import run_preflight
-from worker.host.slots import choose_devices
+from worker.host.slots import choose_devices, keep_away
 from worker.settings import Settings, keeper_environ
 from worker.shipping.shipper import Shipper
 
@@ -97,7 +96,7 @@ class Launching:
             script=self.settings.devices_script,
         )
         if not record.passed or devices is None:
-            self._keep_away(record)
+            keep_away(self.settings.home, record.unfit, self.wall())
             self._end_unfit(order, run_dir, shipper, record)
             return Launch(host_unfit=devices is not None and record.host_is_unfit())
         shipper.report()
@@ -112,14 +111,6 @@ class Launching:
             return Launch(host_unfit=True)
         _log.info("%s started on %s", order.run, devices, extra={"action": "run_started"})
         return Launch(keeper=keeper)
-
-    def _keep_away(self, record: Preflight) -> None:
-        """Quarantine the devices that are not fit, so that the next run gets others."""
-        for device, reason in record.unfit.items():
-            try:
-                quarantine(self.settings.home, device, reason, now=self.wall())
-            except OSError as error:
-                _log.error("%s: %s", device, error, extra={"action": "unquarantined"})
 
     def _start(self, run_dir: RunDir, devices: Sequence[str]) -> Keeper:
         return start_keeper(

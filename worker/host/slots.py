@@ -8,6 +8,7 @@ outlived an earlier worker, and other workers of the host, are seen without bein
 quarantine is not free.
 """
 
+import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,9 @@ from gonogo.supervise.devices.protocol import Device, DeviceUnreadable
 from gonogo.supervise.devices.scripted import load_script
 from gonogo.supervise.devices.visible import find_devices, visible_devices
 from gonogo.supervise.locks import DeviceLocks, open_host_folder
-from gonogo.supervise.quarantine import without_quarantined
+from gonogo.supervise.quarantine import quarantine, without_quarantined
+
+_log = logging.getLogger(__name__)
 
 _CPUS = re.compile(r"cpu:(\d{1,3})")
 _NUMBERED = re.compile(r"cuda:(\d{1,3})")
@@ -55,6 +58,21 @@ class Slots:
         if self.locks.shared is not None:
             return f"{said}; device locks in {self.locks.shared}, for every home of this host"
         return f"{said}; device locks in {self.home / 'locks'}: runs of other homes are not seen"
+
+
+def keep_away(home: Path, unfit: Mapping[str, str], now: float) -> None:
+    """Quarantine devices that are not fit, so that the next run gets others.
+
+    Args:
+        home: GONOGO_HOME.
+        unfit: device → what is wrong with it.
+        now: Unix seconds.
+    """
+    for device, reason in unfit.items():
+        try:
+            quarantine(home, device, reason, now=now)
+        except OSError as error:
+            _log.error("%s: %s", device, error, extra={"action": "unquarantined"})
 
 
 def find_slots(

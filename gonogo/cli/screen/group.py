@@ -59,6 +59,13 @@ def near_misses(name: str, known: Iterable[str]) -> list[str]:
 class Commands(TyperGroup):
     """The commands of `gonogo`."""
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; one that Ctrl-C ends is aborted, or typer would end it without a word."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise typer.Abort from error
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that is asked for, or say which it may be."""
         if self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:

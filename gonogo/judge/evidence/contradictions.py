@@ -184,7 +184,7 @@ def _parts(record: RunRecord, rules: Rules) -> Iterator[str]:
 def _steps_not_owed(record: RunRecord, rules: Rules) -> Iterator[str]:
     if not rules.known:
         return
-    for rank, steps in sorted(record.ranks.items()):
+    for rank, steps in sorted(record.ranks.items()) if rules.steps is not None else ():
         table = steps.steps
         beyond = [
             step

@@ -5,8 +5,10 @@ or not; a halt that only the file has counts too, since something was ended for 
 is named.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 from os.path import lexists
 
 from pydantic import ValidationError
@@ -24,13 +26,16 @@ class Compared:
     differences: tuple[str, ...]
 
 
-def compare_findings(run_dir: RunDir, folded: Iterable[Finding], unreadable: list[str]) -> Compared:
+def compare_findings(
+    run_dir: RunDir, folded: Iterable[Finding], unreadable: list[str], *, by_wall: bool = False
+) -> Compared:
     """Return the findings of the fold, with the halts that only the file has.
 
     Args:
         run_dir: the run directory.
         folded: what the fold found.
         unreadable: is told what of findings.jsonl cannot be read.
+        by_wall: whether they are ordered by the wall clock alone, as facts before version 4 are.
     """
     found = {row.key: row for row in folded}
     counted = dict(found)
@@ -47,7 +52,9 @@ def compare_findings(run_dir: RunDir, folded: Iterable[Finding], unreadable: lis
             texts.append(f"findings.jsonl has {_told(row)} where the fold finds {_told(mine)}")
             if row.severity is Severity.HALT and mine.severity is not Severity.HALT:
                 counted[f"{key} as recorded"] = row
-    return Compared(findings=by_time(counted.values()), differences=tuple(dict.fromkeys(texts)))
+    more = [row for key, row in counted.items() if key not in found]
+    findings = by_time(counted.values()) if by_wall else as_found(found.values(), more)
+    return Compared(findings=findings, differences=tuple(dict.fromkeys(texts)))
 
 
 def load_findings(run_dir: RunDir, unreadable: list[str] | None = None) -> list[Finding] | None:
@@ -88,3 +95,21 @@ def _told(row: Finding) -> str:
 def by_time(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return findings by when they were found; the first halt is the one that decides."""
     return tuple(sorted(findings, key=lambda row: (row.at, row.key)))
+
+
+def as_found(folded: Iterable[Finding], more: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return findings in the order of the fold, though the wall clock was set back meanwhile.
+
+    The first halt is the one that decides. Those of one moment are ordered by key.
+
+    Args:
+        folded: in the order in which the fold made them.
+        more: placed by when they say that they were found.
+    """
+    placed = [((row.at, 0, row.at, row.key), row) for row in more]
+    latest, last, backs = -math.inf, -math.inf, 0
+    for row in folded:
+        backs += row.at < last
+        latest, last = max(latest, row.at), row.at
+        placed.append(((latest, backs, row.at, row.key), row))
+    return tuple(row for _, row in sorted(placed, key=itemgetter(0)))

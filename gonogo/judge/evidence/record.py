@@ -42,6 +42,9 @@ from gonogo.rundir import RunDir, check_whole, iter_lines, load_record
 BY_MONOTONIC = 3
 """Version of facts since which no wall clock says in which order processes came."""
 
+BY_FOLD = 4
+"""Version of facts since which none says which finding was the first."""
+
 MARKS = (".HALT", ".kill")
 """Files by which somebody asked the run to end."""
 
@@ -139,7 +142,8 @@ def load_run(
     else:
         _is_file(run_dir.watch, unreadable)
         record, folded = _fold_run(run_dir, ranks, order, small, now, facts_v)
-        compared = compare_findings(run_dir, folded, unreadable)
+        by_wall = facts_v < BY_FOLD
+        compared = compare_findings(run_dir, folded, unreadable, by_wall=by_wall)
     check_findings_seal(run_dir, exit_record, unreadable)
     told = record.watch.devices if record.watch is not None else b""
     devices = read_devices(run_dir, told, unreadable)

@@ -38,6 +38,9 @@ DRIFT = "identity_drift"
 UNKNOWN_ORDER = "nobody recorded what was ordered"
 ORDER = "order.json"
 
+SEEN_ENDS = 4
+"""Version of the judge since which an end that nobody saw is none, and a launched rank's counts."""
+
 
 def completed(facts: Facts, rules: Rules) -> Iterator[Said]:
     """Exit 0 of the run, torchrun and every rank; each `done`, at the last ordered step."""
@@ -75,15 +78,24 @@ def _exit_belongs(facts: Facts, rules: Rules) -> Iterator[Said]:
 
 
 def _rank_exits(facts: Facts, rules: Rules) -> Iterator[Said]:
-    """Every rank's own exit record is there and says 0, and exit.json says the same."""
+    """Every rank's own exit record is there and says 0, and exit.json says the same.
+
+    What a command started owes none, but where it is there it counts.
+    """
     said = facts.exit.ranks if facts.exit is not None else {}
-    for rank in map(str, rules.exits()):
+    owed = [str(rank) for rank in rules.exits()]
+    if rules.judge_version >= SEEN_ENDS:
+        others = (facts.rank_exits.keys() | said.keys()) - set(owed)
+        owed += sorted(others & set(map(str, rules.ranks())))
+    for rank in owed:
         for row, where in (
             (facts.rank_exits.get(rank), "its record"),
             (said.get(rank), "exit.json"),
         ):
             if row is None:
                 yield INCONCLUSIVE, None, f"rank {rank}: its exit is not in {where}"
+            elif rules.judge_version >= SEEN_ENDS and not row.known:
+                yield INCONCLUSIVE, None, f"nobody saw how rank {rank} ended ({where})"
             elif not row.clean:
                 seen = {"code": row.code, "signal": row.signal}
                 yield FAIL, seen, f"rank {rank} did not exit with 0 ({where})"

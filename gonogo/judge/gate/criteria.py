@@ -12,11 +12,15 @@ from gonogo.contract.canonical import added, rounded
 from gonogo.contract.criterion import Aggregate, Criterion, GateSeverity, Grey
 from gonogo.contract.decision import CriterionOutcome, CriterionResult
 from gonogo.contract.facts import Measure, MeasureRow
+from gonogo.contract.order import JUDGE_VERSION
 from gonogo.judge.evidence.measure import needed_share
 from gonogo.judge.evidence.metrics import absent_text, metric_row
 
 PASS, FAIL = CriterionOutcome.PASS, CriterionOutcome.FAIL
 INCONCLUSIVE, ERROR = CriterionOutcome.INCONCLUSIVE, CriterionOutcome.ERROR
+
+SAYS_VALUE = 4
+"""Version of the judge since which what fails for certain is told with its value."""
 
 
 class Zone(StrEnum):
@@ -40,16 +44,22 @@ class Reading:
     zone: Zone = Zone.CLEAR
 
 
-def evaluate(criterion: Criterion, measure: Measure | None, world_size: int) -> CriterionResult:
+def evaluate(
+    criterion: Criterion,
+    measure: Measure | None,
+    world_size: int,
+    judge_version: int = JUDGE_VERSION,
+) -> CriterionResult:
     """Return what one criterion of a plan says.
 
     Args:
         criterion: thresholds already filled from the profile.
         measure: what `build_measure` saw; None when nothing could be measured.
         world_size: number of ranks that must have been seen.
+        judge_version: of the judge; earlier ones said less of what fails.
     """
     rows = _rank_rows(measure, world_size)
-    reading = _read(criterion, rows)
+    reading = _read(criterion, rows, judge_version)
     return CriterionResult(
         id=criterion.id,
         severity=_severity(criterion, reading.zone),
@@ -64,7 +74,7 @@ def evaluate(criterion: Criterion, measure: Measure | None, world_size: int) -> 
 
 def is_unseen(criterion: Criterion, measure: Measure | None, world_size: int) -> bool:
     """Say whether a criterion is undecided for want of samples; see `evaluate`."""
-    return _read(criterion, _rank_rows(measure, world_size)).zone is Zone.NOWHERE
+    return _read(criterion, _rank_rows(measure, world_size), JUDGE_VERSION).zone is Zone.NOWHERE
 
 
 def _severity(criterion: Criterion, zone: Zone) -> GateSeverity:
@@ -87,7 +97,7 @@ def _rank_rows(measure: Measure | None, world_size: int) -> list[MeasureRow]:
     return [ranks.get(str(rank), MeasureRow()) for rank in range(world_size)]
 
 
-def _read(criterion: Criterion, rows: list[MeasureRow]) -> Reading:
+def _read(criterion: Criterion, rows: list[MeasureRow], judge_version: int) -> Reading:
     if metric_row(criterion.metric) is None:
         text = absent_text(criterion.metric)
         return Reading(outcome=INCONCLUSIVE, observed=None, evidence=text, zone=Zone.NOWHERE)
@@ -104,6 +114,8 @@ def _read(criterion: Criterion, rows: list[MeasureRow]) -> Reading:
     high = _over_ranks(criterion, [row.high for row in rows])
     if rows and _must_fail(criterion, low, high):
         text = f"{what}: fails whatever the missing samples were"
+        if judge_version >= SAYS_VALUE:
+            text = _failing(criterion, low, high, what)
         return Reading(outcome=FAIL, observed=_shown(low, high), evidence=text)
     short = _shortfall(criterion, rows)
     value = _value(criterion, rows)
@@ -120,6 +132,20 @@ def _read(criterion: Criterion, rows: list[MeasureRow]) -> Reading:
         text = f"{what}: of the numbers of some rank it is none that a double holds"
         return Reading(outcome=INCONCLUSIVE, observed=None, evidence=text)
     return _compare(criterion, value, what)
+
+
+def _failing(criterion: Criterion, low: float, high: float, what: str) -> str:
+    """Say what fails: the value, or the bound that no missing sample moves, and what was asked."""
+    floor, ceiling = _fail_bounds(criterion)
+    if floor is not None:
+        bound, at, sign, asked = high, "at most", "≥", _number(criterion.pass_above)
+    else:
+        bound, at, sign, asked = low, "at least", "≤", _number(criterion.pass_below)
+    limit = floor if floor is not None else ceiling
+    asked = limit if asked is None else asked
+    if low == high:
+        return f"{what} is {bound:g}; {sign} {asked:g} was asked"
+    return f"{what} is {at} {bound:g} whatever is missing; {sign} {asked:g} was asked"
 
 
 def _shown(low: float, high: float) -> float | None:

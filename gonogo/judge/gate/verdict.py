@@ -108,7 +108,7 @@ def evaluate_gate(facts: Facts, rules: Rules) -> list[CriterionResult]:
     unseen = _unseen(facts, rules)
     for criterion in rules.gate:
         measure = facts.measures.get(criterion.id)
-        result = evaluate(criterion, measure, rules.world_size or 0)
+        result = evaluate(criterion, measure, rules.world_size or 0, rules.judge_version)
         results.append(_waived(result) if result.id in unseen else result)
     results.extend(carried_criteria(rules.carried))
     results.extend(history_criteria(facts.history))

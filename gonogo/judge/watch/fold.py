@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gonogo.contract.errors import Corrupt
-from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector as Name
@@ -231,9 +231,12 @@ def _raise(state: WatchState, found: Iterable[Finding], findings: list[Finding])
             continue
         state.said.add(finding.key)
         findings.append(finding)
-        if finding.severity is Severity.HALT and state.latched is None:
+        if finding.severity is not Severity.HALT:
+            continue
+        if state.latched is None:
             state.latched = finding
-            state.view.latched = True
+        if finding.act in (None, Act.NOW):
+            state.view.ends = True
 
 
 def _parsed(view: View, rank: int, lines: Sequence[bytes], tick: Tick) -> list[Heartbeat]:

@@ -47,8 +47,8 @@ class Trend:
     up_ts: float = 0.0
     height: float = 0.0
     """Sum of heights over the best in the present block of such steps."""
-    height_before: float | None = None
-    """That of the block before."""
+    heights: tuple[float, ...] = ()
+    """Those of the last blocks before it."""
     told: bool = False
     """Whether the rise was found; cleared once the smoothed loss has come back."""
     risen_by: float = 0.0
@@ -104,7 +104,7 @@ def come_back(own: Trend) -> Trend:
         over=0,
         up=0,
         height=0.0,
-        height_before=None,
+        heights=(),
         told=False,
         ends=False,
         kind=own.kind.down(),

@@ -78,6 +78,7 @@ def dump_state(state: WatchState) -> dict[str, Any]:
         "failed": dict(state.failed),
         "said": sorted(state.said),
         "latched": None if state.latched is None else state.latched.wire(),
+        "ends": view.ends,
     }
 
 
@@ -132,4 +133,4 @@ def _fill(state: WatchState, document: dict[str, Any]) -> None:
     state.said = set(document["said"])
     latched = document["latched"]
     state.latched = None if latched is None else Finding.model_validate(latched)
-    view.latched = state.latched is not None
+    view.ends = bool(document["ends"])

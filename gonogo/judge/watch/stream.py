@@ -23,6 +23,9 @@ SECTION_SAMPLES = 32
 MOST_PLACES = 16
 STEP_COUNTS = 64
 """Steps whose sections and collectives are kept."""
+LONG_WAIT_S, LONG_WAITS = 10.0, 8
+"""So many are kept of what peers may have waited for that took so long: who waited may be heard
+when the rank has saved, evaluated or fetched again."""
 NAMED_SECTIONS = frozenset(Section)
 _MOVES_STEP = frozenset({Msg.STEP_START, Msg.STEP_END})
 """Messages whose step may not run backwards; a thread's `alive` line may lag by one."""
@@ -30,7 +33,7 @@ _FOLLOWS_STEP = frozenset({Msg.STEP_START, Msg.PROGRESS})
 """Messages of a step that only come when the one before is over."""
 _NON_TRAINING = frozenset({Msg.CHECKPOINT, Msg.EVAL})
 _STEP_START, _STEP_END, _PROGRESS = Msg.STEP_START, Msg.STEP_END, Msg.PROGRESS
-_DATA = Section.DATA
+_DATA, _EVAL = Section.DATA, Section.EVAL
 _DONE, _HALT_SEEN, _CHECKPOINT = Msg.DONE, Msg.HALT_SEEN, Msg.CHECKPOINT
 _LATE = Arrival.LATE
 """Names of our own: to ask an enum for a member is dear where it is done of each line."""
@@ -44,7 +47,10 @@ class RankStream:
     rank: int
     step_section_seq: int = 0
     """Section count at the start of the present step: sections that one rank enters alone
-    (a checkpoint, an evaluation) put it ahead of nobody in the steps that follow."""
+    (a checkpoint, an evaluation) put it ahead of nobody in the steps that follow, nor in the one
+    that it opens anew after them."""
+    paused_seq: int | None = None
+    """Section count before the checkpoint or evaluation that it was in last in this step."""
     ends_steps: bool = False
     """Whether it has ever said `step_end`."""
     boot: str | None = None
@@ -72,6 +78,8 @@ class RankStream:
     """When it last left a checkpoint or an evaluation, for which its peers may have waited."""
     left_step: int = 0
     """The step at which it was in there."""
+    long_waits: tuple[tuple[int, float], ...] = ()
+    """Of both, the last that took longer than `LONG_WAIT_S`: step, and when it left."""
     fed_mono: float = 0.0
     """When it last came from its loader after longer than a median step: peers may have waited."""
     fed_step: int = 0
@@ -112,6 +120,8 @@ class RankStream:
     the rank's own clock; an evaluation before it is not in them. 0 before its end."""
     section_times: tuple[tuple[str, float], ...] = ()
     """Durations of the last checkpoint and eval sections, on the rank's own clock."""
+    evaluated_s: float = 0.0
+    """Seconds of all evaluations that have ended, on the rank's own clock; earlier boots' too."""
     saved_s: tuple[float, ...] = ()
     """What the last checkpoints took as their lines say it: writing goes on beside later steps."""
     section_began: float = 0.0
@@ -192,7 +202,7 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -
         _time_late(stream, beat)
         if beat.step == stream.step:
             if beat.msg == _STEP_START:
-                stream.step_section_seq = beat.section_seq
+                stream.step_section_seq = _sections_before(stream, beat.section_seq, steps_on=False)
             if not stream.ends_steps and beat.msg in _FOLLOWS_STEP:
                 _end_before(stream, beat)
         return stream
@@ -200,7 +210,7 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -
         booted = _booted(stream.rank, beat, mono)
         if stream.boot is not None:
             gained = stream.completed > stream.top_step
-            booted.first_s = stream.first_s
+            booted.first_s, booted.evaluated_s = stream.first_s, stream.evaluated_s
             booted.top_step = max(stream.top_step, stream.completed)
             booted.idle_boots = 0 if gained else stream.idle_boots + 1
         return booted
@@ -265,7 +275,9 @@ def _advance(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     if not stream.ends_steps and msg in _FOLLOWS_STEP:
         _end_before(stream, beat)
     if steps_on or starts:  # a step may start anew, after an evaluation that fell into it
-        stream.step_section_seq = section_seq if starts else stream.section_seq
+        sections_before = _sections_before(stream, section_seq, steps_on=steps_on)
+        stream.step_section_seq = sections_before if starts else stream.section_seq
+        stream.paused_seq = None
         stream.opened = step if starts else 0
         stream.between_s = _since_step_end_s(stream, beat) if starts else 0.0
     _place(stream, beat, mono, resets=ends or steps_on)
@@ -290,6 +302,18 @@ def _advance(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     if ends:
         _count_step(stream, beat)
     _remember(stream, beat, mono)
+
+
+def _sections_before(stream: RankStream, section_seq: int, *, steps_on: bool) -> int:
+    """Return the section count from which those of a step are counted that starts with this line.
+
+    One that starts anew goes on with what it had counted before its checkpoint or evaluation: the
+    peers, who wait for that one, count on, too.
+    """
+    paused_seq = stream.paused_seq
+    if steps_on or paused_seq is None or not stream.step_section_seq <= paused_seq < section_seq:
+        return section_seq
+    return stream.step_section_seq + section_seq - paused_seq
 
 
 def _since_step_end_s(stream: RankStream, beat: Heartbeat) -> float:
@@ -371,22 +395,33 @@ def _place(stream: RankStream, beat: Heartbeat, mono: float, *, resets: bool) ->
     _set_apart(stream, section, own_mono, own_tail_s, over=over)
     if not moved:
         return
-    if stream.section in NON_TRAINING_SECTIONS:
-        took_s = max(0.0, own_mono - own_tail_s - stream.section_began)
-        kept = stream.section_times[1 - SECTION_SAMPLES :]
-        stream.section_times = (*kept, (str(stream.section), took_s))
-        stream.left_mono, stream.left_step = mono - tail_s, stream.step
-        if not stream.completed_steps:
-            stream.first_began = own_mono - own_tail_s
-    elif stream.section == _DATA:
-        took_s = own_mono - own_tail_s - stream.section_began
-        if took_s > (stream.pace.median_s or 0.0):
-            stream.fed_mono, stream.fed_step = mono - tail_s, stream.step
+    _leave(stream, mono - tail_s, own_mono - own_tail_s)
+    if section in NON_TRAINING_SECTIONS and stream.section not in NON_TRAINING_SECTIONS:
+        stream.paused_seq = section_seq - 1
     if section is not None and section not in stream.places:
         stream.places = (*stream.places[1 - MOST_PLACES :], section)
     stream.section, stream.section_seq = section, section_seq
     stream.section_mono = mono - tail_s
     stream.section_began = own_mono - own_tail_s
+
+
+def _leave(stream: RankStream, mono: float, own_mono: float) -> None:
+    """Keep what peers may have waited for in the section that ends: at `mono`, or `own_mono`."""
+    took_s = max(0.0, own_mono - stream.section_began)
+    pauses = stream.section in NON_TRAINING_SECTIONS
+    if took_s > LONG_WAIT_S and (pauses or stream.section == _DATA):
+        waits = (*stream.long_waits, (stream.step, mono))
+        stream.long_waits = waits[-LONG_WAITS:]
+    if pauses:
+        kept = stream.section_times[1 - SECTION_SAMPLES :]
+        stream.section_times = (*kept, (str(stream.section), took_s))
+        if stream.section == _EVAL:
+            stream.evaluated_s += took_s
+        stream.left_mono, stream.left_step = mono, stream.step
+        if not stream.completed_steps:
+            stream.first_began = own_mono
+    elif stream.section == _DATA and took_s > (stream.pace.median_s or 0.0):
+        stream.fed_mono, stream.fed_step = mono, stream.step
 
 
 def _remember(stream: RankStream, beat: Heartbeat, mono: float) -> None:

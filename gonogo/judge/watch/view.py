@@ -117,8 +117,9 @@ class View:
     """Whether ticks are a watcher's (live or recorded), not made up from the lines themselves."""
     goes_on: bool = False
     """Where nobody watched: whether more lines are known to follow."""
-    latched: bool = False
-    """Whether a halt was found already."""
+    ends: bool = False
+    """Whether a halt was found that acts now: what dies from then on dies of that. One that waits
+    for a checkpoint has ended nothing yet."""
     started_mono: float | None = None
     """The first tick that brought anything."""
     unreadable: dict[int, Unreadable] = field(default_factory=dict)

@@ -52,9 +52,15 @@ def why(
     cause: int | None,
     oom_at: float | None = None,
 ) -> tuple[str, str, str]:
-    """Return reason, actor and text."""
+    """Return reason, actor and text.
+
+    Where a command left with 0, a rank of whose end nobody knows failed no run: nor did it pass.
+    """
     whole = len(ranks) >= count_programs(order)
-    clean = whole and all(ended.code == 0 for ended in ranks.values())
+    left = bool(order.get("command")) and agent is not None and agent.code == 0
+    clean = whole and all(
+        ended.code == 0 or (left and not ended.is_known) for ended in ranks.values()
+    )
     if clean and has_all_steps(run_dir, order):
         return "completed", "trainer", ""
     if clean and request is None and is_read(run_dir, order) and not left_early(run_dir, order):

@@ -283,9 +283,10 @@ class Ending:
 def _presumed(record: RankRecord, wrapper: Ended | None, agent: Ended | None) -> Ended:
     """Return what is to be said of an end that nobody saw.
 
-    A launcher that left with 0 says that its ranks did; how else they ended it keeps to itself.
+    A launcher that left with 0 says that its ranks did; how else they ended it keeps to itself. A
+    shell says nothing of what it started: behind `&` and `|` it leaves with 0 all the same.
     """
     if not record.launched:
         return wrapper or Ended(code=None, signal=int(signal.SIGKILL), at=time.time())
-    clean = agent is not None and agent.code == 0
+    clean = agent is not None and agent.code == 0 and not record.by_shell
     return Ended(code=0 if clean else None, signal=None, at=agent.at if agent else time.time())

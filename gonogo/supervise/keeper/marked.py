@@ -71,7 +71,12 @@ class Environs:
         passed_over = {os.getpid(), *spare, *self._unreadable, *self.helpers}
         command = [own_python(), "-I", "-S", "-c", self._scan]
         command += [self._mark, str(int(number)), str(passes), *map(str, sorted(passed_over))]
-        helper = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        helper = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            process_group=0,  # a terminal's Ctrl-C is ours to heed: it would say where it stood
+        )
         text, whole = self._listen(helper)
         found: set[ProcessRef] = set()
         last = 0

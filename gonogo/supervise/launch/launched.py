@@ -14,7 +14,8 @@ for, so how it ended says nothing, and how the command ended is told.
 
 How a rank ended only its parent is told. It is read here from what is left of the process in the
 moment before the parent asks. A parent that waits for it may be quicker: then Linux tells from 6.15
-on; before, it is not known, and not said. Standard library only.
+on; before, it is not known, and not said: 0 where the launcher left with 0, but not where a shell
+stands between. Standard library only.
 """
 
 import fcntl
@@ -45,6 +46,8 @@ from gonogo.supervise.rank_record import RankRecord, save_rank_record
 LOOK_EVERY_S = 0.5
 RARELY_S = 5.0
 """When all are known and live."""
+SETTLE_S = 10.0
+"""For the thread to look at ends that came with the command's own."""
 LEAST_REST_X = 50
 """A look through every process takes long on a large host: it rests so many times as long."""
 _INFO = struct.Struct("=QQ11Ii")
@@ -54,6 +57,7 @@ _GET_INFO = 0xC040FF0B
 _LINE_BYTES = 16_384
 _NAMES = frozenset((b"RANK", b"LOCAL_RANK"))
 _COUNT = b"WORLD_SIZE"
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "busybox", "fish", "tcsh"})
 
 
 class Launched:
@@ -74,7 +78,9 @@ class Launched:
         self._ends = Ends()
         self._look_at = float("-inf")
         self._speakers = 0
+        self._calm = False
         self._are_more = False
+        self._named_by_itself: set[int] = set()
 
     def look(self, now: float) -> None:
         """Look for ranks that are not known, or have gone, when it is time.
@@ -82,13 +88,18 @@ class Launched:
         Args:
             now: monotonic seconds.
         """
-        if now < self._look_at and not self._is_told_of_another():
+        if now < self._look_at and not self._is_told_of_another() and not self._has_lost_one():
             return
         self._seek()
         whole = len(self._ranks) == self._world_size
-        calm = whole and all(ref.is_alive() for ref in self._ranks.values())
+        self._calm = whole and all(ref.is_alive() for ref in self._ranks.values())
         took_s = time.monotonic() - now
-        self._look_at = now + max(RARELY_S if calm else LOOK_EVERY_S, LEAST_REST_X * took_s)
+        rest_s = RARELY_S if self._calm else LOOK_EVERY_S
+        self._look_at = now + max(rest_s, LEAST_REST_X * took_s)
+
+    def _has_lost_one(self) -> bool:
+        """Say whether a rank has ended since all lived: another process may be it now."""
+        return self._calm and not all(ref.is_alive() for ref in self._ranks.values())
 
     def _is_told_of_another(self) -> bool:
         """Say whether another rank has begun to write heartbeats since the last call."""
@@ -100,9 +111,11 @@ class Launched:
         below = find_descendants(self._program)
         if not below:
             return
-        found = {**self._by_environment(below), **self._by_heartbeats(below)}
+        spoken = self._by_heartbeats(below)
+        found = {**self._by_environment(below), **spoken}
         for rank, pid in sorted(found.items()):
             self._take(rank, pid)
+        self._named_by_itself |= spoken.keys()
         if not found and not self._ranks:
             self._guess(below)
 
@@ -116,13 +129,18 @@ class Launched:
         """
         if self._are_more:
             return frozenset()
+        self._ends.settle(SETTLE_S)
         for rank, ref in sorted(self._ranks.items(), reverse=True):  # rank 0's stamp ends the wait
             ended = self._ends.of(ref)
-            if ended is not None:
+            if ended is not None and not self._is_another_by_now(rank, ref):
                 missed = lost_a_peer(self._folder, self._order, rank, ended)
                 ended = replace(ended, lost_peer=missed)
                 save_json(self._folder / f"exit_rank{rank}.json", ended.document())
         return frozenset(self._ranks)
+
+    def _is_another_by_now(self, rank: int, ref: ProcessRef) -> bool:
+        """Say whether a rank's last line is another process's, of whose end nobody knows."""
+        return rank in self._named_by_itself and self._named(rank) not in (None, ref.pid)
 
     def _take(self, rank: int, pid: int) -> None:
         """Record that a rank is this process."""
@@ -134,8 +152,18 @@ class Launched:
         self._ends.watch(ref)
 
     def _save(self, rank: int, ref: ProcessRef) -> None:
-        record = RankRecord(ref=ref, wrapper=os.getpid(), launched=True)
+        shell = self._is_by_shell(ref.pid)
+        record = RankRecord(ref=ref, wrapper=os.getpid(), launched=True, by_shell=shell)
         save_rank_record(self._folder, rank, record, time.time())
+
+    def _is_by_shell(self, pid: int) -> bool:
+        """Say whether a shell stands between a process and the wrapper, the command included."""
+        while pid not in (self._program, 0):
+            stat = load_stat(pid)
+            pid = 0 if stat is None else stat.ppid
+            if load_program(pid) in _SHELLS:
+                return True
+        return False
 
     def _by_heartbeats(self, below: Collection[int]) -> dict[int, int]:
         """Return rank → the process that its last line names, where that descends from ours."""
@@ -192,6 +220,7 @@ class Ends:
 
     def __init__(self) -> None:
         self._poll = select.epoll()
+        self._noted = threading.Condition()
         self._refs: dict[int, ProcessRef] = {}
         self._ended: dict[ProcessRef, Ended] = {}
         self._thread: threading.Thread | None = None
@@ -205,7 +234,8 @@ class Ends:
         if not ref.is_alive():
             os.close(descriptor)
             return
-        self._refs[descriptor] = ref
+        with self._noted:
+            self._refs[descriptor] = ref
         self._poll.register(descriptor, select.EPOLLIN)
         if self._thread is None:
             self._thread = threading.Thread(target=self._wait, name="ends", daemon=True)
@@ -215,16 +245,28 @@ class Ends:
         """Return how a process ended; None where nobody saw it."""
         return self._ended.get(ref)
 
+    def settle(self, limit_s: float) -> None:
+        """Wait until the thread has looked at every process that is gone by now.
+
+        The last rank of all ends with its launcher: who asks right then must not be quicker.
+        """
+        with self._noted:
+            gone = {ref for ref in self._refs.values() if not ref.is_alive()}
+            self._noted.wait_for(lambda: gone.isdisjoint(self._refs.values()), limit_s)
+
     def _wait(self) -> None:
         while True:
             for descriptor, _ in self._poll.poll():
-                ref = self._refs.pop(descriptor)
+                ref = self._refs[descriptor]
                 status = load_exit_status(ref)
                 if status is None:
                     status = _told_status(descriptor)
-                if status is not None:
-                    self._ended[ref] = _ended(status)
                 self._poll.unregister(descriptor)
+                with self._noted:
+                    if status is not None:
+                        self._ended[ref] = _ended(status)
+                    del self._refs[descriptor]
+                    self._noted.notify_all()
                 os.close(descriptor)
 
 

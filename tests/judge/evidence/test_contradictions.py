@@ -287,6 +287,9 @@ def test_no_step_ends_that_was_not_ordered(steps: list[int], msg: str, count: in
     text = f"rank 0 ended step {STEPS + 1}, which was not ordered"
     assert told(lines) == [text] * count
     assert told(lines, None) == []
+    assert (
+        told(lines, ORDER.model_copy(update={"steps": None, "train": {}})) == []
+    )  # nobody said how many
 
 
 @pytest.mark.parametrize(("said", "count"), [(STEPS, 0), (None, 0), (STEPS + 1, 1), ("absent", 0)])

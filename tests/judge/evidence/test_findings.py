@@ -8,7 +8,7 @@ import pytest
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.outcome import Detector
-from gonogo.judge.evidence.findings import by_time, compare_findings, load_findings
+from gonogo.judge.evidence.findings import as_found, by_time, compare_findings, load_findings
 from gonogo.rundir import RunDir
 from tests.judge.runs import finding
 
@@ -101,3 +101,30 @@ def test_the_first_comes_first_and_of_equals_the_lower_key() -> None:
         for at, key in ((2.0, "a"), (1.0, "c"), (1.0, "b"))
     ]
     assert [row.key for row in by_time(rows)] == ["b", "c", "a"]
+
+
+@pytest.mark.parametrize(
+    ("folded", "more", "order"),
+    [
+        ([(9.0, "b"), (3.0, "a"), (3.0, "c"), (4.0, "d"), (2.0, "e")], [], "bacde"),
+        ([(9.0, "b"), (3.0, "a"), (10.0, "c")], [(9.5, "x"), (1.0, "y")], "ybaxc"),
+        ([(1.0, "c"), (1.0, "b"), (2.0, "a")], [(1.0, "a")], "abca"),
+    ],
+    ids=["set back twice", "others in between", "never set back"],
+)
+def test_a_wall_clock_that_is_set_back_makes_no_later_finding_the_first(
+    folded: list[tuple[float, str]], more: list[tuple[float, str]], order: str
+) -> None:
+    """Zero gradients at step 6, the clock set back by an hour, and then the file ends."""
+    rows, others = (
+        [HALT.model_copy(update={"at": at, "key": key}) for at, key in each]
+        for each in (folded, more)
+    )
+    assert "".join(row.key for row in as_found(rows, others)) == order
+
+
+def test_facts_before_version_4_go_by_the_wall_clock(tmp_path: Path) -> None:
+    rows = [HALT.model_copy(update={"at": at, "key": key}) for at, key in ((9.0, "b"), (3.0, "a"))]
+    for by_wall, first in ((False, "b"), (True, "a")):
+        found = compare_findings(RunDir(tmp_path), rows, [], by_wall=by_wall).findings
+        assert found[0].key == first

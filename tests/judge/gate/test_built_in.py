@@ -14,7 +14,7 @@ from gonogo.contract.finding import Severity
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import JUDGE_VERSION, Order
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
-from gonogo.contract.records import Check, CheckOutcome, Preflight
+from gonogo.contract.records import Check, CheckOutcome, Preflight, RankExit
 from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.evidence.record import build_run_record
 from gonogo.judge.gate.answers import Unequal, told
@@ -522,6 +522,29 @@ def test_a_command_has_one_exit_for_all_its_ranks() -> None:
     one = exit_record().model_copy(update={"ranks": {"0": exit_record().ranks["0"]}})
     assert judged(record_of(order, exit=one)).verdict == "GO"
     assert judged(record_of(order_of(), exit=one)).verdict == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize(
+    ("rank", "end", "outcome"),
+    [
+        (1, {"code": 1}, "fail"),
+        (1, {"signal": 9}, "fail"),
+        (1, {}, "inconclusive"),
+        (0, {}, "inconclusive"),
+        (1, {"code": 0}, "pass"),
+    ],
+    ids=["failed", "killed", "nobody saw it", "nobody saw that of rank 0", "well"],
+)
+def test_how_a_rank_of_a_command_ended_counts_where_it_is_told(
+    rank: int, end: dict[str, int], outcome: str
+) -> None:
+    """A shell leaves with 0 whatever became of what it started."""
+    order = waiving(command=["bash", "run.sh"], entry=None)
+    ranks = {**exit_record().ranks, str(rank): RankExit(at=1.0, **end)}
+    facts = facts_of(record_of(order, exit=exit_record().model_copy(update={"ranks": ranks})))
+    assert evaluate_built_in("completed", facts, build_rules(order)).outcome == outcome
+    before = evaluate_built_in("completed", facts, build_rules(order, judge_version=3))
+    assert before.outcome == ("fail" if rank == 0 else "pass")
 
 
 def unordered(values: dict[int, int], *, judge_version: int = JUDGE_VERSION) -> CriterionResult:

@@ -259,5 +259,29 @@ def test_losing_a_sample_of_complete_evidence_never_makes_a_criterion_pass(
         assert before == "fail", "only what fails whatever is missing may fail"
 
 
+@pytest.mark.parametrize(
+    ("losses", "fields", "text"),
+    [
+        (flat(5.0), {"pass_below": 3.0}, "median of loss is 5; ≤ 3 was asked"),
+        (flat(5.0), {"pass_above": 6.5, "fail_below": 6.0}, "median of loss is 5; ≥ 6.5 was asked"),
+        (
+            flat(5.0, steps=8),
+            {"pass_below": 3.0, "aggregate": "max"},
+            "max of loss is at least 5 whatever is missing; ≤ 3 was asked",
+        ),
+        (
+            flat(5.0, steps=8),
+            {"pass_above": 6.0, "aggregate": "min"},
+            "min of loss is at most 5 whatever is missing; ≥ 6 was asked",
+        ),
+    ],
+)
+def test_what_fails_is_told_with_its_value_and_what_was_asked(
+    losses: dict[int, float], fields: dict[str, Any], text: str
+) -> None:
+    found = said({0: losses}, **fields)
+    assert (found.outcome, found.evidence) == ("fail", text)
+
+
 def test_every_metric_of_the_plan_language_has_a_row() -> None:
     assert set(METRICS) == set(Metric)

@@ -357,6 +357,93 @@ def test_who_waits_while_one_rank_saves_or_evaluates_for_all_is_not_behind(
     assert halted(opens_at_once(opened, 10)) == []
 
 
+def asks_each_step(world: World, count: int) -> World:
+    """A plain script, attached: it names nothing, and all ranks agree after a step to go on."""
+    for _ in range(count):
+        for rank in world.ranks:
+            rank.in_step, rank.step = True, max(1, rank.step)
+            rank.spend(0.5)
+            rank.say("progress", loss=world.loss(rank.step))
+            rank.say("step_end", tokens=2048)
+            rank.step += 1
+            rank.say("step_start")
+            rank.collective_seq += 1
+            rank.enter("log")
+            rank.spend(0.01)
+            rank.enter(None)
+    return world
+
+
+def test_who_waits_again_and_again_for_one_rank_that_saves_is_not_behind() -> None:
+    """What all have logged in the step that rank 0 opens anew is no difference between them."""
+    world = world_of()
+    for _ in range(3):
+        evaluates(asks_each_step(world, 40), 0, 120.0)
+    assert halted(asks_each_step(world, 10)) == []
+
+
+def test_a_hang_after_one_rank_has_saved_names_not_that_one() -> None:
+    world = asks_each_step(world_of(), 40)
+    evaluates(world, 0, 5.0)
+    for rank in world.ranks:
+        rank.spend(400.0)
+    assert [row[1] for row in halted(world)] == [None]
+
+
+def ends_with(world: World, count: int, rank: int, section: str, seconds: float) -> World:
+    """Steps at whose end one rank saves or evaluates, having computed: none opens anew."""
+    for _ in range(count):
+        world.open_step()
+        world.compute()
+        for row in world.ranks:
+            row.enter(None)
+        one = world.ranks[rank]
+        one.enter(section)
+        one.say("section")
+        one.spend(seconds)
+        one.enter(None)
+        one.say("section")
+        world.meet()
+        world.close_step()
+    return world
+
+
+@pytest.mark.parametrize(("section", "seconds"), [("eval", 400.0), ("checkpoint", 200.0)])
+def test_who_waits_within_a_step_for_one_rank_that_saves_is_not_behind(
+    section: str, seconds: float
+) -> None:
+    """Sections that rank 1 entered alone are a usual difference, which hides who is ahead."""
+    world = ends_with(world_of().steps(40, step_s=0.5), 1, 1, "checkpoint", 1.0)
+    assert halted(ends_with(world, 2, 0, section, seconds).steps(10)) == []
+
+
+@pytest.mark.parametrize("fed_last", [0, 1])
+@pytest.mark.parametrize(("seconds", "halts"), [(110.0, []), (400.0, [("data", 300.0)])])
+def test_who_waits_for_a_peers_loader_has_not_computed_where_nothing_tells_them_apart(
+    fed_last: int, seconds: float, halts: list[tuple[str, float]]
+) -> None:
+    world = ends_with(world_of().steps(40, step_s=0.5), 1, 1, "checkpoint", 1.0).steps(5)
+    world.open_step(data_s=[seconds if rank == fed_last else 0.01 for rank in (0, 1)])
+    world.compute()
+    world.close_step()
+    for rank in world.steps(10).ranks:  # the script does not count its collectives
+        rank.lines = [
+            Said(said.mono, re.sub(rb', "collective_seq": \d+', b"", said.raw))
+            for said in rank.lines
+        ]
+    assert [(row.section, row.threshold) for row in watch(world).halts] == halts
+
+
+def test_who_never_comes_back_from_there_has_the_time_of_its_section() -> None:
+    world = ends_with(world_of().steps(40, step_s=0.5), 1, 1, "checkpoint", 1.0)
+    (found,) = watch(ends_with(world, 1, 0, "checkpoint", 1000.0)).halts
+    assert (found.detector, found.section, found.threshold) == (
+        "section_deadline",
+        "checkpoint",
+        600.0,
+    )
+
+
 def test_a_save_for_all_that_never_ends_is_named_with_its_own_limit() -> None:
     world = saves_alone(world_of().steps(40, step_s=1.0), "checkpoint", 1000.0)
     (found,) = watch(world).halts
@@ -642,6 +729,26 @@ def test_lines_that_come_late_while_every_fifth_step_is_evaluated_are_no_deadlin
         world.meet()
         world.steps(5, step_s=0.5)
     late.lines = [Said(max(s.mono, cut + 50.0), s.raw) if s.mono > cut else s for s in late.lines]
+    assert halted(world) == []
+
+
+@pytest.mark.parametrize("loads", [False, True], ids=["it saved", "it waited for its loader"])
+def test_lines_that_come_late_after_a_long_pause_are_no_deadline_where_a_short_one_follows(
+    loads: bool,
+) -> None:
+    """What rank 0 did last is of a step of which rank 1 is yet to be heard."""
+    world = world_of().steps(40, step_s=0.5)
+    for seconds in (200.0, 1.0):
+        if loads:
+            world.open_step(data_s=[seconds, 0.01])
+            world.compute()
+            world.close_step()
+        else:
+            saves_alone(world, "checkpoint", seconds)
+        world.steps(5, step_s=0.5)
+    world.steps(40, step_s=0.5)
+    late = world.ranks[1]
+    late.lines = [Said(said.mono + 8.0, said.raw) for said in late.lines]
     assert halted(world) == []
 
 

@@ -191,6 +191,20 @@ def test_at_the_end_only_what_a_person_alone_can_settle_is_asked_of_one() -> Non
     assert not [row for row in found if "--condition" in row.command]
 
 
+def test_conditions_that_say_the_same_are_waived_by_one_command() -> None:
+    """A remedy that is carried on makes one of each phase after it."""
+    carried = [
+        OPEN.model_copy(update={"id": f"{phase}:remedy_carried", "text": text, "due": None})
+        for phase, text in (("smoke", "fsdp"), ("extended", "fsdp"), ("production", "static"))
+    ]
+    found = steps("finished", verdict="CONDITIONAL_GO", conditions=tuple(carried))
+    first, second = (row for row in found if "--condition" in row.command)
+    named = "--condition smoke:remedy_carried --condition extended:remedy_carried"
+    assert first.command == f"gonogo override {EXPERIMENT} CONDITIONAL_GO {named} --reason WHY"
+    assert "--condition production:remedy_carried --reason" in second.command
+    parses(first.command)
+
+
 def test_a_decision_can_be_checked() -> None:
     assert steps("finished", verdict="GO")[-1].command == f"gonogo replay {DECISION}"
 

@@ -177,6 +177,13 @@ def test_who_cannot_look_at_environments_at_all_is_not_waited_for_for_ever(two: 
 
 
 @pytest.mark.long
+def test_a_terminal_that_interrupts_its_foreground_reaches_no_helper() -> None:
+    """It would show a reader where the helper stood, beside what we say of the interrupt."""
+    says_its_group = "import os; print('!', os.getpgid(0), os.getpid())"
+    (helper,) = Environs("run_x", scan=says_its_group).sweep().found
+    assert helper.pid == helper.start_ticks, "it leads a process group of its own"
+
+
 def test_a_lost_run_of_which_something_cannot_be_killed_has_an_end_after_a_minute(
     two: Two, freeze: Freeze, tmp_path: Path
 ) -> None:

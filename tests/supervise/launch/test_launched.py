@@ -16,7 +16,14 @@ from typing import Any
 import pytest
 
 from gonogo.supervise.launch.launched import Launched, _told_status
-from gonogo.supervise.processes import find_descendants, find_process, load_program, load_stat
+from gonogo.supervise.processes import (
+    ProcessRef,
+    find_descendants,
+    find_process,
+    load_exit_status,
+    load_program,
+    load_stat,
+)
 from gonogo.supervise.rank_record import load_rank_record, recorded_ranks
 from tests.supervise.runs import ROOT, wait_until
 
@@ -105,6 +112,26 @@ def test_how_each_rank_ended_is_seen_though_it_is_no_child(tmp_path: Path, launc
     assert not (tmp_path / "exit_rank0.json").exists(), "it lives"
 
 
+def test_an_end_that_comes_with_the_launcher_s_own_is_waited_for(
+    tmp_path: Path, launch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that takes note of it may be behind; what nobody saw would be made up."""
+
+    def late(ref: ProcessRef) -> int | None:
+        time.sleep(0.5)
+        return load_exit_status(ref)
+
+    monkeypatch.setattr("gonogo.supervise.launch.launched.load_exit_status", late)
+    launcher = launch(sys.executable, "-c", LAUNCHER, SLEEPER, "0:0", "1:1")
+    launched = Launched(tmp_path, {"world_size": 2}, launcher.pid)
+    pids = look_until(launched, [0, 1], tmp_path)
+    os.kill(launcher.pid, signal.SIGSTOP)
+    os.kill(pids[1], signal.SIGKILL)
+    wait_until(lambda: not find_process(pids[1]), "the end")
+    assert launched.save_ends() == {0, 1}
+    assert json.loads((tmp_path / "exit_rank1.json").read_text())["signal"] == 9
+
+
 def test_of_more_ranks_than_were_ordered_the_command_tells_the_end(
     tmp_path: Path, launch: Any
 ) -> None:
@@ -120,6 +147,25 @@ def test_of_more_ranks_than_were_ordered_the_command_tells_the_end(
     assert not (tmp_path / "exit_rank0.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("command", "by_shell"),
+    [
+        (["bash", "-c", f"RANK=0 LOCAL_RANK=0 {sys.executable} -c '{SLEEPER}' | cat"], True),
+        ([sys.executable, "-c", LAUNCHER, SLEEPER, "0:0"], False),
+        (["bash", "-c", f"{sys.executable} -c '{LAUNCHER}' '{SLEEPER}' 0:0; true"], True),
+    ],
+    ids=["behind a pipe", "a launcher", "a launcher below a shell"],
+)
+def test_a_shell_on_the_way_to_a_rank_is_told(
+    command: list[str], by_shell: bool, tmp_path: Path, launch: Any
+) -> None:
+    launcher = launch(*command)
+    look_until(Launched(tmp_path, {"world_size": 1}, launcher.pid), [0], tmp_path)
+    record = load_rank_record(tmp_path, 0)
+    assert record is not None
+    assert record.by_shell is by_shell
+
+
 def test_a_rank_that_is_started_again_is_another_process(tmp_path: Path, launch: Any) -> None:
     program = "for n in 1 2; do RANK=0 LOCAL_RANK=0 sleep 60; done; sleep 60"
     launcher = launch("bash", "-c", program)
@@ -127,6 +173,45 @@ def test_a_rank_that_is_started_again_is_another_process(tmp_path: Path, launch:
     first = look_until(launched, [0], tmp_path)[0]
     os.kill(first, signal.SIGKILL)
     wait_until(lambda: look_until(launched, [0], tmp_path)[0] != first, "another process")
+
+
+def test_another_process_of_a_rank_is_looked_for_as_soon_as_one_has_gone(
+    tmp_path: Path, launch: Any
+) -> None:
+    launcher = launch("bash", "-c", "for n in 1 2; do RANK=0 LOCAL_RANK=0 sleep 60; done; sleep 60")
+    launched = Launched(tmp_path, {"world_size": 1}, launcher.pid)
+    first = look_until(launched, [0], tmp_path)[0]
+    launched.look(at := time.monotonic() + 3600)  # all are known and live: the next look is far
+    os.kill(first, signal.SIGKILL)
+
+    def is_up() -> bool:
+        environs = [Path(f"/proc/{pid}/environ") for pid in children(launcher) - {first}]
+        return any(b"\0RANK=0\0" in path.read_bytes() for path in environs)
+
+    wait_until(is_up, "another process")
+    launched.look(at)
+    record = load_rank_record(tmp_path, 0)
+    assert record is not None
+    assert record.ref.pid != first
+
+
+def test_how_an_earlier_process_of_a_rank_ended_is_not_how_the_rank_did(
+    tmp_path: Path, launch: Any
+) -> None:
+    """The last line names a process that was gone before anybody looked."""
+    launcher = launch("bash", "-c", "sleep 60; sleep 60")
+    wait_until(lambda: children(launcher), "the child")
+    (pid,) = children(launcher)
+    lines = tmp_path / "heartbeat_rank0.jsonl"
+    lines.write_text(json.dumps({"pid": pid}) + "\n")
+    launched = Launched(tmp_path, {"world_size": 1}, launcher.pid)
+    assert look_until(launched, [0], tmp_path) == {0: pid}
+    lines.write_text(json.dumps({"pid": pid}) + "\n" + json.dumps({"pid": 2**22 + 1}) + "\n")
+    os.kill(launcher.pid, signal.SIGSTOP)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not find_process(pid), "the end")
+    assert launched.save_ends() == {0}
+    assert not (tmp_path / "exit_rank0.json").exists()
 
 
 def test_what_a_heartbeat_names_is_a_rank_only_below_the_command(

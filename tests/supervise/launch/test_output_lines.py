@@ -481,3 +481,41 @@ def test_a_loss_at_the_end_of_a_sentence_is_read(tmp_path: Path) -> None:
     program = Program(tmp_path, STEP).write("step 1 loss 2.5.\nstep 2 loss nan.\n")
     (_, first), (_, second) = program.steps()
     assert (first, second) == (2.5, "NaN") or (first == 2.5 and second != second)
+
+
+ROWS = re.findall(
+    r"^\| (\w+) \| `([^`]+)`", (Path(__file__).parents[3] / "docs/run.md").read_text(), re.MULTILINE
+)
+"""Who prints lines that a pattern of the user's reads, as docs/run.md says."""
+
+PRINTED = {
+    "Keras": [
+        f"\x1b[1m {step}/40\x1b[0m \x1b[32m━━\x1b[0m\x1b[37m━━\x1b[0m \x1b[1m0s\x1b[0m 12ms/step"
+        f" - accuracy: 0.5000 - loss: {step}.5"
+        for step in (1, 2, 10)
+    ],
+    "timm": [
+        f"Train: 0 [{step - 1:>4d}/1251 (  0%)]  Loss: {step}.5 (6.94)  Time: 0.951s,  269.15/s "
+        " (0.951s,  269.15/s)  LR: 1.000e-06  Data: 0.641 (0.641)"
+        for step in (1, 2, 10)
+    ],
+    "detectron2": [
+        f"[11/22 10:00:00 d2.utils.events]:  eta: 0:05:10  iter: {step}  total_loss: {step}.5 "
+        " loss_cls: 0.6  time: 0.2  data_time: 0.01  lr: 0.00025  max_mem: 2000M"
+        for step in (1, 2, 10)
+    ],
+}
+
+
+@pytest.mark.parametrize(("name", "pattern"), ROWS)
+def test_the_patterns_of_the_docs_read_their_trainers(
+    name: str, pattern: str, tmp_path: Path
+) -> None:
+    program = Program(tmp_path, pattern)
+    for line in PRINTED[name]:
+        program.write(line + "\n")
+    assert program.steps() == [(1, 1.5), (2, 2.5), (10, 10.5)]
+
+
+def test_every_trainer_of_the_docs_has_its_lines() -> None:
+    assert {name for name, _ in ROWS} == {"Keras", "timm", "detectron2"}

@@ -1,7 +1,8 @@
 """A lightning.Trainer with the callback, and nothing else of gonogo.
 
 `python -m tests.trainer.loops.lightning JSON` with {"halt_at", "raise_at"}: `.HALT` appears, or an
-exception is raised, in the training step of that number.
+exception is raised, in the training step of that number; {"pair": true}: two optimizers step in
+every batch, by hand.
 """
 
 from __future__ import annotations
@@ -52,30 +53,57 @@ class Line(pl.LightningModule):
         (self.folder / f"losses{self.global_rank}.json").write_text(json.dumps(self.losses))
 
 
+class Pair(Line):
+    """Two models with an optimizer each, as a GAN has them; `training_step` returns nothing."""
+
+    def __init__(self, folder: Path, asked: dict[str, Any]) -> None:
+        super().__init__(folder, asked)
+        self.automatic_optimization = False
+        self.other = torch.nn.Embedding(32, 1)
+
+    def training_step(self, batch: dict[str, torch.Tensor], number: int) -> None:  # type: ignore[override]
+        if number + 1 == self.asked.get("halt_at"):
+            (self.folder / ".HALT").touch()
+        losses = []
+        for layer, optimizer in zip((self.layer, self.other), self.optimizers(), strict=True):  # type: ignore[arg-type]
+            loss = (layer(batch["input_ids"]) - 1.0).square().mean()
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+            losses.append(float(loss))
+        self.losses.append(sum(losses))
+
+    def configure_optimizers(self) -> list[torch.optim.Optimizer]:  # type: ignore[override]
+        return [torch.optim.SGD(part.parameters(), lr=0.5) for part in (self.layer, self.other)]
+
+
 def main() -> None:
     folder = Path(os.environ["GONOGO_RUN_DIR"])
     asked = json.loads(sys.argv[1])
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     pl.seed_everything(1)
+    pair = bool(asked.get("pair"))
+    callback = GonogoCallback()
     data = [{"input_ids": row} for row in torch.randint(0, 32, (96, 16))]
     trainer = pl.Trainer(
         max_steps=6,
         accelerator="cpu",
         devices=ranks,
         strategy="ddp" if ranks > 1 else "auto",
-        accumulate_grad_batches=2,
+        accumulate_grad_batches=1 if pair else 2,
         val_check_interval=4,
         enable_progress_bar=False,
         logger=False,
         callbacks=[
-            GonogoCallback(),
+            callback,
             ModelCheckpoint(dirpath=folder / "own", every_n_train_steps=3),
         ],
     )
     trainer.fit(
-        Line(folder, asked),
+        Pair(folder, asked) if pair else Line(folder, asked),
         DataLoader(data, batch_size=4),  # type: ignore[arg-type]
         DataLoader(data[:8], batch_size=4),  # type: ignore[arg-type]
+        ckpt_path=callback.resume_from,
     )
 
 

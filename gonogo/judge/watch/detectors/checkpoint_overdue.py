@@ -10,18 +10,18 @@ watcher had read it may have held: nobody knows, so the time begins anew, and so
 steps.
 
 UNKNOWN without a watcher that looks at checkpoints (its ticks say so), and for a run whose cadence
-is never.
+is never. Evaluations since the last one add to the limit, for nothing is saved meanwhile.
 """
 
 from dataclasses import dataclass, replace
 
-from gonogo.contract.canonical import added
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Section
 from gonogo.contract.observation import CheckpointSeen, checkpoints_in
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch.detector import Detector, Seen
+from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Run, View, found
 
 
@@ -35,6 +35,8 @@ class Saved:
     """Watcher's clock of the first step, or of the last checkpoint that verified."""
     step: int = 0
     """Its step."""
+    evaluated_s: float = 0.0
+    """What ranks had evaluated by `since_mono`."""
     counted: int = 0
     """The step after which those of a cadence are counted: its own, or the one that ranks had ended
     when a checkpoint was told as gone."""
@@ -88,6 +90,7 @@ class CheckpointOverdue(Detector[Saved]):
             return replace(
                 own,
                 since_mono=tick.mono,
+                evaluated_s=_evaluated_s(view, tick.mono),
                 step=seen.step,
                 counted=seen.step,
                 due_mono=None,
@@ -120,7 +123,14 @@ class CheckpointOverdue(Detector[Saved]):
         if own.since_mono is None:
             return own
         counted = max(own.counted, _completed(view))
-        return replace(own, since_mono=tick.mono, counted=counted, due_mono=None, warned=False)
+        return replace(
+            own,
+            since_mono=tick.mono,
+            evaluated_s=_evaluated_s(view, tick.mono),
+            counted=counted,
+            due_mono=None,
+            warned=False,
+        )
 
     def _clocked(self, own: Saved, tick: Tick, view: View) -> Saved:
         """Return the state with its clocks begun, moved on over an absence, and due noted."""
@@ -129,7 +139,13 @@ class CheckpointOverdue(Detector[Saved]):
             if not starts:
                 return own
             first = max(own.step, _first_step(self.run))
-            own = replace(own, since_mono=min(starts), step=first, counted=first)
+            own = replace(
+                own,
+                since_mono=min(starts),
+                evaluated_s=_evaluated_s(view, tick.mono),
+                step=first,
+                counted=first,
+            )
         if view.is_late(tick):
             own = replace(
                 own,
@@ -156,7 +172,8 @@ class CheckpointOverdue(Detector[Saved]):
         if own.since_mono is None or expected_s is None or own.halted:
             return own, []
         settings = self.settings
-        limit_s = settings.overdue_x * expected_s + settings.grace_s + _evaluated_s(view)
+        evaluated_s = max(0.0, _evaluated_s(view, tick.mono) - own.evaluated_s)
+        limit_s = settings.overdue_x * expected_s + settings.grace_s + evaluated_s
         passed_s = tick.mono - own.since_mono
         findings: list[Finding] = []
         if passed_s > limit_s and not own.warned:
@@ -230,10 +247,14 @@ def _is_saving(view: View) -> bool:
     return any(s.section == Section.CHECKPOINT for s in view.streams.values())
 
 
-def _evaluated_s(view: View) -> float:
-    """Return seconds spent in evaluations, by the rank that spent most: none comes there."""
-    spent = (
-        added(took_s for name, took_s in stream.section_times if name == Section.EVAL)
-        for stream in view.streams.values()
-    )
-    return max(spent, default=0.0)
+def _evaluated_s(view: View, mono: float) -> float:
+    """Return seconds spent in evaluations, by the rank that spent most: none comes there.
+
+    One that lasts counts up to now: nobody can save meanwhile.
+    """
+    return max((_of(stream, mono) for stream in view.streams.values()), default=0.0)
+
+
+def _of(stream: RankStream, mono: float) -> float:
+    lasts_s = mono - stream.section_mono if stream.section == Section.EVAL else 0.0
+    return stream.evaluated_s + max(0.0, lasts_s)

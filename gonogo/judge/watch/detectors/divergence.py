@@ -48,6 +48,9 @@ LASTS_X = 4
 MILD_X, LONG_BLOCKS = 3.0, 8
 """A rise of at most so many times the limit (that of noise aside) is a mild one: losses swing so by
 the order of their data. It warns, and halts where it stays for so many of those blocks."""
+WINS_BACK = 0.9
+"""A mild rise that comes down below this share of its height within those blocks does not stay: a
+harder mix of data is learnt slowly."""
 FIRST_X, FIRST_LEAST = 3.0, 1.0
 """A loss that began at this or more may not come to so many times that."""
 LN_VOCAB_NEAR = 1.0
@@ -75,8 +78,8 @@ class Divergence(Detector[Trend]):
         " first losses where they are within 1 of ln(vocab), else three times these where they are"
         " 1 or more. After a restart it is the best by that step, and losses are counted anew."
         " A rise of no more than three times the limit (that of the noise aside) warns, and halts"
-        " where it has stayed for 32 times `over_steps`, or lies above where the loss of a language"
-        " model began."
+        " where it has stayed for 32 times `over_steps` without losing a tenth of its height, or"
+        " lies above where the loss of a language model began."
         " Any loss that was never negative halts so where it began near ln(vocab). One that did not"
         " halts where it is quiet, has not swung before, and wins back half of its fall or comes to"
         " three times its best; to 1.25 times where it began, 1 or more, where it never fell; at"
@@ -211,7 +214,9 @@ class Divergence(Detector[Trend]):
             worse=own.smooth > first + above,
             mild=mild,
             stays=stays,
-            long=stays and own.up >= LONG_BLOCKS * LASTS_X * self.settings.over_steps,
+            long=stays
+            and own.up >= LONG_BLOCKS * LASTS_X * self.settings.over_steps
+            and own.heights[-1] >= WINS_BACK * max(own.heights),
         )
 
     def _lasted(
@@ -226,9 +231,8 @@ class Divergence(Detector[Trend]):
         block = LASTS_X * self.settings.over_steps
         if own.up % (block * UNTOLD_BLOCKS_X if self._may_reheat(own) else block):
             return own, False
-        before = own.height_before
-        lasts = before is not None and own.height >= HOLDS * before
-        return replace(own, height=0.0, height_before=own.height), lasts
+        lasts = bool(own.heights) and own.height >= HOLDS * own.heights[-1]
+        return replace(own, height=0.0, heights=(*own.heights, own.height)[-LONG_BLOCKS:]), lasts
 
     def _holds(self, own: Trend, best: float, above: float) -> bool:
         """Whether smoothed and recent losses are above the limit, and not on their way back."""

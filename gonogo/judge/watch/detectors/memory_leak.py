@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gonogo.contract.canonical import added
 from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.observation import HostMemory, Kind, hosts_memory_in
@@ -48,7 +49,8 @@ USED_TELLINGS = 3
 
 SHORT_RUN_STEPS = 20_000
 LONG_RUN_STRIDE = 4
-"""In a run of more steps than that, memory is sampled at every so many."""
+"""In a run of more steps than that, what is told within so many steps of a sample is passed over:
+some tell of every tenth step, be it 1, 11, 21."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,8 @@ class Growth:
     """Node → its host."""
     device_mb: Mapping[str, float] = field(default_factory=dict)
     """Rank → memory of its device."""
+    sampled: int = 0
+    """The last step that a sample was taken of."""
     warned: tuple[str, ...] = ()
     halted: tuple[str, ...] = ()
 
@@ -157,10 +161,10 @@ class MemoryLeak(Detector[Growth]):
 
     def observe_step(self, own: Growth, step: Step, view: View) -> Seen[Growth]:
         """Observe one step's memory, and project where it leads."""
-        if step.step % self._stride:
+        if 0 < step.step - own.sampled < self._stride:
             return own, []
         own = _grown(own, step, self.settings.rise_ratio)
-        series, looked = dict(own.series), False
+        series, looked, told = dict(own.series), False, False
         for kind, read in ((HOST, _host_mb), (ALLOCATED, _allocated_mb), (DEVICE, _reserved_mb)):
             for rank, mb in step.values(read).items():
                 if math.isfinite(mb) and mb > 0:
@@ -169,6 +173,7 @@ class MemoryLeak(Detector[Growth]):
                     if before is None or before.boot != boot:
                         before = Series(boot=boot)
                     series[name] = before.with_sample(step.step, mb, self._look)
+                    told = True
                     looked = looked or series[name].looks > before.looks
         hosts = {
             node: replace(
@@ -176,7 +181,8 @@ class MemoryLeak(Detector[Growth]):
             )
             for node, host in own.hosts.items()
         }
-        own = replace(own, series=series, hosts=hosts)
+        sampled = step.step if told else own.sampled
+        own = replace(own, series=series, hosts=hosts, sampled=sampled)
         return self._judged(own, step, view) if looked else (own, [])
 
     def _judged(self, own: Growth, step: Step, view: View) -> Seen[Growth]:
@@ -231,7 +237,7 @@ class MemoryLeak(Detector[Growth]):
     def _slope_of_host(self, own: Growth, rank: int, rising: Mapping[int, Series]) -> float:
         """Return how fast a rank's host fills: as its ranks do, and no faster than it tells."""
         node = self.run.order.node_of(rank)
-        together = sum(
+        together = added(
             series.slope for row, series in rising.items() if self.run.order.node_of(row) == node
         )
         host = own.hosts.get(str(node))

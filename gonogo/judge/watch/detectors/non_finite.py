@@ -52,6 +52,9 @@ class Overflows:
     bad_from: int | None = None
     steps: tuple[tuple[int, bool, float | None], ...] = ()
     """fp16: the last steps, whether each overflowed or was skipped, and its loss scale."""
+    rank: int | None = None
+    """The first rank that told of such a step; others may never tell, and theirs are no proof that
+    a step was applied."""
     left_out: LeftOut | None = None
 
 
@@ -92,6 +95,9 @@ def _observe_fp16(own: Overflows, event: Beat, view: View) -> tuple[Overflows, l
     settings = view.run.watch.non_finite
     line = event.line
     bad = bool(line.skipped) or _bad_number(line)[0] is not None
+    rank = line.rank if own.rank is None and bad else own.rank
+    if not bad and rank not in (None, line.rank):
+        return own, []
     known = {step: (overflowed, scale) for step, overflowed, scale in own.steps}
     before, scale = known.get(line.step, (False, None))
     known[line.step] = (before or bad, scale if line.loss_scale is None else line.loss_scale)
@@ -108,12 +114,12 @@ def _observe_fp16(own: Overflows, event: Beat, view: View) -> tuple[Overflows, l
         patience = FALLING_STEPS
     over = running >= patience or skipped - sought * running >= settings.fp16_skipped
     if not over:
-        return Overflows(steps=steps), []
+        return Overflows(steps=steps, rank=rank), []
     if own.bad_from is not None:
         return replace(own, steps=steps), []
     text = f"{running} fp16 steps running, {skipped} of {len(steps)}, were skipped or not finite"
     finding = _finding(view, event, line.step, float(max(running, skipped)), text)
-    return Overflows(bad_from=line.step, steps=steps), [finding]
+    return Overflows(bad_from=line.step, steps=steps, rank=rank), [finding]
 
 
 def _falls(scales: list[float | None]) -> bool:
@@ -194,7 +200,8 @@ class NonFinite(Detector[Overflows]):
         " not finite counts so, a loss halts. Warns of a validation loss that is not finite."
     )
     version = 2
-    """2: outside fp16 `skipped` excuses nothing; in fp16 it counts without numbers too."""
+    """2: outside fp16 `skipped` excuses nothing; in fp16 it counts without numbers too. Where the
+    order names no dtype, steps that were applied count between those that were skipped."""
     State = Overflows
     lines = frozenset({Msg.PROGRESS, Msg.STEP_END, Msg.EVAL})
 
@@ -204,9 +211,13 @@ class NonFinite(Detector[Overflows]):
         msg = line.msg
         if msg == _EVAL:
             return own, _of_validation(event, view)
-        if msg == _PROGRESS and (is_fp16(view) or _scales_loss(view, line)):
-            return _observe_fp16(own, event, view)
         name, value = _bad_number(line)
+        if msg == _PROGRESS and (
+            is_fp16(view)
+            or _scales_loss(view, line)
+            or (own.steps and name is None)  # what came after skipped steps was applied
+        ):
+            return _observe_fp16(own, event, view)
         if name is None:
             told = line.loss is not None or line.grad_norm is not None
             if told and own.bad_from is not None and line.step > own.bad_from:

@@ -5,7 +5,8 @@ ended with SIGTERM, or whose own last error is that a peer was gone, are victims
 ended early unless the rank said `done` or reached the last step (what a program that is only read
 did and did not print nobody knows: there the gate misses the steps); so that a normal end cannot
 race with a tick, it is judged `settle_s` later, when what it wrote has been read (never on a late
-tick). Deaths after a halt are no finding: they follow from it.
+tick). Deaths after a halt that acts now are no finding: they follow from it. While one waits for a
+checkpoint they are.
 """
 
 import math
@@ -216,7 +217,7 @@ class ProcessDeath(Detector[None]):
     def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:
         """Observe a tick: exits that were probed."""
         processes = view.processes
-        if view.latched or not (processes.agent.dead or any(map(_dead, processes.ranks.values()))):
+        if view.ends or not (processes.agent.dead or any(map(_dead, processes.ranks.values()))):
             return own, []
         ripe = [death for death in _deaths(view) if _ripe(view, tick, death)]
         if not ripe:

@@ -78,15 +78,25 @@ def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culpri
     tied = _behind(held or among)
     acting = None if held else acts_for_all(among, tied)
     if acting is not None:
-        return _acting(view, acting, tied, mono)
+        rest = [stream for stream in tied if stream is not acting]
+        return _acting(view, acting, rest, mono)
     tied = _told_apart(view, tied, mono)
     named = bool(held) or (len(tied) == 1 and not cut)
     if named:
         return Culprit(min(tied, key=lambda stream: stream.rank), named=True)
-    # Of several that nothing tells apart the one that moved last has the most time left.
-    last = max(tied, key=lambda row: (row.section_mono, -row.rank))
+    last = max(tied, key=_time_left)
     fewer = sorted(row.rank for row in tied) if len(tied) < len(among) else []
     return Culprit(last, named=False, unheard=cut, tied=tuple(fewer))
+
+
+def _time_left(stream: RankStream) -> tuple[bool, bool, float, int]:
+    """Return what sorts ranks that nothing tells apart: the one with the most time left comes last.
+
+    One that saves, evaluates or fetches may be what the others wait for; else who moved last.
+    """
+    section = stream.section
+    pauses, fetches = section in NON_TRAINING_SECTIONS, section == Section.DATA
+    return pauses, fetches, stream.section_mono, -stream.rank
 
 
 def _held(view: View, among: Sequence[RankStream], mono: float) -> list[RankStream]:
@@ -113,13 +123,16 @@ def _behind(among: Sequence[RankStream]) -> list[RankStream]:
 
     A count tells ranks apart by no less than what it differs by when all is well: the ranks of a
     pipeline enter other collectives, and one rank may name a section (a log) that others do not.
+    Who was started anew counts collectives anew: it has entered fewer than its peers for ever.
     """
     lowest = min(stream.step for stream in among)
     tied = [stream for stream in among if stream.step == lowest]
     if all(_counts_collectives(stream, tied) for stream in tied):
         ended = {stream.ended_at[0] for stream in tied}
-        of = RankStream.collectives if len(ended) == 1 else _all_collectives
-        tied = _lowest(among, tied, [of(stream) for stream in tied], 2)
+        since_end = len(ended) == 1 and 0 not in ended
+        if since_end or len({stream.from_step for stream in tied}) == 1:
+            of = RankStream.collectives if since_end else _all_collectives
+            tied = _lowest(among, tied, [of(stream) for stream in tied], 2)
     sections = [stream.section_seq - stream.step_section_seq for stream in tied]
     behind = _lowest(among, tied, sections, 1)
     known = {stream.rank for stream in behind}
@@ -217,17 +230,21 @@ def acts_for_all(among: Sequence[RankStream], behind: Sequence[RankStream]) -> R
     """Return the rank that saves or evaluates for all, while those behind it wait, if one does.
 
     Its section puts it ahead of ranks that never enter one of this name: `if rank == 0: save()`,
-    then a barrier. Who has entered such a section before is expected to again, and is behind,
-    unless it has entered a collective since, in which it waits for the one that acts, or may have
-    (not every trainer counts them all): it stands in no section. Then the one that acts has its
-    time.
+    then a barrier; or beside them, where it goes there straight from a section that they leave,
+    too. Who has entered such a section before is expected to again, and is behind, unless it has
+    entered a collective since, in which it waits for the one that acts, or may have (not every
+    trainer counts them all): it stands in no section. Then the one that acts has its time.
     """
     for stream in among:
-        if stream in behind or stream.section not in NON_TRAINING_SECTIONS:
+        rest = [row for row in behind if row is not stream]
+        if not rest or stream.section not in NON_TRAINING_SECTIONS:
             continue
-        if not all(_has_ended(row, stream) for row in behind):
+        if not all(_has_ended(row, stream) for row in rest):
             continue
-        if not _expected(stream, behind) or _wait(stream, behind) or _may_wait(stream, behind):
+        if len(rest) < len(behind):  # in as many sections: it came there straight from another
+            if not _expected(stream, rest) and _may_wait(stream, rest):
+                return stream
+        elif not _expected(stream, rest) or _wait(stream, rest) or _may_wait(stream, rest):
             return stream
     return None
 
@@ -266,15 +283,18 @@ def freed_mono(view: View, culprit: RankStream, among: Sequence[RankStream], mon
     That is a checkpoint or an evaluation, or a loader that took longer than a step. Who waits for
     one rank that saves or evaluates for all, or is fed late, goes on a moment later than that one,
     which may be done by then. Peers that are further ahead than by one step do not run in lockstep
-    with it, or its lines come late: then what they did at its own step counts. Ranks that tell
+    with it, or its lines come late: then what they did at its own step counts, be it not the last
+    that they did. Ranks that tell
     every tenth step or so are abreast within as many. Of a silent rank that may have waited when it
     was heard last, the time since then is all that counts.
     """
     waited = [culprit.heard_mono] if _waited(view, culprit, among, mono) else []
     peers = [*among, *(row for row in view.streams.values() if row.done)]
     left = [_left_mono(row) for row in peers if row is not culprit and _abreast(row, culprit)]
-    fed = [s.fed_mono for s in peers if s is not culprit and _waits_at(s.fed_step, culprit)]
-    return max([*waited, *left, *fed], default=0.0)
+    others = [row for row in peers if row is not culprit]
+    fed = [row.fed_mono for row in others if _waits_at(row.fed_step, culprit)]
+    long = [at for row in others for step, at in row.long_waits if _waits_at(step, culprit)]
+    return max([*waited, *left, *fed, *long], default=0.0)
 
 
 def _left_mono(stream: RankStream) -> float:

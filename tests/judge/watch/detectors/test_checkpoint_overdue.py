@@ -278,11 +278,29 @@ def test_each_limit_tells_where_it_came_from(name: str, first: str) -> None:
     assert {row.severity.value for row in found if row.source is Source.PLAN} == {first}
 
 
-def test_evaluations_alone_lengthen_the_limit() -> None:
+def test_evaluations_lengthen_the_limit_also_while_one_lasts() -> None:
     waited = Waited({"every_s": 100.0})
-    waited.rank.section_times = (("eval", 30.0), ("checkpoint", 7.0), ("eval", 20.0))
+    waited.at(0.0)
+    waited.rank.evaluated_s = 50.0
     assert waited.at(210.0) == []
     assert limits(waited.at(210.25)) == [(Severity.WARN, 210.0)]
+    waited = Waited({"every_s": 100.0})
+    waited.at(0.0)
+    waited.rank.section, waited.rank.section_mono = "eval", NOW + 110.0
+    assert waited.at(1_000.0) == []
+
+
+def test_what_was_evaluated_before_the_last_checkpoint_lengthens_nothing() -> None:
+    """Thirty evaluations of five minutes would add two hours and a half to each limit."""
+    world = world_with({"every_s": 600.0})
+    for count in range(1, 9):
+        train(world, 200).pause("eval", 300.0, "eval")
+        train(world, 200)
+        tell(world, checkpoints=[checkpoint(40 * count)])
+    train(world, 200).pause("eval", 300.0, "eval")
+    warning, halt = overdue(watch(train(world, 4_500), interval_s=2.0))
+    assert (warning.severity, halt.severity) == (Severity.WARN, Severity.HALT)
+    assert warning.threshold == pytest.approx(1.5 * 600.0 + 600.0 + 300.0, rel=0.01)
 
 
 def test_nothing_is_overdue_on_a_late_tick_while_one_is_written_or_after_the_end() -> None:

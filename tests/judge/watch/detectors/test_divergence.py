@@ -555,6 +555,25 @@ def test_a_mild_rise_halts_after_eight_blocks(
     assert [(f.severity, f.step) for f in rises(fed)] == found
 
 
+@pytest.mark.parametrize(("steps", "halts"), [(4000, 0), (20000, 1)])
+@pytest.mark.parametrize("first", [6.0, 2.0])
+def test_a_mild_rise_that_is_won_back_slowly_does_not_stay(
+    first: float, steps: int, halts: int
+) -> None:
+    """A harder mix of data: what is won back of its height in 1400 steps is 30 %, or 7 %."""
+
+    def mixed(number: int) -> float:
+        won = math.exp(-max(0, number - 400) / steps)
+        return (first if number <= 40 else 1.0) + (0.6 * won if number > 400 else 0.0)
+
+    assert len(run(noisy(mixed, 0.02), 2400).halts) == halts
+
+
+def test_a_mild_rise_that_is_won_back_in_part_halts_where_the_rest_stays() -> None:
+    fed = feed(Divergence, losses((10, 1.0), (40, 2.75), (150, 2.25)))
+    assert [(f.severity, f.step) for f in rises(fed)] == [(WARN, 15), (HALT, 10 + 12 * 12)]
+
+
 HIGH_FIRST = ((3, 20.0), (30, 1.0))
 
 

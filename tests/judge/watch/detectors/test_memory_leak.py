@@ -238,6 +238,24 @@ def test_a_restarted_rank_begins_anew() -> None:
     assert leaks(seen, Severity.HALT) == []
 
 
+@pytest.mark.parametrize("how", [{"signal": 9}, {"code": 0}], ids=["killed", "leaves early"])
+def test_a_rank_that_dies_while_a_leak_waits_for_its_checkpoint_is_a_finding(
+    how: dict[str, int],
+) -> None:
+    """Its peers stand in a collective: else they would be called a stall."""
+    world = World(order()).boot()
+    tell(world, host_memory=memory(4_000, 8_000))
+    grow(world, 120, of_rank(0, 10.0))
+    world.probe(1, "dead", **how)
+    world.ranks[0].spend(5.0)
+    leak, death = watch(world, stop_at_halt=False).halts
+    assert (leak.detector, leak.act) == ("memory_leak", Act.AT_CHECKPOINT)
+    assert (death.detector, death.rank, death.act) == ("process_death", 1, Act.NOW)
+    world.probe(0, "dead", signal=9)
+    world.ranks[0].spend(5.0)
+    assert len(watch(world, stop_at_halt=False).halts) == 2
+
+
 def test_a_healthy_demo_whose_caches_fill_up_is_silent() -> None:
     world = World(host_order(DEMO)).boot()
     tell(world, host_memory=memory(4_000, 12_000))
@@ -524,6 +542,21 @@ def test_a_device_of_no_size_says_nothing() -> None:
 @pytest.mark.parametrize(("last", "taken"), [(20_000, 20), (20_001, 5)])
 def test_a_run_of_more_than_20_000_steps_is_sampled_at_every_fourth(last: int, taken: int) -> None:
     assert Grown(last=last).rise(20, 8.0).own.series["host/0"].taken == taken
+
+
+@pytest.mark.parametrize(
+    ("first", "every", "taken"), [(1, 10, 39), (10, 10, 40), (2, 50, 39), (4, 4, 40), (1, 2, 19)]
+)
+def test_what_is_told_now_and_then_is_sampled_whatever_the_steps(
+    first: int, every: int, taken: int
+) -> None:
+    """Who counts from 0 and logs every tenth step tells of the steps 1, 11, 21."""
+    grown = Grown({"limit_mb": 2_000.0}, last=50_000)
+    for step in range(1, first + 40 * every):
+        told = step >= first and (step - first) % every == 0
+        grown.step(1_000.0 + step * 40.0 / every if told else None)
+    assert grown.own.series["host/0"].taken == taken
+    assert [row.rank for row in grown.of(Severity.HALT)] == [0]
 
 
 def test_what_is_left_counts_when_memory_is_looked_at() -> None:

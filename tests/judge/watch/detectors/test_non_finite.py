@@ -281,6 +281,31 @@ def test_skipped_fp16_steps_far_apart_are_silent() -> None:
     assert watch(world).halts == []
 
 
+@pytest.mark.parametrize(("apart", "halts"), [(11, 0), (9, 1)])
+def test_a_trainer_may_tell_skipped_steps_alone_where_the_order_names_no_dtype(
+    apart: int, halts: int
+) -> None:
+    """An unnamed fp16 run that skips one step in two thousand skips a hundred in all."""
+    world = run_of(None)
+    for _ in range(20):
+        world.steps(apart).steps(1, skipped=True)
+    assert len(watch(world, interval_s=1.0).halts) == halts
+
+
+@pytest.mark.parametrize("dtype", [None, "fp16"])
+def test_a_rank_that_never_tells_what_was_skipped_ends_no_series(dtype: str | None) -> None:
+    world = run_of(dtype)
+    for _ in range(20):
+        world.open_step()
+        first, silent = world.ranks
+        silent.say("progress", loss=4.0)
+        first.spend(0.5)
+        first.say("progress", loss=4.0, skipped=True)
+        silent.spend(0.5)
+    (halt,) = watch(world).halts
+    assert halt.step == 16
+
+
 @pytest.mark.parametrize("told", [{"val_loss": 3.0}, {}], ids=["finite", "not told"])
 def test_a_validation_loss_that_is_finite_or_not_told_is_silent(told: dict[str, float]) -> None:
     world = run_of("bf16").steps(2)

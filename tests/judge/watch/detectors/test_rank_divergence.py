@@ -320,6 +320,16 @@ def test_of_ranks_that_nothing_tells_apart_the_last_that_moved_counts() -> None:
     assert of_streams(late, in_step(1, 3, 5, section_mono=NOW - 5.0)) == (1, False)
 
 
+def test_a_rank_that_was_started_anew_alone_is_not_behind_by_its_collectives() -> None:
+    """It counts them from 0 again, and may tell them between its steps' ends alone."""
+    peer, anew = in_step(0, 3, 4, 900), in_step(1, 3, 4, 5, from_step=30)
+    assert of_streams(peer, anew)[1] is False
+    assert of_streams(in_step(0, 1, 4, 900), anew) == (0, True)
+    assert of_streams(peer, in_step(1, 3, 4, 5)) == (1, True)
+    ended = in_step(0, 3, 4, 900, ended_at=(40, 896)), in_step(1, 3, 4, 5, ended_at=(40, 2))
+    assert of_streams(ended[0], replace(ended[1], from_step=30)) == (1, True)
+
+
 def test_collectives_are_counted_from_the_last_step_that_told_them() -> None:
     """A rank of a pipeline enters other collectives, so their sum says nothing."""
     stage0 = in_step(0, 3, 4, 900, ended_at=(40, 896))
@@ -400,6 +410,31 @@ def test_one_rank_may_save_or_evaluate_for_all(
     if named:
         assert (found.stream.rank, found.named) == (0 if acts else 1, True)
     assert found.named is named
+
+
+@pytest.mark.parametrize(
+    ("place", "peer", "named", "leads"),
+    [
+        ({}, {}, True, 0),
+        ({"section_times": (*SAVED, ("eval", 3.0))}, {}, True, 0),
+        ({"section": "log"}, {}, False, 1),
+        ({}, {"section": "forward"}, False, 0),
+        ({}, {"section_times": (("eval", 3.0),)}, False, 0),
+    ],
+    ids=["evaluates", "again", "logs", "the peer computes", "the peer evaluates, too"],
+)
+def test_one_that_goes_to_evaluate_straight_from_its_log_may_act_for_all(
+    place: dict[str, Any], peer: dict[str, Any], named: bool, leads: int
+) -> None:
+    """Its peers left theirs for no section: all have been in as many, and came there last.
+
+    Where nobody is named, the time of an evaluation counts that one of them is in.
+    """
+    saver = standing(**{"section": "eval", "for_s": 70.0, "section_seq": 5, **place})
+    waits = standing(**{"section": None, "for_s": 69.0, "rank": 1, "section_seq": 5, **peer})
+    found = name_culprit(view_of([(1, 0, 0)]), [saver, waits], NOW)
+    assert found is not None
+    assert (found.named, found.stream.rank) == (named, leads)
 
 
 AWAY = {"section_seq": 8}

@@ -1,0 +1,29 @@
+"""A person's word, typed: a verdict, or conditions that are waived."""
+
+from __future__ import annotations
+
+from tests.cli.conftest import Gonogo
+from tests.service.conftest import Plane
+
+
+def test_several_conditions_are_waived_by_one_command(plane: Plane, gonogo: Gonogo) -> None:
+    gate = [
+        {"id": name, "metric": "dt_step_s", "aggregate": "median", "over_ranks": "max",
+         "pass_below": 0.15, "severity": "conditional"}
+        for name in ("pace", "gait")
+    ]  # fmt: skip
+    experiment = plane.submit(set={"phases.sanity.gate": gate, "phases.sanity.steps": 20})
+    worker = plane.worker()
+    worker.run_through(plane.next_order(worker))
+    plane.wait(lambda: plane.experiment(experiment)["conditions"], "the conditions")
+    named = ("--condition", "sanity:pace", "--condition", "sanity:gait")
+    said = gonogo("override", experiment, "CONDITIONAL_GO", *named, "--reason", "known")
+    assert said.code == 0, said.err
+    rows = plane.get(f"/experiments/{experiment}/decisions")["items"]
+    waivers = [row["conditions"] for row in rows if row["kind"] == "condition"]
+    assert [[row["id"] for row in waived] for waived in waivers] == [
+        ["sanity:pace"],
+        ["sanity:gait"],
+    ]
+    assert all(row["id"] in said.out for row in rows if row["kind"] == "condition")
+    assert {row["state"] for row in plane.experiment(experiment)["conditions"]} == {"waived"}
