@@ -12,8 +12,8 @@ Chosen blocks lie wholly in the past of the queries that chose them, so there is
 Numbers of entries are divided within their pair, in 32 bits: a 64-bit division costs a GPU as much
 as a row's products.
 
-If PACKED, sequences lie end to end (packed.py): the pairs are the groups, and T, J and the numbers
-of queries and blocks go over all sequences, `start` is 0, and tables say which tokens they are.
+If PACKED, sequences lie end to end (packed.py): the pairs are the groups, T, J and the numbers of
+queries and blocks go over all sequences, and tables say which tokens they are.
 """
 
 import triton

@@ -36,7 +36,7 @@ def attend(
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
     programs, tiles = shape.programs("forward", shape.S * shape.R, tile.rows)
     band.band_forward[(programs, shape.pairs)](
-        q, k, v, words, out, lse, tiles, shape.sequences, shape.end, k.shape[1], shape.G,
+        q, k, v, words, out, lse, tiles, shape.table("sequences"), shape.end, k.shape[1], shape.G,
         rule.prefix, shape.start, shape.scale * _LOG2_E,
         M=tile.rows, N=tile.keys, PRECISION="ieee", **shape.constants(), **rule.constants(),
         **tile.options(),
@@ -74,9 +74,10 @@ def attend_backward(
     K, log2_scale = k.shape[1], shape.scale * _LOG2_E
     constants = {**shape.constants(), **rule.constants(), "BRANCH": rule.branch}
     inputs = (rows.q, k, v, rows.grad, lse, rows.gates, rows.dots, words)
+    sequences = shape.table("sequences")
     programs, tiles = shape.programs("dq", shape.S * shape.R, table.dq.rows)
     band.band_dq[(programs, shape.pairs)](
-        *inputs, dq, tiles, shape.sequences, shape.end, K, shape.G, rule.prefix, shape.start,
+        *inputs, dq, tiles, sequences, shape.end, K, shape.G, rule.prefix, shape.start,
         log2_scale, shape.scale,
         M=table.dq.rows, N=table.dq.keys, ADD=rule.branch > 0, PRECISION="ieee", **constants,
         **table.dq.options(),
@@ -88,7 +89,7 @@ def attend_backward(
     dk, dv = (k.new_empty((parts, *k.shape), dtype=dtype) for _ in range(2))
     if K:
         band.band_dkdv[(programs, parts, shape.pairs)](
-            *inputs, dk, dv, tiles, shape.sequences, shape.end, K, shape.B, shape.G, rule.prefix,
+            *inputs, dk, dv, tiles, sequences, shape.end, K, shape.B, shape.G, rule.prefix,
             shape.start, chunk, log2_scale, shape.scale,
             M=table.dkdv.rows, N=table.dkdv.keys, PRECISION="ieee", **constants,
             **table.dkdv.options(),
@@ -115,16 +116,16 @@ def choose(
     rows = max(1, _CHOICE_NUMBERS // width)
     stretches = _stretches(shape, tile.rows)
     score = q.new_empty(shape.pairs * stretches[0].queries * J, dtype=torch.float32)
-    tiles = None if shape.packed is None else shape.packed.scores
+    tiles, sequences = shape.table("scores"), shape.table("sequences")
     for at in stretches:
         scores.block_scores[(at.tiles, triton.cdiv(J, tile.keys), shape.pairs)](
-            q, k, lse, score, tiles, shape.sequences, shape.S, k.shape[1], shape.G, J, at.queries,
+            q, k, lse, score, tiles, sequences, shape.S, k.shape[1], shape.G, J, at.queries,
             at.first, shape.scale * _LOG2_E,
             M=tile.rows, N=tile.keys, L=shape.l, STEP=shape.d, L_SEL=shape.l_sel, PRECISION="ieee",
             **shape.constants(), **tile.options(),
         )  # fmt: skip
         scores.choose_blocks[(triton.cdiv(at.queries, rows), shape.pairs)](
-            score, chosen, words, tiles, shape.sequences, shape.end, J, at.queries, at.first,
+            score, chosen, words, tiles, sequences, shape.end, J, at.queries, at.first,
             shape.start,
             FREE=free, FIRST=rule.first, RECENT=rule.recent, M=rows, JP=width, L_SEL=shape.l_sel,
             WORDS=as_words, TILE=0 if shape.packed is None else tile.rows,
@@ -168,34 +169,23 @@ def attend_gathered(
     """Add the chosen blocks to the output and log-sum-exp of the own ones, in place."""
     pairs, T, F = chosen.shape
     tile = tiles_for(q.dtype, shape.D).gathered
-    of_block, start, block_of_late, token_of_late = _of_packed(shape)
-    index = invert(chosen, shape.pair_blocks, block_of_late)
+    index = invert(chosen, shape.pair_blocks, shape.table("block_of_late"))
     portions = cut(index, shape.R, tile.rows)
     part = q.new_empty(pairs * T * F * shape.R, shape.D)
     part_lse = part.new_empty(len(part), dtype=torch.float32)
     gathered.gathered_forward[(portions.most,)](
-        q, k, v, part, part_lse, index.entry, index.first, portions.block, portions.first, of_block,
-        shape.S, shape.G, shape.pair_blocks, T, start, index.blocks, shape.scale * _LOG2_E,
+        q, k, v, part, part_lse, index.entry, index.first, portions.block, portions.first,
+        shape.table("of_block"), shape.S, shape.G, shape.pair_blocks, T, shape.start, index.blocks,
+        shape.scale * _LOG2_E,
         M=tile.rows, N=padded(shape.l_sel), F=F, L_SEL=shape.l_sel, PRECISION="ieee",
         **shape.constants(), **tile.options(),
     )  # fmt: skip
     rows = T * shape.R
     gathered.merge[(triton.cdiv(rows, 32), pairs)](
-        part, part_lse, out, lse, token_of_late, shape.S, shape.G, T, start, rows,
-        M=32, F=F, **shape.constants(),
+        part, part_lse, out, lse, shape.table("token_of_late"), shape.S, shape.G, T, shape.start,
+        rows, M=32, F=F, **shape.constants(),
     )  # fmt: skip
     return index
-
-
-def _of_packed(shape: Shape) -> tuple[Tensor | None, int, Tensor | None, Tensor | None]:
-    """What the kernels of gathered blocks read of packed sequences, and the first that chooses.
-
-    Where queries that choose are numbered over all sequences the first of them is 0.
-    """
-    packed = shape.packed
-    if packed is None:
-        return None, shape.start, None, None
-    return packed.of_block, 0, packed.block_of_late, packed.token_of_late
 
 
 def attend_gathered_backward(
@@ -211,25 +201,26 @@ def attend_gathered_backward(
 ) -> None:
     """Add the gradients of the gathered blocks to dq, dk and dv, in place."""
     T, F, pairs = shape.late, shape.gathered_blocks, shape.pairs
-    of_block, start, _, token_of_late = _of_packed(shape)
     tile = tiles_for(rows.q.dtype, shape.D).gathered_backward
     portions = cut(index, shape.R, tile.rows * _GATHERED_TILES)
     part = rows.q.new_empty(pairs * T * F * shape.R, shape.D)
     part_dk, part_dv = (dq.new_empty(portions.most, shape.l_sel, shape.D) for _ in range(2))
     gathered.gathered_backward[(portions.most,)](
         rows.q, k, v, rows.grad, lse, rows.gates, rows.dots, part, part_dk, part_dv, index.entry,
-        index.first, portions.block, portions.first, of_block, shape.S, shape.G, shape.pair_blocks,
-        T, start, index.blocks, shape.scale * _LOG2_E, shape.scale,
+        index.first, portions.block, portions.first,
+        shape.table("of_block"), shape.S, shape.G, shape.pair_blocks, T, shape.start, index.blocks,
+        shape.scale * _LOG2_E, shape.scale,
         M=tile.rows, N=padded(shape.l_sel), F=F, L_SEL=shape.l_sel, TILES=_GATHERED_TILES,
         PRECISION="ieee", **shape.constants(), **tile.options(),
     )  # fmt: skip
     count = T * shape.R
     gathered.add_dq[(triton.cdiv(count, 32), pairs)](
-        part, dq, token_of_late, shape.S, shape.G, T, start, count,
+        part, dq, shape.table("token_of_late"), shape.S, shape.G, T, shape.start, count,
         M=32, F=F, **shape.constants(),
     )  # fmt: skip
     gathered.add_dkdv[(index.blocks,)](
-        part_dk, part_dv, dk, dv, portions.first, of_block, shape.S, shape.G, shape.pair_blocks,
+        part_dk, part_dv, dk, dv, portions.first,
+        shape.table("of_block"), shape.S, shape.G, shape.pair_blocks,
         D=shape.D, DP=padded(shape.D), N=padded(shape.l_sel), L_SEL=shape.l_sel,
         PACKED=shape.packed is not None,
     )  # fmt: skip

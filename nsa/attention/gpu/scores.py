@@ -13,7 +13,7 @@ number of its first tile, and the scores of a tile stand below those of the one 
 import triton
 import triton.language as tl
 
-from nsa.attention.gpu.band import first_of
+from nsa.attention.gpu.positions import first_of
 
 _SIZES = ["S", "C", "G", "J", "T", "first", "start"]
 

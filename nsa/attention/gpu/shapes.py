@@ -126,15 +126,12 @@ class Shape:
             count: Rows of a pair.
             size: Of a tile.
         """
-        if self.packed is None:
-            return triton.cdiv(count, size), None
-        tiles: Tensor = getattr(self.packed, name)
-        return len(tiles), tiles
+        tiles = self.table(name)
+        return (triton.cdiv(count, size) if tiles is None else len(tiles)), tiles
 
-    @property
-    def sequences(self) -> Tensor | None:
-        """What the kernels read of each packed sequence."""
-        return None if self.packed is None else self.packed.sequences
+    def table(self, name: str) -> Tensor | None:
+        """What the kernels read of packed sequences; nothing of one length."""
+        return None if self.packed is None else getattr(self.packed, name)
 
     def constants(self) -> dict[str, Any]:
         """What all kernels over rows share."""
