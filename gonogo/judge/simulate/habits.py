@@ -27,6 +27,8 @@ class Habits:
     """An evaluation before the first step."""
     lag_s: float = 0.0
     """Lines can be read every so many seconds: a shared disk's cache, a writer that buffers."""
+    lag_from: int = 0
+    """The first rank whose lines are: those of the watcher's own host may be read at once."""
 
     def grown_x(self, step: int) -> float:
         """How much more than the first a step carries."""
@@ -38,8 +40,8 @@ EARLY_STEPS = 32
 """Ramps begin after these; a first shape may be new in any of them."""
 
 
-def habits_of(noise: Noise, dice: random.Random, steps: int) -> Habits:
-    """Return the habits of a healthy run of so many steps."""
+def habits_of(noise: Noise, dice: random.Random, steps: int, ranks: int = 1) -> Habits:
+    """Return the habits of a healthy run of so many steps and ranks."""
 
     def has() -> bool:
         return dice.random() < noise.habit_share
@@ -59,4 +61,5 @@ def habits_of(noise: Noise, dice: random.Random, steps: int) -> Habits:
         recompiles_at=frozenset(shapes() if has() else ()),
         first_eval_s=dice.uniform(*noise.eval_s) if has() else 0.0,
         lag_s=dice.uniform(*noise.lag_s) if has() else 0.0,
+        lag_from=dice.choice((0, ranks // 2)),
     )

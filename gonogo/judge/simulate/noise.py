@@ -49,6 +49,8 @@ class Noise:
     """How long no process is there then."""
     terse_share: float = 0.3
     """Runs whose trainer tells less than ours: see `telling`."""
+    attached_share: float = 0.4
+    """Runs that are told as a script tells them which attached our library: see `scripts`."""
     habit_share: float = 0.1
     """Runs that have each of the habits of `habits`."""
     lag_s: tuple[float, float] = (2.0, 20.0)

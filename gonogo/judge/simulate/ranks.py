@@ -107,13 +107,13 @@ class Rank:
         self.lines: list[tuple[float, Heartbeat]] = []
         self.begin("boot", first_seq=1)
 
-    def begin(self, boot: str, *, first_seq: int) -> None:
-        """Start a process of this rank: nothing it had counted goes on."""
+    def begin(self, boot: str, *, first_seq: int, step: int = 0) -> None:
+        """Start a process of this rank after `step`: nothing it had counted goes on."""
         self._proto = Heartbeat(
             ts=0.0, mono=0.0, pid=1000 + self.rank, rank=self.rank, boot=boot, seq=0, step=0, msg=""
         )
         self.seq = first_seq - 1
-        self.step = self.collective_seq = 0
+        self.step, self.collective_seq = step, 0
         self.section: str | None = "boot"
         self.section_seq = 1
         self.in_step = False

@@ -8,6 +8,7 @@ import math
 import random
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Identity
@@ -17,6 +18,8 @@ from gonogo.judge.simulate.habits import PLAIN, habits_of
 from gonogo.judge.simulate.losses import LOSSES, Loss
 from gonogo.judge.simulate.noise import NOISES, Noise
 from gonogo.judge.simulate.plan import Part
+from gonogo.judge.simulate.scripted import Scripted
+from gonogo.judge.simulate.scripts import Script, script_of
 from gonogo.judge.simulate.sick import SICK, Sickness
 from gonogo.judge.simulate.tally import Answer, Halt, Tally
 from gonogo.judge.simulate.training import Training
@@ -42,21 +45,27 @@ def simulate_part(part: Part) -> Tally:
     if sick is not None:
         noise = replace(noise, cut_rate=0.0)
     vocab, other_loss = _loss(noise, dice) if sick is None else (VOCAB, None)
+    script = _script(noise, dice, sick)
     outside = sick is None and dice.random() < noise.outside_share
     outside_x = dice.uniform(*noise.outside_x) if outside else 0.0
+    if script is not None and script.flows:
+        outside_x = 0.0  # it is never in no section
     order = _order(part, step_s + outside_x * part.step_s, vocab, sick, dice)
-    habits = PLAIN if sick is not None else habits_of(noise, dice, order.last_step)
-    training = Training(
-        order,
-        noise=noise,
-        dice=dice,
-        step_s=part.step_s,
-        sick=sick,
-        now=T0,
-        outside_x=outside_x,
-        other_loss=other_loss,
-        habits=habits,
-    )
+    habits = PLAIN if sick is not None else habits_of(noise, dice, order.last_step, part.ranks)
+    of_run: dict[str, Any] = {
+        "noise": noise,
+        "dice": dice,
+        "step_s": part.step_s,
+        "sick": sick,
+        "now": T0,
+        "outside_x": outside_x,
+        "other_loss": other_loss,
+        "habits": habits,
+    }
+    if script is None:
+        training = Training(order, **of_run)
+    else:
+        training = Scripted(order, script=script, **of_run)
     watcher = Watcher(
         order,
         training.ranks,
@@ -65,6 +74,7 @@ def simulate_part(part: Part) -> Tally:
         dice=dice,
         now=T0,
         lag_s=habits.lag_s,
+        lag_from=habits.lag_from,
     )
     training.boot(watcher.probe)
     watcher.look_until(training.known_until)
@@ -79,6 +89,13 @@ def simulate_part(part: Part) -> Tally:
         training.finish(watcher.probe)
         watcher.look_until(training.known_until)
     return _healthy(part, training, watcher)
+
+
+def _script(noise: Noise, dice: random.Random, sick: Sickness | None) -> Script | None:
+    """Return what the run's script calls of our library, if it attached."""
+    if sick is not None:
+        return sick.script
+    return script_of(dice) if dice.random() < noise.attached_share else None
 
 
 def expected_step_s(noise: Noise, step_s: float, ranks: int) -> float:

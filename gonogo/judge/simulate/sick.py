@@ -4,11 +4,12 @@ A row says what happens from its onset on, which detectors may answer, how stron
 and section they must name where the fault has one.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gonogo.contract.finding import Severity
 from gonogo.contract.outcome import Detector as Name
+from gonogo.judge.simulate.scripts import Pause, Script, Who
 
 ONSET_STEP = 260
 """After warm-up and baseline (20 + 200 steps), where a fault may begin at any step."""
@@ -60,6 +61,8 @@ class Sickness:
     """Settings that the fault needs (a limit to leak towards)."""
     step_s: tuple[float, ...] = (1.0, 2.4, 25.0)
     """Step times at which it is simulated."""
+    script: Script | None = None
+    """What a script calls that attached our library; None where our own trainer tells."""
 
     @property
     def slows(self) -> bool:
@@ -69,6 +72,20 @@ class Sickness:
 
 def _hang(section: str, by: Name) -> Sickness:
     return Sickness(name=f"hang_{section}", by=(by,), rank=1, section=section, hang=True)
+
+
+_ALONE = Script(
+    names_data=True,
+    evaluates=Pause(every=100, seconds=40.0, who=Who.FIRST),
+    saves=Pause(every=50, seconds=20.0, who=Who.FIRST_AWAITED),
+)
+"""Rank 0 evaluates and saves for all; before the fault it has done so, and all was well."""
+
+
+def _script(section: str, by: Name, script: Script = _ALONE, **more: Any) -> Sickness:
+    """Return a hang of a script that attached our library, by default of rank 1."""
+    row = {"rank": 1, "section": section, "script": script, "hang": True, **more}
+    return Sickness(name=f"script_{section}", by=(by,), **row)
 
 
 STALLS = (Name.STALL, Name.ALIVE_LOST)
@@ -128,6 +145,12 @@ SICK: tuple[Sickness, ...] = (
     ),
     Sickness(name="claims", by=(Name.IMPLAUSIBLE_SPEED,), claim_x=25.0, within_s=3000.0),
     Sickness(name="backwards", by=(Name.HYGIENE,), rank=1, backwards=True),
+    _script("data", Name.SECTION_DEADLINE),
+    _script("forward", Name.STALL, replace(_ALONE, names_computing=True)),
+    _script("backward", Name.SECTION_DEADLINE, rank=None, tie=True),  # it names no computing
+    _script("log", Name.SECTION_DEADLINE, replace(_ALONE, logs_every=1)),
+    _script("eval", Name.SECTION_DEADLINE, rank=0, within_s=4200.0),  # anew, if nobody watched
+    _script("checkpoint", Name.SECTION_DEADLINE, rank=0),
     Sickness(
         name="first_loss", by=(Name.FIRST_LOSS,), severity=Severity.WARN, numbers="first_loss",
         onset_step=1,

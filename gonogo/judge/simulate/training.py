@@ -6,25 +6,25 @@ to which every rank's lines have been written.
 """
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gonogo.contract.heartbeat import StepSections
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState
-from gonogo.judge.simulate import faults, interludes
+from gonogo.judge.simulate import computing, faults, interludes
 from gonogo.judge.simulate.around import Load
+from gonogo.judge.simulate.computing import BACKWARD, FORWARD, OPTIMIZER
 from gonogo.judge.simulate.habits import PLAIN, Habits
 from gonogo.judge.simulate.losses import Loss
 from gonogo.judge.simulate.noise import Noise
 from gonogo.judge.simulate.ranks import Probe, Rank, Wall
 from gonogo.judge.simulate.series import Series
 from gonogo.judge.simulate.sick import Sickness
-from gonogo.judge.simulate.telling import WHOLE, telling_of
+from gonogo.judge.simulate.telling import WHOLE, Telling, telling_of
 
 CHECKPOINT_STEPS, CHECKPOINT_S = 200, 900.0
 EVAL_STEPS, EVAL_S = 500, 3600.0
-FORWARD, BACKWARD, OPTIMIZER = 0.3, 0.6, 0.1
-"""Shares of a step's computing."""
 SLICE_S = 20.0
 OTHER_HOST_SHARE = 0.2
 """Runs whose ranks have another monotonic clock than the watcher."""
@@ -32,6 +32,8 @@ OTHER_HOST_SHARE = 0.2
 
 class Training:
     """The ranks of one run; `probe` tells the watcher how a process is found."""
+
+    rank_type: type[Rank] = Rank
 
     def __init__(
         self,
@@ -51,13 +53,13 @@ class Training:
         self.wall = Wall()
         self.step = self.saved_step = 0
         self._boots = 0
-        self._drift = 0.0
-        self._compiles = bool(order.train["engine"]["compile"])
+        self.drift = 0.0
+        self.compiles = bool(order.train["engine"]["compile"])
         self.next_checkpoint = self.next_eval = 0.0
         offset = dice.uniform(1e4, 1e5) if dice.random() < OTHER_HOST_SHARE else 0.0
-        telling = WHOLE if sick is not None else telling_of(noise, dice)
-        self.ranks = [
-            Rank(rank, now=now, offset=offset, wall=self.wall, telling=telling)
+        telling = WHOLE if sick is not None else self.telling()
+        self.ranks: Sequence[Rank] = [
+            self.rank_type(rank, now=now, offset=offset, wall=self.wall, telling=telling)
             for rank in range(order.world_size)
         ]
         self._series = Series(
@@ -68,8 +70,8 @@ class Training:
             fp16=order.identity.dtype == "fp16",
             other=other_loss,
         )
-        self._load = Load(noise, dice)
-        self._habits = habits if telling.tokens else replace(habits, grows_at=())
+        self.load = Load(noise, dice)
+        self.habits = habits if telling.tokens else replace(habits, grows_at=())
         self._outside_x = outside_x
         """Median time between two steps, in step times."""
         self._apart_s = 0.0
@@ -85,12 +87,17 @@ class Training:
         self.onset: float | None = None
         """When the fault began."""
 
+    def telling(self) -> Telling:
+        """Return what a healthy run tells."""
+        return telling_of(self.noise, self.dice)
+
     @property
     def known_until(self) -> float:
         """The time before which no further line will be written."""
         return min(rank.now for rank in self.ranks)
 
-    def _chance(self, an_hour: float, seconds: float) -> bool:
+    def chance(self, an_hour: float, seconds: float) -> bool:
+        """Whether what comes so often an hour comes in these seconds."""
         return self.dice.random() * 3600.0 < an_hour * seconds
 
     # Starting.
@@ -106,8 +113,8 @@ class Training:
         if fault is not None:
             self.onset = self.ranks[0].now
         for rank in self.ranks:
-            rank.begin(f"boot{self._boots}.{rank.rank}", first_seq=first_seq)
-            rank.step = 0 if rank.telling.boots_at_zero else self.saved_step
+            resumed = 0 if rank.telling.boots_at_zero else self.saved_step
+            rank.begin(f"boot{self._boots}.{rank.rank}", first_seq=first_seq, step=resumed)
             probe(rank.now + 0.5, rank.rank, ProcessState.ALIVE)
             if fault == "absent" and rank.rank == 1:
                 rank.mute = True
@@ -116,19 +123,22 @@ class Training:
             rank.say("boot", backend="DDP", run=order.run, attempt=order.attempt, **identity)
             rank.spend(dice.uniform(0.1, 3.0))
         if fault is None:
-            load_s = dice.uniform(0.1, 12.0)
-            for rank in self.ranks:
-                rank.section = None
-                rank.enter("data")
-                rank.spend(load_s)
-                rank.say("loader_ready", dt=load_s)
-                rank.enter(None)
-            self.meet()
+            self.open_data(dice.uniform(0.1, 12.0))
         self.step = self.saved_step
-        if self._habits.first_eval_s:
-            interludes.outside(self, "eval", self._habits.first_eval_s)
+        if self.habits.first_eval_s:
+            interludes.outside(self, "eval", self.habits.first_eval_s)
         now = self.ranks[0].now
         self.next_checkpoint, self.next_eval = now + CHECKPOINT_S, now + EVAL_S
+
+    def open_data(self, load_s: float) -> None:
+        """Every rank opens its data, and is let begin."""
+        for rank in self.ranks:
+            rank.section = None
+            rank.enter("data")
+            rank.spend(load_s)
+            rank.say("loader_ready", dt=load_s)
+            rank.enter(None)
+        self.meet()
 
     def restart(self, probe: Probe) -> None:
         """All processes are replaced, and go on after the last checkpoint; seq begins at 0."""
@@ -149,7 +159,7 @@ class Training:
         if self.sick is not None and self.step >= self.sick.onset_step and self.onset is None:
             self.onset = max(rank.now for rank in self.ranks)
             if self.sick.hang:
-                faults.hang(self, self.sick, probe)
+                self.hang(self.sick, probe)
                 return
             if self.sick.lingers:
                 faults.linger(self, self.sick, probe)
@@ -178,95 +188,21 @@ class Training:
             if self._outside is not None:
                 rank.enter(None)
 
-    def _times(self) -> list[float]:
-        """Return how long each rank computes in this step."""
-        noise, dice, sick = self.noise, self.dice, self.sick
-        kept = 1.0 - 1.0 / noise.drift_steps
-        self._drift = self._drift * kept + dice.gauss(
-            0.0, noise.drift_sigma * (2.0 / noise.drift_steps) ** 0.5
-        )
-        common_s = self.step_s * dice.lognormvariate(self._drift, noise.sigma)
-        common_s *= self._habits.grown_x(self.step)
-        ill = sick is not None and self.onset is not None
-        if sick is not None and ill:
-            common_s *= sick.step_x
-        if sick is None:
-            common_s = self._load.slowed(common_s, self.known_until)
-        times = [common_s * dice.lognormvariate(0.0, noise.own_sigma) for _ in self.ranks]
-        if sick is not None and ill and sick.own_x != 1.0:
-            times[1] *= sick.own_x
-        return times
-
-    def _fetch_s(self, step_s: float) -> float:
-        noise, dice = self.noise, self.dice
-        share = noise.fetch_share
-        if self.sick is not None and self.onset is not None and self.sick.fetch_share:
-            share = self.sick.fetch_share / (1.0 - self.sick.fetch_share)
-            return step_s * share * dice.lognormvariate(0.0, 0.1)
-        fetch_s = dice.expovariate(1.0 / (share * step_s))
-        if self._chance(noise.stall_rate, step_s):
-            stall_s = noise.stall_least_s * dice.paretovariate(noise.stall_tail)
-            fetch_s += min(noise.stall_most_s, stall_s)
-        return fetch_s
-
-    def _pause(self, rank: Rank, step_s: float) -> None:
-        """Let a rank's interpreter stand, now and then."""
-        noise, dice = self.noise, self.dice
-        if not self._chance(noise.pause_rate, step_s):
-            return
-        if dice.random() < noise.long_pause_share:
-            rank.freeze(
-                dice.uniform(noise.pause_s[1], noise.long_pause_s), busy=dice.random() < 0.5
-            )
-        else:
-            rank.freeze(dice.uniform(*noise.pause_s))
-
-    def _wait_for_disk(self, rank: Rank, step_s: float, probe: Probe) -> None:
-        """Let a rank sleep uninterruptibly, now and then; its thread goes on speaking."""
-        noise, dice = self.noise, self.dice
-        if not self._chance(noise.disk_rate, step_s):
-            return
-        seconds = dice.uniform(*noise.disk_s)
-        if dice.random() < noise.long_disk_share:
-            seconds = dice.uniform(noise.disk_s[1], noise.long_disk_s)
-        self._sleep(rank, seconds, probe)
-
-    def _sleep(self, rank: Rank, seconds: float, probe: Probe) -> None:
-        probe(rank.now, rank.rank, ProcessState.UNINTERRUPTIBLE)
-        rank.spend(seconds)
-        probe(rank.now, rank.rank, ProcessState.ALIVE)
-
     def _take(self, probe: Probe) -> None:
         """Take one whole step."""
-        dice, step = self.dice, self.step
-        began, times = self.known_until, self._times()
-        paused = dice.choice(("data", "forward", "backward", "optimizer"))
-        if self.sick is None and self._chance(self.noise.standstill_rate, self.step_s):
-            # lines that come late as well are no reason to stand beyond the minute of D5
-            seconds = min(
-                dice.uniform(*self.noise.standstill_s),
-                self.noise.standstill_s[1] - self._habits.lag_s,
-            )
-            for rank in self.ranks:
-                rank.freeze(seconds, busy=False)
-        if self._compiles:
-            times = [times[0] + dice.uniform(*self.noise.compile_s)] * len(times)
-            self._compiles = False
-        habits, epoch_s, compile_s = self._habits, 0.0, 0.0
-        if habits.epoch_steps and step > 1 and step % habits.epoch_steps == 1:
-            epoch_s = dice.uniform(*habits.epoch_s)
-        if step in habits.recompiles_at:
-            compile_s = dice.uniform(*habits.recompile_s)
+        step, began = self.step, self.known_until
+        drawn = computing.draw(self)
+        times, paused = drawn.times, drawn.paused
         fetched: list[float] = []
         for rank, own_s in zip(self.ranks, times, strict=True):
             self.open_step(rank, step)
-            fetched.append(self._fetch_s(own_s) + epoch_s)
+            fetched.append(computing.fetch_s(self, own_s) + drawn.epoch_s)
             rank.spend(fetched[-1])
             if paused == "data":
-                self._pause(rank, own_s)
-            self._section(rank, "forward", FORWARD * own_s + compile_s, paused)
+                computing.pause(self, rank, own_s)
+            self._section(rank, "forward", FORWARD * own_s + drawn.compile_s, paused)
             self._section(rank, "backward", BACKWARD * own_s, paused)
-            self._wait_for_disk(rank, own_s, probe)
+            computing.wait_for_disk(self, rank, own_s, probe)
             rank.collective_seq += 1
         waits = self.meet()
         for rank, own_s in zip(self.ranks, times, strict=True):
@@ -287,14 +223,18 @@ class Training:
         rank.enter(name)
         rank.spend(seconds)
         if name == paused:
-            self._pause(rank, seconds / FORWARD)
+            computing.pause(self, rank, seconds / FORWARD)
+
+    def hang(self, sick: Sickness, probe: Probe) -> None:
+        """Hang in a step that opens."""
+        faults.hang(self, sick, probe)
 
     def _close(
         self, began: float, times: list[float], fetched: list[float], waits: list[float]
     ) -> None:
         """Every rank writes its progress and the end of its step."""
         numbers = self._series.of_step(self.step)
-        tokens = round((self.order.identity.tokens_per_step or 0) * self._habits.grown_x(self.step))
+        tokens = round((self.order.identity.tokens_per_step or 0) * self.habits.grown_x(self.step))
         claim_x = self.sick.claim_x if self.sick is not None and self.onset is not None else 1.0
         for rank, own_s, fetch_s, wait_s in zip(self.ranks, times, fetched, waits, strict=True):
             rank.rss_mb = self._series.rss_mb(rank.rss_mb, self.step)
@@ -339,12 +279,21 @@ class Training:
     # Between steps.
 
     def _between(self, probe: Probe) -> None:
-        now, noise, dice = self.known_until, self.noise, self.dice
-        sick = self.sick
+        noise, sick = self.noise, self.sick
         if sick is not None and sick.backwards and self.onset is not None:
             self.ranks[1].step -= 3
             self.ranks[1].say("step_start")
             return
+        now = self.known_until
+        self.pause_after_step(probe)
+        if self.chance(noise.clock_step_rate, self.step_s):
+            self.wall.step(now, self.dice.uniform(-3600.0, 3600.0))
+        if sick is None and self.saved_step and self.chance(noise.restart_rate, self.step_s):
+            self.restart(probe)
+
+    def pause_after_step(self, probe: Probe) -> None:
+        """Save and evaluate, now and then."""
+        now, noise, dice = self.known_until, self.noise, self.dice
         if self.step % CHECKPOINT_STEPS == 0 and now >= self.next_checkpoint:
             self.next_checkpoint = now + CHECKPOINT_S
             interludes.checkpoint(self, probe)
@@ -356,10 +305,6 @@ class Training:
                 interludes.alone(self, "eval", seconds)
             else:
                 interludes.outside(self, "eval", seconds)
-        if self._chance(noise.clock_step_rate, self.step_s):
-            self.wall.step(now, dice.uniform(-3600.0, 3600.0))
-        if sick is None and self.saved_step and self._chance(noise.restart_rate, self.step_s):
-            self.restart(probe)
 
     def finish(self, probe: Probe) -> None:
         """All ranks are done and exit with 0, in any order; rank 0 may evaluate before."""

@@ -23,6 +23,8 @@ IDLE_TICK_S = 2.0
 ROUNDING_S = 1e-6
 """Beyond what a sum of times is rounded by."""
 SECOND_ROUND_S = 6.0
+BLOCKS_APART = 0.37
+"""Shares of a block by which one rank's begin after those of the rank before."""
 HISTORY = 16
 
 
@@ -54,9 +56,10 @@ class Watcher:
         dice: random.Random,
         now: float,
         lag_s: float = 0.0,
+        lag_from: int = 0,
     ) -> None:
-        self._lag_s = lag_s
-        """Lines are read in blocks of so many seconds."""
+        self._lag_s, self._lag_from = lag_s, lag_from
+        """Lines are read in blocks of so many seconds, of the ranks from this one on."""
         self._ranks, self._noise, self._dice, self._wall = ranks, noise, dice, wall
         self._order, self._cut = order, Cut()
         self._interval_s = dice.choice((0.2, 0.25, 0.5, 1.0))
@@ -80,7 +83,7 @@ class Watcher:
     def probe(self, now: float, rank: int, state: ProcessState, **fields: Any) -> None:
         """From `now` on a rank's process is found like this."""
         row = RankProbe(rank=rank, pid=1000 + rank, state=state, **fields)
-        at = _read_at(self._cut, now if row.code is None else self._readable(now), row)
+        at = _read_at(self._cut, now if row.code is None else self._readable(rank, now), row)
         self._probes = sorted([*self._probes, (at, row)], key=lambda entry: entry[0])
 
     @property
@@ -109,7 +112,7 @@ class Watcher:
         if self._held:
             return self._now
         times = [self._folded + IDLE_TICK_S - ROUNDING_S]
-        times += [self._readable(rank.lines[0][0]) for rank in self._ranks if rank.lines]
+        times += [self._readable(rank.rank, rank.lines[0][0]) for rank in self._ranks if rank.lines]
         if self._probes:
             times.append(self._probes[0][0])
         if self._rounds:
@@ -166,7 +169,7 @@ class Watcher:
                 continue
             if not lines or lines[0][0] > now:
                 continue
-            until = now - now % self._lag_s if self._lag_s else now
+            until = self._written_by(rank.rank, now)
             count = 0
             for written, _ in lines:
                 if written > until:
@@ -202,9 +205,18 @@ class Watcher:
             mixed[rank] = lines
         return mixed
 
-    def _readable(self, written: float) -> float:
-        """Return when a line can be read that is written then."""
-        return math.ceil(written / self._lag_s) * self._lag_s if self._lag_s else written
+    def _written_by(self, rank: int, now: float) -> float:
+        """Return up to when what a rank wrote can be read; blocks of ranks begin apart."""
+        if not self._lag_s or rank < self._lag_from:
+            return now
+        return now - (now - rank * BLOCKS_APART * self._lag_s) % self._lag_s
+
+    def _readable(self, rank: int, written: float) -> float:
+        """Return when a line can be read that a rank writes then."""
+        if not self._lag_s or rank < self._lag_from:
+            return written
+        began = rank * BLOCKS_APART * self._lag_s
+        return began + math.ceil((written - began) / self._lag_s) * self._lag_s
 
     def _probed(self, now: float) -> dict[str, Any]:
         """Return what probes see at this tick: processes that changed, stacks where suspect."""

@@ -75,7 +75,8 @@ class RankStream:
     section_seq: int = 0
     section_mono: float = 0.0
     left_mono: float = 0.0
-    """When it last left a checkpoint or an evaluation, for which its peers may have waited."""
+    """When it last left a checkpoint or an evaluation, for which its peers may have waited; or was
+    started anew, which ends whatever they waited for."""
     left_step: int = 0
     """The step at which it was in there."""
     long_waits: tuple[tuple[int, float], ...] = ()
@@ -202,7 +203,7 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -
         _time_late(stream, beat)
         if beat.step == stream.step:
             if beat.msg == _STEP_START:
-                stream.step_section_seq = _sections_before(stream, beat.section_seq, steps_on=False)
+                _start_late(stream, beat.section_seq)
             if not stream.ends_steps and beat.msg in _FOLLOWS_STEP:
                 _end_before(stream, beat)
         return stream
@@ -211,6 +212,7 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -
         if stream.boot is not None:
             gained = stream.completed > stream.top_step
             booted.first_s, booted.evaluated_s = stream.first_s, stream.evaluated_s
+            booted.left_mono, booted.left_step = mono, stream.step
             booted.top_step = max(stream.top_step, stream.completed)
             booted.idle_boots = 0 if gained else stream.idle_boots + 1
         return booted
@@ -314,6 +316,14 @@ def _sections_before(stream: RankStream, section_seq: int, *, steps_on: bool) ->
     if steps_on or paused_seq is None or not stream.step_section_seq <= paused_seq < section_seq:
         return section_seq
     return stream.step_section_seq + section_seq - paused_seq
+
+
+def _start_late(stream: RankStream, section_seq: int) -> None:
+    """Let the present step have started at this section count, of a line that came late."""
+    before = _sections_before(stream, section_seq, steps_on=False)
+    if before != section_seq:  # anew, after a pause; the one that it stands in came after that
+        stream.paused_seq = section_seq
+    stream.step_section_seq = before
 
 
 def _since_step_end_s(stream: RankStream, beat: Heartbeat) -> float:

@@ -752,6 +752,43 @@ def test_lines_that_come_late_after_a_long_pause_are_no_deadline_where_a_short_o
     assert halted(world) == []
 
 
+def restarted_during_an_evaluation(*, comes_back: bool) -> tuple[World, float]:
+    """Rank 0 evaluates, rank 1 waits; all start anew at their step. Rank 1 is read 20 s late."""
+    world = world_of().steps(40, step_s=1.0)
+    world.ranks[0].enter("eval")
+    world.ranks[0].spend(190.0)
+    world.meet()
+    cut, late = world.mono, world.ranks[1]
+    for rank in world.ranks:
+        rank.mono += 20.0
+        rank.boot, rank.seq, rank.in_step = f"again{rank.rank}", 0, False
+        rank.section, rank.section_seq, rank.collective_seq = "boot", 0, 0
+        rank.say("boot")
+        rank.enter(None)
+    back = world.mono
+    if comes_back:
+        world.steps(30, step_s=1.0)
+        late.lines = [Said(s.mono + 20.0 * (s.mono > cut), s.raw) for s in late.lines]
+    else:
+        late.lines = [said for said in late.lines if said.mono <= cut]
+        late.stopped = True
+        world.open_step()
+        world.compute(step_s=1.0)
+        world.ranks[0].spend(90.0)
+    return world, back
+
+
+def test_who_waited_for_an_evaluation_that_a_restart_has_ended_may_be_read_later() -> None:
+    assert halted(restarted_during_an_evaluation(comes_back=True)[0]) == []
+
+
+def test_who_does_not_come_back_from_such_a_restart_has_its_limit_from_then() -> None:
+    world, back = restarted_during_an_evaluation(comes_back=False)
+    found = watch(world, interval_s=1.0).halts[0]
+    assert found.rank == 1
+    assert found.at - EPOCH + T0 - back == pytest.approx(60.0, abs=5.0)
+
+
 @pytest.mark.parametrize("spoke_s", [0.6, 20.0, 90.0])
 def test_who_falls_silent_for_good_during_an_evaluation_is_lost_a_minute_later(
     spoke_s: float,

@@ -86,3 +86,19 @@ def test_a_wait_for_data_is_kept_that_is_longer_than_a_median_step_or_before_the
     )
     assert stream.pace.median_s == 1.5
     assert (stream.fed_mono, stream.fed_step) == fed
+
+
+def test_a_start_between_two_pauses_that_comes_late_counts_as_one_that_did_not() -> None:
+    """Each of the two opens its step anew, and what was entered before them goes on to count."""
+    lines = (
+        beat(4, 2, "alive", 2.0, "log"),
+        beat(5, 2, "section", 3.0, "eval"),
+        beat(6, 2, "step_start", 4.0),
+        beat(7, 2, "section", 4.0, "checkpoint"),
+        beat(8, 2, "step_start", 5.0),
+        beat(9, 2, "alive", 6.0, "data"),
+    )
+    ordered, _ = told(*FIRST, *lines)
+    mixed, arrivals = told(*FIRST, *lines[:2], lines[3], lines[2], *lines[4:])
+    assert arrivals[-3] is Arrival.LATE
+    assert mixed.position() == ordered.position() == (2, 2, 0)

@@ -9,7 +9,7 @@ Serialising a checkpoint, an evaluation, opening data, importing and compiling m
 interpreter for minutes, and then no thread speaks: in these a silent rank has the deadline of its
 section (D5) or of its start (D2), unless its process is stopped or dead. Ranks that a launcher
 restarts in place start one after the other: while a peer starts anew, a silent rank has the time of
-a start.
+a start; and its silence counts since the peer was back, for its own lines may come later.
 """
 
 from gonogo.contract.finding import Finding, Severity
@@ -65,17 +65,12 @@ def limit_of_silence(view: View, stream: RankStream, mono: float) -> Limit:
         allowed = limit_of(view, stream, name, deadline, view.median_step_s())
     elif stream.completed_steps == 0:  # some tell no start of a step, only its end
         allowed = first_step_limit(run)
-    elif _restarts(view, stream):
-        allowed = boot_limit(run)
+    elif anew := [row for row in view.streams.values() if row.first_mono > stream.heard_mono]:
+        gone_s = max(row.first_mono for row in anew) - stream.heard_mono
+        usual = Limit(seconds=gone_s + usual.seconds, source=usual.source)
+        if any(not row.completed_steps for row in anew):
+            allowed = boot_limit(run)
     return max(usual, allowed, key=lambda limit: limit.seconds)
-
-
-def _restarts(view: View, stream: RankStream) -> bool:
-    """Whether a peer has started anew since the rank's last line: then the rank is about to."""
-    return any(
-        peer.first_mono > stream.heard_mono and peer.completed_steps == 0
-        for peer in view.streams.values()
-    )
 
 
 def _halt(view: View, tick: Tick, stream: RankStream) -> Finding:

@@ -257,6 +257,8 @@ def _has_ended(stream: RankStream, acting: RankStream) -> bool:
     """
     if stream.completed in (acting.completed, acting.step):
         return True
+    if acting.completed < acting.step <= stream.step:
+        return True  # both have opened the next step
     return stream.step == acting.completed and stream.section is None
 
 

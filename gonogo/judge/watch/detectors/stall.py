@@ -10,7 +10,7 @@ early limit.
 """
 
 from gonogo.contract.finding import Finding, Severity, Source
-from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS
+from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS, Section
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch.detector import Detector, Seen
@@ -36,6 +36,7 @@ rank that lives speaks within that time."""
 AFTER_LAST_X = 8.0
 """Times a limit after the last ordered step: what is left to do, evaluations, an export, is known
 to nobody."""
+_OF_OWN_TIME = NON_TRAINING_SECTIONS | {Section.DATA}
 AS_BEFORE_X = 1.5
 """A step is neither suspect nor halted before it has taken this multiple of the one before: a run
 that moves, however slowly, is D8's, and evidence at every step would slow it further."""
@@ -86,13 +87,20 @@ def _larger(run: Run, path: str, fixed_s: float, adaptive_s: float) -> Limit:
 
 def _effective(
     view: View,
+    culprit: RankStream,
     streams: list[RankStream],
     tick: Tick,
     elapsed_s: float,
     halt: Limit,
     m: float | None,
 ) -> Limit:
-    """Return the earlier limit of a corroborated stall that has passed it, else the plain one."""
+    """Return the earlier limit of a corroborated stall that has passed it, else the plain one.
+
+    Not where the culprit saves, evaluates or fetches within a step that has computed for long:
+    that has a time of its own, and sleeping uninterruptibly is what it does.
+    """
+    if culprit.section in _OF_OWN_TIME:
+        return halt
     stall = view.run.watch.stall
     if m is None or any(stream.completed_steps < stall.min_steps for stream in streams):
         return halt
@@ -279,7 +287,7 @@ class Stall(Detector[None]):
         findings = []
         if elapsed_s > suspect.seconds:
             findings.append(_finding(view, tick, culprit, Severity.SUSPECT, elapsed_s, suspect))
-        halt = _effective(view, streams, tick, elapsed_s, halt, m)
+        halt = _effective(view, culprit.stream, streams, tick, elapsed_s, halt, m)
         if elapsed_s > halt.seconds and view.testified(streams, culprit.stream, tick.mono):
             findings.append(_finding(view, tick, culprit, Severity.HALT, elapsed_s, halt))
         return own, [_astray(view, streams, finding) for finding in findings]

@@ -12,7 +12,7 @@ from gonogo.judge.watch.detectors.alive_lost import AliveLost, limit_of_silence
 from gonogo.judge.watch.processes import Process, Processes
 from gonogo.judge.watch.view import Run, View
 from tests.judge.watch.standing import NOW, halts, look, standing, suspects
-from tests.judge.watch.streams import EPOCH, T0, World, order_of, watch
+from tests.judge.watch.streams import EPOCH, T0, Said, World, order_of, watch
 
 
 def frozen(order_watch: dict[str, object] | None = None, *, ranks: tuple[int, ...] = (0,)) -> World:
@@ -282,6 +282,27 @@ def test_a_rank_whose_peer_was_restarted_first_has_the_time_of_a_start(
     assert ("alive_lost" in {finding.detector for finding in found.halts}) is halts
 
 
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_rank_that_is_read_later_than_its_peer_after_a_restart_is_not_lost(
+    comes_back: bool,
+) -> None:
+    """Both are gone for 70 s; the peer's first step is read before the other's boot."""
+    world = World(order_of({}, steps=200), alive_every_s=5.0).boot().steps(40)
+    gone, late = world.mono, world.ranks[1]
+    for rank in world.ranks:
+        rank.mono += 70.0
+        rank.boot, rank.seq, rank.section, rank.section_seq = f"again{rank.rank}", 0, "boot", 0
+        rank.say("boot", **world.order.identity.model_dump(mode="json", exclude_none=True))
+        rank.enter(None)
+    back = world.mono
+    world.steps(150)
+    moved = [Said(said.mono + 20.0 * (said.mono > gone), said.raw) for said in late.lines]
+    late.lines = [said for said in moved if comes_back or said.mono <= gone]
+    halts = watch(world, interval_s=1.0).halts
+    assert [halt.rank for halt in halts[:1]] == ([] if comes_back else [1])
+    assert all(halt.at - EPOCH + T0 > back + 59.0 for halt in halts)
+
+
 @pytest.mark.parametrize(
     ("section", "told", "limit_s"),
     [
@@ -318,9 +339,10 @@ def test_no_section_shortens_what_the_plan_allows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("began_s", "steps", "limit_s"), [(0.25, 0, 300.0), (0.0, 0, 60.0), (0.25, 1, 60.0)]
+    ("began_s", "steps", "limit_s"),
+    [(0.25, 0, 300.0), (0.0, 0, 60.0), (0.25, 1, 60.25), (90.0, 1, 150.0), (290.0, 0, 350.0)],
 )
-def test_a_peer_that_began_after_the_last_line_has_restarted_until_it_ends_a_step(
+def test_a_peer_that_began_after_the_last_line_has_restarted_and_silence_counts_since_then(
     began_s: float, steps: int, limit_s: float
 ) -> None:
     rank = standing("forward", for_s=0.0)

@@ -256,6 +256,30 @@ def test_a_step_in_which_a_process_is_held_for_a_while_goes_on(
     assert watch(held_in_a_step(state, free_s, held_s)).halts == []
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("section", "halts"), [("checkpoint", 0), ("eval", 0), ("data", 0), ("optimizer", 1)]
+)
+def test_a_step_that_has_computed_for_long_may_save_in_uninterruptible_sleep(
+    section: str, halts: int, ranks: int
+) -> None:
+    """The sleep is the section's way, and the time of that is its own."""
+    world = World(order_of({}, steps=200, world_size=ranks), alive_every_s=5.0).boot().steps(40)
+    world.open_step()
+    for rank in world.ranks:
+        rank.enter("backward")
+        rank.spend(20.0 if section != "optimizer" else 1.0)
+        rank.enter(section if rank.rank == 0 else None)
+        rank.spend(1.1)
+    world.probe(0, "uninterruptible")
+    for rank in world.ranks:
+        rank.spend(55.0)
+    world.probe(0, "alive")
+    world.close_step()
+    found = watch(world.steps(3)).halted()
+    assert [row[:2] for row in found] == [("stall", 0)] * halts
+
+
 @pytest.mark.parametrize(("state", "limit_s"), [("stopped", 15.0), ("uninterruptible", 30.0)])
 def test_a_process_that_stays_held_in_a_step_is_its_culprit(state: str, limit_s: float) -> None:
     (halt,) = watch(held_in_a_step(state, 0.0, 50.0)).halts

@@ -1,0 +1,93 @@
+"""What does a script call of our library, and when? Drawn once a run; times are seconds.
+
+People name what they care about, a loader or a whole step or nothing; they save and evaluate on
+one rank or on all, within a step, after it, or after they have asked whether to halt.
+"""
+
+import random
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Who(StrEnum):
+    """Which ranks save or evaluate, and what the others do meanwhile."""
+
+    ALL = "all"
+    UNEVEN = "uneven"
+    """All, of shares of other sizes: who is done waits for the others, and names nothing."""
+    FIRST = "first"
+    """Rank 0 alone: the others go on, until they need it."""
+    FIRST_AWAITED = "first_awaited"
+    """Rank 0 alone: the others wait for it in a barrier that nobody names."""
+    LAST_AWAITED = "last_awaited"
+
+
+class When(StrEnum):
+    """Where in the loop a script saves and evaluates."""
+
+    IN_STEP = "in_step"
+    AFTER_STEP = "after_step"
+    AFTER_ASKING = "after_asking"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """Evaluations, or checkpoints."""
+
+    every: int = 0
+    """After so many steps (0: never)."""
+    seconds: float = 1.0
+    """The longest that one lasts."""
+    who: Who = Who.ALL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """What one run's script calls."""
+
+    names_data: bool = False
+    names_computing: bool = False
+    flows: bool = False
+    """Whether it goes from section to section and is never in none, as the adapters do."""
+    logs_every: int = 0
+    """Steps after which it names that it logs, of which rank 0 does more (0: never)."""
+    straight: bool = False
+    """Whether one that evaluates or saves goes there from logging, without a word in between."""
+    asks: bool = True
+    """Whether it asks after each step if it shall halt: the only collective that is counted."""
+    tells_tokens: bool = True
+    when: When = When.AFTER_ASKING
+    evaluates: Pause = Pause()
+    saves: Pause = Pause()
+
+
+UNNAMED_STALL_S = 20.0
+"""The longest that a loader stalls of which nothing tells: to D4 it computes."""
+
+
+def script_of(dice: random.Random) -> Script:
+    """Return what a healthy run's script calls."""
+    kind = dice.choice(("plain", "plain", "loader", "named", "flows"))
+    flows = kind == "flows"
+    evals = (Who.ALL,) if flows else tuple(Who)
+    saves = (Who.ALL, Who.FIRST_AWAITED) if flows else tuple(Who)
+    return Script(
+        names_data=kind != "plain",
+        names_computing=kind in ("named", "flows"),
+        flows=flows,
+        logs_every=dice.choice((0, 1, 10, 50)),
+        straight=dice.random() < 0.3,
+        asks=flows or dice.random() < 0.8,
+        tells_tokens=dice.random() < 0.8,
+        when=When.AFTER_ASKING if flows else dice.choice(tuple(When)),
+        evaluates=Pause(
+            every=dice.choice((0, 10, 50, 200)),
+            seconds=dice.choice((1.0, 20.0, 200.0, 1200.0)),
+            who=dice.choice(evals),
+        ),
+        saves=Pause(
+            every=dice.choice((0, 20, 50, 200)),
+            seconds=dice.choice((1.0, 20.0, 90.0, 400.0)),
+            who=dice.choice(saves),
+        ),
+    )
