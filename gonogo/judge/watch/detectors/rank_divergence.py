@@ -261,8 +261,9 @@ def _has_ended(stream: RankStream, acting: RankStream) -> bool:
 
 
 def _expected(acting: RankStream, behind: Sequence[RankStream]) -> bool:
-    """Whether one of those behind has been in such a section itself."""
-    return any(name == acting.section for row in behind for name, _ in row.section_times)
+    """Whether one of those behind has been in such a section itself, or is in it now."""
+    here = any(row.section == acting.section for row in behind)
+    return here or any(name == acting.section for row in behind for name, _ in row.section_times)
 
 
 def _wait(acting: RankStream, behind: Sequence[RankStream]) -> bool:

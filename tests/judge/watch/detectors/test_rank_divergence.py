@@ -437,6 +437,14 @@ def test_one_that_goes_to_evaluate_straight_from_its_log_may_act_for_all(
     assert (found.named, found.stream.rank) == (named, leads)
 
 
+def test_who_saves_beside_another_that_waits_in_its_checkpoint_is_the_culprit() -> None:
+    """The first checkpoint of a process is like any other: those who save need not wait for one."""
+    waits = evaluating(0, "checkpoint", section_seq=9, section_times=(), collective_seq=6)
+    saves = evaluating(1, "checkpoint", section_seq=9, section_times=(), collective_seq=5)
+    assert of_streams(waits, saves) == (1, True)
+    assert of_streams(waits, evaluating(1, None, section_seq=9, collective_seq=6)) == (0, True)
+
+
 AWAY = {"section_seq": 8}
 """Of a rank that is in more sections of its step than its peers."""
 LOGS = {"places": ("boot", "log"), "step_counts": ((40, 0, -1),)}
