@@ -13,6 +13,10 @@ from bench.on_gpu.figures import DENSE, break_even_rows, measured_ms
 
 Row = Mapping[str, Any]
 _KERNELS, _TILES = 12, 6
+_MAY_FAIL = ("attention", "kernels", "packed", "trainer", "proof")
+_KNOWN = (
+    "kernel", "direction", "mixture", "way", "kind", "sequences", "compiled", "B", "S", "dtype",
+)  # fmt: skip
 
 
 def report(rows: Sequence[Row], planned: Iterable[str]) -> str:
@@ -24,7 +28,7 @@ def report(rows: Sequence[Row], planned: Iterable[str]) -> str:
     """
     parts = (
         _machine(rows), _correctness(rows, list(planned)), _failures(rows), _attention(rows),
-        _kernels(rows), _trainer(rows), _tiles(rows), _proofs(rows), _left_out(rows),
+        _kernels(rows), _packed(rows), _trainer(rows), _tiles(rows), _proofs(rows), _left_out(rows),
     )  # fmt: skip
     return "\n".join(line for part in parts for line in part)
 
@@ -91,8 +95,25 @@ def _failures(rows: Sequence[Row]) -> Iterator[str]:
             at = f" at: {row['broke_at']}" if row.get("broke_at") else ""
             lines.append(f"- stage {row['stage']} {how}{at}")
     for row in rows:
-        if row.get("error") and row["row"] in ("attention", "kernels", "trainer", "proof"):
-            known = ("kernel", "direction", "kind", "sequences", "compiled", "B", "S", "dtype")
+        if row.get("error") and row["row"] in (
+            "attention",
+            "kernels",
+            "packed",
+            "trainer",
+            "proof",
+        ):
+            known = (
+                "kernel",
+                "direction",
+                "mixture",
+                "way",
+                "kind",
+                "sequences",
+                "compiled",
+                "B",
+                "S",
+                "dtype",
+            )
             what = " ".join(str(row[name]) for name in known if name in row)
             lines.append(f"- {row['row']} {what}: {row['error']}")
     if lines:
@@ -133,6 +154,22 @@ def _kernels(rows: Sequence[Row]) -> Iterator[str]:
                 for x in row["table"][:_KERNELS]
             ]
             yield from _table(["kernel", "µs", "launches", "share", "TFLOP/s"], lines)
+
+
+def _packed(rows: Sequence[Row]) -> Iterator[str]:
+    told = [row for row in _of(rows, "packed") if "eager" in row]
+    if told:
+        yield ""
+        yield "## Packed sequences, forward + backward, eager, ms"
+        mixtures = {row["mixture"]: row for row in told}
+        lines = []
+        for name, row in mixtures.items():
+            ms = {x["way"]: x["eager"]["ms"] for x in told if x["mixture"] == name}
+            once, several = ms.get("one pass"), ms.get("several passes")
+            ratio = f"{several / once:.2f}" if once and several else None
+            lines.append([name, row["sequences"], row["longest"], once, several, ratio])
+        head = ["mixture", "sequences", "longest", "one pass", "several passes", "several / one"]
+        yield from _table(head, lines)
 
 
 def _trainer(rows: Sequence[Row]) -> Iterator[str]:

@@ -18,9 +18,9 @@ from bench.on_gpu.figures import spread
 from bench.on_gpu.rows import Context
 from bench.on_gpu.stopwatch import Step, measure
 from nsa.attention.gpu import launch
+from nsa.attention.gpu.cases import HEAD_DIM, Case, forward_backward
 from nsa.attention.gpu.compilation import compile_each, rehearse
 from nsa.attention.gpu.tiles import Tile, Tiles, tiles_for
-from nsa.attention.gpu.trial import HEAD_DIM, Case, forward_backward
 
 SWEPT = ("forward", "dkdv", "gathered_backward")
 _CASE = Case(S=8192, B=2)

@@ -10,6 +10,7 @@ from typing import Any
 
 from gonogo.contract.decision import CriterionOutcome
 from gonogo.contract.order import Order
+from gonogo.contract.plan import DRIFTS
 
 _EXAMPLE = r"--pattern 'iter (?P<step>\d+): loss (?P<loss>\S+)'"
 
@@ -83,6 +84,24 @@ def advise_ranks(order: Order, heard: Collection[int], *, planned: bool) -> list
         return []
     what = "correct workload.world_size in the plan" if planned else f"say --world-size {many}"
     return [f"{many} ranks were heard and {order.world_size} ordered: {what}"]
+
+
+def advise_drift(criteria: Sequence[Mapping[str, Any]], *, planned: bool) -> list[str]:
+    """Return how ranks may differ in what they were told apart by, where that may be allowed.
+
+    Args:
+        criteria: rows of the decision: `id`, `outcome`, `observed`.
+        planned: whether a plan says what may differ.
+    """
+    rows = [row for row in criteria if row["id"] == "identity"]
+    failed = [row for row in rows if row["outcome"] == CriterionOutcome.FAIL]
+    fields = [name for row in failed for name in DRIFTS if name in (row.get("observed") or {})]
+    if not fields:
+        return []
+    what = " ".join(f"--allow-drift {name}" for name in fields)
+    if planned:
+        what = f"in the plan, allow_drift: [{', '.join(fields)}]"
+    return [f"where {' and '.join(fields)} may differ: {what} (CONDITIONAL_GO then)"]
 
 
 def _advice(

@@ -9,7 +9,7 @@ from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.near_miss import hint
 from gonogo.contract.order import Order
 from gonogo.contract.patterns import GUESSED, PATTERNS
-from gonogo.contract.plan import NEVER_WAIVED
+from gonogo.contract.plan import DRIFTS, NEVER_WAIVED
 from gonogo.contract.watch import ShortDeadline, Watch
 from gonogo.planning.resolve import (
     build_command_order,
@@ -34,12 +34,16 @@ def order_of(
     steps: int | None,
     stall_s: float | None,
     waive: list[str],
+    allow_drift: list[str],
 ) -> Order:
     """Return the order of a command that no plan knows.
 
     Raises:
-        Rejected: a pattern that cannot be used.
+        Rejected: a pattern that cannot be used, or a field that may not differ.
     """
+    for field in allow_drift:
+        if field not in DRIFTS:
+            raise Rejected(f"--allow-drift: found {field!r}; {hint(field, list(DRIFTS))}")
     for text in patterns:
         if text.isidentifier() and text not in PATTERNS:
             raise Rejected(f"--pattern: found {text!r}; {hint(text, list(PATTERNS))}")
@@ -62,6 +66,7 @@ def order_of(
             "plan": name,
             "patterns": chosen or [PATTERNS[row] for row in GUESSED],
             "patterns_guessed": not chosen,
+            "allow_drift": allow_drift,
         }
     )
 
@@ -95,7 +100,9 @@ def under_plan(order: Order, plan: str, phase: str) -> Order:
         planned = build_order(resolved, phase, experiment=order.experiment, run=order.run, token=1)
     mine = order.model_dump(include={"command", "entry", "cwd", "patterns", "patterns_guessed"})
     waive = [*planned.waive, *order.waive]
+    drift = sorted({*planned.allow_drift, *order.allow_drift})
     said = {"waive": waive, "preflight": order.preflight, "steps": planned.steps}
+    said["allow_drift"] = drift
     return planned.model_copy(update={**mine, **said})
 
 

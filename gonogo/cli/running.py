@@ -23,13 +23,14 @@ from gonogo.cli.interrupts import interrupt_on_signals
 from gonogo.cli.judging import print_judged
 from gonogo.cli.output import print_json, say
 from gonogo.cli.reach.completing import complete_plans
-from gonogo.cli.run_advice import advise, advise_ranks, counts_lines
+from gonogo.cli.run_advice import advise, advise_drift, advise_ranks, counts_lines
 from gonogo.cli.run_order import check_waivers, order_of, under_plan
 from gonogo.cli.settings import Settings, load_settings
 from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.contract.order import Order
 from gonogo.contract.patterns import PATTERNS, fitting
+from gonogo.contract.plan import DRIFTS
 from gonogo.contract.records import ExitRecord
 from gonogo.judge.directory import judge_directory
 from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, RunDir, load_record, read_tail, save_json
@@ -88,6 +89,13 @@ def run(
         list[str] | None,
         typer.Option(help="Criterion that may stay unobserved (CONDITIONAL_GO then). Repeatable."),
     ] = None,
+    allow_drift: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"What may differ between ranks (CONDITIONAL_GO then): {', '.join(DRIFTS)}."
+            " Repeatable."
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="The decision as one JSON object on stdout.")
     ] = False,
@@ -97,7 +105,9 @@ def run(
     logging.getLogger("gonogo").addHandler(logging.NullHandler())  # what matters is said below
     if shutil.which(command[0], path=settings.inherited.get("PATH")) is None:
         raise Rejected(f"{command[0]}: no such program can be started here{_meant(command[0])}")
-    order = order_of(command, pattern or [], world_size, name, steps, stall_s, waive or [])
+    order = order_of(
+        command, pattern or [], world_size, name, steps, stall_s, waive or [], allow_drift or []
+    )
     if (plan is None) != (phase is None):
         raise Rejected("--plan and --phase go together")
     beside = {"--steps": steps, "--stall-s": stall_s, "--world-size": world_size != 1}
@@ -126,6 +136,7 @@ def run(
         fits = [] if heard else fitting(printed)
         counted = bool(heard) and counts_lines(order.patterns, printed)
         said = advise_ranks(order, heard, planned=plan is not None)
+        said += advise_drift(rows, planned=plan is not None)
         if document["verdict"] != Verdict.NO_GO and not interrupted:  # that is what it lacks
             planned = plan is not None
             said += advise(

@@ -5,7 +5,7 @@ resolved in `planning.resolve`.
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -21,6 +21,10 @@ from gonogo.contract.patch import Patch
 from gonogo.contract.watch import Watch
 from gonogo.contract.wire import Name, Submitted
 from gonogo.contract.workload import OURS, Workload
+
+Drift = Literal["git_sha", "torch", "device", "driver"]
+DRIFTS: tuple[Drift, ...] = get_args(Drift)
+"""Fields of the identity that a plan may let differ."""
 
 NEVER_WAIVED = ("completed", "no_halt_finding")
 """Built-in criteria without which nothing is proved: no plan waives them."""
@@ -156,7 +160,7 @@ class Plan(Submitted):
     """How many remedies one phase may try."""
     carry_remedies: bool = True
     """Whether a remedy that helped in one phase lies over the phases after it too."""
-    allow_drift: list[Literal["git_sha", "torch", "device", "driver"]] = []
+    allow_drift: list[Drift] = []
     """What may differ from the experiment's first run; it is shown, and makes CONDITIONAL_GO."""
     limits: Limits = Limits()
     """Limits of every phase."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 import torch
 from torch import Tensor, nn
@@ -26,10 +27,12 @@ from nsa.attention.cache import NsaCache, Sizes
 from nsa.attention.checks import check_sizes
 from nsa.attention.compression import build_compression
 from nsa.attention.decode import Reading, decode, prefill
+from nsa.attention.documents import attend_at_once
 from nsa.attention.operation import never_compiled, nsa_attention
 from nsa.attention.packing import attend_documents, document_lengths
 from nsa.attention.projection import project
 from nsa.attention.rotary import rotate, rotation_table
+from nsa.attention.serving import Prepared, prepare_sequences
 from nsa.attention.tensors import Tensors
 
 BRANCHES = ("compressed", "selected", "window")
@@ -145,7 +148,11 @@ class NativeSparseAttention(nn.Module):
             out, *ids = attend(*read)
         else:
             documents = document_lengths(doc_ids) if isinstance(doc_ids, Tensor) else doc_ids
-            out, *ids = attend_documents(attend, read, documents)
+            prepared = self._one_pass(read)
+            if prepared is None:
+                out, *ids = attend_documents(attend, read, documents)
+            else:
+                out, *ids = attend_at_once(prepared, read, documents, table, self.compression)
         if ids:
             (self.selection,) = ids
         return self.w_o(out.reshape(B, S, -1))
@@ -210,6 +217,16 @@ class NativeSparseAttention(nn.Module):
             out, ids = attend(return_selection=True)
             return out, ids
         return (attend(),)
+
+    def _one_pass(self, read: Tensors) -> Prepared | None:
+        """The backend that serves, if it takes documents of all lengths at once."""
+        # A compiler keeps the operators of single calls, which know no lengths.
+        if torch.compiler.is_compiling() or (self.sequential and not self.training):
+            return None
+        return prepare_sequences(
+            read.q, self.groups, backend=self.backend, want_ids=self.keep_selection,
+            **asdict(self.sizes),
+        )  # fmt: skip
 
     @never_compiled
     def _attend_sequentially(self, tensors: Tensors, table: Tensor) -> Tensor:

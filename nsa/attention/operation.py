@@ -10,90 +10,13 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from nsa.attention.backends import choose_for_call
 from nsa.attention.checks import check_compressed, check_documents, check_shapes, check_sizes
 from nsa.attention.compression import Compression, MeanCompression
-from nsa.attention.counters import count
-from nsa.attention.kernels import Kernels, asked_kernels
+from nsa.attention.kernels import Kernels
 from nsa.attention.operator import attend
-from nsa.attention.packing import attend_documents, document_lengths
-from nsa.attention.reference import nsa_attention_reference
+from nsa.attention.packing import document_lengths
+from nsa.attention.serving import prepare, rounded
 from nsa.attention.tensors import Tensors
-from nsa.attention.torch_backend import nsa_attention_torch
-
-
-def _reference(tensors: Tensors, *, kernels: Kernels, want_ids: bool, **sizes: Any) -> Any:
-    return nsa_attention_reference(tensors, **sizes)
-
-
-def _torch(tensors: Tensors, *, want_ids: bool, **options: Any) -> Any:
-    return nsa_attention_torch(tensors, **options)
-
-
-def _triton(tensors: Tensors, *, kernels: Kernels, **options: Any) -> Any:
-    # Imported when first used: Triton is optional, and slow to import.
-    from nsa.attention.gpu.function import nsa_attention_triton
-
-    return nsa_attention_triton(tensors, **options)
-
-
-_BACKENDS: dict[str, Callable[..., Any]] = {
-    "reference": _reference,
-    "torch": _torch,
-    "triton": _triton,
-}
-
-
-def prepare(
-    q: Tensor,
-    groups: int,
-    *,
-    backend: str,
-    compression: Compression | None,
-    kernels: Kernels | None,
-    scale: float | None,
-    l_sel: int,
-    want_ids: bool,
-    **sizes: Any,
-) -> Callable[..., tuple[Tensor, ...]]:
-    """Choose who serves a call; returns what attends [B, S, ...] tensors as `nsa_attention` does.
-
-    The returned function takes the tensors one after another and, for them, `compressed` if there
-    is no compression; it gives the output, and with `want_ids` the block ids.
-
-    Raises:
-        BackendUnavailableError: The backend cannot serve the call.
-    """
-    kernels = asked_kernels() if kernels is None else kernels
-    chosen, reason = choose_for_call(backend, q, groups, l_sel, kernels)
-    count("attention", chosen, reason)
-    run = functools.partial(
-        _BACKENDS[chosen],
-        l_sel=l_sel,
-        scale=1.0 / math.sqrt(q.shape[-1]) if scale is None else scale,
-        kernels=kernels,
-        want_ids=want_ids,
-        **sizes,
-    )
-
-    def attend_all(
-        *each: Tensor, compressed: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Tensor, ...]:
-        tensors = Tensors(*each)
-        if compression is not None:
-            compressed = compression(tensors.k_cmp, tensors.v_cmp)
-            check_compressed(tensors.q, compressed, groups, sizes["l"], sizes["d"])
-        if compressed is not None:
-            compressed = _rounded(compressed, tensors.q.dtype)
-        out, ids = run(tensors, compressed=compressed)
-        return (out, ids) if want_ids else (out,)
-
-    return attend_all
-
-
-def _rounded(blocks: tuple[Tensor, Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Given keys and values of blocks, as what the backends compress themselves is rounded."""
-    return blocks[0].to(dtype), blocks[1].to(dtype)
 
 
 def never_compiled(operation: Callable[..., Any]) -> Callable[..., Any]:
@@ -240,7 +163,7 @@ def nsa_attention(
             blocks = compressed or (compression or MeanCompression(l, d))(k_cmp, v_cmp)
             check_compressed(q, blocks, tensors.groups, l, d)
             results = attend(
-                q, *_rounded(blocks, q.dtype), *tensors[3:], **sizes,
+                q, *rounded(blocks, q.dtype), *tensors[3:], **sizes,
                 scale=1.0 / math.sqrt(q.shape[-1]) if scale is None else scale,
                 want_ids=return_selection, backend=backend,
             )  # fmt: skip
@@ -259,7 +182,10 @@ def _outside_of_graphs(
     doc_ids: Tensor | None,
     **options: Any,
 ) -> Sequence[Tensor]:
-    run = prepare(tensors.q, tensors.groups, **options)
+    prepared = prepare(tensors.q, tensors.groups, **options)
     if doc_ids is None:
-        return run(*tensors, compressed=compressed)
-    return attend_documents(run, tensors, document_lengths(doc_ids))
+        return prepared.attend(*tensors, compressed=compressed)
+    lengths = [length for item in document_lengths(doc_ids) for length in item]
+    flat = Tensors(*(x.flatten(0, 1) for x in tensors))
+    parts = prepared.attend_sequences(flat, lengths)
+    return [part.unflatten(0, doc_ids.shape) for part in parts]

@@ -45,7 +45,7 @@ from nsa.attention.settings import cache_folder
 
 logger = logging.getLogger(__name__)
 
-# A trial compiles some forty kernels at once. A watcher gives a rank 300 s until its first
+# A trial compiles some sixty kernels at once. A watcher gives a rank 300 s until its first
 # heartbeat.
 TRIAL_LIMIT_S = 180.0
 RETRY_AFTER_S = 600.0
@@ -61,7 +61,8 @@ DTYPES = ("bfloat16", "float16", "float32")
 def describe_machine(device: torch.device, dtype: torch.dtype) -> dict[str, str]:
     """What a proof holds for; imports no Triton."""
     digest, here = hashlib.sha256(), Path(__file__).parent
-    sources = (here / name for name in ("compression.py", "selection.py", "selection_rule.py"))
+    names = ("compression.py", "selection.py", "selection_rule.py", "sequences.py")
+    sources = (here / name for name in names)
     for file in (*sorted((here / "gpu").glob("*.py")), *sources, Path(__file__)):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     try:

@@ -63,12 +63,35 @@ def selected_ids(free_BGTF: Tensor, S: int, l_sel: int, n_sel: int) -> Tensor:
     ids = torch.arange(n_sel, device=device)
     current = torch.arange(S - T, device=device)[:, None] // l_sel
     dense = ids.where(ids <= current, -1).expand(B, G, S - T, n_sel)
-    rule = selection_rule.RULE
     own = (torch.arange(S - T, S, device=device) // l_sel)[:, None]
-    recent = (own - torch.arange(rule.recent, device=device)).expand(B, G, T, rule.recent)
-    first = torch.arange(rule.first, device=device).expand(B, G, T, rule.first)
-    sparse = torch.cat((first, free_BGTF, recent), dim=-1)
-    return torch.cat((dense, sparse.sort(dim=-1).values), dim=2).transpose(1, 2)
+    return torch.cat((dense, _with_forced(free_BGTF, own)), dim=2).transpose(1, 2)
+
+
+def _with_forced(free: Tensor, own: Tensor) -> Tensor:
+    """Free blocks [..., F] with the forced ones of queries in the blocks `own` [..., 1], sorted."""
+    rule, shape = selection_rule.RULE, free.shape[:-1]
+    recent = own - torch.arange(rule.recent, device=free.device)
+    first = torch.arange(rule.first, device=free.device)
+    parts = (first.expand(*shape, rule.first), free, recent.expand(*shape, rule.recent))
+    return torch.cat(parts, dim=-1).sort(dim=-1).values
+
+
+def ids_at(position_T: Tensor, token_N: Tensor, free_NGF: Tensor, l_sel: int, n_sel: int) -> Tensor:
+    """As `selected_ids`, of tokens at any positions: [T, G, n_sel] int64.
+
+    Args:
+        position_T: Position of each token in its sequence.
+        token_N: Tokens that choose blocks.
+        free_NGF: Their choices.
+        l_sel: Tokens in a selection block.
+        n_sel: Blocks each query selects.
+    """
+    own_T1 = position_T[:, None] // l_sel
+    ids = torch.arange(n_sel, device=position_T.device)
+    dense = ids.where(ids <= own_T1, -1)[:, None].repeat(1, free_NGF.shape[1], 1)
+    return dense.index_copy_(
+        0, token_N, _with_forced(free_NGF, own_T1.index_select(0, token_N)[:, None])
+    )
 
 
 def _gathered(free_BGTF: Tensor, S: int, l_sel: int, blocks: int) -> tuple[Gathered, ...]:

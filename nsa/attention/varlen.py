@@ -10,8 +10,9 @@ from torch import Tensor
 from nsa.attention.checks import check_shapes, check_sizes
 from nsa.attention.compression import Compression
 from nsa.attention.kernels import Kernels
-from nsa.attention.operation import never_compiled, prepare
-from nsa.attention.packing import attend_sequences, sequence_lengths
+from nsa.attention.operation import never_compiled
+from nsa.attention.packing import sequence_lengths
+from nsa.attention.serving import prepare
 from nsa.attention.tensors import Tensors
 
 
@@ -89,9 +90,10 @@ def nsa_attention_varlen(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Native Sparse Attention over sequences laid end to end, each as if it were alone.
 
-    Sequences of about one length are attended by one call (packing.py), so the number of calls
-    does not grow with the number of sequences. torch.compile leaves it out of its graph: the
-    lengths are data.
+    The Triton kernels take all sequences in one pass, in as many launches as one sequence costs.
+    The other backends attend sequences of about one length by one call (packing.py), so the number
+    of calls does not grow with the number of sequences. torch.compile leaves it out of its graph:
+    the lengths are data.
 
     Args:
         q: Queries [T, H, D] of all sequences.
@@ -134,10 +136,10 @@ def nsa_attention_varlen(
         return (torch.zeros_like(q), none) if return_selection else torch.zeros_like(q)
     as_one = Tensors(*(x[None] for x in tensors))
     check_shapes(as_one)
-    run = prepare(
+    prepared = prepare(
         as_one.q, as_one.groups, backend=backend, compression=compression, kernels=kernels,
         scale=scale, l=l, d=d, l_sel=l_sel, n_sel=n_sel, w=w, want_ids=return_selection,
     )  # fmt: skip
     with torch.autocast(q.device.type, enabled=False):
-        results = attend_sequences(run, tensors, lengths)
+        results = prepared.attend_sequences(tensors, lengths)
     return (results[0], results[1]) if return_selection else results[0]

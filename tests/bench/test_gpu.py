@@ -261,6 +261,9 @@ def test_the_report_tells_what_was_measured_what_failed_and_what_was_left_out() 
         timed("triton", 8192, 3.0), timed("flash", 8192, 12.0),
         {"row": "attention", "kernel": "cudnn", "direction": "forward", "B": 1, "S": 8192,
          "error": "RuntimeError: no kernel"},
+        *({"row": "packed", "mixture": "mixed", "way": way, "sequences": 9, "longest": 40,
+           "eager": {"ms": ms}} for way, ms in (("one pass", 2.0), ("several passes", 3.0))),
+        {"row": "packed", "mixture": "one", "way": "one pass", "error": "OutOfResources: no"},
         {"row": "tile", "kernel": None, "ms": 2.0},
         {"row": "tile", "kernel": "dkdv", "tile": "dkdv=Tile()", "ms": 1.0},
         {"row": "tile", "kernel": "dkdv", "tile": "other", "error": "does not fit"},
@@ -282,6 +285,8 @@ def test_the_report_tells_what_was_measured_what_failed_and_what_was_left_out() 
         "| 2048 | 2.0 | 8.0 | 4.0 | 1.0 | 0.50 |",
         "| 8192 | 3.0 | – | – | 12.0 | 4.00 |",
         "- triton against flash, forward, batch 1, eager: faster from about 3251 on",
+        "| mixed | 9 | 40 | 2.0 | 3.0 | 1.50 |",
+        "- packed one one pass: OutOfResources: no",
         "The table's: 2.0 ms; 1 of 1 others were faster.",
         "- 2.000 x: `dkdv=Tile()`",
         "- trainer dense",
@@ -351,15 +356,15 @@ def test_a_wrong_backend_is_found_and_fails_the_command(
     stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from bench.on_gpu.correctness import comparisons
-    from nsa.attention.gpu import trial
+    from nsa.attention.gpu import cases
 
-    right = trial.BACKENDS["torch"]
+    right = cases.BACKENDS["torch"]
 
     def slightly_wrong(tensors: Any, **options: Any) -> Any:
         out, ids = right(tensors, **options)
         return out * 1.02, ids
 
-    monkeypatch.setitem(trial.BACKENDS, "torch", slightly_wrong)
+    monkeypatch.setitem(cases.BACKENDS, "torch", slightly_wrong)
     rows = stage("correctness")
     assert exit_code(rows, comparisons(CPU)) == 1
     assert not any(row["right"] for row in rows if row.get("against"))
@@ -386,16 +391,16 @@ def test_a_kernel_that_does_not_fit_takes_no_other_comparison_with_it(
 ) -> None:
     from triton.runtime.errors import OutOfResources
 
-    from nsa.attention.gpu import trial
+    from nsa.attention.gpu import cases
 
-    right = trial.BACKENDS["torch"]
+    right = cases.BACKENDS["torch"]
 
     def large_ones_fail(tensors: Any, **options: Any) -> Any:
         if tensors.q.shape[1] == 150:
             raise OutOfResources(300_000, 232_448, "shared memory")
         return right(tensors, **options)
 
-    monkeypatch.setitem(trial.BACKENDS, "torch", large_ones_fail)
+    monkeypatch.setitem(cases.BACKENDS, "torch", large_ones_fail)
     rows = {row["name"]: row for row in stage("correctness")}
     failed = [name for name, row in rows.items() if "error" in row]
     assert failed == ["reference B=2 S=150 H=6 G=2", "itself B=2 S=150 H=6 G=2"]
@@ -414,6 +419,8 @@ def test_on_a_gpu_the_models_own_shapes_and_long_sequences_are_planned() -> None
         assert f"torch B=1 S={S} H=12 G=2" in planned
         assert f"sampled reference B=1 S={S} H=12 G=2" in planned
     assert "itself B=2 S=2500 H=12 G=2" in planned
+    assert "itself B=1 S=4707 H=12 G=2 of 4 packed" in planned
+    assert "reference B=1 S=4707 H=12 G=2 of 4 packed" in planned
     timed = [(case.B, case.S, backward) for case, backward in shapes(tiny=False)]
     assert timed[0] == (1, 2048, True)
     assert {S for B, S, _ in timed if B == 1} == {2048 * 2**n for n in range(6)}
@@ -433,6 +440,19 @@ def test_attention_rows_and_break_even_come_of_real_timings(stage: Any) -> None:
     assert all(row["eager"]["ms"] > 0 for row in timed)
     (both,) = [row for row in rows if row["row"] == "break_even" and row["direction"] != "forward"]
     assert set(both["ratios"]) == {"64", "128"}
+
+
+@needs_triton
+def test_packed_sequences_are_timed_in_one_pass_and_in_several(stage: Any) -> None:
+    from bench.on_gpu.packed import mixed, mixtures
+
+    (row,) = stage("packed")
+    assert row["way"] == "several passes"
+    assert row["eager"]["ms"] > 0
+    assert row["tokens"] == 200
+    assert {case.S for case in mixtures(tiny=False).values()} == {65536}
+    assert min(mixed()) >= 1
+    assert mixed() == mixed()
 
 
 @needs_triton

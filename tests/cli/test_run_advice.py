@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.cli.run_advice import advise, advise_ranks, counts_lines
+from gonogo.cli.run_advice import advise, advise_drift, advise_ranks, counts_lines
 from gonogo.contract.patterns import GUESSED, PATTERNS
 from gonogo.contract.watch import Watch
 from gonogo.planning.resolve import build_command_order
@@ -121,3 +121,22 @@ def test_lines_are_counted_where_the_pattern_that_fits_most_of_them_tells_no_ste
     assert not counts_lines(patterns, ["Epoch 1: loss 3", "step 1 loss 2", "step 2 loss 2"])
     assert not counts_lines(patterns, ["nothing"])
     assert not counts_lines(patterns, [])
+
+
+@pytest.mark.parametrize(
+    ("outcome", "observed", "planned", "said"),
+    [
+        ("fail", {"device": {"0": "a", "1": "b"}}, False, "--allow-drift device ("),
+        ("fail", {"driver": {}, "torch": {}}, True, "allow_drift: [torch, driver] ("),
+        ("fail", {"params": {}}, False, None),
+        ("fail", None, False, None),
+        ("pass", {"device": {}}, False, None),
+    ],
+)
+def test_what_may_differ_between_ranks_can_be_allowed(
+    outcome: str, observed: dict[str, Any] | None, planned: bool, said: str | None
+) -> None:
+    row = {"id": "identity", "outcome": outcome, "observed": observed}
+    found = advise_drift([row, {**row, "id": "completed"}], planned=planned)
+    assert len(found) == (said is not None)
+    assert all(str(said) in text for text in found)

@@ -166,6 +166,34 @@ def test_an_attached_program_can_be_go(folder: Path) -> None:
     assert f"recorded with hash {recorded['hash']}" in ran.err
 
 
+TWO_CARDS = """
+import os, subprocess, sys
+rank = os.environ.get("RANK")
+if rank is None:
+    ranks = [subprocess.Popen([sys.executable, __file__], env=os.environ | {
+        "RANK": str(row), "LOCAL_RANK": str(row), "WORLD_SIZE": "2"}) for row in range(2)]
+    sys.exit(max(row.wait() for row in ranks))
+import gonogo.trainer
+with gonogo.trainer.attach(identity={"device": f"card {rank}"}, agree=lambda mine: mine) as beat:
+    for step in range(1, 31):
+        beat.step(loss=5 - step / 50)
+"""
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_ranks_on_different_cards_are_told_of_and_may_be_allowed(
+    folder: Path, allowed: bool
+) -> None:
+    (folder / "cards.py").write_text(TWO_CARDS)
+    drift = ["--allow-drift", "device"] if allowed else []
+    ran = Ran(
+        folder, "--steps", "30", "--world-size", "2", *drift, "--", sys.executable, "cards.py"
+    )
+    assert ran.code == (Exit.CONDITIONAL_GO if allowed else Exit.NO_GO), ran.err
+    assert ("--allow-drift device" in ran.err) is not allowed
+    assert "device" in ran.out
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "ended"),
@@ -338,6 +366,7 @@ def test_last_steps_that_no_line_was_owed_of_are_not_an_early_end(folder: Path) 
         (["--pattern", r"(?P<stop>\d)"], "found group 'stop'"),
         (["--waive", "completed"], "without it nothing is proved"),
         (["--waive", "identiti"], "did you mean identity?"),
+        (["--allow-drift", "devise"], "did you mean device?"),
         (["--plan", "demo"], "--plan and --phase go together"),
         (["--plan", "demo", "--phase", "x"], "no phase x"),
         (["--plan", "demo", "--phase", "smok"], "no phase smok; did you mean smoke?"),

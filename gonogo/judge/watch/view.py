@@ -191,7 +191,7 @@ class View:
         healthy process for a moment. Uninterruptible sleep says something once it has lasted as
         long as silence must to be suspect; not where the rank had been silent for as long before it
         fell asleep: its lines do not come through, and it may write a checkpoint. Nor, before a
-        checkpoint has had its time, where it names no sections.
+        checkpoint has had its time, where it names no sections, or where nobody is heard at all.
         """
         process = self.processes.of(rank)
         if process.state not in HELD:
@@ -203,7 +203,8 @@ class View:
             if self._unheard(rank, process, least_s):
                 return False
             stream = self.streams.get(rank)
-            if stream is not None and not stream.labelled:
+            unnamed = stream is not None and not stream.labelled
+            if unnamed or self._none_is_heard(rank, mono, least_s):
                 least_s = max(least_s, self.run.watch.section_deadline.checkpoint.halt_s)
         return process.dead or process.held_s(mono) >= least_s
 
@@ -213,6 +214,17 @@ class View:
         if stream is None or not stream.labelled or process.held_mono is None:
             return False
         return process.held_mono - stream.heard_mono > limit_s
+
+    def _none_is_heard(self, rank: int, mono: float, limit_s: float) -> bool:
+        """Whether no rank has been heard for so long, though the process of a peer lives.
+
+        Then lines are lost on their way, or wait for the disk for which this rank waits.
+        """
+        active = self.active()
+        if any(mono - stream.heard_mono <= limit_s for stream in active):
+            return False
+        peers = (self.processes.of(stream.rank) for stream in active if stream.rank != rank)
+        return any(process.state is ProcessState.ALIVE for process in peers)
 
     def all_silent_s(self, mono: float) -> float:
         """Return for how long all ranks have been silent at once, as only what stands still is.

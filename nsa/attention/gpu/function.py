@@ -17,6 +17,7 @@ Compiled for a GPU, or run slowly on the CPU when Triton was imported with TRITO
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -27,9 +28,7 @@ from nsa.attention.compression import compress_tokens
 from nsa.attention.derivatives import first_derivatives_only
 from nsa.attention.gpu.index import Index
 from nsa.attention.gpu.launch import (
-    Band,
     RowGradients,
-    Shape,
     attend,
     attend_backward,
     attend_gathered,
@@ -38,7 +37,11 @@ from nsa.attention.gpu.launch import (
     dots,
     mix,
 )
-from nsa.attention.selection import prefix_length, selected_ids
+from nsa.attention.gpu.packed import pack
+from nsa.attention.gpu.shapes import Band, Shape
+from nsa.attention.gpu.tiles import tiles_for
+from nsa.attention.selection import ids_at, prefix_length, selected_ids
+from nsa.attention.sequences import places_of
 from nsa.attention.tensors import Tensors
 
 MOST_BLOCKS_AS_BITS = 32  # 64 fit into a word
@@ -46,7 +49,7 @@ MOST_BLOCKS_AS_BITS = 32  # 64 fit into a word
 
 def takes_bits(shape: Shape) -> bool:
     """Whether the selected branch is one band in which words of bits hide blocks."""
-    return shape.start < shape.S and shape.free > 0 and shape.blocks <= MOST_BLOCKS_AS_BITS
+    return shape.late > 0 and shape.free > 0 and shape.blocks <= MOST_BLOCKS_AS_BITS
 
 
 def _bands(shape: Shape, w: int) -> tuple[Band, Band, Band]:
@@ -57,7 +60,7 @@ def _bands(shape: Shape, w: int) -> tuple[Band, Band, Band]:
         if takes_bits(shape)
         else Band(
             branch=1, prefix=shape.start, align=shape.l_sel, back=before,
-            summed=shape.start < shape.S,
+            summed=shape.late > 0,
         )
     )  # fmt: skip
     return (
@@ -91,7 +94,7 @@ def _compute(q: Tensor, keys_values: list[Tensor], gates: Tensor, shape: Shape, 
     chosen, words = choose(shape, q, k_cmp, lse_cmp, as_words=bits)
     out_sel, lse_sel = attend(shape, selected, q, *pair_sel, words)
     index: tuple[Tensor, ...] = () if words is None else (words,)
-    if shape.start < shape.S and not bits:
+    if shape.late and not bits:
         gathered = attend_gathered(shape, q, *pair_sel, chosen, out_sel, lse_sel)
         index = (gathered.entry, gathered.first)
     out_win, lse_win = attend(shape, window, q, *pair_win)
@@ -121,9 +124,7 @@ def _gradients(
         dtype = torch.promote_types(*dtypes[2 * rule.branch : 2 * rule.branch + 2])
         dk, dv = attend_backward(shape, rule, rows, k, v, lse, dq, words, dtype)
         if rule.branch == 1 and index and not bits:
-            gathered = Index(
-                entry=index[0], first=index[1], blocks=shape.B * shape.G * shape.blocks
-            )
+            gathered = Index(entry=index[0], first=index[1], blocks=shape.pairs * shape.pair_blocks)
             attend_gathered_backward(shape, rows, k, v, lse, gathered, dq, dk, dv)
         grads += [dk, dv]
     grads = [x.to(dtype) for x, dtype in zip(grads, dtypes, strict=True)]
@@ -197,12 +198,12 @@ def like_forward_half(inputs: list[Tensor], sizes: Any) -> list[Tensor]:
     ids = (shape.B, shape.S, shape.G, shape.n_sel) if sizes.want_ids else (0,)
     kept = [q.new_empty(q.shape) for _ in range(3)]
     kept += [q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(3)]
-    pairs, T = shape.B * shape.G, shape.S - shape.start
     if takes_bits(shape):
-        kept.append(q.new_empty(pairs, T, dtype=torch.int64))
-    elif shape.start < shape.S:
-        kept.append(q.new_empty(pairs * T * shape.gathered_blocks, dtype=torch.int32))
-        kept.append(q.new_empty(pairs * shape.blocks + 1, dtype=torch.int32))
+        kept.append(q.new_empty(shape.pairs, shape.late, dtype=torch.int64))
+    elif shape.late:
+        entries = shape.pairs * shape.late * shape.gathered_blocks
+        kept.append(q.new_empty(entries, dtype=torch.int32))
+        kept.append(q.new_empty(shape.pairs * shape.pair_blocks + 1, dtype=torch.int32))
     return [q.new_empty(q.shape), q.new_empty(ids, dtype=torch.int64), *kept]
 
 
@@ -252,3 +253,56 @@ def nsa_attention_triton(
     if not want_ids:
         return out, None
     return out, _all_ids(chosen, shape)
+
+
+def attend_packed(
+    tensors: Tensors,
+    compressed: tuple[Tensor, Tensor],
+    lengths: Sequence[int],
+    *,
+    l: int,  # noqa: E741
+    d: int,
+    l_sel: int,
+    n_sel: int,
+    w: int,
+    scale: float,
+    want_ids: bool = True,
+) -> tuple[Tensor, Tensor | None]:
+    """NSA over sequences laid end to end, all of them in one pass.
+
+    Args:
+        tensors: All [T, ...].
+        compressed: Keys and values [C, G, D] of the blocks of each sequence, one after another.
+        lengths: Tokens of each sequence, none of them 0.
+        l: Here and below as `nsa_attention_triton`.
+        d: See l.
+        l_sel: See l.
+        n_sel: See l.
+        w: See l.
+        scale: See l.
+        want_ids: See l.
+
+    Returns:
+        `out` [T, H, D] in the dtype of q, and the selected block ids [T, G, n_sel] or None.
+    """
+    q, G = tensors.q, tensors.groups
+    _, H, D = q.shape
+    longest = max(lengths)
+    start = prefix_length(longest, l_sel, n_sel)
+    with torch.cuda.device_of(q):
+        packed = pack(
+            lengths, q.device, l=l, d=d, l_sel=l_sel, start=start, heads=H // G,
+            tiles=tiles_for(q.dtype, D),
+        )  # fmt: skip
+        shape = Shape(
+            B=1, S=longest, G=G, R=H // G, D=D, l=l, d=d, l_sel=l_sel, n_sel=n_sel, scale=scale,
+            start=start, packed=packed,
+        )  # fmt: skip
+        one = [x[None] for x in (q, *compressed, *tensors[3:])]
+        out, chosen = _NsaTritonFunction.apply(*one, shape, w)
+        if not want_ids:
+            return out[0], None
+        free = chosen[..., selection_rule.RULE.first :].transpose(0, 1)
+        free = free.reshape(shape.late, G, shape.free).long()
+        position = places_of(lengths, q.device, l, d).position
+        return out[0], ids_at(position, packed.token_of_late.long(), free, l_sel, n_sel)

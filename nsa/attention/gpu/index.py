@@ -44,16 +44,24 @@ class Index:
     blocks: int
 
 
-def invert(chosen_NTF: Tensor, J: int) -> Index:
-    """Sort the choices by block; within a block they keep their order, so results repeat."""
+def invert(chosen_NTF: Tensor, J: int, first_T: Tensor | None = None) -> Index:
+    """Sort the choices by block; within a block they keep their order, so results repeat.
+
+    Args:
+        chosen_NTF: Block of each choice.
+        J: Blocks of a pair.
+        first_T: What numbers the blocks of each query's sequence begin with, where several are
+            packed.
+    """
     N = chosen_NTF.shape[0]
     device = chosen_NTF.device
     blocks = N * J
     pair = torch.arange(N, device=device, dtype=torch.int32)[:, None, None]
-    by_block, entry = (chosen_NTF + pair * J).flatten().sort(stable=True)
+    first = pair * J if first_T is None else pair * J + first_T[:, None]
+    by_block, entry = (chosen_NTF + first).flatten().sort(stable=True)
     edges = torch.arange(blocks + 1, device=device, dtype=torch.int32)
-    first = torch.searchsorted(by_block, edges, out_int32=True)
-    return Index(entry=entry.to(torch.int32), first=first, blocks=blocks)
+    place = torch.searchsorted(by_block, edges, out_int32=True)
+    return Index(entry=entry.to(torch.int32), first=place, blocks=blocks)
 
 
 def cut(index: Index, heads: int, rows: int) -> Portions:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -16,6 +15,7 @@ from torch import Tensor
 from nsa.attention import selection_rule
 from nsa.attention.gpu import band, gates, gathered, scores
 from nsa.attention.gpu.index import Index, cut, invert
+from nsa.attention.gpu.shapes import Band, Shape
 from nsa.attention.gpu.tiles import padded, tiles_for
 
 _LOG2_E = math.log2(math.e)
@@ -23,88 +23,8 @@ _LOG2_E = math.log2(math.e)
 _CHOICE_NUMBERS = 4096
 # Block scores that lie in memory at once: quadratic in the sequence if all did, 0.5 GB at 64k.
 _SCORE_BYTES = 64 * 1024 * 1024
-# The sums over the queries of a key are shared among programs until there are so many of them, but
-# a program keeps so many queries. A rule of shapes alone: results repeat.
-_PROGRAMS = 1024
-_CHUNK_QUERIES = 256
 # Tiles of rows that one program of the gathered backward pass sums up.
 _GATHERED_TILES = 32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
-    """Which keys a band sees (see band.py).
-
-    Attributes:
-        branch: Column of its gate.
-        prefix, align, back, stride, reach: The rule of positions.
-        block: Tokens of the blocks that a word of bits chooses among, 0 where nothing is chosen.
-        summed: Whether more is added to dk and dv, which are fp32 then.
-    """
-
-    branch: int
-    prefix: int
-    align: int = 1
-    back: int = 0
-    stride: int = 1
-    reach: int = 0
-    block: int = 0
-    summed: bool = False
-
-    def constants(self) -> dict[str, int]:
-        """The rule as the kernels' compile-time constants."""
-        return {
-            "ALIGN": self.align, "BACK": self.back, "STRIDE": self.stride, "REACH": self.reach,
-            "BLOCK": self.block,
-        }  # fmt: skip
-
-    def chunk(self, S: int, programs: int) -> int:
-        """Queries that one program of the backward pass over keys walks over, at most.
-
-        Args:
-            S: Queries.
-            programs: Programs where each walks over all of them.
-        """
-        if self.prefix < S:  # few queries see a key
-            return S
-        parts = min(triton.cdiv(_PROGRAMS, max(1, programs)), triton.cdiv(S, _CHUNK_QUERIES))
-        return triton.cdiv(S, parts)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """Sizes of one call; the queries from `start` on choose `free` blocks by score."""
-
-    B: int
-    S: int
-    G: int
-    R: int
-    D: int
-    l: int  # noqa: E741
-    d: int
-    l_sel: int
-    n_sel: int
-    start: int
-    scale: float
-
-    @property
-    def free(self) -> int:
-        """Blocks chosen by score."""
-        return selection_rule.RULE.free(self.n_sel)
-
-    @property
-    def gathered_blocks(self) -> int:
-        """Blocks of a query that are met block by block: the first ones and the free ones."""
-        return selection_rule.RULE.first + self.free
-
-    @property
-    def blocks(self) -> int:
-        """Selection blocks, a last short one included."""
-        return -(-self.S // self.l_sel)
-
-    def constants(self) -> dict[str, Any]:
-        """What all kernels over rows share."""
-        return {"R": self.R, "D": self.D, "DP": padded(self.D)}
 
 
 def attend(
@@ -114,9 +34,10 @@ def attend(
     tile = tiles_for(q.dtype, shape.D).forward
     out = torch.empty_like(q)
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
-    band.band_forward[(triton.cdiv(shape.S * shape.R, tile.rows), shape.B * shape.G)](
-        q, k, v, words, out, lse, shape.S, k.shape[1], shape.G, rule.prefix, shape.start,
-        shape.scale * _LOG2_E,
+    programs, tiles = shape.programs("forward", shape.S * shape.R, tile.rows)
+    band.band_forward[(programs, shape.pairs)](
+        q, k, v, words, out, lse, tiles, shape.table("sequences"), shape.end, k.shape[1], shape.G,
+        rule.prefix, shape.start, shape.scale * _LOG2_E,
         M=tile.rows, N=tile.keys, PRECISION="ieee", **shape.constants(), **rule.constants(),
         **tile.options(),
     )  # fmt: skip
@@ -150,23 +71,28 @@ def attend_backward(
         dk, dv [B, K, G, D]: rounded to `dtype` where nothing is added to them, else fp32.
     """
     table = tiles_for(rows.q.dtype, shape.D)
-    K, pairs, log2_scale = k.shape[1], shape.B * shape.G, shape.scale * _LOG2_E
+    K, log2_scale = k.shape[1], shape.scale * _LOG2_E
     constants = {**shape.constants(), **rule.constants(), "BRANCH": rule.branch}
     inputs = (rows.q, k, v, rows.grad, lse, rows.gates, rows.dots, words)
-    band.band_dq[(triton.cdiv(shape.S * shape.R, table.dq.rows), pairs)](
-        *inputs, dq, shape.S, K, shape.G, rule.prefix, shape.start, log2_scale, shape.scale,
+    sequences = shape.table("sequences")
+    programs, tiles = shape.programs("dq", shape.S * shape.R, table.dq.rows)
+    band.band_dq[(programs, shape.pairs)](
+        *inputs, dq, tiles, sequences, shape.end, K, shape.G, rule.prefix, shape.start,
+        log2_scale, shape.scale,
         M=table.dq.rows, N=table.dq.keys, ADD=rule.branch > 0, PRECISION="ieee", **constants,
         **table.dq.options(),
     )  # fmt: skip
-    chunk = rule.chunk(shape.S, triton.cdiv(K, table.dkdv.keys) * pairs)
+    programs, tiles = shape.programs(rule.key_tiles, K, table.dkdv.keys)
+    chunk = rule.chunk(shape.S, programs * shape.pairs)
     parts = triton.cdiv(shape.S, chunk)
     dtype = torch.float32 if rule.summed or parts > 1 else dtype
     dk, dv = (k.new_empty((parts, *k.shape), dtype=dtype) for _ in range(2))
     if K:
-        band.band_dkdv[(triton.cdiv(K, table.dkdv.keys), parts, pairs)](
-            *inputs, dk, dv, shape.S, K, shape.B, shape.G, rule.prefix, shape.start, chunk,
-            log2_scale, shape.scale, M=table.dkdv.rows, N=table.dkdv.keys, PRECISION="ieee",
-            **constants, **table.dkdv.options(),
+        band.band_dkdv[(programs, parts, shape.pairs)](
+            *inputs, dk, dv, tiles, sequences, shape.end, K, shape.B, shape.G, rule.prefix,
+            shape.start, chunk, log2_scale, shape.scale,
+            M=table.dkdv.rows, N=table.dkdv.keys, PRECISION="ieee", **constants,
+            **table.dkdv.options(),
         )  # fmt: skip
     return (dk[0], dv[0]) if parts == 1 else (dk.sum(0), dv.sum(0))
 
@@ -179,30 +105,62 @@ def choose(
     Returns:
         Those, and if asked for all selected blocks as bits: [B * G, T] int64 (64 blocks at most).
     """
-    T, J, tile = shape.S - shape.start, shape.blocks, tiles_for(q.dtype, shape.D).scores
-    pairs, free, rule = shape.B * shape.G, shape.free, selection_rule.RULE
+    T, J, tile = shape.late, shape.blocks, tiles_for(q.dtype, shape.D).scores
+    free, rule = shape.free, selection_rule.RULE
     if T == 0 or free == 0:
         forced = torch.arange(rule.first, dtype=torch.int32, device=q.device)
-        return forced.expand(pairs, T, rule.first).contiguous(), None
-    chosen = q.new_empty(pairs, T, shape.gathered_blocks, dtype=torch.int32)
-    words = q.new_empty(pairs, T, dtype=torch.int64) if as_words else None
-    at_once = min(T, max(1, _SCORE_BYTES // (4 * pairs * J)))
-    score = q.new_empty(pairs * at_once * J, dtype=torch.float32)
+        return forced.expand(shape.pairs, T, rule.first).contiguous(), None
+    chosen = q.new_empty(shape.pairs, T, shape.gathered_blocks, dtype=torch.int32)
+    words = q.new_empty(shape.pairs, T, dtype=torch.int64) if as_words else None
     width = padded(J)
     rows = max(1, _CHOICE_NUMBERS // width)
-    for first in range(shape.start, shape.S, at_once):
-        count = min(at_once, shape.S - first)
-        scores.block_scores[(triton.cdiv(count, tile.rows), triton.cdiv(J, tile.keys), pairs)](
-            q, k, lse, score, shape.S, k.shape[1], shape.G, J, count, first, shape.scale * _LOG2_E,
+    stretches = _stretches(shape, tile.rows)
+    score = q.new_empty(shape.pairs * stretches[0].queries * J, dtype=torch.float32)
+    tiles, sequences = shape.table("scores"), shape.table("sequences")
+    for at in stretches:
+        scores.block_scores[(at.tiles, triton.cdiv(J, tile.keys), shape.pairs)](
+            q, k, lse, score, tiles, sequences, shape.S, k.shape[1], shape.G, J, at.queries,
+            at.first, shape.scale * _LOG2_E,
             M=tile.rows, N=tile.keys, L=shape.l, STEP=shape.d, L_SEL=shape.l_sel, PRECISION="ieee",
             **shape.constants(), **tile.options(),
         )  # fmt: skip
-        scores.choose_blocks[(triton.cdiv(count, rows), pairs)](
-            score, chosen, words, shape.S, J, count, first, shape.start,
+        scores.choose_blocks[(triton.cdiv(at.queries, rows), shape.pairs)](
+            score, chosen, words, tiles, sequences, shape.end, J, at.queries, at.first,
+            shape.start,
             FREE=free, FIRST=rule.first, RECENT=rule.recent, M=rows, JP=width, L_SEL=shape.l_sel,
-            WORDS=as_words,
+            WORDS=as_words, TILE=0 if shape.packed is None else tile.rows,
         )  # fmt: skip
     return chosen, words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stretch:
+    """Queries whose block scores are in memory together.
+
+    Attributes:
+        first: Number of the first query; of packed sequences, of the first tile.
+        queries: How many; of packed sequences whole tiles, some of whose queries do not exist.
+        tiles: Of the scores.
+    """
+
+    first: int
+    queries: int
+    tiles: int
+
+
+def _stretches(shape: Shape, rows: int) -> list[_Stretch]:
+    """All queries that choose, so many at a time that their scores stay within `_SCORE_BYTES`."""
+    most = max(1, _SCORE_BYTES // (4 * shape.pairs * shape.blocks))
+    if shape.packed is None:
+        counts = {t: min(most, shape.S - t) for t in range(shape.start, shape.S, most)}
+        return [
+            _Stretch(first=t, queries=count, tiles=triton.cdiv(count, rows))
+            for t, count in counts.items()
+        ]
+    tiles = len(shape.packed.scores)
+    most = max(1, most // rows)
+    counts = {t: min(most, tiles - t) for t in range(0, tiles, most)}
+    return [_Stretch(first=t, queries=count * rows, tiles=count) for t, count in counts.items()]
 
 
 def attend_gathered(
@@ -211,20 +169,21 @@ def attend_gathered(
     """Add the chosen blocks to the output and log-sum-exp of the own ones, in place."""
     pairs, T, F = chosen.shape
     tile = tiles_for(q.dtype, shape.D).gathered
-    index = invert(chosen, shape.blocks)
+    index = invert(chosen, shape.pair_blocks, shape.table("block_of_late"))
     portions = cut(index, shape.R, tile.rows)
     part = q.new_empty(pairs * T * F * shape.R, shape.D)
     part_lse = part.new_empty(len(part), dtype=torch.float32)
     gathered.gathered_forward[(portions.most,)](
         q, k, v, part, part_lse, index.entry, index.first, portions.block, portions.first,
-        shape.S, shape.G, shape.blocks, T, shape.start, index.blocks, shape.scale * _LOG2_E,
+        shape.table("of_block"), shape.S, shape.G, shape.pair_blocks, T, shape.start, index.blocks,
+        shape.scale * _LOG2_E,
         M=tile.rows, N=padded(shape.l_sel), F=F, L_SEL=shape.l_sel, PRECISION="ieee",
         **shape.constants(), **tile.options(),
     )  # fmt: skip
     rows = T * shape.R
     gathered.merge[(triton.cdiv(rows, 32), pairs)](
-        part, part_lse, out, lse, shape.S, shape.G, T, shape.start, rows,
-        M=32, F=F, **shape.constants(),
+        part, part_lse, out, lse, shape.table("token_of_late"), shape.S, shape.G, T, shape.start,
+        rows, M=32, F=F, **shape.constants(),
     )  # fmt: skip
     return index
 
@@ -241,25 +200,29 @@ def attend_gathered_backward(
     dv: Tensor,
 ) -> None:
     """Add the gradients of the gathered blocks to dq, dk and dv, in place."""
-    T, F, pairs = shape.S - shape.start, shape.gathered_blocks, shape.B * shape.G
+    T, F, pairs = shape.late, shape.gathered_blocks, shape.pairs
     tile = tiles_for(rows.q.dtype, shape.D).gathered_backward
     portions = cut(index, shape.R, tile.rows * _GATHERED_TILES)
     part = rows.q.new_empty(pairs * T * F * shape.R, shape.D)
     part_dk, part_dv = (dq.new_empty(portions.most, shape.l_sel, shape.D) for _ in range(2))
     gathered.gathered_backward[(portions.most,)](
         rows.q, k, v, rows.grad, lse, rows.gates, rows.dots, part, part_dk, part_dv, index.entry,
-        index.first, portions.block, portions.first, shape.S, shape.G, shape.blocks, T, shape.start,
-        index.blocks, shape.scale * _LOG2_E, shape.scale,
+        index.first, portions.block, portions.first,
+        shape.table("of_block"), shape.S, shape.G, shape.pair_blocks, T, shape.start, index.blocks,
+        shape.scale * _LOG2_E, shape.scale,
         M=tile.rows, N=padded(shape.l_sel), F=F, L_SEL=shape.l_sel, TILES=_GATHERED_TILES,
         PRECISION="ieee", **shape.constants(), **tile.options(),
     )  # fmt: skip
     count = T * shape.R
     gathered.add_dq[(triton.cdiv(count, 32), pairs)](
-        part, dq, shape.S, shape.G, T, shape.start, count, M=32, F=F, **shape.constants()
-    )
+        part, dq, shape.table("token_of_late"), shape.S, shape.G, T, shape.start, count,
+        M=32, F=F, **shape.constants(),
+    )  # fmt: skip
     gathered.add_dkdv[(index.blocks,)](
-        part_dk, part_dv, dk, dv, portions.first, shape.S, shape.G, shape.blocks,
+        part_dk, part_dv, dk, dv, portions.first,
+        shape.table("of_block"), shape.S, shape.G, shape.pair_blocks,
         D=shape.D, DP=padded(shape.D), N=padded(shape.l_sel), L_SEL=shape.l_sel,
+        PACKED=shape.packed is not None,
     )  # fmt: skip
 
 

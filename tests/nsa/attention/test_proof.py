@@ -347,7 +347,7 @@ def test_the_machine_names_versions_dtype_and_every_source_of_the_kernels(monkey
     shutil.copytree(Path(proofs.__file__).parent, copy)
     monkeypatch.setattr(proofs, "__file__", str(copy / "proof.py"))
     assert describe_machine(device, torch.bfloat16) == machine
-    for name in ("gpu/gathered.py", "selection.py", "selection_rule.py"):
+    for name in ("gpu/gathered.py", "selection.py", "selection_rule.py", "sequences.py"):
         before = describe_machine(device, torch.bfloat16)["sources"]
         with (copy / name).open("a") as source:
             source.write("\n")
@@ -406,9 +406,9 @@ def test_the_interpreted_trial_is_right_and_says_nothing_about_speed(tmp_path):
 def test_the_trial_finds_kernels_that_are_slightly_wrong(sabotage):
     text = (
         "import json, torch\n"
-        "from nsa.attention.gpu import function, launch, trial\n"
+        "from nsa.attention.gpu import cases, function, launch, trial\n"
         f"{sabotage}\n"
-        "case = trial.INTERPRETED[torch.float32][1]\n"
+        "case = cases.INTERPRETED[torch.float32][1]\n"
         "print(json.dumps(trial.compare(case, torch.float32, torch.device('cpu'))))"
     )
     done = subprocess.run(

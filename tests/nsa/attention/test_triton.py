@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -97,7 +98,10 @@ def test_the_hot_block_was_chosen_by_many(interpreted, name):
 def _signature(kernel, number):
     """Types by the kernels' naming rule, and constants for the paper's sizes with six heads."""
     in_fp32 = ("lse", "dot", "dq", "dk", "dv", "part_lse", "part_dk", "part_dv", "score")
-    in_int32 = ("entry", "entry_first", "portion_block", "portion_first", "chosen")
+    in_int32 = (
+        "entry", "entry_first", "portion_block", "portion_first", "chosen",
+        "tile", "sequence", "of_block", "token",
+    )  # fmt: skip
     others = {**dict.fromkeys(in_fp32, "*fp32"), **dict.fromkeys(in_int32, "*i32"), "word": "*i64"}
     types = {}
     for name in kernel.arg_names:
@@ -126,6 +130,9 @@ def _kernels():
     }  # fmt: skip
 
 
+_OF_PACKED = ("tile_ptr", "sequence_ptr", "of_block_ptr", "token_ptr")
+
+
 def _compile(kernel, tile, number, capability, **others):
     import triton
     from triton.backends.compiler import GPUTarget
@@ -135,11 +142,13 @@ def _compile(kernel, tile, number, capability, **others):
         "R": 6, "D": 64, "DP": 64, "F": 14, "FREE": 13, "L": 32, "STEP": 16, "L_SEL": 64, "JP": 128,
         "FIRST": 1, "RECENT": 2,
         "ALIGN": 1, "BACK": 511, "STRIDE": 1, "REACH": 0, "BRANCH": 1, "ADD": True, "TILES": 32,
-        "BLOCK": 0, "WORDS": True,
+        "BLOCK": 0, "WORDS": True, "KEYS": 0, "PACKED": False, "TILE": 0,
         "PRECISION": "ieee", "M": tile.rows if tile else 32, "N": tile.keys if tile else 64,
     }  # fmt: skip
     values |= others
     constants = {n: values[n] for n in kernel.arg_names if n in values}
+    if not values["PACKED"]:
+        constants |= {n: None for n in kernel.arg_names if n in _OF_PACKED}
     if not values["BLOCK"] and "BLOCK" in constants:
         constants["word_ptr"] = None
     types = _signature(kernel, number) | dict.fromkeys(constants, "constexpr")
@@ -175,9 +184,12 @@ def test_every_kernel_compiles_to_machine_code_that_fits(
     table = tiles_for(torch.float32 if number == "fp32" else torch.bfloat16, 64)
     for name in names:
         for kernel in _kernels()[name]:
-            for block in (0, 64) if "BLOCK" in kernel.arg_names else (0,):
+            blocks = (0, 64) if "BLOCK" in kernel.arg_names else (0,)
+            packed = (False, True) if {"PACKED", "TILE"} & set(kernel.arg_names) else (False,)
+            for block, several in itertools.product(blocks, packed):
                 tile = getattr(table, name, None)
-                compiled = _compile(kernel, tile, number, capability, BLOCK=block)
+                of_packed = {"PACKED": several, "TILE": table.scores.rows if several else 0}
+                compiled = _compile(kernel, tile, number, capability, BLOCK=block, **of_packed)
                 assert compiled.asm["cubin"][:4] == b"\x7fELF", kernel
                 assert compiled.metadata.shared <= shared_bytes, kernel
 
@@ -197,12 +209,16 @@ def test_the_choice_among_the_blocks_of_a_long_sequence_compiles(S, tmp_path, mo
     assert compiled.metadata.shared <= 227 * 1024
 
 
+FEW, MANY, LONG = "1500,700,64", ",".join(["900", *["1"] * 99, "1100", "5"]), "2112,1300,3"
+LAUNCHED = ("1500", "2048", "2112", "3001", FEW, MANY, LONG)
+
+
 @pytest.fixture(scope="module")
 def launches(tmp_path_factory):
     """Kernels launched and compiled at each length, by a process that compiles for a GPU."""
     cache = {"TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton")), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, str(HERE / "triton_launches.py"), "1500", "2048", "2112", "3001"],
+        [sys.executable, str(HERE / "triton_launches.py"), *LAUNCHED],
         env=os.environ | cache | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -216,13 +232,15 @@ def launches(tmp_path_factory):
 @pytest.mark.long
 @needs_triton
 def test_a_new_length_compiles_nothing_anew(launches):
-    assert set(launches[1500]["compiled"]) == set(launches[1500]["launched"])
-    assert launches[2048]["compiled"] == launches[3001]["compiled"] == []
+    assert set(launches["1500"]["compiled"]) == set(launches["1500"]["launched"])
+    assert launches["2048"]["compiled"] == launches["3001"]["compiled"] == []
 
 
 @pytest.mark.long
 @needs_triton
-@pytest.mark.parametrize("S", [2048, 3001])
+@pytest.mark.parametrize(
+    "S", ["2048", "3001", MANY, LONG], ids=["bits", "gathered", "packed", "both"]
+)
 def test_nothing_waits_for_the_gpu(launches, S):
     asking = {"_local_scalar_dense", "item", "nonzero", "masked_select", "repeat_interleave",
               "unique", "is_nonzero", "equal", "bincount", "index"}  # fmt: skip
@@ -234,9 +252,18 @@ def test_nothing_waits_for_the_gpu(launches, S):
 @needs_triton
 def test_up_to_32_blocks_nothing_is_gathered(launches):
     gathering = {"gathered_forward", "merge", "gathered_backward", "add_dq", "add_dkdv"}
-    assert len(launches[2048]["launched"]) == 13
-    assert not gathering & set(launches[2048]["launched"])
-    assert gathering <= set(launches[2112]["launched"])
+    assert len(launches["2048"]["launched"]) == 13
+    assert not gathering & set(launches["2048"]["launched"])
+    assert gathering <= set(launches["2112"]["launched"])
+
+
+@pytest.mark.long
+@needs_triton
+def test_any_number_of_packed_sequences_is_one_pass(launches):
+    assert launches[FEW]["launched"] == launches[MANY]["launched"] == launches["2048"]["launched"]
+    assert launches[LONG]["launched"] == launches["2112"]["launched"]
+    assert set(launches[FEW]["compiled"]) >= {"band_forward", "band_dq", "band_dkdv"}
+    assert launches[MANY]["compiled"] == []
 
 
 @pytest.mark.long

@@ -36,6 +36,9 @@ STOOD_X = 1.5
 """Times the median step that a rank behind has stood when another is held: then the latter is not
 why. Within less the two may have gone on side by side."""
 
+_OWN_WORK = NON_TRAINING_SECTIONS | {Section.DATA}
+"""Sections in which a rank need not wait for another."""
+
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
@@ -79,7 +82,7 @@ def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culpri
     acting = None if held else acts_for_all(among, tied)
     if acting is not None:
         rest = [stream for stream in tied if stream is not acting]
-        return _acting(view, acting, rest, mono)
+        return _acting(view, acting, among, rest, mono)
     tied = _told_apart(view, tied, mono)
     named = bool(held) or (len(tied) == 1 and not cut)
     if named:
@@ -200,18 +203,39 @@ def _spread(among: Sequence[RankStream], column: int) -> int:
     return max((max(row) - min(row) for row in whole), default=0)
 
 
-def _acting(view: View, acting: RankStream, behind: Sequence[RankStream], mono: float) -> Culprit:
-    """Return the rank that acts for all; named unless those behind usually do the same.
+def _acting(
+    view: View,
+    acting: RankStream,
+    among: Sequence[RankStream],
+    behind: Sequence[RankStream],
+    mono: float,
+) -> Culprit:
+    """Return the rank that acts for all; named unless those behind usually do the same, or should.
 
     Where that collective is not counted nobody knows whether they wait for it, or it for them. Who
     is silent, or is seen to stand elsewhere than in a collective, does not wait.
     """
-    if not _expected(acting, behind) or _wait(acting, behind):
+    if _wait(acting, behind):
+        return Culprit(acting, named=True)
+    if not _expected(acting, behind) and _is_alone(view, acting, among, behind):
         return Culprit(acting, named=True)
     apart = _told_apart(view, [acting, *behind], mono)
     if len(apart) == 1 and apart[0] is not acting:
         return Culprit(apart[0], named=True)
     return Culprit(acting, named=_not_come(view, [acting, *behind]) == [acting])
+
+
+def _is_alone(
+    view: View, acting: RankStream, among: Sequence[RankStream], behind: Sequence[RankStream]
+) -> bool:
+    """Whether nothing says that all were to come where the one that acts is.
+
+    It is seen to wait there, most ranks are there, or one behind has such work of its own.
+    """
+    waits = view.processes.waits(acting.rank, acting.section_mono)
+    there = sum(row.section == acting.section for row in among)
+    works = any(row.section in _OWN_WORK for row in behind)
+    return not (waits or 2 * there > len(among) or works)
 
 
 def _told_apart(view: View, tied: list[RankStream], mono: float) -> list[RankStream]:
@@ -263,8 +287,9 @@ def _has_ended(stream: RankStream, acting: RankStream) -> bool:
 
 
 def _expected(acting: RankStream, behind: Sequence[RankStream]) -> bool:
-    """Whether one of those behind has been in such a section itself."""
-    return any(name == acting.section for row in behind for name, _ in row.section_times)
+    """Whether one of those behind has been in such a section itself, or is in it now."""
+    here = any(row.section == acting.section for row in behind)
+    return here or any(name == acting.section for row in behind for name, _ in row.section_times)
 
 
 def _wait(acting: RankStream, behind: Sequence[RankStream]) -> bool:
@@ -288,7 +313,8 @@ def freed_mono(view: View, culprit: RankStream, among: Sequence[RankStream], mon
     with it, or its lines come late: then what they did at its own step counts, be it not the last
     that they did. Ranks that tell
     every tenth step or so are abreast within as many. Of a silent rank that may have waited when it
-    was heard last, the time since then is all that counts.
+    was heard last, the time since then is all that counts; and once a peer has started anew nothing
+    does: what it waited for went with the peer's earlier process.
     """
     waited = [culprit.heard_mono] if _waited(view, culprit, among, mono) else []
     peers = [*among, *(row for row in view.streams.values() if row.done)]
@@ -296,7 +322,23 @@ def freed_mono(view: View, culprit: RankStream, among: Sequence[RankStream], mon
     others = [row for row in peers if row is not culprit]
     fed = [row.fed_mono for row in others if _waits_at(row.fed_step, culprit)]
     long = [at for row in others for step, at in row.long_waits if _waits_at(step, culprit)]
-    return max([*waited, *left, *fed, *long], default=0.0)
+    return max([*waited, *left, *fed, *long, *_booted(view, culprit, others, mono)], default=0.0)
+
+
+def _booted(
+    view: View, culprit: RankStream, others: Sequence[RankStream], mono: float
+) -> list[float]:
+    """Return since when peers have started anew, without a line of the culprit since.
+
+    It is about to, too: until a start has had its time, nothing counts.
+    """
+    booted = [
+        row.first_mono
+        for row in others
+        if not row.completed_steps and row.first_mono > culprit.heard_mono
+    ]
+    boot_s = view.run.watch.no_first_heartbeat.boot_s
+    return [mono if mono - at <= boot_s else at for at in booted]
 
 
 def _left_mono(stream: RankStream) -> float:

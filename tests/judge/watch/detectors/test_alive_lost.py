@@ -216,6 +216,41 @@ def test_a_lone_silent_rank_halts_once_it_has_been_held_for_a_while(
         assert halts(look(AliveLost, [rank], order=order, processes=held)) == found
 
 
+@pytest.mark.parametrize(
+    ("state", "heard_s", "peer", "found"),
+    [
+        ("uninterruptible", 70.0, "alive", []),
+        ("uninterruptible", 30.25, "alive", []),
+        ("uninterruptible", 30.0, "alive", [60.0]),
+        ("uninterruptible", 70.0, "uninterruptible", [60.0]),
+        ("uninterruptible", 70.0, "unknown", [60.0]),
+        ("stopped", 70.0, "alive", [60.0]),
+    ],
+)
+def test_who_waits_for_a_disk_is_not_held_where_nobody_is_heard(
+    state: str, heard_s: float, peer: str, found: list[float]
+) -> None:
+    """Lines of a peer whose process lives do not come either: they may wait for the same disk."""
+    ranks = [
+        standing("forward", for_s=70.0, heard_mono=NOW - 60.25),
+        standing("forward", for_s=70.0, heard_mono=NOW - heard_s, rank=1),
+    ]
+    states = {0: state, 1: peer}
+    held = Processes(
+        ranks={
+            rank: Process(
+                state=ProcessState(name), held_mono=None if name == "alive" else NOW - 50.0
+            )
+            for rank, name in states.items()
+        }
+    )
+    order = order_of({}, steps=1000)
+    assert halts(look(AliveLost, ranks, order=order, processes=held)) == found
+    view = View(run=Run(order=order), streams=dict(enumerate(ranks)), processes=held)
+    assert view.held(0, NOW) is bool(found)
+    assert view.held(0, NOW + 550.0) is True  # a checkpoint has had its time by then
+
+
 def test_a_held_rank_has_a_minute_whatever_its_section() -> None:
     found = watch(silent_between_steps("checkpoint", 300.0, state="stopped"), interval_s=1.0)
     (halt,) = found.halts

@@ -7,7 +7,7 @@ import pytest
 
 from gonogo.contract.finding import Severity
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.tick import ProcessState, Tick
+from gonogo.contract.tick import ProcessState, StackProbe, Tick
 from gonogo.judge.watch import fold, start
 from gonogo.judge.watch.detectors.rank_divergence import (
     Culprit,
@@ -19,7 +19,7 @@ from gonogo.judge.watch.detectors.rank_divergence import (
     name_culprit,
     stray_text,
 )
-from gonogo.judge.watch.processes import Process, Processes
+from gonogo.judge.watch.processes import Process, Processes, Stack
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Run, View, found
 from tests.judge.watch.standing import NOW, standing
@@ -432,6 +432,46 @@ def test_one_that_goes_to_evaluate_straight_from_its_log_may_act_for_all(
     assert (found.named, found.stream.rank) == (named, leads)
 
 
+def test_who_saves_beside_another_that_waits_in_its_checkpoint_is_the_culprit() -> None:
+    """The first checkpoint of a process is like any other: those who save need not wait for one."""
+    waits = evaluating(0, "checkpoint", section_seq=9, section_times=(), collective_seq=6)
+    saves = evaluating(1, "checkpoint", section_seq=9, section_times=(), collective_seq=5)
+    assert of_streams(waits, saves) == (1, True)
+    assert of_streams(waits, evaluating(1, None, section_seq=9, collective_seq=6)) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("others", "stack", "named"),
+    [
+        ([(None, 0)], {}, (0, True)),
+        ([(None, 0)], {"waiting": False}, (0, True)),
+        ([(None, 0)], {"waiting": True}, (0, False)),
+        ([("data", 0)], {}, (0, False)),
+        ([("checkpoint", 0)], {}, (0, False)),
+        ([("eval", 1), ("eval", 1), (None, 0)], {}, (0, False)),
+        ([("eval", 1), (None, 0), (None, 0)], {}, (0, True)),
+    ],
+    ids=["may act", "does not wait", "waits", "data", "saves", "most are there", "half are"],
+)
+def test_who_evaluates_first_is_not_named_where_it_may_wait_for_one_behind(
+    others: list[tuple[str | None, int]], stack: dict[str, bool], named: tuple[int, bool]
+) -> None:
+    """An evaluation may end in a collective of all, to which one of them has not come."""
+    place = {"completed": 40, "step": 41}
+    first = standing("eval", for_s=9.0, section_seq=1, **place)
+    rest = [
+        standing(section, for_s=9.0, rank=rank, section_seq=seq, **place)
+        for rank, (section, seq) in enumerate(others, 1)
+    ]
+    view = view_of([(1, 0, 0)])
+    if stack:
+        probe = StackProbe(rank=0, **stack)
+        view.processes = Processes(stacks={0: (Stack(mono=NOW, probe=probe),)})
+    found = name_culprit(view, [first, *rest], NOW)
+    assert found is not None
+    assert (found.stream.rank, found.named) == named
+
+
 AWAY = {"section_seq": 8}
 """Of a rank that is in more sections of its step than its peers."""
 LOGS = {"places": ("boot", "log"), "step_counts": ((40, 0, -1),)}
@@ -612,6 +652,28 @@ def test_a_rank_may_have_waited_for_what_a_peer_did_beside_its_step(
     peer = standing("backward", for_s=1.0, rank=1, step=50, **did)
     view = View(run=Run(order=order_of({})))
     assert freed_mono(view, culprit, [culprit, peer], NOW) == freed
+
+
+@pytest.mark.parametrize(
+    ("ago_s", "heard_s", "steps", "freed"),
+    [
+        (300.0, 310.0, 0, NOW),
+        (300.5, 310.0, 0, NOW - 300.5),
+        (20.0, 310.0, 1, 0.0),
+        (40.0, 30.0, 0, 0.0),
+    ],
+    ids=["starts", "should have", "has started", "the rank was heard since"],
+)
+def test_a_rank_is_about_to_start_anew_where_a_peer_has(
+    ago_s: float, heard_s: float, steps: int, freed: float
+) -> None:
+    """Its last lines tell of a wait for the peer's earlier process, which is gone."""
+    culprit = standing("log", for_s=380.0, rank=1, heard_mono=NOW - heard_s)
+    anew = standing(
+        "forward", for_s=1.0, step=culprit.step, completed_steps=steps, first_mono=NOW - ago_s
+    )
+    view = View(run=Run(order=order_of({})))
+    assert freed_mono(view, culprit, [culprit, anew], NOW) == freed
 
 
 @pytest.mark.parametrize(("section", "freed"), [("checkpoint", 8.5), ("log", 7.5), (None, 7.5)])
