@@ -107,7 +107,8 @@ class AliveLost(Detector[None]):
         " longer (data, checkpoint, evaluation, boot, first step), at that deadline. A process "
         "is held once it has been stopped for five seconds, or in uninterruptible sleep for "
         "`suspect_s`; the latter, a write to a slow disk, keeps the time of its section, and that "
-        "of a checkpoint where no rank is heard though a peer's process lives: lines wait for disks."
+        "of a checkpoint where no rank is heard though a peer's process lives: lines wait for "
+        "disks."
     )
     version = 2
     """2: silence in data, checkpoint, evaluation and at the start has the deadline of those."""
