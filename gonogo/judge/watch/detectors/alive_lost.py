@@ -106,8 +106,9 @@ class AliveLost(Detector[None]):
         "its process is held or its peers go on speaking; where a section or the start may last"
         " longer (data, checkpoint, evaluation, boot, first step), at that deadline. A process "
         "is held once it has been stopped for five seconds, or in uninterruptible sleep for "
-        "`suspect_s`; the latter, a write to a slow disk, keeps the time of its section, and that of"
-        " a checkpoint where no rank is heard though a peer's process lives: lines wait for disks."
+        "`suspect_s`; the latter, a write to a slow disk, keeps the time of its section, and that "
+        "of a checkpoint where no rank is heard though a peer's process lives: lines wait for "
+        "disks."
     )
     version = 2
     """2: silence in data, checkpoint, evaluation and at the start has the deadline of those."""

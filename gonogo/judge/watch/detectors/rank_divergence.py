@@ -313,8 +313,7 @@ def freed_mono(view: View, culprit: RankStream, among: Sequence[RankStream], mon
     with it, or its lines come late: then what they did at its own step counts, be it not the last
     that they did. Ranks that tell
     every tenth step or so are abreast within as many. Of a silent rank that may have waited when it
-    was heard last, the time since then is all that counts; and once a peer has started anew nothing
-    does: what it waited for went with the peer's earlier process.
+    was heard last, the time since then is all that counts.
     """
     waited = [culprit.heard_mono] if _waited(view, culprit, among, mono) else []
     peers = [*among, *(row for row in view.streams.values() if row.done)]
@@ -322,23 +321,7 @@ def freed_mono(view: View, culprit: RankStream, among: Sequence[RankStream], mon
     others = [row for row in peers if row is not culprit]
     fed = [row.fed_mono for row in others if _waits_at(row.fed_step, culprit)]
     long = [at for row in others for step, at in row.long_waits if _waits_at(step, culprit)]
-    return max([*waited, *left, *fed, *long, *_booted(view, culprit, others, mono)], default=0.0)
-
-
-def _booted(
-    view: View, culprit: RankStream, others: Sequence[RankStream], mono: float
-) -> list[float]:
-    """Return since when peers have started anew, without a line of the culprit since.
-
-    It is about to, too: until a start has had its time, nothing counts.
-    """
-    booted = [
-        row.first_mono
-        for row in others
-        if not row.completed_steps and row.first_mono > culprit.heard_mono
-    ]
-    boot_s = view.run.watch.no_first_heartbeat.boot_s
-    return [mono if mono - at <= boot_s else at for at in booted]
+    return max([*waited, *left, *fed, *long], default=0.0)
 
 
 def _left_mono(stream: RankStream) -> float:

@@ -654,28 +654,6 @@ def test_a_rank_may_have_waited_for_what_a_peer_did_beside_its_step(
     assert freed_mono(view, culprit, [culprit, peer], NOW) == freed
 
 
-@pytest.mark.parametrize(
-    ("ago_s", "heard_s", "steps", "freed"),
-    [
-        (300.0, 310.0, 0, NOW),
-        (300.5, 310.0, 0, NOW - 300.5),
-        (20.0, 310.0, 1, 0.0),
-        (40.0, 30.0, 0, 0.0),
-    ],
-    ids=["starts", "should have", "has started", "the rank was heard since"],
-)
-def test_a_rank_is_about_to_start_anew_where_a_peer_has(
-    ago_s: float, heard_s: float, steps: int, freed: float
-) -> None:
-    """Its last lines tell of a wait for the peer's earlier process, which is gone."""
-    culprit = standing("log", for_s=380.0, rank=1, heard_mono=NOW - heard_s)
-    anew = standing(
-        "forward", for_s=1.0, step=culprit.step, completed_steps=steps, first_mono=NOW - ago_s
-    )
-    view = View(run=Run(order=order_of({})))
-    assert freed_mono(view, culprit, [culprit, anew], NOW) == freed
-
-
 @pytest.mark.parametrize(("section", "freed"), [("checkpoint", 8.5), ("log", 7.5), (None, 7.5)])
 def test_a_peer_that_is_done_in_a_checkpoint_leaves_it_then(
     section: str | None, freed: float
