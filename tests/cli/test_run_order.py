@@ -10,7 +10,7 @@ from gonogo.contract.watch import Watch
 
 @pytest.mark.parametrize(("stall_s", "batch_s"), [(10, 60), (600, 600), (9000, 3600)])
 def test_how_long_a_step_may_take_holds_for_its_batch_too(stall_s: float, batch_s: float) -> None:
-    order = order_of(["train"], [], 1, "mine", 10, stall_s, [])
+    order = order_of(["train"], [], 1, "mine", 10, stall_s, [], [])
     watch = Watch.model_validate(order.watch)
     assert watch.stall.halt_s == stall_s
     assert watch.section_deadline.data.halt_s == batch_s

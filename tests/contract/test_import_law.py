@@ -58,6 +58,9 @@ def lawful_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for adapter, library in ADAPTERS.items():
         (tree / "gonogo" / "trainer" / f"{adapter}.py").write_text(f"import {library}\n")
     (tree / "nsa" / "attention" / "hf.py").write_text("import transformers\n")
+    (tree / "gonogo" / "trainer" / "position.py").write_text("")
+    simulated = tree / "gonogo" / "judge" / "simulate" / "attached.py"
+    simulated.write_text("import gonogo.trainer.position\n")
     for name in ("directory", "comparing", "catalogue", "metric_catalogue"):
         (tree / "gonogo" / "judge" / f"{name}.py").write_text("")
     return tree
@@ -86,6 +89,7 @@ FORBIDDEN = (
     ("gonogo/judge/compare", "import gonogo.judge.gate"),
     ("gonogo/judge/gate", "import gonogo.judge.compare"),
     ("gonogo/judge", "import gonogo.supervise"),
+    ("gonogo/judge/simulate", "import gonogo.trainer"),
     ("service/db", "import service.experiments"),
     ("service/experiments", "import service.http"),
     ("service/evidence", "import service.rest"),
