@@ -9,8 +9,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from gonogo.contract.decision import CriterionOutcome
+from gonogo.contract.facts import ExitFacts
 from gonogo.contract.order import Order
 from gonogo.contract.plan import DRIFTS
+from gonogo.contract.tick import parse_rank
 
 _EXAMPLE = r"--pattern 'iter (?P<step>\d+): loss (?P<loss>\S+)'"
 
@@ -24,7 +26,7 @@ def advise(
     planned: bool,
     fits: Sequence[str] = (),
     counted: bool = False,
-    unseen: Collection[int] = (),
+    unseen: Collection[str] = (),
 ) -> list[str]:
     """Return what would tell more, the most useful first.
 
@@ -51,7 +53,7 @@ def advise(
             " run prints (where it prints every tenth step, a tenth)",
         )
     if unseen and "completed" in open_:
-        ranks = ", ".join(map(str, sorted(unseen)))
+        ranks = ", ".join(sorted(unseen, key=int))
         said.append(
             f"how rank {ranks} ended only the shell knows that started it: write exec before the"
             " trainer's command there, or start it without a shell (docs/run.md)"
@@ -61,6 +63,20 @@ def advise(
         f" without: --waive {name} (in a plan: waive: [{name}])"
         for name in sparse
         if read and heard and name not in order.waive
+    ]
+
+
+def unseen_ranks(told: Mapping[str, Any] | None) -> list[str]:
+    """Return the ranks of a command that left with 0 of whose own end nobody knows.
+
+    Args:
+        told: `exit` of the decision's facts.
+    """
+    ended = None if told is None else ExitFacts.model_validate(told)
+    if ended is None or ended.agent is None or not ended.agent.clean:
+        return []
+    return [
+        rank for rank, end in ended.ranks.items() if parse_rank(rank) is not None and not end.known
     ]
 
 

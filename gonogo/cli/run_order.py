@@ -100,9 +100,12 @@ def under_plan(order: Order, plan: str, phase: str) -> Order:
         planned = build_order(resolved, phase, experiment=order.experiment, run=order.run, token=1)
     mine = order.model_dump(include={"command", "entry", "cwd", "patterns", "patterns_guessed"})
     waive = [*planned.waive, *order.waive]
-    drift = sorted({*planned.allow_drift, *order.allow_drift})
-    said = {"waive": waive, "preflight": order.preflight, "steps": planned.steps}
-    said["allow_drift"] = drift
+    said = {
+        "waive": waive,
+        "preflight": order.preflight,
+        "steps": planned.steps,
+        "allow_drift": sorted({*planned.allow_drift, *order.allow_drift}),
+    }
     return planned.model_copy(update={**mine, **said})
 
 

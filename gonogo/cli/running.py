@@ -23,7 +23,7 @@ from gonogo.cli.interrupts import interrupt_on_signals
 from gonogo.cli.judging import print_judged
 from gonogo.cli.output import print_json, say
 from gonogo.cli.reach.completing import complete_plans
-from gonogo.cli.run_advice import advise, advise_drift, advise_ranks, counts_lines
+from gonogo.cli.run_advice import advise, advise_drift, advise_ranks, counts_lines, unseen_ranks
 from gonogo.cli.run_order import check_waivers, order_of, under_plan
 from gonogo.cli.settings import Settings, load_settings
 from gonogo.contract.decision import Verdict
@@ -31,9 +31,8 @@ from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.contract.order import Order
 from gonogo.contract.patterns import PATTERNS, fitting
 from gonogo.contract.plan import DRIFTS
-from gonogo.contract.records import ExitRecord
 from gonogo.judge.directory import judge_directory
-from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, RunDir, load_record, read_tail, save_json
+from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, RunDir, read_tail, save_json
 from gonogo.signing import own_signing_key
 from gonogo.slots import choose_together
 from gonogo.supervise.devices.choice import has_devices
@@ -147,7 +146,7 @@ def run(
                 planned=planned,
                 fits=fits,
                 counted=counted,
-                unseen=_unseen(run_dir),
+                unseen=unseen_ranks(document["facts"]["exit"]),
             )
         for text in said:
             say(text)
@@ -155,15 +154,6 @@ def run(
         raise typer.Exit(Exit.INTERRUPTED)
     verdict = document["verdict"]
     raise typer.Exit(exit_of_verdict(Verdict(verdict) if verdict else None))
-
-
-def _unseen(run_dir: RunDir) -> list[int]:
-    """Return the ranks of a command that left with 0 of whose own end nobody knows."""
-    told = load_record(run_dir.exit, ExitRecord)
-    if told is None or told.agent is None or told.agent.code != 0:
-        return []
-    ends = told.ranks.items()
-    return [int(rank) for rank, end in ends if end.code is None and end.signal is None]
 
 
 def _supervise(order: Order, run_dir: RunDir, settings: Settings, *, quiet: bool) -> bool:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.cli.run_advice import advise, advise_drift, advise_ranks, counts_lines
+from gonogo.cli.run_advice import advise, advise_drift, advise_ranks, counts_lines, unseen_ranks
 from gonogo.contract.patterns import GUESSED, PATTERNS
 from gonogo.contract.watch import Watch
 from gonogo.planning.resolve import build_command_order
@@ -18,7 +18,7 @@ def advice(
     waive: tuple[str, ...] = (),
     fits: tuple[str, ...] = (),
     guessed: bool = True,
-    unseen: tuple[int, ...] = (),
+    unseen: tuple[str, ...] = (),
     **flags: bool,  # read, planned, counted
 ) -> list[str]:
     order = build_command_order(
@@ -56,12 +56,12 @@ def advice(
         (advice("completed", ranks=2, planned=True), []),
         (advice("identity", read=False), []),
         (
-            advice("completed", unseen=(0, 1), read=False),
+            advice("completed", unseen=("10", "2"), read=False),
             [
-                "how rank 0, 1 ended",
+                "how rank 2, 10 ended",
             ],
         ),
-        (advice("coverage", unseen=(0,), read=False), []),
+        (advice("coverage", unseen=("0",), read=False), []),
         (advice(), []),
     ],
 )
@@ -140,3 +140,22 @@ def test_what_may_differ_between_ranks_can_be_allowed(
     found = advise_drift([row, {**row, "id": "completed"}], planned=planned)
     assert len(found) == (said is not None)
     assert all(str(said) in text for text in found)
+
+
+ENDS = {"0": {"code": 0}, "1": {}, "2": {"signal": 9}, "x": {}}
+
+
+@pytest.mark.parametrize(
+    ("told", "unseen"),
+    [
+        ({"agent": {"code": 0}, "ranks": ENDS}, ["1"]),
+        ({"agent": {"code": 1}, "ranks": ENDS}, []),
+        ({"agent": None, "ranks": ENDS}, []),
+        ({"agent": {"code": 0}, "ranks": {}}, []),
+        (None, []),  # no exit.json, or one that cannot be read
+    ],
+)
+def test_a_rank_is_unseen_whose_command_left_with_0_and_told_nothing_of_it(
+    told: dict[str, Any] | None, unseen: list[str]
+) -> None:
+    assert unseen_ranks(told) == unseen
