@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gonogo.cli.run_order import order_of
+from gonogo.cli.run_order import order_of, under_plan
 from gonogo.contract.watch import Watch
 
 
@@ -15,3 +15,9 @@ def test_how_long_a_step_may_take_holds_for_its_batch_too(stall_s: float, batch_
     assert watch.stall.halt_s == stall_s
     assert watch.section_deadline.data.halt_s == batch_s
     assert watch.section_deadline.eval == Watch().section_deadline.eval
+
+
+def test_what_may_differ_by_a_plan_and_by_the_command_may_differ() -> None:
+    order = order_of(["train"], [], 1, "mine", None, None, [], ["device"])
+    assert order.allow_drift == ["device"]
+    assert "device" in under_plan(order, "demo", "smoke").allow_drift

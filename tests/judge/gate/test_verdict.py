@@ -183,6 +183,17 @@ def test_a_gate_proves_nothing_where_nobody_said_how_many_ranks_there_are() -> N
     assert [evaluate_gate(facts, row)[-1].severity for row in waived] == ["required", "conditional"]
 
 
+def test_a_gate_says_what_failed_as_the_judge_of_its_rules_did() -> None:
+    order = with_gate(order_of(), {**SPEED, "pass_above": 1e9})
+    rules = build_rules(order)
+    facts = build_facts(record_of(order), rules)
+    earlier = rules.model_copy(update={"judge_version": 3})
+    today, then = (evaluate_gate(facts, row)[-1] for row in (rules, earlier))
+    assert (today.outcome, then.outcome) == ("fail", "fail")
+    assert "was asked" in today.evidence
+    assert then.evidence.endswith("fails whatever the missing samples were")
+
+
 @pytest.mark.parametrize("version", [FIRST_VERSION - 1, JUDGE_VERSION + 1])
 def test_rules_of_another_version_are_refused(version: int) -> None:
     rules = build_rules(order_of()).model_copy(update={"judge_version": version})
