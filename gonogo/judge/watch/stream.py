@@ -66,9 +66,12 @@ class RankStream:
     from_step: int = 0
     """Step at which this boot began (0, or where it resumed)."""
     top_step: int = 0
-    """The highest step that an earlier boot ended."""
+    """The highest step that an earlier boot of this training ended."""
     idle_boots: int = 0
-    """Earlier boots running that ended no higher step than those before them."""
+    """Earlier boots of this training running that ended no higher step than those before them."""
+    another: bool = False
+    """Whether the boot before said `done` and this one began at a lower step: it is another
+    training, the next fold or the next seed."""
     backwards: int | None = None
     """A step lower than one before it, told without a restart."""
     section: str | None = None
@@ -209,13 +212,7 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -
         return stream
     if beat.boot != stream.boot:
         booted = _booted(stream.rank, beat, mono)
-        if stream.boot is not None:
-            gained = stream.completed > stream.top_step
-            booted.first_s, booted.evaluated_s = stream.first_s, stream.evaluated_s
-            booted.left_mono, booted.left_step = mono, stream.step
-            booted.top_step = max(stream.top_step, stream.completed)
-            booted.idle_boots = 0 if gained else stream.idle_boots + 1
-        return booted
+        return booted if stream.boot is None else _follow(booted, stream, beat, mono)
     if beat.step < stream.step:
         if beat.msg in _MOVES_STEP:
             stream.backwards = beat.step
@@ -225,6 +222,18 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -
         return stream
     _advance(stream, beat, mono)
     return stream
+
+
+def _follow(booted: RankStream, before: RankStream, beat: Heartbeat, mono: float) -> RankStream:
+    """Return the stream of a boot, with what it takes over from the one before."""
+    gained = before.completed > before.top_step
+    booted.first_s, booted.evaluated_s = before.first_s, before.evaluated_s
+    booted.left_mono, booted.left_step = mono, before.step
+    booted.another = before.done and beat.step < before.completed
+    if not booted.another:
+        booted.top_step = max(before.top_step, before.completed)
+        booted.idle_boots = 0 if gained else before.idle_boots + 1
+    return booted
 
 
 def _booted(rank: int, beat: Heartbeat, mono: float) -> RankStream:

@@ -91,7 +91,7 @@ def test_it_is_armed_once_a_rank_has_started_anew(told: dict[str, int], armed: b
     assert RestartStorm(run).armed(None, view) is armed
 
 
-def boots(ended: list[int]) -> list[Finding]:
+def boots(ended: list[int], *, done: bool = False) -> list[Finding]:
     """Boot after boot of one rank, each of which ended steps up to so many; those that halted."""
     order = order_of({}, world_size=1, detectors={"restart_storm": 1})
     state, findings = start(order), list[Finding]()
@@ -103,6 +103,8 @@ def boots(ended: list[int]) -> list[Finding]:
             rank.step = step
             rank.say("step_start")
             rank.say("step_end")
+        if done:
+            rank.say("done")
         tick = Tick(n=number, mono=rank.mono, ts=0.0)
         state, found = fold(state, tick, {0: [line.raw for line in rank.lines]})
         findings += found
@@ -125,3 +127,7 @@ def boots(ended: list[int]) -> list[Finding]:
 def test_five_starts_in_place_that_get_no_further_halt(ended: list[int], halts: int) -> None:
     found = boots(ended)
     assert [(row.severity, row.threshold) for row in found] == [(Severity.HALT, 5.0)] * halts
+
+
+def test_trainings_that_follow_each_other_are_no_storm() -> None:
+    assert boots([9] * 10, done=True) == []
