@@ -215,7 +215,7 @@ def _acting(
     Where that collective is not counted nobody knows whether they wait for it, or it for them. Who
     is silent, or is seen to stand elsewhere than in a collective, does not wait.
     """
-    if _wait(acting, behind):
+    if _wait(acting, behind) or _were_there(acting, behind):
         return Culprit(acting, named=True)
     if not _expected(acting, behind) and _is_alone(view, acting, among, behind):
         return Culprit(acting, named=True)
@@ -295,6 +295,15 @@ def _expected(acting: RankStream, behind: Sequence[RankStream]) -> bool:
 def _wait(acting: RankStream, behind: Sequence[RankStream]) -> bool:
     """Whether those behind have entered a collective that the one that acts has not."""
     return all(row.collective_seq > acting.collective_seq for row in behind)
+
+
+def _were_there(acting: RankStream, behind: Sequence[RankStream]) -> bool:
+    """Whether those behind have left such a section since the one that acts has entered it."""
+    return all(
+        [name for name, _ in row.section_times][-1:] == [acting.section]
+        and row.left_mono > acting.section_mono
+        for row in behind
+    )
 
 
 def _may_wait(acting: RankStream, behind: Sequence[RankStream]) -> bool:
