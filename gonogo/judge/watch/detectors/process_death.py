@@ -67,6 +67,16 @@ class Death:
             self.rank,
         )
 
+    def seen_order(self) -> tuple[bool, bool, float, tuple[bool, bool, float, bool, int]]:
+        """Return the same by when each was first seen dead, where one has no stamp to compare."""
+        seen_mono = self.process.dead_mono
+        return (
+            self.terminated,
+            self.victim,
+            math.inf if seen_mono is None else seen_mono,
+            self.order(),
+        )
+
 
 _dead = attrgetter("dead")
 
@@ -219,10 +229,16 @@ class ProcessDeath(Detector[None]):
         processes = view.processes
         if view.ends or not (processes.agent.dead or any(map(_dead, processes.ranks.values()))):
             return own, []
-        ripe = [death for death in _deaths(view) if _ripe(view, tick, death)]
+        deaths = _deaths(view)
+        ripe = [death for death in deaths if _ripe(view, tick, death)]
         if not ripe:
             return own, []
-        return own, [_finding(view, tick, min(ripe, key=Death.order))]
+        stamped = all(death.process.exit_at is not None for death in deaths)
+        order = Death.order if stamped else Death.seen_order
+        first = min(ripe, key=order)
+        if not view.is_late(tick) and min(deaths, key=order) is not first:
+            return own, []  # an earlier end may be the cause: what it wrote last is being read
+        return own, [_finding(view, tick, first)]
 
     def armed(self, own: None, view: View) -> bool:
         """Whether processes are probed at all."""
