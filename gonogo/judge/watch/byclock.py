@@ -7,6 +7,7 @@ records tell stands for the probes that nobody made.
 """
 
 import heapq
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -17,13 +18,15 @@ from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord, RankExit
 from gonogo.contract.tick import ProcessState, RankProbe, Tick
-from gonogo.judge.watch.clocks import Boot, Clocks
+from gonogo.judge.watch.clocks import SAME_CLOCK_S, Boot, Clocks
 from gonogo.judge.watch.fold import Sink, fold, look, start
 from gonogo.judge.watch.watch_state import WatchState
 from gonogo.rundir import RunDir, iter_lines, load_record, open_lines
 
 INTERVAL_S = 0.25
 MAX_SEARCHES = 1000
+WRONG_S = 60.0
+"""A wall clock that makes so much more of a time than another one does is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,8 +243,8 @@ def _deaths(
 ) -> list[tuple[_Line, RankProbe]]:
     """Return when each rank ended that left a record of it, the first one first.
 
-    That is by the wall clock, which its lines have, too, and not before the last of them. A rank
-    without a line is asked for where it ended badly: nobody knows whether it was to write any.
+    That is by the wall clock, which its lines have, too. A rank without a line is asked for where
+    it ended badly: nobody knows whether it was to write any.
     """
     said, found = _exits_of(run_dir), list[tuple[_Line, RankProbe]]()
     for rank in range(order.world_size) if ended else ():
@@ -262,9 +265,25 @@ def _deaths(
             lost_peer=record.lost_peer,
         )
         near = last or ended[min(ended)]
-        later_s = record.at - near.ts if last is None else max(0.0, record.at - near.ts)
-        found.append((_Line(near.clock + later_s, near.ts + later_s, rank, b""), probe))
-    return sorted(found, key=lambda row: row[0].clock)
+        clock = _by_wall(near, record.at) if last is None else _ended_at(record.at, last, ended)
+        found.append((_Line(clock, near.ts + clock - near.clock, rank, b""), probe))
+    return sorted(found, key=lambda row: (row[0].clock, row[1].exit_at or 0.0))
+
+
+def _ended_at(at: float, last: _Line, ended: Mapping[int, _Line]) -> float:
+    """Return the clock of a rank's exit stamp, by its own wall clock or by a peer's.
+
+    One before the rank's last line is that of an earlier process, or by a clock that was set: when
+    this one ended nobody knows then, but that it had when the run did.
+    """
+    own, *others = (_by_wall(row, at) for row in (last, *ended.values()))
+    least = last.clock - SAME_CLOCK_S
+    earliest = min((clock for clock in (own, *others) if clock >= least), default=math.inf)
+    return max(last.clock, own if least <= own <= earliest + WRONG_S else earliest)
+
+
+def _by_wall(line: _Line, at: float) -> float:
+    return line.clock + at - line.ts
 
 
 def _exits_of(run_dir: RunDir) -> Mapping[str, RankExit]:

@@ -111,8 +111,10 @@ def _against_peers(own: Identities, rank: int, told: Identity) -> list[Mismatch]
 
     One that has yet to tell its model says nothing of it: the others may come to that first.
     """
+    if told == own.by_rank[min(own.by_rank)]:
+        return []
     peers = [(peer, own.by_rank[peer]) for peer in sorted(own.by_rank) if peer < rank]
-    rows = []
+    rows: list[Mismatch] = []
     for name in FIELDS:
         said = getattr(told, name)
         tell = ((peer, getattr(other, name)) for peer, other in peers)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch.detector import Detector, Seen
@@ -131,9 +132,15 @@ def _ripe(view: View, tick: Tick, death: Death) -> bool:
         return certain
     dead_mono = tick.mono if process.dead_mono is None else process.dead_mono
     settle_s = view.run.watch.process_death.settle_s
-    if process.code == 0 and view.run.order.nodes > 1:
-        settle_s = max(settle_s, ELSEWHERE_S)
+    if process.code == 0 and view.watched:  # else all lines are there
+        settle_s = settles_s(view.run.order)
     return tick.mono - dead_mono >= settle_s
+
+
+def settles_s(order: Order) -> float:
+    """Return for how long an end may be judged otherwise by what is still to be read, seconds."""
+    settle_s = order.watch.process_death.settle_s
+    return max(settle_s, ELSEWHERE_S) if order.nodes > 1 else settle_s
 
 
 def _ended_well(view: View, rank: int, process: Process) -> bool:
