@@ -333,6 +333,17 @@ def freed_mono(view: View, culprit: RankStream, among: Sequence[RankStream], mon
     return max([*waited, *left, *fed, *long], default=0.0)
 
 
+def went_on_mono(culprit: RankStream, among: Sequence[RankStream]) -> float:
+    """Return when the last of its peers ended a step that a rank may have waited for.
+
+    In lockstep they wait for it a moment later, and their steps stand still. One that has been so
+    slow is heard first, perhaps: those who waited for it have stood since then.
+    """
+    upto = culprit.step + culprit.pace.stride
+    near = [row for row in among if row is not culprit and culprit.step <= row.step <= upto]
+    return max((row.advanced_mono for row in near), default=0.0)
+
+
 def _left_mono(stream: RankStream) -> float:
     """Return when a rank last left a checkpoint or an evaluation, or was done in one."""
     ended = stream.done and stream.section in NON_TRAINING_SECTIONS
