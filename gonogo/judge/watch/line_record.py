@@ -206,7 +206,8 @@ def boots_in_front(beats: list[Heartbeat]) -> set[str]:
     """
     if not beats or beats[0].boot == beats[-1].boot:
         return set()
-    booted = [beat.boot for beat in beats if beat.msg == Msg.BOOT]
+    booted = [place for place, beat in enumerate(beats) if beat.msg == Msg.BOOT]
     if not booted:
         return set()
-    return {beat.boot for beat in beats} - {booted[-1]}
+    last = booted[-1]
+    return {beat.boot for beat in beats[:last]} - {beats[last].boot}

@@ -133,6 +133,7 @@ def test_what_stands_before_the_last_boot_line_of_a_first_read_is_not_this_run()
     read = [line(1, "old", "boot"), line(2, "old"), line(1, "new", "boot"), line(2, "new")]
     assert boots_in_front(read) == {"old"}
     assert boots_in_front(read[:2]) == set()
+    assert boots_in_front([read[0], read[3]]) == set(), "its boot line comes out of order"
     assert boots_in_front([line(1, "a"), line(1, "b")]) == set()
 
 
