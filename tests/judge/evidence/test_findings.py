@@ -109,8 +109,9 @@ def test_the_first_comes_first_and_of_equals_the_lower_key() -> None:
         ([(9.0, "b"), (3.0, "a"), (3.0, "c"), (4.0, "d"), (2.0, "e")], [], "bacde"),
         ([(9.0, "b"), (3.0, "a"), (10.0, "c")], [(9.5, "x"), (1.0, "y")], "ybaxc"),
         ([(1.0, "c"), (1.0, "b"), (2.0, "a")], [(1.0, "a")], "abca"),
+        ([(1.0, "a")], [(1.0, "b")], "ab"),
     ],
-    ids=["set back twice", "others in between", "never set back"],
+    ids=["set back twice", "others in between", "never set back", "at one moment"],
 )
 def test_a_wall_clock_that_is_set_back_makes_no_later_finding_the_first(
     folded: list[tuple[float, str]], more: list[tuple[float, str]], order: str

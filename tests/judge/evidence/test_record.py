@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gonogo.contract.records import RankExit
+from gonogo.judge.evidence import record
+from gonogo.judge.evidence.findings import Compared, compare_findings
 from gonogo.judge.evidence.lines import read_lines
 from gonogo.judge.evidence.record import build_run_record, load_run
 from tests.data.make_runs import healthy_ranks, order_of
@@ -157,3 +160,18 @@ def test_facts_of_version_2_order_processes_by_a_clock_that_may_step(
     boots = load_run(folder, facts_v=facts_v).ranks[0].boots
     assert boots[0].boot == first
     assert len(boots) == 2
+
+
+@pytest.mark.parametrize(("facts_v", "by_wall"), [(2, True), (3, True), (4, False)])
+def test_facts_of_version_4_take_the_first_finding_from_the_fold(
+    facts_v: int, by_wall: bool, copy_run: CopyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def compared(*given: Any, by_wall: bool) -> Compared:
+        asked.append(by_wall)
+        return compare_findings(*given, by_wall=by_wall)
+
+    monkeypatch.setattr(record, "compare_findings", compared)
+    load_run(copy_run("healthy"), facts_v=facts_v)
+    assert asked == [by_wall]

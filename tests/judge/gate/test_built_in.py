@@ -402,6 +402,28 @@ def test_no_finding_counts_only_where_the_watch_is_whole(
     assert (found.outcome, found.evidence) == ("inconclusive", text)
 
 
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"run": "run_other"}, "the watcher watched run run_other, attempt 1"),
+        ({"attempt": 2}, "the watcher watched run run_01K00000000000000000000000, attempt 2"),
+        ({"order_sha256": "0" * 64}, "the watcher watched under another order.json"),
+    ],
+    ids=["run", "attempt", "order"],
+)
+def test_every_watcher_watches_this_run_under_this_order(
+    changes: dict[str, Any], text: str
+) -> None:
+    order = order_of()
+    facts = facts_of(record_of(order))
+    assert facts.watch is not None
+    (start,) = facts.watch.starts
+    starts = [start, start.model_copy(update=changes)]
+    other = facts.model_copy(update={"watch": facts.watch.model_copy(update={"starts": starts})})
+    found = evaluate_built_in("identity", other, build_rules(order))
+    assert (found.outcome, found.evidence) == ("inconclusive", text)
+
+
 def test_before_the_end_nothing_is_sealed_yet() -> None:
     order = order_of()
     facts = facts_of(record_of(order))

@@ -125,12 +125,6 @@ def _against_peers(own: Identities, rank: int, told: Identity) -> list[Mismatch]
     return rows
 
 
-def _unlike(one: Identity, other: Identity) -> bool:
-    """Whether two ranks say something otherwise that both of them say."""
-    pairs = ((getattr(one, name), getattr(other, name)) for name in FIELDS)
-    return any(None not in pair and pair[0] != pair[1] for pair in pairs)
-
-
 def _nsa_only(env: Mapping[str, str] | None) -> dict[str, str] | None:
     if env is None:
         return None
@@ -202,7 +196,7 @@ class IdentityEqual(Detector[Identities]):
         own = replace(own, by_rank={**known, rank: beat.line.identity()})
         findings = _findings(own, beat.tick, view, rank)
         for later in sorted(known):
-            if later > rank and _unlike(known[later], own.by_rank[rank]):
+            if later > rank:
                 findings += _findings(own, beat.tick, view, later)
         return own, findings
 

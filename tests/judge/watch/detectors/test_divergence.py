@@ -12,7 +12,8 @@ from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import ResumePoint
 from gonogo.judge.watch.detectors.divergence import Divergence
-from gonogo.judge.watch.loss_trend import SIGMA_OF_MAD
+from gonogo.judge.watch.loss_trend import SIGMA_OF_MAD, Trend
+from gonogo.judge.watch.view import Run
 from gonogo.planning.source import bundled_plan
 from tests.judge.watch.steps import Fed, Ran, feed
 from tests.judge.watch.streams import EPOCH, order_of
@@ -667,3 +668,16 @@ def test_a_language_models_mild_rise_halts_above_where_it_began_and_the_limit(
 ) -> None:
     ran = losses((3, 1.0), (10, 0.5), (8, loss), vocab=1)
     assert [f.severity for f in rises(feed(Divergence, ran))] == [severity]
+
+
+@pytest.mark.parametrize(
+    ("heights", "long"),
+    [((10.0,) * 6 + (8.0, 9.5), True), ((10.0,) * 6 + (9.5, 8.0), False)],
+    ids=["up again", "falls"],
+)
+def test_a_long_rise_keeps_nine_tenths_of_its_greatest_height_at_last(
+    heights: tuple[float, ...], long: bool
+) -> None:
+    detector = Divergence(Run(order=order_of({})))
+    trend = Trend(first=(1.0,), smooth=5.0, up=10**6, heights=heights)
+    assert detector._rise(trend, 1.0, 0.5, mild=True, stays=True).long is long

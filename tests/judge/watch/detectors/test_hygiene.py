@@ -337,10 +337,11 @@ def test_a_wall_clock_is_wrong_by_receipt_and_by_the_clock_that_is_shared(
         (9.0, {}, {0: skew(20, 9.0, 9.0)}),
         (9.0, {"others": (6.0, 8.0)}, {0: skew(1, 9.0, 9.0, since=NOW)}),
         (4.0, {}, {}),
+        (5.0, {}, {}),
         (4.0, {"arrival": Arrival.LATE}, {0: skew(19, 4.0, 4.0)}),
         (4.0, {"late_s": 5.25}, {0: skew(19, 4.0, 4.0)}),
     ],
-    ids=["still off", "by many things", "right again", "a late line", "a late tick"],
+    ids=["still off", "by many things", "right again", "just", "a late line", "a late tick"],
 )
 def test_a_wall_clock_is_off_until_a_line_says_otherwise(
     wall_s: float, known: dict[str, Any], left: dict[int, Skew]

@@ -444,6 +444,7 @@ def test_who_saves_beside_another_that_waits_in_its_checkpoint_is_the_culprit() 
     ("left_s", "last", "named"),
     [
         (60.0, "checkpoint", True),
+        (70.0, "checkpoint", False),
         (80.0, "checkpoint", False),
         (60.0, "eval", False),
     ],

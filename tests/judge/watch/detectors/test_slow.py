@@ -228,9 +228,12 @@ def test_a_restart_in_place_keeps_the_baseline(step_s: float, found: set[str]) -
     assert all((halt.step or 0) > 300 + 20 + 100 for halt in seen.halts)
 
 
-@pytest.mark.parametrize(("done", "found"), [(True, set()), (False, {"slow"})])
+@pytest.mark.parametrize(
+    ("done", "later_s", "found"),
+    [(True, 2.5, set()), (True, 7.0, {"slow"}), (False, 2.5, {"slow"})],
+)
 def test_a_training_after_another_one_has_a_baseline_of_its_own(
-    done: bool, found: set[str]
+    done: bool, later_s: float, found: set[str]
 ) -> None:
     """A sweep over sizes, one process: each says done, and the next begins at step 0."""
     world = run_of({}).steps(300, step_s=1.0)
@@ -238,7 +241,7 @@ def test_a_training_after_another_one_has_a_baseline_of_its_own(
         if done:
             rank.say("done")
         rank.step = 0
-    restarted(world).steps(500, step_s=2.5)
+    restarted(world).steps(300, step_s=2.5).steps(200, step_s=later_s)
     assert watch(world, interval_s=2.0).named(Severity.HALT) == found
 
 
