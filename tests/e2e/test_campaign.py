@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from gonogo.contract.api import CampaignState, CampaignView
-from gonogo.contract.comparison import Answer
 from tests.e2e.lab import Lab
 
 
@@ -25,5 +24,4 @@ def test_gradients_in_bf16_are_shown_by_the_hook_and_compute_the_same(lab: Lab) 
     whole, bf16 = view.comparison.variants
     assert (len(whole.runs), len(bf16.runs), view.comparison.left_out) == (3, 3, [])
     assert bf16.basis is not None, bf16.text  # what was shown and alike was compared
-    assert bf16.answer in set(Answer)
     assert [row.path for row in view.comparison.paths] == ["env.NSA_DDP_COMPRESS"]
