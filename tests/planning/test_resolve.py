@@ -241,3 +241,21 @@ def test_the_lines_of_a_command_are_read_by_the_bundled_patterns_and_ours_by_non
     assert (found.patterns, found.patterns_guessed) == ([PATTERNS[x] for x in GUESSED], True)
     assert (order().entry, order().patterns, order().patterns_guessed) == ("nsa.train", [], False)
     assert order().settles == list(SETTLED_BY_RUNS)
+
+
+def test_all_that_can_be_known_beforehand_of_what_must_run_is_ordered() -> None:
+    """R16: a field that is null is not checked, so only what a run alone can tell is null."""
+    real = resolve_plan(bundled_plan("m7c-125m"))
+    found = build_order(real, "extended", experiment="exp_1", run="run_1", token=1)
+    assert found.identity.config_digest == digest(found.train)
+    assert found.identity.model_dump(exclude={"config_digest"}) == {
+        "params": 125_492_400,
+        **{"dim": 768, "layers": 12, "heads": 12, "groups": 2, "seq_len": 2048, "vocab": 256},
+        **{"dtype": "bf16", "tokens_per_step": 4096, "world_size": 2, "parallel": "ddp"},
+        "dataset": "fineweb_edu",
+        "nsa_env": {
+            **{"NSA_PREFILL_BATCHED": "1", "NSA_DDP_STATIC_GRAPH": "1"},
+            **{"NSA_DDP_COMPRESS": "bf16", "NSA_TB_DISABLE": "1", "NSA_DISABLE_CSV_LOGS": "1"},
+        },
+        **dict.fromkeys(("git_sha", "torch", "device", "driver")),
+    }
