@@ -92,8 +92,10 @@ def _lineage_checkpoint(
 ) -> ResumePoint | None:
     """Return the newest durable checkpoint of a phase's last run, or of those it went on from.
 
-    A run that was set aside, and `without`, is not looked at; nor, where the phase is `over`, is a
-    remedy for a condition that came to no end: only its own next attempt goes on from it.
+    A run that was set aside, and `without`, is not looked at; nor is one that was made under
+    another patch than the last, though the last has left nothing yet; nor, where the phase is
+    `over`, is a remedy for a condition that came to no end: only its own next attempt goes on from
+    it.
     What was taken over from another experiment (`origins`) is looked for there.
     """
     runs = runs_of(session, experiment.id, phase)
@@ -107,8 +109,9 @@ def _lineage_checkpoint(
     kept, _ = set_aside(told)
     aside = {row.run for row in told} - {row.run for row in kept} | {without}
     aside |= lost_answers(told) if over else set()
-    for run in reversed(runs):
-        if run.id in aside:
+    counted = [run for run in reversed(runs) if run.id not in aside]
+    for run in counted:
+        if run.change != counted[0].change:  # what a patch has made goes on under it alone
             continue
         for found in durable_checkpoints(session, run):
             if found.path not in missing:

@@ -35,7 +35,7 @@ def build_numbers(
         samples: what the devices said.
     """
     rules = build_rules(order)
-    lay_over({rank: said.steps for rank, said in ranks.items()}, samples)
+    lay_over({rank: said.steps for rank, said in ranks.items()}, samples, order)
     return tuple(_numbers(rank, ranks[rank], rules) for rank in sorted(ranks))
 
 

@@ -179,6 +179,27 @@ def test_a_remedy_that_is_halted_goes_on_with_its_patch(plane: Plane) -> None:
     assert [row["id"] for row in decision["conditions"]] == ["sanity:remedied"]
 
 
+def test_without_its_patch_nothing_goes_on_from_what_a_remedy_has_saved(
+    plane: Plane, tmp_path: Path
+) -> None:
+    """It would pass as if the phase had never been changed."""
+    experiment = plane.submit(set={"remedies": {"hang_in_compute": FSDP}, "max_remedies": 1})
+    worker = plane.worker(home=tmp_path / "runs")
+    stalled(plane, worker, plane.next_order(worker))
+    patched = plane.next_order(worker)
+    worker.start(patched)
+    save_checkpoint(tmp_path / "runs" / patched.run, step=2)
+    verb(plane, experiment, "halt")
+    fail_halted(worker, patched)
+    plane.wait_state(experiment, "awaiting_decision")
+    verb(plane, experiment, "rerun")
+    verb(plane, experiment, "halt")
+    plane.wait_state(experiment, "awaiting_decision")
+    verb(plane, experiment, "resume")
+    order = plane.next_order(worker)
+    assert (order.reason, order.identity.parallel, order.resume_from) == ("resume", "ddp", None)
+
+
 def test_a_bounded_confirmation_that_is_over_is_gone_on_with_once(plane: Plane) -> None:
     """It came to its end while a person halted; asked for twice, the rest runs once."""
     worker = plane.worker()

@@ -60,14 +60,15 @@ def _never_ordered(record: RunRecord, rules: Rules) -> Iterator[str]:
 
 
 def _one_process_twice(record: RunRecord, rules: Rules) -> Iterator[str]:
-    owner: dict[int, int] = {}
+    owner: dict[tuple[int, int], int] = {}  # of each host: two may give the same process id
     for rank, steps in sorted(record.ranks.items()):
+        node = 0 if record.order is None else record.order.node_of(rank)
         for boot in steps.boots:
             if len(boot.pids) > 1:
                 yield f"rank {rank}: one boot has the process ids {_listed(boot.pids)}"
             for pid in boot.pids if rules.programs is None else ():  # one reader tells of all ranks
-                if owner.setdefault(pid, rank) != rank:
-                    yield f"process {pid} wrote as rank {owner[pid]} and as rank {rank}"
+                if (other := owner.setdefault((node, pid), rank)) != rank:
+                    yield f"process {pid} wrote as rank {other} and as rank {rank}"
 
 
 def _interleaved(record: RunRecord, rules: Rules) -> Iterator[str]:

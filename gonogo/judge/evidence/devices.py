@@ -3,7 +3,9 @@
 Pure. A step's utilisation is the mean of the samples of its rank that were taken while it ran, its
 memory the most of them; a step without one (they are shorter than the time between samples) takes
 the latest sample before its end that is not older than `STALE_S`; else it has none, and whoever
-asked for it gets nothing. The clock of samples and steps is the host's monotonic clock.
+asked for it gets nothing. The clock of samples and steps is the host's monotonic clock. Of another
+host than the watcher's the samples' `mono` is when they were received there: they are placed by
+`ts`, the wall clock of their own host, which its ranks' lines have, too.
 
 `lay_over` gives the ranks what `gpu_util` and `gpu_util_ratio` are measured on, and `gpu_mem_*`
 where the trainer itself does not say: of every step one value, or none.
@@ -11,9 +13,10 @@ where the trainer itself does not say: of every step one value, or none.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gonogo.contract.criterion import Metric
+from gonogo.contract.order import Order
 from gonogo.judge.evidence.steps import RankSteps
 from gonogo.judge.watch.mean import mean_of
 
@@ -39,6 +42,10 @@ class Sample(Protocol):
         """When, in seconds of the host's monotonic clock."""
 
     @property
+    def ts(self) -> float:
+        """When, in Unix seconds of the device's own host."""
+
+    @property
     def uuid(self) -> str:
         """The device."""
 
@@ -51,14 +58,30 @@ class Sample(Protocol):
         """MB."""
 
 
-def lay_over(ranks: Mapping[int, RankSteps], samples: Iterable[Sample]) -> None:
+class _Placed(NamedTuple):
+    """A sample on the monotonic clock of its rank's host."""
+
+    rank: int | None
+    mono: float
+    ts: float
+    uuid: str
+    util: float | None
+    mem_used_mb: float | None
+
+
+def lay_over(
+    ranks: Mapping[int, RankSteps], samples: Iterable[Sample], order: Order | None = None
+) -> None:
     """Tell each rank how busy its device was in each of its steps, and how full.
 
     Args:
         ranks: rank → its steps; `told_by_devices` is set.
         samples: device samples of the run.
+        order: says which ranks are on other hosts than the watcher, which is on node 0.
     """
-    rows = list(samples)
+    elsewhere = () if order is None else [rank for rank in ranks if order.node_of(rank) > 0]
+    ahead_s = {rank: ranks[rank].wall_ahead_s for rank in elsewhere}
+    rows = [_on_own_clock(row, ahead_s) if row.rank in ahead_s else row for row in samples]
     windows = {rank: steps.steps.windows() for rank, steps in ranks.items()}
     util = utilisation_by_step(rows, windows)
     ratio = ratio_by_step(util)
@@ -69,6 +92,13 @@ def lay_over(ranks: Mapping[int, RankSteps], samples: Iterable[Sample]) -> None:
             Metric.GPU_UTIL_RATIO.value: ratio[rank],
             Metric.GPU_MEM_RESERVED_MB.value: memory[rank],
         }
+
+
+def _on_own_clock(row: Sample, ahead_s: Mapping[int, float | None]) -> Sample:
+    """Return a sample of another host on the clock of its rank; without one it is nobody's."""
+    ahead = None if row.rank is None else ahead_s[row.rank]
+    rank, mono = (None, row.mono) if ahead is None else (row.rank, row.ts - ahead)
+    return _Placed(rank, mono, row.ts, row.uuid, row.util, row.mem_used_mb)
 
 
 def utilisation_by_step(samples: Iterable[Sample], windows: Windows) -> ByStep:

@@ -229,7 +229,7 @@ def _fold_run(
         row.order_by(named.get(rank, ()), wall=facts_v < BY_MONOTONIC)
     share_apart(steps)
     if folded.watch is not None:
-        lay_over(steps, folded.watch.devices_said)
+        lay_over(steps, folded.watch.devices_said, order)
     record = RunRecord(
         order=order,
         ranks=steps,
@@ -281,7 +281,7 @@ def build_run_record(
     record = _of_lines(order, read, small)
     share_apart(record.ranks)
     if watch is not None:
-        lay_over(record.ranks, watch.devices_said)
+        lay_over(record.ranks, watch.devices_said, order)
     return replace(record, findings=by_time(findings), watch=watch)
 
 

@@ -243,6 +243,12 @@ class RankSteps:
         lines = [boot.identity() for boot in self.boots if boot.boot_line is not None]
         return lines[-1] if lines else None
 
+    @property
+    def wall_ahead_s(self) -> float | None:
+        """How far its host's wall clock is ahead of the monotonic one, by its last boot line."""
+        lines = [boot.boot_line for boot in self.boots if boot.boot_line is not None]
+        return lines[-1].ts - lines[-1].mono if lines else None
+
     def step_times(self) -> dict[int, float]:
         """Return step → seconds between its `step_start` and `step_end`, by the rank's clock."""
         return self.steps.step_times()

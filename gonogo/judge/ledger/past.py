@@ -122,7 +122,8 @@ def check_history(
     if rows:
         checked.append("history")
     for number, row in enumerate(rows):
-        difference = _confirmed(row, rules, runs, f"facts.history.confirmations.{number}")
+        place = f"facts.history.confirmations.{number}"
+        difference = _confirmed(row, rules, runs, place, again.experiment)
         if isinstance(difference, str):
             not_verified.append(difference)
         elif difference is not None:
@@ -156,7 +157,10 @@ def _made_for(history: Json, rules: Json, again: Again, *, passed: bool) -> Diff
     return None
 
 
-def _confirmed(row: Json, rules: Json, runs: Path, path: str) -> Difference | str | None:
+def _confirmed(
+    row: Json, rules: Json, runs: Path, path: str, experiment: str | None
+) -> Difference | str | None:
+    """Judge a run again that is told of: one of the same phase, of the same experiment."""
     run = row.get("run")
     folder = runs / str(run)
     if not isinstance(run, str) or not names_a_directory(run) or not folder.is_dir():
@@ -168,6 +172,10 @@ def _confirmed(row: Json, rules: Json, runs: Path, path: str) -> Difference | st
         found = judge_again(again.facts, again.rules)
     except (Corrupt, NotFound) as error:
         return f"the run {run}, which the history names: {error.detail}"
+    whose = {"experiment": again.experiment, "phase": again.rules.get("phase")}
+    judged = {"experiment": experiment, "phase": rules.get("phase")}
+    if whose != judged:
+        return first_difference(judged, whose, f"{path}.run")
     outcome = again.facts.get("outcome") or {}
     if not again.ended:
         return f"the run {run}, which the history names: it has no exit.json"

@@ -230,7 +230,7 @@ def _read_again(recorded: RecordedDecision, around: Surroundings, log: _Log) -> 
     document, run_dir = recorded.document, around.run_dir
     facts, rules = document.get("facts", {}), document.get("rules", {})
     if run_dir is None or not run_dir.is_dir():
-        if not facts.get("ranks"):
+        if not facts.get("ranks") and document.get("verdict") not in _PASSING:
             log.not_verified.append("its run: it never got so far as to leave a directory")
             return None
         where = recorded.decision.run if run_dir is None else run_dir

@@ -7,23 +7,26 @@ records tell stands for the probes that nobody made.
 """
 
 import heapq
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Finding
-from gonogo.contract.heartbeat import parse_heartbeat
+from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
 from gonogo.contract.order import Order
-from gonogo.contract.records import RankExit
+from gonogo.contract.records import ExitRecord, RankExit
 from gonogo.contract.tick import ProcessState, RankProbe, Tick
-from gonogo.judge.watch.clocks import Boot, Clocks
+from gonogo.judge.watch.clocks import SAME_CLOCK_S, Boot, Clocks
 from gonogo.judge.watch.fold import Sink, fold, look, start
 from gonogo.judge.watch.watch_state import WatchState
 from gonogo.rundir import RunDir, iter_lines, load_record, open_lines
 
 INTERVAL_S = 0.25
 MAX_SEARCHES = 1000
+WRONG_S = 60.0
+"""A wall clock that makes so much more of a time than another one does is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class _Line:
     ts: float
     rank: int
     raw: bytes
+    heard: float = 0.0
+    """Clock of the last line up to this moment."""
 
 
 def fold_by_clock(
@@ -56,13 +61,18 @@ def fold_by_clock(
     last: _Line | None = None
     number = 0
     state.view.goes_on = True
-    for number, group in _groups(_merged(run_dir)):
+    lines, ended = _merged(run_dir)
+    deaths = _deaths(run_dir, order, ended)
+    settles = bool(deaths)
+    for number, group in _groups(lines):
         if last is not None:
-            findings += _pass_between(state, last.clock, group[-1], number)
+            while deaths and deaths[0][0].clock < group[0].clock:
+                last = _die(state, findings, last, deaths.pop(0), number)
+            findings += _pass_between(state, last, group[-1], number)
         beats: dict[int, list[bytes]] = {}
         for line in group:
             beats.setdefault(line.rank, []).append(line.raw)
-        last = group[-1]
+        last = replace(group[-1], heard=group[-1].clock)
         tick = Tick(n=number, mono=last.clock, ts=last.ts, interval_s=INTERVAL_S)
         state, found = fold(state, tick, beats, sink)
         findings += found
@@ -70,16 +80,24 @@ def fold_by_clock(
     if last is None:
         return state, findings
     end = ended_at if ended_at is not None else None if has_arrived(state) else now
+    until = last
     if end is not None and end > last.ts:
         until = _Line(last.clock + end - last.ts, end, 0, b"")
+    for line, probe in deaths:
+        at = line if line.clock < until.clock else until
+        last = _die(state, findings, last, (at, probe), number + 1)
+    if until.clock > last.clock:
         findings += _pass_time(state, last.clock, until, number + 1)
-        last = until
-    return _read_exits(run_dir, state, findings, last, number + 2)
+    if settles:
+        settle_s = state.run.watch.process_death.settle_s + INTERVAL_S
+        tick = Tick(n=number + 2, mono=until.clock + settle_s, ts=until.ts + settle_s)
+        findings += fold(state, tick, {})[1]
+    return state, findings
 
 
-def _merged(run_dir: RunDir) -> Iterator[_Line]:
-    """Yield the lines of all ranks in the order of one clock."""
-    clocks, moved = Clocks(), set[int]()
+def _merged(run_dir: RunDir) -> tuple[Iterator[_Line], dict[int, _Line]]:
+    """Return the lines of all ranks in the order of one clock, and each rank's last moment."""
+    clocks, moved, latest = Clocks(), set[int](), dict[Boot, Heartbeat]()
     for rank in run_dir.ranks():
         last: dict[str, tuple[int, float]] = {}
         for raw in iter_lines(run_dir.heartbeat(rank)):
@@ -92,12 +110,19 @@ def _merged(run_dir: RunDir) -> Iterator[_Line]:
             if beat.seq < seq and beat.mono < mono:
                 moved.add(rank)
             last[beat.boot] = (beat.seq, beat.mono)
+            place = rank, beat.boot
+            if place not in latest or beat.mono >= latest[place].mono:
+                latest[place] = beat
     offsets = clocks.offsets()
     ranks = [
         _sorted(run_dir, rank, offsets) if rank in moved else _stamped(run_dir, rank, offsets)
         for rank in run_dir.ranks()
     ]
-    return heapq.merge(*ranks, key=lambda line: line.clock)
+    ended: dict[int, _Line] = {}
+    for (rank, boot), beat in latest.items():
+        clock = beat.mono + offsets.get((rank, boot), 0.0)
+        ended[rank] = _Line(clock, beat.ts, rank, b"")  # of the boot that came last
+    return heapq.merge(*ranks, key=lambda line: line.clock), ended
 
 
 def _stamped(run_dir: RunDir, rank: int, offsets: Mapping[Boot, float]) -> Iterator[_Line]:
@@ -152,14 +177,30 @@ def _groups(lines: Iterator[_Line]) -> Iterator[tuple[int, list[_Line]]]:
         yield number + 1, list(group)
 
 
-def _pass_between(state: WatchState, since: float, until: _Line, number: int) -> list[Finding]:
+def _pass_between(state: WatchState, since: _Line, until: _Line, number: int) -> list[Finding]:
     """Let time pass up to the next line: what was due before all fell silent is not unknown."""
-    clock = since + state.run.watch.alive_lost.suspect_s - INTERVAL_S
-    if clock >= until.clock:
-        return _pass_time(state, since, until, number)
+    clock = since.heard + state.run.watch.alive_lost.suspect_s - INTERVAL_S
+    if not since.clock < clock < until.clock:
+        return _pass_time(state, since.clock, until, number)
     silent = _Line(clock, until.ts - (until.clock - clock), 0, b"")
-    findings = _pass_time(state, since, silent, number)
+    findings = _pass_time(state, since.clock, silent, number)
     return findings + _pass_time(state, clock, until, number)
+
+
+def _die(
+    state: WatchState,
+    findings: list[Finding],
+    last: _Line,
+    death: tuple[_Line, RankProbe],
+    number: int,
+) -> _Line:
+    """Let time pass until a rank ended, and its exit record stand for the probe of it."""
+    at, probe = death
+    at = at if at.clock > last.clock else last
+    findings += _pass_between(state, last, at, number)
+    tick = Tick(n=number, mono=at.clock, ts=at.ts, interval_s=INTERVAL_S, ranks=[probe])
+    findings += fold(state, tick, {})[1]
+    return replace(at, heard=last.heard)
 
 
 def _pass_time(state: WatchState, since: float, until: _Line, number: int) -> list[Finding]:
@@ -197,40 +238,62 @@ def has_arrived(state: WatchState) -> bool:
     return bool(ranks) and all(row.done or row.completed >= steps for row in ranks)
 
 
-def _read_exits(
-    run_dir: RunDir, state: WatchState, findings: list[Finding], last: _Line, number: int
-) -> tuple[WatchState, list[Finding]]:
-    """Let the ranks' exit records stand for the probes that nobody made."""
-    probes = []
-    for rank in run_dir.ranks():
+def _deaths(
+    run_dir: RunDir, order: Order, ended: Mapping[int, _Line]
+) -> list[tuple[_Line, RankProbe]]:
+    """Return when each rank ended that left a record of it, the first one first.
+
+    That is by the wall clock, which its lines have, too. A rank without a line is asked for where
+    it ended badly: nobody knows whether it was to write any.
+    """
+    said, found = _exits_of(run_dir), list[tuple[_Line, RankProbe]]()
+    for rank in range(order.world_size) if ended else ():
+        last = ended.get(rank)
         try:
             record = load_record(run_dir.rank_exit(rank), RankExit)
         except Corrupt:
             continue
-        if record is not None:
-            probes.append(
-                RankProbe(
-                    rank=rank,
-                    state=ProcessState.DEAD,
-                    code=record.code,
-                    signal=record.signal,
-                    exit_at=record.at,
-                    lost_peer=record.lost_peer,
-                )
-            )
-    if not probes:
-        return state, findings
-    settle_s = state.run.watch.process_death.settle_s
-    for passed_s, ranks in ((0.0, probes), (settle_s + INTERVAL_S, [])):
-        tick = Tick(
-            n=number,
-            mono=last.clock + passed_s,
-            ts=last.ts + passed_s,
-            interval_s=INTERVAL_S,
-            ranks=ranks,
+        record = record or said.get(str(rank))
+        if record is None or (last is None and (record.code, record.signal) == (0, None)):
+            continue
+        probe = RankProbe(
+            rank=rank,
+            state=ProcessState.DEAD,
+            code=record.code,
+            signal=record.signal,
+            exit_at=record.at,
+            lost_peer=record.lost_peer,
         )
-        findings += fold(state, tick, {})[1]
-    return state, findings
+        near = last or ended[min(ended)]
+        clock = _by_wall(near, record.at) if last is None else _ended_at(record.at, last, ended)
+        found.append((_Line(clock, near.ts + clock - near.clock, rank, b""), probe))
+    return sorted(found, key=lambda row: (row[0].clock, row[1].exit_at or 0.0))
+
+
+def _ended_at(at: float, last: _Line, ended: Mapping[int, _Line]) -> float:
+    """Return the clock of a rank's exit stamp, by its own wall clock or by a peer's.
+
+    One before the rank's last line is that of an earlier process, or by a clock that was set: when
+    this one ended nobody knows then, but that it had when the run did.
+    """
+    own, *others = (_by_wall(row, at) for row in (last, *ended.values()))
+    least = last.clock - SAME_CLOCK_S
+    earliest = min((clock for clock in (own, *others) if clock >= least), default=math.inf)
+    return max(last.clock, own if least <= own <= earliest + WRONG_S else earliest)
+
+
+def _by_wall(line: _Line, at: float) -> float:
+    return line.clock + at - line.ts
+
+
+def _exits_of(run_dir: RunDir) -> Mapping[str, RankExit]:
+    """Return what exit.json says of the ranks: one that was killed may have left no record."""
+    try:
+        record = load_record(run_dir.exit, ExitRecord)
+    except (Corrupt, OSError):
+        return {}
+    rows = {} if record is None else record.ranks
+    return {rank: row for rank, row in rows.items() if (row.code, row.signal) != (None, None)}
 
 
 def watch_on(state: WatchState, *, now: float) -> list[Finding]:

@@ -17,7 +17,7 @@ step: its offset is -5 000 s.
 """
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gonogo.contract.heartbeat import Heartbeat, Msg
@@ -79,25 +79,37 @@ class Clocks:
 
     def offsets(self) -> dict[Boot, float]:
         """Return boot → seconds to add to its monotonic clock to get the run's."""
-        starts = _generations(self._told)
+        sure: dict[Boot, float] = {}
+        self._place(sure)  # what a rank's later process tells is known then
+        placed = self._place(sure)
+        least = min((self._told[boot].least_mono + placed[boot] for boot in placed), default=0.0)
+        return {boot: offset - min(least, 0.0) for boot, offset in placed.items()}
+
+    def _place(self, sure: dict[Boot, float]) -> dict[Boot, float]:
+        """Return all offsets; `sure` gets those that clocks or steps in common tell."""
         placed: dict[Boot, float] = {}
         before: dict[Boot, float] = {}
-        for generation in starts:
+        for generation in _generations(self._told):
             for boot in _best_first(self._told, generation):
-                offset = self._of_peers(boot, generation, placed)
+                peers = [peer for peer in generation if peer in placed]
+                offset = self._of_peers(boot, peers, placed)
+                if offset is not None:
+                    sure[boot] = offset
+                elif peers:
+                    offset = self._of_itself(boot, {**sure, **before})
+                if offset is None:
+                    offset = self._of_start(boot, peers, placed)
                 if offset is None:
                     offset = self._of_earlier(boot, before)
                 placed[boot] = 0.0 if offset is None else offset
             before = dict(placed)
-        least = min((self._told[boot].least_mono + placed[boot] for boot in placed), default=0.0)
-        return {boot: offset - min(least, 0.0) for boot, offset in placed.items()}
+        return placed
 
     def _of_peers(
-        self, boot: Boot, generation: Iterable[Boot], placed: Mapping[Boot, float]
+        self, boot: Boot, peers: Sequence[Boot], placed: Mapping[Boot, float]
     ) -> float | None:
         """Return the offset by a peer that is placed: one that shares a clock, or steps."""
         own = self._told[boot]
-        peers = [peer for peer in generation if peer in placed]
         ahead_s = {p: abs(own.first_ahead_s - self._told[p].first_ahead_s) for p in peers}
         for peer in peers:
             if ahead_s[peer] <= EQUAL_S:
@@ -110,9 +122,30 @@ class Clocks:
         for peer in peers:
             if ahead_s[peer] <= SAME_CLOCK_S:
                 return placed[peer]
+        return None
+
+    def _of_itself(self, boot: Boot, before: dict[Boot, float]) -> float | None:
+        """Return the offset by another process of this rank, whose clock it shares."""
+        own = self._told[boot]
+        for row in reversed(before):
+            told = self._told[row]
+            after_s = abs(own.first_ahead_s - told.last_ahead_s)
+            apart_s = min(after_s, abs(told.first_ahead_s - own.last_ahead_s))
+            if row[0] == boot[0] and row != boot and apart_s <= SAME_CLOCK_S:
+                return before[row]
+        return None
+
+    def _of_start(
+        self, boot: Boot, peers: Sequence[Boot], placed: Mapping[Boot, float]
+    ) -> float | None:
+        """Return the offset by when a peer started: together, by a clock that they share or not."""
         if not peers:
             return None
-        return placed[peers[0]] + own.first_ahead_s - self._told[peers[0]].first_ahead_s
+        own, peer = self._told[boot], self._told[peers[0]]
+        stepped_s = own.first_ahead_s - peer.first_ahead_s
+        apart_s = own.first_mono - peer.first_mono
+        together = abs(apart_s) <= abs(apart_s + stepped_s)  # then a wall clock is wrong
+        return placed[peers[0]] + (0.0 if together else stepped_s)
 
     def _of_earlier(self, boot: Boot, before: dict[Boot, float]) -> float | None:
         """Return the offset by earlier boots: this rank's first, the latest of them first."""

@@ -19,6 +19,8 @@ class DeviceRow(NamedTuple):
     rank: int
     mono: float
     """Clock of the sample, seconds of the host's monotonic clock."""
+    ts: float
+    """Unix seconds of the device's own host."""
     uuid: str
     util: float | None
     """Percent."""
@@ -36,6 +38,7 @@ class DeviceRows:
 
     _ranks: "array[int]" = field(default_factory=lambda: array("q"))
     _monos: "array[float]" = field(default_factory=_floats)
+    _stamps: "array[float]" = field(default_factory=_floats)
     _uuids: "array[int]" = field(default_factory=lambda: array("L"))
     _utils: "array[float]" = field(default_factory=_floats)
     _memory: "array[float]" = field(default_factory=_floats)
@@ -51,6 +54,7 @@ class DeviceRows:
                 continue
             self._ranks.append(row.rank)
             self._monos.append(row.mono)
+            self._stamps.append(row.ts)
             self._uuids.append(self._names.setdefault(row.uuid, len(self._names)))
             self._utils.append(util)
             self._memory.append(memory)
@@ -60,9 +64,9 @@ class DeviceRows:
 
     def __iter__(self) -> Iterator[DeviceRow]:
         names = list(self._names)
-        columns = (self._ranks, self._monos, self._uuids, self._utils, self._memory)
-        for rank, mono, uuid, util, memory in zip(*columns, strict=True):
-            yield DeviceRow(rank, mono, names[uuid], _known(util), _known(memory))
+        columns = (self._ranks, self._monos, self._stamps, self._uuids, self._utils, self._memory)
+        for rank, mono, ts, uuid, util, memory in zip(*columns, strict=True):
+            yield DeviceRow(rank, mono, ts, names[uuid], _known(util), _known(memory))
 
 
 def _within(value: float | None, most: float) -> float:

@@ -18,6 +18,7 @@ from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import LinesSeen, Tick
+from gonogo.judge.watch.absorb import absorb
 from gonogo.judge.watch.detector import Seen
 from gonogo.judge.watch.detectors import identity
 from gonogo.judge.watch.guests import begin, failure_finding, failure_of
@@ -26,7 +27,7 @@ from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.packages import ERRORS
 from gonogo.judge.watch.processes import seen_by
 from gonogo.judge.watch.step import Step
-from gonogo.judge.watch.stream import RankStream, absorb
+from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import (
     SLEPT_S,
     Beat,

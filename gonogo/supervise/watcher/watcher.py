@@ -26,6 +26,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.records import ExitRecord
 from gonogo.judge.watch import fold, identity_ok, snapshot
+from gonogo.judge.watch.detectors.process_death import settles_s
 from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.evidence.rounds import Evidence
 from gonogo.supervise.keeper.keeper import LAST_WORDS_S
@@ -127,7 +128,7 @@ class Watcher:
         record = load_exit(self._dir)
         if record is not None and record.reason is OutcomeCode.COMPLETED:
             return 0.0
-        return self._order.watch.process_death.settle_s + 2 * INTERVAL_S
+        return settles_s(self._order) + 2 * INTERVAL_S
 
     def tick(self, now: float, *, last: bool = False) -> bool:
         """Look once; True when the ranks had written something.

@@ -84,6 +84,7 @@ def test_one_process_writes_for_one_rank() -> None:
     assert told(both) == ["process 7 wrote as rank 0 and as rank 1"]
     command = ORDER.model_copy(update={"command": ["torchrun"], "entry": None})
     assert told(both, command) == [], "one reader tells of all ranks of a command"
+    assert told(both, TWO_NODES) == [], "two hosts give the same process ids"
 
 
 @pytest.mark.parametrize(("began", "count"), [(99.0, 0), (98.9, 1)])

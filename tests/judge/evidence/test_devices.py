@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 from gonogo.contract.device import DeviceSample
 from gonogo.judge.evidence.devices import (
     STALE_S,
+    lay_over,
     memory_by_step,
     ratio_by_step,
     utilisation_by_step,
 )
+from tests.data.make_runs import healthy_ranks, order_of
+from tests.judge.runs import lines_of, record_of
 
 
 def said(
@@ -123,3 +126,28 @@ def test_every_value_comes_from_samples_of_that_rank_and_fewer_samples_never_giv
     assert all(
         0 <= value <= 1 for steps in ratio_by_step(found).values() for value in steps.values()
     )
+
+
+@pytest.mark.parametrize("ahead_s", [-1e6, 0.0, 1e6])
+def test_a_device_of_another_host_is_placed_by_that_hosts_wall_clock(ahead_s: float) -> None:
+    """Hosts are booted at different times; the relay stamps what it takes over with its own."""
+    order = order_of().model_copy(update={"nodes": 2})
+    ranks = healthy_ranks(order)
+    samples = [
+        DeviceSample(
+            ts=line["ts"] - 0.1,
+            mono=line["mono"] - 0.1,
+            uuid="GPU-a",
+            rank=rank.rank,
+            util=10.0 + line["step"],
+        )
+        for rank in ranks
+        for line in rank.lines
+        if line["msg"] == "step_end"
+    ]
+    for line in ranks[1].lines:
+        line["mono"] += ahead_s
+    record = record_of(order, lines=lines_of(ranks))
+    lay_over(record.ranks, samples, order)
+    found = [row.told_by_devices["gpu_util"] for row in record.ranks.values()]
+    assert found == [{step: 10.0 + step for step in range(1, order.last_step + 1)}] * 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from gonogo.judge.ledger.seal import Place, append, by_person, judged, settled
 from gonogo.judge.watch.detectors.non_finite import NonFinite
 from gonogo.judge.watch.detectors.stall import Stall
 from gonogo.judge.watch.registry import REGISTRY, RELEASE_0_1
+from gonogo.rundir import save_json
 from tests.data.make_runs import HERE, STEPS, exit_of, healthy_ranks, order_of, save_run
 from tests.judge.conftest import CopyRun
 from tests.judge.ledger.chains import (
@@ -477,11 +478,20 @@ def test_an_end_of_infrastructure_that_the_directory_contradicts_is_named(copied
 # Other runs.
 
 
-def confirmed(copied: Copied, tmp_path: Path, **said: Any) -> tuple[RecordedDecision, Path]:
-    """The decision about the hang, saying that a rerun (really: of extended) came to something."""
+def confirmed(
+    copied: Copied, tmp_path: Path, *, order: Mapping[str, str] | None = None, **said: Any
+) -> tuple[RecordedDecision, Path]:
+    """The decision about the hang, saying that a rerun came to something.
+
+    `order` is what the rerun's order has otherwise than the judged run's, of experiment and phase.
+    """
     recorded, folder = copied("hang", 2)
     other = release("go")[3]
     shutil.copytree(RELEASE / "go" / "runs" / str(other.decision.run), tmp_path / "run_other")
+    own = json.loads((folder / "order.json").read_text())
+    whose = {name: own[name] for name in ("experiment", "phase")}
+    path = tmp_path / "run_other" / "order.json"
+    save_json(path, {**json.loads(path.read_text()), **whose, **(order or {})})
     row = {"run": "run_other", "variant": None, "verdict": "GO", "code": "completed", **said}
     facts = {**recorded.document["facts"], "history": {"confirmations": [row]}}
     return judged_anew(recorded, facts=facts), folder
@@ -505,6 +515,15 @@ def test_a_history_that_its_runs_do_not_come_to_is_named(
         False,
         f"facts.history.confirmations.0.{next(iter(said))}",
     )
+
+
+@pytest.mark.parametrize("field", ["experiment", "phase"])
+def test_a_run_of_another_phase_or_experiment_confirms_nothing(
+    field: str, copied: Copied, tmp_path: Path
+) -> None:
+    forged, folder = confirmed(copied, tmp_path, order={field: "other"})
+    found = replay_decision(forged, Surroundings(run_dir=folder))
+    assert (found.equal, found.path) == (False, f"facts.history.confirmations.0.run.{field}")
 
 
 @pytest.mark.parametrize("run", ["run_none", "../run_other", "", 7])
@@ -718,3 +737,15 @@ DIFFERENCES = [
 def test_the_first_differing_path(left: Any, right: Any, path: str | None) -> None:
     found = first_difference(left, right)
     assert (None if found is None else found.path) == path
+
+
+def test_a_go_whose_run_left_no_directory_is_no_evidence() -> None:
+    """Of no ranks every one is well."""
+    recorded = present("healthy")
+    rules = {**recorded.document["rules"], "world_size": 0, "gate": []}
+    rules["identity"] = {**rules["identity"], "world_size": None}
+    nobody: dict[str, Any] = {name: {} for name in ("ranks", "boots", "identity", "rank_exits")}
+    forged = judged_anew(recorded, rules=rules, facts={**recorded.document["facts"], **nobody})
+    assert forged.verdict == "GO"
+    with pytest.raises(NotFound):
+        replay_decision(forged, Surroundings())

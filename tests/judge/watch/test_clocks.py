@@ -75,6 +75,26 @@ def test_a_restart_on_the_same_host_goes_on_with_its_clock() -> None:
     assert set(fit_clocks(first + again).values()) == {0.0}
 
 
+@pytest.mark.parametrize("wall_s", [3600.0, -3600.0])
+def test_without_steps_in_common_a_wrong_wall_clock_parts_no_ranks(wall_s: float) -> None:
+    """Ranks start together: the clock by which they did is the one that they share."""
+    assert set(fit_clocks(lines(0) + lines(1, at=103.0, steps=1, wall_s=wall_s)).values()) == {0.0}
+
+
+@pytest.mark.parametrize("wall_s", [3600.0, -3600.0, 12.0])
+@pytest.mark.parametrize("offset", [0.0, 5000.0])
+def test_a_restart_without_steps_goes_on_with_its_own_hosts_clock(
+    wall_s: float, offset: float
+) -> None:
+    """Its wall clock is not its peers', and it hangs before it has a step in common with them."""
+    first = lines(0) + lines(1, offset=offset, wall_s=wall_s)
+    again = lines(0, boot="b", at=200.0, steps=1)
+    again += lines(1, boot="b", at=200.0, steps=0, offset=offset, wall_s=wall_s)
+    apart = fit_clocks(first + again)
+    assert apart[(0, "b")] == 0.0
+    assert apart[(1, "b")] == pytest.approx(-offset)
+
+
 def test_a_restart_repeats_steps_without_being_laid_over_the_first_time() -> None:
     first = lines(0) + lines(1, offset=5000.0)
     again = lines(0, boot="b", at=200.0, first_step=1)

@@ -10,11 +10,12 @@ import pytest
 from gonogo.contract.heartbeat import parse_heartbeat
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch import refold, snapshot
+from gonogo.judge.watch.absorb import absorb
 from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.registry import versions
 from gonogo.judge.watch.series import Look, Series
 from gonogo.judge.watch.steps import Steps
-from gonogo.judge.watch.stream import RankStream, absorb
+from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Run, View
 from tests.judge.watch.streams import EPOCH, T0, Said, Watched, World, order_of, watch
 

@@ -275,6 +275,74 @@ def test_an_exit_record_stops_the_clock(tmp_path: Path) -> None:
     assert [f for f in found if f.severity is Severity.HALT] == []
 
 
+@pytest.mark.parametrize("spoke", [True, False], ids=["had lines", "had none"])
+@pytest.mark.parametrize("own", [True, False], ids=["own record", "exit.json"])
+def test_without_a_watcher_a_death_stands_where_its_record_says(
+    own: bool, spoke: bool, tmp_path: Path
+) -> None:
+    """Its peer waits for it for minutes: that is no stall."""
+    world = World(order_of()).boot().steps(19)
+    world.open_step()
+    died = EPOCH + world.mono - T0
+    world.ranks[1].stopped = True
+    folder = unwatched(world.hang(1, "data", 400.0), tmp_path)
+    record = {"code": None, "signal": 9, "at": died + 0.1}
+    if own:
+        save_json(folder / "exit_rank1.json", record)
+    ranks = {} if own else {"1": record, "0": {"code": None, "signal": None, "at": died + 400.0}}
+    ended = {"ended_at": died + 400.0, "ended_by": "trainer", "reason": "nonzero_exit"}
+    save_json(folder / "exit.json", {**ended, "ranks": ranks})
+    if not spoke:
+        (folder / "heartbeat_rank1.jsonl").unlink()
+    halts = [f for f in replay_watch(folder) if f.severity is Severity.HALT]
+    assert (halts[0].detector, halts[0].rank) == ("process_death", 1)
+    assert halts[0].at == pytest.approx(died + 0.1, abs=0.75)
+
+
+@pytest.mark.parametrize("ended_s", [-1000.0, -31.0], ids=["an earlier process", "a set clock"])
+def test_an_exit_stamp_from_before_the_last_line_tells_nothing_of_when_a_rank_ended(
+    ended_s: float, tmp_path: Path
+) -> None:
+    world = World(order_of()).boot().steps(19)
+    world.open_step()
+    stood = EPOCH + world.mono - T0
+    world.ranks[1].stopped = True
+    folder = unwatched(world.hang(1, "data", 400.0), tmp_path)
+    save_json(folder / "exit_rank1.json", {"code": None, "signal": 9, "at": stood + ended_s})
+    ended = {"ended_at": stood + 400.0, "ended_by": "operator", "reason": "halted"}
+    save_json(folder / "exit.json", ended)
+    halts = [f for f in replay_watch(folder) if f.severity is Severity.HALT]
+    assert halts[0].detector in ("alive_lost", "section_deadline")
+    assert (halts[0].rank, halts[0].section) == (1, "data")
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_without_a_watcher_a_rank_that_ended_too_early_is_found_where_the_run_ends_at_once(
+    nodes: int, tmp_path: Path
+) -> None:
+    """On several nodes a watcher waits for last lines; of a directory all are there."""
+    world = World(order_of(nodes=nodes)).boot().steps(19)
+    world.open_step()
+    died = EPOCH + world.mono - T0
+    folder = unwatched(world, tmp_path)
+    save_json(folder / "exit_rank1.json", {"code": 0, "at": died + 0.1})
+    save_json(folder / "exit_rank0.json", {"code": 1, "at": died + 0.3})
+    ended = {"ended_at": died + 0.4, "ended_by": "trainer", "reason": "nonzero_exit"}
+    save_json(folder / "exit.json", ended)
+    halts = [f for f in replay_watch(folder) if f.severity is Severity.HALT]
+    assert [(halt.detector, halt.rank) for halt in halts] == [("process_death", 1)]
+
+
+def test_without_a_watcher_a_rank_without_a_line_that_ended_well_is_no_finding(
+    tmp_path: Path,
+) -> None:
+    folder = unwatched(World(order_of(steps=5)).boot().steps(5).finish(), tmp_path)
+    (folder / "heartbeat_rank1.jsonl").unlink()
+    for rank in (0, 1):
+        save_json(folder / f"exit_rank{rank}.json", {"code": 0, "at": EPOCH + 9.0})
+    assert replay_watch(folder) == []
+
+
 def test_a_directory_without_an_order_needs_one(tmp_path: Path) -> None:
     world = World(order_of()).boot().steps(3)
     folder = unwatched(world, tmp_path)

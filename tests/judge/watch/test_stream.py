@@ -3,9 +3,10 @@
 import pytest
 
 from gonogo.contract.heartbeat import Heartbeat
+from gonogo.judge.watch.absorb import absorb
 from gonogo.judge.watch.line_record import LineRecord
 from gonogo.judge.watch.lines import Arrival
-from gonogo.judge.watch.stream import RankStream, absorb
+from gonogo.judge.watch.stream import RankStream
 
 
 def beat(seq: int, step: int, msg: str, mono: float, section: str | None = None) -> Heartbeat:

@@ -23,8 +23,8 @@ CLEAR_RATIO = 1.25
 """A warning is over when so many times its limit are free again: not at every checkpoint."""
 MB = 2**20
 _REFUSED = re.compile(
-    r"\[?Errno (?:28|30|122)\b|No space left on device|Read-only file system|Disk quota exceeded"
-    r"|PytorchStreamWriter failed writing"
+    r"\[?Errno (?:28|30|122)\b|\b(?:ENOSPC|EROFS|EDQUOT)\b|(?i:no space left on device"
+    r"|read-only file system|disk quota exceeded)|PytorchStreamWriter failed writing"
 )
 
 

@@ -82,10 +82,7 @@ def _differences(own: Identities, view: View, rank: int) -> list[Mismatch]:
     rows: list[Mismatch] = []
     if told is not None:
         rows += _against(run, rank, told, run.order.identity, "the order")
-        peers = [peer for peer in sorted(own.by_rank) if peer < rank]
-        if peers and not rows:
-            peer = own.by_rank[peers[0]]
-            rows += _against(run, rank, told, peer, f"rank {peers[0]}", exact=True)
+        rows = rows or _against_peers(own, rank, told)
     expected_env = run.order.identity.nsa_env
     if found_env is not None and expected_env is not None and found_env != expected_env:
         rows.append(
@@ -100,16 +97,38 @@ def _differences(own: Identities, view: View, rank: int) -> list[Mismatch]:
     return rows
 
 
-def _against(
-    run: Run, rank: int, told: Identity, other: Identity, by: str, exact: bool = False
-) -> list[Mismatch]:
+def _against(run: Run, rank: int, told: Identity, other: Identity, by: str) -> list[Mismatch]:
     rows = []
     for name in FIELDS:
         said, expected = getattr(told, name), getattr(other, name)
-        equal = said == expected if exact else same(run, name, said, expected)
-        if not equal:
+        if not same(run, name, said, expected):
             rows.append(Mismatch(rank=rank, name=name, said=said, expected=expected, by=by))
     return rows
+
+
+def _against_peers(own: Identities, rank: int, told: Identity) -> list[Mismatch]:
+    """Return what a rank says otherwise than the lowest rank below it that says it at all.
+
+    One that has yet to tell its model says nothing of it: the others may come to that first.
+    """
+    if told == own.by_rank[min(own.by_rank)]:
+        return []
+    peers = [(peer, own.by_rank[peer]) for peer in sorted(own.by_rank) if peer < rank]
+    rows: list[Mismatch] = []
+    for name in FIELDS:
+        said = getattr(told, name)
+        tell = ((peer, getattr(other, name)) for peer, other in peers)
+        peer, expected = next(((p, value) for p, value in tell if value is not None), (rank, said))
+        if said is not None and said != expected:
+            by = f"rank {peer}"
+            rows.append(Mismatch(rank=rank, name=name, said=said, expected=expected, by=by))
+    return rows
+
+
+def _unlike(one: Identity, other: Identity) -> bool:
+    """Whether two ranks say something otherwise that both of them say."""
+    pairs = ((getattr(one, name), getattr(other, name)) for name in FIELDS)
+    return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
 
 def _nsa_only(env: Mapping[str, str] | None) -> dict[str, str] | None:
@@ -178,13 +197,13 @@ class IdentityEqual(Detector[Identities]):
     ticks = True
 
     def observe_line(self, own: Identities, beat: Beat, view: View) -> Seen[Identities]:
-        """Observe a boot line; ranks boot in any order, and each is held against the lowest."""
+        """Observe a boot line; ranks boot in any order, and may tell their models later."""
         rank, known = beat.line.rank, own.by_rank
         own = replace(own, by_rank={**known, rank: beat.line.identity()})
         findings = _findings(own, beat.tick, view, rank)
-        lowest = min(known, default=rank)
-        if rank < lowest:
-            findings += _findings(own, beat.tick, view, lowest)
+        for later in sorted(known):
+            if later > rank and _unlike(known[later], own.by_rank[rank]):
+                findings += _findings(own, beat.tick, view, later)
         return own, findings
 
     def observe_tick(self, own: Identities, tick: Tick, view: View) -> Seen[Identities]:

@@ -57,7 +57,7 @@ class Block:
             self,
             sums=_added(self.sums, (*row, max(row))),
             steps=self.steps + 1,
-            trained_s=self.trained_s + max(took_s for _, took_s in row),
+            trained_s=self.trained_s + _trained(row),
         )
 
 
@@ -126,7 +126,7 @@ class Loader(Detector[Waits]):
             rows=(*own.rows, row)[-self.settings.window_steps :],
             blocks=self._summed(own.blocks, row, step),
             due=own.due + 1,
-            trained_s=own.trained_s + max(took_s for _, took_s in row),
+            trained_s=own.trained_s + _trained(row),
         )
         by_time = own.trained_s - own.looked_s >= self.settings.over_s / LOOKS
         by_steps = own.due >= max(1, self.settings.window_steps // LOOKS)
@@ -268,6 +268,11 @@ def _row(step: Step) -> Row | None:
             return None
         row.append((min(max(0.0, fetch_s), took_s), took_s))
     return tuple(row)
+
+
+def _trained(row: Row) -> float:
+    """Return how long a step trained: a rank whose peer evaluates alone waits for it in a step."""
+    return min(took_s for _, took_s in row)
 
 
 def fetched_s(row: RankStep) -> float | None:

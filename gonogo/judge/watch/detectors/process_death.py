@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch.detector import Detector, Seen
@@ -65,6 +66,16 @@ class Death:
             math.inf if at is None else at,
             not by_signal,
             self.rank,
+        )
+
+    def seen_order(self) -> tuple[bool, bool, float, tuple[bool, bool, float, bool, int]]:
+        """Return the same by when each was first seen dead, where one has no stamp to compare."""
+        seen_mono = self.process.dead_mono
+        return (
+            self.terminated,
+            self.victim,
+            math.inf if seen_mono is None else seen_mono,
+            self.order(),
         )
 
 
@@ -121,9 +132,15 @@ def _ripe(view: View, tick: Tick, death: Death) -> bool:
         return certain
     dead_mono = tick.mono if process.dead_mono is None else process.dead_mono
     settle_s = view.run.watch.process_death.settle_s
-    if process.code == 0 and view.run.order.nodes > 1:
-        settle_s = max(settle_s, ELSEWHERE_S)
+    if process.code == 0 and view.watched:  # else all lines are there
+        settle_s = settles_s(view.run.order)
     return tick.mono - dead_mono >= settle_s
+
+
+def settles_s(order: Order) -> float:
+    """Return for how long an end may be judged otherwise by what is still to be read, seconds."""
+    settle_s = order.watch.process_death.settle_s
+    return max(settle_s, ELSEWHERE_S) if order.nodes > 1 else settle_s
 
 
 def _ended_well(view: View, rank: int, process: Process) -> bool:
@@ -219,10 +236,16 @@ class ProcessDeath(Detector[None]):
         processes = view.processes
         if view.ends or not (processes.agent.dead or any(map(_dead, processes.ranks.values()))):
             return own, []
-        ripe = [death for death in _deaths(view) if _ripe(view, tick, death)]
+        deaths = _deaths(view)
+        ripe = [death for death in deaths if _ripe(view, tick, death)]
         if not ripe:
             return own, []
-        return own, [_finding(view, tick, min(ripe, key=Death.order))]
+        stamped = all(death.process.exit_at is not None for death in deaths)
+        order = Death.order if stamped else Death.seen_order
+        first = min(ripe, key=order)
+        if not view.is_late(tick) and min(deaths, key=order) is not first:
+            return own, []  # an earlier end may be the cause: what it wrote last is being read
+        return own, [_finding(view, tick, first)]
 
     def armed(self, own: None, view: View) -> bool:
         """Whether processes are probed at all."""

@@ -215,7 +215,7 @@ def _acting(
     Where that collective is not counted nobody knows whether they wait for it, or it for them. Who
     is silent, or is seen to stand elsewhere than in a collective, does not wait.
     """
-    if _wait(acting, behind):
+    if _wait(acting, behind) or _were_there(acting, behind):
         return Culprit(acting, named=True)
     if not _expected(acting, behind) and _is_alone(view, acting, among, behind):
         return Culprit(acting, named=True)
@@ -297,6 +297,15 @@ def _wait(acting: RankStream, behind: Sequence[RankStream]) -> bool:
     return all(row.collective_seq > acting.collective_seq for row in behind)
 
 
+def _were_there(acting: RankStream, behind: Sequence[RankStream]) -> bool:
+    """Whether those behind have left such a section since the one that acts has entered it."""
+    return all(
+        [name for name, _ in row.section_times][-1:] == [acting.section]
+        and row.left_mono > acting.section_mono
+        for row in behind
+    )
+
+
 def _may_wait(acting: RankStream, behind: Sequence[RankStream]) -> bool:
     """Whether they may, in a collective that is not counted: they stand in no section's work."""
     return all(
@@ -322,6 +331,17 @@ def freed_mono(view: View, culprit: RankStream, among: Sequence[RankStream], mon
     fed = [row.fed_mono for row in others if _waits_at(row.fed_step, culprit)]
     long = [at for row in others for step, at in row.long_waits if _waits_at(step, culprit)]
     return max([*waited, *left, *fed, *long], default=0.0)
+
+
+def went_on_mono(culprit: RankStream, among: Sequence[RankStream]) -> float:
+    """Return when the last of its peers ended a step that a rank may have waited for.
+
+    In lockstep they wait for it a moment later, and their steps stand still. One that has been so
+    slow is heard first, perhaps: those who waited for it have stood since then.
+    """
+    upto = culprit.step + culprit.pace.stride
+    near = [row for row in among if row is not culprit and culprit.step <= row.step <= upto]
+    return max((row.advanced_mono for row in near), default=0.0)
 
 
 def _left_mono(stream: RankStream) -> float:

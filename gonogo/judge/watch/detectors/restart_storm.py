@@ -3,7 +3,8 @@
 Decided between attempts: `is_storm` is what `judge.course.retries` asks before it starts another
 one. Retrying stops then, and the phase is NO_GO: a run that never gets past its last checkpoint is
 not unlucky. Within an attempt a launcher may start its ranks anew, again and again: that is halted
-once so many starts running have ended no higher step than those before them.
+once so many starts running have ended no higher step than those before them. One that said `done`
+has not failed: what begins after it is another training (a fold, a seed).
 """
 
 from collections.abc import Sequence

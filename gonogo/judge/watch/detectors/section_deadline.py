@@ -36,6 +36,7 @@ from gonogo.judge.watch.detectors.rank_divergence import (
     freed_mono,
     late_text,
     name_culprit,
+    went_on_mono,
 )
 from gonogo.judge.watch.stream import NAMED_SECTIONS, RankStream
 from gonogo.judge.watch.view import Limit, Run, View, found
@@ -296,7 +297,8 @@ class SectionDeadline(Detector[None]):
         section = section_of(view.run, stream)
         name, deadline = deadline_of(view.run.watch.section_deadline, section)
         freed = freed_mono(view, stream, streams, tick.mono)
-        elapsed_s = tick.mono - max(since(stream), freed)
+        went_on = went_on_mono(stream, streams)
+        elapsed_s = tick.mono - max(since(stream), freed, went_on)
         findings = []
         if deadline.suspect_s is not None and elapsed_s > deadline.suspect_s:
             source = view.run.source(f"section_deadline.{name}.suspect_s")

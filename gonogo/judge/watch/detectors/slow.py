@@ -289,7 +289,7 @@ class Slow(Detector[Speed]):
         ended = stream.pace.last_step  # of a trainer that tells no `step_end`, the step before
         if ended is None or not stream.pace.times_s:
             return own, []
-        if own.rank is None:
+        if own.rank is None or (own.boot != stream.boot and stream.another):
             own = Speed(rank=line.rank, boot=stream.boot)
         elif own.boot != stream.boot:
             own = own.rebooted(stream.boot)

@@ -16,11 +16,15 @@ REFUSALS = [
     ("OSError", "[Errno 30] Read-only file system"),
     ("OSError", "[Errno 122] Disk quota exceeded"),
     ("CheckpointFailure", "[Errno 28] No space left on device"),
+    ("PutError", "write /mnt/x: no space left on device"),
+    ("SystemError", "ENOSPC"),
+    ("SystemError", "checkpoint: EROFS"),
     ("RuntimeError", "PytorchStreamWriter failed writing file data/3: No space left on device"),
 ]
 OTHER_ERRORS = [
     ("OSError", "[Errno 2] No such file or directory: 'x'"),
     ("OSError", "[Errno 280] no such number"),
+    ("KeyError", "ENOSPCS"),
     ("OSError", "[Errno 5] Input/output error"),
     ("RuntimeError", "CUDA error: an illegal memory access was encountered"),
     ("CheckpointFailure", "on rank 0"),

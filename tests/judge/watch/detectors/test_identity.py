@@ -104,6 +104,24 @@ def booting(order: tuple[int, ...], odd: int | None) -> World:
     return world
 
 
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+@pytest.mark.parametrize("odd", [None, 0, 1, 2])
+def test_ranks_that_tell_their_models_one_after_the_other_are_compared_when_they_have(
+    order: tuple[int, ...], odd: int | None
+) -> None:
+    """Each has booted without: `attach`, and later `beat.model`."""
+    world = World(order_of(world_size=3, identity=Identity(dim=256)))
+    for rank in world.ranks:
+        rank.say("boot", dim=256, world_size=3)
+    for later, number in enumerate(order):
+        rank = world.ranks[number]
+        rank.spend(1.0 + 2.0 * later)
+        rank.say("boot", dim=256, world_size=3, params=9 if number == odd else 520, device="cpu")
+    found = watch(world)
+    assert ["params" in halt.text for halt in found.halts] == [True] * (odd is not None)
+    assert identity_ok(found.state) is (odd is None)
+
+
 def test_what_the_order_does_not_say_is_not_checked() -> None:
     found = booted({"git_sha": "abc", "dim": 9}, identity=IDENTITY.model_copy(update={"dim": None}))
     assert found.halts == []

@@ -75,6 +75,19 @@ def test_stalls_of_minutes_are_no_starvation(step_s: float, stalls: int) -> None
         assert fed.findings == []
 
 
+def test_peers_that_wait_in_a_step_for_an_evaluation_of_one_rank_fill_no_half_hour() -> None:
+    """Rank 0 evaluates alone for 20 minutes, twice, and then its loader stalls once."""
+    ran = Ran(ranks=2)
+    for number in range(1, 200):
+        stall_s = 100.0 * (number == 106)
+        took_s = 0.5 + stall_s
+        ran.step(
+            dt_s=[took_s, took_s + 1200.0 * (number in (41, 81))],
+            each=[{"dt_fetch_s": 0.01 + stall_s}, {"dt_fetch_s": 0.005}],
+        )
+    assert feed(Loader, ran).findings == []
+
+
 def test_a_loader_that_stalls_every_tenth_step_starves_the_run() -> None:
     ran = Ran()
     for number in range(1, 400):

@@ -46,6 +46,44 @@ def test_the_rank_that_died_first_is_named_not_the_one_that_died_of_it() -> None
     assert watch(world).halted() == [("process_death", 1, "data")]
 
 
+@pytest.mark.parametrize("later_s", [0.0, 0.2, 5.0])
+def test_a_rank_that_ended_too_early_is_named_not_the_one_that_failed_without_it(
+    later_s: float,
+) -> None:
+    """Its last lines may be still to be read when the other's end is certain already."""
+    world = running()
+    world.probe(1, "dead", code=0, exit_at=EPOCH + 10.0)
+    world.ranks[0].spend(later_s)
+    world.probe(0, "dead", code=1, exit_at=EPOCH + 10.1 + later_s)
+    for rank in world.ranks:
+        rank.spend(2.0)
+    assert [finding.rank for finding in watch(world).halts] == [1]
+
+
+@pytest.mark.parametrize("stamp", [{}, {"exit_at": EPOCH + 10.4}], ids=["no stamp", "stamped"])
+def test_a_rank_that_was_seen_to_be_gone_before_is_named_without_a_record(
+    stamp: dict[str, float],
+) -> None:
+    world = running()
+    world.probe(1, "dead")
+    world.ranks[0].spend(0.3)
+    world.probe(0, "dead", code=1, **stamp)
+    for rank in world.ranks:
+        rank.spend(2.0)
+    assert [finding.rank for finding in watch(world).halts] == [1]
+
+
+def test_who_failed_is_named_where_the_one_that_ended_before_turns_out_to_be_done() -> None:
+    world = World(order_of(steps=5)).boot().steps(4)
+    world.probe(1, "dead", code=0, exit_at=EPOCH + 10.0)
+    world.probe(0, "dead", code=3, exit_at=EPOCH + 10.1)
+    world.ranks[1].mono += 0.3
+    world.ranks[1].step = 5
+    world.ranks[1].say("done")
+    world.ranks[0].mono += 2.0
+    assert [finding.rank for finding in watch(world).halts] == [0]
+
+
 def test_without_stamps_a_signal_is_the_cause_of_an_exception() -> None:
     world = running()
     world.probe(0, "dead", code=1)

@@ -441,6 +441,28 @@ def test_who_saves_beside_another_that_waits_in_its_checkpoint_is_the_culprit() 
 
 
 @pytest.mark.parametrize(
+    ("left_s", "last", "named"),
+    [
+        (60.0, "checkpoint", True),
+        (80.0, "checkpoint", False),
+        (60.0, "eval", False),
+    ],
+)
+def test_who_is_left_in_a_checkpoint_that_its_peers_were_in_with_it_is_the_culprit(
+    left_s: float, last: str, named: bool
+) -> None:
+    """It evaluated alone before that, so it has been in more sections of the step than they."""
+    times = (("checkpoint", 3.0), (last, 3.0))
+    saves = standing("checkpoint", for_s=70.0, section_seq=8)
+    left = standing(
+        None, for_s=60.0, rank=1, section_seq=6, section_times=times, left_mono=NOW - left_s
+    )
+    found = name_culprit(view_of([(1, 0, 0)]), [saves, left], NOW)
+    assert found is not None
+    assert (found.stream.rank, found.named) == (0, named)
+
+
+@pytest.mark.parametrize(
     ("others", "stack", "named"),
     [
         ([(None, 0)], {}, (0, True)),

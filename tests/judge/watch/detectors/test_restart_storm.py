@@ -91,18 +91,21 @@ def test_it_is_armed_once_a_rank_has_started_anew(told: dict[str, int], armed: b
     assert RestartStorm(run).armed(None, view) is armed
 
 
-def boots(ended: list[int]) -> list[Finding]:
+def boots(ended: list[int], *, done: bool = False, resumed: int = 0) -> list[Finding]:
     """Boot after boot of one rank, each of which ended steps up to so many; those that halted."""
     order = order_of({}, world_size=1, detectors={"restart_storm": 1})
     state, findings = start(order), list[Finding]()
     for number, steps in enumerate(ended):
         rank = Rank(0, mono=T0 + 1000.0 * number, alive_every_s=5.0)
         rank.boot = f"boot{number}"
+        rank.step = resumed
         rank.say("boot")
-        for step in range(1, steps + 1):
+        for step in range(resumed + 1, steps + 1):
             rank.step = step
             rank.say("step_start")
             rank.say("step_end")
+        if done:
+            rank.say("done")
         tick = Tick(n=number, mono=rank.mono, ts=0.0)
         state, found = fold(state, tick, {0: [line.raw for line in rank.lines]})
         findings += found
@@ -125,3 +128,13 @@ def boots(ended: list[int]) -> list[Finding]:
 def test_five_starts_in_place_that_get_no_further_halt(ended: list[int], halts: int) -> None:
     found = boots(ended)
     assert [(row.severity, row.threshold) for row in found] == [(Severity.HALT, 5.0)] * halts
+
+
+def test_trainings_that_follow_each_other_are_no_storm() -> None:
+    assert boots([9] * 10, done=True) == []
+
+
+def test_a_crash_after_done_again_and_again_is_one() -> None:
+    """What is started anew goes on from a checkpoint: it is the same training."""
+    found = boots([9] * 7, done=True, resumed=4)
+    assert [row.severity for row in found] == [Severity.HALT]

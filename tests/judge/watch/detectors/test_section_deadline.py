@@ -414,6 +414,22 @@ def test_a_step_that_advances_is_a_move_in_no_section_alone(
     assert halts(look(SectionDeadline, [rank])) == found
 
 
+@pytest.mark.parametrize("section", ["log", "data", None])
+@pytest.mark.parametrize(
+    ("ahead", "back_s", "found"),
+    [(0, 5.0, False), (1, 5.0, False), (1, 301.0, True), (2, 5.0, True)],
+)
+def test_who_waited_for_a_peers_slow_step_has_stood_since_that_ended(
+    section: str | None, ahead: int, back_s: float, found: bool
+) -> None:
+    """The peer's lines are read first; two steps ahead it does not wait for this rank at all."""
+    waits = standing(section, for_s=320.0, rank=1, section_seq=3)
+    peer = standing(
+        None, for_s=back_s, step=41 + ahead, completed=40 + ahead, section_seq=4, compute_s=0.0
+    )
+    assert bool(halts(look(SectionDeadline, [peer, waits]))) is found
+
+
 @pytest.mark.parametrize(
     ("section", "times_s", "saved_s", "limit"),
     [

@@ -228,6 +228,20 @@ def test_a_restart_in_place_keeps_the_baseline(step_s: float, found: set[str]) -
     assert all((halt.step or 0) > 300 + 20 + 100 for halt in seen.halts)
 
 
+@pytest.mark.parametrize(("done", "found"), [(True, set()), (False, {"slow"})])
+def test_a_training_after_another_one_has_a_baseline_of_its_own(
+    done: bool, found: set[str]
+) -> None:
+    """A sweep over sizes, one process: each says done, and the next begins at step 0."""
+    world = run_of({}).steps(300, step_s=1.0)
+    for rank in world.ranks:
+        if done:
+            rank.say("done")
+        rank.step = 0
+    restarted(world).steps(500, step_s=2.5)
+    assert watch(world, interval_s=2.0).named(Severity.HALT) == found
+
+
 def test_below_the_floor_from_the_start_halts_when_it_lasts() -> None:
     settings = {"slow": {"floor_tok_s": 2048.0}}
     world = run_of(settings).steps(420, step_s=1.4)  # 0.71 of the floor
