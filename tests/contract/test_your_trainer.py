@@ -48,21 +48,30 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
-def follow(title: str, folder: Path) -> tuple[RunDir, dict[str, Any]]:
-    """Run the commands of a section; returns the run directory and what the judge says of it."""
+def follow(
+    title: str, folder: Path, more: str = "", code: int = 0
+) -> tuple[RunDir, dict[str, Any]]:
+    """Run the commands of a section; returns the run directory and what the judge says of it.
+
+    Args:
+        title: of the section.
+        folder: that holds the files of the page.
+        more: options of `gonogo run` besides those of the page.
+        code: with which the last command ends.
+    """
     commands = [code for kind, code in blocks(section(title)) if kind == "sh" and not is_file(code)]
     scratch = folder.parent / "scratch"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = environment(None, PATH=path, TMPDIR=str(scratch), GONOGO_HOME=str(scratch / "home"))
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", "\n".join(commands)],
+        ["bash", "-euo", "pipefail", "-c", "\n".join(commands).replace(" -- ", f"{more} -- ")],
         cwd=folder,
         env=env,
         capture_output=True,
         text=True,
         timeout=280,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
     (run,) = (scratch / "home" / "runs").iterdir()
     judged = subprocess.run(
         ["gonogo", "judge", str(run), "--json"], env=env, capture_output=True, text=True
@@ -97,6 +106,59 @@ def test_a_script_of_the_page_is_supervised_and_judged_as_the_page_says(
     assert all(line.loss is not None for line in said(lines, "progress"))
     assert all(line.tokens for line in said(lines, "step_end"))
     assert [row for row in decision["findings"] if row["severity"] == "halt"] == []
+
+
+BREAKING = """
+import os, signal, time
+whole, calls = torch.Tensor.backward, []
+
+def backward(loss, *args, **kwargs):
+    calls.append(loss)
+    if len(calls) == 6:
+        {fault}
+    return whole(loss, *args, **kwargs)
+
+torch.Tensor.backward = backward
+"""
+"""What goes wrong in the sixth backward of somebody's script."""
+FAULTS = {
+    "hang": ("time.sleep(600)", "stall", "backward"),
+    "nan": ("loss = loss * float('nan')", "non_finite", None),
+    "kill": ("os.kill(os.getpid(), signal.SIGKILL)", "process_death", None),
+}
+"""Fault → its line, the detector that finds it, and the section that it names."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("title", "kind"),
+    [
+        ("transformers", "hang"),
+        ("transformers", "nan"),
+        ("Lightning", "hang"),
+        ("Lightning", "kill"),
+        ("Accelerate", "nan"),
+    ],
+)
+def test_a_fault_in_a_script_of_the_page_is_found_and_named(
+    title: str, kind: str, folder: Path
+) -> None:
+    line, detector, section_ = FAULTS[kind]
+    (name,) = (is_file(code) for kind_, code in blocks(section(title)) if kind_ == "python")
+    script = folder / str(name)
+    broken = script.read_text().replace(
+        "\nimport torch\n", f"\nimport torch\n{BREAKING.format(fault=line)}\n", 1
+    )
+    assert "calls.append" in broken
+    script.write_text(broken)
+    soon = " --stall-s 10" if kind == "hang" else ""
+    _, decision = follow(title, folder, more=soon, code=10)
+    assert decision["verdict"] == "NO_GO"
+    halt = next(row for row in decision["findings"] if row["severity"] == "halt")
+    assert (halt["detector"], halt["rank"]) == (detector, None if kind == "nan" else 0)
+    assert halt["step"] in ((6, 7) if kind == "nan" else (6,)), halt
+    assert section_ in (None, halt["section"])
+    assert decision["cause"]["unknown"] is False or decision["cause"]["look"]
 
 
 @pytest.mark.parametrize(

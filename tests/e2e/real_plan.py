@@ -14,7 +14,10 @@ STEP_CV = 2.0
 
 
 def miniature(**changes: Any) -> dict[str, Any]:
-    """Return the plan with a small model, few steps and short windows, and nothing else changed."""
+    """Return the plan with a small model, few steps and short windows.
+
+    Its gates, conditions, confirmation, remedies and approvals are the plan's own.
+    """
     plan = bundled_plan("m7c-125m")
     plan["allow_faults"] = True
     plan["train"] = {"config": "demo", "seed": 1337, "dtype": "fp32"}

@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import nsa.checkpoint_writer
+import nsa.trainer
 from nsa.checkpoint import Snapshot, begin_draft, load_checkpoint, save_checkpoint, save_part
 from nsa.shards import merged
 from nsa.staging import Stage
@@ -33,6 +35,50 @@ class Held:
         self.entered.set()
         assert self.let_go.wait(60)
         return self.real(*arguments, **more)
+
+
+@pytest.mark.parametrize(
+    ("cadence", "saved"),
+    [
+        ({"every_steps": None, "every_s": 1e-6}, [1, 2, 3, 4]),
+        ({"every_steps": None, "every_s": 3600}, [4]),
+        ({"every_steps": 3, "every_s": 3600}, [3, 4]),
+        ({"every_steps": 3, "every_s": 1e-6}, [1, 2, 3, 4]),
+        ({"every_steps": None, "every_s": None}, []),
+    ],
+    ids=["time", "a later time", "steps first", "time first", "never"],
+)
+def test_a_checkpoint_is_written_when_steps_or_the_clock_say_so_whichever_comes_first(
+    make_order: Callable[..., Path], helpers: Any, cadence: dict[str, Any], saved: list[int]
+) -> None:
+    order = make_order(train={"steps": 4}, checkpoint=cadence)
+    helpers.build_trainer(order).run()
+    told = _of(helpers.read_lines(order.parent), "checkpoint")
+    assert [line["path"] for line in told] == [f"checkpoints/step_{step:06d}" for step in saved]
+
+
+def test_an_hour_is_counted_from_the_last_checkpoint(
+    make_order: Callable[..., Path], helpers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forty minutes a step: after 80 minutes one is due, and after 80 more the next."""
+    cadence = {"every_steps": 5000, "every_s": 3600}
+    order = make_order(train={"steps": 6}, checkpoint=cadence)
+    trainer = helpers.build_trainer(order)
+    clock = time.monotonic()
+    own = SimpleNamespace(**{**vars(time), "monotonic": lambda: clock})
+    monkeypatch.setattr(nsa.checkpoint_writer, "time", own)
+    monkeypatch.setattr(nsa.trainer, "time", own)
+    real = trainer._between_steps
+
+    def between() -> None:
+        nonlocal clock
+        real()
+        clock += 2400
+
+    trainer._between_steps = between
+    trainer.run()
+    told = _of(helpers.read_lines(order.parent), "checkpoint")
+    assert [line["path"] for line in told] == [f"checkpoints/step_00000{n}" for n in (3, 5, 6)]
 
 
 def test_training_goes_on_while_a_checkpoint_is_written_and_it_is_of_its_own_step(

@@ -34,6 +34,7 @@ def test_fp16_skips_what_overflows_and_halves_its_scale_then_learns(
     make_order: Callable[..., Path], helpers: Any
 ) -> None:
     environ = {"NSA_SCALER_INIT_SCALE": "16777216", "NSA_SCALER_GROWTH_INTERVAL": "4"}
+    environ["NSA_SCALER_GROWTH_FACTOR"] = "1.5"
     order = make_order(train={"dtype": "fp16", "steps": 14}, checkpoint={"every_steps": 14})
     helpers.build_trainer(order, environ).run()
     told = _of(helpers.read_lines(order.parent), "progress")
@@ -42,7 +43,7 @@ def test_fp16_skips_what_overflows_and_halves_its_scale_then_learns(
         good = 0 if line["skipped"] else good + 1
         scale = scale / 2 if line["skipped"] else scale
         if good == 4:
-            scale, good = 2 * scale, 0
+            scale, good = 1.5 * scale, 0
         assert line["loss_scale"] == scale
     skipped = [line["skipped"] for line in told]
     assert skipped[0] is True

@@ -230,11 +230,6 @@ def test_what_is_configured_now_wins_over_what_the_checkpoint_was_trained_with(
     assert {state["step"].item() for state in trainer.rig.optimizer.state.values()} == {4.0}
 
 
-def test_checkpoints_come_by_time_too(train_here: TrainHere) -> None:
-    lines = train_here(train={"steps": 3}, checkpoint={"every_s": 1e-6})
-    assert _saved_steps(lines) == [1, 2, 3]
-
-
 def test_without_a_cadence_no_checkpoint_is_written(train_here: TrainHere, tmp_path: Path) -> None:
     assert not _of(train_here(), "checkpoint")
     assert not (tmp_path / "run" / "checkpoints").exists()

@@ -205,5 +205,6 @@ def test_a_campaign_measures_what_it_compares_and_repeats_with_other_seeds(name:
             assert wanted <= {str(row.metric) for row in order.gate}
             assert order.steps > found.spec.warmup_steps
             seeds.append(order.train["seed"])
+            assert again.parsed().train["seed"] == order.train["seed"]
             assert order.identity.config_digest is not None
         assert seeds == [1337, 1338, 1339]

@@ -8,8 +8,10 @@ import pytest
 
 from gonogo.contract.canonical import digest
 from gonogo.contract.errors import NotFound, Rejected
-from gonogo.contract.order import Order
+from gonogo.contract.order import Order, ResumePoint, RunReason
+from gonogo.contract.patterns import GUESSED, PATTERNS
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
+from gonogo.judge.gate.settling import SETTLED_BY_RUNS
 from gonogo.judge.watch.registry import versions
 from gonogo.planning.resolve import ResolvedPlan, build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
@@ -185,3 +187,75 @@ def test_an_order_carries_the_judge_s_version_and_the_plan_s_digest() -> None:
     assert found.preflight == [*PREFLIGHT_CHECKS, SANITY]
     assert found.detectors == versions()
     assert len(found.plan_digest) == 64
+
+
+def test_an_order_tells_a_run_what_the_plan_says_of_it() -> None:
+    sets = {
+        "allow_drift": ["torch"],
+        "waive": ["identity"],
+        "halt.grace_s": 7.0,
+        "heartbeat.alive_every_s": 0.25,
+        "limits.deadline_s": 900.0,
+        "phases.synthetic.checkpoint": {"every_steps": 4, "every_s": 60.0},
+        "phases.smoke.checkpoint": {"every_steps": 5, "every_s": 70.0},
+        "phases.smoke.init_from": "synthetic",
+        "phases.extended.limits": {"deadline_s": 800.0, "isolated_limit_s": 300.0},
+    }
+    found = order(sets=sets)
+    assert (found.allow_drift, found.waive) == (["torch"], ["identity"])
+    assert (found.halt.grace_s, found.heartbeat.alive_every_s) == (7.0, 0.25)
+    assert (found.checkpoint.every_steps, found.checkpoint.every_s) == (5, 70.0)
+    assert found.init_from == "synthetic"
+    assert found.limits.deadline_s == 900.0
+    own = order("extended", sets).limits
+    assert (own.deadline_s, own.isolated_limit_s) == (800.0, 300.0)
+    assert (found.allow_faults, order(plan="m7c-125m").allow_faults) == (True, False)
+
+
+def test_an_order_says_which_attempt_it_is_why_and_after_which_checkpoint() -> None:
+    begins = ResumePoint(path="/runs/run_1/checkpoints/step_000020", step=20)
+    found = build_order(
+        resolved(),
+        "smoke",
+        experiment="exp_1",
+        run="run_2",
+        token=4,
+        attempt=2,
+        reason=RunReason.RESUME,
+        resume_from=begins,
+    )
+    assert (found.experiment, found.run, found.token) == ("exp_1", "run_2", 4)
+    assert (found.attempt, found.reason, found.resume_from) == (2, "resume", begins)
+
+
+@pytest.mark.parametrize(("profile", "grace_s"), [("cpu", 1.0), ("h200", 5.0)])
+def test_ranks_on_devices_have_longer_to_leave(profile: str, grace_s: float) -> None:
+    assert order(sets={"halt.grace_s": None, "profile": profile}).halt.grace_s == grace_s
+
+
+def test_the_lines_of_a_command_are_read_by_the_bundled_patterns_and_ours_by_none() -> None:
+    plan = {**bundled_plan("demo"), "train": {}, "workload": {"command": "python train.py"}}
+    plan["phases"] = [{"name": "try", "steps": 20}]
+    found = build_order(resolve_plan(plan), "try", experiment="exp_1", run="run_1", token=1)
+    assert (found.entry, found.command) == (None, ["python", "train.py"])
+    assert (found.patterns, found.patterns_guessed) == ([PATTERNS[x] for x in GUESSED], True)
+    assert (order().entry, order().patterns, order().patterns_guessed) == ("nsa.train", [], False)
+    assert order().settles == list(SETTLED_BY_RUNS)
+
+
+def test_all_that_can_be_known_beforehand_of_what_must_run_is_ordered() -> None:
+    """R16: a field that is null is not checked, so only what a run alone can tell is null."""
+    real = resolve_plan(bundled_plan("m7c-125m"))
+    found = build_order(real, "extended", experiment="exp_1", run="run_1", token=1)
+    assert found.identity.config_digest == digest(found.train)
+    assert found.identity.model_dump(exclude={"config_digest"}) == {
+        "params": 125_492_400,
+        **{"dim": 768, "layers": 12, "heads": 12, "groups": 2, "seq_len": 2048, "vocab": 256},
+        **{"dtype": "bf16", "tokens_per_step": 4096, "world_size": 2, "parallel": "ddp"},
+        "dataset": "fineweb_edu",
+        "nsa_env": {
+            **{"NSA_PREFILL_BATCHED": "1", "NSA_DDP_STATIC_GRAPH": "1"},
+            **{"NSA_DDP_COMPRESS": "bf16", "NSA_TB_DISABLE": "1", "NSA_DISABLE_CSV_LOGS": "1"},
+        },
+        **dict.fromkeys(("git_sha", "torch", "device", "driver")),
+    }

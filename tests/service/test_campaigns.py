@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,6 +22,7 @@ from service.campaigns.step import advance
 from service.conductor import campaigns as campaigns_loop
 from service.experiments.lifecycle import Deed
 from tests.service.conftest import Plane
+from tests.service.fake_run import save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats
 
 STEPS = 30
@@ -153,6 +155,39 @@ def test_a_run_that_fails_is_made_once_more(plane: Plane) -> None:
     assert [row["repeat"] for row in members] == [1, 1, 1]
     assert "nonzero_exit" in members[1]["why"]
     assert view(plane, began["id"])["planned"] == 7
+
+
+def test_a_run_that_a_person_halts_is_waited_for_and_counts_when_it_has_gone_on(
+    plane: Plane, tmp_path: Path
+) -> None:
+    """docs/campaigns.md: a run that you halt waits for you."""
+    plan = campaign_plan()
+    plan["phases"][0]["checkpoint"] = {"every_steps": 10}
+    began = submit(plane, plan)
+    worker = plane.worker(home=tmp_path)
+    order = plane.next_order(worker)
+    (tmp_path / order.run).mkdir()
+    save_checkpoint(tmp_path / order.run, step=10)
+    worker.start(order)
+    lines = {rank: beats(order, rank, upto=12) for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    experiment = order.experiment
+    plane.call("POST", f"/experiments/{experiment}/halt", json={"reason": "lunch"})
+    worker.end(order, lines, "halted", "operator", code=3)
+    plane.wait_state(experiment, "awaiting_decision")
+    plane.context.store.write(lambda s: advance(Deed(session=s, now=0.0), began["id"]))
+    halted = view(plane, began["id"])
+    assert (halted["state"], halted["done"], len(halted["members"])) == ("running", 0, 1)
+    commands = [row["command"] for row in halted["next"]]
+    assert commands == [f"gonogo resume {experiment}", f"gonogo campaign cancel {began['id']}"]
+    plane.call("POST", f"/experiments/{experiment}/resume", json={"reason": "back"})
+    again = plane.next_order(worker)
+    assert (again.experiment, again.resume_from.step) == (experiment, 10)
+    run_through(worker, again, 1.0)
+    going = plane.wait(
+        lambda: len((row := view(plane, began["id"]))["members"]) == 2 and row, "the next run"
+    )
+    assert (going["done"], going["members"][0]["why"]) == (1, None)
 
 
 @pytest.mark.long

@@ -245,6 +245,46 @@ def test_preflight_writes_its_record_and_one_fail_is_enough(
     assert [check.id for check in record.checks if check.outcome is FAIL] == ["environment"]
 
 
+def test_preflight_keeps_what_a_validation_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R60: the commit, its branch, the environment, nvidia-smi's own words, a sanity check."""
+    root = tmp_path / "root"
+    (root / "nsa").mkdir(parents=True)
+    (root / "nsa" / "__init__.py").touch()
+    (root / "nsa" / "sanity.py").write_text('print(\'{"passed": true, "text": "loss 5.5"}\')\n')
+    for words in (
+        ["init", "-q", "-b", "trial"],
+        ["add", "."],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "a"],
+    ):
+        subprocess.run(["git", *words], cwd=root, check=True)
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=root, check=True, capture_output=True, text=True
+    ).stdout.strip()
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\n[ "$*" = "-q -x" ] && printf "<nvidia_smi_log/>"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    probe = Probe(peak_flops=1e12, torch="2", collect_env="PyTorch version: 2")
+    monkeypatch.setattr(ProbeStore, "result", lambda self, _: probe)
+    order = make_order()
+    run_dir = RunDir(tmp_path / "runs" / order.run)
+    run_dir.path.mkdir(parents=True)
+    store = ProbeStore(tmp_path, root, {})
+    record = run_preflight(order, run_dir, devices=("cpu:0",), store=store)
+    folder = run_dir.preflight.parent
+    assert (folder / "git_sha.txt").read_text().strip() == head
+    assert record.branch == "trial"
+    assert (folder / "collect_env.txt").read_text() == "PyTorch version: 2"
+    assert (folder / "nvidia_smi.xml").read_bytes() == b"<nvidia_smi_log/>"
+    told = {check.id: (check.outcome, check.text) for check in record.checks}
+    assert told["sanity"][0] is PASS
+    assert "loss 5.5" in told["sanity"][1]
+    assert head in told["code"][1]
+
+
 def test_a_gpu_profile_runs_on_scripted_devices_only_where_the_plan_allows_faults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,28 @@ def test_any_difference_halts_before_the_first_step(name: str, value: Any) -> No
     assert identity_ok(found.state) is False
 
 
+@pytest.mark.parametrize("name", sorted(Identity.model_fields.keys() - {"nsa_env"}))
+def test_every_field_that_an_order_names_is_held_against_what_runs(name: str) -> None:
+    """Shape, batch, data, precision, code and machine (R16); what it leaves open is not checked."""
+    wanted, other = _pair_for(name)
+    ordered = Identity.model_validate({name: wanted})
+    assert booted({name: wanted}, identity=ordered).halts == []
+    (halt,) = booted({name: other}, identity=ordered).halts
+    assert f"runs {name} " in halt.text
+    if name not in ("config_digest", "world_size"):  # which is always ordered
+        assert booted({name: other}, identity=Identity()).halts == []
+
+
+def _pair_for(name: str) -> tuple[Any, Any]:
+    """Two values of a field that are not the same."""
+    if name == "world_size":
+        return 2, 4
+    if name == "config_digest":
+        return "a" * 64, "b" * 64
+    kinds = Identity.model_json_schema()["properties"][name]["anyOf"]
+    return (64, 128) if kinds[0]["type"] == "integer" else ("one", "another")
+
+
 @pytest.mark.parametrize(("params", "halts"), [(1_020_000, False), (1_020_001, True)])
 def test_parameters_may_differ_by_two_percent(params: int, halts: bool) -> None:
     assert bool(booted({"params": params}).halts) is halts
