@@ -44,9 +44,10 @@ from nsa.stopwatch import Stopwatch
 
 _ERROR_TEXT_LIMIT = 2000
 _SELECTION_EVERY = 10
-_SKIPPED_LIMIT = 20
-"""So many skipped updates running end the run: from 65536, twenty halvings leave nothing to scale,
-and weights that have not moved through twenty batches will not recover."""
+_SKIPPED_LIMIT, _SCALED_LIMIT = 20, 64
+"""So many skipped updates running end the run: weights that have not moved through twenty batches
+will not recover. The second where a loss scale is sought: from 2**32 it takes 32 halvings to 1, and
+whoever watches the run ends it at 40, with the cause."""
 
 
 class Trainer:
@@ -345,7 +346,8 @@ class Trainer:
         if self.checkpoint_told:
             with self.sections.enter("checkpoint"):
                 self.writer.tell(int(self.checkpoint_told))
-        if self.skipped_running >= _SKIPPED_LIMIT:
+        limit = _SCALED_LIMIT if self.rig.loss_scale.on else _SKIPPED_LIMIT
+        if self.skipped_running >= limit:
             self._wait_for_checkpoint()
             self.rig.ranks.leave_together()
             raise NonFinite(

@@ -71,14 +71,14 @@ def test_other_dtypes_say_nothing_of_a_scale(train_here: TrainHere) -> None:
 def test_a_run_that_skips_every_step_is_not_good_for_ever(
     make_order: Callable[..., Path], helpers: Any
 ) -> None:
-    order = make_order(train={"dtype": "fp16", "steps": 25}, checkpoint={"every_steps": 1})
+    order = make_order(train={"dtype": "fp16", "steps": 70}, checkpoint={"every_steps": 20})
     environ = {"NSA_SCALER_INIT_SCALE": "1e38", "NSA_SCALER_BACKOFF_FACTOR": "0.9"}
-    with pytest.raises(NonFinite, match="20 updates running"):
+    with pytest.raises(NonFinite, match="64 updates running"):
         helpers.build_trainer(order, environ).run()
     lines = helpers.read_lines(order.parent)
-    assert [line["skipped_steps"] for line in _of(lines, "progress")] == list(range(1, 21))
+    assert [line["skipped_steps"] for line in _of(lines, "progress")] == list(range(1, 65))
     assert all(line["skipped"] for line in _of(lines, "progress"))
-    assert [int(line["path"][-6:]) for line in _of(lines, "checkpoint")] == list(range(1, 20))
+    assert [int(line["path"][-6:]) for line in _of(lines, "checkpoint")] == [20, 40, 60]
 
 
 def test_only_the_newest_checkpoints_are_kept_where_the_engine_says_so(
@@ -324,7 +324,7 @@ def test_an_unsupervised_fp16_run_that_only_skips_ends_itself(
     from nsa.trainer import Trainer
 
     file = tmp_path / "tiny.yaml"
-    file.write_text(yaml.safe_dump({**tiny, "dtype": "fp16", "steps": 60}))
+    file.write_text(yaml.safe_dump({**tiny, "dtype": "fp16", "steps": 80}))
     settings = load_settings({"NSA_SCALER_INIT_SCALE": "1e38", "NSA_SCALER_BACKOFF_FACTOR": "0.9"})
     launch = launch_from_file(file, run_dir=tmp_path / "out", settings=settings)
     with pytest.raises(NonFinite):
