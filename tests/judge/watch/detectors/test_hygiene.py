@@ -337,7 +337,7 @@ def test_a_wall_clock_is_wrong_by_receipt_and_by_the_clock_that_is_shared(
         (9.0, {}, {0: skew(20, 9.0, 9.0)}),
         (9.0, {"others": (6.0, 8.0)}, {0: skew(1, 9.0, 9.0, since=NOW)}),
         (4.0, {}, {}),
-        (5.0, {}, {}),
+        (5.0, {"waited_s": 0.25}, {}),
         (4.0, {"arrival": Arrival.LATE}, {0: skew(19, 4.0, 4.0)}),
         (4.0, {"late_s": 5.25}, {0: skew(19, 4.0, 4.0)}),
     ],
