@@ -18,6 +18,7 @@ from gonogo.judge.watch.detectors.rank_divergence import (
     late_text,
     name_culprit,
     stray_text,
+    went_on_mono,
 )
 from gonogo.judge.watch.processes import Process, Processes, Stack
 from gonogo.judge.watch.stream import RankStream
@@ -311,6 +312,21 @@ def test_a_rank_that_names_fewer_sections_in_every_step_is_not_behind_by_those()
     assert of_streams(in_step(0, 3, 5), in_step(1, 2, 5)) == (1, True)
     assert of_streams(in_step(0, 3, 5), in_step(1, 2, 4))[1] is False
     assert of_streams(in_step(0, 3, 5), in_step(1, 1, 4)) == (1, True)
+
+
+def test_of_ranks_that_nothing_tells_apart_one_that_fetches_may_be_what_they_wait_for() -> None:
+    fetches = standing("data", for_s=50.0, rank=0)
+    waits = standing("log", for_s=10.0, rank=1)
+    assert of_streams(fetches, waits) == (0, False)
+
+
+@pytest.mark.parametrize(("ahead", "counts"), [(-1, False), (0, True), (1, True), (2, False)])
+def test_a_step_that_a_peer_ended_counts_while_it_may_have_been_waited_for(
+    ahead: int, counts: bool
+) -> None:
+    waits = standing("log", for_s=320.0, rank=1, advanced_mono=NOW - 1.0)
+    peer = standing(None, for_s=5.0, step=41 + ahead)
+    assert went_on_mono(waits, [waits, peer]) == (NOW - 5.0 if counts else 0.0)
 
 
 def test_of_ranks_that_nothing_tells_apart_the_last_that_moved_counts() -> None:
