@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from operator import attrgetter
 
 from gonogo.contract.finding import Finding, Severity, Source
-from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS, Section
+from gonogo.contract.heartbeat import COMPUTE_SECTIONS, NON_TRAINING_SECTIONS, Section
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import ProcessState, Tick
 from gonogo.contract.workload import OURS
@@ -127,6 +127,10 @@ def _slow_start(
     if stream.started_mono is not None:
         freed = max(stream.left_mono, freed_mono(view, stream, streams, tick.mono))
         what, elapsed_s = "first step", tick.mono - max(stream.started_mono, freed)
+        limit = first_step_limit(view.run)
+    elif stream.section in COMPUTE_SECTIONS:  # the line that opened its step is late, or was lost
+        freed = freed_mono(view, stream, streams, tick.mono)
+        what, elapsed_s = "first step", tick.mono - max(stream.section_mono, freed)
         limit = first_step_limit(view.run)
     elif stream.section == Section.BOOT:
         what, elapsed_s = "boot", tick.mono - stream.section_mono

@@ -210,6 +210,15 @@ def test_each_limit_has_to_be_passed(
     assert halts(look(NoFirstHeartbeat, [rank], started_mono=NOW - 1000.0)) == found
 
 
+@pytest.mark.parametrize("section", ["forward", "backward", "optimizer"])
+@pytest.mark.parametrize(("for_s", "found"), [(900.0, []), (900.25, [900.0])])
+def test_a_first_step_whose_opening_line_was_not_read_has_its_limit_all_the_same(
+    section: str, for_s: float, found: list[float]
+) -> None:
+    rank = standing(section, for_s=for_s, steps=0, started_mono=None, completed=1, step=1)
+    assert halts(look(NoFirstHeartbeat, [rank])) == found
+
+
 @pytest.mark.parametrize(("late_s", "found"), [(0.0, 1), (0.75, 1), (1.0, 0)])
 def test_a_late_tick_misses_no_deadline(late_s: float, found: int) -> None:
     world = World(order_of({}, world_size=1))
