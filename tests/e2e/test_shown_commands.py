@@ -65,6 +65,7 @@ TYPED = {
     ),
     "gonogo demo --fault SPEC": "gonogo demo --fault nan",
     "gonogo forecast": "gonogo forecast {experiment}",
+    "gonogo judge DIR --json > FILE": "gonogo judge {dir} --json > judged && cat judged",
     "gonogo judge DIR --plan m7c-125m --phase smoke": (
         "gonogo judge {dir} --plan demo --phase smoke"
     ),
@@ -181,8 +182,8 @@ class Used:
             "HOME": str(self.folder),
         }
         done = subprocess.run(
-            ["/bin/bash", "-c", call],
-            cwd=self.folder,
+            ["/bin/bash", "-c", f"{call}\nexit $?"],  # bash stays, as a reader's shell does
+            cwd=ROOT if call.startswith("python -m nsa.") else self.folder,
             env=environ,
             capture_output=True,
             text=True,
