@@ -231,13 +231,19 @@ def _ends_step(msg: str, labelled: bool) -> bool:
 
 
 def _time_late(stream: RankStream, beat: Heartbeat) -> None:
-    """Let a line that came out of order tell when its step ended.
+    """Let a line that came out of order end its step, and tell when that was.
 
-    Not where time has been taken out since the step end before: it may belong to either step.
+    Not when, where time has been taken out since the step end before: it may belong to either step.
     """
+    if not _ends_step(beat.msg, stream.labelled):
+        return
+    if beat.step > stream.completed:
+        if not stream.completed_steps:
+            _time_first(stream, beat)
+        stream.completed = beat.step
+        stream.completed_steps += 1
     pace = stream.pace
-    known = pace.last_step is not None and not pace.excluded_s
-    if not known or not _ends_step(beat.msg, stream.labelled):
+    if pace.last_step is None or pace.excluded_s:
         return
     if beat.step > (pace.last_step or 0) and pace.last_mono < beat.mono <= stream.own_mono:
         pace.end(beat.step, beat.mono)
