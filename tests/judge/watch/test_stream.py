@@ -45,6 +45,24 @@ def test_a_step_end_that_comes_late_is_timed_by_its_own_clock() -> None:
     assert list(stream.pace.times_s) == [3.0, 0.5]
 
 
+@pytest.mark.parametrize("paused", [False, True], ids=["at once", "after a checkpoint began"])
+def test_a_step_end_that_comes_late_ends_its_step(paused: bool) -> None:
+    """Who waits for one that evaluates says nothing more: the end of its step may come last."""
+    section = beat(5, 2, "section", 3.0, "checkpoint" if paused else "log")
+    before, _ = told(*FIRST, section)
+    stream, _ = told(*FIRST, section, beat(4, 2, "step_end", 2.5))
+    assert (before.completed, before.completed_steps) == (1, 1)
+    assert (stream.completed, stream.completed_steps) == (2, 2)
+    again, _ = told(*FIRST, section, beat(4, 1, "step_end", 2.5))
+    assert (again.completed, again.completed_steps) == (1, 1)
+
+
+def test_a_first_step_whose_end_comes_late_took_what_it_says() -> None:
+    late = beat(2, 1, "step_end", 70.0)
+    stream, _ = told(FIRST[0], beat(3, 1, "section", 71.0, "log"), late)
+    assert (stream.first_s, stream.completed_steps) == (70.0, 1)
+
+
 @pytest.mark.parametrize(
     "late",
     [
