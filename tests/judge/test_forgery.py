@@ -258,13 +258,15 @@ def file_edits(folder: Path) -> Iterator[tuple[str, Edit]]:
     yield "devices.jsonl added, garbage", add("devices.jsonl", b"{\n")
     yield "heartbeats doubled", doubled
     yield "heartbeats in another order", shuffled
-    for boot in boots_in(folder / "heartbeat_rank0.jsonl"):
-        for msg in ("progress", "step_end"):
+    for boot, msg in told_in(folder / "heartbeat_rank0.jsonl"):
+        if msg in ("progress", "step_end"):
             yield f"the last {msg} of {boot} changed", last_of(boot, msg)
 
 
-def boots_in(file: Path) -> list[str]:
-    return list(dict.fromkeys(json.loads(line)["boot"] for line in file.read_bytes().splitlines()))
+def told_in(file: Path) -> list[tuple[str, str]]:
+    """Each process of a file with each kind of line that it has written."""
+    rows = map(json.loads, file.read_bytes().splitlines())
+    return list(dict.fromkeys((row["boot"], row["msg"]) for row in rows))
 
 
 def last_of(boot: str, msg: str) -> Edit:
