@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
-import os
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,18 +13,15 @@ import torch
 
 from nsa.attention import BackendUnavailableError, available_backends, nsa_attention
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
-sys.path.insert(0, str(HERE))
-from triton_cases import CASES, GATHERED  # noqa: E402 - a program beside this file
+sys.path.insert(0, str(Path(__file__).parent))
+from triton_cases import CASES, GATHERED
+from triton_programs import INTERPRETED, LIMIT_S, run_program
 
 NAMES = (*CASES, *(f"{name}, gathered" for name in GATHERED))
 NANS = ("a NaN", "a NaN, gathered")
 TWICE = "a second derivative"
 ONE_KEY = "one key"
 OPERATOR = ("as an operator", "as an operator, gathered")
-LIMIT_S = 1500
-"""Interpreted kernels take minutes, on a busy machine of two slow cores many."""
 pytestmark = pytest.mark.timeout(LIMIT_S + 100)
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 
@@ -35,16 +29,9 @@ needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is
 @pytest.fixture(scope="module")
 def interpreted():
     """Result of each case, from one process that interprets the kernels."""
-    done = subprocess.run(
-        [sys.executable, str(HERE / "triton_cases.py"), *NAMES, *NANS, *OPERATOR, TWICE, ONE_KEY],
-        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return {result["case"]: result for result in map(json.loads, done.stdout.splitlines())}
+    cases = (*NAMES, *NANS, *OPERATOR, TWICE, ONE_KEY)
+    told = run_program("triton_cases.py", *cases, env=INTERPRETED)
+    return {result["case"]: result for result in told}
 
 
 @pytest.mark.long
@@ -216,17 +203,10 @@ LAUNCHED = ("1500", "2048", "2112", "3001", FEW, MANY, LONG)
 @pytest.fixture(scope="module")
 def launches(tmp_path_factory):
     """Kernels launched and compiled at each length, by a process that compiles for a GPU."""
-    cache = {"TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton")), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, str(HERE / "triton_launches.py"), *LAUNCHED],
-        env=os.environ | cache | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return {result["S"]: result for result in map(json.loads, done.stdout.splitlines())}
+    cache = {"TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton"))}
+    return {
+        result["S"]: result for result in run_program("triton_launches.py", *LAUNCHED, env=cache)
+    }
 
 
 @pytest.mark.long
@@ -269,16 +249,7 @@ def test_any_number_of_packed_sequences_is_one_pass(launches):
 @pytest.mark.long
 @needs_triton
 def test_kernels_are_rehearsed_once_each_and_compiled_in_threads(tmp_path):
-    done = subprocess.run(
-        [sys.executable, str(HERE / "triton_rehearsal.py")],
-        env=os.environ | {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    told = json.loads(done.stdout)
+    (told,) = run_program("triton_rehearsal.py", env={"TRITON_CACHE_DIR": str(tmp_path)})
     # 13 kernels up to 32 blocks, whatever the length; beyond, the gathered ones and other bands.
     assert told["of_one_length"] == 13
     assert len(told["names"]) > 13

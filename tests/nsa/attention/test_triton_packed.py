@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,10 +15,9 @@ from nsa.attention.gpu.packed import pack
 from nsa.attention.gpu.tiles import tiles_for
 from nsa.attention.sequences import compress_sequences
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
-sys.path.insert(0, str(HERE))
-from triton_packed import CASES  # noqa: E402 - a program beside this file
+sys.path.insert(0, str(Path(__file__).parent))
+from triton_packed import CASES
+from triton_programs import INTERPRETED, LIMIT_S, run_program
 
 # Those that choose blocks again, with the selected branch in the form that long sequences take.
 GATHERED = (
@@ -30,23 +26,15 @@ GATHERED = (
 )  # fmt: skip
 NAMES = (*CASES, *(f"{name}, gathered" for name in GATHERED))
 APART = ("apart", "apart, gathered")
-LIMIT_S = 1500
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 
 
 @pytest.fixture(scope="module")
 def interpreted():
     """Result of each case, from one process that interprets the kernels."""
-    done = subprocess.run(
-        [sys.executable, str(HERE / "triton_packed.py"), *NAMES, *APART, "layer", "kept"],
-        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return {result["case"]: result for result in map(json.loads, done.stdout.splitlines())}
+    cases = (*NAMES, *APART, "layer", "kept")
+    told = run_program("triton_packed.py", *cases, env=INTERPRETED)
+    return {result["case"]: result for result in told}
 
 
 @pytest.mark.long
