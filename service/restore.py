@@ -1,8 +1,10 @@
 """How is a home brought back? From the file of a backup: `gonogo restore FILE`.
 
 Guarantees: every member's size and SHA-256 is looked at before anything is put into the home, and
-only one that has no database yet is restored into. A service that starts on a restored home begins
-a new epoch, so that it hands out no token that an attempt of after the backup already has.
+only one that has no database yet is restored into. The database comes last, so where it lies in the
+backup a restore that was killed is done again as if it had never begun. A service that starts on a
+restored home begins a new epoch, so that it hands out no token that an attempt of after the backup
+already has.
 """
 
 import hashlib
@@ -17,7 +19,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import make_url
 
 from gonogo.contract.errors import Conflict, Corrupt, NotFound, Rejected
-from gonogo.rundir import sync_folder
+from gonogo.rundir import save_json, sync_folder
 from service.backup import DATABASE, FOLDERS, KEYS, LIST, V, summary
 from service.db.engine import is_sqlite
 from service.db.migrate import build_config
@@ -25,6 +27,8 @@ from service.settings import Settings
 
 _LISTED = {"made_at", "version", "revision", "database", "files"}
 _PIECE = 2**20
+_MOVED = "moved.json"
+"""Beside what was unpacked: the names that go into the home, once they begin to."""
 
 
 def restore_backup(settings: Settings, source: Path) -> dict[str, Any]:
@@ -38,10 +42,11 @@ def restore_backup(settings: Settings, source: Path) -> dict[str, Any]:
     """
     home = settings.home
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    waiting = home / ".restore"
+    _take_back(home, waiting)
     taken = [name for name in (DATABASE, *KEYS, *FOLDERS) if _is_taken(home / name)]
     if taken:
         raise Conflict(f"{home} has {', '.join(taken)}; restore into a GONOGO_HOME without them")
-    waiting = home / ".restore"
     shutil.rmtree(waiting, ignore_errors=True)
     waiting.mkdir(mode=0o700)
     try:
@@ -51,6 +56,7 @@ def restore_backup(settings: Settings, source: Path) -> dict[str, Any]:
             sync_folder(folder)
         # The database last: a home that has one is whole.
         names = sorted({Path(name).parts[0] for name in listed["files"]}, key=_is_database)
+        save_json(waiting / _MOVED, names)
         for name in names:
             if (home / name).is_dir():
                 (home / name).rmdir()
@@ -59,6 +65,26 @@ def restore_backup(settings: Settings, source: Path) -> dict[str, Any]:
     finally:
         shutil.rmtree(waiting, ignore_errors=True)
     return {**summary(listed), "home": str(home)}
+
+
+def _take_back(home: Path, waiting: Path) -> None:
+    """Take out of the home what a restore that was killed had put there.
+
+    Only where its database was still to come: no service has worked on what lies there then.
+    """
+    try:
+        names = json.loads((waiting / _MOVED).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return
+    if DATABASE not in names or (home / DATABASE).exists():
+        return
+    for name in names:
+        if (waiting / name).exists():
+            continue
+        if (home / name).is_dir():
+            shutil.rmtree(home / name)
+        else:
+            (home / name).unlink(missing_ok=True)
 
 
 def _is_database(name: str) -> bool:

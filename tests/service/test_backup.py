@@ -328,6 +328,41 @@ def test_power_may_fail_after_either(
     assert {path.stat().st_ino for path in [file, file.parent, *brought]} <= synced
 
 
+@pytest.mark.parametrize("renamed", range(4))
+def test_a_restore_that_was_killed_is_done_again(
+    first: Settings, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renamed: int
+) -> None:
+    there, real = home_at(tmp_path / "there"), Path.rename
+    moved = list[str]()
+
+    def rename(path: Path, target: Path) -> Path:
+        if path.parent.name == ".restore":
+            if len(moved) == renamed:
+                raise KeyboardInterrupt
+            moved.append(path.name)
+        return real(path, target)
+
+    with monkeypatch.context() as patch:  # killed: nobody cleans up
+        patch.setattr(Path, "rename", rename)
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        with pytest.raises(KeyboardInterrupt):
+            restore_backup(there, kept)
+    assert sorted(moved) == sorted(p.name for p in there.home.iterdir() if p.name != ".restore")
+    done = restore_backup(there, kept)
+    assert done["home"] == str(there.home)
+    names = {path.name: path.read_bytes() for path in there.home.iterdir()}
+    assert names.keys() >= {*moved, "gonogo.db"}
+    assert ".restore" not in names
+
+
+def test_what_lies_in_a_home_is_not_of_a_killed_restore(first: Settings, kept: Path) -> None:
+    """One that put in the database was whole, whatever it left beside."""
+    save_json(first.home / ".restore" / "moved.json", ["key", "worker_key", "gonogo.db"])
+    with pytest.raises(Conflict, match=r"has gonogo\.db, key, worker_key"):
+        restore_backup(first, kept)
+    assert (first.home / "key").exists()
+
+
 @pytest.mark.parametrize("place", ["none/b.tar", "file/b.tar"])
 def test_a_place_that_cannot_be_written_to_is_named(
     first: Settings, tmp_path: Path, place: str
