@@ -161,7 +161,7 @@ def assert_stood_in_log(run: SupervisedRun, step: int) -> None:
 @pytest.mark.long
 def test_sequential_prefill_is_named_and_batched_prefill_answers_it(new_run: NewRun) -> None:
     more = {"model": {"seq_len": 512}, "eval": {"every_steps": 3, "batches": 60}, "steps": 4}
-    watch = {"section_deadline": {"eval": {"halt_s": 4}}, "stall": {"early_s": 60}}
+    watch = {"section_deadline": {"eval": {"halt_s": 12}}, "stall": {"early_s": 60}}
     env = {"NSA_PREFILL_BATCHED": "0"}
     run = started(new_run, env=env, watch=watch, **more)
     decision = judged(run)
