@@ -989,6 +989,26 @@ def other_process(kind: str) -> Callable[[Rank], list[dict[str, Any]]]:
     return between
 
 
+@pytest.mark.parametrize(("whole", "verdict"), [(False, "INCONCLUSIVE"), (True, "GO")])
+def test_a_training_after_one_that_was_done_has_to_end_too(
+    whole: bool, verdict: str, tmp_path: Path
+) -> None:
+    """The program passes over the error of its last training, and leaves with 0."""
+    order = order_of()
+    ranks = healthy_ranks(order)
+    for rank in ranks:
+        rank.mono += 1.0
+        rank.restart(0)
+        for step in order_steps(order) if whole else range(1, 7):
+            rank.step(step)
+        if whole:
+            rank.done()
+        else:
+            rank.say("error", 7, None, type="ValueError", text="x")
+    save_run(tmp_path / "run", order, ranks, exit_of(ranks))
+    assert verdict_of(tmp_path / "run") == verdict
+
+
 def ranks_ts(mono: float) -> float:
     """Unix seconds of a clock that ranks write."""
     return EPOCH + mono - BOOT_MONO

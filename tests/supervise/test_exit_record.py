@@ -85,6 +85,26 @@ def test_code_0_before_the_last_step_is_no_completion(tmp_path: Path, step: int)
 
 
 @pytest.mark.parametrize(
+    ("last", "reason"),
+    [
+        ({"boot": "b", "msg": "error", "step": 7}, OutcomeCode.NONZERO_EXIT),
+        ({"boot": "b", "msg": "done", "step": 7}, OutcomeCode.NONZERO_EXIT),
+        ({"boot": "b", "msg": "done", "step": 10}, OutcomeCode.COMPLETED),
+        ({"boot": "a", "msg": "alive", "step": 10}, OutcomeCode.COMPLETED),
+    ],
+)
+def test_what_a_process_before_the_last_one_ended_completes_no_run(
+    last: dict[str, Any], reason: OutcomeCode, tmp_path: Path
+) -> None:
+    """As the second of two trainings in a row, whose error the program passes over."""
+    for rank in range(2):
+        lines = [{"boot": "a", "msg": "done", "step": 10}, last]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (tmp_path / f"heartbeat_rank{rank}.jsonl").write_text(text)
+    assert build(tmp_path, {0: ended(0), 1: ended(0)}).reason is reason
+
+
+@pytest.mark.parametrize(
     ("last", "attached", "reason"),
     [
         ({"msg": "progress", "step": 8}, False, OutcomeCode.COMPLETED),

@@ -229,9 +229,8 @@ class RankSteps:
 
     @property
     def done_step(self) -> int | None:
-        """The step at which the rank said that it was done, the last time it did."""
-        said = [boot.done_step for boot in self.boots if boot.done_step is not None]
-        return said[-1] if said else None
+        """The step at which its last process said that it was done; a word of one before is old."""
+        return self.boots[-1].done_step if self._boots else None
 
     @property
     def signs(self) -> set[str]:

@@ -41,13 +41,20 @@ def left_early(run_dir: Path, order: Mapping[str, Any]) -> bool:
 
 
 def _reached_end(run_dir: Path, rank: int, steps: int) -> bool:
-    """Say whether a rank's last lines show `done`, or the last ordered step completed."""
-    for line in load_tail(run_dir / f"heartbeat_rank{rank}.jsonl").splitlines():
+    """Say whether the last process of a rank says `done` of the last ordered step, or completed it.
+
+    A process before it may have: what came after that did not end there.
+    """
+    boot = None
+    for line in reversed(load_tail(run_dir / f"heartbeat_rank{rank}.jsonl").splitlines()):
         try:
             found = json.loads(line)
         except (ValueError, RecursionError):
             continue
         if not isinstance(found, dict):
+            continue
+        boot = found.get("boot") if boot is None else boot
+        if found.get("boot") != boot:
             continue
         step = found.get("step")
         if isinstance(step, int) and step >= steps and found.get("msg") in ("done", "step_end"):

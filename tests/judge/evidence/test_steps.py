@@ -122,6 +122,21 @@ def test_of_a_step_that_two_processes_took_the_later_one_counts() -> None:
     assert begun.steps.tokens[0] == 5
 
 
+def test_a_rank_is_done_where_its_last_process_says_so() -> None:
+    """What one before it said is old: of trainings in a row the last one may have failed."""
+    first = [beat(1, "boot", 1.0), beat(2, "done", 2.0, step=5)]
+    later = {"boot": "c", "pid": 2}
+    begun = [beat(1, "boot", 3.0, **later), beat(2, "step_start", 4.0, **later)]
+    for more, step in (
+        ([], None),
+        ([beat(3, "error", 5.0, **later)], None),
+        ([beat(3, "done", 5.0, **{**later, "step": 4})], 4),
+        ([beat(3, "done", 5.0, **{**later, "step": 5})], 5),
+    ):
+        assert build_rank_steps([*first, *begun, *more]).done_step == step
+        assert build_rank_steps([*more, *begun, *first]).done_step == step
+
+
 def sections(seconds: float) -> StepSections:
     return StepSections(
         data=seconds, forward=seconds, backward=seconds, optimizer=seconds, wait=seconds
