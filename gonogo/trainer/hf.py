@@ -72,6 +72,7 @@ class GonogoCallback(TrainerCallback):
             step=state.global_step,
             last_step=state.max_steps,
         )
+        self._unhook()  # a Trainer that ran out of memory begins again, with smaller batches
         if self._told.speaks:
             self._hooks = [
                 model.register_forward_pre_hook(_untraced(self._before_forward), with_kwargs=True),
@@ -146,10 +147,14 @@ class GonogoCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Say how it ended; after a halt the process ends here, with code 3."""
-        for hook in self._hooks:
-            hook.remove()
+        self._unhook()
         self._end_step(args, control, {})
         self._told.end()
+
+    def _unhook(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
 
     def _before_forward(self, module: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
         if self._computing:

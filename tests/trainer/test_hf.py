@@ -105,6 +105,18 @@ def test_other_ways_to_train_tell_the_same(tmp_path: Path, args: dict[str, objec
 
 
 @pytest.mark.long
+def test_a_trainer_that_begins_again_with_smaller_batches_tells_each_once(tmp_path: Path) -> None:
+    args = {"auto_find_batch_size": True, "save_strategy": "no"}
+    assert train(tmp_path, {"oom_at": 1, "args": args}) == 0
+    lines = lines_of(tmp_path)
+    log = [row for row in json.loads((tmp_path / "log.json").read_text()) if "loss" in row]
+    told = [line.loss for line in said(lines, "progress")]
+    assert told == pytest.approx([row["loss"] for row in log], rel=1e-5)
+    assert {line.tokens for line in said(lines, "step_end")} == {32}  # of one sequence a batch
+    assert (len(told), lines[-1].msg) == (6, "done")
+
+
+@pytest.mark.long
 def test_a_halt_saves_once_and_ends_the_process_with_3(tmp_path: Path) -> None:
     assert train(tmp_path, {"halt_at": 3, "args": {"save_strategy": "no"}}) == 3
     lines = lines_of(tmp_path)

@@ -248,6 +248,8 @@ class Count:
         self._last = 0
         self.stride = 1
         """The largest so far."""
+        self.anew = 0
+        """How often the counter has begun anew, in another epoch."""
         self._base = 0
         self._held: Held | None = None
         self._repeats = 0
@@ -292,6 +294,7 @@ class Count:
         else:
             if held[0] <= self._first:
                 self._base = self.step + (begin if self._first == 0 else 0)
+                self.anew += 1
             else:
                 yield None
             self._last = held[0]
@@ -343,9 +346,12 @@ class _Rank:
         """Say whether the last step shown is the program's last, as far as its lines tell.
 
         It is not where the next line that it owed, a stride later, would be beyond `steps`, nor
-        where lines were counted: of how many steps each is, nobody knows.
+        where lines were counted: of how many steps each is, nobody knows. The last steps of each
+        epoch may have been printed no more, so less than a stride for each may be uncounted.
         """
-        owed = self.numbered and self._shown > 1 and self.step + self.count.stride <= steps
+        stride = self.count.stride
+        uncounted = self.count.anew * (stride - 1)
+        owed = self.numbered and self._shown > 1 and self.step + uncounted + stride <= steps
         return self.step >= steps or owed
 
     def flush(self) -> None:

@@ -248,6 +248,12 @@ def test_who_fails_or_was_asked_to_leave_is_not_done(
         ("step 10 loss 1\nstep 20 loss 1\n", 30, True),
         ("step 1 loss 1\n", 30, False),
         ("step 1 loss 1\n", None, True),
+        # an epoch's last steps, nine of them here at most, need not have been printed
+        ("step 10 loss 1\nstep 20 loss 1\n" * 2, 58, False),
+        ("step 10 loss 1\nstep 20 loss 1\n" * 2, 59, True),
+        ("step 10 loss 1\nstep 20 loss 1\n" * 3, 87, False),
+        ("step 10 loss 1\nstep 20 loss 1\n" * 3, 88, True),
+        ("step 1 loss 1\nstep 2 loss 1\n" * 2, 5, True),
     ],
 )
 def test_who_left_out_no_line_that_was_owed_may_have_gone_on(

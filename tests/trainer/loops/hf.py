@@ -1,7 +1,7 @@
 """A transformers.Trainer with the callback, and nothing else of gonogo.
 
-`python -m tests.trainer.loops.hf JSON` with {"halt_at", "raise_at", "args"}: `.HALT` appears, or an
-exception is raised, at the end of a step. Rank 0 leaves the Trainer's own log in `log.json`.
+`python -m tests.trainer.loops.hf JSON` with {"halt_at", "raise_at", "oom_at", "args"}: `.HALT`
+appears, or an exception is raised, at the end of a step; for want of memory once only. Rank 0 leaves the Trainer's own log in `log.json`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ class Break(TrainerCallback):
             (self.folder / ".HALT").touch()
         if state.global_step == self.asked.get("raise_at"):
             raise RuntimeError("raised on purpose")
+        if state.global_step == self.asked.get("oom_at"):
+            del self.asked["oom_at"]
+            raise RuntimeError("CUDA out of memory.")
 
 
 def main() -> None:

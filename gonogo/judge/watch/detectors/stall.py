@@ -29,7 +29,8 @@ from gonogo.judge.watch.view import Limit, Run, View, found
 UNNAMED_X = 6.0
 """A rank that names no sections has this multiple of the early limit, where nobody chose another:
 it may be evaluating, and nobody knows how many steps lie between its first lines. One that tells
-every tenth step or so has it for as long as the early limit counts: that is hundreds of steps."""
+every tenth step or so, or whose lines were read from what it prints and may be counted, has it for
+as long as the early limit counts: that is hundreds of steps."""
 TOGETHER_SHARE = 0.5
 """Of `alive_lost.suspect_s`: ranks whose last lines are no further apart fell silent together. A
 rank that lives speaks within that time."""
@@ -48,7 +49,8 @@ def limits(run: Run, stream: RankStream, m: float | None) -> tuple[Limit, Limit]
     if m is None or stream.completed_steps < stall.min_steps:
         expected = run.expected_step_s() or m or 0.0
         expected *= stream.pace.stride
-        known = stream.labelled or (m is not None and stream.pace.stride == 1)
+        told = stream.pace.stride == 1 and not _may_be_counted(run)
+        known = stream.labelled or (m is not None and told)
         least_s = stall.early_s if known else UNNAMED_X * stall.early_s
         if m is None:  # the first step is no sample, but all there is
             expected = max(expected, AS_BEFORE_X * stream.first_s / stall.early_x)
@@ -66,6 +68,11 @@ def limits(run: Run, stream: RankStream, m: float | None) -> tuple[Limit, Limit]
         _larger(run, "stall.suspect_s", stall.suspect_s, suspect_s),
         _larger(run, "stall.halt_s", halt_s, adaptive_s),
     )
+
+
+def _may_be_counted(run: Run) -> bool:
+    """Whether a line may be many steps, as of a program that is read, and nobody says how long."""
+    return bool(run.order.patterns) and run.source("stall.early_s") is Source.DEFAULT
 
 
 def _limits(run: Run, stream: RankStream, m: float | None) -> tuple[Limit, Limit]:

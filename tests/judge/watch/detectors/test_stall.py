@@ -794,6 +794,24 @@ def test_the_limits_of_a_rank(
     assert [limit.seconds for limit in found] == [suspect_s, halt_s]
 
 
+@pytest.mark.parametrize(
+    ("settings", "told", "halt_s"),
+    [
+        ({}, {"steps": 3, "labelled": False}, 1800.0),
+        ({}, {"steps": 3}, 300.0),
+        ({"early_s": 20.0, "halt_s": 20.0}, {"steps": 3, "labelled": False}, 20.0),
+        ({"halt_s": 20.0}, {"labelled": False}, 20.0),
+    ],
+    ids=["each line may be many steps", "it is attached", "the plan says how long", "later"],
+)
+def test_the_limits_of_a_program_that_is_read(
+    settings: dict[str, float], told: dict[str, Any], halt_s: float
+) -> None:
+    order = order_of({"stall": settings}).model_copy(update={"patterns": ["x"], "command": ["x"]})
+    found = limits(Run(order=order), standing("forward", for_s=0.0, **told), 1.0)
+    assert found[1].seconds == halt_s
+
+
 def test_of_equal_limits_the_fixed_one_is_told() -> None:
     run = Run(order=order_of({"stall": {"suspect_s": 3.0, "halt_s": 8.0}}))
     found = limits(run, standing("forward", for_s=0.0), 1.0)
