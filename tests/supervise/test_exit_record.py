@@ -385,6 +385,16 @@ def test_where_nobody_saw_an_end_the_ranks_own_last_lines_name_the_cause(
 def test_who_only_missed_another_is_blamed_when_nobody_else_can_be(tmp_path: Path) -> None:
     missed = Ended(code=1, signal=None, at=1.0, lost_peer=True)
     assert build(tmp_path, {0: missed, 1: ended(7, at=2.0)}).text == "rank 1 ended with code 7"
-    assert build(tmp_path, {0: missed, 1: ended(signal=15)}).text == "rank 0 ended with code 1"
+    later = ended(signal=15, at=1.1)
+    assert build(tmp_path, {0: missed, 1: later}).text == "rank 0 ended with code 1"
     record = build(tmp_path, {0: missed, 1: ended(7, at=2.0)})
     assert {rank: row.lost_peer for rank, row in record.ranks.items()} == {"0": True, "1": False}
+
+
+def test_who_was_told_to_end_before_another_missed_it_is_blamed(tmp_path: Path) -> None:
+    """Torchrun tells none before one has failed: an operator did, or what frees memory."""
+    missed = Ended(code=1, signal=None, at=1.0, lost_peer=True)
+    told = ended(signal=15, at=0.9)
+    assert build(tmp_path, {0: missed, 1: told}).text == "rank 1 ended by signal 15"
+    failed = ended(7, at=2.0)
+    assert build(tmp_path, {0: missed, 1: told, 2: failed}).text == "rank 2 ended with code 7"

@@ -28,7 +28,9 @@ _UNWATCHED = "watcher_failed"
 def first_failed(run_dir: Path, ranks: Mapping[int, Ended]) -> int | None:
     """Return the rank that failed first, and none that only missed another or was told to end.
 
-    Where nobody saw any of them fail, it is the first whose last line is an error of its own.
+    Where all did or were, it is the first of them: torchrun tells none to end before one has
+    failed. Where nobody saw any of them fail, it is the first whose last line is an error of its
+    own.
     """
     failed = {rank: ended for rank, ended in ranks.items() if ended.code or ended.signal}
     if failed:
@@ -36,6 +38,9 @@ def first_failed(run_dir: Path, ranks: Mapping[int, Ended]) -> int | None:
         def order(rank: int) -> tuple[bool, bool, float, int]:
             ended = failed[rank]
             return ended.signal == _TERM, ended.lost_peer, ended.at, rank
+
+        if all(ended.signal == _TERM or ended.lost_peer for ended in failed.values()):
+            return min(failed, key=lambda rank: (failed[rank].at, rank))
 
         return min(failed, key=order)
     lines = {rank: error for rank in ranks if (error := last_error_line(run_dir, rank))}

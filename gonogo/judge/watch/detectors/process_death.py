@@ -1,7 +1,8 @@
 """D1: is the agent or a rank gone?
 
 The finding names the first death, the cause: the exit stamps order them, and ranks that torchrun
-ended with SIGTERM, or whose own last error is that a peer was gone, are victims. Exit 0 counts as
+ended with SIGTERM, or whose own last error is that a peer was gone, are victims; where nobody is
+anything else, the first of them was ended by somebody else, and is the cause. Exit 0 counts as
 ended early unless the rank said `done` or reached the last step (what a program that is only read
 did and did not print nobody knows: there the gate misses the steps); so that a normal end cannot
 race with a tick, it is judged `settle_s` later, when what it wrote has been read (never on a late
@@ -11,8 +12,10 @@ checkpoint they are.
 
 import math
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
@@ -67,6 +70,15 @@ class Death:
             not by_signal,
             self.rank,
         )
+
+    def time_order(self) -> tuple[float, int]:
+        """Return what sorts ends by when they were.
+
+        Torchrun asks none to end before one has failed: where all are victims, somebody else asked
+        the first of them, or the cause was not seen.
+        """
+        at = self.process.exit_at
+        return (math.inf if at is None else at, self.rank)
 
     def seen_order(self) -> tuple[bool, bool, float, tuple[bool, bool, float, bool, int]]:
         """Return the same by when each was first seen dead, where one has no stamp to compare."""
@@ -223,7 +235,8 @@ class ProcessDeath(Detector[None]):
     sentence = (
         "Halts within a second when a rank or the launcher is gone without having "
         "finished; exit code 0 before the last step counts as ended early, but where a "
-        "program is only read. Names the first death, not its victims."
+        "program is only read. Names the first death, not its victims; of nothing but victims, the"
+        " first."
     )
     version = 2
     """2: `done` before the last ordered step is an end too early; a command that is its only rank
@@ -241,7 +254,9 @@ class ProcessDeath(Detector[None]):
         if not ripe:
             return own, []
         stamped = all(death.process.exit_at is not None for death in deaths)
-        order = Death.order if stamped else Death.seen_order
+        order: Callable[[Death], Any] = Death.order if stamped else Death.seen_order
+        if stamped and all(death.victim for death in deaths):
+            order = Death.time_order
         first = min(ripe, key=order)
         if not view.is_late(tick) and min(deaths, key=order) is not first:
             return own, []  # an earlier end may be the cause: what it wrote last is being read

@@ -144,7 +144,23 @@ def _behind(among: Sequence[RankStream]) -> list[RankStream]:
         for stream in tied
         if stream.rank not in known and not all(_comes_to(row, stream) for row in behind)
     ]
-    return [*behind, *apart]
+    behind += apart
+    return _not_back(among, behind) or behind
+
+
+def _not_back(among: Sequence[RankStream], behind: Sequence[RankStream]) -> list[RankStream]:
+    """Return the ranks that save or evaluate while all who seem to be behind are back from that.
+
+    A step that starts anew after a pause counts none of the pause's sections; who is in it has
+    counted one, but is not ahead.
+    """
+    away = []
+    for stream in among:
+        if stream.section in NON_TRAINING_SECTIONS:
+            rest = [row for row in behind if row.section != stream.section]
+            if rest and _were_there(stream, rest):
+                away.append(stream)
+    return away
 
 
 def _comes_to(stream: RankStream, ahead: RankStream) -> bool:
@@ -298,10 +314,14 @@ def _wait(acting: RankStream, behind: Sequence[RankStream]) -> bool:
 
 
 def _were_there(acting: RankStream, behind: Sequence[RankStream]) -> bool:
-    """Whether those behind have left such a section since the one that acts has entered it."""
+    """Whether those behind have left such a section at its step since the one that acts entered it.
+
+    Both may be read at once; a watcher that was away knows no longer when it was entered.
+    """
     return all(
         [name for name, _ in row.section_times][-1:] == [acting.section]
-        and row.left_mono > acting.section_mono
+        and row.left_step == acting.step
+        and (row.left_mono >= acting.section_mono or acting.rearmed)
         for row in behind
     )
 
@@ -450,7 +470,8 @@ class RankDivergence(Detector[None]):
         "ended), held (where the one behind had not stood for 1.5 median steps by then), alone in "
         "a collective, or, as the flight recorders of all ranks tell, the one that has not come to "
         "where the others stand; where nothing tells the ranks apart, none is named. One that "
-        "saves or evaluates while the others are in no section may act for all, and has its time; "
+        "saves or evaluates while the others are in no section may act for all, and has its time, "
+        "as one has that still does what those behind have come back from; "
         "those who may have waited for it have stood since it came back. One that said `done` a "
         "step before those who stand is the culprit."
     )

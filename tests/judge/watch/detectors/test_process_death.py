@@ -407,8 +407,29 @@ def test_who_says_that_a_peer_was_gone_is_its_victim() -> None:
     world.probe(0, "dead", code=1, exit_at=EPOCH + 10.0, lost_peer=True)
     world.probe(1, "dead", code=1, exit_at=EPOCH + 10.3)
     assert watch(world).halted() == [("process_death", 1, "data")]
+
+
+@pytest.mark.parametrize(("at", "named"), [(10.0, 1), (10.6, 0)], ids=["before", "after"])
+@pytest.mark.parametrize("end", [{"signal": 15}, {"code": 143}], ids=["signal", "code"])
+def test_who_was_asked_to_end_before_its_peers_missed_it_is_the_cause(
+    end: dict[str, int], at: float, named: int
+) -> None:
+    """An operator's `kill`, a daemon that frees memory; torchrun asks only after one has failed."""
     world = running()
     world.probe(0, "dead", code=1, exit_at=EPOCH + 10.3, lost_peer=True)
+    world.probe(1, "dead", exit_at=EPOCH + at, **end)
+    world.ranks[0].mono += 2.0
+    assert watch(world).halted() == [("process_death", named, "data")]
+
+
+def test_who_was_asked_to_end_is_no_cause_where_a_rank_vanished_or_no_time_is_told() -> None:
+    world = World(order_of(world_size=3)).boot().steps(7)
+    world.probe(0, "dead", signal=15, exit_at=EPOCH + 10.0)
+    world.probe(1, "dead", code=1, exit_at=EPOCH + 10.1, lost_peer=True)
+    world.probe(2, "dead", signal=9, exit_at=EPOCH + 10.2)
+    assert [finding.rank for finding in watch(world).halts] == [2]
+    world = running()
+    world.probe(0, "dead", code=1, lost_peer=True)
     world.probe(1, "dead", signal=15, exit_at=EPOCH + 10.0)
     world.ranks[0].mono += 2.0
-    assert watch(world).halted() == [("process_death", 0, "data")]
+    assert [finding.rank for finding in watch(world).halts] == [0]

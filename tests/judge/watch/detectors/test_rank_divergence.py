@@ -457,22 +457,30 @@ def test_who_saves_beside_another_that_waits_in_its_checkpoint_is_the_culprit() 
 
 
 @pytest.mark.parametrize(
-    ("left_s", "last", "named"),
+    ("left_s", "last", "left_step", "named"),
     [
-        (60.0, "checkpoint", True),
-        (70.0, "checkpoint", False),
-        (80.0, "checkpoint", False),
-        (60.0, "eval", False),
+        (60.0, "checkpoint", 41, True),
+        (70.0, "checkpoint", 41, True),
+        (80.0, "checkpoint", 41, False),
+        (60.0, "eval", 41, False),
+        (60.0, "checkpoint", 40, False),
+        (70.0, "checkpoint", 40, False),
     ],
 )
 def test_who_is_left_in_a_checkpoint_that_its_peers_were_in_with_it_is_the_culprit(
-    left_s: float, last: str, named: bool
+    left_s: float, last: str, left_step: int, named: bool
 ) -> None:
     """It evaluated alone before that, so it has been in more sections of the step than they."""
     times = (("checkpoint", 3.0), (last, 3.0))
     saves = standing("checkpoint", for_s=70.0, section_seq=8)
     left = standing(
-        None, for_s=60.0, rank=1, section_seq=6, section_times=times, left_mono=NOW - left_s
+        None,
+        for_s=60.0,
+        rank=1,
+        section_seq=6,
+        section_times=times,
+        left_mono=NOW - left_s,
+        left_step=left_step,
     )
     found = name_culprit(view_of([(1, 0, 0)]), [saves, left], NOW)
     assert found is not None
