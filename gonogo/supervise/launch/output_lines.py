@@ -73,7 +73,7 @@ class OutputLines:
         self._ranks: dict[int, _Rank] = {}
         self._offset = log.stat().st_size if log.exists() else 0
         self._rest = b""
-        self._looked = time.monotonic()
+        self._began = self._looked = time.monotonic()
 
     def read(self) -> None:
         """Say what has been written since the last call, and who has been silent for long."""
@@ -210,7 +210,7 @@ class OutputLines:
         except Taken:
             self._patterns = []
             return None
-        rank.boot(self._order)
+        rank.boot(self._order, at=self._began)
         with suppress(OSError):
             (self._folder / READ).touch()
         self._ranks[number] = rank
@@ -326,15 +326,18 @@ class _Rank:
         """Whether every line has told its step; else lines were counted."""
         self.step = 0
 
-    def boot(self, order: Mapping[str, Any]) -> None:
-        """Say that a process begins."""
-        self.say("boot", run=order.get("run"), attempt=order.get("attempt", 1))
+    def boot(self, order: Mapping[str, Any], *, at: float) -> None:
+        """Say that a process began `at` some time: its first step may have taken since then."""
+        since = self._spoke
+        told = {"run": order.get("run"), "attempt": order.get("attempt", 1)}
+        self._say("boot", self.step, told, at=at)
+        self._spoke = since  # what is noted next has come since the last look
 
     def begin_anew(self, order: Mapping[str, Any]) -> None:
         """Say that the program has gone back: what comes is said by another boot."""
         self.flush()
         self._boot, self._seq, self.step = secrets.token_hex(8), 0, 0
-        self.boot(order)
+        self.boot(order, at=self._spoke)
 
     def note(self, step: int, fields: dict[str, Any]) -> None:
         """Keep a step that has ended since the last look."""
@@ -363,9 +366,8 @@ class _Rank:
             self._say("progress", step, fields, at=began + number * apart_s)
 
     def say(self, msg: str, **fields: Any) -> None:
-        """Say something of now; a boot line is of before all that was noted."""
-        at = self._spoke if msg == "boot" else time.monotonic()
-        self._say(msg, self.step, fields, at=at)
+        """Say something of now."""
+        self._say(msg, self.step, fields, at=time.monotonic())
 
     def _say(self, msg: str, step: int, fields: Mapping[str, Any], *, at: float) -> None:
         self._seq += 1

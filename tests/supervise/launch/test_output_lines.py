@@ -427,6 +427,17 @@ def test_lines_that_come_together_lie_apart_and_never_before_the_last(tmp_path: 
         assert sum(block) > 0.15
 
 
+def test_its_first_step_may_have_taken_since_the_program_began(tmp_path: Path) -> None:
+    program = Program(tmp_path, STEP, heartbeat={"alive_every_s": 60})
+    time.sleep(0.3)
+    program.write("step 1 loss 1\n")
+    time.sleep(0.1)
+    boot, *steps = program.write("step 2 loss 1\nstep 3 loss 1\n").told()
+    assert (boot.msg, [line.step for line in steps]) == ("boot", [1, 2, 3])
+    assert steps[0].mono - boot.mono >= 0.3
+    assert steps[1].mono - steps[0].mono < 0.3
+
+
 def counted(printed: list[int]) -> list[int | None]:
     """Which steps the printed numbers count; None where the program goes back."""
     count = Count()
