@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ from gonogo.cli.output import (
 )
 from gonogo.cli.reach.completing import complete_experiments
 from gonogo.cli.reach.plans import placed, read_plan
-from gonogo.cli.standing import cause_lines
+from gonogo.cli.standing import cause_lines, diagnosis_lines
 from gonogo.contract.api import Forecast
 from gonogo.contract.decision import Cause, Verdict
 from gonogo.contract.errors import GonogoError, NotFound, Rejected
@@ -32,7 +32,6 @@ from gonogo.contract.outcome import Detector
 from gonogo.judge.course.forecast import seconds_at_speed
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.evidence.rounds import by_relevance, stack_rank
-from gonogo.judge.gate.diagnosis import diagnosis_named
 
 _HANGS = frozenset({Detector.STALL, Detector.SECTION_DEADLINE, Detector.ALIVE_LOST})
 """Findings of a process that still stood when its evidence was taken."""
@@ -117,19 +116,11 @@ def print_judged(document: dict[str, Any], directory: Path) -> None:
     for text in document["not_observed"]:
         out.print(f"  not observed: {text}", highlight=False, markup=False)
     if document["diagnosis"]:
-        print_lines(f"  {line}" for line in _diagnosed(document["diagnosis"]))
+        print_lines(f"  {line}" for line in diagnosis_lines(document["diagnosis"]))
     if document.get("cause"):
         print_lines(f"  {line}" for line in cause_lines(Cause.model_validate(document["cause"])))
     out.print(f"verdict  {verdict_text(document['verdict'])}")
     print_lines([f"next     {_next_of(document, directory)}"])
-
-
-def _diagnosed(name: str) -> Iterator[str]:
-    """Yield what a diagnosis is called, what it means, and what helps."""
-    known = diagnosis_named(name)
-    yield f"diagnosis    {name}" + ("" if known is None else f": {known.cause}")
-    if known is not None:
-        yield f"remedy       {known.remedy}"
 
 
 def _next_of(document: dict[str, Any], directory: Path) -> str:
