@@ -75,6 +75,15 @@ def halted(plane: Plane, home: Path) -> tuple[str, str]:
     return experiment, order.run
 
 
+def test_what_to_type_after_a_hang_is_where_the_guilty_rank_stood(
+    plane: Plane, pages: httpx.Client, tmp_path: Path
+) -> None:
+    experiment, run = halted(plane, tmp_path)
+    first = plane.experiment(experiment)["next"][0]
+    assert first["command"] == f"gonogo artifacts {run} evidence/01_stall/stacks_rank1.txt"
+    assert first["command"] in text_of(pages.get(f"/experiments/{experiment}"))
+
+
 def test_an_empty_service_says_how_to_begin(pages: httpx.Client) -> None:
     assert "gonogo submit demo" in text_of(pages.get("/"))
     assert "gonogo worker" in text_of(pages.get("/workers"))
